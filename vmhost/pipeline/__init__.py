@@ -1,6 +1,6 @@
-"""The data pipeline: events are stored, read as sequences, and trigger tasks; what these make is kept in tables.
+"""The data pipeline: it stores events, reads them as sequences, triggers tasks and keeps their results in tables.
 
-Above `Host`: it uses the public API of `vmhost` and nothing beneath it. `from vmhost.pipeline import Event, Pipeline`.
+It is built on the public API of `vmhost` alone. Import with `from vmhost.pipeline import Event, Pipeline`.
 """
 
 import importlib
@@ -15,7 +15,7 @@ __all__ = ["AsyncPipeline", "Event", "Pipeline", "PipelineError"]
 
 
 def __getattr__(name):
-    """Each is imported when it is asked for: who needs events alone need not wait for a host."""
+    """Imports each name on first use: a process that needs only events does not load the host."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)

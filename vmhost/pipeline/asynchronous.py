@@ -1,4 +1,4 @@
-"""A pipeline for asyncio: what takes time, the store above all, happens on threads; the loop never waits for it.
+"""A pipeline for asyncio: blocking work, such as the store's, runs on threads and never blocks the loop.
 
 async with AsyncPipeline("data", ["build/ipv.vmb"]) as pipeline:
     await pipeline.append(Event("page_enter", 1_790_000_000_000, "item", "visit-1"))
@@ -11,15 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 from vmhost.pipeline.pipeline import Pipeline
 
-_WAIT_S = 0.5  # how often a wait looks whether it was cancelled
+_WAIT_S = 0.5  # how often a wait checks for cancellation
 
 
 class AsyncPipeline:
-    """The pipeline that `Pipeline(folder, bundles, **options)` makes, opened by `async with` and closed by its end.
+    """Wraps `Pipeline(folder, bundles, **options)`: `async with` opens it, and closes it at the end of the block.
 
-    Its methods are Pipeline's, with `await`, and raise as these do. Events are taken in the order in which `append` and
-    its like were called, by one thread; an `await` that is cancelled takes back nothing: the events may have been
-    taken. For one loop.
+    Its methods are Pipeline's, with `await`, and raise the same errors. One thread takes the events, in the order of
+    the calls of `append` and its like. Cancelling an `await` does not undo it: the events may have been taken. Use
+    it from one event loop.
     """
 
     def __init__(self, folder, bundles, **options):
@@ -29,21 +29,21 @@ class AsyncPipeline:
 
     @classmethod
     def from_file(cls, path):
-        """As `Pipeline.from_file`; the file is read by `async with`."""
+        """As `Pipeline.from_file`; `async with` reads the file."""
         made = cls(None, ())
         made._open = functools.partial(Pipeline.from_file, path)
         return made
 
     @classmethod
     def around(cls, pipeline):
-        """The AsyncPipeline of a Pipeline that is open already."""
+        """Wraps a Pipeline that is already open."""
         made = cls(None, ())
         made._open = lambda: pipeline
         return made
 
     @property
     def pipeline(self):
-        """The Pipeline, for what has no method here. RuntimeError before `async with`."""
+        """The wrapped Pipeline, for calls that have no method here. RuntimeError before `async with`."""
         if self._pipeline is None:
             raise RuntimeError("the AsyncPipeline is not open; use it within `async with`")
         return self._pipeline
@@ -57,7 +57,7 @@ class AsyncPipeline:
         try:
             self._pipeline = await asyncio.shield(opening)
         except BaseException:
-            # cancelled while it opens: what was opened is closed, on the thread that opened it
+            # cancelled during opening: close the pipeline on the thread that opened it
             opening.add_done_callback(self._close_unused)
             raise
         return self
@@ -93,18 +93,18 @@ class AsyncPipeline:
         await self._write(self.pipeline.append_line, line)
 
     async def flush(self):
-        """What was appended before is durable on return."""
+        """Returns when everything appended so far is durable."""
         await self._write(self.pipeline.flush)
 
     async def wait(self, timeout_s=None):
-        """Waits until no call is unfinished. False after `timeout_s`."""
+        """Waits until no call is open. False after `timeout_s`."""
         return await self._until(self.pipeline.wait, timeout_s, False)
 
     async def wait_for_room(self, timeout_s=None):
         return await self._until(self.pipeline.wait_for_room, timeout_s, 0)
 
     async def _until(self, wait, timeout_s, otherwise):
-        """Waits a little at a time, so that a wait that was cancelled holds no thread for long."""
+        """Waits in short steps, so that a cancelled wait frees its thread soon."""
         loop = asyncio.get_running_loop()
         end = None if timeout_s is None else loop.time() + timeout_s
         while True:
@@ -129,10 +129,10 @@ class AsyncPipeline:
     async def forget(self, key):
         return await self._write(self.pipeline.forget, key)
 
-    # ---- what there is
+    # ---- reading
 
     async def read(self, name, **selection):
-        """The rows of the table `name`, those that wait too: as `Table.read`. KeyError."""
+        """The rows of the table `name`, uncommitted ones included, as `Table.read`. KeyError."""
         return await self._read(lambda: self.pipeline.table(name).read(**selection))
 
     async def dead_letters(self, name=None):
@@ -144,10 +144,10 @@ class AsyncPipeline:
     async def statistics(self):
         return await self._read(self.pipeline.statistics)
 
-    # ---- the end
+    # ---- closing
 
     async def close(self, drain=True, keep_visits=None):
-        """As `Pipeline.close`. Goes on to its end where it is cancelled."""
+        """As `Pipeline.close`. Runs to completion even when cancelled."""
         if self._writing is None:
             return
         writing, reading, self._writing = self._writing, self._reading, None

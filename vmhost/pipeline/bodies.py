@@ -1,7 +1,7 @@
-"""Bodies of blocks: the contents of their events, as msgpack's array, compressed with zstd where that pays.
+"""Bodies of blocks: the contents of their events as a msgpack array, compressed with zstd where that saves space.
 
-A body says itself which it is: a frame of zstd begins with a byte that begins no array. Python may have been built
-without zstd; then nothing is compressed, and bodies that are cannot be read.
+The first byte tells the two forms apart: a zstd frame begins with a byte that no msgpack array begins with. Where
+Python was built without zstd, bodies are stored uncompressed, and compressed ones cannot be read.
 """
 
 from vmhost.pipeline.values import joined, unpack_some
@@ -12,21 +12,21 @@ try:
 except ImportError:
     zstd = None
 
-_LEVEL = 1  # the higher ones take more time than the disk gives back
+_LEVEL = 1  # higher levels cost more time than the smaller writes save
 _FRAME = b"\x28\xb5\x2f\xfd"
 _MIN_BYTES = 4096
-_GAIN = 0.8  # a compressed body is so much smaller at least, or it stays as it is
-_RESTS = 15  # bodies that are not tried after one that did not get smaller
+_GAIN = 0.8  # a body is compressed only where that brings it below this fraction of its size
+_RESTS = 15  # bodies stored without a try after one that did not compress
 
 
 class Bodies:
-    """Makes bodies, one after the other. One thread at a time."""
+    """Makes bodies, one after the other. Not thread-safe."""
 
     def __init__(self):
         self._rests = 0
 
     def make(self, packed, compress=True):
-        """The body of the contents whose bytes these are."""
+        """The body for the packed contents."""
         body = joined(packed)
         if not compress or zstd is None or len(body) < _MIN_BYTES:
             return body
@@ -41,7 +41,7 @@ class Bodies:
 
 
 def contents_of(body, indexes):
-    """The contents at `indexes`, which ascend, of a body. ValueError for a damaged one."""
+    """The contents at the ascending `indexes` of a body. ValueError for a damaged body."""
     if not indexes:
         return []
     if body[: len(_FRAME)] == _FRAME:

@@ -1,7 +1,7 @@
-"""A stream task that looks at stored events before it goes live: all of them, or those that it has missed.
+"""Catching up: a stream task reads stored events before it goes live, either all of them or those that it missed.
 
-It has a matching of its own, and offers calls as its queue takes them, so that none is dropped. With the last event it
-goes live: its matching is fed with all that comes.
+It has a matching of its own, and offers calls only as its queue has room, so that none is dropped. After the last
+stored event it goes live: from then on the pipeline feeds its matching.
 """
 
 import logging
@@ -17,21 +17,21 @@ _log = logging.getLogger("vmhost.pipeline")
 
 
 class CatchingUp(threading.Thread):
-    """`task` of `pipeline`, whose lock is held, goes on behind the event at the position `after`."""
+    """Brings `task` of `pipeline` up to date from the event after the position `after`. The pipeline's lock is held."""
 
     def __init__(self, pipeline, task, after):
         super().__init__(name=f"vmhost-pipeline-catching-up-{task.task.name}", daemon=True)
-        self.lock = threading.Lock()  # of `matching`; taken after the pipeline's
+        self.lock = threading.Lock()  # guards `matching`; taken after the pipeline's
         self._pipeline, self._task = pipeline, task
         self._stopped = threading.Event()
         self.matching = Matching(after)
         self.matching.add(task.task.name, task.trigger)
         self._primed = self.matching.position == 0
-        self._left = set(task.table.open_calls)  # positions of calls that were made before, some by other versions
-        self._fired = deque()  # (position, fires) of calls that are not made yet
+        self._left = set(task.table.open_calls)  # positions of calls made earlier, some by other versions of the task
+        self._fired = deque()  # (position, fires) of calls that are still to be made
 
     def stop(self):
-        """It ends soon, and the task stays where it is."""
+        """Asks the thread to end soon; the task does not go live."""
         self._stopped.set()
         with self._pipeline._idle:
             self._pipeline._idle.notify_all()
@@ -61,7 +61,7 @@ class CatchingUp(threading.Thread):
                 self._stopped.wait(_RETRY_S)
 
     def _go_on(self):
-        """Looks at what is stored; True when the task is live."""
+        """Reads stored events; True when the task is live."""
         store, pipeline = self._pipeline._store, self._pipeline
         store.flush()
         if not self._primed:
@@ -69,7 +69,7 @@ class CatchingUp(threading.Thread):
             for head in store.heads(self.matching.position):
                 visits.update(head.visits)
             with self.lock:
-                self.matching.begin_anew(store, visits - {""})  # `forget` may have done so before
+                self.matching.begin_anew(store, visits - {""})  # `forget` may have ended the matches under way
             self._primed = True
         if not self._offer():
             return False
@@ -95,7 +95,7 @@ class CatchingUp(threading.Thread):
         return True
 
     def _offer(self):
-        """Makes the calls that were triggered when there is room for them; False where the task does not go on."""
+        """Makes the triggered calls while there is room for them; False where catching up is to stop."""
         while self._fired:
             position, fires = self._fired[0]
             with self._pipeline._idle:
@@ -103,7 +103,7 @@ class CatchingUp(threading.Thread):
                 if self._stopped.is_set():
                     return False
                 stored = self._pipeline._store.at(position)
-                if stored is not None:  # else it was dropped or forgotten meanwhile
+                if stored is not None:  # else the event was dropped or forgotten meanwhile
                     for _, start in fires:
                         self._make(stored, start)
                 self._fired.popleft()

@@ -1,11 +1,11 @@
-"""Complex events of a pipeline: rules are held against its events, and what matches becomes an event of its own.
+"""Complex events of a pipeline: events that match a rule become an event of their own.
 
-A match of the rule `hesitates` is the event `rule:hesitates`, outside of visits; one that timed out, where the rule
-asks for these, `rule:hesitates:timeout`. They are stored as other events are, so that tasks are triggered by them
-(level `time`), channels get them in order, and a restart knows which there have been.
+A match of the rule `hesitates` is stored as the event `rule:hesitates`, outside of visits; a time-out, where the rule
+reports these, as `rule:hesitates:timeout`. As they are stored like other events, they can trigger tasks (level `time`),
+reach channels in order, and are known after a restart.
 
-What is under way is saved every few seconds with the position that it belongs to. A start takes the last such snapshot,
-and looks at the events behind it again: matches whose events are stored already are not stored twice.
+Matches under way are saved every few seconds, with the position up to which events were fed. A start loads the last
+snapshot and feeds the later events again; matches whose events are stored already are not stored twice.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ from vmhost.pipeline.reach.settings import USUAL_PRIORITY, sending_of
 PREFIX = "rule:"
 TIMED_OUT = ":timeout"
 SAVE_S = 5.0
-COUNTS = ("events", "looked_at", "matched", "timed_out", "dropped", "ended", "missed")  # of an engine, that only grow
-_EVENTS_TOLD = 100  # of one step, in the contents of a match's event
+COUNTS = ("events", "looked_at", "matched", "timed_out", "dropped", "ended", "missed")  # an engine's growing counters
+_EVENTS_TOLD = 100  # at most so many events of one step in the contents of a match's event
 _AT_ONCE = 1000
 _KEYS = (
     "name", "about", "by", "pattern", "within_ms", "within", "skip", "when_changed", "fields", "then", "timeout",
@@ -40,8 +40,8 @@ _log = logging.getLogger("vmhost.pipeline")
 
 @dataclass(frozen=True)
 class RuleSettings:
-    """A rule of a pipeline: `said` is the rule as data, `then` and `timeout` the names of channels that its matches and
-    time-outs go to; `timeout` None: time-outs are not told. The rest is for messages (reach/settings.py)."""
+    """A rule of a pipeline. `said` is the rule as data; `then` and `timeout` are the names of channels that get its
+    matches and time-outs. `timeout` None: time-outs are not reported. The rest is for messages (reach/settings.py)."""
 
     name: str
     by: str
@@ -55,8 +55,8 @@ class RuleSettings:
 
 
 def read_rule_file(path, content_of=Path.read_bytes):
-    """The RuleSettings of the rules in a YAML or JSON file: one rule, or a list of them. `content_of(path)`: its bytes.
-    ConfigurationError."""
+    """The RuleSettings in a YAML or JSON file, which has one rule or a list of them. `content_of(path)` reads its
+    bytes. ConfigurationError."""
     import yaml
 
     path = Path(path)
@@ -71,7 +71,7 @@ def read_rule_file(path, content_of=Path.read_bytes):
 
 
 def read_rules(rules, content_of=Path.read_bytes):
-    """The RuleSettings of mappings, and of paths of files of them. ConfigurationError."""
+    """The RuleSettings of a list of mappings and of paths of rule files. ConfigurationError."""
     read = []
     for one in rules:
         read += [rule_settings(one)] if isinstance(one, dict) else read_rule_file(one, content_of)
@@ -79,7 +79,7 @@ def read_rules(rules, content_of=Path.read_bytes):
 
 
 def check_rules(rules):
-    """ConfigurationError where these RuleSettings cannot be rules of one pipeline."""
+    """ConfigurationError where these RuleSettings cannot be together in one pipeline."""
     engine, names = PatternEngine(), set()
     for rule in rules:
         if rule.name in names:
@@ -99,7 +99,7 @@ def _add(engine, rule):
 
 
 def _matching(rule):
-    """What of a rule says how it matches."""
+    """The settings of a rule that decide how it matches."""
     said = {key: rule.said.get(key) for key in ("pattern", "within_ms", "within", "skip", "fields")}
     return said, rule.by, rule.timeout is not None
 
@@ -109,7 +109,7 @@ def _goes_on(rule):
 
 
 def rule_of(event_name):
-    """The name of the rule whose matches are called so."""
+    """The name of the rule whose matches or time-outs are events of this name."""
     return event_name.removeprefix(PREFIX).partition(":")[0]
 
 
@@ -147,7 +147,7 @@ class ComplexEvents:
 
     @classmethod
     def of(cls, rules, database, store, **options):
-        """Of RuleSettings; None where there are none. ConfigurationError."""
+        """ComplexEvents with these RuleSettings; None where there are none. ConfigurationError."""
         return cls(rules, database, store, **options) if rules else None
 
     def add(self, rule):
@@ -158,9 +158,9 @@ class ComplexEvents:
         self.rules[rule.name] = rule
 
     def change(self, rules):
-        """Puts these RuleSettings, which `check_rules` has seen, in the place of the present ones. What is under way of
-        a rule that matches as before goes on, and where a changed rule says so and its steps are the same; others begin
-        anew. The names of these."""
+        """Replaces the rules by these RuleSettings, which `check_rules` has accepted. A rule that matches as before
+        keeps its matches under way, and so does a changed one that asks for it and has the same steps. All others begin
+        anew; their names are returned."""
         wanted = {rule.name: rule for rule in rules}
         if any(map(_goes_on, rules)):
             return self._change_and_go_on(wanted)
@@ -178,7 +178,7 @@ class ComplexEvents:
         return begun
 
     def _change_and_go_on(self, wanted):
-        """As `change`: a new engine with these rules loads the matches under way of the present one."""
+        """As `change`: a new engine with these rules loads the matches under way of the old one."""
         before = self.engine
         after = PatternEngine(max_bytes=self._max_bytes)
         begun = []
@@ -200,8 +200,8 @@ class ComplexEvents:
     # ---- events
 
     def feed(self, stored):
-        """Looks at StoredEvents, which have grown positions; returns Events to be stored, each once: `taken` is to be
-        called when they are, until then the next call gives them again."""
+        """Feeds StoredEvents, in ascending positions; returns the Events that are to be stored. The next call returns
+        them again, unless `taken` was called in between."""
         self.position = stored[-1].position
         seen = [one for one in stored if not one.event.name.startswith(PREFIX)]
         if seen:
@@ -212,13 +212,14 @@ class ComplexEvents:
         return self._waiting
 
     def advance(self, time_ms):
-        """Time has come to `time_ms`, the latest of an event; matches may wait `lateness_ms` longer for theirs."""
+        """Moves time on to `time_ms`, the latest of an event. Matches stay open `lateness_ms` longer, for late
+        events."""
         for match in self.engine.advance(time_ms - self._lateness_ms):
             self._found(match, {})
         return self._waiting
 
     def timed(self, events, time_ms):
-        """The Events at the latest time of all, `time_ms`, so that none of them comes late."""
+        """The Events, moved on to `time_ms`, the latest time of all, where they are earlier; so none is late."""
         return [msgspec.structs.replace(event, time_ms=max(event.time_ms, time_ms or 0)) for event in events]
 
     def taken(self):
@@ -236,7 +237,7 @@ class ComplexEvents:
             for position in positions[-_EVENTS_TOLD:]:
                 event = recent.get(position) or self._event(position)
                 about = {"position": position}
-                if event is not None and event.key == key:  # what is of others goes when they are forgotten
+                if event is not None and event.key == key:  # events of other keys must go when their key is forgotten
                     about |= {"name": event.name, "time_ms": event.time_ms, "page": event.page, "visit": event.visit}
                     about["contents"] = event.contents
                 told.append(about)
@@ -252,9 +253,9 @@ class ComplexEvents:
     # ---- restarts
 
     def begin(self):
-        """Takes up what was under way when the pipeline ended; returns Events to be stored, as `feed`. StoreError.
+        """Loads the matches under way at the end of the last run; returns Events to be stored, as `feed`. StoreError.
 
-        Where nothing was saved yet it is saved now, so that a start after a crash looks at all events from here on."""
+        Where nothing was saved yet it saves now, so that a start after a crash feeds all events from here on."""
         with self._database.reader() as connection:
             row = connection.execute("SELECT position, data FROM pattern_state").fetchone()
         if row is None or row[0] > self._store.position:
@@ -283,7 +284,7 @@ class ComplexEvents:
         return self._waiting
 
     def save(self, now=False):
-        """Saves what is under way, where it is time or `now`. StoreError."""
+        """Saves the matches under way, if SAVE_S have passed or `now`. StoreError."""
         if self._waiting or self._saved == self.position:
             return
         if not now and time.monotonic() - self._saved_s < SAVE_S:
@@ -295,7 +296,7 @@ class ComplexEvents:
         self._saved, self._saved_s = self.position, time.monotonic()
 
     def forget(self, key, visits):
-        """Ends matches that may hold something of `key`, and takes it out of what is saved. StoreError."""
+        """Ends matches that may hold events of `key`, and removes them from the saved state. StoreError."""
         self.engine.forget(1, key)
         for visit in visits:
             self.engine.forget(2, visit)
@@ -310,7 +311,7 @@ class ComplexEvents:
         if not self._waiting:
             self.save(now=True)
 
-    # ---- looking
+    # ---- statistics
 
     def statistics(self):
         counts = self.engine.statistics()
@@ -318,13 +319,13 @@ class ComplexEvents:
 
 
 def identity(match):
-    """The id of a match's event: the same match has the same one."""
+    """The id of a match's event; equal for equal matches."""
     said = json.dumps([match.rule, match.timed_out, match.steps])
     return f"{PREFIX}{match.rule}:{hashlib.sha256(said.encode(errors='surrogatepass')).hexdigest()[:24]}"
 
 
 def channels_of(rule, event):
-    """The names of the channels that a stored match's Event goes to."""
+    """The names of the channels that get a stored match's Event."""
     if event.name == f"{PREFIX}{rule.name}":
         return rule.then
     return rule.timeout or ()

@@ -1,5 +1,5 @@
-"""`pipeline.yaml`: read and checked against `pipeline.schema.json`; every problem is reported at once, with file, line
-and key. docs/pipeline-yaml.md has the keys in words. Paths in it are relative to the file's folder.
+"""`pipeline.yaml`: read, and checked against `pipeline.schema.json`. All problems are reported at once, with file, line
+and key. docs/pipeline-yaml.md describes the keys. Paths in it are relative to the file's folder.
 """
 
 import difflib
@@ -26,7 +26,7 @@ _INTAKE = {
 }
 _LIMITS = {"open_visits": "max_visits", "known_ids": "max_ids", "late_events": "max_late"}
 _MAY_BE_ZERO = {"lateness", "ahead"}
-MAX_BODY_BYTES = 4 << 20  # of a request: some 3,500 events of 1.1 KB
+MAX_BODY_BYTES = 4 << 20  # of one request: some 3,500 events of 1.1 KB
 _ONLY_HTTP = ("token_file", "origins", "max_body")
 
 
@@ -50,8 +50,8 @@ class SourceSettings:
 
 @dataclass(frozen=True, slots=True)
 class TunnelSettings:
-    """Where what leaves the tables goes: `to` is the address of a `vmhost tunnel serve`, `keys` a folder of
-    certificates, `device` whose of them this end shows, or `token_file`. Tasks may use `channels`."""
+    """Where table rows are sent: `to` is the address of a `vmhost tunnel serve`. `keys` is a folder of certificates and
+    `device` names the one that this end shows; or `token_file` has a token. Tasks may use `channels`."""
 
     to: str
     keys: Path | None = None
@@ -63,8 +63,8 @@ class TunnelSettings:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What a pipeline.yaml says: `options` are further arguments of Pipeline, `sources` are SourceSettings, `tunnel`
-    TunnelSettings or None."""
+    """The contents of a pipeline.yaml: `options` are further arguments of Pipeline, `sources` are SourceSettings,
+    `tunnel` is TunnelSettings or None."""
 
     path: Path
     folder: Path
@@ -76,7 +76,7 @@ class Configuration:
 
 
 def read_pipeline_yaml(path):
-    """The Configuration in the file at `path`. ConfigurationError with all that is wrong with it."""
+    """The Configuration in the file at `path`. ConfigurationError lists everything that is wrong with it."""
     file = SettingsFile(path, _SCHEMA)
     values, problems, here = file.values, file.problems, file.folder
     problems.stop()
@@ -93,7 +93,7 @@ def read_pipeline_yaml(path):
         options["batch_ms"] = _lowered("batch_time", values["batch_time"], ("batch_time",), problems)
     options |= _renamed(values, "retention", _RETENTION, problems)
     intake = _renamed(values, "intake", _INTAKE, problems) | _renamed(values, "limits", _LIMITS, problems)
-    for name in ("lateness_ms", "visit_timeout_ms"):  # Pipeline has them among its own
+    for name in ("lateness_ms", "visit_timeout_ms"):  # Pipeline takes them as arguments of its own
         if name in intake:
             options[name] = intake.pop(name)
     options["intake"] = intake
@@ -133,7 +133,7 @@ def read_pipeline_yaml(path):
 
 
 def _host_options(values, here, problems):
-    """Arguments of Pipeline that `host` stands for."""
+    """The arguments of Pipeline that the section `host` sets."""
     if "host" not in values:
         return {}
     if isinstance(values["host"], str):
@@ -159,7 +159,7 @@ def _host_options(values, here, problems):
 
 
 def _channel(values, here, where, problems):
-    """A channel with its paths made relative to the file's folder."""
+    """A channel, its paths made relative to the file's folder."""
     found = dict(values)
     for key in ("walle_task", "token_file"):
         if isinstance(found.get(key), str):
@@ -168,7 +168,7 @@ def _channel(values, here, where, problems):
 
 
 def _profile(value, here, problems):
-    """What the device says of itself: a mapping, or the path of a YAML or JSON file with one."""
+    """The device's profile: a mapping, or the path of a YAML or JSON file with one."""
     if not isinstance(value, str):
         return value
     import yaml
@@ -177,7 +177,7 @@ def _profile(value, here, problems):
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return {}  # it was told
+        return {}  # reported by _existing
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         problems.add(("profile",), f"{path}: {getattr(error, 'strerror', None) or error}")
         return {}
@@ -211,7 +211,7 @@ def _renamed(values, key, names, problems):
 
 
 def _lowered(name, value, where, problems):
-    """A time as whole milliseconds, a size as bytes, all else as it is."""
+    """A time in whole milliseconds, a size in bytes, any other value unchanged."""
     if name in ("enter_closes", "count", "open_visits", "known_ids", "late_events"):
         return value
     if name in ("size", "max_body"):
@@ -255,7 +255,7 @@ _ADDRESS = re.compile(r"(127\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]{1,3}|localhost|\[::1
 
 
 def http_address(text):
-    """The text, where it is an address of this machine's loopback. ValueError."""
+    """The text, where it is a loopback address of this machine. ValueError."""
     found = _ADDRESS.fullmatch(text)
     if found is None or int(found[2]) > 65535:
         raise ValueError(
@@ -284,7 +284,7 @@ def _token(here, name, where, problems):
 
 
 def _existing(here, name, where, problems):
-    """The path, which must be there."""
+    """The path; a problem is added where it does not exist."""
     path = here / name
     if not path.exists():
         try:

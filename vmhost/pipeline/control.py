@@ -1,11 +1,11 @@
-"""The control socket: other processes ask a pipeline at work for its numbers, what a task waits for, or to forget.
+"""The control socket: other processes ask a running pipeline for its status or for what a task waits for, or to forget.
 
-with Control(pipeline, sources):     # in the process that has the pipeline
+with Control(pipeline, sources):     # in the pipeline's process
     ...
 ask("data", "status")                # in another process of the same user
 
-The socket `control.sock` lies in the pipeline's folder. A request is a line of JSON, {"do": "explain", "name": "ipv"};
-the answer is one, {"result": ...} or {"error": {"type": ..., "message": ...}}.
+The socket is `control.sock` in the pipeline's folder. A request is one line of JSON, {"do": "explain", "name": "ipv"};
+the answer is one line too, {"result": ...} or {"error": {"type": ..., "message": ...}}.
 """
 
 import contextlib
@@ -23,17 +23,17 @@ from vmhost.stores import StoreError
 NAME = "control.sock"
 _MAX_BYTES = 1 << 20
 _MAX_ADDRESS_BYTES = 107
-_QUICK_S = 10.0  # for requests that do not wait for the disk
+_QUICK_S = 10.0  # time limit of requests that do not wait for the disk
 _PEER = struct.Struct("3i")
 _log = logging.getLogger("vmhost.pipeline")
 
 
 class NotRunningError(Exception):
-    """No pipeline with a control socket is at work in the folder."""
+    """No running pipeline has a control socket in the folder."""
 
 
 class ControlError(Exception):
-    """The pipeline said that it cannot do what it was asked; `kind` is the name of its error."""
+    """The pipeline refused the request; `kind` is the name of its error."""
 
     def __init__(self, kind, message):
         super().__init__(message)
@@ -42,7 +42,7 @@ class ControlError(Exception):
 
 @contextlib.contextmanager
 def _address(folder):
-    """The socket's path, in few characters: a socket's address has room for 107 bytes."""
+    """The socket's path in few characters: an address of a Unix socket has room for 107 bytes."""
     path = os.path.join(folder, NAME)
     if len(os.fsencode(path)) <= _MAX_ADDRESS_BYTES:
         yield path
@@ -55,7 +55,7 @@ def _address(folder):
 
 
 class Control:
-    """Answers for `pipeline` from `with` to its end. `sources`: a function that gives their statistics."""
+    """Answers requests about `pipeline` within its `with`. `sources()` returns their statistics."""
 
     def __init__(self, pipeline, sources=dict):
         self.pipeline, self._sources = pipeline, sources
@@ -70,7 +70,7 @@ class Control:
         try:
             with _address(self.pipeline.folder) as address:
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(address)  # of a process that died: this one has the store
+                    os.unlink(address)  # left by a process that died: this process holds the store's lock
                 listening.bind(address)
                 os.chmod(address, 0o600)
             listening.listen(16)
@@ -161,7 +161,7 @@ _ANSWERS = {
 
 
 def _line(connection):
-    """What comes up to a line's end. OSError."""
+    """Reads up to the end of a line. OSError."""
     received = bytearray()
     while not received.endswith(b"\n"):
         part = connection.recv(1 << 16)
@@ -172,7 +172,7 @@ def _line(connection):
 
 
 def ask(folder, what, *, timeout_s=_QUICK_S, **arguments):
-    """What the pipeline at work in `folder` answers. NotRunningError, ControlError."""
+    """The answer of the pipeline that runs on `folder`. NotRunningError, ControlError."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout_s)
         try:

@@ -1,7 +1,7 @@
-"""The calls of one stream task: they wait, run in VMs, are tried again, and end as rows, state, or a dead letter.
+"""The calls of one stream task: they wait, run in VMs, are retried, and end as rows, state or a dead letter.
 
-A call ends in exactly one way, and each way has a counter: `triggered` is the sum of ENDS and of the calls that are
-open. The task's table knows which calls are open; what a crash or a shutdown cut off is called again.
+A call ends in exactly one of the ways in ENDS, and each has a counter: `triggered` is the sum of these and of the open
+calls. The task's table records the open calls; those that a crash or a shutdown cut off are made again.
 """
 
 import contextlib
@@ -14,17 +14,17 @@ from vmhost.pipeline.visits import Value
 from vmhost.pipeline.waiting import WaitingCalls
 from vmhost.stores import StoreDamagedError, StoreError
 
-IN_FLIGHT = 4  # calls of one task that are with the host, where task.yaml does not say more or fewer
-# While calls come back within SHORT_S, a VM that has ended one finds the next: more are with the host, up to AHEAD for
-# each that may run, and up to a part of the queue.
+IN_FLIGHT = 4  # calls of one task that the host has at once, where task.yaml does not say
+# Short calls: while calls return within SHORT_S, the host gets more of them, so that a VM that has ended one finds the
+# next: up to AHEAD for each that may run, and up to PART_OF_QUEUE of the queue.
 SHORT_S, AHEAD, PART_OF_QUEUE = 0.05, 8, 1 / 4
-STUCK_S = 30.0  # nobody waits for a task whose breaker has been open, or that has made no progress, for so long
+STUCK_S = 30.0  # after so long with an open breaker or without progress, waits no longer count the task
 DROPPED, FORGOTTEN, EXPIRED = "dropped_by_overload", "forgotten", "expired"
-# `forgotten`: its person was. `expired`: after a restart its event was no longer in the store.
+# FORGOTTEN: the key was forgotten. EXPIRED: after a restart the event was no longer in the store.
 ENDS = (STORED, DEAD_LETTERS, DROPPED, FORGOTTEN, EXPIRED)
 RETRIES, PUT_OFF = "retries", "put_off"
 COUNTED = (TRIGGERED, *ENDS, RETRIES, PUT_OFF)
-STALE = "stale"  # the call was given what is forgotten by now, and is made again without it
+STALE = "stale"  # the call's input held events that were forgotten since; it is made again without them
 
 
 def _reaching_nobody(position, key, rows):
@@ -32,9 +32,9 @@ def _reaching_nobody(position, key, rows):
 
 
 class Call:
-    """One call. `position` is that of the event that triggered it, `start` that of the event its match began with;
-    `value` what the entry function gets, a `visits.Value`, or a function that reads it from the store when the call is
-    made. `table`: where its rows go.
+    """One call. `position` is that of the event that triggered it, `start` that of the first event of its match.
+    `value` is what the entry function gets: a `visits.Value`, or a function that reads it from the store when the call
+    is made. `table`: where its rows go.
     """
 
     __slots__ = ("position", "start", "key", "value", "table", "tries", "forgotten", "stale", "handed_s")
@@ -42,12 +42,12 @@ class Call:
     def __init__(self, position, start, key, value):
         self.position, self.start, self.key, self.value = position, start, key, value
         self.table, self.tries, self.forgotten, self.stale = None, 0, False, False
-        self.handed_s = 0.0  # when the host got it, on the monotonic clock
+        self.handed_s = 0.0  # when it was handed to the host; monotonic clock
 
     def forget(self, key):
-        """Takes what is of `key` out of a call that is of somebody else; whether there was anything."""
+        """Removes events of `key` from a call of another key; True where there were any."""
         if type(self.value) is not Value:
-            return False  # what it reads will be gone
+            return False  # it reads from the store later, when the events are gone
         less = self.value.without(key)
         if less is not None:
             self.value = less
@@ -55,7 +55,7 @@ class Call:
 
 
 class Failed:
-    """The future of a call that did not get as far as to the host."""
+    """Stands for the future of a call that never reached the host."""
 
     def __init__(self, error):
         self._error = error
@@ -68,23 +68,23 @@ class Failed:
 
 
 class StreamTask:
-    """`task` with its `table`. `ended(self, call, future)` is called on some thread when a call has ended.
+    """`task` with its `table`. `ended(self, call, future)` is called, on any thread, when a call has ended.
 
-    Not for several threads at once: the pipeline's lock is held, but for `store`, which one thread calls.
+    Not thread-safe: callers hold the pipeline's lock, except for `store`, which a single thread calls.
     """
 
     def __init__(self, task, table, ended):
         self.task, self.table, self.trigger = task, table, task.trigger
         self._ended = ended
         self.waiting = WaitingCalls(self.trigger.state)
-        self.running = {}  # position: (call, future), of calls that the host has, or whose results are not kept yet
+        self.running = {}  # position: (call, future), of calls that the host has or whose results are not stored yet
         self.paused = False  # no call goes to the host
-        self.old_tables = []  # of versions before, whose calls may run still
-        self.admits = None  # of a task with an audience: whether a key is in it
-        self.outside = 0  # calls that were not made: their key is not
-        self.reaching = _reaching_nobody  # a context in which rows of a call are stored
-        self._progress_s = 0.0  # when a call came to the idle task, or one ended that had begun; monotonic clock
-        self._refused_since_s = None  # when the breaker first refused a call since the last one that was stored
+        self.old_tables = []  # of earlier versions, whose calls may still run
+        self.admits = None  # for a task with an audience: a function that says whether a key is in it
+        self.outside = 0  # calls that were not made, as their key is outside of the audience
+        self.reaching = _reaching_nobody  # a context in which a call's rows are stored
+        self._progress_s = 0.0  # when the idle task last got a call, or a call that had begun ended; monotonic clock
+        self._refused_since_s = None  # when the breaker first refused a call after the last stored result
         self._size()
 
     def _size(self):
@@ -103,16 +103,16 @@ class StreamTask:
 
     @property
     def is_stuck(self):
-        """Whether the task has calls, and the host begins none of them: its breaker stays open, or a call's time is
-        over before it gets a VM."""
+        """Whether the task has calls and the host begins none: the breaker stays open, or calls reach their time limit
+        before they get a VM."""
         if not self.unfinished or self.holds_up and time.monotonic() - self._progress_s < STUCK_S:
             return False
         return not any(type(future) is Failed or future.running() for _, future in self.running.values())
 
     @property
     def holds_up(self):
-        """Whether sources wait for room in this task's queue. They do not where its breaker stays open: other tasks
-        would get no events for as long."""
+        """Whether sources wait for room in this task's queue. Not while its breaker stays open: other tasks would get
+        no events either."""
         return self._refused_since_s is None or time.monotonic() - self._refused_since_s < STUCK_S
 
     @property
@@ -120,11 +120,11 @@ class StreamTask:
         """How many calls may be offered before one is dropped."""
         return self.trigger.queue - len(self.waiting)
 
-    # ---- calls come
+    # ---- new calls
 
     def offer(self, call, bounded=True):
-        """Takes a call that was triggered; where too many wait, by the overload rule another one goes for it, or it
-        goes itself. Not `bounded`: none is dropped. One whose key is outside of the task's audience is not made."""
+        """Takes a triggered call. Where the queue is full, the overload rule drops another call or this one; not
+        `bounded`: none is dropped. A call whose key is outside of the task's audience is not made."""
         if self.admits is not None and not self.admits(call.key):
             self.outside += 1
             return
@@ -153,13 +153,13 @@ class StreamTask:
         return same if same is not None else self.waiting.oldest()
 
     def resume(self, call):
-        """Takes a call that was open when the pipeline ended."""
+        """Takes a call that was still open when the pipeline last ended."""
         self._progress_s = time.monotonic()
         call.table = self.table
         self.waiting.add(call)
 
     def pump(self):
-        """Hands calls to the host, as many as may run. A host that takes none now is asked again at the next tick."""
+        """Hands as many calls to the host as may run. If the host takes none now, the next tick tries again."""
         while self._has_room() and (call := self.waiting.take()) is not None:
             if not self._submit(call):
                 self._put_back(call)
@@ -170,7 +170,7 @@ class StreamTask:
         self.waiting.free(call.key)
 
     def _submit(self, call):
-        """False where it is to wait."""
+        """False where the call has to wait."""
         try:
             if callable(call.value):
                 call.value = call.value()
@@ -188,16 +188,16 @@ class StreamTask:
             self._count(PUT_OFF)
             return False
         except ClosedError:
-            return False  # it stays open: a restart makes the call
+            return False  # the call stays open: a restart makes it
         except StoreDamagedError as error:
-            call.tries = self.trigger.retries  # it would be damaged the next time too
+            call.tries = self.trigger.retries  # no retry: it would be damaged again
             future = Failed(error)
         except StoreError:
             self._count(PUT_OFF)
             return False
         except VMHostError as error:
             future = Failed(error)
-        except Exception as error:  # it must not end the thread that hands calls over
+        except Exception as error:  # an error must not end the submitting thread
             future = Failed(error)
         call.handed_s = time.monotonic()
         self.running[call.position] = call, future
@@ -210,11 +210,11 @@ class StreamTask:
     def _count(self, name):
         self.table.count(name)
 
-    # ---- calls end
+    # ---- ended calls
 
     def store(self, call, future):
-        """Keeps the result of a call and gives how it ended, or what to do with it instead: RETRIES, PUT_OFF, None (it
-        was cut off). StoreError: nothing was kept, and it may be tried again."""
+        """Stores the result of a call and returns how it ended, or what is to happen instead: RETRIES, PUT_OFF, or None
+        (it was cut off). StoreError: nothing was stored, and the caller may try again."""
         try:
             error = future.exception()
         except CancelledError:
@@ -231,7 +231,7 @@ class StreamTask:
         if isinstance(error, (BreakerOpenError, QueueFullError)):
             return PUT_OFF
         if isinstance(error, TimeLimitError) and not future.began():
-            return PUT_OFF  # others were before it for too long
+            return PUT_OFF  # its time ran out in the host's queue
         if isinstance(error, ClosedError):
             return None
         if call.tries < self.trigger.retries:
@@ -251,11 +251,11 @@ class StreamTask:
 
     @staticmethod
     def told(call):
-        """What a dead letter says of a call: its value; where that cannot be said, whose call it was."""
+        """A call as its dead letter shows it: its value, or, where that was never read, its position and key."""
         return call.value.plain() if type(call.value) is Value else {"position": call.position, "key": call.key}
 
     def settled(self, call, way):
-        """Notes how `store` ended."""
+        """Takes the outcome of `store`: the call is over, waits again, or stays open for a restart."""
         self.running.pop(call.position, None)
         now_s = time.monotonic()
         if way != PUT_OFF:
@@ -282,8 +282,8 @@ class StreamTask:
     # ---- changes
 
     def forget(self, key):
-        """Ends the calls of `key`, and lets those that were given something of it begin again without. Returns how many
-        ended. What runs is stopped, and what it gives is not kept: `forgotten` and `stale` say so."""
+        """Ends the calls of `key`, and restarts those of other keys whose input holds its events. Returns how many
+        ended. Running ones are stopped and their results discarded: see `Call.forgotten` and `Call.stale`."""
         gone = 0
         for call in self.waiting:
             if call.key == key:
@@ -304,7 +304,7 @@ class StreamTask:
         return gone
 
     def put_in_place(self, table):
-        """The task has a new version now, with this table; calls that wait are its own from now on."""
+        """Switches to a new version of the task, with this table; waiting calls go over to it."""
         old, self.table, self.trigger = self.table, table, self.task.trigger
         self._size()
         waiting, self.waiting = self.waiting, WaitingCalls(self.trigger.state)
@@ -318,7 +318,7 @@ class StreamTask:
         self.old_tables.append(old)
 
     def tables_let_go(self):
-        """Tables of versions before that no call uses any more; each is told of once."""
+        """Tables of earlier versions that no call uses any more; each is returned once."""
         used = {id(call.table) for call, _ in self.running.values()}
         gone = [table for table in self.old_tables if id(table) not in used]
         self.old_tables = [table for table in self.old_tables if id(table) in used]

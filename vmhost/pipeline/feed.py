@@ -1,5 +1,5 @@
-"""A feed: how the events of one source come into a pipeline. Lines of JSON become Events, bad ones are refused or put
-aside, and events wait while the tasks' queues, or the disk, are full.
+"""A feed brings the events of one source into a pipeline: it decodes lines of JSON, refuses bad ones or sets them
+aside, and waits while the tasks' queues or the disk are full.
 """
 
 import json
@@ -17,15 +17,15 @@ from vmhost.stores import StoreFullError
 
 MAX_LINE_BYTES = 16 << 20
 ASIDE_NAME = "bad-lines.jsonl"
-MAX_ASIDE_BYTES = 16 << 20  # then the file becomes bad-lines.jsonl.1, and a new one begins
+MAX_ASIDE_BYTES = 16 << 20  # beyond it the file becomes bad-lines.jsonl.1, and a new one begins
 _MAX_KEPT_CHARS = 10_000  # of a bad line
 _AT_ONCE = 100  # events of one transaction
-_LOOK_S = 0.2  # how often a feed that waits looks whether it is to stop
+_LOOK_S = 0.2  # how often a waiting feed checks whether it is to stop
 _log = logging.getLogger("vmhost.pipeline")
 
 
 class BadLineError(ValueError):
-    """A line that is no event: `source`, `line` (from 1), `reason`."""
+    """A line that is not an event: `source`, `line` (from 1), `reason`."""
 
     def __init__(self, source, line, reason):
         super().__init__(f"{source}:{line}: not an event: {reason}")
@@ -33,7 +33,7 @@ class BadLineError(ValueError):
 
 
 def decoded(line):
-    """The Event that a line of JSON says. ValueError with the reason why it is none."""
+    """The Event in a line of JSON. ValueError says why it is none."""
     try:
         return msgspec.json.decode(line, type=Event)
     except UnicodeDecodeError as error:
@@ -45,11 +45,11 @@ def decoded(line):
 
 
 class Feed:
-    """The way of one source into `pipeline`. One thread at a time.
+    """Brings the events of one source into `pipeline`. Not thread-safe.
 
-    `bad_lines`: "stop" raises BadLineError for a line that is no event, when those before it were taken; "aside" notes
-    it in `bad-lines.jsonl` in the pipeline's folder and goes on. `when_full`: "wait" until the queue of each task has
-    room, or "drop", which leaves it to the overload rules of the tasks. `stop`: an object whose `is_set()` says that
+    `bad_lines`: "stop" raises BadLineError for a line that is not an event, after taking those before it; "aside"
+    records it in `bad-lines.jsonl` in the pipeline's folder and goes on. `when_full`: "wait" until the queue of each
+    task has room, or "drop", which leaves it to the tasks' overload rules. `stop`: an object whose `is_set()` says that
     nothing more is to be taken.
     """
 
@@ -59,15 +59,15 @@ class Feed:
         self.stop = threading.Event() if stop is None else stop
         self.taken = 0  # events
         self.aside = 0  # lines
-        self.line = 0  # the last one that was read
-        self.waits = None  # why the feed waits: "queues", "disk"; None while it does not
+        self.line = 0  # number of the last line read
+        self.waits = None  # what the feed waits for: "queues", "disk"; None while it does not wait
 
     def statistics(self):
         return {"taken": self.taken, "aside": self.aside, "line": self.line, "waits": self.waits}
 
     def take_lines(self, lines):
-        """Takes lines of JSON, the next ones of the source; an empty line is passed over, None stands for one that is
-        too long. Returns False where `stop` came first: what is left was not taken. BadLineError, StoreError,
+        """Takes the next lines of JSON of the source. An empty line is skipped; None stands for a line that was too
+        long. Returns False where `stop` came first; the remaining lines were not taken. BadLineError, StoreError,
         PipelineError."""
         events, numbers = [], []
         for line in lines:
@@ -90,7 +90,7 @@ class Feed:
         return self._take(events, numbers)
 
     def take(self, events):
-        """Takes Events in their order. Returns False where `stop` came first. ValueError, StoreError, PipelineError."""
+        """Takes Events in order. Returns False where `stop` came first. ValueError, StoreError, PipelineError."""
         done = 0
         while done < len(events):
             room = self._room(len(events) - done)
@@ -123,7 +123,7 @@ class Feed:
         return True
 
     def _room(self, wanted):
-        """How many of the events may be taken now; 0 where `stop` came first."""
+        """The number of events that may be taken now; 0 where `stop` came first."""
         wanted = min(wanted, _AT_ONCE)
         if self.when_full == "drop":
             return 0 if self.stop.is_set() else wanted
@@ -172,7 +172,7 @@ _aside_lock = threading.Lock()
 
 
 def put_aside(folder, source, number, line, reason):
-    """Notes a line that is no event in `bad-lines.jsonl` in `folder`. OSError."""
+    """Records a line that is not an event in `bad-lines.jsonl` in `folder`. OSError."""
     text = "" if line is None else bytes(line).decode(errors="backslashreplace")
     note = {"source": source, "line": number, "at_ms": int(time.time() * 1000), "error": reason}
     note["text"] = text[:_MAX_KEPT_CHARS]

@@ -1,4 +1,4 @@
-"""Forgetting a person: everything of a key goes from the store, and its bytes from the store's files."""
+"""Forgetting a person: everything of a key is deleted from the store, and its bytes from the store's files."""
 
 from vmhost.pipeline import intake, store, tables
 from vmhost.pipeline.bodies import Bodies, contents_of
@@ -13,11 +13,11 @@ _BEGUN, _ERASED = "forget.begun", "forget.erased"  # counters
 
 def forget(database, key):
     """Deletes the events, late events, state, rows, outbox entries, dead letters and messages of `key`, in one
-    transaction; then rewrites the file, so that their bytes are gone from it and from its -wal, and the tracking log.
+    transaction. Then rewrites the file, so that their bytes are gone from it, from its -wal and from the tracking log.
 
-    A row is of `key` where its event was, or where the column declared as `key` says so. What waits in memory goes too.
-    Returns {"events", "late_events", "states", "rows", "outbox", "dead_letters", "messages"}: how many. Raises
-    StoreError: as `Database.erase`. Takes as long as writing the whole store.
+    A row is of `key` if its event was, or if the column declared as `key` holds it. Waiting calls and messages go too.
+    Returns the number of each: {"events", "late_events", "states", "rows", "outbox", "dead_letters", "messages"}.
+    Raises StoreError as `Database.erase`. Takes as long as writing the whole store.
     """
     if not key:
         raise ValueError("forget: expected the key of a person or thing; '' stands for events that are nobody's")
@@ -45,7 +45,7 @@ def forget(database, key):
 
 
 def finish(database):
-    """Erases what a process that died while it forgot had deleted only. For who opens the store."""
+    """Finishes a `forget` that was cut off between deleting and erasing. Called when the store is opened."""
     counters = database.counters()
     if counters.get(_BEGUN, 0) != counters.get(_ERASED, 0):
         with database.lock:
@@ -59,7 +59,8 @@ def _erase(database):
 
 
 def _forget_dead_letters(connection, key):
-    """Those of calls of `key`, and of calls that were given something of it: error and traceback may say it too."""
+    """Deletes the letters of calls of `key`, and of calls whose input held its events: error and traceback may quote
+    them."""
     gone = [(identity,) for (identity,) in connection.execute("SELECT id FROM dead_letters WHERE key = ?", (key,))]
     mark = key.encode(errors="surrogatepass")
     for identity, event in connection.execute("SELECT id, event FROM dead_letters WHERE key != ?", (key,)):
@@ -105,7 +106,7 @@ def _forget_events(connection, key):
 
 
 def _forget_rows(connection, key):
-    """(how many rows went, the ids of what left of them)"""
+    """(number of rows deleted, ids of their messages)"""
     gone, identities = 0, []
     for task, generation, name, column in connection.execute(
         "SELECT task, generation, sql_name, key FROM task_tables"

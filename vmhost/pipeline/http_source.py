@@ -1,16 +1,16 @@
-"""Events by HTTP: `POST /events` on loopback, as a Starlette app that one server can mount, or served by uvicorn here.
+"""Events by HTTP: `POST /events` on loopback, as a Starlette app for any server, or served by uvicorn here.
 
-app = events_app(feed)                # Starlette: mount it where you like
+app = events_app(feed)                # Starlette: mount it anywhere
 HttpSource(feed, "127.0.0.1:8400")    # a source that serves it; both are in the extra `web`
 
-The body is one event, a list of events, or lines of JSON. A request is taken whole or not at all, and gets one answer:
+The body is one event, a list of events, or lines of JSON. A request is taken as a whole or not at all:
 
     200 {"taken": 3, "durable": false}            with ?durable=true: on the disk before the answer
     400 {"error": "...", "line": 2, "taken": 0}   what is wrong, and where
 
-`{"error": ...}` also comes with 401 (no token, or a wrong one), 403 (the page or host may not), 404, 405, 408 (the body
-did not come), 413 (too long), 415 (compressed), 503 and Retry-After (the queues are full, or the pipeline ends) and 507
-(the disk is full).
+`{"error": ...}` also comes with 401 (no token, or a wrong one), 403 (page or host not allowed), 404, 405, 408 (the body
+did not arrive), 413 (too long), 415 (compressed), 503 and Retry-After (the queues are full, or the pipeline is closing)
+and 507 (the disk is full).
 """
 
 import asyncio
@@ -39,10 +39,10 @@ from vmhost.pipeline.values import pack
 from vmhost.stores import StoreError, StoreFullError
 
 MAX_EVENTS = 10_000  # of one request
-_BODY_S = 30.0  # a body is to come within
-_ROOM_S = 5.0  # a request waits for room in the queues
+_BODY_S = 30.0  # time limit for the body
+_ROOM_S = 5.0  # time limit of a wait for room in the queues
 _AT_WORK = 256  # connections
-_STORING = 4  # requests at once that wait for the store or for room; others wait for these
+_STORING = 4  # requests that wait for the store or for room at once; others wait for these
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 
@@ -53,14 +53,14 @@ class _Refused(Exception):
 
 
 class EventsEndpoint:
-    """What `POST /events` does. Counters: `taken`, `aside` (events), `refused` (requests)."""
+    """Implements `POST /events`. Counters: `taken`, `aside` (events), `refused` (requests)."""
 
     def __init__(self, feed, token, origins, max_body_bytes, hosts):
         self.feed = feed
         self._token, self._origins, self._hosts = token, frozenset(origins), hosts
         self._max_body_bytes = max_body_bytes
         self._lock = threading.Lock()
-        self._storing = None  # asyncio.Semaphore of the loop that serves
+        self._storing = None  # asyncio.Semaphore of the serving loop
         self.taken = self.aside = self.refused = 0
         self._limits = set()  # asyncio.timeout of each body that is read
         self.waiting = 0  # requests whose events are being taken
@@ -79,7 +79,7 @@ class EventsEndpoint:
             response = refused.response
         except ClientDisconnect:
             self.refused += 1
-            return JSONResponse({}, 400)  # nobody reads it
+            return JSONResponse({}, 400)  # the client is gone
         self._add_origin(request, response)
         return response
 
@@ -92,7 +92,7 @@ class EventsEndpoint:
             self.waiting -= 1
 
     async def options(self, request):
-        """What a browser asks before a page of another origin may post."""
+        """Answers a browser's preflight for a page of another origin."""
         try:
             self._must_be_allowed(request, token=False)
         except _Refused as refused:
@@ -109,7 +109,7 @@ class EventsEndpoint:
             response.headers["Vary"] = "Origin"
 
     def _must_be_allowed(self, request, token=True):
-        """A web page elsewhere can have its reader's browser post to loopback, under a name of its own too."""
+        """A foreign web page can make its reader's browser post to loopback, even under a host name of its own."""
         host = request.headers.get("host", "")
         if self._hosts is not None and _without_port(host) not in self._hosts:
             raise _Refused(403, f"host {host!r:.80}: expected one of {', '.join(sorted(self._hosts))}")
@@ -136,7 +136,7 @@ class EventsEndpoint:
                     if size <= self._max_body_bytes:
                         body += part
                     elif size > 2 * self._max_body_bytes:
-                        break  # below, it is read to its end: who still sends when the connection ends sees no answer
+                        break  # read to the end below: a client still sending when the connection closes gets no answer
         except TimeoutError:
             if self.feed.stop.is_set():
                 raise _Refused(503, "the pipeline ends; try again later", {"Retry-After": "10"}) from None
@@ -154,12 +154,12 @@ class EventsEndpoint:
             self._limits.discard(limit)
 
     def end(self):
-        """Bodies that have not come are not waited for. On the loop that serves."""
+        """Stops waiting for bodies. Called on the serving loop."""
         for limit in list(self._limits):
             limit.reschedule(asyncio.get_running_loop().time())
 
     def _events(self, request, body):
-        """(events, their lines, what is to be put aside: (line, text, reason) each)"""
+        """(events, their lines, lines to be set aside: (line, text, reason) each)"""
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json":
             return self._from_json(body)
         events, numbers, aside = [], [], []
@@ -190,7 +190,7 @@ class EventsEndpoint:
         return events, None, []
 
     def _take(self, events, numbers, aside, durable):
-        """On a thread of its own: the store may make it wait."""
+        """Runs on a thread of its own, as the store may block."""
         pipeline = self.feed.pipeline
         try:
             if events:
@@ -226,7 +226,7 @@ class EventsEndpoint:
 
 
 def _unstorable(events, numbers, error):
-    """The refusal that says which of the events the store cannot take."""
+    """The refusal that names the event which the store cannot take."""
     for index, event in enumerate(events):
         try:
             columns((event,))
@@ -254,8 +254,8 @@ def _is_true(text):
 def events_app(feed, *, token=None, origins=(), max_body_bytes=MAX_BODY_BYTES, hosts=None):
     """A Starlette app with `POST /events`, whose events go into `feed`'s pipeline.
 
-    `token`: what requests must have as `Authorization: Bearer`. `origins`: of web pages that may post from a browser.
-    `hosts`: names that a request may have used for this machine; None: any. ImportError without the extra `web`.
+    `token`: required in requests, as `Authorization: Bearer`. `origins`: of web pages that may post from a browser.
+    `hosts`: names by which requests may address this machine; None: any. ImportError without the extra `web`.
     """
     endpoint = EventsEndpoint(feed, token, origins, max_body_bytes, hosts)
 
@@ -278,8 +278,8 @@ def events_app(feed, *, token=None, origins=(), max_body_bytes=MAX_BODY_BYTES, h
 
 
 class HttpSource:
-    """Serves `events_app` on `address` ("127.0.0.1:8400"; port 0: any that is free) until the feed is to stop; requests
-    that are under way then are answered. `url`: where, from `start()` on."""
+    """Serves `events_app` on `address` ("127.0.0.1:8400"; port 0: any free one) until the feed is to stop; requests
+    that are being handled then are answered. `url`: its address, from `start()` on."""
 
     ends = False
 
@@ -294,7 +294,7 @@ class HttpSource:
         self.url = None
 
     def start(self):
-        """ConfigurationError where the port cannot be had."""
+        """ConfigurationError where the port cannot be bound."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         try:

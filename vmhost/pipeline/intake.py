@@ -1,10 +1,10 @@
-"""Intake: what happens to events before they are stored. docs/pipeline-events.md has the rules in words.
+"""Intake: the checks and decisions on events before they are stored. docs/pipeline-events.md describes the rules.
 
-*Event time* is the latest time of an event so far; without events the clock moves it on. An event that is behind event
-time by more than `lateness_ms`, or that belongs to a visit that is over, goes to the table `late_events`; an event
-whose id is known is dropped; both are counted. A visit without an exit gets one: after `visit_timeout_ms` without
-events, by the next enter of the same key (`enter_closes`), at the bound of open visits, and at shutdown. Such an exit
-has the time of the visit's last event and the contents {"closed_by": "timeout", "enter", "bound" or "shutdown"}.
+*Event time* is the latest time of any event so far; while no events come, the clock moves it on. An event that is
+more than `lateness_ms` behind event time, or whose visit is over, goes to the table `late_events`; an event whose id is
+known is dropped; both are counted. A visit without an exit gets one: after `visit_timeout_ms` without events, at the
+next enter of the same key (`enter_closes`), at the bound of open visits, and at shutdown. Such an exit has the time of
+the visit's last event and the contents {"closed_by": "timeout", "enter", "bound" or "shutdown"}.
 """
 
 import heapq
@@ -28,7 +28,7 @@ STEPS = (
 LATE, AFTER_CLOSE = "late", "after_close"
 TIMEOUT, ENTER, BOUND, SHUTDOWN = "timeout", "enter", "bound", "shutdown"
 ENTER_CLOSES = ("none", "covered", "page", "key")
-# Counters that the store keeps, as `intake.NAME`.
+# Counters that the store keeps, under `intake.NAME`.
 COUNTED = (
     "duplicates",
     LATE,
@@ -49,19 +49,19 @@ class _Visit:
 
     def __init__(self, page, key, began_ms):
         self.page, self.key, self.began_ms, self.last_ms = page, key, began_ms, began_ms
-        self.covered_ms = None  # `last_ms` when a visit of the same key that began later ended
+        self.covered_ms = None  # its `last_ms` when a visit of the same key that began later ended
 
 
 class Intake:
-    """Takes events into `store` (an EventStore). One thread at a time.
+    """Takes events into `store` (an EventStore). Not thread-safe.
 
-    `lateness_ms`: an event may be so far behind event time. `visit_timeout_ms`: a visit is closed after so long without
-    events, in event time. `idle_ms`: after so long without events, by `clock` (seconds since 1970), `tick` moves event
-    time on. `ahead_ms`: an event that is ahead of the clock by more does not move event time. `ids_ms`: ids are known
-    for so long at least, in event time, and `max_ids` of them at most. `enter_closes`: which open visits of its key a
-    page_enter closes: none; "covered", where nothing happened since another visit of the key began and ended; "page",
-    those to the same page; "key", all. Visits within visits need the first two; a key that is at two devices at once
-    needs the first.
+    `lateness_ms`: how far an event may be behind event time. `visit_timeout_ms`: a visit is closed after this long
+    without events, in event time. `idle_ms`: after this long without events, by `clock` (seconds since 1970), `tick`
+    moves event time on. `ahead_ms`: an event further ahead of the clock does not move event time. `ids_ms`: ids are
+    remembered for at least this long, in event time, but at most `max_ids` of them. `enter_closes`: the open visits of
+    its key that a page_enter closes: none; "covered": those without an event since another visit of the key began and
+    ended; "page": those to the same page; "key": all. Nested visits need one of the first two; a key that is on two
+    devices at once needs the first.
     """
 
     with_every_commit = True
@@ -89,16 +89,16 @@ class Intake:
         self.max_visits, self.max_late, self.enter_closes = max_visits, max_late, enter_closes
         self._clock = clock
         self._time_ms = None  # event time; None before the first event
-        self._clock_ms = self._now_ms()  # of the last event, or where it was last moved on
+        self._clock_ms = self._now_ms()  # clock at the last event, or when event time was last moved on
         self._open = {}  # visit: _Visit
         self._of_key = {}  # key: {visit: None}, in the order of entering
-        self._deadlines = []  # heap of (time, visit); a visit whose last event is later than it says is put back
-        self._closed = {}  # visit: its last time; the oldest go beyond max_visits
+        self._deadlines = []  # heap of (time, visit); an entry earlier than its visit's deadline is pushed again
+        self._closed = {}  # visit: its last time; beyond max_visits the oldest go
         self._ids, self._old_ids, self._ids_since_ms = set(), set(), None
         self._undo = deque()
         self._counts, self._new_late = dict.fromkeys(COUNTED, 0), []
-        self._counts_before = None  # as they were before what is being taken, where that has changed any
-        self._lock = threading.Lock()  # of what is to be written, which a thread that flushes takes
+        self._counts_before = None  # the counts before the current batch, once it has changed any
+        self._lock = threading.Lock()  # guards what is to be written, which the flushing thread takes
         self._late, self._ready, self._written = [], dict(self._counts), dict(self._counts)
         store.database.migrate("pipeline.intake", STEPS)
         self._recover()
@@ -123,15 +123,15 @@ class Intake:
     # ---- taking events
 
     def take(self, events):
-        """Stores what is to be stored of `events`, in their order, with the exits that they cause; returns these as
-        StoredEvents in the order of positions.
+        """Stores `events`, in order, except for those that the rules refuse, together with the exits that they cause.
+        Returns the stored ones as StoredEvents, in order of position.
 
         Raises as `EventStore.append_many`; then nothing was taken, and the same events may come again.
         """
         return self._all_or_none(self._checked, events)
 
     def _all_or_none(self, function, *arguments):
-        """Stores the events that `function` gives; where that fails, all is as it was."""
+        """Stores the events that `function` returns; where that fails, restores all state."""
         self._undo.clear()
         before_ms, clock_ms = self._time_ms, self._clock_ms
         self._counts_before = None
@@ -152,7 +152,7 @@ class Intake:
                 self._late += self._new_late
                 self._new_late.clear()
                 if (over := len(self._late) - self.max_late) > 0:
-                    del self._late[:over]  # none of them was written yet: the disk is full, or slow
+                    del self._late[:over]  # none of these was written yet: the disk is full or slow
                     self._counts["late_dropped"] += over
                 self._ready = dict(self._counts)
         return stored
@@ -163,7 +163,7 @@ class Intake:
         self._counts[name] += n
 
     def _checked(self, events):
-        """What is to be stored."""
+        """The events that are to be stored."""
         out, visits = [], self._open
         now_ms = self._now_ms()
         latest_ms, ahead_ms = self._time_ms, now_ms + self.ahead_ms
@@ -188,7 +188,7 @@ class Intake:
             index += 1
             at_ms, name = event.time_ms, event.id
             if type(at_ms) is not int or not -_NEVER_MS <= at_ms <= _NEVER_MS:
-                passes.columns((event,))  # what the store cannot hold must not become event time, or a visit's time
+                passes.columns((event,))  # refuses what cannot be stored before it changes event time or a visit
             if name is not None and self._known(name):
                 self._count("duplicates")
                 continue
@@ -203,7 +203,7 @@ class Intake:
                 if latest_ms - now_ms <= self.lateness_ms:
                     self._keep_late(LATE, event, now_ms)
                     continue
-                # event time is ahead of the clock, so the clock was set back: event time goes back with it
+                # event time is ahead of the clock, so the clock was set back: set event time back too
                 self._count("clock_jumps")
                 self._time_ms, late_ms, latest_ms = at_ms, at_ms - self.lateness_ms, at_ms
             if event.visit:
@@ -220,7 +220,7 @@ class Intake:
         return out
 
     def _enter_or_exit(self, event, visit, out):
-        """An event of a visit that is not open, or that ends one; False where the visit is over."""
+        """Handles an event of a visit that is not open, or one that ends a visit; False where the visit is over."""
         name = event.visit
         if visit is not None:
             self._shut(name, max(visit.last_ms, event.time_ms))
@@ -289,7 +289,7 @@ class Intake:
         out.append(Event(PAGE_EXIT, visit.last_ms, visit.page, name, {"closed_by": why}, None, visit.key))
 
     def _next_due(self):
-        """(deadline, visit) of the open visit that is closed next, or None."""
+        """(deadline, visit) of the open visit that is due first, or None."""
         heap = self._deadlines
         while heap:
             due_ms, name = heap[0]
@@ -307,7 +307,7 @@ class Intake:
             self._close(due[1], TIMEOUT, out)
 
     def _known(self, name):
-        """Whether the id is known; it is from now on."""
+        """Whether the id was seen before; it is remembered from now on."""
         if name in self._ids or name in self._old_ids:
             return True
         now_ms = self._time_ms or 0
@@ -322,16 +322,16 @@ class Intake:
         self._undo.append((self._ids.discard, name))
         return False
 
-    # ---- time without events
+    # ---- passing of time
 
     def tick(self, now_ms=None):
-        """Without events for `idle_ms`, moves event time on by what the clock says; returns the exits of visits that
-        this closes, stored. `now_ms`: what the clock says, where it is not the Intake's own.
+        """After `idle_ms` without events, moves event time on by the time passed on the clock; returns the exits of
+        visits that this closes, stored. `now_ms`: the time, where it is not that of the Intake's clock.
         """
         now_ms = self._now_ms() if now_ms is None else now_ms
         passed_ms = now_ms - self._clock_ms
         if passed_ms < 0:
-            self._clock_ms = now_ms  # the clock was set back: count from here
+            self._clock_ms = now_ms  # the clock was set back: start from here
         if self._time_ms is None or passed_ms < self.idle_ms:
             return []
         return self._all_or_none(self._moved_on, passed_ms, now_ms)
@@ -350,15 +350,15 @@ class Intake:
         return out
 
     def close(self, keep_visits=False):
-        """Shutdown: closes the visits that are open and returns their exits, stored. `keep_visits`: they stay open, and
-        the next Intake of this store goes on with them. Closing again does nothing.
+        """Shutdown: closes the open visits and returns their exits, stored. `keep_visits`: they stay open, and the next
+        Intake of this store continues them. Closing again does nothing.
         """
         closed = [] if keep_visits else self._all_or_none(self._shut_down)
         self.store.flush()
         self.store.database.detach(self)
         return closed
 
-    # ---- what is kept
+    # ---- persistent state
 
     def _keep_late(self, why, event, now_ms):
         self._count(why)
@@ -387,26 +387,27 @@ class Intake:
         return _Written(self, late, counts)
 
     def late_events(self):
-        """The events that were not taken, oldest first: (why, stored_ms, Event); why is "late" or "after_close"."""
+        """The events that were refused as late, oldest first: (why, stored_ms, Event); why is "late" or
+        "after_close"."""
         self.store.flush()
         with self.store.database.reader() as connection:
             rows = connection.execute("SELECT why, stored_ms, event FROM late_events ORDER BY id").fetchall()
         return [(why, stored_ms, Event(*unpack(event))) for why, stored_ms, event in rows]
 
     def forgotten(self, key):
-        """Called by `forget`: visits of `key` that are open are no longer, without an exit."""
+        """Called by `forget`: drops the open visits of `key`, without an exit."""
         for name in list(self._of_key.get(key, ())):
             self._forget_visit(name)
 
     def statistics(self):
         """Counters since the store was made (COUNTED), `open_visits`, and `event_time_ms`."""
-        with self.store.database.lock:  # no commit comes between
+        with self.store.database.lock:  # no commit in between
             kept = self.store.database.counters()
             said = {name: kept.get(f"intake.{name}", 0) + self._counts[name] - self._written[name] for name in COUNTED}
         return said | {"open_visits": len(self._open), "event_time_ms": self._time_ms}
 
     def _recover(self):
-        """Visits, ids and event time as they were when the last durable event was stored."""
+        """Restores visits, ids and event time as of the last durable event."""
         with self.store.database.reader() as connection:
             row = connection.execute("SELECT latest_ms FROM event_blocks ORDER BY first DESC LIMIT 1").fetchone()
         if row is None:

@@ -1,10 +1,10 @@
-"""Ctrl-C while a thread is inside a pipeline: KeyboardInterrupt is raised when that is safe.
+"""Ctrl-C while a thread is inside a pipeline: KeyboardInterrupt is raised where that is safe.
 
-Python raises KeyboardInterrupt in the main thread after any call, also after the one that has just acquired the lock of
-a `with`. That lock is then never released (CPython 3.14: in every second try of a loop that does nothing else), and
-the pipeline's threads wait for it for ever. So while a pipeline is open, an interrupt that finds the main thread in
-this package, in `vmhost.stores` or in `vmhost.tunnel`, is kept: waits and `append` raise it (`check`), and else it
-comes again until the main thread is outside.
+Python raises KeyboardInterrupt in the main thread after any call, even the one that has just acquired the lock of a
+`with`. That lock is then never released (CPython 3.14: in every second try of a loop that does nothing else), and the
+pipeline's threads wait for it for ever. So while a pipeline is open, an interrupt that finds the main thread in this
+package, in `vmhost.stores` or in `vmhost.tunnel` is deferred: waits and `append` raise it (`check`); otherwise it is
+sent again until the main thread is outside.
 """
 
 import math
@@ -13,27 +13,27 @@ import threading
 import time
 
 _PACKAGES = ("vmhost.pipeline", "vmhost.stores", "vmhost.tunnel")
-_AGAIN_S = 0.005  # until an interrupt that was kept comes again
-_DEAF_S = 0.05  # a signal that was sent has arrived by then
+_AGAIN_S = 0.005  # interval at which a deferred interrupt is sent again
+_DEAF_S = 0.05  # a signal arrives within this time of being sent
 
 
 class _Interrupts:
-    """Pipelines hold it open; the handler is in place from the first to the last of them."""
+    """Open pipelines hold it open; the handler is installed from the first to the last of them."""
 
     def __init__(self):
         self._users = 0
-        self._kept = False  # an interrupt waits to be raised
+        self._kept = False  # a deferred interrupt waits to be raised
         self._sending = None  # the thread that sends it again
-        self._sent = False  # it has done so
-        self._settled = threading.Event()  # it was raised
+        self._sent = False  # it has been sent again
+        self._settled = threading.Event()  # it has been raised
         self._deaf_until_s = 0.0
 
     def open(self):
-        """On the main thread, where Ctrl-C raises KeyboardInterrupt. True where `close` is to be called."""
+        """Called on the main thread, where Ctrl-C raises KeyboardInterrupt. True where `close` is to be called."""
         if threading.current_thread() is not threading.main_thread():
             return False
         if signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, self.heard):
-            return False  # asyncio, a command, an application: each has a handler of its own
+            return False  # asyncio, a command or an application has its own handler
         if self._users == 0:
             self._deaf_until_s = 0.0
         self._users += 1
@@ -41,7 +41,7 @@ class _Interrupts:
         return True
 
     def close(self):
-        """Raises what is still kept. On another than the main thread the handler stays: it does no harm."""
+        """Raises a deferred interrupt. Off the main thread the handler stays installed, which does no harm."""
         self._users -= 1
         if self._users == 0 and threading.current_thread() is threading.main_thread():
             try:
@@ -51,9 +51,9 @@ class _Interrupts:
                     signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def heard(self, number, frame):
-        """A handler of SIGINT: raises KeyboardInterrupt, or keeps it."""
+        """The handler of SIGINT: raises KeyboardInterrupt, or defers it."""
         if time.monotonic() < self._deaf_until_s:
-            return  # one that was sent again while it was raised
+            return  # sent again, but raised meanwhile
         if not _is_inside(frame):
             self._raise()
         if not self._kept:
@@ -64,7 +64,7 @@ class _Interrupts:
             self._sending.start()
 
     def check(self):
-        """Raises an interrupt that is kept, on the main thread. For places where it does no harm."""
+        """Raises a deferred interrupt, on the main thread. Called where that is safe."""
         if self._kept and threading.current_thread() is threading.main_thread():
             self._raise()
 

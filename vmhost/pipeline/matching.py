@@ -1,4 +1,4 @@
-"""Which tasks does an event trigger? A trigger engine, and how it comes to know what happened before it was made."""
+"""Which tasks does an event trigger? A trigger engine, primed with the stored events before it was made."""
 
 import heapq
 
@@ -7,9 +7,9 @@ from vmhost.pipeline.triggers import TriggerEngine
 
 
 class Matching:
-    """A TriggerEngine with the conditions of stream tasks, and the events behind `position` still to come.
+    """A TriggerEngine with the conditions of stream tasks, fed with the events after `position`.
 
-    One thread at a time.
+    Not thread-safe.
     """
 
     def __init__(self, position=0):
@@ -27,19 +27,19 @@ class Matching:
         del self.triggers[name]
 
     def change(self, name, trigger):
-        """Where ids, level or time differ, the condition begins anew. TriggerError: nothing has changed."""
+        """Replaces a condition; it begins anew if ids, level or time differ. TriggerError: nothing has changed."""
         if condition(trigger) != condition(self.triggers[name]):
             self.engine.change(name, *condition(trigger))
         self.triggers[name] = trigger
 
     def check(self, name, trigger):
-        """TriggerError where `change` would not take the trigger."""
+        """TriggerError where `change` would refuse the trigger."""
         if condition(trigger) != condition(self.triggers[name]):
             self.engine.add(f"\0{name}", *condition(trigger))
             self.engine.remove(f"\0{name}")
 
     def begin_anew(self, store, visits):
-        """Forgets all matches under way, and looks for them again; as `prime`."""
+        """Drops all matches under way and looks for them again, as `prime`."""
         self.engine = TriggerEngine()
         for name, trigger in self.triggers.items():
             self.engine.add(name, *condition(trigger))
@@ -50,7 +50,7 @@ class Matching:
         return self.engine.statistics()["matches"]
 
     def feed(self, events):
-        """What StoredEvents complete: {position: [(name, start), …]}. Visits end with their exits."""
+        """The conditions that StoredEvents complete: {position: [(name, start), …]}. Exits end their visits."""
         self.position = events[-1].position
         if len(events) == 1:
             (stored,) = events
@@ -70,7 +70,7 @@ class Matching:
         return found
 
     def feed_head(self, head, indexes):
-        """The same for some events of a block's Head, by ascending index."""
+        """The same for some events of a block's Head, given by ascending indexes."""
         found, run = {}, []
         for index in indexes:
             run.append(index)
@@ -89,10 +89,11 @@ class Matching:
         self.position = positions[-1]
 
     def prime(self, store, visits=()):
-        """Shows it the stored events up to `position` that may belong to matches under way: of page-level conditions
-        those of `visits`, the visits that may go on; of time-level ones those not older than `within`, or all.
+        """Feeds the stored events up to `position` that may belong to matches under way: for page-level conditions
+        those of `visits`, the visits that may go on; for time-level ones those within `within_ms`, or all where one has
+        no limit.
 
-        What they complete was seen before, or began too early.
+        Conditions completed here are not returned: they were seen before, or began too early.
         """
         until, levels = self.position, {trigger.level for trigger in self.triggers.values()}
         recent, recent_ms = (), None
@@ -106,7 +107,7 @@ class Matching:
         last = 0
         for head in heapq.merge(recent, store.heads_with(wanted, until), key=lambda head: head.positions[0]):
             if head.positions[0] <= last:
-                continue  # it comes from both
+                continue  # from both iterators
             if head.positions[0] > until:
                 break
             last = head.positions[0]
@@ -120,9 +121,9 @@ class Matching:
         self.position = until
 
 
-_BEHIND_MS = 3_600_000  # events of one block may be so far apart: an event that is behind counts at the latest time
+_BEHIND_MS = 3_600_000  # allowance for events of one block that are behind others: they count at the latest time
 
 
 def condition(trigger):
-    """(sequences, level, within_ms) as TriggerEngine takes them."""
+    """(sequences, level, within_ms), the arguments of TriggerEngine."""
     return [list(ids) for ids in trigger.on], trigger.level, trigger.within_ms

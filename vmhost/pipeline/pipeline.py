@@ -1,4 +1,4 @@
-"""A pipeline: takes events, stores them, triggers tasks in VMs of a host of its own, and keeps what they make.
+"""A pipeline: takes events, stores them, triggers tasks in VMs of a host of its own, and keeps their results.
 
 with Pipeline("data", ["build/ipv.vmb"]) as pipeline:
     pipeline.append(Event("page_enter", 1_790_000_000_000, "item", "visit-1"))
@@ -33,30 +33,30 @@ from vmhost.stores import Database, StoreError
 
 STORE_NAME = "pipeline.sqlite"
 TICK_S = 0.5
-LOOK_S = 0.1  # how often a wait looks whether Ctrl-C was pressed
-MAX_MISSED = 10_000  # events; a task that has missed more looks at them while others go on
-_OPERATOR_S = 10.0  # of a task that computes a feature; there is no answer then
-_SENDING_S = 30.0  # how long the end waits for channels; what they have not taken goes after the next start
-_RESULTS = 256  # results that are kept at once
-_WITH_EVENTS = 1000  # calls of a task that wait with their events; those of later ones are read from the store again
+LOOK_S = 0.1  # how often a wait checks for Ctrl-C
+MAX_MISSED = 10_000  # events; a task that missed more catches up on a thread of its own
+_OPERATOR_S = 10.0  # time limit of a task that computes a feature; afterwards there is no answer
+_SENDING_S = 30.0  # how long `close` waits for channels; what they have not taken is sent after the next start
+_RESULTS = 256  # results stored in one batch
+_WITH_EVENTS = 1000  # waiting calls of a task that hold their events; later ones read them from the store
 _log = logging.getLogger("vmhost.pipeline")
 
 
 class PipelineError(ConfigurationError):
-    """A pipeline cannot be made of what was given, or takes nothing more; the message says what to do."""
+    """A pipeline cannot be made from these arguments, or takes nothing more; the message says what to do."""
 
 
 class Pipeline:
-    """The pipeline whose store lies in `folder` (made where there is none), with the stream tasks in `bundles`.
+    """A pipeline with its store in `folder` (made where there is none) and the stream tasks in `bundles`.
 
-    Events, rows and positions are durable with `flush()`, after `batch_ms`, or, with `durability="each"`, when
-    `append` returns. `max_age_ms`, `max_count` and `max_bytes` bound the stored events (EventStore), with None nothing
-    does. `lateness_ms`, `visit_timeout_ms` and what `intake` names are Intake's options; `trust`, `allow_unsigned` and
-    what `host` names are Host's (`policy`, `state`, `functions`, `types`); a policy's limits hold for all tasks.
-    `rules` are mappings, or paths of files of them (`signed_files`: those of rules and features must be signed by whom
-    `trust` says); their matches become events and go to `channels`, names to
-    settings or to functions (docs/patterns.md). `audiences`, the device's `profile` and `reach`, what becomes of tasks'
-    results, are mappings too (docs/reach.md). PipelineError, StoreError, BundleError. Threads may share it.
+    Events, rows and positions are durable with `flush()`, after `batch_ms`, or, with `durability="each"`, when `append`
+    returns. `max_age_ms`, `max_count` and `max_bytes` bound the stored events (see EventStore); None: no bound.
+    `lateness_ms`, `visit_timeout_ms` and the items of `intake` are Intake's options. `trust`, `allow_unsigned` and the
+    items of `host` are Host's (`policy`, `state`, `functions`, `types`); a policy's limits hold for all tasks. `rules`
+    are mappings, or paths of files of them; their matches become events and go to `channels`, a mapping of names to
+    settings or functions (docs/patterns.md). `signed_files`: files of rules and features must be signed by a key in
+    `trust`. `audiences`, the device's `profile`, and `reach`, where tasks' results go, are mappings too
+    (docs/reach.md). PipelineError, StoreError, BundleError. Thread-safe.
     """
 
     def __init__(
@@ -87,27 +87,27 @@ class Pipeline:
         self.folder = Path(folder)
         self._clock = clock
         self._interruptible = interrupts.open()
-        self._lock = threading.RLock()  # of tasks, matches, visits, intake
-        self._storing = threading.Lock()  # of results on their way into tables; taken after `_lock`, never before
+        self._lock = threading.RLock()  # guards tasks, matches, visits, intake
+        self._storing = threading.Lock()  # held while results go into tables; taken after `_lock`, never before
         self._changing = threading.Lock()  # one change of tasks at a time; taken before `_lock`
         self._idle = threading.Condition(self._lock)
         self._results = queue.SimpleQueue()
         self._tasks, self._leaving, self._behind = {}, {}, {}
-        self._matchings = []  # the first is that of most tasks; one that caught up has its own for a while
+        self._matchings = []  # the first serves most tasks; a task that caught up has its own for a while
         self._fed = 0
         self._bounded = True  # calls beyond a queue are dropped
         self._closing = threading.Event()
         self._ended = False  # nothing more is taken
         self._closed = False
-        self.final = None  # `statistics()` as they were at the end
-        self.store_error = None  # why the store could not be written at the last try; None after one that worked
-        with contextlib.ExitStack() as undo:  # what a failure takes back
+        self.final = None  # `statistics()` as of the end
+        self.store_error = None  # the last write's error; None after a successful write
+        with contextlib.ExitStack() as undo:  # undone when a later step fails
             undo.callback(self._hear_no_interrupts)
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise PipelineError(f"{self.folder}: the folder cannot be made: {error.strerror}") from error
-            # the host first: what tasks allocate in SQLite is counted only where it was not in use before
+            # the host first: SQLite memory of tasks is counted only if SQLite was not in use before
             host = dict(host or {})
             functions = {**(host.pop("functions", None) or {}), "table_rows": self._table_rows}
             functions["features"] = self._read_features
@@ -115,7 +115,7 @@ class Pipeline:
             undo.callback(self._host.close, drain=False)
             self._database = Database(self.folder / STORE_NAME)
             undo.callback(self._database.close)
-            undo.callback(self._host.close, drain=False)  # before the store
+            undo.callback(self._host.close, drain=False)  # closes before the store
             undo.callback(self._closing.set)
             self._store = EventStore(
                 self._database,
@@ -185,34 +185,34 @@ class Pipeline:
 
     @classmethod
     def from_file(cls, path):
-        """The pipeline that the `pipeline.yaml` at `path` describes, but for its sources, which `sources.Sources` runs.
+        """The pipeline described by the `pipeline.yaml` at `path`, without its sources, which `sources.Sources` runs.
 
-        ConfigurationError names file, line and key; else as Pipeline.
+        ConfigurationError names file, line and key; other errors as Pipeline.
         """
-        from vmhost.pipeline.configuration import read_pipeline_yaml  # schema and YAML are needed by nobody else
+        from vmhost.pipeline.configuration import read_pipeline_yaml  # late: only this needs schema and YAML
 
         found = read_pipeline_yaml(path)
         return cls(found.folder, found.bundles, **found.options)
 
     @property
     def host(self):
-        """The Host that the tasks run in, for its statistics. Tasks come and go by `load`, `change` and `withdraw`."""
+        """The Host that runs the tasks, for its statistics. Tasks come and go by `load`, `change` and `withdraw`."""
         return self._host
 
     @property
     def tasks(self):
-        """Names of the stream tasks that are loaded."""
+        """Names of the loaded stream tasks."""
         with self._lock:
             return tuple(self._tasks)
 
     @property
     def database(self):
-        """The `vmhost.stores.Database` of the store, for who sends what its outbox holds."""
+        """The `vmhost.stores.Database` of the store, for senders of its outbox."""
         return self._database
 
     @property
     def reach(self):
-        """The `reach.sending.Reach`: where pages get messages, and what waits."""
+        """The `reach.sending.Reach`: URLs of pages, and waiting messages."""
         return self._reach
 
     @property
@@ -231,9 +231,9 @@ class Pipeline:
         table = self._declare(loaded.name, loaded.version, loaded.table)
         with self._lock:
             if not known and not from_stored:
-                table.complete_until(self._fed)  # a new task sees what comes from now on
+                table.complete_until(self._fed)  # a new task sees events from now on
             elif known and table.generation > max(each["generation"] for each in known):
-                table.complete_until(max(each["position"] for each in known))  # it goes on where the old table ends
+                table.complete_until(max(each["position"] for each in known))  # continues where the old table ends
             self._tables.gather_calls(table)
             task = StreamTask(loaded, table, self._call_ended)
             if self._reach.targets(loaded.name):
@@ -280,7 +280,7 @@ class Pipeline:
             raise PipelineError(f"{task.name}: matches of rules are in no visit; say `level: time` in its trigger")
 
     def _resume(self, task, position, start):
-        """A call that was open when the pipeline ended."""
+        """Makes a call again that was open when the pipeline last ended."""
         stored = self._store.at(position)
         if stored is None:
             task.table.end(position, EXPIRED)
@@ -288,8 +288,8 @@ class Pipeline:
             task.resume(Call(position, start, stored.event.key, self._visits.value(task.trigger, stored, start, True)))
 
     def _begin(self):
-        """Takes up what was under way when the pipeline ended: open visits, matches, and events that tasks have not
-        seen, of which none is dropped."""
+        """Restores the state at the end of the last run: open visits, matches, and events that tasks have not seen.
+        Drops no call."""
         for visit in self._intake.open_visits:
             self._visits.read_later(visit)
         live = [task for name, task in self._tasks.items() if name not in self._behind]
@@ -312,15 +312,14 @@ class Pipeline:
             task.table.complete_until(self._fed)
             task.pump()
 
-    # ---- tasks, while events flow
+    # ---- changing tasks while events flow
 
     def load(self, bundle, *, from_stored=False):
-        """Takes up the stream task in `bundle`, one that is not loaded.
+        """Loads the stream task in `bundle`, one that is not loaded.
 
-        A task that the store does not know sees the events to come; with `from_stored`, all that are stored first. One
-        that the store knows goes on where it ended. Returns at once: while a task looks at stored events, as fast as
-        its queue takes them, `explain` says how many it has before it. PipelineError, BundleError, StoreError: nothing
-        has changed then.
+        A task new to the store sees events from now on; with `from_stored`, all stored ones first. A task known to the
+        store continues where it ended. Returns at once: a task catches up with stored events as fast as its queue takes
+        them, and `explain` shows how far it is behind. PipelineError, BundleError, StoreError: nothing has changed.
         """
         with self._changing:
             self._must_be_open()
@@ -336,11 +335,11 @@ class Pipeline:
                 raise self._refused(name, error) from error
 
     def change(self, bundle):
-        """Puts the version of a loaded task that is in `bundle` in the place of the present one.
+        """Replaces a loaded task by the version in `bundle`.
 
-        Calls that run end in the old version, and their rows go to its table; those that wait go to the new one. Where
-        the trigger's ids, level or time have changed, the task's matches under way begin anew. Other tasks do not
-        notice. PipelineError, BundleError, StoreError: the old version stays then.
+        Running calls end in the old version, and their rows go to its table; waiting calls go to the new one. If the
+        trigger's ids, level or time have changed, the task's matches under way begin anew. Other tasks are not
+        affected. PipelineError, BundleError, StoreError: the old version stays.
         """
         with self._changing:
             self._must_be_open()
@@ -348,7 +347,7 @@ class Pipeline:
             name = bundle.manifest.name
             with self._lock:
                 task = self._task(name)
-                task.paused = True  # what goes to the host from now on is for the new version
+                task.paused = True  # calls wait for the new version
             try:
                 self._change(task, bundle)
             except (TableError, TriggerError) as error:
@@ -381,7 +380,7 @@ class Pipeline:
             table_seen = table.seen_position
             task.put_in_place(table)
             self._visits.wanted_by(self._tasks.values())
-            if table_seen < seen:  # an older version again: what its own table has missed comes first
+            if table_seen < seen:  # an older version again: its table first catches up
                 if behind is not None:
                     behind.stop()
                 else:
@@ -389,11 +388,12 @@ class Pipeline:
                 self._catch_up(task, after=table_seen)
 
     def change_rules(self, rules):
-        """Puts these rules (mappings, or paths of files of them) in the place of all present ones, while events flow.
+        """Replaces all rules by these (mappings, or paths of files of them), while events flow. Returns the names of
+        rules that begin anew.
 
-        What is under way of a rule that matches as before goes on, and of a changed one that says `when_changed: go_on`
-        and has the same steps; others see the events to come. The names of these. A later start wants the same rules,
-        else what is under way of them ends. ConfigurationError: the old ones stay then.
+        A rule that matches as before keeps its matches under way, and so does a changed one that has `when_changed:
+        go_on` and the same steps; others see events from now on. The next start must get the same rules, or their
+        matches under way end. ConfigurationError: the old rules stay.
         """
         read = read_rules(rules, self._content_of)
         check_rules(read)
@@ -410,9 +410,9 @@ class Pipeline:
                 return begun
 
     def withdraw(self, name, *, drain=True):
-        """Takes out a loaded task. Nothing triggers it from now on; its calls end first. Without `drain` they are cut
-        off, and triggered again when the task is loaded again. Its table stays in the store. PipelineError for a name
-        that is not loaded."""
+        """Removes a loaded task. Nothing triggers it from now on; its calls end first. `drain` False: they are cut off,
+        and made again when the task is loaded again. Its table stays in the store. PipelineError for a name that is not
+        loaded."""
         with self._changing:
             self._must_be_open()
             with self._lock:
@@ -450,7 +450,7 @@ class Pipeline:
             raise PipelineError(f"{self.folder}: the pipeline is closed; make a new one")
 
     def _checked(self, bundle):
-        """The bundle of a stream task, in memory."""
+        """Reads and checks the bundle of a stream task."""
         bundle = self._host.check(bundle)
         self._must_be_stream_task(bundle.manifest)
         return bundle
@@ -461,7 +461,7 @@ class Pipeline:
 
     @contextlib.contextmanager
     def _matching_of(self, name):
-        """The Matching that has the task's condition, for this thread alone."""
+        """The Matching with the task's condition, moved to one of its own if it was shared."""
         with self._lock:
             if (behind := self._behind.get(name)) is not None:
                 with behind.lock:
@@ -476,11 +476,11 @@ class Pipeline:
             self._matchings.remove(matching)
 
     def forget(self, key):
-        """Removes what is of `key`: events, visits, calls, state, rows, outbox entries, dead letters. On return its
-        bytes are in none of the store's files, and no call that ran when it began will store anything.
+        """Removes everything of `key`: events, visits, calls, state, rows, outbox entries, dead letters. On return its
+        bytes are in none of the store's files, and no call that was running will store anything.
 
-        Returns how many went of each, as `vmhost.pipeline.forgetting.forget`, and "calls". Events wait until it is
-        done, which takes as long as writing the whole store. StoreError: try again.
+        Returns the number of each, as `vmhost.pipeline.forgetting.forget`, and "calls". Events wait meanwhile, for as
+        long as writing the whole store takes. StoreError: try again.
         """
         if not isinstance(key, str) or not key:
             raise ValueError(f"forget: expected the key of a person or thing, got {key!r}; '' is nobody's")
@@ -505,16 +505,16 @@ class Pipeline:
         return {**gone, "calls": calls}
 
     def _forget_matches(self, matching, visits):
-        """Matches of these visits end; those of the time level are looked for anew, in what is still stored."""
+        """Ends matches of these visits; looks for those of the time level anew, in the events still stored."""
         for visit in visits:
             matching.engine.end_visit(visit)
         if any(trigger.level == "time" for trigger in matching.triggers.values()):
             matching.begin_anew(self._store, self._intake.open_visits)
 
     def explain(self, name):
-        """What the task `name` waits for, and what became of its calls: a dict of "task", "version", "trigger" (as
+        """What the task `name` waits for, and how its calls ended: a dict of "task", "version", "trigger" (as
         `TriggerEngine.explain`), "counts", "waiting", "running", "position" (calls for events up to here have ended)
-        and "behind" (stored events that it has not looked at yet). PipelineError for a name that is not loaded."""
+        and "behind" (stored events not looked at yet). PipelineError for a name that is not loaded."""
         with self._lock:
             task = self._task(name)
             with self._matching_of(name) as matching:
@@ -540,16 +540,17 @@ class Pipeline:
         self.append_many((event,))
 
     def append_many(self, events, *, bounded=True):
-        """Takes Events in their order, all or none of them. Raises as `EventStore.append_many`, ValueError for an event
-        that is named as rules' matches are; PipelineError after `close`.
+        """Takes Events in order, all or none of them. Raises as `EventStore.append_many`; ValueError for an event whose
+        name is reserved for rules' matches; PipelineError after `close`.
 
-        Calls beyond a task's queue are dropped by its overload rule. Not `bounded`: they wait too, for callers that
-        wait themselves (`wait_for_room`) before they append; so do the calls for visits that time closes after that.
+        Calls beyond a task's queue are dropped by its overload rule. `bounded` False: they wait too, and so do the
+        calls for visits that time closes later. For callers that wait for room themselves (`wait_for_room`) before they
+        append.
         """
         self._must_be_open()
         events = events if isinstance(events, (list, tuple)) else list(events)
         _must_come_from_outside(events)
-        self._store.make_room()  # results are kept meanwhile
+        self._store.make_room()  # without the lock, so that results are stored meanwhile
         with self._lock:
             self._must_be_open()
             self._bounded = bounded
@@ -557,11 +558,11 @@ class Pipeline:
         interrupts.check()
 
     def append_line(self, line):
-        """Takes an event as a line of JSON with the fields of Event. ValueError says what is wrong with it."""
+        """Takes an event as a line of JSON with the fields of Event. ValueError names the problem."""
         self.append(msgspec.json.decode(line, type=Event))
 
     def _feed(self, taken):
-        """Lets stored events trigger tasks. Raises nothing: they were taken."""
+        """Lets stored events trigger tasks. Raises nothing, as the events are stored already."""
         if not taken:
             return
         fired = self._matchings[0].feed(taken)
@@ -591,7 +592,8 @@ class Pipeline:
             self._store_complex(self._complex.feed(taken))
 
     def _store_complex(self, events):
-        """Takes the events of rules' matches, as others are taken. A store that cannot be written has them later."""
+        """Stores the events of rules' matches, as others. If the store cannot be written, they wait for the next
+        call."""
         if not events:
             return
         try:
@@ -624,7 +626,7 @@ class Pipeline:
                 return
 
     def _kept(self, task, call, future):
-        """Keeps what a call gave, as `StreamTask.store`; waits for a store that cannot be written."""
+        """Stores a call's result, as `StreamTask.store`; waits while the store cannot be written."""
         while True:
             try:
                 with self._storing:
@@ -635,12 +637,12 @@ class Pipeline:
                     way = task.store(call, future)
                 self.store_error = None
                 return way
-            except StoreError as error:  # a full disk, say: the result waits
+            except StoreError as error:  # such as a full disk: the result waits
                 if self.store_error is None:
                     _log.error("%s: results wait until the store can be written: %s", self.folder, error)
                 self.store_error = error
                 if self._closing.wait(TICK_S):
-                    return None  # a restart triggers the call again
+                    return None  # a restart makes the call again
             except Exception as error:
                 _log.exception("%s: the result of a call of %s could not be kept", self.folder, task.task.name)
                 call.value, future, call.tries = None, Failed(error), task.trigger.retries
@@ -659,7 +661,7 @@ class Pipeline:
                 self._tables.sweep()
             except StoreError as error:
                 _log.error("%s: %s", self.folder, error)
-            except Exception:  # time goes on in any case
+            except Exception:  # the next tick must come in any case
                 _log.exception("%s: what time brings could not be done", self.folder)
 
     def _pump(self):
@@ -667,7 +669,7 @@ class Pipeline:
             task.pump()
 
     def _move_on(self):
-        """Time and positions, for who has nothing to do."""
+        """Moves time and positions on, also for rules and tasks that no event reached."""
         time_ms = self._intake.event_time_ms
         if self._complex is not None:
             if time_ms is not None and not self._ended:
@@ -677,7 +679,7 @@ class Pipeline:
             if time_ms is not None:
                 matching.engine.advance(time_ms)
             if matching is not self._matchings[0] and not matching.under_way:
-                with contextlib.suppress(TriggerError):  # no room there: it stays apart
+                with contextlib.suppress(TriggerError):  # no room there: it stays separate
                     for name, trigger in list(matching.triggers.items()):
                         self._matchings[0].add(name, trigger)
                         del matching.triggers[name]
@@ -689,23 +691,23 @@ class Pipeline:
     def _save_complex(self):
         try:
             self._complex.save(now=self._ended)
-        except StoreError as error:  # a start looks at more events again
+        except StoreError as error:  # a start will feed more events again
             _log.error("%s: %s; what rules have matched so far is saved later", self.folder, error)
 
     def wait(self, timeout_s=None):
-        """Waits until no call is unfinished, and no task behind. False after `timeout_s`."""
+        """Waits until no call is open, and no task is behind. False after `timeout_s`."""
         with self._idle:
             return self._wait_until(self._is_idle, timeout_s)
 
     def drain(self, timeout_s=None):
-        """Waits as `wait` does, but not for a task whose calls do not begin (StreamTask.is_stuck); the next start makes
+        """Waits as `wait`, but not for a task whose calls do not begin (StreamTask.is_stuck); the next start makes
         them. False after `timeout_s`."""
         with self._idle:
             return self._wait_until(self._has_drained, timeout_s)
 
     def _wait_until(self, predicate, timeout_s=None):
-        """Whether `predicate()` became true, with `_idle` held. It waits a little at a time: Python has no ear for
-        signals in a wait that began just after one came."""
+        """Whether `predicate()` became true; `_idle` is held. Waits in short steps: Python does not handle a signal
+        that arrived just before a wait began."""
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left_s = LOOK_S if end_s is None else min(LOOK_S, max(0.0, end_s - time.monotonic()))
@@ -721,7 +723,7 @@ class Pipeline:
         return not any(task.unfinished for task in (*self._tasks.values(), *self._leaving.values()))
 
     def _has_drained(self):
-        """Whether all calls have ended but those that do not begin, which the next start makes."""
+        """Whether all calls have ended, except those that do not begin, which the next start makes."""
         unfinished = self._unfinished()
         return all(task.is_stuck for task in unfinished) and not self._behind.keys() - {
             task.task.name for task in unfinished
@@ -742,9 +744,9 @@ class Pipeline:
                 )
 
     def wait_for_room(self, timeout_s=None):
-        """Waits until the queue of each task has room; returns for how many calls, which is for how many events none is
-        dropped. 0 after `timeout_s`. PipelineError after `close`. A task whose breaker has been open for 30 s is not
-        waited for: calls beyond its queue are dropped by its overload rule."""
+        """Waits until the queue of each task has room; returns the number of events that may come without a call being
+        dropped. 0 after `timeout_s`. PipelineError after `close`. It does not wait for a task whose breaker has been
+        open for 30 s: calls beyond its queue are dropped by its overload rule."""
         with self._idle:
             self._wait_until(lambda: self._ended or self._room() > 0, timeout_s)
             self._must_be_open()
@@ -754,7 +756,7 @@ class Pipeline:
         rooms = (task.room for name, task in self._tasks.items() if name not in self._behind and task.holds_up)
         return min(rooms, default=1 << 20)
 
-    # ---- what there is
+    # ---- reading
 
     def table(self, name):
         """The Table of the stream task `name`; KeyError."""
@@ -765,7 +767,7 @@ class Pipeline:
         return self._tables.dead_letters(name)
 
     def _table_rows(self, request):
-        """For tasks, as the host function `table_rows`: rows of a key, the latest first."""
+        """The host function `table_rows` for tasks: rows of a key, the latest first."""
         name, key, limit = request["table"], request.get("key"), request.get("limit")
         task = self._tasks.get(name)
         if task is None:
@@ -773,11 +775,11 @@ class Pipeline:
         return task.table.read(key=key, order="_id DESC", limit=limit)
 
     def _call_operator(self, name, entry, window):
-        """The number that a task gives for the fields of a features.Window."""
+        """The number that a task computes from the fields of a features.Window."""
         return self._operators[name](window, entry=entry, timeout_s=_OPERATOR_S)
 
     def _read_features(self, request):
-        """For tasks, as the host function `features`: the vector of a view ("*": all) for a key, as of now, or of
+        """The host function `features` for tasks: the vector of a view ("*": all) for a key, as of now or of
         `at_ms`."""
         if self.features is None:
             raise KeyError("this pipeline has no features")
@@ -786,11 +788,11 @@ class Pipeline:
         return self.features.read(request.get("view", "*"), request["key"], at_ms)
 
     def flush(self):
-        """All that was taken so far is durable on return. StoreError."""
+        """Makes everything taken so far durable. StoreError."""
         self._database.flush()
 
     def statistics(self):
-        """A dict: `position`, `intake` (counters), `triggers`, and of each task what became of its calls."""
+        """A dict: `position`, `intake` (counters), `triggers`, and for each task the counters of its calls."""
         with self._lock:
             return {
                 "position": self._store.position,
@@ -811,10 +813,10 @@ class Pipeline:
                 },
             }
 
-    # ---- the end
+    # ---- closing
 
     def end(self, keep_visits=False):
-        """Takes nothing more. Visits without exit are closed, which may trigger calls, unless `keep_visits`; `wait`
+        """Takes nothing more. Closes visits without an exit, which may trigger calls, unless `keep_visits`; `wait`
         waits for these, and `close` does the rest."""
         with self._lock:
             if self._ended:
@@ -822,23 +824,23 @@ class Pipeline:
             self._ended = True
             self._idle.notify_all()
             try:
-                self._bounded = False  # they wait for the last calls, and no others come
+                self._bounded = False  # calls for these last events wait; no others come
                 self._feed(self._intake.close(keep_visits))
             except StoreError as error:
                 _log.error("%s: %s; visits stay open for the next start", self.folder, error)
 
     def close(self, drain=True, keep_visits=None):
-        """Ends the pipeline. `drain`: open visits are closed, and calls run to their end; else both are left for a
-        restart, which triggers what was cut off again. So are the calls of a task that do not begin for 30 s: its
-        breaker is open, or its `wall_time` too short. `keep_visits`: visits stay open although calls are drained.
-        A KeyboardInterrupt while calls run to their end cuts them off, and is raised when all is closed."""
+        """Ends the pipeline. `drain`: open visits are closed, and calls run to their end; otherwise both are left for a
+        restart, which makes interrupted calls again. So are calls that have not begun for 30 s: their task's breaker is
+        open, or its `wall_time` too short. `keep_visits`: visits stay open although calls are drained. A
+        KeyboardInterrupt while calls run to their end cuts them off, and is raised when everything is closed."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             self.end(not drain if keep_visits is None else keep_visits)
             interrupted = None
-            if drain:  # where the store cannot be written, results would wait for ever: a restart makes the calls again
+            if drain:  # if the store cannot be written, results would wait for ever; a restart makes the calls again
                 try:
                     self._wait_until(lambda: self._has_drained() or self.store_error is not None)
                 except KeyboardInterrupt as error:
@@ -849,7 +851,7 @@ class Pipeline:
             try:
                 self._reach.wait(_SENDING_S)
             except StoreError:
-                pass  # it is raised below
+                pass  # raised below
             except KeyboardInterrupt as error:
                 interrupted = error
         self._closing.set()
@@ -879,7 +881,7 @@ class Pipeline:
             interrupts.close()
 
     async def __aenter__(self):
-        """An `AsyncPipeline` of this one."""
+        """An `AsyncPipeline` around this one."""
         from vmhost.pipeline.asynchronous import AsyncPipeline
 
         self._asynchronous = AsyncPipeline.around(self)
@@ -896,8 +898,8 @@ class Pipeline:
 
 
 def _must_come_from_outside(events):
-    """ValueError for an event with the name of a rule's match, which channels and tasks would take for one."""
-    with contextlib.suppress(AttributeError):  # no Event: the intake says so
+    """ValueError for an event with the name of a rule's match, which channels and tasks would mistake for one."""
+    with contextlib.suppress(AttributeError):  # not an Event: the intake refuses it
         for event in events:
             if event.name.startswith(PREFIX):
                 raise ValueError(

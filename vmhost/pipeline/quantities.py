@@ -18,8 +18,8 @@ _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]+)")
 
 
 def whole(value, units, unit, least=0):
-    """The quantity that a text such as "30 min", or a number of `unit`s, says, as a whole number. ValueError for what
-    is none, or is not from `least` to MAX_MS."""
+    """The quantity in a text such as "30 min", or a number of `unit`s, as an integer. ValueError where it is none, or
+    not from `least` to MAX_MS."""
     found = None
     if isinstance(value, str):
         match = _QUANTITY.fullmatch(value)
@@ -33,5 +33,5 @@ def whole(value, units, unit, least=0):
 
 
 def milliseconds(value, least=1):
-    """Of a text such as "30 min", or of seconds. ValueError."""
+    """The milliseconds of a text such as "30 min", or of a number of seconds. ValueError."""
     return whole(value, UNITS_MS, 1000, least)

@@ -1,11 +1,11 @@
-"""Replays: events that were stored once go into another pipeline, at any speed.
+"""Replays: stored events go into another pipeline, at any speed.
 
 clock = ReplayClock(speed=60)
 recording = Recording.stored("data", since_ms=..., until_ms=...)
 with Pipeline("again", bundles, clock=clock) as pipeline:
     Replay(recording, Feed(pipeline, "replay"), clock).run()
 
-The pipeline's clock is the replay's: it stands at the time of the events, so that lateness, time-outs of visits and
+The pipeline's clock is the replay's: it shows the time of the events, so that lateness, time-outs of visits and
 retention are as they were when the events happened, whatever the speed.
 """
 
@@ -22,22 +22,22 @@ from vmhost.pipeline.stored import StoredPipeline
 
 _AT_ONCE = 100
 _READ_BYTES = 1 << 16
-_LOOK_S = 0.1  # how often a replay that waits for its next event looks whether it is to stop
+_LOOK_S = 0.1  # how often a waiting replay checks whether it is to stop
 
 
 class Recording:
-    """Events to be replayed, in the order in which they came, and how many (`total`), in `unit`s: events or bytes."""
+    """Events to be replayed, in order of arrival; `total` is their number, in `unit`s: events or bytes."""
 
     def __init__(self, name, total, unit, events):
         self.name, self.total, self.unit, self._events = name, total, unit, events
 
     def __iter__(self):
-        """(Event, how many units it is) each."""
+        """Yields (Event, its number of units)."""
         return iter(self._events)
 
     @classmethod
     def stored(cls, folder, since_ms=None, until_ms=None):
-        """The events in the store in `folder` whose times are from `since_ms` on, before `until_ms`. StoreError."""
+        """The events stored in `folder` with times from `since_ms` on, before `until_ms`. StoreError."""
         until_ms = None if until_ms is None else until_ms - 1
         with StoredPipeline(folder) as stored:
             if since_ms is None and until_ms is None:
@@ -54,7 +54,7 @@ class Recording:
 
     @classmethod
     def lines(cls, path, since_ms=None, until_ms=None):
-        """The events in a file of JSON lines. ConfigurationError; while they are read, BadLineError."""
+        """The events in a file of JSON lines. ConfigurationError; BadLineError while they are read."""
         try:
             total = Path(path).stat().st_size
             file = open(path, "rb")
@@ -85,8 +85,8 @@ class Recording:
 
 
 class ReplayClock:
-    """Seconds since 1970, as the replayed events know them. `speed`: how many seconds of theirs pass in one of ours;
-    None: as fast as they can be taken. The clock does not pass the event that is to come next."""
+    """Seconds since 1970 in the time of the replayed events. `speed`: how many of their seconds pass in one of ours;
+    None: as fast as they can be taken. The clock never passes the time of the next event."""
 
     def __init__(self, speed=None):
         self.speed = speed
@@ -104,7 +104,7 @@ class ReplayClock:
         return min(self._next_ms, self.began_ms + (time.monotonic() - self._began_s) * 1000 * self.speed)
 
     def next_is(self, time_ms):
-        """The event to come next has this time; returns how many seconds it is still away, 0 for one that is due."""
+        """Sets the time of the next event; returns the seconds until it is due, 0 for a due one."""
         self._next_ms = max(self._next_ms, time_ms)
         if self._began_s is None:
             self._began_s, self.began_ms = time.monotonic(), time_ms
@@ -115,15 +115,15 @@ class ReplayClock:
 
 
 class Replay:
-    """One replay of a Recording into a Feed, whose pipeline has the ReplayClock `clock`. `done`: units so far;
-    `events`: events so far; `latest_ms`: the latest time of one."""
+    """One replay of a Recording into a Feed, whose pipeline uses the ReplayClock `clock`. `done`: units so far;
+    `events`: events so far; `latest_ms`: the latest event time."""
 
     def __init__(self, recording, feed, clock):
         self.recording, self.feed, self.clock = recording, feed, clock
         self.done, self.events, self.latest_ms = 0, 0, None
 
     def run(self):
-        """Returns when all events were taken, or the feed's `stop` was set. BadLineError, StoreError, PipelineError,
+        """Returns when all events were taken, or the feed's `stop` was set. BadLineError, StoreError, PipelineError;
         ValueError for an event that the store cannot take."""
         waiting, units = [], 0
         events = iter(self.recording)
@@ -135,7 +135,7 @@ class Replay:
             except BadLineError:
                 self._take(waiting, units)
                 raise
-            if event.name.startswith(PREFIX):  # a match: the pipeline's own rules make those of a replay
+            if event.name.startswith(PREFIX):  # a match; in a replay the pipeline's own rules make these
                 units += size
                 continue
             away_s = self.clock.next_is(event.time_ms)

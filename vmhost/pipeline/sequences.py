@@ -1,8 +1,8 @@
-"""Sequences of stored events, as streams that are read from a point on, and again: each `for` begins anew.
+"""Sequences of stored events, as streams that are read from a given point on; each `for` starts anew.
 
-`TimeLevel`: all events in order of time, those of one time in the order in which they came. `PageLevel`: those of one
-visit, from enter to exit. `Visits`: the page-level sequences of all visits that ended, in the order of their exits.
-None needs the events in memory; TimeLevel holds those that came out of order.
+`TimeLevel`: all events by time, events of equal time in order of arrival. `PageLevel`: the events of one visit, from
+enter to exit. `Visits`: the page-level sequences of all ended visits, in the order of their exits. None of these loads
+all events into memory; TimeLevel holds those that arrived out of order.
 """
 
 import heapq
@@ -12,7 +12,7 @@ from vmhost.pipeline.events import PAGE_EXIT
 
 
 class Point(NamedTuple):
-    """A place in the time-level sequence, just behind the event with this time and position."""
+    """A place in the time-level sequence, just after the event with this time and position."""
 
     time_ms: int
     position: int
@@ -22,15 +22,15 @@ START = Point(-(1 << 63), 0)
 
 
 def point(stored):
-    """The Point just behind a StoredEvent."""
+    """The Point just after a StoredEvent."""
     return Point(stored.event.time_ms, stored.position)
 
 
 class TimeLevel:
-    """All events of `store` in order of time, behind the Point `after`; up to `until_ms`, where it is given.
+    """All events of `store` by time, after the Point `after`, up to `until_ms` where given.
 
-    Iterating sees the events that were stored when it began. An event that comes later with an earlier time is not seen
-    by who reads on from a Point behind it: read up to `Intake.event_time_ms - lateness_ms` to miss none.
+    Iterating sees the events that were stored when it began. A reader that continues from a Point does not see an event
+    that arrives later with an earlier time: read up to `Intake.event_time_ms - lateness_ms` to miss none.
     """
 
     def __init__(self, store, after=START, until_ms=None):
@@ -46,7 +46,7 @@ class TimeLevel:
             ).fetchall()
         heap = []
         for earliest_ms, first, last in spans:
-            # Blocks to come hold no event before `earliest_ms`; at that very time they may hold earlier positions.
+            # Later blocks have no event before `earliest_ms`; at that very time they may have earlier positions.
             while heap and heap[0][0].time_ms < earliest_ms:
                 yield heapq.heappop(heap)[1]
             for stored in self.store.read(first - 1, until=last, until_ms=self.until_ms):
@@ -57,7 +57,7 @@ class TimeLevel:
 
 
 class PageLevel:
-    """The events of one visit in order of time, behind the position `after`, up to the position `until`."""
+    """The events of one visit by time, after the position `after`, up to the position `until`."""
 
     def __init__(self, store, visit, after=0, until=None):
         self.store, self.visit, self.after, self.until = store, visit, after, until
@@ -68,7 +68,7 @@ class PageLevel:
 
 
 class Visit(NamedTuple):
-    """A visit that ended: `position` is that of its exit, `events` its PageLevel sequence up to there."""
+    """An ended visit: `position` is that of its exit, `events` its PageLevel sequence up to there."""
 
     position: int
     visit: str
@@ -78,7 +78,7 @@ class Visit(NamedTuple):
 
 
 class Visits:
-    """The visits of `store` whose exits lie behind the position `after`, as Visits; of one page or key, where given."""
+    """The visits of `store` with exits after the position `after`, as Visits; only of one page or key, where given."""
 
     def __init__(self, store, after=0, *, page=None, key=None):
         self.store, self.after, self.page, self.key = store, after, page, key

@@ -1,4 +1,4 @@
-"""Sources: where a pipeline's events come from, each run by a thread of its own until it ends or is stopped.
+"""Sources: where a pipeline's events come from. Each runs on a thread of its own until it ends or is stopped.
 
 with Sources(pipeline, configuration.sources) as sources:
     sources.wait()
@@ -16,11 +16,11 @@ from vmhost.pipeline.configuration import STDIN
 from vmhost.pipeline.feed import MAX_LINE_BYTES, Feed
 
 _READ_BYTES = 1 << 16
-_LOOK_S = 0.1  # how often a wait looks whether Ctrl-C was pressed
+_LOOK_S = 0.1  # how often a wait checks for Ctrl-C
 
 
 class Stop:
-    """Says to a thread that it is to end; one that waits for a file waits for this too."""
+    """Tells a thread to end; a thread that waits for a file waits for this too."""
 
     def __init__(self):
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -42,7 +42,7 @@ class Stop:
 
 
 class LineSource:
-    """Lines of JSON from the file or named pipe `path`, or from stdin ("-"), each an event. It ends with the file; a
+    """Lines of JSON from the file or named pipe `path`, or from stdin ("-"), one event each. It ends with the file; a
     named pipe ends when its writers have closed it.
 
     ConfigurationError where the file cannot be read.
@@ -69,11 +69,11 @@ class LineSource:
 
     @property
     def size_bytes(self):
-        """Of a file; 0 of a pipe."""
+        """The size of a file; 0 for a pipe."""
         return os.fstat(self._descriptor).st_size
 
     def start(self):
-        """Nothing to be done before `run`."""
+        """Does nothing; `run` does all."""
 
     def run(self):
         """Takes lines until the file ends, or the feed is to stop. BadLineError, StoreError, PipelineError,
@@ -101,13 +101,13 @@ class LineSource:
 
 
 class Lines:
-    """Bytes as they come, cut into lines of at most MAX_LINE_BYTES."""
+    """Cuts a stream of bytes into lines of at most MAX_LINE_BYTES."""
 
     def __init__(self):
         self._rest, self._size, self._first = [], 0, True
 
     def ended(self, data):
-        """The lines that end in `data`, None for one that was too long; b"" ends the last one."""
+        """The lines that `data` completes, None for one that was too long; b"" completes the last one."""
         *ended, rest = data.split(b"\n")
         found = []
         for part in ended:
@@ -137,10 +137,10 @@ class Lines:
 
 
 class Sources:
-    """The sources that `settings` (SourceSettings) describe, at work for `pipeline` from `with` on.
+    """Runs the sources of `settings` (SourceSettings) for `pipeline`, from `with` on.
 
-    When one fails, the others stop too. ConfigurationError where one cannot begin: a file that cannot be read, a port
-    that is taken.
+    When one fails, the others stop too. ConfigurationError where one cannot begin: a file cannot be read, a port is in
+    use.
     """
 
     def __init__(self, pipeline, settings):
@@ -184,7 +184,7 @@ class Sources:
             self.stop_all.set()
 
     def wait(self, timeout_s=None):
-        """Waits until all have ended: True, or the error that one of them had. False after `timeout_s`."""
+        """Waits until all have ended: returns True, or raises the error of one of them. False after `timeout_s`."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in self._threads:
             while thread.is_alive():
@@ -197,11 +197,11 @@ class Sources:
         return True
 
     def stop(self):
-        """Has them end; `wait` then waits until they have. What a source had read and not taken is left."""
+        """Asks all to end; `wait` then waits for that. What a source has read but not taken is left."""
         self.stop_all.set()
 
     def statistics(self):
-        """Of each source what it has taken, put aside and refused, and what it waits for."""
+        """For each source, what it has taken, set aside and refused, and what it waits for."""
         return {name: source.statistics() for name, source in self.sources.items()}
 
 
@@ -210,6 +210,6 @@ def _made(pipeline, one, stop):
     if one.http is None:
         feed.name = "stdin" if one.file == STDIN else one.file
         return LineSource(feed, one.file)
-    from vmhost.pipeline.http_source import HttpSource  # Starlette is in the extra `web`
+    from vmhost.pipeline.http_source import HttpSource  # late: Starlette is in the extra `web`
 
     return HttpSource(feed, one.http, token=one.token, origins=one.origins, max_body_bytes=one.max_body_bytes)

@@ -1,14 +1,14 @@
-"""The event store: events in the order in which they came, each at its position, bounded by age, count and bytes.
+"""The event store: events in order of arrival, each at a position, bounded by age, count and bytes.
 
-Events are stored in blocks of at most BLOCK_EVENTS, one SQL row each: `head` holds the columns name, time, page, visit,
-key and id, `body` the contents (`vmhost.pipeline.bodies`). `event_marks` says in which blocks a visit or a key occurs.
-A block is written once; only `forget` rewrites it.
+Events are stored in blocks of at most BLOCK_EVENTS, one SQL row each: `head` has the columns name, time, page, visit,
+key and id, `body` the contents (`vmhost.pipeline.bodies`). `event_marks` records in which blocks a visit or a key
+occurs. A block is written once; only `forget` rewrites it.
 
 `durability="each"`: an event is on the disk when `append` returns. `"batch"`: it is after `flush()`, after any other
-commit of the database, or by count and time; until then it is in memory, where `read` sees it. Positions start at 1,
-grow, and are not used twice, unless the process died before their events were durable.
+commit of the database, or after some events or time; until then it is in memory, where `read` sees it. Positions start
+at 1 and grow. They are reused only if the process died before their events were durable.
 
-Bounds hold for what is on the disk: whole blocks go, oldest first, in the transaction that adds new ones.
+Bounds apply to events on the disk: whole blocks are deleted, oldest first, in the transaction that adds new ones.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from vmhost.pipeline.values import pack, unpack
 from vmhost.stores import StoreDamagedError, write_rows
 
 BLOCK_EVENTS = 256
-_READ_BLOCKS = 16  # read at a time, so that a slow reader holds no old view of the store
+_READ_BLOCKS = 16  # read at a time, so that a slow reader holds no old snapshot of the store
 DURABILITIES = ("batch", "each")
 
 STEPS = (
@@ -43,8 +43,8 @@ DROPPED = "events.dropped"
 
 
 class _Block:
-    """Events on their way to the disk, at positions from `first` on: their columns, and in `packed` the bytes of each
-    one's contents. Lists that only grow.
+    """Events to be written, at positions from `first` on: their columns, and in `packed` the packed contents of each.
+    The lists only grow.
     """
 
     __slots__ = ("first", "columns", "packed")
@@ -59,7 +59,7 @@ class _Block:
 
 
 class _Written:
-    """Blocks that a transaction wrote, and what the store holds once it is committed."""
+    """Blocks written by a transaction, and the store's totals once it is committed."""
 
     def __init__(self, store, blocks, count, size, latest_ms):
         self.store, self.blocks, self.count, self.size, self.latest_ms = store, blocks, count, size, latest_ms
@@ -76,8 +76,8 @@ class _Written:
 
 
 def _column(values):
-    """As it is stored: one value in a list, where all are equal; else texts joined by NUL, which packs ten times faster
-    than a list; else the list.
+    """A column in its stored form: a list of one value where all are equal; else texts joined by NUL, which pack ten
+    times faster than a list; else the list.
     """
     first = values[0]
     if values.count(first) == len(values):
@@ -85,7 +85,7 @@ def _column(values):
     try:
         text = "\0".join(values)
     except TypeError:
-        return values  # ids, which some events lack
+        return values  # ids, some of them None
     return text if text.count("\0") == len(values) - 1 else values
 
 
@@ -96,7 +96,7 @@ def _spread(column, count):
 
 
 class Head:
-    """The columns of a block: lists of one length, and the position of each event."""
+    """The columns of a block: lists of equal length, and the position of each event."""
 
     __slots__ = ("positions", "names", "times", "pages", "visits", "keys", "ids")
 
@@ -123,18 +123,18 @@ class Head:
 
 
 def pack_head(columns, offsets=None):
-    """`columns`: as `passes.columns`. `offsets`: from the block's first position, where they are not 0, 1, 2 …"""
+    """`columns`: as from `passes.columns`. `offsets`: from the block's first position, where they are not 0, 1, 2 …"""
     names, times, pages, visits, keys, ids = columns
     columns = [_column(names), times, _column(pages), _column(visits), _column(keys), _column(ids), offsets]
     return msgpack.Packer(buf_size=4096).pack(columns)  # subclasses of str become str
 
 
 class EventStore:
-    """The events in `database`. Threads may share it.
+    """The events in `database`. Thread-safe.
 
-    `batch_count`, `batch_ms`: with `durability="batch"`, so many events, or so long, are held in memory at most.
-    `max_age_ms` counts from the latest event's time, or from the clock where that is earlier: an event from the future
-    takes no others with it. None: no bound. `clock`: seconds since 1970.
+    `batch_count`, `batch_ms`: with `durability="batch"`, at most so many events are held in memory, for at most so
+    long. `max_age_ms` counts from the latest event's time, or from the clock where that is earlier, so that one event
+    from the future does not delete all others. None: no bound. `clock`: seconds since 1970.
     """
 
     with_every_commit = True
@@ -158,11 +158,11 @@ class EventStore:
         self.batch_count = batch_count
         self._clock = clock
         self.max_age_ms, self.max_count, self.max_bytes = max_age_ms, max_count, max_bytes
-        self._lock = threading.Lock()  # of what is in memory; taken after the database's, never before
+        self._lock = threading.Lock()  # guards what is in memory; taken after the database's, never before
         self._bodies = Bodies()
-        self._waiting = []  # blocks, in order; the last takes more events
+        self._waiting = []  # blocks to be written, in order; the last one takes more events
         self._waiting_count = 0
-        self._writing = []  # blocks of the transaction under way
+        self._writing = []  # blocks of the current transaction
         database.migrate("pipeline.events", STEPS)
         with database.reader() as connection:
             self._count, self._bytes, last, self._latest_ms = connection.execute(
@@ -179,7 +179,7 @@ class EventStore:
 
     @property
     def position(self):
-        """Of the last event that was appended; 0 before the first."""
+        """Position of the last event appended; 0 before the first."""
         return self._last
 
     @property
@@ -189,12 +189,12 @@ class EventStore:
 
     @property
     def pending(self):
-        """Whether events are in memory only."""
+        """Whether some events are in memory only."""
         return bool(self._waiting)
 
     def append(self, event):
-        """Stores one event and returns its position. Raises ValueError for contents that cannot be stored, and
-        StoreError where what waits cannot be written; the event was not taken then.
+        """Stores one event and returns its position. ValueError for contents that cannot be stored; StoreError where
+        waiting events cannot be written. The event was not taken then.
         """
         return self.append_many((event,))[0]
 
@@ -206,29 +206,28 @@ class EventStore:
         return self._append(list(events))[0]
 
     def make_room(self):
-        """Waits for the disk where so much is in memory that the next append would; for who holds a lock then that
-        others want. StoreError."""
+        """Waits for the disk if the next append would. Called before taking a lock that others need. StoreError."""
         if self.durability == "batch" and self._waiting_count >= self.batch_count:
-            with self.database.lock:  # a flush that is under way may be all that was missing
+            with self.database.lock:  # a flush in progress may suffice
                 if self._waiting_count >= self.batch_count:
                     self.flush()
 
     def append_stored(self, events):
-        """As `append_many`, of a list; returns the events as StoredEvents that have their contents packed."""
+        """As `append_many`, for a list; returns the events as StoredEvents with packed contents."""
         return list(map(StoredEvent, *self._append(events)))
 
     def _append(self, events):
-        """(positions, events, the bytes of each one's contents or None)"""
+        """(positions, events, the packed contents of each or None)"""
         if self.durability == "each":
             return self._append_each(events)
         self.make_room()
         taken = self._take(events)
         if self._waiting_count * 2 >= self.batch_count and not self._writing:
-            self.database.flush_soon()  # so that who appends seldom waits for the disk
+            self.database.flush_soon()  # so that `append` rarely waits for the disk
         return taken
 
     def _append_each(self, events):
-        with self.database.lock:  # no other commit comes between, so that a failure can be undone here
+        with self.database.lock:  # no other commit in between, so that a failure can be undone
             taken = self._take(events)
             try:
                 self.flush()
@@ -266,11 +265,11 @@ class EventStore:
             raise ValueError(f"event {event.name!r}: contents: {error}") from None
 
     def flush(self):
-        """Events that were appended are durable on return. Raises StoreError; they still wait then."""
+        """Makes appended events durable. StoreError: they still wait then."""
         self.database.flush()
 
     def write(self, connection):
-        """Writes what waits, inside of a transaction of the database."""
+        """Writes the waiting events, inside of a transaction of the database."""
         with self._lock:
             if not self._waiting:
                 return None
@@ -299,13 +298,13 @@ class EventStore:
             self._writing = []
 
     def _row(self, block):
-        """The block's row in `event_blocks`. Who waits for each commit does not wait for smaller bodies too."""
+        """The block's row in `event_blocks`. With durability "each" bodies are not compressed, to keep commits fast."""
         first, count, times = block.first, len(block), block.columns[1]
         head, body = pack_head(block.columns), self._bodies.make(block.packed, compress=self.durability == "batch")
         return first, first + count - 1, count, len(head) + len(body), min(times), max(times), head, body
 
     def _drop_oldest(self, connection, count, size, latest_ms):
-        """Deletes blocks until the bounds hold; returns how many events and bytes went."""
+        """Deletes blocks until the bounds hold; returns how many events and bytes were deleted."""
         gone_count = gone_size = 0
         oldest_ms = None
         if self.max_age_ms is not None:
@@ -332,11 +331,11 @@ class EventStore:
     # ---- reading
 
     def read(self, after=0, limit=None, *, until=None, visit=None, page=None, key=None, until_ms=None):
-        """The events at positions above `after`, in the order of positions, as StoredEvents; those in memory too.
+        """The events at positions above `after`, in order of position, as StoredEvents, those in memory included.
 
         `until`: up to this position. `visit`, `page`, `key`: only events of these. `until_ms`: only events up to this
-        time. Reads lazily: events that are appended meanwhile may come or not. What bounds drop meanwhile is left out.
-        Raises StoreDamagedError.
+        time. Reads lazily: events appended meanwhile may be included or not; events deleted by bounds meanwhile are
+        not. StoreDamagedError.
         """
         if limit is not None and limit <= 0:
             return
@@ -387,12 +386,12 @@ class EventStore:
                 return
 
     def at(self, position):
-        """The StoredEvent at a position, or None where there is none any more."""
+        """The StoredEvent at a position; None where it is gone."""
         found = next(self.read(position - 1, 1, until=position), None)
         return found if found is not None and found.position == position else None
 
     def _blocks(self, after, stop, visit, key, columns="b.first, b.head, b.body", earliest_ms=None):
-        """(first, head, body) of the blocks on the disk that may hold such events, in order."""
+        """(first, head, body) of the blocks on the disk that may have such events, in order."""
         here = after - BLOCK_EVENTS
         earliest_ms = -(1 << 63) if earliest_ms is None else earliest_ms
         mark = (VISIT, visit) if visit else (KEY, key) if key else None
@@ -416,14 +415,14 @@ class EventStore:
             here = rows[-1][0]
 
     def heads(self, after=0, earliest_ms=None):
-        """Head of each block with an event at a position above `after`, in order; with `earliest_ms`, only blocks with
-        an event at this time or later. On the disk only.
+        """Heads of the blocks with an event at a position above `after`, in order; with `earliest_ms`, only blocks with
+        an event at this time or later. Events on the disk only.
         """
         for first, head in self._blocks(after, self._durable, None, None, "b.first, b.head", earliest_ms):
             yield Head(first, head)
 
     def heads_with(self, visits, until):
-        """Head of each block on the disk that holds an event of one of the `visits`, in order, up to a position."""
+        """Heads of the blocks on the disk with an event of one of the `visits`, in order, up to a position."""
         with self.database.reader() as connection:
             firsts = set()
             for visit in visits:
@@ -440,7 +439,7 @@ class EventStore:
                 yield Head(first, row[0])
 
     def forgotten(self, key):
-        """Called by `forget`: counts what is left on the disk anew."""
+        """Called by `forget`: counts anew what is left on the disk."""
         with self.database.reader() as connection:
             self._count, self._bytes = connection.execute(
                 "SELECT ifnull(sum(count), 0), ifnull(sum(bytes), 0) FROM event_blocks"
@@ -464,12 +463,12 @@ class EventStore:
 
 
 def write_marks(connection, blocks):
-    """Marks which visits and keys are in `blocks`: (first position, visits, keys) of each."""
+    """Records which visits and keys are in `blocks`: (first position, visits, keys) of each."""
     marks = []
     for first, visits, keys in blocks:
         marks += [(VISIT, name, first) for name in set(visits) if name]
         marks += [(KEY, name, first) for name in set(keys) if name]
-    marks.sort()  # the order in which they lie
+    marks.sort()  # the order of the table
     write_rows(connection, "INSERT OR IGNORE INTO event_marks", marks)
 
 
@@ -483,7 +482,7 @@ def delete_block(connection, first):
 
 
 def keep_position(connection, position):
-    """Keeps positions from being used again where the last block went."""
+    """Prevents that positions are used again when the last block was deleted."""
     connection.execute(
         "INSERT INTO store_counters VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)",
         (_LAST_POSITION, position),

@@ -1,10 +1,10 @@
-"""What a pipeline has stored, for who looks and does not write: a folder at rest, or one where a pipeline is at work.
+"""Read access to a pipeline's store, whether or not a pipeline runs on it.
 
 with StoredPipeline("data") as stored:
     stored.status()
     names, rows = stored.rows("ipv", limit=20)
 
-It sees what was committed; what a pipeline at work has in memory comes with its next flush.
+It sees what was committed; events in memory of a running pipeline appear with its next flush.
 """
 
 import json
@@ -91,7 +91,7 @@ class StoredPipeline:
         return [path for path in self.folder.glob(f"{STORE_NAME}*") if path.is_file()]
 
     def _bad_lines(self):
-        """Of the file that is written now."""
+        """The number of lines in the current file."""
         try:
             with open(self.folder / ASIDE_NAME, "rb") as file:
                 return sum(1 for _ in file)
@@ -100,14 +100,14 @@ class StoredPipeline:
 
     @staticmethod
     def _optional(connection, table, sql, otherwise=(0, 0)):
-        """The row of a query; where the table was not made yet, `otherwise`."""
+        """The row of a query; `otherwise` where the table does not exist yet."""
         if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,)).fetchone() is None:
             return otherwise
         return connection.execute(sql).fetchone()
 
     @staticmethod
     def _counts(connection):
-        """{task: {counter: value}} of what became of calls, in stores that keep it."""
+        """{task: {counter: value}} of calls, in stores that have it."""
         if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'task_counters'").fetchone() is None:
             return {}
         found = {}
@@ -118,8 +118,8 @@ class StoredPipeline:
     # ---- tables
 
     def generations(self):
-        """The tables: dicts of name (as `rows` takes it), task, generation, sql_name, columns ({name: type}), key,
-        position, versions, rows. The newest of a task has the task's name, others `task.generation`."""
+        """The tables: dicts of name (for `rows`), task, generation, sql_name, columns ({name: type}), key, position,
+        versions, rows. The newest table of a task has the task's name, others `task.generation`."""
         found = self._tables.generations()
         newest = {one["task"]: one["generation"] for one in found}
         with self.database.reader() as connection:
@@ -130,7 +130,7 @@ class StoredPipeline:
         return found
 
     def table(self, name):
-        """The Table `name`, to be read only. KeyError with the names that there are."""
+        """The Table `name`, read-only. KeyError lists the names that exist."""
         found = {one["name"]: one for one in self.generations()}
         if name not in found:
             raise KeyError(f"{self.path}: there is no table {name!r}; there are {', '.join(found) or 'none yet'}")
@@ -160,14 +160,14 @@ class StoredPipeline:
         return found[-limit:]
 
     def find(self, after=0, until=None, *, name=None, visit=None, page=None, key=None, since_ms=None, until_ms=None):
-        """The events behind the position `after`, up to `until`, that fit all that is given, in order of position."""
+        """The events after the position `after`, up to `until`, that meet all conditions, in order of position."""
         read = self.events.read(after, until=until, visit=visit, page=page, key=key, until_ms=until_ms)
         for stored in read:
             if (name is None or stored.event.name == name) and (since_ms is None or stored.event.time_ms >= since_ms):
                 yield stored
 
     def late_events(self):
-        """What was not taken, oldest first: (why, stored_ms, Event)."""
+        """Refused events, oldest first: (why, stored_ms, Event)."""
         from vmhost.pipeline.events import Event
 
         with self.database.reader() as connection:
@@ -179,13 +179,13 @@ class StoredPipeline:
         return self._tables.dead_letters(task)
 
     def outbox(self, limit=100):
-        """The oldest entries that wait to leave: `vmhost.stores.Entry`s. Nothing is acknowledged."""
+        """The oldest outbox entries that wait to be sent: `vmhost.stores.Entry`s. Nothing is acknowledged."""
         return Outbox(self.database).take(limit=limit)
 
 
 def moment_ms(text):
-    """Milliseconds since 1970 of "2026-11-25", "2026-11-25T10:30" (local time, unless it says otherwise) or a whole
-    number of milliseconds. ValueError."""
+    """Milliseconds since 1970 of "2026-11-25", "2026-11-25T10:30" (local time unless it has an offset) or an integer of
+    milliseconds. ValueError."""
     if text.isdecimal() and len(text) > 8:
         return int(text)
     try:
@@ -197,7 +197,7 @@ def moment_ms(text):
 
 
 def bad_lines(folder, limit):
-    """The last lines that were put aside, as dicts."""
+    """The last lines that were set aside, as dicts."""
     try:
         lines = (Path(folder) / ASIDE_NAME).read_bytes().splitlines()
     except FileNotFoundError:

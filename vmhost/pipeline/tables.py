@@ -1,17 +1,17 @@
-"""Collective storage: what stream tasks make, one SQL table for each task and generation of its columns.
+"""Collective storage: the results of stream tasks, one SQL table for each task and generation of its columns.
 
-A table has the declared columns and, before them, `_id` (the position of the event that triggered the call, times
-2**20, plus the row's number in the call's result: so the same result stored again changes nothing), `_key` (whose
-event it was) and `_stored_ms`. A newer version of a task may add columns to the table; any other change of names, types
-or `key` makes a new table, a *generation*, and the old one stays, with its state and position, for a rollback. Index,
-retention and what leaves may change at any time.
+A table has the declared columns, preceded by `_id` (the position of the event that triggered the call, times 2**20,
+plus the row's number in the call's result, so that storing the same result again changes nothing), `_key` (the event's
+key) and `_stored_ms`. A newer version of a task may add columns to the table; any other change of names, types or `key`
+makes a new table, a *generation*. The old one stays, with its state and position, for a rollback. Index, retention and
+which columns leave may change at any time.
 
 Rows, state, dead letters, positions and counters wait in memory and are written in one transaction with the events
-before them: by count, by time, before a read, at close. `task_tables` lists the tables, `task_states` holds the state
-for each key, `task_calls` the calls that have not ended, `task_counters` what became of the others, `dead_letters` the
-calls that were given up.
+before them: by count, by time, before a read, at close. `task_tables` lists the tables, `task_states` has the state of
+each key, `task_calls` the open calls, `task_counters` how the others ended, `dead_letters` the calls that were given
+up.
 
-So each call is found after a crash in one of these: it is open, or it ended in one way, and that way was counted.
+So after a crash each call is in one of two states: it is open, or it ended in one way, and that way was counted.
 """
 
 import json
@@ -25,10 +25,10 @@ from typing import NamedTuple
 from vmhost.pipeline.values import pack, unpack
 from vmhost.stores import Outbox, StoreDamagedError, write_rows
 
-MAX_ROWS = 1 << 20  # of one call
+MAX_ROWS = 1 << 20  # in the result of one call
 MAX_COLUMNS = 1000
 _RESERVED = ("_id", "_key", "_stored_ms", "rowid", "oid", "_rowid_")
-_SWEEP_MS = 60_000  # how often rows beyond their retention are looked for
+_SWEEP_MS = 60_000  # interval at which rows beyond their retention are deleted
 _SWEEP_ROWS = 1000
 _EXPORT_ROWS = 10_000
 
@@ -70,7 +70,7 @@ class TableError(ValueError):
 
 
 class Column(NamedTuple):
-    """`type`: one of TYPES. `index`: the column is searched by. `leaves`: its values go to the outbox."""
+    """`type`: one of TYPES. `index`: searches by this column use an index. `leaves`: its values go to the outbox."""
 
     type: str
     index: bool = False
@@ -78,7 +78,7 @@ class Column(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a task keeps for a key: `position` is that of the last event that it has seen."""
+    """A task's state for a key; `position` is that of the last event it includes."""
 
     value: object
     version: str
@@ -191,13 +191,13 @@ def _checked_columns(task, columns, key):
 
 
 def outbox_id(task, generation, identity):
-    """task/position/n of the row whose `_id` this is."""
+    """task/position/n of the row with this `_id`."""
     name = task if generation == 1 else f"{task}.{generation}"
     return f"{name}/{identity // MAX_ROWS}/{identity % MAX_ROWS}"
 
 
 def _is_text(value):
-    """Text that SQL takes: without lone surrogates."""
+    """Whether the value is a text that SQL takes, without lone surrogates."""
     try:
         return isinstance(value, str) and (value.isascii() or bool(value.encode()))
     except UnicodeEncodeError:
@@ -209,17 +209,17 @@ def _is_name(name):
 
 
 def _folded(name):
-    """As SQLite compares identifiers: ASCII letters without case."""
+    """The name as SQLite compares identifiers: ASCII letters in one case."""
     return "".join(chr(ord(c) + 32) if "A" <= c <= "Z" else c for c in name)
 
 
 class Tables:
-    """The tables of stream tasks in `database`. Threads may share it.
+    """The tables of stream tasks in `database`. Thread-safe.
 
-    `buffer_rows`: so many rows and states wait in memory at most; `buffer_ms`: for so long at most. `outbox`: the
-    `vmhost.stores.Outbox` that gets what leaves, in the transaction that commits the row: an entry of the channel
-    `task` with the id task/position/n (from the second generation on task.generation/position/n), whose body is
-    {column: value} packed by `vmhost.pipeline.values`. `clock`: seconds since 1970.
+    `buffer_rows`, `buffer_ms`: at most so many rows and states wait in memory, for at most so long. `outbox`: the
+    `vmhost.stores.Outbox` that gets the leaving columns, in the transaction that commits the row: an entry of the
+    channel `task` with the id task/position/n (from the second generation on task.generation/position/n) and the body
+    {column: value}, packed by `vmhost.pipeline.values`. `clock`: seconds since 1970.
     """
 
     with_every_commit = False
@@ -232,11 +232,11 @@ class Tables:
         self.max_dead_letters = max_dead_letters
         self.outbox = Outbox(database, clock=clock) if outbox is None else outbox
         self._clock = clock
-        self._lock = threading.Lock()  # of what waits; taken after the database's, never before
+        self._lock = threading.Lock()  # guards what waits; taken after the database's, never before
         self._waiting = 0
         self._tables = []
-        self._progress = {}  # id of a generation: _Progress, which versions that share the table share
-        self._counts, self._uncounted = {}, {}  # of each task; what is not written yet
+        self._progress = {}  # id of a generation: _Progress, shared by versions that share the table
+        self._counts, self._uncounted = {}, {}  # counters of each task; their part that is not written yet
         self._letters = []  # rows of dead letters
         database.migrate("pipeline.tables", STEPS)
         database.attach(self)
@@ -251,7 +251,7 @@ class Tables:
     def declare(self, task, version, columns, *, key=None, retention_ms=None):
         """The Table of the task's `version`: `columns` is {name: Column, a type's name, or a dict of Column's fields}.
 
-        A version that was declared before gets its table again. Tables of two versions may be in use at once. Raises
+        A version that was declared before gets its table again. Tables of two versions may be in use at once.
         TableError for columns that SQL cannot have.
         """
         if not _is_name(task):
@@ -273,20 +273,20 @@ class Tables:
         return table
 
     def withdraw(self, table):
-        """The Table is used no more; what it holds is written first. Its rows stay."""
+        """Writes what the Table holds, and drops it from memory. Its rows stay."""
         self.flush()
         with self._lock:
             self._tables.remove(table)
 
     def gather_calls(self, table):
-        """Gives the Table the open calls of all generations of its task."""
+        """Moves the open calls of all generations of the task to this Table."""
         with self.database.reader() as connection:
             found = connection.execute("SELECT id FROM task_tables WHERE task = ?", (table.task,)).fetchall()
         for (identity,) in found:
             table.adopt(self._progress_of(identity))
 
     def counts(self, task):
-        """The Counter of what became of the task's calls since the store was made."""
+        """The Counter of how the task's calls ended since the store was made."""
         counts = self._counts.get(task)
         if counts is None:
             with self.database.reader() as connection:
@@ -295,7 +295,7 @@ class Tables:
         return counts
 
     def count(self, task, name, n=1):
-        """Counts something of the task, with the next flush."""
+        """Adds to a counter of the task, with the next flush."""
         self.counts(task)
         with self._lock:
             self._count(task, name, n)
@@ -321,7 +321,7 @@ class Tables:
         return progress
 
     def _generation(self, connection, task, version, columns, key):
-        """The row of `task_tables` that takes these columns, or None."""
+        """The row of `task_tables` for the table that takes these columns, or None."""
         known = "SELECT t.* FROM task_tables t JOIN task_versions v USING (id) WHERE v.task = ? AND v.version = ?"
         newest = "SELECT * FROM task_tables WHERE task = ? ORDER BY generation DESC LIMIT 1"
         for row, again in (
@@ -343,9 +343,9 @@ class Tables:
         (identity,) = connection.execute("SELECT ifnull(max(id), 0) + 1 FROM task_tables").fetchone()
         name = f"{task}.{generation}"
         if _folded(name).startswith("sqlite_"):
-            name = f"_{name}"  # SQLite keeps such names for itself
+            name = f"_{name}"  # SQLite reserves such names
         if any(_folded(name) == _folded(other) for (other,) in connection.execute("SELECT name FROM sqlite_schema")):
-            name = f"{name}.{identity}"  # names of two tasks that differ in case only
+            name = f"{name}.{identity}"  # names of two tasks differ in case only
         declared = "".join(f", {quoted(column)} {_TYPES[columns[column].type][0]}" for column in columns)
         connection.execute(
             f"CREATE TABLE {quoted(name)} "
@@ -411,7 +411,7 @@ class Tables:
         )
 
     def flush(self):
-        """Rows, state and positions that wait are durable on return, and the events before them."""
+        """Makes waiting rows, state and positions durable, and the events before them."""
         self.database.flush()
 
     def write(self, connection):
@@ -443,7 +443,7 @@ class Tables:
         return written
 
     def sweep(self):
-        """Deletes rows beyond their retention, where that was not done for a minute; each flush does so too."""
+        """Deletes rows beyond their retention, at most once a minute; each flush does so too."""
         now = self.now_ms()
         if any(table.is_to_be_swept(now) for table in self._tables):
             with self.database.transaction() as connection:
@@ -455,9 +455,10 @@ class Tables:
             self.flush()
 
     def dead_letter(self, task, version, position, event, error, traceback="", tries=1, key=""):
-        """Keeps a call that was given up; the oldest go beyond `max_dead_letters` and are counted. Durable on return.
+        """Stores a call that was given up; beyond `max_dead_letters` the oldest are deleted and counted. Durable on
+        return.
 
-        `event`: any value that crosses walls, as the call got it. `error`, `traceback`: text.
+        `event`: any value that can cross into a VM, as the call got it. `error`, `traceback`: text.
         """
         values = self._letter(task, version, position, event, error, traceback, tries, key)
         with self.database.transaction() as connection:
@@ -482,7 +483,7 @@ class Tables:
             self.database.count(DEAD_LETTERS_DROPPED, gone)
 
     def dead_letters(self, task=None):
-        """The DeadLetters, oldest first, those that wait too (they are written first)."""
+        """The DeadLetters, oldest first; waiting ones are written first."""
         self.flush()
         with self.database.reader() as connection:
             rows = connection.execute(
@@ -517,10 +518,10 @@ class _Step(NamedTuple):
 
 
 class _Progress:
-    """How far the calls for one table have come: events up to `position` were looked at; of the calls that they
-    triggered, those in `open` have not ended ({position: position at which the match began}, in ascending order).
-    `states`: {key: (version, position, packed value)}. These, `_begun` and `_ended` are not written yet; those in
-    `writing` are being written. The lock of Tables is held.
+    """The progress of calls for one table: events up to `position` were looked at; of the calls that they triggered,
+    those in `open` have not ended ({position: position at which the match began}, ascending). `states`: {key: (version,
+    position, packed value)}. These, `_begun` and `_ended` are not written yet; those in `writing` are being written.
+    The lock of Tables is held.
     """
 
     __slots__ = ("identity", "position", "committed", "open", "states", "writing", "_begun", "_ended")
@@ -558,14 +559,14 @@ class _Progress:
             if position in self.open:
                 self._begun[position] = start
             else:
-                self._ended.discard(position)  # it ended meanwhile, and nothing of it was written
+                self._ended.discard(position)  # it ended meanwhile, and its begin was never written
         self._ended |= {position for position in step.ended if position not in self.open}
         self.states = step.states | self.states
         self.writing = {}
 
 
 def _write_steps(connection, steps):
-    """Writes how far the calls for tables have come, in their order."""
+    """Writes the progress of calls for tables, in order."""
     of = [(step.progress.identity, step) for step in steps]
     write_rows(
         connection,
@@ -646,18 +647,18 @@ class Table:
 
     @property
     def position(self):
-        """Events up to here are done with, all calls that they triggered have ended; 0 for a new table."""
+        """All calls triggered by events up to here have ended; 0 for a new table."""
         with self._tables._lock:
             return next(iter(self._progress.open), self._progress.position + 1) - 1
 
     @property
     def seen_position(self):
-        """Events up to here were looked at, though calls may be open. After a restart, go on behind it."""
+        """Events up to here were looked at, though calls may be open. A restart continues after it."""
         return self._progress.position
 
     @property
     def open_calls(self):
-        """{position: position at which its match began} of the calls that have not ended, in ascending order."""
+        """{position: position at which its match began} of the open calls, ascending."""
         with self._tables._lock:
             return dict(self._progress.open)
 
@@ -666,7 +667,7 @@ class Table:
 
     @property
     def counts(self):
-        """A Counter of what became of the task's calls since the store was made, all its tables together."""
+        """A Counter of how the task's calls ended since the store was made, over all its tables."""
         return self._tables.counts(self.task)
 
     def begin(self, position, start):
@@ -676,15 +677,15 @@ class Table:
             self._tables._count(self.task, TRIGGERED)
 
     def end(self, position, way):
-        """The open call ends without a row; it is counted as `way`. One that is not open changes nothing."""
+        """Ends an open call without a row and counts it as `way`. Does nothing for a call that is not open."""
         with self._tables._lock:
             if self._progress.end(position):
                 self._tables._count(self.task, way)
 
     def give_up(self, position, event, error, traceback="", tries=1, key=""):
-        """The open call ends as a dead letter; as `Tables.dead_letter`, but written with the next flush.
+        """Ends an open call as a dead letter; as `Tables.dead_letter`, but written with the next flush.
 
-        Raises StoreError where what waits cannot be written; the call is open then.
+        StoreError where waiting rows cannot be written; the call is still open then.
         """
         letter = self._tables._letter(self.task, self.version, position, event, error, traceback, tries, key)
         self._tables._make_room()
@@ -695,11 +696,11 @@ class Table:
                 self._tables._count(self.task, DEAD_LETTERS)
 
     def count(self, name, n=1):
-        """Counts something of the task's calls, with the next flush."""
+        """Adds to a counter of the task's calls, with the next flush."""
         self._tables.count(self.task, name, n)
 
     def adopt(self, other, positions=None):
-        """Takes open calls of another generation (a Table, or its _Progress): those at `positions`, or all."""
+        """Takes over open calls of another generation (a Table, or its _Progress): those at `positions`, or all."""
         mine, theirs = self._progress, getattr(other, "_progress", other)
         if mine is theirs:
             return
@@ -707,16 +708,15 @@ class Table:
             for position in list(theirs.open) if positions is None else positions:
                 start = theirs.open.get(position)
                 if theirs.end(position):
-                    mine.begin(position, start, looked_at=False)  # events before it may not have been
+                    mine.begin(position, start, looked_at=False)  # earlier events may not have been looked at
             mine.open = dict(sorted(mine.open.items()))
 
     def add(self, position, rows, key="", state=None):
-        """Takes the result of the call that the event at `position` triggered: None, a row (dict of columns), or a list
-        of rows; and the new `state` for `key`, where it is not None.
+        """Takes the result of the call that the event at `position` triggered: None, a row (dict of columns) or a list
+        of rows, and the new `state` of `key` unless that is None.
 
-        A position that was added before, before a crash too, changes nothing. A call that is open ends, as stored.
-        Raises TableError for a row that does not fit, and StoreError where what waits cannot be written; nothing was
-        taken then.
+        A position added before, even before a crash, changes nothing. An open call ends as stored. TableError for a row
+        that does not fit, StoreError where waiting rows cannot be written; nothing was taken then.
         """
         if not _is_text(key):
             raise TableError(f"{self.task}: position {position}: expected text as the key, got {_short(key)}")
@@ -766,14 +766,14 @@ class Table:
         return values
 
     def complete_until(self, position):
-        """Events up to `position` were looked at: with the next flush it is where a restart goes on. Calls that are
-        open stay so."""
+        """Events up to `position` were looked at: after the next flush a restart continues there. Open calls stay
+        open."""
         if position > self._progress.position:
             with self._tables._lock:
                 self._progress.position = max(self._progress.position, position)
 
     def done(self, position, key=""):
-        """Whether the event at `position` was counted already, in rows or in the key's state."""
+        """Whether the result for the event at `position` was taken already, in rows or in the key's state."""
         with self._tables._lock:
             counted = position <= self._progress.position and position not in self._progress.open
         return counted or self._seen(key, position)
@@ -793,7 +793,7 @@ class Table:
             ).fetchone()
 
     def state(self, key):
-        """The State that was kept last for `key`, or None."""
+        """The last stored State of `key`, or None."""
         with self._tables._lock:
             held = self._held(key)
         if held is None:
@@ -816,7 +816,7 @@ class Table:
             self._last_id = max(self._last_id, max(row[0] for row in batch.rows))
 
     def _undone(self, batch):
-        """Lets a batch wait again; returns how many rows it has."""
+        """Puts a batch back into the waiting rows; returns their number."""
         self._rows[:0] = batch.rows
         return len(batch.rows)
 
@@ -828,7 +828,7 @@ class Table:
         self._sweep(connection)
 
     def _new_rows(self, connection, rows):
-        """The rows whose ids the table does not have, each id once."""
+        """The rows whose ids are not in the table, each id once."""
         new, seen = [], set()
         for row in rows:
             identity = row[0]
@@ -844,7 +844,7 @@ class Table:
         return new
 
     def _entry(self, row):
-        """What leaves of a row, for the outbox; None where nothing does."""
+        """The outbox entry for a row; None where no column leaves."""
         values = dict(zip(self._names, row[3:]))
         leaving = {
             name: values[name] if convert is None else convert(values[name])
@@ -857,7 +857,7 @@ class Table:
         return self.retention_ms is not None and (self._swept_ms is None or not 0 <= now - self._swept_ms < _SWEEP_MS)
 
     def _sweep(self, connection):
-        """Deletes rows beyond their retention, from time to time. Rows lie in about the order of their storing."""
+        """Deletes rows beyond their retention, from time to time. Ids are in roughly the order of storing."""
         now = self._tables.now_ms()
         if not self.is_to_be_swept(now):
             return
@@ -876,9 +876,9 @@ class Table:
     # ---- reading
 
     def read(self, *, key=None, where="", parameters=(), order="_id", limit=None, with_ids=False):
-        """The rows as dicts, those that wait too (they are written first).
+        """The rows as dicts; waiting ones are written first.
 
-        `key`: only rows of this key, of the column declared as `key` or of whose event it was. `where`, `order`: SQL;
+        `key`: only rows of this key, by the column declared as `key` or by the event's key. `where`, `order`: SQL;
         `parameters`: for the `?` in `where`. `with_ids`: `_id`, `_key` and `_stored_ms` too.
         """
         names, rows = self._select(key, where, parameters, order, limit, with_ids)
@@ -892,7 +892,7 @@ class Table:
         ]
 
     def _select(self, key=None, where="", parameters=(), order="_id", limit=None, with_ids=False):
-        """(names, rows as SQL has them)"""
+        """(names, rows as SQL stores them)"""
         self._tables.flush()
         names = ["_id", "_key", "_stored_ms", *self._names] if with_ids else self._names
         conditions, values = [f"({where})"] if where else [], list(parameters)
@@ -916,7 +916,7 @@ class Table:
         """Writes the rows that `read` would give, with `_id`, `_key` and `_stored_ms`, to a Parquet file; returns how
         many. `selection`: as for `read`. `json` columns are written as text, `array` ones as their packed bytes.
 
-        Needs pyarrow: ImportError says how to get it. The file appears when it is whole.
+        Needs pyarrow: ImportError says how to install it. The file appears only when it is complete.
         """
         try:
             import pyarrow

@@ -1,7 +1,7 @@
-"""Values that cross walls, as bytes: msgpack, with extensions so that each comes back with its exact type.
+"""Values that can cross into a VM, as bytes: msgpack, with extensions, so that each comes back with its exact type.
 
 `pack(value)` takes None, bool, int of any size, float, complex, str, bytes, list, tuple, dict, set and arrays; `unpack`
-gives them back, arrays as NumPy's. Nothing in the bytes can run code. All else, subclasses too, raises ValueError.
+returns them, arrays as NumPy's. The bytes cannot run code. Anything else, subclasses included, raises ValueError.
 """
 
 import struct
@@ -10,13 +10,13 @@ import msgpack
 
 TUPLE, SET, COMPLEX, INT, ARRAY = 1, 2, 3, 4, 5
 _COMPLEX = struct.Struct("<dd")
-# bool, signed and unsigned integers, floats, complex numbers: dtypes whose bytes are their values
+# bool, integers, floats and complex numbers: dtypes whose values are plain bytes
 _KINDS = "biufc"
-_FEW_BYTES = 2048  # a large buffer is new pages of memory, which cost more than packing a small value
+_FEW_BYTES = 2048  # small buffers: a large one is new pages of memory, which cost more than packing a small value
 
 
 def _extension(value):
-    """What msgpack has no form of."""
+    """The extension for a value that plain msgpack does not have."""
     kind = type(value)
     if kind is tuple:
         return msgpack.ExtType(TUPLE, pack(list(value)))
@@ -60,7 +60,7 @@ def _extended(code, data):
 
 
 def pack(value):
-    """The bytes of `value`. Raises ValueError with what cannot be stored; nesting ends at some 500 levels."""
+    """The bytes of `value`. ValueError for a value that cannot be stored, such as one nested beyond some 500 levels."""
     try:
         return msgpack.Packer(
             default=_extension, strict_types=True, unicode_errors="surrogatepass", buf_size=_FEW_BYTES
@@ -73,7 +73,7 @@ _UNPACK = dict(ext_hook=_extended, strict_map_key=False, unicode_errors="surroga
 
 
 def unpack(data):
-    """The value of such bytes; arrays are read-only. Raises ValueError for others."""
+    """The value for such bytes; arrays are read-only. ValueError for other bytes."""
     try:
         return msgpack.unpackb(data, **_UNPACK)
     except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException, struct.error) as error:
@@ -81,7 +81,7 @@ def unpack(data):
 
 
 def unpack_some(data, indexes):
-    """Of bytes that hold a list, the items at `indexes`, which ascend; the others are passed over unread."""
+    """The items at the ascending `indexes` of a packed list; the others are skipped without unpacking."""
     try:
         unpacker = msgpack.Unpacker(max_buffer_size=0, **_UNPACK)
         unpacker.feed(data)
@@ -98,5 +98,5 @@ def unpack_some(data, indexes):
 
 
 def joined(packed):
-    """The bytes of the list of values whose bytes these are."""
+    """The packed list of values that are packed already."""
     return msgpack.Packer(buf_size=16).pack_array_header(len(packed)) + b"".join(packed)

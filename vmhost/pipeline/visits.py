@@ -1,4 +1,4 @@
-"""The events of visits that are open, held in memory for the calls that they will trigger, and what calls are given."""
+"""The events of open visits, held in memory for the calls that they will trigger, and the input values of calls."""
 
 from msgspec.structs import asdict
 
@@ -6,33 +6,33 @@ from vmhost.pipeline.events import PAGE_ENTER, PAGE_EXIT
 from vmhost.pipeline.passes import EventList
 from vmhost.pipeline.values import unpack
 
-MAX_EVENTS = 2_000  # of one visit; the calls of longer ones read the store
-MAX_HELD = 50_000  # of all visits; beyond it, those that began first are read from the store
+MAX_EVENTS = 2_000  # of one visit; calls of longer visits read the store
+MAX_HELD = 50_000  # of all visits; beyond it, events of the oldest visits are read from the store
 
 
 class Visits:
-    """`store`: the EventStore that has all of them. One thread at a time."""
+    """Holds events of open visits. `store`: the EventStore that has all of them. Not thread-safe."""
 
     def __init__(self, store):
         self._store = store
         self._held = {}  # visit: its EventList; None where calls read the store
-        self._count = 0  # events that are held
-        self._wanted = False  # whether any task is given events of visits
+        self._count = 0  # number of events held
+        self._wanted = False  # whether any task gets the events of visits
 
     def wanted_by(self, tasks):
-        """Tells which StreamTasks there are: where none is given events of visits, none are held."""
+        """Sets the StreamTasks; if none of them gets events of visits, none are held."""
         wanted = any(_of_visit(task.trigger) for task in tasks)
         if wanted != self._wanted:
             self._wanted = wanted
-            self._held = dict.fromkeys(self._held)  # those that are open now were not held from their begin on
+            self._held = dict.fromkeys(self._held)  # visits that are open now were not held from their begin
             self._count = 0
 
     def read_later(self, visit):
-        """The visit is open, and its events are in the store only."""
+        """The visit is open, but its events are in the store only."""
         self._held[visit] = None
 
     def hold(self, events):
-        """Takes StoredEvents; a visit goes with its exit."""
+        """Takes StoredEvents; a visit's exit drops it."""
         if not self._wanted:
             return
         held = self._held
@@ -52,7 +52,7 @@ class Visits:
                     self._begin(visit, stored)
 
     def hold_last(self, stored):
-        """Takes one StoredEvent, an exit too, for which calls are to be made; `leave` it then."""
+        """Takes one StoredEvent, possibly an exit, that triggers calls; call `leave` after they were made."""
         visit = stored.event.visit
         if not self._wanted or not visit:
             return
@@ -67,14 +67,14 @@ class Visits:
             self._drop(stored.event.visit)
 
     def _begin(self, visit, stored):
-        """A visit whose begin was missed has earlier events in the store."""
+        """Begins to hold a visit, unless its first events were missed and are only in the store."""
         self._held[visit] = None
         if stored.event.name == PAGE_ENTER:
             self._held[visit] = there = EventList()
             self._add(visit, there, stored)
 
     def _add(self, visit, there, stored):
-        """Contents that are not plain msgpack are read from the store, and the visit's others with them."""
+        """Adds an event. If its contents are not plain msgpack, all of the visit is read from the store later."""
         if stored.packed is None:
             self._read_from_store(visit)
         else:
@@ -91,7 +91,7 @@ class Visits:
             self._count -= len(there)
 
     def _make_room(self, visit):
-        """`visit` is too long, or all are too many."""
+        """Makes room if `visit` is too long, or all visits together are."""
         there = self._held[visit]
         if there is not None and len(there) > MAX_EVENTS:
             self._read_from_store(visit)
@@ -103,7 +103,7 @@ class Visits:
                         break
 
     def forget(self, key, visits):
-        """What is of `key` goes, and `visits`, which were open and its."""
+        """Drops events of `key`, and `visits`, its open ones."""
         for visit in visits:
             self._drop(visit)
         for visit, held in self._held.items():
@@ -112,11 +112,11 @@ class Visits:
                 self._count -= len(held) - len(kept)
                 self._held[visit] = kept
 
-    # ---- what a call is given
+    # ---- input values of calls
 
     def value(self, trigger, stored, start, from_store=False):
-        """What the call gets that the StoredEvent triggered, with a match that began at `start`; where the store is to
-        be read, a function that reads it and gives this.
+        """The input of the call that the StoredEvent triggers, with a match that began at `start`; where the store has
+        to be read, a function that reads it and returns the input.
         """
         if trigger.events == "none":
             return Value(stored, [])
@@ -132,7 +132,7 @@ class Visits:
         return Value(stored, held, after)
 
     def _stay(self, stored, after):
-        """The events of the visit from its last begin on: an id of a visit may come again after its exit."""
+        """The visit's events since its last begin: an id may be used again after the visit's exit."""
         events = list(self._store.read(after, until=stored.position, visit=stored.event.visit))
         exits = [each.position for each in events if each.event.name == PAGE_EXIT and each is not events[-1]]
         return [each for each in events if each.position > exits[-1]] if exits else events
@@ -143,9 +143,8 @@ def _of_visit(trigger):
 
 
 class Value:
-    """What a call gets: what is told of the StoredEvent that triggered it, and events, those of one time in order of
-    position: an EventList, of which those behind the position `after` are meant, up to that of the StoredEvent; or a
-    list of StoredEvents.
+    """The input of a call: fields of the StoredEvent that triggered it, and events by time, then position. `events` is
+    an EventList, of which those after the position `after` up to the StoredEvent count, or a list of StoredEvents.
     """
 
     __slots__ = ("_stored", "_events", "_after")
@@ -154,16 +153,16 @@ class Value:
         self._stored, self._events, self._after = stored, events, after
 
     def plain(self):
-        """The value itself."""
+        """The value as plain Python."""
         if type(self._events) is EventList:
             return self._told(unpack(self._packed()))
         return self._told([asdict(each.event) for each in sorted(self._events, key=lambda each: each.event.time_ms)])
 
     def crossing(self):
-        """The value for a VM, which makes the events of an EventList out of its bytes."""
+        """The value for a VM, with packed events where possible, which the VM unpacks."""
         if type(self._events) is not EventList:
             return self.plain()
-        from vmhost import Packed  # late: it loads the native core, and a process that has it cannot fork any more
+        from vmhost import Packed  # late: it loads the native core, after which a process cannot fork
 
         return self._told(Packed(self._packed()))
 
@@ -182,7 +181,7 @@ class Value:
         }
 
     def without(self, key):
-        """The same without events of `key`; None where there are none."""
+        """The same value without events of `key`; None where it has none."""
         if type(self._events) is EventList:
             kept = self._events.without(key)
         else:

@@ -1,7 +1,6 @@
-"""Calls that wait for a VM, oldest first. Each operation takes the same time however many wait (with `one_of_a_key`,
-the logarithm of it).
+"""Calls that wait for a VM, oldest first. Operations take constant time, or, with `one_of_a_key`, O(log n).
 
-A call has a `position`, of its own among those that wait, and a `key`.
+A call has a `position`, unique among the waiting ones, and a `key`.
 """
 
 import heapq
@@ -9,24 +8,25 @@ from collections import OrderedDict
 
 
 class WaitingCalls:
-    """`one_of_a_key`: `take` gives a call only while no other of its key was taken and is not `free` yet."""
+    """`one_of_a_key`: at most one call of each key runs at a time; `take` skips keys until `free` is called for
+    them."""
 
     def __init__(self, one_of_a_key=False):
         self._one_of_a_key = one_of_a_key
         self._calls = OrderedDict()  # position: call
-        self._of_key = {}  # key: OrderedDict of the same
-        self._busy = set()  # keys
-        self._first = []  # heap of (position, key): the first call of each key that is not busy; and outdated ones
+        self._of_key = {}  # key: OrderedDict of its calls
+        self._busy = set()  # keys with a running call
+        self._first = []  # heap of (position, key): the first call of each key that is not busy, and outdated entries
 
     def __len__(self):
         return len(self._calls)
 
     def __iter__(self):
-        """The calls, in a list of its own."""
+        """Iterates over a copy of the calls."""
         return iter(list(self._calls.values()))
 
     def add(self, call, first=False):
-        """Behind all others, or before them."""
+        """Adds a call at the end, or at the begin."""
         of_key = self._of_key.setdefault(call.key, OrderedDict())
         self._calls[call.position] = of_key[call.position] = call
         if first:
@@ -45,12 +45,12 @@ class WaitingCalls:
             self._offer(call.key)
 
     def oldest(self, key=None):
-        """The call that waits for longest, of all or of a key; None where there is none."""
+        """The call that has waited longest, of all or of a key; None where there is none."""
         calls = self._calls if key is None else self._of_key.get(key)
         return next(iter(calls.values())) if calls else None
 
     def take(self):
-        """Removes the oldest call that may run and gives it; None where there is none."""
+        """Removes and returns the oldest call that may run; None where there is none."""
         if not self._one_of_a_key:
             call = self.oldest()
         else:
@@ -66,12 +66,12 @@ class WaitingCalls:
         return call
 
     def hold(self, key):
-        """As if a call of `key` had been taken."""
+        """Marks `key` as busy, as if a call of it had been taken."""
         if self._one_of_a_key:
             self._busy.add(key)
 
     def free(self, key):
-        """A call of `key` that was taken is through, or waits again."""
+        """A call of `key` that was taken has ended, or waits again."""
         if self._one_of_a_key:
             self._busy.discard(key)
             self._offer(key)

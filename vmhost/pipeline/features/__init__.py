@@ -1,4 +1,4 @@
-"""Features of keys (people, devices): numbers from what they did in a window of time, declared once for all who ask.
+"""Features of keys (people, devices): numbers computed from their events in a time window, declared once for all users.
 
 definitions.py  what a feature is, as data and in Python
 serving.py      keeps histories of keys up to date, and reads vectors of them
@@ -19,7 +19,7 @@ from vmhost.pipeline.features.definitions import (
 )
 from vmhost.pipeline.features.serving import Features
 
-SHOP = Path(__file__).parent / "shop.yaml"  # features of a shop's customers, to begin with
+SHOP = Path(__file__).parent / "shop.yaml"  # features of a shop's customers, as a starting point
 
 __all__ = [
     "SHOP",

@@ -1,11 +1,11 @@
-"""What features are: data that says of which events, of which of their fields, over which window, by which operator.
+"""What features are: data that names the events, the field, the window and the operator of each.
 
 carts:      {source: cart, operator: count, window: 7 d}
 spent:      {source: order, field: price, operator: sum, window: 30 d, default: 0}
 conversion: {ratio: [orders, carts], default: 0}
 
-Equal ones are computed once, whoever asked: those of one source, field, key and window share the events that are kept
-and the passes over them.
+Equal features are computed once, whoever asks: features of the same source, field, key and window share the stored
+history and the passes over it.
 """
 
 import functools
@@ -22,8 +22,8 @@ from vmhost.pipeline.quantities import UNITS_MS
 
 
 class Operator(NamedTuple):
-    """What `vmhost pipeline features --operators` tells of one. `parameter`, `other`: it wants a parameter, a second
-    field. `cost`: the passes over its window that it shares with others, or the sketch that it reads."""
+    """One operator, as `vmhost pipeline features --operators` lists it. `parameter`, `other`: whether it takes a
+    parameter or a second field. `cost`: the shared passes over its window, or the sketch that it reads."""
 
     parameter: bool
     other: bool
@@ -46,7 +46,7 @@ DERIVED = {
     "both": "1 where both are above 0, else 0",
 }
 BY = ("key", "visit", "page")
-SHAPES = ("sliding", "tumbling", "previous", "session")  # of windows; as features.h numbers them
+SHAPES = ("sliding", "tumbling", "previous", "session")  # of windows, in the order of their numbers in features.h
 WHEN = ("read", "write")
 ANY = "*"
 MAX_WINDOW_MS = 400 * 86_400_000
@@ -75,19 +75,19 @@ _DERIVED_KEYS = ("default", "about")
 class Feature:
     """One feature.
 
-    `source`: names of events, or "*". `where`: a condition of theirs, as of a pattern's step. `field`: where in an
-    event its value is: keys in the contents with dots between, or `page`, `visit`, `name`; None: it has no value, and
-    operators over events alone make sense. `other`: a second field, for operators over two. `by`: whose feature it is,
-    the "key" of events, a "visit" or a "page".
+    `source`: names of events, or "*". `where`: a condition on them, as of a pattern's step. `field`: the path of the
+    value in an event: keys in the contents, separated by dots, or `page`, `visit`, `name`; None: no value, for
+    operators that only count events. `other`: a second field, for operators over two. `by`: what the feature belongs
+    to, the "key" of events, a "visit" or a "page".
 
-    `shape`, `window_ms`, `most_ms`: which events count. "sliding": those less than `window_ms` ago. "tumbling": those
-    since the last whole multiple of `window_ms`, local time; "previous": those of the multiple before. "session": those
-    of the session that goes on, which ends `window_ms` after its last event; at most `most_ms` of it. `when`: "read",
-    the window ends when it is read; "write", it ends with the last event, so that the value stays until the next.
-    `default`: the number where there is none. `fresh_ms`: where the last event is older than this, there is none.
+    `shape`, `window_ms`, `most_ms`: which events count. "sliding": those of the last `window_ms`. "tumbling": those
+    since the last whole multiple of `window_ms`, in local time; "previous": those of the multiple before. "session":
+    those of the current session, at most its last `most_ms`; a session ends `window_ms` after its last event. `when`:
+    "read": the window ends at the time of reading; "write": it ends with the last event, so the value stays until the
+    next one. `default`: the number where there is none. `fresh_ms`: there is none if the last event is older than this.
 
-    `of`: the names of two others, for the operators of DERIVED. `compute`: for the operator "function", what gives the
-    number of a Window. `task`, `entry`: for the operator "task", who gives it, in a VM.
+    `of`: the names of two other features, for the operators of DERIVED. `compute`: for the operator "function", a
+    function of a Window. `task`, `entry`: for the operator "task", the task that computes it in a VM.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Feature:
 
     @functools.cached_property
     def stream(self):
-        """What of events it is computed from; equal ones share their histories."""
+        """The stream of events that it is computed from; features of equal streams share their histories."""
         return (self.source, repr(self.where), self.field, self.other)
 
     @property
@@ -122,13 +122,13 @@ class Feature:
 
     @property
     def reach_ms(self):
-        """How far back from the latest event, or from the time of reading, its window may begin."""
+        """How long before the latest event, or before the time of reading, its window may begin."""
         return {"previous": 2 * self.window_ms, "session": self.most_ms}.get(self.shape, self.window_ms)
 
 
 class Window(NamedTuple):
-    """What an own operator computes its number from. `times_ms`: array of int64, in order; `values`, `others`: arrays
-    of float64, NaN where an event has none; `others` is None without a second field."""
+    """The input of an own operator. `times_ms`: an array of int64, ascending; `values`, `others`: arrays of float64,
+    NaN where an event has none; `others` is None without a second field."""
 
     at_ms: int
     times_ms: object
@@ -138,9 +138,9 @@ class Window(NamedTuple):
 
 
 def feature(source=None, *, name=None, **said):
-    """Declares a feature in Python, in the place of data: `carts = feature("cart", name="carts", operator="count",
-    window="7 d")`. Without an operator it decorates a function that gives the number of a Window, and is called as the
-    function is:
+    """Declares a feature in Python instead of as data: `carts = feature("cart", name="carts", operator="count",
+    window="7 d")`. Without an operator it decorates a function of a Window that returns the number, and takes the
+    function's name:
 
         @feature("order", field="price", window="30 d", when="write")
         def spread(window):
@@ -162,8 +162,8 @@ def feature(source=None, *, name=None, **said):
 
 @dataclass(frozen=True)
 class FeatureSet:
-    """Features by name, and views: lists of them that are read as one vector. `offset_ms`: the difference of local time
-    from UTC, for operators that speak of hours and days."""
+    """Features by name, and views: lists of features that are read as one vector. `offset_ms`: the offset of local time
+    from UTC, for operators on hours and days."""
 
     features: Mapping = field(default_factory=dict)
     views: Mapping = field(default_factory=dict)
@@ -171,7 +171,7 @@ class FeatureSet:
 
     @classmethod
     def of_features(cls, features: Iterable[Feature], views=None, utc_offset=0):
-        """Of what `feature` made, with views and offset as in `of`. ConfigurationError."""
+        """From the results of `feature`, with views and offset as in `of`. ConfigurationError."""
         found = {}
         for each in features:
             if not isinstance(each, Feature):
@@ -182,7 +182,7 @@ class FeatureSet:
 
     @classmethod
     def of(cls, said, where="features"):
-        """Of plain data: {"features": {name: {...}}, "views": {name: [names]}, "utc_offset": "1 h"}."""
+        """From plain data: {"features": {name: {...}}, "views": {name: [names]}, "utc_offset": "1 h"}."""
         if not isinstance(said, Mapping) or not isinstance(said.get("features"), Mapping) or not said["features"]:
             raise ConfigurationError(f"{where}: expected a mapping with `features`, a mapping of names to features")
         for key in said:
@@ -213,11 +213,11 @@ class FeatureSet:
         return cls(found, {name: tuple(names) for name, names in views.items()}, offset)
 
     def names(self, view):
-        """The features of a view; KeyError. "*": all, in the order in which they are declared."""
+        """The features of a view; KeyError. "*": all, in order of declaration."""
         return tuple(self.features) if view == ANY else self.views[view]
 
     def merged(self, other):
-        """This one and the other's; ConfigurationError where a name means two things."""
+        """The union with `other`; ConfigurationError where a name has two meanings."""
         for mine, theirs in ((self.features, other.features), (self.views, other.views)):
             for name in mine.keys() & theirs.keys():
                 if mine[name] != theirs[name] and mine[name] is not theirs[name]:
@@ -228,7 +228,7 @@ class FeatureSet:
 
 
 def read_feature_file(path, content_of=Path.read_bytes):
-    """The FeatureSet in a YAML or JSON file; `content_of(path)`: its bytes. ConfigurationError."""
+    """The FeatureSet in a YAML or JSON file; `content_of(path)` reads its bytes. ConfigurationError."""
     import yaml
 
     path = Path(path)
@@ -295,7 +295,7 @@ def _feature(name, said, where=None, compute=None):
 
 
 def _operator(said, where, compute):
-    """Its name: "function" or "task" for an own one."""
+    """The operator's name; "function" or "task" for an own one."""
     if compute is not None:
         return "function"
     if "task" in said:
@@ -369,7 +369,7 @@ def _number(value, where, nan=False):
 
 
 def _milliseconds(value, where, signed=False):
-    """Of a text such as "7 d", or a whole number of milliseconds."""
+    """The time of a text such as "7 d", or an integer of milliseconds."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     found = re.fullmatch(r"(-?[0-9]+(?:\.[0-9]+)?) ?(ms|s|min|h|d)", value) if isinstance(value, str) else None

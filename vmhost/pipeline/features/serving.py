@@ -1,8 +1,8 @@
-"""Histories of keys, kept up to date event by event, and vectors of features read from them.
+"""Histories of keys, updated with each event, and vectors of features read from them.
 
-An event costs an append to each history that it belongs to. A vector is computed when it is read: the features of one
-window share the passes over its events, which lie together in memory. What is not kept any more (a time in the past,
-or a key that was put aside) is computed from the store, by the same code, so that both give equal values.
+An event costs one append to each history that it belongs to. A vector is computed when it is read: features of one
+window share the passes over its events, which are contiguous in memory. Times in the past and evicted keys are computed
+from the store, by the same code, so both give equal values.
 """
 
 import array
@@ -32,16 +32,16 @@ from vmhost.pipeline.features.definitions import (
 _log = logging.getLogger("vmhost")
 
 MAX_KEYS = 100_000
-MAX_EVENTS = 10_000  # of one history
+MAX_EVENTS = 10_000  # kept in one history
 _OPERATOR = {name: number for number, name in enumerate(OPERATORS)}
 _FIRST_SKETCH = next(number for number, each in enumerate(OPERATORS.values()) if each.of_sketch)
-_BASIC, _SKETCHED = 0, len(DERIVED) + 1  # as features.h numbers the kinds of steps
+_BASIC, _SKETCHED = 0, len(DERIVED) + 1  # kinds of steps, numbered as in features.h
 _DERIVED = {name: number for number, name in enumerate(DERIVED, 1)}
 _AT_ONCE = 1000
 
 
 class _Stream(NamedTuple):
-    """Events that belong together, and the columns of their keys' histories where they go."""
+    """Events that are taken together, and the columns of their keys' histories that get them."""
 
     source: tuple
     where: object
@@ -52,8 +52,8 @@ class _Stream(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """How the vector of a view comes about: `steps` gives numbers for `basics`, then come own operators, then what is
-    derived of those. Where all of `names` are in `basics`, `complete`, `steps` gives the vector itself."""
+    """How the vector of a view is computed: `steps` gives the numbers of `basics`, then own operators run, then derived
+    features. `complete`: all of `names` are in `basics`, so `steps` gives the vector itself."""
 
     names: tuple
     steps: object
@@ -65,13 +65,14 @@ class _Plan(NamedTuple):
 
 
 class Features:
-    """The features of a FeatureSet over events that `feed` is given. Threads may share it.
+    """The features of a FeatureSet, over the events that `feed` gets. Thread-safe.
 
-    `max_keys`: keys whose histories are kept; the one without an event for longest goes first. `max_events`: of one
-    history; beyond it the oldest goes before its time, and is counted (`statistics`). `store`: where events can be read
-    again (`read(position)`), for keys that went and for times in the past; None: there is none. `call_task(name, entry,
-    window)`: the number that a task gives for the fields of a Window; None: features of tasks have no answer.
-    ConfigurationError where a condition cannot be used. `tasks`: the names of those that compute features.
+    `max_keys`: keys whose histories are kept; the one without an event for longest is evicted first. `max_events`: of
+    one history; beyond it the oldest is dropped before its time, and counted (`statistics`). `store`: where events can
+    be read again (`read(position)`), for evicted keys and for times in the past; None: they have no answer.
+    `call_task(name, entry, window)`: the number that a task computes from the fields of a Window; None: features of
+    tasks have no answer. ConfigurationError where a condition cannot be used. `tasks`: the names of the tasks that
+    compute features.
     """
 
     def __init__(self, declared, *, max_keys=MAX_KEYS, max_events=MAX_EVENTS, store=None, call_task=None):
@@ -85,13 +86,14 @@ class Features:
         self._layout()
         self._conditions = _Conditions(self._streams)
         self._plans = {}
-        self._generation = 0  # grows with each event that is taken
-        self._known = {}  # view -> (at_ms, key, generation, vector): what is asked for again is not computed again
+        self._generation = 0  # grows with each event taken
+        self._known = {}  # view -> (at_ms, key, generation, vector): the last vector, for the same question again
         self._own_known = {}  # (name, key) -> (version of its column, number): own features as of the last event
 
     def _layout(self):
-        """Each stream and key is a column of that key's histories, as long as the longest window over it; sketches have
-        a column for each window. `_places`: name -> column, `_written`: name -> where a history keeps its number."""
+        """Each stream and key is one column of that key's histories, which reaches as far back as the longest window
+        over it; a sketch has a column for each window. `_places`: name -> column; `_written`: name -> the index of its
+        number in a history."""
         columns, streams, places = {by: {} for by in BY}, {}, {}
         written = {by: {} for by in BY}
         for each in self.declared.features.values():
@@ -150,7 +152,7 @@ class Features:
             if len(histories) >= self._max_keys:
                 del histories[next(iter(histories))]
                 self._put_aside += 1
-        histories[key] = history  # the most recent is the last
+        histories[key] = history  # most recent last
         values = value_of(event, stream.field)
         if stream.other is not None:
             values += value_of(event, stream.other)
@@ -158,12 +160,12 @@ class Features:
             history.append(column, event.time_ms, *values)
 
     def fill(self, store):
-        """Takes all events of a store, as after a restart or a change of definitions."""
+        """Feeds all events of a store, as after a restart or a change of definitions."""
         for batch in _batches(store.read(0)):
             self.feed(batch)
 
     def forget(self, key, visits=()):
-        """A person's histories go."""
+        """Deletes the histories of a person, and of the given visits."""
         with self._lock:
             self._generation += 1
             self._histories["key"].pop(key, None)
@@ -175,8 +177,7 @@ class Features:
 
     def read(self, view, key, at_ms):
         """The vector of a view ("*": all features; or a sequence of names) for a key, as of a time: an array of
-        float64. Of features by visit or page, `key` is that of the visit or page. KeyError: there is no such view or
-        feature."""
+        float64. For features by visit or page, `key` is the visit or page. KeyError: no such view or feature."""
         known = self._known.get(view) if isinstance(view, str) else None
         if known is not None and known[0] == at_ms and known[1] == key and known[2] == self._generation:
             return known[3][:]
@@ -206,7 +207,7 @@ class Features:
         return array.array("d", [numbers[name] for name in plan.names])
 
     def _window(self, history, each, at_ms):
-        """(the version of its column, its Window, whether it is fresh) of an own feature."""
+        """(version of its column, Window, whether it is fresh) of an own feature."""
         column, written = self._places[each.name], each.when == "write"
         shape = SHAPES.index(each.shape)
         ends_ms, times, values, others = history.window(
@@ -223,7 +224,7 @@ class Features:
         return history.version(column), window, fresh
 
     def _own_number(self, each, key, version, window):
-        """The number that a feature's own function or task gives; NaN where it fails. With `when: write` it is asked
+        """The number from a feature's own function or task; NaN where that fails. With `when: write` it is computed
         once for each event."""
         known = self._own_known.get((each.name, key)) if each.when == "write" else None
         if known is not None and known[:2] == (version, window.at_ms):
@@ -235,7 +236,7 @@ class Features:
                 return math.nan
             else:
                 number = float(self._call_task(each.task, each.entry, window._asdict()))
-        except Exception as error:  # one feature that fails does not cost the others
+        except Exception as error:  # one that fails does not affect the others
             self._failed += 1
             _log.warning("features: %s: %s: %s", each.name, type(error).__name__, error)
             return math.nan
@@ -246,16 +247,16 @@ class Features:
         return number
 
     def computed(self, view, key, at_ms):
-        """The same, from the events of the store alone, whatever `feed` was given."""
+        """As `read`, but from the events of the store alone."""
         plan = self._plan(view)
         return self._from_store(plan.names, key, plan.by, at_ms)
 
     def _is_past(self, history, at_ms):
-        """Whether events may be gone that a read at that time wants."""
+        """Whether a read at that time may need events that are no longer kept."""
         return self._store is not None and at_ms < history.latest()
 
     def _from_store(self, names, key, by, at_ms):
-        """Computed anew from the events of the key, up to that time."""
+        """Computed from the key's stored events up to that time."""
         alone = Features(self.declared, max_events=self._max_events, call_task=self._call_task)
         if self._store is not None:
             for batch in _batches(self._store.read(0)):
@@ -297,7 +298,7 @@ class Features:
         if len(by) > 1:
             raise ConfigurationError(f"a view has features by {' and '.join(sorted(by))}; make one for each")
         by = (by or {"key"}).pop()
-        basics.sort(key=self._by_window)  # steps of one window follow each other
+        basics.sort(key=self._by_window)  # steps of one window become adjacent
         places = {name: place for place, name in enumerate((*basics, *derived))}
         steps = tuple(self._step(features[name], places, by) for name in places)
         return _Plan(
@@ -334,7 +335,8 @@ class Features:
         )
 
     def statistics(self):
-        """{"keys", "bytes", "events", "dropped" before their time, "put_aside": keys, "failed": own operators}."""
+        """{"keys", "bytes", "events", "dropped": before their time, "put_aside": evicted keys, "failed": own
+        operators}."""
         with self._lock:
             sizes = [history.size() for histories in self._histories.values() for history in histories.values()]
             return {
@@ -349,7 +351,7 @@ class Features:
 
 def features_of(declared, store, call_task=None, content_of=Path.read_bytes):
     """The Features of FeatureSets, lists of Features, mappings, and paths of files, whose bytes `content_of(path)`
-    gives; None where there are none. ConfigurationError."""
+    reads. None where there are none. ConfigurationError."""
     merged = None
     for one in declared:
         if isinstance(one, Mapping):
@@ -365,7 +367,7 @@ def features_of(declared, store, call_task=None, content_of=Path.read_bytes):
 
 
 class _Conditions:
-    """Which streams does an event belong to? By its name; where there is a condition, by the matcher of patterns."""
+    """Finds the streams of an event: by its name, and by the matcher of patterns where there is a condition."""
 
     def __init__(self, streams):
         self._by_name, self._engine = {}, None
@@ -386,7 +388,7 @@ class _Conditions:
         self._of_all = self._by_name.get(ANY, [])
 
     def belonging(self, events):
-        """(StoredEvent, numbers of its streams) of those that belong to any."""
+        """(StoredEvent, numbers of its streams) of those events that belong to any."""
         found = {}
         if self._engine is not None and events:
             for position, matches in self._engine.feed_many(events).items():
@@ -402,8 +404,8 @@ class _Conditions:
 
 
 def value_of(event, path):
-    """(value, identity) of an event's field, as histories have them: NaN where it has none; of a text, a number that
-    only tells it from others."""
+    """(value, identity) of an event's field, as histories store it. The value is NaN where there is none; that of a
+    text is a number that only tells it from other texts."""
     if path is None:
         return math.nan, 0
     found = event.contents

@@ -1,4 +1,4 @@
-"""Passes over many events at once, in C: what Python would do for each of them, one attribute after another."""
+"""Loops over many events in C, in place of attribute access one by one in Python."""
 
 from vmhost.pipeline.passes._passes import EventList, columns, pack_contents, usual
 

@@ -1,11 +1,11 @@
-/* Contents of events as msgpack, where they are of its own types: None, bool, int of 64 bits, float, str, bytes, list
- * and dict, exactly these. */
+/* Contents of events as msgpack, where all types are msgpack's own: exactly None, bool, int of 64 bits, float, str,
+ * bytes, list and dict. */
 #include "passes.h"
 
 #include <string.h>
 
 enum { DEPTH_MAX = 100 };
-typedef enum { DONE, UNUSUAL, FAILED } outcome; /* FAILED: an error is set */
+typedef enum { DONE, UNUSUAL, FAILED } outcome; /* UNUSUAL: another type; FAILED: an error is set */
 
 typedef struct {
     uint8_t *data; /* owned */
@@ -30,7 +30,7 @@ static uint8_t *room(writer *w, size_t more)
     return at;
 }
 
-/* `first` and a big-endian number of `bytes` bytes. */
+/* `first`, then `number` in `bytes` bytes, big-endian. */
 static outcome put_number(writer *w, uint8_t first, int bytes, uint64_t number)
 {
     uint8_t *at = room(w, 1 + (size_t)bytes);
@@ -42,7 +42,7 @@ static outcome put_number(writer *w, uint8_t first, int bytes, uint64_t number)
     return DONE;
 }
 
-/* The first byte of each width of a count: one byte, two, four. 0: there is none. */
+/* The head of a count; `one`, `two`, `four`: the first byte for a count of so many bytes; 0: no such form. */
 static outcome put_count(writer *w, size_t count, uint8_t one, uint8_t two, uint8_t four)
 {
     if (count <= UINT8_MAX && one != 0)
@@ -119,7 +119,7 @@ static outcome put_dict(writer *w, PyObject *dict)
     return done;
 }
 
-/* No code of a value runs meanwhile: what is written does not change. */
+/* No Python code of a value runs here, so the values do not change meanwhile. */
 static outcome put(writer *w, PyObject *value)
 {
     const PyTypeObject *type = Py_TYPE(value);

@@ -1,32 +1,32 @@
-/* `EventList`: events as tasks are given them, in msgpack (https://github.com/msgpack/msgpack/blob/master/spec.md).
+/* `EventList`: events as tasks get them, in msgpack (https://github.com/msgpack/msgpack/blob/master/spec.md).
  *
- * Each event is written once, when it is added and at hand in the processor's caches. The whole list is then bytes that
- * a call can be given without a copy. */
+ * Each event is written once, when it is added and still in the processor's caches. The whole list is then a bytes
+ * object that a call gets without a copy. */
 #include "passes.h"
 
 #include <string.h>
 
-/* The array's head is written when the list is asked for: its count is known then. */
+/* The array's head is written last, when the count is known. */
 enum { HEAD = 5, FIRST_BYTES = 4096 - 64 };
 
 typedef struct {
     int64_t position, time_ms;
-    Py_ssize_t end; /* in the bytes; the one before says where it begins */
+    Py_ssize_t end; /* offset in `bytes`; the entry before has the begin */
     PyObject *key;  /* whose event it is: exact or subclass of str; owned */
 } entry;
 
 typedef struct {
     PyObject_HEAD
-    PyObject *bytes; /* of `capacity` bytes, owned; a list that gave them away has them too. NULL: none yet */
+    PyObject *bytes; /* of `capacity` bytes, owned; shared once `packed` has returned it. NULL: none yet */
     Py_ssize_t size, capacity;
     entry *entries;
     Py_ssize_t count, entry_capacity;
-    bool sorted; /* by time, those of one time by position */
+    bool sorted; /* by time, then by position */
 } event_list;
 
 /* ---- writing */
 
-/* Makes room for `more` bytes, in bytes that nobody else has. */
+/* Makes room for `more` bytes, in an object that is not shared. */
 static int reserve(event_list *list, Py_ssize_t more)
 {
     if (more > PY_SSIZE_T_MAX / 2 - list->size) {
@@ -46,7 +46,7 @@ static int reserve(event_list *list, Py_ssize_t more)
     return 0;
 }
 
-/* The functions that follow write where `reserve` made room, and give the place behind it. */
+/* These functions write into room made by `reserve`, and return the position after it. */
 
 static uint8_t *put_number(uint8_t *at, uint8_t first, int bytes, uint64_t number)
 {
@@ -70,10 +70,10 @@ static uint8_t *put_text(uint8_t *at, const char *text, Py_ssize_t size)
     return at + size;
 }
 
-/* What the attributes of a stored event say. */
+/* The attributes of a stored event. */
 typedef struct {
     PyObject *event, *packed, *fields[COLUMNS]; /* owned */
-    const char *texts[COLUMNS];                 /* UTF-8; NULL: None, or no text */
+    const char *texts[COLUMNS];                 /* UTF-8; NULL: None, or not a text */
     Py_ssize_t sizes[COLUMNS];
     int64_t position, time_ms;
 } told;
@@ -133,7 +133,7 @@ static int read_stored(const module_state *state, PyObject *stored, told *t)
     return read_fields(state, t);
 }
 
-/* In the order in which Event has its fields. */
+/* Fields in the order of Event's. */
 static uint8_t *put_event(uint8_t *at, const told *t)
 {
 #define PUT_KEY(name) at = put_text(at, name, sizeof name - 1)
@@ -179,7 +179,7 @@ static bool is_before(const entry *a, const entry *b)
     return a->time_ms != b->time_ms ? a->time_ms < b->time_ms : a->position < b->position;
 }
 
-/* Adds an event of `size` bytes, which are written already. There is room. */
+/* Adds an event of `size` bytes that are written already, where `reserve_entry` made room. */
 static void add_entry(event_list *list, int64_t position, int64_t time_ms, PyObject *key, Py_ssize_t size)
 {
     list->size += size;
@@ -214,7 +214,7 @@ done:
     return result;
 }
 
-/* ---- taking out */
+/* ---- reading */
 
 static void drop_entries(event_list *list)
 {
@@ -236,7 +236,7 @@ static int compare(const void *a, const void *b)
 
 static void put_head(uint8_t *at, Py_ssize_t count) { put_number(at, 0xDD, 4, (uint64_t)count); }
 
-/* The events from `first` to before `last`, in order, as bytes of their own. */
+/* The events in [first, last), in order, as bytes of their own. */
 static PyObject *copy(const event_list *list, Py_ssize_t first, Py_ssize_t last)
 {
     Py_ssize_t count = last - first, size = HEAD + (count == 0 ? 0 : begin_of(list, last) - begin_of(list, first));
@@ -270,7 +270,7 @@ static PyObject *copy(const event_list *list, Py_ssize_t first, Py_ssize_t last)
     return bytes;
 }
 
-/* Events up to the position `until`, from behind the position `after`. They were added in order of position. */
+/* Events at positions in (after, until]. They were added in order of position. */
 static PyObject *packed(PyObject *self, PyObject *args)
 {
     event_list *list = (event_list *)self;
@@ -290,7 +290,7 @@ static PyObject *packed(PyObject *self, PyObject *args)
         PyObject *bytes = list->bytes;
         int rc = _PyBytes_Resize(&bytes, list->size);
         list->bytes = bytes;
-        if (rc < 0) { /* they are gone: to shrink a block in place needs no memory, so this is next to impossible */
+        if (rc < 0) { /* the bytes are lost; shrinking in place needs no memory, so this hardly happens */
             drop_entries(list);
             return NULL;
         }

@@ -1,4 +1,4 @@
-/* `vmhost.pipeline.passes._passes`: the pipeline's loops that run for each event. Main interpreter only. */
+/* `vmhost.pipeline.passes._passes`: the pipeline's per-event loops. Main interpreter only. */
 #include "passes.h"
 
 static const char *const field_names[COLUMNS] = {"name", "time_ms", "page", "visit", "key", "id"};
@@ -7,7 +7,7 @@ const module_state *passes_state_of(PyTypeObject *type) { return PyType_GetModul
 
 /* ---- columns */
 
-/* 0: text that UTF-8 has a form of; -1: it has none, with an error set. `*text` becomes an exact str. */
+/* 0: text that UTF-8 can encode; -1: not, with an error set. `*text` becomes an exact str. */
 static int check_text(PyObject **text)
 {
     if (!PyUnicode_Check(*text)) {
@@ -23,7 +23,7 @@ static int check_text(PyObject **text)
     return PyUnicode_IS_ASCII(*text) || PyUnicode_AsUTF8AndSize(*text, NULL) != NULL ? 0 : -1;
 }
 
-/* The same for a whole number of 64 bits. */
+/* The same for an integer of 64 bits. */
 static int check_number(PyObject **number)
 {
     if (!PyLong_Check(*number)) {
@@ -49,8 +49,7 @@ static int check_field(int field, PyObject **value)
     return field == ID && *value == Py_None ? 0 : check_text(value);
 }
 
-/* The error that is set says what is wrong with a field: the same as a ValueError that names the event. Other errors
- * go on as they are. */
+/* Turns the error about a field into a ValueError that names the event. Other errors stay as they are. */
 static void refuse(const module_state *state, PyObject *event)
 {
     if (!PyErr_ExceptionMatches(PyExc_TypeError) && !PyErr_ExceptionMatches(PyExc_ValueError)
@@ -95,7 +94,7 @@ static PyObject *columns(PyObject *module, PyObject *events)
     return made;
 }
 
-/* ---- the intake's usual case */
+/* ---- the intake's common case */
 
 static bool is_behind(long long time_ms, long long latest_ms, long long behind_ms)
 {
@@ -179,7 +178,7 @@ static PyMethodDef passes_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* Of classes that keep attributes in the object itself, as msgspec's Struct and `__slots__` do, the offset is found. */
+/* Where a class keeps attributes in the object itself, as msgspec's Struct and `__slots__` do, finds the offset. */
 static int find(attribute *a, PyObject *type, const char *name)
 {
     a->name = PyUnicode_InternFromString(name);

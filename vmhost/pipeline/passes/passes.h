@@ -1,4 +1,4 @@
-/* What the files of `_passes` share: how they read attributes of `vmhost.pipeline.events.Event` and StoredEvent. */
+/* Shared declarations of `_passes`: reading attributes of `vmhost.pipeline.events.Event` and StoredEvent. */
 #ifndef VMP_PASSES_H
 #define VMP_PASSES_H
 
@@ -10,7 +10,7 @@
 
 enum { NAME, TIME_MS, PAGE, VISIT, KEY, ID, COLUMNS };
 
-/* An attribute. Of an object of exactly `type` it lies at `offset`, where that is above 0. */
+/* An attribute. In objects of exactly `type` it is at `offset`, if that is above 0. */
 typedef struct {
     PyObject *name;     /* interned; owned */
     PyTypeObject *type; /* owned */
@@ -29,8 +29,8 @@ static inline PyObject *passes_get(const attribute *a, PyObject *object)
 typedef struct {
     attribute fields[COLUMNS];
     attribute contents;
-    attribute event, packed, position; /* of StoredEvent */
-    attribute last_ms;                 /* of a visit that the intake has open */
+    attribute event, packed, position; /* attributes of StoredEvent */
+    attribute last_ms;                 /* attribute of an open visit of the intake */
 } module_state;
 
 const module_state *passes_state_of(PyTypeObject *type);

@@ -1,4 +1,4 @@
-"""Complex events: which runs of events match rules? Rules are data; docs/patterns.md has their form and meaning.
+"""Complex events: finds sequences of events that match rules. Rules are data; docs/patterns.md describes them.
 
 engine = PatternEngine()
 engine.add("hesitates", {"pattern": [{"name": "view", "event": "page_enter"}, {"name": "leave", "event": "page_exit"}],
@@ -21,14 +21,14 @@ from vmhost.pipeline.patterns.rules import RuleError, read_rule
 __all__ = ["BY", "Match", "PatternEngine", "PatternError", "RuleError", "SHOP", "event_path"]
 
 BY = SPACES
-SHOP = Path(__file__).with_name("shop")  # rules of a shop's customers, to begin with, and events to try them on
+SHOP = Path(__file__).with_name("shop")  # rules for a shop's customers, as a starting point, and events to try them on
 MISSED = 6  # a status of `Engine`
 _ROOTS = {"name": 1, "key": 2, "page": 3, "visit": 4, "time_ms": 5}
 
 
 def event_path(text):
-    """Where a field of an Event lies: `name`, `key`, `page`, `visit`, `time_ms`, or keys of its contents with dots
-    between."""
+    """The path of a field of an Event: `name`, `key`, `page`, `visit`, `time_ms`, or keys of its contents separated by
+    dots."""
     if text in _ROOTS:
         return (_ROOTS[text],)
     return (0, *text.removeprefix("contents.").split("."))
@@ -36,8 +36,8 @@ def event_path(text):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A match of `rule`: `steps` are pairs of a step's name and the positions of the events that it took, in the order
-    in which they came. `timed_out`: it did not end in time, which was over at `at_ms`."""
+    """A match of `rule`. `steps`: pairs of a step's name and the positions of the events that it took, in order of
+    arrival. `timed_out`: it did not end in time; the time limit was at `at_ms`."""
 
     rule: str
     timed_out: bool
@@ -62,11 +62,11 @@ class _Known:
 
 
 class PatternEngine(Engine):
-    """Rules, and what events have matched of them so far. One thread at a time; the main interpreter only.
+    """Rules, and their matches under way. Not thread-safe; main interpreter only.
 
-    `max_matches`: matches under way of one rule and key; beyond it those that began first are given up, and counted as
-    `dropped`. `max_bytes`: three quarters are for rules, of which `add` refuses what does not fit; a quarter is for
-    matches. Where it is met, the key that has had no event for longest gives up its matches, counted as `dropped`.
+    `max_matches`: matches under way of one rule and key; beyond it the oldest are given up and counted as `dropped`.
+    `max_bytes`: three quarters are for rules (`add` refuses a rule that does not fit), one quarter is for matches.
+    Where that is full, the key without an event for longest gives up its matches, counted as `dropped`.
     """
 
     __slots__ = ("_lowered",)
@@ -77,11 +77,11 @@ class PatternEngine(Engine):
         return engine
 
     def add(self, key, rule, by="key", path=event_path, timeouts=True, root="event"):
-        """Adds a rule, a mapping as docs/patterns.md has it; events from the next one on count.
+        """Adds a rule, a mapping as docs/patterns.md describes it; it sees events from the next one on.
 
-        `by`: matches are of events of one "key", one "visit", one "page", or of "all". Not `timeouts`:
-        those are counted only. `root`: what conditions in CEL call the event. RuleError says what is wrong with it,
-        PatternError that it does not fit or the key is known.
+        `by`: matches are of events of one "key", one "visit", one "page", or of "all". `timeouts` False: time-outs are
+        only counted. `root`: the name of the event in CEL conditions. RuleError describes what is wrong with the rule;
+        PatternError: it does not fit, or the key is in use.
         """
         if by not in BY:
             raise RuleError(f"by: expected one of {', '.join(BY)}, got {by!r}")
@@ -107,7 +107,7 @@ class PatternEngine(Engine):
         return self._lowered[key]
 
     def feed(self, event, position):
-        """The Matches that an Event completes. Those of time that has passed for its key come with them."""
+        """The Matches that an Event completes, and the time-outs of its key that are due."""
         results, _, _ = self.feed_raw(
             event.contents, event.name, event.key, event.page, event.visit, event.time_ms, position, False
         )
@@ -116,16 +116,16 @@ class PatternEngine(Engine):
     feed_raw = Engine.feed
 
     def feed_many(self, events):
-        """The same for StoredEvents: {position: [Match, ...]} of those that complete something."""
+        """The same for StoredEvents: {position: [Match, ...]}, only of those that complete something."""
         return {position: [match(result) for result in results] for position, results in super().feed_many(events)}
 
     def advance(self, time_ms):
-        """Time goes on for all keys: the Matches that time out by `time_ms`, or that were to wait for it."""
+        """Moves time on for all keys: returns the Matches that time out by `time_ms`, or that had to wait for it."""
         return [match(result) for result in super().advance(time_ms)]
 
 
 def match(result):
-    """The Match of a result of Engine."""
+    """The Match for a result of Engine."""
     known, timed_out, at_ms, items = result
     steps = {}
     for step, position in items:

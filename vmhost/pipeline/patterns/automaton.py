@@ -1,12 +1,12 @@
-"""The automaton of a pattern, as Apache Flink CEP 2.3 builds one, state by state: answers are to be the same.
+"""The automaton of a pattern, built as Apache Flink CEP 2.3 builds it, state by state, so that results are the same.
 
-An automaton is built from its end to its begin. A state's edges say what an event does there: `take` it and go on,
-`ignore` it and stay or go on, or `proceed`: look at the same event from another state. Conditions of edges are trees of
+An automaton is built from end to begin. A state's edges say what an event does there: `take` it and go on, `ignore` it
+and stay or go on, or `proceed`, which looks at the same event from another state. Edges have conditions, trees of
 ("true",), ("leaf", L), ("not", c), ("and", a, b) and ("or", a, b); conditions.py makes the leaves.
 
-Where an event completes a step, it is held against the edges of the next one; where a loop may end or go on, both are
-tried. `not_followed_by` becomes an edge to a stop state, which ends a match; at the end of a pattern, a state that is
-complete when its time is up (pending).
+An event that completes a step is tested against the edges of the next one; where a loop may end or go on, both are
+tried. `not_followed_by` becomes an edge to a stop state, which ends a match; at the end of a pattern it becomes a
+pending state, which completes the match when its time is up.
 """
 
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ class State:
     name: str
     kind: str
     edges: list = field(default_factory=list)
-    window_ms: int | None = None  # from the event before
+    window_ms: int | None = None  # limit since the event before
     start: bool = False
 
     @property
@@ -57,7 +57,7 @@ class State:
 
 @dataclass(frozen=True)
 class Automaton:
-    """`states`, the start among them; `within_ms` from the first event to the last, 0: no limit."""
+    """`states` include the start. `within_ms`: limit from the first event to the last; 0: none."""
 
     states: tuple
     within_ms: int
@@ -68,7 +68,7 @@ class Automaton:
 
 
 class _Chained:
-    """A step with the one before it in its chain, and the group it is in."""
+    """A step, linked to the step before it in its chain."""
 
     __slots__ = ("step", "previous")
 
@@ -157,7 +157,7 @@ class _Builder:
     # ---- not_followed_by
 
     def _nots(self):
-        """(condition, name) of each not_followed_by that holds where the current step begins."""
+        """(condition, name) of each not_followed_by that applies where the current step begins."""
         found, chained = [], self.current
         while chained.previous is not None and (
             chained.previous.step.optional or chained.previous.step.contiguity == NOT_FOLLOWED_BY
@@ -168,7 +168,7 @@ class _Builder:
         return found
 
     def _without_nots(self, sink, under_way=()):
-        """The state, without the stops of what stands before an optional step: taking an event there ends them."""
+        """The state without the stops that precede an optional step: an event taken there lifts them."""
         nots = self._nots()
         if not nots or not self.current.step.optional:
             return sink
@@ -216,7 +216,7 @@ class _Builder:
                 state = self._state_of(NORMAL, True)
                 condition = self._take_condition(step)
                 stop = self._stop(condition, step.name)
-                # at the end, one more event has to come
+                # at the end of a pattern, one more event has to come
                 state.add(IGNORE if sink.kind == FINAL else PROCEED, sink, negation(condition))
                 state.add(PROCEED, stop, condition)
                 sink = state
@@ -271,7 +271,7 @@ class _Builder:
             going_on = self._true()
             if step.greedy:
                 if step.until is not None:
-                    # no original: the loop became greedy on a copy without stops, and this one is as it was
+                    # no original: the loop became greedy on a copy without stops; `proceed` is unchanged
                     original = self.originals.get(proceed.name, proceed)
                     state.add(PROCEED, original, ("and", going_on, step.until))
                     going_on = ("and", going_on, negation(step.until))
@@ -361,7 +361,7 @@ class _Builder:
         return _until(condition, self.group.until if self.group is not None else None, True)
 
     def _ignoring(self, step, strategy):
-        # the first step of all is as `next`: it has nothing to skip
+        # the first step counts as `next`: there is nothing to skip
         if strategy in (None, "next", NOT_NEXT, NOT_FOLLOWED_BY):
             condition = None
         elif strategy == "followed_by":
@@ -397,7 +397,7 @@ def _greedy(state, take):
 
 
 def _refuse_circles(states):
-    """A group that may match nothing and repeats without end would be looked through for ever."""
+    """RuleError for a cycle of proceed edges: a group that may match nothing and repeats without end."""
     done, under_way = set(), set()
     for first in states:
         stack = [(first, iter(first.edges))]

@@ -24,8 +24,8 @@ def skip_to_last(step, throw=False):
 
 
 class Pattern:
-    """A pattern under construction. Each method gives a new one; what it says of a step is of the last. What is wrong
-    with it is said where it becomes a rule of an engine (RuleError)."""
+    """A pattern under construction. Each method returns a new one; methods about a step apply to the last one. Errors
+    are reported when it is added to an engine as a rule (RuleError)."""
 
     __slots__ = ("_steps", "_rule")
 
@@ -64,7 +64,7 @@ class Pattern:
         return Pattern((*self._steps[:-1], last | said), self._rule)
 
     def where(self, condition):
-        """Another condition that is to hold too: a text in CEL, or as data."""
+        """A further condition that must hold: a text in CEL, or a condition as data."""
         before = self._steps[-1].get("where")
         condition = condition if before is None else [*(before if isinstance(before, list) else [before]), condition]
         return Pattern((*self._steps[:-1], self._steps[-1] | {"where": condition}), self._rule)
@@ -101,7 +101,7 @@ class Pattern:
         return self._with(until=condition)
 
     def within(self, *, milliseconds=0, seconds=0, minutes=0, hours=0, days=0, from_step_to_step=False):
-        """The time from the first event up to this step; `from_step_to_step`: from the event before."""
+        """The time limit from the first event to this step; `from_step_to_step`: from the event before."""
         hours += days * 24
         span = round(milliseconds + (seconds + (minutes + hours * 60) * 60) * 1000)
         kind = {"within": "previous_and_current"} if from_step_to_step else {}

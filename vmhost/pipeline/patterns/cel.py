@@ -1,10 +1,10 @@
 """Conditions in CEL, the Common Expression Language: parsed and type-checked by Google's own implementation
-(`cel-expr-python`, the extra `cel`), then lowered to postfix programs that the matcher in C runs. Devices need none of
-it: `compiled(rule)` is the rule with programs in the place of texts.
+(`cel-expr-python`, the extra `cel`), then lowered to postfix programs that the matcher in C runs. Devices do not need
+the compiler: `compiled(rule)` is the rule with programs in place of texts.
 
-What is taken of the language is a subset (docs/patterns.md): values that are null, bools, numbers, texts and bytes;
-fields; has(); comparisons, arithmetic, logic, `?:`, `in` a list; size, contains, startsWith, endsWith, int, uint,
-double, dyn. What is left out is refused with its place.
+A subset of the language is supported (docs/patterns.md): values that are null, bools, numbers, texts and bytes; fields;
+has(); comparisons, arithmetic, logic, `?:`, `in` a list; size, contains, startsWith, endsWith, int, uint, double, dyn.
+Anything else is refused, with its position.
 """
 
 import struct
@@ -15,7 +15,7 @@ from vmhost.pipeline.patterns.rules import RuleError
 
 FIELD_TYPES = ("bool", "int", "double", "string", "dyn")
 _EVENT = {"name": "string", "key": "string", "page": "string", "visit": "string", "time_ms": "int"}
-# of what a match has taken: sum("step", "field"), count("step"), ...
+# functions over the events that a match has taken: sum("step", "field"), count("step"), ...
 GATHER_TYPES = {
     "sum": "double",
     "count": "int",
@@ -42,26 +42,26 @@ _UNARY = {
     "dyn": "TO_DYN",
 }
 _NUMBERS = ("int64", "uint64", "double")
-ERROR = ()  # a constant that is no value: what is done with it is an error
+ERROR = ()  # stands for a constant that cannot be represented: any use of it is an error
 
 
 class Unsupported(ValueError):
-    """What the subset leaves out."""
+    """A part of CEL outside of the subset."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """A leaf of conditions: operations (name, a, b, c), where `a` of FIELD, HAS and GATHER is a path, that of CONSTANT
-    (is unsigned, value); `b` of GATHER a step's name. `text`: as it was written."""
+    """A leaf of conditions: operations (name, a, b, c). `a` of FIELD, HAS and GATHER is a path, that of CONSTANT is
+    (is unsigned, value); `b` of GATHER is a step's name. `text`: the source."""
 
     text: str
     operations: tuple
 
 
 def reader(path, fields=None, root="event"):
-    """What reads conditions of a rule whose `fields` (names to FIELD_TYPES) are all that events have; without them
-    fields are of any type. `path(text)`: where a field lies. `root`: another name than `event` stands for a mapping
-    that is no event. RuleError."""
+    """A function that reads CEL conditions of a rule. `fields` (names to FIELD_TYPES): the only fields of its events;
+    None: any fields, of any type. `path(text)`: the path of a field. `root`: the name of the mapping that fields belong
+    to; other than `event`, it is not an event. RuleError."""
     environment = None
 
     def read(text, place):
@@ -119,7 +119,7 @@ def _environment(fields, place, root):
 
 
 def compile_checked(environment, text, place):
-    """The Checked of a text. RuleError with what Google's checker says."""
+    """The Checked for a text. RuleError with the message of Google's checker."""
     try:
         serialized = environment.compile(text).serialize()
     except Exception as error:
@@ -128,11 +128,11 @@ def compile_checked(environment, text, place):
     return Checked(serialized)
 
 
-# ---- protocol buffers: cel.expr.CheckedExpr, whose fields are numbered in cel/expr/checked.proto and syntax.proto
+# ---- protocol buffers: cel.expr.CheckedExpr, with field numbers from cel/expr/checked.proto and syntax.proto
 
 
 def _fields(data):
-    """(number, value) of a message: whole numbers, 8 or 4 bytes, or bytes."""
+    """(field number, value) pairs of a message; a value is an integer, or bytes (8 or 4 for fixed-size fields)."""
     at, end = 0, len(data)
     while at < end:
         tag, at = _varint(data, at)
@@ -172,7 +172,7 @@ def _signed(value):
 
 
 class Checked:
-    """A checked expression: `root` is its message; `names`, `overloads` and `types` are by the ids of expressions."""
+    """A checked expression: `root` is its message; `names`, `overloads` and `types` map ids of expressions."""
 
     def __init__(self, serialized):
         outer = _message(serialized)  # a google.protobuf.Any
@@ -262,7 +262,7 @@ class _Lowering:
             raise Unsupported("fields are those of `event`")
         if test_only:
             parent = names[:-1]
-            if len(parent) > 1:  # of something that is missing: an error
+            if len(parent) > 1:  # a field of a missing value: an error
                 self.emit("HAS", self.place(parent))
                 self.emit("HAS", self.place(names))
                 self.emit("CONSTANT", (False, ERROR))
@@ -274,10 +274,10 @@ class _Lowering:
             raise Unsupported("`event` stands with a field of it")
         self.emit("FIELD", self.place(names))
         if self.fields.get(".".join(names[1:])) == "double":
-            self.emit("TO_DOUBLE")  # whole numbers of JSON
+            self.emit("TO_DOUBLE")  # JSON may hold an integer here
 
     def names(self, node):
-        """["event", field, ...] of an ident, of selections and of indexes by texts."""
+        """["event", field, ...] of an identifier, of selections, and of indexing with texts."""
         identity = node.get(2, [0])[0]
         if 4 in node:
             name = self.checked.names.get(identity) or _message(node[4][0])[1][0].decode()
@@ -373,7 +373,7 @@ assert {f"{name}_of" for name in GATHER_TYPES} == set(GATHERS)
 
 
 def compiled(rule, path):
-    """The rule, a mapping, with {"cel": text, "program": [...]} in the place of each text. RuleError."""
+    """The rule, a mapping, with {"cel": text, "program": [...]} in place of each text. RuleError."""
     read = reader(path, rule.get("fields") if isinstance(rule, dict) else None)
 
     def walk(said, place, condition):
@@ -397,7 +397,7 @@ def compiled(rule, path):
 
 
 def _data(a):
-    """A path or a constant as JSON can say it."""
+    """A path or a constant in a form that JSON has."""
     if isinstance(a, tuple) and len(a) == 2 and isinstance(a[0], bool):
         unsigned, value = a
         if isinstance(value, bytes):
@@ -411,7 +411,7 @@ def _data(a):
 
 
 def program_of(said, place):
-    """The leaf of a condition as `compiled` says it. RuleError."""
+    """The leaf for a condition that `compiled` made. RuleError."""
     try:
         rows = []
         for name, a, b, c in said["program"]:

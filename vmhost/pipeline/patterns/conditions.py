@@ -1,13 +1,13 @@
-"""Conditions of rules: simple ones as data, and texts in the Common Expression Language (cel.py lowers these).
+"""Conditions of rules: simple ones as data, and texts in the Common Expression Language (cel.py lowers them).
 
-A condition is a tree as automaton.py has it, whose leaves are compared by value: equal ones are one predicate.
+A condition is a tree as in automaton.py, whose leaves are compared by value: equal ones become one predicate.
 
 | leaf | holds where |
 | --- | --- |
 | `Named(name)` | the event has this name |
-| `Compared(field, op, value)` | a field of the event, a path of keys, compares so; a missing one never does |
-| `Gathered(kind, step, field, plus, other, op, value)` | what the match has taken at a step, gathered, compares so |
-| `Program(...)` | an expression of CEL is true |
+| `Compared(field, op, value)` | a field of the event, given by its path, compares so; a missing one never does |
+| `Gathered(kind, step, field, plus, other, op, value)` | an aggregate over the step's events compares so |
+| `Program(...)` | a CEL expression is true |
 """
 
 from dataclasses import dataclass
@@ -29,13 +29,13 @@ class Compared:
     field: tuple
     op: str
     value: object
-    kind: type  # of the value: 1, 1.0 and True are equal in Python
+    kind: type  # of `value`, as 1, 1.0 and True are equal in Python
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """`field`: of the events gathered, None where they are counted. `plus`: a field of this event that is added.
-    `other`: a field of this event that is compared with what was gathered, in place of `value`."""
+    """`field`: the aggregated field; None: the events are counted. `plus`: a field of this event that is added.
+    `other`: a field of this event to compare with, in place of `value`."""
 
     kind: str
     step: str
@@ -74,8 +74,8 @@ def leaves(condition):
 
 
 class Conditions:
-    """Reads the conditions of one rule. `path(text)` says where in an event a field lies, `expression(text, place)`
-    what a condition in CEL is; without it there are none. RuleError."""
+    """Reads the conditions of one rule. `path(text)`: the path of a field in an event. `expression(text, place)`: reads
+    a condition in CEL; None: these are refused. RuleError."""
 
     conjunction = staticmethod(conjunction)
     disjunction = staticmethod(disjunction)
@@ -107,7 +107,7 @@ class Conditions:
         if "not" in said:
             return ("not", self.read(self._only(said, "not", place), f"{place}.not", depth + 1))
         if "program" in said:
-            from vmhost.pipeline.patterns.cel import program_of  # the others are read without it
+            from vmhost.pipeline.patterns.cel import program_of  # late: other conditions do without it
 
             return program_of(said, place)
         if "event" in said:

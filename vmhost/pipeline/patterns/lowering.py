@@ -1,7 +1,7 @@
-"""From an automaton to what the matcher in C runs: states, edges and their codes, predicates and their programs.
+"""Lowers an automaton to the description that the matcher in C takes: states, edges, codes, predicates, programs.
 
-What may begin a match, and which events may change one that is under way, is found by looking at each state with the
-name of an event alone: the matcher then looks at other events no more.
+The names of events that may begin a match, or change one under way, are found by evaluating each state with the name
+alone. The matcher ignores all other events.
 """
 
 import hashlib
@@ -19,30 +19,30 @@ _TRUE, _NEGATE, _BOTH, _EITHER = -1, -2, -3, -4
 _STACK = 64
 NO_FIELD = 0xFFFF
 SPACES = ("all", "key", "visit", "page")
-_OTHER = object()  # an event's name that no condition has
+_OTHER = object()  # stands for any name that no condition mentions
 
 
 @dataclass
 class Lowered:
-    """`steps`: names by the numbers that results have. `states`: names and kinds, for people."""
+    """`steps`: names of steps by number, as in results. `states`: names and kinds, for display."""
 
     steps: tuple
     states: tuple
     description: tuple
     automaton: object
-    begins: frozenset | None  # names; None: any event
+    begins: frozenset | None  # names of events; None: any event
     listens: frozenset | None
-    shape: int  # of states and edges alone
+    shape: int  # fingerprint of states and edges alone
     goes_on: bool
 
     def takes(self, before):
-        """Whether matches under way of `before`, of the same name, go on in this one."""
+        """Whether this rule can take over the matches under way of `before`, a rule of the same name."""
         return self.description[0] == before.description[0] or (self.goes_on and self.shape == before.shape)
 
 
 def lower(rule, automaton, by, number_of, timeouts=True):
-    """The Lowered of a Rule's Automaton. `number_of(path)` gives a field's number. Not `timeouts`: these are
-    not told. RuleError."""
+    """The Lowered for a Rule's Automaton. `number_of(path)`: the number of a field. `timeouts` False: time-outs are not
+    reported. RuleError."""
     return _Lowering(rule, automaton, number_of).lowered(by, timeouts)
 
 
@@ -75,7 +75,7 @@ class _Lowering:
         names = {leaf.name for leaf in self.predicates if type(leaf) is Named}
         begins = {name for name in (*names, _OTHER) if _may_begin(automaton.start, name)}
         others = [state for state in automaton.states if not state.start and state.kind not in (FINAL, STOP)]
-        # matches never stand in the start state again, unless an edge leads there
+        # a match never returns to the start state, unless an edge leads there
         led_to = {edge.target for state in automaton.states for edge in state.edges}
         others += [state for state in automaton.states if state.start and state in led_to]
         listens = begins | {name for name in (*names, _OTHER) if any(not _stays(state, name) for state in others)}
@@ -124,7 +124,7 @@ class _Lowering:
     # ---- conditions
 
     def _codes(self, condition):
-        """Postfix; empty where it always holds."""
+        """Postfix codes; empty where the condition always holds."""
         if condition == ("true",):
             return []
         codes, depth, deepest = [], 0, 0
@@ -241,11 +241,11 @@ def _check_depth(operations, leaf):
         )
 
 
-# ---- which events matter
+# ---- relevant events
 
 
 def _value(condition, name):
-    """What a condition is for events of this name: True, False, or None where other things decide."""
+    """The value of a condition for events of this name: True, False, or None where it depends on more than the name."""
     kind = condition[0]
     if kind == "true":
         return True
@@ -277,7 +277,7 @@ def _leads_nowhere(state, name):
 
 
 def _stays(state, name):
-    """Whether a match in this state is certain to be as it was after events of this name."""
+    """Whether events of this name certainly leave a match in this state unchanged."""
     selves = 0
     for edge in state.edges:
         value = _value(edge.condition, name)

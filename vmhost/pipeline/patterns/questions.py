@@ -1,16 +1,16 @@
-"""Questions: a rule and a list of events, answered with every match and time-out. `vmhost pipeline match` reads them.
+"""Questions: a rule and a list of events; the answer has every match and time-out. `vmhost pipeline match` reads them.
 
 A question is {"rule", "events", "watermark"?, "flush"?, "case"?, "limit"?}; an event is {"id", "at", "name"?, "key"?}
-and fields of its own. `watermark` says when time goes on, as in Flink's operator:
+and fields of its own. `watermark` says when time moves on, as in Flink's operator:
 
-- `per-event`, usual: events of one key wait, in order of time, for the first event that is later; time ends with the
+- `per-event`, the default: events of one key wait, in order of time, for the first later event; time ends with the
   last one, or with `flush` never.
 - `end`: all events wait for the end.
-- `direct`: each event counts at once, and moves time for its own key alone.
+- `direct`: each event counts at once, and moves time for its own key only.
 
-An answer has `matches` and `timeouts`, each match a list of {step: [ids]} in the order of emission, beside them
-`match_on` and `timeout_on` (id of the event that was looked at, or whose coming moved time; null: the end),
-`timeout_at` (ms), `late` (ids of events that came when their time was over); or `error` and `phase`.
+An answer has `matches` and `timeouts`, each match a list of {step: [ids]} in order of emission; besides them `match_on`
+and `timeout_on` (id of the event that was processed, or whose arrival moved time; null: the end), `timeout_at` (ms) and
+`late` (ids of events that arrived after their time was over). Or it has `error` and `phase`.
 """
 
 import heapq
@@ -24,13 +24,12 @@ _BY_KEY = 1
 
 
 def field_path(text):
-    """Fields lie side by side in an event of a question."""
+    """The path of a field, which is at the top level of a question's event."""
     return (0, text)
 
 
 def answer(question):
-    """The answer to a question, a dict, as a dict. Raises nothing for what a
-    question may say."""
+    """The answer to a question; both are dicts. Problems of the question become `error`, not exceptions."""
     said = {"case": question["case"]} if isinstance(question, dict) and "case" in question else {}
     try:
         run = _Run(question)
@@ -65,10 +64,10 @@ class _Run:
         self.engine = PatternEngine(max_matches=1_000_000, max_bytes=1 << 30)
         lowered = self.engine.add("rule", question["rule"], path=field_path)
         self.within_ms = lowered.automaton.within_ms
-        self.ids = []  # of events, by the position that the engine knows them by
+        self.ids = []  # ids of events, by the position given to the engine
         self.matches, self.match_on, self.timeouts, self.timeout_on, self.timeout_at, self.late = [], [], [], [], [], []
         self.waiting, self.timers, self.rank = {}, [], {}
-        self.armed = set()  # (time, key) of timers
+        self.armed = set()  # (time, key) of pending timers
         self.time = None
 
     def said(self):
@@ -130,7 +129,7 @@ class _Run:
             self.advance(key, time, on)
 
     def process(self, event):
-        """Whether a match began."""
+        """Returns whether a match began."""
         position = len(self.ids)
         self.ids.append(event["id"])
         results, began, status = self.engine.feed_raw(

@@ -1,8 +1,8 @@
-"""Rules as data: what a rule says, held against the form, before an automaton is made of it.
+"""Rules as data: parses and checks a rule before an automaton is built from it.
 
-A rule is a mapping: `pattern` is a list of steps, `within_ms` and `within` bound the whole, `skip` says what becomes of
-other matches when one is complete. docs/patterns.md has the form and what each word means. All that is wrong with a
-rule raises RuleError, with the place and what to do.
+A rule is a mapping: `pattern` is a list of steps, `within_ms` and `within` limit its time, `skip` decides about other
+matches when one completes. docs/patterns.md describes the form and the meaning. Any problem of a rule raises RuleError,
+which names the place and says what to do.
 """
 
 import difflib
@@ -15,29 +15,29 @@ FIRST_AND_LAST, PREVIOUS_AND_CURRENT = WITHINS
 SKIPS = ("no_skip", "to_next", "past_last", "to_first", "to_last")
 MAX_TIMES = 1000
 MAX_STEPS = 100
-MAX_DEPTH = 16  # groups within groups, conditions within conditions
+MAX_DEPTH = 16  # of nested groups, and of nested conditions
 MAX_MS = 1 << 52
 STEP_KEYS = (
     "name", "event", "where", "or", "group", "contiguity", "times", "times_within_ms", "optional", "greedy",
     "consecutive", "combinations", "until", "within_ms", "within",
 )  # fmt: skip
 RULE_KEYS = ("pattern", "within_ms", "within", "skip", "when_changed")
-WHEN_CHANGED = ("end", "go_on")  # what becomes of matches under way
+WHEN_CHANGED = ("end", "go_on")  # what happens to matches under way
 _GROUP_HAS_NOT = ("name", "event", "where", "or")
 
 
 class RuleError(ValueError):
-    """A rule that cannot be; the message names the place in it, and says what to do."""
+    """An invalid rule; the message names the place in it, and says what to do."""
 
 
 @dataclass(eq=False)
 class Step:
     """One step, or a group of steps. `low` and `high`: how many events it takes, `high` None for any number; both None
-    for one. `within`: spans in ms by WITHINS. Conditions are as conditions.py makes them."""
+    for one. `within`: limits in ms, by WITHINS. Conditions are trees as in conditions.py."""
 
     place: str
     name: str | None
-    contiguity: str | None  # None: the first
+    contiguity: str | None  # None: the first step
     condition: object = None
     group: tuple | None = None
     low: int | None = None
@@ -45,7 +45,7 @@ class Step:
     times_within_ms: int | None = None
     optional: bool = False
     greedy: bool = False
-    inner: str = "followed_by"  # how the events of one step follow each other
+    inner: str = "followed_by"  # contiguity of the events of one step
     until: object = None
     within: dict = field(default_factory=dict)
 
@@ -64,8 +64,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Skip:
-    """What becomes of other matches; `step` for `to_first` and `to_last`; `loud`: a match without that step is an
-    error."""
+    """What happens to other matches when one completes. `step`: for `to_first` and `to_last`. `loud`: a match without
+    that step is an error."""
 
     kind: str
     step: str | None = None
@@ -74,7 +74,7 @@ class Skip:
 
 @dataclass(frozen=True)
 class Rule:
-    """`goes_on`: it takes matches under way of a rule that it comes in the place of."""
+    """`goes_on`: it takes over the matches under way of the rule that it replaces."""
 
     steps: tuple
     skip: Skip
@@ -82,7 +82,7 @@ class Rule:
 
 
 def read_rule(rule, conditions):
-    """The Rule that a mapping says; `conditions.read(value, place)` makes a condition. RuleError."""
+    """The Rule for a mapping; `conditions.read(value, place)` reads a condition. RuleError."""
     _mapping(rule, "rule", (*RULE_KEYS, *_FREE))
     steps = _chain(rule.get("pattern"), "pattern", conditions, 0)
     _within(rule, steps[-1], "rule")
@@ -97,7 +97,7 @@ def read_rule(rule, conditions):
     return Rule(steps, skip, when_changed == "go_on")
 
 
-# Keys of a rule that say nothing about its pattern: the pipeline's, and a name for people.
+# Keys of a rule that do not concern its pattern: the pipeline's, and a description for people.
 _FREE = (
     "name", "about", "by", "then", "timeout", "version", "fields", "priority", "audience", "expires_ms", "message",
 )  # fmt: skip

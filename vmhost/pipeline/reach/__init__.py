@@ -1,1 +1,1 @@
-"""Reaching people: what happens outside of a pipeline when a rule matches."""
+"""Reaching people: sends messages outside of the pipeline when a rule matches or a task has a result."""

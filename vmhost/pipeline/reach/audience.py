@@ -1,11 +1,11 @@
-"""Audiences: whom rules, tasks and channels are for.
+"""Audiences: the people that rules, tasks and channels are for.
 
-    where: 'profile.os == "android" && profile.app >= 20'     a condition over the device's profile
-    percent: 10                                               so many of all, by a hash (vmhost/cohorts.py)
-    of: key                                                   whose hash: of persons (`key`), or of the `device`
-    salt: spring                                              audiences with the same salt have the same people
+        where: 'profile.os == "android" && profile.app >= 20'     a condition on the device's profile
+        percent: 10                                               share of all, by a hash (vmhost/cohorts.py)
+        of: key                                                   what is hashed: the person (`key`) or the `device`
+        salt: spring                                              audiences with the same salt select the same people
 
-All that is said must hold. `where` is a condition of rules (docs/patterns.md): a text in CEL, compiled, or as data.
+All of these must hold. `where` is a condition as of rules (docs/patterns.md): a text in CEL, compiled, or as data.
 """
 
 from vmhost import ConfigurationError
@@ -18,7 +18,7 @@ _OF = ("key", "device")
 
 
 class Audience:
-    """The audience that a mapping describes, on the device that `profile` (a mapping) is of. ConfigurationError."""
+    """The audience that a mapping describes, on the device with this `profile`, a mapping. ConfigurationError."""
 
     def __init__(self, name, said, profile):
         here = f"audience {name}"
@@ -43,7 +43,7 @@ class Audience:
             self._outside = f"audience {name}: the device's profile is not one that `where` holds for"
 
     def why_not(self, key):
-        """None where the person `key` belongs to it, else the reason in words."""
+        """None where the person `key` belongs to the audience, else the reason in words."""
         if self._outside is not None or self._limit is None:
             return self._outside
         cohort = cohort_of(self._salt, self._device if self._of == "device" else key)

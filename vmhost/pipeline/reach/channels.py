@@ -1,13 +1,13 @@
-"""Adapters: how a channel hands a message over. `send(message)` returns a remark for the audit, or None; what it
-raises is tried again, ChannelError says how.
+"""Adapters: how a channel delivers a message. `send(message)` returns a remark for the audit, or None. After an error
+it is tried again; a ChannelError says when, or that it is final.
 
 | kind | |
 | --- | --- |
 | `push` | a POST of JSON to an address; the header `Idempotency-Key` has the message's id |
-| `poplayer`, `broadcast` | server-sent events to the open pages of a person, or to all (page.py) |
-| `walle_task` | a task of the host is called with the message |
-| `ut` | a line of JSON in a file of the pipeline's folder; an id that is in it is not written again |
-| `native_callback` | a host function gets the message |
+| `poplayer`, `broadcast` | server-sent events to the open pages of a person, or of all (page.py) |
+| `walle_task` | calls a task of the host with the message |
+| `ut` | a line of JSON in a file in the pipeline's folder; an id that is in it is not written again |
+| `native_callback` | calls a host function with the message |
 | `log` | a line of the log `vmhost.pipeline.reach` |
 """
 
@@ -27,18 +27,18 @@ from pathlib import Path
 
 from vmhost import BreakerOpenError, ClosedError, ConfigurationError, QueueFullError
 
-TRACKING = "tracking"  # the folder of files of `ut`, in the pipeline's
-_LINES_BYTES = 16 << 20  # of a file of `ut`; then it is renamed to NAME.old, in the place of the one before
+TRACKING = "tracking"  # folder of `ut` files, in the pipeline's folder
+_LINES_BYTES = 16 << 20  # a larger `ut` file is renamed to NAME.old, which replaces the one before
 _KNOWN_IDS = 100_000
 _ENDED = 1000
-_MAX_WAIT_S = 3600.0  # of what a receiver asks for by Retry-After
+_MAX_WAIT_S = 3600.0  # longest wait that a receiver may ask for by Retry-After
 _HEADER_SAFE = "".join(map(chr, range(33, 127))).replace("%", "")
 _log = logging.getLogger("vmhost.pipeline.reach")
 
 
 class ChannelError(Exception):
-    """A message could not be handed over. `final`: it never will be. Not `counts`: it was not tried, the channel is
-    busy or nobody is there. `wait_s`: when to try again."""
+    """A message was not delivered. `final`: it never will be. `counts` False: it was not tried, as the channel is busy
+    or nobody is there. `wait_s`: when to try again."""
 
     def __init__(self, message, final=False, counts=True, wait_s=None):
         super().__init__(message)
@@ -53,8 +53,8 @@ class NobodyThereError(ChannelError):
 
 
 def text_of(message):
-    """A message as JSON: numbers that are not finite are null, keys that are no texts and other values are their
-    repr."""
+    """A message as JSON: numbers that are not finite become null; keys that are not texts, and other values, become
+    their repr."""
     try:
         return json.dumps(message, ensure_ascii=False, default=repr, allow_nan=False)
     except TypeError, ValueError:
@@ -78,14 +78,14 @@ class Log:
 
 
 class Function:
-    """A host function, called on a thread of its own: one that does not return in time holds up nothing but its
-    channel, and is not called again before it has returned. What it gave then counts."""
+    """A host function, called on a thread of its own: one that does not return in time blocks only its channel, and is
+    not called again before it has returned. Its late result counts then."""
 
     def __init__(self, function, timeout_s):
         self._function, self._timeout_s = function, timeout_s
         self._calls = self._thread = None
-        self._late = None  # a call that has not returned in time
-        self._ended = {}  # by id, what became of late calls
+        self._late = None  # a call that did not return in time
+        self._ended = {}  # outcome of late calls, by id
 
     def send(self, message):
         identity = message["id"]
@@ -135,7 +135,7 @@ class _Call:
 
 
 class Webhook:
-    """`headers`, and a token from a file that is read each time, go with each request. No redirect is followed."""
+    """Each request has `headers`, and a token from a file that is read each time. Redirects are not followed."""
 
     def __init__(self, settings):
         self._url, self._timeout_s = settings.target, settings.timeout_ms / 1000
@@ -162,7 +162,7 @@ class Webhook:
         raise ChannelError(f"{self._url}: status {status}", final, wait_s=_wait_s(asked))
 
     def _post(self, body, headers):
-        """(status, Retry-After). Whatever the receiver does, it ends within the time."""
+        """(status, Retry-After). Ends within the time limit, whatever the receiver does."""
         connection, over, answer = self._connection(), threading.Event(), None
         with contextlib.closing(connection):
             connection.connect()
@@ -178,19 +178,19 @@ class Webhook:
             finally:
                 timer.cancel()
                 timer.join()
-            if over.is_set():  # what came until then may look like an answer with few headers
+            if over.is_set():  # a part of an answer may look like one with few headers
                 raise TimeoutError(f"no answer within {self._timeout_s:g} s")
             return answer.status, answer.headers.get("Retry-After")
 
 
 def _cut(connected, over):
     over.set()
-    with contextlib.suppress(OSError):  # it has ended
+    with contextlib.suppress(OSError):  # already closed
         connected.shutdown(socket.SHUT_RDWR)
 
 
 def _wait_s(asked):
-    """The seconds that a header Retry-After asks for, of seconds or of a date; None for neither."""
+    """The seconds in a header Retry-After, which has seconds or a date; None for neither."""
     if asked is None:
         return None
     try:
@@ -204,7 +204,7 @@ def _wait_s(asked):
 
 
 class TaskCall:
-    """Calls a task of the host; its result, where it is not None, goes on to other channels."""
+    """Calls a task of the host; a result other than None goes on to other channels."""
 
     def __init__(self, task, timeout_s):
         self._task, self._timeout_s = task, timeout_s
@@ -225,8 +225,8 @@ class TaskCall:
 
 
 class TrackingLog:
-    """Lines of JSON in `folder`/tracking/`name`, on the disk when `send` returns. It remembers the ids of the last
-    100,000 lines, also those of before a restart. A file of 16 MiB becomes NAME.old."""
+    """Lines of JSON in `folder`/tracking/`name`, on the disk when `send` returns. Remembers the ids of the last 100,000
+    lines, over restarts too. A file of 16 MiB becomes NAME.old."""
 
     def __init__(self, folder, name):
         self._path = Path(folder) / TRACKING / name
@@ -261,7 +261,7 @@ class TrackingLog:
             try:
                 size = os.fstat(descriptor).st_size
                 if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                    line = b"\n" + line  # the process died while it wrote the last one
+                    line = b"\n" + line  # the process died while it wrote the last line
                 if os.write(descriptor, line) != len(line):
                     raise ChannelError(f"{self._path}: the disk is full")
                 os.fsync(descriptor)
@@ -288,7 +288,7 @@ def _id_of(line):
 
 
 def forget_lines(folder, key):
-    """Takes the lines of a person out of the files of a folder `tracking`. Returns how many there were."""
+    """Removes a person's lines from the files in a `tracking` folder. Returns their number."""
     gone = 0
     for path in sorted(Path(folder).glob("*")) if Path(folder).is_dir() else ():
         lines = path.read_bytes().split(b"\n")
@@ -306,7 +306,7 @@ def forget_lines(folder, key):
 
 
 def _is_of(line, key):
-    """Whether a line is a person's; also one that was cut short, where the key stands in it."""
+    """Whether a line is a person's; a truncated line is if it contains the key."""
     if not line:
         return False
     try:

@@ -1,10 +1,10 @@
-"""Messages to open pages: server-sent events on loopback, as a Starlette app that one server can mount.
+"""Messages to open pages: server-sent events on loopback, as a Starlette app for any server.
 
-    GET  /                     a page that shows what comes, for trying and as a pattern for others
-    GET  /messages?key=ann     the stream: `event: poplayer` or `broadcast`, `id` and `data` of each message
-    POST /seen                 {"id": …, "page": …}: this page has shown it; `page` came with the stream's `event: page`
+        GET  /                     a page that shows messages, for trials and as an example
+        GET  /messages?key=ann     the stream: `event: poplayer` or `broadcast`, `id` and `data` of each message
+        POST /seen                 {"id": …, "page": …}: the page has shown it; `page` is from its `event: page`
 
-A message is sent when a page has said that it was shown. Pages pass over ids that they know.
+A message counts as sent when a page has reported that it was shown. Pages skip ids that they know.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from vmhost import ConfigurationError
 from vmhost.pipeline.reach.channels import ChannelError, NobodyThereError, text_of
 
 MAX_PAGES = 256
-_ALIVE_S = 15.0  # a comment keeps the stream open for those between
+_ALIVE_S = 15.0  # interval of comments that keep proxies from closing the stream
 _MAX_SEEN = 16 << 10  # bytes of a request to /seen
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _PAGE = Path(__file__).with_name("page.html")
@@ -48,13 +48,13 @@ class _Shown:
 
 class Pages:
     """The open pages of one address. `app` serves them; `show` is for other threads. `opened(key)` is called on the
-    loop's thread when a page is there."""
+    loop's thread when a page has opened."""
 
     def __init__(self, hosts, token=None, origins=()):
         self._hosts, self._token, self._origins = hosts, token, frozenset(origins)
         self._loop, self._pages = None, {}
-        self._changed = threading.Condition()  # of `_pages`, `_seen`
-        self._seen = {}  # id of a message that is shown now: _Shown
+        self._changed = threading.Condition()  # guards `_pages`, `_seen`
+        self._seen = {}  # id of a message being shown: _Shown
         self.opened = lambda key: None
         self.app = Starlette(
             routes=[
@@ -68,7 +68,7 @@ class Pages:
 
     def show(self, kind, message, key, timeout_s):
         """Sends a message to the pages of a person (`key` None: to all), and waits until one has shown it; returns how
-        many have. NobodyThereError, ChannelError."""
+        many did. NobodyThereError, ChannelError."""
         identity = message["id"]
         text = text_of(message).encode(errors="replace").decode()
         lines = f"event: {kind}\nid: {urllib.parse.quote(identity, errors='surrogatepass')}\ndata: {text}\n\n"
@@ -81,7 +81,7 @@ class Pages:
                 try:
                     for page in pages:
                         self._loop.call_soon_threadsafe(page.lines.put_nowait, lines)
-                except RuntimeError as error:  # its loop has ended
+                except RuntimeError as error:  # the serving loop has ended
                     raise NobodyThereError("pages are served no more") from error
                 enough = lambda: names & seen if key is not None else names & self._pages.keys() <= seen  # noqa: E731
                 self._changed.wait_for(enough, timeout_s)
@@ -91,7 +91,7 @@ class Pages:
 
     @contextlib.contextmanager
     def _shown(self, identity):
-        """The names of pages that have shown a message, which several channels may send at a time."""
+        """The names of pages that have shown a message; several channels may send it at a time."""
         shown = self._seen.setdefault(identity, _Shown())
         shown.waiting += 1
         try:
@@ -102,7 +102,7 @@ class Pages:
                 del self._seen[identity]
 
     def wait_for_page(self, timeout_s, key=None):
-        """Whether a page is open, of a person or any; False after `timeout_s`. It hears Ctrl-C."""
+        """Whether a page is open, of a person or any; False after `timeout_s`. Ctrl-C interrupts it."""
         end_s = time.monotonic() + timeout_s
         while True:
             with self._changed:
@@ -113,7 +113,7 @@ class Pages:
                 return False
 
     def end(self):
-        """Ends all streams; on the loop's thread."""
+        """Ends all streams; called on the loop's thread."""
         for page in list(self._pages.values()):
             page.lines.put_nowait(None)
 
@@ -195,8 +195,8 @@ class Pages:
 
 
 class PageServer:
-    """Serves Pages on an address of loopback ("127.0.0.1:8500"; port 0: any that is free), on a thread of its own, from
-    `start` to `close`. `url`: where. ConfigurationError where the port cannot be had."""
+    """Serves Pages on a loopback address ("127.0.0.1:8500"; port 0: any free one), on a thread of its own, from `start`
+    to `close`. `url`: its address. ConfigurationError where the port cannot be bound."""
 
     def __init__(self, address, token=None, origins=()):
         host, _, port = address.rpartition(":")
@@ -249,7 +249,7 @@ class PageServer:
 
     def close(self):
         if self._thread.is_alive():
-            with contextlib.suppress(RuntimeError):  # its loop has ended
+            with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._end)
             self._thread.join()
         self._socket.close()

@@ -1,7 +1,7 @@
 """The queue of messages, and the audit: two tables of the pipeline's store.
 
-A message is in the queue once under its channel and id. It waits until it is due; then it is sent, or it is not, and
-stays without its body for as long as caps count it. What is decided of a message and why is a line of the audit,
+A message is in the queue once, by its channel and id. It waits until it is due, then it is sent, or not; without its
+body it stays for as long as caps count it. Each decision about a message, with its reason, is a line of the audit,
 written in the same transaction.
 """
 
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from vmhost.pipeline.values import pack, unpack
 
 WAITING, SENT, NOT_SENT = 0, 1, 2
-# what the audit says of a message
+# decisions in the audit
 SENT_WORD = "sent"
-RETRY, HELD = "retry", "held"  # it waits on
+RETRY, HELD = "retry", "held"  # the message keeps waiting
 CAPPED, EXPIRED, GIVEN_UP, MISSED = "capped", "expired", "given_up", "missed"
 OUTSIDE, OVERFLOW = "outside", "overflow"
 WORDS = (SENT_WORD, RETRY, HELD, CAPPED, EXPIRED, GIVEN_UP, MISSED, OUTSIDE, OVERFLOW)
-MAX_WAITING = 100_000  # of one channel; those beyond are not taken
+MAX_WAITING = 100_000  # of one channel; further ones are refused
 MAX_AUDIT = 100_000
-_KEEP_MS = 7 * 86_400_000  # how long what has ended stays
+_KEEP_MS = 7 * 86_400_000  # how long ended messages stay
 STEPS = (
     "CREATE TABLE reach_channels (name TEXT PRIMARY KEY, position INTEGER NOT NULL) WITHOUT ROWID",
     """
@@ -47,14 +47,14 @@ AUDIT_COLUMNS = ("at_ms", "channel", "id", "person", "source", "what", "why", "t
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message on its way into the queue. `outside`: why it is not to be sent at all."""
+    """A message for the queue. `outside`: the reason for which it is not to be sent at all."""
 
     channel: str
     id: str
     person: str
     source: str
     priority: int
-    expires_ms: int  # after it was made
+    expires_ms: int  # from its making
     body: dict
     outside: str | None = None
 
@@ -75,10 +75,10 @@ class Waiting:
 
 
 class MessageQueue:
-    """The queue in `database`. Threads may share it; each channel has one that takes its messages.
+    """The queue in `database`. Thread-safe; each channel has one thread that takes its messages.
 
     As a part of the database it holds messages of tasks' results (`offer`) until the next commit: they are stored with
-    the rows, or before them, and an id that is known is not taken again.
+    the rows, or before them. An id that is known is not taken again.
     """
 
     with_every_commit = True
@@ -88,17 +88,17 @@ class MessageQueue:
         self._keep_ms = max(_KEEP_MS, keep_ms)
         self._lock = threading.Lock()
         self._offered = []
-        self.offered = lambda: None  # called when some were stored
+        self.offered = lambda: None  # called when offered messages were stored
         database.migrate("pipeline.reach", STEPS)
         database.attach(self)
 
     def now_ms(self):
         return int(self._clock() * 1000)
 
-    # ---- into the queue
+    # ---- adding
 
     def put(self, connection, messages):
-        """Inside of a transaction."""
+        """Called inside of a transaction."""
         now_ms = self.now_ms()
         room = {}
         for one in messages:
@@ -124,7 +124,7 @@ class MessageQueue:
 
     @staticmethod
     def _insert(connection, one, state, now_ms):
-        """How many were not known: 1 or 0."""
+        """The number of new messages: 1 or 0."""
         ended_ms, body = (None, pack(one.body)) if state == WAITING else (now_ms, None)
         return connection.execute(
             "INSERT OR IGNORE INTO reach_messages VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, NULL, ?)",
@@ -135,12 +135,12 @@ class MessageQueue:
         ).rowcount
 
     def offer(self, messages):
-        """Messages that the next commit is to store."""
+        """Messages for the next commit to store."""
         with self._lock:
             self._offered += messages
 
     def take_back(self, messages):
-        """Messages that were offered last, and are not to be stored."""
+        """Removes messages that were offered last and are not to be stored."""
         with self._lock:
             self._offered = [one for one in self._offered if not any(one is other for other in messages)]
 
@@ -168,10 +168,10 @@ class MessageQueue:
         with self._lock:
             self._offered = [one for one in self._offered if one.person != key]
 
-    # ---- out of it
+    # ---- taking
 
     def next(self, channel):
-        """The message of a channel that is due and goes first; None."""
+        """The due message of a channel that goes first; None."""
         columns = "number, id, person, source, priority, expires_ms, tries, held, body"
         sql = (
             f"SELECT {columns} FROM reach_messages WHERE channel = ? AND state = 0 AND due_ms <= ?"
@@ -194,8 +194,8 @@ class MessageQueue:
             return connection.execute(sql, (channel, person, since_ms)).fetchone()[0]
 
     def end(self, channel, message, what, why, then=()):
-        """A message was sent, or never will be; `then` are Messages that follow from it. False where it was forgotten
-        meanwhile. StoreError."""
+        """Ends a message: it was sent, or never will be. `then`: Messages that follow from it. False where it was
+        forgotten meanwhile. StoreError."""
         now_ms, tries = self.now_ms(), message.tries + (what in (SENT_WORD, GIVEN_UP))
         with self.database.transaction() as connection:
             changed = connection.execute(
@@ -209,7 +209,7 @@ class MessageQueue:
         return bool(changed)
 
     def put_off(self, channel, message, due_ms, what, why, tried=False):
-        """A message waits until `due_ms`; the audit tells it once where it is `held` for the same reason again."""
+        """Lets a message wait until `due_ms`. The audit records it, unless it was `held` for the same reason before."""
         now_ms = self.now_ms()
         with self.database.transaction() as connection:
             changed = connection.execute(
@@ -220,7 +220,7 @@ class MessageQueue:
                 self._audit(connection, now_ms, channel, message, what, why, message.tries + tried)
 
     def due_now(self, channel, person):
-        """Messages that are held for a person's page are due."""
+        """Makes messages due that are held until a person's page opens."""
         sql = "UPDATE reach_messages SET due_ms = ? WHERE channel = ? AND person = ? AND state = 0 AND held IS NOT NULL"
         with self.database.transaction() as connection:
             connection.execute(sql, (self.now_ms(), channel, person))
@@ -233,8 +233,8 @@ class MessageQueue:
         )
 
     def clock_went_back(self):
-        """What was noted at times that are still to come is noted at the present one: it neither waits nor counts for
-        a cap until then."""
+        """Sets times in the future back to the present, so that they neither delay messages nor count for caps until
+        then."""
         now_ms = self.now_ms()
         with self.database.transaction() as connection:
             connection.execute(
@@ -245,7 +245,7 @@ class MessageQueue:
             connection.execute("UPDATE reach_messages SET ended_ms = ?1 WHERE state != 0 AND ended_ms > ?1", (now_ms,))
 
     def sweep(self):
-        """Deletes what is older than anybody asks for."""
+        """Deletes what is older than any question about it."""
         with self.database.transaction() as connection:
             sql = "DELETE FROM reach_messages WHERE state != 0 AND ended_ms < ?"
             connection.execute(sql, (self.now_ms() - self._keep_ms,))
@@ -268,11 +268,11 @@ class _Written:
         self._messages._again(self._offered)
 
 
-# ---- looking
+# ---- reading
 
 
 def audit(connection, limit=100, **wanted):
-    """The last lines of the audit, newest first, as dicts: `wanted` columns with their values."""
+    """The last lines of the audit, newest first, as dicts. `wanted`: values of columns to select by."""
     chosen = {name: value for name, value in wanted.items() if value is not None}
     where = " AND ".join(f"{name} = ?" for name in chosen) or "1"
     columns = ", ".join(AUDIT_COLUMNS)
@@ -283,13 +283,13 @@ def audit(connection, limit=100, **wanted):
 
 
 def _is_there(connection):
-    """Whether a pipeline with channels ever ran here."""
+    """Whether a pipeline with channels ever ran on this store."""
     sql = "SELECT 1 FROM sqlite_schema WHERE name = 'reach_audit'"
     return connection.execute(sql).fetchone() is not None
 
 
 def waiting(connection, limit=100, channel=None):
-    """Messages that wait, in the order in which they are due, as dicts."""
+    """Waiting messages, in the order in which they are due, as dicts."""
     columns = ("due_ms", "channel", "id", "person", "source", "priority", "tries", "held")
     if not _is_there(connection):
         return []
@@ -299,7 +299,8 @@ def waiting(connection, limit=100, channel=None):
 
 
 def forget(connection, key):
-    """Deletes a person's messages, and those that say something of them, and their audit; returns how many messages."""
+    """Deletes a person's messages and audit, and messages of others that mention the person. Returns how many
+    messages."""
     gone = connection.execute("DELETE FROM reach_messages WHERE person = ?", (key,)).rowcount
     connection.execute("DELETE FROM reach_audit WHERE person = ?", (key,))
     mark = key.encode(errors="surrogatepass")

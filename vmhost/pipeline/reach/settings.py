@@ -1,4 +1,4 @@
-"""What a pipeline says of its channels: read and checked, before any of them is made. docs/reach.md has the keys."""
+"""The settings of channels: read and checked before any channel is made. docs/reach.md describes the keys."""
 
 import re
 import urllib.parse
@@ -12,7 +12,7 @@ from vmhost.pipeline.quantities import milliseconds
 KINDS = ("push", "poplayer", "broadcast", "walle_task", "ut", "native_callback", "log")
 MAX_PRIORITY = 9
 USUAL_PRIORITY = 5
-_TIMES = {  # key: (field, usual ms)
+_TIMES = {  # key: (field, default ms)
     "timeout": ("timeout_ms", 10_000),
     "first_wait": ("first_wait_ms", 1_000),
     "max_wait": ("max_wait_ms", 300_000),
@@ -27,7 +27,7 @@ _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 @dataclass(frozen=True)
 class Cap:
-    """At most `count` messages to a person within any `per_ms`."""
+    """At most `count` messages to a person within any span of `per_ms`."""
 
     count: int
     per_ms: int
@@ -36,8 +36,8 @@ class Cap:
 
 @dataclass(frozen=True)
 class Quiet:
-    """From `begin` to `end` of each day nothing is sent, but messages of priority `urgent` and above. `zone`: None for
-    the device's own."""
+    """Quiet hours: from `begin` to `end` of each day only messages of priority `urgent` and above are sent. `zone`
+    None: the device's own."""
 
     begin: time
     end: time
@@ -45,7 +45,7 @@ class Quiet:
     urgent: int
 
     def until_ms(self, now_ms):
-        """When the quiet hours end that `now_ms` is in; None where it is in none."""
+        """The end of the quiet hours that `now_ms` is in; None outside of them."""
         now = datetime.fromtimestamp(now_ms / 1000, self.zone) if self.zone else datetime.fromtimestamp(now_ms / 1000)
         at, overnight = now.time(), self.begin > self.end
         quiet = (at >= self.begin or at < self.end) if overnight else self.begin <= at < self.end
@@ -53,12 +53,12 @@ class Quiet:
             return None
         day = now.date() + timedelta(days=overnight and at >= self.begin)
         ends_ms = round(datetime.combine(day, self.end, self.zone).timestamp() * 1000)
-        return ends_ms if ends_ms > now_ms else now_ms + 60_000  # an hour that comes twice
+        return ends_ms if ends_ms > now_ms else now_ms + 60_000  # an hour that occurs twice (end of summer time)
 
 
 @dataclass(frozen=True)
 class ChannelSettings:
-    """One channel: `kind` and `target`, what its key says; `function`: a host function in the adapter's place."""
+    """One channel. `target`: the value under its kind's key. `function`: a host function in place of the adapter."""
 
     name: str
     kind: str
@@ -77,12 +77,12 @@ class ChannelSettings:
     then: tuple = ()
 
     def wait_ms(self, tried):
-        """How long a message waits that was tried so often."""
+        """How long a message waits after so many tries."""
         return min(self.first_wait_ms << min(tried - 1, 40), self.max_wait_ms)
 
 
 def channel_settings(name, said, functions=()):
-    """The ChannelSettings that a mapping describes, or of a function. ConfigurationError. `functions`: the host's."""
+    """The ChannelSettings for a mapping, or for a function. ConfigurationError. `functions`: the host's."""
     if callable(said):
         return ChannelSettings(name, "native_callback", getattr(said, "__name__", "function"), said)
     here = f"channel {name}"
@@ -120,13 +120,13 @@ def channel_settings(name, said, functions=()):
 
 def _target(here, kind, said, replaced):
     if replaced and said is True:
-        return said  # a function stands for the adapter
+        return said  # a function replaces the adapter
     if kind == "push":
         address = urllib.parse.urlsplit(said) if isinstance(said, str) else None
         if address is None or address.scheme not in ("http", "https") or not address.hostname:
             raise ConfigurationError(f"{here}: push: expected an address such as https://host/path, got {said!r:.100}")
     elif kind in ("poplayer", "broadcast"):
-        from vmhost.pipeline.configuration import http_address  # with schema and YAML, which no other kind needs
+        from vmhost.pipeline.configuration import http_address  # late: no other kind needs schema and YAML
 
         try:
             http_address(said if isinstance(said, str) else "")
@@ -211,7 +211,7 @@ def _quiet(here, said):
 
 
 def task_settings(name, said):
-    """What becomes of the results of a task, of a mapping. ConfigurationError."""
+    """The settings in a mapping for the results of a task. ConfigurationError."""
     here = f"task {name}"
     if not isinstance(said, dict) or not said.keys() <= set(_TASK_KEYS):
         raise ConfigurationError(f"{here}: expected a mapping with any of {', '.join(_TASK_KEYS)}, got {said!r:.100}")

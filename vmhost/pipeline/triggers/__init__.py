@@ -1,6 +1,6 @@
-"""Which conditions does an event complete? Conditions are sequences of ids, as `trigger:` of a task.yaml has them.
+"""Trigger conditions: sequences of ids, as in `trigger:` of a task.yaml, and the events that complete them.
 
-An id is the name of an event (`click`), the id of a page (`page:item`), or `*`, which skips any run of events, also an
+An id is the name of an event (`click`), the id of a page (`page:item`), or `*`, which skips any run of events, even an
 empty one. docs/decisions/triggers.md has the rules."""
 
 import secrets
@@ -17,13 +17,13 @@ MAX_WITHIN_MS = 1 << 52
 
 
 class TriggerEngine(Engine):
-    """Conditions, and what events have matched of them so far. One thread at a time; the main interpreter only.
+    """Conditions, and their matches under way. Not thread-safe; main interpreter only.
 
-    `max_matches`: matches under way, all visits together. `max_bytes`: three quarters are for conditions, of which
-    `add` and `change` refuse what does not fit; a quarter is for matches. Where a bound of matches is met, the visit
-    that has had no event for longest gives up its matches, and they are counted as `dropped`; where there is no other
-    visit, the new match is. `max_back_ms`: an event whose time is behind the latest one's by more means that the
-    device's clock was set; nearer ones count as happening at the latest time.
+    `max_matches`: matches under way, all visits together. `max_bytes`: three quarters are for conditions (`add` and
+    `change` refuse one that does not fit), one quarter is for matches. Where a bound of matches is reached, the visit
+    without an event for longest gives up its matches, which are counted as `dropped`; where there is no other visit,
+    the new match is dropped. `max_back_ms`: an event that is further behind the latest one means that the device's
+    clock was set; a nearer one counts at the latest time.
     """
 
     __slots__ = ()
@@ -32,24 +32,24 @@ class TriggerEngine(Engine):
         return super().__new__(cls, max_matches, max_bytes, max_back_ms, secrets.randbits(64))
 
     def add(self, key, sequences, level="page", within_ms=None):
-        """Adds a condition: any of its `sequences`, lists of ids, completes it, in events from the next one on.
+        """Adds a condition: any of its `sequences`, lists of ids, completes it; it sees events from the next one on.
 
         `level`: "page", the events of one visit, or "time", all events. `within_ms`: the last event comes less than so
-        many milliseconds after the first. TriggerError where one of these is wrong, the key is known, or it does not
+        many milliseconds after the first. TriggerError where an argument is wrong, the key is in use, or it does not
         fit; nothing has changed then.
         """
         self.put(*_checked(key, sequences, level, within_ms))
 
     def change(self, key, sequences, level="page", within_ms=None):
-        """Puts a condition in the place of the one with this key, which begins anew. TriggerError as of `add`; the old
-        one stays then."""
+        """Replaces the condition with this key, which begins anew. TriggerError as in `add`; the old one stays then."""
         self.put_anew(*_checked(key, sequences, level, within_ms))
 
     def explain(self, key):
-        """What the condition looks like now: a dict, with a dict for each of its ids in `sequences`.
+        """The state of the condition: a dict, with a dict for each of its ids in `sequences`.
 
-        Of an id, `waiting` is how many matches under way have come to it and wait for more, `ends` how many sequences
-        end there, `next` how many different ids may follow it, each of all conditions that begin in the same way.
+        For an id, `waiting` is the number of matches under way that reached it and wait for more, `ends` the number of
+        sequences that end there, `next` the number of different ids that may follow; each over all conditions with the
+        same beginning.
         """
         time_level, within_ms, fired, steps = self.steps(key)
         sequences = []
@@ -68,7 +68,7 @@ class TriggerEngine(Engine):
 
 
 def _checked(key, sequences, level, within_ms):
-    """The arguments of `put`; raises TriggerError."""
+    """The arguments of `put`; TriggerError."""
     if not isinstance(key, str):
         raise TriggerError(f"key: expected a `str`, got `{type(key).__name__}`")
     if level not in LEVELS:
@@ -84,9 +84,9 @@ def _checked(key, sequences, level, within_ms):
 
 
 def _lowered(where, ids):
-    """A sequence as ((text, is it a page's, does `*` stand before it), ...).
+    """A sequence as ((text, whether it is a page's, whether `*` precedes it), ...).
 
-    `*` at the begin and at the end says nothing, since any event may stand there; two are as one."""
+    `*` at begin and end is redundant, since any event may be there; two in a row are one."""
     if not isinstance(ids, list | tuple) or not ids:
         raise TriggerError(f"{where}: expected a list of ids, got {ids!r:.100}")
     if len(ids) > 2 * MAX_IDS:

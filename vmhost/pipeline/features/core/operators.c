@@ -56,10 +56,10 @@ static void pass_sums(vmf_window *w)
         }
 }
 
-/* Keys for so many items, and room to sort them; owned by the caller. NULL: no memory. */
+/* Room for `count` keys and for sorting them; the caller frees it. NULL: no memory. */
 static vmf_key *keys_for(size_t count) { return malloc((2 * count + 1) * sizeof(vmf_key)); }
 
-/* Smallest first. false: no memory. */
+/* Ascending. false: no memory. */
 static bool sort_values(double *values, size_t count)
 {
     vmf_key *keys = keys_for(count);
@@ -91,7 +91,7 @@ static void pass_order(vmf_window *w)
     }
 }
 
-/* Items without a value are in no group. */
+/* Groups items of equal value; items without a value are in no group. */
 static void pass_groups(vmf_window *w)
 {
     if (w->grouped)
@@ -121,7 +121,7 @@ static void pass_groups(vmf_window *w)
 
 static double share(double part, double whole) { return whole == 0 ? NAN : part / whole; }
 
-/* The value at rank q of 0 to 1, between two values in proportion (the usual definition, number 7). */
+/* The value at rank q in [0, 1], interpolated between its neighbours (Hyndman and Fan, type 7). */
 static double quantile_of(vmf_window *w, double q)
 {
     pass_order(w);
@@ -132,7 +132,7 @@ static double quantile_of(vmf_window *w, double q)
     return w->order[below] + (w->order[above] - w->order[below]) * (at - (double)below);
 }
 
-/* The place of the next item with a value from `i` on; count: none. */
+/* The index of the next item with a value from `i` on; count: none. */
 static size_t next_valued(const vmf_window *w, size_t i)
 {
     while (i < w->count && !has_value(&w->items[i]))
@@ -148,7 +148,7 @@ static size_t last_valued(const vmf_window *w)
     return i == 0 ? w->count : i - 1;
 }
 
-/* For each two values that follow each other: (before, after). */
+/* For each pair of successive values: (before, after). */
 #define EACH_STEP(w, a, b) \
     for (size_t a = next_valued(w, 0), b = a < (w)->count ? next_valued(w, a + 1) : (w)->count; b < (w)->count; \
          a = b, b = next_valued(w, b + 1))
@@ -614,7 +614,7 @@ OPERATOR(distinct_share)
     pass_sums(w);
     return share((double)w->group_count, (double)w->valued);
 }
-/* Of those that are as frequent, the one that came last. */
+/* The most frequent value; of several, the one that came last. */
 static const vmf_group *mode_of(vmf_window *w)
 {
     const vmf_group *found = NULL;
@@ -760,7 +760,7 @@ OPERATOR(burstiness)
     const double mean = op_mean_gap(w, p), deviation = op_gap_deviation(w, p);
     return mean + deviation == 0 ? NAN : (deviation - mean) / (deviation + mean);
 }
-/* Sessions end where nothing comes for longer than p seconds. */
+/* A session ends where no event comes for longer than p seconds. */
 OPERATOR(sessions)
 {
     size_t n = w->count > 0;
@@ -799,7 +799,7 @@ static double hour_of_day(const vmf_window *w, size_t i)
     const int64_t hours = local_of(w, i, HOUR);
     return (double)(hours - 24 * floor_of(hours, 24));
 }
-/* Monday is 0; 1970 began on a Thursday. */
+/* 0 is Monday; 1970-01-01 was a Thursday. */
 static double weekday(const vmf_window *w, size_t i)
 {
     const int64_t days = local_of(w, i, DAY) + 3;
@@ -849,7 +849,7 @@ OPERATOR(night_share)
         n += hour_of_day(w, i) < 6 || hour_of_day(w, i) >= 22;
     return share((double)n, (double)w->count);
 }
-/* Of hours that are as frequent, the earliest. */
+/* The hour with most events; of several, the earliest. */
 OPERATOR(peak_hour)
 {
     UNUSED;
@@ -860,7 +860,7 @@ OPERATOR(peak_hour)
         found = counts[i] > counts[found] ? i : found;
     return w->count == 0 ? NAN : (double)found;
 }
-/* Half as much after p seconds. */
+/* Exponential decay; p is the half-life in seconds. */
 static double weight(const vmf_window *w, size_t i, double p)
 {
     return exp2(-(double)(w->at_ms - w->items[i].time_ms) / SECOND / p);
@@ -886,8 +886,7 @@ OPERATOR(decayed_mean)
         sum += has_value(&w->items[i]) ? weight(w, i, p) : 0;
     return share(op_decayed_sum(w, p), sum);
 }
-/* The line through the values by least squares: how much it rises in an hour, and what part of the variance it tells.
- */
+/* Slope of the least-squares line through the values, per hour; *fit: the share of the variance it explains (R²). */
 static double slope_of(vmf_window *w, double *fit)
 {
     pass_sums(w);
@@ -916,7 +915,7 @@ OPERATOR(slope_fit)
     slope_of(w, &fit);
     return fit;
 }
-/* The share of events in the last part p of the window. */
+/* The share of events in the last fraction p of the window. */
 OPERATOR(recent_share)
 {
     size_t n = 0;
@@ -945,7 +944,7 @@ OPERATOR(acceleration)
         newer += 2 * (w->at_ms - w->items[i].time_ms) < w->span_ms;
     return newer - ((double)w->count - newer);
 }
-/* Each value counts for as long as it was the latest. */
+/* Each value is weighted by the time until the next one. */
 OPERATOR(time_weighted_mean)
 {
     UNUSED;

@@ -1,8 +1,8 @@
-/* Operators of features: a number from the events of a window. No Python in here.
+/* Operators of features: each computes a number from the events of a window. No Python in here.
  *
- * An item is one event: when, its value (NaN: it has none), and what it is equal by. A window's items lie in order of
- * time. All operators of a window share the passes over it. NaN is the answer where there is none, such as the mean of
- * nothing.
+ * An item is one event: its time, its value (NaN: none) and its identity, by which values are compared. The items of a
+ * window are in order of time. All operators of a window share the passes over it. A result of NaN means that there is
+ * none, such as the mean of an empty window.
  */
 #ifndef VMF_OPERATORS_H
 #define VMF_OPERATORS_H
@@ -19,11 +19,11 @@ typedef struct vmf_item {
 
 typedef struct vmf_group {
     uint64_t identity;
-    size_t count, last; /* the place of the last item */
+    size_t count, last; /* last: the index of the group's last item */
     double value;
 } vmf_group;
 
-/* Of the events that have a value in both fields. */
+/* Over the events that have a value in both fields. */
 typedef struct vmf_moments {
     size_t count;
     double x, y, product; /* sums; x: value, y: other */
@@ -31,23 +31,23 @@ typedef struct vmf_moments {
 } vmf_moments;
 
 typedef struct vmf_pair_groups {
-    size_t count, groups, most;           /* pairs; different ones; those of the most frequent */
+    size_t count, groups, most;           /* pairs; distinct pairs; occurrences of the most frequent one */
     double entropy, of_values, of_others; /* bits */
 } vmf_pair_groups;
 
 typedef struct vmf_window {
     const vmf_item *items;
-    const vmf_item *others; /* as many, of the same events by another field; NULL where no operator asks for them */
+    const vmf_item *others; /* the same events by another field; NULL where no operator asks for it */
     size_t count;
-    int64_t at_ms, span_ms, offset_ms;    /* when it is read; its length; the local time's difference from UTC */
-    bool summed, sorted, grouped, failed; /* failed: a pass had no memory */
+    int64_t at_ms, span_ms, offset_ms;    /* time of reading; length; offset of local time from UTC */
+    bool summed, sorted, grouped, failed; /* passes that were made; failed: one had no memory */
     size_t valued;                        /* items with a value */
     double sum, mean, m2, m3, m4, least, most, absolute, squares, logs, inverses;
     size_t positive, negative, zero;
     double *order;     /* owned: the values, sorted */
     vmf_group *groups; /* owned: by identity */
     size_t group_count;
-    bool crossed, paired; /* whether these are known */
+    bool crossed, paired; /* whether these passes were made */
     vmf_moments moments;
     vmf_pair_groups pairs;
 } vmf_window;
@@ -59,7 +59,7 @@ typedef struct vmf_entry {
     vmf_operator *compute;
     bool wants, other; /* a parameter; a second field */
     const char *says;
-    const char *cost; /* NULL: that of the passes which it asks for */
+    const char *cost; /* NULL: the cost of the passes that it uses */
 } vmf_entry;
 
 extern const vmf_entry vmf_entries[];

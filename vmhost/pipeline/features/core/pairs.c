@@ -7,16 +7,16 @@
 
 static double share(double part, double whole) { return whole == 0 ? NAN : part / whole; }
 
-/* ---- events that came soon after each other */
+/* ---- events in quick succession */
 
-/* Pairs of events with values that came within `seconds`: all of them, and those whose values are equal. The time is
- * that of a sort, however many pairs there are. */
+/* Pairs of events with values that came within `seconds` of each other: all of them, and those of equal values.
+ * O(n log n) for n events, however many pairs there are. */
 static void near(vmf_window *w, double seconds, double *all, double *equal)
 {
     *all = *equal = 0;
     vmf_key *keys = malloc((2 * w->count + 1) * sizeof *keys);
     size_t *group = malloc((w->count + 1) * sizeof *group);
-    size_t *open = calloc(w->count + 1, sizeof *open); /* of each group: those that are still near */
+    size_t *open = calloc(w->count + 1, sizeof *open); /* per group: its events that are still near */
     if (keys == NULL || group == NULL || open == NULL) {
         w->failed = true;
         goto done;
@@ -135,7 +135,7 @@ static int by_value(const void *a, const void *b)
     return (x->value > y->value) - (x->value < y->value);
 }
 
-/* The entropy of groups of equal ones that follow each other; *groups and *most where they are wanted. */
+/* The entropy of runs of equal pairs, in bits; *groups and *most are set unless NULL. */
 static double entropy_of(const pair *pairs, size_t count, int (*equal)(const void *, const void *), size_t *groups,
                          size_t *most)
 {

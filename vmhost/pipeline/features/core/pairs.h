@@ -1,4 +1,4 @@
-/* Operators over two things at once: two fields of the same events, or events that came soon after each other. */
+/* Operators over pairs: two fields of the same events, or events in quick succession. */
 #ifndef VMF_PAIRS_H
 #define VMF_PAIRS_H
 
@@ -6,7 +6,7 @@
 
 vmf_operator vmf_co_occurrence, vmf_co_occurrence_share;
 
-/* Of the events that have a value in both fields. */
+/* Over the events that have a value in both fields. */
 vmf_operator vmf_weighted_sum, vmf_weighted_mean, vmf_covariance, vmf_correlation, vmf_slope_over, vmf_sum_ratio,
     vmf_pairs, vmf_pair_mode_count, vmf_pair_mode_share, vmf_mutual_information;
 

@@ -5,20 +5,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double GAMMA = 1.01 / 0.99; /* bounds of bins grow by it: 1 % to either side */
+static const double GAMMA = 1.01 / 0.99; /* ratio of a bin's bounds: a relative error of 1 % */
 enum {
     RANK_BITS = 6,
     REGISTER_BITS = 10,
-    FEW = 256,                  /* marks; more cost as much as the registers */
-    SHIFT = 37300,              /* the smallest double above 0 is in bin -37221 without it */
-    PLACE_OF_INFINITY = 100000, /* beyond all others */
+    FEW = 256,                  /* marks of a pane; more of them take as much memory as the registers */
+    SHIFT = 37300,              /* added to a bin's number: the smallest double above 0 is in bin -37221 */
+    PLACE_OF_INFINITY = 100000, /* beyond all bins of finite values */
 };
 
 static int64_t floor_over(int64_t a, int64_t b) { return a / b - (a % b < 0); }
 
-/* ---- different values */
+/* ---- distinct values */
 
-/* Bits that look random, of what may be a number's own bits (the finalizer of MurmurHash3, by Appleby). */
+/* Mixes the bits of an identity, which may be those of a number (the finalizer of MurmurHash3, by Appleby). */
 static uint64_t mixed(uint64_t bits)
 {
     bits ^= bits >> 33;
@@ -42,7 +42,7 @@ static void raise_register(uint8_t *registers, uint16_t mark)
     *at = rank > *at ? rank : *at;
 }
 
-/* The place of the first mark of that register or a later one. */
+/* The index of the first mark of this register or a later one. */
 static uint32_t place_of_mark(const vmf_pane *pane, uint16_t mark)
 {
     uint32_t low = 0, high = pane->mark_count;
@@ -56,7 +56,7 @@ static uint32_t place_of_mark(const vmf_pane *pane, uint16_t mark)
     return low;
 }
 
-/* So that adding the mark needs no memory. */
+/* Makes room, so that adding the mark needs no memory. -1: no memory. */
 static int room_for_mark(vmf_pane *pane)
 {
     if (pane->registers != NULL || pane->mark_count < pane->mark_room)
@@ -109,7 +109,7 @@ static int32_t place_of_value(double value)
     return value < 0 ? -place : place;
 }
 
-/* The value in the middle of a bin, in proportion. */
+/* The geometric middle of a bin. */
 static double value_of_place(int32_t place)
 {
     if (place == 0)
@@ -143,7 +143,7 @@ static void add_bin(vmf_pane *pane, int32_t place)
         else
             high = middle;
     }
-    if (low == 0 && pane->bin_count == VMF_BINS) /* it belongs to those that were put together */
+    if (low == 0 && pane->bin_count == VMF_BINS) /* lower values share the lowest bin */
         place = pane->bins[0].place;
     if (low < pane->bin_count && pane->bins[low].place == place) {
         pane->bins[low].count += pane->bins[low].count < UINT32_MAX;
@@ -152,7 +152,7 @@ static void add_bin(vmf_pane *pane, int32_t place)
     if (pane->bin_count < VMF_BINS) {
         memmove(&pane->bins[low + 1], &pane->bins[low], (pane->bin_count - low) * sizeof *pane->bins);
         pane->bin_count++;
-    } else { /* the lowest two become one, and those below `low` move down */
+    } else { /* merge the lowest two; bins below `low` move down */
         const uint64_t sum = (uint64_t)pane->bins[0].count + (low > 1 ? pane->bins[1].count : 0);
         low--;
         if (low > 0) {
@@ -175,13 +175,13 @@ static void clear_pane(vmf_pane *pane)
     free(pane->bins);
 }
 
-/* The first of the panes that a window which ends at `at_ms` touches. */
+/* The number of the first pane that overlaps a window ending at `at_ms`. */
 static int64_t first_pane(const vmf_sketch *sketch, int64_t at_ms)
 {
     return floor_over(at_ms - VMF_PANES * sketch->pane_ms + 1, sketch->pane_ms);
 }
 
-/* The pane of that number, which is made where it is missing. There is room: VMF_PANES + 1 are wanted at most. */
+/* The pane of that number, added where it is missing. There is room: at most VMF_PANES + 1 are live. */
 static vmf_pane *pane_of(vmf_sketch *sketch, int64_t number)
 {
     size_t at = sketch->count;
@@ -237,7 +237,7 @@ void vmf_sketch_clear(vmf_sketch *sketch)
 
 /* ---- operators */
 
-/* For each pane of the window that ends at `at_ms`. */
+/* For each pane that overlaps the window ending at `at_ms`. */
 #define EACH_PANE(sketch, at_ms, pane) \
     for (const vmf_pane *pane = (sketch)->panes, *end_ = pane + (sketch)->count; pane < end_; pane++) \
         if (pane->number >= first_pane(sketch, at_ms) && pane->number <= floor_over(at_ms, (sketch)->pane_ms))
@@ -277,7 +277,7 @@ static int by_place(const void *a, const void *b)
     return (x->place > y->place) - (x->place < y->place);
 }
 
-/* The value at rank q (n - 1), rounded down, of n. */
+/* The value at rank floor(q (n - 1)) of n. */
 static double approximate_quantile(const vmf_sketch *sketch, int64_t at_ms, double parameter, bool *failed)
 {
     size_t count = 0;

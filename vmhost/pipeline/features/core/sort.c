@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-enum { FEW = 256, RUN = 12, BITS = 8, DIGITS = 64 / BITS, RANGE = 1 << BITS }; /* FEW: below it, merging is faster */
+enum { FEW = 256, RUN = 12, BITS = 8, DIGITS = 64 / BITS, RANGE = 1 << BITS }; /* FEW: below it merge sort is faster */
 
 static void insert(vmf_key *keys, size_t count)
 {
@@ -43,7 +43,7 @@ static void sort_few(vmf_key *keys, vmf_key *room, size_t count)
         memcpy(keys, from, count * sizeof *keys);
 }
 
-/* From the lowest digit to the highest, each pass stable. A digit that all keys share needs none. */
+/* Radix sort from the lowest digit to the highest, each pass stable. A digit that all keys share is skipped. */
 void vmf_sort(vmf_key *keys, vmf_key *room, size_t count)
 {
     if (count < FEW) {

@@ -1,4 +1,4 @@
-/* Sorting by a number of 64 bits. */
+/* Sorting by 64-bit keys. */
 #ifndef VMF_SORT_H
 #define VMF_SORT_H
 
@@ -7,13 +7,13 @@
 
 typedef struct vmf_key {
     uint64_t key;
-    size_t place; /* of what the key is of */
+    size_t place; /* index of the key's item */
 } vmf_key;
 
-/* By key, those of one key by place; they come by place. `room`: for as many more, its contents are lost. */
+/* Sorts by key, then by place; the input is in order of place. `room`: scratch for `count` more keys. */
 void vmf_sort(vmf_key *keys, vmf_key *room, size_t count);
 
-/* A key in the order of values, which are no NaN, and back. */
+/* A key whose order is that of the values (no NaN), and back. */
 uint64_t vmf_key_of(double value);
 double vmf_value_of(uint64_t key);
 

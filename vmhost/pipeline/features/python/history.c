@@ -3,21 +3,21 @@
 
 #include "python/features.h"
 
-/* The events of one stream, one field and one key: as items, or as a sketch of them. */
+/* The events of one stream, field and key: as items, or as a sketch. */
 typedef struct {
-    vmf_item *items;  /* owned; in order of time, those of one time in the order in which they came */
-    vmf_item *others; /* owned; of the same events, by another field. NULL: there is none */
+    vmf_item *items;  /* owned; by time, events of equal time in order of arrival */
+    vmf_item *others; /* owned; the same events by another field. NULL: no second field */
     size_t begin, count, room;
-    int64_t horizon_ms; /* how long an item is kept, after the latest one */
+    int64_t horizon_ms; /* an item is kept until it is this much older than the latest one */
     size_t most;
-    vmf_sketch *sketch; /* owned; NULL: it is of items */
+    vmf_sketch *sketch; /* owned; NULL: the column has items */
     bool paired;
-    int64_t latest_ms; /* of the latest event; INT64_MIN: there was none */
+    int64_t latest_ms; /* time of the latest event; INT64_MIN: none yet */
     uint64_t version;  /* grows with each event */
 } column;
 
 typedef struct {
-    uint64_t version; /* of the column, when it was computed */
+    uint64_t version; /* the column's when it was computed */
     double value;
 } written;
 
@@ -26,10 +26,10 @@ typedef struct {
     Py_ssize_t column_count, written_count;
     column *columns;
     written *written;
-    unsigned long long dropped; /* items that met `most` before their time was over */
+    unsigned long long dropped; /* items dropped at the bound `most`, before their time */
 } history;
 
-/* ---- making one */
+/* ---- construction */
 
 static int column_of(column *made, PyObject *said)
 {
@@ -117,12 +117,12 @@ static int grow(vmf_item **items, size_t room)
     return 0;
 }
 
-/* Room for one more at the end. */
+/* Makes room for one more item at the end. */
 static int make_room(column *of)
 {
     if (of->begin + of->count < of->room)
         return 0;
-    if (of->begin > of->count) { /* more than half of it is what went */
+    if (of->begin > of->count) { /* more than half of it are dropped items */
         memmove(of->items, of->items + of->begin, of->count * sizeof *of->items);
         if (of->paired)
             memmove(of->others, of->others + of->begin, of->count * sizeof *of->others);
@@ -149,7 +149,7 @@ static int add(history *self, column *of, vmf_item item, vmf_item other)
         return -1;
     const vmf_item *items = of->items + of->begin;
     size_t at = of->count;
-    while (at > 0 && items[at - 1].time_ms > item.time_ms) /* it came late */
+    while (at > 0 && items[at - 1].time_ms > item.time_ms) /* late event */
         at--;
     insert(of->items + of->begin, of->count, at, item);
     if (of->paired)
@@ -201,7 +201,7 @@ static PyObject *history_append(PyObject *object, PyObject *const *args, Py_ssiz
 
 /* ---- windows */
 
-/* How many items are at or before the time. */
+/* The number of items at or before the time. */
 static size_t until(const vmf_item *items, size_t count, int64_t time_ms)
 {
     size_t low = 0, high = count;
@@ -217,7 +217,7 @@ static size_t until(const vmf_item *items, size_t count, int64_t time_ms)
 
 static int64_t last_multiple(int64_t at_ms, int64_t window_ms, int64_t offset_ms)
 {
-    const int64_t week_ms = 7 * 86400000LL, monday_ms = 4 * 86400000LL; /* 1970 began on a Thursday */
+    const int64_t week_ms = 7 * 86400000LL, monday_ms = 4 * 86400000LL; /* 1970-01-01 was a Thursday */
     const int64_t shift_ms = window_ms % week_ms == 0 ? offset_ms - monday_ms : offset_ms;
     const int64_t local_ms = at_ms + shift_ms, into = local_ms % window_ms;
     return local_ms - (into < 0 ? into + window_ms : into) - shift_ms;
@@ -249,7 +249,7 @@ static vmf_window window_of(const column *of, const vmf_shape *shape, int64_t at
     return w;
 }
 
-/* When the last event at or before the time was; the time itself where there was none. */
+/* The time of the last event at or before `at_ms`; `at_ms` where there was none. */
 static int64_t last_event(const column *of, int64_t at_ms)
 {
     if (of->latest_ms <= at_ms)
@@ -276,7 +276,7 @@ double vmf_derived(int kind, double a, double b)
     }
 }
 
-/* A window that steps may share. */
+/* A window that successive steps may share. */
 typedef struct {
     vmf_window window;
     const vmf_step *of; /* NULL: none */
@@ -308,7 +308,7 @@ static double of_column(history *self, const vmf_plan *plan, const vmf_step *eac
                     ? NAN
                     : vmf_sketch_entries[each->right].compute(of->sketch, then_ms, each->parameter, failed);
     } else {
-        if (!fits(known, each, then_ms)) { /* steps of one window follow each other */
+        if (!fits(known, each, then_ms)) { /* steps of one window are adjacent */
             vmf_window_end(&known->window);
             *known = (shared){window_of(of, &each->shape, then_ms, plan->offset_ms), each, then_ms};
         }

@@ -1,4 +1,4 @@
-/* `vmhost.pipeline.features._features`: what one key did (History), and what is to be computed of it (Plan). Main
+/* `vmhost.pipeline.features._features`: the events of one key (History), and what is computed from them (Plan). Main
  * interpreter only, under its GIL. */
 #include "python/features.h"
 
@@ -15,7 +15,7 @@ int vmf_to_time(PyObject *object, int64_t *time_ms)
     return 0;
 }
 
-/* What an operator costs: the dearest of the passes that it shares with others of its window. */
+/* The cost of an operator: the most expensive of the passes that it shares with others of its window. */
 static const char *cost_of(const vmf_entry *entry)
 {
     const vmf_item item = {.value = 1, .identity = 1};

@@ -1,10 +1,10 @@
-/* The shared buffer: events that matches have taken, and the ways through them, each kept while something refers to it.
+/* The shared buffer: events taken by matches and the paths through them, reference-counted.
  */
 #include "core/machine.h"
 
 #include <string.h>
 
-/* The key that has had no event for longest, but for the one that is looked at, gives up its matches. */
+/* The key without an event for longest, except the one being processed, gives up its matches. */
 static bool give_up_oldest(vmp_engine *engine)
 {
     uint32_t key = engine->oldest;
@@ -34,7 +34,7 @@ uint32_t vmp_match_record(vmp_engine *engine, vmt_pool *pool)
     }
 }
 
-/* The record of the event that is fed, with the fields that rules look back at; 0: no memory. */
+/* The record of the current event, with the fields that rules look back at; 0: no memory. */
 static uint32_t take_event(vmp_engine *engine)
 {
     if (engine->taken != 0)

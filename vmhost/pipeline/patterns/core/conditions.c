@@ -1,5 +1,5 @@
-/* Conditions: edges' codes over predicates, and predicates' programs over values. Bounded by their length; nothing here
- * allocates. */
+/* Conditions: edges' codes over predicates, and predicates' programs over values. Run time is bounded by their length;
+ * nothing allocates. */
 #include "core/machine.h"
 
 #include <math.h>
@@ -27,7 +27,7 @@ static int text_order(const vmp_value *a, const vmp_value *b)
     return order != 0 ? order : (a->size > b->size) - (a->size < b->size);
 }
 
-/* ---- simple comparisons: a missing value never compares, values of two kinds are unequal; numbers are doubles */
+/* ---- simple comparisons: missing values never compare, values of two kinds are unequal, numbers are doubles */
 
 static bool by_order(unsigned operator, int order)
 {
@@ -41,7 +41,7 @@ static bool by_order(unsigned operator, int order)
     }
 }
 
-/* As Java orders doubles: NaN is equal to itself and above all others, -0.0 below 0.0. */
+/* Java's order of doubles: NaN equals itself and is above all others; -0.0 is below 0.0. */
 static int real_order(double a, double b)
 {
     if (isnan(a) || isnan(b))
@@ -64,7 +64,7 @@ static bool compares(unsigned operator, const vmp_value *a, const vmp_value *b)
     return by_order(operator, text_order(a, b));
 }
 
-/* ---- what a match has taken */
+/* ---- aggregates over taken events */
 
 static vmp_value kept(const vmp_engine *engine, uint32_t event, uint32_t number)
 {
@@ -82,9 +82,9 @@ static vmp_value gather(vmp_engine *engine, const vmp_op *op, uint32_t node)
     vmp_value first = NONE, last = NONE;
     for (; node != 0; node = vmp_node_at(engine, node)->previous)
         if (vmp_node_at(engine, node)->step == op->b)
-            engine->path[count++] = vmp_node_at(engine, node)->event; /* room was made with the node */
+            engine->path[count++] = vmp_node_at(engine, node)->event; /* reserved when the node was made */
     seen = count;
-    while (count-- > 0) { /* from the first on: sums of doubles hang on the order */
+    while (count-- > 0) { /* in order, as sums of doubles depend on it */
         vmp_value value = op->a == VMP_NO_FIELD ? NONE : kept(engine, engine->path[count], op->a);
         if (value.kind <= VMP_NULL)
             continue;
@@ -112,7 +112,7 @@ static vmp_value gather(vmp_engine *engine, const vmp_op *op, uint32_t node)
 
 /* ---- CEL */
 
-/* -1, 0, 1; 2: NaN is unordered. Numbers of different kinds compare by their mathematical values. */
+/* -1, 0, 1; 2: unordered (NaN). Numbers of different kinds compare by their mathematical values. */
 static int number_order(const vmp_value *a, const vmp_value *b)
 {
     if (a->kind == VMP_DOUBLE || b->kind == VMP_DOUBLE) {
@@ -121,7 +121,7 @@ static int number_order(const vmp_value *a, const vmp_value *b)
         bool swapped = b->kind == VMP_DOUBLE;
         double d = swapped ? b->real : a->real;
         const vmp_value *n = swapped ? a : b;
-        int order; /* of the double against the whole number */
+        int order; /* of the double relative to the integer */
         if (isnan(d))
             return 2;
         if (n->kind == VMP_INT) {
@@ -174,7 +174,7 @@ static vmp_value ordered(unsigned operator, const vmp_value *a, const vmp_value 
     int order;
     if (is_number(a) && is_number(b)) {
         order = number_order(a, b);
-        /* the specification orders the whole numbers next to 2^63 as the double that they round to */
+        /* the specification orders integers near 2^63 as the double that they round to */
         if ((a->kind == VMP_INT && b->kind == VMP_DOUBLE && b->real == 9223372036854775808.0)
             || (b->kind == VMP_INT && a->kind == VMP_DOUBLE && a->real == 9223372036854775808.0))
             order = (as_real(a) > as_real(b)) - (as_real(a) < as_real(b));
@@ -233,7 +233,7 @@ static vmp_value arithmetic(unsigned operation, const vmp_value *a, const vmp_va
     }
 }
 
-/* && and ||: a side that decides makes an error of the other one void. */
+/* && and ||: a deciding side overrides an error of the other one. */
 static vmp_value logical(bool deciding, const vmp_value *a, const vmp_value *b)
 {
     if ((a->kind == VMP_BOOL && a->truth == deciding) || (b->kind == VMP_BOOL && b->truth == deciding))
@@ -241,7 +241,7 @@ static vmp_value logical(bool deciding, const vmp_value *a, const vmp_value *b)
     return a->kind == VMP_BOOL && b->kind == VMP_BOOL ? truth(!deciding) : FAILED;
 }
 
-/* Code points of UTF-8. */
+/* The number of code points in UTF-8. */
 static int64_t points(const vmp_value *text)
 {
     int64_t count = 0;
@@ -276,7 +276,7 @@ static vmp_value converted(unsigned operation, const vmp_value *a)
             return *a;
         if (a->kind == VMP_UINT)
             return a->natural > INT64_MAX ? FAILED : whole((int64_t)a->natural);
-        /* the specification's range leaves out both ends, which doubles do not tell from what is beyond */
+        /* the specification excludes both ends of the range: as doubles they equal values beyond it */
         return a->real > -9223372036854775808.0 && a->real < 9223372036854775808.0 ? whole((int64_t)a->real) : FAILED;
     default:
         if (a->kind == VMP_UINT)
@@ -299,7 +299,7 @@ static vmp_value one_of(const vmp_value *value, const vmp_value *listed, uint32_
     if (lacks(value))
         return FAILED;
     for (uint32_t i = 0; i < count; i++)
-        if (lacks(&listed[i])) /* the list itself is an error */
+        if (lacks(&listed[i])) /* an element that is an error makes the list one */
             return FAILED;
     for (uint32_t i = 0; i < count; i++) {
         vmp_value same = equal(value, &listed[i]);
@@ -314,7 +314,7 @@ static vmp_value one_of(const vmp_value *value, const vmp_value *listed, uint32_
 vmp_value vmp_run(vmp_engine *engine, const vmp_rule *rule, const vmp_test *test, uint32_t node)
 {
     vmp_value stack[VMP_STACK];
-    vmp_value *top = stack; /* behind the last: their depth was checked when the rule was added */
+    vmp_value *top = stack; /* one past the last value; the depth was checked in vmp_add */
     for (const vmp_op *op = rule->operations + test->first, *end = op + test->count; op < end; op++) {
         switch ((vmp_operation)op->operation) {
         case VMP_CONSTANT: *top++ = rule->constants[op->a]; break;
@@ -417,7 +417,7 @@ bool vmp_holds(vmp_engine *engine, vmp_rule *rule, const int16_t *codes, uint32_
 {
     if (count == 0)
         return true;
-    uint64_t stack = 0; /* a bit a value; their depth was checked when the rule was added */
+    uint64_t stack = 0; /* one bit per value; the depth was checked in vmp_add */
     for (uint32_t i = 0; i < count; i++) {
         switch (codes[i]) {
         case VMP_TRUE: stack = stack << 1 | 1; break;

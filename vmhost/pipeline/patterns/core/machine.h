@@ -1,11 +1,11 @@
-/* What the matcher is made of: rules and an index of names (rules.c), conditions (conditions.c), the shared buffer of
+/* Internals of the matcher: rules and an index of names (rules.c), conditions (conditions.c), the shared buffer of
  * events (buffer.c), matches under way (matching.c), snapshots (snapshot.c). No Python in here.
  *
  *     event 71 "cart" of key "ann" --index--> rule 3 --(key, rule)--> instance: matches under way, a heap by begin
  *     match: state, last node --previous--> node --previous--> node of its first event; nodes --> events
  *
- * A match's way is its last node: nodes never change, and matches that branch share what they took before. This is what
- * Flink's versions of edges stand for. Nodes and events count who refers to them. */
+ * A match's history is its last node: nodes never change, and matches that branch share their common part. This
+ * replaces Flink's versions of edges. Nodes and events are reference-counted. */
 #ifndef VMP_MACHINE_H
 #define VMP_MACHINE_H
 
@@ -14,25 +14,25 @@
 #include "core/table.h"
 
 #define VMP_NEVER    INT64_MAX
-#define VMP_NO_ORDER UINT64_MAX /* of the match that has not begun: it stands behind all others */
+#define VMP_NO_ORDER UINT64_MAX /* order of the match that has not begun: after all others */
 
-/* The name of an event, while a rule uses it. */
+/* The name of an event, kept while a rule uses it. */
 typedef struct {
     vmt_linked linked;
-    vmt_text text; /* its own copy */
+    vmt_text text; /* owned */
     uint32_t uses;
     uint32_t begin_count, begin_capacity;
-    uint32_t *begins; /* rules */
+    uint32_t *begins; /* numbers of the rules that it may begin */
 } vmp_name;
 
-/* A predicate in a rule: what the current event gave, as long as `seen` is its number. */
+/* A predicate of a rule, with its result for the event numbered `seen`. */
 typedef struct {
     bool named, gathers, truth;
     uint32_t name, first, count;
     uint64_t seen;
 } vmp_test;
 
-/* Everything of a rule lies in one block of memory. */
+/* A rule; its arrays are in one block of memory. */
 typedef struct {
     vmt_linked linked;
     vmt_text key;
@@ -46,15 +46,15 @@ typedef struct {
     uint32_t instances;
     int64_t within_ms;
     vmp_state *states;
-    uint32_t *first_edge; /* of each state, and of the one behind the last */
+    uint32_t *first_edge; /* of each state; one more entry ends the last */
     vmp_edge *edges;
-    uint16_t *takes; /* of each edge, the step of its state */
+    uint16_t *takes; /* step of each edge's state */
     uint32_t *first_code;
     int16_t *codes;
     vmp_test *tests;
     vmp_op *operations;
     vmp_value *constants;
-    uint32_t *names; /* that it uses, begins first */
+    uint32_t *names; /* used by it, those of `begins` first */
     uint32_t begin_count;
     uint32_t *keeps;
 } vmp_rule;
@@ -64,11 +64,11 @@ typedef struct {
     vmp_value value;
 } vmp_kept;
 
-/* An event that a match has taken, with the fields that conditions of rules look back at. */
+/* An event taken by matches, with the fields that conditions look back at. */
 typedef struct {
     uint32_t references;
     uint32_t kept_count, kept_size;
-    vmp_kept *kept; /* texts behind them, in one block */
+    vmp_kept *kept; /* followed by their texts, in one block */
     int64_t id, time_ms;
     uint64_t order;
 } vmp_taken;
@@ -81,10 +81,10 @@ typedef struct {
 
 /* A match under way. */
 typedef struct {
-    uint32_t node; /* 0: it has not begun */
+    uint32_t node; /* 0: not begun */
     uint16_t state;
     int64_t start_ms, previous_ms;
-    uint64_t order; /* of its first event */
+    uint64_t order; /* that of its first event */
 } vmp_match;
 
 typedef struct {
@@ -92,32 +92,32 @@ typedef struct {
     uint32_t count, capacity;
 } vmp_heap;
 
-/* The matches of one rule and key. One that has nothing under way is freed. */
+/* The matches of one rule and key; freed when none is under way. */
 typedef struct {
-    uint32_t free;      /* the pool's */
+    uint32_t free;      /* used by the pool */
     uint32_t rule;      /* 0: freed */
-    uint32_t key, slot; /* its place among the key's */
-    uint32_t timer;     /* its place among the timers, from 1; 0: none */
+    uint32_t key, slot; /* slot: index in the key's `open` */
+    uint32_t timer;     /* index in the timers, from 1; 0: none */
     int64_t deadline;
     vmp_heap under_way, complete;
 } vmp_instance;
 
-/* The deadline of an instance, a copy of its own: who looks for the next one need not look at instances. */
+/* An instance's deadline, copied so that finding the next one does not touch instances. */
 typedef struct {
     int64_t deadline;
     uint32_t instance;
 } vmp_timer;
 
 typedef struct {
-    uint64_t mask; /* of names that its rule listens to */
+    uint64_t mask; /* bits of the names that the rule listens to */
     uint32_t instance, rule;
 } vmp_open;
 
 typedef struct {
     vmt_linked linked;
-    vmt_text text; /* its own copy */
+    vmt_text text; /* owned */
     uint8_t space;
-    uint32_t older, newer; /* in order of their last event */
+    uint32_t older, newer; /* list of keys in order of their last event */
     uint32_t open_count, open_capacity;
     vmp_open *open;
 } vmp_key;
@@ -130,28 +130,28 @@ struct vmp_engine {
     uint32_t space_rules[VMP_SPACES];
     uint32_t *any_begins; /* rules that any event may begin */
     uint32_t any_count, any_capacity;
-    uint32_t any_listens;    /* how many rules listen to events of all names */
+    uint32_t any_listens;    /* number of rules that listen to all names */
     uint32_t oldest, newest; /* keys */
     vmp_timer *timers;       /* a heap by deadline */
     uint32_t timer_count, timer_capacity;
-    uint32_t kept_fields[64]; /* that some rule keeps; */
+    uint32_t kept_fields[64]; /* fields kept by some rule */
     uint32_t kept_uses[64];
     uint32_t kept_count;
-    uint64_t order; /* of the last event that came */
-    /* of the event that is fed */
+    uint64_t order; /* that of the last event */
+    /* the current event */
     const vmp_event *event;
-    uint32_t taken; /* its record, 0: not taken yet */
-    uint32_t name;  /* 0: no rule knows it */
-    uint32_t busy;  /* the key that is looked at: it is not given up */
+    uint32_t taken; /* its record; 0: not taken yet */
+    uint32_t name;  /* 0: no rule uses it */
+    uint32_t busy;  /* the key being processed, which must not be given up */
     bool started;
     vmp_value *fields;
     uint64_t *field_seen;
     uint32_t field_capacity;
-    /* room for work: it grows when rules are added, or before conditions are evaluated */
+    /* scratch; it grows when rules are added, or before conditions are evaluated */
     vmp_heap next, found, complete;
     vmp_match *outcomes;
     uint32_t outcome_count, outcome_capacity;
-    uint32_t *ways; /* edges that an event may go, and states to look at */
+    uint32_t *ways; /* edges that an event may follow, and states still to be visited */
     uint32_t way_capacity;
     uint16_t *looks;
     uint32_t look_capacity;
@@ -197,13 +197,13 @@ static inline uint32_t vmp_text_hash(const vmt_text *text) { return (uint32_t)(t
 
 static inline uint64_t vmp_bit(uint32_t name) { return UINT64_C(1) << (name & 63); }
 
-/* Earlier by its first event. Those of equal time stand in the order in which their events came. */
+/* Whether `a` began first; at equal times, the order of the events' arrival decides. */
 static inline bool vmp_earlier(const vmp_match *a, const vmp_match *b)
 {
     return a->start_ms != b->start_ms ? a->start_ms < b->start_ms : a->order < b->order;
 }
 
-/* A field of the event that is fed. */
+/* A field of the current event. */
 static inline vmp_value vmp_field(vmp_engine *engine, uint32_t number)
 {
     if (engine->field_seen[number] != engine->order) {
@@ -217,29 +217,29 @@ static inline vmp_value vmp_field(vmp_engine *engine, uint32_t number)
 
 uint32_t vmp_name_find(const vmp_engine *engine, const vmt_text *text);
 uint32_t vmp_rule_find(const vmp_engine *engine, const vmt_text *key);
-/* Sets the text's hash; `form` says nothing. */
+/* Sets the text's hash; `form` is ignored. */
 void vmp_text_rehash(const vmp_engine *engine, vmt_text *text);
 bool vmp_text_equal(const vmt_text *a, const vmt_text *b);
-/* A copy of the bytes, its owner's to free by `vmp_text_free`. */
+/* Copies the bytes; the owner frees them with `vmp_text_free`. */
 bool vmp_text_copy(vmp_engine *engine, vmt_kind kind, vmt_text *to, const vmt_text *from);
 void vmp_text_free(vmp_engine *engine, vmt_kind kind, vmt_text *text);
-/* Room for `wanted` items of this size; false where there is no memory. */
+/* Makes room for `wanted` items of `size` bytes; false where there is no memory. */
 bool vmp_reserve(vmp_engine *engine, vmt_kind kind, void *items, uint32_t *capacity, uint32_t wanted, size_t size);
 
 /* ---- buffer.c */
 
-/* A node behind `previous` (0: none) for the event that is fed; one reference is the caller's. 0: no memory. */
+/* A node after `previous` (0: none) for the current event; the caller owns one reference. 0: no memory. */
 uint32_t vmp_node_new(vmp_engine *engine, uint32_t previous, uint16_t step);
 void vmp_node_keep(vmp_engine *engine, uint32_t node);
 void vmp_node_release(vmp_engine *engine, uint32_t node);
 void vmp_event_release(vmp_engine *engine, uint32_t event);
-/* Memory for matches; where its bound is met, the key that has had no event for longest gives up its own. */
+/* Memory for matches. Where its bound is reached, the key without an event for longest gives up its matches. */
 void *vmp_match_memory(vmp_engine *engine, void *old, size_t old_size, size_t new_size);
 uint32_t vmp_match_record(vmp_engine *engine, vmt_pool *pool);
 
 /* ---- conditions.c */
 
-/* Whether the codes hold for the event that is fed and a match that has come to `node`. */
+/* Whether the codes hold for the current event and a match whose last node is `node`. */
 bool vmp_holds(vmp_engine *engine, vmp_rule *rule, const int16_t *codes, uint32_t count, uint32_t node);
 vmp_value vmp_run(vmp_engine *engine, const vmp_rule *rule, const vmp_test *test, uint32_t node);
 
@@ -247,7 +247,7 @@ vmp_value vmp_run(vmp_engine *engine, const vmp_rule *rule, const vmp_test *test
 
 bool vmp_heap_push(vmp_engine *engine, vmp_heap *heap, const vmp_match *match);
 uint32_t vmp_key_find(const vmp_engine *engine, unsigned space, const vmt_text *text);
-/* The key, made where there is none; 0: no memory. */
+/* Finds or makes the key; 0: no memory. */
 uint32_t vmp_key_take(vmp_engine *engine, unsigned space, const vmt_text *text);
 void vmp_key_drop(vmp_engine *engine, uint32_t key, uint64_t *counter);
 void vmp_key_free_if_empty(vmp_engine *engine, uint32_t key);

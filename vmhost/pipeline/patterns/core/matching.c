@@ -1,10 +1,10 @@
-/* Matches under way: what an event, or time, makes of them. The order in which matches of equal begin are looked at is
- * that of a binary heap as java.util.PriorityQueue keeps it, so that Flink's answers are ours there too. */
+/* Matches under way: how an event, or time, changes them. Matches of equal begin are visited in the order of a binary
+ * heap as java.util.PriorityQueue keeps it, so that results equal Flink's. */
 #include "core/machine.h"
 
 #include <string.h>
 
-/* ---- heaps by the first event */
+/* ---- heaps ordered by the first event */
 
 bool vmp_heap_push(vmp_engine *engine, vmp_heap *heap, const vmp_match *match)
 {
@@ -93,7 +93,7 @@ static void timer_settle(vmp_engine *engine, uint32_t place, vmp_timer timer)
     timer_place(engine, place, timer);
 }
 
-/* Each instance has its place, made with it, so that this cannot fail. */
+/* Cannot fail: room for an instance's timer is made with the instance. */
 void vmp_instance_schedule(vmp_engine *engine, uint32_t number)
 {
     vmp_instance *instance = vmp_instance_at(engine, number);
@@ -218,7 +218,7 @@ uint32_t vmp_instance_new(vmp_engine *engine, uint32_t rule, uint32_t of)
     return number;
 }
 
-/* Its matches count as `counter` says. The key stays. */
+/* Counts its matches in `counter`. The key stays. */
 void vmp_instance_drop(vmp_engine *engine, uint32_t number, uint64_t *counter)
 {
     vmp_instance *instance = vmp_instance_at(engine, number);
@@ -273,18 +273,18 @@ static int moment_order(int64_t time_ms, uint64_t order, const moment *other)
     return (order > other->order) - (order < other->order);
 }
 
-/* Matches that began before this event, or with it where the skip is one relative to the whole match, are given up.
- * VMP_MISSED where the step is not in the match and the rule is loud. */
+/* Finds the moment up to which the rule's skip gives up matches by their begin: those before `until`, and for TO_NEXT
+ * and PAST_LAST also those at it. VMP_MISSED where the step is not in the match, or begins it, and the rule is loud. */
 static vmp_status skip_to(vmp_engine *engine, const vmp_rule *rule, const vmp_match *match, moment *until)
 {
     moment first = {0}, wanted = {0};
-    for (uint32_t node = match->node; node != 0; node = vmp_node_at(engine, node)->previous) { /* from the last on */
+    for (uint32_t node = match->node; node != 0; node = vmp_node_at(engine, node)->previous) { /* last to first */
         const vmp_node *here = vmp_node_at(engine, node);
         const vmp_taken *event = vmp_taken_at(engine, here->event);
         moment now = {event->time_ms, event->order, true};
         if (!first.there || moment_order(now.time_ms, now.order, &first) < 0)
             first = now;
-        if (rule->skip == VMP_PAST_LAST) { /* the latest by time, which need not be the last that came */
+        if (rule->skip == VMP_PAST_LAST) { /* latest by time, not necessarily the last to arrive */
             if (!wanted.there || moment_order(now.time_ms, now.order, &wanted) > 0)
                 wanted = now;
         } else if (here->step == rule->skip_step && (rule->skip == VMP_TO_FIRST || !wanted.there)) {
@@ -320,7 +320,7 @@ static void prune(vmp_engine *engine, const vmp_rule *rule, vmp_heap *heap, cons
 
 /* ---- one instance */
 
-/* Where an event leads a match: `outcomes`, each with a reference to its node. The match's own stays. */
+/* Where the current event leads a match: `outcomes`, each with a reference to its node. The match keeps its own. */
 static bool next_of(vmp_engine *engine, vmp_rule *rule, const vmp_match *match)
 {
     uint32_t ways = 0, looks = 1;
@@ -357,7 +357,7 @@ static bool next_of(vmp_engine *engine, vmp_rule *rule, const vmp_match *match)
         outcome->start_ms = match->node == 0 ? engine->event->time_ms : match->start_ms;
         outcome->order = match->node == 0 ? engine->order : match->order;
         engine->outcome_count++;
-        /* what follows may be optional up to the end */
+        /* the rest of the pattern may be optional */
         looks = 1;
         engine->looks[0] = edge->target;
         while (looks != 0) {
@@ -389,9 +389,8 @@ static void outcomes_release(vmp_engine *engine)
     engine->outcome_count = 0;
 }
 
-/* Tells of complete matches that no match under way precedes, and gives up what `skip` says. `next` and `found` are the
- * engine's; `complete` of the instance is worked on in the engine's too. VMP_NO_MEMORY: nothing was lost but what is
- * in these. */
+/* Reports complete matches that no match under way precedes, and gives up matches as `skip` says. Works on the engine's
+ * `next`, `found` and `complete`. VMP_NO_MEMORY: only matches in these may be lost. */
 static vmp_status settle_complete(vmp_engine *engine, const vmp_rule *rule)
 {
     vmp_heap *found = &engine->found, *complete = &engine->complete, *next = &engine->next;
@@ -411,7 +410,7 @@ static vmp_status settle_complete(vmp_engine *engine, const vmp_rule *rule)
         if (status == VMP_OK && rule->skip != VMP_NO_SKIP) {
             moment until;
             status = skip_to(engine, rule, &match, &until);
-            if (status == VMP_MISSED) { /* it is an error in place of a match */
+            if (status == VMP_MISSED) { /* reported as an error, not as a match */
                 engine->item_count = engine->results[--engine->result_count].first;
                 engine->told.matched--;
             } else if (until.there) {
@@ -426,7 +425,7 @@ static vmp_status settle_complete(vmp_engine *engine, const vmp_rule *rule)
     return VMP_OK;
 }
 
-/* Copies what work made back; false where there is no memory. */
+/* Copies a scratch heap into the instance's; false where there is no memory. */
 static bool keep_heap(vmp_engine *engine, vmp_heap *to, const vmp_heap *from)
 {
     if (!vmp_reserve(engine, VMT_OF_MATCHES, &to->matches, &to->capacity, from->count, sizeof *to->matches))
@@ -434,7 +433,7 @@ static bool keep_heap(vmp_engine *engine, vmp_heap *to, const vmp_heap *from)
     if (from->count != 0)
         memcpy(to->matches, from->matches, from->count * sizeof *to->matches);
     to->count = from->count;
-    /* room that a burst took goes back; where that fails, it stays */
+    /* give back memory after a burst; if that fails, keep it */
     if (to->capacity > 64 && to->count < to->capacity / 8) {
         uint32_t capacity = to->capacity / 4;
         void *less = vmt_resize(&engine->memory, VMT_OF_MATCHES, to->matches, to->capacity * sizeof *to->matches,
@@ -447,7 +446,7 @@ static bool keep_heap(vmp_engine *engine, vmp_heap *to, const vmp_heap *from)
     return true;
 }
 
-/* Puts the work's matches into the instance, or gives it up where that does not go or nothing is left. */
+/* Moves the scratch matches into the instance; drops the instance where that fails or nothing is left. */
 static vmp_status put_back(vmp_engine *engine, uint32_t number, vmp_status status)
 {
     vmp_instance *instance = vmp_instance_at(engine, number);
@@ -470,7 +469,7 @@ static vmp_status put_back(vmp_engine *engine, uint32_t number, vmp_status statu
         }
         status = VMP_NO_MEMORY;
     } else {
-        instance->under_way.count = 0; /* their nodes are the work's by now */
+        instance->under_way.count = 0; /* the scratch heaps own their nodes */
         status = status == VMP_OK ? VMP_NO_MEMORY : status;
     }
     instance->complete.count = 0;
@@ -499,7 +498,7 @@ static bool load_complete(vmp_engine *engine, const vmp_instance *instance)
     return true;
 }
 
-/* Matches whose time is up end. The instance may be gone afterwards. */
+/* Ends matches whose time is up. May free the instance. */
 static vmp_status pass_time(vmp_engine *engine, uint32_t number, int64_t time_ms)
 {
     vmp_instance *instance = vmp_instance_at(engine, number);
@@ -508,7 +507,7 @@ static vmp_status pass_time(vmp_engine *engine, uint32_t number, int64_t time_ms
     vmp_rule *rule = vmp_rule_at(engine, instance->rule);
     vmp_status status = VMP_OK;
     engine->next.count = engine->found.count = engine->complete.count = 0;
-    if (!load_complete(engine, instance)) { /* tried again when time goes on */
+    if (!load_complete(engine, instance)) { /* tried again when time moves on */
         return VMP_NO_MEMORY;
     }
     for (uint32_t i = 0; i < instance->under_way.count; i++) {
@@ -539,13 +538,13 @@ static vmp_status pass_time(vmp_engine *engine, uint32_t number, int64_t time_ms
             vmp_node_release(engine, match.node);
         }
     }
-    instance->under_way.count = instance->complete.count = 0; /* their nodes are the work's now */
+    instance->under_way.count = instance->complete.count = 0; /* the scratch heaps own their nodes */
     if (status == VMP_OK)
         status = settle_complete(engine, rule);
     return put_back(engine, number, status);
 }
 
-/* Holds the event against all matches of the instance, which may be gone afterwards. */
+/* Tests the event against all matches of the instance. May free the instance. */
 static vmp_status hold_against(vmp_engine *engine, uint32_t number)
 {
     vmp_instance *instance = vmp_instance_at(engine, number);
@@ -594,7 +593,7 @@ static vmp_status hold_against(vmp_engine *engine, uint32_t number)
             status = VMP_NO_MEMORY;
         vmp_node_release(engine, match.node);
     }
-    if (!changed && status == VMP_OK) { /* each of them is in its place again */
+    if (!changed && status == VMP_OK) { /* all matches are as they were */
         engine->next.count = engine->complete.count = 0;
         if (instance->under_way.count <= 1 && instance->complete.count == 0)
             vmp_instance_drop(engine, number, &engine->told.dropped);
@@ -621,12 +620,12 @@ static void give_results(vmp_engine *engine, vmp_results *results)
     *results = (vmp_results){engine->results, engine->items, engine->result_count, engine->started};
 }
 
-/* A match of the rule may begin with the event: an instance for it, which goes again where it does not. */
+/* The event may begin a match of the rule: makes an instance for it, and drops it again if none begins. */
 static vmp_status try_begin(vmp_engine *engine, uint32_t rule_number, unsigned space)
 {
     vmp_rule *rule = vmp_rule_at(engine, rule_number);
     uint32_t state = rule->start;
-    bool may = false; /* look first whether any edge takes it: most events of a name do not pass its conditions */
+    bool may = false; /* test the edges first: most events of a name fail the conditions */
     for (uint32_t e = rule->first_edge[state]; e < rule->first_edge[state + 1] && !may; e++) {
         uint32_t code = rule->first_code[e];
         may = rule->edges[e].action != VMP_IGNORE
@@ -653,7 +652,7 @@ static vmp_status try_begin(vmp_engine *engine, uint32_t rule_number, unsigned s
     return hold_against(engine, number);
 }
 
-/* Instances come and go while a key's are looked at, and move in its list; `stamp` tells which rules were seen. */
+/* Instances come and go in the key's list during the loop; `stamp` marks the rules that were processed. */
 static vmp_status feed_space(vmp_engine *engine, unsigned space)
 {
     const vmp_event *event = engine->event;
@@ -662,7 +661,7 @@ static vmp_status feed_space(vmp_engine *engine, unsigned space)
     uint32_t number = vmp_key_find(engine, space, &event->keys[space]);
     engine->busy = number;
     if (number != 0) {
-        vmp_key_take(engine, space, &event->keys[space]); /* it has had an event */
+        vmp_key_take(engine, space, &event->keys[space]); /* marks it as the newest */
         for (uint32_t i = vmp_key_at(engine, number)->open_count; i-- > 0;) {
             const vmp_key *key = vmp_key_at(engine, number);
             if (i >= key->open_count)
@@ -674,7 +673,7 @@ static vmp_status feed_space(vmp_engine *engine, unsigned space)
             rule->stamp = engine->order;
             if (!event->still)
                 worse(&status, pass_time(engine, open.instance, event->time_ms));
-            /* it may have ended with time: then the event is held against a new one, below */
+            /* if its time was up, it is gone: a new one gets the event, below */
             if (vmp_instance_at(engine, open.instance)->rule == open.rule
                 && vmp_instance_at(engine, open.instance)->key == number)
                 worse(&status, hold_against(engine, open.instance));

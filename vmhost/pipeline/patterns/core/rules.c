@@ -1,4 +1,4 @@
-/* Rules come and go: what a description says is checked, copied into one block, and entered under the names of events.
+/* Adding and removing rules: a description is validated, copied into one block, and indexed by names of events.
  */
 #include "core/machine.h"
 
@@ -134,7 +134,7 @@ static void listed_out(uint32_t *list, uint32_t *count, uint32_t number)
 
 enum { MAX_WAYS = 65536 };
 
-/* How many values the operation takes from the stack; it gives one. */
+/* The number of values that the operation pops; it pushes one. */
 static int takes(const vmp_op *op)
 {
     switch ((vmp_operation)op->operation) {
@@ -195,8 +195,8 @@ static bool codes_are_good(const vmp_rule_description *rule, const int16_t *code
     return count == 0 || depth == 1;
 }
 
-/* How many edges an event may have to be held against from each state on; 0 where states proceed in a circle, or there
- * are too many. */
+/* For each state, an upper bound of the edges that one event is tested against; returns the largest. 0: states proceed
+ * in a cycle, or there are more than MAX_WAYS. */
 static uint32_t longest_way(const vmp_rule *rule, uint32_t *ways)
 {
     uint32_t left = rule->state_count, longest = 0;
@@ -262,7 +262,7 @@ static bool description_is_good(const vmp_rule_description *rule)
 }
 
 typedef struct {
-    char *at; /* NULL while sizes are counted */
+    char *at; /* NULL while only sizes are counted */
     size_t size;
 } block;
 
@@ -367,7 +367,7 @@ static void leave_fields(vmp_engine *engine, const vmp_rule *rule)
     engine->kept_count = kept;
 }
 
-/* Room for all fields up to the highest that the rule looks at. */
+/* Makes room for all fields up to the highest one that the rule uses. */
 static bool fields_fit(vmp_engine *engine, const vmp_rule_description *said)
 {
     uint32_t wanted = 0;
@@ -386,7 +386,7 @@ static bool fields_fit(vmp_engine *engine, const vmp_rule_description *said)
         return true;
     uint64_t *seen =
         vmt_resize(&engine->memory, VMT_OF_ENGINE, engine->field_seen, had * sizeof *seen, capacity * sizeof *seen);
-    if (seen == NULL) { /* the fields shrink back, so that both have one capacity */
+    if (seen == NULL) { /* shrink the fields back: both arrays have one capacity */
         void *fields = vmt_resize(&engine->memory, VMT_OF_ENGINE, engine->fields, capacity * sizeof *engine->fields,
                                   had * sizeof *engine->fields);
         if (fields != NULL || had == 0)
@@ -519,7 +519,7 @@ vmp_status vmp_add(vmp_engine *engine, const vmp_rule_description *given)
         goto failed;
     }
     status = VMP_NO_MEMORY;
-    /* each way ends in at most two matches, and the one that has not begun stays */
+    /* each edge leads to at most two matches, and the one that has not begun stays */
     if (!vmp_reserve(engine, VMT_OF_ENGINE, &engine->ways, &engine->way_capacity, longest, sizeof *engine->ways)
         || !vmp_reserve(engine, VMT_OF_ENGINE, &engine->looks, &engine->look_capacity, longest + 1,
                         sizeof *engine->looks)

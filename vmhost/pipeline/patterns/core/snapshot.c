@@ -1,15 +1,15 @@
-/* Snapshots: matches under way as bytes, and back. Written as this machine writes numbers; whoever keeps one keeps it
- * on this machine. What is read is held against all that it must be before it is used. */
+/* Snapshots: matches under way as bytes, and back. In this machine's byte order, so a snapshot is valid on this machine
+ * only. Everything read is validated before it is used. */
 #include "core/machine.h"
 
 #include <string.h>
 
 #define MAGIC UINT64_C(0x32706e53706d56) /* "VmpSnp2" */
 
-/* A snapshot is the magic, the number of keys, and for each its space, text and number of instances; an instance is
- * its rule's key, fingerprint and shape, its events, its nodes (previous ones first), its two heaps. References are
- * places in its lists, from 1. A field of an event is its place among those that the rule keeps: numbers of fields are
- * an engine's own. */
+/* Layout: the magic and the number of keys; for each key its space, text and number of instances; for each instance its
+ * rule's key, fingerprint and shape, its events, its nodes (previous ones first) and its two heaps. References are
+ * indices into these lists, from 1. A field of an event is its index among those that the rule keeps, as field numbers
+ * differ between engines. */
 typedef struct {
     uint32_t space, size, instances;
 } key_head;
@@ -36,14 +36,14 @@ typedef struct {
     uint64_t order;
 } match_head;
 
-/* ---- saving: numbers of nodes and events in the pools become places, by two arrays as long as the pools */
+/* ---- saving: two arrays as long as the pools map numbers of nodes and events to indices */
 
 typedef struct {
     const vmp_engine *engine;
     vmp_write *write;
     void *context;
     uint32_t *node_places, *event_places; /* 0: not in the instance */
-    uint32_t *nodes, *events;             /* of the instance */
+    uint32_t *nodes, *events;             /* those of the instance */
     uint32_t node_count, event_count;
 } saving;
 
@@ -81,7 +81,7 @@ static bool save_heap(const saving *all, const vmp_heap *heap)
     return true;
 }
 
-/* The place of a field among those that the rule keeps; their number: it is kept for another rule. */
+/* The field's index among those that the rule keeps; keep_count: another rule keeps it. */
 static uint32_t place_of(const vmp_rule *rule, uint32_t field)
 {
     uint32_t place = 0;
@@ -117,7 +117,7 @@ static bool save_instance(saving *all, const vmp_instance *instance)
             if (place == rule->keep_count)
                 continue;
             vmp_value value = event->kept[k].value;
-            if (value.kind == VMP_TEXT || value.kind == VMP_BYTES) /* where it lies among the texts */
+            if (value.kind == VMP_TEXT || value.kind == VMP_BYTES) /* its offset in the texts */
                 value.natural =
                     value.size == 0 ? 0 : (uint64_t)(value.text - (const char *)(event->kept + event->kept_count));
             uint64_t form[3] = {place, (uint64_t)value.kind << 32 | value.size, 0};
@@ -202,7 +202,7 @@ static const char *bytes(reading *from, size_t size)
     return here;
 }
 
-/* `rule`: whose it is; NULL: of one that is not there any more. */
+/* `rule`: the event's; NULL: it is gone, the event is only skipped. */
 static vmp_status load_event(vmp_engine *engine, reading *from, const vmp_rule *rule, uint32_t *number)
 {
     event_head said;
@@ -320,7 +320,7 @@ static vmp_status load_instance(vmp_engine *engine, reading *from, uint32_t key)
         if (bytes(from, ((size_t)said.under_way + said.complete) * sizeof(match_head)) == NULL)
             status = VMP_BAD;
     }
-    /* what matches hold stays; a damaged instance is dropped with its key */
+    /* release our references; matches hold theirs, and a damaged instance is dropped with its key */
     for (uint32_t i = said.nodes; i-- > 0;)
         vmp_node_release(engine, nodes[i]);
     for (uint32_t i = 0; i < said.events; i++)

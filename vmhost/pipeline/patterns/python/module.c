@@ -1,7 +1,7 @@
 /* `vmhost.pipeline.patterns._patterns`: the pattern matcher for Python. Main interpreter only, under its GIL.
  *
  * Engine holds a reference to the token of each rule, and to the paths of fields: tuples of a root (ROOTS) and of keys
- * that lead into nested dicts. A field is looked up when a condition first asks for it. */
+ * into nested dicts. A field is looked up when a condition first needs it. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -12,20 +12,20 @@ enum { OF_CONTENTS, OF_NAME, OF_KEY, OF_PAGE, OF_VISIT, OF_TIME, OF_ID, ROOTS };
 typedef struct {
     PyTypeObject *engine_type;
     PyObject *error;
-    PyObject *attributes[ROOTS]; /* of events; OF_ID is `position` of stored events */
+    PyObject *attributes[ROOTS]; /* their names in events; OF_ID: `position` of stored events */
     PyObject *event;
 } module_state;
 
 typedef struct {
     PyObject_HEAD
-    vmp_engine *engine;        /* NULL only while it is made */
+    vmp_engine *engine;        /* NULL only during construction */
     PyObject *paths;           /* a list of tuples */
-    PyObject *nothing, *begun; /* what `feed` gives where nothing was completed */
+    PyObject *nothing, *begun; /* results of `feed` where nothing was completed */
     long long max_bytes;
-    bool busy; /* in a call: what a callback starts is refused */
+    bool busy; /* during a call: calls from callbacks are refused */
 } engine_object;
 
-/* What is fed, while it is: borrowed, but for what surrogates made necessary. */
+/* The current event. References are borrowed, except for encodings of texts with surrogates. */
 typedef struct {
     engine_object *self;
     PyObject *given[ROOTS];
@@ -52,9 +52,10 @@ static void *allocate(void *Py_UNUSED(context), void *old, size_t Py_UNUSED(old_
 
 static void release(void *token) { Py_DECREF((PyObject *)token); }
 
-/* ---- from Python */
+/* ---- conversion from Python */
 
-/* The text's UTF-8, which lives as long as `object`. One with lone surrogates gets bytes of its own, in `made`. */
+/* The text's UTF-8, valid as long as `object`. A text with lone surrogates gets a bytes object of its own, in `made`.
+ * */
 static int to_text(PyObject *object, const char *what, vmt_text *text, PyObject **made, int *made_count)
 {
     if (!PyUnicode_Check(object)) {
@@ -98,7 +99,7 @@ static int to_number(PyObject *object, const char *what, int64_t *number)
     return *number == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-/* A value without a reference of its own: texts lie in the object. Whole numbers beyond 64 bits are doubles. */
+/* A value that borrows its texts from the object. Integers beyond 64 bits become doubles. */
 static vmp_value to_value(PyObject *object)
 {
     if (object == NULL)
@@ -136,7 +137,8 @@ static vmp_value to_value(PyObject *object)
     return (vmp_value){.kind = VMP_OTHER};
 }
 
-/* Keys of paths and of contents are texts, so that no code of others runs; contents' dicts keep what is borrowed. */
+/* Keys of paths and contents are exact texts, so no foreign code runs; the dicts of the contents own what is borrowed.
+ * */
 static vmp_value field_of(void *context, uint32_t number)
 {
     fed_event *fed = context;
@@ -180,13 +182,13 @@ static bool in_use(engine_object *self)
 
 /* ---- rules */
 
-/* Memory of one description, released together. */
+/* Memory of one description, freed together. */
 typedef struct {
     void *blocks[16];
     int count;
     PyObject *made[4];
     int made_count;
-    PyObject **texts; /* bytes of names with surrogates */
+    PyObject **texts; /* encodings of names with surrogates */
     size_t text_count;
 } description_memory;
 
@@ -338,7 +340,7 @@ static PyObject *engine_put(PyObject *object, PyObject *args)
     description_memory memory = {0};
     vmp_rule_description said = {.token = token};
     if (name_text(key, &said.key) == 0 && to_description(&memory, tuple, &said) == 0) {
-        for (size_t i = 0; i < said.operation_count; i++) { /* fields that are not there would be looked up */
+        for (size_t i = 0; i < said.operation_count; i++) { /* unknown fields must not be looked up */
             const vmp_op *op = &said.operations[i];
             bool field = op->operation == VMP_FIELD || op->operation == VMP_HAS
                          || (op->operation == VMP_GATHER && op->a != VMP_NO_FIELD);
@@ -381,7 +383,7 @@ static PyObject *engine_remove(PyObject *object, PyObject *key)
     Py_RETURN_NONE;
 }
 
-/* field(path) -> number: the same one for an equal path */
+/* field(path) -> number; equal paths have the same number */
 static PyObject *engine_field(PyObject *object, PyObject *path)
 {
     engine_object *self = (engine_object *)object;
@@ -489,7 +491,7 @@ static PyObject *engine_feed(PyObject *object, PyObject *const *args, Py_ssize_t
     return tuple == NULL ? NULL : Py_BuildValue("NOi", tuple, results.started ? Py_True : Py_False, (int)status);
 }
 
-/* Events one after the other; what they complete as (position, results). Memory that lacked was counted as dropped. */
+/* Feeds events in order; returns what they complete as (position, results). Missing memory is counted as dropped. */
 static PyObject *engine_feed_many(PyObject *object, PyObject *events)
 {
     engine_object *self = (engine_object *)object;
@@ -585,7 +587,7 @@ static PyObject *engine_forget(PyObject *object, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* ---- looking */
+/* ---- statistics and tests of conditions */
 
 static PyObject *engine_statistics(PyObject *object, PyObject *Py_UNUSED(unused))
 {

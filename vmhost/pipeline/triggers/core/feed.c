@@ -1,4 +1,4 @@
-/* An engine's life, and an event's way through it. No Python in here. */
+/* Creating and freeing an engine, and the processing of an event. No Python in here. */
 #include "core/engine.h"
 
 #include <string.h>
@@ -67,8 +67,8 @@ void vmt_engine_free(vmt_engine *engine, void (*release)(void *token))
     engine->settings.allocate(engine->settings.context, engine, sizeof *engine, 0);
 }
 
-/* Never goes back: a time that is behind counts as the latest. One that is far behind means that the device's clock was
- * set; the engine's goes on from where it is. Differences only are looked at, so it may wrap. */
+/* The clock never goes back: an earlier time counts as the latest. One that is far behind means that the device's clock
+ * was set; the engine's continues from where it is. Only differences are used, so it may wrap. */
 static void clock_move(vmt_engine *engine, int64_t time_ms)
 {
     uint64_t time = (uint64_t)time_ms + engine->ahead;
@@ -120,7 +120,7 @@ static void reached_add(vmt_engine *engine, uint32_t node, int64_t start, uint64
     engine->reached[engine->reached_count++] = (vmt_reached){node, start, begun};
 }
 
-/* The event leads a match to the node. */
+/* Moves a match to the node. */
 static inline void reach(vmt_engine *engine, uint32_t number, int64_t start, uint64_t begun)
 {
     const vmt_node *node = vmt_node_at(engine, number);
@@ -132,8 +132,8 @@ static inline void reach(vmt_engine *engine, uint32_t number, int64_t start, uin
         reached_add(engine, number, start, begun);
 }
 
-/* Where the symbol leads the visit's matches. Those over a gap are gone through one by one, by their masks, or, where
- * there are more of them than nodes that the symbol leads to, these nodes are. */
+/* Moves the visit's matches along the symbol. Gap matches are tested one by one, by their masks; if there are many more
+ * of them than nodes that the symbol leads to, these nodes are looked up instead. */
 static void follow(vmt_engine *engine, vmt_visit *visit, uint32_t symbol_number)
 {
     const vmt_match *matches = vmt_matches(visit), *end = matches + visit->capacity;
@@ -160,7 +160,7 @@ static void follow(vmt_engine *engine, vmt_visit *visit, uint32_t symbol_number)
 
 static void step_page(vmt_engine *engine, const vmt_event *event, uint32_t name, uint32_t page)
 {
-    /* With no visit under way and no sequence that begins here there is nothing to look up. */
+    /* Without a visit under way or a sequence that begins here there is nothing to do. */
     uint32_t begins[] = {name == 0 ? 0 : vmt_symbol_at(engine, name)->root[VMT_PAGE],
                          page == 0 ? 0 : vmt_symbol_at(engine, page)->root[VMT_PAGE]};
     if (engine->oldest == 0 && begins[0] == 0 && begins[1] == 0)
@@ -244,7 +244,7 @@ void vmt_end_visit(vmt_engine *engine, vmt_text text)
     vmt_visit_drop(engine, number);
 }
 
-/* Visits in one call: well below a millisecond. */
+/* Visits per call: well below a millisecond. */
 enum { SWEPT = 10000 };
 
 void vmt_advance(vmt_engine *engine, int64_t time_ms)

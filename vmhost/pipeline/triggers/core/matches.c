@@ -1,10 +1,10 @@
-/* Matches under way, by visit. The visits are in order of their last event: where a bound is met, the one that has been
- * quiet longest gives up its matches. No Python in here. */
+/* Matches under way, by visit. Visits are in order of their last event: where a bound is reached, the one without an
+ * event for longest gives up its matches. No Python in here. */
 #include "core/engine.h"
 
 #include <string.h>
 
-/* ---- fingerprints: 128 bits stand for the id of a visit, so that it takes the same memory however long it is */
+/* ---- fingerprints: 128 bits stand for a visit's id, so that its length costs no memory */
 
 static uint64_t multiplied(uint64_t a, uint64_t b)
 {
@@ -28,7 +28,7 @@ static uint64_t read_up_to_8(const unsigned char *data, size_t size)
     return value;
 }
 
-/* One half is the caller's hash, the other is made here, as wyhash makes it (Wang Yi, public domain). */
+/* One half is the caller's hash, the other is computed as in wyhash (Wang Yi, public domain). */
 vmt_fingerprint vmt_fingerprint_of(const vmt_engine *engine, const vmt_text *visit)
 {
     static const uint64_t one = UINT64_C(0xa0761d6478bd642f), two = UINT64_C(0xe7037ed1a0b428db);
@@ -114,7 +114,7 @@ void vmt_visit_drop(vmt_engine *engine, uint32_t number)
     vmt_pool_give(&engine->visits, number);
 }
 
-/* Gives up the visit that has been quiet longest, unless it is the newest, whose event this is. */
+/* Gives up the oldest visit, unless it is the current one. */
 static bool make_room(vmt_engine *engine, uint32_t current)
 {
     uint32_t victim = engine->oldest;
@@ -146,7 +146,7 @@ uint32_t vmt_visit_new(vmt_engine *engine, vmt_fingerprint id)
     return number;
 }
 
-/* ---- the index of large visits: open addressing, never more than half full */
+/* ---- the index of large visits: open addressing, at most half full */
 
 static uint32_t index_begin(uint32_t node, uint32_t capacity) { return (node * 0x9E3779B1u >> 7) & (2 * capacity - 1); }
 
@@ -183,7 +183,7 @@ uint32_t vmt_match_find(vmt_visit *visit, uint32_t node)
 
 /* ---- growing */
 
-/* Other visits are given up for it, at most so many: an event does not wait for more. */
+/* Visits given up to make room: at most so many, to bound the time of an event. */
 enum { VICTIMS = 64 };
 
 static void *resize_for(vmt_engine *engine, uint32_t current, void *old, size_t old_size, size_t new_size)
@@ -255,7 +255,7 @@ void vmt_visit_settle(vmt_engine *engine, vmt_visit *visit, uint32_t number)
                 vmt_match *matches = vmt_matches(visit);
                 if (fresh)
                     place = visit->gap_count;
-                /* What comes to a node later has begun later, or at the same event. */
+                /* A match that reaches a node later began later, or at the same event. */
                 matches[place] = (vmt_match){reached->node, node->gap_mask, reached->start, reached->begun};
                 if (fresh) {
                     visit->gap_count++;

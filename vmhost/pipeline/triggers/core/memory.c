@@ -24,7 +24,7 @@ void vmt_pool_begin(vmt_pool *pool, uint32_t size, vmt_kind kind)
     *pool = (vmt_pool){.size = size, .begun = 1, .kind = kind};
 }
 
-/* A chunk begins at a cache line: where the allocator puts it otherwise, the address of its memory stands before it. */
+/* A chunk is aligned to a cache line; the address of its allocation is stored before it where these differ. */
 static size_t chunk_bytes(const vmt_pool *pool) { return (size_t)pool->size * VMT_CHUNK + VMT_LINE; }
 
 static bool chunk_add(vmt_pool *pool, vmt_memory *memory)

@@ -1,5 +1,5 @@
-/* Memory of an engine: what is asked of its allocator is counted by kind, and refused above the kind's bound. Pools of
- * records that never move: their numbers stay good while the engine lives. No Python in here. */
+/* Memory of an engine, counted by kind and refused above the kind's bound. Pools of records that never move: their
+ * numbers stay valid while the engine lives. No Python in here. */
 #ifndef VMT_MEMORY_H
 #define VMT_MEMORY_H
 
@@ -11,22 +11,22 @@ typedef struct {
     vmt_allocate allocate;
     void *context;
     uint64_t bytes[VMT_KINDS], bounds[VMT_KINDS];
-    bool bound_met; /* by the last request that failed; otherwise the allocator had none */
+    bool bound_met; /* whether the last failed request hit the bound; otherwise the allocator failed */
 } vmt_memory;
 
-/* NULL where the allocator has none, or the kind's bound is met; `old` is then as before. Freeing never fails. */
+/* NULL where the allocator fails or the kind's bound is reached; `old` is then unchanged. Freeing never fails. */
 void *vmt_resize(vmt_memory *memory, vmt_kind kind, void *old, size_t old_size, size_t new_size);
 
 enum { VMT_CHUNK_BITS = 8, VMT_CHUNK = 1 << VMT_CHUNK_BITS, VMT_LINE = 64 };
 
-/* Records of one size, in chunks; the first two numbers of each are the pool's while it is free, and those of a table
- * (table.h) while it is not. Number 0 is none. Freed records are taken again; memory goes back with the pool. */
+/* Records of one size, in chunks. A record's first two numbers belong to the pool while it is free, and to a table
+ * (table.h) while it is in use. Number 0 is none. Freed records are reused; memory is freed with the pool. */
 typedef struct {
     char **chunks;
     uint32_t chunk_count, chunk_capacity;
     uint32_t size;  /* of a record */
-    uint32_t begun; /* numbers below have been given out at least once */
-    uint32_t free;  /* the first of those that were given back, linked by their first number */
+    uint32_t begun; /* numbers below were given out at least once */
+    uint32_t free;  /* list of freed records, linked by their first number */
     uint32_t live;
     vmt_kind kind;
 } vmt_pool;
@@ -34,7 +34,7 @@ typedef struct {
 #define VMT_AT(type, pool, number) (&((type *)(pool)->chunks[(number) >> VMT_CHUNK_BITS])[(number) & (VMT_CHUNK - 1)])
 
 void vmt_pool_begin(vmt_pool *pool, uint32_t size, vmt_kind kind);
-/* 0 where there is no memory. The record is as it was left. */
+/* 0 where there is no memory. The record's contents are undefined. */
 uint32_t vmt_pool_take(vmt_pool *pool, vmt_memory *memory);
 void vmt_pool_give(vmt_pool *pool, uint32_t number);
 void vmt_pool_end(vmt_pool *pool, vmt_memory *memory);

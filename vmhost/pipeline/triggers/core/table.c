@@ -19,7 +19,7 @@ bool vmt_table_begin(vmt_table *table, vmt_memory *memory, vmt_kind kind, uint32
     return true;
 }
 
-/* Divides one bucket in two. */
+/* Splits one bucket in two. */
 static bool split(vmt_table *table, vmt_pool *pool, vmt_memory *memory)
 {
     uint32_t fresh = table->buckets;

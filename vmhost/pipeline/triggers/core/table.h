@@ -1,6 +1,6 @@
-/* Hash tables over the records of a pool that grow a bucket at a time (linear hashing: Litwin, 1980), so that no
- * insertion ever waits for a whole table to be made anew. Heads lie in segments that double and never move. Where
- * memory for a segment lacks, a table is slower, never wrong. No Python in here. */
+/* Hash tables over the records of a pool that grow by one bucket at a time (linear hashing: Litwin, 1980), so that no
+ * insertion waits for a rehash. Heads are in segments that double and never move. If memory for a segment is missing,
+ * the table becomes slower, not wrong. No Python in here. */
 #ifndef VMT_TABLE_H
 #define VMT_TABLE_H
 
@@ -8,17 +8,17 @@
 
 enum { VMT_FIRST_BITS = 6, VMT_SEGMENTS = 26 };
 
-/* What each record of a pool in a table begins with. */
+/* The first fields of each record in a table. */
 typedef struct {
     uint32_t next, hash;
 } vmt_linked;
 
 typedef struct {
     uint32_t *segments[VMT_SEGMENTS];
-    uint32_t buckets; /* in use, from `level` on below twice as many */
+    uint32_t buckets; /* in use; at most twice `level` */
     uint32_t level;   /* a power of two */
     uint32_t count;
-    uint32_t per_record; /* buckets: the more, the fewer records are looked at that are not meant */
+    uint32_t per_record; /* buckets per record: the more, the fewer collisions */
     vmt_kind kind;
 } vmt_table;
 
@@ -30,7 +30,7 @@ static inline uint32_t *vmt_table_bucket(const vmt_table *table, uint32_t bucket
     return &table->segments[bits - VMT_FIRST_BITS + 1][bucket - (1u << bits)];
 }
 
-/* The first record that may have this hash; the others follow by `next`. */
+/* The first record that may have this hash; follow `next` for the others. */
 static inline uint32_t vmt_table_first(const vmt_table *table, uint32_t hash)
 {
     uint32_t bucket = hash & (2 * table->level - 1);
@@ -40,7 +40,7 @@ static inline uint32_t vmt_table_first(const vmt_table *table, uint32_t hash)
 }
 
 bool vmt_table_begin(vmt_table *table, vmt_memory *memory, vmt_kind kind, uint32_t per_record);
-/* The record's hash is set. */
+/* The record's hash must be set. */
 void vmt_table_put(vmt_table *table, vmt_pool *pool, vmt_memory *memory, uint32_t number);
 void vmt_table_take(vmt_table *table, vmt_pool *pool, uint32_t number);
 void vmt_table_end(vmt_table *table, vmt_memory *memory);

@@ -1,4 +1,4 @@
-/* Conditions: symbols, the nodes of the trie, and the ends of sequences in it. Whatever fails is undone. No Python in
+/* Conditions: symbols, the nodes of the trie, and the ends of sequences. Failed changes are undone. No Python in
  * here. */
 #include "core/engine.h"
 
@@ -13,7 +13,7 @@ static bool same(const char *own, uint32_t size, unsigned form, const vmt_text *
     return size == text->size && form == text->form && (size == 0 || memcmp(own, text->data, size) == 0);
 }
 
-/* A copy, which the engine owns; never of size 0, so that NULL is a failure. */
+/* A copy owned by the engine; never of size 0, so that NULL means failure. */
 static char *copy_of(vmt_engine *engine, const vmt_text *text)
 {
     char *copy = vmt_resize(&engine->memory, VMT_OF_CONDITIONS, NULL, 0, text->size + 1);
@@ -129,13 +129,13 @@ static void node_drop(vmt_engine *engine, uint32_t number)
             above->strict_mask = 0;
         }
     }
-    *node = (vmt_node){.parent = 0}; /* matches that stand here find neither children nor outputs */
+    *node = (vmt_node){.parent = 0}; /* matches at this node find neither children nor outputs */
     symbol->uses--;
     vmt_pool_give(&engine->nodes, number);
     symbol_drop_unused(engine, symbol_number);
 }
 
-/* Frees the node and those above it that nothing uses any more. */
+/* Frees the node and its ancestors, as far as they are unused. */
 static void prune(vmt_engine *engine, uint32_t number)
 {
     while (number != 0) {
@@ -169,7 +169,7 @@ static bool sequence_add(vmt_engine *engine, const vmt_sequence *sequence, vmt_l
     uint32_t node = 0;
     for (size_t i = 0; i < sequence->count; i++) {
         const vmt_id *id = &sequence->ids[i];
-        bool gap = id->gap && node != 0; /* what stands before the first id says nothing */
+        bool gap = id->gap && node != 0; /* a gap before the first id is redundant */
         uint32_t symbol = vmt_symbol_find(engine, &id->text, id->page);
         if (symbol == 0)
             symbol = symbol_new(engine, &id->text, id->page);
@@ -238,7 +238,7 @@ static bool sound(const vmt_condition *condition)
     return true;
 }
 
-/* What an event can fire has its room before the event comes. */
+/* Makes room for all that one event can fire, so that feeding needs no memory. */
 static bool fired_reserve(vmt_engine *engine)
 {
     if (engine->conditions.live <= engine->fired_capacity)
@@ -319,7 +319,7 @@ vmt_status vmt_change(vmt_engine *engine, const vmt_condition *condition, void *
         return VMT_UNKNOWN;
     vmt_record *record = vmt_record_at(engine, number);
     vmt_record before = *record;
-    /* The new sequences stand beside the old ones until all of them are there. */
+    /* The new sequences exist beside the old ones until all of them are added. */
     record->within_ms = condition->within_ms;
     record->outputs = record->output_count = 0;
     if (!sequences_add(engine, condition, number)) {
@@ -365,7 +365,7 @@ static void count_waiting(vmt_engine *engine, vmt_visit *visit)
         vmt_node_at(engine, matches[i].node)->waiting++;
     for (uint32_t i = visit->capacity - visit->strict_count; i < visit->capacity; i++) {
         const vmt_node *node = vmt_node_at(engine, matches[i].node);
-        if (node->gap_children == 0) /* else it waits over a gap, too */
+        if (node->gap_children == 0) /* otherwise it is also counted as a gap match */
             vmt_node_at(engine, matches[i].node)->waiting++;
     }
 }

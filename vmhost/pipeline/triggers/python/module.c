@@ -1,7 +1,7 @@
 /* `vmhost.pipeline.triggers._triggers`: the trigger engine for Python. Main interpreter only, under its GIL.
  *
- * Engine holds a reference to the key of each condition, which is its token. Texts go to the engine as they lie in
- * their str objects: same form (bytes a character), same bytes. */
+ * Engine holds a reference to the key of each condition, which is its token. Texts are passed to the engine in the form
+ * that their str objects have (bytes per character). */
 #include <Python.h>
 
 #include "core/triggers.h"
@@ -14,7 +14,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    vmt_engine *engine; /* NULL only while it is made */
+    vmt_engine *engine; /* NULL only during construction */
     long long max_matches, max_bytes;
 } engine_object;
 
@@ -37,9 +37,9 @@ static void *allocate(void *Py_UNUSED(context), void *old, size_t Py_UNUSED(old_
 
 static void release(void *token) { Py_DECREF((PyObject *)token); }
 
-/* ---- from Python to the engine */
+/* ---- conversion from Python */
 
-/* A subclass of str counts as its text; nothing of its own is called. */
+/* A subclass of str counts as its text; none of its own code runs. */
 static int to_text(PyObject *object, const char *what, vmt_text *text)
 {
     if (!PyUnicode_Check(object)) {
@@ -73,7 +73,7 @@ static PyObject *from_text(const vmt_text *text)
     return PyUnicode_FromKindAndData((int)text->form, text->data, (Py_ssize_t)(text->size / text->form));
 }
 
-/* Raises what the status says. */
+/* Raises the exception for the status. */
 static PyObject *failed(engine_object *self, vmt_status status, PyObject *key, int64_t position)
 {
     module_state *state = state_of(Py_TYPE(self));
@@ -100,7 +100,7 @@ static PyObject *failed(engine_object *self, vmt_status status, PyObject *key, i
 
 /* ---- conditions */
 
-/* Sequences of (text, page, gap), as tuples of tuples of tuples, into one block of memory; NULL with an error. */
+/* Sequences of (text, page, gap), as tuples of tuples of tuples, in one block of memory; NULL with an error. */
 static vmt_sequence *to_sequences(PyObject *listed, size_t *count)
 {
     size_t ids = 0;
@@ -224,7 +224,7 @@ static PyObject *engine_feed(PyObject *self, PyObject *const *args, Py_ssize_t g
     return feed((engine_object *)self, args, &fired, &count) < 0 ? NULL : fired_tuple(fired, count);
 }
 
-/* Feeds one event of many; what fires goes to the list as (position, ((key, start), ...)). */
+/* Feeds one of many events; appends (position, ((key, start), ...)) to the list where it completes something. */
 static int feed_into(engine_object *self, PyObject *const *given, PyObject *list)
 {
     const vmt_fired *fired;
@@ -249,7 +249,7 @@ static PyObject *engine_feed_columns(PyObject *self, PyObject *const *args, Py_s
                             "feed_columns() takes names, pages, visits, times_ms and positions, got %zd arguments",
                             given);
     for (int i = 0; i < 5; i++) {
-        columns[i] = PySequence_Tuple(args[i]); /* nothing of what follows changes them */
+        columns[i] = PySequence_Tuple(args[i]); /* a copy that later code cannot change */
         if (columns[i] == NULL)
             goto done;
         if (PyTuple_GET_SIZE(columns[i]) != PyTuple_GET_SIZE(columns[0])) {
@@ -315,7 +315,7 @@ static PyObject *engine_advance(PyObject *self, PyObject *time_ms)
     Py_RETURN_NONE;
 }
 
-/* ---- looking */
+/* ---- statistics and explanations */
 
 static PyObject *engine_statistics(PyObject *self, PyObject *Py_UNUSED(unused))
 {

@@ -1,6 +1,6 @@
 """The real-time tunnel: one persistent, encrypted connection between a device and the cloud (docs/tunnel.md).
 
-Names are imported when they are used: a device needs nothing of the server.
+Names are imported on first use: a device does not load the server.
 """
 
 import importlib

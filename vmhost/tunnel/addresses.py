@@ -1,4 +1,4 @@
-"""Addresses as people write them: `host:port`, `[::1]:port`, several with commas between."""
+"""Addresses as people write them: `host:port`, `[::1]:port`, or several separated by commas."""
 
 from vmhost.tunnel.errors import TunnelConfigurationError
 
@@ -6,7 +6,7 @@ PORT = 7443
 
 
 def parse(text, default_host=None):
-    """[(host, port)] of "host:port,host:port"; without a port it is 7443."""
+    """[(host, port)] of "host:port,host:port"; the default port is 7443."""
     found = []
     for part in str(text).split(","):
         part = part.strip()

@@ -1,13 +1,13 @@
 """When to try again, and at which address, after a connection failed or ended.
 
-Waiting doubles with each failure, with jitter, so that a fleet does not come back all at once. A connection that
-lasted, or got something done, sets it back. All addresses are tried before the waiting grows.
+The wait doubles with each failure, with jitter, so that a fleet does not reconnect all at once. A connection that
+lasted, or made progress, resets it. All addresses are tried before the wait grows.
 """
 
 import random
 
 FIRST_S, LONGEST_S = 0.25, 60.0
-LASTED_S = 10.0  # a connection that lasted so long was a good one
+LASTED_S = 10.0  # a connection that lasted this long counts as good
 
 
 class Backoff:
@@ -23,15 +23,15 @@ class Backoff:
         return self.addresses[self._at]
 
     def failed(self):
-        """Seconds to wait; the next address is next."""
+        """Returns the seconds to wait; the next try is at the next address."""
         self._at = (self._at + 1) % len(self.addresses)
         self.failures += 1
         rounds = (self.failures - 1) // len(self.addresses)
         return self._random.uniform(0.5, 1.0) * min(self._longest_s, self._first_s * 2 ** min(rounds, 20))
 
     def ended(self, lasted_s, progress=False):
-        """Seconds to wait after a connection that was good ended; the same address is next. `progress`: something was
-        acknowledged or answered on it."""
+        """Returns the seconds to wait after a good connection ended; the next try is at the same address. `progress`:
+        something was acknowledged or answered on it."""
         if progress or lasted_s >= LASTED_S:
             self.failures = 0
             return self._random.uniform(0.0, self._first_s)
@@ -40,7 +40,7 @@ class Backoff:
         return self._random.uniform(0.5, 1.0) * min(self._longest_s, self._first_s * 2 ** min(rounds, 20))
 
     def moved(self, after_s):
-        """The other end asked to connect anew: the next address, and how long to wait."""
+        """The other end asked to reconnect: returns the seconds to wait; the next try is at the next address."""
         self._at = (self._at + 1) % len(self.addresses)
         return self._random.uniform(0.5, 1.0) * after_s
 

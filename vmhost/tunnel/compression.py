@@ -1,8 +1,8 @@
-"""Frames packed with zstd, with dictionaries that were trained on what a channel carries.
+"""Compression of frames with zstd, with dictionaries trained on the traffic of a channel.
 
-A dictionary has a number and stays as it is; a newer one has a higher number. The cloud keeps them and sends each
-device the newest once; the device keeps it and uses it for the channel from then on. Number 0 is no dictionary.
-Packed data comes without zstd's first four bytes, which are always the same.
+A dictionary has a number and never changes; a newer one has a higher number. The cloud stores them and sends each
+device the newest one once; the device stores it and uses it for the channel from then on. Number 0 means no dictionary.
+The first four bytes of zstd's frames, which are always the same, are not sent.
 """
 
 from compression import zstd
@@ -11,8 +11,8 @@ from vmhost.tunnel.errors import ProtocolError, TunnelConfigurationError
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 _LEVEL = 3
-_WINDOW_LOG = 20  # 1 MiB: what unpacking may take
-_SMALLEST = 96  # bytes of a frame that is worth a try
+_WINDOW_LOG = 20  # 1 MiB: bound of the memory for unpacking
+_SMALLEST = 96  # bytes; smaller frames are not compressed
 DICTIONARY_BYTES = 32 << 10
 _OPTIONS = {
     zstd.CompressionParameter.compression_level: _LEVEL,
@@ -25,7 +25,7 @@ _UNPACKING = {zstd.DecompressionParameter.window_log_max: _WINDOW_LOG}
 
 
 def train(samples, size=DICTIONARY_BYTES):
-    """A dictionary's bytes, made of samples (bytes). TunnelConfigurationError where there are too few."""
+    """The bytes of a dictionary trained on samples (bytes). TunnelConfigurationError where there are too few."""
     try:
         return zstd.train_dict(samples, size).dict_content
     except (zstd.ZstdError, ValueError) as error:
@@ -35,7 +35,7 @@ def train(samples, size=DICTIONARY_BYTES):
 
 
 class Compression:
-    """The dictionaries that one end of a connection has. Connections of one thread may share it."""
+    """The dictionaries of one end of a connection. Connections on one thread may share it."""
 
     def __init__(self, dictionaries=()):
         """`dictionaries`: (channel, number, bytes)."""
@@ -46,7 +46,7 @@ class Compression:
             self.add(channel, number, data)
 
     def add(self, channel, number, data):
-        """ValueError where the bytes are no dictionary."""
+        """ValueError where the bytes are not a dictionary."""
         try:
             self._dictionaries[number] = zstd.ZstdDict(data)
         except (zstd.ZstdError, ValueError) as error:
@@ -63,11 +63,11 @@ class Compression:
         return self._newest.get(channel, 0)
 
     def only(self, numbers):
-        """A Compression that packs with these dictionaries alone, and unpacks with all."""
+        """A Compression that packs with these dictionaries only, and unpacks with all."""
         return _Restricted(self, frozenset(numbers))
 
     def pack(self, channel, data):
-        """(number of the dictionary, packed), or None where packing saves nothing."""
+        """(number of the dictionary, packed data); None where packing saves nothing."""
         return self._pack(self._newest.get(channel, 0), data)
 
     def _pack(self, number, data):
@@ -83,7 +83,7 @@ class Compression:
         return (number, packed[4:]) if len(packed) + 4 < len(data) else None
 
     def unpack(self, data, number, size):
-        """What was packed. ProtocolError."""
+        """The unpacked data. ProtocolError."""
         dictionary = None
         if number:
             dictionary = self._dictionaries.get(number)

@@ -1,16 +1,16 @@
-"""One connection, without input or output: bytes go in, events come out, and the other way round.
+"""The protocol of one connection, without I/O: it turns bytes into events, and calls into bytes.
 
-A `Connection` knows nothing of sockets, stores or clocks: `receive(data, now)` gives events, `data_to_send(budget)`
-gives bytes, `tick(now)` tells when the other end is silent for too long. It is used by one thread at a time. Both ends
-use the same class; the device says `hello`, the cloud answers with `welcome`.
+A `Connection` has no socket, store or clock: `receive(data, now)` returns events, `data_to_send(budget)` returns bytes,
+`tick(now)` finds out that the other end has been silent for too long. Not thread-safe. Both ends use the same class;
+the device says `hello`, the cloud answers with `welcome`.
 
-Everything that is sent belongs to a *lane*: a channel of one direction, with a priority and a queue. Frames that are
-large travel in fragments, and between two fragments the lane with the best priority (0) goes first. What controls the
-connection (acknowledgements, pings, credit) goes before all lanes.
+Everything sent belongs to a *lane*: a channel of one direction, with a priority and a queue. Large frames are sent in
+fragments; between two fragments the lane with the best priority (0) goes first. Control frames (acknowledgements,
+pings, credit) go before all lanes.
 
-Messages on a channel have numbers that grow. The receiver acknowledges the last number that it keeps; the sender has
-at most `window_bytes` of messages on a channel that are not acknowledged. What was not acknowledged when a connection
-ends is sent again on the next one.
+Messages on a channel have increasing numbers. The receiver acknowledges the last number that it has stored; the sender
+has at most `window_bytes` of unacknowledged messages on a channel. Messages that were not acknowledged when a
+connection ends are sent again on the next one.
 """
 
 from collections import deque
@@ -29,19 +29,19 @@ from vmhost.tunnel.limits import (
     Limits,
 )
 
-# Why a connection was closed, in CLOSE.
+# Codes of CLOSE: why a connection was closed.
 BYE, PROTOCOL, IDENTITY, REPLACED, SILENT, LOST, TROUBLE = range(7)
 
 PRIORITIES = 8  # 0 goes first
 USUAL_PRIORITY = 4
 _CLOSE_TEXT = 200
-# Of messages under way at first. Where a connection is cut again and again, a burst that it does not outlive would
-# never be acknowledged: whoever sees that begins with less.
+# Initial bytes of unacknowledged messages. Where a connection is cut again and again, a burst that it does not survive
+# would never be acknowledged: a device that sees this starts with less.
 FLIGHT_BYTES, SMALLEST_FLIGHT_BYTES = 32_768, 1024
 
 
 def checked_name(name, what="channel"):
-    """`name`, where it can be one. TunnelConfigurationError."""
+    """Returns `name` if it is a valid one. TunnelConfigurationError."""
     if not isinstance(name, str) or not 1 <= len(name) <= NAME_CHARACTERS or not name.isprintable():
         raise TunnelConfigurationError(
             f"{what}: expected 1 to {NAME_CHARACTERS} printable characters, got {str(name)[:NAME_CHARACTERS]!r}"
@@ -50,22 +50,22 @@ def checked_name(name, what="channel"):
 
 
 def cost(identity, body):
-    """What a message counts in the window of its channel."""
+    """The bytes that a message counts in the window of its channel."""
     return len(body) + len(identity) + MESSAGE_OVERHEAD
 
 
 class _Lane:
-    """A channel of ours: what waits to be sent, and what was sent and is not acknowledged."""
+    """An outgoing channel: frames to be sent, and messages sent but not acknowledged."""
 
     __slots__ = ("alias", "frames", "last", "name", "offset", "priority", "refused", "unacknowledged", "window")
 
     def __init__(self, name, alias, priority):
         self.name, self.alias, self.priority = name, alias, priority
-        self.frames = deque()  # packed frames, without their length
-        self.offset = 0  # of the first frame, how much went out in fragments
+        self.frames = deque()  # packed frames, without their lengths
+        self.offset = 0  # bytes of the first frame that were sent in fragments
         self.unacknowledged = deque()  # (number, cost)
-        self.window = 0  # bytes of them
-        self.last = 0  # the highest number that was offered
+        self.window = 0  # their total cost, in bytes
+        self.last = 0  # highest number offered
         self.refused = None
 
 
@@ -76,7 +76,7 @@ class _Incoming:
 
     def __init__(self, name, priority):
         self.name, self.priority = name, priority
-        self.pending = deque()  # (number, cost) that are not acknowledged
+        self.pending = deque()  # (number, cost) of messages not acknowledged yet
         self.window = 0
         self.last = 0
         self.fragments = None
@@ -88,15 +88,15 @@ class _Stream:
 
     def __init__(self, lane, credit, granted):
         self.lane = lane
-        self.credit = credit  # bytes that we may send
+        self.credit = credit  # bytes that this end may send
         self.granted = granted  # bytes that the other end may send
         self.local_end = self.remote_end = False
 
 
 class Connection:
-    """`client`: this is the device's end. `priorities`: {channel: 0 to 7}. `compression`: a `compression.Compression`,
-    None: nothing is packed. `heartbeat_s`: the device promises a sign of life so often. `flight_bytes`: how many
-    bytes of messages are under way at first; each acknowledgement doubles that, up to the window."""
+    """`client`: this is the device's end. `priorities`: {channel: 0 to 7}. `compression`: a `compression.Compression`;
+    None: no compression. `heartbeat_s`: the longest silence that the device promises. `flight_bytes`: initial bound of
+    unacknowledged message bytes; each acknowledgement doubles it, up to the window."""
 
     def __init__(
         self,
@@ -120,21 +120,21 @@ class Connection:
         self._priorities = priorities or {}
         self._decoder = frames.Decoder(GREETING_BYTES)
         self._control = []
-        self.queued_bytes = 0  # of frames that wait to be sent
+        self.queued_bytes = 0  # of frames to be sent
         self._acks = {}
         self._lanes = {}
         self._by_alias = []
-        self._resumed = None  # channels that have no lane yet -> the last number that the other end has
-        self._ready = {}  # priority -> lanes that have frames; made when it is needed, since most connections are idle
+        self._resumed = None  # channels without a lane yet -> the last number that the other end has
+        self._ready = {}  # priority -> lanes with frames; filled lazily, as most connections are idle
         self._ready_bits = 0
         self._incoming = {}
         self._fragments_bytes = 0
         self._flight_bytes = flight_bytes
-        self._requests = {}  # ours: number -> name of its lane
+        self._requests = {}  # our requests: number -> name of the lane
         self._next_request = 0
-        self._asked = {}  # the other end's: number -> (_Incoming, None where it was cancelled, bytes)
+        self._asked = {}  # the other end's requests: number -> (_Incoming, or None once cancelled; bytes)
         self._asked_bytes = 0
-        self._frame_bytes = 0  # of the frame that is being handled
+        self._frame_bytes = 0  # of the current frame
         self._streams = {}
         self._next_stream = 0 if client else 1
         self._last_stream = -1
@@ -145,12 +145,12 @@ class Connection:
     # ---- greeting
 
     def hello(self, told):
-        """The device's first frame. `told`: a dict (docs/tunnel-protocol.md); limits and heartbeat are added."""
+        """Sends the device's first frame. `told`: a dict (docs/tunnel-protocol.md); limits and heartbeat are added."""
         told = told | {"limits": self.limits.told(), "heartbeat_ms": self.watch.promised_ms}
         self._say(frames.HELLO, frames.VERSION, told)
 
     def welcome(self, told):
-        """The cloud's answer to `Greeted`."""
+        """Sends the cloud's answer to `Greeted`."""
         self._say(frames.WELCOME, frames.VERSION, told | {"limits": self.limits.told()})
         self._greeted = self.open = True
         self._decoder.limit = FRAME_BYTES
@@ -205,7 +205,7 @@ class Connection:
     # ---- bytes in
 
     def receive(self, data, now):
-        """Takes bytes of the other end; the list of events that came of them. After `Closed` it takes nothing."""
+        """Takes bytes of the other end; returns the resulting events. After `Closed` it takes nothing."""
         if self.closed:
             return []
         self._now = now
@@ -230,10 +230,10 @@ class Connection:
                     break
         except ProtocolError as error:
             self.close(PROTOCOL, str(error))
-        except TunnelError as error:  # a value that cannot be sent back
+        except TunnelError as error:  # a value that could not be sent back
             self.close(TROUBLE, str(error))
         finally:
-            self._events = []  # what was found is the caller's: an idle connection holds on to nothing
+            self._events = []  # the caller owns the events; an idle connection holds none
         return found
 
     def _before_greeting(self, frame):
@@ -317,7 +317,7 @@ class Connection:
             self._events.append(events.Received(channel.name, messages))
 
     def applied(self, channel, number):
-        """The messages of the channel up to `number` are kept: they are acknowledged."""
+        """Acknowledges the messages of the channel up to `number`, which are stored."""
         for alias, incoming in self._incoming.items():
             if incoming.name == channel:
                 pending = incoming.pending
@@ -327,7 +327,7 @@ class Connection:
                     self._acks[alias] = number
 
     def refuse(self, channel, why):
-        """Nothing on this channel is taken while this connection lasts; the other end keeps it."""
+        """Takes nothing more on this channel of this connection; the other end keeps the messages."""
         for alias, incoming in self._incoming.items():
             if incoming.name == channel and not incoming.refused:
                 incoming.refused = True
@@ -353,12 +353,13 @@ class Connection:
 
     @property
     def _flight_limit(self):
-        # Ours too: what is under way is in our memory, and the other end may say any number.
+        # Our own window counts too: unacknowledged messages are in our memory, and the other end may announce any
+        # window.
         return min(self._flight_bytes, self.peer_limits.window_bytes, self.limits.window_bytes)
 
     def resume(self, channel, number):
-        """The other end has all up to the number already: what is offered begins behind it. The channel is introduced
-        when something is offered: a device may have used more of them in its life than may be open."""
+        """The other end has everything up to `number`: offers start after it. The channel is introduced only when
+        something is offered, as a device may have used more channels in its life than may be open."""
         lane = self._lanes.get(channel)
         if lane is not None:
             lane.last = max(lane.last, number)
@@ -367,7 +368,7 @@ class Connection:
             self._resumed[channel] = max(number, self._resumed.get(channel, 0))
 
     def positions(self):
-        """{channel: (the highest number that was offered, whether there is room)}."""
+        """{channel: (highest number offered, whether there is room)}."""
         limit = self._flight_limit
         found = {name: (number, True) for name, number in (self._resumed or {}).items()}
         for name, lane in self._lanes.items():
@@ -375,13 +376,12 @@ class Connection:
         return found
 
     def unacknowledged(self):
-        """How many messages were sent and are not acknowledged."""
+        """The number of messages that were sent and not acknowledged."""
         return sum(len(lane.unacknowledged) for lane in self._lanes.values())
 
     def offer(self, channel, messages):
-        """Sends messages (number, id, body) in the order of their numbers, as many as there is room for; how many that
-        were. MessageTooLargeError for one that is larger than the other end takes, TunnelError where it takes no more
-        channels."""
+        """Sends messages (number, id, body) in order of number, as far as there is room; returns how many. TunnelError
+        where the other end takes no more channels, MessageTooLargeError where the first one is larger than it takes."""
         lane = self._lane(channel)
         if lane.refused is not None:
             return 0
@@ -425,8 +425,8 @@ class Connection:
     # ---- requests
 
     def request(self, channel, value, timeout_s=None):
-        """Sends a request; its number. TypeError, ValueError, OverflowError: a value that msgpack cannot say;
-        TunnelError: it is too large, or too many wait."""
+        """Sends a request; returns its number. TypeError, ValueError, OverflowError: msgpack cannot express the value.
+        TunnelError: the request is too large, or too many wait."""
         if len(self._requests) >= self.peer_limits.requests:
             raise TunnelError(f"{len(self._requests)} requests wait for answers; the other end takes no more at a time")
         lane = self._lane(channel)
@@ -442,7 +442,7 @@ class Connection:
         return number
 
     def cancel(self, number):
-        """The answer is not wanted any more."""
+        """Cancels a request whose answer is no longer wanted."""
         if self._requests.pop(number, None) is not None:
             self._say(frames.CANCEL, number)
 
@@ -464,12 +464,12 @@ class Connection:
     def _cancel(self, number):
         channel, size = self._asked.get(number, (None, 0))
         if channel is not None:
-            self._asked[number] = None, size  # what it brought is in memory until the program lets go of it
+            self._asked[number] = None, size  # its value stays in memory until the program answers or fails it
             self._events.append(events.Cancelled(number))
 
     def answer(self, number, value):
-        """Answers a request of the other end. One that was cancelled, or is answered, is not answered again. A value
-        that msgpack cannot say raises TypeError, ValueError or OverflowError, and may be followed by `fail`."""
+        """Answers a request of the other end; does nothing if it was cancelled or answered. TypeError, ValueError or
+        OverflowError if msgpack cannot express the value; the caller may then call `fail`."""
         channel, _ = self._asked.get(number, (None, 0))
         body = None if channel is None else frames.pack((frames.RESPONSE, number, 0, value))
         self._let_go(number)
@@ -493,7 +493,7 @@ class Connection:
         return channel
 
     def fail(self, number, why, late=False):
-        """Tells why a request of the other end has no answer. `late`: its time is over."""
+        """Tells the other end why its request has no answer. `late`: its time is over."""
         channel = self._let_go(number)
         if channel is not None and not self.closed:
             self._reply(channel, number, frames.pack((frames.RESPONSE, number, frames.LATE if late else 1, why[:4096])))
@@ -508,7 +508,7 @@ class Connection:
     # ---- streams
 
     def open_stream(self, channel, value=None):
-        """Opens a stream on the channel; its number."""
+        """Opens a stream on the channel; returns its number."""
         if len(self._streams) >= self.peer_limits.streams:
             raise TunnelError(f"{len(self._streams)} streams are open; the other end takes no more at a time")
         lane = self._lane(channel)
@@ -535,7 +535,8 @@ class Connection:
         self._events.append(events.StreamOpened(number, channel.name, value))
 
     def write_stream(self, number, data):
-        """Sends as much of `data` as the other end has room for; how many bytes. StreamWritable tells when more."""
+        """Sends as much of `data` as the other end has room for; returns the bytes. StreamWritable announces new
+        room."""
         stream = self._streams.get(number)
         if stream is None or stream.local_end:
             raise TunnelError(f"stream {number} is closed")
@@ -547,7 +548,7 @@ class Connection:
         return size
 
     def end_stream(self, number, error=None):
-        """Nothing more is written. With `error` the stream is over in both directions."""
+        """Ends the writing direction. With `error` both directions end."""
         stream = self._streams.get(number)
         if stream is None or stream.local_end:
             return
@@ -557,7 +558,7 @@ class Connection:
             del self._streams[number]
 
     def consumed(self, number, size):
-        """The program has read so many bytes of a stream: the other end may send as many more."""
+        """The program has read `size` bytes of a stream: the other end may send that many more."""
         stream = self._streams.get(number)
         if stream is not None and not stream.remote_end and size:
             stream.granted += size
@@ -574,7 +575,7 @@ class Connection:
         self._events.append(events.StreamData(number, data))
 
     def _known_stream(self, number):
-        """Late frames of a stream that we ended are dropped; those of one that never was are not allowed."""
+        """Late frames of a stream that we ended are dropped; frames of one that never existed are an error."""
         ours = number % 2 == (0 if self.client else 1)
         if number >= self._next_stream if ours else number > self._last_stream:
             raise ProtocolError(f"stream {number} was not opened")
@@ -601,7 +602,7 @@ class Connection:
         stream.credit += size
         self._events.append(events.StreamWritable(number))
 
-    # ---- signs of life, the end
+    # ---- liveness and closing
 
     def _ping(self, number, promise_ms):
         if not self.client:
@@ -612,9 +613,9 @@ class Connection:
         self.watch.pong(number, self._now)
 
     def tick(self, now):
-        """To be called at `next_tick()` or later; the events that came of the time. `Closed` with SILENT: the other
-        end does not answer."""
-        if self.closed or (self.client and not self.open):  # until the welcome, the driver's patience counts
+        """Called at `next_tick()` or later; returns the resulting events. `Closed` with SILENT: the other end does not
+        answer."""
+        if self.closed or (self.client and not self.open):  # until the welcome, the driver's own time limit applies
             return []
         self._now = now
         expecting = bool(self._requests) or any(lane.unacknowledged for lane in self._lanes.values())
@@ -631,13 +632,13 @@ class Connection:
         return self.watch.next_tick()
 
     def probe(self, now):
-        """Asks for a sign of life now: after a wake-up, say."""
+        """Pings now, for example after the machine woke up."""
         self._now = now
         if self.open and self.watch.probe(now):
             self._say(frames.PING, self.watch.ping_number, self.watch.promised_ms)
 
     def send_dictionary(self, channel, number, data):
-        """TunnelError where the other end takes no more channels, or nothing so large."""
+        """TunnelError where the other end takes no more channels, or nothing of this size."""
         if len(data) > self.peer_limits.message_bytes:
             raise TunnelError(
                 f"a dictionary of {len(data)} bytes; the other end takes {self.peer_limits.message_bytes}"
@@ -653,7 +654,7 @@ class Connection:
         self._events.append(events.DictionaryCame(channel, number, data))
 
     def drain(self, after_s, why):
-        """Asks the other end to connect anew after so long."""
+        """Asks the other end to reconnect after this time."""
         if self.open:
             self._say(frames.DRAIN, int(after_s * 1000), why[:_CLOSE_TEXT])
 
@@ -661,7 +662,7 @@ class Connection:
         self._events.append(events.Draining(min(after_ms, 3_600_000) / 1000, why[:_CLOSE_TEXT]))
 
     def close(self, code=BYE, why=""):
-        """Says goodbye; `data_to_send` has the last bytes."""
+        """Closes the connection; `data_to_send` returns the last bytes."""
         if self.closed:
             return
         self._say(frames.CLOSE, code, why[:_CLOSE_TEXT])
@@ -715,7 +716,7 @@ class Connection:
         return bool(self._control or self._acks or self._ready_bits)
 
     def data_to_send(self, budget=32_768):
-        """The next bytes: what controls the connection, then frames by priority, until they are `budget` or more."""
+        """The next bytes: control frames, then frames by priority, until there are `budget` bytes or more."""
         parts = self._control
         if parts:
             self._control = []
@@ -761,7 +762,7 @@ class Connection:
         return data
 
 
-# By kind: one table for all connections, of which there may be many.
+# By kind. One table for all connections, as there may be many.
 _HANDLERS = {
     frames.MESSAGES: Connection._messages,
     frames.ACK: Connection._ack,

@@ -1,4 +1,4 @@
-"""Captured frames as lines that people read: what a connection said, without the length of what it carried."""
+"""Captured frames as readable lines: the conversation on a connection, with sizes in place of payloads."""
 
 from vmhost.tunnel import frames
 from vmhost.tunnel.compression import Compression
@@ -8,8 +8,8 @@ _SHOWN = 60
 
 
 def lines(data, dictionaries=()):
-    """For each frame in `data` (bytes of one direction, after TLS) its number of bytes, its kind and its fields;
-    the last line says why the rest cannot be read."""
+    """For each frame in `data` (bytes of one direction, after TLS) its size, kind and fields. The last line says why
+    the rest cannot be read."""
     compression = Compression(dictionaries)
     decoder = frames.Decoder()
     names, halves = {}, {}

@@ -1,4 +1,4 @@
-"""The device's side: one connection to the cloud, kept up, and an outbox that outlives cuts, crashes and days offline.
+"""The device's side: a connection to the cloud that is kept up, and an outbox that survives cuts, crashes and outages.
 
     with Device("cloud.example:7443", "device.sqlite", ca="ca.pem", certificate="me.pem", key="me.key") as cloud:
         cloud.send("features", b"...")                                  # on the disk when it returns
@@ -38,18 +38,18 @@ from vmhost.tunnel.streams import BlockingStream, Stream, serve
 from vmhost.tunnel.transport import BUFFER_BYTES, Transport
 
 _log = logging.getLogger("vmhost.tunnel")
-CONNECT_S = 15.0  # of a connection until the cloud's welcome
+CONNECT_S = 15.0  # time limit from connecting to the cloud's welcome
 _TICK_S = 0.5
 
 
 class AsyncDevice:
-    """`address`: "host:port", or several. `store`: a path or a Database (`DeviceStore`). `ca`: whose server
-    certificates are trusted (None: the system's). `certificate`, `key`: this device's; or `token`, a text or a
-    function that gives one. `server_name`: the name in the server's certificate, where it is not the host's.
-    `batch_ms`: how long a message waits for others to travel with, unless `batch_bytes` wait already.
-    `post_quantum`: `tls.device_context`.
+    """`address`: "host:port", or several. `store`: a path or a Database (`DeviceStore`). `ca`: the CA of trusted server
+    certificates (None: the system's). `certificate`, `key`: this device's; or `token`, a text or a function that
+    returns one. `server_name`: the name in the server's certificate, if it differs from the host. `batch_ms`: how long
+    a message waits for others to be sent with, unless `batch_bytes` wait already. `post_quantum`: see
+    `tls.device_context`.
 
-    Used as `async with`. Handlers (`on`, `answer`) are named before that.
+    Use it with `async with`; register handlers (`on`, `answer`) before.
     """
 
     def __init__(
@@ -86,16 +86,16 @@ class AsyncDevice:
         self._sessions = {}  # address -> SSLSession
         self._asked = {}  # number of a request -> future
         self._tasks, self._streams = {}, {}
-        self._serving = set()  # tasks that serve streams of the cloud's
+        self._serving = set()  # tasks that serve streams opened by the cloud
         self._online = self._wake = self._ended = self._changed = None
         self._sleeping = self._closing = False
         self._pumping = self._wanted = False
         self._pump_timer = self._timer = None
-        self._due = math.inf  # when `_timer` looks at the requests
-        self._deadlines = {}  # number of a request -> when it is too late
+        self._due = math.inf  # when `_timer` checks the deadlines
+        self._deadlines = {}  # number of a request -> its deadline
         self._flight_bytes = protocol.FLIGHT_BYTES
-        self._cloud_epoch = None  # of the connection that there is
-        self._held = set()  # channels that are one too many for the cloud
+        self._cloud_epoch = None  # of the current connection
+        self._held = set()  # channels beyond the number that the cloud takes
         self._sent_times = {}  # channel -> [(number, time_ms)]
         self.last_error = None  # why there is no connection
         self._unreachable = False  # the last try to connect failed
@@ -104,24 +104,24 @@ class AsyncDevice:
         )
         self.latencies = {}
 
-    # ---- what is done with what comes
+    # ---- handlers
 
     def on(self, channel, consumer=None):
-        """What the cloud pushes on the channel goes to `consumer` (`inbox`: a function of a Message, a Table, a
+        """Messages that the cloud pushes on the channel go to `consumer` (`inbox`: a function of a Message, a Table, a
         Transactional). As a decorator: `@cloud.on("profiles")`."""
         if consumer is None:
             return lambda given: self.on(channel, given) or given
         self._consumers[protocol.checked_name(channel)] = inbox.consumer(consumer)
 
     def answer(self, channel, function=None):
-        """`function(value)` answers what the cloud asks on the channel."""
+        """`function(value)` answers the cloud's requests on the channel."""
         if function is None:
             return lambda given: self.answer(channel, given) or given
         self._answers[protocol.checked_name(channel)] = function
 
     def stream(self, channel, function=None):
-        """`function(stream)` serves streams that the cloud opens on the channel: an `async` function gets a
-        `streams.Stream`, on the loop, another one a `streams.BlockingStream`, on a thread."""
+        """`function(stream)` serves streams that the cloud opens on the channel. An `async` function runs on the loop,
+        with a `streams.Stream`; any other on a thread, with a `streams.BlockingStream`."""
         if function is None:
             return lambda given: self.stream(channel, given) or given
         self._stream_handlers[protocol.checked_name(channel)] = function
@@ -156,7 +156,7 @@ class AsyncDevice:
         self._runner = self._loop.create_task(self._run())
 
     async def close(self):
-        """Ends the connection. What was not sent stays in the outbox."""
+        """Ends the connection. Unsent messages stay in the outbox."""
         if self._closing:
             return
         self._closing = True
@@ -203,7 +203,7 @@ class AsyncDevice:
         return f"{where}: not connected" + (f": {self.last_error}" if self.last_error else "")
 
     def wake(self):
-        """Tries now, and asks an open connection for a sign of life: after a sleep, or when the network changed."""
+        """Reconnects now, or pings on an open connection: after the machine slept, or when the network changed."""
         self._backoff.woken()
         self._interval.moved()
         self._sleeping = False
@@ -213,12 +213,12 @@ class AsyncDevice:
             self._transport.flush()
 
     def reconnect(self):
-        """Ends the connection for a new one."""
+        """Closes the connection and opens a new one."""
         if self._transport is not None:
             self._transport.abort("interrupted")
 
     def sleep(self):
-        """Ends the connection until `wake`; what is sent meanwhile waits in the outbox."""
+        """Closes the connection until `wake`; messages sent meanwhile wait in the outbox."""
         self._sleeping = True
         if self._transport is not None and not self._transport.closed:
             self._transport.connection.close(protocol.BYE, "the device sleeps")
@@ -255,7 +255,7 @@ class AsyncDevice:
                     self._flight_bytes = max(protocol.SMALLEST_FLIGHT_BYTES, self._flight_bytes // 4)
                 if self._drained_s is not None:
                     delay = self._backoff.moved(self._drained_s)
-                elif self._replaced:  # by another: both would go on taking it from each other, ever so fast
+                elif self._replaced:  # without a wait the two would replace each other endlessly
                     _log.warning("tunnel: another device with this one's name has connected; is a store or key copied?")
                     delay = self._backoff.ended(0.0, progress=False)
                 else:
@@ -268,7 +268,7 @@ class AsyncDevice:
                     await self._wake.wait()
 
     async def _connect(self):
-        """One connection, from the first packet to its end. Whether the cloud took the device in."""
+        """One connection, from the first packet to its end. Returns whether the cloud accepted the device."""
         host, port = address = self._backoff.address
         self._ended = self._loop.create_future()
         epoch, received = await self._on_disk(self.store.received)
@@ -330,7 +330,7 @@ class AsyncDevice:
             transport.lose("the store is older than what was sent from it; counting anew")
             return False
         welcomed = True
-        self.counts["acknowledged"] += known  # what arrived on an older connection
+        self.counts["acknowledged"] += known  # these arrived on an older connection
         self._changed.set()
         for channel, number in welcome["received"].items():
             made.resume(channel, number)
@@ -398,7 +398,7 @@ class AsyncDevice:
     # ---- sending
 
     def _committed(self):
-        """On any thread: something was written to the store."""
+        """Called on any thread after a commit of the store."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._pump_soon)
 
@@ -409,7 +409,7 @@ class AsyncDevice:
             self._pump_timer = self._loop.call_later(self._batch_s, self._pump)
 
     def _pump(self):
-        """Sends what is in the outbox, as far as there is room."""
+        """Sends from the outbox, as far as there is room."""
         if self._pump_timer is not None:
             self._pump_timer.cancel()
             self._pump_timer = None
@@ -427,7 +427,7 @@ class AsyncDevice:
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def _waiting(self, positions):
-        """On the thread of the disk."""
+        """Runs on the thread for disk access."""
         found = []
         for channel in self.store.channels():
             after, room = positions.get(channel, (0, True))
@@ -491,7 +491,7 @@ class AsyncDevice:
     def _forget(self, pairs):
         try:
             self.store.acknowledged(pairs)
-        except StoreError as error:  # it is sent again after the next welcome, and known there
+        except StoreError as error:  # they are sent again on the next connection; the cloud knows them
             _log.error("tunnel: what was sent cannot be removed from the outbox: %s", error)
         self._call(self._changed.set)
 
@@ -502,17 +502,17 @@ class AsyncDevice:
         return histogram
 
     async def send(self, channel, body, *, identity=None):
-        """Puts a message (bytes) into the outbox; its id. It is on the disk when this returns, and reaches the cloud
-        once, in the order of the channel. OutboxFullError, StoreError."""
+        """Puts a message (bytes) into the outbox; returns its id. It is on the disk on return, and reaches the cloud
+        exactly once, in the order of the channel. OutboxFullError, StoreError."""
         identities = None if identity is None else [identity]
         return (await self._on_disk(self.store.put, channel, [body], identities))[0]
 
     async def send_many(self, channel, bodies, *, identities=None):
-        """As `send`, several at a time, in one transaction."""
+        """As `send`, for several messages in one transaction."""
         return await self._on_disk(self.store.put, channel, list(bodies), identities)
 
     async def wait_sent(self, timeout_s=None):
-        """Waits until the outbox is empty; what waits for others to travel with goes now. False after `timeout_s`."""
+        """Waits until the outbox is empty; batches are sent at once. False after `timeout_s`."""
         self._pump()
         try:
             async with asyncio.timeout(timeout_s):
@@ -524,7 +524,7 @@ class AsyncDevice:
         except TimeoutError:
             return False
 
-    # ---- asking
+    # ---- requests
 
     async def request(self, channel, value, timeout_s=None):
         """The cloud's answer. OfflineError, NoAnswerError, AnswerError."""
@@ -557,18 +557,18 @@ class AsyncDevice:
                 self._deadlines.pop(number, None)
             if self._asked.get(number) is future:
                 del self._asked[number]
-                transport.connection.cancel(number)  # who asked was cancelled
+                transport.connection.cancel(number)  # the caller was cancelled
                 transport.flush()
         self.counts["requests"] += 1
         self._latency("asked", channel).add(self._loop.time() - began)
         return value
 
     def _may_come_soon(self):
-        """A connection was cut, and this is the first try to get another."""
+        """Whether a connection was cut and the first try to reconnect is under way."""
         return not self._sleeping and not self._unreachable and not self._closing
 
     def _watch_until(self, due):
-        """One timer for all requests: most are answered long before their time, and cost nothing then."""
+        """Sets one timer for all requests: most are answered long before their deadline, and then cost nothing."""
         if self._timer is not None:
             self._timer.cancel()
         self._due = due
@@ -597,8 +597,8 @@ class AsyncDevice:
                 future.set_exception((NoAnswerError if late else AnswerError)(event.error))
 
     async def ask(self, channel, value, *, timeout_s=None, fallback=None):
-        """The cloud's answer, or what `fallback(value)` returns where there is none: offline, too late, or the cloud
-        failed. Without `fallback` it raises what `request` does."""
+        """The cloud's answer, or the result of `fallback(value)` where there is none: offline, too late, or the cloud
+        failed. Without `fallback` it raises as `request`."""
         try:
             return await self.request(channel, value, timeout_s)
         except OfflineError, NoAnswerError, AnswerError:
@@ -618,14 +618,14 @@ class AsyncDevice:
         self._transport.flush()
         return stream
 
-    # ---- what comes from the cloud
+    # ---- events from the cloud
 
     def _events(self, transport, found):
         for event in found:
             _HANDLERS[type(event)](self, transport, event)
 
     def _welcomed(self, transport, event):
-        self._cloud_epoch = event.told["epoch"]  # now: pushes may have come in the same piece
+        self._cloud_epoch = event.told["epoch"]  # set at once: pushes may be in the same read
         if not self._welcome.done():
             self._welcome.set_result(event.told)
 
@@ -699,7 +699,7 @@ class AsyncDevice:
         await serve(stream, function, blocking, log)
 
     def _run_on_loop(self, coroutine):
-        """The coroutine's result, from another thread than the loop's."""
+        """The coroutine's result; called on another thread than the loop's."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def _dictionary(self, transport, event):
@@ -714,9 +714,10 @@ class AsyncDevice:
         _log.warning("tunnel: the cloud takes nothing on %s: %s; it stays in the outbox", event.channel, event.why)
 
     def _draining(self, transport, event):
-        """The server asks to go elsewhere: at the time it says, when what is under way has ended, or then anyway."""
+        """The server asks to reconnect elsewhere. Closes once requests, streams and messages have ended, after the
+        given time at the latest."""
         if self._drained_s is not None:
-            return  # it said so before
+            return  # already draining
         self._drained_s = event.after_s
         self._loop.create_task(self._move(transport, event.after_s))
 
@@ -768,8 +769,8 @@ _HANDLERS = {
 
 
 class Device:
-    """As AsyncDevice, for threads: its loop has a thread of its own (`loop_thread`). Used as `with`. `spin_us`: how
-    long the loop looks for what comes before it sleeps (`spinning`); 0: not at all."""
+    """As AsyncDevice, for threads: its loop runs on a thread of its own (`loop_thread`). Use it with `with`. `spin_us`:
+    how long the loop polls before it sleeps (`spinning`); 0: not at all."""
 
     def __init__(self, address, store, *, spin_us=SPIN_US, **settings):
         self._inner = inner = AsyncDevice(address, store, **settings)
@@ -787,7 +788,7 @@ class Device:
         self._loop.start()
 
     def close(self):
-        """Ends the connection. What was not sent stays in the outbox."""
+        """Ends the connection. Unsent messages stay in the outbox."""
         self._loop.close()
 
     def _run(self, made):
@@ -842,7 +843,7 @@ class Device:
 
     @property
     def last_error(self):
-        """Why there is no connection, or None."""
+        """Why there is no connection; None while there is one."""
         return self._inner.last_error
 
     @property

@@ -1,7 +1,7 @@
-"""What a device keeps on its disk: the outbox, what came in, the epoch in which it counts, dictionaries.
+"""A device's persistent state: the outbox, received messages, the epoch of its numbers, dictionaries.
 
-It may be a store of its own, or the one that a pipeline keeps its events in: then what the pipeline puts into its
-outbox leaves by the tunnel. All methods block; threads may share it.
+It may be a store of its own, or the one of a pipeline: then the pipeline's outbox is sent by the tunnel. All methods
+block. Thread-safe.
 """
 
 import os
@@ -18,7 +18,7 @@ from vmhost.tunnel.pushes import fitting
 
 
 class _Commits:
-    """A part of the database that writes nothing: it hears of each commit."""
+    """A part of the database that writes nothing; it is notified of each commit."""
 
     pending = False
     with_every_commit = True
@@ -37,8 +37,8 @@ class _Commits:
 
 
 class DeviceStore:
-    """`store`: a path, or an open Database, which stays open. `rules`: {channel: Rule}. `outbox`: settings of Outbox
-    (max_bytes, max_age_ms)."""
+    """`store`: a path, or an open Database, which `close` leaves open. `rules`: {channel: Rule}. `outbox`: settings of
+    Outbox (max_bytes, max_age_ms)."""
 
     def __init__(self, store, *, rules=None, outbox=None, clock=time.time):
         self._own = not isinstance(store, Database)
@@ -58,11 +58,11 @@ class DeviceStore:
                 store.close()
             raise
         self.rules = dict(rules or {})
-        self.put_bytes = 0  # by `put`, since somebody set it to 0
-        self._estimates = {}  # channel -> [entries, bytes] at most, since they were counted
+        self.put_bytes = 0  # bytes put since a reader reset it to 0
+        self._estimates = {}  # channel -> [entries, bytes], upper bounds since the last count
 
     def watch(self, changed):
-        """`changed()` is called, on any thread, after each commit."""
+        """`changed()` is called after each commit, on any thread."""
         self._part = _Commits(changed)
         self.database.attach(self._part)
 
@@ -75,7 +75,7 @@ class DeviceStore:
     # ---- sending
 
     def put(self, channel, bodies, identities=None):
-        """Keeps bodies (bytes) for the channel, all or none; their ids. Durable on return. OutboxFullError."""
+        """Stores bodies (bytes) for the channel, all or none; returns their ids. Durable on return. OutboxFullError."""
         checked_name(channel)
         for body in bodies:
             if not isinstance(body, (bytes, bytearray, memoryview)):
@@ -127,7 +127,7 @@ class DeviceStore:
                 )
             dropped = self.outbox.drop(channel, held[0] if rule.when_full == "replace" else max(1, held[0] // 64))
             if not dropped:
-                break  # larger than the channel may hold at all: it is kept alone
+                break  # larger than the channel's whole bound: it is kept alone
             held = counted()
         self._estimates[channel] = [held[0] + count, held[1] + size]
 
@@ -135,7 +135,7 @@ class DeviceStore:
         return self.outbox.channels()
 
     def take(self, channel, after, limit=100):
-        """The oldest entries behind `after`, of TAKEN_BYTES at most."""
+        """The oldest entries after `after`, of at most TAKEN_BYTES."""
         with self.database.reader() as connection:
             sizes = connection.execute(
                 "SELECT length(body) FROM outbox_entries WHERE channel = ? AND number > ? ORDER BY number LIMIT ?",
@@ -145,13 +145,14 @@ class DeviceStore:
         return self.outbox.take(channel, limit=limit, after=after) if limit else []
 
     def acknowledged(self, pairs):
-        """The cloud keeps all up to the numbers: [(channel, number)]."""
+        """The cloud has stored everything up to these numbers: [(channel, number)]."""
         with self.database.transaction():
             return sum(self.outbox.acknowledge_until(channel, number) for channel, number in pairs)
 
     def welcomed(self, received, cloud_epoch):
-        """The cloud tells what it has of this device's epoch; how many entries of the outbox that were. None where it
-        has numbers that were never given: this store is older than what was sent from it, and counts in a new epoch."""
+        """Takes the cloud's last numbers of this device's epoch; returns how many outbox entries they cover. None where
+        the cloud has numbers that were never given out: this store is older than what was sent from it, and begins a
+        new epoch."""
         if received and max(received.values()) > self.outbox.highest():
             self.epoch = self.inbox.new_epoch()
             return None
@@ -164,7 +165,7 @@ class DeviceStore:
     # ---- receiving
 
     def received(self):
-        """(the cloud's epoch, {channel: last number}) of what came from the cloud."""
+        """(the cloud's epoch, {channel: last number}) of received messages."""
         epoch = self.inbox.peer_epoch()
         return epoch, self.inbox.told(self.inbox.received("", epoch)) if epoch else {}
 

@@ -1,4 +1,4 @@
-"""Errors of the tunnel: what, where, what to do."""
+"""Errors of the tunnel. Messages say what happened, where, and what to do."""
 
 from vmhost import ConfigurationError, VMHostError
 
@@ -12,11 +12,11 @@ class TunnelConfigurationError(TunnelError, ConfigurationError):
 
 
 class ProtocolError(TunnelError):
-    """The other end sent what the protocol does not allow; the connection is closed."""
+    """The other end violated the protocol; the connection is closed."""
 
 
 class MessageTooLargeError(TunnelError):
-    """The other end takes no message of this size, ever."""
+    """The other end never takes a message of this size."""
 
 
 class OfflineError(TunnelError):
@@ -28,11 +28,11 @@ class NoAnswerError(TunnelError, TimeoutError):
 
 
 class AnswerError(TunnelError):
-    """The other end could not answer; the message is its."""
+    """The other end could not answer; the message is from there."""
 
 
 class OutboxFullError(TunnelError):
-    """The outbox of a channel is full, and its rule is to refuse."""
+    """The outbox of a channel is full, and its rule is to refuse new messages."""
 
 
 class StreamBrokenError(TunnelError):
@@ -40,4 +40,4 @@ class StreamBrokenError(TunnelError):
 
 
 class MessageRefused(Exception):
-    """A consumer raises it about a message that it will never take; the message goes to the refused ones."""
+    """Raised by a consumer that will never take a message; the message is stored in `tunnel_refused`."""

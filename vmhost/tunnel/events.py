@@ -1,43 +1,43 @@
-"""What a `Connection` tells the program that drives it."""
+"""The events of a `Connection`, for the program that drives it."""
 
 from typing import Any, NamedTuple
 
 
 class Greeted(NamedTuple):
-    """A device told who it is; the cloud answers with `welcome` or `close`."""
+    """A device has introduced itself; the cloud answers with `welcome` or `close`."""
 
     told: dict
 
 
 class Welcomed(NamedTuple):
-    """The cloud took the device in."""
+    """The cloud accepted the device."""
 
     told: dict
 
 
 class Received(NamedTuple):
-    """`messages`: (number, id, body) in the order of their numbers. When they are kept: `applied(channel, number)`."""
+    """`messages`: (number, id, body) in order of number. Call `applied(channel, number)` when they are stored."""
 
     channel: str
     messages: list
 
 
 class Acknowledged(NamedTuple):
-    """The other end keeps all messages of the channel up to `number`."""
+    """The other end has stored all messages of the channel up to `number`."""
 
     channel: str
     number: int
 
 
 class ChannelRefused(NamedTuple):
-    """The other end takes no messages on this channel; they stay where they are."""
+    """The other end takes no messages on this channel; this end keeps them."""
 
     channel: str
     why: str
 
 
 class Requested(NamedTuple):
-    """To be answered with `answer` or `fail`. `timeout_s`: how long the other end waits, None: as long as it takes."""
+    """A request, for `answer` or `fail`. `timeout_s`: how long the other end waits; None: without limit."""
 
     number: int
     channel: str
@@ -46,7 +46,7 @@ class Requested(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """`error`: None, or why there is no answer. `late`: because it would have taken longer than was asked."""
+    """`error`: None, or why there is no answer. `late`: the time limit of the request was over."""
 
     number: int
     error: str | None
@@ -72,7 +72,7 @@ class StreamData(NamedTuple):
 
 
 class StreamEnded(NamedTuple):
-    """The other end writes nothing more. `error`: None, or why it gave up."""
+    """The other end has ended its direction. `error`: None, or why the stream broke."""
 
     stream: int
     error: str | None
@@ -89,14 +89,15 @@ class DictionaryCame(NamedTuple):
 
 
 class Draining(NamedTuple):
-    """The other end will close; connect anew after so many seconds, elsewhere if possible."""
+    """The other end is going to close; reconnect after so many seconds, elsewhere if possible."""
 
     after_s: float
     why: str
 
 
 class Closed(NamedTuple):
-    """The connection is over. `by_peer`: the other end closed it. Send what is left, then close the transport."""
+    """The connection is over. `by_peer`: the other end closed it. Send the remaining bytes, then close the
+    transport."""
 
     code: int
     why: str

@@ -1,7 +1,7 @@
-"""Frames on the wire: a length, then a msgpack array whose first item says what it is (docs/tunnel-protocol.md).
+"""Frames on the wire: a length, then a msgpack array whose first item is the kind (docs/tunnel-protocol.md).
 
-`encode` gives the bytes of one frame, `Decoder` takes bytes as they come and gives frames. A frame that the Decoder
-gives has a known kind, as many fields as its kind wants, and fields of the right types; numbers are not negative.
+`encode` makes the bytes of one frame; `Decoder` takes bytes in any pieces and returns frames. Frames from the Decoder
+have a known kind, the number of fields of that kind, and fields of the right types; numbers are not negative.
 """
 
 import threading
@@ -58,17 +58,17 @@ NAMES = (
     CLOSE,
 ) = range(len(NAMES))
 
-LATE = 2  # in a RESPONSE: the time that the request has is over
-_VALUES = (type(None), bool, int, float, str, bytes, list, dict)  # what an application may say
-# Of each kind, the types of its fields.
+LATE = 2  # in a RESPONSE: the request's time is over
+_VALUES = (type(None), bool, int, float, str, bytes, list, dict)  # types of application values
+# The field types of each kind.
 _FIELDS = {
-    HELLO: (int, dict),  # version, what the device tells
-    WELCOME: (int, dict),  # version, what the cloud tells
+    HELLO: (int, dict),  # version, the device's introduction
+    WELCOME: (int, dict),  # version, the cloud's answer
     CHANNEL: (int, str, int),  # alias, name, priority
     MESSAGES: (int, list),  # alias, [number, id, body, number, id, body, ...]
     PACKED: (int, int, int, bytes),  # alias, dictionary (0: none), bytes unpacked, the list above as zstd
     FRAGMENT: (int, bool, bytes),  # alias, whether it is the last, a piece of a frame
-    ACK: (int, int),  # alias, the last number that is kept
+    ACK: (int, int),  # alias, the last number stored
     REFUSE: (int, str),  # alias, why nothing on this channel is taken
     REQUEST: (int, int, int, _VALUES),  # request, alias, time left in ms (0: no limit), value
     RESPONSE: (int, int, _VALUES),  # request, 0 (answered), 1 (failed) or LATE, value or text
@@ -76,17 +76,17 @@ _FIELDS = {
     OPEN: (int, int, _VALUES),  # stream, alias, value
     DATA: (int, bytes),  # stream, bytes
     END: (int, (type(None), str)),  # stream, None or why it broke
-    CREDIT: (int, int),  # stream, bytes that may be sent beyond those before
-    PING: (int, int),  # number, in how many ms the next sign of life comes at the latest
+    CREDIT: (int, int),  # stream, additional bytes that may be sent
+    PING: (int, int),  # number, ms until the next frame at the latest
     PONG: (int,),  # number
     DICTIONARY: (str, int, bytes),  # channel, dictionary's number, its bytes
-    DRAIN: (int, str),  # in how many ms to connect anew, why
+    DRAIN: (int, str),  # ms after which to reconnect, why
     CLOSE: (int, str),  # code, text
 }
 
 
 def _signatures(fields):
-    """The tuples of types that frames with these fields may have: one look-up checks a whole frame."""
+    """All tuples of types that frames with these fields may have, so that one lookup checks a whole frame."""
     tuples = [(int,)]
     for each in fields:
         kinds = each if isinstance(each, tuple) else (each,)
@@ -97,7 +97,7 @@ def _signatures(fields):
 _SIGNATURES = {kind: _signatures(fields) for kind, fields in _FIELDS.items()}
 
 
-# Where the numbers of ours are, which are not negative; others are the application's.
+# Positions of the protocol's own numbers, which must not be negative; the application's may be.
 _NUMBERS = {kind: tuple(at for at, each in enumerate(fields, 1) if each is int) for kind, fields in _FIELDS.items()}
 
 
@@ -110,12 +110,12 @@ _packers = _Packers()
 
 
 def pack(value):
-    """`value` as msgpack. TypeError, ValueError, OverflowError: it has parts that msgpack cannot say."""
+    """`value` as msgpack. TypeError, ValueError, OverflowError: msgpack cannot express it."""
     return _packers.pack(value)
 
 
 def length(size):
-    """The bytes that stand before a frame of `size` bytes: seven bits in each, the lowest first."""
+    """The length prefix of a frame of `size` bytes: seven bits per byte, the lowest first."""
     if size < 0x80:
         return bytes((size,))
     if size < 0x4000:
@@ -124,13 +124,13 @@ def length(size):
 
 
 def encode(*frame):
-    """The bytes of a frame, its length first."""
+    """The bytes of a frame, with its length prefix."""
     body = _packers.pack(frame)
     return length(len(body)) + body
 
 
 class _Counted:
-    """Counts the lists and maps of a large frame: empty ones take 70 bytes in memory for each that they take here."""
+    """Counts the lists and maps of a large frame: an empty one takes 1 byte on the wire, but 70 bytes in memory."""
 
     def __init__(self):
         self.left = CONTAINERS
@@ -143,14 +143,14 @@ class _Counted:
 
 
 def checked(body):
-    """The frame that `body` holds, without its length. ProtocolError."""
+    """The checked frame in `body`, which has no length prefix. ProtocolError."""
     try:
         if len(body) > FRAME_BYTES:
             counted = _Counted()
             frame = msgpack.unpackb(body, strict_map_key=False, max_ext_len=0, list_hook=counted, object_hook=counted)
         else:
             frame = msgpack.unpackb(body, strict_map_key=False, max_ext_len=0)
-    except Exception as error:  # msgpack raises a dozen kinds, TypeError for a list as a key among them
+    except Exception as error:  # msgpack raises many types, such as TypeError for a list as a key
         raise ProtocolError(f"a frame of {len(body)} bytes is not msgpack: {type(error).__name__}") from None
     if type(frame) is not list or not frame:
         raise ProtocolError(f"a frame of {len(body)} bytes is no array with a kind")
@@ -166,21 +166,21 @@ def checked(body):
 
 
 class Decoder:
-    """Takes bytes in pieces of any size, gives frames. `limit`: bytes of one frame, without its length."""
+    """Takes bytes in pieces of any size, returns frames. `limit`: bytes of one frame, without its length."""
 
     def __init__(self, limit=FRAME_BYTES):
         self.limit = limit
-        self.rest = b""  # the beginning of a frame that is not complete
-        self.wrong = None  # what the next `bodies(b"")` raises
+        self.rest = b""  # the begin of an incomplete frame
+        self.wrong = None  # the error that the next `bodies(b"")` raises
 
     @property
     def pending(self):
-        """Bytes of a frame that is not complete."""
+        """Bytes of an incomplete frame."""
         return len(self.rest)
 
     def bodies(self, data):
-        """A list of frames that are complete now, still packed. To be called with b"" until there are none: then
-        ProtocolError comes up for one that is too long."""
+        """The frames that are complete now, still packed. Call it with b"" until it returns none: only then it raises
+        ProtocolError for a frame that is too long."""
         if self.rest:
             data = self.rest + data
         found, start, end = [], 0, len(data)
@@ -209,7 +209,7 @@ class Decoder:
             found.append(data[at:stop])
             start = stop
             if self.limit < FRAME_BYTES:
-                break  # the greeting: what follows it may be larger
+                break  # after the greeting the limit may be larger
         self.rest = data[start:] if start < end else b""
         if self.wrong is not None and not found:
             raise self.wrong

@@ -1,46 +1,47 @@
-"""Whether the other end is still there, and how often to ask.
+"""Liveness: whether the other end is still there, and how often to ping.
 
-`Watch` belongs to one connection. A device that has nothing to say pings before the time that it promised is over; one
-that waits for something pings soon after it began to wait, and takes the connection for dead where nothing comes.
-The cloud closes a connection on which nothing came for two and a half times what the device promised.
+`Watch` belongs to one connection. An idle device pings before its promised interval is over. A device that waits for an
+answer pings soon after it began to wait, and considers the connection dead if nothing comes. The cloud closes a
+connection after a silence of two and a half times the promised interval.
 
-`Interval` belongs to a device: how long a connection may be idle before something on the way forgets it. It
-grows while pings after an idle time are answered, and shrinks when one is not.
+`Interval` belongs to a device: how long a connection may be idle before a middlebox forgets it. It grows while pings
+after idle times are answered, and shrinks when one is not.
 """
 
 MIN_S, MAX_S = 5.0, 600.0
 _GRACE = 2.5
-_PROBE_S = 1.0  # an answer that takes longer than this, and than four round trips, is asked after
-_PATIENCE_S = 4.0  # how long the answer to a ping may take, at least
+_PROBE_S = 1.0  # a ping is sent when an answer takes longer than this, and than four round trips
+_PATIENCE_S = 4.0  # minimum time limit for the answer to a ping
 
 
 class Interval:
-    """Seconds between pings of an idle connection, learned from which connections died."""
+    """Seconds between pings of an idle connection, learned from connections that died."""
 
     def __init__(self, start_s=30.0, min_s=MIN_S, max_s=MAX_S):
         self.seconds = start_s
         self._min_s, self._max_s = min_s, max_s
-        self._died_s = None  # an idle time after which a connection was found dead
+        self._died_s = None  # an idle time that a connection did not survive
 
     def survived(self, idle_s):
-        """A ping after so long without a byte was answered."""
+        """A ping after this idle time was answered."""
         if idle_s >= self.seconds * 0.9:
             ceiling = self._max_s if self._died_s is None else self._died_s * 0.8
             self.seconds = max(self._min_s, min(self.seconds * 1.5, ceiling, self._max_s))
 
     def died(self, idle_s):
-        """A ping after so long without a byte was not answered. Short idle times tell nothing of forgetting."""
+        """A ping after this idle time was not answered. Short idle times are ignored: they say nothing about
+        middleboxes."""
         if idle_s >= self._min_s:
             self._died_s = idle_s if self._died_s is None else min(self._died_s, idle_s)
             self.seconds = max(self._min_s, min(self.seconds, idle_s * 0.5))
 
     def moved(self):
-        """The network is another: what was learned does not hold."""
+        """The network has changed: starts learning anew."""
         self._died_s = None
 
 
 class Watch:
-    """Of one connection. Times are seconds of any clock that never goes back."""
+    """The liveness of one connection. Times are seconds of any monotonic clock."""
 
     def __init__(self, *, client, heartbeat_s, now):
         self.client = client
@@ -49,9 +50,9 @@ class Watch:
         self.rtt_s = None
         self.ping_number = 0
         self.idle_before_ping_s = 0.0
-        self.answered_idle_s = None  # how long the connection was idle before a ping that was answered
-        self._pinged = None  # when, while no answer came
-        self._expecting = None  # since when something is waited for
+        self.answered_idle_s = None  # idle time before the last ping that was answered
+        self._pinged = None  # when the unanswered ping was sent
+        self._expecting = None  # since when an answer is expected
         self._peer_promise_s = heartbeat_s
 
     @property
@@ -66,7 +67,7 @@ class Watch:
         self.last_sent = now
 
     def expect(self, now):
-        """Something that the other end will answer was sent."""
+        """Something was sent that the other end will answer."""
         if self._expecting is None:
             self._expecting = now
 
@@ -99,7 +100,7 @@ class Watch:
         return max(self.last_heard, self.last_sent) + self.heartbeat_s
 
     def next_tick(self):
-        """When `tick` has something to do, at the earliest."""
+        """The earliest time at which `tick` has something to do."""
         if not self.client:
             return self.last_heard + self._peer_promise_s * _GRACE
         if self._pinged is not None:
@@ -107,7 +108,7 @@ class Watch:
         return self._probe_at()
 
     def tick(self, now, expecting):
-        """None, "ping" or "silent"."""
+        """None, "ping" or "silent": what is due."""
         if not self.client:
             return "silent" if now >= self.last_heard + self._peer_promise_s * _GRACE else None
         if not expecting:

@@ -1,4 +1,4 @@
-"""Latencies, counted in buckets that grow by a fifth: 1 us to some minutes in 120 numbers."""
+"""Latencies, counted in 120 buckets, from 1 us to some minutes; each is a fifth wider than the one before."""
 
 import math
 
@@ -24,7 +24,7 @@ class Histogram:
             self.highest_s = seconds
 
     def percentile(self, percent):
-        """Seconds that `percent` of all are not above, as exact as the buckets are."""
+        """The latency in seconds that `percent` of all do not exceed, to the accuracy of the buckets."""
         wanted, seen = self.count * percent / 100, 0
         for at, count in enumerate(self.counts):
             seen += count

@@ -1,4 +1,4 @@
-"""Host functions by which tasks in VMs reach the tunnel.
+"""Host functions through which tasks in VMs use the tunnel.
 
     Host(functions=task_functions(device, ["features", "classify"]))
 
@@ -8,7 +8,7 @@ A task with `permissions: {tunnel: [features]}` in its task.yaml may use the cha
     host.tunnel_features({"send": b"..."})                         # the message's id
     host.tunnel_classify({"ask": image, "timeout_s": 0.5})         # {"answer": value} or {"error": text, ...}
 
-An answer that does not come is no error of the task: it gets {"error": text, "offline": True or False} and goes on.
+A missing answer is not an error in the task: it gets {"error": text, "offline": True or False}.
 """
 
 import re
@@ -18,13 +18,13 @@ from vmhost.tunnel.errors import AnswerError, NoAnswerError, OfflineError, Tunne
 
 PREFIX = "tunnel_"
 _NAME = re.compile(r"\w+")
-LONGEST_S = 30.0  # an `ask` without `timeout_s`
+LONGEST_S = 30.0  # time limit of an `ask` without `timeout_s`
 START_S = 10.0
 
 
 def task_functions(device, channels):
-    """{"tunnel_CHANNEL": function} for `Host(functions=...)`. `device`: a Device. Channels are named as functions are:
-    letters, digits and `_`."""
+    """{"tunnel_CHANNEL": function} for `Host(functions=...)`. `device`: a Device. Channel names must be valid in names
+    of functions: letters, digits and `_`."""
     found = {}
     for channel in channels:
         if not _NAME.fullmatch(channel):
@@ -36,8 +36,8 @@ def task_functions(device, channels):
 
 
 class TaskChannels:
-    """`functions`, as `task_functions` gives them, for a host that begins before its Device: calls wait for `device`
-    to be set, for some seconds."""
+    """`functions`, as from `task_functions`, for a host that starts before its Device: calls wait for `device` to be
+    set, for some seconds."""
 
     def __init__(self, channels):
         self._there = threading.Event()

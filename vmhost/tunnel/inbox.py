@@ -1,19 +1,19 @@
-"""What came in and was kept: on both sides, in SQLite, each message once.
+"""Received messages: on both sides, in SQLite, each message exactly once.
 
-For each sender and channel the inbox knows the last number that was kept. A message and that number are written in
-one transaction, so a message that comes again, after a cut or a crash, is known. Senders count in *epochs*: who loses
-its store, or gets an old one back, begins a new epoch, and its numbers begin anew.
+For each sender and channel the inbox stores the last number, in the same transaction as the message, so that a message
+sent again after a cut or crash is recognized. Senders count in *epochs*: a sender that loses its store, or restores an
+old one, begins a new epoch, in which numbers start again.
 
 A *consumer* takes the messages of a channel:
-- `Table`: rows of a SQL table in the inbox's database. Also known by id: a sender that chooses ids may send a message
+- `Table`: rows of a SQL table in the inbox's database. Recognizes ids too: a sender that chooses ids may send a message
   again in another epoch.
 - `Transactional(function)`: `function(connection, messages)` writes with the connection of the transaction.
 - `Callable(function)`: `function(message)` is called before the transaction, so after a crash it may be called again,
-  with the same id. It raises MessageRefused for a message that it will never take; that one is kept in
-  `tunnel_refused`. Whatever else it raises: it is called again later, and the channel waits.
+  with the same id. It raises MessageRefused for a message that it will never take, which is stored in
+  `tunnel_refused`. After any other error it is called again later, and the channel waits.
 - `webhooks.Webhook`: a Callable that sends messages to a web server.
-- `postgresql.PostgreSQL`: keeps messages elsewhere, with their numbers. Such a consumer has `keep(arrivals)`, which
-  tells how many were new, `close()`, and a `write` that does nothing.
+- `postgresql.PostgreSQL`: stores messages elsewhere, with their numbers. Such a consumer has `keep(arrivals)`, which
+  returns how many were new, `close()`, and a `write` that does nothing.
 """
 
 import os
@@ -40,13 +40,13 @@ STEPS = (
     """,
 )
 MAX_REFUSED = 10_000
-MAX_EPOCHS = 8  # of one sender that are remembered
-TOLD_BYTES = 6000  # of a greeting, about what was received
-_ROWS = (64, 8, 1)  # how many a statement writes: between two statements another thread may take the GIL
+MAX_EPOCHS = 8  # remembered for one sender
+TOLD_BYTES = 6000  # of last numbers in a greeting
+_ROWS = (64, 8, 1)  # rows of one statement: between statements another thread may take the GIL
 
 
 class Message(NamedTuple):
-    """`peer`: the device that sent it, "" on a device. `number` grows on a channel, as long as the epoch lasts."""
+    """`peer`: the sending device; "" on a device. `number` increases on a channel within an epoch."""
 
     peer: str
     channel: str
@@ -56,7 +56,7 @@ class Message(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """What came in one piece: messages (number, id, body) of one sender and channel, for one consumer."""
+    """Messages that arrived together: (number, id, body) of one sender and channel, for one consumer."""
 
     peer: str
     epoch: bytes
@@ -66,7 +66,7 @@ class Arrival(NamedTuple):
 
 
 class Table:
-    """Rows in the SQL table `name`: position (grows), device, channel, id, time_ms (when it was kept), body."""
+    """Rows in the SQL table `name`: position (increasing), device, channel, id, time_ms (when it was stored), body."""
 
     def __init__(self, name):
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", name) or name.lower().startswith(("sqlite_", "tunnel_")):
@@ -100,7 +100,7 @@ class Table:
 
 
 class Transactional:
-    """`schema`: (name, steps) for `Database.migrate`, where the function needs tables of its own."""
+    """`schema`: (name, steps) for `Database.migrate`, if the function needs tables of its own."""
 
     def __init__(self, function, schema=None):
         self._function, self.schema = function, schema
@@ -110,7 +110,7 @@ class Transactional:
 
 
 class Callable:
-    """See above. A coroutine function is refused: it would have to run on a loop."""
+    """See above. A coroutine function is refused, as it would need a loop."""
 
     schema = None
 
@@ -121,11 +121,11 @@ class Callable:
         pass
 
     def close(self):
-        """The keeper has ended its threads."""
+        """Called when the keeper has ended its threads."""
 
 
 def consumer(of):
-    """The consumer that `of` is, or the one that calls it."""
+    """Returns `of` if it is a consumer, or else a consumer that calls it."""
     if hasattr(of, "write") and hasattr(of, "schema"):
         return of
     if callable(of):
@@ -144,7 +144,7 @@ def _write_rows(connection, head, row, rows):
 
 
 class Inbox:
-    """The inbox in `database`. Threads may share it."""
+    """The inbox in `database`. Thread-safe."""
 
     def __init__(self, database, *, clock=time.time):
         self.database = database
@@ -152,7 +152,7 @@ class Inbox:
         database.migrate("tunnel", STEPS)
 
     def prepare(self, consumers):
-        """Makes the tables that the consumers want."""
+        """Makes the consumers' tables."""
         for each in consumers:
             if each.schema is not None:
                 self.database.migrate(*each.schema)
@@ -160,13 +160,13 @@ class Inbox:
     # ---- epochs
 
     def epoch(self):
-        """The epoch in which this side counts what it sends."""
+        """The epoch of the messages that this side sends."""
         with self.database.transaction() as connection:
             row = connection.execute("SELECT epoch FROM tunnel_epoch").fetchone()
             return row[0] if row else self._begin(connection)
 
     def new_epoch(self):
-        """This side counts anew: the other end knows numbers that this side has not given yet."""
+        """Begins a new epoch, as the other end knows numbers that this side has not given out."""
         with self.database.transaction() as connection:
             return self._begin(connection)
 
@@ -179,7 +179,7 @@ class Inbox:
         return epoch
 
     def received(self, peer, epoch):
-        """{channel: the last number that is kept}."""
+        """{channel: last number stored}."""
         with self.database.reader() as connection:
             return dict(
                 connection.execute(
@@ -189,8 +189,8 @@ class Inbox:
 
     @staticmethod
     def told(received):
-        """As much of what `received` gives as a greeting may hold, the highest numbers first. What is left out is sent
-        again, and known by its number."""
+        """The part of `received` that fits into a greeting, the highest numbers first. Messages of the others are sent
+        again, and recognized by their numbers."""
         left, found = TOLD_BYTES, {}
         for channel, number in sorted(received.items(), key=lambda each: -each[1]):
             left -= len(channel.encode()) + 12
@@ -200,7 +200,7 @@ class Inbox:
         return found
 
     def peer_epoch(self):
-        """On a device: the cloud's epoch that it saw last, or None."""
+        """On a device: the cloud's epoch as last seen, or None."""
         with self.database.reader() as connection:
             row = connection.execute("SELECT peer FROM tunnel_epoch").fetchone()
         return row[0] if row else None
@@ -212,8 +212,8 @@ class Inbox:
     # ---- messages
 
     def keep(self, arrivals):
-        """Writes what of the Arrivals is not known, in one transaction. Durable on return. How many messages were
-        new."""
+        """Writes the new messages of the Arrivals, in one transaction. Durable on return. Returns how many messages
+        were new."""
         now_ms = int(self._clock() * 1000)
         with self.database.transaction() as connection:
             lasts, fresh = {}, {}
@@ -254,8 +254,8 @@ class Inbox:
             connection.execute("DELETE FROM tunnel_received WHERE peer = ? AND epoch = ?", (peer, epoch))
 
     def call(self, arrival):
-        """Calls a Callable consumer for the messages of an Arrival that are not known, and keeps their numbers. How
-        many there were. What the function raises comes through; the messages before are kept."""
+        """Calls a Callable consumer for the new messages of an Arrival, and stores their numbers. Returns how many
+        there were. An error of the function is raised; the messages before it are stored."""
         key = (arrival.peer, arrival.epoch, arrival.channel)
         last = self.received(arrival.peer, arrival.epoch).get(arrival.channel, 0)
         done, refused, new = [], [], 0
@@ -295,14 +295,14 @@ class Inbox:
     # ---- dictionaries
 
     def dictionaries(self):
-        """(channel, number, bytes) of each that is kept."""
+        """(channel, number, bytes) of each stored dictionary."""
         with self.database.reader() as connection:
             return connection.execute(
                 "SELECT channel, number, data FROM tunnel_dictionaries ORDER BY number"
             ).fetchall()
 
     def keep_dictionary(self, channel, number, data):
-        """Keeps a dictionary and the one before it, of this channel; number None: the next one. Returns its number."""
+        """Stores a dictionary and keeps the latest of this channel; number None: the next one. Returns its number."""
         with self.database.transaction() as connection:
             if number is None:
                 number = connection.execute("SELECT ifnull(max(number), 0) + 1 FROM tunnel_dictionaries").fetchone()[0]

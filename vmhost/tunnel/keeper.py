@@ -1,9 +1,9 @@
-"""The thread that keeps what comes in: all that arrived while the last transaction was written goes into the next one.
+"""The thread that stores received messages: all that arrive during a transaction go into the next one.
 
-Consumers that write with the transaction share it, so one sync to the disk serves all devices. Where the transaction
-fails, each channel of each device is tried alone, and the ones that fail wait and are tried again; nothing is
-acknowledged before it is kept. Callables run on threads of a pool, those of one device and channel one after the other.
-A consumer that keeps messages elsewhere (`keep`: PostgreSQL, say) has a thread of its own that does the same.
+Consumers that write with the transaction share it, so one sync to the disk serves all devices. If the transaction
+fails, each channel of each device is tried alone, and those that fail are tried again later; nothing is acknowledged
+before it is stored. Callables run on a pool of threads, those of one device and channel one after the other. A consumer
+that stores messages elsewhere (`keep`, such as PostgreSQL) has a thread of its own that does the same.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from vmhost.tunnel.inbox import Callable
 
 _log = logging.getLogger("vmhost.tunnel")
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.1, 30.0
-_MOST = 5000  # arrivals in one transaction
+_MOST = 5000  # most arrivals in one transaction
 
 
 class _Line:
-    """What came from one device on one channel for a Callable."""
+    """Messages from one device on one channel for a Callable."""
 
     __slots__ = ("failures", "items", "running")
 
@@ -34,27 +34,27 @@ class _Line:
 
 
 class Keeper:
-    """`done(kept, new)` is called from threads: `kept` has (ticket, channel, number) of each arrival, `new` is how many
-    messages were not known. A ticket has `closed`: what it still has to be tried again is dropped then."""
+    """`done(kept, new)` is called on other threads: `kept` has (ticket, channel, number) of each arrival, `new` is the
+    number of new messages. A ticket has an attribute `closed`: retries for closed tickets are dropped."""
 
     def __init__(self, inbox, pushes, done, *, threads=4):
         self._inbox, self._pushes, self._done = inbox, pushes, done
         self._queue = queue.SimpleQueue()
-        self._stalled = {}  # (ticket, channel) -> [when to try again, failures, items]
+        self._stalled = {}  # (ticket, channel) -> [time of the next try, failures, items]
         self._lines = {}
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tunnel-consumer")
         self._timers = set()
         self._closed = False
-        self._error = None  # why the store could not be written at the last try
+        self._error = None  # why the last write to the store failed
         self._counts = {"transactions": 0, "retries": 0}
         self._called = set()  # Callables
-        self._elsewhere = {}  # consumer -> the Keeper of what it keeps
+        self._elsewhere = {}  # consumer with a store of its own -> its Keeper
         self._thread = threading.Thread(target=self._run, name="tunnel-keeper", daemon=True)
         self._thread.start()
 
     def put(self, ticket, arrival):
-        """To be kept."""
+        """Queues an arrival to be stored."""
         if isinstance(arrival.consumer, Callable):
             self._put_callable(ticket, arrival)
         elif hasattr(arrival.consumer, "keep"):
@@ -73,7 +73,7 @@ class Keeper:
 
     @property
     def error(self):
-        """Why what came in could not be written at the last try, or None."""
+        """Why the last write failed, or None."""
         return next((each._error for each in (self, *self._elsewhere.values()) if each._error), None)
 
     @property
@@ -85,7 +85,7 @@ class Keeper:
         return found
 
     def pushed(self, device, channel, number):
-        """The device keeps all pushes on the channel up to the number."""
+        """The device has stored all pushes on the channel up to `number`."""
         self._queue.put((None, (device, channel, number)))
 
     # ---- consumers that write with the transaction
@@ -121,7 +121,7 @@ class Keeper:
                 _log.exception("tunnel: what came in could not be kept")
 
     def _next(self):
-        """Items, as many as there are; none where something is to be tried again. None among them: the end."""
+        """All queued items; none if a retry is due. None among them: the end."""
         timeout, items = None, []
         if self._stalled:
             timeout = max(0.0, min(due for due, _, _ in self._stalled.values()) - time.monotonic())
@@ -147,7 +147,7 @@ class Keeper:
             self._error = error
             for item in items:
                 self._stall([item], failures, None)
-            return  # pushes that were acknowledged come again with the next connection, and the device knows them
+            return  # acknowledged pushes are sent again on the next connection; the device recognizes them
         except Exception as error:
             alone = error
         keys = {}
@@ -162,7 +162,7 @@ class Keeper:
             self._keep([], acknowledged, failures)
 
     def _commit(self, arrivals, acknowledged):
-        """In one transaction; how many messages were new."""
+        """Writes in one transaction; returns how many messages were new."""
         with self._inbox.database.transaction():
             if acknowledged:
                 self._pushes.acknowledge(acknowledged)
@@ -246,7 +246,8 @@ class Keeper:
         timer.start()
 
     def close(self):
-        """Keeps what came so far, and ends the threads. What is stalled is not acknowledged, and comes again."""
+        """Stores what has arrived so far, and ends the threads. Stalled messages are not acknowledged, so devices send
+        them again."""
         with self._lock:
             self._closed = True
             timers, self._timers = self._timers, set()
@@ -262,8 +263,8 @@ class Keeper:
 
 
 class _ElsewhereKeeper(Keeper):
-    """Of one consumer. What it has kept is then known here: a message that comes again after a crash in between is
-    known there."""
+    """The Keeper of one consumer with a store of its own. Numbers are recorded in the inbox afterwards: after a crash
+    in between, messages come again, and the consumer's store recognizes them."""
 
     def __init__(self, inbox, consumer, done):
         self._consumer = consumer

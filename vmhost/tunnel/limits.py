@@ -1,24 +1,24 @@
-"""What one end of a connection accepts. It tells the other end, which keeps to it; who exceeds a limit is cut off."""
+"""The limits of one end of a connection. It announces them, the other end keeps to them; who exceeds one is cut off."""
 
 from dataclasses import asdict, dataclass, fields
 
 from vmhost.tunnel.errors import TunnelConfigurationError
 
-FRAME_BYTES = 65_536  # of one frame on the wire; what is larger travels in fragments
-FRAGMENT_BYTES = 32_000  # of one fragment: what a small message may have to wait for
+FRAME_BYTES = 65_536  # of one frame on the wire; larger ones are sent in fragments
+FRAGMENT_BYTES = 32_000  # of one fragment: bounds the delay of a small message
 CONTAINERS = 250_000  # lists and maps in one frame that came in fragments or packed
 GREETING_BYTES = 16_384  # of the first frame
-NAME_CHARACTERS = 128  # of a channel, a device
+NAME_CHARACTERS = 128  # of a channel or device name
 ID_CHARACTERS = 256  # of a message's id
-TAKEN_BYTES = 1 << 20  # of messages that are taken from a store at a time, unless one alone is larger
+TAKEN_BYTES = 1 << 20  # of messages taken from a store at a time, unless a single one is larger
 MESSAGE_OVERHEAD = 32  # bytes that a message counts beyond its body
 
 
 @dataclass(frozen=True)
 class Limits:
-    """`message_bytes`: of a message, a request or an answer. `window_bytes`: of messages on one channel that were
-    sent and not yet acknowledged. `channels`, `requests`, `streams`: open at a time, of one connection and direction.
-    `stream_window_bytes`: of a stream, sent and not yet read. `fragments_bytes`: of values that arrived in part."""
+    """`message_bytes`: of a message, request or answer. `window_bytes`: of unacknowledged messages on one channel.
+    `channels`, `requests`, `streams`: open at a time, per connection and direction. `stream_window_bytes`: of a stream,
+    sent and not yet read. `fragments_bytes`: of incomplete values."""
 
     message_bytes: int = 4 << 20
     window_bytes: int = 512 << 10
@@ -39,10 +39,10 @@ class Limits:
 
     @classmethod
     def heard(cls, told):
-        """The Limits that the other end told; what it did not tell is as usual."""
+        """The Limits announced by the other end; defaults for what it left out."""
         known = {field.name for field in fields(cls)}
         heard = cls(**{name: value for name, value in told.items() if name in known})
-        return USUAL if heard == USUAL else heard  # one for all connections that have it
+        return USUAL if heard == USUAL else heard  # one shared object for the usual case
 
 
 USUAL = Limits()

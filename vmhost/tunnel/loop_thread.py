@@ -1,9 +1,9 @@
-"""An asyncio loop for threads: it lives on a thread of its own, and is lent to who waits for it.
+"""An asyncio loop for threads: it runs on a thread of its own, and is lent to threads that wait for it.
 
-A coroutine that a thread hands to a loop on another thread costs two switches between threads, each longer than a small
-request. So where a thread asks again and again, the loop's own thread steps aside, and the asking thread runs the loop
-while it waits: no switch is left. When nobody asked for `LENT_S`, the loop's thread takes it back; what else the loop
-has to do (pushes, heartbeats) waits for that long at most. A thread that seldom asks is never lent the loop.
+Handing a coroutine to a loop on another thread costs two thread switches, each longer than a small request. So when a
+thread makes calls in quick succession, the loop's own thread steps aside and the calling thread runs the loop while it
+waits, without a switch. After `LENT_S` without a call the loop's thread takes the loop back; other work of the loop
+(pushes, heartbeats) waits at most that long. A thread that calls rarely never runs the loop.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ LENT_S = 0.002
 
 
 class LoopEndedError(Exception):
-    """The loop has ended, or ended before the call did."""
+    """The loop has ended, possibly before the call did."""
 
 
 class _Call:
-    """A coroutine that a thread waits for."""
+    """A coroutine whose result a thread waits for."""
 
     def __init__(self, coroutine):
         self.coroutine = coroutine
@@ -29,41 +29,41 @@ class _Call:
         self._task, self._cancelled = None, False
 
     def begin(self, loop):
-        """On the loop."""
+        """Called on the loop."""
         self._task = loop.create_task(self.coroutine)
         if self._cancelled:
             self._task.cancel()
         return self._task
 
     def cancel(self):
-        """On the loop."""
+        """Called on the loop."""
         self._cancelled = True
         if self._task is not None:
             self._task.cancel()
 
 
 class LoopThread:
-    """`begin()`, `end()`: coroutines that run first and last, on the thread `name`. `loop_factory`: as of
-    `asyncio.Runner`. `on_broken()` is called on the loop after an exception that is not the coroutine's went through
-    the loop while a thread had it (a handler of a signal raised): what it interrupted is half done."""
+    """`begin()`, `end()`: coroutines that run first and last, on the thread `name`. `loop_factory`: as for
+    `asyncio.Runner`. `on_broken()` is called on the loop after a foreign exception (such as a signal handler's) went
+    through the loop while another thread ran it: the interrupted work is half done."""
 
     def __init__(self, name, begin, end, loop_factory, on_broken):
         self._begin, self._end, self._factory, self._on_broken = begin, end, loop_factory, on_broken
         self._turn = threading.Condition(threading.Lock())  # guards the next six
         self._runs = True  # whether some thread runs the loop, or is about to
-        self._borrower = None  # the call of the thread that the loop is lent to
-        self._guests = set()  # calls that were handed to the thread that runs the loop
-        self._awaited = False  # the loop's own thread waits until who has the loop is done
+        self._borrower = None  # the call of the thread that borrowed the loop
+        self._guests = set()  # calls handed over to the running thread
+        self._awaited = False  # the loop's own thread waits for the current runner
         self._closing = False
         self._ended = False
-        self._used_at = 0.0  # when a call ended
-        self._at_home = False  # the loop's own thread runs it, until it is stopped
+        self._used_at = 0.0  # when the last call ended
+        self._at_home = False  # the loop's own thread runs it, until stopped
         self.loop = None
         self._started = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
 
     def start(self):
-        """Raises what `begin()` does."""
+        """Raises the error of `begin()`, if any."""
         self._thread.start()
         try:
             self._started.result()
@@ -72,7 +72,7 @@ class LoopThread:
             raise
 
     def close(self):
-        """Calls that are under way raise LoopEndedError."""
+        """Running calls raise LoopEndedError."""
         if self.loop is None:
             return
         with self._turn:
@@ -88,7 +88,7 @@ class LoopThread:
             self._borrower.cancel()
 
     def tell(self, function):
-        """Has the loop call it, unless it has ended."""
+        """Makes the loop call the function, unless it has ended."""
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(function)
 
@@ -114,12 +114,12 @@ class LoopThread:
             with self._turn:
                 self._ended = True
                 left, self._guests = self._guests, set()
-            for call in left:  # it was handed over too late
+            for call in left:  # handed over too late
                 call.coroutine.close()
                 call.done.set_exception(LoopEndedError())
 
     def _lend(self):
-        """Returns when the loop is this thread's again."""
+        """Lends the loop; returns when it is this thread's again."""
         with self._turn:
             self._runs = False
             while True:
@@ -137,14 +137,14 @@ class LoopThread:
     # ---- other threads
 
     def run(self, coroutine):
-        """Its result. LoopEndedError."""
+        """The coroutine's result. LoopEndedError."""
         call = _Call(coroutine)
         with _interrupts(lambda: self.tell(call.cancel)):
             with self._turn:
                 if self._ended:
                     coroutine.close()
                     raise LoopEndedError
-                may_borrow = asyncio._get_running_loop() is None  # a thread runs one loop at a time
+                may_borrow = asyncio._get_running_loop() is None  # a thread can run only one loop
                 lent = may_borrow and not self._runs and not self._closing
                 if lent:
                     self._runs, self._borrower = True, call
@@ -183,7 +183,7 @@ class LoopThread:
             raise
 
     def _take_in(self, call, often):
-        """On the loop: begins what a thread handed over."""
+        """Runs on the loop: begins a call that was handed over."""
 
         def ended(task):
             with self._turn:
@@ -197,16 +197,16 @@ class LoopThread:
             else:
                 call.done.set_result(task.result())
             if often and alone and self._at_home:
-                self.loop.stop()  # it is lent: the next call is likely to come at once
+                self.loop.stop()  # lend it: the next call is likely to come at once
 
         call.begin(self.loop).add_done_callback(ended)
 
 
 @contextlib.contextmanager
 def _interrupts(cancel):
-    """For the block, Ctrl-C calls `cancel`, and KeyboardInterrupt is raised at its end: raised within, it would leave
-    locks locked and what the loop does half done. The second one is raised at once, whatever it breaks. On the main
-    thread, where the handler is Python's own; elsewhere nothing is changed."""
+    """In the block, Ctrl-C calls `cancel`, and KeyboardInterrupt is raised at the block's end: raised inside, it would
+    leave locks held and the loop's work half done. A second Ctrl-C raises at once, whatever it breaks. Only on the main
+    thread and with Python's own handler; otherwise nothing changes."""
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield

@@ -1,14 +1,14 @@
-"""A consumer that writes into PostgreSQL: a message and its number are one transaction there, so each counts once.
+"""A consumer that writes into PostgreSQL: a message and its number are in one transaction, so it counts exactly once.
 
     server.consume("features", PostgreSQL("host=db dbname=shop user=tunnel", "features"))
 
-It wants psycopg (`pip install vmhost[tunnel-postgresql]`). Each process of the server has one connection for each
-such consumer, opened when the first message comes, and opened anew where it breaks; until then messages stay with
-their devices. All that came while the last transaction was written goes into the next one.
+It needs psycopg (`pip install vmhost[tunnel-postgresql]`). Each server process has one connection for each such
+consumer, opened at the first message, and again after a failure; until then messages stay on the devices. All messages
+that arrive during a transaction go into the next one.
 
-The database has two tables: the consumer's own, made where there is none, and `tunnel_received`, the last number of
-each device, epoch and channel. The row there is locked before anything is written, so several processes, and several
-servers with stores of their own, may take messages of the same device.
+The database has two tables: the consumer's own, made if missing, and `tunnel_received`, with the last number of each
+device, epoch and channel. The row there is locked first, so several processes, and several servers with stores of their
+own, may take messages of the same device.
 """
 
 import re
@@ -18,7 +18,7 @@ from vmhost.tunnel.errors import TunnelConfigurationError
 from vmhost.tunnel.inbox import Message
 
 CONNECT_S = 10
-_SILENT_MS = 20_000  # how long the network may swallow what is sent to the database
+_SILENT_MS = 20_000  # TCP time-out for unacknowledged data
 _STATEMENT_MS = 60_000
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,54}")
 _RECEIVED = """
@@ -27,16 +27,16 @@ _RECEIVED = """
         PRIMARY KEY (peer, epoch, channel)
     )
 """
-_LOCK = 0x766D6873  # of advisory locks, while tables are made
-_NO_ZERO = "\N{SYMBOL FOR NULL}"  # PostgreSQL's texts have no zeros, which ids may have
+_LOCK = 0x766D6873  # advisory lock, held while tables are made
+_NO_ZERO = "\N{SYMBOL FOR NULL}"  # replaces NUL, which ids may have but PostgreSQL's texts may not
 
 
 class PostgreSQL:
-    """`dsn`: as libpq takes it, or a function that gives one. `table`: rows with position (grows), device, channel,
-    id, time, body. Or `write(cursor, messages)`, which writes with the cursor of the transaction; `schema` is SQL
-    that makes what it needs, and may be run again."""
+    """`dsn`: a connection string of libpq, or a function that returns one. `table`: for rows with position
+    (increasing), device, channel, id, time, body. Instead, `write(cursor, messages)` writes with the cursor of the
+    transaction; `schema` is SQL that makes its tables, and may run several times."""
 
-    schema = None  # of the server's own store: nothing
+    schema = None  # no tables in the server's own store
 
     def __init__(self, dsn, table=None, *, write=None, schema=None):
         if (table is None) == (write is None):
@@ -66,11 +66,11 @@ class PostgreSQL:
         self._connection = None
 
     def write(self, connection, messages, time_ms):
-        """The server's own store only keeps the numbers."""
+        """Writes no message: the server's own store keeps only the numbers."""
 
     def keep(self, arrivals):
-        """Writes what of the Arrivals is not known, in one transaction; how many messages that were. Used by one thread
-        at a time. StoreError: the database is not there; anything else: it refuses what was written."""
+        """Writes the new messages of the Arrivals, in one transaction; returns their number. Used by one thread at a
+        time. StoreError: the database is not reachable; any other error: it refuses the data."""
         psycopg = self._psycopg
         try:
             with self._connected() as connection, connection.transaction(), connection.cursor() as cursor:
@@ -83,7 +83,7 @@ class PostgreSQL:
             raise StoreError(f"PostgreSQL: {error}") from error
 
     def _connected(self):
-        """A block that leaves the connection open."""
+        """A context for one use of the connection, which it leaves open."""
         if self._connection is None or self._connection.closed:
             dsn = self._dsn() if callable(self._dsn) else self._dsn
             connection = self._psycopg.connect(
@@ -107,7 +107,7 @@ class PostgreSQL:
         return _Borrowed(self._connection)
 
     def _keep(self, cursor, arrivals):
-        keys = sorted({(each.peer, each.epoch, each.channel) for each in arrivals})  # one order: no deadlock
+        keys = sorted({(each.peer, each.epoch, each.channel) for each in arrivals})  # sorted: no deadlock
         peers, epochs, channels = map(list, zip(*keys))
         given = "unnest(%s::text[], %s::bytea[], %s::text[]) AS given (peer, epoch, channel)"
         cursor.execute(
@@ -156,7 +156,7 @@ class PostgreSQL:
         )
 
     def close(self):
-        """Ends the connection; the next `keep` opens another."""
+        """Closes the connection; the next `keep` opens another."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

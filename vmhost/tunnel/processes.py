@@ -1,4 +1,4 @@
-"""Several processes that do the same: forked, watched, started anew when one dies, ended together."""
+"""Several forked processes that do the same: watched, restarted when one dies, ended together."""
 
 import contextlib
 import logging
@@ -8,15 +8,15 @@ import sys
 import time
 
 _log = logging.getLogger("vmhost.tunnel")
-_SHORT_S = 5.0  # a process that lived for less is started anew after a pause
+_SHORT_S = 5.0  # a process that lived shorter is restarted after a pause
 _PAUSE_S = 1.0
 
 
 def supervise(work, count, end_s, started=None):
-    """Runs `work()` in `count` forked processes until SIGTERM or SIGINT, which they get too; those that are still there
-    `end_s` later are killed. A process that dies is started anew. Returns 0, or 1 where one had to be killed.
+    """Runs `work()` in `count` forked processes until SIGTERM or SIGINT, which is passed on to them; those still
+    running `end_s` later are killed. A process that dies is restarted. Returns 0, or 1 if one had to be killed.
 
-    The caller's process must have no other threads.
+    The calling process must have no other threads.
     """
     wanted = []
     before = {number: signal.signal(number, lambda number, frame: wanted.append(number)) for number in _SIGNALS}
@@ -77,7 +77,7 @@ def _fork(work):
 
 
 def _end_with(parent):
-    """Has the kernel end this process when its parent dies."""
+    """Makes the kernel end this process when its parent dies."""
     import ctypes
 
     with contextlib.suppress(OSError, AttributeError):
@@ -87,7 +87,7 @@ def _end_with(parent):
 
 
 def _wait(children):
-    """Notes who has ended: its time becomes None."""
+    """Reaps ended processes: their time becomes None."""
     for pid, began in list(children.items()):
         if began is not None and os.waitpid(pid, os.WNOHANG)[0]:
             if time.monotonic() - began < _SHORT_S:

@@ -1,14 +1,14 @@
-"""What the cloud keeps for devices until they have it, and how any process puts something there.
+"""Pushes: messages that the cloud stores until the device has them. Any process may add one.
 
     push("cloud.sqlite", "device-7", "profiles", body, ttl_s=86_400, collapse="profile")
 
-A push is a row of the cloud's store. Once it is there it is delivered: at once where the device is connected to any
-process of the server, else when it comes back. A push goes when the device keeps it, when `ttl_s` is over, when a newer
-one with the same `collapse` text came for the same device and channel, or when more than `max_waiting` wait for the
-device on this channel (the oldest goes; with `when_full="refuse"` OutboxFullError tells the one who pushes).
+A push is a row of the cloud's store. It is delivered at once if the device is connected to any process of the server,
+otherwise when it connects. A push is deleted when the device has stored it, when `ttl_s` is over, when a newer one with
+the same `collapse` text is added for the same device and channel, or when more than `max_waiting` wait for the device
+on this channel (the oldest is deleted; with `when_full="refuse"` the caller gets OutboxFullError).
 
-Server processes listen on datagram sockets in the folder `STORE-processes`. Whoever pushes sends the device's name
-to each; a process that misses it looks by itself every few seconds.
+Server processes listen on datagram sockets in the folder `STORE-processes`. A pushing process sends the device's name
+to each; a process that misses it finds the push at its next poll, after a few seconds.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ _TAKE = 100
 
 
 class Pushes:
-    """The pushes in `database`, which other processes may have open too. Threads may share it."""
+    """The pushes in `database`, which other processes may have open too. Thread-safe."""
 
     def __init__(self, database, *, clock=time.time):
         self.database = database
@@ -60,7 +60,7 @@ class Pushes:
         max_waiting=MAX_WAITING,
         when_full="oldest",
     ):
-        """Keeps a push; its id. An id that waits already is put once."""
+        """Stores a push; returns its id. An id that waits already is stored once."""
         checked_name(device, "device")
         checked_name(channel)
         identity = identity or uuid.uuid4().hex
@@ -115,7 +115,7 @@ class Pushes:
             self._expire(connection, int(self._clock() * 1000))
 
     def channels(self, device):
-        """{channel: number of its newest push} of what waits for the device."""
+        """{channel: number of its newest push} of the pushes that wait for the device."""
         with self.database.reader() as connection:
             return dict(
                 connection.execute(
@@ -124,7 +124,7 @@ class Pushes:
             )
 
     def take(self, device, channel, after=0, limit=_TAKE):
-        """(number, id, body) of what waits, oldest first, of TAKEN_BYTES at most; it stays until it is acknowledged."""
+        """(number, id, body) of waiting pushes, oldest first, of at most TAKEN_BYTES; they stay until acknowledged."""
         where = "device = ? AND channel = ? AND number > ? AND ifnull(expires_ms > ?, 1) ORDER BY number LIMIT ?"
         given = (device, channel, after, int(self._clock() * 1000))
         with self.database.reader() as connection:
@@ -135,7 +135,7 @@ class Pushes:
             ).fetchall()
 
     def acknowledge(self, kept):
-        """`kept`: (device, channel, number): the device keeps all up to the number."""
+        """`kept`: (device, channel, number): the device has stored everything up to the number."""
         with self.database.transaction() as connection:
             connection.executemany("DELETE FROM tunnel_pushes WHERE device = ? AND channel = ? AND number <= ?", kept)
 
@@ -145,7 +145,7 @@ class Pushes:
         return row[0] if row else 0
 
     def waiting(self):
-        """[(device, channel, how many, bytes)]."""
+        """[(device, channel, number of pushes, bytes)]."""
         with self.database.reader() as connection:
             return connection.execute(
                 "SELECT device, channel, count(*), sum(length(body)) FROM tunnel_pushes GROUP BY device, channel"
@@ -153,7 +153,7 @@ class Pushes:
 
 
 def fitting(sizes):
-    """How many of these, in their order, have TAKEN_BYTES together; one at least."""
+    """How many of these sizes, in order, fit into TAKEN_BYTES; at least one."""
     count = total = 0
     for size in sizes:
         total += size
@@ -163,7 +163,7 @@ def fitting(sizes):
     return count
 
 
-# ---- telling the server's processes
+# ---- notifying the server's processes
 
 
 def processes_folder(store):
@@ -171,7 +171,7 @@ def processes_folder(store):
 
 
 def listen(store):
-    """A datagram socket that hears whom something is pushed to; its file is removed by `unlisten`."""
+    """A datagram socket that receives the names of devices with new pushes; `unlisten` removes its file."""
     folder = processes_folder(store)
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"{os.getpid()}.{uuid.uuid4().hex[:8]}.push"
@@ -192,7 +192,7 @@ def unlisten(listening, path):
 
 
 def notify(store, *devices):
-    """Tells all processes of the server that something waits for the devices. How many heard it."""
+    """Tells all processes of the server that pushes wait for the devices. Returns how many got it."""
     heard = 0
     folder = processes_folder(store)
     try:
@@ -206,17 +206,17 @@ def notify(store, *devices):
                     for device in devices:
                         sending.sendto(device.encode(), address)
                 heard += 1
-            except ConnectionRefusedError:  # its process died
+            except ConnectionRefusedError:  # the process died
                 with contextlib.suppress(OSError):
                     os.unlink(folder / name)
             except OSError:
-                pass  # its queue is full: it looks by itself
+                pass  # its queue is full: it polls anyway
     return heard
 
 
 @contextlib.contextmanager
 def short_address(folder, name):
-    """For a block: an address of at most 107 bytes, which is all that a Unix socket's may have."""
+    """Within the block: an address of at most 107 bytes, the limit of a Unix socket's."""
     handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{handle}/{name}"
@@ -225,8 +225,8 @@ def short_address(folder, name):
 
 
 def push(store, device, channel, body, **settings):
-    """Puts a push into the server's store at the path `store`; its id. `settings`: those of `Pushes.put`. Any process
-    may do this, also while no server runs."""
+    """Adds a push to the server's store at the path `store`; returns its id. `settings`: those of `Pushes.put`. Works
+    from any process, even while no server runs."""
     with Database(store, shared=True) as database:
         identity = Pushes(database).put(device, channel, body, **settings)
     notify(store, device)

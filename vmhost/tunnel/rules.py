@@ -1,4 +1,4 @@
-"""What a channel's part of the device's outbox may hold, and what happens when it is full."""
+"""The bounds of a channel in the device's outbox, and what happens when it is full."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,10 @@ WHEN_FULL = ("oldest", "refuse", "replace")
 
 @dataclass(frozen=True)
 class Rule:
-    """`max_bytes`, `max_count`: of what waits on the channel; None: only the bounds of the whole outbox.
+    """`max_bytes`, `max_count`: of waiting messages on the channel; None: only the bounds of the whole outbox.
 
-    `when_full`: "oldest" drops the oldest, "refuse" raises OutboxFullError where the new one is put, "replace" keeps
-    the new one only. `max_age_s`: what is older is dropped when the channel is written to.
+    `when_full`: "oldest" drops the oldest message, "refuse" raises OutboxFullError for the new one, "replace" keeps
+    only the new one. `max_age_s`: older messages are dropped when the channel is written to.
     """
 
     max_bytes: int | None = None

@@ -1,4 +1,4 @@
-"""The cloud side: takes connections of devices, keeps what they send, answers what they ask, and pushes.
+"""The cloud's side: accepts connections of devices, stores their messages, answers their requests, and pushes.
 
 server = Server("cloud.sqlite", certificate="server.pem", key="server.key", client_ca="ca.pem")
 server.consume("features", Table("features"))
@@ -25,13 +25,13 @@ from vmhost.tunnel.worker import Worker
 
 
 class Server:
-    """`store`: the path of a SQLite store, made where there is none; all processes of the server share it.
+    """`store`: the path of a SQLite store, made if missing; all processes of the server share it.
 
-    Devices show a certificate that `client_ca` signed (its common name is the device's name), or say a token:
-    `identify(token)` gives the device's name, or None for a token that is not known. `identify` runs on the loop:
-    it must be quick. `priorities`: {channel: 0 to 7}; 0 goes first, 4 is usual. `pending_bytes`: of messages that
-    came and are not kept yet; beyond, nothing more is read. `post_quantum`: `tls.server_context`. `spin_us`: how long
-    its loop looks for what comes before it sleeps (`spinning`); 0: not at all.
+    Devices authenticate with a certificate signed by `client_ca` (its common name is the device's name), or with a
+    token: `identify(token)` returns the device's name, or None for an unknown token. `identify` runs on the loop, so it
+    must be quick. `priorities`: {channel: 0 to 7}; 0 goes first, 4 is the default. `pending_bytes`: bound of received
+    messages that are not stored yet; beyond it nothing more is read. `post_quantum`: see `tls.server_context`.
+    `spin_us`: how long its loop polls before it sleeps (`spinning`); 0: not at all.
     """
 
     def __init__(
@@ -65,20 +65,20 @@ class Server:
         self.processes = 1
         self.worker = None
 
-    # ---- what is done with what comes
+    # ---- handlers
 
     def consume(self, channel, consumer):
         """Messages on the channel go to `consumer` (`inbox`: a function, a Table, a Transactional). "*": all channels
-        that have none of their own. A channel without one is refused; its messages stay on the devices."""
+        without one of their own. A channel without a consumer is refused; its messages stay on the devices."""
         made = inbox.consumer(consumer)
         if isinstance(made, inbox.Callable) and inspect.iscoroutinefunction(made.function):
             raise TunnelConfigurationError(f"consumer of {channel}: expected a function that is not async")
         self.consumers[checked_name(channel)] = made
 
     def answer(self, channel, function=None, *, quick=False):
-        """`function(request)` answers requests on the channel: its result is the answer (what msgpack can say). An
-        `async` function runs on the loop, another one on a thread; `quick`: on the loop as well, it must not block.
-        As a decorator: `@server.answer("classify")`."""
+        """`function(request)` answers requests on the channel; its result must be expressible in msgpack. An `async`
+        function runs on the loop, any other on a thread; `quick`: on the loop too, so it must not block. As a
+        decorator: `@server.answer("classify")`."""
         if function is None:
             return lambda given: self.answer(channel, given, quick=quick) or given
         if quick:
@@ -91,8 +91,8 @@ class Server:
         self.answers[checked_name(channel)] = function
 
     def stream(self, channel, function=None):
-        """`function(stream)` serves streams that devices open on the channel: an `async` function gets a
-        `streams.Stream`, on the loop, another one a `streams.BlockingStream`, on a thread."""
+        """`function(stream)` serves streams that devices open on the channel. An `async` function runs on the loop,
+        with a `streams.Stream`; any other on a thread, with a `streams.BlockingStream`."""
         if function is None:
             return lambda given: self.stream(channel, given) or given
         self.streams[checked_name(channel)] = function
@@ -101,11 +101,11 @@ class Server:
         """As `pushes.push`, for this server's store."""
         return pushes.push(self.store, device, channel, body, **settings)
 
-    # ---- devices that are connected to this process
+    # ---- devices connected to this process
 
     async def ask(self, device, channel, value, timeout_s=None):
-        """What the device answers (`Device.answer`). For `async` handlers, which run on the server's loop; from another
-        thread: `server.call(server.ask(...))`. OfflineError, NoAnswerError, AnswerError."""
+        """The device's answer (`Device.answer`). For `async` handlers, which run on the server's loop; from other
+        threads use `server.call(server.ask(...))`. OfflineError, NoAnswerError, AnswerError."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._at_work().ask(device, channel, value, timeout_s)
@@ -113,11 +113,11 @@ class Server:
             raise NoAnswerError(f"{device}: no answer within {timeout_s:g} s") from None
 
     async def open_stream(self, device, channel, value=None):
-        """A `streams.Stream` to the device (`Device.stream`). Where to: as `ask`. OfflineError, TunnelError."""
+        """A `streams.Stream` to the device (`Device.stream`). Call it as `ask`. OfflineError, TunnelError."""
         return self._at_work().open_stream(device, channel, value)
 
     def call(self, coroutine):
-        """The result of `ask` and `open_stream`, for other threads; a stream is a `streams.BlockingStream`."""
+        """The result of `ask` or `open_stream`, for other threads; a stream becomes a `streams.BlockingStream`."""
         try:
             worker = self._at_work()
         except OfflineError:
@@ -146,7 +146,7 @@ class Server:
 
     def run(self, address="127.0.0.1:7443", *, processes=1, drain_s=5.0, ready=None):
         """Serves until SIGTERM or SIGINT, then drains for at most `drain_s`. `ready(addresses)` is called when it
-        listens. Returns 0, or 1 where a process had to be killed."""
+        listens. Returns 0, or 1 if a process had to be killed."""
         self.processes = processes
         bound = bind(address, reuse=processes > 1)
         try:
@@ -183,7 +183,7 @@ class Server:
 
     @contextlib.contextmanager
     def running(self, address="127.0.0.1:0", *, drain_s=0.0):
-        """Serves on a thread for the block; gives the address as text."""
+        """Serves on a thread within the block; yields the address as text."""
         bound = bind(address)
         self.prepare()
         started, stop, failed = threading.Event(), None, []
@@ -224,7 +224,7 @@ class Server:
 
 
 def bind(address, reuse=False):
-    """Sockets that are bound to the addresses, not listening. TunnelConfigurationError."""
+    """Sockets bound to the addresses, not listening. TunnelConfigurationError."""
     bound = []
     try:
         for host, port in addresses.parse(address):
@@ -251,7 +251,7 @@ def bind(address, reuse=False):
 
 
 def _supervise(server, bound, count, drain_s, ready):
-    """Forks `count` processes that listen on the same ports, and starts one anew that dies."""
+    """Forks `count` processes that listen on the same ports, and restarts one that dies."""
     where = ",".join(addresses.shown(*each.getsockname()[:2]) for each in bound)
 
     def child():
@@ -262,7 +262,7 @@ def _supervise(server, bound, count, drain_s, ready):
             for each in own:
                 each.close()
 
-    # The sockets of this process hold the port; they do not listen, so they get no connections.
+    # The sockets of this process hold the port, but do not listen, so they get no connections.
     return processes.supervise(
         child, count, drain_s + 5.0, lambda: ready and ready([each.getsockname()[:2] for each in bound])
     )

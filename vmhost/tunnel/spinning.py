@@ -1,14 +1,14 @@
-"""An asyncio loop that looks for what comes a little longer before it sleeps.
+"""An asyncio loop that polls for a short time before it sleeps.
 
-To wake a core that sleeps takes longer than a small request: on an idle machine the two wake-ups of a request and its
-answer are more than half of its time. A loop that spins asks the kernel again and again, for at most `spin_s`, before
-it sleeps. It spins only
+Waking a sleeping core takes longer than a small request: on an idle machine the two wake-ups of a request and its
+answer are more than half of its time. A spinning loop polls the kernel for at most `spin_s` before it sleeps. It spins
+only
 
-- while most of the latest waits were short. After two long ones it sleeps at once, until four in a row were short: a
-  loop with little to do costs nothing.
-- while it helps. Where the kernel gives the core to somebody else meanwhile, or what is waited for comes just after it
-  stopped to spin (whoever sends it needs this core), the machine is busy: cores do not sleep there, and to spin takes
-  time from others. The loop rests from it, for longer each time.
+- while most recent waits were short. After two long ones it sleeps at once, until four in a row were short, so a loop
+  with little to do costs nothing.
+- while spinning helps. If the kernel gives the core to another thread meanwhile, or the event comes just after the spin
+  (its sender needs this core), the machine is busy: cores do not sleep, and spinning takes time from others. The loop
+  then stops spinning for a while, longer each time.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ import selectors
 import time
 
 SPIN_US = 200.0
-_MOST, _ENOUGH, _MISS = 8, 4, 4  # of `_hope`: a short wait adds 1, a long one takes `_MISS`; from `_ENOUGH` on it spins
-_TAKEN_S = 200e-6  # one look takes 1 to 2 us; where it took so long, the core was taken away
-_HARM, _TOO_MUCH = 4, 12  # of `_harm`: a spin that did not help adds `_HARM`, another one takes 1
+_MOST, _ENOUGH, _MISS = 8, 4, 4  # of `_hope`: a short wait adds 1, a long one subtracts _MISS; it spins from _ENOUGH on
+_TAKEN_S = 200e-6  # a poll takes 1 to 2 us; if it takes this long, the core was taken away
+_HARM, _TOO_MUCH = 4, 12  # of `_harm`: a useless spin adds _HARM, a useful one subtracts 1; a pause begins at _TOO_MUCH
 _REST_S, _LONGEST_REST_S = 0.05, 1.6
-_GOOD = 1000  # spins between two rests, after which the second is as short as the first
+_GOOD = 1000  # spins between two pauses after which the second is as short as the first
 
 
 class SpinningSelector(selectors.DefaultSelector):
-    """`spins`: how often it spun. `clock()`: seconds."""
+    """`spins`: number of spins. `clock()`: seconds."""
 
     def __init__(self, spin_s, clock=time.perf_counter):
         super().__init__()
@@ -34,7 +34,7 @@ class SpinningSelector(selectors.DefaultSelector):
         self._clock = clock
         self._hope = self._harm = 0
         self._rest_s, self._rests_until = _REST_S, 0.0
-        self._good_until = 0  # of `spins`: a rest before then is a longer one
+        self._good_until = 0  # value of `spins`; a pause before it is longer than the last
 
     def select(self, timeout=None):
         if timeout is not None and timeout <= 0:
@@ -57,7 +57,7 @@ class SpinningSelector(selectors.DefaultSelector):
                 timeout = max(0.0, timeout - (now - began))
         found = super().select(timeout)
         now = self._clock()
-        # Who sleeps is woken late, by about as long as it may spin.
+        # A sleeper is woken late, by about the time that it may spin.
         if found and now - began < 2 * self.spin_s:
             self._hope = min(_MOST, self._hope + 1)
             if spun:
@@ -76,8 +76,8 @@ class SpinningSelector(selectors.DefaultSelector):
 
 
 def loop_factory(spin_us=SPIN_US):
-    """What `asyncio.run(..., loop_factory=...)` takes: makes loops that spin for at most `spin_us`; 0: they do not, nor
-    where the process has one core."""
+    """A factory for `asyncio.run(..., loop_factory=...)`: its loops spin for at most `spin_us`, or never if that is 0
+    or the process has one core."""
     if spin_us <= 0 or (os.process_cpu_count() or 1) < 2:
         return asyncio.SelectorEventLoop
     return lambda: asyncio.SelectorEventLoop(SpinningSelector(spin_us / 1e6))

@@ -1,4 +1,4 @@
-"""What the processes of a server do, and what waits in its store."""
+"""The state of a server's processes, and what waits in its store."""
 
 import json
 import os
@@ -10,7 +10,7 @@ _PATIENCE_S = 2.0
 
 
 def of_processes(store):
-    """The `statistics()` of each process that serves the store; [] where none does."""
+    """The `statistics()` of each process that serves the store; [] if there are none."""
     folder = pushes.processes_folder(store)
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(".status"))
@@ -27,12 +27,12 @@ def of_processes(store):
                     told += data
             found.append(json.loads(told))
         except OSError, ValueError:
-            continue  # it has ended, or does not answer
+            continue  # ended, or does not answer
     return found
 
 
 def kind_of(database):
-    """ "server", "device" or None: whose store it is."""
+    """ "server", "device" or None: the owner of the store."""
     with database.reader() as connection:
         names = {row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     if "tunnel_pushes" in names:
@@ -41,7 +41,7 @@ def kind_of(database):
 
 
 def of_outbox(database):
-    """Of a device: [(channel, how many messages wait, bytes, when the oldest was put, in ms since 1970)]."""
+    """For a device: [(channel, number of waiting messages, bytes, when the oldest was put, ms since 1970)]."""
     with database.reader() as connection:
         return connection.execute(
             "SELECT channel, count(*), sum(length(body)), min(time_ms) FROM outbox_entries GROUP BY channel"
@@ -49,7 +49,7 @@ def of_outbox(database):
 
 
 def of_store(database):
-    """Of a server, a dict: `devices` that were here, `pushes` that wait, how many messages were `refused`, ..."""
+    """For a server, a dict: number of `devices` seen, waiting `pushes`, number of `refused` messages, ..."""
     with database.reader() as connection:
 
         def rows(query):

@@ -1,6 +1,6 @@
-"""A stream of bytes on a channel, in both directions, as long as the connection lasts.
+"""A stream of bytes on a channel, in both directions, for as long as the connection lasts.
 
-Each direction has a window of its own: whoever does not read stops the writer, and nobody else.
+Each direction has a window of its own: a slow reader stops only its writer.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ from vmhost.tunnel.errors import StreamBrokenError, TunnelError
 
 
 class Stream:
-    """`value`: what it was opened with. `device`: whose it is, "" on a device. `among`: {number: Stream} of those that
-    are open, which it joins and leaves. Belongs to the loop's thread.
+    """`value`: the value that it was opened with. `device`: the other end; "" on a device. `among`: {number: Stream} of
+    the open streams, which it joins and leaves. Belongs to the loop's thread.
 
     async for piece in stream: ...
     await stream.write(data)
@@ -22,7 +22,7 @@ class Stream:
     def __init__(self, transport, number, channel, value, among, device=""):
         self.number, self.channel, self.value, self.device = number, channel, value, device
         self._transport = transport
-        self._came = bytearray()  # one, not a list of pieces: they may have one byte each
+        self._came = bytearray()  # not a list of pieces, which may have one byte each
         self._ended = self._local_end = False
         self._error = None
         self._changed = asyncio.Event()
@@ -30,7 +30,7 @@ class Stream:
         among[number] = self
 
     async def read(self):
-        """The next bytes, as they come; b"" at the end. StreamBrokenError."""
+        """The next bytes that arrive; b"" at the end. StreamBrokenError."""
         while not self._came:
             if self._error is not None:
                 raise StreamBrokenError(f"stream on {self.channel}: {self._error}")
@@ -54,7 +54,7 @@ class Stream:
         return data
 
     async def write(self, data):
-        """Sends all of `data`; waits while the other end has no room. StreamBrokenError."""
+        """Sends all of `data`, waiting while the other end has no room. StreamBrokenError."""
         view = memoryview(data)
         while True:
             if self._error is not None:
@@ -68,7 +68,7 @@ class Stream:
             await self._changed.wait()
 
     async def end(self):
-        """Nothing more is written; the other direction goes on."""
+        """Ends the writing direction; the other one stays open."""
         if not self._local_end and self._error is None:
             self._local_end = True
             self._transport.connection.end_stream(self.number)
@@ -90,7 +90,7 @@ class Stream:
         if over and self._among.get(self.number) is self:
             del self._among[self.number]
 
-    # ---- what the transport's owner calls
+    # ---- called by the transport's owner
 
     def happened(self, event):
         if isinstance(event, events.StreamData):
@@ -109,8 +109,8 @@ class Stream:
 
 
 async def serve(stream, function, blocking, log):
-    """Has `function` serve the stream: an `async` one gets it as it is, another one runs as `await blocking(function)`
-    has it run. Then it ends, or breaks with what went wrong, which `log(error)` is told."""
+    """Lets `function` serve the stream: an `async` one gets the stream itself, another one runs through `await
+    blocking(function)`. Then ends the stream, or aborts it with the error, which also goes to `log(error)`."""
     try:
         if inspect.iscoroutinefunction(function):
             await function(stream)
@@ -127,15 +127,15 @@ async def serve(stream, function, blocking, log):
 
 
 class BlockingStream:
-    """A Stream for threads: `read`, `write`, `end` and `abort` block; iterating gives pieces. As a block it ends with
-    it, and where the block fails the other end is told."""
+    """A Stream for threads: `read`, `write`, `end` and `abort` block; iterating yields pieces. At the end of a `with`
+    block it ends; if the block fails, the other end gets the error."""
 
     def __init__(self, stream, run):
         self._stream, self._run = stream, run
         self.channel, self.value = stream.channel, stream.value
 
     def read(self):
-        """The next bytes, as they come; b"" at the end. StreamBrokenError."""
+        """The next bytes that arrive; b"" at the end. StreamBrokenError."""
         return self._run(self._stream.read())
 
     def __iter__(self):
@@ -143,11 +143,11 @@ class BlockingStream:
             yield data
 
     def write(self, data):
-        """Sends all of `data`; waits while the other end has no room. StreamBrokenError."""
+        """Sends all of `data`, waiting while the other end has no room. StreamBrokenError."""
         self._run(self._stream.write(data))
 
     def end(self):
-        """Nothing more is written; the other direction goes on."""
+        """Ends the writing direction; the other one stays open."""
         self._run(self._stream.end())
 
     def abort(self, why):

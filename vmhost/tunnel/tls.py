@@ -1,7 +1,7 @@
-"""TLS 1.3 for both ends, and a small certificate authority for those who have none.
+"""TLS 1.3 for both ends, and a small certificate authority for users without one.
 
-A server's context is made before its processes are forked: they share the keys of the session tickets, so a device
-resumes its session at any of them. After a restart of the server handshakes are full again.
+A server's context is made before its processes are forked, so they share the keys of session tickets and a device can
+resume its session at any of them. After a restart of the server all handshakes are full.
 """
 
 import datetime
@@ -14,7 +14,7 @@ from pathlib import Path
 from vmhost.tunnel.errors import TunnelConfigurationError
 from vmhost.tunnel.limits import NAME_CHARACTERS
 
-CA, SERVER = "ca", "server"  # the names of files that `make_certificates` writes, without .pem and .key
+CA, SERVER = "ca", "server"  # names of files by `make_certificates`, without .pem and .key
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 
 
@@ -22,12 +22,12 @@ def _context(purpose, certificate, key, post_quantum):
     context = ssl.SSLContext(purpose)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.options |= ssl.OP_NO_COMPRESSION
-    if not post_quantum:  # OpenSSL would: 2.3 KB more in a handshake, and 11 KiB more in memory while it lasts
+    if not post_quantum:  # OpenSSL's default would use it: 2.3 KB more per handshake, and 11 KiB of memory meanwhile
         context.set_ecdh_curve("X25519")
     if certificate is not None:
         try:
             context.load_cert_chain(certificate, key)
-        except OSError as error:  # ssl.SSLError is one too
+        except OSError as error:  # includes ssl.SSLError
             why = error.strerror or getattr(error, "reason", None) or str(error)
             raise TunnelConfigurationError(
                 f"{certificate}: the certificate and its key{f' {key}' if key else ''} cannot be used: {why}; "
@@ -45,8 +45,8 @@ def _trust(context, ca):
 
 
 def server_context(certificate, key, client_ca=None, post_quantum=False):
-    """`client_ca`: devices may show certificates that it signed; without one, they say a token. `post_quantum`: keys
-    are agreed on as this machine's OpenSSL prefers, with ML-KEM where it is new enough; else with X25519."""
+    """`client_ca`: accept device certificates signed by it; None: devices authenticate by token. `post_quantum`: key
+    agreement as this machine's OpenSSL prefers, with ML-KEM if it is new enough; otherwise X25519."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, certificate, key, post_quantum)
     context.num_tickets = 1
     if client_ca is not None:
@@ -56,8 +56,8 @@ def server_context(certificate, key, client_ca=None, post_quantum=False):
 
 
 def device_context(ca=None, certificate=None, key=None, post_quantum=False):
-    """`ca`: whose server certificates are trusted; None: those that the system trusts. `post_quantum`: see above; both
-    ends have to want it."""
+    """`ca`: the CA of trusted server certificates; None: the system's. `post_quantum`: see `server_context`; both ends
+    have to enable it."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT, certificate, key, post_quantum)
     if ca is None:
         context.load_default_certs()
@@ -67,9 +67,9 @@ def device_context(ca=None, certificate=None, key=None, post_quantum=False):
 
 
 def certified_device(certificate, now):
-    """The device that a verified certificate (`SSLObject.getpeercert()`) names, or None where there is none.
+    """The device named by a verified certificate (`SSLObject.getpeercert()`); None without a certificate.
 
-    A resumed session brings the certificate of the first handshake, which may have expired: ValueError."""
+    A resumed session has the certificate of the first handshake, which may have expired: ValueError."""
     if not certificate:
         return None
     if ssl.cert_time_to_seconds(certificate["notAfter"]) < now:
@@ -82,7 +82,7 @@ def certified_device(certificate, now):
 
 def make_certificates(folder, devices=(), hosts=("localhost", "127.0.0.1"), days=825, now=None):
     """Writes a CA, a certificate for the server, and one for each device into `folder`, each as NAME.pem and NAME.key.
-    What is there stays, and a CA that is there signs. Returns the names of what was made."""
+    Existing files stay, and an existing CA signs. Returns the names of those made."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,4 +1,4 @@
-"""Devices that are told by a token: a file with a device and its token on each line."""
+"""Authentication of devices by token: a file with a device and its token on each line."""
 
 import hashlib
 import os
@@ -11,7 +11,7 @@ SHORTEST = 16
 
 
 class Tokens:
-    """`Tokens(path)(token)` gives the device's name, or None. The file is read anew when it changes."""
+    """`Tokens(path)(token)` returns the device's name, or None. The file is read again when it changes."""
 
     def __init__(self, path):
         self._path = Path(path)
@@ -51,5 +51,5 @@ class Tokens:
 
 
 def _digest(token):
-    """Looking up digests tells nothing of how much of a token was right."""
+    """Lookup by digest, so that timing reveals nothing about a partly right token."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()

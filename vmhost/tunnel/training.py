@@ -1,4 +1,4 @@
-"""Dictionaries made of what a channel has carried."""
+"""Dictionaries trained on a channel's traffic."""
 
 import sqlite3
 
@@ -10,8 +10,8 @@ from vmhost.tunnel.inbox import Inbox, Table
 
 
 def train_channel(store, channel, table="messages", samples=2000, size=32 << 10):
-    """Trains a dictionary on the latest messages of the channel in the SQL table, and keeps it in the store: the server
-    sends it to each device once. A dict of figures. TunnelConfigurationError where there are too few messages."""
+    """Trains a dictionary on the channel's latest messages in the SQL table, and stores it; the server sends it to each
+    device once. Returns a dict of figures. TunnelConfigurationError where there are too few messages."""
     name = Table(table).name
     with Database(store, shared=True) as database:
         with database.reader() as connection:
@@ -23,7 +23,7 @@ def train_channel(store, channel, table="messages", samples=2000, size=32 << 10)
                 ).fetchall()
             except sqlite3.OperationalError as error:
                 raise TunnelConfigurationError(f"{store}: table {name}: {error}") from error
-        # Every fourth is left out of the training, to see what it is good for.
+        # Every fourth message is held out, to measure the dictionary.
         packed = [frames.pack((frames.MESSAGES, 0, [1, identity, body])) for identity, body in rows]
         learned = [body for at, body in enumerate(packed) if at % 4] or packed
         data = train(learned, size)

@@ -1,8 +1,8 @@
 """A connection over TCP and TLS on an asyncio loop, for both ends.
 
-TLS is an `ssl.SSLObject` over memory BIOs: asyncio's own TLS transport takes nine times the memory. What is read goes
-through one buffer for all connections of a loop. Little is handed to the kernel at a time, so that a small message
-need not wait behind what a large one has queued there.
+TLS is an `ssl.SSLObject` over memory BIOs: asyncio's own TLS transport takes nine times the memory. All connections of
+a loop share one buffer for reading. Little is handed to the kernel at a time, so that a small message does not wait
+behind a large one queued there.
 """
 
 import asyncio
@@ -12,15 +12,15 @@ import ssl
 
 _log = logging.getLogger("vmhost.tunnel")
 BUFFER_BYTES = 65_536
-_BUDGET = 32_768  # bytes that are taken from the connection at a time
-_NOT_SENT = 65_536  # bytes that the kernel takes before it has sent what was there
+_BUDGET = 32_768  # bytes taken from the connection at a time
+_NOT_SENT = 65_536  # bytes that the kernel may hold unsent
 _TCP_NOTSENT_LOWAT = 25
-# Of frames that wait for the other end to read: beyond, nothing more of it is read, since it may cause more.
+# Frames that wait for the other end to read. Beyond it nothing more is read from that end, as it may cause more frames.
 UNREAD_BYTES = 1 << 20
-_READ = 16_384  # what one TLS record holds at most
+_READ = 16_384  # the size limit of a TLS record
 
 
-# Why a transport does not read: the other end does not, or its owner has enough.
+# Why a transport does not read: the other end does not read, or the owner asked for it.
 UNREAD, ASKED = 1, 2
 
 
@@ -58,7 +58,7 @@ class Transport(asyncio.BufferedProtocol):
         self.tls = context.wrap_bio(self._in, self._out, **tls)
         self._transport = None
         self._paused = False
-        self._deaf = 0  # why nothing is read: bits of UNREAD and ASKED
+        self._deaf = 0  # why reading is paused: bits of UNREAD and ASKED
         self.secured = self.closed = False
         self.owner = None
         self.peer = ""
@@ -108,7 +108,7 @@ class Transport(asyncio.BufferedProtocol):
     def resume_writing(self):
         self._paused = False
         if self._deaf:
-            self.connection.watch.heard(self.loop.time())  # it took what it was sent
+            self.connection.watch.heard(self.loop.time())  # it has read what was sent
         self.flush()
 
     # ---- TLS
@@ -119,7 +119,7 @@ class Transport(asyncio.BufferedProtocol):
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            self._send_tls()  # the alert that says why
+            self._send_tls()  # sends the alert with the reason
             self.lose(tls_trouble(error))
             return
         else:
@@ -162,10 +162,10 @@ class Transport(asyncio.BufferedProtocol):
         elif ended:
             self.lose("the other end closed the connection")
 
-    # ---- what the owner calls
+    # ---- called by the owner
 
     def flush(self):
-        """Writes what the connection has to say, as far as the kernel takes it."""
+        """Writes what the connection has to send, as far as the kernel takes it."""
         if self.closed or not self.secured:
             return
         connection = self.connection
@@ -199,7 +199,7 @@ class Transport(asyncio.BufferedProtocol):
         self.on_closed(self, why)
 
     def abort(self, why):
-        """As `lose`, without a last word: the other end may be gone without a sign."""
+        """As `lose`, without last frames: the other end may be unreachable."""
         if not self.closed:
             self.closed = True
             self.connection.lost(why)
@@ -209,11 +209,11 @@ class Transport(asyncio.BufferedProtocol):
 
     @property
     def held_up(self):
-        """By its owner: what the other end says is not heard."""
+        """Whether its owner paused reading."""
         return bool(self._deaf & ASKED)
 
     def pause_reading(self, why):
-        """Until `resume_reading` was called with each reason."""
+        """Pauses until `resume_reading` was called for each reason."""
         if not self.closed and self._transport is not None:
             if not self._deaf:
                 self._transport.pause_reading()
@@ -222,12 +222,12 @@ class Transport(asyncio.BufferedProtocol):
     def resume_reading(self, why):
         was, self._deaf = self._deaf, self._deaf & ~why
         if was and not self._deaf and not self.closed and not self._transport.is_closing():
-            self.connection.watch.heard(self.loop.time())  # it was we who did not listen
+            self.connection.watch.heard(self.loop.time())  # the silence was ours: reading was paused
             self._transport.resume_reading()
 
 
 def tls_trouble(error):
-    """One line about an SSLError, with what to do where that is known."""
+    """One line about an SSLError, with advice where there is any."""
     text = getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)
     text = str(text).replace("_", " ").lower()
     advice = {

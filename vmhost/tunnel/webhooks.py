@@ -1,12 +1,12 @@
-"""A consumer that sends each message to a web server: an HTTP POST, signed, with the message's body as it came.
+"""A consumer that sends each message to a web server: a signed HTTP POST with the message's body, unchanged.
 
     server.consume("orders", Webhook("https://shop.example/orders", secret="whsec_..."))
 
-At least once, in the order of the device's channel. The answer decides: 2xx takes the message; 400, 404, 405, 410, 413,
-414, 415 and 422 refuse it, and it goes to `tunnel_refused`; anything else, and no answer, is tried again, later and
-later. Redirects are not followed. Headers are those of Standard Webhooks (standardwebhooks.com): `webhook-id` is the
-same whenever a message is sent again, `webhook-timestamp`, and with a secret `webhook-signature`; `tunnel-device`,
-`tunnel-channel` and `tunnel-id` say whose it is, percent-encoded.
+Delivery is at least once, in the order of the device's channel. The status decides: 2xx accepts the message; 400, 404,
+405, 410, 413, 414, 415 and 422 refuse it, and it goes to `tunnel_refused`; anything else, or no answer, is tried again
+with growing delays. Redirects are not followed. Headers are those of Standard Webhooks (standardwebhooks.com):
+`webhook-id`, which stays the same when a message is sent again, `webhook-timestamp`, and with a secret
+`webhook-signature`; `tunnel-device`, `tunnel-channel` and `tunnel-id`, percent-encoded.
 """
 
 import base64
@@ -24,14 +24,14 @@ from vmhost.tunnel.inbox import Callable
 
 TIMEOUT_S = 15.0
 _REFUSALS = frozenset({400, 404, 405, 410, 413, 414, 415, 422})
-_ANSWER_BYTES = 1 << 20  # of an answer that is read, so that its connection can be used again
+_ANSWER_BYTES = 1 << 20  # of a response that is read, so that its connection can be reused
 _PREFIX = "whsec_"
-_FEWEST_BYTES = 16  # of a secret
+_FEWEST_BYTES = 16  # shortest secret
 
 
 class Webhook(Callable):
-    """`secret`: "whsec_" and base64, as Standard Webhooks has it, or bytes; None: nothing is signed. `headers`: more of
-    them. `context`: an ssl.SSLContext; None: what the system trusts."""
+    """`secret`: "whsec_" and base64, as in Standard Webhooks, or bytes; None: unsigned. `headers`: additional ones.
+    `context`: an ssl.SSLContext; None: the system's trust."""
 
     def __init__(self, url, *, secret=None, headers=None, content_type="application/octet-stream", context=None):
         super().__init__(self._send)
@@ -51,7 +51,7 @@ class Webhook(Callable):
         self._secret = _secret(secret)
         self._headers = {"Content-Type": content_type, "User-Agent": "vmhost-tunnel", **(headers or {})}
         self._threads = threading.local()
-        self._connections = []  # of all threads
+        self._connections = []  # connections of all threads
 
     def _connection(self):
         found = getattr(self._threads, "connection", None)
@@ -65,13 +65,13 @@ class Webhook(Callable):
         return found
 
     def close(self):
-        """Ends its connections. To be called when no thread sends."""
+        """Closes its connections. Called when no thread sends."""
         self._threads = threading.local()
         while self._connections:
             self._connections.pop().close()
 
     def headers(self, message, now):
-        """What goes with a message at a time (seconds since 1970)."""
+        """The headers of a message at a time (seconds since 1970)."""
         identity = "/".join(quote(part, safe="") for part in (message.peer, message.channel, message.id))
         found = self._headers | {
             "webhook-id": identity,
@@ -95,7 +95,7 @@ class Webhook(Callable):
             except http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError:
                 if not used:
                     raise
-                connection.close()  # the web server had closed it, for being idle
+                connection.close()  # the web server had closed it while idle
                 status = self._post(connection, message)
         except (OSError, http.client.HTTPException) as error:
             connection.close()

@@ -1,4 +1,4 @@
-"""One process of the server: an asyncio loop with its connections, and the threads that keep what comes in."""
+"""One process of the server: an asyncio loop with its connections, and the threads that store received messages."""
 
 import asyncio
 import contextlib
@@ -25,12 +25,12 @@ from vmhost.tunnel.transport import ASKED, BUFFER_BYTES, UNREAD_BYTES, Transport
 
 _log = logging.getLogger("vmhost.tunnel")
 _SWEEP_S = 1.0
-_LOOK_S = 5.0  # how often pushes are looked for that nobody told of
-_LINES_A_SECOND = 10  # about connections that failed
+_LOOK_S = 5.0  # how often to poll for pushes without a notification
+_LINES_A_SECOND = 10  # log lines about failed connections
 
 
 class _Session:
-    """A device that was let in on a transport."""
+    """An accepted device on a transport."""
 
     __slots__ = ("asked", "device", "epoch", "greeted_at", "pumping", "streams", "tasks", "wanted")
 
@@ -38,13 +38,13 @@ class _Session:
         self.device, self.epoch, self.greeted_at = device, epoch, greeted_at
         self.pumping = False
         self.wanted = False
-        self.asked = {}  # number of a request of ours -> future
-        self.tasks = {}  # number of a request of the device -> task
+        self.asked = {}  # number of our request -> future
+        self.tasks = {}  # number of the device's request -> task
         self.streams = {}
 
 
 class Request:
-    """What a device asks: `device`, `channel`, `value`, `timeout_s`."""
+    """A device's request: `device`, `channel`, `value`, `timeout_s`."""
 
     __slots__ = ("channel", "device", "timeout_s", "value")
 
@@ -53,7 +53,7 @@ class Request:
 
 
 class Worker:
-    """`server`: the Server that it serves for. All methods but `statistics` belong to the loop's thread."""
+    """`server`: the Server that it belongs to. All methods but `statistics` belong to the loop's thread."""
 
     def __init__(self, server):
         self.server = server
@@ -65,7 +65,7 @@ class Worker:
         self.compression = Compression(self.inbox.dictionaries())
         self.epoch = self.inbox.epoch()
         self.sessions = {}  # device -> transport
-        self.early = {}  # transport -> when it must have greeted
+        self.early = {}  # transport -> deadline of its greeting
         self.transports = set()
         self.draining = False
         self.counts = dict.fromkeys(
@@ -94,7 +94,7 @@ class Worker:
     # ---- listening
 
     async def listen(self, sockets):
-        """Accepts connections on the sockets, which are bound."""
+        """Accepts connections on bound sockets."""
         for each in sockets:
             self._listening.append(await self.loop.create_server(self._accept, sock=each, backlog=1024))
         folder = pushes.processes_folder(self.server.store)
@@ -103,7 +103,7 @@ class Worker:
         with pushes.short_address(folder, path) as name:
             listening.bind(name)
         self._status_path = folder / path
-        # asyncio would look for the socket by the name that it was bound by, which holds no longer
+        # cleanup_socket=False: asyncio would look for the socket under the name it was bound by, which is gone by then
         self._status = await asyncio.start_unix_server(self._tell, sock=listening, cleanup_socket=False)
 
     async def _tell(self, reader, writer):
@@ -144,11 +144,11 @@ class Worker:
     def _secured(self, transport):
         self.counts["resumed"] += bool(transport.tls.session_reused)
 
-    # ---- what comes
+    # ---- events
 
     def _events(self, transport, found):
         for event in found:
-            if transport.closed:  # by what came before it: what it counts would never be uncounted
+            if transport.closed:  # by an earlier event: counts of later ones would never be undone
                 return
             _HANDLERS[type(event)](self, transport, event)
 
@@ -179,7 +179,7 @@ class Worker:
         return protocol.checked_name(device, "device")
 
     def _recall(self, session, told):
-        """On a reader's thread: what the store knows of the device."""
+        """Runs on a reader's thread: the store's knowledge of the device."""
         received = self.inbox.told(self.inbox.received(session.device, session.epoch))
         waiting = self.pushes.channels(session.device)
         renewed = False
@@ -228,7 +228,7 @@ class Worker:
         for channel, number in newest.items():
             if number not in known:
                 data = next(data for _, each, data in self.inbox.dictionaries() if each == number)
-                with contextlib.suppress(TunnelError):  # the device does without
+                with contextlib.suppress(TunnelError):  # the device works without it
                     transport.connection.send_dictionary(channel, number, data)
         if self.draining:
             transport.connection.drain(0.1, "this server is going down")
@@ -236,14 +236,14 @@ class Worker:
             for channel, number in told["received"].items():
                 if channel in waiting:
                     self._keeper.pushed(session.device, channel, number)
-                    with contextlib.suppress(TunnelError):  # it takes fewer channels than before
+                    with contextlib.suppress(TunnelError):  # the device takes fewer channels than before
                         transport.connection.resume(channel, number)
         transport.flush()
         if waiting:
             self._pump(transport)
 
     def _tell_others(self, session):
-        """Connections of the device to other processes are over."""
+        """Ends the device's connections to other processes."""
         if self.server.processes > 1:
             pushes.notify(self.server.store, f"\0{session.device}\0{os.getpid()}\0{session.greeted_at}")
 
@@ -264,7 +264,7 @@ class Worker:
         self.counts["messages"] += len(event.messages)
 
     def _kept(self, kept, new):
-        """On a thread of the keeper."""
+        """Called on a thread of the keeper."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self._acknowledge, kept, new)
 
@@ -357,7 +357,7 @@ class Worker:
             task.cancel()
 
     def ask(self, device, channel, value, timeout_s=None):
-        """Asks a device that is connected to this process; a future. OfflineError."""
+        """Asks a device connected to this process; returns a future. OfflineError."""
         transport = self._transport_of(device)
         number = transport.connection.request(channel, value, timeout_s)
         future = self.loop.create_future()
@@ -413,7 +413,7 @@ class Worker:
             session.tasks.pop(("stream", stream.number), None)
 
     def open_stream(self, device, channel, value=None):
-        """A Stream to a device that is connected to this process. OfflineError, TunnelError."""
+        """A Stream to a device connected to this process. OfflineError, TunnelError."""
         transport = self._transport_of(device)
         number = transport.connection.open_stream(channel, value)
         self.counts["streams"] += 1
@@ -422,7 +422,7 @@ class Worker:
         return stream
 
     def call(self, coroutine):
-        """The coroutine's result, from another thread than the loop's."""
+        """The coroutine's result; called on another thread than the loop's."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
 
     def _stream_event(self, transport, event):
@@ -458,11 +458,11 @@ class Worker:
                 self._pump(transport)
 
     def _pump(self, transport):
-        """Sends what waits for the device, as far as there is room."""
+        """Sends the device's waiting pushes, as far as there is room."""
         session = transport.owner
         session.wanted = True
         if transport.connection.queued_bytes > UNREAD_BYTES:
-            return  # what was sent is not read; its acknowledgement comes back here
+            return  # the device is not reading; its acknowledgement comes back here
         if not session.pumping and not transport.closed:
             session.pumping = True
             session.wanted = False
@@ -516,7 +516,7 @@ class Worker:
     def _unexpected(self, transport, event):
         raise ProtocolError(f"{type(event).__name__} is not for the cloud")
 
-    # ---- the end of connections
+    # ---- closed connections
 
     def _closed(self, transport, why):
         self.transports.discard(transport)
@@ -547,7 +547,7 @@ class Worker:
         session.asked.clear()
 
     def _line(self, text):
-        """At most so many lines a second: whoever knocks often does not fill the log."""
+        """Limits the log lines per second, so that a client that keeps connecting does not fill the log."""
         if self._lines > 0:
             self._lines -= 1
             _log.warning("tunnel: %s", text)
@@ -559,7 +559,7 @@ class Worker:
         while True:
             await asyncio.sleep(_SWEEP_S)
             now = self.loop.time()
-            # A loop that was stopped (a laptop that slept) must not take everybody for dead.
+            # After the loop was stopped (a laptop that slept), not everyone is dead.
             late = now - last > _SWEEP_S * 5
             last = now
             self._lines = _LINES_A_SECOND
@@ -578,7 +578,7 @@ class Worker:
                     self._readers.submit(self._look)
 
     def _look(self):
-        """On a reader's thread: pushes that this process was not told of, and those that expired."""
+        """Runs on a reader's thread: looks for pushes without a notification, and deletes expired ones."""
         try:
             with self.database.reader() as connection:
                 devices = connection.execute(
@@ -603,10 +603,10 @@ class Worker:
             if number not in known:
                 self.compression.add(channel, number, data)
 
-    # ---- the end
+    # ---- shutdown
 
     async def drain(self, within_s):
-        """Takes no more connections, asks devices to go elsewhere, and waits until they have, at most so long."""
+        """Stops accepting, asks devices to reconnect elsewhere, and waits for at most `within_s` until they have."""
         self.draining = True
         for server in self._listening:
             server.close()
@@ -626,7 +626,7 @@ class Worker:
         with contextlib.suppress(asyncio.CancelledError):
             await self._sweeper
         await self.loop.run_in_executor(None, self._keeper.close)
-        await asyncio.sleep(0)  # acknowledgements of what was kept
+        await asyncio.sleep(0)  # lets acknowledgements go out
         for transport in list(self.transports):
             if transport.connection.open:
                 transport.connection.close(protocol.BYE, "the server ends")
@@ -640,7 +640,7 @@ class Worker:
                 os.unlink(self._status_path)
         await self.loop.run_in_executor(None, self._stop_threads)
         self.database.close()
-        for _ in range(3):  # closed transports let go of their sockets
+        for _ in range(3):  # closed transports release their sockets
             await asyncio.sleep(0)
 
     def _stop_threads(self):

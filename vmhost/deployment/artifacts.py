@@ -1,4 +1,4 @@
-"""Files by their SHA-256: bundles, proofs, models, deltas. What a static server serves, and what a device keeps."""
+"""Files by their SHA-256: bundles, proofs, models, deltas. Served by a static server, stored by a device."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from vmhost.deployment import pieces
 from vmhost.deployment.errors import DamagedError
 
 _DIGEST = re.compile("[0-9a-f]{64}")
-_RECIPE = ".pieces"  # the end of its name
+_RECIPE = ".pieces"  # suffix of its file name
 
 
 def digest_of(data):
@@ -28,8 +28,8 @@ def is_digest(text):
 
 
 class ArtifactFolder:
-    """Files below `folder`, each as `ab/abcdef…`: written whole or not at all, never changed. A bundle with large files
-    may lie in pieces (pieces.py): `ab/abcdef….pieces` is its recipe then."""
+    """Files below `folder`, each as `ab/abcdef…`: written completely or not at all, never changed. A bundle with large
+    files may be stored in pieces (pieces.py), with the recipe `ab/abcdef….pieces`."""
 
     def __init__(self, folder):
         self.folder = Path(folder)
@@ -53,7 +53,7 @@ class ArtifactFolder:
         return path.with_name(path.name + _RECIPE)
 
     def recipe(self, digest):
-        """How pieces make the file; None where it lies here whole, or not at all."""
+        """The recipe for the file; None where it is stored whole, or not at all."""
         try:
             recipe = json.loads(self._recipe_path(digest).read_bytes())
             pieces.check(recipe)
@@ -62,7 +62,7 @@ class ArtifactFolder:
         return recipe
 
     def put_in_pieces(self, data):
-        """Keeps a bundle, in pieces where it has large files; returns its digest."""
+        """Stores a bundle, in pieces if it has large files; returns its digest."""
         found = pieces.split(data)
         if found is None:
             return self.put(data)
@@ -74,7 +74,7 @@ class ArtifactFolder:
         return digest
 
     def put_recipe(self, digest, recipe):
-        """The pieces that are here make the file from now on; DamagedError where they do not."""
+        """Stores a file as the recipe for the pieces here; DamagedError where they make another file."""
         found = digest_of(pieces.join(recipe, self.read))
         if found != digest:
             raise DamagedError(f"the pieces of {digest} make another file, {found}")
@@ -83,12 +83,12 @@ class ArtifactFolder:
         replace_durably(path, json.dumps(recipe, separators=(",", ":")).encode())
 
     def needed(self, digest):
-        """All digests that the file takes: its own, and those of its pieces."""
+        """All digests that the file needs: its own, and those of its pieces."""
         recipe = self.recipe(digest)
         return {digest} if recipe is None else {digest, *pieces.needed(recipe)}
 
     def put(self, data):
-        """Keeps the bytes; returns their digest. On the disk when it returns."""
+        """Stores the bytes; returns their digest. On the disk on return."""
         digest = digest_of(data)
         path = self.path(digest)
         if not path.exists():
@@ -108,7 +108,7 @@ class ArtifactFolder:
         return digest
 
     def take(self, partial, digest):
-        """Moves the complete file `partial` in, after a check of its digest; DamagedError, and then it is deleted."""
+        """Moves the complete file `partial` in, after a check of its digest. DamagedError, with the file deleted."""
         found = digest_of_file(partial)
         if found != digest:
             Path(partial).unlink(missing_ok=True)
@@ -122,7 +122,7 @@ class ArtifactFolder:
         return path
 
     def read(self, digest):
-        """The bytes; DamagedError where they are not what was put there. FileNotFoundError."""
+        """The bytes; DamagedError where they have another digest. FileNotFoundError."""
         try:
             data = self.path(digest).read_bytes()
         except FileNotFoundError:
@@ -134,12 +134,12 @@ class ArtifactFolder:
         return data
 
     def remove(self, digest):
-        """Pieces stay: others may have them."""
+        """Removes the file. Its pieces stay, as other files may need them."""
         self.path(digest).unlink(missing_ok=True)
         self._recipe_path(digest).unlink(missing_ok=True)
 
     def remove_damaged(self, digest):
-        """The file goes, and of its pieces those that are damaged."""
+        """Removes the file, and those of its pieces that are damaged."""
         for each in self.needed(digest) - {digest}:
             path = self.path(each)
             if path.exists() and digest_of_file(path) != each:
@@ -147,7 +147,7 @@ class ArtifactFolder:
         self.remove(digest)
 
     def digests(self):
-        """All that are here, pieces as well."""
+        """All digests here, those of pieces included."""
         names = {path.name.removesuffix(_RECIPE) for path in self.folder.glob("??/*")}
         return [name for name in names if is_digest(name)]
 
@@ -161,7 +161,7 @@ def sync_folder(folder):
 
 
 def replace_durably(path, data):
-    """The file `path` holds `data` from now on, also after a power cut, or what it held before; never a mixture."""
+    """Replaces the file atomically: even after a power cut it has either `data` or its old contents."""
     path = Path(path)
     descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
     try:

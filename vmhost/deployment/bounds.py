@@ -1,16 +1,16 @@
-"""Bounds of a proof: how many calls may fail, how long one may take, how much memory a VM may use.
+"""The bounds of a proof: how many calls may fail, how long one may take, how much memory a VM may use.
 
-`rules` are a plan's (`cloud/plan.py`: proof): `calls`, `within_s`, `max_error`, and where they are bounded
-`max_time_s`, `slow_over_s` with `max_slow`, and `max_memory_bytes`. Devices judge their own calls by these functions,
-the platform its simulation, and what devices report.
+`rules` are those of a plan (`cloud/plan.py`, proof): `calls`, `within_s`, `max_error`, and optionally `max_time_s`,
+`slow_over_s` with `max_slow`, and `max_memory_bytes`. Devices judge their own calls with these functions; the platform
+judges its simulation and the devices' reports.
 """
 
 from typing import NamedTuple
 
 
 class Counted(NamedTuple):
-    """Calls of one version: how many, how many failed, seconds that all took, the most bytes that a VM had, and how
-    many took longer than `slow_over_s` of its release."""
+    """The calls of one version: their number, failures, total seconds, peak bytes of a VM, and the number that took
+    longer than the release's `slow_over_s`."""
 
     calls: int = 0
     failures: int = 0
@@ -19,7 +19,7 @@ class Counted(NamedTuple):
     slow: int = 0
 
     def plus(self, other):
-        """Both together."""
+        """The sum of both."""
         return Counted(
             calls=self.calls + other.calls,
             failures=self.failures + other.failures,
@@ -29,7 +29,7 @@ class Counted(NamedTuple):
         )
 
     def since(self, before):
-        """What came after `before` was counted. The most memory is that of all times."""
+        """What was counted after `before`. The peak memory is that of all time."""
         return Counted(
             calls=self.calls - before.calls,
             failures=self.failures - before.failures,
@@ -47,7 +47,8 @@ class Counted(NamedTuple):
 
 
 def why_outside(rules, counted, *, all_came=False):
-    """Which bound the calls (Counted) are beyond, in words; None. While more may come: what they could not mend."""
+    """The bound that the calls (Counted) exceed, in words, or None. Before `all_came`, only what further calls cannot
+    make good."""
     expected = counted.calls if all_came else max(counted.calls, rules.get("calls", 0))
     if counted.failures > rules.get("max_error", 0) * max(counted.calls, rules.get("calls", 0)):
         return f"{counted.failures} of {counted.calls} calls failed"
@@ -63,7 +64,7 @@ def why_outside(rules, counted, *, all_came=False):
 
 
 def memory_outside(rules, peak_bytes):
-    """In words, where a VM had more memory than it may."""
+    """In words: a VM exceeded its memory bound; or None."""
     most = rules.get("max_memory_bytes")
     if most is not None and peak_bytes > most:
         return f"a VM had {peak_bytes / (1 << 20):.1f} MiB, more than {most / (1 << 20):g} MiB"
@@ -71,7 +72,7 @@ def memory_outside(rules, peak_bytes):
 
 
 def case_outside(rules, name, took_s):
-    """In words, where one case of a simulation or a self-test took longer than a call may."""
+    """In words: one case of a simulation or a self-test took longer than a call may; or None."""
     most_s = rules.get("max_time_s")
     if most_s is not None and took_s > most_s:
         return f"{name} took {took_s * 1000:.3g} ms, more than {most_s * 1000:g} ms"

@@ -1,9 +1,9 @@
-"""Bundles without what follows from the rest of them: what a delta is made between.
+"""A form of bundles without redundant parts, between which deltas are made.
 
 A bundle has the SHA-256 of each file in its manifest, and a checksum and an offset of it twice in the zip: numbers that
-no delta can foresee, some 1,400 bytes where 40 files move. `unfold` leaves them out, `fold` computes them anew. Each
-code object has the task's version in its file name, so a new version changes every file: `renamed` makes the old
-bundle's names the new one's.
+no delta can predict, some 1,400 bytes where 40 files move. `unfold` leaves them out, `fold` computes them again. Each
+code object has the task's version in its file name, so a new version changes every file: `renamed` replaces the old
+name by the new one.
 
     MessagePack of [manifest without `files`, signature or nil, [[path, size], ...]], then the files
 """
@@ -16,15 +16,15 @@ from vmhost.bytecode.archive import read_archive, write_archive
 from vmhost.bytecode.errors import BundleError
 
 _MANIFEST, _SIGNATURE = "manifest.msgpack", "signature"
-_SHORT_TEXTS = frozenset(b"zZ")  # marshal: a type of text whose length is one byte (0x80: a flag)
+_SHORT_TEXTS = frozenset(b"zZ")  # marshal's types of text with a one-byte length (0x80: a flag)
 
 
 class NotABundleError(Exception):
-    """The bytes are no bundle, or one that cannot be written so."""
+    """The bytes are not a bundle, or a bundle without such a form."""
 
 
 def unfold(data):
-    """(the name by which code objects call the bundle, its other form); NotABundleError."""
+    """(the name of the bundle in its code objects, its other form); NotABundleError."""
     try:
         entries = {path: bytes(view) for path, view in read_archive(data, "bundle").items()}
         manifest = msgpack.unpackb(entries.pop(_MANIFEST))
@@ -38,7 +38,7 @@ def unfold(data):
 
 
 def fold(form):
-    """The bundle's bytes; NotABundleError where the form is none. Whether it is the right bundle, its digest tells."""
+    """The bundle's bytes; NotABundleError where the form is invalid. The caller checks the digest."""
     try:
         unpacker = msgpack.Unpacker(max_buffer_size=max(1, len(form)))
         unpacker.feed(form)
@@ -63,7 +63,7 @@ def fold(form):
 
 
 def renamed(form, old, new):
-    """The form with the name `new` where `old` was, and with the lengths that marshal writes before such texts."""
+    """The form with `new` in place of `old`, and with the lengths that marshal puts before such texts corrected."""
     if old == new:
         return form
     parts, at, longer = [], 0, len(new) - len(old)

@@ -1,7 +1,7 @@
-"""Cases: an input of a task and what its call shall give. The platform's simulation and a device's self-test run them.
+"""Cases: an input of a task and the expected outcome. The platform's simulation and a device's self-test run them.
 
 A case is an object with `input`, and `expect` (the result) or `raises` (the name of an exception in the task) where the
-result is to be compared. Values are written as vmhost.lines.json_values says.
+result is to be compared. Values are written as described in vmhost.lines.json_values.
 """
 
 import json
@@ -14,18 +14,18 @@ _CALL_S = 60.0
 
 
 class CaseError(Exception):
-    """A file that holds no case, or a call that did not end as its case says."""
+    """A file that is not a case, or a call whose outcome differs from its case."""
 
 
 def host_functions(names):
-    """What stands for the functions of a device's own application where a task is tried without it: they give None."""
+    """Stand-ins, returning None, for the host functions of the device's application, which is absent in a trial."""
     return dict.fromkeys(names, lambda *values: None)
 
 
 def import_module(task, module, timeout_s=_CALL_S):
     """Imports the task's module in a VM and runs its setup(), as the first call would. CaseError."""
     try:
-        # Looks up a name that no module has, which calls nothing of the task's beyond that.
+        # This looks up a name that no module has, so nothing of the task is called beyond setup().
         task("", timeout_s=timeout_s, entry=f"{module}:__dict__.get")
     except VMHostError as error:
         traceback = getattr(error, "guest_traceback", None)
@@ -33,7 +33,7 @@ def import_module(task, module, timeout_s=_CALL_S):
 
 
 def run_case(task, name, case, timeout_s=_CALL_S):
-    """Calls the task; (seconds it took, the result as plain data). CaseError where it does not end as the case says."""
+    """Calls the task; (seconds, the result as plain data). CaseError where the outcome differs from the case."""
     began = time.perf_counter()
     try:
         result = task(json_values.from_plain(case["input"]), timeout_s=timeout_s, entry=case.get("entry"))

@@ -1,4 +1,4 @@
-"""`vmhost cloud demo`: platform, static files, git, and five device processes on this machine; nothing to install.
+"""`vmhost cloud demo`: platform, static files, git, and five device processes on this machine, without installing.
 
 A first version goes to all devices. A second one works on some devices only: it passes the platform's simulation and
 its beta devices, fails its proof on the others, and is rolled back.
@@ -55,14 +55,14 @@ _CASE = {"input": [{"name": "pear", "price": 31}, {"name": "fig", "price": 2}]}
 
 
 class Demonstration:
-    """Runs in the folder `folder`; `say(text)` is given each line. Close it."""
+    """Runs in the folder `folder`; `say(text)` gets each line of output. Close it."""
 
     def __init__(self, folder, say):
         self.folder, self.say = Path(folder), say
         self._agents = []
 
     def run(self):
-        """What happened, as plain data. DeploymentError where it does not come out as it should."""
+        """Returns what happened, as plain data. DeploymentError where the outcome is not the expected one."""
         cloud = self.folder / "cloud"
         Platform.make(cloud)
         with Platform(cloud, poll_s=_POLL_S) as platform, serving(platform) as address:
@@ -119,7 +119,7 @@ class Demonstration:
                 self.say(f"  {line.rstrip()}")
 
     def _running(self, platform, since_ms=0):
-        """How many devices say that they run which version, proven; of those that asked since then."""
+        """How many devices run which version, proven; only devices that asked since then."""
         found = {}
         for device in platform.devices.list():
             entry = device["tasks"].get(TASK)
@@ -172,7 +172,7 @@ class Demonstration:
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=log,
-                        start_new_session=True,  # Ctrl-C is for the demonstration, which ends them
+                        start_new_session=True,  # Ctrl-C goes to the demonstration, which ends them
                     )
                 )
 
@@ -189,7 +189,7 @@ class Demonstration:
 
 
 class WorkingCopy:
-    """A clone of the demonstration's repository: git's own program where there is one, else dulwich."""
+    """A clone of the demonstration's repository, with git's own program if there is one, else dulwich."""
 
     def __init__(self, folder, address, account, token):
         self.folder = folder
@@ -204,7 +204,7 @@ class WorkingCopy:
             porcelain.init(str(folder)).close()
 
     def _run(self, *arguments, cwd=None):
-        """git, without this user's configuration; the token goes by a helper, so that no process list shows it."""
+        """Runs git without the user's configuration; a helper passes the token, so that no process list shows it."""
         helper = '!f() { echo "username=$DEMO_ACCOUNT"; echo "password=$DEMO_TOKEN"; }; f'
         command = [
             self._git,
@@ -231,7 +231,7 @@ class WorkingCopy:
         return done.stderr
 
     def push(self, version, source, plan=_PLAN):
-        """Commits the version, tags it and pushes branch and tag; what git said."""
+        """Commits the version, tags it, and pushes branch and tag; returns git's output."""
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
         (self.folder / "simulation").mkdir(exist_ok=True)
         files = {

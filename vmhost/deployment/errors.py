@@ -2,11 +2,11 @@
 
 
 class DeploymentError(Exception):
-    """The base of them all."""
+    """The base of these errors."""
 
 
 class RefusedError(DeploymentError):
-    """What was asked for cannot be done as things are: a wrong name, a wrong plan, a state that does not allow it."""
+    """The request is not possible: a wrong name, a wrong plan, a state that does not allow it."""
 
 
 class MissingError(DeploymentError):

@@ -1,4 +1,4 @@
-"""What repositories, tasks, versions and devices may be called."""
+"""Valid names of repositories, tasks, versions and devices."""
 
 import re
 
@@ -14,7 +14,7 @@ _KINDS = {
 
 
 def check(kind, name):
-    """`name`, where it can be the name of such a thing; RefusedError."""
+    """Returns `name` if it is valid for such a thing; RefusedError."""
     pattern, expected = _KINDS[kind]
     if not isinstance(name, str) or not pattern.fullmatch(name):
         shown = name[:80] if isinstance(name, str) else name

@@ -1,8 +1,8 @@
-"""What an owner of a repository signs, looked through on the owner's own machine: who has the platform may lie.
+"""Checks on an owner's own machine of the list that an owner signs: a compromised platform may lie.
 
-A list is the signed part of the repository's role in The Update Framework's metadata: which bundles, self-tests and
-files may run. Beside it nothing may stand in it, least of all other keys. What changed is told against the list that
-the same key signed last (`Signed`), not against what the platform says was there; all of it, where there is none.
+A list is the signed part of the repository's role in The Update Framework's metadata: the bundles, self-tests and files
+that may run. It must contain nothing else, above all no other keys. Changes are shown relative to the list that the
+same key signed last (`Signed`), not to what the platform claims; without one, the whole list is shown.
 """
 
 import json
@@ -17,7 +17,7 @@ _KEYS = {"_type", "spec_version", "version", "expires", "targets"}
 
 
 def check(signed, repository, now_s):
-    """RefusedError unless `signed` is a list of the repository's and nothing else."""
+    """RefusedError unless `signed` is a list of the repository and nothing else."""
     try:
         if signed.keys() != _KEYS or signed["_type"] != "targets" or signed["spec_version"].partition(".")[0] != "1":
             raise ValueError(f"it has {', '.join(sorted(signed))}")
@@ -42,13 +42,13 @@ def check(signed, repository, now_s):
 
 
 def changes(before, signed):
-    """(paths that are new or others, paths that are gone), of the targets `before` and those of the list."""
+    """(new or changed paths, removed paths) from the targets `before` to those of the list."""
     now = signed["targets"]
     return sorted(path for path, each in now.items() if before.get(path) != each), sorted(before.keys() - now.keys())
 
 
 class Signed:
-    """Below `folder`: the targets that each key signed last, by repository."""
+    """The targets that each key signed last, by repository, stored below `folder`."""
 
     def __init__(self, folder):
         self._folder = folder
@@ -57,7 +57,8 @@ class Signed:
         return self._folder / f"{repository}-{keyid[:32]}.json"
 
     def last(self, keyid, repository):
-        """{path: what the list said of it}; {} where the key signed none here. RefusedError where it cannot be read."""
+        """{path: its entry in the list}; {} where the key has signed none here. RefusedError where it cannot be
+        read."""
         path = self._path(keyid, repository)
         try:
             return dict(json.loads(path.read_bytes()))

@@ -1,21 +1,21 @@
-"""Bundles in pieces: files of a bundle that are large, models above all, are kept and pulled apart, by their own
-SHA-256, so that bundles of several tasks and versions share them. The rest of a bundle is its *shell*.
+"""Bundles in pieces: large files of a bundle, above all models, are stored and pulled separately, by their own SHA-256,
+so that bundles of several tasks and versions share them. The rest of a bundle is its *shell*.
 
-A recipe says how pieces make a bundle: {"size": bytes, "shell": [digest, size], "members": [[at, digest, size], ...]},
-`at` being the number of bytes of the shell before the member. A bundle is stored without compression, so its bytes are
-those of its pieces one after the other; its own SHA-256 is checked in the end.
+A recipe describes how pieces make a bundle: {"size": bytes, "shell": [digest, size], "members": [[at, digest, size],
+...]}; `at` is the number of shell bytes before the member. A bundle is stored uncompressed, so its bytes are those of
+its pieces in order; its own SHA-256 is checked at the end.
 """
 
 import hashlib
 import re
 
-LEAST_BYTES = 64 << 10  # of a file that is worth a piece of its own
+LEAST_BYTES = 64 << 10  # smallest file that becomes a piece
 MAX_MEMBERS = 1000
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 
 def split(data):
-    """(recipe, {digest: bytes of a piece}) of a bundle; None where no file of it is large, or it is none."""
+    """(recipe, {digest: bytes of a piece}) of a bundle; None where it has no large file, or is not a bundle."""
     from vmhost.bytecode.archive import read_archive
     from vmhost.bytecode.errors import BundleError
 
@@ -28,7 +28,7 @@ def split(data):
         if len(view) < LEAST_BYTES or len(members) == MAX_MEMBERS:
             continue
         member = bytes(view)
-        begin = data.index(member, at)  # the first place: where an earlier one has the same bytes, the pieces are equal
+        begin = data.index(member, at)  # an earlier copy of the same bytes makes an equal piece
         shell.append(data[at:begin])
         digest = hashlib.sha256(member).hexdigest()
         pieces[digest] = member
@@ -43,7 +43,7 @@ def split(data):
 
 
 def check(recipe):
-    """ValueError unless it has the shape of a recipe, whose pieces are as long together as it says."""
+    """ValueError unless it is a valid recipe, whose pieces add up to its size."""
     try:
         (shell, rest), members = recipe["shell"], recipe["members"]
         numbers = [recipe["size"], rest, *(number for at, _, size in members for number in (at, size))]
@@ -68,7 +68,7 @@ def needed(recipe):
 
 
 def join(recipe, read):
-    """The bundle's bytes; `read(digest)` gives those of a piece."""
+    """The bundle's bytes; `read(digest)` returns those of a piece."""
     shell, parts, done = read(recipe["shell"][0]), [], 0
     for at, digest, _ in recipe["members"]:
         parts += (shell[done:at], read(digest))
@@ -77,7 +77,7 @@ def join(recipe, read):
 
 
 def cut(recipe, data):
-    """{digest: bytes} of the pieces of these bytes, by the recipe; whether they have these digests is not looked at."""
+    """{digest: bytes} of the pieces of `data`, by the recipe. The digests are not checked."""
     shell, pieces, begin, done = [], {}, 0, 0
     for at, digest, size in recipe["members"]:
         shell.append(data[begin : begin + at - done])

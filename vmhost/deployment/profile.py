@@ -1,13 +1,13 @@
-"""What a device says of its tasks in a header of any request, and what the answer's header may say.
+"""A device's profile in a header of any request, and the header in the response that tells it to ask.
 
     VMHost-Tasks: kitchen-1 3q2-7wAAAAAB     the device, and a digest of its facts, tasks and states
     VMHost-Ask: now                          only where the platform has something else for it
 
-Where the digest is another one than the platform knows, the device's own request tells what changed since the last
-profile that the platform confirmed (`changes`), or all where the platform does not know that one.
+If the digest differs from the one that the platform knows, the device's own request has the changes since the last
+confirmed profile (`changes`), or everything if the platform does not know that one.
 
-Both headers are hints. What a device should have it is told by its own request (agent.py), so nobody gains by forging
-them.
+Both headers are hints. What a device should have is told only in answer to its own request (agent.py), so forging them
+gains nothing.
 """
 
 import base64
@@ -27,10 +27,10 @@ def header_value(device, facts, tasks):
 
 
 def changes(old, new):
-    """What makes the mapping `new` of `old`: ({name: value} that are new or different, names that are gone)."""
+    """The changes from mapping `old` to `new`: ({name: value} that are new or different, names that are gone)."""
     return {name: value for name, value in new.items() if old.get(name, ...) != value}, sorted(old.keys() - new.keys())
 
 
 def changed(old, different, gone):
-    """The mapping that `changes` told of."""
+    """The mapping that results from the changes."""
     return {name: value for name, value in old.items() if name not in gone} | different

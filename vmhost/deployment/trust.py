@@ -1,11 +1,11 @@
 """What may run: a client of The Update Framework 1.0 (theupdateframework.github.io/specification), for devices.
 
-`Metadata(folder, fetch)` keeps the roles root, timestamp, snapshot, targets and delegated ones that it trusts in
-`folder`, beginning with the `root.json` that the device was given. `refresh()` is the specification's detailed client
-workflow, section 5: signatures by thresholds of keys, rotation of roots one by one, versions that never go back,
-expiry. `target(path)` finds what a target file must be, through delegations. Nothing unverified is ever written.
+`Metadata(folder, fetch)` keeps the trusted roles (root, timestamp, snapshot, targets and delegated ones) in `folder`,
+starting with the `root.json` given to the device. `refresh()` is the specification's detailed client workflow, section
+5: thresholds of signatures, rotation of roots one by one, versions that never decrease, expiry. `target(path)` finds
+the entry of a target file, through delegations. Nothing unverified is ever written.
 
-TrustError says why metadata cannot be trusted: whoever sent it, what the device has goes on.
+TrustError says why metadata cannot be trusted; the device then continues with what it has.
 """
 
 import fnmatch
@@ -21,7 +21,7 @@ from vmhost.deployment.artifacts import replace_durably
 from vmhost.deployment.errors import DeploymentError
 
 SPEC = "1"
-MAX_ROOTS = 256  # in one refresh
+MAX_ROOTS = 256  # new roots in one refresh
 MAX_DELEGATIONS = 32
 MAX_BYTES = {"root": 512_000, "timestamp": 16_384, "snapshot": 2_000_000}
 _MAX_TARGETS_BYTES = 5_000_000
@@ -29,11 +29,11 @@ _ROLE_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 class TrustError(DeploymentError):
-    """Metadata that is not signed as it must be, is older than what is trusted, has expired, or is none."""
+    """Metadata with missing signatures, older than the trusted one, expired, or malformed."""
 
 
 def canonical(value):
-    """The bytes of OLPC's canonical JSON, which signatures are over."""
+    """The bytes of OLPC's canonical JSON, which is what is signed."""
     if isinstance(value, str):
         return b'"' + value.replace("\\", "\\\\").replace('"', '\\"').encode() + b'"'
     if value is None or isinstance(value, bool):
@@ -48,7 +48,7 @@ def canonical(value):
 
 
 def ed25519_matches(key, signature, message):
-    """Whether the signature (hexadecimal) over the bytes was made with the TUF key. Only Ed25519 is known."""
+    """Whether the signature (hexadecimal) over the bytes is by the TUF key. Only Ed25519 is supported."""
     if key.get("keytype") != "ed25519" or key.get("scheme") != "ed25519":
         return False
     try:
@@ -59,15 +59,15 @@ def ed25519_matches(key, signature, message):
 
 
 class Metadata:
-    """The trusted metadata in `folder`, where `root.json` lies. `fetch(name, max_bytes)` gives the bytes of a file of
-    the repository, or None where there is none; its errors pass through. `clock`: seconds since 1970.
+    """The trusted metadata in `folder`, which has `root.json`. `fetch(name, max_bytes)` returns the bytes of a file of
+    the repository, or None; its errors pass through. `clock`: seconds since 1970.
     """
 
     def __init__(self, folder, fetch, clock=time.time, matches=ed25519_matches):
         self._folder, self._fetch, self._clock, self._matches = folder, fetch, clock, matches
         self._trusted = {}  # role -> its signed part
 
-    # ---- section 5.3 to 5.6
+    # ---- sections 5.3 to 5.6
 
     def refresh(self):
         """Brings root, timestamp, snapshot and targets up to date. TrustError."""
@@ -139,7 +139,7 @@ class Metadata:
         self._trusted["snapshot"] = known
 
     def _load_targets(self, role, parent, now):
-        """A targets role, the top one or a delegated one, signed as its parent says."""
+        """Loads a targets role, the top one or a delegated one, with the signatures that its parent requires."""
         meta = self._trusted["snapshot"]["meta"].get(f"{role}.json")
         if meta is None:
             raise TrustError(f"{role}: the snapshot does not name it")
@@ -159,7 +159,7 @@ class Metadata:
     # ---- section 5.7
 
     def target(self, path):
-        """{"length", "hashes", "custom"} of the target file, or None where no role that may lists it. After `refresh`.
+        """{"length", "hashes", "custom"} of the target file; None where no authorized role lists it. After `refresh`.
         TrustError."""
         now = datetime.fromtimestamp(self._clock(), UTC)
         todo, seen = [("targets", "root")], set()
@@ -168,7 +168,7 @@ class Metadata:
             if role in seen:
                 continue
             seen.add(role)
-            # Loaded under another parent, it was verified with that one's keys.
+            # If it was loaded for another parent, it was verified with that one's keys: verify it again.
             signed = self._trusted["targets"] if role == "targets" else self._load_targets(role, parent, now)
             if path in signed["targets"]:
                 return signed["targets"][path]
@@ -183,7 +183,7 @@ class Metadata:
         return None
 
     def target_file(self, path, entry):
-        """Where the repository has the target: below its digest's name where snapshots are consistent."""
+        """The target's path in the repository: with its digest in the name where snapshots are consistent."""
         if not self._trusted["root"].get("consistent_snapshot", True):
             return path
         folder, slash, name = path.rpartition("/")
@@ -192,7 +192,7 @@ class Metadata:
     # ---- reading and verifying
 
     def _read(self, data, kind, meta=None):
-        """The envelope in `data`, whose signed part is of this kind; held against length and hashes where known."""
+        """The envelope in `data`, whose signed part is of this kind; checked against length and hashes where known."""
         if meta is not None:
             if "length" in meta and len(data) != meta["length"]:
                 raise TrustError(f"{kind}: expected {meta['length']} bytes, got {len(data)}")
@@ -230,7 +230,7 @@ class Metadata:
         return envelope
 
     def _verify(self, envelope, delegator, role, what):
-        """TrustError unless enough of the keys that the delegator names for the role signed."""
+        """TrustError unless a threshold of the keys that the delegator names for the role signed."""
         if delegator["_type"] == "root":
             keys, entry = delegator["keys"], delegator["roles"][role]
         else:
@@ -253,7 +253,7 @@ class Metadata:
             raise TrustError(f"{what}: {len(signed_by)} of the {entry['threshold']} signatures that it needs are good")
 
     def _must_be_fresh(self, signed, role, now, keep=None):
-        """TrustError where it has expired; else it is kept, as (role, bytes)."""
+        """TrustError if it has expired; otherwise keeps `keep`, (role, bytes)."""
         if _expiry(signed) <= now:
             raise TrustError(
                 f"{role}: expired at {signed['expires']}; this device's clock says {now:%Y-%m-%dT%H:%M:%SZ}: set the "
@@ -281,7 +281,7 @@ class Metadata:
         replace_durably(self._path(role), data)
 
     def _local(self, role, parent):
-        """The signed part of what was kept, where it is still signed as it must be; else None."""
+        """The signed part of the stored file if its signatures are still valid; else None."""
         try:
             data = self._path(role).read_bytes()
             kind = role if role in ("timestamp", "snapshot") else "targets"
@@ -301,7 +301,7 @@ class Metadata:
 
 
 def is_target(data, entry):
-    """Whether the bytes are the target that `Metadata.target` described."""
+    """Whether the bytes are the target with this entry of `Metadata.target`."""
     try:
         _must_match(data, entry["hashes"], "target")
     except TrustError:
@@ -331,7 +331,8 @@ def _delegations(signed):
 
 
 def _delegates(delegation, path):
-    """Whether the role may speak of the target: by glob patterns, whose `*` stays within a folder, or hash prefixes."""
+    """Whether the role is responsible for the target: by glob patterns, whose `*` stays within a folder, or by hash
+    prefixes."""
     if "path_hash_prefixes" in delegation:
         digest = hashlib.sha256(path.encode()).hexdigest()
         return any(digest.startswith(prefix) for prefix in delegation["path_hash_prefixes"])

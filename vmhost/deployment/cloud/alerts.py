@@ -1,16 +1,16 @@
-"""Alerts: rules over the fleet's sums, looked at by the platform, told by webhook.
+"""Alerts: rules over the fleet's sums, evaluated by the platform, sent by webhook.
 
-webhook: https://example.org/alerts      # gets each alert, and its end, as JSON by POST; left out: pages only
+webhook: https://example.org/alerts      # gets each alert, and its end, as JSON by POST; without it: pages only
 rules:
-  - name: errors                         # calls that fail, by version (and cohort, where one is named)
+  - name: errors                         # share of failed calls, by version (and by cohort, where one is named)
     errors: {over: 0.05, within: 10 min, min_calls: 100}
-    task: shop/rank                      # all tasks where left out; so are `version` and `cohort`
+    task: shop/rank                      # default: all tasks; likewise `version` and `cohort`
   - name: crashes
     crashes: {over: 3, within: 1 h}
-  - name: adoption                       # devices that run the newest released version
+  - name: adoption                       # share of devices that run the newest released version
     adoption: {under: 0.9, after: 24 h}
 
-An alert is one rule about one task, version and cohort: it is told once when it begins, and once when it ends.
+An alert is one rule for one task, version and cohort. It is sent once when it begins, and once when it ends.
 """
 
 import json
@@ -28,7 +28,7 @@ from vmhost.deployment.errors import RefusedError
 
 MAX_RULES = 100
 MAX_BYTES = 64 << 10
-MAX_OPEN = 1000  # alerts at a time
+MAX_OPEN = 1000  # open alerts at a time
 KEPT_ALERTS = 5000
 MAX_TRIES = 10
 _LOOK_MS = 15_000
@@ -54,12 +54,12 @@ class Rule:
     cohort: str | None = None
 
     def is_of(self, task, version, cohort):
-        """Whether it looks at these sums: those of all devices, where it names no cohort."""
+        """Whether the rule is about these sums; without a cohort it is about those of all devices."""
         return self.task in (None, task) and self.version in (None, version) and (self.cohort or "") == cohort
 
 
 def read_rules(text):
-    """(webhook or None, Rules) of the YAML `text`. RefusedError says what is wrong."""
+    """(webhook or None, Rules) in the YAML `text`. RefusedError says what is wrong."""
     if not isinstance(text, str) or len(text) > MAX_BYTES:
         raise RefusedError(f"rules: expected a text of at most {MAX_BYTES:,} characters")
     try:
@@ -129,7 +129,8 @@ def _bound(kind, value, where):
 
 
 class Alerts:
-    """Rules and alerts in the platform's `database`, over its Fleet. `look` is called often; it looks now and then."""
+    """Rules and alerts in the platform's `database`, over its Fleet. `look` may be called often; it evaluates
+    seldom."""
 
     def __init__(self, database, fleet, releases):
         self._database, self._fleet, self._releases = database, fleet, releases
@@ -139,13 +140,13 @@ class Alerts:
     # ---- rules
 
     def rules(self):
-        """{text, who, time_ms} of the rules as they were written."""
+        """{text, who, time_ms} of the current rules, as written."""
         with self._database.reader() as connection:
             row = connection.execute("SELECT text, who, time_ms FROM fleet_rules").fetchone()
         return dict(zip(("text", "who", "time_ms"), row or ("", "", None), strict=True))
 
     def set_rules(self, text, who):
-        """These are the rules from now on. RefusedError."""
+        """Replaces the rules. RefusedError."""
         _, rules = read_rules(text)
         with self._database.transaction() as connection:
             connection.execute(
@@ -156,15 +157,15 @@ class Alerts:
         self._next_ms = 0
         return [rule.name for rule in rules]
 
-    # ---- looking
+    # ---- evaluating
 
     def look(self):
-        """Looks at all rules where that is due, and sends what is to be told in a thread of its own."""
+        """Evaluates all rules if that is due, and sends notices on a thread of its own."""
         if self._fleet.now_ms() >= self._next_ms:
             self._next_ms = self._fleet.now_ms() + _LOOK_MS
             try:
                 self.evaluate()
-            except RefusedError as error:  # rules that another version of the platform wrote
+            except RefusedError as error:  # rules written by another version of the platform
                 _log.error("alerts: %s", error)
             self._fleet.clean()
         if (self._sending is None or not self._sending.is_alive()) and self._due():
@@ -176,7 +177,7 @@ class Alerts:
             self._sending.join()
 
     def evaluate(self):
-        """Begins and ends alerts by what the sums say now."""
+        """Begins and ends alerts by the current sums."""
         webhook, rules = read_rules(self.rules()["text"])
         firing, sums, adoption = {}, {}, None
         for rule in rules:
@@ -244,7 +245,7 @@ class Alerts:
                 (identity, body, now_ms),
             )
 
-    # ---- telling
+    # ---- sending
 
     def _due(self):
         with self._database.reader() as connection:
@@ -261,11 +262,11 @@ class Alerts:
             _log.exception("alerts could not be sent; it is tried again")
 
     def send(self):
-        """Sends what is due. A notice that fails is tried again, later each time, `MAX_TRIES` times."""
+        """Sends due notices. A failed one is tried again with growing delays, `MAX_TRIES` times."""
         webhook, _ = read_rules(self.rules()["text"])
         for identity, alert, body, tries, next_ms in self._due():
             again_ms = self._fleet.now_ms() + min(3600, 15 * 2**tries) * 1000
-            with self._database.transaction() as connection:  # one of several processes sends it
+            with self._database.transaction() as connection:  # so that only one process sends it
                 mine = connection.execute(
                     "UPDATE fleet_notices SET next_ms = ?, tries = tries + 1 WHERE id = ? AND next_ms = ? AND "
                     "state = 'waiting'",
@@ -281,10 +282,11 @@ class Alerts:
                 with self._database.transaction() as connection:
                     connection.execute("UPDATE fleet_notices SET state = ? WHERE id = ?", (state, identity))
 
-    # ---- showing
+    # ---- pages
 
     def list(self, may=lambda task: True, limit=100):
-        """Alerts, those that go on first, then the latest; `told`: how the notice of each stands, None without one."""
+        """Alerts, the open ones first, then the latest; `told`: the state of the last notice of each, None without
+        one."""
         names = ("id", "rule", "task", "version", "cohort", "since_ms", "until_ms", "why", "told")
         with self._database.reader() as connection:
             rows = connection.execute(
@@ -297,7 +299,7 @@ class Alerts:
 
 
 def _beyond(rule, sums):
-    """{(task, version, cohort): why} of what is over the rule's bound."""
+    """{(task, version, cohort): why} of the sums beyond the rule's bound."""
     found = {}
     for each in sums:
         key = each["task"], each["version"], each["cohort"]

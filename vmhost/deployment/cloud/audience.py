@@ -1,16 +1,16 @@
-"""Audiences: which devices a release, a step or a file is for. Data, checked when it is read, asked without effects.
+"""Audiences: the devices that a release, a step or a file is for. Plain data, checked when read; tests are pure.
 
-    app: ">=2.1, <3"        versions: comparisons that must all hold, or a list of which one must
+    app: ">=2.1, <3"        versions: comparisons that must all hold, or a list of which one must hold
     os: [linux, android]    names: one, or a list
     host, python            versions of vmhost and of Python
     cores: ">=2"            numbers; memory and free_disk (rounded down by less than a fifth) in bytes, or "512 MiB"
-    isa: avx2               a list: all of them
-    cohorts: [staff]        named cohorts, which are kept on the platform: one of them
+    isa: avx2               one or a list, of which the device must have all
+    cohorts: [staff]        named cohorts, kept on the platform: the device must be in one of them
     percent: 5              by the device's cohort for the task, 1..1000
     allow: [kitchen-1]      these devices in any case
-    deny: [lab-3]           these never
+    deny: [lab-3]           these devices never
 
-All that is named must hold; what a device does not say of itself does not hold. No audience: all devices.
+All keys must hold; one that the device states nothing about does not. No audience: all devices.
 """
 
 import operator
@@ -48,7 +48,7 @@ _MAX_LISTED = 100_000
 
 
 def version_key(text):
-    """What versions are ordered by: numbers as numbers, a pre-release ("1.2-rc1") before its release."""
+    """The sort key of a version: numbers as numbers, a pre-release ("1.2-rc1") before its release."""
     release, _, pre = text.partition("-")
     parts = [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.findall(r"\d+|[A-Za-z]+", release)]
     while parts and parts[-1] == (1, 0, ""):
@@ -59,16 +59,16 @@ def version_key(text):
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a device when an audience is asked about it."""
+    """What is known of a device when an audience is tested."""
 
     device: str
-    facts: Mapping  # as it stated them
+    facts: Mapping  # as the device stated them
     cohort: int  # 1..1000 for this task
     named: frozenset = frozenset()  # named cohorts
 
 
 class Audience:
-    """The audience that `plain` (a mapping or None) describes; RefusedError, naming `where`, for what cannot be."""
+    """The audience for `plain` (a mapping or None); RefusedError, naming `where`, if it is invalid."""
 
     def __init__(self, plain, where="audience"):
         plain = {} if plain is None else plain
@@ -80,7 +80,7 @@ class Audience:
         self.plain = dict(plain)
         self.allow = _listed(plain, "allow", "device", where)
         self.deny = _listed(plain, "deny", "device", where)
-        self._tests = []  # (key, what is wanted as text, test of Facts)
+        self._tests = []  # (key, test of Facts, function of Facts for the device's value)
         for key in VERSIONS:
             if key in plain:
                 self._add(key, _any_of(plain[key], f"{where}: {key}", version_key))
@@ -117,7 +117,7 @@ class Audience:
             try:
                 holds = test(facts)
             except TypeError, ValueError:
-                holds = False  # it states what cannot be compared
+                holds = False  # the stated value cannot be compared
             if not holds:
                 return f"{key}: expected {self.plain[key]}, it has {has(facts)}"
         return (
@@ -129,7 +129,7 @@ class Audience:
 
 
 def percent(value, where):
-    """Thousandths of a percentage from 0.1 to 100."""
+    """Thousandths, for a percentage from 0.1 to 100."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 100:
         raise RefusedError(f"{where}: expected a percentage above 0 and up to 100, got {value!r}")
     return max(1, round(value * 10))
@@ -146,7 +146,7 @@ def size(value):
 
 
 def _any_of(value, where, key):
-    """A test of a value against comparisons: all of one text, any of a list."""
+    """A test of a value against comparisons: all in one text, any of a list."""
     ways = []
     for text in value if isinstance(value, list) else [value]:
         tests = []

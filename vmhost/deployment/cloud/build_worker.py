@@ -1,13 +1,13 @@
-"""Compiles one task folder and tries it: run in a process of its own, since both run what somebody pushed.
+"""Compiles one task folder and tries it. It is a process of its own, since both run code that somebody pushed.
 
     python -m vmhost.deployment.cloud.build_worker FOLDER OUT CPU_SECONDS MEMORY_BYTES
 
-`vmhost.compiler.compile_folder`, the code of `vmhost compile`, makes the unsigned bundle OUT. A Host of this process
+`vmhost.compiler.compile_folder`, which `vmhost compile` uses, makes the unsigned bundle OUT. A Host in this process
 loads it and calls it with the inputs in FOLDER/simulation/: files NAME.json, each an object with `input`, and `expect`
-(the result) or `raises` (the name of an exception) where the result is to be compared; `self_test: false` keeps a case
-from devices. Results of cases that say neither are recorded: the platform compares them with those of the version
-before, and refuses a difference where the case says `same: true`.
-The last line on stdout is one JSON object: what was made and found, or `errors`.
+(the result) or `raises` (the name of an exception) where the result is to be compared; `self_test: false` withholds a
+case from devices. Results of cases without either are recorded: the platform compares them with those of the version
+before, and refuses a difference where the case has `same: true`. The last line on stdout is one JSON object: the
+results, or `errors`.
 """
 
 import hashlib
@@ -109,7 +109,7 @@ def build(folder, out):
 
 
 def record(case, result):
-    """What is kept of a result: of which input, its digest, and how it begins."""
+    """The record of a result: the input's and the result's digests, and the beginning of the result."""
     asked = json.dumps([case["input"], case.get("entry")], sort_keys=True)
     text = json.dumps(result, sort_keys=True)
     digests = [hashlib.sha256(each.encode()).hexdigest() for each in (asked, text)]
@@ -117,7 +117,7 @@ def record(case, result):
 
 
 def bound(cpu_s, memory_bytes):
-    """From here on this process, and what it starts, may use no more."""
+    """Limits the resources of this process and its children from here on."""
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 5))
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MAX_FILE_BYTES, _MAX_FILE_BYTES))

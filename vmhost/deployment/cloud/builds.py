@@ -1,6 +1,7 @@
-"""From a task folder to signed bundles: compiled, verified and tried in a process for each Python target, then signed.
+"""From a task folder to signed bundles: a process for each Python target compiles, verifies and tries it; then it is
+signed.
 
-The process runs what somebody pushed (packages that the task requires run while it compiles), so it gets bounds on
+The process runs code that somebody pushed (packages required by the task run at compile time), so it gets limits on
 time, memory and file sizes, an environment without secrets, and never the key.
 """
 
@@ -24,8 +25,8 @@ _KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR", "XDG_CACHE_HOME", "HOME",
 
 
 class Builder:
-    """Makes bundles signed with `key` (a SigningKey). `pythons` maps targets ("3.14") to interpreters that have vmhost;
-    this process's own where None. A build has `timeout_s` seconds for each target, and `memory_bytes` of addresses."""
+    """Makes bundles signed with `key` (a SigningKey). `pythons` maps targets ("3.14") to interpreters with vmhost;
+    None: this process's own. For each target a build has `timeout_s` seconds and `memory_bytes` of address space."""
 
     def __init__(self, key, pythons=None, *, timeout_s=120.0, memory_bytes=16 << 30):
         self._key = key
@@ -37,9 +38,9 @@ class Builder:
         return tuple(self._pythons)
 
     def build(self, folder, tell):
-        """({target: signed bundle's bytes}, the report of the first target). `tell(text)` is given each step.
+        """({target: the signed bundle's bytes}, report of the first target). `tell(text)` is called for each step.
 
-        RefusedError with all that the compiler, the verifier or the simulation found.
+        RefusedError with all findings of the compiler, the verifier and the simulation.
         """
         bundles, first = {}, None
         for target, python in self._pythons.items():
@@ -65,7 +66,7 @@ class Builder:
 
     def _run(self, python, folder, out):
         environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-        # where this checkout's or installation's vmhost is, for its own Python
+        # the vmhost of this checkout or installation, for its own Python
         if python == sys.executable:
             environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         process = subprocess.Popen(
@@ -91,7 +92,7 @@ class Builder:
             raise RefusedError(f"the build took more than {self._timeout_s:g} s") from None
         finally:
             try:
-                os.killpg(process.pid, signal.SIGKILL)  # what it may have left
+                os.killpg(process.pid, signal.SIGKILL)  # children that it may have left
             except ProcessLookupError:
                 pass
             process.wait()
@@ -106,7 +107,7 @@ class Builder:
 
 
 def sign(data, key, name, target=THIS_PYTHON):
-    """The unsigned bundle `data`, signed; what comes out is read and checked once more where it is for this Python."""
+    """The unsigned bundle `data`, signed. A result for this Python is read and verified again."""
     try:
         entries = {path: bytes(view) for path, view in read_archive(data, name).items()}
         entries["signature"] = key.sign(entries["manifest.msgpack"])

@@ -1,8 +1,8 @@
-"""Debugging devices from the platform: links that it signs, and requests that it passes on to devices by the tunnel.
+"""Debugging devices from the platform: it signs links, and relays requests to devices by the tunnel.
 
-The platform lets through what belongs to a link that it made, that was not revoked and has not expired; everything else
-is the device's to decide: it checks the link, asks its person, and audits (vmhost/operations/debugging). The platform's
-own audit has who made which link, and each request that went through, before it went.
+The platform relays requests of links that it made and that are neither revoked nor expired. Everything else is decided
+by the device: it checks the link, asks its user, and audits (vmhost/operations/debugging). The platform's own audit
+records who made which link, and each request before it is relayed.
 """
 
 import json
@@ -16,12 +16,12 @@ from vmhost.deployment.errors import MissingError, RefusedError
 from vmhost.operations.debugging.ledger import DebugError
 from vmhost.stores import StoreError
 
-TIMEOUT_S = 20.0  # of a request, which may wait for ten seconds at the device
+TIMEOUT_S = 20.0  # of a request, which may wait ten seconds on the device
 MAX_VALID_S = 86_400.0
 _REQUESTS_PER_S, _BURST = 20, 60  # of one session
-_OPENS_PER_S, _OPENS_AT_ONCE = 1, 20  # of one address
-_WAITS_AT_ONCE = 32  # threads that devices may hold
-_QUIET = ("state", "result", "logs")  # are asked again and again; what came of them is noted
+_OPENS_PER_S, _OPENS_AT_ONCE = 1, 20  # of one client address
+_WAITS_AT_ONCE = 32  # threads that may wait for devices
+_QUIET = ("state", "result", "logs")  # polling requests, which are not audited one by one
 _STEPS = (
     """
     CREATE TABLE debug_links (
@@ -35,8 +35,8 @@ _COLUMNS = ("id", "device", "who", "scopes", "note", "time_ms", "expires_ms", "r
 
 
 class DebugRelay:
-    """`ask(device, text, timeout_s)`: what the device answers to a text, by the tunnel; it blocks. None where the
-    platform has no tunnel."""
+    """`ask(device, text, timeout_s)`: the device's answer to a text, by the tunnel; it blocks. None where the platform
+    has no tunnel."""
 
     def __init__(self, database, access, keys, clock):
         self._database, self._access, self._path, self._clock = database, access, keys / "debug", clock
@@ -51,16 +51,16 @@ class DebugRelay:
 
     @property
     def public(self):
-        """The line that devices name in `keys` of `debugging`."""
+        """The public key that devices list under `keys` of `debugging`."""
         return signing.format_public_key("platform", self._key.public)
 
     def _now_ms(self):
         return int(self._clock() * 1000)
 
-    # ---- what people do
+    # ---- making links
 
     def make(self, who, device, scopes, valid_s, address, note=""):
-        """A Link to the device. RefusedError."""
+        """Makes a Link to the device. RefusedError."""
         if valid_s > MAX_VALID_S:
             raise RefusedError(f"valid_s: expected at most {MAX_VALID_S:,.0f} seconds, got {valid_s:g}")
         try:
@@ -77,7 +77,7 @@ class DebugRelay:
         return link
 
     def links(self, limit=100):
-        """The latest first, as plain data."""
+        """The latest links first, as plain data."""
         with self._database.reader() as connection:
             rows = connection.execute(
                 f"SELECT {', '.join(_COLUMNS)} FROM debug_links ORDER BY time_ms DESC LIMIT ?", (limit,)
@@ -85,7 +85,7 @@ class DebugRelay:
         return [self._plain(row) for row in rows]
 
     def revoke(self, identity, who):
-        """Nothing goes through by this link any more; the device is told to end its session by the next request."""
+        """Revokes a link; the next request tells the device to end its session."""
         with self._database.transaction() as connection:
             found = self._find(connection, "id", identity)
             if found is None:
@@ -104,10 +104,10 @@ class DebugRelay:
         found = dict(zip(_COLUMNS, row))
         return found | {"scopes": json.loads(found["scopes"]), "revoked": bool(found["revoked"])}
 
-    # ---- what the other end asks
+    # ---- relaying
 
     def answer(self, request, peer):
-        """The device's answer, or why it was not asked. `peer`: the address that asks."""
+        """The device's answer, or why it was not asked. `peer`: the client's address."""
         try:
             if not isinstance(request, dict) or not isinstance(request.get("do"), str):
                 raise DebugError("input", "expected {'do': ...}")
@@ -163,7 +163,7 @@ class DebugRelay:
             self._access.note(who, "debug logs", device, lines=len(answer["lines"]))
         if do == "result" and answer.get("state") == "ended":
             self._access.note(who, "debug result", device, outcome=str(answer.get("outcome"))[:60])
-        with self._database.reader() as connection:  # it may have been revoked while the device was asked
+        with self._database.reader() as connection:  # it may have been revoked meanwhile
             self._must_go_on(self._find(connection, "session", session))
         return answer
 

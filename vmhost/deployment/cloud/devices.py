@@ -1,4 +1,4 @@
-"""The devices that the platform knows: who they are, what they say of themselves and of what they run."""
+"""The registry of devices: their identity, and what they state of themselves and of their tasks."""
 
 import hashlib
 import hmac
@@ -13,7 +13,7 @@ MAX_PROFILE_BYTES = 256 << 10
 
 
 class Devices:
-    """The registry in `database`. `seen` is written with the next `flush`, at the latest at `close`."""
+    """The registry in `database`. `seen` is written with the next `flush`, at the latest by `close`."""
 
     def __init__(self, database, clock):
         self._database, self._clock = database, clock
@@ -23,7 +23,7 @@ class Devices:
         return int(self._clock() * 1000)
 
     def enrol(self, device, secret):
-        """Makes the device known by the secret that it made up; again with the same secret changes nothing."""
+        """Registers the device with the secret that it made up; doing it again with the same secret changes nothing."""
         identifiers.check("device", device)
         if not isinstance(secret, str) or not 32 <= len(secret) <= 128:
             raise RefusedError("secret: expected a text of 32 to 128 characters")
@@ -43,7 +43,7 @@ class Devices:
         return row is None
 
     def identify(self, device, secret):
-        """AccessDeniedError unless the secret is the device's. Gives (epoch, number of the last report)."""
+        """AccessDeniedError unless the secret is the device's. Returns (epoch, number of the last report)."""
         with self._database.reader() as connection:
             row = connection.execute(
                 "SELECT secret, epoch, reported FROM deploy_devices WHERE id = ?", (str(device),)
@@ -54,7 +54,7 @@ class Devices:
         return row[1], row[2]
 
     def forget(self, device):
-        """The device may enrol anew, with another secret. What it did in releases stays."""
+        """Lets the device enrol again with another secret. Its part in releases stays recorded."""
         with self._database.transaction() as connection:
             if not connection.execute("DELETE FROM deploy_devices WHERE id = ?", (device,)).rowcount:
                 raise MissingError(f"{device}: no such device")
@@ -63,7 +63,7 @@ class Devices:
         self._seen.pop(device, None)
 
     def state(self, connection, device, facts, profile, epoch, reported):
-        """Writes down what the device states, where that changed."""
+        """Stores what the device states, if it changed."""
         facts, profile = json.dumps(facts, sort_keys=True), json.dumps(profile, sort_keys=True)
         if len(facts) > MAX_FACTS_BYTES or len(profile) > MAX_PROFILE_BYTES:
             raise RefusedError(f"{device}: states more than {MAX_FACTS_BYTES:,} bytes of facts or of tasks")
@@ -74,7 +74,7 @@ class Devices:
         )
 
     def stated(self, device):
-        """(facts, tasks) as the device stated them last; empty where it is not known."""
+        """(facts, tasks) as the device stated them last; empty for an unknown device."""
         with self._database.reader() as connection:
             row = connection.execute("SELECT facts, profile FROM deploy_devices WHERE id = ?", (device,)).fetchone()
         return (json.loads(row[0]), json.loads(row[1])) if row else ({}, {})
@@ -95,7 +95,7 @@ class Devices:
         )
 
     def set_cohort(self, cohort, devices):
-        """The named cohort has these devices from now on, known or not yet."""
+        """Replaces the members of a named cohort; devices need not be known yet."""
         identifiers.check("cohort", cohort)
         devices = {identifiers.check("device", device) for device in devices}
         with self._database.transaction() as connection:
@@ -109,10 +109,10 @@ class Devices:
                 found.setdefault(cohort, []).append(device)
         return found
 
-    # ---- looking
+    # ---- reading
 
     def list(self, *, after="", limit=100):
-        """Plain data on known devices, by name."""
+        """Plain data of known devices, by name."""
         with self._database.reader() as connection:
             rows = connection.execute(
                 "SELECT id, facts, profile, first_ms, seen_ms FROM deploy_devices WHERE id > ? ORDER BY id LIMIT ?",

@@ -1,9 +1,8 @@
-"""Fleet views: what devices report of calls and crashes, kept in five-minute sums, and what the pages show of it.
+"""Fleet views: calls and crashes reported by devices, summed over five minutes each, and what the pages show.
 
-A device may report of the versions that it was assigned, and of nothing else. Sums are by task, version and named
-cohort; "" is all devices. They are kept for `KEPT_MS`, crash reports at most `MAX_CRASHES` of all and
-`MAX_CRASHES_OF_DEVICE` of one device. Reports that arrive together are one transaction; a device hears that its own was
-taken once that has been committed.
+A device may report only about versions that it was assigned. Sums are by task, version and named cohort; "" is all
+devices. They are kept for `KEPT_MS`; crash reports up to `MAX_CRASHES` in total and `MAX_CRASHES_OF_DEVICE` of one
+device. Reports that arrive together share a transaction; a device gets its answer after the commit.
 """
 
 import json
@@ -20,9 +19,9 @@ MAX_CRASHES = 20_000
 MAX_CRASHES_OF_DEVICE = 50
 MAX_CRASH_BYTES = 64 << 10
 _MAX_TASKS = 200
-_MAX_COUNT = 10**9  # of one thing in one report
+_MAX_COUNT = 10**9  # of one counter in one report
 _MOST = {"wall_us": 10**13}
-_MAX_SUM = 10**15  # of five minutes: sums of all that is kept are below 2^63
+_MAX_SUM = 10**15  # of one counter over five minutes, so that sums over all time are below 2^63
 _BUCKETS = 33
 _WHAT = frozenset(
     (*(f"call:{kind.name}" for kind in Kind), *(f"wall:{n}" for n in range(_BUCKETS)), "denied", "wall_us")
@@ -47,17 +46,18 @@ class Fleet:
     def now_ms(self):
         return int(self._clock() * 1000)
 
-    # ---- what devices tell
+    # ---- reports of devices
 
     def take_report(self, device, body):
-        """Adds a device's report to the sums, once. RefusedError where it is none, or of what it was not assigned."""
+        """Adds a device's report to the sums, once. RefusedError where it is invalid, or about a version not
+        assigned."""
         epoch, number, tasks = body.get("epoch"), body.get("number"), body.get("tasks")
         if not _is_name(epoch) or not _is_count(number) or not isinstance(tasks, list) or len(tasks) > _MAX_TASKS:
             raise RefusedError(f"report: expected epoch, number and a list of at most {_MAX_TASKS} tasks")
         self._writing.run((self._add_report, device, epoch, number, [_checked_counts(each) for each in tasks]))
 
     def _write(self, connection, items):
-        """Writes reports and crashes in one transaction. None for each, or the RefusedError that it raises."""
+        """Writes reports and crashes in one transaction. Returns for each None, or its RefusedError."""
         results, sums = [], {}
         for add, *told in items:
             try:
@@ -93,7 +93,7 @@ class Fleet:
         )
 
     def take_crash(self, device, body):
-        """Keeps a device's report of a crash, once. RefusedError."""
+        """Stores a device's report of a crash, once. RefusedError."""
         identity, fingerprint = body.get("id"), body.get("fingerprint")
         task, version, title = body.get("task") or "", body.get("version") or "", body.get("title")
         if not _is_name(identity) or not isinstance(fingerprint, str) or not _FINGERPRINT.fullmatch(fingerprint):
@@ -112,7 +112,7 @@ class Fleet:
         self._writing.run((self._add_crash, device, identity, task, version, fingerprint, title[:300], report))
 
     def _add_crash(self, connection, sums, device, identity, task, version, fingerprint, title, report):
-        now_ms = self.now_ms()  # a device's own clock may say anything
+        now_ms = self.now_ms()  # a device's own clock cannot be trusted
         if task:
             self._must_have(connection, device, {(task, version)})
         known = connection.execute(
@@ -141,7 +141,7 @@ class Fleet:
             raise RefusedError(f"{device}: was never assigned {' '.join(foreign[0])}")
 
     def clean(self):
-        """Removes what is older than is kept, and crash reports beyond their bound."""
+        """Deletes what is too old, and crash reports beyond their bound."""
         old_ms = self.now_ms() - KEPT_MS
         with self._database.transaction() as connection:
             connection.execute("DELETE FROM fleet_counts WHERE time_ms < ?", (old_ms,))
@@ -153,10 +153,10 @@ class Fleet:
             if row is not None:
                 connection.execute("DELETE FROM fleet_crashes WHERE time_ms <= ?", (row[0],))
 
-    # ---- what the pages show. `may(task)`: whether who asks may see it; "" are crashes of no task
+    # ---- pages. `may(task)`: whether the viewer may see it; "" stands for crashes of no task
 
     def sums(self, hours=None, *, since_ms=None, may=lambda task: True):
-        """[{task, version, cohort, calls, failures, share, errors, denied, crashes, p50_s, p99_s}] of a time."""
+        """[{task, version, cohort, calls, failures, share, errors, denied, crashes, p50_s, p99_s}] over a time."""
         since_ms = since_ms if since_ms is not None else self.now_ms() - int(hours * 3_600_000)
         found = {}
         with self._database.reader() as connection:
@@ -170,7 +170,7 @@ class Fleet:
         return [_shown(key, counts) for key, counts in sorted(found.items())]
 
     def adoption(self, may=lambda task: True):
-        """[{task, devices, versions: [{version, devices, share, open}]}]: what devices run, by what they stated."""
+        """[{task, devices, versions: [{version, devices, share, open}]}]: what devices run, as they stated."""
         found, breakers = {}, {}
         with self._database.reader() as connection:
             for task, version, number in connection.execute(
@@ -202,8 +202,8 @@ class Fleet:
         return shown
 
     def crashes(self, hours, may=lambda task: True, limit=100):
-        """[{fingerprint, title, task, version, count, devices, last_ms, device, id}] by cause and version, those with
-        most crashes first; `device` and `id` name the latest report."""
+        """[{fingerprint, title, task, version, count, devices, last_ms, device, id}] by cause and version, most crashes
+        first; `device` and `id` name the latest report."""
         with self._database.reader() as connection:
             rows = connection.execute(
                 "SELECT fingerprint, task, version, count(*), count(DISTINCT device), max(time_ms) FROM fleet_crashes "
@@ -229,7 +229,7 @@ class Fleet:
         return found
 
     def crash(self, device, identity, may=lambda task: True):
-        """One report as the device sent it. MissingError."""
+        """One report, as the device sent it. MissingError."""
         with self._database.reader() as connection:
             row = connection.execute(
                 "SELECT task, report FROM fleet_crashes WHERE device = ? AND id = ?", (device, identity)
@@ -259,7 +259,7 @@ def _shown(key, counts):
 
 
 def _quantile(walls, share):
-    """Seconds that `share` of the calls do not exceed, at most twice too many; None without any."""
+    """A bound of seconds that `share` of the calls do not exceed, at most twice too high; None without calls."""
     total, reached = sum(walls), 0
     for bucket, number in enumerate(walls):
         reached += number

@@ -1,10 +1,10 @@
-"""A release to millions of simulated devices, by the plan and release code that real ones go by.
+"""A release to millions of simulated devices, with the plan and release code of real ones.
 
-Devices of one cohort are alike to a plan, and each asks, pulls and reports at random moments, so numbers of devices for
-each of the 1000 cohorts say all there is: who is offline, online without the version, trying it, proven, failed. Each
-step of the clock draws how many of each go on. They come online at a steady rate, as the paper's 22 minutes imply, or
-by the hour of the day (`Day`) and go offline again. What the steps reach, when one is over and when a release has
-failed is asked of `plan.Step`, `release_states.has_failed` and `is_over`.
+A plan does not distinguish devices of one cohort, and each asks, pulls and reports at random moments, so counts for
+each of the 1000 cohorts describe everything: offline, online without the version, trying it, proven, failed. Each time
+step draws how many of each move on. Devices come online at a constant rate, as implied by the paper's 22 minutes, or by
+the hour of the day (`Day`), and then go offline again. `plan.Step`, `release_states.has_failed` and `is_over` decide
+what the steps reach, when a step is over and when a release has failed.
 """
 
 import math
@@ -20,9 +20,8 @@ from vmhost.deployment.cloud.release_states import Counts
 
 @dataclass(frozen=True)
 class Day:
-    """Devices that come and go by the hour: how the share of all that is online swings over a day, from `least` at
-    `lowest_hour` to `most` twelve hours later; each stays for `visit_s` on average. `begins`: the hour at which the
-    release does."""
+    """A daily cycle: the share of devices that are online swings from `least` at `lowest_hour` to `most` twelve hours
+    later; a device stays online for `visit_s` on average. `begins`: the hour at which the release begins."""
 
     least: float = 0.05
     most: float = 0.40
@@ -31,28 +30,29 @@ class Day:
     begins: float = 8.0
 
     def online(self, now_s):
-        """The share of all devices that are online, so long after the release began."""
+        """The share of devices that are online, this long after the release began."""
         turns = (self.begins + now_s / 3600 - self.lowest_hour) / 24
         return self.least + (self.most - self.least) * (1 - math.cos(2 * math.pi * turns)) / 2
 
 
 @dataclass
 class Outcome:
-    """`curve`: (seconds, devices online, devices proven) by minutes; `reached`: devices that were offered it."""
+    """`curve`: (seconds, devices online, devices proven) per minute; `reached`: devices that were offered it."""
 
     state: str
     reached: int
     proven: int
     failed: int
-    online_covered_s: float | None  # when it ran on 99 % as many as were online at the start
-    all_covered_s: float | None  # when 99 % of all did
-    requests_per_s: float  # the most in one second
+    online_covered_s: float | None  # when it ran on 99 % as many devices as were online at the start
+    all_covered_s: float | None  # when it ran on 99 % of all
+    requests_per_s: float  # the peak
     curve: list = field(default_factory=list)
 
 
 def _come_and_go(random, day, now_s, step_s, lacking, offline, tried, away):
-    """(devices that come online and lack it, those that are offline and have it) after a step; changes `lacking` and
-    `offline` by those that leave. Who comes is anybody of those that are offline."""
+    """Lets devices leave and come online for a step; returns (devices that come online without the version, offline
+    devices that have it). Changes `lacking` and `offline` by those that leave. Who comes is random among the offline
+    ones."""
     leave = -numpy.expm1(-step_s / day.visit_s)
     gone = random.binomial(lacking, leave)
     lacking -= gone
@@ -80,16 +80,16 @@ def simulate(
     day=None,
     seed=0,
 ):
-    """The Outcome. `day` (a Day): who is online follows the hours, in the place of `online` and `joining_per_min`.
-    Devices ask when they come online, and every `ask_every_s` on average from then on. They try a version for `trial_s`
-    on average and fail it with the probability `failing`. The platform answers at most `platform_per_s` requests a
-    second (None: all)."""
+    """Returns the Outcome. `day` (a Day): the daily cycle, instead of `online` and `joining_per_min`. A device asks
+    when it comes online, and every `ask_every_s` on average from then on. It tries a version for `trial_s` on average,
+    which fails with probability `failing`. The platform answers at most `platform_per_s` requests a second (None:
+    all)."""
     random = numpy.random.default_rng(seed)
     if day is not None:
         online = round(devices * day.online(0))
     cohorts = numpy.full(COHORTS, devices // COHORTS, dtype=numpy.int64)
     cohorts[: devices % COHORTS] += 1
-    lacking = random.binomial(cohorts, online / devices)  # online, not offered it
+    lacking = random.binomial(cohorts, online / devices)  # online, not offered yet
     offline = cohorts - lacking
     trying, proven, failed = (numpy.zeros(COHORTS, dtype=numpy.int64) for _ in range(3))
     away = numpy.zeros(COHORTS, dtype=numpy.int64)  # offline, but have it already or tried it
@@ -112,7 +112,7 @@ def simulate(
             came, away = _come_and_go(random, day, now_s, step_s, lacking, offline, proven + failed, away)
         offline -= came
         online_now, joined = devices - int(offline.sum()) - int(away.sum()), int(came.sum())
-        # who asks, and is reached
+        # devices that ask, and those that are reached
         share = -numpy.expm1(-step_s / ask_every_s)
         requests, at_once = ((online_now - joined) * share + joined) / step_s, 1.0
         if platform_per_s is not None and requests > platform_per_s:
@@ -133,7 +133,7 @@ def simulate(
         trying += offered
         trying_of[step] += offered
         reached += int(offered.sum())
-        # who has tried it
+        # devices that end their trial
         for number, each in enumerate(trying_of):
             if each.any():
                 ended = random.binomial(each, -numpy.expm1(-step_s / trial_s))
@@ -149,7 +149,7 @@ def simulate(
             if state in ("running", "done") and states.has_failed(plan, plan.steps[step], counts):
                 state = states.after(state, plan.on_failure)
         current = plan.steps[step]
-        # Calls are not simulated: as many as the step waits for have come.
+        # Calls are not simulated: assume that as many have come as the step waits for.
         if state == "running" and states.is_over(
             current, by_step[step], current.min_calls, since_s * 1000, now_s * 1000
         ):

@@ -1,8 +1,8 @@
 """git's smart HTTP protocol as an ASGI application: clone, fetch, push, by accounts with tokens (Basic authentication).
 
-dulwich speaks the protocol. Each request runs on a thread of its own; what it writes goes out as it comes, so that a
-person sees how a build goes on. A push is looked through before git code reads it (pack_bounds.py), decided ref by ref
-(pushes.py), and one push at a time changes a repository.
+dulwich implements the protocol. Each request runs on a thread of its own; its output is sent as it is written, so that
+a user sees how a build proceeds. A push is checked before git code reads it (pack_bounds.py) and decided ref by ref
+(pushes.py); pushes to a repository take turns.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ _log = logging.getLogger("vmhost.deployment")
 
 
 class GitServer:
-    """The ASGI application over a Platform's repositories; mount it where `git clone URL/NAME` shall work. `limit`: how
-    often an account may ask (a RateLimit), shared with the API."""
+    """The ASGI application over a Platform's repositories; mount it where `git clone URL/NAME` should work. `limit`:
+    the rate limit of an account (a RateLimit), shared with the API."""
 
     def __init__(self, platform, limit):
         self._platform, self._limit = platform, limit
@@ -125,7 +125,7 @@ class GitServer:
                     else:
                         backend = DictBackend({"/": repo})
                         UploadPackHandler(backend, ["/"], ReceivableProtocol(body.read, write), True).handle()
-                except Exception as error:  # whatever git code makes of hostile bytes: said, logged, and over
+                except Exception as error:  # git code may raise anything on hostile bytes: report and log it
                     known = isinstance(error, (GitProtocolError, DeploymentError, OSError))
                     _log.warning("%s: %s by %s: %s", name, service, identity.name, error, exc_info=not known)
                     text = f"ERR {type(error).__name__}: {error}\n".encode()[:60_000]
@@ -142,7 +142,7 @@ class GitServer:
                         try:
                             await send({"type": "http.response.body", "body": data, "more_body": True})
                         except OSError:
-                            gone = True  # a push that began is ended all the same
+                            gone = True  # a push that began runs to its end anyway
                 if not gone:
                     await send({"type": "http.response.body", "body": b""})
             finally:
@@ -150,7 +150,7 @@ class GitServer:
 
     def _receive_pack(self, body, write, repo, name, identity):
         with self._platform.pushing(name):
-            # The bounds first, since reading may be what hurts; said in git's own protocol, by the handler.
+            # Check the bounds before reading; the handler reports a refusal in git's own protocol.
             refused = None
             try:
                 pack_bounds.check(body, MAX_OBJECTS, MAX_OBJECT_BYTES, MAX_UNFOLDED_BYTES)
@@ -163,14 +163,14 @@ class GitServer:
                 DictBackend({"/": repo}), ReceivableProtocol(body.read, write), self._platform, name, identity, refused
             )
             handler.handle()
-            if not handler.updated:  # what a refused push brought goes again: nothing refers to it
+            if not handler.updated:  # delete the objects of a refused push: nothing refers to them
                 for path in set(packs.glob("*")) - before:
                     path.unlink(missing_ok=True)
                 self._platform.repositories.clean(name)
 
 
 class _ReceivePack(ReceivePackHandler):
-    """dulwich's handler, with this platform's rules in the place of hooks. No hook of a repository ever runs."""
+    """dulwich's handler, with this platform's rules instead of hooks. Hooks in a repository never run."""
 
     def __init__(self, backend, proto, platform, name, identity, refused):
         super().__init__(backend, ["/"], proto, stateless_rpc=True)
@@ -211,7 +211,7 @@ class _ReceivePack(ReceivePackHandler):
     def _written(self, ref):
         try:
             self._push.written(ref)
-        except DeploymentError as error:  # it is written; how the release begins is another matter
+        except DeploymentError as error:  # the ref is written; only the release did not begin
             self._tell(f"{ref.decode()}: {error}")
         except (StoreError, OSError) as error:
             self._platform.publish_later()
@@ -235,7 +235,7 @@ class _ReceivePack(ReceivePackHandler):
 
 
 def _unable(error):
-    """What a person is told where it is the platform that cannot."""
+    """The message for the user where the platform is at fault."""
     return f"the platform cannot take it now: {getattr(error, 'strerror', None) or error}; push again when it can"
 
 
@@ -244,7 +244,7 @@ def _line(text):
 
 
 async def _receive(receive, body, is_gzip):
-    """The request's body into the file; False where the client went away. RefusedError beyond MAX_PUSH_BYTES."""
+    """Writes the request's body to the file; False where the client went away. RefusedError beyond MAX_PUSH_BYTES."""
     unzip = zlib.decompressobj(zlib.MAX_WBITS | 16) if is_gzip else None
     total, more = 0, True
     while more:
@@ -290,7 +290,7 @@ async def _answer(send, status, text, extra=()):
 
 
 class Repositories:
-    """Bare repositories in the folder `folder`, one a name."""
+    """Bare repositories in the folder `folder`, one per name."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -301,20 +301,20 @@ class Repositories:
         return sorted(path.stem for path in self.folder.glob("*.git"))
 
     def make(self, name):
-        """Makes the repository, or leaves the one that is there."""
+        """Makes the repository, unless it exists."""
         path = self.folder / f"{name}.git"
         if not (path / "HEAD").exists():
             path.mkdir(exist_ok=True)
             Repo.init_bare(path).close()
 
     def clean(self, name):
-        """Removes what a killed process left: locks of references that nobody holds, half of packs. While `pushing`."""
+        """Removes leftovers of a killed process: locks of references, partial packs. Called while `pushing`."""
         path = self.folder / f"{name}.git"
         for left in (*path.rglob("*.lock"), *path.rglob("tmp_pack_*"), *path.rglob("tmp*.pack")):
             left.unlink(missing_ok=True)
 
     def open(self, name):
-        """dulwich's Repo; the caller closes it. RefusedError where there is none."""
+        """dulwich's Repo, which the caller closes. RefusedError where there is none."""
         try:
             return Repo(self.folder / f"{name}.git")
         except NotGitRepository:
@@ -324,7 +324,7 @@ class Repositories:
 
     @contextlib.contextmanager
     def pushing(self, name):
-        """One push at a time, of all processes."""
+        """Lets pushes take turns, over all processes."""
         with self._lock:
             lock = self._locks.setdefault(name, threading.Lock())
         with lock, open(self.folder / f"{name}.pushing", "ab") as turns:

@@ -1,14 +1,15 @@
-"""The platform's side of The Update Framework: signs which bundles may run.
+"""The platform's side of The Update Framework: it signs which bundles may run.
 
-Keys of root and targets are made in `keys/offline/`, to be taken away once the platform is set up; they are needed to
-rotate keys, to add a repository and once a year. Keys of snapshot, timestamp and of each repository's role stay.
+Keys of root and targets are made in `keys/offline/`, and should be moved away once the platform is set up; they are
+needed to rotate keys, to add a repository, and once a year. Keys of snapshot, timestamp and each repository's role
+stay.
 
-A repository's role is signed with a key of the platform's, or with its owners' own (`set_owners`): then a new list
-waits for their signatures (owners.py), and what is not listed yet cannot be released.
+A repository's role is signed with a key of the platform's, or by its owners (`set_owners`): then a new list waits for
+their signatures (owners.py), and a version not listed yet cannot be released.
 
-A repository's role lists every version of its tasks that may run: all that are ready and not bad. Rolling back takes a
-version out, so that a device refuses it even where somebody else tells it to run it. `sync` makes the metadata of
-what the release engine says, and signs anew what expires soon; killed in between, it begins again.
+A repository's role lists every version of its tasks that may run: all that are ready and not bad. A rollback removes a
+version, so that a device refuses it even if somebody else offers it. `sync` makes the metadata from the state of the
+release engine, and renews what expires soon; if it is killed, the next call does it again.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ LIFE = {
     "snapshot": timedelta(days=14),
     "timestamp": timedelta(days=2),
     "role": timedelta(days=60),
-    "owned": timedelta(days=365),  # a repository's role that its owners sign
+    "owned": timedelta(days=365),  # a repository's role signed by its owners
 }
 
 
@@ -42,7 +43,7 @@ def key_of(key):
 
 
 def key_of_public(public):
-    """(key id, TUF's key object) of the 32 bytes of a public key."""
+    """(key id, TUF's key object) for the 32 bytes of a public key."""
     plain = {"keytype": "ed25519", "scheme": "ed25519", "keyval": {"public": public.hex()}}
     return digest_of(canonical(plain)), plain
 
@@ -56,27 +57,27 @@ def proof_path(task, version):
 
 
 class SignedMetadata:
-    """The metadata in `folder`, signed with the keys in `keys`. Threads may share it. `clock`: seconds since 1970."""
+    """The metadata in `folder`, signed with the keys in `keys`. Thread-safe. `clock`: seconds since 1970."""
 
     def __init__(self, folder, keys, clock):
         self.folder, self._keys, self._clock = Path(folder), Path(keys), clock
         self._lock = threading.Lock()
-        self._synced = None  # (generation of the releases, stamp of what waits) that all of this is of
+        self._synced = None  # (generation of the releases, stamp of the waiting lists) as of the last sync
         self._due = datetime.min.replace(tzinfo=UTC)
         self._waiting = Waiting(self.folder / "waiting")
-        self._listed = {}  # role that owners sign -> paths that are listed
+        self._listed = {}  # role signed by owners -> listed paths
 
     @contextlib.contextmanager
     def _turn(self):
-        """One at a time writes, of all threads and processes."""
+        """Held by the one writer, of all threads and processes."""
         with self._lock, open(self.folder / "turns", "ab") as turns:
             fcntl.flock(turns, fcntl.LOCK_EX)
             yield
 
-    # ---- keys and the roles that are signed offline
+    # ---- keys, and roles signed offline
 
     def make(self):
-        """Makes keys, root and targets where there are none."""
+        """Makes keys, root and targets, unless they exist."""
         self.folder.mkdir(exist_ok=True)
         offline = self._keys / "offline"
         offline.mkdir(mode=0o700, exist_ok=True)
@@ -99,7 +100,7 @@ class SignedMetadata:
         path = self._key_path(role)
         new = path.with_name(f"{path.name}.new")
         if new.exists() and key_of(key := signing.load_key(new))[0] in self._named(role):
-            return key  # `rotate` was cut between the metadata that names it and its renaming
+            return key  # `rotate` was killed between writing the metadata and renaming the key
         return signing.load_key(path)
 
     def _named(self, role):
@@ -112,7 +113,7 @@ class SignedMetadata:
         return [name for each in roles if each["name"] == role for name in each["keyids"]]
 
     def _write_root(self, version, new=None, also=()):
-        """`new`: {role: key} in the place of those that there are; `also`: keys of the root before, which sign too."""
+        """`new`: {role: key} to replace; `also`: keys of the root before, which must sign too."""
         keys, roles = {}, {}
         by_role = {role: self._key(role) for role in _ROLES} | (new or {})
         for role, key in by_role.items():
@@ -123,8 +124,8 @@ class SignedMetadata:
         self._write("root", "root", version, LIFE["root"], signed, [by_role["root"], *also])
 
     def rotate(self, role):
-        """A new key for root, targets, snapshot, timestamp or a repository's role (role-NAME); what the old one signed
-        is signed anew. The offline keys that this takes must be in their place. Where it is killed: do it again."""
+        """Replaces the key of root, targets, snapshot, timestamp or a repository's role (role-NAME); re-signs what the
+        old one signed. The offline keys that this needs must be in place. If it is killed, call it again."""
         with self._turn():
             delegated = self._delegated()
             if role not in (*_ROLES, *delegated):
@@ -138,7 +139,7 @@ class SignedMetadata:
             for each in (new, new.with_name(f"{new.name}.pub")):
                 each.unlink(missing_ok=True)
             key.save(new, role.removeprefix("role-"))
-            if role in (*delegated, "targets"):  # signed by both first, so that it is good before and after
+            if role in (*delegated, "targets"):  # signed by both keys first, so that it is valid before and after
                 self._sign_anew(role, LIFE["role" if role in delegated else "targets"], [self._key(role), key])
                 self._write_snapshot_and_timestamp(True)
             if role in delegated:
@@ -151,7 +152,7 @@ class SignedMetadata:
             self._synced = None
 
     def _put_in_place(self, role, path):
-        """The new key takes the place of the old one, which is kept as NAME.old, where the metadata names it."""
+        """Renames the new key to the old one's name, if the metadata names it; the old one is kept as NAME.old."""
         new = path.with_name(f"{path.name}.new")
         if new.exists() and key_of(signing.load_key(new))[0] in self._named(role):
             for end in (".pub", ""):
@@ -166,13 +167,13 @@ class SignedMetadata:
         return [each["name"] for each in known["delegations"]["roles"]] if known else []
 
     def _sign_anew(self, role, life, keys):
-        """What it says now, signed with these keys."""
+        """Signs the role's current contents again, with these keys."""
         if (known := self._read(role)) is not None:
             signed = {name: known[name] for name in ("targets", "delegations") if name in known}
             self._write(role, "targets", self._version(role) + 1, life, signed, keys)
 
     def _delegate(self, role, publics, threshold=1):
-        """The repository's role is that of so many of these public keys."""
+        """Delegates the repository's role to these public keys, of which `threshold` must sign."""
         own = dict(map(key_of_public, publics))
         known = self._read("targets")
         delegations = known["delegations"] if known else {"keys": {}, "roles": []}
@@ -185,7 +186,7 @@ class SignedMetadata:
         self._write("targets", "targets", self._version("targets") + 1, LIFE["targets"], signed, [self._key("targets")])
 
     def add_role(self, repository):
-        """Delegates `repository/*` to a key of its own."""
+        """Delegates `repository/*` to a new key of its own."""
         with self._turn():
             path = self._keys / f"role-{repository}"
             if not path.exists():
@@ -194,7 +195,7 @@ class SignedMetadata:
                 self._delegate(f"role-{repository}", [signing.load_key(path).public])
                 self._synced = None
 
-    # ---- repositories whose owners sign
+    # ---- repositories with owners
 
     def _delegation(self, role):
         known = self._read("targets")
@@ -202,7 +203,7 @@ class SignedMetadata:
         return next((each for each in roles if each["name"] == role), None), known
 
     def _owners_of(self, role):
-        """{key id: TUF's key}, where the repository's owners sign for it; None where the platform does."""
+        """{key id: TUF's key} of the repository's owners; None where the platform signs."""
         entry, known = self._delegation(role)
         path = self._keys / role
         if entry is None:
@@ -215,8 +216,9 @@ class SignedMetadata:
         return {identity: known["delegations"]["keys"][identity] for identity in entry["keyids"]}
 
     def set_owners(self, repository, publics, threshold=1):
-        """So many of these keys (each 32 bytes) sign for the repository from now on; the platform's own key where there
-        are none. Needs the offline key of targets. What was listed counts again once the owners have signed it."""
+        """Makes `threshold` of these keys (32 bytes each) sign for the repository from now on, or the platform's own
+        key if there are none. Needs the offline key of targets. The old list counts again once the owners have signed
+        it."""
         role, publics = f"role-{repository}", list(publics)
         if publics and (own := self._keys / role).exists() and signing.load_key(own).public in publics:
             raise RefusedError(
@@ -241,7 +243,7 @@ class SignedMetadata:
             self._synced = None
 
     def owners(self, repository):
-        """{"publics": {key id: 32 bytes} of the owners, none where the platform signs, "threshold"}; MissingError."""
+        """{"publics": {key id: the owner's 32 bytes}; empty where the platform signs, "threshold"}; MissingError."""
         role = f"role-{repository}"
         entry, _ = self._delegation(role)
         if entry is None:
@@ -252,7 +254,7 @@ class SignedMetadata:
 
     def signing(self, repository):
         """Who signs for the repository, and what waits: {"owners": key ids, "threshold", "waiting": None or {"signed",
-        "signed_by": key ids, "added", "removed": paths}}; no owners where the platform signs."""
+        "signed_by": key ids, "added", "removed": paths}}; without owners the platform signs."""
         role = f"role-{repository}"
         with self._turn():
             owners = self._owners_of(role)
@@ -271,7 +273,7 @@ class SignedMetadata:
         return {"owners": sorted(owners), "threshold": entry["threshold"], "waiting": waiting}
 
     def waiting(self):
-        """What waits for owners' signatures, of all repositories that have owners: as `signing`, with `repository`."""
+        """The waiting lists of all repositories with owners: as `signing`, with `repository`."""
         found = []
         for role in sorted(self._listed):
             repository = role.removeprefix("role-")
@@ -281,8 +283,8 @@ class SignedMetadata:
         return found
 
     def sign(self, repository, identity, signature):
-        """Takes an owner's signature over what waits. The paths that are newly listed, once enough have signed; None
-        while more are needed. RefusedError."""
+        """Takes an owner's signature over the waiting list. Returns the newly listed paths once enough have signed;
+        None before. RefusedError."""
         role = f"role-{repository}"
         with self._turn():
             owners = self._owners_of(role)
@@ -300,12 +302,13 @@ class SignedMetadata:
             return sorted(signed["targets"].keys() - before)
 
     def is_listed(self, path):
-        """Whether devices find the target: what owners have not signed yet, they do not. As of the last `sync`."""
+        """Whether the target is in the published metadata; not until owners have signed it. As of the last `sync`."""
         listed = self._listed.get(f"role-{path.partition('/')[0]}")
         return listed is None or path in listed
 
     def _bring(self, role, targets):
-        """The role lists these targets, or that waits for its owners' signatures. Whether anything was published."""
+        """Publishes a list of these targets for the role, or lets it wait for owners. True where something was
+        published."""
         known, owners = self._read(role), self._owners_of(role)
         if owners is None:
             self._listed.pop(role, None)
@@ -329,15 +332,15 @@ class SignedMetadata:
         return False
 
     def _is_good(self, role):
-        """Whether enough of those who sign for it now have signed what is published."""
+        """Whether the published list has enough signatures of the current signers."""
         entry, _ = self._delegation(role)
         envelope = self._envelope(role)
         return len({each["keyid"] for each in envelope["signatures"]} & set(entry["keyids"])) >= entry["threshold"]
 
-    # ---- what follows the releases
+    # ---- following the releases
 
     def sync(self, releases, repositories, files=lambda repository: {}):
-        """The metadata lists what may run now, and is fresh. Quick where nothing changed."""
+        """Makes the metadata list what may run now, and renews it. Quick where nothing changed."""
         if (releases.generation, self._waiting.stamp()) == self._synced and self._now() < self._due:
             return
         with self._turn():
@@ -358,7 +361,7 @@ class SignedMetadata:
             self._due = self._now() + LIFE["timestamp"] / 4
 
     def _write_snapshot_and_timestamp(self, changed):
-        """The timestamp last: until it is written, nobody sees the others."""
+        """Writes the timestamp last: until then clients do not see the others."""
         names = ["targets", *self._delegated()]
         meta = {f"{name}.json": {"version": self._version(name)} for name in names if self._version(name)}
         known, key = self._read("snapshot"), self._key("snapshot")
@@ -393,7 +396,7 @@ class SignedMetadata:
         return [int(path.name.partition(".")[0]) for path in self.folder.glob(f"*.{role}.json")]
 
     def _version(self, role):
-        """The newest version that was written, whether or not anything names it yet; 0 where there is none."""
+        """The newest version written, even if nothing names it yet; 0 where there is none."""
         return max(self._versions(role), default=0)
 
     def _path(self, role):
@@ -428,7 +431,7 @@ class SignedMetadata:
 
 
 def targets_of(version):
-    """{path: what metadata says of it} of a version's bundles and self-test."""
+    """{path: its entry in the metadata} of a version's bundles and self-test."""
     found = {
         bundle_path(version.task, version.version, target): {"length": size, "hashes": {"sha256": digest}}
         for target, (digest, size) in version.bundles.items()

@@ -1,9 +1,9 @@
-"""Push, then pull, for people's own services: ASGI middleware that reads the header by which a device says what it has.
+"""Push, then pull, for application services: ASGI middleware that reads the header with a device's profile.
 
     app = TaskProfiles(app, platform.profiles)
 
-Where the platform has something else for the device, the answer tells it to ask (VMHost-Ask). The comparison is one
-look into a dict; where the device has what it should have, the answer is not touched.
+Where the platform has something else for the device, the response tells it to ask (VMHost-Ask). The check is one lookup
+in a dict; for an up-to-date device the response is unchanged.
 """
 
 import threading
@@ -17,22 +17,22 @@ _ANSWER = (ANSWER_HEADER.encode(), ASK_NOW.encode())
 
 
 class Profiles:
-    """Which header values are those of devices that have what they should have. Threads may share it.
+    """The header values of devices that are up to date. Thread-safe.
 
-    `generation()`: a number that changes whenever any device may be due something else.
+    `generation()`: a number that changes whenever any device may need something else.
     """
 
     def __init__(self, generation, max_known=MAX_KNOWN):
         self._generation, self._max_known = generation, max_known
-        self._known = OrderedDict()  # value -> generation in which it was right
+        self._known = OrderedDict()  # value -> generation in which it was up to date
         self._lock = threading.Lock()
 
     def is_current(self, value):
-        """Whether a device with this value (bytes) needs to do nothing."""
+        """Whether a device with this value (bytes) is up to date."""
         return self._known.get(value) == self._generation()
 
     def remember(self, value, generation):
-        """The device with this value had what it should have in that generation."""
+        """Records that the device with this value was up to date in that generation."""
         with self._lock:
             self._known[value] = generation
             self._known.move_to_end(value)
@@ -41,7 +41,7 @@ class Profiles:
 
 
 class TaskProfiles:
-    """The ASGI application `app`, with VMHost-Ask in the answers to devices that are due something."""
+    """The ASGI application `app`, with VMHost-Ask in responses to devices that are not up to date."""
 
     def __init__(self, app, profiles):
         self._app, self._profiles = app, profiles

@@ -1,7 +1,7 @@
-"""The HTTP API in words that tools read: an OpenAPI 3.1 document, served as /api/v1/openapi.json.
+"""The HTTP API as an OpenAPI 3.1 document, served as /api/v1/openapi.json.
 
-`ROUTES` says of each method and path who may ask, and what a request holds. The application checks bodies by it
-(`checker`); tests hold the two against each other.
+`ROUTES` has, for each method and path, the required scope and the request's schema. The application checks bodies with
+it (`checker`); tests compare the two.
 """
 
 import json
@@ -18,9 +18,9 @@ _TEXTS = {"type": "array", "items": _TEXT}
 _WHY = {"type": "string", "maxLength": 1000, "description": "for the history"}
 _LIMIT = {"limit": {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 100}}
 _TASK = {"task": {"type": "string", "description": "repository/branch"}}
-DEVICE = "device"  # in the place of a scope: the device's own secret, and its name in X-VMHost-Device
+DEVICE = "device"  # instead of a scope: the device's secret, with its name in X-VMHost-Device
 
-# (method, path below /api/v1): (scope, what it does, query, body, keys that the body must have)
+# (method, path below /api/v1): (scope, summary, query, body, required keys of the body)
 ROUTES = {
     ("GET", "/openapi.json"): (None, "This document.", {}, None, ()),
     ("POST", "/device/enrol"): (
@@ -235,7 +235,7 @@ _FAILURES = {
 
 
 def checker(method, path):
-    """A function that raises DeploymentError where a request's body is not as its route says."""
+    """A function that raises DeploymentError where a request's body does not fit its route."""
     _, _, _, body, required = ROUTES[method, path.replace(":int", "")]
     if body is None:
         return lambda body: None

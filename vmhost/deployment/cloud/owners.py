@@ -1,9 +1,9 @@
-"""Repositories whose owners sign their own list of what may run: what waits for their signatures.
+"""Repositories whose owners sign the list of what may run: the lists that wait for signatures.
 
-    metadata/waiting/role-shop.json     {"signed": the next metadata of the role, "signatures": those that came so far}
+    metadata/waiting/role-shop.json     {"signed": the next metadata of the role, "signatures": received so far}
 
-Their private keys are never here. What they sign becomes metadata once as many have signed as the role's threshold
-asks. A list that changes in between has to be signed anew.
+The owners' private keys are never here. A list becomes metadata once the role's threshold of owners has signed it. A
+list that changes meanwhile has to be signed again.
 """
 
 import json
@@ -14,13 +14,13 @@ from vmhost.deployment.trust import canonical, ed25519_matches
 
 
 class Waiting:
-    """The lists in `folder` that wait for signatures. Who calls takes turns (SignedMetadata)."""
+    """The lists in `folder` that wait for signatures. Callers take turns (SignedMetadata)."""
 
     def __init__(self, folder):
         self._folder = folder
 
     def stamp(self):
-        """Another value after each change, by any process; None before the first."""
+        """A value that differs after each change, by any process; None before the first."""
         try:
             return self._folder.stat().st_mtime_ns
         except FileNotFoundError:
@@ -42,8 +42,8 @@ class Waiting:
         (self._folder / f"{role}.json").unlink(missing_ok=True)
 
     def sign(self, role, keys, identity, signature):
-        """Takes the signature of the key with this id over what waits; (signed part, signatures so far). `keys`: the
-        owners' TUF keys by id. RefusedError."""
+        """Takes the signature over the waiting list by the key with this id; returns (signed part, signatures so far).
+        `keys`: the owners' TUF keys by id. RefusedError."""
         found = self.get(role)
         if found is None:
             raise RefusedError(f"{role.removeprefix('role-')}: nothing waits for a signature")

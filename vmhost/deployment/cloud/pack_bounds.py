@@ -1,7 +1,7 @@
-"""Looks through a pushed pack before git code reads it: how many objects, how large each unfolds.
+"""Checks a pushed pack before git code reads it: the number of objects, and their unpacked sizes.
 
-A pack of a few kilobytes can unfold to gigabytes. This reads it object by object, inflates into a bounded buffer that
-it throws away, and refuses what is over the bounds. What is wrong with a pack otherwise, dulwich says later.
+A pack of a few kilobytes can unpack to gigabytes. This reads it object by object, inflates into a bounded buffer that
+it discards, and refuses what exceeds the bounds. Other defects of a pack are found later by dulwich.
 """
 
 import zlib
@@ -30,7 +30,7 @@ class _Stream:
         return not self._rest
 
     def number(self, first, shift):
-        """The rest of a number of 7 bits a byte, least first."""
+        """The rest of a number of 7 bits per byte, least significant first."""
         value = 0
         while first & 0x80:
             [first] = self.take(1)
@@ -41,7 +41,7 @@ class _Stream:
         return value
 
     def inflate(self, size):
-        """Inflates one object of at most `size` bytes; its first bytes."""
+        """Inflates one object of at most `size` bytes; returns its first bytes."""
         inflater, total, head = zlib.decompressobj(), 0, b""
         data = self._rest or self._file.read(_READ)
         while not inflater.eof:
@@ -63,7 +63,7 @@ class _Stream:
 
 
 def check(file, max_objects, max_object_bytes, max_total_bytes):
-    """Reads the receive-pack request in `file` from its beginning, and leaves the file there again. RefusedError."""
+    """Checks the receive-pack request in `file` from its beginning, and rewinds the file. RefusedError."""
     stream = _Stream(file)
     while (length := stream.take(4)) != b"0000":
         try:
@@ -109,7 +109,7 @@ def _must_fit(size, most):
 
 
 def _second_number(head):
-    """A delta begins with two sizes: that of what it is applied to, that of what comes out."""
+    """The second of the two sizes at the begin of a delta: that of its base, and that of its result."""
     value, shift, seen = 0, 0, 0
     for byte in head:
         if seen == 1:

@@ -1,29 +1,29 @@
-"""Plans: how a release goes out. `release.yaml` at the top of a task's branch, or what `vmhost cloud release` is given.
+"""Plans: how a release is rolled out. `release.yaml` at the top of a task's branch, or given to `vmhost cloud release`.
 
-    audience: {os: linux}             who may get it at all (audience.py); all devices where left out
-    steps:                            each reaches what it names, and all that the steps before it reached
+    audience: {os: linux}             who may get it at all (audience.py); default: all devices
+    steps:                            each reaches the devices that it names, and all that earlier steps reached
       - {devices: [kitchen-1], min_reports: 1}
       - {cohorts: [staff]}
-      - {count: 1000, soak: 10 min}   so many devices in all, first come
+      - {count: 1000, soak: 10 min}   this many devices in all, first come, first served
       - {percent: 5, min_reports: 20, min_proven: 95 %, min_calls: 10000, per_minute: 500}
       - {percent: 100, start: manual} waits for `vmhost cloud next`
-    on_failure: roll_back             or halt (it spreads no further, stays where it is), or pause
-    max_error: 2 %                    of those that reported; more is a failure
-    min_failures: 1                   fewer than so many failures are none
+    on_failure: roll_back             or halt (it stays where it is, but spreads no further), or pause
+    max_error: 2 %                    of the devices that reported; more is a failure
+    min_failures: 1                   fewer failures than this are ignored
     proof: {calls: 0, within: 10 s, max_error: 5 %, max_time: 50 ms, slow: {over: 200 ms}, max_memory: 48 MiB}
-    silence: 30 min                   a device that took it and says nothing for so long counts as failed
+    silence: 30 min                   a device that took it and is silent for this long counts as failed
     control: {percent: 5, max_worse: 1 %, min_calls: 1000}
-                                      so many devices keep the version before until it is done; where calls on devices
-                                      that have it fail by more than max_worse oftener than on these, it has failed
+                                      these devices keep the version before until the release is done; it fails if
+                                      its calls fail by more than max_worse more often than theirs
     priority: 0
-    hours: "06-22"                    UTC; no device is offered it outside of them
+    hours: "06-22"                    UTC; no device is offered it at other times
 
-Success of a device is *proven*: loaded, self-test passed, and `calls` calls came, or `within` has passed: at most
-`max_error` of them failed, they took at most `max_time` each (on average; of a self-test, each case), at most the share
-`max` of `slow` took longer than `over` (`{over: 200 ms, max: 1 %}` bounds the 99th percentile), and no VM had more than
-`max_memory`. What is left out is not bounded. The platform's simulation is held to `max_time` and `max_memory` as well.
-A step is over when `min_reports` of its devices have proven it, and `min_proven` of those that it reached, `min_calls`
-calls came on devices that have it, and `soak` has passed.
+A device succeeds when it is *proven*: loaded, self-test passed, and `calls` calls came or `within` has passed; at most
+`max_error` of the calls failed, they took at most `max_time` each (on average; in a self-test, each case), at most the
+share `max` of `slow` took longer than `over` (`{over: 200 ms, max: 1 %}` bounds the 99th percentile), and no VM used
+more than `max_memory`. What is left out is unbounded. `max_time` and `max_memory` apply to the platform's simulation
+too. A step is over when `min_reports` of its devices and `min_proven` of those that it reached have proven it,
+`min_calls` calls came on devices that have it, and `soak` has passed.
 """
 
 import re
@@ -74,7 +74,7 @@ WHOLE_FLEET = {"steps": [{"percent": 100}]}
 
 @dataclass(frozen=True)
 class Step:
-    """One step. `percent` in thousandths; None where it does not reach devices that way. `soak_s` seconds."""
+    """One step. `percent` in thousandths; None where it does not select devices that way. `soak_s` in seconds."""
 
     devices: frozenset = frozenset()
     cohorts: frozenset = frozenset()
@@ -90,7 +90,7 @@ class Step:
     manual: bool = False
 
     def reaches(self, facts):
-        """Whether it reaches the device of these Facts; `count` aside, which depends on who came before."""
+        """Whether it reaches the device of these Facts, except by `count`, which depends on earlier devices."""
         return (
             facts.device in self.devices
             or bool(self.cohorts & facts.named)
@@ -100,8 +100,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Control:
-    """Devices that keep the version before: the last `percent` thousandths of all. `max_worse`: by how much calls may
-    fail oftener than theirs, once both have `min_calls`."""
+    """Devices that keep the version before: the last `percent` thousandths of all. `max_worse`: by how much the share
+    of failed calls may exceed theirs, once both have `min_calls`."""
 
     percent: int
     max_worse: float
@@ -114,7 +114,7 @@ class Control:
 
 @dataclass(frozen=True)
 class Plan:
-    """A checked plan; `plain` is what it was read from."""
+    """A checked plan; `plain` is its source as plain data."""
 
     plain: Mapping
     audience: Audience
@@ -128,7 +128,7 @@ class Plan:
     hours: tuple | None = None
 
     def open_at(self, now_s):
-        """Whether devices are offered it at this time (seconds since 1970)."""
+        """Whether it is offered to devices at this time (seconds since 1970)."""
         if self.hours is None:
             return True
         first, last = self.hours
@@ -137,16 +137,16 @@ class Plan:
 
     @classmethod
     def read(cls, text, where=FILE_NAME):
-        """The plan of a YAML text; RefusedError says what is wrong with it."""
+        """The plan in a YAML text; RefusedError says what is wrong with it."""
         try:
             plain = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError) as error:  # ValueError: dates that are none
+        except (yaml.YAMLError, ValueError) as error:  # ValueError: invalid dates
             raise RefusedError(f"{where}: not YAML: {' '.join(str(error).split())}") from None
         return cls.of(plain, where)
 
     @classmethod
     def of(cls, plain, where=FILE_NAME):
-        """The plan that plain data describes; RefusedError."""
+        """The plan in plain data; RefusedError."""
         _keys(plain, _KEYS, where)
         error = _share(plain.get("max_error", "2 %"), f"{where}: max_error")
         steps = plain.get("steps", WHOLE_FLEET["steps"])
@@ -249,7 +249,7 @@ def _whole(value, least, where):
 
 
 def _share(value, where):
-    """0.02 of `2 %` or 0.02."""
+    """0.02 for `2 %` or 0.02."""
     text = str(value).strip() if not isinstance(value, bool) else "?"
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -271,7 +271,7 @@ def _bytes(value, where):
 
 
 def seconds(value, where):
-    """Seconds of `10 min`."""
+    """The seconds in `10 min`."""
     found = _TIME.fullmatch(value.strip()) if isinstance(value, str) else None
     if not found:
         raise RefusedError(f"{where}: expected a time such as 10 min, got {value!r:.80}")

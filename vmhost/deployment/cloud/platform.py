@@ -1,15 +1,15 @@
-"""The platform in one folder: database, repositories, files to serve, keys.
+"""The platform in one folder: database, repositories, files to be served, keys.
 
     platform.db      accounts, versions, releases, devices (SQLite, one writer: vmhost.stores); or
-    postgresql       where PostgreSQL is that has them; several processes may then serve the folder
+    postgresql       connection string of a PostgreSQL that has them; then several processes may serve the folder
     repositories/    bare git repositories
     files/           what devices pull, by digest; any static server can serve this folder
-    exclusive/       files for few devices, which are given by tickets only
-    keys/            the key that bundles are signed with, public in keys/bundles.pub; those of metadata (metadata.py)
-    metadata/        what may run, signed (The Update Framework); 1.root.json is what devices begin with
+    exclusive/       files for few devices, served only with tickets
+    keys/            the key that signs bundles (public: keys/bundles.pub), and those of metadata (metadata.py)
+    metadata/        what may run, signed (The Update Framework); devices start with 1.root.json
 
-Everything may be killed at any time. What a push built is published when its tag is written; `Platform` brings
-together, when it is opened, what a crash left between the two.
+It may be killed at any time. The version of a push is published once its tag is written; opening a `Platform` completes
+what a crash left in between.
 """
 
 import json
@@ -39,7 +39,7 @@ from vmhost.deployment.errors import DeploymentError, RefusedError
 from vmhost.deployment.profile import changed, header_value
 from vmhost.stores import Database, StoreError
 
-DELTAS_FROM = 5  # versions before a new one
+DELTAS_FROM = 5  # number of earlier versions that a new one has deltas from
 MAX_REPORTS = 200  # in one request of a device
 _TICK_S = 1.0
 _SLOW_DELTA_BYTES = 8 << 20
@@ -47,10 +47,10 @@ _log = logging.getLogger("vmhost.deployment")
 
 
 class Platform:
-    """Opens the platform in `folder`, which `Platform.make` made. Close it. `poll_s`: how often devices shall ask.
+    """Opens the platform in `folder`, made by `Platform.make`. Close it. `poll_s`: how often devices should ask.
 
-    `files_urls`: where devices pull files, as (region or None, address); those of a device's own region (its fact
-    `region`) come first for it, then those of none, then the others. Empty: from the platform itself, below /files/.
+    `files_urls`: where devices pull files, as (region or None, address). A device tries those of its own region (its
+    fact `region`) first, then those without one, then the others. Empty: the platform itself, below /files/.
     """
 
     def __init__(self, folder, *, clock=time.time, pythons=None, poll_s=30.0, files_urls=()):
@@ -89,8 +89,8 @@ class Platform:
 
     @classmethod
     def make(cls, folder, admin="admin", postgresql=None):
-        """Makes a platform in `folder`, and its first account; the text of that account's token. `postgresql`: the
-        connection string of the database that has the tables; a file of SQLite in the folder where None."""
+        """Makes a platform in `folder`, and its first account; returns that account's token. `postgresql`: the
+        connection string of the database for the tables; None: a SQLite file in the folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if _is_platform(folder):
@@ -116,7 +116,7 @@ class Platform:
         self.alerts.close()
         try:
             self.devices.flush()
-        except StoreError as error:  # when devices were seen last is not worth a failure
+        except StoreError as error:  # losing the times when devices were seen is no failure
             _log.error("%s", error)
         finally:
             self.database.close()
@@ -128,7 +128,7 @@ class Platform:
         self.close()
 
     def start_ticking(self):
-        """Has a thread take releases further as time passes."""
+        """Starts a thread that advances releases as time passes."""
         self._ticker = threading.Thread(target=self._tick_on, name="deployment-tick", daemon=True)
         self._ticker.start()
 
@@ -142,11 +142,11 @@ class Platform:
                     self._bring_together()
                     self._unpublished = False
                 self.sync_metadata()
-            except (StoreError, OSError) as error:  # a full disk, say: it is tried again
+            except (StoreError, OSError) as error:  # such as a full disk; it is tried again
                 _log.error("releases do not go on: %s", error)
 
     def sync_metadata(self):
-        """What is signed says what the releases say."""
+        """Brings the signed metadata up to date with the releases."""
         self.metadata.sync(self.releases, self.repositories.names(), self.task_files.targets)
 
     def _why_not_yet(self, version):
@@ -156,8 +156,8 @@ class Platform:
         return f"waits for the signatures of the repository's owners: vmhost cloud sign {repository} --key KEY"
 
     def sign(self, repository, identity, signature, who):
-        """An owner's signature over the repository's list that waits. Once enough have signed, it is what devices
-        trust, and plans of versions that waited for it begin; the versions that are newly listed, or None."""
+        """Takes an owner's signature over the repository's waiting list. Once enough have signed, devices trust it, and
+        the plans of versions that waited begin. Returns the newly listed versions, or None."""
         added = self.metadata.sign(repository, identity, signature)
         self.access.note(who, "list signed", repository, key=identity)
         if added is None:
@@ -170,7 +170,7 @@ class Platform:
         return listed
 
     def _begin_plan(self, version):
-        """Begins the release that the version's branch asks for, where it was never released."""
+        """Begins the release planned in the version's branch, unless it was released before."""
         with self.database.reader() as connection:
             row = connection.execute(
                 "SELECT plan FROM deploy_versions WHERE id = ? AND plan IS NOT NULL AND id NOT IN "
@@ -211,7 +211,8 @@ class Platform:
             return bool(connection.execute("SELECT 1 FROM deploy_versions WHERE task = ?", (task,)).fetchone())
 
     def build(self, folder, *, repository, branch, version, commit, tag, who, tell):
-        """Builds what a pushed tag names; the id of the version, whose row says `built`. RefusedError, all told."""
+        """Builds a pushed tag; returns the id of the version, whose state is `built`. RefusedError with all
+        problems."""
         task = f"{repository}/{branch}"
         plan = None
         if (folder / FILE_NAME).exists():
@@ -255,7 +256,7 @@ class Platform:
         return identity
 
     def _compare_with_baseline(self, task, report, tell):
-        """Tells where cases give other results than with the version before; RefusedError where they must not."""
+        """Reports cases whose results differ from the version before; RefusedError where they must not."""
         with self.database.reader() as connection:
             row = connection.execute(
                 "SELECT version, report FROM deploy_versions WHERE task = ? AND state = 'ready' AND bad IS NULL "
@@ -303,7 +304,7 @@ class Platform:
             )
 
     def _compressed_pieces(self, recipe):
-        """Rows of `deploy_deltas` that make pieces of nothing, for those that have none yet."""
+        """Rows of `deploy_deltas` with the compressed form of pieces, for those that have none yet."""
         rows = []
         for digest, size in pieces.needed(recipe).items():
             with self.database.reader() as connection:
@@ -315,10 +316,10 @@ class Platform:
         return rows
 
     def publish(self, identity, tell=lambda text: None):
-        """The tag is written: the version is known from now on, and its plan, if any, begins; both or neither."""
+        """Publishes a version once its tag is written, and begins its plan, if any: both or neither."""
         try:
             version, release = self._publish(identity, True)
-        except DeploymentError as error:  # the version is there; it can be released by hand
+        except DeploymentError as error:  # the version is published; it can be released by hand
             version, release = self._publish(identity, False)
             tell(f"not released: {error}")
         what = f"{version.task} {version.version}"
@@ -329,7 +330,7 @@ class Platform:
         return version
 
     def publish_later(self):
-        """A tag was written whose version could not be: it is done as soon as it can."""
+        """Schedules a version whose tag is written but which could not be published yet."""
         self._unpublished = True
 
     def _publish(self, identity, start):
@@ -354,8 +355,8 @@ class Platform:
         return version, release
 
     def _bring_together(self):
-        """Versions that a killed platform had built: published where their tag was written, else dropped. Waits for
-        pushes to other processes."""
+        """Completes versions that a killed platform had built: publishes those whose tag is written, drops the others.
+        Waits for pushes of other processes."""
         for name in self.repositories.names():
             with self.repositories.pushing(name):
                 self.repositories.clean(name)
@@ -382,13 +383,13 @@ class Platform:
     # ---- devices
 
     def check(self, device, secret, request):
-        """A device's request: it states what it is and has, reports, and is told what it should have.
+        """Handles a device's request: it states what it is and has, reports, and gets what it should have.
 
         `request`: `facts`, `tasks` ({task: {version, digest, state}}), `epoch`, `reports` ([[number, {...}], ...]),
-        `health` ({task: [release, calls, failures]}). One with nothing but `profile`, what its header says, asks only
-        whether all is as it should be: `unchanged`. With `base`, the profile that the platform confirmed last, `facts`
-        and `tasks` are what changed since, and `gone` names what is no longer there; the answer is `again` where the
-        platform knows another profile: then all is to be stated. AccessDeniedError, RefusedError.
+        `health` ({task: [release, calls, failures]}). A request with only `profile`, the value of its header, asks
+        whether it is up to date: `unchanged`. With `base`, the last profile that the platform confirmed, `facts` and
+        `tasks` are the changes since, and `gone` names what was removed; the answer `again` asks for a full statement,
+        as the platform knows another profile. AccessDeniedError, RefusedError.
         """
         if isinstance(request, dict) and request.keys() == {"profile"}:
             self.devices.identify(device, secret)
@@ -406,8 +407,8 @@ class Platform:
             raise RefusedError(f"reports: expected a list of at most {MAX_REPORTS}, and an epoch as text")
         known_epoch, reported = self.devices.identify(device, secret)
         if epoch != known_epoch:
-            reported = 0  # its state was lost, or it is new
-        # A device that repeats itself and gets what it has needs no transaction.
+            reported = 0  # the device is new, or lost its state
+            # A device that repeats itself and is up to date needs no transaction.
         with self.releases.change() as connection:
             for each in reports:
                 number, report = _report(each)
@@ -422,7 +423,7 @@ class Platform:
             named = self.devices.named(connection, device)
             generation = self.releases.generation
             chosen = self.releases.choose(device, facts, named)
-        self.sync_metadata()  # what is offered is listed
+        self.sync_metadata()  # so that what is offered is listed
         self._remember_profile(request.get("profile"), device, facts, named, tasks, chosen, generation)
         files = self._files_for(facts.get("region"))
         has = {entry.get("digest") for entry in tasks.values() if isinstance(entry, dict)}
@@ -439,17 +440,17 @@ class Platform:
         }
 
     def take_report(self, device, secret, body):
-        """What a device counted, or how it crashed, for the fleet's views. AccessDeniedError, RefusedError."""
+        """Takes a device's counts, for the fleet views. AccessDeniedError, RefusedError."""
         self.devices.identify(device, secret)
         self.fleet.take_report(device, body)
 
     def take_crash(self, device, secret, body):
-        """As `take_report`, of a crash."""
+        """As `take_report`, for a crash."""
         self.devices.identify(device, secret)
         self.fleet.take_crash(device, body)
 
     def _whole_statement(self, device, request, facts, tasks):
-        """(facts, tasks) of which the request tells what changed; None where that cannot be told from it."""
+        """Full (facts, tasks) from a request that has only changes; None where that is impossible."""
         old_facts, old_tasks = self.devices.stated(device)
         if header_value(device, old_facts, old_tasks) != request["base"]:
             return None
@@ -459,12 +460,12 @@ class Platform:
         return (facts, tasks) if header_value(device, facts, tasks) == request.get("profile") else None
 
     def _files_for(self, region):
-        """Addresses below which a device of the region finds files, the nearest first."""
+        """Base addresses of files for a device of this region, the nearest first."""
         order = sorted(self.files_urls, key=lambda each: (each[0] != region, each[0] is not None))
         return [address for _, address in order]
 
     def _remember_profile(self, value, device, facts, named, tasks, chosen, generation):
-        """A device that has what it should have, and has proven it, need not ask while nothing changes."""
+        """Remembers a device that has and has proven what it should: it need not ask until something changes."""
         if not isinstance(value, str) or not value.isascii():
             return
         for task, (release, state) in chosen.items():
@@ -517,7 +518,7 @@ class Platform:
         return found
 
     def add_file(self, task, name, kind, data, audience, who):
-        """Gives devices a file beside the task's bundles; its id."""
+        """Adds a file for devices, besides the task's bundles; returns its id."""
         with self.database.transaction():
             identity = self.task_files.add(task, name, kind, data, audience, who)
             self.access.note(who, "file added", task, name=name, kind=kind, file=identity)
@@ -535,7 +536,7 @@ class Platform:
         self.releases.announce()
 
     def stuck(self, limit=100):
-        """Devices that are not where they should be, and why: the latest first, those that state a problem before."""
+        """Devices that are not where they should be, and why: first those that state a problem, the latest first."""
         names = ("device", "release", "state", "since_ms", "reason")
         with self.database.lock, self.database.reader() as connection:
             found = [
@@ -559,7 +560,7 @@ class Platform:
         return found[:limit]
 
     def enrol(self, identity, device, secret):
-        """Lets a device in, by an account that may (`enrol`)."""
+        """Registers a device, for an account with the scope `enrol`."""
         identity.must("enrol")
         if self.devices.enrol(device, secret):
             self.access.note(identity.name, "device enrolled", device)
@@ -589,7 +590,7 @@ def _names(gone, key):
 
 
 def _health(request):
-    """What the device counted; what is none of it is left out."""
+    """The device's counts; invalid entries are left out."""
     found = {}
     for task, each in _mapping(request, "health").items():
         if isinstance(each, list) and len(each) == 3 and all(type(number) is int for number in each):

@@ -1,8 +1,8 @@
-"""What a push may do to a repository of tasks, and what comes of it.
+"""What a push may change in a repository of tasks, and what follows from it.
 
-A branch is a task, called as its task.yaml says; a tag is a version of it: `1.2.0`, `v1.2.0`, `rank/1.2.0` or
-`rank-1.2.0` on a commit of the branch `rank`. Branches only grow, tags never move, and neither goes once it is a
-version: the history stays true. A tag is written only after its build and simulation passed.
+A branch is a task, named as in its task.yaml; a tag is a version of it: `1.2.0`, `v1.2.0`, `rank/1.2.0` or `rank-1.2.0`
+on a commit of the branch `rank`. Branches only move forward, tags never move, and neither can be deleted once it is a
+version, so the history stays true. A tag is written only after its build and simulation passed.
 """
 
 import re
@@ -24,9 +24,9 @@ _RESERVED = re.compile(rb"(?i)(\.git|git~[0-9]+|\.|\.\.)[ .]*")
 
 
 def check_tree(store, tree, seen, path=b""):
-    """RefusedError where the tree holds what no task may: links, submodules, names that leave the folder, too much.
+    """RefusedError where the tree has what no task may have: links, submodules, names that leave the folder, too much.
 
-    `seen`: trees and blobs that were checked, at which depth does not matter."""
+    `seen`: trees and blobs that were checked, at any depth."""
     todo = [(tree, path)]
     while todo:
         tree, path = todo.pop()
@@ -80,10 +80,10 @@ def _shown(path):
 
 
 class Push:
-    """One push to `repository` (its name; `repo`, dulwich's) by `identity`. `tell(text)` reaches the person.
+    """One push to `repository` (its name; `repo`: dulwich's) by `identity`. `tell(text)` prints to the user.
 
-    `updates`: [(old, new, ref)], all that the push asks for. `decide` is asked for each before it is written, `written`
-    told after.
+    `updates`: [(old, new, ref)], all that the push asks for. `decide` is called for each before it is written,
+    `written` after.
     """
 
     def __init__(self, platform, name, repo, identity, updates, tell):
@@ -93,7 +93,7 @@ class Push:
         self._built = {}
 
     def decide(self, ref, old, new):
-        """RefusedError where the ref must not become `new`. A tag is built here."""
+        """RefusedError where the ref must not become `new`. Builds a tag."""
         self._identity.must("push", self._name)
         if ref.startswith(BRANCHES):
             self._decide_branch(ref, old, new)
@@ -168,7 +168,7 @@ class Push:
         raise RefusedError("expected a commit, or a tag of one")
 
     def _named(self, tag, commit):
-        """(branch, version) of a tag, as the commit's task.yaml says, held against the tag and the branches."""
+        """(branch, version) of a tag, from the commit's task.yaml, checked against the tag and the branches."""
         try:
             spec = self._repo.object_store[commit.tree].lookup_path(self._repo.object_store.__getitem__, b"task.yaml")[
                 1
@@ -198,6 +198,6 @@ class Push:
         return branch, version
 
     def written(self, ref):
-        """The ref is what was decided, durably."""
+        """Called when the ref is written durably."""
         if ref in self._built:
             self._platform.publish(self._built.pop(ref), self._tell)

@@ -1,13 +1,13 @@
-"""The states of a release and of a device in it, each in one table; and when a step is over or has failed.
+"""The states of a release and of a device in it, as tables; and when a step is over or has failed.
 
-Pure: the engine (releases.py), the simulation of a fleet and the tests ask the same functions.
+Pure functions, used by the engine (releases.py), the simulation of a fleet and the tests.
 """
 
 from dataclasses import dataclass, fields
 
 from vmhost.deployment.errors import RefusedError
 
-# (state, what happens) -> the state that follows
+# (state, event) -> next state
 RELEASE = {
     ("queued", "start"): "running",
     ("queued", "cancel"): "cancelled",
@@ -26,25 +26,25 @@ RELEASE = {
     ("done", "roll_back"): "rolled_back",
 }
 RELEASE_STATES = ("queued", "running", "paused", "halted", "done", "rolled_back", "cancelled")
-ACTIVE = ("running", "paused")  # at most one release of a task
+ACTIVE = ("running", "paused")  # at most one release of a task is in these
 
-# What a device can be in a release, and what it may become. `offered`: told of it. `taken`: it pulls or tries it.
-# `running`: it switched, and is being watched. `proven`, `failed`; `silent`: took it and said nothing for too long;
-# `declined`: the person in front of it went back.
+# The states of a device in a release, and the next ones. `offered`: it was told. `taken`: it pulls or tries the
+# version. `running`: it switched, and is watched. `proven`, `failed`. `silent`: it took the version and then said
+# nothing for too long. `declined`: its user went back.
 DEVICE = {
     "offered": ("taken", "running", "proven", "failed", "declined"),
     "taken": ("running", "proven", "failed", "silent", "declined"),
     "running": ("proven", "failed", "silent", "declined"),
     "silent": ("taken", "running", "proven", "failed", "declined"),
     "proven": ("failed", "declined"),
-    "failed": ("taken", "running", "proven"),  # it was forgiven, and tried again
+    "failed": ("taken", "running", "proven"),  # after a retry
     "declined": ("taken", "running", "proven"),
 }
 HAS_NO_MORE = ("failed", "declined")
 
 
 def after(state, event):
-    """The state of a release after `event`; RefusedError where that cannot be now."""
+    """The state of a release after `event`; RefusedError where the event is not possible."""
     try:
         return RELEASE[state, event]
     except KeyError:
@@ -56,7 +56,7 @@ def after(state, event):
 
 @dataclass
 class Counts:
-    """How many devices of a release are in each state."""
+    """The number of devices of a release in each state."""
 
     offered: int = 0
     taken: int = 0
@@ -67,7 +67,7 @@ class Counts:
     declined: int = 0
 
     def move(self, before, now):
-        """One device went from a state (None: it is new) to another."""
+        """Counts a device's change of state (`before` None: it is new)."""
         if before is not None:
             setattr(self, before, getattr(self, before) - 1)
         setattr(self, now, getattr(self, now) + 1)
@@ -87,7 +87,7 @@ class Counts:
 
 @dataclass
 class CallCounts:
-    """Calls since a release began, and how many failed: on devices that have it, and on those that keep the old one."""
+    """Calls and failures since a release began: on devices that have it, and on those that keep the old version."""
 
     calls: int = 0
     failures: int = 0
@@ -96,7 +96,7 @@ class CallCounts:
 
 
 def is_worse(plan, step, counted):
-    """Whether calls (CallCounts) fail oftener than those of the control cohort, by more than the step allows."""
+    """Whether calls (CallCounts) fail more often than in the control cohort, by more than the step allows."""
     control = plan.control
     if control is None or min(counted.calls, counted.control_calls) < control.min_calls:
         return False
@@ -107,14 +107,14 @@ def is_worse(plan, step, counted):
 def has_failed(plan, step, counts):
     """Whether more devices failed than the step allows.
 
-    Measured against the reports there are, or those that the step waits for where these are more: so that the first
-    device of many to report is not all of them."""
+    Relative to the number of reports, or to the number that the step waits for if that is larger, so that the first of
+    many devices to report does not count as all of them."""
     bad = counts.bad
     return bad >= plan.min_failures and bad > step.max_error * max(counts.reports, step.min_reports)
 
 
 def is_over(step, counts, calls, since_ms, now_ms):
-    """Whether the step has what it waits for. `counts` are of its devices, `calls` those on devices that have the
+    """Whether all conditions of the step are met. `counts`: of its devices; `calls`: on devices that have the
     version."""
     return (
         counts.proven >= step.min_reports

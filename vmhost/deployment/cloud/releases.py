@@ -1,12 +1,12 @@
-"""The release engine: which version of each task a device should have, and what its reports make of a release.
+"""The release engine: which version of each task a device should have, and what its reports do to a release.
 
-The state is in the database; what decisions need is held in memory as well, and read anew where a transaction failed.
-All that changes something joins a transaction of the database, so an answer to a device and what it was decided by are
-durable together. A crash between any two transactions loses nothing: `tick` goes on from what is written.
+The state is in the database; what decisions need is cached in memory, and read again after a failed transaction. Every
+change joins a transaction of the database, so an answer to a device and the state that it was decided by are durable
+together. A crash between two transactions loses nothing: `tick` continues from the stored state.
 
-Of the releases of a task, newest first, a device gets the first one that is for it: whose audience it is in and whose
-steps have reached it (once reached, always reached), and that it did not fail. A version that was rolled back is bad,
-and nobody's until it is forgiven; the release before it is then the first, so the fleet goes back at once.
+Of a task's releases, newest first, a device gets the first one that is for it: it is in the audience, a step has
+reached it (once reached, always reached), and it did not fail it. A version that was rolled back is bad, and nobody
+gets it until it is forgiven; the release before it is then the first, so the fleet goes back at once.
 """
 
 import contextlib
@@ -22,16 +22,16 @@ from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.release_states import CallCounts, Counts
 from vmhost.deployment.errors import MissingError, RefusedError
 
-PLATFORM = "platform"  # who acts where no person does
+PLATFORM = "platform"  # the actor where no person acts
 _MAX_REASON = 2000
 _MAX_CALLS = 1 << 40
 
 
 @dataclass
 class Version:
-    """A version of a task: `bundles` maps Python targets to (digest, size); `bad` says why it must not run, or None.
-    `took_s` and `peak_bytes`: seconds of each case in the simulation, and the most memory that its VM had there.
-    `functions`: of a host, which the task asks for by name; `stream`: whether it is a pipeline's task."""
+    """A version of a task: `bundles` maps Python targets to (digest, size); `bad` says why it must not run, or is None.
+    `took_s` and `peak_bytes`: seconds of each case in the simulation, and the VM's peak memory there. `functions`: host
+    functions that the task asks for; `stream`: whether it is a pipeline's task."""
 
     id: int
     task: str
@@ -49,7 +49,7 @@ class Version:
 
     @classmethod
     def of_row(cls, row):
-        """Of id, task, version, commit, who, time_ms, bad, proof and report as the table has them."""
+        """From a row of the table: id, task, version, commit, who, time_ms, bad, proof, report."""
         *fields, proof, report = row
         report = json.loads(report)
         version = cls(*fields, json.loads(proof) if proof else None)
@@ -60,8 +60,8 @@ class Version:
 
 @dataclass
 class Release:
-    """A release. `counts` of all its devices, `by_step` of those that each step reached; `excused`: failures from
-    before somebody resumed it."""
+    """A release. `counts`: of all its devices; `by_step`: of those that each step reached; `excused`: failures before
+    it was resumed by hand."""
 
     id: int
     version: Version
@@ -77,7 +77,7 @@ class Release:
     counts: Counts = field(default_factory=Counts)
     by_step: dict = field(default_factory=dict)
     called: CallCounts = field(default_factory=CallCounts)
-    minute: tuple = (0, 0)  # which minute, how many were offered it in that
+    minute: tuple = (0, 0)  # (minute, devices that were offered it in that minute)
 
     @property
     def task(self):
@@ -85,14 +85,14 @@ class Release:
 
     @property
     def depends_on_time(self):
-        """Whether a device may be due it later though nothing happens to the release."""
+        """Whether it may become due for a device by time alone."""
         return self.plan.hours is not None or any(step.per_minute is not None for step in self.plan.steps)
 
     def of_step(self, step):
         return self.by_step.setdefault(step, Counts())
 
     def plain(self):
-        """What the API shows."""
+        """The release as the API shows it."""
         step = self.plan.steps[self.step]
         return {
             "id": self.id,
@@ -115,13 +115,13 @@ class Release:
 
 
 def _simulation_outside(rules, version):
-    """What of the version's simulation is beyond the bounds, in words, or None."""
+    """The bound that the version's simulation exceeds, in words, or None."""
     slow = [case_outside(rules, name, took_s) for name, took_s in version.took_s.items()]
     return next(filter(None, [*slow, memory_outside(rules, version.peak_bytes)]), None)
 
 
 def _counted(plain):
-    """The Counted of a report, or None where it has none that can be."""
+    """The Counted of a report; None where it has none, or an invalid one."""
     try:
         found = Counted(**plain)
         return found if all(0 <= each < _MAX_CALLS for each in found) else None
@@ -130,15 +130,15 @@ def _counted(plain):
 
 
 class Releases:
-    """The engine over `database`, whose tables (schema.py) are there. `clock`: seconds since 1970."""
+    """The engine over `database`, whose tables (schema.py) exist. `clock`: seconds since 1970."""
 
     def __init__(self, database, clock=time.time):
         self.database = database
         self.clock = clock
         self.generation = 0  # grows with each change that may matter to a device
-        self.why_not_yet = lambda version: None  # what a version waits for before it can be released, or None
-        self.when_reloaded = None  # called after what is in memory was read again
-        self._seen = None  # which change of all processes' is in memory
+        self.why_not_yet = lambda version: None  # why a version cannot be released yet, or None
+        self.when_reloaded = None  # called after the cache was read again
+        self._seen = None  # the change number, over all processes, that the cache is as of
         self._depth = self._minute = 0
         self._load()
 
@@ -184,7 +184,7 @@ class Releases:
 
     @contextlib.contextmanager
     def change(self):
-        """A transaction; where it fails, what is held in memory is read from the database again."""
+        """A transaction; if it fails, the cache is read from the database again."""
         with self.database.lock:
             self._depth += 1
             try:
@@ -205,7 +205,7 @@ class Releases:
                 self._depth -= 1
 
     def _catch_up(self, connection):
-        """What other processes changed is read anew."""
+        """Reads changes of other processes into the cache."""
         [(number,)] = connection.execute("SELECT number FROM deploy_changes").fetchall()
         if number != self._seen:
             if self._seen is not None or self.when_reloaded is not None:
@@ -213,13 +213,13 @@ class Releases:
             self._seen = number
 
     def refresh(self):
-        """Where several processes share the database: what is held in memory is what is written there."""
+        """Where several processes share the database: brings the cache up to date."""
         if self.database.shared:
             with self.change():
                 pass
 
     def announce(self):
-        """Something changed beside the releases that may matter to a device."""
+        """Announces a change outside of the releases that may matter to a device."""
         self.generation += 1
         if self.database.shared:
             with self.change() as connection:
@@ -228,7 +228,7 @@ class Releases:
     # ---- versions
 
     def add_version(self, version):
-        """Makes a Version known, whose row is there already."""
+        """Announces a Version, whose row exists already."""
         with self.change() as connection:
             connection.execute("UPDATE deploy_versions SET state = 'ready' WHERE id = ?", (version.id,))
             self.versions[version.id] = version
@@ -242,7 +242,7 @@ class Releases:
         return found[0]
 
     def forgive(self, task, name, who, why):
-        """A version that was rolled back may be released again."""
+        """Lets a version that was rolled back be released again."""
         with self.change() as connection:
             version = self.version(task, name)
             if version.bad is None:
@@ -255,7 +255,8 @@ class Releases:
     # ---- releases
 
     def start(self, task, name, plan, who, why, priority=None):
-        """The new Release; queued where another one of the task is under way. RefusedError, MissingError."""
+        """Starts a release, or queues it if another one of the task is active; returns the Release. RefusedError,
+        MissingError."""
         with self.change() as connection:
             version = self.version(task, name)
             if version.bad is not None:
@@ -295,7 +296,7 @@ class Releases:
         if queued:
             release = max(queued, key=lambda each: (each.priority, -each.id))
             self._move(connection, release, "start", PLATFORM, "no other release of the task is under way")
-            # The one that started last is looked at first.
+            # The release that started last is considered first.
             connection.execute(
                 "UPDATE deploy_releases SET started = 1 + (SELECT max(started) FROM deploy_releases) WHERE id = ?",
                 (release.id,),
@@ -304,7 +305,8 @@ class Releases:
             releases.insert(0, release)
 
     def act(self, identity, event, who, why=""):
-        """pause, resume, halt, roll_back, next, cancel: by hand. RefusedError says what can be done instead."""
+        """An action by hand: pause, resume, halt, roll_back, next, cancel. RefusedError says what is possible
+        instead."""
         with self.change() as connection:
             release = self.release(identity)
             if event == "next" and release.step + 1 >= len(release.plan.steps):
@@ -331,7 +333,7 @@ class Releases:
         return self.releases[identity]
 
     def of_task(self, task):
-        """The task's releases, those first that are looked at first."""
+        """The task's releases, in the order in which they are considered."""
         return tuple(self._by_task.get(task, ()))
 
     def _move(self, connection, release, event, who, why):
@@ -365,7 +367,7 @@ class Releases:
     # ---- devices
 
     def choose(self, device, facts, named):
-        """{task: (Release, the device's state in it)} that it should have; what it is offered first is written down."""
+        """{task: (Release, the device's state in it)} that the device should have; records first offers."""
         with self.change() as connection:
             mine = {
                 release: (step, state)
@@ -386,7 +388,7 @@ class Releases:
         return chosen
 
     def why_not(self, release, about, state):
-        """None where the device (Facts; its state in the release, or None) should have it, else why not, in words."""
+        """None where the device (Facts; `state`: its state in the release, or None) should have it, else the reason."""
         plan = release.plan
         if release.version.bad is not None:
             return f"the version is bad: {release.version.bad}"
@@ -398,7 +400,7 @@ class Releases:
         if not isinstance(target, str) or target not in release.version.bundles:
             return f"it has no bundle for the device's Python ({target})"
         if state is not None:
-            return None  # sticky: what reached it once stays with it
+            return None  # sticky: once reached, always reached
         if (reason := plan.audience.why_not(about)) is not None:
             return reason
         if release.state == "done":
@@ -433,9 +435,9 @@ class Releases:
             counts.move(None, "offered")
 
     def report(self, device, identity, state, reason="", counted=None):
-        """What the device says of a release. What cannot follow on what is known is dropped: it is late. `counted`: the
-        calls that it was decided by, as plain data; what says that it is proven and is not within the release's bounds
-        counts as failed."""
+        """Takes a device's report on a release. A state that cannot follow the known one is late and dropped.
+        `counted`: the calls that the device decided by, as plain data; `proven` outside of the release's bounds counts
+        as failed."""
         release = self.releases.get(identity)
         if release is None or state not in states.DEVICE:
             return False
@@ -453,7 +455,7 @@ class Releases:
         return True
 
     def count_calls(self, device, task, identity, calls, failures):
-        """The device has counted so many calls of the release that it runs, and failures, since its process began."""
+        """Takes a device's counts of calls and failures of its current release, since its process began."""
         release = self.releases.get(identity)
         if release is None or release.task != task or not 0 <= failures <= calls <= _MAX_CALLS:
             return
@@ -469,7 +471,7 @@ class Releases:
                 (device, task, identity, calls, failures),
             )
             if known and known[0] == identity and known[1] <= calls and known[2] <= failures:
-                calls, failures = calls - known[1], failures - known[2]  # else it counts anew
+                calls, failures = calls - known[1], failures - known[2]  # else it counts from zero
             self._add_calls(connection, release, calls, failures, 0, 0)
             for other in self._by_task[task]:
                 about = Facts(device, {}, cohort_of(task, device))
@@ -498,7 +500,7 @@ class Releases:
             counts.move(before, state)
 
     def retry(self, device, identity, who):
-        """A device that failed, declined or fell silent in a release is offered it once more."""
+        """Offers a release again to a device that failed, declined or fell silent."""
         with self.change() as connection:
             release = self.release(identity)
             row = connection.execute(
@@ -514,16 +516,16 @@ class Releases:
             self.generation += 1
             self._tell(connection, release.version, release, f"retry of {device}", release.state, who, "")
 
-    # ---- time
+    # ---- passing of time
 
     def tick(self):
-        """Finds devices that fell silent, and takes each release as far as it may go now."""
+        """Finds devices that fell silent, and advances each release as far as it may go."""
         self.refresh()
         now_ms = self.now_ms()
         if now_ms // 60_000 != self._minute:
             self._minute = now_ms // 60_000
             if any(each.state == "running" and each.depends_on_time for each in self.releases.values()):
-                self.generation += 1  # who had to wait a minute ago may be due it now
+                self.generation += 1  # devices that had to wait a minute may be due now
         for release in list(self.releases.values()):
             if release.state not in ("running", "done"):
                 continue
@@ -587,10 +589,10 @@ class Releases:
         ).fetchone()
         return f"{row[0]}: {row[1]}"[:500] if row else ""
 
-    # ---- looking
+    # ---- reading
 
     def history(self, task=None, limit=100):
-        """Who did what when and why, newest first."""
+        """Who did what, when and why, newest first."""
         with self.database.reader() as connection:
             rows = connection.execute(
                 "SELECT time_ms, task, release, version, event, state, who, why FROM deploy_history "
@@ -601,7 +603,7 @@ class Releases:
         return [dict(zip(names, row)) for row in rows]
 
     def devices_of(self, identity, state=None, limit=100):
-        """The devices of a release, with their states and reasons; the latest first."""
+        """The devices of a release, with states and reasons; the latest first."""
         self.release(identity)
         with self.database.reader() as connection:
             rows = connection.execute(

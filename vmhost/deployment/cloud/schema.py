@@ -1,4 +1,4 @@
-"""The platform's tables, version by version. Steps that shipped are never changed."""
+"""The platform's tables, as migration steps. Steps that were shipped are never changed."""
 
 NAME = "deployment"
 STEPS = (

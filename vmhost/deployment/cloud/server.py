@@ -1,4 +1,4 @@
-"""Serves the platform's application with uvicorn, in the calling thread or in one of its own."""
+"""Serves the platform's application with uvicorn, on the calling thread or on one of its own."""
 
 import contextlib
 import socket
@@ -10,11 +10,11 @@ import uvicorn
 from vmhost.deployment.cloud.web import application
 from vmhost.deployment.errors import DeploymentError
 
-_KEEP_ALIVE_S = 75  # longer than devices wait between requests, which then need no new connection
+_KEEP_ALIVE_S = 75  # longer than the interval of devices' requests, so that these reuse connections
 
 
 def listen(host, port):
-    """A socket that listens; port 0: any that is free. DeploymentError."""
+    """A listening socket; port 0: any free one. DeploymentError."""
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -48,7 +48,8 @@ def _server(platform, tls):
 
 
 def serve(platform, listening, tls=None):
-    """Until Ctrl-C or SIGTERM. `tls`: paths of a certificate and its key. DeploymentError where they cannot be used."""
+    """Serves until Ctrl-C or SIGTERM. `tls`: paths of a certificate and its key. DeploymentError where they are
+    unusable."""
     server = _server(platform, tls)
     platform.start_ticking()
     server.run(sockets=[listening])
@@ -56,7 +57,7 @@ def serve(platform, listening, tls=None):
 
 @contextlib.contextmanager
 def serving(platform, host="127.0.0.1", port=0, tls=None):
-    """The address of a server that runs on a thread for the block. `tls` as for `serve`."""
+    """Within the block, serves on a thread of its own; yields the address. `tls` as for `serve`."""
     server = _server(platform, tls)
     listening = listen(host, port)
     platform.start_ticking()

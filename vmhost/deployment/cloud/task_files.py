@@ -1,8 +1,8 @@
-"""Files that belong to a task beside its bundles: models, dictionaries, a device's own data.
+"""Files of a task besides its bundles: models, dictionaries, a device's own data.
 
-A *shared* file is for many devices, by an audience, and has one address on the static server or CDN. An *exclusive*
-one is for few devices or one: it lies apart, and its address is a ticket, made for a device and good for an hour. Of
-the files of a task that have one name, a device gets the newest whose audience it is in.
+A *shared* file is for many devices, selected by an audience, and has one address on the static server or CDN. An
+*exclusive* one is for one or few devices: it is stored separately, and its address has a ticket for one device, valid
+for an hour. Of a task's files with one name, a device gets the newest whose audience it is in.
 """
 
 import hashlib
@@ -24,22 +24,22 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def file_path(task, digest):
-    """The file's target in signed metadata."""
+    """The path of the file in signed metadata."""
     return f"{task}/files/{digest}"
 
 
 class TaskFiles:
-    """The files in `database`; shared ones lie in `shared` (an ArtifactFolder), exclusive ones below `folder`."""
+    """The files in `database`; shared ones are in `shared` (an ArtifactFolder), exclusive ones below `folder`."""
 
     def __init__(self, database, shared, folder, clock):
         self._database, self._shared, self._clock = database, shared, clock
         self._exclusive = ArtifactFolder(folder / "exclusive")
-        self.is_listed = lambda path: True  # whether signed metadata lists a file already
+        self.is_listed = lambda path: True  # whether signed metadata already lists a file
         self._key = _ticket_key(folder / "keys" / "tickets")
         self.load()
 
     def load(self):
-        """Reads what was committed: after `add` and `remove`, once their transaction has ended."""
+        """Reads the committed state. Called after the transaction of an `add` or `remove` has ended."""
         with self._database.reader() as connection:
             rows = connection.execute(
                 "SELECT id, task, name, kind, digest, size, audience, who, time_ms FROM deploy_files ORDER BY id"
@@ -48,7 +48,7 @@ class TaskFiles:
         self._files = [dict(zip(names, row)) | {"audience": Audience(json.loads(row[6]))} for row in rows]
 
     def add(self, task, name, kind, data, audience, who):
-        """Keeps the bytes as a file of the task; RefusedError. Gives its id."""
+        """Stores the bytes as a file of the task; returns its id. RefusedError."""
         identifiers.check_task(task)
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise RefusedError(f"{name!r:.100}: expected a file's name of letters, digits and ._-, at most 128")
@@ -67,7 +67,7 @@ class TaskFiles:
         return identity
 
     def remove(self, identity):
-        """No device is told of it any more; the bytes stay while anything else has them."""
+        """Stops offering the file to devices; its bytes stay while anything else uses them."""
         with self._database.transaction() as connection:
             if not connection.execute("DELETE FROM deploy_files WHERE id = ?", (identity,)).rowcount:
                 raise MissingError(f"file {identity}: there is no such file")
@@ -83,7 +83,7 @@ class TaskFiles:
         return [each | {"audience": each["audience"].plain} for each in self._files if task in (None, each["task"])]
 
     def targets(self, repository):
-        """What the signed metadata of the repository says of its files."""
+        """The entries of the repository's files in its signed metadata."""
         return {
             file_path(each["task"], each["digest"]): {"length": each["size"], "hashes": {"sha256": each["digest"]}}
             for each in self._files
@@ -91,7 +91,7 @@ class TaskFiles:
         }
 
     def choose(self, task, device, facts, named):
-        """{name: {"digest", "size", "url"}} for the device; `url` is None for a shared file: it is where files are."""
+        """{name: {"digest", "size", "url"}} for the device; `url` is None for a shared file, which has no ticket."""
         about = Facts(device, facts, cohort_of(task, device), named)
         found = {}
         for each in self._files:
@@ -111,7 +111,7 @@ class TaskFiles:
         return hmac.new(self._key, f"{digest}\n{device}\n{until}".encode(), hashlib.sha256).hexdigest()
 
     def open_by_ticket(self, digest, device, until, ticket):
-        """The path of the file, or None where the ticket is not good (any more)."""
+        """The path of the file; None where the ticket is invalid or has expired."""
         if not until.isdecimal() or len(until) > 12 or int(until) < self._clock():
             return None
         if not hmac.compare_digest(self._sign(digest, device, int(until)).encode(), ticket.encode()):
@@ -127,7 +127,7 @@ def _ticket_key(path):
         key = path.read_bytes()
         if len(key) == 32:
             return key
-        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC)  # cut while it was written: a new one ends old tickets
+        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC)  # interrupted write: a new key ends old tickets
     with open(descriptor, "wb") as file:
         key = secrets.token_bytes(32)
         file.write(key)

@@ -1,12 +1,12 @@
-"""The platform for devices on a tunnel: their requests come as calls of one channel, and changes are told at once.
+"""The platform for devices on a tunnel: requests are calls on one channel, and changes are announced at once.
 
     calls = TunnelCalls(application(platform), lambda: platform.releases.generation)
     server.answer(CHANNEL, calls.answer)          # `server`: a vmhost.tunnel.Server
     calls.tell = server.push
 
-A call is a request of HTTP, [method, path, {header: text}, body], and is answered by the application: [status,
-{header: text}, body]. Only what devices need is reached. Downloads come in pieces (`PIECE_BYTES`), whatever range is
-asked for, so a large one neither takes memory nor holds up others.
+A call is an HTTP request, [method, path, {header: text}, body]; the application answers it with [status, {header:
+text}, body]. Only routes for devices are reachable. Downloads come in pieces (`PIECE_BYTES`), whatever range is asked
+for, so a large one needs little memory and delays nobody.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from urllib.parse import unquote
 
 from vmhost.deployment.tunnel_channel import CHANNEL, PIECE_BYTES
 
-MAX_KNOWN = 100_000  # devices that are told of changes
+MAX_KNOWN = 100_000  # devices that get announcements
 MAX_ANSWER_BYTES = 2 << 20
-KEPT_S = 3600.0  # how long a device that is away is told when it comes back; afterwards it asks by itself
+KEPT_S = 3600.0  # how long an announcement waits for a disconnected device; later it asks by itself
 _LOOK_S = 0.2
 _REACHED = {
     "GET": ("/files/", "/exclusive/", "/metadata/", "/keys/bundles.pub"),
@@ -29,22 +29,23 @@ _log = logging.getLogger("vmhost.deployment")
 
 
 class TunnelCalls:
-    """`application`: ASGI. `generation()`: a number that changes whenever any device may be due something else.
-    `tell(device, channel, body, ttl_s=, collapse=)`: how a device that called before is told; blocks; may be None."""
+    """`application`: ASGI. `generation()`: a number that changes whenever any device may need something else.
+    `tell(device, channel, body, ttl_s=, collapse=)`: announces a change to a device that called before; blocks; may be
+    None."""
 
     def __init__(self, application, generation, tell=None):
         self._application, self._generation = application, generation
         self.tell = tell
-        self._known = OrderedDict()  # devices that called; the latest last
+        self._known = OrderedDict()  # devices that called, the latest last
         self._watching = None
 
     async def answer(self, request):
-        """`request`: `device`, `value`. ValueError where the value is no call."""
+        """`request`: `device`, `value`. ValueError where the value is not a call."""
         method, path, headers, body = _checked(request.value)
         if not path.startswith(_REACHED.get(method, ())):
             return [404, {}, b'{"error": "devices do not reach this by the tunnel"}']
         headers = {name.lower(): text for name, text in headers.items()}
-        headers["x-vmhost-device"] = request.device  # as the tunnel knows it, whatever it says itself
+        headers["x-vmhost-device"] = request.device  # as authenticated by the tunnel, not as claimed
         headers["content-length"] = str(len(body))
         if method == "GET":
             headers["range"] = _piece(headers.get("range"))
@@ -95,7 +96,7 @@ class TunnelCalls:
             ended.set()
         return [status, told, b"".join(parts)]
 
-    # ---- telling of changes
+    # ---- announcing changes
 
     def _know(self, device):
         self._known[device] = None
@@ -106,7 +107,7 @@ class TunnelCalls:
             self._watching = asyncio.get_running_loop().create_task(self._watch(self._generation()))
 
     async def _watch(self, told):
-        """Tells devices one after the other, so that they do not all ask at once. A change meanwhile begins anew."""
+        """Tells devices one after the other, so that they do not all ask at once. A further change starts over."""
         while True:
             await asyncio.sleep(_LOOK_S)
             while (generation := self._generation()) != told:
@@ -119,7 +120,7 @@ class TunnelCalls:
             await asyncio.to_thread(
                 self.tell, device, CHANNEL, str(int(time.time() * 1000)).encode(), ttl_s=KEPT_S, collapse="ask"
             )
-        except Exception as error:  # a full disk: the device asks by itself, later
+        except Exception as error:  # such as a full disk; the device asks by itself later
             _log.warning("%s is not told to ask: %s", device, error)
 
 
@@ -138,7 +139,7 @@ def _checked(value):
 
 
 def _piece(asked):
-    """The range that is given for the range that was asked for: none, or `bytes=FIRST-` or `bytes=FIRST-LAST`."""
+    """The range that is served for `bytes=FIRST-`, `bytes=FIRST-LAST`, or no range."""
     first, _, last = (asked or "bytes=0-").removeprefix("bytes=").partition("-")
     try:
         first = int(first)

@@ -1,11 +1,11 @@
-"""The platform as a Starlette application, which any server can mount: git, files, devices, and the API of people.
+"""The platform as a Starlette application, which any server can mount: git, files, devices, and the API for people.
 
 /git/NAME                smart HTTP (git_http.py)
-/files/ab/abcdef...      what devices pull; ranges work; a static server may stand here
+/files/ab/abcdef...      what devices pull, with ranges; a static server may take its place
 /api/v1/device/...       devices: enrol, check
-/debug, /debug/api       who debugs a device, by a link (debugging.py)
-/api/v1/openapi.json     what the API is (openapi.py)
-/api/v1/...              people and programs, by tokens (`Authorization: Bearer`)
+/debug, /debug/api       debugging a device, by a link (debugging.py)
+/api/v1/openapi.json     the API's description (openapi.py)
+/api/v1/...              people and programs, with tokens (`Authorization: Bearer`)
 """
 
 import contextlib
@@ -48,7 +48,7 @@ ACTIONS = ("pause", "resume", "halt", "roll_back", "next", "cancel")
 
 
 def application(platform, *, requests_per_s=50.0, burst=200):
-    """The ASGI application over a Platform, which it neither opens nor closes. The limit is each caller's own."""
+    """The ASGI application over a Platform, which it neither opens nor closes. The rate limit is per caller."""
     limit = RateLimit(requests_per_s, burst)
     api = _Api(platform, limit)
     return Starlette(
@@ -78,7 +78,7 @@ async def _openapi(request):
 
 
 def _framed(name, heading, link):
-    """A page within what the pages share."""
+    """A page in the common frame."""
     page, script = (_HERE / f"{name}.html").read_text(), f'<script src="{name}.js"></script>'
     frame = string.Template((_HERE / "page_frame.html").read_text())
     parts = {"title": heading.lower(), "heading": heading, "link": link, "page": page, "script": script}
@@ -122,7 +122,7 @@ class _Api:
         return FileResponse(path, media_type="application/octet-stream", headers={"cache-control": "private, no-store"})
 
     async def add_file(self, request):
-        """The file's bytes are the request's; what it is stands in the query."""
+        """The request's body is the file; the query has its attributes."""
         query = request.query_params
 
         async def work(data):
@@ -147,7 +147,7 @@ class _Api:
         return PlainTextResponse(self._platform.debugging.public)
 
     async def debug(self, request, body):
-        """A request of who opened a link for debugging; it goes to the device."""
+        """A request from a debugging client, identified by its link; it is relayed to the device."""
         peer = request.client.host if request.client else ""
         return await run_in_threadpool(self._platform.debugging.answer, body, peer)
 
@@ -171,12 +171,12 @@ class _Api:
         return await self._answer(request, work)
 
     def of_device(self, name):
-        """The endpoint of the platform's method `name(device, secret, body)`."""
+        """The endpoint for the platform's method `name(device, secret, body)`."""
 
         async def endpoint(request):
             async def work(body):
                 device = request.headers.get("x-vmhost-device", "")
-                # Who is not that device must not use up its requests.
+                # Counted by address too: others must not use up the device's requests.
                 self._count(f"device {device} from {_address(request)}")
                 return await run_in_threadpool(getattr(self._platform, name), device, _bearer(request), body) or {}
 
@@ -184,10 +184,10 @@ class _Api:
 
         return endpoint
 
-    # ---- people
+    # ---- the API for people
 
     def routes(self):
-        """The API of people: (method, path, scope, function of (identity, path's parts, query, body))."""
+        """The routes: (method, path, scope, function of (identity, parts of the path, query, body))."""
         table = (
             ("GET", "/whoami", None, self._whoami),
             ("GET", "/overview", "read", self._overview),
@@ -238,7 +238,7 @@ class _Api:
                 def act():
                     identity = self._identify(request)
                     if scope is not None:
-                        identity.must_somewhere(scope)  # of which repository, `function` looks
+                        identity.must_somewhere(scope)  # `function` checks for which repository
                     check(body)
                     self._platform.releases.refresh()
                     return function(identity, request.path_params, request.query_params, body)
@@ -260,14 +260,14 @@ class _Api:
             raise _TooOftenError(wait_s)
 
     async def _answer(self, request, work, read=None):
-        """The JSON of what `work(body)` gives, or of how it failed."""
+        """The result of `work(body)` as JSON, or its failure."""
         try:
             return JSONResponse(await work(await (read or _body)(request)))
         except _TooOftenError as error:
             seconds = str(int(error.wait_s) + 1)
             return _failure(429, "too many requests; ask less often", {"retry-after": seconds})
         except AccessDeniedError as error:
-            # Who guesses is slowed down; who has a token is not, whatever others from that address do.
+            # Slow down guessing, without affecting holders of a token at the same address.
             if not error.known and (wait_s := self._limit.wait_s(f"unknown from {_address(request)}")):
                 return _failure(429, "too many wrong tokens", {"retry-after": str(int(wait_s) + 1)})
             return _failure(403 if error.known else 401, str(error))
@@ -378,7 +378,7 @@ class _Api:
         identity.must("release", str(task).partition("/")[0])
 
     def _release(self, identity, parts, query, body):
-        with self._platform.database.lock:  # what is told is committed
+        with self._platform.database.lock:  # only committed state is shown
             return self._platform.releases.release(parts["release"]).plain()
 
     def _release_devices(self, identity, parts, query, body):
@@ -402,7 +402,7 @@ class _Api:
         return release.plain()
 
     def _ask(self, identity, parts, query, body):
-        """How many of the known devices an audience has, which, and why not the others: before it is used."""
+        """The known devices in an audience, their number, and why the others are not: a check before using it."""
         audience, task = Audience(body.get("audience")), str(body.get("task", ""))
         devices, after, matching, reasons = self._platform.devices, "", [], {}
         asked = body.get("device")
@@ -512,7 +512,7 @@ class _Api:
         return {"cohorts": self._platform.devices.cohorts()}
 
     def _set_cohort(self, identity, parts, query, body):
-        identity.must("release")  # named cohorts are those of all repositories
+        identity.must("release")  # named cohorts are shared by all repositories
         devices = body.get("devices")
         if not isinstance(devices, list):
             raise RefusedError("devices: expected a list of names")
@@ -560,7 +560,7 @@ class _TooOftenError(Exception):
 
 
 async def _bytes(request):
-    """The bytes that were sent; RefusedError beyond MAX_FILE_BYTES."""
+    """The request's bytes; RefusedError beyond MAX_FILE_BYTES."""
     parts, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
@@ -571,7 +571,7 @@ async def _bytes(request):
 
 
 async def _body(request):
-    """The JSON object that was sent; {} where nothing was. RefusedError."""
+    """The request's JSON object; {} without a body. RefusedError."""
     if request.method in ("GET", "HEAD", "DELETE"):
         return {}
     data = b""
@@ -605,7 +605,8 @@ def _why(body):
 
 
 def _sees(identity):
-    """A function that says whether who asks sees reports of a task; "" are crashes of no task, for who may read all."""
+    """A function that says whether the caller may see reports of a task; "": crashes of no task, which need full read
+    access."""
     return lambda task: identity.may("read", task.partition("/")[0] or None)
 
 
@@ -629,5 +630,5 @@ def _limit(query):
 def _failure(status, message, headers=None):
     if status == 404 and message == "no such file":
         return Response(message, 404, media_type="text/plain")
-    shown = message.encode(errors="backslashreplace").decode()  # it may hold what was sent
+    shown = message.encode(errors="backslashreplace").decode()  # it may quote the request
     return JSONResponse({"error": shown}, status, headers)

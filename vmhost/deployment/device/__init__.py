@@ -1,1 +1,1 @@
-"""The agent: says what the device has, pulls what it should have, proves that it runs, goes back when it does not."""
+"""The agent: states what the device has, pulls what it should have, proves that it runs, goes back if it does not."""

@@ -1,4 +1,4 @@
-"""The agent without vmhost's command line, which costs memory: python -m vmhost.deployment.device AGENT.YAML"""
+"""The agent without vmhost's command line, to save memory: python -m vmhost.deployment.device AGENT.YAML"""
 
 import sys
 

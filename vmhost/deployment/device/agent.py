@@ -1,11 +1,11 @@
-"""The agent of a device: asks the platform what should run, pulls what is missing, proves it, switches, reports.
+"""The agent of a device: asks the platform what should run, pulls what is missing, proves it, switches, and reports.
 
-`step()` is one round; `run()` does rounds until it is told to stop. Everything that must survive is in `Memory` and in
-the bundle store before the next thing is done, so the process may be killed at any point: what ran before runs again,
-a download goes on where it was, and a trial that was cut is tried again, but not for ever.
+`step()` is one round; `run()` repeats it until stopped. Everything that must survive is in `Memory` and in the bundle
+store before the next action, so the process may be killed at any point: the running version runs again, a download
+continues, and an interrupted trial is repeated, but only MAX_ATTEMPTS times.
 
-A task has two slots: what is current, and what was before it. A version becomes current after a trial in a host of its
-own; while it is watched it is `running`, then `proven`. Where it fails, the one before it is current again.
+A task has two slots: the current version, and the one before. A version becomes current after a trial in a host of its
+own; while it is watched its state is `running`, then `proven`. If it fails, the one before becomes current again.
 """
 
 import contextlib
@@ -36,8 +36,8 @@ from vmhost.deployment.profile import header_value
 from vmhost.deployment.trust import Metadata, TrustError
 from vmhost.stores import StoreError
 
-MAX_ATTEMPTS = 3  # of a trial that ends with the process
-MAX_CRASHES = 3  # of the process while a version's VM ran
+MAX_ATTEMPTS = 3  # of a trial during which the process ends
+MAX_CRASHES = 3  # of the process while a version's VM runs
 MAX_BACK_OFF_S = 900.0
 MAX_REPORTS = 100
 RESERVE_BYTES = 512 << 10
@@ -47,8 +47,8 @@ _log = logging.getLogger("vmhost.deployment")
 
 
 class Agent:
-    """The agent that `settings` describes. Close it. `host` runs the tasks; `hint()` makes it ask at once. `transfers`:
-    how it reaches the platform, HTTP where None.
+    """The agent for `settings`. Close it. `host` runs the tasks; `hint()` makes it ask at once. `transfers`: its way to
+    the platform; None: HTTP.
 
     ConfigurationError where another agent runs in the folder.
     """
@@ -74,10 +74,10 @@ class Agent:
         self._stopped, self._hinted = threading.Event(), threading.Event()
         self._failures, self._problem = 0, None
         self._refreshed = False
-        self._due = set()  # digests of all that the last answer asks for
+        self._due = set()  # digests of all that the last answer requires
         self._statements = Statements()
-        self._stated = self._settled = None  # what the platform was told last; the same where all was as it should be
-        self._watched = {}  # task -> (release, when it began, calls and failures then)
+        self._stated = self._settled = None  # the last statement to the platform; the last one that was up to date
+        self._watched = {}  # task -> (release, when watching began, calls and failures then)
         self._reserve = settings.folder / "reserve"
         self.host = self.memory = None
         try:
@@ -87,7 +87,7 @@ class Agent:
             raise
 
     def _open(self):
-        # The host first of all: what tasks allocate in SQLite counts where nobody used it before.
+        # The host first: SQLite memory of tasks is counted only if SQLite was not in use before.
         self.host = Host(trust=self._trust, policy=self._policy, state=self.settings.folder / "host")
         try:
             self.memory = Memory(self.settings.folder, self._clock)
@@ -104,7 +104,7 @@ class Agent:
         self._keep_reserve()
 
     def _keep_reserve(self):
-        """Room on the disk that an agent needs to start: SQLite writes even where it only reads."""
+        """Reserves the disk space that an agent needs to start: SQLite writes even when it only reads."""
         if not self._reserve.exists() and free_bytes(self.settings.folder) > 8 * RESERVE_BYTES:
             with contextlib.suppress(OSError), open(self._reserve, "wb") as file:
                 os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
@@ -127,13 +127,13 @@ class Agent:
     # ---- starting
 
     def _start(self):
-        """Loads what is current; goes back where that no longer runs."""
+        """Loads the current versions; goes back where one no longer runs."""
         if self.memory.damaged:
             _log.error("%s; the agent began anew", self.memory.damaged)
         if self.memory.value("secret") is None:
             self.memory.set_value("secret", secrets.token_urlsafe(32))
         if not self.memory.tasks() and (known := self.store.current()):
-            for task, entry in known.items():  # the memory was lost, the list was not
+            for task, entry in known.items():  # the memory was lost, but not the list
                 entry.pop("path")
                 self.memory.set_task(task, current=entry | {"state": "proven", "proof": None, "rules": {}, "size": 0})
         for crash in self.host.crashes:
@@ -156,7 +156,7 @@ class Agent:
                     self._fail(task, current, f"the process crashed {crashes} times: {crash}")
 
     def _load_or_go_back(self, task):
-        """Has the host run the task's current version, or the one before it where that one cannot be loaded."""
+        """Loads the task's current version into the host, or the one before if that fails."""
         current = self.memory.tasks()[task]["current"]
         while current is not None:
             try:
@@ -168,7 +168,7 @@ class Agent:
             except (BundleError, DamagedError, OSError) as error:
                 _log.error("%s %s: %s", task, current["version"], error)
                 if isinstance(error, DamagedError):
-                    self.store.artifacts.remove_damaged(current["digest"])  # it is pulled again
+                    self.store.artifacts.remove_damaged(current["digest"])  # pulled again later
                     previous = self.memory.tasks()[task]["previous"]
                     self.memory.set_task(task, current=previous, previous=None)
                 else:
@@ -177,7 +177,7 @@ class Agent:
             current = self.memory.tasks().get(task, {"current": None})["current"]
 
     def _load(self, entry):
-        """Has the agent's own host run it; not where it asks for functions of a host, which other processes have."""
+        """Loads it into the agent's own host, unless it needs host functions, which other processes have."""
         data = self.store.artifacts.read(entry["digest"])
         if entry.get("functions"):
             self._unload(entry["name"])
@@ -192,11 +192,11 @@ class Agent:
 
     @property
     def failed(self):
-        """Whether the last round did not come to its end."""
+        """Whether the last round failed."""
         return self._failures > 0
 
     def hint(self):
-        """Something may have changed: ask now. From any thread."""
+        """Something may have changed: ask now. Callable on any thread."""
         self._hinted.set()
 
     def stop(self):
@@ -204,7 +204,7 @@ class Agent:
         self._hinted.set()
 
     def run(self):
-        """Rounds until `stop`; with jitter, and longer pauses while the platform does not answer."""
+        """Repeats rounds until `stop`, with jitter, and with longer pauses while the platform does not answer."""
         while not self._stopped.is_set():
             wait_s = self.step()
             heap.give_back()
@@ -216,7 +216,7 @@ class Agent:
             self._hinted.clear()
 
     def step(self):
-        """One round: asks and does what is to be done. The seconds until the next one."""
+        """One round: asks, and acts on the answer. Returns the seconds until the next one."""
         try:
             if self._settled is not None and (poll_s := self._still_settled()) is not None:
                 self._tell_fleet()
@@ -226,7 +226,7 @@ class Agent:
             self._apply(answer["wanted"])
             self.look()
             if self.memory.outbox.take("report", limit=1):
-                answer = self._ask()  # what was just found out
+                answer = self._ask()  # report the outcome at once
             self._settled = self._stated if self._stated == settled else None
             self._failures, self._problem = 0, None
             self._keep_reserve()
@@ -241,8 +241,8 @@ class Agent:
             return wait_s
 
     def _tell_fleet(self):
-        """Sends what is new for the platform's fleet views. Releases do not depend on it: where it cannot be sent, it
-        is kept, and tried again later."""
+        """Sends news for the platform's fleet views. Releases do not depend on it: what cannot be sent is kept, and
+        sent later."""
         if not self._fleet.due():
             return
         try:
@@ -256,7 +256,7 @@ class Agent:
             self._fleet.put_off()
 
     def _post_fleet(self, what, body):
-        """What the platform refuses counts as sent: it would refuse it again."""
+        """Sends; a refusal counts as sent, since the platform would refuse it again."""
         try:
             self._transfers.post(f"/api/v1/device/{what}", body, self._headers())
         except AnswerError as error:
@@ -265,7 +265,7 @@ class Agent:
             _log.warning("fleet %s: the platform refused it: %s", what, error)
 
     def _ask(self):
-        """States and reports; what should run. Enrols where the platform does not know this device."""
+        """States and reports; returns what should run. Enrols if the platform does not know this device."""
         try:
             return self._check()
         except AnswerError as error:
@@ -279,8 +279,8 @@ class Agent:
         return self._check()
 
     def _still_settled(self):
-        """Seconds until the next round, where nothing is new here, nor on the platform by the digest that headers have.
-        None: it is to be told all."""
+        """Seconds until the next round, where nothing is new here, nor on the platform by the profile's digest. None: a
+        full request is needed."""
         _, _, profile = self._now()
         if (profile, self._health()) != self._settled or self.memory.outbox.take("report", limit=1):
             return None
@@ -289,7 +289,7 @@ class Agent:
         except AnswerError as error:
             if error.status != 401:
                 raise
-            return None  # the device was forgotten
+            return None  # the platform has forgotten the device
         _check_poll(answer)
         return answer.get("poll_s", self.settings.poll_s) if answer.get("unchanged") is True else None
 
@@ -297,7 +297,7 @@ class Agent:
         return {"x-vmhost-device": self.settings.device, "authorization": f"Bearer {self.memory.value('secret')}"}
 
     def _now(self):
-        """(facts, tasks, and the digest of both) as the platform is told."""
+        """(facts, tasks, digest of both) for the platform."""
         tasks = {}
         for task, slots in self.memory.tasks().items():
             for slot in ("current", "previous"):
@@ -331,7 +331,7 @@ class Agent:
         return answer
 
     def _health(self):
-        """{task: [release, calls, failures]} of what is current, as this process and others of the device counted."""
+        """{task: [release, calls, failures]} of the current versions, over all processes of the device."""
         if self.host is None:
             return {}
         current = self.store.current()
@@ -343,7 +343,7 @@ class Agent:
         }
 
     def _counted(self, current):
-        """{name: Counted} of what is current, in this process and in all others of the device."""
+        """{name: Counted} of the current versions, over all processes of the device."""
         own, others = health.counted(self.host, current), self.store.health()
         return {
             entry["name"]: others.get(entry["name"], Counted()).plus(own.get(entry["name"], (None, Counted()))[1])
@@ -351,7 +351,7 @@ class Agent:
         }
 
     def _stated_problem(self):
-        """What is in this device's way, for who looks after it."""
+        """The device's problem, for its operator."""
         return {"problem": self._problem[:500]} if self._problem else {}
 
     # ---- what should run
@@ -360,7 +360,7 @@ class Agent:
         return self._transfers.fetch(f"/metadata/{name}", max_bytes)
 
     def _must_be_listed(self, task, wanted):
-        """TrustError unless the signed metadata lists the bundle, and its self-test, as they are offered."""
+        """TrustError unless the signed metadata lists the bundle and its self-test as offered."""
         python = facts(self.settings.folder, {})["python"]
         offered = {f"{task}/{wanted['version']}/{python}.vmb": (wanted["digest"], wanted["size"])}
         if wanted["proof"]:
@@ -387,7 +387,7 @@ class Agent:
             try:
                 self._bring(task, each)
             except (TransferError, TrustError, OSError) as error:
-                problem = problem or error  # the others go on
+                problem = problem or error  # continue with the other tasks
                 _log.warning("%s %s: %s", task, each["version"], error)
         self._clean()
         if problem is not None:
@@ -406,7 +406,7 @@ class Agent:
             self.host.unload(name)
 
     def _bring(self, task, wanted):
-        """The task's version, then its files."""
+        """Brings the task's version, then its files, up to date."""
         self._bring_version(task, wanted)
         current = self.memory.tasks().get(task, {}).get("current")
         if current is not None:
@@ -436,10 +436,10 @@ class Agent:
         if self.memory.has_given_up(task, wanted["release"]):
             if wanted.get("state") != "offered" or self.memory.outbox.take("report", limit=1):
                 return
-            self.memory.try_again(task, wanted["release"])  # the platform knows, and offers it once more
+            self.memory.try_again(task, wanted["release"])  # the platform knows of the failure, and offers it again
         self._must_be_listed(task, wanted)
         if slots["previous"] and slots["previous"]["digest"] == wanted["digest"]:
-            self._switch(task, wanted, "went back")  # it has proved itself before
+            self._switch(task, wanted, "went back")  # proven before
             return
         trial = slots["trial"] or {}
         attempts = trial.get("attempts", 0) + 1 if trial.get("release") == wanted["release"] else 1
@@ -464,7 +464,7 @@ class Agent:
         self._switch(task, wanted, "its self-test passed" if wanted["proof"] else "it loads")
 
     def _switch(self, task, wanted, why):
-        """The version is current from now on; watched first where its rules say so."""
+        """Makes the version current; its rules may require watching first."""
         current = self.memory.tasks().get(task, {}).get("current")
         try:
             self._load(wanted)
@@ -484,7 +484,7 @@ class Agent:
         _log.info("%s %s: %s (%s)", task, wanted["version"], state, why)
 
     def _fail(self, task, version, reason):
-        """Gives the version up; where it was current, the one before it is current again."""
+        """Gives the version up; if it was current, the one before becomes current again."""
         _log.error("%s %s: %s", task, version["version"], reason)
         self._back(task, version, "failed", reason)
 
@@ -507,8 +507,8 @@ class Agent:
                 self._unload(version["name"])
 
     def go_back(self, task, why="the person in front of it went back"):
-        """The version before the current one is current again, and stays so until another release. From the thread that
-        runs the agent. DeploymentError where there is none."""
+        """Makes the version before the current one current again, until another release. Called on the agent's thread.
+        DeploymentError where there is none."""
         slots = self.memory.tasks().get(task)
         if not slots or not slots["previous"]:
             raise DeploymentError(f"{task}: there is no version to go back to")
@@ -522,7 +522,7 @@ class Agent:
             self._watched[task] = (entry["release"], time.monotonic(), counted)
 
     def look(self):
-        """Whether a version that is watched has proved itself or failed just now."""
+        """Checks watched versions; returns whether one was proven or failed just now."""
         decided = False
         for task, (release, began, before) in list(self._watched.items()):
             entry = self.memory.tasks()[task]["current"]
@@ -547,7 +547,7 @@ class Agent:
     # ---- files
 
     def _fetch(self, wanted):
-        """Bundle and self-test are among the artifacts when it returns."""
+        """Makes sure that bundle and self-test are in the artifacts."""
         if wanted["proof"] and wanted["proof"]["digest"] not in self.store.artifacts:
             self._pull(wanted["proof"]["digest"], wanted["proof"]["size"])
         if wanted["digest"] in self.store.artifacts:
@@ -575,13 +575,13 @@ class Agent:
             raise TransferError(f"{wanted['version']}: {error}") from error
 
     def _bytes_of_pieces(self, recipe, zstd):
-        """What is to be pulled of the pieces that are not here."""
+        """The bytes to be pulled for the pieces that are missing."""
         compressed = recipe["compressed"] if zstd else {}
         missing = {digest: size for digest, size in pieces.needed(recipe).items() if digest not in self.store.artifacts}
         return sum(compressed.get(digest, (None, size))[1] for digest, size in missing.items())
 
     def _keep_bundle(self, data, digest, recipe):
-        """Keeps the bundle, in pieces where there is a recipe that is right. DamagedError where it is another one."""
+        """Stores the bundle, in pieces if there is a valid recipe. DamagedError where the digest differs."""
         if digest_of(data) != digest:
             raise DamagedError(f"the delta makes another file than {digest}")
         if recipe:
@@ -595,7 +595,8 @@ class Agent:
         self.store.artifacts.take(partial, digest)
 
     def _pull_piece(self, digest, size, compressed):
-        """The piece is among the artifacts when it returns; `compressed`: digest and size of that form, or None."""
+        """Makes sure that the piece is in the artifacts; `compressed`: digest and size of its compressed form, or
+        None."""
         if digest in self.store.artifacts:
             return
         if compressed is not None and compressed[1] < size:
@@ -611,7 +612,7 @@ class Agent:
         self._pull(digest, size)
 
     def _pull(self, digest, size, url=None):
-        """The path of the artifact, pulled where it is not here."""
+        """The path of the artifact, which is pulled if it is missing."""
         path = self.store.artifacts.path(digest)
         if path.exists():
             return path
@@ -628,7 +629,7 @@ class Agent:
         raise AssertionError
 
     def _pull_from(self, url, partial, digest, size):
-        """The path of the artifact; TransferError. What another server began wrongly is pulled anew."""
+        """The path of the artifact; TransferError. A wrong begin from another server is discarded and pulled again."""
         is_begun = partial.exists()
         self._transfers.download(url, partial, size)
         try:
@@ -641,7 +642,7 @@ class Agent:
     def _make_room(self, size):
         used = self._used_bytes()
         if used + size > self.settings.disk_bytes:
-            self._remove_artifacts(self._needed() | self._due)  # what an earlier answer asked for
+            self._remove_artifacts(self._needed() | self._due)  # artifacts of an earlier answer
             used = self._used_bytes()
         if used + size > self.settings.disk_bytes:
             raise TransferError(
@@ -654,7 +655,7 @@ class Agent:
         return sum(path.stat().st_size for path in self.store.artifacts.folder.glob("??/*"))
 
     def _needed(self):
-        """Digests of the artifacts that a slot needs."""
+        """Digests of the artifacts that the slots need."""
         needed = set()
         for slots in self.memory.tasks().values():
             for slot in ("current", "previous"):
@@ -670,7 +671,7 @@ class Agent:
                 self.store.artifacts.remove(digest)
 
     def _clean(self):
-        """Deletes what no slot needs, and parts of what is no longer pulled."""
+        """Deletes what no slot needs, and parts of abandoned downloads."""
         if all(slots["trial"] is None for slots in self.memory.tasks().values()):
             self._remove_artifacts(self._needed())
             for path in self._partial.iterdir():
@@ -678,7 +679,7 @@ class Agent:
 
 
 def _digests_of(wanted):
-    """Digests of the artifacts that one task of an answer may take."""
+    """Digests of the artifacts that one task of an answer may need."""
     found = {wanted["digest"], *(made["digest"] for made in wanted.get("deltas", ()))}
     found |= {file["digest"] for file in (wanted.get("files") or {}).values()}
     if wanted["proof"]:
@@ -701,7 +702,7 @@ def _check_poll(answer):
 
 
 def _check_answer(answer):
-    """TransferError where the platform's answer is not one: nothing is done by it then."""
+    """TransferError where the platform's answer is invalid; nothing of it is applied then."""
     try:
         for each in answer["wanted"].values():
             strings, digests = [each["name"], each["version"]], [each["digest"]]

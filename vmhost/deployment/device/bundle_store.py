@@ -1,13 +1,13 @@
-"""The bundle store of a device: artifacts by digest, and one list of what is current, replaced in one step.
+"""The bundle store of a device: artifacts by digest, and one list of current versions, replaced atomically.
 
     current.json     {"tasks": {"shop/rank": {"name", "version", "digest", "path", "release", "files", "stream"}}}
     artifacts/       by SHA-256
-    profile          what requests of this device say in their header VMHost-Tasks
-    health/          how calls went, by process (health.py)
-    fleet/           the same for the fleet views of the platform (fleet_report.py)
-    ask              there where an answer told the device to ask; the agent removes it
+    profile          the value of the header VMHost-Tasks in this device's requests
+    health/          the outcome of calls, by process (health.py)
+    fleet/           the same for the platform's fleet views (fleet_report.py)
+    ask              exists where a response told the device to ask; the agent removes it
 
-The agent writes it. Any process may read it; `follow` keeps a Host's tasks, or a Pipeline's, as the list says.
+The agent writes it. Any process may read it; `follow` keeps the tasks of a Host or a Pipeline in step with the list.
 """
 
 import json
@@ -28,7 +28,7 @@ RULE_PACKS = (".rules.yaml", ".rules.json")
 
 
 class BundleStore:
-    """The store in `folder`, made where there is none."""
+    """The store in `folder`, made if missing."""
 
     def __init__(self, folder):
         self.folder = Path(folder)
@@ -38,8 +38,8 @@ class BundleStore:
         self._fleet = fleet_report.FleetFile(self.folder)
 
     def current(self):
-        """{task: its name, version, digest, path, release, and files (name to path)}; {} where nothing was current. A
-        bundle that is kept in pieces has the path None; `bundle` gives the bytes of any."""
+        """{task: its name, version, digest, path, release, and files (name to path)}; {} before the first. A bundle
+        stored in pieces has the path None; `bundle` returns the bytes of any."""
         try:
             plain = json.loads(self.list_path.read_bytes())
         except FileNotFoundError:
@@ -50,11 +50,11 @@ class BundleStore:
         return plain["tasks"]
 
     def bundle(self, entry):
-        """The bytes of the bundle of an entry of `current`."""
+        """The bundle's bytes for an entry of `current`."""
         return self.artifacts.read(entry["digest"])
 
     def write(self, tasks):
-        """Makes this the list, where it is another one."""
+        """Replaces the list, if it differs."""
         plain = {
             task: {
                 "name": each["name"],
@@ -80,19 +80,19 @@ class BundleStore:
             replace_durably(path, value.encode())
 
     def headers(self):
-        """The headers that any request of this device to a service of its owner's may carry."""
+        """Headers for any request of this device to a service of its owner."""
         try:
             return {REQUEST_HEADER: (self.folder / "profile").read_text()}
         except FileNotFoundError:
             return {}
 
     def answered(self, headers):
-        """What an answer's headers (a mapping with lower-case names) say: the agent asks soon where it is to."""
+        """Takes a response's headers (a mapping with lower-case names): if they say so, the agent asks soon."""
         if headers.get(ANSWER_HEADER) == ASK_NOW:
             (self.folder / "ask").touch()
 
     def asked(self):
-        """Whether an answer told the device to ask, since this was called last."""
+        """Whether a response told the device to ask, since the last call."""
         try:
             (self.folder / "ask").unlink()
         except FileNotFoundError:
@@ -100,17 +100,17 @@ class BundleStore:
         return True
 
     def report_health(self, host):
-        """Tells the agent, and so the platform, how calls of the Host's tasks went, by version. `follow` does it."""
+        """Reports the outcome of calls of the Host's tasks, by version, to the agent. `follow` does it."""
         current = self.current()
         self._health.write(health.counted(host, current))
         self._fleet.write(fleet_report.counted(host, current))
 
     def health(self):
-        """{name of a task: Counted} of what is current, as all processes but the agent told."""
+        """{name of a task: Counted} of current versions, over all processes but the agent."""
         return health.total(self.folder, self.current())
 
     def rules(self):
-        """Paths of the rule packs that are current: files beside bundles whose names end in RULE_PACKS."""
+        """Paths of the current rule packs: files besides bundles whose names end in RULE_PACKS."""
         return [
             path
             for _, entry in sorted(self.current().items())
@@ -119,17 +119,17 @@ class BundleStore:
         ]
 
     def follow(self, runner, rules=()):
-        """Has a Host run what is current, now and whenever the list changes, or a Pipeline what of it are stream tasks
-        and rule packs, and reports their health. Close what it returns first. A Host leaves stream tasks to pipelines.
-        `rules`: a Pipeline's own, which stay; it is opened with these and those of `rules()`, so that what is under way
-        of them goes on."""
+        """Keeps a Host's tasks, or a Pipeline's stream tasks and rule packs, in step with the list, now and whenever it
+        changes, and reports their health. Close the result before the runner. A Host ignores stream tasks. `rules`: a
+        Pipeline's own, which stay; open it with these and those of `rules()`, so that their matches under way
+        continue."""
         return _Follower(self, runner, rules)
 
 
 class _Follower:
     def __init__(self, store, runner, rules=()):
         self._store, self._runner = store, runner
-        self._own_rules, self._packs = list(rules), []  # paths have digests in them: another file has another one
+        self._own_rules, self._packs = list(rules), []  # paths contain digests, so a changed file has another path
         self._is_pipeline = hasattr(runner, "withdraw")
         self._host = runner.host if self._is_pipeline else runner
         self._loaded = {}  # name -> digest
@@ -139,7 +139,7 @@ class _Follower:
         self._thread.start()
 
     def look(self):
-        """Loads and unloads what changed since the last look."""
+        """Loads and unloads what changed since the last call."""
         current = self._store.current().values()
         wanted = {entry["name"]: entry for entry in current if entry.get("stream", False) == self._is_pipeline}
         for name, entry in wanted.items():
@@ -158,11 +158,11 @@ class _Follower:
             self._packs = packs
             try:
                 self._runner.change_rules([*self._own_rules, *packs])
-            except VMHostError as error:  # they are looked at again when there are others
+            except VMHostError as error:  # tried again when the packs change
                 _log.error("rules: %s; those before stay", error)
 
     def report(self):
-        """Reports the Host's health now; it is done every second in any case."""
+        """Reports the Host's health now; otherwise it is reported every second."""
         self._store.report_health(self._host)
 
     def _run(self):

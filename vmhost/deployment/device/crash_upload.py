@@ -1,7 +1,7 @@
-"""Crashes of the agent's process, told to the platform over the agent's own way to it (HTTP or the tunnel).
+"""Reports crashes of the agent's process to the platform, over the agent's own connection (HTTP or the tunnel).
 
-The reports are those that `vmhost crashes` shows (vmhost/operations/crash_reports.py). An image for devices has no code
-that makes them: there the platform is told what the host knows, which is task, version, phase and signal.
+The reports are those that `vmhost crashes` shows (vmhost/operations/crash_reports.py). A device image lacks the code
+that makes them: then the platform gets what the host knows: task, version, phase and signal.
 """
 
 import hashlib
@@ -9,13 +9,13 @@ import json
 import time
 from dataclasses import asdict
 
-MAX_KEPT = 20  # reports that wait to be sent; the oldest go
+MAX_KEPT = 20  # reports to be sent; beyond it the oldest are dropped
 _MAX_BYTES = 48 << 10
 _MAX_LINES = 40
 
 
 def keep(memory, state, crashes):
-    """Keeps reports of the crashes that a state folder tells of, until they were sent. `crashes`: those of the Host."""
+    """Keeps reports of the crashes found in a state folder until they are sent. `crashes`: those of the Host."""
     found = _reports(state) or [_brief(crash) for crash in crashes]
     if not found:
         return
@@ -30,16 +30,16 @@ def keep(memory, state, crashes):
 
 
 def send(memory, post):
-    """Sends what is kept; what was sent goes."""
+    """Sends the kept reports, and deletes what was sent."""
     while waiting := memory.value("crashes", []):
         post(waiting[0])
         memory.set_value("crashes", waiting[1:])
 
 
 def _reports(state):
-    """Reports as plain data of the dumps that are there."""
+    """The existing dumps as reports, in plain data."""
     if next((state / "crashes").glob("*.dump"), None) is None:
-        return []  # what makes reports takes memory to import
+        return []  # importing the report code would take memory
     try:
         from vmhost.operations.crash_reports import CrashFolder
     except ImportError:
@@ -62,7 +62,7 @@ def _brief(crash):
 
 
 def _bounded(report):
-    """Without the stacks of VMs that did not crash and old lines, where the report is too large to send."""
+    """The report, without other VMs' stacks and old log lines if it is too large to send."""
     report |= {name: list(report[name])[:_MAX_LINES] for name in ("python", "native")}
     report["log"] = list(report["log"])[-_MAX_LINES:]
     for name in ("vms", "log", "native", "limits", "python"):

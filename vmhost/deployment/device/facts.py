@@ -1,4 +1,4 @@
-"""What a device states of itself, so that audiences can be asked about it."""
+"""The facts that a device states about itself, for audiences."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ _ISA = ("sse4_2", "avx2", "avx512f", "avx512_vnni", "amx_int8", "asimd", "sve")
 
 
 def facts(folder, stated):
-    """Plain data; `stated` (from agent.yaml) adds to what is found out, and stands before it."""
+    """Plain data. `stated` (from agent.yaml) adds to the detected facts, and overrides them."""
     found = {
         "os": sys.platform,
         "machine": platform.machine(),
@@ -22,14 +22,15 @@ def facts(folder, stated):
         "free_disk": coarse(shutil.disk_usage(folder).free),
         "isa": _instruction_sets(),
     }
-    # The platform chooses bundles by this one; nobody may state another.
+    # The platform selects bundles by `python`, so it cannot be overridden.
     return found | stated | {"python": found["python"]}
 
 
 def coarse(size):
-    """`size` in bytes, rounded down to its three leading binary digits (steps of a quarter to a seventh of it).
+    """`size` in bytes, rounded down to its three leading binary digits (in steps of a quarter to a seventh).
 
-    Free space changes all the time. The profile should not: a device with the same profile asks by its digest alone.
+    Free space changes all the time, but the profile should not: a device with an unchanged profile asks by its digest
+    only.
     """
     low_bits = max(size.bit_length() - 3, 0)
     return size >> low_bits << low_bits

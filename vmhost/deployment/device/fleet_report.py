@@ -1,10 +1,10 @@
-"""What a device tells the platform's fleet views: calls, latencies and denials by version since the last report.
+"""A device's reports for the fleet views: calls, latencies and denials by version since the last report.
 
     fleet/PROCESS.json     {name of a task: [version, {what: number}, breaker]}, since the process began
 
-Each process of the device that runs tasks writes its file; the agent sends what is new in all of them. A report keeps
+Each process of the device that runs tasks writes its file; the agent sends the sum of the increments. A report keeps
 its number until the platform confirms it, so one that is sent twice counts once. `what` is `call:OUTCOME`, `wall:N`
-(calls of at most `bucket_end_s(8 * N + 6)`, and of more than N - 1 has), `wall_us` or `denied`.
+(calls of at most `bucket_end_s(8 * N + 6)`, and longer than those of N - 1), `wall_us` or `denied`.
 """
 
 import array
@@ -16,7 +16,7 @@ import time
 
 from vmhost.deployment.artifacts import replace_durably
 
-REPORT_S = 60.0  # between two reports of a device
+REPORT_S = 60.0  # interval of a device's reports
 MAX_TASKS = 200  # versions in a report
 _MAX_FILES = 1000
 _BUCKETS = 32
@@ -57,7 +57,7 @@ class FleetFile:
 
 
 class FleetReport:
-    """Reports of the device whose Memory this is, whose store is in `folder`. Not for several threads at once."""
+    """Reports of the device with this Memory, whose store is in `folder`. Not thread-safe."""
 
     def __init__(self, memory, folder):
         self._memory, self._folder = memory, folder
@@ -68,7 +68,7 @@ class FleetReport:
         return time.monotonic() >= self._next
 
     def next(self, host, current):
-        """The report to send, as the platform takes it; None where nothing is new."""
+        """The report to be sent; None where nothing is new."""
         kept = self._memory.value("fleet", {"number": 0, "seen": {}, "pending": None})
         if kept["pending"] is None:
             sources = self._sources() | {self._own: counted(host, current)}
@@ -83,7 +83,7 @@ class FleetReport:
         return {"epoch": self._memory.value("epoch"), "number": kept["number"], "tasks": kept["pending"]}
 
     def confirm(self):
-        """The platform has the last report."""
+        """The platform has taken the last report."""
         kept = self._memory.value("fleet")
         if kept is not None:
             self._memory.set_value("fleet", kept | {"pending": None})
@@ -91,7 +91,7 @@ class FleetReport:
         self._remove_ended(kept["seen"] if kept else {})
 
     def put_off(self):
-        """The platform did not take it now: it is tried again later."""
+        """The platform did not take the report now: tries again later."""
         self._next = time.monotonic() + REPORT_S
 
     def _sources(self):
@@ -102,7 +102,7 @@ class FleetReport:
         return found
 
     def _remove_ended(self, seen):
-        """Removes files of processes that are gone, whose counts the platform has."""
+        """Removes files of ended processes whose counts the platform has."""
         for path in (self._folder / "fleet").glob("*.json"):
             if not os.path.exists(f"/proc/{path.stem.partition('-')[0]}"):
                 told = {name: each[:2] for name, each in (_read(path) or {}).items()}
@@ -112,7 +112,7 @@ class FleetReport:
 
 
 def _read(path):
-    """What a process told; None where that cannot be read."""
+    """The counts of a process; None where the file cannot be read."""
     try:
         plain = json.loads(path.read_bytes())
         return {
@@ -124,7 +124,7 @@ def _read(path):
 
 
 def _new(sources, seen, names):
-    """[{task, version, counts, breaker}] of what came since `seen`. A count that fell began anew."""
+    """[{task, version, counts, breaker}] since `seen`. A count that fell began from zero."""
     sums = {}
     for source, of in sources.items():
         for name, (version, counts, breaker) in of.items():

@@ -1,10 +1,10 @@
-"""How calls of what runs went, by version: counted by each process of the device that runs tasks, summed by the agent.
+"""The outcome of calls of current versions: counted by each process of the device that runs tasks, summed by the agent.
 
     health/PROCESS.json     {name of a task: [release, calls, failures, seconds, most bytes of a VM, slow calls]},
                             since the process began
 
-A process that ended leaves its file: what it counted still happened. The agent removes files that say nothing of what
-is current. All is a hint for the platform: a file that cannot be read counts as none.
+A process that ended leaves its file, as its calls still count. The agent removes files without current versions. All of
+this is a hint for the platform: an unreadable file counts as none.
 """
 
 import json
@@ -18,7 +18,7 @@ _MAX_FILES = 1000
 
 
 class HealthFile:
-    """This process's file in the bundle store's `folder`. Nothing is written until something was called."""
+    """This process's file in the bundle store's `folder`. Nothing is written before the first call."""
 
     def __init__(self, folder):
         self._path = folder / "health" / f"{os.getpid()}-{secrets.token_hex(4)}.json"
@@ -50,7 +50,7 @@ def counted(host, current):
 
 
 def total(folder, current):
-    """{name: Counted} of all processes that wrote, for the releases that are current; others' files go."""
+    """{name: Counted} over all processes, for current releases; deletes other files."""
     sums = dict.fromkeys(((entry["name"], entry["release"]) for entry in current.values()), Counted())
     files = sorted((folder / "health").glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     for number, path in enumerate(files):

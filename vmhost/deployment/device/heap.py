@@ -1,4 +1,4 @@
-"""Gives freed memory back to the system: loading, trials and TLS leave some 5 MB of it in glibc's heap."""
+"""Returns freed memory to the system: loading, trials and TLS leave some 5 MB of it in glibc's heap."""
 
 
 def give_back():

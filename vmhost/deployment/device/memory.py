@@ -1,7 +1,7 @@
-"""What an agent remembers: its secret, what runs and ran before, what it gave up, what it has to report.
+"""The agent's persistent memory: its secret, current and previous versions, what it gave up, reports to be sent.
 
-SQLite by vmhost.stores: each change and the report of it are one transaction, so a cut at any point leaves both or
-neither. A store that is damaged is put aside and begun anew; what ran goes on from the bundle store's list.
+It is SQLite by vmhost.stores: each change and its report are one transaction, so an interruption leaves both or
+neither. A damaged store is set aside and replaced; what ran continues from the bundle store's list.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ class Memory:
         self._database.close()
 
     def change(self):
-        """A transaction; blocks within join it."""
+        """A transaction; nested blocks join it."""
         return self._database.transaction()
 
     def value(self, name, otherwise=None):
@@ -71,7 +71,7 @@ class Memory:
         return {task: dict(zip(_SLOTS, (each and json.loads(each) for each in slots))) for task, *slots in rows}
 
     def set_task(self, task, **slots):
-        """Changes some slots of a task; the task goes where none is left."""
+        """Changes some slots of a task; deletes the task when no slot is left."""
         with self._database.transaction() as connection:
             now = self.tasks().get(task, dict.fromkeys(_SLOTS)) | slots
             if any(each is not None for each in now.values()):
@@ -100,7 +100,7 @@ class Memory:
             connection.execute("DELETE FROM agent_given_up WHERE task = ? AND release = ?", (task, release))
 
     def report(self, release, state, reason="", counted=None):
-        """Keeps the report until the platform has it. `counted`: the calls that it was decided by (Counted)."""
+        """Keeps the report until the platform has it. `counted`: the calls that it is based on (Counted)."""
         plain = {"release": release, "state": state, "reason": reason[:2000]}
         if counted is not None:
             plain["counted"] = counted._asdict()

@@ -1,4 +1,4 @@
-"""The agent as a process: runs until SIGTERM or Ctrl-C, and says what happens on stderr."""
+"""The agent as a process: runs until SIGTERM or Ctrl-C, and logs to stderr."""
 
 import logging
 import signal
@@ -12,8 +12,8 @@ from vmhost.stores import StoreError
 
 
 def run(path, *, once=False):
-    """Runs the agent that the file `path` (agent.yaml) describes; `once`: for one round. False where the last round did
-    not come to its end. VMHostError."""
+    """Runs the agent for the file `path` (agent.yaml); `once`: for one round. False where the last round failed.
+    VMHostError."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         read = settings.read(path)

@@ -1,4 +1,4 @@
-"""A device proves that a version runs: loaded by a host of its own, before anybody calls it, and tried on its cases."""
+"""A device proves that a version runs: it loads it in a host of its own, before real calls, and runs its cases."""
 
 import json
 
@@ -9,13 +9,13 @@ from vmhost.deployment.errors import DeploymentError
 
 
 class ProofError(DeploymentError):
-    """The version does not run here as it should; the message is the reason that the platform shows."""
+    """The version does not run here as it should; the message is the reason shown by the platform."""
 
 
 def prove(bundle, proof, trust, policy, rules, functions=()):
-    """Loads the bundle (its bytes) in a Host that ends with this call, and runs the cases in `proof` (bytes or None).
-    `functions`: names of a host's that the task asks for. ProofError, where it does not end as the cases say or is
-    beyond the bounds on time and memory of `rules`."""
+    """Loads the bundle (its bytes) in a temporary Host, and runs the cases in `proof` (bytes or None). `functions`:
+    names of host functions that the task asks for. ProofError where a case has another outcome, or a bound of `rules`
+    on time or memory is exceeded."""
     try:
         plain = json.loads(proof) if proof else {"module": None, "cases": {}}
         module, cases = plain["module"], dict(plain["cases"])

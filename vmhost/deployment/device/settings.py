@@ -1,20 +1,20 @@
-"""`agent.yaml`: who the device is, whom it asks, where it keeps what it has.
+"""`agent.yaml`: the device's identity, its platform, and where its state is.
 
 device: kitchen-1
 platform: http://127.0.0.1:8470
-token: vmh_...                 what the fleet joins with (role fleet); or token_file: PATH
-folder: state                  beside this file where it is relative
-keys: bundles.pub              whose bundles run here: a file or folder of public keys
-certificates: ca.pem           whose servers are trusted (TLS); the system's authorities where left out
-facts: {app: "2.1"}            stated beside what the agent finds out itself
-poll: 30 s                     how often it asks where the platform says nothing else
-disk: 512 MiB                  the most that bundles may take
-permissions: {env: [MODEL]}    the most that any task may ask for; nothing narrower where left out
+token: vmh_...                 the fleet's token for enrolling (role fleet); or token_file: PATH
+folder: state                  relative to this file
+keys: bundles.pub              trusted signers of bundles: a file or folder of public keys
+certificates: ca.pem           trusted server certificates (TLS); default: the system's authorities
+facts: {app: "2.1"}            stated in addition to detected facts
+poll: 30 s                     interval of requests, unless the platform says otherwise
+disk: 512 MiB                  bound of the space for bundles
+permissions: {env: [MODEL]}    bound of any task's permissions; default: no further bound
 limits: {memory: 64 MiB}       the same for limits
-tunnel: {address: "cloud.example:7443", keys: keys}    the platform is reached by it (`vmhost agent` only); keys: a
+tunnel: {address: "cloud.example:7443", keys: keys}    use a tunnel to the platform (`vmhost agent` only); keys: a
                                folder with ca.pem, DEVICE.pem and DEVICE.key, as `vmhost tunnel certificates` makes it
-debugging: {consent: ask, keys: debug.pub}    whether it may be debugged by the tunnel, with a yes of the person at the
-                               device each time; keys: whose links count; scopes, longest: as in host.yaml
+debugging: {consent: ask, keys: debug.pub}    allow debugging by the tunnel, with the user's consent each time; keys:
+                               trusted signers of links; scopes, longest: as in host.yaml
 """
 
 import json
@@ -65,7 +65,7 @@ class Settings:
 
 
 def read(path):
-    """The Settings of an agent.yaml, which may be JSON, and must be on a device that cannot read YAML.
+    """The Settings in an agent.yaml. It may be JSON, and has to be on a device that cannot read YAML.
     ConfigurationError says what is wrong."""
     path = Path(path)
     try:
@@ -172,7 +172,7 @@ _SIZES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 
 
 
 def _quantity(value, units, where):
-    """A number of `30 s` or `512 MiB`, or a number as it is."""
+    """The number in `30 s` or `512 MiB`; a plain number unchanged."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
         return float(value)
     number, _, unit = value.partition(" ") if isinstance(value, str) else ("", "", "")

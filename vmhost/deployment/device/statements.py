@@ -1,21 +1,21 @@
-"""What a device states of itself to the platform: all, or what changed since the profile that was confirmed last.
+"""A device's statements to the platform: complete, or the changes since the last confirmed profile.
 
-Nothing of this is kept: an agent that begins anew states all. Where the platform knows another profile than the device
-believes (an answer was lost, or it was restored), it says so, and is told all.
+This is not persistent: a restarted agent states everything. If the platform has another profile than the device
+believes (an answer was lost, or the platform was restored), it says so, and gets a complete statement.
 """
 
 from vmhost.deployment.profile import changes
 
 
 class Statements:
-    """The statements of one agent. Not for several threads at once."""
+    """The statements of one agent. Not thread-safe."""
 
     def __init__(self):
         self._confirmed = None  # (profile, facts, tasks) that the platform has
 
     def tell(self, facts, tasks, profile, post):
-        """The platform's answer. `post(statement)` sends `facts` and `tasks`, or `base` with what changed since, and
-        `profile` (profile.py: header_value), beside whatever else it sends; it is asked twice at most."""
+        """The platform's answer. `post(statement)` sends `facts` and `tasks`, or `base` and the changes since, with
+        `profile` (profile.py: header_value) and anything else; it is called at most twice."""
         answer = post(self._since_confirmed(facts, tasks) | {"profile": profile})
         if answer.get("again") is True and self._confirmed is not None:
             self._confirmed = None
@@ -23,7 +23,7 @@ class Statements:
         return answer
 
     def confirm(self, facts, tasks, profile):
-        """The platform answered: this is what it has of the device."""
+        """The platform answered, so it has this statement."""
         self._confirmed = (profile, facts, tasks)
 
     def _since_confirmed(self, facts, tasks):

@@ -1,6 +1,6 @@
-"""HTTP to the platform and to static servers: requests of JSON, downloads that go on where they were cut.
+"""HTTP to the platform and to static servers: JSON requests, and downloads that resume where they were interrupted.
 
-A connection is kept between requests. Answers are bounded in size, waits in time, and what comes more slowly than
+Connections are kept between requests. Answers are bounded in size and waits in time; a transfer slower than
 LEAST_BYTES_PER_S is given up. TransferError: try again later.
 """
 
@@ -15,13 +15,13 @@ from urllib.parse import urljoin, urlsplit
 from vmhost.deployment.errors import DeploymentError, TransferError
 
 MAX_ANSWER_BYTES = 8 << 20
-LEAST_BYTES_PER_S = 1000  # beyond the first `timeout_s` of an answer
+LEAST_BYTES_PER_S = 1000  # after the first `timeout_s` of an answer
 _CHUNK = 1 << 16
 _MAX_REDIRECTS = 3
 
 
 class AnswerError(DeploymentError):
-    """The platform refused: `status` of HTTP, and its message."""
+    """The platform refused: the HTTP `status`, and its message."""
 
     def __init__(self, status, message, retry_after_s=None):
         super().__init__(f"{message} (HTTP {status})")
@@ -30,8 +30,8 @@ class AnswerError(DeploymentError):
 
 
 class _Paced(io.RawIOBase):
-    """Reads of the socket file `raw` for one answer, each within what is left of its time: a server that sends a byte
-    now and then must not hold up the device."""
+    """Reads the socket file `raw` for one answer, each read within the remaining time: a server that trickles bytes
+    must not hold up the device."""
 
     def __init__(self, raw, sock, timeout_s):
         self._raw, self._sock, self._timeout_s = raw, sock, timeout_s
@@ -55,7 +55,7 @@ class _Paced(io.RawIOBase):
 
 
 class _PacedSocket:
-    """What an HTTPResponse wants of a socket."""
+    """The part of a socket that HTTPResponse uses."""
 
     def __init__(self, sock):
         self._sock = sock
@@ -71,13 +71,13 @@ class _PacedResponse(http.client.HTTPResponse):
 
 
 class Transfers:
-    """Requests to `platform` (its address). Not for several threads at once. Close it. `certificates`: a file of
-    certificates that TLS trusts; the system's where None."""
+    """Requests to `platform` (its address). Not thread-safe. Close it. `certificates`: a file of trusted certificates;
+    None: the system's."""
 
     def __init__(self, platform, timeout_s=30.0, certificates=None):
         self.platform = platform
         self._timeout_s, self._certificates = timeout_s, certificates
-        self._tls = None  # the context, once it is needed
+        self._tls = None  # the context, made on first use
         self._connections = {}  # (scheme, host and port) -> connection
 
     def close(self):
@@ -108,7 +108,7 @@ class Transfers:
             return plain
 
     def download(self, url, partial, size):
-        """Brings the file `partial` to `size` bytes, from where it ends now. TransferError; what came is kept."""
+        """Completes the file `partial` to `size` bytes. TransferError; the bytes received so far are kept."""
         url = urljoin(self.platform + "/", url)
         have = partial.stat().st_size if partial.exists() else 0
         if have > size:
@@ -124,7 +124,7 @@ class Transfers:
                     raise TransferError(f"{url}: asked for bytes from {have}, got from {begins or 'nowhere'}")
                 mode = "ab"
             elif response.status == 200:
-                mode = "wb"  # a server without ranges begins anew
+                mode = "wb"  # a server without ranges sends it from the start
             else:
                 if response.status == 416:
                     partial.unlink(missing_ok=True)
@@ -141,7 +141,7 @@ class Transfers:
             raise TransferError(f"{url}: ended after {got:,} of {size:,} bytes; goes on from there")
 
     def fetch(self, path, max_bytes):
-        """The bytes of a small file of the platform, None where it has none. TransferError."""
+        """The bytes of a small file of the platform; None where it does not exist. TransferError."""
         with self._request("GET", self.platform + path, None, {}) as response:
             data = response.read(max_bytes + 1)
             if response.status in (403, 404):
@@ -152,7 +152,7 @@ class Transfers:
 
     @contextlib.contextmanager
     def _request(self, method, url, data, headers):
-        """The response, followed through redirects of GET. The connection is kept where all was read."""
+        """The response, with redirects of GET followed. The connection is kept if the body was read completely."""
         for _ in range(_MAX_REDIRECTS):
             try:
                 response = self._send(method, url, data, headers)
@@ -170,7 +170,7 @@ class Transfers:
                 complete = response.isclosed()
             except (OSError, http.client.HTTPException) as error:
                 if isinstance(error, OSError) and error.filename is not None:
-                    raise  # of the file that is written
+                    raise  # an error of the local file
                 raise TransferError(f"{url}: {error or type(error).__name__}") from error
             finally:
                 response.close()

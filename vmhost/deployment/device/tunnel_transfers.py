@@ -1,7 +1,7 @@
-"""An agent's requests by a tunnel instead of HTTP connections of its own; the platform tells it when to ask.
+"""An agent's requests by a tunnel instead of HTTP connections; the platform tells it when to ask.
 
 transfers = TunnelTransfers(settings.platform)
-agent = Agent(settings, transfers=transfers)     # first: its host wants to be there before others use SQLite
+agent = Agent(settings, transfers=transfers)     # first: its host must exist before others use SQLite
 transfers.device = Device("cloud.example:7443", "tunnel.sqlite", ca=..., certificate=..., key=...)  # vmhost.tunnel
 transfers.device.on(CHANNEL, lambda message: agent.hint())
 """
@@ -18,8 +18,8 @@ _RANGE = re.compile(r"bytes ([0-9]{1,12})-([0-9]{1,12})/([0-9]{1,12})")
 
 
 class TunnelTransfers(Transfers):
-    """`device`: what has `request(channel, value, timeout_s)`, to be set before the first request; it is neither begun
-    nor ended here. What lies elsewhere than on the platform (a static server) comes by HTTP."""
+    """`device`: an object with `request(channel, value, timeout_s)`, set before the first request; it is neither opened
+    nor closed here. Files on other servers (such as a static one) are pulled by HTTP."""
 
     def __init__(self, platform, timeout_s=30.0, certificates=None):
         super().__init__(platform, timeout_s, certificates)
@@ -43,7 +43,7 @@ class TunnelTransfers(Transfers):
 
 
 class _Answer:
-    """As a response of http.client. A body that comes in pieces is asked for as it is read."""
+    """An http.client response. A body in pieces is requested as it is read."""
 
     def __init__(self, call, method, path, body, headers):
         self._call, self._path, self._headers = call, path, headers
@@ -52,7 +52,7 @@ class _Answer:
         if self.status == 206:
             _, self._next, self._end = _ranged(path, self.headers, self._rest)
             if "range" not in headers:
-                self.status = 200  # it was the cloud that wanted pieces
+                self.status = 200  # the pieces were the cloud's choice
 
     def read(self, limit):
         while len(self._rest) < limit and self._next < self._end:
@@ -75,7 +75,7 @@ class _Answer:
 
 
 def _ranged(path, headers, data):
-    """Where a piece begins, where the next one does, and how long all is."""
+    """(begin of a piece, begin of the next, total size)."""
     found = _RANGE.fullmatch(headers.get("content-range", ""))
     if found is None or not data or int(found[2]) + 1 - int(found[1]) != len(data):
         raise TransferError(f"{path}: a piece came with a wrong content-range")

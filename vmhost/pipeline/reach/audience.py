@@ -1,9 +1,9 @@
 """Audiences: the people that rules, tasks and channels are for.
 
-        where: 'profile.os == "android" && profile.app >= 20'     a condition on the device's profile
-        percent: 10                                               share of all, by a hash (vmhost/cohorts.py)
-        of: key                                                   what is hashed: the person (`key`) or the `device`
-        salt: spring                                              audiences with the same salt select the same people
+    where: 'profile.os == "android" && profile.app >= 20'     a condition on the device's profile
+    percent: 10                                               share of all, by a hash (vmhost/cohorts.py)
+    of: key                                                   what is hashed: the person (`key`) or the `device`
+    salt: spring                                              audiences with the same salt select the same people
 
 All of these must hold. `where` is a condition as of rules (docs/patterns.md): a text in CEL, compiled, or as data.
 """

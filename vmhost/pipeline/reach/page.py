@@ -1,8 +1,8 @@
 """Messages to open pages: server-sent events on loopback, as a Starlette app for any server.
 
-        GET  /                     a page that shows messages, for trials and as an example
-        GET  /messages?key=ann     the stream: `event: poplayer` or `broadcast`, `id` and `data` of each message
-        POST /seen                 {"id": …, "page": …}: the page has shown it; `page` is from its `event: page`
+    GET  /                     a page that shows messages, for trials and as an example
+    GET  /messages?key=ann     the stream: `event: poplayer` or `broadcast`, `id` and `data` of each message
+    POST /seen                 {"id": …, "page": …}: the page has shown it; `page` is from its `event: page`
 
 A message counts as sent when a page has reported that it was shown. Pages skip ids that they know.
 """

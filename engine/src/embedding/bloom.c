@@ -1,4 +1,4 @@
-/* The counting Bloom filter: how often a key came, without the key (Fan et al. 2000). */
+/* The counting Bloom filter: approximate counts of keys without storing them (Fan et al. 2000). */
 #include "embedding/table.h"
 
 #include <math.h>
@@ -29,8 +29,8 @@ static uint16_t raised(_Atomic(uint16_t) *counter, uint32_t count)
     return after;
 }
 
-/* The places of a key are an arithmetic progression of two hashes (Kirsch and Mitzenmacher 2006), not seeded: they
- * stand in checkpoints. */
+/* A key's counters are an arithmetic progression of two hashes (Kirsch and Mitzenmacher 2006), which are not seeded,
+ * because checkpoints contain the counters. */
 uint32_t embedding_bloom_count(vme_embedding *table, int64_t key, uint32_t count)
 {
     uint32_t lowest = UINT16_MAX;

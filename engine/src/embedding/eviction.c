@@ -1,4 +1,4 @@
-/* Eviction: keys whose rows were not trained for long, or that have hardly any weight. */
+/* Eviction of keys whose rows were not trained for long, or whose weights are close to zero. */
 #include "embedding/log.h"
 
 vme_status embedding_saving_begin(vme_embedding *table)
@@ -27,7 +27,7 @@ static bool row_goes(const vme_embedding *table, int64_t version, const float *r
     return o->l2_weight_threshold > 0 && is_light(table, row);
 }
 
-/* `read`: what the log has of the entry's row, where that is on disk. */
+/* Whether to evict the entry. `read`: its record from the log, if its row is on disk. */
 static bool goes(const vme_embedding *table, const embedding_shard *shard, const key_entry *entry, int64_t step,
                  const log_record *read)
 {
@@ -49,7 +49,7 @@ static void free_on_disk(vme_embedding *table, embedding_shard *shard, uint32_t 
     shard->changed_now -= changed == table->sequence;
 }
 
-/* Keys of one segment; `gone` counts those that went. */
+/* Evicts keys of one segment; `gone` counts them. */
 static vme_status evict_some(vme_embedding *table, embedding_shard *shard, key_segment *segment, int64_t step,
                              int64_t *gone)
 {
@@ -87,7 +87,7 @@ vme_status vme_embedding_evict(vme_context *context, vme_embedding *table, int64
     const bool any = table->options.steps_to_live > 0 || table->options.l2_weight_threshold > 0;
     for (int s = 0; any && s < SHARDS && status == VME_OK; s++) {
         embedding_shard *shard = &table->shards[s];
-        /* by the hash that segments begin with: the directory may grow in between */
+        /* walks by the hash at which segments begin, because the directory may grow in between */
         for (uint64_t hash = 0; status == VME_OK;) {
             pthread_rwlock_wrlock(&shard->lock);
             key_segment *segment = embedding_segment(shard, hash);
@@ -97,7 +97,7 @@ vme_status vme_embedding_evict(vme_context *context, vme_embedding *table, int64
             pthread_rwlock_unlock(&shard->lock);
             if (status == VME_OK && vme_stopping(context))
                 status = vme_stopped_here(context);
-            if (next == 0) /* that was the last one */
+            if (next == 0) /* it was the last segment */
                 break;
             hash = next;
         }

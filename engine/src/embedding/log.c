@@ -9,24 +9,24 @@
 
 enum {
     BUFFER_BYTES = 64 << 10,
-    SEGMENT_BYTES_MAX = 4 << 20, /* one is written anew within some milliseconds */
-    SEGMENTS_MIN = 8,            /* of a shard */
+    SEGMENT_BYTES_MAX = 4 << 20, /* rewriting one takes a few milliseconds */
+    SEGMENTS_MIN = 8,            /* for each shard */
     SEGMENTS_WANTED = 64,
-    ALIGNMENT = 4096, /* of segments: a hole's ends are a file system's blocks */
+    ALIGNMENT = 4096, /* of segments: file systems punch holes in whole blocks */
 };
 
 typedef struct log_segment {
-    uint32_t live, written; /* records; those in the buffer are among both */
+    uint32_t live, written; /* numbers of records, including those in the buffer */
     atomic_int readers;
 } log_segment;
 
 struct shard_log {
     log_segment *segments; /* table->log->segments of them */
-    char *buffer;          /* the last `buffered` records of the active segment, which are not in the file yet */
-    log_record *one;       /* room for a record, for who has the shard's lock alone */
+    char *buffer;          /* the last `buffered` records of the active segment, not yet written to the file */
+    log_record *one;       /* memory for one record, for the holder of the shard's exclusive lock */
     uint32_t buffered;
     int32_t active; /* -1: none yet */
-    int32_t used;   /* segments that have records */
+    int32_t used;   /* segments with records */
     int64_t live;   /* records */
 };
 
@@ -48,7 +48,7 @@ static uint32_t check_of(const log_record *record, int64_t bytes)
     const int64_t behind = (int64_t)sizeof *record;
     for (int64_t at = 0; at < bytes; at += (int64_t)sizeof word) {
         memcpy(&word, (const char *)record + at, sizeof word);
-        if (at == behind - (int64_t)sizeof word) /* `check` is the second half of this one */
+        if (at == behind - (int64_t)sizeof word) /* `check` is the second half of this word */
             word = record->epoch;
         sum = (sum ^ word) * UINT64_C(0xd6e8feb86659fd93);
         sum ^= sum >> 32;
@@ -94,13 +94,13 @@ static vme_status read_all(const vme_embedding *table, char *to, size_t bytes, o
     return VME_OK;
 }
 
-/* A file without a name; -1 with errno. */
+/* Opens an unnamed file; returns -1 with errno. */
 static int nameless_file(const char *folder)
 {
     int file = open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
     if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL))
         return file;
-    static const char name[] = "/.vmhost-rows-XXXXXX"; /* a file system that knows no such files */
+    static const char name[] = "/.vmhost-rows-XXXXXX"; /* the file system has no unnamed files */
     const size_t size = strlen(folder);
     char *path = malloc(size + sizeof name);
     if (path == NULL) {
@@ -116,7 +116,7 @@ static int nameless_file(const char *folder)
     return file;
 }
 
-/* ---- coming and going */
+/* ---- start and end */
 static int64_t round_up(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
 
 static vme_status check_sizes(vme_embedding *table, const vme_embedding_options *o, embedding_log *log)
@@ -282,7 +282,7 @@ static vme_status flush(vme_embedding *table, embedding_shard *shard)
     return status;
 }
 
-/* A segment without live records may be taken again. */
+/* A segment without live records becomes free. */
 static void release(vme_embedding *table, embedding_shard *shard, int32_t number)
 {
     shard_log *log = log_of(table, shard);
@@ -292,7 +292,7 @@ static void release(vme_embedding *table, embedding_shard *shard, int32_t number
     segment->written = 0;
     log->used--;
     atomic_fetch_sub(&table->log->segments_used, 1);
-    if (atomic_load(&segment->readers) == 0) /* a file system without holes keeps the bytes for the next records */
+    if (atomic_load(&segment->readers) == 0) /* a file system without holes keeps the blocks for later records */
         (void)!fallocate(table->log->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                          offset_of(table, shard, (uint32_t)number * table->log->segment_records),
                          table->log->segment_bytes);
@@ -321,7 +321,7 @@ vme_status embedding_log_admits(const vme_embedding *table, const embedding_shar
     return shard->on_disk < rows - rows / 8 ? VME_OK : is_full(table);
 }
 
-/* A segment to append to becomes the active one. `reserved`: the last free one, too. */
+/* Makes a free segment the active one. `reserved`: the last free one may be taken, too. */
 static vme_status activate(vme_embedding *table, embedding_shard *shard, bool reserved)
 {
     shard_log *log = log_of(table, shard);
@@ -360,7 +360,7 @@ static vme_status append(vme_embedding *table, embedding_shard *shard, const log
     return VME_OK;
 }
 
-/* Appends the live records of a segment anew, those at least whose rows are not in memory. */
+/* Appends the live records of a segment again, at least those whose rows are not in memory. */
 static vme_status rewrite(vme_embedding *table, embedding_shard *shard, int32_t number)
 {
     shard_log *log = log_of(table, shard);
@@ -396,7 +396,7 @@ static vme_status rewrite(vme_embedding *table, embedding_shard *shard, int32_t 
     return status;
 }
 
-/* Rows in memory let go of their records. */
+/* Drops the records of rows that are in memory. */
 static void forget_copies(vme_embedding *table, embedding_shard *shard)
 {
     for (uint32_t row = 0; row < shard->row_count; row++)
@@ -404,7 +404,7 @@ static void forget_copies(vme_embedding *table, embedding_shard *shard)
             embedding_row_dirty(table, shard, row);
 }
 
-/* Before the active segment is full: makes sure of free ones, where the log has dead records. */
+/* Called before the active segment is full: frees segments if the log has dead records. */
 static vme_status clean(vme_embedding *table, embedding_shard *shard)
 {
     shard_log *log = log_of(table, shard);
@@ -419,7 +419,7 @@ static vme_status clean(vme_embedding *table, embedding_shard *shard)
                 emptiest = i;
         if (emptiest < 0)
             return VME_OK;
-        if (log->segments[emptiest].live > each - each / 16) { /* it would give too little for the work */
+        if (log->segments[emptiest].live > each - each / 16) { /* rewriting it would free too little */
             if (log->live == shard->on_disk)
                 return VME_OK;
             forget_copies(table, shard);
@@ -443,7 +443,7 @@ vme_status embedding_log_append(vme_embedding *table, embedding_shard *shard, co
         return status;
     log_record *one = log->one;
     const size_t size = (size_t)table->options.dim * (size_t)(1 + table->slots) * sizeof(float);
-    memset((char *)one + table->log->record_bytes - 8, 0, 8); /* what rounding adds */
+    memset((char *)one + table->log->record_bytes - 8, 0, 8); /* the padding of the record */
     one->key = note->key;
     one->version = note->version;
     one->freq = note->freq;

@@ -1,14 +1,14 @@
-/* Lookups: rows by key, and sums of bags of rows, of many tables at once. They read in pieces; of each, all keys'
- * entries are asked for ahead, then all rows, so that the memory works on many at a time. */
+/* Lookups of rows by key, and sums of bags of rows, for many tables at once. They work in pieces: the entries of all
+ * keys of a piece are prefetched, then all rows, so that memory accesses overlap. */
 #include "embedding/table.h"
 
 #include <math.h>
 #include <string.h>
 
 enum {
-    AHEAD = 64,           /* keys whose entries are fetched ahead of the one that is looked at */
-    MIXED_PIECE = 1024,   /* keys that are moved together */
-    GRAIN_IDS_MIN = 1024, /* of a piece of work for one thread */
+    AHEAD = 64,           /* distance in keys of the prefetch of entries */
+    MIXED_PIECE = 1024,   /* keys that are collected together */
+    GRAIN_IDS_MIN = 1024, /* ids of one piece for a thread */
     GRAIN_IDS_MAX = 4096
 };
 
@@ -75,7 +75,7 @@ static vme_status plain_some(void *argument, int64_t begin, int64_t end)
     return status;
 }
 
-/* Ids for one thread between two looks at the stop flag, of `ids` of about 128 numbers. */
+/* Ids for one thread between two checks of the stop flag, for rows of about 128 elements. */
 static int64_t grain_of(int64_t ids)
 {
     const int64_t each = ids / (4 * (int64_t)vme_parallel_threads());
@@ -99,7 +99,7 @@ vme_status vme_embedding_lookup(vme_context *context, vme_embedding *table, cons
         return vme_fail(VME_BAD_VALUE, "out: it lies over the ids");
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     plain_job job = {table, (const int64_t *)ids->data, (float *)out->data};
-    const int64_t size = (table->options.dim + 127) / 128; /* of a row, in 128 numbers */
+    const int64_t size = (table->options.dim + 127) / 128; /* of a row, in units of 128 elements */
     return vme_parallel(context, n, 1 + grain_of(n * size) / size, plain_some, &job);
 }
 
@@ -161,9 +161,9 @@ vme_status embedding_bags_check(const vme_embedding_bags *bags, bool written, in
     return VME_OK;
 }
 
-/* What lookups of one set of bags need of it. */
+/* The parts of a set of bags that lookups need. */
 typedef struct bag_reader {
-    vme_embedding *table; /* NULL: a plain one, as in embedding_bags_piece */
+    vme_embedding *table; /* NULL: a plain table, as in embedding_bags_piece */
     const char *rows;
     int64_t row_step, row_count, dim;
     const int64_t *ids, *offsets;
@@ -180,7 +180,7 @@ static vme_status no_such_row(const bag_reader *job, int64_t id)
                     (long long)id);
 }
 
-/* embedding_read, of plain tables too. */
+/* embedding_read, for plain tables too. */
 static vme_status read_rows(const bag_reader *job, int64_t n, const int64_t *keys, const float **rows, cold_rows *cold)
 {
     if (job->table != NULL)
@@ -207,7 +207,7 @@ static void unshare_table(const bag_reader *job)
 
 static bool has_log(const bag_reader *job) { return job->table != NULL && job->table->log != NULL; }
 
-/* The row of one bag, by sums over pieces of its ids. Takes the locks itself, and lets them go in between. */
+/* The row of one bag, as sums over pieces of its ids. Takes the locks itself and releases them between pieces. */
 static vme_status read_long_bag(vme_context *context, const bag_reader *job, int64_t bag)
 {
     const int64_t dim = job->dim;
@@ -224,7 +224,7 @@ static vme_status read_long_bag(vme_context *context, const bag_reader *job, int
         int n = 0;
         for (; n < each && i < job->offsets[bag + 1]; i++) {
             const float weight = job->weights == NULL ? 1 : job->weights[i];
-            const int64_t key = __atomic_load_n(&job->ids[i], __ATOMIC_RELAXED); /* once: others may write it */
+            const int64_t key = __atomic_load_n(&job->ids[i], __ATOMIC_RELAXED); /* once: other threads may write it */
             if (key < 0 || !(weight > 0))
                 continue;
             keys[n] = key;
@@ -258,8 +258,8 @@ static vme_status read_long_bag(vme_context *context, const bag_reader *job, int
     return status;
 }
 
-/* Bags from `begin` on whose ids, with a default for each empty one, are at most `most`: how many, and where each ends
- * among these ids. */
+/* Counts the bags from `begin` on whose ids, plus a default for each empty bag, are at most `most`, and sets `ends` to
+ * the end of each among these ids. */
 static int64_t short_bags(const bag_reader *job, int64_t begin, int64_t end, int64_t most, int16_t *ends, bool *empty)
 {
     const int64_t first = job->offsets[begin];
@@ -284,7 +284,7 @@ static bool all_keys(int64_t n, const int64_t *ids)
     return signs >= 0;
 }
 
-/* Of a table with a log, at most PIECE keys. */
+/* For a table with a log; at most PIECE keys. */
 static vme_status read_from_tiers(const bag_reader *job, int64_t begin, int64_t count, const int16_t *ends, int64_t n,
                                   const int64_t *keys, const float *weights, const float *factors, cold_rows *cold)
 {
@@ -300,7 +300,7 @@ static vme_status read_from_tiers(const bag_reader *job, int64_t begin, int64_t 
     return status;
 }
 
-/* Of a table without a log, at most EMBEDDING_PIECE keys; see embedding_bags_piece. */
+/* For a table without a log; at most EMBEDDING_PIECE keys; see embedding_bags_piece. */
 static vme_status sum_bags(const bag_reader *job, int64_t begin, int64_t count, int64_t n, const int64_t *keys,
                            const int16_t *ends, const float *weights, const float *factors)
 {
@@ -320,16 +320,16 @@ static vme_status sum_bags(const bag_reader *job, int64_t begin, int64_t count, 
     return bad < 0 ? VME_OK : no_such_row(job, keys[bad]);
 }
 
-/* Bags with weights, ids that are left out, or defaults: moves what they read together. Another thread of the program
- * may write ids and weights meanwhile: each is read once. */
+/* Bags with weights, skipped ids, or defaults: collects the keys that they read. Another thread of the program may
+ * write ids and weights meanwhile, so each is read once. */
 static vme_status read_mixed_bags(const bag_reader *job, int64_t begin, int64_t count, int16_t *ends, cold_rows *cold)
 {
-    int64_t keys[MIXED_PIECE + 1]; /* one more: what is left out is written there first */
+    int64_t keys[MIXED_PIECE + 1]; /* one more: skipped ids are written there first */
     float weights[MIXED_PIECE], factors[MIXED_PIECE];
     const int64_t *ids = job->ids + job->offsets[begin];
     const float *given = job->weights == NULL ? NULL : job->weights + job->offsets[begin];
     int n = 0;
-    keys[0] = 0; /* for the compiler, which does not see that n of them are written */
+    keys[0] = 0; /* for the compiler, which cannot tell that n keys are written */
     for (int64_t bag = 0, i = 0; bag < count; bag++) {
         const int first = n;
         double sum = 0, squares = 0;
@@ -362,7 +362,7 @@ static vme_status read_mixed_bags(const bag_reader *job, int64_t begin, int64_t 
     return sum_bags(job, begin, count, n, keys, ends, given == NULL ? NULL : weights, factors);
 }
 
-/* Bags from `begin` on, of few ids: how many, in `*count`. */
+/* Reads bags of few ids from `begin` on; `*count` receives their number. */
 static vme_status read_short_bags(const bag_reader *job, int64_t begin, int64_t end, int64_t *count, cold_rows *cold)
 {
     int16_t ends[EMBEDDING_PIECE];
@@ -390,7 +390,7 @@ typedef struct bags_job {
     vme_context *context;
     int count;
     const vme_embedding_bags *bags;
-    const int64_t *first; /* the number of each one's first bag among all; the sum behind the last */
+    const int64_t *first; /* the number of each set's first bag among all, followed by the total */
 } bags_job;
 
 static vme_status bags_some(void *argument, int64_t begin, int64_t end)
@@ -451,7 +451,7 @@ vme_status vme_embedding_lookup_bags(vme_context *context, int count, const vme_
     if (status == VME_OK) {
         atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
         const int64_t bags_in_all = first[count];
-        const int64_t each = bags_in_all == 0 ? 1 : 1 + ids_in_all / bags_in_all; /* ids of a bag */
+        const int64_t each = bags_in_all == 0 ? 1 : 1 + ids_in_all / bags_in_all; /* average ids of a bag */
         bags_job job = {context, count, bags, first};
         status = vme_parallel(context, bags_in_all, 1 + grain_of(ids_in_all) / each, bags_some, &job);
     }

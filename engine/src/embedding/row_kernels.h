@@ -5,41 +5,41 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What a step multiplies with, rounded to float32 once: embedding/update.c fills what its optimizer reads. */
+/* The factors of an optimizer step, rounded to float32 once; embedding/update.c sets those that its optimizer reads. */
 typedef struct embedding_factors {
-    float rate, eps;                      /* SGD, Adagrad, Adam (its rate with the first bias corrected) */
-    float keep1, add1, keep2, add2, root; /* Adam: beta, 1 - beta; the root of the second bias */
+    float rate, eps;                      /* SGD, Adagrad, Adam (with the first bias correction included in the rate) */
+    float keep1, add1, keep2, add2, root; /* Adam: beta, 1 - beta; the square root of the second bias correction */
     float l1, l2, beta;                   /* FTRL */
 } embedding_factors;
 
 typedef void embedding_step(int64_t n, const embedding_factors *factors, const float *gradient, float *weights,
                             float *first, float *second);
 
-/* Bags of keys of one table, one bag behind the other; under shared locks. Of a plain table keys are rows' numbers. */
-enum { EMBEDDING_PIECE = 4096 }; /* keys at most */
+/* Consecutive bags of keys of one table; called under shared locks. Keys of a plain table are row numbers. */
+enum { EMBEDDING_PIECE = 4096 }; /* maximum keys */
 typedef struct embedding_bags_piece {
-    const struct vme_embedding *table; /* NULL: the plain table, ... */
-    const char *rows;                  /* ... whose rows are `row_step` bytes behind each other */
+    const struct vme_embedding *table; /* NULL: the plain table `rows`, */
+    const char *rows;                  /* whose rows are `row_step` bytes apart */
     int64_t row_step, row_count;
     int64_t dim;
     int64_t n, bags;
     const int64_t *keys;  /* n */
-    const int16_t *ends;  /* where each bag ends among the keys; NULL: each has one, of weight and factor 1 */
+    const int16_t *ends;  /* the end of each bag among the keys; NULL: each bag has one key, of weight and factor 1 */
     const float *weights; /* of each key; NULL: 1 */
     const float *factors; /* of each bag; NULL: 1 */
-    char *out;            /* the first bag's numbers; the others' are this many bytes behind each other: */
+    char *out;            /* the first bag's result; results are out_step bytes apart */
     int64_t out_step;
 } embedding_bags_piece;
 
 typedef struct embedding_row_kernels {
-    /* -1, or the number of the first key which the plain table has no row for: nothing was read there */
+    /* Returns -1, or the index of the first key without a row in the plain table; nothing was read there. */
     int64_t (*sum_bags)(const embedding_bags_piece *piece);
-    /* out = the sum of `count` rows, each times its weight (NULL: 1); `more`: added to what out holds */
+    /* out = sum of `count` rows, each times its weight (NULL: 1); `more`: adds to out instead */
     void (*sum)(int64_t count, int64_t n, const float *const *rows, const float *weights, bool more, float *out);
     void (*scale)(int64_t n, float by, float *out);
     /* out += in * by */
     void (*add)(int64_t n, const float *in, float by, float *out);
-    embedding_step *step[4]; /* by vme_embedding_optimizer */
+    embedding_step *step[4]; /* indexed by vme_embedding_optimizer */
 } embedding_row_kernels;
 
 #endif

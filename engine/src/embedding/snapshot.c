@@ -1,18 +1,18 @@
-/* Snapshots: what tables hold at one moment, read piece by piece while training goes on.
+/* Snapshots: the contents of tables at one moment, read piece by piece while training continues.
  *
- * A snapshot raises the table's epoch. Reading a row marks it with the epoch; training that meets a row without the
- * mark keeps a copy of it for the snapshot first (embedding_row_touch). New rows bear the mark from the start. So each
- * row is read once, as it was when the snapshot began, weights and slots of one moment.
+ * A snapshot increments the table's epoch. Reading a row marks it with the epoch; training that is about to change an
+ * unmarked row first copies it for the snapshot (embedding_row_touch). New rows are marked from the start. So each row
+ * is read once, as it was when the snapshot began, with weights and slots of the same moment.
  *
- * In a table with a log rows move, so that it is keys that are read one after the other, in order of their hashes: what
- * lies before the next one was read. Marks tell there which rows are new or were kept. Which rows on disk changed since
- * the last save is a bit of their keys' entries (CHANGED): else an increment would read all of the log. */
+ * In a table with a log rows move, so keys are read in order of their hashes instead: everything before the next key
+ * was read. Marks then tell which rows are new or were copied. A bit in each key's entry (CHANGED) tells which rows on
+ * disk changed since the last save; otherwise an increment would have to read the whole log. */
 #include "embedding/log.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { COUNTERS_PIECE = 1 << 16 /* of a Bloom filter, between two looks at the stop flag */ };
+enum { COUNTERS_PIECE = 1 << 16 /* counters of a Bloom filter between two checks of the stop flag */ };
 
 static size_t kept_bytes(const vme_embedding *table, bool waiting)
 {
@@ -26,7 +26,7 @@ void embedding_keep(vme_embedding *table, embedding_shard *shard, int64_t key, i
     const size_t bytes = kept_bytes(table, numbers == NULL);
     if ((numbers == NULL && snapshot->incremental) || atomic_load(&snapshot->failed))
         return;
-    /* not of the quota, which training would miss: it is gone when the save is */
+    /* not charged to the quota, which training needs: it is freed when the save ends */
     kept_row *kept = vme_scratch_new(table->context, bytes);
     if (kept == NULL) {
         atomic_store(&snapshot->failed, true);
@@ -95,7 +95,8 @@ vme_status vme_embedding_snapshot_new(vme_context *context, int count, vme_embed
         free(sorted);
         return status;
     }
-    qsort(sorted, (size_t)count, sizeof *sorted, by_address); /* who begins two snapshots at once takes turns */
+    qsort(sorted, (size_t)count, sizeof *sorted, by_address); /* ordered, so that threads that begin snapshots of
+                                                               * several tables cannot deadlock */
     for (int i = 0; i < count; i++)
         embedding_lock_all(sorted[i]);
     for (int i = 0; i < count; i++) {
@@ -110,7 +111,7 @@ vme_status vme_embedding_snapshot_new(vme_context *context, int count, vme_embed
 
 int64_t vme_embedding_snapshot_rows(const vme_embedding_snapshot *snapshot) { return snapshot->rows; }
 
-/* Where what is read goes: `n` places, the first `at` of them filled. */
+/* The destination: `n` rows, the first `at` of them filled. */
 typedef struct saved_rows {
     int64_t n, at;
     int64_t *keys, *freqs, *versions;
@@ -139,7 +140,7 @@ bool embedding_snapshot_reads(const vme_embedding *table, const embedding_shard 
 
 typedef struct hashed_key {
     uint64_t hash;
-    int32_t at; /* in the segment */
+    int32_t at; /* index in the segment */
 } hashed_key;
 
 static int by_hash(const void *a, const void *b)
@@ -148,7 +149,7 @@ static int by_hash(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of a table with a log: saves the entry's row, unless it was kept, is new, or did not change. */
+/* For a table with a log: saves the entry's row, unless it was copied, is new, or did not change. */
 static vme_status read_entry(const vme_embedding_snapshot *snapshot, embedding_shard *shard, const key_entry *entry,
                              saved_rows *to)
 {
@@ -201,7 +202,7 @@ static vme_status read_entries(vme_embedding_snapshot *snapshot, embedding_shard
 static void read_rows(vme_embedding_snapshot *snapshot, embedding_shard *shard, saved_rows *to)
 {
     vme_embedding *table = snapshot->table;
-    /* whole chunks of notes would be read for few changed rows: bounded too */
+    /* bounded: otherwise whole chunks of notes would be read for a few changed rows */
     const uint32_t last = snapshot->last[snapshot->shard],
                    stop = last - snapshot->row > 16 * PIECE ? snapshot->row + 16 * PIECE : last;
     pthread_rwlock_wrlock(&shard->lock);
@@ -218,7 +219,7 @@ static void read_rows(vme_embedding_snapshot *snapshot, embedding_shard *shard, 
     pthread_rwlock_unlock(&shard->lock);
 }
 
-/* Rows are no longer kept when all are read, so the list only gets shorter; waiting keys stay in it. */
+/* No rows are copied once all are read, so the list only shrinks; waiting keys stay in it. */
 static void read_kept(vme_embedding *table, embedding_shard *shard, bool waiting, saved_rows *to)
 {
     pthread_rwlock_wrlock(&shard->lock);
@@ -341,9 +342,9 @@ vme_status vme_embedding_snapshot_waiting(vme_context *context, vme_embedding_sn
         const int depth = segment->depth;
         snapshot->segment = depth == 0 ? 0 : ((snapshot->segment >> (64 - depth)) + 1) << (64 - depth);
         pthread_rwlock_unlock(&shard->lock);
-        snapshot->waiting_shard += snapshot->segment == 0; /* that was its last one */
+        snapshot->waiting_shard += snapshot->segment == 0; /* it was the last segment of the shard */
     }
-    /* keys that were admitted meanwhile: their rows are not in the snapshot */
+    /* keys admitted since the snapshot began: it does not contain their rows */
     for (; status == VME_OK && !snapshot->incremental && snapshot->waiting_shard >= SHARDS
            && snapshot->waiting_shard < 2 * SHARDS && to.at < n;
          snapshot->waiting_shard += to.at < n)
@@ -365,7 +366,7 @@ vme_status vme_embedding_snapshot_bloom(vme_context *context, vme_embedding_snap
     return status;
 }
 
-/* What rows on disk changed since the last save, as of the save that ended. */
+/* Updates the marks of rows on disk that changed since the last save, after a save ended. */
 static void mark_changes(embedding_shard *shard, uint32_t sequence, bool saved)
 {
     for (uint64_t hash = 0;;) {
@@ -434,7 +435,7 @@ static vme_status put_row(vme_embedding *table, embedding_shard *shard, uint64_t
     if (table->log != NULL)
         embedding_row_dirty(table, shard, row);
     row_note *note = embedding_note(table, shard, row);
-    shard->changed -= note->changed > table->committed; /* it is as it was saved */
+    shard->changed -= note->changed > table->committed; /* its contents are those of the save */
     shard->changed_now -= note->changed == table->sequence;
     note->changed = 0;
     note->freq = from->freqs[i] < 0 ? 0 : from->freqs[i] > UINT32_MAX ? UINT32_MAX : (uint32_t)from->freqs[i];

@@ -1,4 +1,4 @@
-/* Embedding tables: options, memory, locks, the end. */
+/* Embedding tables: options, memory, locks, creation and destruction. */
 #include "embedding/log.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@ static bool fits_quota(vme_embedding *table, size_t bytes, long long *before)
     return false;
 }
 
-/* Large memory begins where a huge page does: the advice is only advice. */
+/* Large memory is aligned to huge pages; madvise is only a hint. */
 static void *charged_memory(vme_embedding *table, size_t bytes)
 {
     if (bytes < SLAB || bytes > PTRDIFF_MAX - SLAB)
@@ -68,7 +68,7 @@ struct slab {
     void *memory;
 };
 
-/* A slab's memory and its entry in the list; under the lock. */
+/* Allocates a slab and its entry in the list; called with the lock held. */
 static void *slab_new(vme_embedding *table)
 {
     long long before;
@@ -136,7 +136,7 @@ void embedding_lock_all(vme_embedding *table)
 
 void embedding_unlock_all(vme_embedding *table) { embedding_unshare(table); }
 
-/* ---- coming and going */
+/* ---- creation and destruction */
 static vme_status check_options(const vme_embedding_options *o)
 {
     if (o->dim < 1 || o->dim > DIM_MAX)
@@ -161,7 +161,7 @@ static vme_status check_options(const vme_embedding_options *o)
                         (long long)o->default_rows);
     if (o->quota_bytes < 0)
         return vme_fail(VME_BAD_VALUE, "quota: expected 0 or more bytes, got %lld", (long long)o->quota_bytes);
-    if (o->disk_folder != NULL && o->bloom_elements > 0) /* as DeepRec */
+    if (o->disk_folder != NULL && o->bloom_elements > 0) /* as in DeepRec */
         return vme_fail(VME_BAD_VALUE, "a counting Bloom filter does not go with rows on disk: count keys exactly");
     if (o->disk_folder != NULL && (o->disk_cache < 0 || o->disk_cache >= VME_EMBEDDING_CACHES))
         return vme_fail(VME_BAD_VALUE, "cache: there is no number %d", o->disk_cache);
@@ -220,7 +220,7 @@ vme_status vme_embedding_new(vme_context *context, const vme_embedding_options *
     table->options.disk_folder = NULL;
     table->slots = slots_of(options->optimizer);
     table->stride = options->dim * (1 + table->slots);
-    if (table->stride > 8) /* rows begin where cache lines do, where that costs little */
+    if (table->stride > 8) /* aligns rows to cache lines, if that wastes little */
         table->stride = (table->stride + 15) / 16 * 16;
     const int64_t row_bytes = table->stride * (int64_t)sizeof(float);
     while (table->chunk_steps < CHUNK_STEPS_MAX
@@ -230,7 +230,7 @@ vme_status vme_embedding_new(vme_context *context, const vme_embedding_options *
     table->sequence = 1;
     pthread_rwlockattr_t kind;
     pthread_rwlockattr_init(&kind);
-    /* else lookups that follow each other would keep training waiting */
+    /* otherwise a stream of lookups would starve training */
     pthread_rwlockattr_setkind_np(&kind, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
     for (int i = 0; i < SHARDS; i++) {
         pthread_rwlock_init(&table->shards[i].lock, &kind);

@@ -1,8 +1,9 @@
-/* Tables whose rows lie in two tiers: memory has a bounded number of rows for each shard, the log has the others.
+/* Tables with two tiers of rows: memory holds a bounded number of rows for each shard, the log holds the others.
  *
- * A row that a lookup or a step wants comes into memory, and the one that is wanted least gives way: of SAMPLE rows,
- * taken in turns, the one that was used longest ago, or least often (Redis approximates LRU and LFU like that). A row
- * that is in memory unchanged keeps its record in the log, so that it goes again without being written. */
+ * A row that a lookup or a step needs is brought into memory, and replaces the least wanted row: of SAMPLE rows, taken
+ * in turn, the least recently or least frequently used one (Redis approximates LRU and LFU in the same way). A row
+ * brought into memory keeps its record in the log while it is unchanged, so that it can be evicted without being
+ * written. */
 #include "embedding/log.h"
 
 #include <string.h>
@@ -24,7 +25,7 @@ row_tier *embedding_tier(const vme_embedding *table, const embedding_shard *shar
     return shard->chunks[chunk].tiers + (row - embedding_first_row(table, chunk));
 }
 
-/* Lookups share the shard's lock. */
+/* Atomic, because lookups share the shard's lock. */
 static void use(const vme_embedding *table, row_tier *tier, uint32_t now)
 {
     uint32_t used = now;
@@ -58,14 +59,14 @@ void embedding_row_dirty(vme_embedding *table, embedding_shard *shard, uint32_t 
     tier->record = NO_RECORD;
 }
 
-/* ---- rows that go to disk */
+/* ---- eviction to disk */
 /* How much the row is wanted. */
 static uint32_t worth(const vme_embedding *table, const row_tier *tier, uint32_t now)
 {
     return table->log->used_most ? tier->used : UINT32_MAX - (now - tier->used);
 }
 
-/* The row to go; ROWS_MAX: all are held by the piece of work under way. */
+/* Chooses the row to evict; ROWS_MAX: the current piece of work needs all of them. */
 static uint32_t choose(const vme_embedding *table, embedding_shard *shard)
 {
     const uint32_t now = (uint32_t)atomic_load_explicit(&table->log->clock, memory_order_relaxed);
@@ -83,7 +84,7 @@ static uint32_t choose(const vme_embedding *table, embedding_shard *shard)
             least = of;
         }
         if (table->log->used_most)
-            tier->used -= tier->used / 16; /* what was popular long ago is forgotten */
+            tier->used -= tier->used / 16; /* decay: popularity fades */
         seen++;
     }
     return chosen;
@@ -93,7 +94,7 @@ static uint32_t changes_of(const vme_embedding *table, uint32_t changed)
 {
     if (changed <= table->committed)
         return 0;
-    /* what the snapshot under way has, or else the next one */
+    /* as the current snapshot, or otherwise the next one, will see it */
     return CHANGED(table->snapshot != NULL && changed < table->sequence ? table->sequence - 1 : table->sequence);
 }
 
@@ -121,8 +122,8 @@ vme_status embedding_make_room(vme_embedding *table, embedding_shard *shard)
     return VME_OK;
 }
 
-/* ---- rows that come into memory */
-/* `from`: the record that the entry has; NULL: it is read. */
+/* ---- rows brought into memory */
+/* `from`: the entry's record; NULL: it is read here. */
 static vme_status bring_in(vme_embedding *table, embedding_shard *shard, key_entry *entry, const log_record *from,
                            uint32_t *row)
 {
@@ -167,7 +168,7 @@ vme_status embedding_bring_in(vme_embedding *table, embedding_shard *shard, key_
 typedef struct cold_key {
     uint64_t hash;
     uint32_t record;
-    int16_t at; /* in the piece */
+    int16_t at; /* index in the piece */
     bool read;
 } cold_key;
 
@@ -178,18 +179,18 @@ static log_record *record_at(const vme_embedding *table, const cold_rows *cold, 
 
 static inline void fetch_row(const float *row, int64_t dim)
 {
-    enum { LINES = 8 }; /* the processor sees the pattern then */
+    enum { LINES = 8 }; /* the hardware prefetcher does the rest */
     const char *line = (const char *)row, *end = (const char *)(row + dim);
     for (int i = 0; i < LINES && line < end; i++, line += 64)
         __builtin_prefetch(line);
 }
 
-/* One pass under shared locks: where rows lie that are in memory. Those on disk are listed, or (`cold`) taken from what
- * was read of the list, or read here where they went to disk in between. */
+/* One pass under shared locks: finds the addresses of rows in memory. Rows on disk are listed, or (`cold` given) taken
+ * from the records read for the list, or read here if they moved to disk in between. */
 static vme_status find_all(vme_embedding *table, int64_t n, const int64_t *keys, const float **rows, cold_key *list,
                            int *listed, const cold_rows *cold)
 {
-    int next = 0; /* of the list */
+    int next = 0; /* index in the list */
     const uint32_t now = tick(table);
     int64_t hot = 0;
     int on_disk = 0;
@@ -264,7 +265,7 @@ vme_status embedding_read_tiers(vme_embedding *table, int64_t n, const int64_t *
         embedding_shard *shard = &table->shards[embedding_shard_of(one->hash)];
         one->read = embedding_log_hold(table, shard, one->record, record_at(table, cold, one->at));
     }
-    embedding_unshare(table); /* so that nobody waits for the disk */
+    embedding_unshare(table); /* so that no thread waits for the disk */
     for (int i = 0; i < listed; i++) {
         const cold_key *one = &list[i];
         embedding_shard *shard = &table->shards[embedding_shard_of(one->hash)];
@@ -278,7 +279,7 @@ vme_status embedding_read_tiers(vme_embedding *table, int64_t n, const int64_t *
         const cold_key *one = &list[i];
         embedding_shard *shard = &table->shards[embedding_shard_of(one->hash)];
         uint32_t row;
-        /* a shard that others use is waited for by one row of WAITS: the others come in by their next lookup */
+        /* if a shard is in use, only one row of WAITS waits for it; the others are brought in by their next lookup */
         if (pthread_rwlock_trywrlock(&shard->lock) != 0) {
             if (one->record % WAITS != 0)
                 continue;
@@ -286,7 +287,7 @@ vme_status embedding_read_tiers(vme_embedding *table, int64_t n, const int64_t *
         }
         key_entry *entry = embedding_find(shard, keys[one->at], one->hash);
         if (entry != NULL && entry->where == one->record && entry->count & ON_DISK)
-            /* without room it stays where it is: a lookup needs no place in memory */
+            /* without room it stays on disk: a lookup needs no place in memory */
             (void)!bring_in(table, shard, entry, record_at(table, cold, one->at), &row);
         pthread_rwlock_unlock(&shard->lock);
     }

@@ -1,20 +1,20 @@
-/* Gradient steps: gradients of equal keys are added up, keys are counted and admitted, and each row makes one step of
- * its optimizer, under its shard's lock. */
+/* Gradient steps: gradients of equal keys are summed, keys are counted and admitted, and each row makes one step of its
+ * optimizer, under its shard's lock. */
 #include "embedding/table.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { GRADIENTS_PIECE = 4096 /* numbers of gradients between two looks at the stop flag, in thousands of them */ };
+enum { GRADIENTS_PIECE = 4096 /* sixteenths of the elements of gradients between two checks of the stop flag */ };
 
-/* ---- keys, each once, with what belongs to it */
+/* ---- unique keys and their data */
 typedef struct unique_keys {
     int64_t *keys;
     uint64_t *hashes;
     uint32_t *counts;
-    float *sums;      /* gradients */
-    uint32_t *order;  /* by shard */
-    uint32_t *places; /* an open-addressing table of numbers of keys + 1 */
+    float *sums;      /* sums of gradients */
+    uint32_t *order;  /* indices of keys, ordered by shard */
+    uint32_t *places; /* an open-addressing table of indices of keys, plus 1 */
     uint64_t mask;
     int64_t count, dim;
     void *scratch;
@@ -47,7 +47,7 @@ static vme_status unique_start(vme_context *context, int64_t n, int64_t dim, uni
     return VME_OK;
 }
 
-/* The number of the key, which is counted once more. */
+/* Adds one occurrence of the key and returns its index. */
 static inline int64_t unique_add(const vme_embedding *table, unique_keys *unique, int64_t key)
 {
     const uint64_t hash = embedding_hash(table, key);
@@ -69,7 +69,7 @@ static inline int64_t unique_add(const vme_embedding *table, unique_keys *unique
     }
 }
 
-/* Numbers of keys, shard by shard; the first of each in `first`. */
+/* Orders the indices of keys by shard; `first` receives the start of each shard. */
 static void unique_sort(unique_keys *unique, int64_t first[SHARDS + 1])
 {
     int64_t next[SHARDS] = {0};
@@ -128,7 +128,7 @@ static void start_row(const step_job *job, int64_t key, float *row)
     if (table->options.optimizer == VME_EMBEDDING_ADAGRAD)
         for (int64_t d = 0; d < dim; d++)
             row[dim + d] = table->options.slot_initial;
-    if (table->options.optimizer == VME_EMBEDDING_FTRL) /* so that the first step begins at the weights */
+    if (table->options.optimizer == VME_EMBEDDING_FTRL) /* so that the first step starts from the initial weights */
         for (int64_t d = 0; d < dim; d++)
             row[dim + d] = 0 - row[d] * job->ftrl_start;
 }
@@ -140,7 +140,7 @@ static uint32_t waiting_version(int64_t version)
 
 static uint32_t sum_of_counts(uint32_t a, uint32_t b) { return a > UINT32_MAX - b ? UINT32_MAX : a + b; }
 
-/* Counts the key, and admits it when its time has come: its row, or ROWS_MAX where it has to wait. */
+/* Counts the key, and admits it if its count is high enough: *row is its row, or ROWS_MAX while it waits. */
 static vme_status admit(const step_job *job, embedding_shard *shard, int64_t key, uint64_t hash, uint32_t count,
                         uint32_t *row)
 {
@@ -171,19 +171,19 @@ static vme_status admit(const step_job *job, embedding_shard *shard, int64_t key
     const vme_status status = embedding_row_new(table, shard, key, row);
     if (status != VME_OK) {
         *row = ROWS_MAX;
-        return status; /* counted, and admitted by the next step that finds room */
+        return status; /* counted; admitted by the next step that finds room */
     }
     entry->where = *row;
     entry->count = 0;
     shard->waiting--;
-    embedding_note(table, shard, *row)->freq = freq - count; /* the step adds it */
+    embedding_note(table, shard, *row)->freq = freq - count; /* the step adds `count` */
     start_row(job, key, embedding_row(table, shard, *row));
-    if (table->snapshot != NULL && before > 0) /* which would find a row that is newer than itself */
+    if (table->snapshot != NULL && before > 0) /* otherwise the snapshot would find a row newer than itself */
         embedding_keep(table, shard, key, job->version, before, NULL);
     return VME_OK;
 }
 
-/* The keys of one shard, numbers `order`[0 .. n), at most PIECE of them. */
+/* Steps for keys of one shard, `order`[0 .. n), at most PIECE. */
 static vme_status step_some(const step_job *job, embedding_shard *shard, const unique_keys *unique,
                             const uint32_t *order, int64_t n)
 {
@@ -248,7 +248,7 @@ static vme_status step_all(vme_context *context, const step_job *job, unique_key
     return VME_OK;
 }
 
-/* Every so many rows. */
+/* Whether to check the stop flag at this row. */
 static inline bool looks(int64_t row, int64_t dim) { return row % (1 + GRADIENTS_PIECE * 16 / dim) == 0; }
 
 vme_status vme_embedding_update(vme_context *context, vme_embedding *table, const vme_embedding_rates *rates,
@@ -328,7 +328,7 @@ typedef struct tables_job {
     const vme_embedding_rates *rates;
 } tables_job;
 
-/* All bags of the table of number `i`, unless an earlier number is that table's: its rows make one step. */
+/* All bags of bags[i]'s table, unless an earlier index has the same table: its rows make one step. */
 static vme_status update_table(const tables_job *all, int i)
 {
     vme_embedding *table = all->bags[i].table;
@@ -381,7 +381,7 @@ static vme_status update_some(void *argument, int64_t begin, int64_t end)
 vme_status vme_embedding_update_bags(vme_context *context, int count, const vme_embedding_bags *bags,
                                      const vme_embedding_rates *rates)
 {
-    for (int i = 0; i < count; i++) { /* all, before anything changes */
+    for (int i = 0; i < count; i++) { /* checks all of them before anything changes */
         int64_t bag_count, id_count;
         step_job job;
         vme_status status = embedding_bags_check(&bags[i], false, &bag_count, &id_count);

@@ -1,4 +1,4 @@
-/* Reading the arguments of vectorcalls: names, flags, shapes, axes. */
+/* Parsing of vectorcall arguments: names, flags, shapes, axes. */
 #include "arrays.h"
 
 int array_arguments(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
@@ -67,7 +67,7 @@ int array_argument_int(PyObject *value, int64_t absent, int64_t *result)
     return number == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-/* A size that no int64_t holds is a bad value, as NumPy has it. */
+/* A size that does not fit in int64_t is a ValueError, as in NumPy. */
 static int size_of(PyObject *value, int64_t *size)
 {
     int result = array_argument_int(value, 0, size);
@@ -84,7 +84,7 @@ int array_argument_shape(PyObject *value, int *rank, int64_t *shape)
         *rank = 1;
         return size_of(value, shape);
     }
-    PyObject *sizes = PySequence_Tuple(value); /* not the list itself: an item's __index__ could change it */
+    PyObject *sizes = PySequence_Tuple(value); /* a copy, because an item's __index__ could change the list */
     if (sizes == NULL) {
         if (PyErr_ExceptionMatches(PyExc_TypeError)) {
             PyErr_Clear();
@@ -131,7 +131,7 @@ int array_argument_axes(array_state *state, PyObject *value, int rank, uint64_t 
     }
     int axis;
     if (!PyTuple_Check(value)) {
-        if (rank == 0 && PyLong_Check(value)) { /* as in NumPy, a 0-d array takes axis 0 and -1 */
+        if (rank == 0 && PyLong_Check(value)) { /* as in NumPy, a 0-d array accepts axis 0 and -1 */
             int64_t number;
             if (array_argument_int(value, 0, &number) < 0)
                 return -1;

@@ -1,14 +1,13 @@
 /* Arithmetic: the number protocol, comparisons, and the ufunc objects (`add`, `exp`, …), all on the engine's
  * elementwise operators.
  *
- * Python numbers are weak (NEP 50): they take the dtype of the array beside them. Fast ways first: two arrays of one
- * dtype and one shape, and an array and a Python float or int.
- */
+ * Python numbers are weak (NEP 50): they take the dtype of the other operand. Fast paths come first: two arrays of one
+ * dtype and one shape, and an array with a Python float or int. */
 #include "methods.h"
 
 #include <math.h>
 
-/* What an element costs against an addition: decides when the GIL is released. */
+/* Cost of an element relative to an addition; decides whether the GIL is released. */
 static int unary_cost(int op) { return op >= VME_CBRT && op <= VME_ERF && op != VME_RECIPROCAL ? 16 : 1; }
 static int binary_cost(int op)
 {
@@ -28,15 +27,15 @@ static int binary_cost(int op)
 }
 
 /* ---- operands */
-/* Without dimensions there may be no memory to compare. */
+/* Without dimensions the pointers may be NULL. */
 static inline bool same_extents(int rank, const int64_t *a, const int64_t *b)
 {
     return rank == 0 || memcmp(a, b, (size_t)rank * sizeof *a) == 0;
 }
 
 typedef struct operand {
-    const vme_tensor *t; /* of the array, or `scalar` */
-    array *held;         /* a reference of ours; NULL: borrowed or none */
+    const vme_tensor *t; /* the array's tensor, or `scalar` */
+    array *held;         /* a reference to release; NULL: borrowed or none */
     PyObject *object;
     int weak; /* WEAK_NONE: an array */
     vme_tensor scalar;
@@ -83,8 +82,8 @@ static int operand_settle(operand *of, int dtype)
 }
 
 /* ---- outputs */
-/* A result of this shape that lies like `like` where that is a permuted dense array of the same shape, else in C order.
- */
+/* A result of this shape with the memory layout of `like` if that is a permuted dense array of the same shape,
+ * otherwise in C order. */
 static array *result_new(array_state *state, int dtype, int rank, const int64_t *shape, const vme_tensor *like)
 {
     bool alike = like != NULL && like->rank == rank && same_extents(rank, like->shape, shape);
@@ -97,7 +96,7 @@ array *array_new_ordered(array_state *state, int dtype, int rank, const int64_t 
 {
     int order[VME_RANK_MAX];
     bool permuted = false;
-    for (int i = 0; i < rank; i++) { /* insertion sort by falling stride; equal ones stay */
+    for (int i = 0; i < rank; i++) { /* insertion sort by descending stride; stable */
         int64_t stride = llabs(strides[i]);
         int at = i;
         for (; at > 0 && llabs(strides[order[at - 1]]) < stride; at--)
@@ -149,14 +148,14 @@ static int check_output(array_state *state, const char *name, int result, array 
 }
 
 /* ---- dying temporaries */
-/* Elements from which on a dying temporary's memory is used again for the result. */
+/* Minimum elements of a dying temporary whose memory is reused for the result. */
 enum { REUSE_MIN = 1 << 14 };
 
-/* Whether `object` is an expression's intermediate result that nobody else can see, and large.
+/* Whether `object` is a large intermediate result of an expression that no other code can see.
  *
- * Only the slots and ufuncs may ask, of operands that they look at once: CPython looks for the object on the stack of
- * the running frame, where it must be owned (a name's value is there borrowed, or counted twice). Who uses an operand
- * again afterwards (divmod) must not let it be taken. */
+ * Only slots and ufuncs may ask, about operands that they read immediately: CPython looks for the object on the running
+ * frame's stack, where it must be owned (the value of a variable is borrowed there, or has two references). Callers
+ * that use an operand again afterwards (divmod) must not allow reuse. */
 static inline bool is_dying(PyObject *object)
 {
     const array *self = (array *)object;
@@ -166,7 +165,7 @@ static inline bool is_dying(PyObject *object)
            && vme_buffer_writable(self->t.buffer) && self->weak_references == NULL;
 }
 
-/* The result's memory: `object`'s own where that is a dying temporary of this dtype and shape. NULL: it is not. */
+/* The result's memory: that of `object` if it is a dying temporary of this dtype and shape; otherwise NULL. */
 static inline array *taken(PyObject *object, int dtype, int rank, const int64_t *shape)
 {
     if (!is_array(object))
@@ -177,10 +176,10 @@ static inline array *taken(PyObject *object, int dtype, int rank, const int64_t 
 }
 
 /* ---- unary */
-/* `take`: the operand's memory may become the result's, if it is dying. */
+/* `take`: the operand's memory may be reused for the result if it is dying. */
 static PyObject *unary(array_state *state, int op, PyObject *object, array *out, int dtype, bool take)
 {
-    take = take && is_array(object) && is_dying(object); /* asked before `in` counts it once more */
+    take = take && is_array(object) && is_dying(object); /* asked before `in` adds a reference */
     array *in = array_from_any(state, object, -1), *created = NULL;
     if (in == NULL)
         return NULL;
@@ -228,7 +227,7 @@ PyObject *array_unary(array_state *state, int op, PyObject *object, array *out, 
 static bool is_comparison(int op) { return op >= VME_EQUAL && op <= VME_GREATER_EQUAL; }
 static bool is_logical(int op) { return op == VME_LOGICAL_AND || op == VME_LOGICAL_OR || op == VME_LOGICAL_XOR; }
 
-/* One answer for every element of `other`. */
+/* One answer for all elements of `other`. */
 static PyObject *everywhere(array_state *state, bool answer, const vme_tensor *other, array *out)
 {
     array *result =
@@ -238,7 +237,7 @@ static PyObject *everywhere(array_state *state, bool answer, const vme_tensor *o
     return out != NULL ? (PyObject *)result : array_as_scalar(result);
 }
 
-/* A comparison with a Python int that the other side's dtype cannot hold has one answer everywhere. */
+/* A comparison with a Python int that the other side's dtype cannot hold has the same answer for all elements. */
 static PyObject *compare_out_of_bounds(array_state *state, int op, const vme_tensor *other, bool int_is_right,
                                        PyObject *number, array *out)
 {
@@ -249,7 +248,7 @@ static PyObject *compare_out_of_bounds(array_state *state, int op, const vme_ten
         return NULL;
     bool other_is_less = positive; /* array < number */
     if (!int_is_right)
-        other_is_less = !other_is_less; /* asked from the number's side: number < array is array > number */
+        other_is_less = !other_is_less; /* seen from the number's side: number < array is array > number */
     bool answer = op == VME_NOT_EQUAL || ((op == VME_LESS || op == VME_LESS_EQUAL) && other_is_less)
                   || ((op == VME_GREATER || op == VME_GREATER_EQUAL) && !other_is_less);
     return everywhere(state, answer, other, out);
@@ -264,7 +263,7 @@ static bool int_out_of_bounds(int dtype, PyObject *number)
     return true;
 }
 
-/* x ** 2 and its like have cheaper operators, as in NumPy. -1: none. */
+/* x ** 2 and the like have cheaper operators, as in NumPy. -1: no. */
 static int cheaper_power(const vme_tensor *base, const operand *exponent)
 {
     double value;
@@ -286,7 +285,7 @@ static int cheaper_power(const vme_tensor *base, const operand *exponent)
                                    : -1;
 }
 
-/* `take`: an operand's memory may become the result's, if it is dying. */
+/* `take`: an operand's memory may be reused for the result if it is dying. */
 static PyObject *binary(array_state *state, int op, PyObject *left, PyObject *right, array *out, int dtype, bool take)
 {
     operand a, b;
@@ -306,13 +305,13 @@ static PyObject *binary(array_state *state, int op, PyObject *left, PyObject *ri
         const vme_tensor *other = a.weak == WEAK_NONE ? a.t : b.t;
         int met = weak->weak == WEAK_BOOL ? VME_BOOL : dtype_for_weak(other->dtype, weak->weak);
         if (op == VME_DIVIDE && dtype_is_integer(met))
-            met = VME_FLOAT64; /* what the division computes in: the number need not fit the integers */
+            met = VME_FLOAT64; /* the dtype of the division: the number need not fit the integers */
         if (weak->weak == WEAK_INT && is_comparison(op) && int_out_of_bounds(met, weak->object)) {
             answer = compare_out_of_bounds(state, op, other, weak == &b, weak->object, out);
             goto done;
         }
         if (weak->weak == WEAK_INT && is_logical(op) && int_out_of_bounds(met, weak->object)) {
-            weak->object = Py_True; /* it is not 0, which is all that counts */
+            weak->object = Py_True; /* only its truth value counts, which is true: it is not 0 */
             weak->weak = WEAK_BOOL;
             met = VME_BOOL;
         }
@@ -460,7 +459,7 @@ static PyObject *binary_operator(int op, PyObject *left, PyObject *right, bool t
     return binary(state_of_either(left, right), op, left, right, NULL, -1, take);
 }
 
-/* A scalar stays what it is; the name is bound to a new one. */
+/* A scalar is immutable; the name is bound to a new one. */
 static PyObject *inplace_operator(int op, PyObject *left, PyObject *right)
 {
     array *a = (array *)left;
@@ -499,7 +498,7 @@ static PyObject *number_inplace_power(PyObject *a, PyObject *b, PyObject *modulu
 
 static PyObject *number_divmod(PyObject *a, PyObject *b)
 {
-    PyObject *quotient = binary_operator(VME_FLOOR_DIVIDE, a, b, false); /* both are needed once more */
+    PyObject *quotient = binary_operator(VME_FLOOR_DIVIDE, a, b, false); /* no reuse: both operands are needed again */
     if (quotient == NULL || quotient == Py_NotImplemented)
         return quotient;
     PyObject *rest = binary_operator(VME_REMAINDER, a, b, true);
@@ -561,7 +560,7 @@ PyObject *array_richcompare(PyObject *a, PyObject *b, int comparison)
     static const char ops[] = {[Py_LT] = VME_LESS,      [Py_LE] = VME_LESS_EQUAL, [Py_EQ] = VME_EQUAL,
                                [Py_NE] = VME_NOT_EQUAL, [Py_GT] = VME_GREATER,    [Py_GE] = VME_GREATER_EQUAL};
     if ((comparison == Py_EQ || comparison == Py_NE)
-        && (b == Py_None || PyUnicode_CheckExact(b))) /* no number equals these */
+        && (b == Py_None || PyUnicode_CheckExact(b))) /* no number equals None or a string */
         return everywhere(((array *)a)->state, comparison == Py_NE, &((array *)a)->t, NULL);
     return binary_operator(ops[comparison], a, b, false);
 }
@@ -580,7 +579,7 @@ static const char *ufunc_name(const ufunc *self)
     return self->binary ? vme_binary_name((vme_binary_op)self->op) : vme_unary_name((vme_unary_op)self->op);
 }
 
-/* Room for what where= chooses: the mask's shape counts as an operand's. */
+/* An array for results selected by where=: the mask's shape takes part in broadcasting. */
 static array *masked_result(const array *mask, array *computed)
 {
     const vme_tensor *both[2] = {&computed->t, &mask->t};
@@ -599,15 +598,15 @@ static vme_status types_of(const ufunc *self, vme_dtype operands, vme_dtype *loo
                         : vme_unary_types((vme_unary_op)self->op, operands, loop, result);
 }
 
-/* What dtype= means: the operator's result. -1: as without it, since there is only this one. -2: there is no such
- * result. */
+/* The meaning of dtype=: the dtype of the operator's result. -1: no restriction, because there is only this one. -2:
+ * there is no such result. */
 static int ufunc_dtype(const ufunc *self, int dtype)
 {
     vme_dtype loop, result;
     if (dtype == VME_BOOL && types_of(self, VME_FLOAT64, &loop, &result) == VME_OK && result == VME_BOOL)
         return -1;
     if (types_of(self, (vme_dtype)dtype, &loop, &result) != VME_OK || (int)result == dtype)
-        return dtype; /* what fails here fails again when it is called, with its own sentence */
+        return dtype; /* a failure here occurs again in the call, with its own message */
     PyErr_Format(PyExc_TypeError, "No loop matching the specified signature and casting was found for ufunc %s",
                  ufunc_name(self));
     return -2;
@@ -617,7 +616,8 @@ static PyObject *ufunc_with_arguments(ufunc *self, PyObject *const *args, Py_ssi
 {
     static const char *const binary_names[] = {"x1", "x2", "out", "where", "casting", "order", "dtype", "subok", NULL};
     static const char *const unary_names[] = {"x", "out", "where", "casting", "order", "dtype", "subok", NULL};
-    PyObject *all[8], **values = all + self->binary; /* values[0..] lies as for a unary one, from its `x` on */
+    PyObject *all[8], **values = all + self->binary; /* values[0..] has the layout of a unary ufunc's arguments, from
+                                                      * its `x` on */
     array *out;
     int inputs = 1 + self->binary;
     if (array_arguments(ufunc_name(self), args, count, keywords, self->binary ? binary_names : unary_names, inputs + 1,
@@ -656,7 +656,7 @@ static PyObject *ufunc_with_arguments(ufunc *self, PyObject *const *args, Py_ssi
         Py_SETREF(result, written ? Py_NewRef(out) : NULL);
         return result;
     }
-    /* where=: only those places are written */
+    /* where=: writes only the selected elements */
     array *mask = array_from_any(self->state, values[2], -1), *computed = (array *)result, *into = NULL;
     if (mask != NULL && mask->t.dtype != VME_BOOL)
         PyErr_Format(PyExc_TypeError, "Cannot cast array data from %R to dtype('bool') according to the rule 'safe'",
@@ -702,7 +702,7 @@ static PyObject *ufunc_nout(PyObject *self, void *closure) { return PyLong_FromL
 static PyObject *ufunc_nargs(PyObject *self, void *closure) { return PyLong_FromLong(2 + ((ufunc *)self)->binary); }
 static PyObject *ufunc_signature(PyObject *self, void *closure) { Py_RETURN_NONE; }
 
-/* What a reduction of nothing gives. */
+/* The result of reducing no elements. */
 static PyObject *ufunc_identity(PyObject *self, void *closure)
 {
     const ufunc *of = (ufunc *)self;
@@ -738,7 +738,7 @@ static PyMemberDef ufunc_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-/* reduce, accumulate, outer and at are Python, by what the operator is called */
+/* reduce, accumulate, outer and at are implemented in Python, by the operator's name */
 #define UFUNC_METHOD(name) \
     static PyObject *ufunc_##name(PyObject *self, ARRAY_VECTORCALL) \
     { \
@@ -828,7 +828,7 @@ static PyObject *conjugate(PyObject *self, ARRAY_VECTORCALL)
         || array_argument_out(value, &out) < 0)
         return NULL;
     if (out == NULL && !dtype_is_complex(of->t.dtype))
-        return Py_NewRef(self); /* as NumPy's method; its function makes a new array */
+        return Py_NewRef(self); /* as NumPy's method does; the function makes a new array */
     return WRITING(of->state, array_unary(of->state, VME_CONJUGATE, self, out, -1));
 }
 PyObject *array_method_conjugate(PyObject *self, ARRAY_VECTORCALL) { return conjugate(self, args, count, keywords); }
@@ -881,7 +881,7 @@ done:
     return (PyObject *)result;
 }
 
-enum { CLIP_BLOCK = 1 << 14 }; /* bytes, which are still near when they are read again */
+enum { CLIP_BLOCK = 1 << 14 }; /* bytes, few enough to stay in cache until they are read again */
 
 static vme_status clip_blocks(vme_context *context, const array *in, const operand *low, const operand *high,
                               const array *out)
@@ -900,8 +900,8 @@ static vme_status clip_blocks(vme_context *context, const array *in, const opera
     return status;
 }
 
-/* A large array within two numbers of Python that its dtype holds, both bounds at one pass through memory. NULL without
- * an error: no such case. */
+/* Clips a large array by two Python numbers that its dtype holds, both in one pass through memory. NULL without an
+ * error: not applicable. */
 static PyObject *clip_in_blocks(array_state *state, array *self, PyObject *low, PyObject *high)
 {
     bool floats = self->t.dtype >= VME_FLOAT16;
@@ -942,7 +942,7 @@ static PyObject *clip(array_state *state, array *self, PyObject **values)
     if (array_given(low))
         Py_SETREF(result, array_binary(state, VME_MAXIMUM, result, low, array_given(high) ? NULL : out, -1));
     if (result != NULL && array_given(high)) {
-        /* numbers of Python keep the dtype and the shape: what was made above is free to be written again */
+        /* Python numbers keep the dtype and the shape: the array made above may be overwritten */
         array *created = (array *)result;
         if (out == NULL && created != self
             && (PyFloat_CheckExact(high) ? created->t.dtype >= VME_FLOAT16
@@ -996,7 +996,7 @@ PyObject *array_matrix_product(array_state *state, PyObject *left, PyObject *rig
         Py_SETREF(b, array_cast(b, dtype));
     if (a == NULL || b == NULL)
         goto done;
-    /* vectors become matrices with a dimension that the result drops again */
+    /* vectors become matrices with an extra dimension, which the result drops again */
     bool row = a->t.rank == 1, column = b->t.rank == 1;
     int64_t a_shape[2] = {1, a->t.shape[a->t.rank - 1]}, a_strides[2] = {0, a->t.strides[a->t.rank - 1]};
     int64_t b_shape[2] = {b->t.shape[0], 1}, b_strides[2] = {b->t.strides[0], 0};
@@ -1046,7 +1046,7 @@ PyObject *array_matrix_product(array_state *state, PyObject *left, PyObject *rig
     created = array_new(state, dtype, rank, shape, false);
     if (created == NULL)
         goto done;
-    /* the engine's output always has both dimensions */
+    /* the engine's output always has both matrix dimensions */
     int64_t full[VME_RANK_MAX + 2], steps[VME_RANK_MAX + 2], step = vme_dtype_size((vme_dtype)dtype);
     for (int i = 0; i < lead; i++)
         full[i] = shape[i];
@@ -1080,7 +1080,7 @@ PyObject *array_function_matmul(PyObject *module, ARRAY_VECTORCALL)
     PyObject *values[3];
     array *out;
     for (Py_ssize_t i = 0, given = keywords == NULL ? 0 : PyTuple_GET_SIZE(keywords); i < given && count >= 2; i++) {
-        if (!PyUnicode_EqualToUTF8(PyTuple_GET_ITEM(keywords, i), "out")) /* the rarer arguments of a ufunc */
+        if (!PyUnicode_EqualToUTF8(PyTuple_GET_ITEM(keywords, i), "out")) /* the rarely used arguments of a ufunc */
             return array_delegate("vmhost.engine.numpy._products", "matmul", args[0], args + 1, count - 1, keywords);
     }
     if (array_arguments("matmul", args, count, keywords, names, 3, 2, values) < 0
@@ -1089,8 +1089,8 @@ PyObject *array_function_matmul(PyObject *module, ARRAY_VECTORCALL)
     return WRITING(array_state_of(module), array_matrix_product(array_state_of(module), values[0], values[1], out));
 }
 
-/* dot: scalars multiply, matrices and vectors are matmul; higher ranks sum over a's last and b's last but one
- * dimension. */
+/* dot: scalars multiply, matrices and vectors use matmul; for higher ranks the sum is over a's last and b's
+ * second-to-last dimension. */
 static const char *const dot_names[] = {"a", "b", "out", NULL};
 static PyObject *dot(array_state *state, array *self, PyObject **values)
 {
@@ -1125,7 +1125,7 @@ static PyObject *dot(array_state *state, array *self, PyObject **values)
 }
 ARRAY_BOTH_OF(dot, dot_names, 3, 2, 3, dot)
 
-/* ---- promotion, asked for by name */
+/* ---- promotion functions */
 PyObject *array_function_promote_types(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"type1", "type2", NULL};

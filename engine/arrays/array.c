@@ -1,9 +1,8 @@
-/* The array object: making and freeing it, its attributes, and the list of its methods.
+/* The array object: creation and destruction, its attributes, and its list of methods.
  *
- * Small arrays are the common case, so dead objects and dead buffers of up to 64 bytes are kept for the next ones
- * (bounded, per interpreter; such buffers stay charged until array_free_lists_clear). An array refers to no Python
- * object but its type: what keeps foreign memory alive hangs on its buffer. So the collector need not know it.
- */
+ * Small arrays are the common case, so dead objects and dead buffers of up to 64 bytes are kept for reuse (bounded, per
+ * interpreter; such buffers stay charged until array_free_lists_clear). An array refers to no Python object but its
+ * type: foreign memory is kept alive by its buffer. So the garbage collector need not track it. */
 #include "arrays.h"
 
 #include <stddef.h>
@@ -50,7 +49,7 @@ void array_dealloc(PyObject *object)
     if (self->weak_references != NULL)
         PyObject_ClearWeakRefs(object);
     if (buffer != NULL) {
-        /* the only reference is ours, so nobody else can hold, freeze or inherit it */
+        /* this is the only reference, so no other code can hold, freeze or inherit the buffer */
         if ((self->flags & ARRAY_OWN) && state->free_buffer_count < state->free_max
             && vme_buffer_size(buffer) == ARRAY_SMALL_BYTES && vme_buffer_references(buffer) == 1
             && vme_buffer_writable(buffer))
@@ -75,7 +74,7 @@ void array_free_lists_clear(array_state *state)
         vme_buffer_unref(state->free_buffers[--state->free_buffer_count]);
 }
 
-/* Gives the array its memory; fails without leaving anything but the object. */
+/* Allocates the array's memory; on failure only the object is left. */
 static int buffer_give(array *self, size_t bytes, bool zeroed)
 {
     array_state *state = self->state;
@@ -112,7 +111,7 @@ array *array_new(array_state *state, int dtype, int rank, const int64_t *shape, 
     array *self = object_new(state, dtype, rank);
     if (self == NULL)
         return NULL;
-    if (rank > 0) /* a NULL shape of none is fine, but not for memcpy */
+    if (rank > 0) /* with rank 0 `shape` may be NULL, which memcpy does not allow */
         memcpy((int64_t *)self->t.shape, shape, (size_t)rank * sizeof *shape);
     memcpy((int64_t *)self->t.strides, strides, (size_t)rank * sizeof *shape);
     self->size = (int64_t)(bytes / (size_t)vme_dtype_size((vme_dtype)dtype));
@@ -251,7 +250,7 @@ static PyObject *get_nbytes(PyObject *self, void *closure)
     return PyLong_FromLongLong(SELF->size * vme_dtype_size((vme_dtype)SELF->t.dtype));
 }
 
-/* Half of each complex element, as a view; of real ones themselves, or read-only zeros. */
+/* The real or imaginary part of complex elements, as a view; of real elements the array itself, or read-only zeros. */
 static PyObject *get_part(PyObject *self, void *closure)
 {
     bool imaginary = closure != NULL;
@@ -299,7 +298,7 @@ bool array_is_fortran(const array *of)
     return fortran || of->size == 0;
 }
 
-/* The flags as a small dict-like answer: flags.writeable, flags["C_CONTIGUOUS"] and their like come from Python. */
+/* The flags object; flags.writeable, flags["C_CONTIGUOUS"] and the like are implemented in Python. */
 static PyObject *get_flags(PyObject *self, void *closure)
 {
     const vme_tensor *t = &SELF->t;
@@ -337,7 +336,7 @@ static int set_flat(PyObject *self, PyObject *value, void *closure)
     return result;
 }
 
-/* What is left out on purpose: an AttributeError with what to use instead. `closure`: the name. */
+/* Attributes omitted on purpose: raises AttributeError with the alternative. `closure`: the name. */
 static PyObject *get_absent(PyObject *self, void *closure)
 {
     PyObject *module = PyImport_ImportModule("vmhost.engine.numpy._absent");
@@ -395,7 +394,7 @@ static Py_ssize_t length(PyObject *self)
     return -1;
 }
 
-/* Printing is Python, loaded when an array is printed for the first time. */
+/* Printing is implemented in Python, imported when the first array is printed. */
 static PyObject *in_words(PyObject *self, const char *function)
 {
     PyObject *module = PyImport_ImportModule("vmhost.engine.numpy._printing");
@@ -465,8 +464,7 @@ static PyObject *iterator_next(PyObject *self)
     array *over = iterator->over;
     if (iterator->next >= over->t.shape[0])
         return NULL;
-    int64_t walked =
-        iterator->next; /* list(), sum() and their like ask for one after the other without a look at stops */
+    int64_t walked = iterator->next; /* list(), sum() and the like iterate without checking for stops */
     if (array_walk(over->state, &walked) < 0)
         return NULL;
     return array_item_at(over, iterator->next++);
@@ -579,7 +577,8 @@ PyTypeObject *array_type_new(array_state *state, PyObject *module)
     if (state->iterator_type == NULL)
         return NULL;
     PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
-    /* with another library's array or number beside ours, the operation is ours: NumPy looks for this on the type */
+    /* NumPy looks for this attribute on the type: with it, operations with another library's array or number use our
+     * implementation */
     PyObject *dict = type == NULL ? NULL : PyType_GetDict(type);
     if (dict == NULL || PyDict_SetItemString(dict, "__array_ufunc__", Py_None) < 0)
         Py_CLEAR(type);

@@ -1,10 +1,10 @@
-/* Packing and unpacking bits, and taking floats apart, for vmhost.engine.numpy._bits and _arithmetic, which checks
- * dtypes and brings the axis to the end. */
+/* Packing and unpacking bits, and splitting floats, for vmhost.engine.numpy._bits and _arithmetic, which check dtypes
+ * and move the axis to the end. */
 #include "methods.h"
 
 #include "vme_bits.h"
 
-/* The argument as rows, and an array with rows of `length`. */
+/* The argument as rows, packed or unpacked to an array with rows of `length`. */
 static PyObject *result_rows(array_state *state, array *in, int64_t length, bool big, bool unpacks)
 {
     int64_t shape[VME_RANK_MAX];
@@ -34,7 +34,7 @@ PyObject *array_function__bits_packed(PyObject *module, ARRAY_VECTORCALL)
     return big < 0 ? NULL : result_rows(array_state_of(module), in, length, big, false);
 }
 
-/* _bits_unpacked(bytes, count, big): a C-contiguous uint8 array; rows of `count`, what is behind the last byte zero */
+/* _bits_unpacked(bytes, count, big): a C-contiguous uint8 array; rows of `count`, zero beyond the last byte */
 PyObject *array_function__bits_unpacked(PyObject *module, ARRAY_VECTORCALL)
 {
     int64_t length;
@@ -46,8 +46,7 @@ PyObject *array_function__bits_unpacked(PyObject *module, ARRAY_VECTORCALL)
     return result_rows(array_state_of(module), (array *)args[0], length, big, true);
 }
 
-/* numpy.frexp and modf of any array of real numbers: a pair of arrays, or of scalars. float16 is taken apart as
- * float32. */
+/* numpy.frexp and modf of any real array: a pair of arrays, or of scalars. float16 is computed in float32. */
 static PyObject *taken_apart(array_state *state, const char *name, PyObject *object, bool parts)
 {
     array *given = array_from_any(state, object, -1), *in = NULL, *result[2] = {NULL, NULL};
@@ -100,7 +99,7 @@ PyObject *array_function__split(PyObject *module, ARRAY_VECTORCALL)
     return taken_apart(array_state_of(module), "frexp", args[0], false);
 }
 
-/* _parts(x): (fractional parts, whole ones) */
+/* _parts(x): (fractional parts, integer parts) */
 PyObject *array_function__parts(PyObject *module, ARRAY_VECTORCALL)
 {
     if (count != 1 || keywords != NULL)

@@ -1,8 +1,8 @@
-/* Arrays as buffers for others, and others' buffers as arrays: no copy either way.
+/* The buffer protocol: arrays as buffers for others, and others' buffers as arrays, without copies.
  *
- * A foreign object's memory is *lent*: the array's buffer holds the Py_buffer until its last reference goes. That may
- * happen on a thread of another interpreter; then the main interpreter's objects are released by a pending call there.
- */
+ * A foreign object's memory is *lent*: the array's buffer holds the Py_buffer until its last reference is released.
+ * That may happen on a thread of another interpreter; objects of the main interpreter are then released by a pending
+ * call there. */
 #include "methods.h"
 
 int array_getbuffer(PyObject *object, Py_buffer *view, int flags)
@@ -32,7 +32,7 @@ int array_getbuffer(PyObject *object, Py_buffer *view, int flags)
             return -1;
         }
     }
-    /* Without a shape a view is a row of bytes. Its consumer takes ndim for the length of `shape`: memoryview reads
+    /* Without a shape a view is a row of bytes. Consumers take ndim as the length of `shape`; memoryview would read
      * NULL otherwise. */
     bool shaped = (flags & PyBUF_ND) == PyBUF_ND;
     if (!shaped && (flags & PyBUF_FORMAT)) {
@@ -85,8 +85,8 @@ static void loan_drop(void *owner)
     if (thread != NULL && PyThreadState_GetInterpreter(thread) == ended->interpreter)
         loan_end(ended);
     else if (ended->interpreter == PyInterpreterState_Main())
-        Py_AddPendingCall(loan_end, ended); /* its queue full: the loan is never ended, which is safe */
-    /* another interpreter's object may be gone with it: its memory is left alone */
+        Py_AddPendingCall(loan_end, ended); /* if its queue is full, the loan never ends, which is safe */
+    /* another interpreter may have ended, and the object with it: its memory must not be touched */
 }
 
 array *array_from_exporter(array_state *state, PyObject *object)
@@ -130,7 +130,7 @@ array *array_from_exporter(array_state *state, PyObject *object)
     }
     if (view->strides != NULL)
         memcpy(strides, view->strides, (size_t)rank * sizeof *strides);
-    /* what the strides reach is the buffer; sums that overflow are refused */
+    /* the buffer covers the range that the strides reach; sums that overflow are refused */
     int64_t low = 0, high = view->itemsize;
     bool fits = true;
     for (int i = 0; i < rank; i++) {

@@ -1,4 +1,5 @@
-/* Arrays to other dtypes, to Python values and back: astype, copies, assignment, item, tolist, numbers, formatting. */
+/* Conversion of arrays to other dtypes, to Python values and back: astype, copies, assignment, item, tolist, numbers,
+ * formatting. */
 #include "methods.h"
 
 array *array_cast(array *self, int dtype)
@@ -21,7 +22,7 @@ array *array_contiguous(array *self, int dtype)
 
 int array_assign(array *target, const array *source)
 {
-    /* as in NumPy, leading sizes of 1 beyond the target's rank do not matter */
+    /* as in NumPy, leading dimensions of size 1 beyond the target's rank are ignored */
     vme_tensor from = source->t;
     while (from.rank > target->t.rank && from.shape[0] == 1) {
         from.shape++;
@@ -49,7 +50,7 @@ int array_assign_python(array *target, PyObject *value)
     array *source;
     if (is_array(value))
         source = (array *)Py_NewRef(value);
-    else /* Python numbers in lists take the target's dtype one by one, with its errors */
+    else /* Python numbers in lists are converted to the target's dtype one by one, with its errors */
         source = array_from_any(target->state, value, PyObject_CheckBuffer(value) ? -1 : target->t.dtype);
     if (source == NULL)
         return -1;
@@ -303,7 +304,7 @@ static PyObject *byteswap(array_state *state, array *self, PyObject **values)
 }
 ARRAY_METHOD_OF(byteswap, swap_names, 2, 1, 2, byteswap)
 
-/* The same bytes as another dtype: the last dimension takes the difference in size. */
+/* The same bytes as another dtype: the last dimension absorbs the difference in size. */
 PyObject *array_method_view(PyObject *self, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"dtype", "type", NULL};
@@ -339,7 +340,7 @@ PyObject *array_method_view(PyObject *self, ARRAY_VECTORCALL)
     return of->flags & ARRAY_SCALAR ? array_as_scalar(result) : (PyObject *)result;
 }
 
-/* Only towards read-only, or back where this very array was made read-only on a writable buffer. */
+/* Clears writability, or restores it if this array was made read-only on a writable buffer. */
 PyObject *array_method_setflags(PyObject *self, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"write", "align", "uic", NULL};
@@ -444,7 +445,7 @@ PyObject *array_method___complex__(PyObject *self, ARRAY_VECTORCALL)
     return number;
 }
 
-/* round(x) is an int, round(x, digits) of the array's dtype, as with NumPy's scalars. */
+/* round(x) is an int, round(x, digits) has the array's dtype, as for NumPy's scalars. */
 PyObject *array_method___round__(PyObject *self, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"ndigits", NULL};
@@ -494,7 +495,8 @@ PyType_Slot array_conversion_slots[] = {
     {0, NULL},
 };
 
-/* ---- methods written in Python: the function of that name in vmhost.engine.numpy, with the array in front */
+/* ---- methods implemented in Python: the function of the same name in vmhost.engine.numpy, with the array as first
+ * argument */
 #define DELEGATED(name) \
     PyObject *array_method_##name(PyObject *self, ARRAY_VECTORCALL) \
     { \
@@ -502,7 +504,7 @@ PyType_Slot array_conversion_slots[] = {
     }
 ARRAY_DELEGATED(DELEGATED)
 
-/* compress(condition, axis, out): the function has the array second */
+/* compress(condition, axis, out): the array is the function's second argument */
 PyObject *array_method_compress(PyObject *self, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"condition", "axis", "out", NULL};

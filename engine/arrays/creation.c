@@ -1,16 +1,16 @@
-/* Arrays out of Python values: nested sequences, numbers, ranges, shapes. */
+/* Arrays from Python values: nested sequences, numbers, ranges, shapes. */
 #include "methods.h"
 
 #include <math.h>
 
-/* ---- nested sequences: one walk finds shape and dtype, a second one fills */
+/* ---- nested sequences: one pass finds shape and dtype, a second one fills */
 typedef struct nesting {
     array_state *state;
-    int rank;       /* depth of the numbers; -1 while none was seen */
-    int known;      /* dimensions whose size is known */
-    int dtype;      /* promoted so far; -1: no number yet */
-    int64_t walked; /* elements that either walk has come by */
-    int of_text;    /* the dtype that numbers written as text become; -1: text is refused */
+    int rank;       /* depth of the numbers; -1: none seen yet */
+    int known;      /* number of dimensions whose size is known */
+    int dtype;      /* promoted so far; -1: no number seen yet */
+    int64_t walked; /* elements visited, in both passes */
+    int of_text;    /* the dtype of numbers written as text; -1: text is refused */
     int64_t shape[VME_RANK_MAX];
 } nesting;
 
@@ -72,8 +72,8 @@ static int refuse(PyObject *object)
     return -1;
 }
 
-/* The items of a nested one as a list or tuple. PySequence_Fast makes a list of a long range without a look at stops.
- */
+/* The items of a nested sequence as a list or tuple. PySequence_Fast would convert a long range without checking for
+ * stops. */
 static PyObject *items_of(nesting *found, PyObject *object)
 {
     if (PyList_Check(object) || PyTuple_Check(object))
@@ -90,7 +90,7 @@ static PyObject *items_of(nesting *found, PyObject *object)
     return items;
 }
 
-/* Numbers written as text become elements where the caller names a dtype of numbers. */
+/* Numbers written as text are accepted if the caller names a numeric dtype. */
 static bool is_text(PyObject *object, int dtype)
 {
     return dtype >= 0 && dtype != VME_BOOL && (PyUnicode_Check(object) || PyBytes_Check(object));
@@ -170,7 +170,7 @@ static int find(nesting *found, PyObject *object, int depth)
             PyObject *item = PySequence_Fast_GET_ITEM(items, i);
             if (PyFloat_CheckExact(item) && found->rank == depth + 1 && found->dtype == VME_FLOAT64)
                 continue;
-            Py_INCREF(item); /* the list may change meanwhile */
+            Py_INCREF(item); /* the list may change in the meantime */
             result = find(found, item, depth + 1);
             Py_DECREF(item);
         }
@@ -289,7 +289,7 @@ array *array_copy_of_any(array_state *state, PyObject *object, int dtype)
     return copy;
 }
 
-/* array and asarray: `copy` 1 always, 0 never (ValueError), -1 where needed */
+/* array and asarray: `copy` 1 always, 0 never (ValueError), -1 if needed */
 static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name, int copy, PyObject *order,
                       int64_t min_rank)
 {
@@ -319,7 +319,7 @@ static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name
         return NULL;
     }
     bool fortran = wanted == 'F', c_order = wanted == 'C';
-    bool scalar = result->flags & ARRAY_SCALAR; /* a scalar never shows its memory: asarray(scalar) can be written */
+    bool scalar = result->flags & ARRAY_SCALAR; /* a scalar never exposes its memory: asarray(scalar) is writable */
     if (fortran && !(copy != 1 && !scalar && array_is_fortran(result))) {
         array *turned = array_transpose(result, NULL);
         Py_DECREF(result);
@@ -353,7 +353,7 @@ static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name
     return (PyObject *)result;
 }
 
-/* None: -1; else a truth value. -1 is returned with an exception set. */
+/* Sets *copy to -1 for None, otherwise to the truth value. Returns -1 with an exception set. */
 static int copy_argument(PyObject *value, int absent, int *copy)
 {
     *copy = value == NULL ? absent : value == Py_None ? -1 : PyObject_IsTrue(value);
@@ -395,7 +395,7 @@ PyObject *array_function_ascontiguousarray(PyObject *module, ARRAY_VECTORCALL)
     return result;
 }
 
-/* ---- by shape */
+/* ---- arrays by shape */
 static PyObject *in_order(array *result, PyObject *order)
 {
     char wanted = result == NULL ? 0 : array_argument_order(order, result, 'C');
@@ -580,7 +580,7 @@ PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
         return NULL;
     }
     double length = ceil((limits[1] - limits[0]) / limits[2]);
-    if (integral) { /* exact, also beyond 2**53 */
+    if (integral) { /* exact, even beyond 2**53 */
         __int128 span = (__int128)integers[1] - integers[0], by = integers[2];
         __int128 items = span == 0 || (span < 0) != (by < 0) ? 0 : (span + by - (by < 0 ? -1 : 1)) / by;
         length = (double)items;
@@ -602,7 +602,7 @@ PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
         return NULL;
     }
     array *result = array_new(state, dtype, 1, shape, false);
-    /* NumPy counts in the output's own dtype: the step is the difference of its first two elements */
+    /* NumPy computes in the output's dtype: the step is the difference of its first two elements */
     if (dtype_is_integer(dtype) && !integral) {
         integers[0] = (int64_t)limits[0];
         integers[2] = (int64_t)(limits[0] + limits[2]) - integers[0];

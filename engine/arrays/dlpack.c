@@ -1,7 +1,6 @@
 /* DLPack 1.0 (https://dmlc.github.io/dlpack): arrays to and from other libraries without a copy, CPU memory only.
  *
- * What we hand out holds a reference to the engine's buffer and to nothing of Python, so its deleter may run anywhere.
- */
+ * An export holds a reference to the engine's buffer and no Python objects, so its deleter may run anywhere. */
 #include "methods.h"
 
 typedef struct {
@@ -45,14 +44,14 @@ enum {
     DL_COPIED = 2
 };
 
-/* What is handed out, in one block. */
+/* An exported tensor, in one block. */
 typedef struct export {
     union {
         dl_managed plain;
         dl_versioned versioned;
     } as;
     vme_buffer *buffer;
-    bool writable; /* a window is open on it */
+    bool writable; /* a window on the buffer is open */
     int64_t dims[];
 } export;
 
@@ -67,7 +66,7 @@ static void drop_export(export *given)
 static void delete_plain(dl_managed *managed) { drop_export(managed->manager); }
 static void delete_versioned(dl_versioned *managed) { drop_export(managed->manager); }
 
-/* A capsule that nobody consumed frees what it holds. */
+/* Frees the contents of a capsule that was not consumed. */
 static void drop_capsule(PyObject *capsule)
 {
     if (PyCapsule_IsValid(capsule, "dltensor")) {
@@ -272,8 +271,7 @@ static array *take_over(array_state *state, PyObject *capsule)
         PyErr_SetString(PyExc_BufferError, "from_dlpack(): strides reach beyond what memory can hold");
         return NULL;
     }
-    /* where it lies: nothing says how much memory there is, but it neither starts at 0 nor goes round the end of
-     * addresses */
+    /* the size of the memory is unknown, but it must neither start at 0 nor wrap around the address space */
     uintptr_t first, lowest, behind;
     if (bytes != 0
         && (tensor->data == NULL || __builtin_add_overflow((uintptr_t)tensor->data, tensor->byte_offset, &first)
@@ -283,7 +281,7 @@ static array *take_over(array_state *state, PyObject *capsule)
         return NULL;
     }
     char *data = bytes == 0 ? tensor->data : (char *)first;
-    /* before 1.0 nothing said whether the producer allows writing: as in NumPy, such arrays are read */
+    /* before 1.0 producers did not say whether writing is allowed: as in NumPy, such arrays are read-only */
     bool writable = versioned && !(((dl_versioned *)managed)->flags & DL_READ_ONLY);
     vme_buffer *buffer;
     if (PyCapsule_SetName(capsule, versioned ? "used_dltensor_versioned" : "used_dltensor") < 0)
@@ -330,7 +328,7 @@ PyObject *array_function_from_dlpack(PyObject *module, ARRAY_VECTORCALL)
     PyObject *nothing = PyTuple_New(0), *version = Py_BuildValue("{s(ii)}", "max_version", 1, 0);
     if (nothing != NULL && version != NULL) {
         capsule = PyObject_Call(method, nothing, version);
-        if (capsule == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) { /* a producer older than 1.0 */
+        if (capsule == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) { /* a producer older than DLPack 1.0 */
             PyErr_Clear();
             capsule = PyObject_CallNoArgs(method);
         }

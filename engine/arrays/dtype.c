@@ -1,6 +1,5 @@
-/* The dtype objects: one of each per interpreter, at once NumPy's dtype instance and its scalar class. `float32` names
- * a type of elements, `float32(3)` makes a scalar of it, `isinstance(x, float32)` asks for one.
- */
+/* The dtype objects: one of each per interpreter, serving as both NumPy's dtype instance and its scalar class.
+ * `float32` names a dtype, `float32(3)` makes a scalar of it, `isinstance(x, float32)` checks for one. */
 #include "arrays.h"
 
 #include <stddef.h>
@@ -19,7 +18,7 @@ static char kind_of(int dtype)
                                   : 'c';
 }
 
-/* Other names of dtypes; what is missing here is a name of vme_dtype_name or a kind and a size. */
+/* Further names of dtypes, beside those of vme_dtype_name and kinds with sizes. */
 static const struct {
     const char *name;
     int dtype;
@@ -96,7 +95,7 @@ int array_dtype_from(array_state *state, PyObject *object)
     else if (!PyType_Check(object)
              && PyObject_GetOptionalAttrString(object, "str", &text) < 0) /* another library's dtype */
         return -1;
-    else if (PyType_Check(object) && PyObject_HasAttrString(object, "dtype")) /* its scalar class */
+    else if (PyType_Check(object) && PyObject_HasAttrString(object, "dtype")) /* another library's scalar class */
         text = PyObject_GetAttrString(object, "__name__");
     if (text != NULL && PyUnicode_Check(text)) {
         const char *utf8 = PyUnicode_AsUTF8(text);
@@ -153,7 +152,7 @@ bool dtype_can_cast(int from, int to, int casting)
         return false;
     if ((int)vme_dtype_promote((vme_dtype)from, (vme_dtype)to) == to)
         return true;
-    /* the same kind, or one further up: bool, unsigned, signed, float, complex */
+    /* the same kind, or one later in: bool, unsigned, signed, float, complex */
     static const char order[] = "buifc";
     return casting == CAST_SAME_KIND && strchr(order, kind_of(from)) <= strchr(order, kind_of(to));
 }
@@ -196,7 +195,9 @@ static PyObject *get_alignment(PyObject *self, void *closure)
 
 static PyObject *get_num(PyObject *self, void *closure)
 {
-    static const char numbers[VME_DTYPE_COUNT] = {0, 1, 3, 5, 7, 2, 4, 6, 8, 23, 11, 12, 14, 15}; /* NumPy's */
+    static const char numbers[VME_DTYPE_COUNT] = {0, 1,  3,  5,  7,  2, 4, 6,
+                                                  8, 23, 11, 12, 14, 15}; /* NumPy's type
+                                                                           * numbers */
     return PyLong_FromLong(numbers[SELF->number]);
 }
 
@@ -239,7 +240,7 @@ static PyObject *representation(PyObject *self)
     return PyUnicode_FromFormat("dtype('%s')", vme_dtype_name((vme_dtype)SELF->number));
 }
 
-/* Equal to whatever names the same dtype; what names none is unequal to all. */
+/* Equal to anything that names the same dtype; unequal to everything else. */
 static PyObject *compare(PyObject *self, PyObject *other, int comparison)
 {
     if (!is_dtype(self))
@@ -282,7 +283,7 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *keyword
     return dtype < 0 ? NULL : Py_NewRef(state->dtypes[dtype]);
 }
 
-/* float32(3), float32([1, 2]): a scalar, or an array of what is given */
+/* float32(3), float32([1, 2]): a scalar, or an array */
 static PyObject *convert(PyObject *self, PyObject *const *args, size_t flags, PyObject *keywords)
 {
     static const char *const names[] = {"value", NULL};

@@ -1,4 +1,4 @@
-/* One element to a Python number and back. */
+/* Conversion of one element to a Python number and back. */
 #include "arrays.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ uint16_t element_half_from_float(double value)
     uint16_t half;
     char bytes[2];
     if (PyFloat_Pack2(value, bytes, __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__) < 0) {
-        PyErr_Clear(); /* too large: infinity, as casts do */
+        PyErr_Clear(); /* too large: infinity, as in casts */
         return value < 0 ? 0xfc00 : 0x7c00;
     }
     memcpy(&half, bytes, 2);
@@ -83,7 +83,7 @@ static int integer_from_python(int dtype, PyObject *object, char *data)
     if (PyIndex_Check(object) && !(is_array(object) && !dtype_is_integer(((array *)object)->t.dtype)))
         number = PyNumber_Index(object);
     else
-        number = PyNumber_Long(object); /* floats are cut off; NaN and infinity have their errors */
+        number = PyNumber_Long(object); /* floats are truncated; NaN and infinity raise */
     if (number == NULL)
         return -1;
     int overflow;

@@ -1,8 +1,7 @@
-/* Embedding tables for Python: what engine/embedding stands on. A table is a capsule (vme_python.h), as is a snapshot
- * of one.
+/* Embedding tables for Python, used by engine/embedding. A table is a capsule (vme_python.h), as is a snapshot of one.
  *
- * In a VM the host says which tables there are (VME_TABLES_CAPSULE), and whether they may be trained; tables that a
- * program makes itself are its own everywhere. */
+ * In a VM the host determines which tables there are (VME_TABLES_CAPSULE), and whether they may be trained. Tables that
+ * a program makes belong to it, in a VM or not. */
 #include "methods.h"
 
 #include "vme_embedding.h"
@@ -18,7 +17,7 @@ static void handle_free(PyObject *capsule)
     PyMem_Free(handle);
 }
 
-/* Takes over the reference to `table`, also when it fails. */
+/* Steals the reference to `table`, even on failure. */
 static PyObject *handle_new(vme_embedding *table, bool trains, bool owns)
 {
     struct vme_python_embedding *handle = PyMem_Malloc(sizeof *handle);
@@ -72,8 +71,8 @@ static const struct vme_python_tables *tables_here(void)
     return capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, VME_TABLES_CAPSULE);
 }
 
-/* _embedding_new(dim, optimizer, defaults, ...): a table of this program's own; options as in vme_embedding.h, defaults
- * a float32 array of rows */
+/* _embedding_new(dim, optimizer, defaults, ...): a table of the program; options as in vme_embedding.h, defaults is a
+ * float32 array of rows */
 PyObject *array_function__embedding_new(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {
@@ -98,7 +97,7 @@ PyObject *array_function__embedding_new(PyObject *module, ARRAY_VECTORCALL)
         || array_argument_int(values[14], 0, &cache) < 0)
         return NULL;
     if (values[11] != NULL && values[11] != Py_None) {
-        if (tables_here() != NULL) /* the engine opens files beneath the gates of a VM */
+        if (tables_here() != NULL) /* the engine would open files without passing the VM's gates */
             PyErr_SetString(PyExc_PermissionError, "a task's own embedding table has all its rows in memory: rows on "
                                                    "disk are for tables of the host");
         if (PyErr_Occurred())
@@ -140,7 +139,7 @@ static int add_granted(const char *name, void *list)
     return rc;
 }
 
-/* _embedding_names(): what this VM's task was granted, as "NAME:read" and "NAME:write"; None outside of VMs */
+/* _embedding_names(): the tables granted to this VM's task, as "NAME:read" and "NAME:write"; None outside of VMs */
 PyObject *array_function__embedding_names(PyObject *module, ARRAY_VECTORCALL)
 {
     (void)module, (void)args, (void)count, (void)keywords;
@@ -153,7 +152,7 @@ PyObject *array_function__embedding_names(PyObject *module, ARRAY_VECTORCALL)
     return list;
 }
 
-/* _embedding_open(name): the host's table of that name */
+/* _embedding_open(name): the host's table with that name */
 PyObject *array_function__embedding_open(PyObject *module, ARRAY_VECTORCALL)
 {
     (void)module;
@@ -170,7 +169,7 @@ PyObject *array_function__embedding_open(PyObject *module, ARRAY_VECTORCALL)
     return handle_new(vme_embedding_ref(table), trains, false);
 }
 
-/* _embedding_statistics(table): a dict of what it is and holds */
+/* _embedding_statistics(table): a dict of its options and counts */
 PyObject *array_function__embedding_statistics(PyObject *module, ARRAY_VECTORCALL)
 {
     (void)module;
@@ -194,7 +193,7 @@ PyObject *array_function__embedding_statistics(PyObject *module, ARRAY_VECTORCAL
 }
 
 /* ---- lookups and gradient steps */
-/* The argument as a contiguous array of this dtype, a new reference: itself where it is one. */
+/* The argument as a contiguous array of this dtype: a new reference, to itself if it already is. */
 static array *dense_of(const char *name, PyObject *value, int dtype)
 {
     if (value != NULL && is_array(value) && (dtype != VME_INT64 || dtype_is_integer(((array *)value)->t.dtype)))
@@ -204,7 +203,7 @@ static array *dense_of(const char *name, PyObject *value, int dtype)
     return NULL;
 }
 
-/* _embedding_lookup(table, ids): the rows, in an array of the ids' shape and `dim` more */
+/* _embedding_lookup(table, ids): the rows, in an array of the ids' shape followed by `dim` */
 PyObject *array_function__embedding_lookup(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
@@ -229,15 +228,16 @@ PyObject *array_function__embedding_lookup(PyObject *module, ARRAY_VECTORCALL)
     return (PyObject *)out;
 }
 
-/* Sets of bags, and what holds them. */
+/* Sets of bags, and the references that keep them alive. */
 typedef struct bag_sets {
     int count;
-    int64_t work, bags, width; /* elements that are read; bags of each set, if all have as many, else -1; dims in all */
+    int64_t work, bags, width; /* elements read; bags of each set if all sets have the same number, else -1; sum of all
+                                * dims */
     vme_embedding_bags *sets;
     vme_tensor *tensors;
     PyObject *held;
-    PyObject *offsets;   /* of the set before, borrowed, ... */
-    array *offsets_copy; /* ... and the copy of them, borrowed: sets of bags of one size have the same */
+    PyObject *offsets;   /* of the previous set, borrowed, ... */
+    array *offsets_copy; /* ... and their copy, borrowed: sets with the same offsets array share it */
 } bag_sets;
 
 static void sets_free(bag_sets *sets)
@@ -289,7 +289,7 @@ static int read_set(array_state *state, bag_sets *sets, PyObject *item, int righ
     array *ids = dense_of("ids", ids_object, VME_INT64), *offsets = NULL, *weights = NULL, *gradient = NULL;
     if (hold(sets, ids) < 0)
         return -1;
-    /* its own copy: what was checked stays so, whatever other threads of the program do */
+    /* a copy: what was checked cannot change, even if other threads of the program write to it */
     if (!is_array(offsets_object) || !dtype_is_integer(((array *)offsets_object)->t.dtype)) {
         PyErr_SetString(PyExc_TypeError, "offsets: expected an array of whole numbers");
         return -1;
@@ -343,7 +343,7 @@ static int sets_read(array_state *state, PyObject *list, int right, bag_sets *se
         PyErr_SetString(PyExc_TypeError, "expected a list of tuples");
         return -1;
     }
-    PyObject *items = PySequence_Tuple(list); /* which nobody changes meanwhile */
+    PyObject *items = PySequence_Tuple(list); /* a copy that cannot change */
     if (items == NULL)
         return -1;
     const Py_ssize_t n = PyTuple_GET_SIZE(items);
@@ -361,7 +361,7 @@ static int sets_read(array_state *state, PyObject *list, int right, bag_sets *se
     return rc;
 }
 
-/* Where the sums of each set go: its columns of one new array, `*out`, or `apart` an array of its own in a new list. */
+/* The destinations of the sums: columns of one new array, `*out`, or, if `apart`, arrays of their own in a new list. */
 static int sums_of(array_state *state, bag_sets *sets, int64_t (*shapes)[2], bool apart, PyObject **out)
 {
     array *all = NULL;
@@ -390,8 +390,9 @@ static int sums_of(array_state *state, bag_sets *sets, int64_t (*shapes)[2], boo
     return *out == NULL ? -1 : 0;
 }
 
-/* _embedding_bags(sets, apart): of each (table or plain array, ids, offsets, weights or None, default id, combiner) the
- * sums of its bags: side by side in one array [bags, dims of all], or `apart` in a list of arrays [bags, dim] */
+/* _embedding_bags(sets, apart): the sums of bags for each set of (table or plain array, ids, offsets, weights or None,
+ * default id, combiner): side by side in one array [bags, sum of dims], or, if `apart`, in a list of arrays [bags, dim]
+ */
 PyObject *array_function__embedding_bags(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
@@ -433,8 +434,8 @@ static int rates_of(PyObject *tuple, vme_embedding_rates *rates)
     return 0;
 }
 
-/* _embedding_update_bags(sets, rates): a gradient step of what _embedding_bags read; each of the sets has the gradient
- * as a seventh item */
+/* _embedding_update_bags(sets, rates): a gradient step for what _embedding_bags read; each set has its gradient as a
+ * seventh item */
 PyObject *array_function__embedding_update_bags(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
@@ -474,7 +475,7 @@ PyObject *array_function__embedding_update(PyObject *module, ARRAY_VECTORCALL)
 }
 
 /* ---- saving */
-/* _embedding_evict(table, step): how many keys went */
+/* _embedding_evict(table, step): the number of evicted keys */
 PyObject *array_function__embedding_evict(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
@@ -491,9 +492,9 @@ PyObject *array_function__embedding_evict(PyObject *module, ARRAY_VECTORCALL)
 }
 
 typedef struct python_snapshot {
-    vme_embedding_snapshot *of; /* NULL: it was ended */
+    vme_embedding_snapshot *of; /* NULL: it has ended */
     vme_embedding *table;       /* a reference */
-    bool used;                  /* by a thread, without the GIL */
+    bool used;                  /* in use by a thread without the GIL */
 } python_snapshot;
 
 static void snapshot_free(PyObject *capsule)
@@ -513,7 +514,7 @@ static python_snapshot *snapshot_of(PyObject *capsule)
     return NULL;
 }
 
-/* Calls the engine without the GIL while nobody else uses the snapshot. */
+/* Calls the engine without the GIL, with exclusive use of the snapshot. */
 #define SNAPSHOT(snapshot, call) \
     ({ \
         (snapshot)->used = true; \
@@ -522,7 +523,7 @@ static python_snapshot *snapshot_of(PyObject *capsule)
         snapshot_status; \
     })
 
-/* _embedding_snapshot(tables, incremental): a list of snapshots of one moment */
+/* _embedding_snapshot(tables, incremental): a list of snapshots of the same moment */
 PyObject *array_function__embedding_snapshot(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
@@ -536,7 +537,7 @@ PyObject *array_function__embedding_snapshot(PyObject *module, ARRAY_VECTORCALL)
     vme_embedding_snapshot **snapshots = PyMem_Calloc((size_t)n + 1, sizeof *snapshots);
     PyObject *list = tables == NULL || snapshots == NULL ? PyErr_NoMemory() : PyList_New(n);
     for (Py_ssize_t i = 0; list != NULL && i < n;
-         i++) { /* capsules first: then nothing can fail behind the snapshots */
+         i++) { /* capsules first, so that nothing can fail after the snapshots were made */
         tables[i] = table_of(PyTuple_GET_ITEM(args[0], i), OWNS);
         python_snapshot *own = tables[i] == NULL ? NULL : PyMem_Calloc(1, sizeof *own);
         PyObject *capsule = own == NULL ? NULL : PyCapsule_New(own, snapshot_name, snapshot_free);
@@ -585,8 +586,8 @@ static int room_of(PyObject *value, int64_t *room)
     return -1;
 }
 
-/* _embedding_snapshot_read(snapshot, room): (how many, keys, freqs, versions, values, slots), arrays with room for so
- * many rows */
+/* _embedding_snapshot_read(snapshot, room): (count, keys, freqs, versions, values, slots), arrays with room for `room`
+ * rows */
 PyObject *array_function__embedding_snapshot_read(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
@@ -615,7 +616,7 @@ PyObject *array_function__embedding_snapshot_read(PyObject *module, ARRAY_VECTOR
     return result;
 }
 
-/* _embedding_snapshot_waiting(snapshot, room): (how many, keys, freqs, versions) */
+/* _embedding_snapshot_waiting(snapshot, room): (count, keys, freqs, versions) */
 PyObject *array_function__embedding_snapshot_waiting(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
@@ -679,8 +680,8 @@ PyObject *array_function__embedding_snapshot_end(PyObject *module, ARRAY_VECTORC
     Py_RETURN_NONE;
 }
 
-/* _embedding_put(table, keys, freqs, versions, values, slots): rows as a snapshot gave them; without values and slots
- * (None) keys that wait; with keys None the Bloom filter's counters, as freqs */
+/* _embedding_put(table, keys, freqs, versions, values, slots): restores rows of a snapshot; with values and slots None,
+ * waiting keys; with keys None, the Bloom filter's counters, passed as freqs */
 PyObject *array_function__embedding_put(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"keys", "freqs", "versions", "values", "slots"};

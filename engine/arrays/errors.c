@@ -1,8 +1,8 @@
-/* The one table from the engine's statuses to Python's exceptions. */
+/* The table that maps the engine's statuses to Python's exceptions. */
 #include "arrays.h"
 
-/* A stop comes with an exception that the interpreter's owner injects; it is raised here at once, so that no
- * half-written array is returned. */
+/* For a stop, the interpreter's owner injects an exception; it is raised here at once, so that no half-written array is
+ * returned. */
 static void raise_stop(void)
 {
     PyObject *owned = PyInterpreterState_GetDict(PyInterpreterState_Get()), *breathe = NULL;

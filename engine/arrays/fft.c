@@ -1,4 +1,4 @@
-/* Fourier transforms for vmhost.engine.numpy.fft, which brings the axis to the end and makes the output. */
+/* Fourier transforms for vmhost.engine.numpy.fft, which moves the axis to the end and makes the output. */
 #include "methods.h"
 
 #include "vme_fft.h"

@@ -1,5 +1,5 @@
-/* Windows over images, and batch normalization, for vmhost.engine.nn, which checks what it is given: `windows` is a
- * tuple of eight whole numbers, kernel, stride, dilation and padding, each of height and width. */
+/* Windows over images, and batch normalization, for vmhost.engine.nn, which checks arguments: `windows` is a tuple of
+ * eight integers, kernel, stride, dilation and padding, each for height and width. */
 #include "methods.h"
 
 #include "vme_images.h"
@@ -23,7 +23,7 @@ static int windows_from(PyObject *value, vme_windows *windows)
     return 0;
 }
 
-/* Windows along one dimension; at least 1, so that shapes are the engine's to refuse. */
+/* Windows along one dimension, at least 1: the engine refuses bad shapes. */
 static int64_t windows_along(const vme_windows *windows, int dimension, int64_t size)
 {
     const int64_t stride = windows->stride[dimension] < 1 ? 1 : windows->stride[dimension];
@@ -137,7 +137,7 @@ end:
     return (PyObject *)result;
 }
 
-/* What the function gives for two images, or images and weights, of four dimensions and `shape`. */
+/* The function's result for two images, or images and weights, of four dimensions, with shape `shape`. */
 static PyObject *depthwise(array_state *state, const vme_windows *windows, PyObject *const *args, const int64_t *shape,
                            vme_status (*function)(vme_context *, const vme_windows *, const vme_tensor *,
                                                   const vme_tensor *, const vme_tensor *))
@@ -209,7 +209,7 @@ PyObject *array_function__depthwise_weights(PyObject *module, ARRAY_VECTORCALL)
 }
 
 /* ---- batch normalization */
-/* Of `count` arguments, arrays of one dtype, contiguous: new references in `of`. */
+/* `count` arguments as contiguous arrays of their own dtypes: new references in `of`. */
 static int dense_arrays(PyObject *const *args, int count, array **of)
 {
     for (int i = 0; i < count; i++) {
@@ -226,7 +226,7 @@ static int dense_arrays(PyObject *const *args, int count, array **of)
     return -1;
 }
 
-/* Three results: one like the array, and two with a number for each of its channels. */
+/* Three results: one like the array, and two with one element for each of its channels. */
 static int three_results(array_state *state, const array *like, array **results)
 {
     results[0] = array_new(state, like->t.dtype, like->t.rank, like->t.shape, false);
@@ -235,7 +235,7 @@ static int three_results(array_state *state, const array *like, array **results)
     return results[2] == NULL ? -1 : 0;
 }
 
-/* A tuple of the results, whose references it takes over; `rc` below 0: an error is set. */
+/* Returns a tuple of the results, and steals all references; `rc` below 0: an error is set. */
 static PyObject *told(int rc, array **of, int count, array **results)
 {
     PyObject *tuple = rc < 0 ? NULL : PyTuple_Pack(3, results[0], results[1], results[2]);

@@ -1,25 +1,24 @@
 /* Indexing: basic keys (ints, slices, ellipsis, newaxis) make views; integer arrays and boolean masks gather and
  * scatter.
  *
- * A key is read into items; boolean masks become the integer arrays of their true places. The basic items make a view,
- * in which every advanced item stands for one dimension; the engine's gather and scatter then work on that view, with
- * the advanced dimensions side by side (moved to the front where the key has something between them, as in NumPy).
- */
+ * A key is parsed into items; boolean masks become the integer arrays of their true positions. The basic items make a
+ * view in which every advanced item is one dimension; the engine's gather and scatter then work on that view, with the
+ * advanced dimensions adjacent (moved to the front if the key has basic items between them, as in NumPy). */
 #include "methods.h"
 
 enum item_kind { ITEM_INT, ITEM_SLICE, ITEM_ELLIPSIS, ITEM_NEW_AXIS, ITEM_ARRAY, ITEM_FALSE_AXIS };
 
 typedef struct item {
     enum item_kind kind;
-    int64_t value;   /* ITEM_INT; ITEM_ARRAY: the size that a mask has there, or -1 */
+    int64_t value;   /* ITEM_INT; ITEM_ARRAY: the mask's size in that dimension, or -1 */
     PyObject *slice; /* ITEM_SLICE; borrowed from the key */
-    array *indices;  /* ITEM_ARRAY: int64; ITEM_FALSE_AXIS: the places in a new dimension of size 1. Owned. */
+    array *indices;  /* ITEM_ARRAY: int64; ITEM_FALSE_AXIS: the positions in a new dimension of size 1. Owned. */
 } item;
 
 typedef struct index_key {
-    int count, used, advanced; /* items; dimensions that they take; items that are arrays */
+    int count, used, advanced; /* numbers of items, of dimensions that they index, and of array items */
     bool ellipsis;
-    int mask_true; /* 1: the key is one mask and nothing else */
+    int mask_true; /* 1: the key is a single mask */
     item items[2 * VME_RANK_MAX + 1];
 } index_key;
 
@@ -46,7 +45,7 @@ static const char wrong_kind[] =
 static int add_mask(index_key *key, array *self, array *mask)
 {
     array_state *state = self->state;
-    if (mask->t.rank == 0) { /* a new dimension with one place or none */
+    if (mask->t.rank == 0) { /* a new dimension with one position or none */
         int64_t shape[1] = {*mask->t.data != 0};
         item *result = item_new(key, ITEM_FALSE_AXIS);
         if (result == NULL || (result->indices = array_new(state, VME_INT64, 1, shape, true)) == NULL)
@@ -85,7 +84,7 @@ static int add_item(index_key *key, array *self, PyObject *object)
         created->value = PyNumber_AsSsize_t(object, PyExc_IndexError);
         if (created->value != -1 || !PyErr_Occurred())
             return 0;
-        PyErr_SetString(PyExc_IndexError, wrong_kind); /* as NumPy says it of an int that is no index */
+        PyErr_SetString(PyExc_IndexError, wrong_kind); /* NumPy's message for an int that is not an index */
         return -1;
     }
     if (PySlice_Check(object)) {
@@ -188,16 +187,16 @@ static int bound(array *self, int64_t *value, int dimension)
     return 0;
 }
 
-/* What a key means for one array: a view, and in it the dimensions that index arrays pick from. */
+/* A key applied to one array: a view, and its dimensions that index arrays select from. */
 typedef struct selection {
     vme_tensor view;
-    int first; /* the first picked dimension of `view`; they stand side by side */
+    int first; /* the first indexed dimension of `view`; they are adjacent */
     int count; /* 0: a plain view */
     const vme_tensor *indices[VME_RANK_MAX];
-    array *owned[VME_RANK_MAX]; /* index arrays that stand for ints */
+    array *owned[VME_RANK_MAX]; /* index arrays that replace ints */
     int owned_count;
     int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
-    bool all_ints; /* one element was named, by ints alone */
+    bool all_ints; /* the key selects one element, by ints only */
 } selection;
 
 static int select_view(array *self, index_key *key, selection *chosen)
@@ -281,7 +280,7 @@ static int select_view(array *self, index_key *key, selection *chosen)
             break;
         }
     }
-    if (runs > 1) { /* the picked dimensions go to the front */
+    if (runs > 1) { /* moves the indexed dimensions to the front */
         int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
         int to = 0;
         for (int i = 0; i < chosen->count; i++, to++) {
@@ -311,7 +310,8 @@ static void selection_clear(selection *chosen)
         Py_DECREF(chosen->owned[i]);
 }
 
-/* The shape that a gather gives: what is before, the index arrays' common shape, what is after. */
+/* The shape of a gather's result: the dimensions before, the broadcast shape of the index arrays, the dimensions after.
+ */
 static int gathered_shape(array_state *state, const selection *chosen, int *rank, int64_t *shape)
 {
     int64_t common[VME_RANK_MAX];
@@ -353,7 +353,7 @@ PyObject *array_item_at(array *self, int64_t at)
                                      data);
 }
 
-/* a[mask] of the mask's own shape, both in C order: as if both had one dimension, so that one list of places is enough.
+/* a[mask] with a mask of a's shape, both in C order: treated as one dimension, so that one list of positions suffices.
  */
 static bool is_mask_of(const array *self, const array *mask)
 {
@@ -385,7 +385,7 @@ PyObject *array_subscript(PyObject *object, PyObject *key)
         return bound(self, &at, 0) < 0 ? NULL : array_item_at(self, at);
     }
     if (PyTuple_CheckExact(key) && PyTuple_GET_SIZE(key) == self->t.rank
-        && self->t.rank > 0) { /* one element by ints */
+        && self->t.rank > 0) { /* one element selected by ints */
         const char *data = self->t.data;
         int i = 0, ints = 0;
         while (ints < self->t.rank && PyLong_CheckExact(PyTuple_GET_ITEM(key, ints)))
@@ -435,7 +435,7 @@ done:
     return result;
 }
 
-/* a[mask] = number, the mask of a's own shape: written where it is true, without a list of places */
+/* a[mask] = number, with a mask of a's shape: written in place, without a list of positions */
 static int assign_masked(array *self, array *mask, PyObject *number)
 {
     char element[ARRAY_ELEMENT_BYTES];
@@ -541,7 +541,7 @@ static int assign_subscript(PyObject *object, PyObject *key, PyObject *value)
                  && source->dtype == target->t.dtype
                  && memcmp(source->shape, target->t.shape, (size_t)source->rank * sizeof *source->shape) == 0
                  && memcmp(source->strides, target->t.strides, (size_t)source->rank * sizeof *source->shape) == 0)
-            result = 0; /* `a[1:] += 2` puts back what it has already written */
+            result = 0; /* `a[1:] += 2` assigns the view that it has already changed */
         else if (chosen.all_ints && !read.ellipsis && element_weak(value) == WEAK_NONE && !PyUnicode_Check(value)
                  && !(source != NULL && source->rank == 0)) {
             PyErr_SetString(PyExc_ValueError, "setting an array element with a sequence.");
@@ -634,14 +634,14 @@ PyObject *array_take(array_state *state, array *self, PyObject **values)
         PyErr_SetString(PyExc_IndexError, "cannot do a non-empty take from an empty axes.");
         Py_CLEAR(result);
     }
-    bool any =
-        result != NULL && (result->size > 0 || over->t.shape[axis] > 0); /* as NumPy: else no index is looked at */
+    bool any = result != NULL && (result->size > 0 || over->t.shape[axis] > 0); /* as in NumPy, indices are not checked
+                                                                                 * otherwise */
     if (any
         && array_check_status(state, OPERATOR(state->context, "gather", result->size * 2,
                                               vme_gather(state->context, &over->t, axis, 1, indices, &result->t)))
                < 0)
         Py_CLEAR(result);
-    if (result != NULL && out != NULL) { /* nothing is written when an index is wrong */
+    if (result != NULL && out != NULL) { /* nothing is written if an index is out of bounds */
         if (array_assign(out, result) < 0)
             Py_CLEAR(result);
         else

@@ -1,9 +1,9 @@
-/* Linear algebra for vmhost.engine.numpy.linalg, which checks shapes and makes the outputs; convolution as a product.
- */
+/* Linear algebra for vmhost.engine.numpy.linalg, which checks shapes and makes the outputs; and convolution as a
+ * product. */
 #include "methods.h"
 
-/* _linear(op, flags, cutoff, (batch, m, n, columns), inputs, outputs): how many items failed. Inputs and outputs are
- * C-contiguous arrays or None, as vme_linear takes them. */
+/* _linear(op, flags, cutoff, (batch, m, n, columns), inputs, outputs): the number of items that failed. Inputs and
+ * outputs are C-contiguous arrays or None, as vme_linear takes them. */
 PyObject *array_function__linear(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
@@ -41,8 +41,8 @@ PyObject *array_function__linear(PyObject *module, ARRAY_VECTORCALL)
     return status == VME_OK ? PyLong_FromLongLong(failed) : array_fail(state, status);
 }
 
-/* _windows(a, v, before, after): dot products of `v` with each window of `a`, with so many zeros before and behind it:
- * rows of a strided view, times a vector. Of vectors that are not empty, `v` no longer than `a` with its zeros. */
+/* _windows(a, v, before, after): dot products of `v` with each window of `a`, padded with `before` and `after` zeros:
+ * rows of a strided view times a vector. The vectors must not be empty, and `v` not longer than the padded `a`. */
 PyObject *array_function__windows(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);

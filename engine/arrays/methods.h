@@ -1,6 +1,5 @@
-/* The lists of what the array type and the module offer from C: the one place that names them, each defined in the file
- * of its subject as array_method_NAME or array_function_NAME.
- */
+/* The lists of methods and module functions implemented in C; each is defined in the file of its subject as
+ * array_method_NAME or array_function_NAME. */
 #ifndef ENGINE_METHODS_H
 #define ENGINE_METHODS_H
 
@@ -9,7 +8,7 @@
 
 #define ARRAY_REDUCTIONS(X) X(sum) X(prod) X(max) X(min) X(all) X(any) X(argmax) X(argmin) X(mean) X(cumsum) X(cumprod)
 
-/* Methods that are a function of vmhost.engine.numpy with the array in front, written in Python. */
+/* Methods implemented in Python: a function of vmhost.engine.numpy with the array as first argument. */
 #define ARRAY_DELEGATED(X) X(repeat) X(round) X(var) X(std) X(choose) X(put) X(argpartition)
 
 /* clang-format off */
@@ -45,8 +44,8 @@
 ARRAY_METHODS(DECLARE_METHOD)
 ARRAY_FUNCTIONS(DECLARE_FUNCTION)
 
-/* A method and the function of the same name: `body(state, self, values)`, whose values[0] is the array; `names` ends
- * with NULL and starts with the function's name of that first argument. */
+/* Defines a method and the function of the same name: `body(state, self, values)`, where values[0] is the array;
+ * `names` ends with NULL and starts with the function's name of its first argument. */
 #define ARRAY_METHOD_OF(name, names, positional, required, room, body) \
     PyObject *array_method_##name(PyObject *self, ARRAY_VECTORCALL) \
     { \

@@ -1,7 +1,7 @@
-/* Models for Python: what engine/models.py stands on. A session is a capsule; it belongs to the interpreter that opened
- * it.
+/* Models for Python, used by engine/models.py. A session is a capsule that belongs to the interpreter that opened it.
  *
- * In a VM the host says which models there are (VME_MODELS_CAPSULE); elsewhere a model is made of its file's bytes. */
+ * In a VM the host determines which models there are (VME_MODELS_CAPSULE); elsewhere a model is made from its file's
+ * bytes. */
 #include "methods.h"
 
 #include "vme_python.h"
@@ -25,7 +25,7 @@ static int add_name(const char *name, void *list)
     return rc;
 }
 
-/* _model_names(): the models of this VM's bundle, sorted; None where models are made of bytes */
+/* _model_names(): the models of this VM's bundle, sorted; None where models are made from bytes */
 PyObject *array_function__model_names(PyObject *module, ARRAY_VECTORCALL)
 {
     (void)module, (void)args, (void)count, (void)keywords;
@@ -40,8 +40,8 @@ PyObject *array_function__model_names(PyObject *module, ARRAY_VECTORCALL)
 
 static void session_free(PyObject *capsule) { vme_session_free(PyCapsule_GetPointer(capsule, session_name)); }
 
-/* _model_open(source, threads, ftz, fixed, spend, like, part): a session of that part of the model of that name, or of
- * the model in these bytes; `fixed`, `spend` and `like` (a session of that model, or None) as in vme_search.h */
+/* _model_open(source, threads, ftz, fixed, spend, like, part): a session for that part of the model with that name, or
+ * of the model in these bytes; `fixed`, `spend` and `like` (a session of that model, or None) as in vme_search.h */
 PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"source", "threads", "ftz", "fixed", "spend", "like", "part", NULL};
@@ -109,7 +109,7 @@ PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
     return capsule;
 }
 
-/* The arguments as array_arguments() reads them, of which the first is the session: that, or NULL with an error set. */
+/* Parses arguments like array_arguments(); the first one must be a session. Returns it, or NULL with an error set. */
 static vme_session *session_argument(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
                                      const char *const *names, int positional, int required, PyObject **values)
 {
@@ -118,7 +118,7 @@ static vme_session *session_argument(const char *function, PyObject *const *args
     return PyCapsule_GetPointer(values[0], session_name);
 }
 
-/* Sizes that calls choose are what they are called. */
+/* A shape as a tuple; open sizes are their names. */
 static PyObject *shape_of(int rank, const int64_t *sizes, const char *const *open)
 {
     PyObject *shape = PyTuple_New(rank);
@@ -154,7 +154,7 @@ static PyObject *ports_of(array_state *state, const vme_model *model, bool outpu
     return result;
 }
 
-/* For each output the number of the input that it goes on from, or None. */
+/* For each output the number of the input that it continues, or None. */
 static PyObject *continued_of(const vme_model *model)
 {
     const int outputs = vme_model_count(model, true);
@@ -170,9 +170,9 @@ static PyObject *continued_of(const vme_model *model)
     return result;
 }
 
-/* _model_ports(session): (inputs, outputs, continued, notes): of the first two a tuple of (name, dtype, shape), where a
- * size that calls choose is a str; for each output the number of the input that it goes on from, or None; and what the
- * model's file notes for its callers, a str */
+/* _model_ports(session): (inputs, outputs, continued, notes): the first two are tuples of (name, dtype, shape), where
+ * an open size is a str; for each output the number of the input that it continues, or None; and the notes of the
+ * model's file for its callers, a str */
 PyObject *array_function__model_ports(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"session", NULL};
@@ -193,9 +193,9 @@ PyObject *array_function__model_ports(PyObject *module, ARRAY_VECTORCALL)
     return all;
 }
 
-/* The arrays of the tuple as tensors, one for each input of the session's model: in `tensors`, which has room for
- * `more` besides and is freed with PyMem_Free. What holds their memory, a new reference; NULL: an error is set, and
- * there is nothing to free. */
+/* The arrays of the tuple as tensors, one for each input of the session's model, in `tensors`, which has room for
+ * `more` further ones and is freed with PyMem_Free. Returns a new reference that keeps their memory alive; NULL: an
+ * error is set, and there is nothing to free. */
 static PyObject *inputs_of(vme_session *session, PyObject *arrays, int more, const vme_tensor ***tensors)
 {
     const int inputs = vme_model_count(vme_session_model(session), false);
@@ -224,7 +224,7 @@ static PyObject *inputs_of(vme_session *session, PyObject *arrays, int more, con
     return held;
 }
 
-/* The session's model as it is for these inputs, a new reference, or NULL with an error set. */
+/* The session's model at the sizes of these inputs: a new reference, or NULL with an error set. */
 static vme_model *plan_of(array_state *state, vme_session *session, const vme_tensor *const *inputs)
 {
     vme_model *plan = NULL;
@@ -237,8 +237,8 @@ static vme_model *plan_of(array_state *state, vme_session *session, const vme_te
     return plan;
 }
 
-/* _model_backends(session): of each backend that there was to choose from (name, nanoseconds that are expected of a run
- * on one core, whether it was chosen) */
+/* _model_backends(session): for each candidate backend (name, expected nanoseconds of a run on one core, whether it was
+ * chosen) */
 PyObject *array_function__model_backends(PyObject *module, ARRAY_VECTORCALL)
 {
     (void)module;
@@ -263,8 +263,8 @@ PyObject *array_function__model_backends(PyObject *module, ARRAY_VECTORCALL)
     return all;
 }
 
-/* _model_steps(session, inputs): of each step (name, kind, algorithm, dtype, shape, products, bytes, nanoseconds that
- * are expected); where sizes are open, for these inputs' ones */
+/* _model_steps(session, inputs): for each step (name, kind, algorithm, dtype, shape, products, bytes, expected
+ * nanoseconds); open sizes are those of these inputs */
 PyObject *array_function__model_steps(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"session", "inputs", NULL};
@@ -310,7 +310,7 @@ PyObject *array_function__model_steps(PyObject *module, ARRAY_VECTORCALL)
     return result;
 }
 
-/* Replaces `result` by (made, nanoseconds of each step). */
+/* Replaces `result` by (result, nanoseconds of each step). */
 static PyObject *with_times(PyObject *result, int steps, const uint64_t *ns)
 {
     PyObject *times = PyTuple_New(steps), *both = NULL;
@@ -343,8 +343,8 @@ static bool meet(const vme_tensor *a, const vme_tensor *b)
     return first < second + bytes_of(b) && second < first + bytes_of(a);
 }
 
-/* The array that output `number` goes to: one of `out`, a tuple, or a new one. A new reference, or NULL with an error
- * set. `tensors` are those of the inputs, then of the outputs before this one. */
+/* The array for output `number`: one of `out`, a tuple, or a new one. A new reference, or NULL with an error set.
+ * `tensors` are those of the inputs, followed by the outputs before this one. */
 static array *output_of(array_state *state, const vme_model *plan, int number, PyObject *out,
                         const vme_tensor *const *tensors)
 {
@@ -369,8 +369,8 @@ static array *output_of(array_state *state, const vme_model *plan, int number, P
     return (array *)Py_NewRef(given);
 }
 
-/* _model_run(session, inputs, profile, out): a tuple of arrays; `inputs` is a tuple of arrays in the model's order,
- * `out` likewise of arrays that outputs are written to and of None for new ones, or None. With `profile` a pair of the
+/* _model_run(session, inputs, profile, out): a tuple of arrays; `inputs` is a tuple of arrays in the model's order;
+ * `out` is None or a tuple of arrays to write outputs to, with None for new ones. With `profile` returns a pair of the
  * arrays and the nanoseconds of each step. */
 PyObject *array_function__model_run(PyObject *module, ARRAY_VECTORCALL)
 {

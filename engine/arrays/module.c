@@ -1,8 +1,7 @@
 /* `vmhost.engine._array`: the array type and its functions, the same in the host and in every VM.
  *
- * Each interpreter has its own module, types, free lists and context: nothing here is shared but code. The context
- * comes from who owns the interpreter (see vme_python.h), else the module makes one that charges nobody.
- */
+ * Each interpreter has its own module, types, free lists and context: only code is shared. The interpreter's owner
+ * provides the context (see vme_python.h); otherwise the module makes one that charges nobody. */
 #include "methods.h"
 #include "signatures.h"
 
@@ -104,7 +103,7 @@ static int api_init(PyObject *module)
         PyMem_Free(api);
         return -1;
     }
-    /* not in the module: there, programs could take it away, or let go of the module while others hold the table */
+    /* not in the module: programs could remove it there, or drop the module while others hold the table */
     PyObject *owned = PyInterpreterState_GetDict(PyInterpreterState_Get()); /* borrowed */
     int rc = owned == NULL || PyDict_SetItemString(owned, "vmhost.engine._array", module) < 0
                      || PyDict_SetItemString(owned, VME_PYTHON_CAPSULE, capsule) < 0
@@ -114,8 +113,8 @@ static int api_init(PyObject *module)
     return rc;
 }
 
-/* ---- functions of no file's subject */
-/* The context's counts, after what is kept for reuse has been given back. */
+/* ---- functions that belong to no other file */
+/* The context's counts, after objects kept for reuse were freed. */
 PyObject *array_function__statistics(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
@@ -128,7 +127,7 @@ PyObject *array_function__statistics(PyObject *module, ARRAY_VECTORCALL)
                          (long long)counts.refused, "helper_cpu_ns", (unsigned long long)counts.helper_cpu_ns);
 }
 
-/* _address(a): of the first element, to compare with another array's. */
+/* _address(a): the address of the first element, to compare with another array's. */
 PyObject *array_function__address(PyObject *module, ARRAY_VECTORCALL)
 {
     if (count != 1 || !is_array(args[0]))
@@ -136,8 +135,8 @@ PyObject *array_function__address(PyObject *module, ARRAY_VECTORCALL)
     return PyLong_FromVoidPtr(((array *)args[0])->t.data);
 }
 
-/* _shortest(a): for each element of a float array, as a list, the fewest digits that read back as it: "1.5", "1e-05".
- */
+/* _shortest(a): for each element of a float array, in a list, the shortest digits that parse to the same value: "1.5",
+ * "1e-05". */
 PyObject *array_function__shortest(PyObject *module, ARRAY_VECTORCALL)
 {
     if (count != 1 || !is_array(args[0]) || !dtype_is_float(((array *)args[0])->t.dtype))
@@ -186,7 +185,7 @@ PyObject *array_function__shortest(PyObject *module, ARRAY_VECTORCALL)
     return texts;
 }
 
-/* What Python calls: the function, or the tracer where an argument is traced. */
+/* The entry point for Python: calls the function, or the tracer if an argument is traced. */
 #define ENTRANCE(name) \
     static PyObject *enter_##name(PyObject *module, ARRAY_VECTORCALL) \
     { \
@@ -204,7 +203,7 @@ static PyMethodDef functions[] = {
     ARRAY_FUNCTIONS(FUNCTION){NULL, NULL, 0, NULL},
 };
 
-/* ---- coming and going */
+/* ---- module creation and destruction */
 static int context_init(array_state *state)
 {
     PyObject *owned = PyInterpreterState_GetDict(PyInterpreterState_Get()); /* borrowed */

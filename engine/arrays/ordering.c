@@ -1,9 +1,9 @@
-/* Sorting and searching, and the words of the random generator. */
+/* Sorting and searching, and the random generator's words. */
 #include "methods.h"
 
 #include "vme_order.h"
 
-/* kind and order are accepted as in NumPy; every sort here is stable where that can be seen */
+/* kind and order are accepted as in NumPy; every sort is stable wherever that is visible */
 static const char *const sort_names[] = {"a", "axis", "kind", "order", "stable", "descending", NULL};
 
 static array *sorted(array *self, PyObject *axis_value, PyObject *descending_value, bool indices)
@@ -63,7 +63,8 @@ static PyObject *sort_in_place(array_state *state, array *self, PyObject **value
 }
 ARRAY_METHOD_OF(sort, sort_names, 4, 1, 6, sort_in_place)
 
-/* _partition(a, kth, axis, places): kth rising, none negative; axis an int. The rest of numpy.partition is Python. */
+/* _partition(a, kth, axis, places): kth ascending and non-negative; axis an int. The rest of numpy.partition is in
+ * Python. */
 static const char *const select_names[] = {"a", "kth", "axis", "places", NULL};
 static PyObject *select_elements(array_state *state, array *self, PyObject **values)
 {

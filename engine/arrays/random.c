@@ -1,10 +1,10 @@
-/* Drawing random numbers for vmhost.engine.numpy.random, which holds the state and checks parameters. */
+/* Drawing random numbers for vmhost.engine.numpy.random, which owns the state and checks parameters. */
 #include "methods.h"
 
 #include "vme_random.h"
 
-/* _random(state, kind, parameters, out): fills `out`; `state` is a uint64 array of 13, struct vme_random_state, moved
- * on in place. */
+/* _random(state, kind, parameters, out): fills `out`; `state` is a uint64 array of 13, struct vme_random_state,
+ * advanced in place. */
 PyObject *array_function__random(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
@@ -29,14 +29,15 @@ PyObject *array_function__random(PyObject *module, ARRAY_VECTORCALL)
             return PyErr_Format(PyExc_TypeError, "_random(): parameters are arrays");
         parameters[i] = &((array *)parameter)->t;
     }
-    vme_random_state moving; /* a copy: another thread of this interpreter may draw meanwhile */
+    vme_random_state moving; /* a copy: another thread of this interpreter may draw in the meantime */
     memcpy(&moving, own->t.data, sizeof moving);
     vme_status status =
         WRITING(state, OPERATOR(state->context, "random", out->size * 8,
                                 vme_random(state->context, &moving, (vme_random_kind)kind, parameters, &out->t)));
     if (status != VME_OK)
         return array_fail(state, status);
-    if (array_require_writable(own, "the generator's state is read-only") < 0) /* it may have crossed meanwhile */
+    if (array_require_writable(own, "the generator's state is read-only") < 0) /* it may have been passed to another VM
+                                                                                * in the meantime */
         return NULL;
     memcpy(own->t.data, &moving, sizeof moving);
     return Py_NewRef(Py_None);

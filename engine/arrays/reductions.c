@@ -3,8 +3,8 @@
 
 static int reduce_cost(int op) { return op == VME_PROD ? 2 : 1; }
 
-/* Makes the output of a reduction: without the reduced dimensions, or with size 1 there. `full` gets the view that the
- * engine writes, whose shape and strides are the caller's arrays. */
+/* Makes the output of a reduction: without the reduced dimensions, or with size 1 there. `full` receives the view that
+ * the engine writes; its shape and strides are the caller's arrays. */
 static array *reduced_new(array *self, uint64_t axes, bool keep, int dtype, array *out, vme_tensor *full,
                           int64_t *shape, int64_t *strides)
 {
@@ -71,7 +71,7 @@ PyObject *array_reduce(array *self, int op, uint64_t axes, bool keep, int dtype,
     return out != NULL ? (PyObject *)created : array_as_scalar(created);
 }
 
-/* Elements that where= leaves out take the operation's neutral value (or `initial`). */
+/* Elements excluded by where= get the operation's neutral value (or `initial`). */
 static array *masked(array *self, PyObject *where, int op, PyObject *initial)
 {
     PyObject *neutral = NULL;
@@ -121,7 +121,7 @@ static PyObject *reduce_by(array *self, int op, PyObject **values)
     if ((dtype < 0 && PyErr_Occurred()) || array_argument_axes(state, values[1], self->t.rank, &axes) < 0
         || array_argument_out(values[3], &out) < 0 || array_argument_bool(values[4], false, &keep) < 0)
         return NULL;
-    if (out != NULL && dtype < 0 && (op == VME_SUM || op == VME_PROD)) /* as NumPy: into `out` whatever it is */
+    if (out != NULL && dtype < 0 && (op == VME_SUM || op == VME_PROD)) /* as in NumPy, `out` may have any dtype */
         dtype = (int)vme_dtype_promote((vme_dtype)self->t.dtype, (vme_dtype)out->t.dtype);
     if (values[6] == NULL || values[6] == Py_True)
         return array_reduce(self, op, axes, keep, dtype, out, initial);
@@ -243,7 +243,7 @@ static PyObject *count_nonzero(array_state *state, array *self, PyObject **value
 }
 ARRAY_FUNCTION_OF(count_nonzero, count_names, 2, 1, 3, count_nonzero)
 
-/* axis None: the place in the flat array */
+/* axis None: the index in the flat array */
 static const char *const arg_names[] = {"a", "axis", "out", "keepdims", NULL};
 static PyObject *arg_extreme(array *self, int op, PyObject **values)
 {
@@ -287,7 +287,7 @@ static PyObject *argmin(array_state *state, array *self, PyObject **values)
 ARRAY_BOTH_OF(argmax, arg_names, 3, 1, 4, argmax)
 ARRAY_BOTH_OF(argmin, arg_names, 3, 1, 4, argmin)
 
-/* mean: sums of integers in float64, of float16 in float32 */
+/* mean: sums integers in float64, float16 in float32 */
 static const char *const mean_names[] = {"a", "axis", "dtype", "out", "keepdims", "where", NULL};
 static PyObject *mean(array_state *state, array *self, PyObject **values)
 {

@@ -1,4 +1,4 @@
-/* Views of other shapes, and the functions that join and repeat arrays (lowered to regions by the engine). */
+/* Views with other shapes, and functions that join and repeat arrays (the engine lowers them to regions). */
 #include "methods.h"
 
 #include <ctype.h>
@@ -17,8 +17,8 @@ array *array_transpose(array *self, const int *order)
     return array_view_of(self, self->t.dtype, rank, shape, strides, self->t.data);
 }
 
-/* Strides that walk the same elements in the same order in the new shape; false where only a copy can. Groups
- * dimensions of both shapes with equal products, as NumPy does. */
+/* Strides that walk the same elements in the same order in the new shape; false: a copy is needed. Groups dimensions of
+ * both shapes with equal products, as NumPy does. */
 static bool strides_for_shape(const array *self, int rank, const int64_t *shape, int64_t *strides)
 {
     int64_t old_shape[VME_RANK_MAX], old_strides[VME_RANK_MAX];
@@ -47,7 +47,7 @@ static bool strides_for_shape(const array *self, int rank, const int64_t *shape,
         old_begin = old_end++;
     }
     int64_t last = begin > 0 ? strides[begin - 1] : vme_dtype_size((vme_dtype)self->t.dtype);
-    for (; begin < rank; begin++) /* what is left has size 1 */
+    for (; begin < rank; begin++) /* the remaining dimensions have size 1 */
         strides[begin] = last;
     return true;
 }
@@ -112,11 +112,11 @@ char array_argument_order(PyObject *value, const array *of, char absent)
     return 0;
 }
 
-/* The dimensions of `of` by falling distance in memory: read in C order it is walked as it lies. */
+/* A view with the dimensions of `of` ordered by descending stride: in C order it is read in memory order. */
 static array *as_it_lies(array *of)
 {
     int order[VME_RANK_MAX];
-    for (int i = 0; i < of->t.rank; i++) { /* insertion sort; equal ones stay */
+    for (int i = 0; i < of->t.rank; i++) { /* insertion sort; stable */
         int at = i;
         for (; at > 0 && llabs(of->t.strides[order[at - 1]]) < llabs(of->t.strides[i]); at--)
             order[at] = order[at - 1];
@@ -125,11 +125,11 @@ static array *as_it_lies(array *of)
     return array_transpose(of, order);
 }
 
-/* order="F": the elements in Fortran's order, which is the transposed array's in C order */
+/* order="F": the elements in Fortran order, which is the transposed array in C order */
 static array *reshape_in_order(array *self, int rank, const int64_t *shape, PyObject *order, PyObject *copy)
 {
     if ((self->flags & ARRAY_SCALAR) && !array_given(copy))
-        copy = Py_True; /* what becomes of a scalar may be written, unlike a view of it */
+        copy = Py_True; /* a result derived from a scalar must be writable, unlike a view of it */
     char read = array_argument_order(order, self, 'C');
     if (read == 0)
         return NULL;
@@ -211,7 +211,7 @@ static array *in_one_row(array *self, PyObject *order, PyObject *copy)
     if (result != NULL && result->t.buffer == self->t.buffer && result->size > 1
         && result->t.strides[0] != vme_dtype_size((vme_dtype)result->t.dtype))
         Py_SETREF(result, reshape_in_order(lying, 1, shape, order,
-                                           Py_True)); /* NumPy gives a view of what lies in order only */
+                                           Py_True)); /* NumPy returns a view only if the elements are in order */
     Py_XDECREF(lying);
     return result;
 }
@@ -235,7 +235,7 @@ static PyObject *transpose_by(array *self, PyObject *axes)
     uint64_t seen = 0;
     if (!array_given(axes))
         return (PyObject *)array_transpose(self, NULL);
-    PyObject *items = PySequence_Tuple(axes); /* not the list itself: an item's __index__ could change it */
+    PyObject *items = PySequence_Tuple(axes); /* a copy, because an item's __index__ could change the list */
     if (items == NULL)
         return NULL;
     int result = 0;
@@ -341,7 +341,7 @@ array *array_broadcast_to(array *self, int rank, const int64_t *shape)
         Py_XDECREF(wanted);
         return NULL;
     }
-    size_t bytes; /* a view of any size is cheap, but its element count must be a number */
+    size_t bytes; /* a view of any size is cheap, but its number of elements must be representable */
     if (array_check_status(self->state, vme_shape_bytes((vme_dtype)self->t.dtype, rank, shape, NULL, &bytes)) < 0)
         return NULL;
     array *result = array_view_of(self, self->t.dtype, rank, shape, strides, self->t.data);
@@ -359,7 +359,7 @@ static PyObject *broadcast_to(array_state *state, array *self, PyObject **values
 }
 ARRAY_FUNCTION_OF(broadcast_to, broadcast_names, 3, 2, 3, broadcast_to)
 
-/* A view of any strides inside the buffer, which is checked: windows, diagonals. */
+/* A view with any strides within the buffer (checked): windows, diagonals. */
 static const char *const strided_names[] = {"x", "shape", "strides", "offset", NULL};
 static PyObject *as_strided(array_state *state, array *self, PyObject **values)
 {
@@ -449,7 +449,8 @@ static PyObject *concatenate(PyObject *module, ARRAY_VECTORCALL)
     dtype = array_argument_dtype(state, values[3], -1);
     if (dtype < 0 && PyErr_Occurred())
         return NULL;
-    PyObject *items = PySequence_Tuple(values[0]); /* not the list itself: making an array of an item could change it */
+    PyObject *items = PySequence_Tuple(values[0]); /* a copy, because converting an item to an array could change the
+                                                    * list */
     if (items == NULL)
         return NULL;
     Py_ssize_t length = PyTuple_GET_SIZE(items);
@@ -521,7 +522,7 @@ static PyObject *concatenate(PyObject *module, ARRAY_VECTORCALL)
         }
     }
     if (out == NULL) {
-        bool reversed = rank > 1; /* as NumPy: Fortran order of all parts is the result's, too */
+        bool reversed = rank > 1; /* as in NumPy, the result has Fortran order if all parts have */
         for (Py_ssize_t i = 0; i < length; i++)
             for (int d = 1; d < rank; d++)
                 reversed = reversed && llabs(parts[i]->t.strides[d - 1]) < llabs(parts[i]->t.strides[d]);
@@ -549,7 +550,8 @@ PyObject *array_function_concatenate(PyObject *module, ARRAY_VECTORCALL)
     return WRITING(array_state_of(module), concatenate(module, args, count, keywords));
 }
 
-/* _pad(a, before, shape, mode number, value): what follows comes from the shape; the rest of numpy.pad is Python */
+/* _pad(a, before, shape, mode number, value): the padding after comes from the shape; the rest of numpy.pad is in
+ * Python */
 static const char *const pad_names[] = {"a", "before", "shape", "mode", "value", NULL};
 static PyObject *pad(array_state *state, array *self, PyObject **values)
 {

@@ -1,9 +1,7 @@
-/* What inspect.signature() and help() say of the module's functions: SIGNATURE_NAME for each name of ARRAY_FUNCTIONS
- * (methods.h).
+/* The signatures that inspect.signature() and help() show: SIGNATURE_NAME for each name of ARRAY_FUNCTIONS (methods.h).
  *
- * NumPy's parameters and defaults; None where NumPy has a private "no value". What a function really accepts is in its
- * `names`.
- */
+ * They are NumPy's parameters and defaults, with None for NumPy's private "no value". The arguments that a function
+ * accepts are in its `names`. */
 #ifndef ENGINE_SIGNATURES_H
 #define ENGINE_SIGNATURES_H
 

@@ -1,9 +1,9 @@
-/* Counting into tables and interpolating in them, for vmhost.engine.numpy, which checks dtypes. */
+/* Counting into tables and interpolation, for vmhost.engine.numpy, which checks dtypes. */
 #include "methods.h"
 
 #include "vme_tables.h"
 
-/* The largest of an int64 vector that is not empty, taken without signs: negative ones are larger than all others. */
+/* The maximum of a non-empty int64 vector, compared as unsigned: negative numbers are above all others. */
 static int largest(array *of, uint64_t *value)
 {
     static const int64_t one = 1, step = sizeof(int64_t);
@@ -15,7 +15,7 @@ static int largest(array *of, uint64_t *value)
                                        vme_reduce(of->state->context, VME_MAX, VME_UINT64, &plain, 1, NULL, &number)));
 }
 
-/* _bincount(places, weights or None, least length): contiguous vectors of int64 and float64, of one length */
+/* _bincount(places, weights or None, minimum length): contiguous vectors of int64 and float64, of equal length */
 PyObject *array_function__bincount(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);

@@ -1,6 +1,6 @@
-/* What tokenizers do for each character of a text (engine/tokenizers/models.py): merges of byte pairs, and
- * segmentations of the largest probability. Tables are bytes objects, made once from a vocabulary: they are paid for as
- * any other object, and read by nobody else. */
+/* The inner loops of tokenizers (engine/tokenizers/models.py): byte-pair merges, and segmentations of maximum
+ * probability. Tables are bytes objects made once from a vocabulary; they are charged like any other object, and only
+ * these functions read them. */
 #include "arrays.h"
 #include "methods.h"
 
@@ -10,7 +10,7 @@ enum { WORDS_MIN = 8 };
 
 static size_t place_of(uint64_t key, int bits) { return (size_t)(key * UINT64_C(0x9E3779B97F4A7C15) >> (64 - bits)); }
 
-static int bits_for(size_t count) /* of a table that is half full at most */
+static int bits_for(size_t count) /* of a table that is at most half full */
 {
     int bits = 3;
     while (((size_t)1 << bits) < 2 * count)
@@ -33,7 +33,7 @@ static int number_of(PyObject *value, uint32_t *number)
 
 /* ---- merges */
 typedef struct merge {
-    uint64_t pair; /* both numbers, and 1 more; 0: a free place */
+    uint64_t pair; /* both token numbers, plus 1; 0: a free slot */
     uint32_t rank, made;
 } merge;
 
@@ -47,7 +47,7 @@ static const merge *merge_of(const merge *table, int bits, uint32_t first, uint3
     return NULL;
 }
 
-/* _bpe_table(merges): the table of {(first, second): (rank, made)}, numbers of tokens */
+/* _bpe_table(merges): the hash table of {(first, second): (rank, made)}; all are token numbers except the rank */
 PyObject *array_function__bpe_table(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"merges", NULL};
@@ -90,11 +90,11 @@ failed:
 
 typedef struct symbol {
     uint32_t number;
-    int32_t before, after; /* symbols beside it, -1: none */
-    Py_ssize_t start, end; /* characters of the text */
-    bool gone;             /* it went into its left neighbour */
+    int32_t before, after; /* neighbouring symbols; -1: none */
+    Py_ssize_t start, end; /* in characters of the text */
+    bool gone;             /* merged into its left neighbour */
 } symbol;
-typedef struct waiting { /* two neighbours that may merge */
+typedef struct waiting { /* two neighbours that may be merged */
     uint32_t rank, made;
     int32_t left;
 } waiting;
@@ -111,7 +111,7 @@ static bool sooner(const waiting *a, const waiting *b)
     return a->rank != b->rank ? a->rank < b->rank : a->left < b->left;
 }
 
-/* `*items`, of so many bytes each, has room for one more. */
+/* Ensures room for one more item of `bytes` bytes in `*items`. */
 static int room_for(void **items, Py_ssize_t count, Py_ssize_t *room, size_t bytes)
 {
     if (count < *room)
@@ -159,7 +159,7 @@ static int wait_for_pair(word *job, const merge *table, int bits, int32_t left, 
     return found == NULL ? 0 : wait_for(job, (waiting){found->rank, found->made, left});
 }
 
-/* Neighbours merge, those of the lowest rank first, of one rank the leftmost. */
+/* Merges neighbours, lowest rank first, and the leftmost of equal ranks. */
 static int merge_all(word *job, const merge *table, int bits)
 {
     for (int32_t i = 0; i + 1 < job->count; i++)
@@ -200,7 +200,7 @@ static int symbol_add(word *job, uint32_t number, Py_ssize_t start, Py_ssize_t e
     return 0;
 }
 
-/* The bytes of the character as UTF-8, half of a surrogate pair too; how many. */
+/* The UTF-8 bytes of the character, also of a lone surrogate; returns their number. */
 static int utf8_of(Py_UCS4 c, uint8_t bytes[4])
 {
     const int size = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
@@ -211,12 +211,12 @@ static int utf8_of(Py_UCS4 c, uint8_t bytes[4])
     return size;
 }
 
-/* A token for each character, for each of its bytes where it has none, or the unknown one. */
+/* A token for each character, or for each of its bytes if the character has none, or the unknown token. */
 static int symbols_of(word *job, PyObject *ids, PyObject *text, PyObject *unknown, bool fuse, PyObject *of_bytes)
 {
     const Py_ssize_t length = PyUnicode_GET_LENGTH(text);
     uint32_t number, unknown_number = 0;
-    bool after_unknown = false; /* the last symbol is the unknown one, which the next may go with */
+    bool after_unknown = false; /* the last symbol is the unknown token, which the next one may be fused with */
     if (unknown != Py_None && number_of(unknown, &unknown_number) < 0)
         return -1;
     for (Py_ssize_t i = 0; i < length; i++) {
@@ -254,7 +254,7 @@ static int symbols_of(word *job, PyObject *ids, PyObject *text, PyObject *unknow
     return 0;
 }
 
-/* The symbols that are left: (numbers, spans of characters), lists. */
+/* The remaining symbols, as two lists: (numbers, spans of characters). */
 static PyObject *told(const word *job)
 {
     Py_ssize_t left = 0, at = 0;
@@ -282,8 +282,8 @@ static PyObject *told(const word *job)
 }
 
 /* _bpe_pieces(ids, table, text, unknown, fuse, of_bytes): the tokens of a text as (numbers, spans of characters).
- * `unknown` is a number or None, `of_bytes` a tuple of 256 numbers or Nones, or None. Where `text` is a list it has the
- * symbols themselves: (number, start, end). */
+ * `unknown` is a number or None, `of_bytes` a tuple of 256 numbers or Nones, or None. If `text` is a list, it contains
+ * the symbols themselves: (number, start, end). */
 PyObject *array_function__bpe_pieces(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"ids", "table", "text", "unknown", "fuse", "of_bytes", NULL};
@@ -324,17 +324,17 @@ PyObject *array_function__bpe_pieces(PyObject *module, ARRAY_VECTORCALL)
 }
 
 /* ---- probabilities
- * A table is a header, the nodes of the tree of all beginnings of tokens, and its edges by (node, character). */
+ * A table is a header, the nodes of the trie of tokens, and its edges, hashed by (node, character). */
 typedef struct tree_header {
     uint64_t nodes;
-    int64_t bits; /* of the edges' places */
+    int64_t bits; /* log2 of the number of slots for edges */
 } tree_header;
 typedef struct tree_node {
     double score;
-    int64_t number; /* -1: it is no token */
+    int64_t number; /* -1: not a token */
 } tree_node;
 typedef struct tree_edge {
-    uint64_t key; /* node and character, and 1 more; 0: a free place */
+    uint64_t key; /* node and character, plus 1; 0: a free slot */
     uint64_t node;
 } tree_edge;
 typedef struct tree {
@@ -399,7 +399,7 @@ static int token_add(tree *made, PyObject *text, int64_t number, double score)
     return 0;
 }
 
-/* _unigram_table(ids, scores): the table of {text: number} and the list of their scores by number */
+/* _unigram_table(ids, scores): the table of {text: number} and the list of scores by number */
 PyObject *array_function__unigram_table(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"ids", "scores", NULL};
@@ -437,9 +437,9 @@ PyObject *array_function__unigram_table(PyObject *module, ARRAY_VECTORCALL)
     return result;
 }
 
-typedef struct best { /* the segmentation up to a place */
+typedef struct best { /* the best segmentation up to a position */
     double score;
-    Py_ssize_t start; /* of its last token; -1: none is known */
+    Py_ssize_t start; /* start of its last token; -1: none known */
     int64_t number;
 } best;
 
@@ -449,11 +449,11 @@ static void better(best *at, double score, Py_ssize_t start, int64_t number)
         *at = (best){score, start, number};
 }
 
-/* [(number, start, end)] of the best segmentation of all; what is unknown side by side is one of the number -1. */
+/* [(number, start, end)] of the best segmentation; adjacent unknown characters are one item with number -1. */
 static PyObject *segments(const best *ends, Py_ssize_t size, int64_t unknown)
 {
     PyObject *result = PyList_New(0);
-    Py_ssize_t last = -1; /* the end of what is unknown so far, behind `end` */
+    Py_ssize_t last = -1; /* the end of the current run of unknown characters */
     for (Py_ssize_t end = size; result != NULL && (end > 0 || last >= 0);) {
         const bool known = end > 0 && !(unknown >= 0 && ends[end].number == unknown);
         PyObject *item = NULL;
@@ -477,9 +477,9 @@ static PyObject *segments(const best *ends, Py_ssize_t size, int64_t unknown)
     return result;
 }
 
-/* _unigram_pieces(table, text, unknown, score): [(number, start, end)] of the segmentation of the largest probability,
- * of characters; -1: unknown. None where the text has what is unknown and `unknown`, its number, is None; `score` is
- * that of an unknown character. */
+/* _unigram_pieces(table, text, unknown, score): [(number, start, end)] of the most probable segmentation, in
+ * characters; -1: unknown. None if the text has unknown characters and `unknown`, their number, is None; `score` is the
+ * score of an unknown character. */
 PyObject *array_function__unigram_pieces(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"table", "text", "unknown", "score", NULL};

@@ -1,9 +1,8 @@
-/* Tracing: calls whose arguments hold a traced value go to a function written in Python (vmhost.engine.grad).
+/* Tracing: calls with a traced argument go to a function written in Python (vmhost.engine.grad).
  *
- * `_trace(type, function)` names both, for this interpreter. From then on each function of the module and each ufunc
- * looks at its arguments' types, into lists and tuples too, and calls function(name, *args, **keywords)
- * where one is exactly `type`. Before that call nothing is looked at.
- */
+ * `_trace(type, function)` sets both, for this interpreter. From then on each function of the module and each ufunc
+ * checks its arguments' types, also within lists and tuples, and calls function(name, *args, **keywords) if the type of
+ * one is exactly `type`. Before that call there are no checks. */
 #include "methods.h"
 
 PyObject *array_function__trace(PyObject *module, ARRAY_VECTORCALL)

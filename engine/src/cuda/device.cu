@@ -20,7 +20,7 @@ vme_cuda_status cuda_fail(vme_cuda_status status, const char *format, ...)
 
 vme_cuda_status cuda_failed(cudaError_t error, const char *what)
 {
-    (void)cudaGetLastError(); /* which the next call would tell else */
+    (void)cudaGetLastError(); /* clears the error, which the next call would report otherwise */
     if (error == cudaErrorMemoryAllocation)
         return cuda_fail(VME_CUDA_NO_MEMORY, "the GPU has no memory left (%.60s)", what);
     return cuda_fail(VME_CUDA_FAILED, "%s: %s (%.60s)", cudaGetErrorName(error), cudaGetErrorString(error), what);

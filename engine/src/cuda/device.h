@@ -1,4 +1,4 @@
-/* What the files of engine/src/cuda share: devices, their memory, streams, and how errors are told. */
+/* Shared by the files of engine/src/cuda: devices, their memory, streams, and error reporting. */
 #ifndef VME_CUDA_DEVICE_H
 #define VME_CUDA_DEVICE_H
 
@@ -9,7 +9,7 @@
 
 #include "vme_cuda.h"
 
-/* The functions of cuBLASLt, which is opened when the first device is. */
+/* The functions of cuBLASLt, which is opened with the first device. */
 struct cublas_functions {
     decltype(&cublasLtCreate) create;
     decltype(&cublasLtDestroy) destroy;
@@ -34,20 +34,20 @@ struct vme_cuda_device {
     cublas_functions cublas{};
     cublasLtHandle_t products = nullptr;
     cudaStream_t copies = nullptr;
-    /* A capture must not see an allocation of another thread's, nor may two captures of one stream meet. */
+    /* an allocation of another thread must not be captured, nor may two captures of one stream overlap */
     std::mutex capturing;
 };
 struct vme_cuda_stream {
     std::atomic<int> references{1};
     vme_cuda_device *device = nullptr;
     cudaStream_t stream = nullptr;
-    std::mutex order; /* plans that share a stream enqueue one call as a whole */
+    std::mutex order; /* plans that share a stream enqueue each call as a whole */
 };
 
-/* Keeps the sentence for vme_cuda_message. */
+/* Stores the message for vme_cuda_message. */
 vme_cuda_status cuda_fail(vme_cuda_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 vme_cuda_status cuda_failed(cudaError_t error, const char *what);
-/* Returns from the calling function with what CUDA said. */
+/* Returns CUDA's error from the calling function. */
 #define CUDA_TRY(call) \
     do { \
         const cudaError_t error_ = (call); \
@@ -63,17 +63,17 @@ vme_cuda_status cuda_failed(cudaError_t error, const char *what);
 
 vme_cuda_device *cuda_device_ref(vme_cuda_device *device);
 vme_cuda_stream *cuda_stream_ref(vme_cuda_stream *stream);
-/* The device is the calling thread's current one. */
+/* Makes the device the calling thread's current one. */
 vme_cuda_status cuda_enter(const vme_cuda_device *device);
 /* GPU memory within the device's limit; *memory stays NULL on failure. */
 vme_cuda_status cuda_memory_new(vme_cuda_device *device, int64_t bytes, void **memory);
 void cuda_memory_free(vme_cuda_device *device, void *memory, int64_t bytes);
-/* Written when it returns. By a stream: other threads may be capturing, which the whole device's calls would end. */
+/* Complete when it returns. Uses a stream: calls that affect the whole device would end captures of other threads. */
 vme_cuda_status cuda_write(cudaStream_t stream, void *to, const void *from, int64_t bytes);
 vme_cuda_status cuda_pinned_new(int64_t bytes, void **memory);
 void cuda_pinned_free(void *memory);
 
-/* A piece of GPU memory that a scope, or an object, holds. */
+/* A piece of GPU memory owned by a scope or an object. */
 struct device_memory {
     vme_cuda_device *device = nullptr;
     void *at = nullptr;

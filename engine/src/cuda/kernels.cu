@@ -1,4 +1,4 @@
-/* The kernels of networks. An index is 32 bits wide where a step has fewer than 2^31 numbers, which plans see to. */
+/* The kernels of networks. Indices have 32 bits: plans ensure that a step has fewer than 2^31 elements. */
 #include "kernels.h"
 
 enum { THREADS = 256, REDUCE_BY_BLOCK = 512 };
@@ -46,7 +46,7 @@ static __device__ __forceinline__ float computed(const vme_cuda_instruction &ins
     }
 }
 
-/* Where an operand's number at this place lies: `index` counts dimensions first..last in their order. */
+/* Offset of an operand's element; `index` counts dimensions first..last in order. */
 static __device__ __forceinline__ int64_t place_of(const kernel_step &step, const kernel_operand &operand,
                                                    uint32_t index, int first, int last)
 {
@@ -121,7 +121,7 @@ static __device__ __forceinline__ void reduced_to(const kernel_step &step, uint3
     step.operands[0].at[place_of(step, step.operands[0], index, 0, step.kept)] = x;
 }
 
-/* A thread makes a number. */
+/* One result for each thread. */
 static __global__ void reduce_kernel(const __grid_constant__ kernel_step step)
 {
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < step.count; i += (int64_t)gridDim.x * THREADS) {
@@ -132,13 +132,13 @@ static __global__ void reduce_kernel(const __grid_constant__ kernel_step step)
     }
 }
 
-/* The threads' numbers made one, which thread 0 has. */
+/* Reduces the threads' values to one, in thread 0. */
 static __device__ float block_reduced(int reduction, float x)
 {
     __shared__ float parts[THREADS / 32];
     for (int step = 16; step > 0; step /= 2)
         x = reduced_of(reduction, x, __shfl_down_sync(~0u, x, (unsigned)step));
-    __syncthreads(); /* an earlier call's parts were read */
+    __syncthreads(); /* an earlier call's parts have been read */
     if (threadIdx.x % 32 == 0)
         parts[threadIdx.x / 32] = x;
     __syncthreads();
@@ -148,7 +148,7 @@ static __device__ float block_reduced(int reduction, float x)
     return x;
 }
 
-/* A block makes a number. */
+/* One result for each block. */
 static __global__ void reduce_by_block_kernel(const __grid_constant__ kernel_step step)
 {
     for (int64_t i = blockIdx.x; i < step.count; i += gridDim.x) {
@@ -161,7 +161,7 @@ static __global__ void reduce_by_block_kernel(const __grid_constant__ kernel_ste
     }
 }
 
-/* A warp makes a row. Operands: result, x, addend or none. */
+/* One row for each warp. Operands: result, x, addend or none. */
 static __global__ void softmax_kernel(const __grid_constant__ kernel_step step)
 {
     const uint32_t lane = threadIdx.x % 32, size = (uint32_t)step.reduced_count;

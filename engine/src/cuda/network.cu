@@ -1,5 +1,5 @@
-/* Networks: weights in GPU memory, and plans: a network at one set of sizes, with its arena, its pinned buffers and its
- * graph. engine/cuda/programs.py makes steps of a model file. */
+/* Networks: weights in GPU memory; and plans: a network at one set of sizes, with its arena, pinned buffers and graph.
+ * engine/cuda/programs.py derives steps from a model file. */
 #include "kernels.h"
 #include "tables.h"
 
@@ -53,20 +53,20 @@ struct product {
     size_t workspace = 0;
     const void *at_a = nullptr, *at_b = nullptr;
     void *at_out = nullptr;
-    kernel_step rest{}; /* bias and activation that the product does not do: no instructions, none */
-    bool apart = false; /* rest's instructions are a launch each */
+    kernel_step rest{}; /* bias and activation that the product does not include; no instructions: none */
+    bool apart = false; /* each instruction of rest is a launch of its own */
 };
 
-/* One side of a product, as column-major cuBLAS sees it. */
+/* One operand of a product, in cuBLAS's column-major view. */
 struct side {
     bool transposed;
     int64_t rows, columns, leading, batch_stride;
 };
 
-/* `row` and `column` are strides; one of them is 1, or of a dimension of one element. */
+/* `row` and `column` are strides; one of them is 1, or belongs to a dimension of size 1. */
 static bool side_of(int64_t rows, int64_t columns, int64_t row, int64_t column, int64_t batch_stride, side *found)
 {
-    if (column == 1 || columns == 1) { /* rows lie side by side: columns of the transposed matrix */
+    if (column == 1 || columns == 1) { /* contiguous rows are columns of the transposed matrix */
         *found = {false, columns, rows, std::max(rows == 1 ? columns : row, columns), batch_stride};
         return columns == 1 || rows == 1 || row >= columns;
     }
@@ -88,8 +88,8 @@ static void end_product(const cublas_functions &cublas, product *one)
 
 struct launch {
     int op = VME_CUDA_MAP;
-    int number = 0, count = 1; /* of products, or of the first step of its kind; steps */
-    int64_t numbers = 0;       /* the most of a step */
+    int number = 0, count = 1; /* number: index of the product, or of the first step of its kind; count: steps */
+    int64_t numbers = 0;       /* maximum elements of a step */
 };
 
 struct vme_cuda_plan {
@@ -104,10 +104,9 @@ struct vme_cuda_plan {
     std::vector<launch> launches;
     std::vector<product> products;
     std::vector<kernel_step> steps;
-    /* of lookups: offsets, then weights, then ids, side by side in `staged_in` behind the inputs, and so in GPU
-       memory */
+    /* of lookups: offsets, weights and ids, consecutive in `staged_in` after the inputs, and likewise in GPU memory */
     std::vector<vme_cuda_lookup> lookups;
-    std::vector<vme_cuda_table *> tables; /* each once, in order of their addresses */
+    std::vector<vme_cuda_table *> tables; /* unique, ordered by address */
     int64_t bags = 0, weights_at = 0, ids_at = 0, ids_room = 0;
     bool weighted = false;
     int lanes_max = 1;
@@ -130,7 +129,7 @@ static vme_cuda_status operand_of(const vme_cuda_plan *plan, const vme_cuda_oper
     return VME_CUDA_OK;
 }
 
-/* Whether all that the step touches of the operand lies within its memory. */
+/* Whether everything that the step accesses of the operand is within its memory. */
 static bool within(const vme_cuda_plan *plan, const vme_cuda_step &step, const vme_cuda_operand &operand)
 {
     if (operand.space == VME_CUDA_ABSENT)
@@ -224,7 +223,7 @@ static vme_cuda_status layout_of(const cublas_functions &cublas, const side &fro
     return VME_CUDA_OK;
 }
 
-/* The fastest algorithm for the description, as cuBLAS tells; false: none. */
+/* Chooses the fastest algorithm by cuBLAS's heuristic; false: none. */
 static bool choose(const vme_cuda_device *device, product *one)
 {
     const cublas_functions &cublas = device->cublas;
@@ -250,7 +249,7 @@ static bool choose(const vme_cuda_device *device, product *one)
     return chosen;
 }
 
-/* Describes the product of a step: operands are result, a, b, and bias or absent. */
+/* Describes the product of a step; its operands are result, a, b, and bias or absent. */
 static vme_cuda_status plan_product(vme_cuda_plan *plan, const vme_cuda_step &step, product *one)
 {
     const cublas_functions &cublas = plan->device->cublas;
@@ -286,7 +285,7 @@ static vme_cuda_status plan_product(vme_cuda_plan *plan, const vme_cuda_step &st
     VME_TRY(layout_of(cublas, sides[1], batch, &one->b));
     VME_TRY(layout_of(cublas, sides[0], batch, &one->out));
     const bool biased = operands[3].at != nullptr;
-    int done = 0; /* instructions that the product does itself; the first one is the bias, if there is one */
+    int done = 0; /* instructions that the product includes; the first one is the bias, if there is one */
     bool chosen = false;
     if (plan->flags & VME_CUDA_FUSED && batch == 1 && (!biased || operands[3].strides[2] == 1 || n == 1)) {
         const int count = step.instruction_count, first = biased ? 1 : 0;
@@ -310,7 +309,7 @@ static vme_cuda_status plan_product(vme_cuda_plan *plan, const vme_cuda_step &st
                              (long long)m, (long long)k, (long long)k, (long long)n);
     }
     one->rest = kernel_step{};
-    if (done < step.instruction_count) { /* the rest in place: the bias, and what follows */
+    if (done < step.instruction_count) { /* the remaining instructions run in place: the bias, and what follows */
         kernel_step &rest = one->rest;
         rest.rank = rest.kept = 3;
         memcpy(rest.shape, step.shape, 3 * sizeof rest.shape[0]);
@@ -386,7 +385,7 @@ static vme_cuda_status plan_lookups(vme_cuda_plan *plan)
         plan->tables.push_back(one.table);
         cuda_table_ref(one.table);
     }
-    /* each once: references of the others are given back */
+    /* keeps one reference of each table, and releases the others */
     std::sort(plan->tables.begin(), plan->tables.end());
     for (size_t i = 1; i < plan->tables.size();)
         if (plan->tables[i] == plan->tables[i - 1]) {
@@ -419,7 +418,7 @@ static vme_cuda_status plan_lookups(vme_cuda_plan *plan)
     return cuda_write(plan->stream->stream, plan->views.at, views.data(), (int64_t)(views.size() * sizeof views[0]));
 }
 
-/* Lookups and steps, on the stream. */
+/* Enqueues lookups and steps on the stream. */
 static vme_cuda_status enqueue(vme_cuda_plan *plan, cudaStream_t stream)
 {
     const cublas_functions &cublas = plan->device->cublas;
@@ -458,7 +457,7 @@ static vme_cuda_status capture(vme_cuda_plan *plan)
     const std::lock_guard<std::mutex> alone(plan->device->capturing);
     cudaStream_t stream = nullptr;
     CUDA_TRY(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    /* Once without a capture: cuBLAS loads its kernels then. */
+    /* once without capture, because cuBLAS loads its kernels then */
     vme_cuda_status status = enqueue(plan, stream);
     cudaError_t error = cudaStreamSynchronize(stream);
     cudaGraph_t graph = nullptr;
@@ -502,7 +501,8 @@ static vme_cuda_status plan_start(vme_cuda_plan *plan, int64_t arena_bytes, int 
     VME_TRY(plan->staged_out.take(plan->outputs_end - plan->outputs_begin));
     CUDA_TRY(cudaEventCreateWithFlags(&plan->copied, cudaEventDisableTiming));
     CUDA_TRY(cudaEventCreateWithFlags(&plan->done, cudaEventDisableTiming));
-    CUDA_TRY(cudaStreamSynchronize(plan->stream->stream)); /* what was written is there for the capture's stream */
+    CUDA_TRY(cudaStreamSynchronize(plan->stream->stream)); /* written data is complete before the capture's stream reads
+                                                            * it */
     return plan->flags & VME_CUDA_GRAPH ? capture(plan) : VME_CUDA_OK;
 }
 
@@ -577,7 +577,7 @@ int vme_cuda_plan_launches(const vme_cuda_plan *plan)
     return count;
 }
 
-/* Packs the bags of all lookups behind the inputs; *ids: how many there are. */
+/* Packs the bags of all lookups after the inputs; *ids: number of ids. */
 static vme_cuda_status stage_bags(vme_cuda_plan *plan, const vme_cuda_bags *bags, int64_t *ids)
 {
     char *const base = plan->staged_in.as<char>() + rounded(plan->inputs_end);
@@ -678,7 +678,7 @@ vme_cuda_status vme_cuda_plan_run(vme_cuda_plan *plan, const void *const *inputs
     cudaError_t error;
     if (status == VME_CUDA_OK)
         error = cudaEventSynchronize(plan->done);
-    else { /* what was enqueued still reads the pinned memory */
+    else { /* enqueued work still reads the pinned memory */
         error = cudaSuccess;
         (void)cudaStreamSynchronize(plan->device->copies);
         (void)cudaStreamSynchronize(plan->stream->stream);

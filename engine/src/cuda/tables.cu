@@ -1,12 +1,12 @@
-/* Embedding tables in GPU memory: as those of engine/src/embedding, on the same operations with the same results.
+/* Embedding tables in GPU memory: the same operations with the same results as engine/src/embedding.
  *
- * Keys are one open-addressing table in buckets of four entries, at most half full; it is made anew at twice the size.
- * Rows lie in chunks that never move, each with its slots behind it and a note apart. Whatever changes a table has its
- * lock for itself until the GPU is done, so a lookup sees rows before or after a gradient step.
+ * Keys are in one open-addressing table with buckets of four entries, at most half full; it is rebuilt at twice the
+ * size. Rows are in chunks that never move, each row followed by its slots, with a separate note. A change of a table
+ * holds its lock exclusively until the GPU is done, so a lookup sees rows before or after a gradient step.
  *
- * A gradient step is prepared on the host: each key once, with the places of its gradients in their order. Then one
- * kernel finds or makes its row, adds the gradients up and makes the optimizer's step, so that sums have one order.
- * This file is compiled without contraction of products and sums, as the CPU's kernels are. */
+ * A gradient step is prepared on the host: unique keys, with the positions of their gradients in order. Then one kernel
+ * finds or creates each key's row, sums the gradients and makes the optimizer's step, so the order of summation is
+ * fixed. This file is compiled without contraction of products and sums, as the CPU's kernels are. */
 #include "tables.h"
 
 #include <algorithm>
@@ -23,16 +23,16 @@ enum { SUM, MEAN, SQRTN };
 
 struct row_note {
     int64_t key, version;
-    uint32_t freq, changed; /* the save's number before which it last changed */
+    uint32_t freq, changed; /* number of the save before which it last changed */
     uint32_t live, reserved;
 };
 
 struct table_counters {
-    int32_t row_count, free_count; /* numbers given out; of these, those that are free */
+    int32_t row_count, free_count; /* row numbers assigned, and how many of these are free */
     int32_t entries, waiting, found, gone;
 };
 
-/* What changes a table reads and writes; passed by value. */
+/* The data that kernels which change a table read and write; passed by value. */
 struct table_work {
     table_view view;
     row_note *const *notes;
@@ -49,7 +49,7 @@ struct table_state {
     std::vector<row_note *> notes;
     uint64_t buckets = 0;
     int64_t bytes = 0, step = 0;
-    table_counters counters{}; /* as the GPU has them, while the lock is held */
+    table_counters counters{}; /* a copy of the GPU's counters, valid while the lock is held */
     uint32_t sequence = 1, committed = 0;
     bool saving = false;
     pinned_memory pinned;
@@ -98,7 +98,7 @@ static __device__ __forceinline__ row_note *note_at(const table_work &work, uint
     return work.notes[row >> work.view.chunk_bits] + (row & ((1u << work.view.chunk_bits) - 1));
 }
 
-/* While nothing changes the table: where the row of the key lies; NULL: each of its numbers is no_permission. */
+/* The address of the key's row, while nothing changes the table; NULL: all of its elements are no_permission. */
 static __device__ __forceinline__ const float *row_of(const table_view &view, int64_t key)
 {
     for (uint64_t number = first_bucket(view, key);; number++) {
@@ -112,7 +112,7 @@ static __device__ __forceinline__ const float *row_of(const table_view &view, in
     }
 }
 
-/* While other threads put other keys there. */
+/* Usable while other threads insert other keys. */
 static __device__ key_entry *find_entry(const table_view &view, int64_t key)
 {
     for (uint64_t number = first_bucket(view, key);; number++) {
@@ -121,13 +121,13 @@ static __device__ key_entry *find_entry(const table_view &view, int64_t key)
             const uint32_t where = *(volatile uint32_t *)&bucket[i].where;
             if (where == ENTRY_EMPTY)
                 return nullptr;
-            __threadfence(); /* its key was written before */
+            __threadfence(); /* the key was written before `where` */
             if (where != ENTRY_CLAIMED && *(volatile int64_t *)&bucket[i].key == key)
                 return &bucket[i];
         }
     }
 }
-/* A place for a key that is not there; give_entry ends it. */
+/* Claims an entry for a key that is not present; give_entry completes it. */
 static __device__ key_entry *claim_entry(const table_view &view, int64_t key)
 {
     for (uint64_t number = first_bucket(view, key);; number++) {
@@ -157,7 +157,8 @@ static __device__ __forceinline__ uint32_t sum_of_counts(uint32_t a, uint32_t b)
     return a > UINT32_MAX - b ? UINT32_MAX : a + b;
 }
 
-/* ---- lookups: `lanes` threads read a bag. Each finds one key's row, then all read all of these. */
+/* ---- lookups: `lanes` threads read one bag. Each finds the row of one key, then all of them read all of these rows.
+ */
 template <int VECTOR> struct numbers {
     float at[VECTOR];
 };
@@ -181,7 +182,7 @@ static __device__ void read_bag(const lookup_view &of, const table_view &view, i
     for (int32_t column = (int32_t)lane * VECTOR; column - (int32_t)lane * VECTOR < view.dim;
          column += of.lanes * VECTOR) {
         const bool inside = column < view.dim;
-        const bool counts = column == (int32_t)lane * VECTOR; /* the first time */
+        const bool counts = column == (int32_t)lane * VECTOR; /* counts in the first column only */
         numbers<VECTOR> all{};
         for (int64_t from = begin; from < end; from += of.lanes) {
             const int64_t place = from + lane;
@@ -281,10 +282,10 @@ struct step_job {
     table_work work;
     optimizer_factors factors;
     int64_t version, filter_freq;
-    int64_t count; /* of keys */
+    int64_t count; /* number of keys */
     const int64_t *keys;
-    const uint32_t *first;  /* count + 1: of occurrences */
-    const uint32_t *places; /* of each occurrence: a row of gradients, and what it is multiplied by */
+    const uint32_t *first;  /* count + 1 indices of occurrences */
+    const uint32_t *places; /* for each occurrence: its row of gradients, and its factor */
     const float *by, *gradients;
     int32_t lanes;
 };
@@ -294,8 +295,8 @@ static __device__ __forceinline__ uint32_t waiting_version(int64_t version)
     return version < 0 ? 0 : version > VERSION_MAX ? VERSION_MAX : (uint32_t)version;
 }
 
-/* Counts the key, and admits it when its time has come: its row, or ROWS_MAX where it has to wait. `made`: it is new.
- */
+/* Counts the key, and admits it if its count is high enough: returns its row, or ROWS_MAX while it waits. `made`: the
+ * row is new. */
 static __device__ uint32_t admit(const step_job &job, int64_t key, uint32_t count, bool *made)
 {
     const table_work &work = job.work;
@@ -394,7 +395,7 @@ static __global__ void step_kernel(const __grid_constant__ step_job job)
     }
 }
 
-/* Counts keys that have no entry, and those that have no row. */
+/* Counts keys without an entry, and keys without a row. */
 static __global__ void missing_kernel(const __grid_constant__ table_work work, const int64_t *keys, int64_t count)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -415,7 +416,7 @@ static __global__ void rehash_kernel(const key_entry *from, int64_t count, const
         give_entry(claim_entry(to, from[i].key), from[i].key, from[i].where, from[i].count);
 }
 
-/* The same without what is evicted. */
+/* The same, skipping evicted keys. */
 static __global__ void evict_kernel(const key_entry *from, int64_t count, const __grid_constant__ table_work work,
                                     const __grid_constant__ table_view to, int64_t step, int64_t steps_to_live,
                                     float threshold)
@@ -452,7 +453,7 @@ static __global__ void evict_kernel(const key_entry *from, int64_t count, const 
     }
 }
 
-/* Numbers of rows that changed after the save of number `after`; after 0 with `all`: that live. */
+/* Lists rows that changed after the save with number `after`; after 0 with `all`: all live rows. */
 static __global__ void select_kernel(const __grid_constant__ table_work work, int64_t count, uint32_t after, int all,
                                      uint32_t *selected)
 {
@@ -466,7 +467,7 @@ static __global__ void select_kernel(const __grid_constant__ table_work work, in
             selected[place] = (uint32_t)i;
     }
 }
-/* Rows beside each other: keys, freqs, versions, then all numbers of a row. */
+/* Copies rows to contiguous memory: keys, freqs, versions, then all elements of a row. */
 static __global__ void gather_kernel(const __grid_constant__ table_work work, const uint32_t *rows, int64_t count,
                                      int width, int64_t *keys, int64_t *freqs, int64_t *versions, float *numbers)
 {
@@ -499,7 +500,7 @@ struct put_job {
     table_work work;
     int64_t count;
     const int64_t *keys, *freqs, *versions;
-    const float *numbers; /* NULL: of waiting keys; else [count, dim + slots * dim] */
+    const float *numbers; /* NULL: waiting keys; otherwise [count, dim + slots * dim] */
     int32_t width;
 };
 static __global__ void put_kernel(const __grid_constant__ put_job job)
@@ -543,7 +544,7 @@ static int64_t rounded(int64_t bytes) { return (bytes + 15) / 16 * 16; }
 /* ---- tables, on the host */
 static int slots_of(int optimizer) { return optimizer == SGD ? 0 : optimizer == ADAGRAD ? 1 : 2; }
 
-/* Memory of the table's quota. */
+/* Allocates memory charged to the table's quota. */
 static vme_cuda_status take_memory(vme_cuda_table *table, int64_t bytes, device_memory *memory)
 {
     table_state *state = table->state;
@@ -554,7 +555,7 @@ static vme_cuda_status take_memory(vme_cuda_table *table, int64_t bytes, device_
     state->bytes += bytes;
     return VME_CUDA_OK;
 }
-/* `from` becomes what `to` is, which ends. */
+/* Swaps two pieces of memory. */
 static void exchange(device_memory *to, device_memory *from)
 {
     std::swap(to->device, from->device);
@@ -592,7 +593,7 @@ static vme_cuda_status write_view(vme_cuda_table *table)
     CUDA_TRY(cudaStreamSynchronize(table->stream));
     return VME_CUDA_OK;
 }
-/* The GPU's counters and the host's become one again; the GPU is done. */
+/* Merges the GPU's counters with the host's, after the GPU is done. */
 static vme_cuda_status read_counters(vme_cuda_table *table)
 {
     CUDA_TRY(cudaMemcpyAsync(&table->state->counters, table->counters.at, sizeof table->state->counters,
@@ -609,7 +610,7 @@ static vme_cuda_status clear_findings(vme_cuda_table *table)
     return VME_CUDA_OK;
 }
 
-/* Entries for so many more keys. */
+/* Makes room for `more` more keys. */
 static vme_cuda_status reserve_keys(vme_cuda_table *table, int64_t more)
 {
     table_state *state = table->state;
@@ -638,12 +639,12 @@ static vme_cuda_status reserve_keys(vme_cuda_table *table, int64_t more)
         exchange(&state->entries, &made);
         state->buckets = buckets;
     }
-    state->bytes -= made.bytes; /* the old ones, or where it failed the new ones */
+    state->bytes -= made.bytes; /* frees the old entries, or, after a failure, the new ones */
     VME_TRY(status);
     return write_view(table);
 }
 
-/* A list in GPU memory of at least `bytes`, with what it had. */
+/* Grows a list in GPU memory to at least `bytes`, keeping its contents. */
 static vme_cuda_status grow_list(vme_cuda_table *table, int64_t bytes, device_memory *list)
 {
     if (bytes <= list->bytes)
@@ -658,7 +659,7 @@ static vme_cuda_status grow_list(vme_cuda_table *table, int64_t bytes, device_me
     return VME_CUDA_OK;
 }
 
-/* Chunks for so many more rows. */
+/* Makes room for `more` more rows. */
 static vme_cuda_status reserve_rows(vme_cuda_table *table, int64_t more)
 {
     table_state *state = table->state;
@@ -679,7 +680,7 @@ static vme_cuda_status reserve_rows(vme_cuda_table *table, int64_t more)
         grown = grow_list(table, (have + count) * (int64_t)sizeof(void *), &state->note_list);
     if (grown == VME_CUDA_OK)
         grown = grow_list(table, (have + count) * each * (int64_t)sizeof(uint32_t), &state->free_rows);
-    VME_TRY(write_view(table)); /* the lists may lie elsewhere, also where what follows fails */
+    VME_TRY(write_view(table)); /* the lists may have moved, even if the following steps fail */
     if (grown != VME_CUDA_OK)
         return cuda_fail(grown, "the embedding table's quota, or the GPU's memory, has no room for more rows");
     if (take_memory(table, count * (chunk_bytes + note_bytes), slab.get()) != VME_CUDA_OK) {
@@ -727,7 +728,7 @@ static vme_cuda_status start_table(vme_cuda_table *table)
     CUDA_TRY(cudaMemcpyAsync(table->defaults.at, o.defaults, (size_t)(o.default_rows * o.dim * 4),
                              cudaMemcpyHostToDevice, table->stream));
     CUDA_TRY(cudaStreamSynchronize(table->stream));
-    table->options.defaults = nullptr; /* the caller's */
+    table->options.defaults = nullptr; /* it belongs to the caller */
     VME_TRY(clear_findings(table));
     return reserve_keys(table, 1);
 }
@@ -769,7 +770,7 @@ void vme_cuda_table_unref(vme_cuda_table *table)
     vme_cuda_device_unref(device);
 }
 
-/* For whoever changes a table: its lock for itself, on its GPU. */
+/* Exclusive access for a change of a table: its lock, on its GPU. */
 struct alone {
     vme_cuda_table *table;
     explicit alone(vme_cuda_table *of) : table(of) { table->lock.lock(); }
@@ -796,10 +797,10 @@ void vme_cuda_table_facts_of(vme_cuda_table *table, vme_cuda_table_facts *facts)
     }
 }
 
-/* ---- lookups of the host's ids */
+/* ---- lookups with ids on the host */
 static scratch *scratch_of_lookups()
 {
-    static scratch *one = new scratch; /* of the process: threads may look up until it ends */
+    static scratch *one = new scratch; /* never freed: threads may look up until the process ends */
     return one;
 }
 
@@ -844,7 +845,7 @@ static vme_cuda_status look_up(int count, int64_t bag_count, const vme_cuda_bags
         vme_cuda_device *before = all->memory.at == nullptr ? nullptr : all->memory.device;
         all->memory.release();
         VME_TRY(all->memory.take(device, 2 * (in + out)));
-        cuda_device_ref(device); /* which the scratch memory holds */
+        cuda_device_ref(device); /* the scratch memory holds the reference */
         vme_cuda_device_unref(before);
     }
     char *pinned = all->pinned.as<char>(), *base = all->memory.as<char>();
@@ -919,12 +920,12 @@ vme_cuda_status vme_cuda_table_lookup(vme_cuda_table *table, int64_t n, const in
 }
 
 /* ---- gradient steps */
-/* Keys, each once, in the order in which they came, and the occurrences of each in their order. */
+/* Unique keys in order of first occurrence, with the occurrences of each in order. */
 struct unique_keys {
     std::vector<int64_t> keys;
-    std::vector<uint32_t> counts, of; /* of each occurrence, the number of its key */
-    std::vector<uint32_t> places;     /* an open-addressing table of numbers of keys + 1 */
-    std::vector<uint32_t> rows;       /* of each occurrence: its row of gradients, and what it is multiplied by */
+    std::vector<uint32_t> counts, of; /* of: for each occurrence the index of its key */
+    std::vector<uint32_t> places;     /* an open-addressing table of indices of keys, plus 1 */
+    std::vector<uint32_t> rows;       /* for each occurrence: its row of gradients, and its factor */
     std::vector<float> by;
     uint64_t seed;
     unique_keys(size_t occurrences, uint64_t table_seed) : seed(table_seed)
@@ -984,7 +985,7 @@ static vme_cuda_status factors_of(const vme_cuda_table *table, const vme_cuda_ra
     return VME_CUDA_OK;
 }
 
-/* Room in pinned and in GPU memory for a change of the table. */
+/* Pinned and GPU scratch memory for a change of the table. */
 static vme_cuda_status take_scratch(vme_cuda_table *table, int64_t bytes)
 {
     if (table->state->pinned.bytes < bytes)
@@ -994,8 +995,8 @@ static vme_cuda_status take_scratch(vme_cuda_table *table, int64_t bytes)
     return VME_CUDA_OK;
 }
 
-/* Entries and rows for the keys, which lie in GPU memory: for all of them, or where that is too much for those alone
- * that are not there. */
+/* Makes room for entries and rows of the keys, which are in GPU memory: for all of them, or, if that is too much, only
+ * for those that are missing. */
 static vme_cuda_status reserve(vme_cuda_table *table, const int64_t *keys, int64_t count)
 {
     if (reserve_keys(table, count) == VME_CUDA_OK && reserve_rows(table, count) == VME_CUDA_OK)
@@ -1009,7 +1010,7 @@ static vme_cuda_status reserve(vme_cuda_table *table, const int64_t *keys, int64
     return reserve_rows(table, rowless);
 }
 
-/* `gradient_rows` rows of the gradients are copied by `fill`. */
+/* `fill` copies `gradient_rows` rows of gradients. */
 template <typename Fill>
 static vme_cuda_status step_table(vme_cuda_table *table, const vme_cuda_rates *rates, const unique_keys &unique,
                                   int64_t gradient_rows, Fill fill)
@@ -1075,7 +1076,7 @@ vme_cuda_status vme_cuda_table_update(vme_cuda_table *table, const vme_cuda_rate
                       [&](float *to) { memcpy(to, gradients, (size_t)(n * table->options.dim) * 4); });
 }
 
-/* The keys of a set of bags; its gradient's first row has the number `row`. */
+/* Adds the keys of a set of bags, whose gradient starts at row `row`. */
 static void add_bags(const vme_cuda_bags &of, int64_t bag_count, uint32_t row, unique_keys *unique)
 {
     for (int64_t bag = 0; bag < bag_count; bag++, row++) {
@@ -1164,7 +1165,7 @@ static vme_cuda_status evict(vme_cuda_table *table, int64_t step)
     device_memory made;
     VME_TRY(clear_findings(table));
     VME_TRY(take_memory(table, state->entries.bytes, &made));
-    state->bytes -= made.bytes; /* one of the two stays */
+    state->bytes -= made.bytes; /* only one of the two remains */
     CUDA_TRY(cudaMemsetAsync(made.at, 0xff, (size_t)made.bytes, table->stream));
     const table_work work = work_of(table);
     table_view to = work.view;
@@ -1360,7 +1361,7 @@ void vme_cuda_snapshot_end(vme_cuda_snapshot *snapshot, int saved)
     delete snapshot;
 }
 
-/* `slots` NULL where rows have none; `values` NULL: of waiting keys. */
+/* `slots` NULL: rows have none; `values` NULL: waiting keys. */
 static vme_cuda_status put(vme_cuda_table *table, int64_t n, const int64_t *keys, const int64_t *freqs,
                            const int64_t *versions, const float *values, const float *slots)
 {
@@ -1371,7 +1372,7 @@ static vme_cuda_status put(vme_cuda_table *table, int64_t n, const int64_t *keys
     if (n == 0)
         return VME_CUDA_OK;
     const int64_t dim = table->options.dim, beside = dim * table->slots, width = values == nullptr ? 0 : dim + beside;
-    unique_keys unique((size_t)n, table->options.seed); /* the last one of a key counts */
+    unique_keys unique((size_t)n, table->options.seed); /* the last occurrence of a key counts */
     std::vector<int64_t> last;
     for (int64_t i = 0; i < n; i++) {
         const uint32_t number = unique.number(keys[i]);

@@ -1,4 +1,4 @@
-/* Embedding tables as lookups see them. */
+/* Embedding tables, as lookups use them. */
 #ifndef VME_CUDA_TABLES_H
 #define VME_CUDA_TABLES_H
 
@@ -6,28 +6,28 @@
 
 #include "device.h"
 
-/* Keys lie in buckets of four entries, as in embedding/table.h: a key lies in a later bucket only where all from its
- * own to that one were full. `where` of an entry: */
+/* Keys are in buckets of four entries, as in embedding/table.h: a key is in a later bucket only if all buckets from its
+ * own to that one were full. Values of an entry's `where`: */
 #define ENTRY_EMPTY   0xffffffffu
-#define ENTRY_CLAIMED 0xfffffffeu /* by a key that is being put there; no other key is that one */
-#define ENTRY_WAITING 0x80000000u /* counted, not admitted: with its version in the lower 31 bits */
+#define ENTRY_CLAIMED 0xfffffffeu /* by a key that is being inserted; no other thread inserts the same key */
+#define ENTRY_WAITING 0x80000000u /* counted but not admitted; the low 31 bits hold its version */
 #define ROWS_MAX      0x7fffffffu
 enum { BUCKET = 4 };
 struct key_entry {
     int64_t key;
-    uint32_t where, count; /* `count`: of a waiting key */
+    uint32_t where, count; /* `count`: of a waiting key its count */
 };
 
-/* What kernels read of a table; it lies in GPU memory, and is written anew when the table grows. */
+/* The part of a table that kernels read, in GPU memory; rewritten when the table grows. */
 struct table_view {
     key_entry *entries;
-    uint64_t bucket_mask; /* buckets - 1, a power of two less one */
+    uint64_t bucket_mask; /* number of buckets, a power of two, minus 1 */
     float *const *chunks;
     const float *defaults;
     int64_t default_rows;
     uint64_t seed;
-    uint32_t chunk_bits; /* rows of a chunk, as a power of two */
-    int32_t dim, stride; /* stride: floats from one row to the next */
+    uint32_t chunk_bits; /* log2 of the rows of a chunk */
+    int32_t dim, stride; /* stride: floats between rows */
     float no_permission;
     int32_t filters;
 };
@@ -40,13 +40,13 @@ struct lookup_view {
     float *out;
     int64_t step, default_id;
     int32_t combiner;
-    int32_t plain;  /* keys below 0 are read too */
-    int32_t lanes;  /* threads of a bag: a power of two up to 32 */
-    int32_t vector; /* numbers of each of their accesses, 1 or 4 */
+    int32_t plain;  /* keys below 0 are looked up too */
+    int32_t lanes;  /* threads for each bag: a power of two up to 32 */
+    int32_t vector; /* elements of each access: 1 or 4 */
 };
 
-/* Shared by lookups, for itself whatever changes a table. Who changes it comes first: lookups that follow each other
- * would keep training waiting else. */
+/* Shared for lookups, exclusive for changes. Writers take precedence: otherwise a stream of lookups would starve
+ * training. */
 struct table_lock {
     pthread_rwlock_t held;
     table_lock()
@@ -79,9 +79,9 @@ struct vme_cuda_table {
 };
 
 void cuda_table_ref(vme_cuda_table *table);
-/* Lanes and vector of a lookup that writes to `out`. */
+/* Sets the lanes and the vector width of a lookup that writes to `out`. */
 void cuda_lookup_shape(lookup_view *lookup, int dim, int table_stride);
-/* Reads `bags` bags of each of `count` lookups, an array in GPU memory. */
+/* Reads `bags` bags for each of `count` lookups, an array in GPU memory. */
 cudaError_t cuda_launch_lookups(cudaStream_t stream, const lookup_view *lookups, int count, int64_t bags,
                                 int lanes_max);
 

@@ -40,11 +40,9 @@ enum {
 #define VERSION_MAX   UINT32_C(0x7ffffffe)
 #define ROWS_MAX      UINT32_C(0x7fffffff) /* rows of a shard; any other `where` is a row */
 /* `count` of a key with a row: 0, or, if the row is on disk and `where` is its record in the log: */
-#define ON_DISK UINT32_C(0x80000000)
-#define CHANGED(sequence) \
-    (UINT32_C(0x20000000) << ((sequence) & 1)) /* changed since the save of that number, or before \
-                                                * it */
-#define USES_MAX UINT32_C(0x1fffffff)          /* lower bits: how often it was used (LFU) */
+#define ON_DISK           UINT32_C(0x80000000)
+#define CHANGED(sequence) (UINT32_C(0x20000000) << ((sequence) & 1)) /* since that save, or since the one before */
+#define USES_MAX          UINT32_C(0x1fffffff)                       /* lower bits: how often it was used (LFU) */
 typedef struct key_entry {
     int64_t key;
     uint32_t where, count; /* `count`: of a waiting key its count; otherwise as above */

@@ -1,10 +1,10 @@
-"""Stand-ins in Python for two native modules that are not linked in, `_ast` and `_tokenize`, and for `encodings.idna`.
+"""Python stand-ins for two native modules that are not linked in, `_ast` and `_tokenize`, and for `encodings.idna`.
 
-The nodes of `_ast` are data: `ast.literal_eval`, annotations and `vmhost.guest.expressions` make and read them without
-any parser. Their classes are written here from those of the running Python, so fields, bases and defaults are its own.
-`_tokenize` tells apart the words of one line, as `inspect` does with the signatures of native functions, and refuses
-all else. `encodings.idna`, which sockets encode names of hosts with, would need Unicode's tables (a megabyte): the
-one here knows names in ASCII."""
+Nodes of `_ast` are data: `ast.literal_eval`, annotations and `vmhost.guest.expressions` make and read them without a
+parser. Their classes are generated from those of the running Python, so fields, bases and defaults are the same.
+`_tokenize` splits one line, as `inspect` needs for signatures of native functions, and refuses anything else.
+`encodings.idna`, with which sockets encode host names, would need Unicode's tables (a megabyte): the stand-in handles
+only ASCII names."""
 
 import _ast
 

@@ -1,8 +1,8 @@
-"""Makes the folder of an image, whole or not at all: it is written beside its place and then moved there.
+"""Makes the folder of an image atomically: it is written next to its final place and then renamed.
 
-In it: `vmrun`, `host.vmb`, `stdlib.vmb`, `_sqlite3.so`, `_ssl.so`, `_zstd.so` and `lapack.so` where they are wanted,
-and `manifest`, a text with one fact a line, the last of them `file SHA256 CHECKSUM SIZE NAME` of each file and `end
-CHECKSUM` of all before it. Same inputs, same bytes."""
+It has `vmrun`, `host.vmb`, `stdlib.vmb`, optionally `_sqlite3.so`, `_ssl.so`, `_zstd.so` and `lapack.so`, and
+`manifest`, a text with one fact per line, which ends with `file SHA256 CHECKSUM SIZE NAME` of each file and `end
+CHECKSUM` of all before it. Equal inputs give equal bytes."""
 
 import contextlib
 import hashlib
@@ -28,10 +28,10 @@ FORMAT = 3
 
 @dataclass(frozen=True)
 class Image:
-    """What was made: its folder, the bytes of each file, and the names of the modules in it.
+    """The result: its folder, the size of each file, and the names of the modules in it.
 
-    `lacking`: (path of a bundle, native module behind one that it imports) where no image can have that: the import
-    will raise ModuleNotFoundError, which a task may expect."""
+    `lacking`: (path of a bundle, native module behind one that it imports) where no image can have the module: the
+    import will raise ModuleNotFoundError, which a task may expect."""
 
     folder: Path
     sizes: dict
@@ -44,8 +44,8 @@ class Image:
 
 @dataclass(frozen=True)
 class HostParts:
-    """What an image's own host has beyond running bundles: the deployment platform's agent, TLS for it, zstd for its
-    deltas, and a reader of YAML for its settings. Tasks in VMs have none of it."""
+    """Optional parts of an image's host: the deployment platform's agent, TLS for it, zstd for its deltas, and a YAML
+    reader for its settings. Tasks in VMs have none of these."""
 
     agent: bool = False
     tls: bool = False
@@ -54,7 +54,7 @@ class HostParts:
 
     @property
     def modules(self):
-        """Names of standard modules that it imports where they are there."""
+        """Names of standard modules that it imports if they exist."""
         return (*(("ssl",) if self.tls else ()), *(("compression.zstd",) if self.zstd else ()))
 
     @property
@@ -63,18 +63,18 @@ class HostParts:
 
 
 def make(out, bundles=(), more_modules=(), *, with_engine=False, with_lapack=False, parts=HostParts()):
-    """Makes the image `out` for the bundles at the paths `bundles` (none: modules.DEFAULT) and `more_modules`; an
-    Image. `parts`: HostParts.
+    """Makes the image `out` for the bundles at the paths `bundles` (none: modules.DEFAULT) and `more_modules`; returns
+    an Image. `parts`: HostParts.
 
-    The tensor engine is in it if a bundle imports `vmhost.engine.numpy`, or `with_engine`; `with_lapack` copies the
-    OpenBLAS of scipy-openblas32 into it as well, which decompositions, solvers and the like need. An image that is
-    there is replaced; any other folder that holds something is left alone. ImageError."""
+    The tensor engine is included if a bundle imports `vmhost.engine.numpy`, or `with_engine`; `with_lapack` also copies
+    the OpenBLAS of scipy-openblas32 into it, which decompositions, solvers and others need. An existing image is
+    replaced; any other non-empty folder is left alone. ImageError."""
     out = Path(os.path.abspath(out))
     if out.exists() and not (out / "manifest").is_file() and (not out.is_dir() or any(out.iterdir())):
         raise ImageError(f"{out}: is there already and is no image; choose another folder, or empty it")
     tools, work = toolchain.find(), None
     try:
-        with _written(out):  # before all else: who cannot write there is told at once
+        with _written(out):  # first, to report at once that the folder is not writable
             out.parent.mkdir(parents=True, exist_ok=True)
             work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
         image, files = _contents(
@@ -106,7 +106,7 @@ def _written(out):
 
 
 def _contents(out, tools, bundles, more_modules, lapack, parts):
-    """(the Image that will be at `out`, {name of a file: its bytes})."""
+    """(the Image at `out`, {name of a file: its bytes})."""
     library, linked = modules.Library(system_bundle()), link.offered(tools)
     if "all" in more_modules:
         more_modules = (*(name for name in more_modules if name != "all"), *library.everything(linked))
@@ -155,8 +155,8 @@ def _contents(out, tools, bundles, more_modules, lapack, parts):
 
 
 def _checksum(data):
-    """What vmrun checks at its start (native/archive.c): the sum of the 64-bit words, and the sum of all sums so far,
-    modulo 2**64, in hex."""
+    """The checksum that vmrun verifies at its start (native/archive.c): the sum of the 64-bit words, and the sum of all
+    prefix sums, modulo 2**64, in hex."""
     words = array("Q", data + bytes(-len(data) % 8))
     if sys.byteorder == "big":
         words.byteswap()
@@ -164,7 +164,7 @@ def _checksum(data):
 
 
 def _lapack():
-    """The path of the one library of scipy-openblas32, which needs nothing but glibc."""
+    """The path of the one library of scipy-openblas32, which needs only glibc."""
     package = importlib.util.find_spec("scipy_openblas32")
     found = sorted(Path(package.origin).parent.glob("lib/libscipy_openblas*.so")) if package is not None else []
     if len(found) != 1:
@@ -175,8 +175,7 @@ def _lapack():
 
 
 def _required(native, imported):
-    """Native modules that a bundle cannot do without: those that it imports itself, and those that stand behind nothing
-    else."""
+    """Native modules that a bundle cannot do without: those that it imports itself, and those that only they need."""
     return {name for name in native if name in imported or name in ("_sqlite3", "vmhost.engine._array")}
 
 
@@ -188,7 +187,7 @@ def _read(path):
 
 
 def _put_in_place(work, out):
-    """Moves the finished folder to `out`; an image that was there is gone only then."""
+    """Moves the finished folder to `out`; an old image is deleted only then."""
     if not out.exists():
         os.rename(work, out)
         return

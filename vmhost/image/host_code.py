@@ -1,7 +1,6 @@
-"""The host's own Python as a bundle: the same sources as on a full host, but for the few files in `device/`.
+"""The host's own Python code as a bundle: the sources of a full host, except for the files in `device/`.
 
-`device/<dotted name>.py` stands in the place of that module. CPython's importer is in the bundle as well, compiled
-without docstrings."""
+`device/<dotted name>.py` replaces that module. The bundle includes CPython's importer, compiled without docstrings."""
 
 import functools
 import marshal
@@ -27,9 +26,9 @@ _PACKAGES = {
     "vmhost.bytecode": Path(bytecode.__file__).parent,
     "msgpack": Path(msgpack.__file__).parent,
 }
-# Only with the deployment platform's agent, and what imports these by name is in it at any depth.
+# Only with the deployment platform's agent; imports of these by name are followed at any depth.
 _OF_AGENT = ("vmhost.deployment", "vmhost.stores", "yaml")
-# On a device nobody compiles, and what needs a package with native parts of its own is not there.
+# Nothing is compiled on a device, and packages with native parts are absent there.
 _LEFT_OUT = (
     "vmhost.cli",
     "vmhost.cli.demonstration",
@@ -58,7 +57,7 @@ _LEFT_OUT = (
     "msgpack._cmsgpack",
     "yaml.cyaml",
 )
-# Imported by a name that is put together.
+# Imported by a computed name.
 _BY_NAME = (f"vmhost.bytecode.opcodes_{sys.version_info.major}_{sys.version_info.minor}",)
 _IMPORTER = {"_frozen_importlib": "importlib._bootstrap", "_frozen_importlib_external": "importlib._bootstrap_external"}
 
@@ -67,7 +66,7 @@ _IMPORTER = {"_frozen_importlib": "importlib._bootstrap", "_frozen_importlib_ext
 def host_code(*, agent=False, yaml=False):
     """(bytes of the bundle, names that its code imports from the standard library, those that its agent imports).
 
-    `agent`: with the deployment platform's, `yaml`: which reads YAML."""
+    `agent`: with the deployment platform's agent; `yaml`: with a YAML reader."""
     sources, modules, texts, waiting = _sources(agent, yaml), {}, {}, ["vmrun", *_BY_NAME]
     foreign, of_agent = set(), set()
     while waiting:
@@ -78,7 +77,7 @@ def host_code(*, agent=False, yaml=False):
             foreign.add(name)
             continue
         path, is_package = sources[name]
-        source = path.read_bytes() if path.is_file() else b""  # a package without __init__.py
+        source = path.read_bytes() if path.is_file() else b""  # namespace package
         code = without_columns(
             compile_source(_without_patterns(source), f"host/{module_path(name, is_package)}.py", str(path), optimize=2)
         )
@@ -98,7 +97,7 @@ def host_code(*, agent=False, yaml=False):
 
 
 def _without_patterns(source):
-    """`source` with its regular expressions compiled already, and without `import re` where it was for these only."""
+    """`source` with its regular expressions compiled in advance, and without `import re` if nothing else needs it."""
     text = compile_patterns(source.decode())
     if not re.search(r"\bre\.(?!compile\()", text) and "re.compile(" not in text:
         text = re.sub(r"^import re$", "", text, flags=re.MULTILINE)
@@ -106,7 +105,7 @@ def _without_patterns(source):
 
 
 def _sources(agent, yaml):
-    """Dotted name to (path, is it a package?) of all that may be on a device."""
+    """Dotted name to (path, whether it is a package) of everything that may be on a device."""
     sources, packages = {}, dict(_PACKAGES)
     left_out = _LEFT_OUT if agent else (*_LEFT_OUT, *_OF_AGENT)
     if yaml:

@@ -1,7 +1,7 @@
-"""Code without the columns of its instructions: a tenth less of a bundle, a third less when it is compressed.
+"""Code without the columns of its instructions: this makes a bundle a tenth smaller, a third when it is compressed.
 
-Tracebacks lose the marks under the part of a line that failed; nobody has the lines of the library and the host on a
-device anyhow. Lines stay. The format is CPython's (InternalDocs/code_objects.md)."""
+Tracebacks lose the marks under the part of a line that failed; a device has no sources to show them in anyhow. Line
+numbers stay. The format is CPython's (InternalDocs/code_objects.md)."""
 
 import marshal
 
@@ -9,7 +9,7 @@ _ONE_LINE, _NO_COLUMNS, _LONG, _NOWHERE = 10, 13, 14, 15
 
 
 def without_columns(data):
-    """The marshalled code `data` with line tables that tell lines only."""
+    """The marshalled code `data`, with line tables that have only lines."""
     return marshal.dumps(_rebuilt(marshal.loads(data)))
 
 
@@ -19,7 +19,7 @@ def _rebuilt(code):
 
 
 def _read(table):
-    """[somewhere, lines further, code units] of each run of instructions on one line."""
+    """[whether it has a line, line delta, code units] of each run of instructions on one line."""
     runs, at = [], 0
     while at < len(table):
         head, at, further = table[at], at + 1, 0

@@ -1,11 +1,11 @@
-"""The executable `vmrun`: our C sources and the members of CPython's static library that they need, and no others.
+"""The executable `vmrun`: our C sources, and the members of CPython's static library that they need.
 
-No member of the archive is removed: those of the compiler are not linked because `native/absent.c` defines the names
-that the rest asks for, and the linker's map is read to see that none came all the same.
+The archive is used unchanged: members of the compiler are not linked because `native/absent.c` defines the names that
+the rest refers to, and the linker's map is checked to confirm it.
 
-Three modules are not linked in, as the archive lacks them: `_sqlite3`, `_ssl`, `_zstd`. The Python's own shared object
-lies beside the executable (`shared_module`), which has SQLite, OpenSSL or zstd in it and offers the module what it asks
-for, the library's functions and CPython's."""
+Three modules are missing in the archive: `_sqlite3`, `_ssl`, `_zstd`. Python's own shared object is put next to the
+executable (`shared_module`), which contains SQLite, OpenSSL or zstd and exports the functions of the library and of
+CPython that the module needs."""
 
 import functools
 import hashlib
@@ -21,7 +21,7 @@ from vmhost.image import ImageError
 from vmhost.image.shared_object import without_need
 from vmhost.image.toolchain import CHECKOUT, SHARED, native_build
 
-# Archive members that make code, or read what code is made from.
+# Archive members that generate code, or parse sources.
 COMPILER = frozenset(
     f"{name}.o"
     for name in """
@@ -33,12 +33,12 @@ COMPILER = frozenset(
 """.split()
 )
 OBJECTS = CHECKOUT / "build" / "image"
-# Of modules that are linked in under another name than PyInit_<name>.
+# Init functions of linked modules where they are not PyInit_<name>.
 INITS = {"marshal": "PyMarshal_Init", "_warnings": "_PyWarnings_Init", "builtins": None, "sys": None}
 OURS = {"vmhost.isolation._core": "PyInit__core", "vmhost.engine._array": "PyInit__array"}
-# Modules of SHARED that only the host has: what their libraries allocate could not be charged to a VM.
+# Modules of SHARED for the host only: allocations of their libraries cannot be charged to a VM.
 HOST_ONLY = frozenset(("_ssl", "_zstd"))
-# Not relocatable, as the archive is not; nothing of the machine's paths gets in.
+# Not relocatable, as the archive is not; no path of the build machine gets in.
 _LINK = (
     "-no-pie",
     "-pthread",
@@ -48,12 +48,12 @@ _LINK = (
     "-Wl,-O1",
     "-Wl,--hash-style=gnu",
     "-Wl,-z,noseparate-code",
-    # An odd multiple of 64 KiB: at a multiple of 2 MiB, as is usual, the kernel maps the executable by pages of 2 MiB
-    # where its file system happens to keep it in such, and an idle host then holds 2 to 4 MiB more than it touches.
+    # An odd multiple of 64 KiB. At the usual multiple of 2 MiB, the kernel maps the executable in 2 MiB pages if the
+    # page cache happens to hold it so, and an idle host then uses 2 to 4 MiB more than it touches.
     "-Wl,-Ttext-segment=0x410000",
 )
-# SQLite's code stands in one section, whose bounds the linker tells under these names: a stack that ends inside it
-# (overflow.c) is another matter than one that ends inside CPython.
+# SQLite's code is put into one section, whose bounds the linker exports: a stack overflow (overflow.c) inside it is
+# handled differently from one inside CPython.
 _SQLITE_CODE = (
     "--rename-section=.text=vmrun_sqlite_code",
     "--rename-section=.text.unlikely=vmrun_sqlite_code",
@@ -62,7 +62,7 @@ _SQLITE_CODE = (
 
 
 def offered(toolchain):
-    """The native modules that can be linked in, or lie beside the executable, for VMs."""
+    """The native modules for VMs that can be linked in or put next to the executable."""
     members = _run([toolchain.nm, "--defined-only", "-A", str(toolchain.python_library)])
     built_in = set(re.findall(r"\bPyInit_(\w+)$", members, re.MULTILINE))
     shared = toolchain.shared_modules.keys() - HOST_ONLY
@@ -70,7 +70,7 @@ def offered(toolchain):
 
 
 def shared_module(toolchain, name):
-    """The bytes of a module of SHARED as it lies beside an executable that was linked for it. ImageError."""
+    """The bytes of a module of SHARED, for an executable that was linked for it. ImageError."""
     if name not in toolchain.shared_modules:
         raise ImageError(f"this Python has no {name} in a file of its own; take Debian's, as `make build` does")
     data = toolchain.shared_modules[name].read_bytes()
@@ -80,8 +80,8 @@ def shared_module(toolchain, name):
 
 
 def link(toolchain, modules, *, engine):
-    """The path of the executable: `modules` names the native modules in it, and those of SHARED that it is for;
-    `engine`: with the tensor engine. ImageError."""
+    """Links the executable; returns its path. `modules`: the native modules in it, and those of SHARED that it
+    supports; `engine`: with the tensor engine. ImageError."""
     work = OBJECTS / ("engine" if engine else "plain")
     work.mkdir(parents=True, exist_ok=True)
     header = _table(
@@ -92,7 +92,7 @@ def link(toolchain, modules, *, engine):
     made_of.mkdir(exist_ok=True)
     unfinished = made_of / f"native_modules.{os.getpid()}"
     unfinished.write_text(header)
-    os.replace(unfinished, made_of / "native_modules.h")  # other processes may make the same image
+    os.replace(unfinished, made_of / "native_modules.h")  # other processes may be making the same image
     build = native_build()
     part = build.IMAGE
     includes = [made_of, *(CHECKOUT / folder for folder in part.folders), *toolchain.includes]
@@ -123,15 +123,15 @@ def link(toolchain, modules, *, engine):
         archives = {}
         for name in beside:
             archives |= dict.fromkeys(toolchain.archives_of(name).values(), _SQLITE_CODE if name == "_sqlite3" else ())
-        # zlib last: OpenSSL asks for it
+        # zlib last: OpenSSL refers to it
         zlib = libraries.pop(list(toolchain.libraries).index("libz.a") + 1)
         libraries += [_without_tables(toolchain, path, *options) for path, options in archives.items()]
         libraries.append(zlib)
         names = _asked_of_executable(toolchain, beside)
         listed = made_of / f"offered.{os.getpid()}"
         listed.write_text("{" + "".join(f"{name};" for name in names) + "};\n")
-        # --no-relax: GNU ld 2.40 makes a call of `push function@GOTPCREL(%rip)`, which newer assemblers let it relax,
-        # and SQLite has two of
+        # --no-relax: GNU ld 2.40 turns `push function@GOTPCREL(%rip)` into a call if a newer assembler lets it relax;
+        # SQLite has two of these
         offers = [
             "-Wl,--no-relax",
             f"-Wl,--dynamic-list={listed}",
@@ -181,8 +181,7 @@ def link(toolchain, modules, *, engine):
 
 
 def _engine_objects(build):
-    """The engine's object files, as `make build` compiled them; ImageError where they are missing or older than their
-    sources."""
+    """The engine's object files from `make build`; ImageError where they are missing or older than their sources."""
     objects = []
     for name in ("vmhost.engine._array", build.ENGINE):
         for source in build.INSTALLED[name].files():
@@ -195,8 +194,8 @@ def _engine_objects(build):
 
 
 def _asked_of_executable(toolchain, modules):
-    """The names that the modules beside the executable ask for, glibc's aside, and those of SQLite that the native core
-    looks up."""
+    """The names that the modules next to the executable refer to, except glibc's, and those of SQLite that the native
+    core looks up."""
     asked = set()
     for name in modules:
         listed = _run([toolchain.nm, "--dynamic", "--undefined-only", str(toolchain.shared_modules[name])])
@@ -208,7 +207,7 @@ def _asked_of_executable(toolchain, modules):
 
 
 def _without_tables(toolchain, archive, *options):
-    """A copy of the archive without what only debuggers and C++ exceptions read: a tenth of the executable."""
+    """A copy of the archive without sections that only debuggers and C++ exceptions read: a tenth of the executable."""
     digest = hashlib.sha256(archive.read_bytes() + " ".join(options).encode()).hexdigest()[:16]
     copy = OBJECTS / "libraries" / digest / archive.name
     if not copy.exists():
@@ -231,7 +230,7 @@ def _without_tables(toolchain, archive, *options):
 
 
 def needed_glibc(toolchain, *files):
-    """The newest glibc version that the files ask for, as text ("2.34")."""
+    """The newest glibc version that the files need, as text ("2.34")."""
     found = re.findall(r"GLIBC_(\d+)\.(\d+)", _run([toolchain.readelf, "-W", "--version-info", *map(str, files)]))
     return ".".join(map(str, max((int(major), int(minor)) for major, minor in found)))
 
@@ -246,11 +245,11 @@ def _table(modules, beside):
 
 
 def _compile(toolchain, source, options, includes):
-    """The object file of one source; compiled only when what it is made of has changed.
+    """The object file of a source, compiled only if its inputs changed.
 
-    It is named by what the preprocessor makes of the source. Which files that read stands in a note, so that the
-    preprocessor is asked again only where one of them has changed. A source that reads the table of modules, in the
-    first of `includes`, has no note: each image has its own table."""
+    Its name is a digest of the preprocessed source. A note lists the files that the preprocessor read, so that it runs
+    again only if one of them changed. A source that includes the table of modules, in the first of `includes`, has no
+    note, as each image has its own table."""
     command = [toolchain.compiler, *options, *(f"-I{folder}" for folder in includes), "-c", str(source)]
     version = _version(toolchain.compiler)
     asked = "\0".join((version, *options, *map(str, includes[1:]), str(source)))
@@ -271,7 +270,7 @@ def _compile(toolchain, source, options, includes):
         os.replace(unfinished, object_file)
     files = native_build().named_by_compiler(listed.read_text())
     states = {path: _state(path) for path in files}
-    # a file that changed meanwhile may have been read before
+    # no note if a file changed meanwhile: the old contents may have been read
     if not any(Path(path).is_relative_to(includes[0]) or state[1] >= began for path, state in states.items()):
         listed.write_text(json.dumps([object_file.name, states]))
         os.replace(listed, note)
@@ -280,7 +279,7 @@ def _compile(toolchain, source, options, includes):
 
 
 def _noted(note):
-    """The object file that a note names, where it is there and all that it was made of is as it was."""
+    """The object file named by a note, if it exists and none of its inputs changed."""
     if not note.exists():
         return None
     name, states = json.loads(note.read_text())

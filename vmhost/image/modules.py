@@ -1,5 +1,4 @@
-"""Which modules an image carries: what its bundles, the guest runtime and the host import, and what these import in
-turn.
+"""The modules of an image: those that its bundles, the guest runtime and the host import, directly or indirectly.
 
 Read off the code, since neither bundles nor the standard-library bundle hold sources. Imports inside functions count,
 too, as a task may get there; SELDOM names those that do not. A module that is wanted and not there says so when it is
@@ -16,8 +15,7 @@ from vmhost.image import ImageError
 from vmhost.image.absent_modules import stand_ins
 from vmhost.image.line_tables import without_columns
 
-# For a task that names no bundles: what the documentation promises to work in every VM, as far as the image can have
-# it.
+# For a task without bundles: the modules that the documentation promises in every VM, as far as an image can have them.
 DEFAULT = tuple(
     """
     asyncio bisect collections concurrent.futures contextlib csv dataclasses datetime decimal enum fractions functools
@@ -25,7 +23,7 @@ DEFAULT = tuple(
     itertools json logging math queue random re statistics string struct threading time typing urllib.parse zlib
 """.split()
 )
-# What the C core and boot.py ask for by name.
+# Imported by name by the C core and boot.py.
 GUEST = tuple(
     """
     vmhost.guest vmhost.guest.assembler vmhost.guest.boot vmhost.guest.deferred vmhost.guest.expressions
@@ -36,8 +34,8 @@ GUEST = tuple(
     encodings encodings.utf_8 encodings.latin_1 encodings.ascii importlib._bootstrap_external
 """.split()
 )
-# Imported by functions that a task of a device seldom calls, or in place of a native module that is linked in. They
-# come along when a bundle imports them itself, or with --module.
+# Imported by functions that a task on a device seldom calls, or replaced by a linked native module. Included if a
+# bundle imports them itself, or with --module.
 SELDOM = frozenset(
     """
     _ast_unparse _py_abc _pydatetime _pyio _pylong argparse bz2 calendar compression compression.zstd difflib dis
@@ -50,19 +48,18 @@ SELDOM = frozenset(
     asyncio.sslproto asyncio.subprocess asyncio.base_subprocess asyncio.proactor_events pyexpat unicodedata
 """.split()
 )
-# The Python forms of native modules that are always linked in.
+# Python forms of native modules that are always linked in.
 REPLACED = frozenset(("_pydatetime", "_py_abc", "_pyio"))
-# Native modules that the modules above them do without, where the static library does not hold them: there is a Python
-# form.
+# Native modules with a Python form, which their importers use if the static library lacks the native one.
 DISPENSABLE = frozenset("_ast _asyncio _decimal _hashlib _hmac _tokenize _uuid _zoneinfo".split())
-# What native modules import, which their code does not show.
+# Imports by native modules, which are not visible in bytecode.
 OF_NATIVE = {
     "_datetime": ("_strptime",),
     "_pickle": ("copyreg", "_compat_pickle"),
     "_socket": ("encodings.idna",),
     "_sqlite3": ("functools", "sqlite3.dump"),
 }
-# Modules that CPython starts with, whatever is imported.
+# Modules that CPython loads at start, whatever is imported.
 ALWAYS_NATIVE = frozenset(
     """
     _abc _codecs _collections _datetime _contextvars _functools _imp _io _locale _operator _signal _sre _stat _string
@@ -75,14 +72,14 @@ _IMPORT_NAME = dis.opmap["IMPORT_NAME"]
 
 
 class Library:
-    """The standard-library bundle of this installation, whose code was read for its imports."""
+    """The standard-library bundle of this installation, with the imports found in its code."""
 
     def __init__(self, path):
         self.bundle = read_bundle(path, allow_unsigned=True)
         self.modules = {**self.bundle.modules, **stand_ins()}
         self._parts = defaultdict(
             list
-        )  # module, dots as underscores -> names of its parts (`vmhost/stdlib/splitting.py`)
+        )  # module, with underscores for dots -> names of its parts (`vmhost/stdlib/splitting.py`)
         for name in self.bundle.modules:
             if name.startswith("vmhost.parts."):
                 self._parts[name.removeprefix("vmhost.parts.").partition("__")[0]].append(name)
@@ -92,13 +89,13 @@ class Library:
         return _imports_of_code(module.code, name, module.is_package)
 
     def everything(self, linked):
-        """The names of all modules but the engine's, and of the native ones among `linked` that VMs can have."""
+        """The names of all modules except the engine's, and of native ones among `linked` that VMs can have."""
         return {name for name in self.modules if not f"{name}.".startswith("vmhost.engine.")} | (
             linked & NATIVE_MODULES - {"vmhost.engine._array"}
         )
 
     def closure(self, wanted):
-        """(names of modules, names of native modules) that the modules `wanted` need, themselves among them."""
+        """(names of modules, names of native modules) that the modules `wanted` need, including themselves."""
         modules, native, waiting = set(), set(), [(name, True) for name in wanted]
         while waiting:
             name, asked = waiting.pop()
@@ -115,12 +112,12 @@ class Library:
             # packages that import their modules by names in a table
             if name in ("asyncio", "vmhost.engine.numpy"):
                 waiting += [(other, False) for other in self.bundle.modules if other.startswith(f"{name}.")]
-            # what it imports at once must be there for it to be imported at all
+            # imports at module level must exist for the module to be importable
             waiting += self._imports_of(name)
         return modules, native
 
     def cut_to(self, modules):
-        """The bytes of the bundle with these modules only, and all texts."""
+        """The bytes of the bundle with only these modules, and with all texts."""
         manifest = self.bundle.manifest
         return write_bundle(
             Manifest(
@@ -139,7 +136,7 @@ class Library:
 
 
 def imported_by(bundle):
-    """The names of all modules that the code of `bundle` (a Bundle) imports, at any depth."""
+    """The names of all modules imported by the code of `bundle` (a Bundle), at any depth."""
     return {
         imported
         for name, module in bundle.modules.items()
@@ -147,22 +144,22 @@ def imported_by(bundle):
     }
 
 
-@functools.cache  # a process that makes several images reads the library's code once
+@functools.cache  # shared by all images that the process makes
 def _imports_of_code(code, name, is_package):
     return imports_of(marshal.loads(code), name, is_package)
 
 
 def imports_of(code, name, is_package):
-    """(module, is it imported when this one is?) for each import in the code of the module `name`."""
+    """(module, whether it is imported when this one is) for each import in the code of the module `name`."""
     package = name if is_package else name.rpartition(".")[0]
     return frozenset(_walk(code, package, not name.startswith("vmhost.parts.")))
 
 
 def _walk(code, package, at_once):
     constants, before = [], []
-    deferred = "_deferred" in code.co_names  # `_deferred.Module("copy")`: imported when it is used
-    # few functions import, and to look at one instruction after the other takes long; an instruction is two bytes, its
-    # operation the first one
+    deferred = "_deferred" in code.co_names  # `_deferred.Module("copy")`: imported on first use
+    # few functions import, and disassembling is slow: first look for the opcode, which is the first byte of each
+    # two-byte instruction
     for instruction in dis.get_instructions(code) if deferred or _IMPORT_NAME in code.co_code[::2] else ():
         if instruction.opname == "IMPORT_NAME":
             level, names = (each.argval for each in before[-2:])
@@ -180,7 +177,7 @@ def _walk(code, package, at_once):
         yield from ((text, False) for text in constants)
     for inner in code.co_consts:
         if type(inner) is type(code):
-            # a class body runs at once, a function does not
+            # a class body runs at once, a function body does not
             yield from _walk(inner, package, at_once and not inner.co_flags & 2)
 
 
@@ -191,7 +188,7 @@ def _parents(name):
 
 
 def check_native(native, linked, wanted_by):
-    """ImageError for native modules that neither the static library nor we have."""
+    """ImageError for native modules that neither the static library nor vmhost has."""
     missing = sorted(name for name in native if name not in linked)
     if missing:
         raise ImageError(

@@ -1,5 +1,5 @@
-"""A shared object (ELF, 64 bits, little-endian) without one of its needs: whoever loads it offers those functions
-itself, of any version."""
+"""Removes one dependency of a shared object (ELF, 64 bits, little-endian): its loader provides those functions itself,
+in any version."""
 
 import struct
 
@@ -7,11 +7,11 @@ from vmhost.image import ImageError
 
 _LOAD, _DYNAMIC = 1, 2  # kinds of segments
 _END, _NEEDED, _STRINGS = 0, 1, 5  # kinds of entries in the dynamic section
-_VERSIONS, _VERSIONS_COUNT = 0x6FFFFFFE, 0x6FFFFFFF  # of a chain: which versions of which libraries are needed
+_VERSIONS, _VERSIONS_COUNT = 0x6FFFFFFE, 0x6FFFFFFF  # of a chain: required versions of libraries
 
 
 def without_need(data, library):
-    """The bytes `data` of a shared object, no longer asking the loader for `library` ("libz.so.1"). ImageError."""
+    """The bytes `data` of a shared object, without its dependency on `library` ("libz.so.1"). ImageError."""
     if data[:6] != b"\x7fELF\2\1":
         raise ImageError(f"expected a shared object of 64 bits, little-endian, got one that begins {data[:6]!r}")
     at, size, count = struct.unpack_from("<Q", data, 32)[0], *struct.unpack_from("<HH", data, 54)
@@ -40,8 +40,8 @@ def without_need(data, library):
     kept += [(_END, 0)] * (len(entries) - len(kept))
     found = dict(entries)
     if _VERSIONS in found:
-        # A library whose versions are asked for must be loaded: its link leaves the chain. What has the number of a
-        # version that nobody asks for is looked up without one.
+        # A library with required versions must be loaded, so its entry is unlinked from the chain. Symbols with a
+        # version that no entry has are looked up without one.
         at, before, data = place(found[_VERSIONS]), None, bytearray(data)
         for _ in range(found[_VERSIONS_COUNT]):
             file, to_next = struct.unpack_from("<I", data, at + 4)[0], struct.unpack_from("<I", data, at + 12)[0]

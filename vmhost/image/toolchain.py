@@ -1,9 +1,9 @@
-"""What of this machine an image is made with: CPython's static library and headers, gcc, and the static libraries that
-are linked in.
+"""What an image is made with on this machine: CPython's static library and headers, gcc, and static libraries that are
+linked in.
 
 LibSodium (Ed25519), LibTomCrypt (hash functions), OpenSSL and zstd are Debian's, unpacked privately by
-tools/device_libraries.sh as the Python is, and held to the digests in tools/device.lock, so that an image is the same
-wherever it is made."""
+tools/device_libraries.sh like the Python, and checked against the digests in tools/device.lock, so that an image is the
+same wherever it is made."""
 
 import functools
 import hashlib
@@ -20,7 +20,7 @@ from vmhost.image import ImageError
 CHECKOUT = Path(__file__).resolve().parents[2]
 LIBRARIES = CHECKOUT / ".python" / "device" / "root" / "usr"
 LOCK = CHECKOUT / "tools" / "device.lock"
-# Native modules that no static library of CPython's holds, and the shared libraries that their files ask for.
+# Native modules that CPython's static library lacks, and the shared libraries that their files need.
 SHARED = {"_sqlite3": ("libsqlite3.so.0",), "_ssl": ("libssl.so.3", "libcrypto.so.3"), "_zstd": ("libzstd.so.1",)}
 
 
@@ -28,7 +28,7 @@ SHARED = {"_sqlite3": ("libsqlite3.so.0",), "_ssl": ("libssl.so.3", "libcrypto.s
 class Toolchain:
     """Paths: the compiler, CPython's static library, its headers, and further static libraries with theirs.
 
-    `shared_modules`: the Python's native modules of SHARED that it has in files of their own, by name.
+    `shared_modules`: native modules of SHARED that this Python has as files, by name.
     """
 
     compiler: str
@@ -42,7 +42,7 @@ class Toolchain:
     shared_modules: dict
 
     def archives_of(self, module):
-        """The archives that the functions of a module of SHARED are in, by name; ImageError where one is missing."""
+        """The archives with the functions of a module of SHARED, by name; ImageError where one is missing."""
         if module == "_sqlite3":
             advice = "run `make device-libraries`, or install libsqlite3-dev beside the Python"
             return {"libsqlite3.a": _beside(self.python_library, "libsqlite3.a", advice)}
@@ -64,7 +64,7 @@ def find():
     include = Path(sysconfig.get_path("include"))
     if not all(sorted((LIBRARIES / "lib").glob(f"*/{name}")) for name in _digests()):
         _fetch_libraries()
-    # in this order: both have a blake2b_init, and hashes.c means LibTomCrypt's
+    # in this order: both have a blake2b_init, and hashes.c needs LibTomCrypt's
     libraries = {name: _locked(name) for name in ("libtomcrypt.a", "libsodium.a")}
     libraries |= {
         name: _beside(python, name, "install zlib1g-dev and libexpat1-dev beside the Python")
@@ -77,16 +77,16 @@ def find():
 
 @functools.cache
 def native_build():
-    """The module tools/native_build.py of the checkout, which describes how our C is compiled; `find` comes first."""
+    """The module tools/native_build.py of the checkout, which describes how our C is compiled. Call `find` first."""
     spec = importlib.util.spec_from_file_location("native_build", CHECKOUT / "tools" / "native_build.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look themselves up there
+    sys.modules[spec.name] = module  # dataclasses look up their module there
     spec.loader.exec_module(module)
     return module
 
 
 def _fetch_libraries():
-    """What `make device-libraries` does. ImageError with what it said last."""
+    """Runs `make device-libraries`. ImageError with its last output."""
     done = subprocess.run(
         ["sh", "tools/device_libraries.sh"], cwd=CHECKOUT, stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
@@ -99,7 +99,7 @@ def _fetch_libraries():
 
 
 def python_library():
-    """CPython's static library of the Python that runs; ImageError if it came without."""
+    """The static library of the running Python; ImageError if it has none."""
     name = f"libpython{sysconfig.get_python_version()}.a"
     folders = [sysconfig.get_config_var("LIBPL"), *Path(sysconfig.get_path("stdlib")).glob("config-*")]
     for folder in filter(None, folders):
@@ -117,7 +117,7 @@ def _shared_modules():
 
 
 def _beside(python, name, advice):
-    """A static library of the same packages as the Python: it was built with the same compiler."""
+    """A static library from the same distribution as the Python, built with the same compiler."""
     folder = next((parent for parent in python.parents if parent.name == "lib"), python.parent)
     found = sorted(folder.glob(f"*/{name}")) or sorted(folder.glob(name))
     if not found:
@@ -126,13 +126,13 @@ def _beside(python, name, advice):
 
 
 def _digests():
-    """{name of a library: SHA-256 that the lock names}."""
+    """{name of a library: SHA-256 in the lock}."""
     lines = [line.split() for line in LOCK.read_text().splitlines() if line and not line.startswith("#")]
     return {name: digest for digest, name in lines}
 
 
 def _locked(name):
-    """The library that tools/device_libraries.sh unpacked, if it is the one that the lock names."""
+    """The library unpacked by tools/device_libraries.sh, if its digest is the one in the lock."""
     found = sorted((LIBRARIES / "lib").glob(f"*/{name}"))
     if not found:
         raise ImageError(f"{LIBRARIES}: has no {name}; run `make device-libraries`")

@@ -1,4 +1,4 @@
-"""Operations: what a host does, as metrics (`metrics.py`) and as pages (`Dashboard`)."""
+"""Operations: the activity of a host as metrics (`metrics.py`) and as pages (`Dashboard`)."""
 
 from vmhost.operations.metrics import OPENMETRICS, PROMETHEUS, exposition
 from vmhost.operations.otlp import OtlpExporter

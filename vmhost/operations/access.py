@@ -1,8 +1,8 @@
-"""Who may see the pages: those that have the token, by names that this machine is known to have, and no page of another
-site.
+"""Access control of the pages: requests need the token and a known name of this machine, and must not come from pages
+of other sites.
 
-A browser gets the token once, in the address, and keeps it as a cookie that other sites' pages cannot use. A `Host`
-that is not known is refused, so that a site which points its own name at this machine gets nothing."""
+A browser gets the token once, in the address, and keeps it as a cookie that pages of other sites cannot use. An unknown
+`Host` is refused, so that a site which points its own name at this machine gets nothing."""
 
 import hmac
 from http.cookies import CookieError, SimpleCookie
@@ -25,14 +25,15 @@ _HEADERS = (
 
 
 class Guard:
-    """ASGI middleware around `app`. `token`: None asks for none. `names`: what `Host` may be, without the port.
+    """ASGI middleware around `app`. `token`: None: none is required. `names`: allowed values of `Host`, without the
+    port.
 
-    Two pages are not only read (`debugging/pages.py`): /debug asks for no token, since the link that leads there is
-    one; /debugging may change something, so it wants the token, from this site's own pages."""
+    Two pages (`debugging/pages.py`) are exceptions: /debug needs no token, since its link is one; /debugging may change
+    something, so it needs the token and a request from this site's own pages."""
 
     def __init__(self, app, token, names, port):
         self._app, self._token, self._names = app, token, {name.lower() for name in names}
-        self._cookie = f"vmhost_dashboard_{port}"  # a browser shares cookies between the ports of one name
+        self._cookie = f"vmhost_dashboard_{port}"  # a browser shares cookies between ports of one name
 
     async def __call__(self, scope, receive, send):
         if scope["type"] != "http":
@@ -49,7 +50,7 @@ class Guard:
         await app(scope, receive, send_guarded)
 
     def _refusal(self, scope):
-        """The response that a request gets which may not go on; None for the others."""
+        """The response to a request that is refused; None for others."""
         if scope["path"] in OPEN:
             return None
         headers = Headers(scope=scope)

@@ -1,14 +1,14 @@
 """The dashboard as an ASGI application.
 
-/                     what the host does: totals, charts, tasks by rank, breakers
-/tasks/NAME           a task's report           /vms   every VM and what it does
-/log                  the last lines            /settings   policies, and which were set
-/profile              takes a profile and shows it (profile_pages.py)
+/                     overview: totals, charts, tasks by rank, breakers
+/tasks/NAME           a task's report           /vms   all VMs with their states
+/log                  the last lines            /settings   policies, and which values were set
+/profile              takes and shows a profile (profile_pages.py)
 /coverage[/FILE]      which lines and branches ran (coverage_pages.py)
 /crashes[/ID]         crashes by cause, or the report of one (crash_pages.py)
-/debugging, /debug    who debugs this host; the page that a link opens (debugging/pages.py)
-/tasks.json           what `vmhost top` shows
-/part/...             the parts of these pages that htmx asks for again
+/debugging, /debug    debugging sessions of this host; the page that a link opens (debugging/pages.py)
+/tasks.json           the data of `vmhost top`
+/part/...             parts of these pages that htmx refreshes
 /series[?task=NAME]   numbers for the charts, as JSON
 /metrics              Prometheus's format, or OpenMetrics    /healthz  /readyz
 """
@@ -31,8 +31,8 @@ from vmhost.operations.profile_pages import Profiles
 
 
 def application(host, history, logs, token, names, port, debugging=None, sources=()):
-    """The application for a Host, the History that samples it, a LogTail, and its Debugging where it allows that.
-    `sources`: folders of tasks, for their coverage; the others are those of Guard."""
+    """The application for a Host, the History that samples it, a LogTail, and its Debugging if it allows that.
+    `sources`: folders of tasks, for their coverage; other arguments as for Guard."""
     pages = Pages(host, history, logs)
     probes = _Probes(host)
     app = Starlette(
@@ -62,7 +62,7 @@ def application(host, history, logs, token, names, port, debugging=None, sources
 
 
 def _html(page):
-    """A route of `page(path's parts, query)`, which gives HTML; None: there is no such thing."""
+    """A route for `page(parts of the path, query)`, which returns HTML, or None: not found."""
 
     async def endpoint(request):
         html = await run_in_threadpool(page, request.path_params, request.query_params)
@@ -101,7 +101,7 @@ class _Probes:
         return PlainTextResponse("ok\n")
 
     async def ready(self, request):
-        """503 while the host takes no calls: it is closed, or not one VM could be booted."""
+        """503 while the host takes no calls: it is closed, or no VM could be booted."""
         if self._host.closed:
             return PlainTextResponse("the host is closed\n", 503)
         statistics = await run_in_threadpool(self._host.statistics)

@@ -1,4 +1,4 @@
-"""Where two values differ: paths and both sides, numbers by tolerance, arrays element by element."""
+"""Differences between two values: paths and both sides; numbers by tolerance, arrays element by element."""
 
 import math
 import re
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from vmhost.baseline import Foreign
 
-_DIFFERENCES_MOST = 20  # of one comparison
+_DIFFERENCES_MOST = 20  # reported by one comparison
 _SHOWN = 120  # characters of a value
 MISSING = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Two numbers are the same where they differ by at most `relative` of the larger, or by `absolute`."""
+    """Two numbers are equal if they differ by at most `relative` of the larger, or by `absolute`."""
 
     relative: float = 1e-9
     absolute: float = 1e-12
@@ -26,7 +26,7 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """At `path` ("$.prices[3]") there was `before` and is `after`, as short texts; "" where there is nothing."""
+    """At `path` ("$.prices[3]") `before` became `after`; both are short texts, "" where there is no value."""
 
     path: str
     before: str
@@ -37,7 +37,7 @@ class Difference:
 
 
 def differences(before: object, after: object, tolerance: Tolerance, path: str = "$") -> list[Difference]:
-    """The first 20 of them; none: the same."""
+    """The first 20 differences; empty: equal."""
     found: list[Difference] = []
     _compare(before, after, tolerance, path, found)
     return found[:_DIFFERENCES_MOST]
@@ -105,7 +105,7 @@ def _compare(before, after, tolerance, path, found):
 
 
 def _fits(before, after):
-    """Is `after` the text that `before` is with pseudonyms in it (vmhost.masking)? Whatever is masked may be others."""
+    """Whether `after` matches `before` if its pseudonyms (vmhost.masking) stand for any text."""
     parts = re.split("masked-[0-9a-f]{12}", before)
     return len(parts) > 1 and re.fullmatch(".*".join(map(re.escape, parts)), after, re.DOTALL) is not None
 

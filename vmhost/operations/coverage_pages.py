@@ -1,10 +1,10 @@
-"""The dashboard's coverage: which lines and branches of tasks ran, opened in their sources where these are at hand.
+"""The dashboard's coverage: which lines and branches of tasks ran, shown in their sources if these are available.
 
-/coverage                  tasks and files, by how much of them ran
+/coverage                  tasks and files, by the share that ran
 /coverage/TASK@VERSION/... the lines of a file
 
-Bundles hold no sources. `sources`: folders of tasks as they were compiled; without them the pages tell functions and
-lines by number.
+Bundles have no sources. `sources`: folders of tasks as they were compiled; without them the pages show functions and
+line numbers.
 """
 
 import collections
@@ -22,7 +22,7 @@ class CoveragePages:
 
     def __init__(self, host, render, sources=()):
         self._host, self._render, self._folders = host, render, tuple(sources)
-        self._tasks = None  # TaskSources of those folders, compiled when a page is asked for first
+        self._tasks = None  # TaskSources of those folders, compiled on first use
 
     def routes(self):
         return [Route("/coverage", self._page), Route("/coverage/{file:path}", self._file)]
@@ -63,7 +63,7 @@ class CoveragePages:
         return self._render("coverage.html", values)
 
     def _shares_of_calls(self):
-        """(task, share of its calls that are noted) of all that are loaded."""
+        """(task, share of its calls that are recorded) of all loaded tasks."""
         return [(name, self._host.policy.for_task(name).coverage) for name in sorted(self._host.tasks)]
 
     def _lines(self, file):
@@ -86,7 +86,7 @@ class CoveragePages:
 
 
 def _shares(report, path):
-    """How much of a source ran, by coverage.py."""
+    """The share of a source that ran, from coverage.py."""
     _, statements, _, missing, _ = report.analysis2(str(path))
     branches = report.branch_stats(str(path)).values()
     total, taken = sum(total for total, _ in branches), sum(taken for _, taken in branches)
@@ -101,7 +101,7 @@ def _shares(report, path):
 
 
 def _marked(report, path):
-    """(number, text, "ran", "part", "missing" or "", what that means) of each line."""
+    """(number, text, "ran", "part", "missing" or "", explanation) of each line."""
     _, statements, _, missing, _ = report.analysis2(str(path))
     branches = report.branch_stats(str(path))
     rows = []

@@ -1,4 +1,4 @@
-"""The dashboard's crashes: causes by how often they came, tasks by rank, and one report."""
+"""The dashboard's crashes: causes by frequency, tasks by rank, and single reports."""
 
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, PlainTextResponse

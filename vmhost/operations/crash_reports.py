@@ -1,8 +1,8 @@
-"""Reports of crashes: what a process left behind that died of a signal, assigned to the task that it ran.
+"""Crash reports: made of the dump of a process that died of a signal, and attributed to the task that it ran.
 
 A host with a state folder leaves a dump there when its process crashes (vmhost/isolation/crash/dump.h). `collect` makes
-a report of each: JSON in the folder `crashes`, readable by its owner. Reports of one cause have one fingerprint: the
-signal, the task, and the functions on top of the Python and the native stack, without versions, lines or addresses.
+a report of each: JSON in the folder `crashes`, readable by its owner. Reports of one cause have the same fingerprint:
+the signal, the task, and the top functions of the Python and the native stack, without versions, lines or addresses.
 """
 
 import contextlib
@@ -25,20 +25,20 @@ from pathlib import Path
 from vmhost.masking import Masking
 
 _log = logging.getLogger("vmhost")
-_REPORTS_MOST = 1000  # in a folder; the oldest go
-_DUMP_MOST = 4 << 20  # bytes that are read of a dump
-_TOP = 5  # functions of each stack that tell one cause from another
+_REPORTS_MOST = 1000  # in a folder; beyond it the oldest are deleted
+_DUMP_MOST = 4 << 20  # bytes read of a dump
+_TOP = 5  # functions of each stack that enter the fingerprint
 _PHASES = ("idle", "boot", "load", "call", "end")
 _WEBHOOK_S = 10.0
 _FRAME = re.compile(r'\s*File "(?P<file>.*)", line (?P<line>\d+), in (?P<name>.*)')
 _NATIVE = re.compile(r'\s*Binary file "(?P<file>[^"]*)"(?:, at (?P<name>[^ +]*)(?:\+0x[0-9a-f]+)?)?')
-# Of the handler itself and of what brings signals there.
+# Frames of the handler itself, and of what delivers signals to it.
 _OURS = ("_Py_DumpStack", "_core.", "libc.so", "libpthread", "linux-vdso")
 
 
 @dataclass(frozen=True, slots=True)
 class VMStack:
-    """What one VM did: its stacks, one for each of its threads, the innermost frame first."""
+    """The stacks of one VM, one for each of its threads, innermost frame first."""
 
     vm: int
     task: str
@@ -50,8 +50,8 @@ class VMStack:
 
 @dataclass(frozen=True, slots=True)
 class CrashReport:
-    """One crash. `task` is None where the crashing thread was no VM's; `call` has entry, bytes and running_s of the
-    call that ran there. `complete`: the dump has its end, as one that a second fault cut off has not."""
+    """One crash. `task` is None if the crashing thread was not a VM's; `call` has entry, bytes and running_s of the
+    call that ran there. `complete`: False if a second fault cut the dump off."""
 
     id: str
     fingerprint: str
@@ -72,7 +72,7 @@ class CrashReport:
 
     @property
     def title(self) -> str:
-        """A line that says what crashed where."""
+        """One line: what crashed, and where."""
         natives = _functions(self.native)
         where = self.python[0] if self.python else natives[0] if natives else "no stack"
         found = _FRAME.fullmatch(where)
@@ -91,13 +91,13 @@ class CrashGroup:
     first: float
     last: float
     versions: dict[str, int]
-    latest: str  # the id of the newest report
+    latest: str  # id of the newest report
 
 
 class CrashFolder:
-    """The reports in the folder `crashes` of the state folder `state`. `masking`: hides more than the host did as it
-    wrote its log. `webhook`: an http(s) address that gets each new report, as JSON by POST. `senders`: what else gets
-    it, on a thread, by name; they may raise OSError or ValueError (`sentry.Sentry.send`)."""
+    """The reports in the folder `crashes` of the state folder `state`. `masking`: masks more than the host did when it
+    wrote its log. `webhook`: an http(s) address that gets each new report, as JSON by POST. `senders`: further
+    receivers by name, called on a thread; they may raise OSError or ValueError (`sentry.Sentry.send`)."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class CrashFolder:
             self._senders[webhook] = functools.partial(_post, webhook)
 
     def collect(self) -> tuple[CrashReport, ...]:
-        """Make reports of the dumps that are there; they go. What cannot be read is told in the log, and kept."""
+        """Makes reports of existing dumps, which are then deleted. An unreadable dump is logged, and kept."""
         made = []
         for dump in sorted(self.folder.glob("*.dump")):
             try:
@@ -135,7 +135,7 @@ class CrashFolder:
         return tuple(made)
 
     def take_dump(self) -> None:
-        """Put aside what a process wrote that has just crashed, for `collect`; the next host would do it, too."""
+        """Sets the dump of a process that has just crashed aside for `collect`; otherwise the next host would do it."""
         dump = self.folder.parent / "crash.dump"
         with contextlib.suppress(OSError):
             if dump.stat().st_size > 0:
@@ -143,7 +143,7 @@ class CrashFolder:
                 dump.rename(self.folder / f"{time.time_ns()}.dump")
 
     def reports(self) -> tuple[CrashReport, ...]:
-        """All reports, the newest first. What is damaged is left out, and told in the log once it is asked for."""
+        """All reports, newest first. Damaged ones are left out and logged."""
         found = []
         for path in sorted(self.folder.glob("*.json"), reverse=True):
             try:
@@ -153,15 +153,15 @@ class CrashFolder:
         return tuple(sorted(found, key=lambda report: report.time, reverse=True))
 
     def report(self, name: str) -> CrashReport | None:
-        """The report whose id is `name`, or begins with it; None."""
+        """The report whose id is `name`, or begins with it; None if there is none."""
         return next((report for report in self.reports() if report.id.startswith(name)), None) if name else None
 
     def groups(self) -> tuple[CrashGroup, ...]:
-        """Reports by cause: those with most crashes first."""
+        """Reports by cause, most crashes first."""
         return grouped(self.reports())
 
     def ranking(self) -> tuple[tuple[str, str, int], ...]:
-        """(task, version, crashes), those with most first; "" for the host itself."""
+        """(task, version, crashes), most crashes first; "" stands for the host itself."""
         counts: dict[tuple[str, str], int] = {}
         for report in self.reports():
             key = report.task or "", report.version or ""
@@ -198,7 +198,7 @@ def _post(address, report):
 
 
 def grouped(reports: Iterable[CrashReport]) -> tuple[CrashGroup, ...]:
-    """CrashGroups of `reports`, which come newest first."""
+    """The CrashGroups of `reports`, given newest first."""
     by_cause: dict[str, list[CrashReport]] = {}
     for report in reports:
         by_cause.setdefault(report.fingerprint, []).append(report)
@@ -227,7 +227,7 @@ def grouped(reports: Iterable[CrashReport]) -> tuple[CrashGroup, ...]:
 
 
 def read_dump(text: str, written: float, masking: Masking) -> CrashReport:
-    """The report of a dump's text; `written`: when its file was. ValueError: it is none."""
+    """The report for a dump's text; `written`: the file's time. ValueError: not a dump."""
     head, *rest = re.split(r"^== (\w+)\n", text, flags=re.MULTILINE)
     first, *fields = head.splitlines()
     if first != "VMHCRASH 1":
@@ -317,7 +317,7 @@ def _vm(text):
 
 
 def python_frame(line: str) -> tuple[str, int, str] | None:
-    """(file, line, function) of a line of a report's Python stack; None: it is no frame."""
+    """(file, line, function) from a line of a report's Python stack; None: not a frame."""
     found = _FRAME.fullmatch(line)
     return (found["file"], int(found["line"]), found["name"]) if found else None
 
@@ -331,7 +331,7 @@ def _loaded(text):
 
 
 def _fingerprint(signal_name, task, python, native):
-    """The same for crashes that look alike; 32 hexadecimal digits."""
+    """32 hexadecimal digits, equal for crashes that look alike."""
     functions = []
     for line in python[:_TOP]:
         if found := _FRAME.fullmatch(line):
@@ -341,7 +341,7 @@ def _fingerprint(signal_name, task, python, native):
 
 
 def _functions(native):
-    """ "library:function" of each native frame from the one on that the signal came to."""
+    """ "library:function" of each native frame, starting with the one where the signal arrived."""
     found = []
     for line in native:
         frame = _NATIVE.match(line)
@@ -359,7 +359,7 @@ def _memory_bytes():
 
 
 def _report(plain):
-    """A CrashReport of what a file has."""
+    """The CrashReport in a file's plain data."""
     vms = tuple(
         VMStack(**{**vm, "threads": tuple(tuple(map(str, thread)) for thread in vm["threads"])}) for vm in plain["vms"]
     )

@@ -1,7 +1,7 @@
-"""A profile in the forms that people and tools read: flame graphs (SVG), speedscope's JSON, pprof's protocol buffers,
-and folded stacks, a line each.
+"""A profile in common formats: flame graphs (SVG), speedscope's JSON, pprof's protocol buffers, and folded stacks, one
+per line.
 
-All of them tell CPU time or wall time: `measure` is "cpu" or "wall".
+All of them show CPU time or wall time: `measure` is "cpu" or "wall".
 """
 
 import gzip
@@ -11,12 +11,12 @@ from html import escape
 from pathlib import Path
 
 MEASURES = {"cpu": "CPU time", "wall": "time in calls"}
-_WIDTH, _ROW, _CHARACTER = 1200, 18, 6.6  # pixels; of a line of text, and of one character
-_LEAST = 0.4  # pixels of width, below which a frame is not drawn
+_WIDTH, _ROW, _CHARACTER = 1200, 18, 6.6  # pixels; of the graph, a row, and a character
+_LEAST = 0.4  # pixels of width; narrower frames are not drawn
 
 
 def folded(profile, measure="cpu"):
-    """A line for each stack: "task@version;function (file:line);... MICROSECONDS", as flamegraph.pl and others read."""
+    """One line per stack: "task@version;function (file:line);... MICROSECONDS", for flamegraph.pl and others."""
     lines = {}
     for stack, node in profile.stacks():
         key = ";".join(_label(frame).replace(";", ":") for frame in stack)
@@ -25,7 +25,7 @@ def folded(profile, measure="cpu"):
 
 
 def speedscope(profile):
-    """The JSON file that speedscope.app opens: a profile each for CPU and wall time."""
+    """The JSON file for speedscope.app: one profile each for CPU and wall time."""
     numbers, frames = {}, []
     for node in profile.nodes:
         if node.frame not in numbers:
@@ -53,7 +53,7 @@ def speedscope(profile):
 
 
 def pprof(profile):
-    """The bytes of a file for `go tool pprof` and its like: profile.proto, compressed; samples, CPU and wall time in
+    """The bytes of a file for `go tool pprof` and others: profile.proto, compressed; samples, CPU and wall time in
     nanoseconds, and the task's version as the label "task"."""
     texts, functions, locations = {"": 0}, {}, {}
     text = lambda value: texts.setdefault(value, len(texts))
@@ -81,8 +81,8 @@ def pprof(profile):
 
 
 def flame_graph(profile, measure="cpu", task=None, *, links=None):
-    """A flame graph as SVG text, callers above what they call; frames are as wide as their time. `task`: only this
-    "task@version". `links`: a function from the frames of a stack to the address that its frame leads to."""
+    """A flame graph as SVG text, callers above callees; the width of a frame is its time. `task`: only this
+    "task@version". `links`: a function from the frames of a stack to the address that its frame links to."""
     root = _merged(profile, measure, task)
     total = root.time
     drawn, depth = [], 0
@@ -107,8 +107,8 @@ def flame_graph(profile, measure="cpu", task=None, *, links=None):
 
 
 def form_of(path):
-    """What makes the form that the end of this file's name asks for: .svg, .json or .speedscope (speedscope), .pb.gz or
-    .pprof (pprof), .txt or .folded (folded stacks). ValueError for another one."""
+    """The writer for the format that a file name asks for: .svg, .json or .speedscope (speedscope), .pb.gz or .pprof
+    (pprof), .txt or .folded (folded stacks). ValueError for another name."""
     name = Path(path).name.lower()
     for ends, made in _FORMS.items():
         if name.endswith(ends):
@@ -118,7 +118,7 @@ def form_of(path):
 
 
 def write(profile, path, measure="cpu"):
-    """Writes the profile to `path`, in the form of form_of()."""
+    """Writes the profile to `path`, in the format of form_of()."""
     data = form_of(path)(profile, measure)
     Path(path).write_bytes(data if isinstance(data, bytes) else data.encode())
 
@@ -139,7 +139,7 @@ class _Node:
 
 
 def _merged(profile, measure, task):
-    """The tree of what is drawn: lines of one function are one frame."""
+    """The tree of drawn frames; lines of one function are one frame."""
     root = _Node("all tasks" if task is None else task)
     for stack, node in profile.stacks():
         if task is not None and stack[0].name != task:
@@ -183,7 +183,7 @@ def _label(frame):
     return f"{frame.name} ({frame.file}:{frame.line})" if frame.file else frame.name
 
 
-# ---- the wire format of protocol buffers, as far as profile.proto needs it
+# ---- protocol buffers' wire format, as far as profile.proto needs it
 
 
 def _varint(value):

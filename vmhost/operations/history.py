@@ -1,4 +1,4 @@
-"""What a host did in the last minutes: a thread samples its statistics, charts and rates are made of the samples."""
+"""A host's recent history: a thread samples its statistics, for charts and rates."""
 
 import collections
 import logging
@@ -11,19 +11,19 @@ import numpy as np
 EVERY_S = 2.0
 SAMPLES = 300  # of the host: ten minutes
 TASK_SAMPLES = 150  # of each task: five minutes
-RATE_SAMPLES = 5  # a rate is over the last ten seconds
+RATE_SAMPLES = 5  # a rate covers the last ten seconds
 MAX_TASKS = 1000
 MAX_EVENTS = 50
 
 HOST_FIELDS = ("calls", "failures", "cpu_s", "memory_bytes", "queued", "running", "vms")
 TASK_FIELDS = ("calls", "failures", "cpu_s", "memory_bytes", "queued", "running")
-RATES = ("calls", "failures", "cpu_s")  # these count up; their rates are shown
+RATES = ("calls", "failures", "cpu_s")  # cumulative counters, shown as rates
 _log = logging.getLogger("vmhost")
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerChange:
-    """A breaker that a sample found in another state than the one before."""
+    """A breaker whose state differs from the previous sample."""
 
     time_s: float
     task: str
@@ -47,7 +47,8 @@ class Series:
         return self._rows[: self._count] if self._count <= most else np.roll(self._rows, -(self._count % most), axis=0)
 
     def columns(self):
-        """Lists by name: "time_s", and each field; those in RATES as rates per second, from the second sample on."""
+        """Lists by name: "time_s", and each field; those in RATES as rates per second. Starts with the second
+        sample."""
         rows = self._ordered()
         between = np.maximum(np.diff(rows[:, 0]), 1e-9)
         shown = {"time_s": rows[1:, 0].tolist()}
@@ -57,7 +58,7 @@ class Series:
         return shown
 
     def rate(self, name):
-        """Of a field in RATES: per second, over the last RATE_SAMPLES; 0 before there are two samples."""
+        """The rate of a field in RATES, per second over the last RATE_SAMPLES; 0 before there are two samples."""
         rows = self._ordered()[-RATE_SAMPLES - 1 :]
         if len(rows) < 2:
             return 0.0
@@ -66,7 +67,7 @@ class Series:
 
 
 class History:
-    """Samples `statistics()` each EVERY_S seconds on a thread of its own, between `start` and `stop`."""
+    """Samples `statistics()` every EVERY_S seconds on a thread of its own, between `start` and `stop`."""
 
     def __init__(self, statistics, *, clock=time.time):
         self._statistics, self._clock = statistics, clock
@@ -86,7 +87,7 @@ class History:
             self._thread.join()
 
     def task(self, name):
-        """The Series of the task `name`; an empty one of a task that no sample has met."""
+        """The Series of the task `name`; an empty one for a task that was never sampled."""
         return self._tasks.get(name) or Series(TASK_FIELDS, 1)
 
     def _run(self):
@@ -99,7 +100,7 @@ class History:
                 return
 
     def sample(self):
-        """Take one sample now."""
+        """Takes one sample now."""
         now, host = self._clock(), self._statistics()
         memory = collections.Counter()
         for vm in host.vms:

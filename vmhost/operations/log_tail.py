@@ -1,4 +1,4 @@
-"""The last lines that a host and its tasks logged, for the page that shows them."""
+"""The last log lines of a host and its tasks, for the page that shows them."""
 
 import collections
 import itertools
@@ -22,7 +22,7 @@ class Line:
 
 
 class LogTail(logging.Handler):
-    """Keeps the last MAX_LINES records of the logger `vmhost` from `level` on. A context manager: it listens inside."""
+    """Keeps the last MAX_LINES records of the logger `vmhost` from `level` on. A context manager: attached inside."""
 
     def __init__(self, level=logging.INFO):
         super().__init__(level)
@@ -45,7 +45,7 @@ class LogTail(logging.Handler):
     def emit(self, record):
         try:
             text = record.getMessage()
-        except Exception:  # arguments that do not fit: the line is kept as it was written
+        except Exception:  # arguments that do not fit: keep the unformatted line
             text = str(record.msg)
         task = record.name.removeprefix("vmhost.task.") if record.name.startswith("vmhost.task.") else None
         version = getattr(record, "version", None)
@@ -54,12 +54,12 @@ class LogTail(logging.Handler):
 
     @property
     def oldest(self):
-        """The number of the oldest line that is kept; 0 where there is none."""
+        """The number of the oldest line kept; 0 where there is none."""
         with self.lock:
             return self._lines[0].number if self._lines else 0
 
     def lines(self, *, task=None, level=0, text="", most=200):
-        """The newest `most` lines, newest first: of `task`, from `level` on, with `text` in them, in any case."""
+        """The newest `most` lines, newest first: of `task`, from `level` on, containing `text` in any case."""
         wanted = text.casefold()
         with self.lock:
             lines = list(self._lines)

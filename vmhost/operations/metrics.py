@@ -1,9 +1,9 @@
 """A host's statistics in Prometheus's text format and in OpenMetrics.
 
 Sources: Prometheus's exposition formats, version 0.0.4; OpenMetrics 1.0.0. Names and units follow their conventions:
-base units, `_total` of counters. A family has a sample for each version of a task that is loaded or drains. Of more
-than MAX_VERSIONS those that were called most have samples, and `vmhost_versions_left_out` counts the others, so that a
-host that loads new tasks all day does not fill a database.
+base units, `_total` for counters. A family has a sample for each version of a task that is loaded or draining. Beyond
+MAX_VERSIONS only those with most calls have samples, and `vmhost_versions_left_out` counts the others, so that a host
+that loads new tasks all day does not fill a database.
 """
 
 import collections
@@ -16,15 +16,16 @@ from vmhost.statistics import KINDS, VersionNumbers, bucket_end_s, filled, reach
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-MAX_OWN_SERIES = 5000  # of all tasks together
-_PARTS = ("_bucket", "_sum", "_count")  # of a histogram's samples
+MAX_OWN_SERIES = 5000  # of metrics by tasks, all tasks together
+_PARTS = ("_bucket", "_sum", "_count")  # suffixes of a histogram's samples
 MAX_VERSIONS = 1000
 
-# Every second power of two from 16 us to 275 s. Buckets of isolation/lanes/histogram.h end there: counts are exact.
+# Every second power of two from 16 us to 275 s. Buckets of isolation/lanes/histogram.h end there, so counts are exact.
 _FIRST, _STEP = 40, 16  # buckets
 _BOUNDS = [repr(bucket_end_s(end)) for end in range(_FIRST - 1, _FIRST + 12 * _STEP, _STEP)]
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
-# How calls end (names of vmhost.errors.Kind). Each has a sample from the start, so that the first one makes a rate.
+# Outcomes of calls (names of vmhost.errors.Kind). Each has a sample from the start, so that the first call makes a
+# rate.
 OUTCOMES = ("ok", "task_error", "time_limit", "cpu_limit", "memory_limit", "vm_lost", "value", "load_error")
 BREAKER_STATES = ("closed", "open", "half-open")
 _ends = operator.itemgetter(*(KINDS.index(outcome.upper()) for outcome in OUTCOMES))
@@ -64,7 +65,7 @@ def exposition(statistics, content_type=PROMETHEUS):
 
 
 def scrape(host, content_type=PROMETHEUS):
-    """The same of a Host now, in less time."""
+    """The same for a Host now, in less time."""
     numbers = host.numbers(_FIRST, _STEP, len(_BOUNDS))
     return _exposition(numbers.whole, numbers.versions, content_type)
 
@@ -111,7 +112,7 @@ def _host(text, statistics):
 
 @functools.cache
 def _own_version():
-    from vmhost import __version__  # reads the package's metadata, which takes a millisecond
+    from vmhost import __version__  # late: reads the package's metadata, which takes a millisecond
 
     return __version__
 
@@ -144,7 +145,7 @@ def _tasks(text, vms, versions):
     versions = versions[:MAX_VERSIONS]
     if not versions:
         return
-    of = VersionNumbers(*map(list, zip(*versions)))  # a column of each
+    of = VersionNumbers(*map(list, zip(*versions)))  # one column per number
     labels = list(map(_version_labels, of.name, of.version))
     braced = [f"{{{label}}}" for label in labels]
     others = [
@@ -188,7 +189,7 @@ def _tasks(text, vms, versions):
 
 
 def _own(text, versions):
-    """What tasks count themselves. Families have one kind: where tasks differ, that of the one with most calls."""
+    """Metrics defined by tasks. A family has one kind: where tasks differ, that of the task with most calls."""
     families, left_out, series = {}, sum(version.left_out for version in versions), 0
     for version in versions:
         seen = set()
@@ -208,7 +209,7 @@ def _own(text, versions):
     names = {name: kind for name, (kind, *_) in families.items()}
     for name, (kind, bounds, help_text, found) in families.items():
         if kind != "histogram" and any(names.get(name.removesuffix(part)) == "histogram" for part in _PARTS):
-            continue  # its samples would be those of the other
+            continue  # its samples would collide with those of the other family
         help_text = help_text.replace("\\", r"\\") or "Counted by the task."
         if kind == "histogram":
             text.own_histogram(name, help_text, bounds, found)
@@ -217,26 +218,26 @@ def _own(text, versions):
 
 
 class _Text:
-    """The lines of an exposition, as they are made. Of each family, one template is filled for all of its samples."""
+    """The lines of an exposition. For each family, one template is filled for all of its samples."""
 
     def __init__(self, openmetrics):
         self._openmetrics, self._parts = openmetrics, []
 
     def family(self, name, kind, help_text, samples):
-        """A metric family of kind "counter", "gauge" or "info"; `samples`: (labels in braces or "", value)."""
+        """A family of kind "counter", "gauge" or "info"; `samples`: (labels in braces or "", value)."""
         suffix = {"counter": "_total", "info": "_info"}.get(kind, "")
         self._head(name, suffix, kind, help_text)
         self._samples(name + suffix, samples)
 
     def numbers(self, name, kind, help_text, labels, values):
-        """A family with one of `values` for each of `labels`, which have their braces."""
+        """A family with one of `values` for each of `labels`, which include their braces."""
         suffix = "_total" if kind == "counter" else ""
         self._head(name, suffix, kind, help_text)
         self._parts.append(filled(f"{name}{suffix}\0 \1\n", labels, values))
 
     def table(self, name, kind, help_text, labels, column, columns, rows, others=()):
-        """A family with whole numbers: for each of `labels`, without braces, a row with a sample for each of `columns`,
-        which the label `column` names. `others`: samples as `family` takes them."""
+        """A family of integers: for each of `labels`, without braces, a row with a sample for each of `columns`, which
+        the label `column` names. `others`: samples as for `family`."""
         suffix = "_total" if kind == "counter" else ""
         self._head(name, suffix, kind, help_text)
         template = "".join([f'{name}{suffix}{{\0,{column}="{each}"}} \1\n' for each in columns])
@@ -244,7 +245,7 @@ class _Text:
         self._samples(name + suffix, others)
 
     def own_histogram(self, name, help_text, bounds, found):
-        """A family of histograms with these bounds: (labels without braces, TaskMetric)."""
+        """A family of histograms with these bounds, from (labels without braces, TaskMetric)."""
         rows = []
         for _, metric in found:
             row = list(itertools.accumulate(metric.counts))
@@ -253,8 +254,8 @@ class _Text:
         self.histograms(name, help_text, bounds, [labels for labels, _ in found], rows)
 
     def histograms(self, name, help_text, bounds, labels, rows):
-        """A family of histograms, each with its labels, without braces. `rows`: how many were at most each bound, then
-        all, the sum, and all."""
+        """A family of histograms, each with its labels, without braces. `rows`: cumulative counts up to each bound, the
+        total, the sum, and the total again."""
         self._head(name, "", "histogram", help_text)
         lines = [f'{name}_bucket{{\0,le="{bound}"}} \1\n' for bound in (*bounds, "+Inf")]
         self._parts.append(filled("".join([*lines, f"{name}_sum{{\0}} \1\n{name}_count{{\0}} \1\n"]), labels, rows))
@@ -267,7 +268,7 @@ class _Text:
         return "".join([*self._parts, "# EOF\n"] if self._openmetrics else self._parts)
 
     def _head(self, name, suffix, kind, help_text):
-        # Prometheus's own format knows families by the name of their samples and has no "info".
+        # Prometheus's own format names families as their samples, and has no "info".
         family, kind = (name, kind) if self._openmetrics else (name + suffix, "gauge" if kind == "info" else kind)
         self._parts.append(f"# HELP {family} {help_text}\n# TYPE {family} {kind}\n")
 

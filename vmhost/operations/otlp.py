@@ -1,14 +1,13 @@
-"""A host's metrics, traces and log by OTLP, OpenTelemetry's protocol: HTTP with JSON bodies, as collectors take it.
+"""A host's metrics, traces and log by OTLP, OpenTelemetry's protocol: HTTP with JSON bodies.
 
     with OtlpExporter(host, "http://127.0.0.1:4318") as exporter:
         priced = exporter.traced(host.task("prices"))
         priced(order, traceparent=request.headers.get("traceparent"))
 
-Metrics go out every `interval_s` seconds. A traced call is a span with two below it, its wait in the queue and its run
-in a VM, and below that one a span for each model that the engine ran; the caller's context comes in as a W3C
-`traceparent`, and the span's own is on the future. Sources: OTLP 1.5 (opentelemetry-proto), W3C Trace Context.
-Nothing is kept when nobody listens: a batch that cannot be sent is dropped,
-and counted.
+Metrics are sent every `interval_s` seconds. A traced call is a span with two children, its wait in the queue and its
+run in a VM; the run has a child for each model that the engine ran. The caller's context is a W3C `traceparent`, and
+the span's own is on the future. Sources: OTLP 1.5 (opentelemetry-proto), W3C Trace Context. Nothing is buffered for an
+unreachable collector: a batch that cannot be sent is dropped and counted.
 """
 
 import array
@@ -27,25 +26,25 @@ from vmhost import ConfigurationError, Host, Task, __version__
 from vmhost.statistics import bucket_end_s
 
 _log = logging.getLogger("vmhost")
-_SPANS_MOST = 10_000  # that wait to be sent
+_SPANS_MOST = 10_000  # waiting to be sent
 _BATCH = 500
 _TIMEOUT_S = 10.0
-_LINES_MOST, _LINE_MOST = 10_000, 16_384  # lines that wait to be sent; characters of one
+_LINES_MOST, _LINE_MOST = 10_000, 16_384  # lines waiting to be sent; characters of one
 _SEVERITIES = ((logging.CRITICAL, 21), (logging.ERROR, 17), (logging.WARNING, 13), (logging.INFO, 9), (0, 5))
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _CUMULATIVE = 2
 _INTERNAL, _SERVER = 1, 2  # kinds of spans
 _OK, _ERROR = 1, 2  # their status
-# Bounds of histograms: each power of two from 16 us to 275 s, as /metrics has every second of.
+# Bounds of histograms: each power of two from 16 us to 275 s; /metrics has every second of them.
 _ENDS = range(39, 264, 8)
 _SCOPE = {"name": "vmhost", "version": __version__}
 
 
 class OtlpExporter:
-    """Sends what `host` does to the collector at `endpoint`, whose paths are /v1/metrics, /v1/traces and /v1/logs.
-    `headers`: sent with each request. `service`: the resource's service.name. `logs`: the level from which lines of the
-    log `vmhost` are sent, the host's and its tasks', masked by the rules of its records; None: none are. A context
-    manager; leaving it sends what is there. ConfigurationError."""
+    """Sends the activity of `host` to the collector at `endpoint`, with the paths /v1/metrics, /v1/traces and /v1/logs.
+    `headers`: added to each request. `service`: the resource's service.name. `logs`: the lowest level of lines of the
+    log `vmhost` that are sent, the host's and its tasks', masked by the rules of its records; None: no lines. A context
+    manager; leaving it sends what is waiting. ConfigurationError."""
 
     def __init__(
         self,
@@ -66,7 +65,7 @@ class OtlpExporter:
         self._resource = {"attributes": _attributes({"service.name": service, "service.version": __version__})}
         self._started_ns = time.time_ns()
         self._spans: collections.deque[dict[str, object]] = collections.deque(maxlen=_SPANS_MOST)
-        self._calls: set[object] = set()  # futures whose spans are still to come
+        self._calls: set[object] = set()  # futures whose spans are missing yet
         self._level_before = logging.NOTSET
         self._log = None if logs is None else _LogLines(logs, host.policy.masking())
         self._over = threading.Event()
@@ -93,12 +92,12 @@ class OtlpExporter:
             _log.setLevel(self._level_before)
 
     def traced(self, task: Task) -> "TracedTask":
-        """`task` with a span for each call."""
+        """`task`, with a span for each call."""
         self._host.trace_engine()
         return TracedTask(task, self._spans, self._calls)
 
     def metrics(self) -> dict[str, object]:
-        """An ExportMetricsServiceRequest of now, as JSON has it."""
+        """The ExportMetricsServiceRequest of now, in its JSON form."""
         found = list(_metrics(self._host.statistics(), str(self._started_ns), str(time.time_ns())))
         scope = {"scope": _SCOPE, "metrics": found}
         return {"resourceMetrics": [{"resource": self._resource, "scopeMetrics": [scope]}]}
@@ -122,7 +121,7 @@ class OtlpExporter:
                 return
 
     def _wait_for_spans(self):
-        """Callers may hear that a call has ended a moment before its span is there."""
+        """A caller may learn of the end of a call shortly before its span is recorded."""
         end = time.monotonic() + _TIMEOUT_S
         while any(future.done() for future in tuple(self._calls)) and time.monotonic() < end:
             time.sleep(0.001)
@@ -139,13 +138,13 @@ class OtlpExporter:
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
             self.dropped += 1
-            if not self._told:  # once, until it works again
+            if not self._told:  # log once, until it works again
                 self._told = True
                 _log.warning("%s: %s cannot be sent: %s", self._endpoint, path, error)
 
 
 class _LogLines(logging.Handler):
-    """Lines of the log as OTLP has them, until they are sent; the oldest go first."""
+    """Log lines in OTLP's form, until they are sent; beyond the bound the oldest are dropped."""
 
     def __init__(self, level, masking):
         super().__init__(level)
@@ -157,7 +156,7 @@ class _LogLines(logging.Handler):
             text = record.getMessage()
             if record.exc_info:
                 text += "\n" + logging.Formatter().formatException(record.exc_info)
-        except Exception:  # arguments that do not fit: the line is sent as it was written
+        except Exception:  # arguments that do not fit: send the unformatted line
             text = str(record.msg)
         text = text[:_LINE_MOST].encode("utf-8", "replace").decode()
         named = {"log.logger": record.name}
@@ -179,7 +178,7 @@ class _LogLines(logging.Handler):
 
 
 def _batches(waiting):
-    """What waits in a deque now, in lists of up to _BATCH."""
+    """Empties a deque into lists of up to _BATCH."""
     left = len(waiting)
     while left > 0:
         batch = [waiting.popleft() for _ in range(min(_BATCH, left, len(waiting)))]
@@ -190,7 +189,7 @@ def _batches(waiting):
 
 
 class TracedTask:
-    """A Task whose calls are spans. `submit` gives its future with `traceparent`, the context of the call's span."""
+    """A Task whose calls are spans. Futures of `submit` have `traceparent`, the context of the call's span."""
 
     def __init__(self, task, spans, calls):
         self._task, self._spans, self._calls = task, spans, calls
@@ -199,8 +198,8 @@ class TracedTask:
         return self.submit(value, traceparent=traceparent, **options).result()
 
     def submit(self, value=None, *, traceparent=None, **options):
-        """As Task.submit. A `traceparent` that is none begins a new trace, as the specification says; where it says
-        that the trace is not sampled, no span is made."""
+        """As Task.submit. An invalid `traceparent` begins a new trace, as the specification says; if it is not sampled,
+        no span is made."""
         found = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
         trace, parent, flags = found.groups() if found else (secrets.token_hex(16), None, "01")
         span = secrets.token_hex(8)
@@ -222,7 +221,7 @@ class TracedTask:
 
 
 def _spans(future, trace, parent, span, named):
-    """The spans of a call that has ended."""
+    """The spans of an ended call."""
     submitted, started, ended = future.timings()
     offset = time.time_ns() - time.monotonic_ns()
     outcome = future.outcome()
@@ -333,7 +332,8 @@ def _metrics(statistics, started, now):
 
 
 def _row(labels, durations):
-    """(labels, bounds, counts, sum) of a Histogram of durations: bounds that buckets end at, so counts are exact."""
+    """(labels, bounds, counts, sum) of a Histogram of durations; the bounds are ends of buckets, so counts are
+    exact."""
     counts, found, begin = array.array("Q", durations.counts), [], 0
     for end in _ENDS:
         found.append(sum(counts[begin : end + 1]))

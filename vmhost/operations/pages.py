@@ -1,4 +1,4 @@
-"""The dashboard's pages: what is read from the host, ranked and put into the templates."""
+"""The dashboard's pages: reads the host, ranks, and fills the templates."""
 
 import logging
 import time
@@ -8,7 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from vmhost.operations.settings import settings
 
-RANKS = {  # what tasks are ranked by: title, and the row's value
+RANKS = {  # ranking of tasks: title, and the row's value
     "cpu": ("CPU", lambda row: row["cpu"]),
     "memory": ("memory", lambda row: row["memory"]),
     "errors": ("errors", lambda row: (row["errors"], row["failures"])),
@@ -22,7 +22,7 @@ QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.
 
 
 class Pages:
-    """Each method gives the HTML of one page, or of its part that is asked for again; None: no such task."""
+    """Each method returns the HTML of a page, or of its refreshed part; None: no such task."""
 
     def __init__(self, host, history, logs):
         self._host, self._history, self._logs = host, history, logs
@@ -66,7 +66,7 @@ class Pages:
         return self._environment.get_template(name).render(closed=self._host.closed, now=time.time(), **values)
 
     def tasks(self, query):
-        """The overview's numbers as plain values: seconds, bytes, and calls and errors a second."""
+        """The overview's numbers as plain values: seconds, bytes, and calls and errors per second."""
         values = self._overview(query)
         rows = [row | {"breaker": row["breaker"] and row["breaker"].state} for row in values["rows"]]
         host = values["host"]
@@ -143,7 +143,7 @@ class Pages:
     def _longest(self, name):
         try:
             return self._host.longest_calls(name)[:20]
-        except KeyError:  # it was unloaded just now
+        except KeyError:  # unloaded just now
             return ()
 
     def _log(self, query):

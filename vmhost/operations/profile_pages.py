@@ -1,4 +1,4 @@
-"""The dashboard's profiles: a page that takes one and shows it, and files of it for other tools.
+"""The dashboard's profiles: a page that takes and shows one, and files for other tools.
 
 /profile                                  the page
 /part/profile?seconds=5&measure=cpu&task= takes one (without `seconds`: shows the last one again)
@@ -18,7 +18,7 @@ FILES = {
     "profile.pb.gz": "application/octet-stream",
     "profile.folded": "text/plain; charset=utf-8",
 }
-_MOST = 30  # lines of the table
+_MOST = 30  # rows of the table
 
 
 class Profiles:
@@ -57,7 +57,7 @@ class Profiles:
         return Response(data, headers={"content-type": FILES[name]})
 
     def _taken(self, query):
-        """Takes a profile where the query wants one; what stood in the way, or None."""
+        """Takes a profile if the query asks for one; returns the problem, or None."""
         if "seconds" not in query:
             return None
         try:
@@ -91,7 +91,7 @@ class Profiles:
 
 
 def self_times(profile, measure, task=None):
-    """(frame, seconds) of each line by the time spent in it, the longest first; calls that it made are not counted."""
+    """(frame, seconds) of each line by its self time, without its calls, longest first."""
     spent = {}
     for stack, node in profile.stacks():
         if task is None or stack[0].name == task:

@@ -1,8 +1,8 @@
-"""Replaying a baseline: its calls run again in another version of the task, and what they did is compared.
+"""Replaying a baseline: its calls run again in another version of the task, and the outcomes are compared.
 
-A call is `same`, `different` (its result, its error, or what it asked of host functions), `error` (it gave a result
-and now fails), `slower` or `larger`, or `skipped`, which says why. Times and memory depend on the machine: a call that
-looks slower runs twice more, alone, and the best counts.
+A call is `same`, `different` (its result, its error, or its calls of host functions), `error` (it had a result and now
+fails), `slower` or `larger`, or `skipped`, with a reason. Times and memory depend on the machine: a call that looks
+slower runs twice more, alone, and the best time counts.
 """
 
 import os
@@ -19,15 +19,15 @@ from vmhost.operations.comparison import Difference, Tolerance, differences
 
 STATUSES = ("same", "different", "error", "slower", "larger", "skipped")
 FAILING = ("different", "error")
-_AT_ONCE_MOST = 256  # calls that are queued or run: their results are kept
-_LOOKED_AT_MOST = 50  # calls that run again, as they look slower
-_LOOKED_AT_SHARE = 0.02  # of the replay's time, where all calls look slower: one is looked at in any case
+_AT_ONCE_MOST = 256  # calls queued or running: bounds the results in memory
+_LOOKED_AT_MOST = 50  # calls that run again because they look slower
+_LOOKED_AT_SHARE = 0.02  # bound of the time for that, as a share of the replay's; at least one call runs again
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What goes wrong on purpose. `functions`: rules as in Task.replay. `memory`: the most that a call may have, bytes
-    (None: as the task says)."""
+    """Injected faults. `functions`: rules as in Task.replay. `memory`: the memory limit of a call in bytes; None: the
+    task's."""
 
     functions: tuple[dict[str, object], ...] = ()
     memory_bytes: int | None = None
@@ -38,9 +38,9 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How calls are compared. Slower: more than `slower` times as long, and by more than `slower_least_s`. Larger: the
-    peak of its memory, or its result, has more than `larger` times the bytes, and more than `larger_least_bytes`.
-    `functions`: whether what host functions are asked must be the same."""
+    """How calls are compared. Slower: more than `slower` times as long, and by more than `slower_least_s`. Larger: peak
+    memory or result have more than `larger` times the bytes, and more than `larger_least_bytes` more. `functions`:
+    whether calls of host functions must be the same."""
 
     tolerance: Tolerance = Tolerance()
     slower: float = 2.0
@@ -52,7 +52,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One call of a replay. `why`: a sentence for what is not the same."""
+    """One call of a replay. `why`: a sentence, unless it is the same."""
 
     recorded: Recorded
     status: str
@@ -65,7 +65,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A replay as a whole. `version`: of the bundle that ran."""
+    """The result of a replay. `version`: that of the bundle."""
 
     baseline: Baseline
     version: str
@@ -75,17 +75,17 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Status -> calls, all statuses."""
+        """Status -> number of calls, for all statuses."""
         found = Counter(outcome.status for outcome in self.outcomes)
         return {status: found[status] for status in STATUSES}
 
     def failed(self, statuses: Iterable[str] = FAILING) -> bool:
-        """Has a call one of these `statuses`?"""
+        """Whether any call has one of these `statuses`."""
         counts = self.counts
         return any(counts[status] for status in statuses)
 
     def medians(self) -> tuple[float, float]:
-        """Seconds that a call took in the middle, then and now; 0 where none was compared."""
+        """Median seconds of a call, recorded and now; 0 where none was compared."""
         ran = [outcome for outcome in self.outcomes if outcome.status != "skipped"]
         if not ran:
             return 0.0, 0.0
@@ -103,9 +103,9 @@ def replay(
     tables: Mapping[str, object] | None = None,
     progress: Callable[[int], object] = lambda done: None,
 ) -> Report:
-    """Run the calls of `baseline` in `bundle`. `trust`, `allow_unsigned`, `tables`: as for vmhost.Host.
+    """Runs the calls of `baseline` in `bundle`. `trust`, `allow_unsigned`, `tables`: as for vmhost.Host.
 
-    BundleError; BaselineError: of another task, or damaged."""
+    BundleError; BaselineError: the baseline is damaged, or of another task."""
     calls = list(baseline)
     with Host(trust=trust, allow_unsigned=allow_unsigned, policy=Policy(warm=0)) as host:
         checked = host.check(bundle)
@@ -129,13 +129,13 @@ def replay(
 
 
 def _unanswered(value):
-    """Host functions answer from the record, inside the VM; this one is never asked."""
+    """Stands for all host functions; the record answers inside the VM, so it is never called."""
     raise RuntimeError("a replay does not call host functions")
 
 
 def _host(trust, allow_unsigned, faults, functions, tables):
     limits = {} if faults.memory_bytes is None else {"memory_bytes": faults.memory_bytes}
-    off = BreakerPolicy(enabled=False)  # failures are what a replay is to find
+    off = BreakerPolicy(enabled=False)  # a replay looks for failures
     policy = Policy(limits=limits, task=TaskPolicy(breaker=off))
     return Host(
         trust=trust, allow_unsigned=allow_unsigned, policy=policy, functions=functions, types=FOREIGN, tables=tables
@@ -143,8 +143,8 @@ def _host(trust, allow_unsigned, faults, functions, tables):
 
 
 def _outcomes(task, calls, rules, faults) -> Iterator[Outcome]:
-    """In the order of `calls`. More calls are queued than can run at once, so that no VM waits, which costs it more
-    than a short call does, while results are compared here."""
+    """The Outcomes in the order of `calls`. More calls are queued than can run at once, so that no VM becomes idle
+    while results are compared here: waking costs more than a short call."""
     at_once = min(16 * max(2, os.process_cpu_count() or 1), _AT_ONCE_MOST)
     waiting: deque = deque()
     for recorded in calls:
@@ -167,7 +167,7 @@ def _outcome(task, recorded, running, rules, faults):
 
 
 def _judged(recorded, now, rules, faults):
-    """(status, why, differences) of what a call did `now`."""
+    """(status, why, differences) of the call's outcome `now`."""
     if now.observed is not None and now.observed["used"]:
         return "skipped", f"the new version used {', '.join(now.observed['used'])}", ()
     if now.error is not None and recorded.error is None:
@@ -185,7 +185,7 @@ def _differences(recorded, now, rules, faults):
     found = []
     if recorded.error is not None:
         found = differences(_plain_error(recorded.error), _plain_error(now.error), rules.tolerance, "error")
-    elif now.packed_result is None or now.packed_result != recorded.packed_result:  # equal bytes are an equal value
+    elif now.packed_result is None or now.packed_result != recorded.packed_result:  # equal bytes mean an equal value
         found = differences(recorded.result, now.result, rules.tolerance)
     if not found and rules.functions and not faults:
         before, after = _asked(recorded), _asked(now)
@@ -201,7 +201,7 @@ def _asked(call):
 
 
 def _plain_error(error):
-    """Without addresses of objects, which are others each time."""
+    """The error without addresses of objects, which differ each time."""
     return {name: re.sub(r"\b0x[0-9a-f]{6,}", "0x...", text) for name, text in error.items()}
 
 
@@ -210,15 +210,15 @@ def _told(call):
 
 
 def _warm_up(task, calls, faults):
-    """What a first call loads is not the time of a call."""
+    """Runs a call first, so that loading does not count as its time."""
     first = next((call for call in calls if not call.unfit), None)
     if first is not None:
         task.replay(first, faults=faults.functions).result()
 
 
 def _look_again_at_slow_ones(task, outcomes, rules, most_s):
-    """A call that looks slower runs up to twice more, alone, and the best counts. What made all of them slower, such as
-    calls beside it, is taken off first; where that is much, a few of them tell, for at most about `most_s`."""
+    """Runs calls that look slower up to twice more, alone; the best time counts. First the general slowdown, such as
+    from parallel calls, is taken off; if that is large, only a sample runs again, for at most about `most_s`."""
     same = [at for at, outcome in enumerate(outcomes) if outcome.status == "same" and outcome.recorded.wall_s > 0]
     if not same:
         return

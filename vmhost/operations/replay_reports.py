@@ -7,11 +7,11 @@ import xml.etree.ElementTree as ElementTree
 from vmhost.operations.comparison import shown
 from vmhost.operations.replay import FAILING, STATUSES, Outcome, Report
 
-_ROWS_MOST = 2000  # calls that the page lists; those that are not the same come first
+_ROWS_MOST = 2000  # calls listed on the page; those that differ come first
 
 
 def as_plain(report: Report) -> dict[str, object]:
-    """Counts, medians, and each call that is not the same."""
+    """Counts, medians, and each call that differs."""
     then, now = report.medians()
     header = report.baseline.header
     return {
@@ -40,8 +40,8 @@ def as_plain(report: Report) -> dict[str, object]:
 
 
 def as_junit(report: Report, failing: tuple[str, ...] = FAILING) -> str:
-    """Each call is a test case; statuses of `failing` are failures, new errors errors, others pass with their text as
-    output."""
+    """Each call is a test case; statuses in `failing` are failures, new errors are errors, others pass with their text
+    as output."""
     header = report.baseline.header
     counts = report.counts
     suite = ElementTree.Element(
@@ -74,12 +74,12 @@ def as_junit(report: Report, failing: tuple[str, ...] = FAILING) -> str:
 
 
 def _printable(text):
-    """Without what XML cannot have."""
+    """The text without characters that XML cannot have."""
     return re.sub("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)
 
 
 def as_html(report: Report) -> str:
-    """One page that needs nothing else."""
+    """One self-contained page."""
     header = report.baseline.header
     then, now = report.medians()
     title = f"{header.task}: {header.version} → {report.version}"

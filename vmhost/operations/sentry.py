@@ -1,4 +1,4 @@
-"""Crash reports by Sentry's protocol: an envelope with one event, as Sentry and those that speak like it take it.
+"""Crash reports by Sentry's protocol: an envelope with one event, for Sentry and compatible servers.
 
 A DSN is `https://KEY@HOST/PROJECT`; the envelope goes to `https://HOST/api/PROJECT/envelope/`. Source: Sentry's
 developer documentation (Envelopes, Event Payloads), protocol version 7.
@@ -16,8 +16,8 @@ from vmhost import ConfigurationError, __version__
 from vmhost.operations.crash_reports import CrashReport, python_frame
 
 _TIMEOUT_S = 10.0
-_LINES_MOST = 100  # of the log, as Sentry keeps them
-_EVENTS = uuid.UUID("6d1f2a0e-0d0c-5e0a-9a64-3f0f5a6d4c11")  # the same report is the same event
+_LINES_MOST = 100  # log lines, as in Sentry's own clients
+_EVENTS = uuid.UUID("6d1f2a0e-0d0c-5e0a-9a64-3f0f5a6d4c11")  # namespace: equal reports have equal event ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Sentry:
 
     @classmethod
     def of(cls, dsn: str) -> "Sentry":
-        """Of a DSN. ConfigurationError."""
+        """The Sentry for a DSN. ConfigurationError."""
         try:
             parts = urllib.parse.urlsplit(dsn)
             path, _, project = parts.path.rpartition("/")
@@ -50,7 +50,7 @@ class Sentry:
 
 
 def envelope(report: CrashReport) -> bytes:
-    """The envelope of a CrashReport: three lines of JSON, the last one the event."""
+    """The envelope for a CrashReport: three lines of JSON, the last one the event."""
     payload = json.dumps(event(report)).encode()
     sent_at = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     header = {"event_id": _identity(report), "sent_at": sent_at}
@@ -59,7 +59,7 @@ def envelope(report: CrashReport) -> bytes:
 
 
 def event(report: CrashReport) -> dict[str, object]:
-    """The event of a CrashReport. Events of one fingerprint are one issue."""
+    """The event for a CrashReport. Events of one fingerprint form one issue."""
     machine = report.machine
     told = {"task": report.task, "version": report.version, "signal": report.signal, "phase": report.phase}
     exception = {
@@ -103,7 +103,7 @@ def _identity(report):
 
 
 def _stack(lines):
-    """Frames with the outermost first, as Sentry has them."""
+    """Frames, outermost first, as in Sentry."""
     frames = []
     for line in reversed(lines):
         frame = python_frame(line)

@@ -9,19 +9,18 @@ from vmhost.operations.crash_reports import CrashFolder
 from vmhost.operations.history import History
 from vmhost.operations.log_tail import LogTail
 
-DEFAULT_LISTEN = "127.0.0.1:9464"  # the port that OpenTelemetry's exporters for Prometheus have
+DEFAULT_LISTEN = "127.0.0.1:9464"  # the port of OpenTelemetry's exporters for Prometheus
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class Dashboard:
-    """Pages and metrics of `host`, at `url` while the context manager is open; `token` is in that address.
+    """Pages and metrics of `host`, at `url` while the context manager is open; the address includes `token`.
 
-    `listen`: "ADDRESS:PORT", port 0 for a free one. `token`: what requests must have, as `Authorization: Bearer`, or
-    once in the address; None: a new one. False: none is asked for, which only loopback addresses may do. `names`:
-    further names that browsers may call this machine by. Only `/healthz` and `/readyz` answer without a token. The host
-    is neither opened nor closed. `consent`: as for `debugging.Debugging`, which the host's policy may have begun here.
-    `sources`: folders of tasks as they were compiled, for the page that shows which of their lines ran.
-    ConfigurationError; ImportError without the extra `operations`.
+    `listen`: "ADDRESS:PORT", port 0 for a free one. `token`: required in requests, as `Authorization: Bearer`, or once
+    in the address; None: a new one; False: none, for loopback addresses only. `names`: further names that browsers may
+    use for this machine. Only `/healthz` and `/readyz` need no token. The host is neither opened nor closed. `consent`:
+    as for `debugging.Debugging`, which starts here if the host's policy allows it. `sources`: folders of tasks as they
+    were compiled, for the coverage page. ConfigurationError; ImportError without the extra `operations`.
     """
 
     def __init__(self, host, listen=DEFAULT_LISTEN, *, token=None, names=(), consent=None, sources=()):
@@ -60,7 +59,7 @@ class Dashboard:
 
     @property
     def url(self):
-        """What a person opens."""
+        """The address to open in a browser."""
         name = f"[{self.address}]" if ":" in self.address else self.address
         return f"http://{name}:{self.port}/" + (f"?token={self.token}" if self.token else "")
 

@@ -1,5 +1,5 @@
-"""The effective configuration of a host, and where each value comes from: a line of host.yaml, a task's own task.yaml,
-the program that made the policy, or nobody: the default."""
+"""The effective configuration of a host, and the origin of each value: a line of host.yaml, a task's own task.yaml, the
+program that made the policy, or the default."""
 
 from dataclasses import dataclass, fields
 
@@ -19,8 +19,8 @@ class Setting:
 
 
 def settings(host):
-    """[(title, [Setting, ...]), ...]: what holds for all tasks, for those with settings of their own, and the limits of
-    each version that is loaded."""
+    """[(title, [Setting, ...]), ...]: settings for all tasks, for tasks with settings of their own, and the limits of
+    each loaded version."""
     policy = host.policy
     groups = [
         ("All tasks", _rows(policy, Policy(), policy, "", ("task", "tasks", "debugging", "origins"))),
@@ -35,14 +35,14 @@ def settings(host):
     for name in sorted(host.tasks):
         try:
             task = host.task(name)
-        except KeyError:  # it was unloaded just now
+        except KeyError:  # unloaded just now
             continue
         groups.append((f"Limits of {name} {task.version}", _limits(task.limits, name, policy)))
     return groups
 
 
 def _rows(policy, default, whole, path, without=()):
-    """A Setting for each field of `policy`, which is found in `whole` at `path`."""
+    """A Setting for each field of `policy`, which is at `path` in `whole`."""
     rows = []
     for field in fields(policy):
         if field.name not in without:
@@ -54,13 +54,13 @@ def _rows(policy, default, whole, path, without=()):
 
 
 def _place(policy, path, value):
-    """FILE:LINE of a value; None where no file says it, or another value took its place since."""
+    """FILE:LINE of a value; None where no file sets it, or it was replaced since."""
     place, written = policy.origins.get(path, (None, None))
     return place if place is not None and written == value else None
 
 
 def _limits(limits, name, policy):
-    """Each of the effective limits: the smallest of what the bundle asks for and what the host allows."""
+    """The effective limits: for each, the smaller of the bundle's request and the host's policy."""
     caps = (
         (policy.for_task(name).limits, f"tasks.{name}.limits" if name in policy.tasks else "task.limits"),
         (policy.limits, "limits"),
@@ -79,7 +79,7 @@ def _limits(limits, name, policy):
 
 
 def _given(limits):
-    """The numbers that a cap names, by field of Limits."""
+    """The numbers set by a cap, by field of Limits."""
     if isinstance(limits, Limits):
         return {field.name: getattr(limits, field.name) for field in fields(limits)}
     return {
@@ -90,7 +90,7 @@ def _given(limits):
 
 
 def _field(key):
-    """The field of Limits that host.yaml or a program calls `key`."""
+    """The field of Limits for the name `key` in host.yaml or a program."""
     return {"wall_time_s": "wall_s", "cpu_time_s": "cpu_s"}.get(key) or _NAMES.get(key, key)
 
 

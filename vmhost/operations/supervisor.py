@@ -1,7 +1,8 @@
-"""Keeps a process that serves lines of JSON running: after a crash a new one takes its place.
+"""Keeps a process that serves lines of JSON running: after a crash it starts a new one.
 
-Lines go through the supervisor, which knows what was asked and not answered. What a process that crashed was working on
-is answered with VMLostError; lines that it never got go to the next one. A process that ends by itself is not replaced.
+Lines go through the supervisor, which knows the unanswered requests. Requests that a crashed process was working on are
+answered with VMLostError; lines that it never got go to the next process. A process that ends by itself is not
+replaced.
 """
 
 import collections
@@ -15,13 +16,13 @@ from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 10.0
-_CALM_S = 30.0  # a process that ran so long has the next one start at once
-_CRASHES_MOST = 20  # in a row, without an answer between them
+_CALM_S = 30.0  # after a process that ran this long the next one starts at once
+_CRASHES_MOST = 20  # in a row, without an answer in between
 
 
 class Supervisor:
     """Runs `command`, whose stdin and stdout are lines; answers go to `out`. `on_crash(pid, signal)` is called when the
-    process died of a signal, before the next one begins; what it returns is told to those who wait for an answer."""
+    process died of a signal, before the next one starts; its result is the message to those who wait for an answer."""
 
     def __init__(
         self,
@@ -31,16 +32,16 @@ class Supervisor:
         wait_s: float = _FIRST_WAIT_S,
     ) -> None:
         self._command, self._out, self._on_crash, self._first_wait_s = list(command), out, on_crash, wait_s
-        self._lock = threading.Lock()  # of what is pending, and of `out`
-        self._pending: collections.Counter[str] = collections.Counter()  # ids as JSON
+        self._lock = threading.Lock()  # guards `_pending` and `out`
+        self._pending: collections.Counter[str] = collections.Counter()  # ids of unanswered requests, as JSON
         self._changed = threading.Condition()
         self._process: subprocess.Popen | None = None
-        self._ended = False  # no more lines come
-        self._code: int | None = None  # what the last process ended with
+        self._ended = False  # the input has ended
+        self._code: int | None = None  # exit status of the last process
         self.crashes = 0
 
     def run(self, lines: BinaryIO) -> int:
-        """Pass on `lines` until they end; the exit status of the last process, -N: it died of signal N."""
+        """Passes on `lines` until they end; returns the exit status of the last process, -N if it died of signal N."""
         watcher = threading.Thread(target=self._watch, name="vmhost-supervisor", daemon=True)
         watcher.start()
         try:
@@ -60,14 +61,14 @@ class Supervisor:
         return self._code
 
     def stop(self) -> None:
-        """End the process as SIGTERM does."""
+        """Ends the process as SIGTERM does."""
         with self._changed:
             self._ended = True
             if self._process is not None:
                 self._process.terminate()
 
     def _send(self, line):
-        """False: there is no process any more, and there will be none."""
+        """False: there is no process any more, nor will there be one."""
         name = _id_of(line)
         while True:
             with self._changed:
@@ -81,7 +82,7 @@ class Supervisor:
                 process.stdin.write(line)
                 process.stdin.flush()
                 return True
-            except OSError, ValueError:  # it is gone: the next one gets the line, if nobody has answered it
+            except OSError, ValueError:  # the process is gone: the next one gets the line, unless it was answered
                 with self._lock:
                     if self._pending[name] == 0:
                         return True
@@ -123,12 +124,12 @@ class Supervisor:
                 self._changed.wait_for(lambda: self._ended, wait_s)
 
     def _pass_on(self, process):
-        """Answers of the process go out until it ends; how many there were."""
+        """Passes on the answers of the process until it ends; returns their number."""
         answers = 0
         with process.stdout:
             for line in process.stdout:
                 if not line.endswith(b"\n"):
-                    break  # half of one: it is told that it was lost
+                    break  # half an answer: the request is reported as lost
                 name = _id_of(line)
                 with self._lock:
                     if self._pending[name] > 0:
@@ -148,13 +149,13 @@ class Supervisor:
             self._pending.clear()
 
     def _write(self, line):
-        with contextlib.suppress(BrokenPipeError):  # nobody reads any more: the lines end soon
+        with contextlib.suppress(BrokenPipeError):  # nobody reads any more; the input ends soon
             self._out.write(line)
             self._out.flush()
 
 
 def _id_of(line):
-    """The id of a line as JSON, "null": it has none."""
+    """The id of a request as JSON; "null" if it has none."""
     try:
         found = json.loads(line)
         return json.dumps(found.get("id")) if isinstance(found, dict) else "null"

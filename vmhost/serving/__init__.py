@@ -1,2 +1,2 @@
-"""Serving of trained networks with their embedding tables, in the host: versions that are published as a whole, and
-session groups that change them without a stop. docs/serving.md tells how they go together."""
+"""Serving trained networks with their embedding tables, in the host: published versions, and session groups that switch
+versions without downtime. docs/serving.md explains how they work together."""

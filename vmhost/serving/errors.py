@@ -2,4 +2,4 @@
 
 
 class ExportError(ValueError):
-    """A version that cannot be published or served: what is missing, altered or does not fit, and where."""
+    """A version that cannot be published or served; the message says what is missing, altered or does not fit."""

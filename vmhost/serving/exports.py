@@ -1,9 +1,9 @@
-"""Published versions: a network, its features' specification and its tables under one manifest, signed as bundles are.
+"""Published versions: a network, its feature specification and its tables under one manifest, signed as bundles are.
 
 A folder of exports has `version-000001`, `version-000002`, … with `manifest.json`, `signature`, `network.onnx`,
-`network.vmm` and `features.json`, and `tables/` with the saves of tables that they name, each once: a version whose
-tables went on from those of the version before has that one's saves and an increment. Versions and saves are written
-beside their places and put there whole. The manifest has the SHA-256 of every file."""
+`network.vmm` and `features.json`, and `tables/` with the saves that they name, each once: a version whose tables
+continue those of the version before has that one's saves and an increment. Versions and saves are written next to their
+final places and then renamed. The manifest has the SHA-256 of every file."""
 
 import hashlib
 import json
@@ -28,9 +28,9 @@ _PIECE = 1 << 20  # bytes
 
 @dataclass(frozen=True)
 class Export:
-    """A version that was checked: its `number`, `name`, `lookups` (engine.nn.export), `spec`, the bytes of its compiled
-    `network` and their digest, the digest of its `graph` (all but the weights), `first` by table: what keys without a
-    row read; its `saves` of tables in order, as paths, and who `signed` it (None: nobody)."""
+    """A checked version: its `number`, `name`, `lookups` (engine.nn.export), `spec`, the bytes of its compiled
+    `network` and their digest, the digest of its `graph` (everything but the weights), `first`: by table, the value of
+    keys without a row; its `saves` of tables in order, as paths, and who `signed` it (None: nobody)."""
 
     number: int
     name: str
@@ -44,8 +44,8 @@ class Export:
     signed: str | None
 
     def tables(self, quota=None, gpu=None):
-        """Tables by name with the rows of this version, for lookups alone: they have no slots. `gpu`: a Gpu of
-        vmhost.engine.cuda in whose memory they lie."""
+        """Tables by name with the rows of this version, for lookups only (without optimizer slots). `gpu`: a Gpu of
+        vmhost.engine.cuda whose memory holds them."""
         made, kind = {}, EmbeddingVariable
         for name, rows in self.first.items():
             options = {"optimizer": "sgd", "initializer": rows, "default_value_dim": len(rows), "quota": quota}
@@ -58,7 +58,7 @@ class Export:
         return made
 
     def fill(self, tables, begin=0):
-        """Puts the rows of the saves, from number `begin` on, into such tables."""
+        """Puts the rows of the saves, starting with save number `begin`, into such tables."""
         try:
             for path in self.saves[begin:]:
                 put_rows(tables.values(), path)
@@ -68,13 +68,12 @@ class Export:
 
 # ---- publishing
 def publish(folder, onnx, lookups, spec, tables, *, name="model", key=None, keep=2):
-    """Publishes the next version and gives its number.
+    """Publishes the next version and returns its number.
 
-    onnx, lookups: of `nn.export(…, with_lookups=True)`. spec: the FeatureSpec. tables: EmbeddingVariables, or a dict of
-        them, as they were saved last (runs.save, embedding.save): rows that no save has are an ExportError. Files of
-        saves are linked where the file system can.
-    key: a SigningKey. keep: versions that stay.
-    Needs the extra `models`."""
+    onnx, lookups: from `nn.export(…, with_lookups=True)`. spec: the FeatureSpec. tables: EmbeddingVariables, or a dict
+    of     them, as last saved (runs.save, embedding.save): unsaved rows are an ExportError. Files of saves are
+    hard-linked     where the file system allows it. key: a SigningKey. keep: number of versions that stay. Needs the
+    extra `models`."""
     from vmhost.engine.onnx import compile_model
 
     folder, tables = Path(folder).absolute(), list(tables.values() if isinstance(tables, dict) else tables)
@@ -116,8 +115,8 @@ def publish(folder, onnx, lookups, spec, tables, *, name="model", key=None, keep
 
 
 def graph_digest(onnx):
-    """The SHA-256 of an ONNX model without the numbers of its float weights: that of a network that was trained on is
-    the same."""
+    """The SHA-256 of an ONNX model without the values of its float weights; unchanged when a network was only trained
+    further."""
     import onnx as library
 
     model = library.load_from_string(onnx)
@@ -142,7 +141,7 @@ def _check_features(number, spec, lookups, tables):
 
 
 def _saves_of(tables):
-    """Paths of the saves that hold the tables as they are."""
+    """Paths of the saves that hold the present state of the tables."""
     saved = {one.saved for one in tables}
     if len(saved) != 1 or None in saved or any(one.statistics().changed for one in tables):
         raise ExportError(
@@ -154,7 +153,7 @@ def _saves_of(tables):
 
 
 def _linked(path, folder, known):
-    """What the manifest says of the save at `path`, which is put into `folder` where it is not there yet."""
+    """The manifest's entry for the save at `path`, which is put into `folder` unless it is there."""
     for one in known:
         place = folder / one["save"]
         if one["save"].startswith(path.name) and all(
@@ -212,17 +211,17 @@ def _manifest(folder, number):
 
 
 def latest(folder):
-    """The number of the last version; None: there is none."""
+    """The number of the last version; None where there is none."""
     return max((number for number, _ in _versions(folder)), default=None)
 
 
 def read(folder, number=None, *, trust=None, checked=()):
-    """The Export of a version (None: the last one), every file of it held against the manifest, and that against the
-    signature.
+    """The Export of a version (None: the last one). Every file is checked against the manifest, and the manifest
+    against the signature.
 
-    trust: the keys that are trusted, as a TrustStore or its path; None: versions need no signature. checked: saves
-        (paths) that need not be read again, since an Export that named them was.
-    ExportError: it is not there, not signed by a trusted key, or not whole: a file is missing or of another version."""
+    trust: the trusted keys, as a TrustStore or its path; None: no signature is needed. checked: saves (paths) that need
+        not be read again, as an earlier Export had them.
+    ExportError: it does not exist, is not signed by a trusted key, or is incomplete: a file is missing or altered."""
     folder = Path(folder).absolute()
     if number is None and (number := latest(folder)) is None:
         raise ExportError(f"{folder}: there is no version")

@@ -1,9 +1,8 @@
 """Session groups: several sessions of one published network, each with a thread, cores and prepared weights of its own,
 over one set of embedding tables.
 
-A call reads its rows and takes its network at one moment, so it is answered by one version; then it runs without any
-lock. An update prepares networks and reads files beside the running calls; calls wait only while changed rows are put
-into the tables."""
+A call reads its rows and takes its network at one moment, so one version answers it; then it runs without a lock. An
+update prepares networks and reads files while calls run; calls wait only while changed rows are put into the tables."""
 
 import contextlib
 import itertools
@@ -28,9 +27,9 @@ _END = object()
 
 
 class Statistics(NamedTuple):
-    """Of a group: the version that answers, calls of each session, updates, the longest time in seconds that an update
-    kept calls waiting, networks that were prepared, and those of a known graph among them, whose choice of algorithms
-    was kept."""
+    """Of a group: the answering version, calls of each session, updates, the longest time in seconds for which an
+    update blocked calls, networks that were prepared, and how many of those had a known graph, so that the choice of
+    algorithms was reused."""
 
     version: int
     calls: tuple
@@ -43,18 +42,18 @@ class Statistics(NamedTuple):
 class SessionGroup:
     """Answers `group(columns)` with the outputs of the last version in a folder of exports (vmhost.serving.exports).
 
-    sessions: how many. cores: the CPUs of each, a list of sets of numbers; None: those of the process, dealt out evenly
-        where there are enough. threads: that a run of one may use; more than one are the process's, on any core.
-    policy: which session takes a call: "round_robin", or "modulo": that of the call's `key` mod sessions, so that calls
-        of one key are answered in order by one session.
-    trust: the keys that exports must be signed by: a TrustStore, or its path; None: exports need no signature.
-    quota: bytes that each table may take. queue: calls that may wait for a session; more are a queue.Full error.
-    warmup: numbers of examples that sessions are made ready for.
-    device: where the networks run: "cpu", or "cuda" or "cuda:NUMBER" (docs/gpu.md), there with `device_options`, a
-        vmhost.engine.cuda.Options, at most `device_memory` bytes of the GPU's memory (0: all), and with
-        `device_tables` the tables in that memory too. DeviceError: no GPU, or no library.
+    sessions: their number. cores: the CPUs of each, a list of sets of numbers; None: those of the process, distributed
+        evenly if there are enough. threads: of one run; more than one use the process's pool, on any core.
+    policy: which session takes a call: "round_robin", or "modulo": the call's `key` mod sessions, so that calls of one
+        key are answered in order by one session.
+    trust: the keys that must sign exports: a TrustStore, or its path; None: no signature is needed.
+    quota: bytes for each table. queue: calls that may wait for a session; beyond it queue.Full is raised.
+    warmup: numbers of examples that sessions are prepared for.
+    device: where the networks run: "cpu", or "cuda" or "cuda:NUMBER" (docs/gpu.md). With a GPU: `device_options`, a
+        vmhost.engine.cuda.Options; `device_memory`, a bound in bytes of the GPU's memory (0: all of it);
+        `device_tables`: the tables are in that memory too. DeviceError: no GPU, or no library.
 
-    Every call that was accepted ends in one answer or one error, also where the group is closed or updated meanwhile.
+    Every accepted call ends in exactly one answer or error, even if the group is closed or updated meanwhile.
     Close it, or use it in a `with` block. ExportError."""
 
     def __init__(self, folder, *, sessions=2, cores=None, threads=1, policy="round_robin", trust=None, quota=None,
@@ -88,7 +87,7 @@ class SessionGroup:
 
     # ---- calls
     def submit(self, columns, key=None):
-        """A Future of what `group(columns)` gives."""
+        """A Future of the result of `group(columns)`."""
         return self._session_for(key).submit(columns)
 
     def _session_for(self, key):
@@ -99,13 +98,13 @@ class SessionGroup:
         return self._sessions[next(self._turn) % len(self._sessions)]
 
     def __call__(self, columns, key=None):
-        """The network's outputs by name for columns by name, as the version's FeatureSpec takes them, or for Inputs of
-        it (`group.spec.transform`)."""
+        """The network's outputs by name, for columns by name as the version's FeatureSpec takes them, or for its Inputs
+        (`group.spec.transform`)."""
         return self._session_for(key).ask(columns)
 
     @property
     def functions(self):
-        """For a Host's `functions`: `predict(columns)`, by which tasks that are granted it ask the group; with the
+        """For a Host's `functions`: `predict(columns)`, with which tasks that are granted it call the group; with the
         policy "modulo" `predict([key, columns])`."""
         if self.policy == "modulo":
             return {"predict": lambda asked: self(asked[1], asked[0])}
@@ -114,20 +113,20 @@ class SessionGroup:
     # ---- versions
     @property
     def version(self):
-        """The number of the version that answers."""
+        """The number of the answering version."""
         return self._export.number
 
     @property
     def spec(self):
-        """The FeatureSpec of that version."""
+        """The FeatureSpec of the answering version."""
         return self._export.spec
 
     def update(self):
-        """Goes over to the folder's last version, if it is another one, while calls go on; whether it did.
+        """Switches to the folder's last version while calls go on; returns whether it was a new one.
 
-        Where its tables went on from those that are served, only the rows that changed are read. A network whose bytes
-        are the same stays as it is. ExportError: the version is not whole, or not signed; MemoryError: a
-        table's quota. The version before stays then."""
+        If its tables continue those being served, only changed rows are read. A network with the same bytes is kept.
+        ExportError: the version is incomplete, or not signed; MemoryError: a table's quota. The version before stays
+        then."""
         with self._updating:
             was = self._export
             if self._closed or exports.latest(self._folder) in (None, was.number):
@@ -139,7 +138,7 @@ class SessionGroup:
                 with self._calls_wait():
                     try:
                         export.fill(self._tables, begin=len(was.saves))
-                    except BaseException:  # some rows are there: those of the version before anew
+                    except BaseException:  # some rows are changed already: read those of the old version again
                         self._tables = was.tables(self._quota, self._gpu)
                         self._bind([one.network for one in self._sessions], was, self._tables)
                         self._give(was, self._tables, None)
@@ -159,7 +158,7 @@ class SessionGroup:
             return True
 
     def _networks(self, export, count, tables, was=None):
-        """Prepared networks, one for each session; on a GPU they read the tables that lie there."""
+        """Prepared networks, one for each session; on a GPU they read the tables in its memory."""
         fed = {"numbers", *(one.input for one in export.lookups)}
         made = []
         for number in range(count):
@@ -196,11 +195,11 @@ class SessionGroup:
 
     @contextlib.contextmanager
     def _calls_wait(self):
-        """Meanwhile no session reads rows or takes its network."""
+        """Within the block no session reads rows or takes its network."""
         begun = time.perf_counter()
         with contextlib.ExitStack() as held:
             for one in self._sessions:
-                held.enter_context(one.gate)  # so that no further call comes first
+                held.enter_context(one.gate)  # so that no further call gets ahead
                 held.enter_context(one.lock)
             yield
         self._longest = max(self._longest, time.perf_counter() - begun)
@@ -216,9 +215,9 @@ class SessionGroup:
         calls = tuple(one.calls for one in self._sessions)
         return Statistics(self.version, calls, self._updates, self._longest, self._prepared, self._kept)
 
-    # ---- the end
+    # ---- closing
     def close(self):
-        """Answers what was accepted, then ends the sessions; later calls are a ClosedError."""
+        """Answers accepted calls, then ends the sessions; later calls raise ClosedError."""
         with self._updating:
             self._closed = True
             for one in self._sessions:
@@ -234,13 +233,13 @@ class SessionGroup:
 
 
 class _Call:
-    """A call whose caller waits for nothing else: a Future costs several times as much."""
+    """A call whose caller blocks on it; a Future costs several times as much."""
 
     __slots__ = ("answer", "columns", "done", "error")
 
     def __init__(self, columns):
         self.columns, self.answer, self.error = columns, None, None
-        self.done = threading.Lock()  # held until there is an answer or an error
+        self.done = threading.Lock()  # locked until there is an answer or an error
         self.done.acquire()
 
     def set_running_or_notify_cancel(self):
@@ -261,19 +260,19 @@ class _Call:
                 raise self.error
             return self.answer
         finally:
-            self.error = None  # whose traceback leads here
+            self.error = None  # breaks the cycle through its traceback
 
 
 class _Session:
-    """A thread on its cores, which answers calls in order by its own network."""
+    """A thread on its cores, which answers calls in order with its own network."""
 
     def __init__(self, number, cores, network, room):
         self.cores, self.network, self.served = cores, network, None
-        self.on_gpu = False  # whether its network reads tables in the memory of its GPU
-        self._staged = None, {}  # a network on a GPU, and its Stagings by examples
+        self.on_gpu = False  # whether its network reads tables in its GPU's memory
+        self._staged = None, {}  # a network on a GPU, and its Stagings by number of examples
         self.calls, self.examples = 0, 1  # examples: of the last call
-        self.lock = threading.Lock()  # while rows are read and the network is taken; on tables of a GPU while it runs
-        self.gate = threading.Lock()  # passed before the lock is taken: held by an update that waits for it
+        self.lock = threading.Lock()  # held to read rows and take the network; with tables on a GPU, also to run it
+        self.gate = threading.Lock()  # passed before taking the lock; an update that waits for the lock holds it
         self._waiting, self._room = queue.SimpleQueue(), room
         self._entry, self._ended = threading.Lock(), False
         self._thread = threading.Thread(target=self._run, name=f"vmhost-session-{number}", daemon=True)
@@ -311,7 +310,7 @@ class _Session:
 
     def _run(self):
         if self.cores:
-            os.sched_setaffinity(0, self.cores)  # of this thread
+            os.sched_setaffinity(0, self.cores)  # of this thread only
         while (asked := self._waiting.get()) is not _END:
             columns, call = asked
             if call.set_running_or_notify_cancel():
@@ -331,7 +330,7 @@ class _Session:
             reader, network = self.served, self.network
             inputs = columns if hasattr(columns, "ids") else reader.spec.transform(columns)
             fed = {"numbers": inputs.numbers} if any(port.name == "numbers" for port in network.inputs) else {}
-            if self.on_gpu:  # which reads the rows while it runs
+            if self.on_gpu:  # the network reads the rows while it runs
                 self.calls, self.examples = self.calls + 1, max(len(inputs), 1)
                 return network.run_bags(fed, reader.bags(inputs))
             fed |= reader.rows(inputs)
@@ -341,8 +340,8 @@ class _Session:
         return network(fed)
 
     def _stage(self, network, fed, examples):
-        """The arrays written to the pinned memory of a network on a GPU; themselves where they are of other shapes,
-        which the network tells."""
+        """The arrays, copied into the pinned memory of a network on a GPU; unchanged if their shapes differ, which the
+        network reports."""
         if self._staged[0] is not network:
             self._staged = network, {}
         known = self._staged[1]
@@ -359,7 +358,7 @@ class _Session:
 
 
 class _Reader:
-    """What the lookups of a version read of these tables."""
+    """Reads the rows of these tables for the lookups of a version."""
 
     def __init__(self, export, tables):
         self.spec = export.spec
@@ -391,7 +390,7 @@ class _Reader:
         ]
 
     def _singles(self, ids):
-        """The sets for the engine, where all ids are single ones without weights; else None: `bags_of` makes them."""
+        """The sets for the engine, where all ids are single and unweighted; else None: `bags_of` makes them."""
         ends, sets = {}, []
         for table, own, weighed, combiner, default_id in self._natives:
             found = ids[own]
@@ -408,7 +407,7 @@ class _Reader:
         return {name: (one.ids, one.offsets, one.weights) for name, one in zip(self._names, self._sets(inputs))}
 
     def rows(self, inputs):
-        """{the network's input: what its lookup gives}."""
+        """{the network's input: the result of its lookup}."""
         if self._natives is not None and (sets := self._singles(inputs.ids)) is not None:
             return dict(zip(self._names, _array._embedding_bags(sets, True)))
         return dict(zip(self._names, read_bags(self._anchors, self._sets(inputs), apart=True)))

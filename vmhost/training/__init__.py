@@ -1,2 +1,2 @@
-"""Around training, in the host: samples from Parquet files, and the functions of a run that tasks call.
-docs/features.md tells how they go together."""
+"""The host's side of training: samples from Parquet files, and the host functions of a run. docs/features.md explains
+how they work together."""

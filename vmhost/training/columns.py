@@ -1,4 +1,4 @@
-"""Columns of samples: a NumPy array, a list of texts, or a Ragged, whose values are one of these again."""
+"""Columns of samples: a NumPy array, a list of texts, or a Ragged of one of these."""
 
 import numpy
 
@@ -8,10 +8,10 @@ from vmhost.training.errors import SamplesError
 
 
 def from_arrow(column, where, default, hash):
-    """The column of a pyarrow ChunkedArray.
+    """The column for a pyarrow ChunkedArray.
 
-    where: names it in errors. default: stands for nulls; None: they are refused. hash: the name of the hash that makes
-    keys of texts; None: they stay texts."""
+    where: its name in errors. default: replaces nulls; None: nulls are refused. hash: the name of the hash that turns
+    texts into keys; None: they stay texts."""
     from pyarrow import types
 
     column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
@@ -37,7 +37,7 @@ def _of_lists(column, where, default, hash):
 
 
 def _keys(column, where, hash):
-    """Each text is hashed once. A null is the key -1."""
+    """The keys of texts; each distinct text is hashed once. A null becomes the key -1."""
     from pyarrow import types
 
     coded = column if types.is_dictionary(column.type) else column.dictionary_encode()
@@ -65,7 +65,7 @@ def _numbers(column, where, default):
 
 
 def part(column, begin, end):
-    """Rows from `begin` to before `end`."""
+    """Rows in [begin, end)."""
     if not isinstance(column, Ragged):
         return column[begin:end]
     offsets = column.offsets[begin : end + 1]
@@ -73,7 +73,7 @@ def part(column, begin, end):
 
 
 def joined(parts):
-    """Columns of one kind, one after the other."""
+    """The concatenation of columns of one kind."""
     if isinstance(parts[0], list):
         return [value for each in parts for value in each]
     if not isinstance(parts[0], Ragged):
@@ -84,7 +84,7 @@ def joined(parts):
 
 
 def taken(column, order):
-    """The rows whose numbers `order` has, in that order."""
+    """The rows with the numbers in `order`, in that order."""
     if isinstance(column, list):
         return [column[row] for row in order.tolist()]
     if not isinstance(column, Ragged):

@@ -2,8 +2,8 @@
 
 
 class SamplesError(ValueError):
-    """A file or an option that does not fit: which, and what is expected."""
+    """A file or an option that does not fit; the message says which, and what is expected."""
 
 
 class ShardError(RuntimeError):
-    """A run in several processes that ended, and why: the shard that was first, and what it said."""
+    """A run in several processes ended early; the message names the first shard that failed, and its error."""

@@ -1,8 +1,8 @@
-"""How processes of one machine exchange arrays, each with each: bytes by shared memory, turns by sockets.
+"""All-to-all exchange of arrays between processes of one machine: data by shared memory, turns by sockets.
 
 The memory has a box for each pair of processes. A message goes through its box in pieces: the sender fills the box and
-says so on the pair's socket, the receiver takes the piece and says so, too. A socket ends with its process, so that
-nobody waits for one that is gone."""
+announces it on the pair's socket, the receiver takes the piece and acknowledges it there. A socket closes with its
+process, so nobody waits for a process that is gone."""
 
 import mmap
 import struct
@@ -11,12 +11,12 @@ import zlib
 import numpy
 
 BOX = 1 << 20  # bytes
-_TURN = struct.Struct("<QQI")  # bytes of the message, of this piece, the checksum of what it is for
-_ARRAY = struct.Struct("<8sQ")  # dtype, dimensions; then each of these
+_TURN = struct.Struct("<QQI")  # bytes of the message and of this piece, checksum of `what`
+_ARRAY = struct.Struct("<8sQ")  # dtype, number of dimensions; the dimensions follow
 
 
 class PeerLostError(Exception):
-    """The process of number `rank` is gone."""
+    """The process with number `rank` is gone."""
 
     def __init__(self, rank):
         super().__init__(f"shard {rank} has ended")
@@ -28,7 +28,7 @@ class OtherCallError(Exception):
 
 
 class Exchange:
-    """The end of one process.
+    """One process's end of the exchange.
 
     memory: a file descriptor of count * count boxes. peers: a socket to each other process by its number."""
 
@@ -37,9 +37,10 @@ class Exchange:
         self._memory = mmap.mmap(memory, BOX * count * count)
 
     def __call__(self, what, parts):
-        """Sends the arrays parts[d] to process d, and gives what each sent to this one: lists of arrays by process.
+        """Sends the arrays parts[d] to process d, and returns what each process sent to this one: lists of arrays by
+        process.
 
-        All call it with the same `what`, which OtherCallError is about. PeerLostError."""
+        All must call it with the same `what`; otherwise OtherCallError is raised. PeerLostError."""
         check = zlib.crc32(what.encode())
         got = [None] * self.count
         got[self.rank] = own_part(parts[self.rank])
@@ -93,7 +94,7 @@ class Exchange:
 
 
 def own_part(arrays):
-    """What a process sends to itself: arrays that may cross into a VM."""
+    """What a process sends to itself, as arrays that may cross into a VM."""
     return [numpy.asarray(one, order="C") for one in arrays]
 
 

@@ -1,4 +1,4 @@
-"""A run whose task trains tables of the host: the host functions that it calls, and the folder of its states."""
+"""A run whose task trains tables of the host: the host functions that it calls, and the folder of its checkpoints."""
 
 import os
 
@@ -9,17 +9,17 @@ from vmhost.training import shards
 
 
 class Run:
-    """Host functions of one training run, and what resumes it.
+    """Host functions of one training run, and the state to resume it from.
 
-    folder: of states (vmhost.engine.runs); samples: a function of a position (None: the beginning) that gives the
-    ParquetSamples; tables: the host's, without keys yet, which are restored with the state. shard: this process's
-    (vmhost.training.shards) where several make the run together: each has a folder of its own beneath `folder`, and
-    all go on at the same checkpoint.
+    folder: for checkpoints (vmhost.engine.runs). samples: a function from a position (None: the beginning) to
+        ParquetSamples. tables: the host's, still empty; they are restored with the checkpoint. shard: this process's
+        (vmhost.training.shards) in a run of several: each has a folder of its own below `folder`, and all resume from
+        the same checkpoint.
 
-    `functions` are for `Host(functions=…)`; the task's permissions name them:
-    - `batch()`: the next batch, None after the last one (of shards: after the last one that all have);
-    - `checkpoint(state)`: saves what the task needs (`runs.state_of`), the tables and the reader's position as of now;
-    - `resume()`: the last state that was saved, or None;
+    `functions` are for `Host(functions=…)`; the task's permissions must name them:
+    - `batch()`: the next batch, None after the last one (of shards: the last one that all have);
+    - `checkpoint(state)`: saves the task's state (`runs.state_of`), the tables and the reader's position as of now;
+    - `resume()`: the last saved state, or None;
     - `shard()` and `exchange()`: see Shards.of."""
 
     def __init__(self, folder, samples, tables, *, keep=2, shard=None):
@@ -39,7 +39,7 @@ class Run:
         }
 
     def _agree(self, folder):
-        """Every shard goes on at the last checkpoint that all have: a kill may have come between two of them."""
+        """Makes every shard resume from the last checkpoint that all have: a crash may have come between two saves."""
         if others := [name for name in shards.parts(folder) if not name.endswith(f"-of-{self.shard.count}")]:
             raise runs.RunError(f"{folder}: has states of {others[0]}: go on with as many shards")
         own = numpy.asarray(runs.numbers(self.folder), "int64")
@@ -50,7 +50,7 @@ class Run:
 
     @property
     def resumed(self):
-        """Whether there was a state to go on from."""
+        """Whether there was a checkpoint to resume from."""
         return self._state is not None
 
     def _batch(self, _=None):

@@ -1,8 +1,8 @@
-"""Samples from Parquet files, batch by batch, for tasks that pull them by a host function. Needs pyarrow (extra
+"""Samples from Parquet files, batch by batch, for tasks that pull them through a host function. Needs pyarrow (extra
 `parquet`).
 
-Rows come in an order that the seed, the epoch and the window decide alone, so a position (epoch, window, row) is all
-that resuming needs."""
+The order of rows depends only on the seed, the epoch and the window, so a position (epoch, window, row) is enough to
+resume."""
 
 import queue
 import threading
@@ -20,25 +20,22 @@ _END = object()
 class ParquetSamples:
     """An iterator over batches. A batch is a dict of columns by name.
 
-    A column of whole numbers is int64, of floats float32, of booleans uint8; of texts int64 keys, or a list of str; of
-    lists a Ragged (values, offsets).
+    A column of integers is int64, of floats float32, of booleans uint8; of texts int64 keys, or a list of str; of lists
+    a Ragged (values, offsets).
 
     paths: a file, a folder of *.parquet files, or a list of these.
-    fields: the columns to read, all where it is None. A dict gives each field the value that stands for nulls; None
-        refuses them. A null list is the empty list; the value stands for nulls in lists. A null text is the key -1.
-    spec: a FeatureSpec, in place of `fields`: its columns and `labels` are read. Texts that only `hashed` features read
-        become keys.
-    texts: columns whose texts stay texts. hash: how the others become keys, a name in vmhost.engine.features.HASHES.
-    batch_size: examples. drop_remainder: leaves out the last batch of an epoch where it is smaller.
-    partition: (number, count): takes every count-th row group, beginning with this number.
-    shuffle_window: rows. Row groups come in random order; as many as fit into a window are shuffled together. 0: no
-        shuffling.
-    seed: of the shuffling. epochs: how often all rows are read; None: without end.
-    prefetch: batches that a thread reads ahead; 0: no thread.
-    start: a `position` to go on from.
+    fields: the columns to read; None: all. A dict maps each field to the value that replaces nulls; None refuses them.
+    A     null list becomes an empty list; the value also replaces nulls in lists. A null text becomes the key -1. spec:
+    a FeatureSpec, instead of `fields`: reads its columns and `labels`. Texts read only by `hashed` features become
+    keys. texts: columns whose texts stay texts. hash: how others become keys, a name in vmhost.engine.features.HASHES.
+    batch_size: examples. drop_remainder: drops the last batch of an epoch if it is smaller. partition: (number, count):
+    takes every count-th row group, beginning with this number. shuffle_window: rows. Row groups come in random order;
+    those that fit into a window are shuffled together. 0: no     shuffling. seed: for shuffling. epochs: number of
+    passes over all rows; None: without end. prefetch: batches that a thread reads ahead; 0: no thread. start: a
+    `position` to resume from.
 
-    `position` is the place behind the last batch that was given, `waited_s` how long callers waited for batches. Close
-    it, or use it in a `with` block. SamplesError."""
+    `position` is that after the last batch returned, `waited_s` the time that callers waited for batches. Close it, or
+    use it in a `with` block. SamplesError."""
 
     def __init__(
         self,
@@ -101,7 +98,7 @@ class ParquetSamples:
         return batch
 
     def host_function(self, end=None):
-        """For a Host's `functions`: each call gives the next batch, `end` after the last one."""
+        """For a Host's `functions`: each call returns the next batch, `end` after the last one."""
         lock = threading.Lock()
 
         def batch(_=None):
@@ -139,7 +136,7 @@ class ParquetSamples:
         return windows
 
     def _batches(self, at):
-        """(batch, the position behind it) from the position `at` on."""
+        """Yields (batch, the position after it), from the position `at` on."""
         parts, held = [], 0
         while self.epochs is None or at["epoch"] < self.epochs:
             windows = self._order(at["epoch"])
@@ -200,7 +197,7 @@ class _Prefetch:
                 self._queue.put((one, None))
                 if self._closed.is_set():
                     return
-        except BaseException as error:  # whoever asks next gets it
+        except BaseException as error:  # raised by the next call
             self._queue.put((None, error))
         else:
             self._queue.put((_END, None))
@@ -210,14 +207,14 @@ class _Prefetch:
             return _END
         found, error = self._queue.get()
         if error is not None or found is _END:
-            self._queue.put((found, error))  # for the next one who asks
+            self._queue.put((found, error))  # for the next call
         if error is not None:
             raise error
         return found
 
     def close(self):
         self._closed.set()
-        while self._thread.is_alive():  # it may wait for room
+        while self._thread.is_alive():  # it may be waiting for room
             try:
                 self._queue.get(timeout=0.05)
             except queue.Empty:

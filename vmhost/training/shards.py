@@ -1,5 +1,5 @@
 """Training over several processes of one machine: each has a shard of the tables' keys and a part of each batch, and
-all make each step together. docs/training.md tells how a script looks."""
+all make each step together. docs/training.md shows a script."""
 
 import json
 import logging
@@ -26,20 +26,21 @@ _SAVE = re.compile(r"sharded-(\d{6,})\.json")
 
 
 class Shard(embedding.Shards):
-    """This process among its run's: `rank`, `count`, and what Shards has (`table`, `averaged`, `of_first`, `wait`)."""
+    """This process's place in the run: `rank`, `count`, and the members of Shards (`table`, `averaged`, `of_first`,
+    `wait`)."""
 
     @property
     def functions(self):
-        """Host functions for a task that is trained in shards, one VM in each process: its permissions name `shard` and
-        `exchange`, and it makes `embedding.Shards.of(host)`."""
+        """Host functions for a task that is trained in shards, with one VM in each process: its permissions name
+        `shard` and `exchange`, and it makes `embedding.Shards.of(host)`."""
         return {
             "shard": lambda _=None: {"rank": self.rank, "count": self.count},
             "exchange": lambda asked: self.exchange(*asked),
         }
 
     def save(self, tables, folder, *, incremental=False, step=None):
-        """Saves this shard's part of the tables (ShardedTables, or the EmbeddingVariables that they have) in a folder
-        of its own beneath `folder`; all shards call it. The save counts once all of them have theirs. Its path."""
+        """Saves this shard's part of the tables (ShardedTables, or their EmbeddingVariables) in a folder of its own
+        below `folder`; all shards must call it. The save counts once all have written theirs. Returns its path."""
         tables = _own(tables)
         folder = os.path.abspath(os.fspath(folder))
         path = embedding.save(tables, part(folder, self.rank, self.count), incremental=incremental, step=step)
@@ -58,18 +59,18 @@ class Shard(embedding.Shards):
         return place
 
     def restore(self, tables, folder):
-        """The last save of all shards into this shard's tables, which have no keys yet; the global step. It may have
-        been made by another count of shards. CheckpointError."""
+        """Restores the last save of all shards into this shard's tables, which must be empty; returns the global step.
+        The save may be from another number of shards. CheckpointError."""
         return restore(tables, folder, self.rank, self.count)
 
 
 def alone():
-    """The shard of a process that trains by itself."""
+    """The shard of a process that trains alone."""
     return Shard(0, 1, lambda what, parts: [own_part(parts[0])])
 
 
 def restore(tables, folder, rank=0, count=1):
-    """Reads the last save of shards into tables without keys: the keys of shard `rank` of `count`, or all of them."""
+    """Reads the last save of shards into empty tables: the keys of shard `rank` of `count`, or all of them."""
     tables = _own(tables)
     folder = os.path.abspath(os.fspath(folder))
     saves = _saves(folder)
@@ -99,12 +100,12 @@ def _own(tables):
 
 
 def part(folder, rank, count):
-    """Where a shard has its own files."""
+    """The folder of a shard's own files."""
     return os.path.join(folder, f"shard-{rank}-of-{count}")
 
 
 def parts(folder):
-    """Names of the folders of shards that there are."""
+    """Names of the existing folders of shards."""
     try:
         return sorted(name for name in os.listdir(folder) if re.fullmatch(r"shard-\d+-of-\d+", name))
     except FileNotFoundError:
@@ -126,13 +127,13 @@ def _text(text):
 
 # ---- processes
 def run(function, count, *arguments):
-    """Calls `function(shard, *arguments)` in `count` processes at once; what each returned, in their order.
+    """Calls `function(shard, *arguments)` in `count` processes at once; returns their results, in order.
 
-    function: of a module that can be imported, or of the main script behind `if __name__ == "__main__":`. Arguments and
-        results are pickled.
+    function: of an importable module, or of the main script behind `if __name__ == "__main__":`. Arguments and results
+    are     pickled.
 
-    Shards that end before the others need them, are killed or raise end all: ShardError names the first. Nothing is
-    left running, also where this process is killed."""
+    If a shard returns while others still need it, is killed or raises, all end: ShardError names the first. Nothing is
+    left running, even if this process is killed."""
     if type(count) is not int or not 1 <= count <= SHARDS_MAX:
         raise ValueError(f"count: expected 1 to {SHARDS_MAX} shards, got {count!r}")
     pairs = {(a, b): socket.socketpair() for a in range(count) for b in range(a + 1, count)}
@@ -163,7 +164,7 @@ def run(function, count, *arguments):
 
 
 def _begun(rank, count, memory, peers, control):
-    """A process that waits for its function. It has these descriptors, and no others of this one."""
+    """Starts a process that waits for its function. It inherits only these descriptors."""
     told = rank, count, memory, {peer: end.fileno() for peer, end in peers.items()}, control.fileno()
     code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import child; child{told!r}"
     kept = (memory, control.fileno(), *told[3].values())
@@ -171,8 +172,8 @@ def _begun(rank, count, memory, peers, control):
 
 
 def child(rank, count, memory, peers, control):
-    """What such a process does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent ends all
+    """The main function of such a process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends all shards
     control = Connection(control)
     try:
         prepare(control.recv())
@@ -189,11 +190,11 @@ def child(rank, count, memory, peers, control):
         report = "error", traceback.format_exc().rstrip()
     try:
         control.send(report)
-    except Exception:  # a result that cannot be pickled
+    except Exception:  # the result cannot be pickled
         control.send(("error", traceback.format_exc().rstrip()))
     logging.shutdown()
     sys.stdout.flush()
-    os._exit(0)  # without what the function left running
+    os._exit(0)  # without waiting for threads of the function
 
 
 def _ends_with(control):
@@ -205,7 +206,7 @@ def _ends_with(control):
 
 
 def _results(processes, controls):
-    """What each returned; ShardError for the first that did not."""
+    """The results of all processes; ShardError for the first that has none."""
     told = [None] * len(processes)
     waiting = {report: rank for rank, report in enumerate(controls)}
     while waiting:
@@ -225,7 +226,7 @@ def _told_by(process, control):
 
 
 def _why(rank, processes, controls, told):
-    """The sentence on the shard that was first: others only lost it."""
+    """The message about the shard that failed first; others only lost their connection to it."""
     kind, value = told[rank]
     seen = set()
     while kind == "lost" and rank not in seen:

@@ -1,4 +1,5 @@
-"""vmhost/deployment/device/heap.py on a device: the executable gives back more, pages of its own files too."""
+"""Replaces vmhost/deployment/device/heap.py on a device: the executable returns more memory, such as pages of its
+files."""
 
 import _vmrun
 

@@ -1,11 +1,10 @@
-"""What the host asks of the machine that it runs on, from /proc. Stands in the place of vmhost/runtime/machine.py in a
-device image."""
+"""Facts about the machine for the host, from /proc. Replaces vmhost/runtime/machine.py in a device image."""
 
 import os
 
 
 def memory_bytes():
-    """How much memory the machine has."""
+    """The memory of the machine, in bytes."""
     try:
         return _kibibytes("MemTotal") << 10
     except OSError:  # no /proc
@@ -13,7 +12,7 @@ def memory_bytes():
 
 
 def memory_used_percent():
-    """How much of it is taken, in percent; 0 where no /proc tells."""
+    """The memory in use, in percent; 0 without /proc."""
     try:
         total = _kibibytes("MemTotal")
         return 100.0 * (total - _kibibytes("MemAvailable")) / total

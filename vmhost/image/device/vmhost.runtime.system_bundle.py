@@ -1,7 +1,7 @@
-"""The code store that VMs boot from: the executable has it mapped, and has checked it against the manifest. And tasks'
-models.
+"""The code store that VMs boot from, which the executable has mapped and checked against the manifest, and the models
+of tasks.
 
-Stands in the place of vmhost/runtime/system_bundle.py in a device image.
+Replaces vmhost/runtime/system_bundle.py in a device image.
 """
 
 import _vmrun
@@ -10,7 +10,7 @@ IN_CHECKOUT = None
 
 
 def boot_code_store(native, _in_checkout=None):
-    """The native code store of the standard library; the engine is attached to `native` where it is linked in."""
+    """The native code store of the standard library; the engine is attached to `native` if it is linked in."""
     store = native.CodeStore()
     _vmrun.fill_code_store(store)
     table = _vmrun.engine_table()
@@ -20,12 +20,12 @@ def boot_code_store(native, _in_checkout=None):
 
 
 def add_model(store, name, data, _search, kept=None, spend=False):
-    """Prepares the bytes of a model file for the VMs of the native code store `store`, as `name`; algorithms are always
-    chosen by built-in numbers, and nothing is kept here. `spend`: the bytes are writable, and nobody reads them
-    afterwards. ValueError says what is wrong with them."""
+    """Prepares the bytes of a model file for VMs of the native code store `store`, as `name`. Algorithms are always
+    chosen by built-in figures, and nothing is cached. `spend`: the bytes are writable, and not read afterwards.
+    ValueError says what is wrong with them."""
     _vmrun.add_model(store, name, data, spend)
 
 
 def kept_models(_folder, _search):
-    """None: a device image has its models mapped, and keeps nothing."""
+    """None: a device image maps its models, and caches nothing."""
     return None

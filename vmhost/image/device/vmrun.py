@@ -1,7 +1,7 @@
-"""The first module that runs in a device host: makes the standard library of the VMs work in the main interpreter, too.
+"""The first module in a device host: makes the VMs' standard library work in the main interpreter too.
 
-That library asks `_vmhost` and `vmhost.guest.texts` for code that CPython would compile at run time; both are put in
-place here, before anything else is imported. The native `_vmhost` of a VM has more in it, which only guests use."""
+That library asks `_vmhost` and `vmhost.guest.texts` for code that CPython would compile at run time; both are installed
+here, before anything else is imported. The native `_vmhost` of a VM has more members, for guests only."""
 
 import _imp
 import gc
@@ -13,27 +13,26 @@ def main():
     _start()
     import vmrun_commands
 
-    gc.freeze()  # what was imported stays; native/vmrun.c has disabled the collector until here
+    gc.freeze()  # imported modules stay; native/vmrun.c has disabled the collector until here
     gc.enable()
     return vmrun_commands.main(sys.argv[1:])
 
 
 class _Writer:
-    """What `vmhost.guest.texts` makes code objects with. The core has it too, but its packages may not be imported
-    yet."""
+    """Makes code objects for `vmhost.guest.texts`. The core can do it too, but its packages may not be imported yet."""
 
     @staticmethod
     def coroutine_code(code):
         return code.replace(co_flags=code.co_flags | 0x100)
 
-    def __getattr__(self, name):  # for classes whose text no source of the host holds
+    def __getattr__(self, name):  # members that no source of the host needs
         from vmhost.isolation.vm import core
 
         return getattr(core(), name)
 
 
 class _Beside:
-    """Finds native modules that lie beside the executable, for the host; VMs have an importer of their own."""
+    """Finds the host's native modules in files next to the executable; VMs have an importer of their own."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -54,7 +53,7 @@ def _start():
     native, guest = module("_vmhost"), module("vmhost.guest")
 
     def text(digest):
-        name = "#" + digest.hex()  # as native/archive.c calls it
+        name = "#" + digest.hex()  # the name given by native/archive.c
         return _imp.get_frozen_object(name) if _imp.is_frozen(name) else None
 
     native.code, native.text = _imp.get_frozen_object, text
@@ -64,7 +63,7 @@ def _start():
         "texts",
         "deferred",
         "signatures",
-    ):  # not by import: that would begin with the host's package `vmhost`, which needs them
+    ):  # not by import: that would load the host's package `vmhost`, which needs them
         full_name = f"vmhost.guest.{name}"
         part = sys.modules[full_name] = module(full_name)
         exec(_imp.get_frozen_object(full_name), part.__dict__)
@@ -73,5 +72,5 @@ def _start():
             part.install(text, _Writer())
     sys.modules["traceback"] = (
         guest.deferred.traceback
-    )  # logging imports it for errors; it makes way for the true one when it is used
-    guest.signatures.of_class = lambda cls: ""  # documentation of the host's dataclasses, which nobody reads: 10 ms
+    )  # logging imports it for errors; on use it replaces itself by the real one
+    guest.signatures.of_class = lambda cls: ""  # saves 10 ms: nobody reads the documentation of the host's dataclasses

@@ -1,8 +1,8 @@
 """The command line of a device host.
 
-`run` calls a bundle's entry point once and prints the result as JSON, as `vmhost run` does; `serve` serves a folder of
-bundles, as `vmhost serve` does. Exit codes are those of vmhost/lines/exit_codes.py. `check` holds the image's files
-against its manifest, and tries the compiler, which must not be there."""
+`run` calls a bundle's entry point once and prints the result as JSON, like `vmhost run`; `serve` serves a folder of
+bundles, like `vmhost serve`. Exit codes are those of vmhost/lines/exit_codes.py. `check` verifies the image's files
+against its manifest, and that there is no compiler."""
 
 import logging
 import sys
@@ -104,7 +104,7 @@ def serve(arguments):
 
     options, (folder,) = _options(arguments, {"--trust": 1, "--allow-unsigned": 0}, ["FOLDER"])
     _show_guests()
-    policy = vmhost.Policy(warm=0, max_warm=0)  # a device has memory for the VMs that it uses
+    policy = vmhost.Policy(warm=0, max_warm=0)  # a device has memory only for VMs in use
     with vmhost.Host(
         trust=_trust(options["--trust"]), allow_unsigned=bool(options["--allow-unsigned"]), policy=policy, types=PARTS
     ) as host:
@@ -156,7 +156,7 @@ def usage(arguments):
 
 
 def _options(arguments, known, wanted):
-    """({option: values}, operands) of a command line; UsageError for what is not in `known` or does not fit
+    """({option: values}, operands) of a command line; UsageError for unknown options, or operands that do not fit
     `wanted`."""
     found, operands, rest = {name: [] for name in known}, [], list(arguments)
     while rest:
@@ -180,7 +180,7 @@ def _options(arguments, known, wanted):
 
 
 def _trust(paths):
-    """The keys in the files and folders `paths`; without any, nobody is trusted."""
+    """The keys in the files and folders `paths`; without any, no key is trusted."""
     if not paths:
         return None
     keys = {}
@@ -190,7 +190,7 @@ def _trust(paths):
 
 
 def _show_guests():
-    """Lines that tasks print or log appear on stderr."""
+    """Lets lines that tasks print or log appear on stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
     logger = logging.getLogger("vmhost")
@@ -199,7 +199,7 @@ def _show_guests():
 
 
 def _advice(error):
-    """What to do where a task asked for a module of the standard library that this image was cut of."""
+    """Advice where a task needs a module of the standard library that this image lacks."""
     if getattr(error, "type_name", None) != "ModuleNotFoundError":
         return ""
     name = error.guest_message.partition("'")[2].rpartition("'")[0]

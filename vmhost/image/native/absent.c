@@ -1,8 +1,6 @@
-/* What stands in the place of CPython's parser, tokenizer, AST, symbol table, code generator and assembler.
- *
- * The rest of CPython calls or points at these names; the linker finds them here and so leaves the archive's members
- * out. Compiling raises a RuntimeError that says so. The tables of opcodes, which live in members of the compiler, come
- * from CPython's own headers.
+/* Replaces CPython's parser, tokenizer, AST, symbol table, code generator and assembler.  The rest of CPython refers to
+ * these names; the linker finds them here, and so leaves out the archive's members. Compiling raises a RuntimeError
+ * with an explanation. The opcode tables, which are in members of the compiler, come from CPython's own headers.
  */
 #define Py_BUILD_CORE        1
 #define NEED_OPCODE_METADATA 1
@@ -11,7 +9,7 @@
 #include "internal/pycore_opcode_metadata.h"
 #include "internal/pycore_opcode_utils.h"
 
-/* Their prototypes stand in internal headers that drag in the AST, which is not here. */
+/* The prototypes are in internal headers that need the AST, which is absent here. */
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 
 static void *refuse(void)
@@ -43,14 +41,14 @@ int _PyCompile_AstPreprocess(void)
     return -1;
 }
 
-/* There is no AST type that an object could be of. */
+/* There are no AST types. */
 int PyAST_Check(PyObject *Py_UNUSED(object)) { return 0; }
 void _PyAST_Fini(PyInterpreterState *Py_UNUSED(interpreter)) {}
 
-/* A source file's encoding, for its lines in tracebacks: NULL stands for UTF-8. */
+/* The encoding of a source file, for its lines in tracebacks; NULL means UTF-8. */
 char *_PyTokenizer_FindEncodingFilename(int Py_UNUSED(descriptor), PyObject *Py_UNUSED(name)) { return NULL; }
 
-/* Two types that CPython makes ready at start-up and nothing can make an object of. */
+/* Two types that CPython initializes at start; no objects of them can exist. */
 PyTypeObject PySTEntry_Type = {
     PyVarObject_HEAD_INIT(&PyType_Type, 0).tp_name = "symtable entry",
     .tp_basicsize = sizeof(PyObject),
@@ -72,9 +70,9 @@ int _PyJIT_Compile(void)
 
 void _PyJIT_Free(void) {}
 
-/* ---- what is needed without a compiler, too ---- */
+/* ---- also needed without a compiler ---- */
 
-/* How a private name of a class is called outside it: for __slots__. A new reference. */
+/* The mangled form of a class's private name, for __slots__. A new reference. */
 PyObject *_Py_Mangle(PyObject *class_name, PyObject *name)
 {
     if (class_name == NULL || !PyUnicode_Check(class_name))
@@ -93,7 +91,7 @@ PyObject *_Py_Mangle(PyObject *class_name, PyObject *name)
     return mangled;
 }
 
-/* Of instructions that are in code objects; those that only the compiler has between its passes are not. */
+/* Only for instructions in code objects, not for those that the compiler uses between its passes. */
 int PyCompile_OpcodeStackEffectWithJump(int opcode, int oparg, int Py_UNUSED(jump))
 {
     if (opcode < 0 || opcode > 255 || _PyOpcode_Deopt[opcode] != opcode)

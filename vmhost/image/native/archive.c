@@ -13,7 +13,7 @@
 
 static const char ADVICE[] = "make the image again with `vmhost image`, or copy it again";
 
-/* The file, mapped; an image is installed like a program, and like one it must not be written to while it runs. */
+/* Maps the file. An image is installed like a program; its files must not be modified while it runs. */
 static const uint8_t *map(const char *path, size_t *size)
 {
     struct stat found;
@@ -48,9 +48,9 @@ char *vmrun_file_read(const char *path, size_t *size)
     return copy;
 }
 
-/* Two sums over the 64-bit words of a file, modulo 2^64, as folder.py makes them: of the words, and of the sums so far.
- * A word that changed is in the first, words that changed places are in the second; a CRC-32 of the same bytes takes
- * twenty times as long. */
+/* Two sums over the 64-bit words of a file, modulo 2^64, as in folder.py: of the words, and of the prefix sums. The
+ * first detects a changed word, the second also swapped words; a CRC-32 of the same bytes takes twenty times as long.
+ * */
 typedef struct {
     uint64_t words, sums;
 } checksum;
@@ -58,7 +58,7 @@ typedef struct {
 static checksum checksum_of(const uint8_t *data, size_t size)
 {
     checksum found = {0, 0};
-    uint64_t word; /* little-endian, as all machines that images are made for */
+    uint64_t word; /* little-endian, as on all supported machines */
     for (; size >= sizeof word; data += sizeof word, size -= sizeof word) {
         memcpy(&word, data, sizeof word);
         found.words += word;
@@ -75,7 +75,7 @@ static checksum checksum_of(const uint8_t *data, size_t size)
 
 bool vmrun_manifest_check(const char *path, const char *manifest, size_t size)
 {
-    enum { END_BYTES = 4 + 32 + 1 }; /* "end ", the checksum of what stands before it, a newline */
+    enum { END_BYTES = 4 + 32 + 1 }; /* "end ", the checksum of all before it, a newline */
     char expected[END_BYTES + 1];
     checksum sum = checksum_of((const uint8_t *)manifest, size < END_BYTES ? 0 : size - END_BYTES);
     snprintf(expected, sizeof expected, "end %016" PRIx64 "%016" PRIx64 "\n", sum.words, sum.sums);
@@ -172,7 +172,7 @@ static bool ends_with(const char *text, size_t length, const char *end)
     return length >= size && memcmp(text + length - size, end, size) == 0;
 }
 
-/* What stands for the path `text` in the list; false: no memory. */
+/* The list's name for the path `text`; false: no memory. */
 static bool name_entry(vmrun_entry *entry, const char *text, size_t length)
 {
     const char *slash = length > 5 && memcmp(text, "code/", 5) == 0 ? memchr(text + 5, '/', length - 5) : NULL;
@@ -201,7 +201,7 @@ static bool name_entry(vmrun_entry *entry, const char *text, size_t length)
     return true;
 }
 
-/* The digest of the whole file was right, so it is as our own writer wrote it; this only keeps to its bounds. */
+/* The digest of the whole file was verified, so it is as our own writer made it; this only checks bounds. */
 static bool list(vmrun_archive *archive, const uint8_t *data, size_t size)
 {
     if (size < END_BYTES || number(data + size - END_BYTES, 4) != 0x06054b50)

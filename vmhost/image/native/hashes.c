@@ -1,9 +1,8 @@
 /* The hash functions behind CPython's own modules _md5, _sha1, _sha2, _sha3 and _blake2, from LibTomCrypt.
  *
  * CPython ships these functions as HACL*, whose objects are missing in Debian's libpython3.14.a. Here they have HACL*'s
- * names and signatures as CPython 3.14 calls them (Modules/_hacl); what they do is LibTomCrypt's. A state is copied
- * before its digest is taken, so that more data can follow. Errors other than "no memory" are impossible: lengths are
- * checked by the modules.
+ * names and signatures as CPython 3.14 calls them (Modules/_hacl), implemented by LibTomCrypt. A state is copied before
+ * its digest is taken, so that more data can follow. "No memory" is the only possible error: the modules check lengths.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,14 +10,14 @@
 #include <string.h>
 #include <tomcrypt.h>
 
-/* The prototypes are CPython's, in headers that are not installed. */
+/* The prototypes are in CPython headers that are not installed. */
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 
 #define HACL(NAME) _Py_LibHacl_Hacl_Hash_##NAME
 
 typedef struct {
     hash_state tom;
-    uint8_t kind; /* of SHA-3: below */
+    uint8_t kind; /* for SHA-3: see below */
     uint8_t key_bytes, digest_bytes;
     bool last_node;
 } state;
@@ -61,7 +60,7 @@ DIGEST(MD5_digest, md5_done)
 COMMON(SHA1, , sha1_process)
 MAKE(SHA1_malloc, sha1_init)
 DIGEST(SHA1_digest, sha1_done)
-/* SHA-224 and SHA-384 are read and ended as SHA-256 and SHA-512; the caller takes the first bytes */
+/* SHA-224 and SHA-384 use the functions of SHA-256 and SHA-512; the caller takes the first bytes */
 COMMON(SHA2, _256, sha256_process)
 MAKE(SHA2_malloc_224, sha224_init)
 MAKE(SHA2_malloc_256, sha256_init)
@@ -73,7 +72,7 @@ DIGEST(SHA2_digest_512, sha512_done)
 
 /* ---- SHA-3 ---- */
 
-/* HACL*'s numbers for the algorithms. */
+/* HACL*'s numbers of the algorithms. */
 enum { SHA3_256 = 8, SHA3_224, SHA3_384, SHA3_512, SHAKE128, SHAKE256 };
 
 COMMON(SHA3, , sha3_process)
@@ -145,7 +144,7 @@ static uint64_t word(const uint8_t *from, int bytes)
     return value;
 }
 
-/* The parameter block (RFC 7693, section 2.5; BLAKE2, section 2.8): of eight words of `bytes` each. */
+/* The parameter block (RFC 7693, section 2.5; BLAKE2, section 2.8): eight words of `bytes` each. */
 static void block_of(const parameters *wanted, int bytes, uint8_t *block)
 {
     memset(block, 0, (size_t)(8 * bytes));
@@ -163,7 +162,7 @@ static void block_of(const parameters *wanted, int bytes, uint8_t *block)
         memcpy(block + 6 * bytes, wanted->personal, (size_t)(2 * bytes));
 }
 
-/* LibTomCrypt begins with the plain parameters; those that were asked for are put in their place. */
+/* LibTomCrypt starts with the plain parameters, which are replaced by the requested ones. */
 #define BLAKE2(NAME, FUNCTIONS, FIELD, WORD_BYTES, BLOCK_BYTES) \
     COMMON(NAME, , FUNCTIONS##_process) \
     state *HACL(NAME##_malloc_with_params_and_key)(const parameters *wanted, bool last_node, const uint8_t *key) \
@@ -202,6 +201,6 @@ static void block_of(const parameters *wanted, int bytes, uint8_t *block)
 
 BLAKE2(Blake2b, blake2b, blake2b, 8, 128)
 BLAKE2(Blake2s, blake2s, blake2s, 4, 64)
-/* CPython asks for these where the CPU has wide registers; the results are the same */
+/* CPython calls these on CPUs with wide registers; the results are the same */
 BLAKE2(Blake2b_Simd256, blake2b, blake2b, 8, 128)
 BLAKE2(Blake2s_Simd128, blake2s, blake2s, 4, 64)

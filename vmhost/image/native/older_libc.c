@@ -1,12 +1,11 @@
-/* Four functions of glibc 2.38 that CPython's archive asks for, on top of those that every glibc has.
- *
- * The archive was compiled against a newer glibc than the oldest that an image runs on. These differ from their elders
- * in reading binary numbers ("0b1") where the base is 0 or 2, which CPython parses itself.
+/* Four functions of glibc 2.38 that CPython's archive needs, implemented with those of any glibc.  The archive was
+ * compiled against a newer glibc than the oldest that an image supports. The new functions differ only in accepting
+ * binary numbers ("0b1") with base 0 or 2, which CPython parses itself.
  */
 #include <stdarg.h>
 #include <stddef.h>
 
-/* By their names in the library: a newer glibc's headers would send the plain names back here. */
+/* By their symbol names: a newer glibc's headers would redirect the plain names back here. */
 long elder_strtol(const char *text, char **end, int base) __asm__("strtol");
 unsigned long elder_strtoul(const char *text, char **end, int base) __asm__("strtoul");
 long elder_wcstol(const wchar_t *text, wchar_t **end, int base) __asm__("wcstol");

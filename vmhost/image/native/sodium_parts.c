@@ -1,8 +1,6 @@
-/* Three functions of LibSodium's utils.c, which checking signatures calls.
- *
- * That member of its archive asks for random numbers, and these for LibSodium's start-up, which asks for all that it
- * has: a cipher, BLAKE2b, Argon2 and more, none of which is used here. What is compared and cleared here is public:
- * signatures and their keys.
+/* Three functions of LibSodium's utils.c, for verifying signatures.  That member of its archive needs random numbers,
+ * these need LibSodium's start-up, and that needs everything else: a cipher, BLAKE2b, Argon2 and more, none of which is
+ * used here. The data compared and cleared here is public: signatures and their keys.
  */
 #include <stddef.h>
 #include <string.h>

@@ -1,7 +1,8 @@
-"""Debugging a host from afar: by a signed link, with the consent of whoever is at the device, everything audited.
+"""Remote debugging of a host: by a signed link, with the consent of the person at the device, fully audited.
 
-`desk.py` answers what a session asks; `ledger.py` keeps sessions, consent and the audit on the device; `client.py` is
-the other end. `vmhost.debug_links` has the links. docs/remote-debugging.md tells how they work together.
+`desk.py` answers the requests of a session; `ledger.py` stores sessions, consent and the audit on the device;
+`client.py` is the other end. Links are in `vmhost.debug_links`. docs/remote-debugging.md explains how they work
+together.
 """
 
 from vmhost.operations.debugging.desk import ConsentRequest, Debugging

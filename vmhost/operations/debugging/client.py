@@ -1,10 +1,10 @@
-"""The other end of a debugging session: opens a link, and asks by HTTP what the page asks.
+"""The client end of a debugging session: opens a link, and makes the page's requests by HTTP.
 
     with Client.open(link) as client:
         client.wait_for_consent()
         for line in client.log(): ...
 
-A session is kept in a file (`save`), so that one command after the other can use it.
+A session is stored in a file (`save`), so that successive commands can use it.
 """
 
 import base64
@@ -19,14 +19,14 @@ from pathlib import Path
 from vmhost import debug_links
 from vmhost.operations.debugging.ledger import DebugError
 
-_TIMEOUT_S = 30.0  # of a request, which waits for up to _WAIT_S itself
+_TIMEOUT_S = 30.0  # of a request, which itself waits for up to _WAIT_S
 _WAIT_S = 8.0
 _MAX_ANSWER_BYTES = 4 << 20
 _SLOWER_S = 0.5
 
 
 class Client:
-    """A session at `address`. `who`: what tells the session in each request. DebugError; OSError: nobody answers."""
+    """A session at `address`. `who`: identifies the session in each request. DebugError; OSError: no connection."""
 
     def __init__(self, address, who, asked=()):
         self.address, self._who, self.asked = address, who, tuple(asked)
@@ -36,7 +36,7 @@ class Client:
 
     @classmethod
     def open(cls, text):
-        """Opens the link, which waits for consent from then on. LinkError, DebugError."""
+        """Opens the link; the session then waits for consent. LinkError, DebugError."""
         link = debug_links.read(text)
         made = cls(link.address, {})
         answer = made.ask("open", link=link.text)
@@ -55,7 +55,7 @@ class Client:
         return self._who["session"]
 
     def save(self, path):
-        """Keeps the session in a file that only its owner may read."""
+        """Stores the session in a file that only its owner can read."""
         path = Path(path)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = path.with_suffix(".new")
@@ -65,7 +65,7 @@ class Client:
 
     @classmethod
     def saved(cls, path):
-        """The session of such a file; None where there is none."""
+        """The session in such a file; None where there is none."""
         try:
             plain = json.loads(Path(path).read_text(encoding="utf-8"))
             return cls(plain["address"], plain["who"], plain["asked"])
@@ -73,7 +73,7 @@ class Client:
             return None
 
     def ask(self, do, **what):
-        """The answer to a request. Where the host asks for patience, that is shown."""
+        """The answer to a request. DebugError."""
         body = json.dumps({"do": do, **what, **self._who}).encode()
         headers = {"Content-Type": "application/json", "Sec-Fetch-Site": "same-origin"}
         request = urllib.request.Request(f"{self.address}/debug/api", body, headers)
@@ -120,8 +120,8 @@ class Client:
         return self.ask("config")
 
     def log(self, *, follow=True, task=None, level="all", text=""):
-        """Iterates over lines, (number, time, level, task, version, text), the oldest first; a text in the place of one
-        says how many are missing. Without `follow`: those that there are."""
+        """Yields lines, (number, time, level, task, version, text), oldest first; a text in place of a line says how
+        many are missing. Without `follow`: existing lines only."""
         after = 0
         while True:
             asked = {"after": after, "task": task, "level": level, "text": text}
@@ -134,7 +134,7 @@ class Client:
             after = answer["next"]
 
     def run(self, task, plain, *, profile=False, trace=False, timeout_s=None):
-        """Runs a task once, and gives what came of it, as the answer `result` has it."""
+        """Runs a task once, and returns the outcome, as in the answer to `result`."""
         limit = {} if timeout_s is None else {"timeout_s": timeout_s}
         begun = self.ask("run", task=task, value=plain, profile=profile, trace=trace, **limit)
         try:
@@ -145,14 +145,14 @@ class Client:
             try:
                 self.ask("stop", run=begun["run"])
             except DebugError, OSError:
-                pass  # the session's end stops it as well
+                pass  # the end of the session stops it too
             raise
 
     def reports(self):
         return self.ask("reports")["reports"]
 
     def fetch(self, name):
-        """The bytes of a report, or of a file that a run made."""
+        """The bytes of a report, or of a file made by a run."""
         data, offset = bytearray(), 0
         while offset is not None:
             piece = self._patient("fetch", name=name, offset=offset)
@@ -163,14 +163,14 @@ class Client:
         return bytes(data)
 
     def end(self):
-        """Ends the session; again, or where it is over, does nothing."""
+        """Ends the session; does nothing if it is over."""
         try:
             self.ask("end")
         except DebugError, OSError:
             pass
 
     def _patient(self, do, **what):
-        """As `ask`, again where it was too soon."""
+        """As `ask`, repeated while the rate limit refuses it."""
         while True:
             try:
                 return self.ask(do, **what)
@@ -181,7 +181,7 @@ class Client:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A link leads where it says, and nowhere else: the session's secret goes to no other address."""
+    """Refuses redirects, so that the session's secret goes to no other address than the link's."""
 
     def redirect_request(self, request, file, code, message, headers, address):
         return None

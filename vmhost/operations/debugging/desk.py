@@ -1,7 +1,7 @@
-"""The device's side of debugging: answers what a session asks, and nothing that nobody at the device consented to.
+"""The device's side of debugging: answers a session's requests, and only after somebody at the device consented.
 
-`Debugging.answer(request, via)` takes and gives plain data, over HTTP (`web.py`) or a channel of the tunnel. A request
-is {"do": ACTION, "session": ID, "secret": TEXT, ...}; an answer that fails is {"error": {"kind", "message"}}.
+`Debugging.answer(request, via)` takes and returns plain data, over HTTP (`web.py`) or a channel of the tunnel. A
+request is {"do": ACTION, "session": ID, "secret": TEXT, ...}; an answer that fails is {"error": {"kind", "message"}}.
 
 open     link                              session, secret, host, asked, state
 state    wait_s                            state, granted, why, expires_s
@@ -9,14 +9,15 @@ config                                     groups of settings, tasks
 logs     after, wait_s, task, level, text  lines, next, missed
 tasks                                      names of tasks that may be run
 run      task, value, profile, trace       run      (`value` as vmhost.lines.json_values has it)
-result   run, wait_s                       state, and what came of it
+result   run, wait_s                       state, and the outcome
 stop     run
 reports                                    reports
 fetch    name, offset                      data (base64), size, next
 end
 
-Before anything is done, its line is in the ledger's audit, together with one more look at the consent. Sessions, waits,
-sizes and rates are bounded. A thread ends what is over: no consent any more, its time, nobody there.
+Before an action its line is written to the ledger's audit, in a transaction that checks the consent again. Sessions,
+waits, sizes and rates are bounded. A thread ends sessions whose consent was withdrawn, whose time is over, or whose
+client is gone.
 """
 
 import base64
@@ -41,15 +42,15 @@ from vmhost.operations.log_tail import LogTail
 from vmhost.operations.metrics import exposition
 from vmhost.operations.settings import settings
 
-WAIT_S = 10.0  # of one request, at most
-IDLE_S = 900.0  # a session that nobody asks for ends
+WAIT_S = 10.0  # longest wait of one request
+IDLE_S = 900.0  # a session without requests for this long ends
 MAX_WAITS = 16  # requests that wait at once
-MAX_LINES = 500  # of the log in one answer
+MAX_LINES = 500  # log lines in one answer
 MAX_LOG_BYTES = 256 << 10
 PIECE_BYTES = 192 << 10
 MAX_FILE_BYTES = 8 << 20
 _REQUESTS_PER_S, _BURST = 20, 60  # of one session
-_OPENS_PER_S, _OPENS_AT_ONCE = 0.2, 20  # of all that are refused
+_OPENS_PER_S, _OPENS_AT_ONCE = 0.2, 20  # of refused opens, from all clients
 _TICK_S = 0.2
 _LEVELS = {"all": 0, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _log = logging.getLogger("vmhost")
@@ -57,8 +58,8 @@ _log = logging.getLogger("vmhost")
 
 @dataclass(frozen=True)
 class ConsentRequest:
-    """What is asked of whoever is at the device. `signer`: the name of the key that signed the link. `via`: how the
-    other end came. `scopes`: what it asks for."""
+    """What the person at the device is asked. `signer`: the name of the key that signed the link. `via`: how the client
+    connected. `scopes`: what the client asks for."""
 
     id: str
     signer: str
@@ -69,12 +70,12 @@ class ConsentRequest:
 
 
 class Debugging:
-    """Debugging of `host`, whose policy says `debugging`, and which has a state folder. A context manager.
+    """Debugging of `host`, whose policy allows `debugging`, and which has a state folder. A context manager.
 
-    `consent(request)`: a function of the embedding program that asks its person about a ConsentRequest: True, False,
-    or the scopes that are granted. It runs on a thread of its own. Without one, consent is given on the dashboard, by
-    `vmhost debug consent`, or by `decide`. `names`: what links may call the host besides `ledger.host()`. `logs`: a
-    LogTail that is at work already. ConfigurationError; DebugError where the ledger cannot be opened.
+    `consent(request)`: a function of the embedding program that asks its user about a ConsentRequest; it returns True,
+    False, or the granted scopes. It runs on a thread of its own. Without it, consent is given on the dashboard, by
+    `vmhost debug consent`, or by `decide`. `names`: names that links may use for the host besides `ledger.host()`.
+    `logs`: a LogTail that is already attached. ConfigurationError; DebugError where the ledger cannot be opened.
     """
 
     def __init__(self, host, *, consent=None, names=(), logs=None, clock=time.time):
@@ -99,7 +100,7 @@ class Debugging:
             raise
         self._names = {self.ledger.host(), *names}
         self._logs, self._own_logs = logs, logs is None
-        self._sessions = {}  # id -> _Session; those that wait or are active
+        self._sessions = {}  # id -> _Session, of those that wait or are active
         self._lock = threading.Lock()
         self._waits = threading.BoundedSemaphore(MAX_WAITS)
         self._refused = RateLimit(_OPENS_PER_S, _OPENS_AT_ONCE)
@@ -126,7 +127,7 @@ class Debugging:
             self._logs.__exit__(*error)
         self.ledger.close()
 
-    # ---- what the device's side does
+    # ---- at the device
 
     def offer(self, scopes, valid_s, *, address=None, note="", who="program"):
         """A Link to this host, signed with its own key. DebugError."""
@@ -134,19 +135,20 @@ class Debugging:
         return self.ledger.offer(who, allowed or scopes, min(valid_s, self._policy.longest_s), address, note)
 
     def decide(self, session, yes, *, scopes=None, who="program"):
-        """Consents, to `scopes` only where they are given, or refuses. DebugError."""
+        """Consents, to `scopes` only if given, or refuses. DebugError."""
         self.ledger.decide(session, yes, who, scopes)
         self._wanted.set()
 
     def end(self, session, *, who="program"):
-        """Ends a session, or a wait for consent."""
+        """Ends a session, active or waiting."""
         self.ledger.end(session, who, "ended at the device")
         self._wanted.set()
 
-    # ---- what the other end asks
+    # ---- requests of the client
 
     def answer(self, request, via):
-        """The answer to a request, as plain data. `via`: how it came, for the audit and the person that consents."""
+        """The answer to a request, as plain data. `via`: how it arrived, for the audit and for the person who
+        consents."""
         try:
             if not isinstance(request, dict) or not isinstance(do := request.get("do"), str) or do not in _ACTIONS:
                 raise DebugError("input", f"expected {{'do': ...}} with one of {', '.join(_ACTIONS)}")
@@ -154,11 +156,11 @@ class Debugging:
                 return self._open(request, via)
             kept = self.ledger.identify(request.get("session"), request.get("secret"))
             if do == "state" and kept["id"] not in self._sessions:
-                return self._told(kept)  # how it ended
+                return self._told(kept)  # says how it ended
             return _ACTIONS[do](self, self._session(kept), request)
         except DebugError as error:
             return {"error": {"kind": error.kind, "message": str(error)}}
-        except Exception as error:  # a fault of ours: the host goes on
+        except Exception as error:  # a bug here must not stop the host
             _log.exception("debugging: %s failed", request.get("do") if isinstance(request, dict) else "a request")
             return {"error": {"kind": "host", "message": f"{type(error).__name__} in the host; its log has more"}}
 
@@ -215,7 +217,7 @@ class Debugging:
             _log.warning("debugging: %s", error)
 
     def _session(self, kept):
-        """What the session has in memory; it need not be active. DebugError."""
+        """The in-memory state of the session, which need not be active. DebugError."""
         session = self._sessions.get(kept["id"])
         if session is None:
             raise DebugError("ended", f"the session is over: {kept['why'] or kept['state']}")
@@ -231,7 +233,7 @@ class Debugging:
         self.ledger.act(session.id, scope, session.who, action, **details)
 
     def _waited(self, request, until):
-        """Calls `until()` again and again, until it gives something or the request's wait_s are over."""
+        """Calls `until()` repeatedly, until it returns something or the request's wait_s are over."""
         wait_s = request.get("wait_s", 0)
         if not isinstance(wait_s, (int, float)) or isinstance(wait_s, bool) or not 0 <= wait_s <= WAIT_S:
             raise DebugError("input", f"wait_s: expected 0 to {WAIT_S:g}, got {wait_s!r:.40}")
@@ -269,7 +271,7 @@ class Debugging:
             for title, rows in settings(self._host)
         ]
         for name in self._host.tasks:
-            with contextlib.suppress(KeyError):  # it was unloaded just now
+            with contextlib.suppress(KeyError):  # unloaded just now
                 task = self._host.task(name)
                 tasks.append({"name": name, "version": task.version, "limits": _limits(task.limits)})
         machine = {"vmhost": __version__, "python": platform.python_version(), "system": platform.platform()}
@@ -280,7 +282,7 @@ class Debugging:
         level, text = request.get("level", "all"), request.get("text", "")
         if type(after) is not int or after < 0 or level not in _LEVELS or not isinstance(text, str):
             raise DebugError("input", f"logs: expected after (a number), level ({', '.join(_LEVELS)}), and a text")
-        # Before the wait, too: how long it takes tells whether something is logged.
+        # Checked before waiting too: the length of a wait would reveal whether something is logged.
         if "logs" not in session.kept["granted"]:
             self._act(session, "logs", "read the log")
         self.ledger.must_be_active(session.kept)
@@ -292,7 +294,7 @@ class Debugging:
             lines = self._logs.lines(task=task, level=_LEVELS[level], most=1 << 20)
             lines = [line for line in reversed(lines) if line.number > seen]
             for line in lines:
-                shown = session.hidden(line.text)  # filters see what is shown, and no more
+                shown = session.hidden(line.text)  # filters apply to the masked text only
                 if wanted in shown.casefold():
                     found.append((line, shown))
                 seen = line.number
@@ -301,7 +303,7 @@ class Debugging:
         began = time.monotonic()
         self._waited(request, new)
         if "wait_s" in request and found and time.monotonic() - began < _TICK_S:
-            self._stopped.wait(_TICK_S)  # a busy log comes in larger pieces, each with one line of the audit
+            self._stopped.wait(_TICK_S)  # collects a busy log into larger answers, each with one audit line
             new()
         shown, size = [], 0
         for line, what in found[:MAX_LINES]:
@@ -329,7 +331,7 @@ class Debugging:
                 task = self._host.task(asked.task)
             except KeyError as error:
                 raise DebugError("input", str(error.args[0])) from error
-            # Also collects what is hidden of the value: it is hidden in the log and the result, too.
+            # Also collects the masked parts of the value, which are then masked in the log and the result too.
             shown = session.masking.value(asked.value, session.secrets)
             self._act(
                 session, "run", "runs a task", task=task.name, version=task.version, value=repr(shown)[:500],
@@ -378,7 +380,7 @@ class Debugging:
         own = name in session.files
         self._act(session, None if own else "reports", "fetched", name=name[:100], offset=offset)
         if not own and offset and session.fetched[0] == name:
-            data = session.fetched[1]  # all pieces are of one state
+            data = session.fetched[1]  # all pieces come from one snapshot
         else:
             data = session.files[name] if own else self._report(session, name)
             session.fetched = (name, data)
@@ -402,18 +404,18 @@ class Debugging:
         self._wanted.set()
         return {"state": "ended"}
 
-    # ---- what is over
+    # ---- ended sessions
 
     def _watch(self):
         while not self._stopped.is_set():
             if not self._sessions:
-                self._wanted.wait()  # nothing is looked at while there is no session
+                self._wanted.wait()  # idle while there is no session
             self._wanted.clear()
             for session in list(self._sessions.values()):
                 try:
                     self._look(session)
                 except DebugError as error:
-                    session.close()  # what cannot be audited does not go on
+                    session.close()  # without an audit the session must not continue
                     _log.error("debugging: %s", error)
             self._wanted.wait(_TICK_S)
 
@@ -436,13 +438,13 @@ class Debugging:
 
 
 class _Session:
-    """What a session that waits or is active has in memory. `files`: what its runs made, by name. `fetched`: the report
-    that is on its way in pieces."""
+    """The in-memory state of a session that waits or is active. `files`: made by its runs, by name. `fetched`: the
+    report being sent in pieces."""
 
     def __init__(self, kept, masking, who, clock):
         self.id, self.kept, self.who, self.masking = kept["id"], kept, who, masking
         self.began = self.heard = time.monotonic()
-        # by a clock that nobody sets
+        # on the monotonic clock, which nobody can set
         self._end = self.began + kept["expires_ms"] / 1000 - clock()
         self.limit = RateLimit(_REQUESTS_PER_S, _BURST)
         self.secrets, self.files, self.fetched = {}, {}, (None, None)
@@ -460,14 +462,14 @@ class _Session:
         return self.run
 
     def close(self):
-        """Stops its run. It is ended in the ledger, or about to be."""
+        """Stops its run. The ledger has ended the session, or is about to."""
         self.files.clear()
         if self.run is not None:
             self.run.stop("the session is over")
 
 
 def person():
-    """Who is at this terminal, for the audit."""
+    """The person at this terminal, for the audit."""
     try:
         return f"{getpass.getuser()} at the terminal"
     except OSError, KeyError:

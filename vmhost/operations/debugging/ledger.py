@@ -1,10 +1,10 @@
-"""What a device keeps of debugging: sessions and their consent, links that are spent or revoked, and the audit.
+"""A device's records of debugging: sessions and consent, used or revoked links, and the audit.
 
-`debugging.sqlite` in the host's state folder is a store that several processes share: the host, and the command by
-which a person looks, consents and ends. Each change and its line of the audit are one transaction. Lines are only ever
-added: triggers refuse to change or remove one, and each has the SHA-256 of itself and the line before.
+`debugging.sqlite` in the host's state folder is a store shared by several processes: the host, and the commands with
+which a person inspects, consents and ends. Each change and its audit line are one transaction. Audit lines are
+append-only: triggers refuse to change or delete one, and each has the SHA-256 of itself and the line before.
 
-A session is `waiting` for consent, then `active`, then `ended`; or `denied`. Its secret is kept as a digest.
+A session is `waiting` for consent, then `active`, then `ended`; or `denied`. Its secret is stored as a digest.
 """
 
 import contextlib
@@ -22,19 +22,19 @@ from vmhost.bytecode.errors import SigningError
 from vmhost.debug_links import MAX_VALID_S, checked_scopes, signed
 from vmhost.stores import Database, StoreError
 
-MAX_LINES = 200_000  # of the audit; some 60 MB
+MAX_LINES = 200_000  # audit lines; some 60 MB
 MAX_WAITING, MAX_ACTIVE = 8, 4  # sessions
-WAITING_S = 600.0  # for consent
+WAITING_S = 600.0  # time limit for consent
 CLOCK_TOLERANCE_S = 300.0
-_LAST_LINES = 2_000  # of MAX_LINES, kept for the ends of what was begun
+_LAST_LINES = 2_000  # the part of MAX_LINES reserved for the ends of sessions
 _MAX_DETAILS = 2_000  # characters of a line
 _EMPTY = bytes(32)
 _COLUMNS = "id, link, signer, via, note, asked, granted, state, why, opened_ms, expires_ms"
 
 
 class DebugError(VMHostError):
-    """What is refused. `kind`: link, consent, ended, scope, input, busy, rate, audit, host, or where it is unknown to
-    this vmhost, another word."""
+    """A refusal. `kind`: link, consent, ended, scope, input, busy, rate, audit, host, or another word from a newer
+    vmhost."""
 
     def __init__(self, kind, message):
         super().__init__(message)
@@ -42,9 +42,9 @@ class DebugError(VMHostError):
 
 
 class Ledger:
-    """The ledger in the state folder of a host. Threads may share it. `clock`: seconds since 1970. Close it.
+    """The ledger in the state folder of a host. Thread-safe. `clock`: seconds since 1970. Close it.
 
-    DebugError of the kind audit where the store cannot be opened."""
+    DebugError of kind "audit" where the store cannot be opened."""
 
     def __init__(self, folder, clock=time.time):
         self.folder, self._clock = Path(folder), clock
@@ -77,10 +77,10 @@ class Ledger:
     def now_ms(self):
         return int(self._clock() * 1000)
 
-    # ---- who this host is
+    # ---- identity of the host
 
     def key(self):
-        """The host's own SigningKey for links, made where there is none. SigningError."""
+        """The host's own SigningKey for links, made if missing. SigningError."""
         path = self.folder / "debugging.key"
         if not path.exists():
             with contextlib.suppress(SigningError):  # another process was quicker
@@ -88,11 +88,11 @@ class Ledger:
         return signing.load_key(path)
 
     def host(self):
-        """What links call this host: a digest of its own key."""
+        """The host's name in links: a digest of its own key."""
         return hashlib.sha256(self.key().public).hexdigest()[:16]
 
     def address(self):
-        """Where it was last reachable, or None."""
+        """The address at which it was last reachable, or None."""
         return self._fact("address")
 
     def set_address(self, address):
@@ -107,7 +107,8 @@ class Ledger:
     # ---- the audit
 
     def note(self, who, action, session="", **details):
-        """Adds a line. DebugError of the kind audit where it cannot be written: then what it tells must not be done."""
+        """Adds an audit line. DebugError of kind "audit" where it cannot be written: then the action must not
+        happen."""
         with self._writing() as connection:
             self._note(connection, who, action, session, details)
 
@@ -132,7 +133,7 @@ class Ledger:
         )
 
     def audit(self, *, session=None, limit=100):
-        """The latest lines, newest first, as plain data."""
+        """The latest audit lines, newest first, as plain data."""
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT number, time_ms, who, action, session, details FROM debug_audit "
@@ -143,7 +144,7 @@ class Ledger:
         return [dict(zip(names, row)) | {"details": json.loads(row[5])} for row in rows]
 
     def damage(self):
-        """What is wrong with the audit: the first line that was changed, or that is missing; None."""
+        """The first damage of the audit: a line that was changed or is missing; None if there is none."""
         before, expected = _EMPTY, 1
         with self._reading() as connection:
             for *row, chain in connection.execute(
@@ -159,7 +160,7 @@ class Ledger:
     # ---- links
 
     def offer(self, who, scopes, valid_s, address=None, note=""):
-        """A new Link of this host's own. `address`: where it is reachable, the dashboard's where None. DebugError."""
+        """A new Link of this host's own. `address`: where it is reachable; None: the dashboard's. DebugError."""
         address = address or self.address()
         if address is None:
             raise DebugError(
@@ -173,7 +174,7 @@ class Ledger:
         return link
 
     def revoke(self, identity, who):
-        """The link with this id opens nothing any more; its session, if there is one, ends. DebugError."""
+        """Revokes the link with this id; its session, if any, ends. DebugError."""
         if not (isinstance(identity, str) and len(identity) == 12 and set(identity) <= set("0123456789abcdef")):
             raise DebugError("input", f"{identity!r:.40}: expected a link, or its id of 12 hexadecimal digits")
         with self._writing() as connection:
@@ -182,7 +183,7 @@ class Ledger:
             self._finish(connection, "link", identity, "ended", "the link was revoked", who)
 
     def check_clock(self):
-        """DebugError where the clock was set back, so that what had expired may seem not to have."""
+        """DebugError where the clock was set back, as expired links would seem valid."""
         before_ms, now_ms = int(self._fact("clock_ms") or 0), self.now_ms()
         if now_ms < before_ms - CLOCK_TOLERANCE_S * 1000:
             raise DebugError(
@@ -192,7 +193,7 @@ class Ledger:
             )
 
     def accept_clock(self, who):
-        """The clock is right as it is now: what it was before counts no more."""
+        """Accepts the present clock; its earlier, later reading is forgotten."""
         with self._writing() as connection:
             self._note(connection, who, "clock accepted", "", {"before_ms": int(self._fact("clock_ms") or 0)})
             connection.execute("UPDATE debug_facts SET value = ? WHERE name = 'clock_ms'", (self.now_ms(),))
@@ -200,8 +201,8 @@ class Ledger:
     # ---- sessions
 
     def open(self, link, signer, via, asked, max_s):
-        """(session, secret): a new session that waits for consent, for a link whose signature was checked. DebugError
-        where it was used before, was revoked, has expired, or too many wait."""
+        """Opens a session, which waits for consent, for a link whose signature was checked; returns (session, secret).
+        DebugError where the link was used, was revoked or has expired, or too many sessions wait."""
         self.check_clock()
         now_ms = self.now_ms()
         if link.expires_s * 1000 <= now_ms:
@@ -223,7 +224,7 @@ class Ledger:
             waiting = run("SELECT count(*) FROM debug_sessions WHERE state = 'waiting'").fetchone()[0]
             if waiting >= MAX_WAITING:
                 raise DebugError("busy", f"{waiting} sessions wait for consent already; try again later")
-            # What expired can be opened no more, whether it was used or not; a week allows for clocks.
+            # Expired links cannot be opened again, used or not; the week allows for clock differences.
             run(
                 "DELETE FROM debug_sessions WHERE state IN ('ended', 'denied') AND expires_ms < ?",
                 (now_ms - 2 * MAX_VALID_S * 1000,),
@@ -248,13 +249,13 @@ class Ledger:
         return [_session(row) for row in rows]
 
     def session(self, identity):
-        """One of them; None."""
+        """One session, or None."""
         with self._reading() as connection:
             row = connection.execute(f"SELECT {_COLUMNS} FROM debug_sessions WHERE id = ?", (identity,)).fetchone()
         return _session(row) if row else None
 
     def identify(self, identity, secret):
-        """The session whose secret this is. DebugError."""
+        """The session with this secret. DebugError."""
         if isinstance(identity, str) and isinstance(secret, str):
             with self._reading() as connection:
                 row = connection.execute("SELECT secret FROM debug_sessions WHERE id = ?", (identity,)).fetchone()
@@ -263,7 +264,7 @@ class Ledger:
         raise DebugError("link", "no such session; open the link first")
 
     def decide(self, identity, yes, who, scopes=None):
-        """Consents to a session that waits, to `scopes` only where they are given; or denies it. DebugError."""
+        """Consents to a waiting session, to `scopes` only if given; or denies it. DebugError."""
         with self._writing() as connection:
             row = connection.execute(f"SELECT {_COLUMNS} FROM debug_sessions WHERE id = ?", (identity,)).fetchone()
             session = _session(row) if row else None
@@ -292,7 +293,7 @@ class Ledger:
             )
 
     def end(self, identity, who, why):
-        """Ends a session that waits or is active; one that has ended stays as it is. False where there was none."""
+        """Ends a waiting or active session; an ended one stays as it is. False where there is none."""
         with self._writing() as connection:
             return self._finish(connection, "id", identity, "ended", why, who)
 
@@ -304,8 +305,8 @@ class Ledger:
                 self._finish(connection, "id", identity, "ended", why, who)
 
     def act(self, identity, scope, who, action, **details):
-        """Adds the line of something that the session is about to do, or be told. DebugError where it may not: there is
-        no consent (any more), it is over, the scope is not granted, or the line cannot be written."""
+        """Adds the audit line of an action of the session, before it happens. DebugError where it is not allowed: no
+        consent (any more), the session is over, the scope is not granted, or the line cannot be written."""
         with self._writing() as connection:
             row = connection.execute(f"SELECT {_COLUMNS} FROM debug_sessions WHERE id = ?", (identity,)).fetchone()
             session = _session(row)

@@ -1,11 +1,11 @@
-"""Debugging in a browser: the device's page, where sessions are offered, consented to and ended, and the page of the
-other end, which a link opens.
+"""Debugging in a browser: the device's page, where sessions are offered, consented to and ended, and the client's page,
+which a link opens.
 
-/debugging                    who waits, who is there, the audit; buttons (the dashboard's token)
+/debugging                    waiting and active sessions, the audit; buttons (the dashboard's token)
 /debugging/offer, /decide, /end, /revoke     POST, from these buttons
-/part/debugging               what htmx asks for again
-/debug                        the page of the other end: opens the link behind #
-/debug/api                    POST: what `Debugging.answer` takes, as JSON
+/part/debugging               the part that htmx refreshes
+/debug                        the client's page: opens the link after #
+/debug/api                    POST: a request of `Debugging.answer`, as JSON
 """
 
 import json
@@ -42,7 +42,7 @@ HEADERS = {
 
 
 def routes(debugging, render, has_token):
-    """Those of the dashboard. `debugging`: a Debugging, None where the host allows none."""
+    """The dashboard's routes. `debugging`: a Debugging; None where the host allows none."""
     device = _Device(debugging, render, has_token)
     found = [Route("/debugging", device.page), Route("/part/debugging", device.part)]
     if debugging is None:
@@ -56,7 +56,7 @@ def routes(debugging, render, has_token):
 
 
 def other_end(answer):
-    """The routes of the page that a link opens. `answer(request, body)`: a coroutine function that gives plain data."""
+    """The routes of the client's page. `answer(request, body)`: a coroutine function that returns plain data."""
 
     async def page(request):
         return FileResponse(_OPERATIONS / "debugging" / "debug.html", headers=HEADERS)

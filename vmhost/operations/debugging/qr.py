@@ -1,11 +1,11 @@
-"""Links as QR codes, for a terminal and for a page. Needs segno, which the extra `operations` brings."""
+"""Links as QR codes, for a terminal and for a page. Needs segno, from the extra `operations`."""
 
 _LEVEL = "m"  # 15 % of it may be unreadable
-_BORDER = 2  # modules; terminals and pages have room around it
+_BORDER = 2  # modules; terminals and pages have margins of their own
 
 
 def code(text):
-    """The code of a text; ImportError says what to install."""
+    """The QR code for a text; ImportError says what to install."""
     try:
         import segno
     except ModuleNotFoundError as error:
@@ -14,8 +14,8 @@ def code(text):
 
 
 def terminal(text):
-    """Lines for a terminal, two rows of modules in each; dark modules are what is not drawn, so that it is right on a
-    dark ground. Readers of phones take the inverse as well."""
+    """Lines for a terminal, each with two rows of modules. Dark modules are left blank, which is right on a dark
+    background; phones read the inverse too."""
     rows = [list(row) for row in code(text).matrix_iter(border=_BORDER)]
     if len(rows) % 2:
         rows.append([1] * len(rows[0]))
@@ -24,5 +24,5 @@ def terminal(text):
 
 
 def svg(text):
-    """An <svg> element, black on white whatever the page's colours are."""
+    """An <svg> element, black on white regardless of the page's colours."""
     return code(text).svg_inline(border=4, scale=4, dark="#000", light="#fff")

@@ -1,4 +1,4 @@
-"""One call of a task that a debugging session asked for: with its limits, a profile, a trace, and everything masked."""
+"""One call of a task for a debugging session: with its limits, optionally a profile and a trace, everything masked."""
 
 import concurrent.futures
 import hashlib
@@ -17,10 +17,10 @@ from vmhost.profile import Profile
 
 MAX_RUN_S = 60.0
 MAX_VALUE_CHARACTERS = 1 << 20  # of the value, as JSON
-MAX_ANSWER_CHARACTERS = 128 << 10  # of a result within an answer; a larger one is a file
-MAX_FILE_BYTES = 8 << 20  # of one file, and
-MAX_FILES_BYTES = 24 << 20  # of all that a session has
-UNASKED_S = 60.0  # a run for whose result nobody asks is stopped
+MAX_ANSWER_CHARACTERS = 128 << 10  # of a result within an answer; a larger one becomes a file
+MAX_FILE_BYTES = 8 << 20  # of one file
+MAX_FILES_BYTES = 24 << 20  # of all files of a session
+UNASKED_S = 60.0  # a run is stopped if nobody asks for its result for this long
 PROFILE_HZ = 1000
 _LOOK_S = 0.2
 _SPANS_S = 2.0
@@ -29,7 +29,7 @@ _log = logging.getLogger("vmhost")
 
 @dataclass(frozen=True)
 class Asked:
-    """What a request to run asks for."""
+    """A request to run a task."""
 
     task: str
     value: object
@@ -39,7 +39,7 @@ class Asked:
 
     @classmethod
     def read(cls, request):
-        """Of a request's plain data. DebugError."""
+        """Read from a request's plain data. DebugError."""
         task, timeout_s = request.get("task"), request.get("timeout_s", MAX_RUN_S)
         if not isinstance(task, str) or len(task) > 200:
             raise DebugError("input", "run: expected the name of a task")
@@ -58,13 +58,13 @@ class Asked:
 
 
 class Run:
-    """The call, on a thread of its own. `ended`: an Event; then `answer` is what the session is told."""
+    """The call, on a thread of its own. `ended`: an Event; afterwards `answer` is the session's answer."""
 
     def __init__(self, host, task, asked, session, number):
         self.number, self.ended = number, threading.Event()
         self.answer, self.outcome = None, "none"
         self._host, self._task, self._asked, self._session = host, task, asked, session
-        self._why = None  # it is to be stopped
+        self._why = None  # the reason to stop it
         self._heard = time.monotonic()
         self._thread = threading.Thread(target=self._work, name=f"vmhost-debug-run-{number}", daemon=True)
 
@@ -80,7 +80,7 @@ class Run:
     def _work(self):
         try:
             answer = self._called()
-        except Exception as error:  # a fault of ours, told as one
+        except Exception as error:  # a bug here, reported as one
             _log.exception("debugging: run %s failed", self.number)
             answer = {"outcome": "host", "failure": f"{type(error).__name__} in the host; its log has more"}
             answer |= {"took_s": 0.0, "task": self._task.name, "version": self._task.version}
@@ -100,7 +100,7 @@ class Run:
                 future = called.submit(asked.value, timeout_s=asked.timeout_s)
                 error = self._wait(future)
                 outcome = future.outcome().lower()
-            except VMHostError as caught:  # it could not even be queued
+            except VMHostError as caught:  # could not be queued
                 future, error, outcome = None, caught, type(caught).__name__
             took_s = time.perf_counter() - began
         finally:
@@ -123,7 +123,7 @@ class Run:
         return answer | {"remarks": remarks, "files": [each for each in session.files if each.startswith(self._folder)]}
 
     def _wait(self, future):
-        """The call's error, or None. Stops it where somebody, or nobody, wants that."""
+        """The call's error, or None. Stops the call on request, or if nobody asks for it."""
         stopped = False
         while True:
             try:
@@ -141,7 +141,7 @@ class Run:
         session = self._session
         try:
             plain = json_values.to_plain(session.masking.value(result, session.secrets))
-            text = json.dumps(session.masking.value(plain, session.secrets))  # what was within values of other classes
+            text = json.dumps(session.masking.value(plain, session.secrets))  # also in values of other classes
         except (TypeError, ValueError, RecursionError) as error:
             answer["failure"] = f"the task's result is one that JSON cannot say: {error}"[:300]
             return
@@ -173,7 +173,7 @@ class Run:
         return f"run-{self.number}/"
 
     def _keep(self, name, data, remarks):
-        """Keeps a file for the session; those of its oldest runs make room."""
+        """Stores a file for the session; files of its oldest runs make room."""
         if len(data) > MAX_FILE_BYTES:
             remarks.append(f"{name} has {len(data):,} bytes, and is not kept: {MAX_FILE_BYTES:,} at most")
             return
@@ -184,7 +184,7 @@ class Run:
 
 
 class _Spans(list):
-    """Where a TracedTask puts a call's spans, all at once, a moment after it has ended."""
+    """The list in which a TracedTask puts a call's spans, all at once, shortly after the call has ended."""
 
     def __init__(self):
         super().__init__()
@@ -200,7 +200,7 @@ class _Spans(list):
 
 
 def only(profile, task):
-    """The Profile with the stacks of one "task@version"; other tasks are none of a session's business."""
+    """The Profile with only the stacks of one "task@version"; a session must not see other tasks."""
     numbers, nodes = {}, []
     for number, node in enumerate(profile.nodes):
         if node.frame.name == task if node.parent is None else node.parent in numbers:

@@ -1,8 +1,8 @@
-"""What cffi is told of the engine: the declarations of include/vme.h and vme_search.h, and the rows of
-vme_operators.h, read from the headers themselves, so that they cannot drift.
+"""The declarations that cffi reads: those of include/vme.h and vme_search.h, and the rows of vme_operators.h, taken
+from the headers themselves, so that they cannot drift.
 
 `python -m vmhost.engine.declarations OUT.c` writes the C source of `vmhost.engine._vme`, the host's binding; setup.py
-does so at build time. Needs cffi; nothing inside a VM imports this."""
+runs it at build time. Needs cffi; nothing inside a VM imports this."""
 
 import re
 import sys
@@ -25,7 +25,7 @@ def declarations():
     constants = re.findall(r"^#define (VME_[A-Z_]+) +([0-9]+)u?\s*$", text, flags=re.MULTILINE)
     text = re.sub(r"^#ifdef __cplusplus\n.*?^#endif\n", "", text, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)
-    for table, names in operators().items():  # enums that the preprocessor fills
+    for table, names in operators().items():  # enums filled by the preprocessor
         text = text.replace(f"{table}(VME_ENUMERATOR)", "".join(f"VME_{name}, " for name in names))
     for name, value in constants:  # array sizes
         text = text.replace(f"[{name}]", f"[{value}]")

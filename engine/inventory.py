@@ -1,7 +1,7 @@
-"""What operators there are and how each is made, read from where they are made: what `vmhost doctor` prints.
+"""The operators and how each is implemented, read from the sources of truth; `vmhost doctor` prints it.
 
-The C library says which of its operators have kernels in every backend, which are loops written once, and which are
-lowered to others; the functions of `vmhost.engine.numpy` beyond those are lowered to them in Python or in the array
+The C library reports which of its operators have kernels in every backend, which are loops written once, and which are
+lowered to others. The functions of `vmhost.engine.numpy` beyond those are lowered to them in Python or in the array
 module. Needs cffi, like `vmhost.engine.library`; imports all files of `vmhost.engine.numpy`."""
 
 import importlib
@@ -16,10 +16,10 @@ from vmhost.engine.numpy._composites import Composite
 
 KERNELS, LOOPS, LOWERED = "kernels", "loops", "lowered"
 _MAKINGS = {lib.VME_BY_KERNELS: KERNELS, lib.VME_BY_LOOPS: LOOPS, lib.VME_LOWERED: LOWERED}
-_FAMILIES = {"unary", "binary", "reduce", "scan"}  # operators of the library that are many, each with a name
+_FAMILIES = {"unary", "binary", "reduce", "scan"}  # operator families of the library, with a name for each member
 
-# Files of vmhost.engine.numpy that hold no operators on arrays: dtypes, files, text, printing, options, walks and
-# functions of Python's.
+# Files of vmhost.engine.numpy without operators on arrays: dtypes, files, text, printing, options, iteration, and
+# wrappers of Python functions.
 _NO_OPERATORS = {
     "_apply",
     "_dtypes",
@@ -32,8 +32,7 @@ _NO_OPERATORS = {
     "_printing",
     "_text",
 }
-# Functions beside operators that are none: what they say is no array, comes from outside, or from a function of the
-# caller's.
+# Functions that are not operators: their result is no array, comes from outside, or comes from the caller's function.
 _NONE = {
     "array",
     "asarray",
@@ -62,7 +61,7 @@ _NONE = {
     "shape",
     "size",
 }
-# One operator of the library each, under NumPy's name.
+# Functions that are one operator of the library, under NumPy's name.
 _ONE = {
     "argpartition",
     "astype",
@@ -93,14 +92,14 @@ class Operator(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """What has to be written for all backends, and what would have to be if every operator had a kernel in each."""
+    """The number of pieces to write for all backends, and the number if every operator had a kernel in each."""
 
     written: int
     without_lowering: int
 
 
 def listed():
-    """Every Operator of the library's headers; a family as one: raster, copy, unary, ..."""
+    """Every Operator in the library's headers, with a family as one: raster, copy, unary, ..."""
     return [
         Operator(_text(lib.vme_operator_name(i)), _MAKINGS[lib.vme_operator_making(i)])
         for i in range(lib.vme_operator_count())
@@ -108,12 +107,12 @@ def listed():
 
 
 def primitives():
-    """The names of the library's operators that are not lowered, a family's as one: "raster", "unary", ..."""
+    """The names of the library's operators that are not lowered, with a family as one: "raster", "unary", ..."""
     return [operator.name for operator in listed() if operator.making != LOWERED]
 
 
 def operators():
-    """Every Operator of the library, each one of a family: raster, copy, negative, positive, ..."""
+    """Every Operator of the library, with each member of a family: raster, copy, negative, positive, ..."""
     found = []
     for operator in listed():
         names = operator_names(operator.name) if operator.name in _FAMILIES else (operator.name,)
@@ -122,12 +121,12 @@ def operators():
 
 
 def kernels():
-    """{backend: how many kernels it brings}; the rest it has from the one below it."""
+    """{backend: number of kernels it implements}; it takes the others from the backend below it."""
     return {_text(lib.vme_backend_name(i)): lib.vme_backend_kernels(i) for i in range(lib.vme_backend_count())}
 
 
 def lowered():
-    """The names of the operators that are made of others and so need nothing in any backend: the library's, and
+    """The names of operators composed of others, which need no code in any backend: the library's, and
     vmhost.engine.numpy's functions."""
     names = {operator.name for operator in operators() if operator.making == LOWERED}
     files = {file for file in vmhost.engine.numpy._FILE_OF.values() if file not in _NO_OPERATORS}
@@ -152,7 +151,7 @@ def lowered():
 
 
 def pieces():
-    """The Pieces of all operators, counted as Walle counts (OSDI '22, section 4.1: 1954 become 1055)."""
+    """The Pieces of all operators, counted as in Walle (OSDI '22, section 4.1: 1954 become 1055)."""
     backends, makings = lib.vme_backend_count(), [operator.making for operator in operators()]
     made_of_others = len(lowered())
     own = len(makings) - makings.count(LOWERED)

@@ -1,4 +1,4 @@
-"""Administration of the engine, for the host: backends, threads, what it is made of. Arrays are in
+"""Administration of the engine, for the host: backends, threads, build information. Arrays are in
 `vmhost.engine.numpy`.
 
 Needs cffi, so it works in the main interpreter only; nothing inside a VM imports it.
@@ -15,7 +15,7 @@ RATES = ("products", "points_2", "points_4", "weight_bytes", "bytes")  # in the 
 
 
 class EngineError(Exception):
-    """What the engine refused; the text is its own sentence."""
+    """The engine refused a request; the text is its message."""
 
 
 class Backend(NamedTuple):
@@ -36,7 +36,7 @@ def backends():
 
 
 def force_backend(name):
-    """Makes every operator of the process use the backend `name`; None: the best that this CPU can run."""
+    """Makes every operator of the process use the backend `name`; None: the fastest that this CPU can run."""
     names = [backend.name for backend in backends()]
     if name is not None and name not in names:
         raise EngineError(f"there is no backend {name!r}; there are {', '.join(names)}")
@@ -44,20 +44,19 @@ def force_backend(name):
 
 
 def operator_names(family):
-    """The names of the operators of a family ("unary", "binary", "reduce" or "scan"), in the order of their numbers."""
+    """The names of the operators of a family ("unary", "binary", "reduce" or "scan"), in order of their numbers."""
     count, name = getattr(lib, f"VME_{family.upper()}_COUNT"), getattr(lib, f"vme_{family}_name")
     return tuple(_text(name(number)) for number in range(count))
 
 
 def algorithms():
-    """The names of the ways in which a model's convolutions, products with constant weights and attention can be
-    computed."""
+    """The names of the algorithms for a model's convolutions, products with constant weights, and attention."""
     return [_text(lib.vme_algorithm_name(i)) for i in range(lib.vme_algorithm_count())]
 
 
 def force_algorithm(name):
-    """Makes models that are opened from now on compute each step by the algorithm `name` where that can, else by
-    "direct", attention by "fused"; None: they choose."""
+    """Makes models opened from now on compute each step by the algorithm `name` if it can, otherwise by "direct", or
+    "fused" for attention; None: models choose."""
     names = algorithms()
     if name is not None and name not in names:
         raise EngineError(f"there is no algorithm {name!r}; there are {', '.join(names)}")
@@ -65,18 +64,18 @@ def force_algorithm(name):
 
 
 def threads():
-    """How many threads one operator may use, its caller among them."""
+    """The maximum number of threads of one operator, including its caller."""
     return lib.vme_threads()
 
 
 def set_threads(count):
-    """Lets one operator use `count` threads (1 .. cores), for the whole process."""
+    """Lets one operator use `count` threads (1 to the number of cores), for the whole process."""
     _check(lib.vme_threads_set(count))
 
 
 class Statistics(NamedTuple):
-    """What the arrays of one owner took: bytes and buffers that live, the most bytes so far, operators begun, ended by
-    a stop, allocations refused, nanoseconds of CPU of helper threads."""
+    """The resources of one owner's arrays: live bytes and buffers, peak bytes, operators begun, operators ended by a
+    stop, allocations refused, nanoseconds of CPU of helper threads."""
 
     live_bytes: int
     peak_bytes: int
@@ -88,17 +87,16 @@ class Statistics(NamedTuple):
 
 
 def statistics():
-    """The Statistics of the host's own arrays; what each VM holds and pays for is in `Host.statistics()`."""
+    """The Statistics of the host's own arrays; `Host.statistics()` has those of each VM."""
     from vmhost.engine import _array
 
     return Statistics(**_array._statistics())
 
 
 def find_lapack():
-    """Tells the engine where scipy-openblas32 lies, if it is installed; the engine opens it when a function first needs
-    it.
+    """Tells the engine where scipy-openblas32 is installed; the engine opens it when a function first needs it.
 
-    False: it is not installed, and what needs it will say so.
+    False: it is not installed, and functions that need it will say so.
     """
     found = importlib.util.find_spec("scipy_openblas32")  # not imported: that would open the library at once
     if found is None:
@@ -110,18 +108,18 @@ def find_lapack():
 
 
 def fixed_rates():
-    """What one core does in a nanosecond by what is built in, for the backend in use: what choices with
-    `search="fixed"` go by. See vme_search.h."""
+    """The built-in rates of one core per nanosecond, for the backend in use: `search="fixed"` chooses by them. See
+    vme_search.h."""
     return _rates(lib.vme_rates_fixed)
 
 
 def measured_rates():
-    """The same by measurement on this machine: done now, in some ten milliseconds, unless it was before."""
+    """The same rates, measured on this machine: now, in some ten milliseconds, unless they were measured before."""
     return _rates(lambda rates: _check(lib.vme_rates_measured(rates)))
 
 
 def set_rates(rates):
-    """Takes what an earlier process measured on this machine. EngineError: no core is like that."""
+    """Sets the rates that an earlier process measured on this machine. EngineError: they are implausible."""
     _check(lib.vme_rates_set(ffi.new("double[]", [float(rates[name]) for name in RATES])))
 
 
@@ -132,12 +130,13 @@ def _rates(fill):
 
 
 class Model:
-    """A model prepared from the bytes of a model file, for all that will run it; nobody is charged for its weights.
+    """A model prepared from the bytes of a model file, shared by everyone who runs it; nobody is charged for its
+    weights.
 
-    `search`: "measured" chooses algorithms by what this machine's cores do and tries near ties, "fixed" by built-in
-    numbers. `kept`: a path that stands for these bytes and this engine, backend and CPU, in a folder that only this
-    user can write: what is prepared is mapped from there, or kept there. `spend`: `data` is writable and nobody reads
-    it afterwards, as of vmhost.engine.models.opened. EngineError says what is wrong with the bytes."""
+    `search`: "measured" chooses algorithms by this machine's measured rates and times near ties, "fixed" by built-in
+    rates. `kept`: a path that identifies these bytes and this engine, backend and CPU, in a folder that only this user
+    can write: the prepared model is mapped from there, or written there. `spend`: `data` is writable and not read
+    afterwards, as in vmhost.engine.models.opened. EngineError says what is wrong with the bytes."""
 
     def __init__(self, data, search="measured", kept=None, spend=False):
         if search not in ("measured", "fixed"):
@@ -163,7 +162,7 @@ class Model:
 
     @property
     def address(self):
-        """Of the `vme_model`, which lives as long as this object."""
+        """The address of the `vme_model`, which lives as long as this object."""
         return int(ffi.cast("uintptr_t", self._model))
 
 

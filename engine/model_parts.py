@@ -1,5 +1,5 @@
-"""Models in parts: where sizes follow from values, such as how many boxes are found, the parts of a model are run in
-turn, each with the sizes that earlier ones have told (docs/model-format.md)."""
+"""Models in parts: if sizes depend on values, such as the number of boxes found, the parts of a model run in turn, each
+with the sizes that earlier parts determined (docs/model-format.md)."""
 
 from vmhost.engine import _array
 
@@ -8,7 +8,7 @@ _LARGEST = 1 << 30  # of a size
 
 
 def sizes_of_files(data):
-    """Where each of the model files in these bytes begins and ends."""
+    """Where each of the concatenated model files begins and ends."""
     at, found = 0, []
     while at < len(data):
         size = int.from_bytes(data[at + 16 : at + 24], "little")
@@ -19,7 +19,7 @@ def sizes_of_files(data):
 
 
 class Parts:
-    """`sessions` of all parts, and the `notes` of the first one's file, a dict: what the runner has to know."""
+    """`sessions` of all parts, and the `notes` in the first part's file, a dict: what the runner needs to know."""
 
     __slots__ = ("_counted", "_empty", "_ports", "inputs", "outputs", "sessions")
 
@@ -45,7 +45,7 @@ class Parts:
 
     def run(self, model, arrays, profile=False):
         """A tuple of the outputs' arrays; with `profile` a pair of that and a list of (step, nanoseconds). ValueError:
-        nothing is found, and an output is made of it."""
+        a size is 0, and an output is computed from it."""
         pool = {port[0]: array for port, array in zip(self.inputs, arrays)}
         nothing, steps = set(), []
         for number, session in enumerate(self.sessions):
@@ -68,7 +68,7 @@ class Parts:
         return (results, steps) if profile else results
 
     def _without(self, model, name, array, nothing):
-        """The output where these sizes are 0: parts were run as if they were 1."""
+        """The output if these sizes are 0: parts ran as if they were 1."""
         for size, axes in self._empty.get(name, {}).items():
             if size in nothing:
                 if axes is None:
@@ -77,11 +77,11 @@ class Parts:
         return array
 
     def steps(self):
-        """Of all parts, at small sizes."""
+        """Steps of all parts, at small sizes."""
         return [step for session in self.sessions for step in _array._model_steps(session)]
 
     def backends(self):
-        """As _model_backends gives them, of all parts together."""
+        """The backends, as _model_backends returns them, summed over all parts."""
         totals = {}
         for session in self.sessions:
             for name, ns, chosen in _array._model_backends(session):

@@ -1,21 +1,22 @@
-"""Texts that go into models and come out: within a model they are numbers of its vocabulary (docs/model-format.md)."""
+"""Text inputs and outputs of models: inside a model, texts are numbers of its vocabulary (docs/model-format.md)."""
 
 import itertools
 import json
 
 from vmhost.engine import _array
 
-_UNKNOWN = -1  # what a model says of no text
+_UNKNOWN = -1  # the number of an unknown text
 _DAMAGED = "not a model file that this engine can run: its notes on texts are damaged; compile it again"
 
 
 class Texts:
-    """What a model's file notes. Ports of texts get the dtype "str", those of rows with labels their `labels`."""
+    """The notes of a model's file on texts. Ports of texts get the dtype "str", those of rows with labels their
+    `labels`."""
 
     __slots__ = ("_vocabulary", "_numbers")
 
     def __init__(self, found, inputs, outputs):
-        """`found`: what `read` gives."""
+        """`found`: the result of `read`."""
         self._vocabulary = found.get("vocabulary", [])
         self._numbers = {text: number for number, text in enumerate(self._vocabulary)}
         for ports, key in ((inputs, "text_inputs"), (outputs, "text_outputs")):
@@ -29,8 +30,8 @@ class Texts:
             port.labels = None if labels is None else tuple(labels)
 
     def numbers(self, model, port, value):
-        """The array of int64 of an input's texts: nested lists, one list for a shape of one column, or what has
-        `tolist`. TypeError says what is no text."""
+        """An int64 array for an input's texts: nested lists, one list for a single column, or an object with `tolist`.
+        TypeError names an item that is no text."""
         value = value.tolist() if hasattr(value, "tolist") else value
         column = len(port.shape) == 2 and port.shape[1] == 1
         if column and isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
@@ -57,7 +58,7 @@ class Texts:
         return _array.asarray(numbered(value), dtype="int64")
 
     def told(self, outputs, arrays):
-        """The outputs by name as callers get them."""
+        """The outputs by name, as callers receive them."""
         return {port.name: self._told(port, arrays[port.name]) for port in outputs}
 
     def _told(self, port, array):
@@ -78,7 +79,7 @@ class Texts:
 
 
 def read(notes):
-    """The notes of a file, a dict, if those on texts have the form that they should have."""
+    """The notes of a file, a dict, if those on texts have the expected form."""
 
     def is_list(value, *kinds):
         return isinstance(value, list) and all(isinstance(item, kinds) for item in value)

@@ -1,19 +1,19 @@
-"""Models: what tools/compile_cloud.py made of ONNX, run by the engine. `engine.load` is the way in.
+"""Models compiled from ONNX by tools/compile_cloud.py, run by the engine. `engine.load` is the entry point.
 
-In a VM a task opens the models of its own bundle by name; the host has prepared them when it loaded the bundle, and all
-VMs share their weights. Elsewhere a model is compiled from the task's folder, or read from its file."""
+In a VM a task opens the models of its own bundle by name; the host prepared them when it loaded the bundle, and all VMs
+share their weights. Elsewhere a model is compiled from the task's folder, or read from its file."""
 
 from vmhost.engine import _array
 
-_TYPES = {"float32": "float", "float64": "double", "str": "string"}  # what ONNX calls otherwise
+_TYPES = {"float32": "float", "float64": "double", "str": "string"}  # ONNX's names, if they differ
 
 
 class Port:
-    """An input or output of a model: its `name`, `dtype` and `shape`. A size that each call chooses is the name in the
-    ONNX model, a str; of outputs it may be what follows from some, such as "2*batch + 1".
+    """An input or output of a model: its `name`, `dtype` and `shape`. A size that each call chooses is its name in the
+    ONNX model, a str; in outputs it may be an expression of such sizes, e.g. "2*batch + 1".
 
-    Of dtype "str" are texts: nested lists of str, in that shape. An output that has `labels`, a tuple of them, is a
-    list with a dict of each row: labels to numbers of that dtype."""
+    Texts have the dtype "str": nested lists of str, in that shape. An output with `labels`, a tuple of them, is a list
+    with a dict for each row: labels to numbers of that dtype."""
 
     __slots__ = ("name", "dtype", "shape", "labels")
 
@@ -22,7 +22,7 @@ class Port:
 
     @property
     def type(self):
-        """As ONNX Runtime calls it: "tensor(float)"."""
+        """The type as ONNX Runtime names it: "tensor(float)"."""
         of_numbers = f"tensor({_TYPES.get(str(self.dtype), self.dtype)})"
         if self.labels is None:
             return of_numbers
@@ -34,10 +34,9 @@ class Port:
 
 
 class Step:
-    """A step of a model: its node's `name`, the operator's `kind`, the `algorithm` ("" where there is one only),
-    `dtype` and `shape` of what it makes, the `products` that it adds up (of convolutions and matrix products), the
-    `bytes` that it reads and makes, the `expected_ms` that it should take on one core, and in a profile the `ms` that
-    it took."""
+    """A step of a model: its node's `name`, the operator's `kind`, the `algorithm` ("" if there is only one), `dtype`
+    and `shape` of its result, the number of `products` (of convolutions and matrix products), the `bytes` that it reads
+    and writes, the `expected_ms` on one core, and in a profile the measured `ms`."""
 
     __slots__ = ("name", "kind", "algorithm", "dtype", "shape", "products", "bytes", "expected_ms", "ms")
 
@@ -50,15 +49,16 @@ class Step:
 
 
 class Model:
-    """A model, ready to run: `model({"input": x})` gives `{"output": y}`. `inputs` and `outputs` are tuples of Port.
+    """A model, ready to run: `model({"input": x})` returns `{"output": y}`. `inputs` and `outputs` are tuples of Port.
 
-    Its arena is allocated when it is opened, and paid for by who opened it. Where sizes are open, the arrays of a call
-    choose them: the first call with new ones plans its steps and arena anew, and the last eight plans are kept."""
+    Its arena is allocated when it is opened, and charged to the owner who opened it. If sizes are open, the arrays of a
+    call determine them: the first call with new sizes plans its steps and arena, and the last eight plans are cached.
+    """
 
     __slots__ = ("name", "inputs", "outputs", "_continued", "_parts", "_session", "_texts")
 
     def __init__(self, name, session, part=None):
-        """`part`, of a model in several (engine/model_parts.py): the session of that number, given one."""
+        """`part`, for a model in parts (engine/model_parts.py): a function from a part's number to its session."""
         self.name = name
         self._session = session
         *ports, continued, notes = _array._model_ports(session)
@@ -81,17 +81,16 @@ class Model:
 
     def __call__(self, inputs, out=None):
         """The outputs by name. `inputs` maps each input's name to an array of its dtype and shape; `out` maps names of
-        outputs to arrays that they are written to.
+        outputs to arrays that receive them.
 
-        An array may be both an input and the output that goes on from it (`continued`): then it is written in place.
-
-        TypeError and ValueError name the input that is missing, unknown, or of another dtype or shape, or the open
+        An array may be both an input and the output that continues it (`continued`): then it is updated in place.
+        TypeError and ValueError name the input that is missing, unknown, or has a wrong dtype or shape, or the open
         sizes at which the model does not work."""
         return self._named(self._run(self._arrays(inputs), self._targets(out)))
 
     @property
     def continued(self):
-        """{output: input} of the outputs that go on from an input of their shape, as a decoder's caches do."""
+        """{output: input} for outputs that continue an input of the same shape, as a decoder's caches do."""
         pairs = zip(self.outputs, self._continued)
         return {port.name: self.inputs[number].name for port, number in pairs if number is not None}
 
@@ -101,7 +100,7 @@ class Model:
         return _array._model_run(self._session, arrays, False, out)
 
     def _targets(self, out):
-        """The arrays for _model_run, or None."""
+        """The `out` argument of _model_run, or None."""
         if not out:
             return None
         if self._parts is not None or self._texts is not None:
@@ -113,11 +112,11 @@ class Model:
         return tuple(_array.asarray(out[port.name]) if port.name in out else None for port in self.outputs)
 
     def run(self, inputs, feed=None, run_options=None, *, profile=False):
-        """As calling it; with `profile` a pair of that and a tuple of Steps, in the order in which they were done, with
-        their times in `ms`.
+        """Like calling the model; with `profile` a pair of the outputs and a tuple of Steps, in the order in which they
+        ran, with their times in `ms`.
 
-        run(names, feed) is that of ONNX Runtime's InferenceSession: a list of the outputs of these names, of all where
-        `names` is None. `run_options` must be None."""
+        run(names, feed) is compatible with ONNX Runtime's InferenceSession: a list of the outputs with these names, of
+        all outputs if `names` is None. `run_options` must be None."""
         if feed is not None or inputs is None:
             return self._listed(inputs, feed, run_options)
         if not profile:
@@ -147,17 +146,17 @@ class Model:
         return [found[name] for name in names]
 
     def get_inputs(self):
-        """The inputs as ONNX Runtime's InferenceSession tells them: a list of objects with `name`, `type` and `shape`,
-        a list in which open sizes are their names."""
+        """The inputs as ONNX Runtime's InferenceSession returns them: a list of objects with `name`, `type` and
+        `shape`, a list in which open sizes are their names."""
         return [Port(port.name, port.dtype, list(port.shape), port.labels) for port in self.inputs]
 
     def get_outputs(self):
-        """The same of the outputs."""
+        """The same for the outputs."""
         return [Port(port.name, port.dtype, list(port.shape), port.labels) for port in self.outputs]
 
     def warmup(self, sizes=None):
-        """One run on zeros, so that the first real one finds its plan, memory and helper threads in place. `sizes` maps
-        names of open sizes to numbers; 1 where it says nothing."""
+        """Runs once on zeros, so that the first real run finds its plan, memory and helper threads ready. `sizes` maps
+        names of open sizes to numbers; the others are 1."""
         shapes = self.shapes_at(sizes)
         zeros = (
             _array.zeros(shapes[port.name], "int64" if port.dtype == "str" else port.dtype) for port in self.inputs
@@ -165,10 +164,9 @@ class Model:
         self._run(tuple(zeros))
 
     def shapes_at(self, sizes=None):
-        """The inputs' shapes by name where the open sizes are those of the mapping `sizes`, and 1 where it says
-        nothing.
+        """The inputs' shapes by name, with open sizes taken from the mapping `sizes`; the others are 1.
 
-        ValueError names those that there are, if one is unknown.
+        ValueError names the open sizes if one is unknown.
         """
         sizes, known = sizes or {}, {size for port in self.inputs for size in port.shape if isinstance(size, str)}
         for name in sizes:
@@ -183,7 +181,7 @@ class Model:
         }
 
     def session(self, number):
-        """The session of that part; ValueError where there is none."""
+        """The session of that part; ValueError: no such part."""
         sessions = (self._session,) if self._parts is None else self._parts.sessions
         if number >= len(sessions):
             raise ValueError(f"{self.name} has {len(sessions)} parts, no number {number}")
@@ -191,19 +189,19 @@ class Model:
 
     @property
     def parts(self):
-        """How many parts it has, which are run in turn: more than one where sizes follow from values."""
+        """The number of parts, which run in turn: more than one if sizes depend on values."""
         return 1 if self._parts is None else self._parts.count
 
     @property
     def steps(self):
-        """What a run does, as a tuple of Steps without times; where sizes are open, with shapes at small ones."""
+        """The steps of a run, as a tuple of Steps without times; shapes of open sizes are small examples."""
         found = _array._model_steps(self._session) if self._parts is None else self._parts.steps()
         return tuple(Step(*step) for step in found)
 
     @property
     def backends(self):
-        """The backends that there were to choose from, as a dict of the milliseconds that a run is expected to take on
-        one core with each; that of the least is the first, and the model's."""
+        """The candidate backends, as a dict of the expected milliseconds of a run on one core with each, in ascending
+        order: the first one is the model's."""
         found = _array._model_backends(self._session) if self._parts is None else self._parts.backends()
         told = sorted(found, key=lambda backend: not backend[2])
         return {name: ns / 1e6 for name, ns, _ in told}
@@ -239,8 +237,8 @@ class Model:
         return tuple(arrays)
 
     def _fits(self, port, shape, sizes):
-        """Whether the shape is the port's; `sizes` has the open sizes that are known, and gets those that a fitting
-        shape tells."""
+        """Whether the shape fits the port; `sizes` holds the open sizes known so far, and receives those that a fitting
+        shape determines."""
         if len(shape) != len(port.shape):
             return False
         new = None
@@ -273,25 +271,25 @@ class Model:
 
 
 def _text(shape):
-    """As a tuple is shown, with open sizes' names as they are."""
+    """A shape as a tuple is shown, with the names of open sizes unquoted."""
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
 def _where(sizes, port):
-    """The sizes that other inputs have told, for an error about this one."""
+    """The sizes that other inputs determined, for an error about this one."""
     told = [f"{name} = {sizes[name]}" for name in port.shape if name in sizes]
     return f" with {', '.join(told)}" if told else ""
 
 
 def opened(name, data, *, threads=0, ftz=False, search=None, spend=False, like=None, device="cpu", device_memory=0,
            device_options=None):  # fmt: skip
-    """The Model in the bytes of a model file, outside a VM; options as of `load`. `spend`: `data` is writable and
-    nobody reads it afterwards: its memory is given back while weights are packed, so that hardly more than the largest
-    constant is in memory twice; zeros are left there. `like`: a Model of the same network with other weights, whose
-    algorithms are taken without a search.
+    """The Model in the bytes of a model file, outside a VM; options as in `load`. `spend`: `data` is writable and not
+    read afterwards: its memory is released while weights are packed, so that hardly more than the largest constant is
+    in memory twice; zeros remain there. `like`: a Model of the same network with other weights, whose algorithms are
+    used without a search.
 
-    `device`: "cpu", or "cuda" or "cuda:NUMBER" for an NVIDIA GPU (docs/gpu.md): a Model whose weights lie in its
-    memory, of which it takes at most `device_memory` bytes (0: all); `device_options`: vmhost.engine.cuda.Options.
+    `device`: "cpu", or "cuda" or "cuda:NUMBER" for an NVIDIA GPU (docs/gpu.md): a Model with its weights in GPU memory,
+    of which it takes at most `device_memory` bytes (0: no limit); `device_options`: vmhost.engine.cuda.Options.
     DeviceError: no GPU, or no library. UnsupportedError names an operator that the GPU lacks."""
     from vmhost.engine.model_parts import DAMAGED, sizes_of_files  # on hosts only
 
@@ -300,7 +298,7 @@ def opened(name, data, *, threads=0, ftz=False, search=None, spend=False, like=N
         from vmhost.engine.cuda.network import CudaModel
 
         found = gpu(device, memory=device_memory)
-        whole = opened(name, data, threads=1, search="fixed")  # which refuses what is damaged
+        whole = opened(name, data, threads=1, search="fixed")  # refuses damaged files
         return CudaModel(name, data, whole, device=found, options=device_options, like=like)
     if device_memory or device_options is not None:
         raise ValueError("device_memory, device_options: they are of device='cuda'")
@@ -321,14 +319,14 @@ def opened(name, data, *, threads=0, ftz=False, search=None, spend=False, like=N
 
 
 def load(name, *, threads=0, ftz=False, search=None, precision="float32"):
-    """The Model `name` of the task's bundle. Outside a VM the one that the task.yaml beside the caller, or in the
-    current folder, calls so (engine/task_models.py), or the one in the model file at the path `name`.
+    """The Model `name` of the task's bundle. Outside a VM the model with this name in the task.yaml beside the caller
+    or in the current folder (engine/task_models.py), or the model file at the path `name`.
 
-    `threads`: its runs use so many at most; 0: as many as the process has for one operator. `ftz`: numbers below the
-    least normal one count as zero, which is faster where there are many. `search`, outside a VM: "measured" (None too)
-    chooses algorithms by what this machine's cores do and tries near ties, "fixed" by built-in numbers, so that every
-    machine with this backend gives the same bytes; in a VM the host has chosen. `precision`: "float32", the only one
-    there is. LookupError lists the models that there are; ValueError says what is wrong with a file."""
+    `threads`: maximum threads of its runs; 0: the process's limit for one operator. `ftz`: subnormal numbers are
+    flushed to zero, which is faster if there are many. `search`, outside a VM: "measured" (the default) chooses
+    algorithms by this machine's measured rates and times near ties, "fixed" by built-in rates, so that every machine
+    with this backend gives the same bytes; in a VM the host has chosen. `precision`: "float32" is the only value.
+    LookupError lists the available models; ValueError says what is wrong with a file."""
     names = _array._model_names()
     if search not in (None, "measured", "fixed") or (names is not None and search is not None):
         raise ValueError(

@@ -1,8 +1,8 @@
 """`python -m vmhost.engine.surface` writes docs/numpy.md: every public name of NumPy, and whether `vmhost.engine.numpy`
 has it.
 
-Needs NumPy, whose names are listed, so it runs in the host and while developing only. What differs on purpose stands in
-DIFFERENT here; what is absent on purpose in engine/numpy/_absent.py.
+Needs NumPy, whose names it lists, so it runs in the host during development only. Intended differences are listed in
+DIFFERENT here, intended omissions in engine/numpy/_absent.py.
 """
 
 import importlib
@@ -11,7 +11,7 @@ import sys
 import vmhost.engine.numpy
 from vmhost.engine.numpy._absent import ABSENT, ABSENT_IN, ABSENT_METHODS
 
-# NumPy's names that work, with a difference that a user may notice
+# NumPy's names that work, with a visible difference
 DIFFERENT = {
     "": {
         "errstate": "accepts ignore only: there are no floating-point warnings",
@@ -64,8 +64,8 @@ MODULES = ("", "linalg", "fft", "random", "testing", "exceptions")
 
 
 def public_names(module):
-    """NumPy's public names of one module: what its documentation lists, without modules that only happen to be
-    there."""
+    """NumPy's public names in one module: what its documentation lists, without modules that are imported there by
+    chance."""
     numpy = importlib.import_module("numpy" + (f".{module}" if module else ""))
     names = getattr(numpy, "__all__", None) if module else None
     names = dir(numpy) if names is None else names

@@ -1,10 +1,10 @@
-"""Models by name outside VMs, so that a task's modules run as plain Python: `engine.load("digits")` finds what
-task.yaml calls so.
+"""Models by name outside VMs, so that a task's modules run as plain Python: `engine.load("digits")` finds the model
+with this name in task.yaml.
 
-Names are looked up in the task folder that the calling module lies in, else in the one that is the current folder;
-`look_in` names another, or a bundle. Whoever can read these says so with an entry point of the group
-`vmhost.engine.models`: a function of a folder or a bundle and a name that gives the bytes of the model file, and raises
-LookupError where there is no such model. The engine itself knows neither."""
+Names are looked up in the task folder that contains the calling module, or else in the current folder; `look_in` sets
+another folder, or a bundle. A package that can read these registers an entry point in the group `vmhost.engine.models`:
+a function that takes a folder or a bundle and a name, returns the bytes of the model file, and raises LookupError if
+there is no such model. The engine itself knows neither folders nor bundles."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ _named = []
 
 @contextlib.contextmanager
 def look_in(source):
-    """Meanwhile `engine.load` takes names from `source`, a task's folder or a bundle, in the whole process."""
+    """Within this context `engine.load` takes names from `source`, a task folder or a bundle, in the whole process."""
     _named.append(Path(source))
     try:
         yield
@@ -27,8 +27,8 @@ def look_in(source):
 
 
 def find(name):
-    """What to call the model, and its model file's bytes, in a bytearray where nobody else has them. `name` is that of
-    a model of the task, or the path of a model file.
+    """The model's name, and its model file's bytes, in a bytearray if nobody else has them. `name` is that of a model
+    of the task, or the path of a model file.
 
     LookupError says where it was looked for.
     """
@@ -56,7 +56,7 @@ def find(name):
 
 
 def _source():
-    """Where names are looked up now; None: nowhere."""
+    """The source in which names are looked up now; None: none."""
     if _named:
         return _named[-1]
     frame = sys._getframe()

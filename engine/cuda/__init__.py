@@ -1,6 +1,6 @@
 """Networks and embedding tables on an NVIDIA GPU, for the host: `vmhost.engine.models.opened(…, device="cuda")` and
-`CudaTable`. The library libvme_cuda.so (`make cuda`) is opened when a GPU is first asked for; without it, or without a
-GPU, that is a DeviceError which says what to do."""
+`CudaTable`. The library libvme_cuda.so (`make cuda`) is opened on first use. Without it, or without a GPU, that raises
+a DeviceError which says what to do."""
 
 from vmhost.engine.cuda.library import DeviceError, Gpu, gpu
 from vmhost.engine.cuda.network import CudaModel, Options, UnsupportedError

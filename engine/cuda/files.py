@@ -1,5 +1,5 @@
-"""Reading a model file (docs/model-format.md) at given open sizes, for those who run it elsewhere than on the CPU. The
-CPU's engine has read the same bytes before, and has refused what is damaged."""
+"""Reading a model file (docs/model-format.md) at given open sizes, for runners other than the CPU engine. The CPU
+engine has already read the same bytes and refused damaged ones."""
 
 import math
 import struct
@@ -17,7 +17,7 @@ _NAMES = {number: name for name, number in OPS.items()}
 
 @dataclass
 class Tensor:
-    """`base`, `offset`, `strides` (elements) of a view; `place` and `size` of a constant's bytes in the weights."""
+    """`base`, `offset`, `strides` (elements) for a view; `place` and `size` of a constant's bytes in the weights."""
 
     name: str
     dtype: str
@@ -42,7 +42,7 @@ class Node:
 
 
 class ModelFile:
-    """The records of a file. `at(sizes)`: its tensors with open sizes by name."""
+    """The records of a file. `at(sizes)`: its tensors, for open sizes by name."""
 
     def __init__(self, data):
         data = memoryview(data)
@@ -98,7 +98,7 @@ class ModelFile:
         self._quotients = [struct.unpack("<4I", record) for record in quotient_records]
 
     def at(self, sizes):
-        """The tensors where the open sizes are these. ValueError: the network does not work at them."""
+        """The tensors at these open sizes. ValueError: the network does not work at them."""
         variables = [1, *(sizes[name] for name in self.opens)]
 
         def total(first, count):
@@ -126,10 +126,10 @@ class ModelFile:
         return made
 
     def place_of(self, number):
-        """Where a constant's bytes begin in the weights."""
+        """Offset of a constant's bytes in the weights."""
         return self._tensors[number].place
 
     def constant(self, tensor):
-        """A constant's numbers."""
+        """A constant's elements."""
         data = self.weights[tensor.place : tensor.place + tensor.size]
         return numpy.frombuffer(data, tensor.dtype).reshape(tensor.shape)

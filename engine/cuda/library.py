@@ -1,4 +1,4 @@
-"""libvme_cuda.so: how it is found and opened, and the GPUs that it sees."""
+"""libvme_cuda.so: finding and opening it, and the GPUs that it sees."""
 
 import ctypes
 import importlib.util
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 HEADER = Path(__file__).resolve().parent.parent / "include" / "vme_cuda.h"
 LIBRARY = Path(__file__).resolve().parent.parent / "libvme_cuda.so"
-PATH = "VMHOST_CUDA_LIBRARY"  # the environment variable that says where the library lies
+PATH = "VMHOST_CUDA_LIBRARY"  # the environment variable with the path of the library
 ABI = 1
 _CUBLAS = "libcublasLt.so.13"
 _lock = threading.Lock()
@@ -19,12 +19,12 @@ _gpus = {}
 
 
 class DeviceError(RuntimeError):
-    """A GPU that was asked for cannot be used; the text says why and what to do."""
+    """The requested GPU cannot be used; the text says why and what to do."""
 
 
 class Facts(NamedTuple):
-    """Of a GPU: its name, bytes of its memory and those that are free now, bytes that this process's networks and
-    tables take and the most that they may (0: no limit), its multiprocessors and compute capability."""
+    """About a GPU: its name, bytes of its memory and of its free memory, bytes used by this process's networks and
+    tables and their limit (0: none), its multiprocessors and compute capability."""
 
     name: str
     memory_bytes: int
@@ -36,7 +36,7 @@ class Facts(NamedTuple):
 
 
 def declarations():
-    """What cffi is told of vme_cuda.h."""
+    """The declarations in vme_cuda.h, for cffi."""
     text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
     constants = dict(re.findall(r"^#define (VME_CUDA_[A-Z]+) +([0-9]+)\s*$", text, flags=re.MULTILINE))
     text = re.sub(r"^#ifdef __cplusplus\n.*?^#endif\n", "", text, flags=re.DOTALL | re.MULTILINE)
@@ -52,7 +52,7 @@ class _Library(NamedTuple):
 
 
 def library():
-    """(ffi, lib), opened once. DeviceError: it is not built, or does not open."""
+    """(ffi, lib), opened once. DeviceError: it is not built, or cannot be opened."""
     global _opened
     with _lock:
         if _opened is None:
@@ -83,7 +83,7 @@ def _open(path):
 
 
 def _find_cublas():
-    """cuBLAS of the package nvidia-cublas, where the loader finds none of its own."""
+    """cuBLAS from the package nvidia-cublas, if the loader finds no other."""
     try:
         ctypes.CDLL(_CUBLAS)
         return
@@ -96,7 +96,7 @@ def _find_cublas():
 
 
 def check(status):
-    """Raises what a status other than OK stands for."""
+    """Raises the exception for a status other than OK."""
     opened = library()
     if status == opened.lib.VME_CUDA_OK:
         return
@@ -113,7 +113,8 @@ def check(status):
 
 
 class Gpu:
-    """A GPU of this machine; `gpu()` gives it. What is opened on it holds its memory until it is no longer used."""
+    """A GPU of this machine; returned by `gpu()`. Networks and tables on it hold its memory until they are no longer
+    used."""
 
     def __init__(self, number, memory):
         self.number = number
@@ -137,7 +138,7 @@ class Gpu:
         )
 
     def stream(self, shared=False):
-        """A stream; `shared`: the one that all who ask so have."""
+        """A stream; `shared`: one stream for all callers that ask for a shared one."""
         if shared:
             with self._sharing:
                 if self._shared is None:
@@ -152,8 +153,8 @@ class Gpu:
 
 
 def gpu(device="cuda", *, memory=0):
-    """The Gpu that `device` names: "cuda", the first one, or "cuda:1". `memory`: the most bytes that what is opened on
-    it may take of its memory, 0: all; each limit is a Gpu of its own. DeviceError: there is none, or no library;
+    """The Gpu named by `device`: "cuda", the first one, or "cuda:1". `memory`: maximum bytes of its memory for
+    everything opened on it, 0: no limit; each limit makes a Gpu object of its own. DeviceError: no GPU, or no library;
     ValueError: no such device."""
     found = re.fullmatch(r"cuda(?::([0-9]{1,3}))?", device) if isinstance(device, str) else None
     if found is None:

@@ -1,9 +1,9 @@
-"""What a GPU does for a network at one set of sizes: steps over one arena, made of a model file. Pure Python: to make
-them no GPU and no library is needed.
+"""A network's program on a GPU at one set of sizes: steps over one arena, derived from a model file. Pure Python: needs
+neither a GPU nor the library.
 
-A step goes through the elements of a shape; an operand is a tensor that is no view, an offset and strides in elements
-(0: broadcast). With `fused`, elementwise steps become part of the one that alone reads them, also of reductions, and
-steps that do not need each other's results are one launch, such as the copies of a concatenation."""
+A step iterates over the elements of a shape; an operand is a tensor that is no view, with an offset and strides in
+elements (0: broadcast). With `fused`, elementwise steps are merged into the only step that reads them, including
+reductions, and independent steps, such as the copies of a concatenation, become one launch."""
 
 import dataclasses
 import math
@@ -47,15 +47,15 @@ class Operand:
 @dataclasses.dataclass
 class Instruction:
     function: str
-    operand: int = -1  # place in the step's operands
+    operand: int = -1  # index in the step's operands
     low: float = 0.0
     high: float = 0.0
 
 
 @dataclasses.dataclass
 class Step:
-    """`operands[0]` is the result; of a reduction `before` counts the instructions before it. A product's shape is
-    batch, m, n, k, its operands result, a, b and the bias or None, of three dimensions each."""
+    """`operands[0]` is the result; in a reduction `before` is the number of instructions before it. A product's shape
+    is batch, m, n, k, and its operands are result, a, b, and the bias or None, with three dimensions each."""
 
     op: str
     name: str
@@ -71,8 +71,8 @@ class Step:
 
 @dataclasses.dataclass
 class Program:
-    """`inputs` and `outputs`: (name, shape, offset in bytes) of each, regions at the beginning of the arena;
-    `offsets`: tensors to theirs."""
+    """`inputs` and `outputs`: (name, shape, offset in bytes) of each, at the start of the arena; `offsets`: tensors to
+    their offsets."""
 
     steps: list
     inputs: list
@@ -132,7 +132,7 @@ class _Maker:
         return Operand(base, offset, tuple(0 if size == 1 else stride for size, stride in zip(own, strides)))
 
     def map(self, node, inputs, functions, shape=None, output=None):
-        """`functions`: (name, place in inputs or -1) each, or Instructions of no operand."""
+        """`functions`: (name, index in inputs or -1) each, or Instructions without an operand."""
         output = node.output if output is None else output
         shape = self.tensors[output].shape if shape is None else shape
         operands = [self.operand(output, shape, node), *(self.operand(one, shape, node) for one in inputs)]
@@ -154,7 +154,7 @@ class _Maker:
         maker(node)
 
     def activation(self, node):
-        """Of image operators' parameters: Instructions."""
+        """The activation in an image operator's parameters, as Instructions."""
         kind, low, high = node.parameters[11], _float(node.parameters[12]), _float(node.parameters[13])
         if kind == 0:
             return []
@@ -274,7 +274,7 @@ class _Maker:
 
     # ---- outputs
     def finish_outputs(self):
-        """Outputs become tensors of their own, contiguous."""
+        """Makes outputs contiguous tensors of their own."""
         made = {step.operands[0].tensor for step in self.steps}
         for place, number in enumerate(self.outputs):
             tensor = self.tensors[number]
@@ -294,7 +294,7 @@ class _Output:
 
 
 def _one_step(batch, strides):
-    """How far each next one of all batch dimensions, counted as one, lies; None: there is no such number."""
+    """The single stride that walks all batch dimensions as one; None: there is none."""
     pairs = [(size, stride) for size, stride in zip(batch, strides) if size > 1]
     for (_, stride), (size, inner) in zip(pairs, pairs[1:]):
         if stride != size * inner:
@@ -302,9 +302,9 @@ def _one_step(batch, strides):
     return pairs[-1][1] if pairs else 0
 
 
-# ---- steps made simpler
+# ---- simplification of steps
 def _taken(step, dimensions):
-    """The step with these of its dimensions."""
+    """The step with only these dimensions."""
     operands = [
         None if one is None else dataclasses.replace(one, strides=tuple(one.strides[d] for d in dimensions))
         for one in step.operands
@@ -325,7 +325,7 @@ def _without_ones(step):
 
 
 def _merged(step):
-    """With neighbouring dimensions made one where all operands lie so."""
+    """Merges neighbouring dimensions if the strides of all operands allow it."""
     if step.op == "product":
         return step
     at, last = 0, len(step.shape) - (2 if step.op == "softmax" else 1)  # a softmax's rows stay rows
@@ -344,7 +344,7 @@ def _merged(step):
 
 
 def _made_whole(step, tensors):
-    """Whether its result is a whole tensor, contiguous."""
+    """Whether its result is a whole contiguous tensor."""
     out = step.operands[0]
     kept = [size for d, size in enumerate(step.shape) if d not in step.reduced]
     strides = [stride for d, stride in enumerate(out.strides) if d not in step.reduced]
@@ -381,7 +381,7 @@ def _fuse(steps, outputs, tensors):
 
 
 def _joined(maker, step, place):
-    """The step with what makes its operand `place` as part of it, or None."""
+    """The step merged with the step that computes its operand `place`, or None."""
     one = step.operands[place]
     kept = tuple(size for d, size in enumerate(maker.shape) if d not in maker.reduced)
     if one.offset or one.strides != _contiguous(step.shape) or kept != step.shape:
@@ -398,7 +398,7 @@ def _joined(maker, step, place):
         rest_before = step.before - 1
     else:
         return None
-    # operands: the step's result, the maker's, the step's others, spread over the maker's dimensions
+    # operands: the step's result, the maker's operands, the step's other operands, broadcast to the maker's dimensions
     places, operands = {}, [None, *maker.operands[1:]]
     for number, other in enumerate(step.operands):
         strides, shape = iter(other.strides), range(len(maker.shape))
@@ -422,7 +422,7 @@ def _joined(maker, step, place):
 
 
 def _group(steps):
-    """Counts at the first of neighbouring maps how many may be done together."""
+    """Sets at the first of consecutive maps how many of them can be one launch."""
     at = 0
     while at < len(steps):
         count, written = 0, set()
@@ -437,7 +437,7 @@ def _group(steps):
         at += max(count, 1)
 
 
-# ---- places in the arena
+# ---- arena offsets
 def _placed(maker, steps):
     tensors, file = maker.tensors, maker.file
     offsets, end = {}, 0
@@ -466,7 +466,7 @@ def _placed(maker, steps):
             if one is not None and tensors[one.tensor].kind != CONSTANT and one.tensor not in offsets:
                 first.setdefault(one.tensor, turn)
                 last[one.tensor] = turn
-    free = []  # (offset, size) of gaps between what lives
+    free = []  # (offset, size) of gaps between live tensors
     living = []  # (last turn, offset, size)
     top = end
     for number in sorted(first, key=first.get):
@@ -489,7 +489,7 @@ def _placed(maker, steps):
 
 
 def _turns(steps):
-    """Of each step the number of the launch that it is part of."""
+    """For each step the number of its launch."""
     turn, left = -1, 0
     for step in steps:
         if left == 0:

@@ -1,4 +1,4 @@
-"""Embedding tables in a GPU's memory, with the rows and results of EmbeddingVariables in the host's."""
+"""Embedding tables in GPU memory, with the same rows and results as EmbeddingVariables in host memory."""
 
 import itertools
 import secrets
@@ -13,14 +13,13 @@ _RATES = ("learning_rate", "eps", "beta1", "beta2", "l1", "l2", "beta", "updates
 
 
 class CudaTable(EmbeddingVariable):
-    """An EmbeddingVariable whose keys, rows and slots lie in a GPU's memory; the arguments are the same, and
+    """An EmbeddingVariable with its keys, rows and slots in GPU memory; the arguments are the same, plus device:
+    "cuda", "cuda:NUMBER", or a Gpu (vmhost.engine.cuda.gpu).
 
-    device: "cuda", "cuda:NUMBER", or a Gpu (vmhost.engine.cuda.gpu).
-
-    Lookups, gradient steps, saves and restoring give what those of the host's tables give: a gradient step the same
-    bytes. A counting Bloom filter and SSDStorage are refused, and a VM cannot be granted such a table. Lookups of one
-    call are of tables on one GPU. A snapshot is copied to the host's memory when it begins, and training waits for that
-    copy. DeviceError: no GPU, or no library. MemoryError: the quota, or the GPU's memory."""
+    Lookups, gradient steps, saves and restores give the results of the host's tables; gradient steps to the bit. A
+    counting Bloom filter and SSDStorage are refused, and a VM cannot be granted such a table. All tables of one lookup
+    call must be on one GPU. A snapshot is copied to host memory when it begins; training waits for that copy.
+    DeviceError: no GPU, or no library. MemoryError: the quota, or the GPU's memory, is exhausted."""
 
     def __init__(self, dim, *, device="cuda", storage=None, filter=None, **options):
         from vmhost.engine.embedding.tables import CBFFilter
@@ -119,7 +118,7 @@ class _Natives:
         )
 
     def _sets(self, sets):
-        """(vme_cuda_bags of each, bags, what must live as long)."""
+        """(vme_cuda_bags of each, number of bags, objects that must stay alive)."""
         made, held, counts, known = self._ffi.new("vme_cuda_bags[]", max(len(sets), 1)), [], set(), {}
         for one, to in zip(sets, made):
             table, ids, offsets, weights, default_id, combiner = one[:6]
@@ -222,7 +221,7 @@ class _Natives:
         return made
 
     def _int64(self, array):
-        """Empty arrays have no bytes to point to."""
+        """A pointer to the elements; empty arrays have none."""
         return self._ffi.from_buffer("int64_t[]", array) if array.size else self._ffi.new("int64_t[]", 1)
 
     def _float(self, array):

@@ -1,5 +1,5 @@
-"""Features of click models: one specification that turns raw columns into what a network reads, in training and in
-serving alike. docs/features.md tells what there is."""
+"""Features of click models: one specification that turns raw columns into a network's inputs, in training and in
+serving alike. docs/features.md lists the kinds of features."""
 
 from vmhost.engine.features.errors import FeatureError
 from vmhost.engine.features.hashing import HASHES, hashed

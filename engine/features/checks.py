@@ -1,4 +1,4 @@
-"""What a specification of features may say."""
+"""Validation of feature specifications."""
 
 from vmhost.engine.embedding.lookups import COMBINERS
 from vmhost.engine.features.hashing import HASHES, MAX_KEY
@@ -17,7 +17,7 @@ _TABLE_OPTIONS = {
     "evict",
     "quota",
 }
-# what features of each kind may say beside `kind`; those but numbers also `table`, `combiner`, `default_id`, `offset`
+# options of each kind beside `kind`; all kinds but number also have `table`, `combiner`, `default_id`, `offset`
 _OPTIONS = {
     "number": {"column", "scale", "mean", "deviation", "low", "high", "clip", "default"},
     "key": {"column", "default"},
@@ -26,11 +26,11 @@ _OPTIONS = {
     "buckets": {"column", "boundaries", "default"},
     "cross": {"of", "buckets"},
 }
-_LISTS = {"sequence", "length", "weights"}  # of keys, hashed and vocabulary
+_LISTS = {"sequence", "length", "weights"}  # options of the kinds keys, hashed and vocabulary
 
 
 def checked(told, problems):
-    """(features, tables) of a specification; adds to `problems` all that is wrong with it."""
+    """(features, tables) of a specification; adds all errors to `problems`."""
     if not isinstance(told, dict) or not isinstance(told.get("features"), dict):
         problems.append("expected an object with `features`")
         return {}, {}

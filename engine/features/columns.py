@@ -1,4 +1,4 @@
-"""What raw columns become by one feature of a specification."""
+"""Computes one feature of a specification from raw columns."""
 
 import vmhost.engine.numpy as np
 from vmhost.engine.embedding import Ragged
@@ -7,21 +7,21 @@ from vmhost.engine.features.hashing import HASHES, MAX_KEY, crossed, hashed
 
 
 def length(column):
-    """How many examples it has."""
+    """The number of examples."""
     return len(column[1]) - 1 if isinstance(column, tuple) else len(column)
 
 
 def column_of(columns, one, key="column"):
-    """The column that the feature names."""
+    """The column named by the feature."""
     try:
         column = columns[one[key]]
-        return Ragged(*column) if type(column) is tuple else column  # a Ragged that has crossed a wall is a pair
+        return Ragged(*column) if type(column) is tuple else column  # a Ragged passed to another VM arrives as a pair
     except KeyError:
         raise FeatureError(f"there is no column {one[key]!r}, but {', '.join(map(repr, columns)) or 'none'}") from None
 
 
 def _filled(column, default, dtype):
-    """The column as an array, `default` where values are missing."""
+    """The column as an array, with `default` for missing values."""
     if isinstance(column, list) and None in column:
         if default is None:
             raise FeatureError("a value is missing, and the feature has no `default`")
@@ -38,7 +38,7 @@ def _filled(column, default, dtype):
 
 
 def numbers_of(one, column):
-    """float32 [examples] of a `number`."""
+    """A `number` feature, float32 [examples]."""
     x = _filled(column, one.get("default"), "float64")
     if "clip" in one:
         x = np.clip(x, *one["clip"])
@@ -67,7 +67,7 @@ def ids_of(one, columns, known):
 
 
 def _padded(values, offsets, length, padding):
-    """[examples, length]: the last `length` values of each, `padding` behind those of shorter ones."""
+    """[examples, length]: the last `length` values of each, followed by `padding` in shorter ones."""
     counts = np.minimum(offsets[1:] - offsets[:-1], length)
     places = np.arange(length).reshape(1, -1)
     there = places < counts.reshape(-1, 1)
@@ -78,7 +78,7 @@ def _padded(values, offsets, length, padding):
 
 
 def _moved(one, keys):
-    """Keys from the feature's offset on, so that features of one table have rows of their own."""
+    """Adds the feature's offset to keys, so that features of one table have rows of their own."""
     return np.where(keys < 0, -1, (keys + one["offset"]) & MAX_KEY) if one.get("offset") else keys
 
 
@@ -104,7 +104,7 @@ def _keys_from_0(one, column):
     if kind == "hashed" and not _are_numbers(column):
         default = one.get("default")
         keys = hashed([default if text is None else text for text in column], one.get("hash", "blake2b"))
-    else:  # whole numbers are keys: the reader of the samples has hashed the texts
+    else:  # integers are keys: the reader of the samples has hashed the texts
         keys = _filled(column, -1 if one.get("default") is None else one["default"], "int64")
     if "buckets" in one:
         keys = np.where(keys < 0, -1, keys % one["buckets"])

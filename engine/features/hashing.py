@@ -1,11 +1,11 @@
-"""Texts as keys: named functions, the same on every machine and in every version."""
+"""Hashing of texts to keys: named functions with the same results on every machine and in every version."""
 
 import hashlib
 import zlib
 
 import vmhost.engine.numpy as np
 
-MAX_KEY = 2**63 - 1  # lookups read keys from 0 on
+MAX_KEY = 2**63 - 1  # lookups use keys from 0 on
 _MIX = 0xD6E8FEB86659FD93
 
 
@@ -13,11 +13,11 @@ def _blake2b(text):
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") & MAX_KEY
 
 
-HASHES = {"blake2b": _blake2b, "crc32": zlib.crc32}  # 63 and 32 bits
+HASHES = {"blake2b": _blake2b, "crc32": zlib.crc32}  # results have 63 and 32 bits
 
 
 def hashed(texts, function="blake2b"):
-    """int64 keys of texts (UTF-8), -1 of each None. TypeError for what is neither."""
+    """int64 keys of texts (UTF-8), -1 for None. TypeError for anything else."""
     of, known = HASHES[function], {None: -1}
     keys = []
     for text in texts:
@@ -31,7 +31,7 @@ def hashed(texts, function="blake2b"):
 
 
 def crossed(columns, buckets=None):
-    """One int64 key of the keys of each example, in [0, buckets); -1 where one of them is below 0."""
+    """One int64 key for the keys of each example, in [0, buckets); -1 if one of them is negative."""
     mixed = np.zeros(len(columns[0]), "uint64")
     factor, half = np.asarray(_MIX, "uint64"), np.asarray(32, "uint64")
     missing = columns[0] < 0

@@ -6,7 +6,7 @@ from vmhost.engine.nn.sparse import SparseEmbedding
 
 
 class FeatureEmbedding(Module):
-    """The rows of all features of tables (or of those named), looked up in one call: side by side, [examples, sum of
+    """Looks up the rows of all features with tables (or of those named) in one call: side by side, [examples, sum of
     dims]. `tables`: EmbeddingVariables by the specification's names; features of one table share its rows."""
 
     def __init__(self, spec, tables, features=None):
@@ -25,7 +25,7 @@ class FeatureEmbedding(Module):
             self.width += table.dim
 
     def __call__(self, ids, weights=None):
-        """`ids` and `weights` as FeatureSpec.transform gives them."""
+        """`ids` and `weights` as FeatureSpec.transform returns them."""
         weights = weights or {}
         return group_embedding_lookup_sparse(
             self.lookups,

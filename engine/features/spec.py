@@ -1,4 +1,4 @@
-"""FeatureSpec: what each feature is made of. It is checked once, and applied to columns."""
+"""FeatureSpec: a specification of features. It is checked once, and applied to columns."""
 
 import hashlib
 import json
@@ -11,8 +11,8 @@ from vmhost.engine.features.errors import FeatureError
 
 
 class Inputs(NamedTuple):
-    """What a network reads: `numbers` float32 [examples, numbers]; `ids` of each feature of a table, by its name: int64
-    [examples], [examples, length], or Ragged; `weights` of those that have some, float32, of the same shape."""
+    """A network's inputs: `numbers` float32 [examples, numbers]; `ids` by name for each feature with a table: int64
+    [examples], [examples, length], or Ragged; `weights` for those that have some, float32, of the same shape."""
 
     numbers: object
     ids: dict
@@ -25,7 +25,7 @@ class Inputs(NamedTuple):
 class FeatureSpec:
     """`told` is a dict of JSON values: {"tables": {name: options}, "features": {name: {"kind": …}}}.
 
-    FeatureError lists all that is wrong with it."""
+    FeatureError lists everything that is wrong with it."""
 
     def __init__(self, told):
         problems = []
@@ -37,7 +37,7 @@ class FeatureSpec:
 
     @classmethod
     def read(cls, data):
-        """Of JSON text, or its bytes."""
+        """From JSON text, or its bytes."""
         try:
             return cls(json.loads(data))
         except ValueError as error:
@@ -49,8 +49,8 @@ class FeatureSpec:
         return {"format": FORMAT, "tables": self.tables, "features": self.features}
 
     def to_bytes(self):
-        """JSON that is the same for the same specification. The order of features is a part of it: that of the numbers
-        that a network reads."""
+        """Canonical JSON: equal for equal specifications. The order of features is part of the specification: it is the
+        order of the numbers that a network reads."""
         told = self.told()
         features = {name: dict(sorted(one.items())) for name, one in told.pop("features").items()}
         text = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -69,16 +69,16 @@ class FeatureSpec:
         return list(names)
 
     def transform(self, columns):
-        """The Inputs of columns by name: arrays, or lists in which None stands for what is missing; of lists of values
-        a Ragged (or such a pair), or a list of lists. All have as many examples. FeatureError names the feature that
-        they do not fit."""
+        """The Inputs for columns by name: arrays, or lists in which None is a missing value; for lists of values a
+        Ragged (or such a pair), or a list of lists. All must have the same number of examples. FeatureError names the
+        feature that they do not fit."""
         counts = {name: length(columns[name]) for name in self.columns() if name in columns}
         if len(set(counts.values())) > 1:
             raise FeatureError(f"columns: expected as many examples in each, got {counts}")
         count = next(iter(counts.values()), 0)
         ids, weights = {}, {}
         numbers = np.zeros((count, len(self.numbers)), "float32")
-        known = {}  # ids of features, of no table too
+        known = {}  # ids of features, including those without a table
         for name, one in self.features.items():
             try:
                 if one["kind"] == "number":

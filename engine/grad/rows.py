@@ -1,13 +1,14 @@
-"""Gradients of tables of which a function read some rows only."""
+"""Gradients of tables of which a function read only some rows."""
 
 from vmhost.engine import _array as _a
 from vmhost.engine.grad.traced import call
 
 
 class RowGradient:
-    """The gradient of an array of `shape` that is zero but for some rows: `rows[i]` belongs to row `ids[i]`.
+    """The gradient of an array of `shape` that is zero except in some rows: `rows[i]` belongs to row `ids[i]`.
 
-    `ids` (int64, one dimension) may name a row several times: its gradient is the sum. `combined()` has each once."""
+    `ids` (int64, one dimension) may contain a row several times: its gradient is the sum. `combined()` has each row
+    once."""
 
     __slots__ = ("ids", "rows", "shape")
 
@@ -19,7 +20,7 @@ class RowGradient:
         return self.rows.dtype
 
     def combined(self):
-        """The same with rising ids, each once."""
+        """The same with ascending unique ids."""
         from vmhost.engine.numpy import unique
 
         ids, places = unique(self.ids, return_inverse=True)
@@ -29,7 +30,7 @@ class RowGradient:
         return RowGradient(ids, call("scatter_add", self.rows, places, (len(ids), *self.shape[1:])), self.shape)
 
     def dense(self):
-        """The whole array."""
+        """The gradient as a full array."""
         return call("scatter_add", self.rows, self.ids, self.shape)
 
     def __add__(self, other):
@@ -41,7 +42,7 @@ class RowGradient:
     __radd__ = __add__
 
     def __mul__(self, number):
-        """All rows times a number."""
+        """Multiplies all rows by a number."""
         return RowGradient(self.ids, self.rows * number, self.shape)
 
     __rmul__ = __mul__

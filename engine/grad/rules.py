@@ -1,8 +1,8 @@
-"""How each operator's gradient is taken.
+"""Gradient rules of the operators.
 
-A rule computes the operator on plain values and gives (result, pulls): for each array argument a function from the
-gradient of the result to the argument's, called only where that is wanted, or None where the result does not change
-with it. Rules compute with the engine's own functions, so gradients of gradients need nothing further.
+A rule computes the operator on plain values and returns (result, pulls): for each array argument a function from the
+result's gradient to the argument's gradient, called only if that is needed, or None if the result does not depend on
+it. Rules use the engine's own functions, so gradients of gradients work without further rules.
 """
 
 import math
@@ -13,7 +13,7 @@ from vmhost.engine.grad.traced import Traced, call
 RULES = {}
 OF_LISTS = {"concatenate"}  # their first argument is a list of arrays
 
-# The result does not change with the arguments, or only in jumps: it is a plain array, and no gradient flows through.
+# The result does not depend on the arguments, or is piecewise constant: it is a plain array without a gradient.
 CONSTANT = frozenset(
     "sign floor ceil trunc rint isnan isinf isfinite signbit imag logical_not invert bitwise_count floor_divide "
     "nextafter bitwise_and bitwise_or bitwise_xor left_shift right_shift equal not_equal less less_equal greater "
@@ -22,7 +22,7 @@ CONSTANT = frozenset(
     "_bits_packed _bits_unpacked _bpe_pieces _bpe_table _unigram_pieces _unigram_table _random _words _shortest "
     "promote_types result_type can_cast _statistics".split()
 )
-# No rule yet: a gradient through them is refused with their name.
+# No rule yet: a gradient through them is refused, naming the operator.
 REFUSED = frozenset(
     "_fmax _fmin _cummax _cummin cumprod frombuffer _as_strided _partition _scatter_add _interp _reduceat _windows "
     "from_dlpack _split _parts _fft _linear _trace _model_backends _model_names _model_open _model_ports _model_run "
@@ -40,7 +40,7 @@ def rule(of):
 
 # ---- elementwise
 def _fit(g, x):
-    """`g` summed over the dimensions along which `x` was repeated, in the dtype of `x`."""
+    """`g` summed over the dimensions along which `x` was broadcast, in the dtype of `x`."""
     shape = x.shape
     if g.shape != shape:
         ahead = len(g.shape) - len(shape)
@@ -53,7 +53,7 @@ def _fit(g, x):
 
 
 def _of_one(name, derivative):
-    """A rule for an operator of one array: `derivative(x, y)`, where y is the result."""
+    """A rule for a unary operator: `derivative(x, y)`, where y is the result."""
     base = getattr(_a, name)
 
     def one(x):
@@ -111,7 +111,7 @@ RULES["positive"] = RULES["real"] = RULES["conjugate"] = RULES["copy"] = RULES["
 
 
 def _alike(x, y, z):
-    """Whether the result of two has the shape and dtype of both, so that gradients fit as they are."""
+    """Whether the result has the shape and dtype of both arguments, so that gradients need no reduction."""
     kind = z.dtype
     return x.dtype is kind and y.dtype is kind and x.shape == y.shape if type(y) is type(z) is type(x) else False
 
@@ -157,7 +157,7 @@ def power(x, y):
         return z, (lambda g: g * (x ** (y - 1) * y), None)
 
     def of_exponent(g):
-        known = _a.where(_a.asarray(x) > 0, x, 1.0)  # 0 ** y stays 0
+        known = _a.where(_a.asarray(x) > 0, x, 1.0)  # the gradient of 0 ** y is 0
         return _fit(g * z * _a.log(known), y)
 
     return z, (lambda g: _fit(g * (y * x ** (y - 1.0)), x), of_exponent)
@@ -169,7 +169,7 @@ def _extreme(name):
     def one_of_two(x, y):
         z = base(x, y)
 
-        def share(own, other):  # of equals, each gets half
+        def share(own, other):  # equal elements get half each
             return _a.where(_a.equal(own, other), 0.5, _a.where(_a.equal(own, z), 1.0, 0.0))
 
         return z, (lambda g: _fit(g * share(x, y), x), lambda g: _fit(g * share(y, x), y))
@@ -271,7 +271,7 @@ RULES["array"] = RULES["asarray"] = _converted
 
 # ---- reductions
 def _axes(axis, rank):
-    """The axes as a sorted tuple of numbers from 0 on."""
+    """The axes as a sorted tuple of non-negative numbers."""
     if axis is None:
         return tuple(range(rank))
     return tuple(sorted({one % rank for one in (axis if isinstance(axis, (tuple, list)) else (axis,))})) if rank else ()
@@ -322,7 +322,7 @@ def _extremes(name):
         kept = _kept(x.shape, axis)
         y = base(x, axis, keepdims=bool(keepdims))
 
-        def back(g):  # equals share it
+        def back(g):  # equal elements share it
             chosen = _a.astype(_a.equal(x, _a.reshape(y, kept)), x.dtype)
             count = _a.sum(chosen, _axes(axis, len(kept)), keepdims=True)
             return chosen * (_a.reshape(g, kept) / count)
@@ -346,7 +346,7 @@ def prod(x, axis=None, dtype=None, out=None, keepdims=False, initial=None, where
     def back(g):
         rows = _a.reshape(x, (-1,)) if axis is None else _a.swapaxes(x, axis, -1)
         one = _a.ones((*rows.shape[:-1], 1), rows.dtype)
-        # the product of all others: of those before times of those after, right also where some are zero
+        # the product of all other elements: of those before times those after, which is right even if some are zero
         before = _a.cumprod(_a.concatenate([one, rows[..., :-1]], -1), -1)
         after = _a.cumprod(_a.concatenate([one, rows[..., :0:-1]], -1), -1)[..., ::-1]
         others = before * after
@@ -450,7 +450,7 @@ def trace(x, offset=0, axis1=0, axis2=1, dtype=None, out=None):
 
 
 def _spread(g, places, shape):
-    """Zeros of that shape, to which `g` is added at the elements whose numbers, in C order, are `places`."""
+    """Zeros of that shape, to which `g` is added at the elements with the indices `places`, in C order."""
     flat = call("scatter_add", _a.reshape(g, (-1,)), _a.reshape(places, (-1,)), (math.prod(shape),))
     return _a.reshape(flat, shape)
 
@@ -496,7 +496,7 @@ def sort(x, axis=-1, kind=None, order=None, *, stable=None, descending=False):
     return _a.sort(rows, at), (back,)
 
 
-# ---- parts
+# ---- indexing
 def _is_whole_numbers(key):
     return hasattr(key, "dtype") and key.dtype.kind in "iu"
 
@@ -574,7 +574,7 @@ def _max_pool(x, windows):
 
 @rule
 def _pool_gradient(x, y, g, windows):
-    def back(h):  # the mean of what each window's largest elements have
+    def back(h):  # the mean over the maxima of each window
         apart = (*x.shape[:2], -1, y.shape[2] * y.shape[3])
         top = _a.reshape(y, (*x.shape[:2], 1, -1))
         chosen = _a.astype(_a.equal(_a.reshape(_a._patches(x, windows), apart), top), x.dtype)
@@ -610,7 +610,7 @@ def _depthwise_weights(x, g, windows):
 def matmul(x, y, out=None):
     _whole("matmul", out)
     if x.ndim < 1 or y.ndim < 1:
-        return _a.matmul(x, y), ()  # which says what is wrong
+        return _a.matmul(x, y), ()  # raises the error
     left = _a.reshape(x, (1, x.shape[0])) if x.ndim == 1 else x
     right = _a.reshape(y, (y.shape[0], 1)) if y.ndim == 1 else y
 
@@ -621,7 +621,7 @@ def matmul(x, y, out=None):
 
     def of_left(g):
         if x.ndim == 2 and y.ndim == 3 and x.size > (g.shape[1] + y.shape[1]) * y.shape[2]:
-            # many products of few columns: one of all columns is less than the products and their sum
+            # many products with few columns: one product over all columns costs less than the products and their sum
             joined = [_a.reshape(_a.transpose(one, (1, 0, 2)), (one.shape[1], -1)) for one in (g, y)]
             return _fit(_a.matmul(joined[0], _a.transpose(joined[1])), x)
         return _a.reshape(_fit(_a.matmul(full(g), _a.swapaxes(right, -1, -2)), left), x.shape)

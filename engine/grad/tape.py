@@ -1,4 +1,4 @@
-"""The tape on which a function's operators are noted, and the functions that take gradients with it."""
+"""The tape that records a function's operators, and the functions that take gradients with it."""
 
 from vmhost.engine import _array as _a
 from vmhost.engine.grad.rows import RowGradient
@@ -6,17 +6,17 @@ from vmhost.engine.grad.rules import CONSTANT, OF_LISTS, RULES
 from vmhost.engine.grad.traced import PRIMITIVES, Traced, function, levels
 from vmhost.engine.grad.trees import is_array, mapped
 
-_PLAIN = (float, int)  # with which a result has the dtype of the array
-# What ufuncs take besides arrays, where it changes nothing for a gradient.
+_PLAIN = (float, int)  # the result then has the dtype of the array
+# Keyword arguments of ufuncs that do not affect the gradient.
 _IGNORED = {"casting", "order", "subok", "device", "like"}
 
 
 class NoGradientError(TypeError):
-    """A gradient was asked through an operator that has none here (docs/gradients.md)."""
+    """The gradient of an operator was needed that has none here (docs/gradients.md)."""
 
 
 class Tape:
-    """Notes of the operators of one function call. An entry is (result, ((argument, pull), ...)); each is read once."""
+    """The recorded operators of one function call. An entry is (result, ((argument, pull), ...)); each is read once."""
 
     __slots__ = ("entries", "level", "paused")
 
@@ -62,7 +62,7 @@ class Tape:
         return result
 
     def apply_to_two(self, name, x, y):
-        """The same for an operator of two, where `x` is on this tape, and `y` is, or is not traced at all."""
+        """The same for a binary operator, where `x` is on this tape, and `y` is on it or not traced at all."""
         both = type(y) is Traced
         if self.entries is None or self.paused or not (both or type(y) in _PLAIN):
             return self.apply(name, (x, y), {})
@@ -75,7 +75,7 @@ class Tape:
         return result
 
     def plain(self, args):
-        """The arguments without this tape."""
+        """The arguments with arrays of this tape replaced by their values."""
         if type(args) is Traced:
             return args.value if args.tape is self else args
         if type(args) is list or type(args) is tuple:
@@ -88,7 +88,7 @@ class Tape:
         return _a.concatenate([_a.reshape(one, (1, *one.shape)) for one in rows])
 
     def settled(self, name, args, kwargs):
-        """The arguments without those by keyword that change nothing; a ufunc's dtype= is a cast of its arrays."""
+        """The arguments without keywords that do not matter; a ufunc's dtype= is a cast of its arrays."""
         kwargs = {key: one for key, one in kwargs.items() if key not in _IGNORED and one is not None}
         if isinstance(getattr(_a, name, None), _a.ufunc):
             dtype = kwargs.pop("dtype", None)
@@ -104,7 +104,7 @@ class Tape:
         return args, kwargs
 
     def read_back(self, result, gradient):
-        """Gives each argument that led to `result` its gradient."""
+        """Propagates the gradient to every argument that led to `result`."""
         result.gradient = gradient
         entries = self.entries
         while entries:
@@ -125,7 +125,8 @@ class Tape:
 
 
 class _Again:
-    """The note of a checkpointed call: the call is made again, and its operators noted, when its gradient is needed."""
+    """The record of a checkpointed call: when its gradient is needed, the function is called again and its operators
+    are recorded."""
 
     __slots__ = ("function", "args", "kwargs", "which")
 
@@ -142,8 +143,8 @@ class _Again:
 
 
 def checkpoint(function):
-    """`function`, whose intermediate results are not kept for the gradient but computed once more when it is taken:
-    memory for time. It gives an array or a tuple of arrays, and must give the same each time."""
+    """`function`, with its intermediate results recomputed for the gradient instead of kept: trades time for memory. It
+    must return an array or a tuple of arrays, and the same results each time."""
 
     def checkpointed(*args, **kwargs):
         tape = _tape_of(args, kwargs, function)
@@ -170,7 +171,7 @@ def _noted(tape, value, again):
     return result
 
 
-_open = []  # tapes under way in this interpreter, for checkpoint() of functions that read traced arrays by closure
+_open = []  # active tapes of this interpreter, for checkpoint() of functions that read traced arrays from a closure
 
 
 def _tape_of(args, kwargs, function):
@@ -186,7 +187,7 @@ def _tape_of(args, kwargs, function):
 
 
 def stop_gradient(x):
-    """The value of `x`, a constant to every gradient. Of a tree, the tree of values."""
+    """The value of `x`, a constant for every gradient. For a tree, the tree of values."""
     return mapped(_value, x)
 
 
@@ -197,13 +198,13 @@ def _value(leaf):
 
 
 def value_and_grad(f, argnums=0):
-    """A function that gives (value of f, gradient) for the arguments of `f`.
+    """A function that returns (value of f, gradient) for the arguments of `f`.
 
-    `f` gives a float array of one element, the loss, or a tuple whose first item is that; the further items come back
-    with the value. `argnums`: for which positional argument, or a tuple of them, then the gradient is a tuple. Such an
-    argument is an array, a float, or a tree (dict, list, tuple) of them; its gradient has the same shape, with None
-    for leaves that are no floats. Tables of which rows were read by number (`table[ids]`, `take(table, ids, 0)`) and
-    that were used in no other way have a RowGradient.
+    `f` returns a float array of one element, the loss, or a tuple whose first item is the loss; further items are
+    returned with the value. `argnums`: the positional argument to differentiate, or a tuple of them, then the gradient
+    is a tuple. Such an argument is an array, a float, or a tree (dict, list, tuple) of them; its gradient has the same
+    structure, with None for leaves that are not floats. Tables of which rows were read by index (`table[ids]`,
+    `take(table, ids, 0)`) and that were used in no other way get a RowGradient.
     """
     several = not isinstance(argnums, int)
     numbers = tuple(argnums) if several else (argnums,)
@@ -241,7 +242,7 @@ def value_and_grad(f, argnums=0):
 
 
 def grad(f, argnums=0):
-    """As value_and_grad, the gradient alone."""
+    """Like value_and_grad, returning the gradient only."""
     both = value_and_grad(f, argnums)
 
     def gradient(*args, **kwargs):

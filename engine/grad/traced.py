@@ -1,25 +1,25 @@
-"""Traced arrays: what a function gets whose operators are noted on a tape.
+"""Traced arrays: the arguments of a function whose operators are recorded on a tape.
 
-The functions of `vmhost.engine._array` hand calls with a traced argument to `dispatch` (engine/arrays/tracing.c), the
-operators below do so themselves. A tape has a `level`, which rises with each new tape, and
-`apply(name, args, kwargs)`. Of several tapes the highest applies; the others' arrays are values like any others to it.
+The functions of `vmhost.engine._array` pass calls with a traced argument to `dispatch` (engine/arrays/tracing.c); the
+operators below do so themselves. A tape has a `level`, which increases with each new tape, and `apply(name, args,
+kwargs)`. Of several tapes the one with the highest level applies; to it, arrays of the others are plain values.
 """
 
 from itertools import count
 
 from vmhost.engine import _array as _a
 
-PRIMITIVES = {}  # name to function: operators that `vmhost.engine._array` does not have
+PRIMITIVES = {}  # name to function: operators that are not in `vmhost.engine._array`
 levels = count()
 
 
 def dispatch(name, /, *args, **kwargs):
-    """The call `name(*args, **kwargs)`, of which an argument is traced."""
+    """The call `name(*args, **kwargs)`, with a traced argument."""
     return highest((*args, *kwargs.values()) if kwargs else args).apply(name, args, kwargs)
 
 
 def highest(items, tape=None):
-    """The tape of the highest level among the items, into lists and tuples too; None: none is traced."""
+    """The tape with the highest level among the items, also within lists and tuples; None: none is traced."""
     for one in items:
         if type(one) is Traced:
             if tape is None or one.tape.level > tape.level:
@@ -30,13 +30,13 @@ def highest(items, tape=None):
 
 
 def function(name):
-    """The function that `name` stands for in rules and tapes."""
+    """The function with this name in rules and tapes."""
     own = PRIMITIVES.get(name)
     return getattr(_a, name) if own is None else own
 
 
 def call(name, *args, **kwargs):
-    """A function of PRIMITIVES on arguments of which some may be traced."""
+    """Calls a function of PRIMITIVES on arguments of which some may be traced."""
     for one in args:
         if type(one) is Traced:
             return dispatch(name, *args, **kwargs)
@@ -44,7 +44,7 @@ def call(name, *args, **kwargs):
 
 
 def primitive(of):
-    """Makes a function of arrays an operator with the function's name, for which a rule can be written."""
+    """Makes a function of arrays an operator with the function's name, for which a rule can be defined."""
     name = of.__name__
     PRIMITIVES[name] = of
 
@@ -70,14 +70,14 @@ def scatter_add(values, key, shape):
 
 @primitive
 def scatter(values, key, shape):
-    """Zeros of that shape, with `values` at `key`, which names no place twice."""
+    """Zeros of that shape, with `values` at `key`, which must not contain an index twice."""
     result = _a.zeros(shape, values.dtype)
     result[key] = values
     return result
 
 
 class Traced:
-    """An array on a tape. Computes as an array does; writing into it is refused, since what was noted reads it."""
+    """An array on a tape. Computes like an array; writing to it is refused, because recorded operators read it."""
 
     __slots__ = ("value", "tape", "gradient")
     __array_ufunc__ = None  # NumPy leaves operators to this class
@@ -85,7 +85,7 @@ class Traced:
     def __init__(self, value, tape):
         self.value, self.tape, self.gradient = value, tape, None
 
-    # ---- what an array tells of itself
+    # --- attributes of an array
     @property
     def shape(self):
         return self.value.shape
@@ -137,7 +137,7 @@ class Traced:
     def __iter__(self):
         return (self[i] for i in range(len(self)))
 
-    # ---- parts and shapes
+    # --- indexing and shapes
     def __getitem__(self, key):
         return dispatch("getitem", self, key)
 

@@ -1,10 +1,10 @@
-"""Trees of arrays: dicts, lists and tuples of them, as deep as they go."""
+"""Trees of arrays: nested dicts, lists and tuples."""
 
 from vmhost.engine import _array as _a
 
 
 def mapped(function, tree, *others):
-    """The tree with `function(leaf, *leaves at the same place)` for each leaf. None stays None."""
+    """The tree with `function(leaf, *leaves at the same path)` for each leaf. None stays None."""
     if isinstance(tree, dict):
         return {key: mapped(function, one, *(other[key] for other in others)) for key, one in tree.items()}
     if isinstance(tree, (list, tuple)):
@@ -14,7 +14,7 @@ def mapped(function, tree, *others):
 
 
 def leaves(tree, path=()):
-    """Pairs of a path (a tuple of keys and numbers) and a leaf, in order."""
+    """Pairs of a path (a tuple of keys and indices) and a leaf, in order."""
     if isinstance(tree, dict):
         for key, one in tree.items():
             yield from leaves(one, (*path, key))

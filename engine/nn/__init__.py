@@ -1,6 +1,6 @@
 """Networks as small trees of arrays, in the shape of MLX's `mlx.nn`: modules, layers, activations, losses.
 
-Images lie as (examples, channels, rows, columns)."""
+Images have the layout (examples, channels, rows, columns)."""
 
 from vmhost.engine.nn.activations import (
     elu,

@@ -40,7 +40,7 @@ def silu(x):
 
 
 def gelu(x):
-    """By the error function, not its approximation."""
+    """Uses the error function, not an approximation."""
     return x * (_a.erf(x * math.sqrt(0.5)) + 1) * 0.5
 
 

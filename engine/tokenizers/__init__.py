@@ -1,10 +1,10 @@
-"""Tokenizers: `tokenizer.json` of Hugging Face's library, in plain Python, so that it is read inside VMs too.
+"""Tokenizers: `tokenizer.json` of Hugging Face's library, in plain Python, so that it works inside VMs.
 
     from vmhost.engine.tokenizers import Tokenizer
     tokenizer = Tokenizer.from_file("tokenizer.json")
     ids = tokenizer.encode("What is this?").ids
 
-docs/tokenizers.md tells what is read."""
+docs/tokenizers.md lists what is supported."""
 
 from vmhost.engine.tokenizers.document import TokenizerError
 from vmhost.engine.tokenizers.encoding import Encoding

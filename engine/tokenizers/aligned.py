@@ -1,10 +1,10 @@
-"""Text that remembers which characters of the original each of its characters stands for."""
+"""Text that keeps, for each character, the range of original characters that it comes from."""
 
 
 class Aligned:
-    """`text`, whose character i stands for the original's characters `starts[i]` to `ends[i]`. Where both are None it
-    stands for the one at `base + i`; with a `head` the first so many stand for the one at `base`, and i for the one at
-    `base + i - head`. `origin` is where the piece began in the original when it was cut out."""
+    """`text`, whose character i comes from the original's characters `starts[i]` to `ends[i]`. If both are None, it
+    comes from the one at `base + i`; with a `head`, the first `head` characters come from the one at `base`, and
+    character i from the one at `base + i - head`. `origin` is the piece's start in the original when it was cut out."""
 
     __slots__ = ("text", "starts", "ends", "base", "head", "origin")
 
@@ -12,7 +12,7 @@ class Aligned:
         self.text, self.base, self.starts, self.ends, self.origin, self.head = text, base, starts, ends, origin, head
 
     def part(self, start, end):
-        """The characters from `start` to `end`, as a piece of their own."""
+        """The characters from `start` to `end`, as a new piece."""
         if self.starts is None:
             base = self.base + max(start - self.head, 0)
             text = self.text[start:end]
@@ -21,7 +21,7 @@ class Aligned:
         return Aligned(self.text[start:end], 0, starts, self.ends[start:end], starts[0] if starts else 0)
 
     def span(self, start, end):
-        """What the characters from `start` to `end` stand for; (start, end) as they are where there are none."""
+        """The original range of the characters from `start` to `end`; (start, end) itself if there are none."""
         if self.starts is None:
             if not self.head:
                 return self.base + start, self.base + end
@@ -40,15 +40,15 @@ class Aligned:
         return self.starts, self.ends
 
     def become(self, characters, sources):
-        """Take other `characters`; `sources[i]` is the number of the present one that number i stands for."""
+        """Replaces the characters; `sources[i]` is the index of the old character that new character i comes from."""
         starts, ends = self.alignments()
         self.text = "".join(characters)
         self.starts, self.ends = [starts[i] for i in sources], [ends[i] for i in sources]
 
     def become_changed(self, changes):
-        """Take the characters of pairs (character, change), as Hugging Face's library counts: a change of 0 takes the
-        place of one character, 1 is one more that stands for the one before, -n takes the place of 1 + n, and stands
-        for their first."""
+        """Replaces the characters by pairs (character, change), counted as in Hugging Face's library: a change of 0
+        replaces one character, 1 inserts one that comes from the previous character, -n replaces 1 + n characters and
+        comes from the first of them."""
         characters, sources, place = [], [], 0
         for character, change in changes:
             characters.append(character)
@@ -60,14 +60,14 @@ class Aligned:
         self.become(characters, sources)
 
     def keep(self, wanted):
-        """Only characters of which `wanted` is true stay."""
+        """Keeps only the characters for which `wanted` is true."""
         kept = [i for i, character in enumerate(self.text) if wanted(character)]
         if len(kept) < len(self.text):
             text = self.text
             self.become([text[i] for i in kept], kept)
 
     def translate(self, table):
-        """Each character becomes those of `table(character)`, which stand for what it stood for."""
+        """Replaces each character by the characters of `table(character)`, which have the same origin."""
         characters, sources, text = [], [], self.text
         for i, character in enumerate(text):
             made = table(character)
@@ -78,7 +78,7 @@ class Aligned:
             self.become([made], sources)
 
     def prepend(self, prefix):
-        """`prefix` comes before the text, unless there is none, and stands for its first character."""
+        """Puts `prefix` before a non-empty text; it has the origin of the first character."""
         if self.text and self.starts is None and len(prefix) and self.head < len(self.text):
             self.text = prefix + self.text
             self.head += len(prefix)
@@ -86,7 +86,7 @@ class Aligned:
             self.become([prefix, self.text], [0] * len(prefix) + list(range(len(self.text))))
 
     def replace(self, matches, content):
-        """`content` takes the place of the spans `matches`, and stands for the last character of each."""
+        """Replaces the spans `matches` by `content`, which has the origin of each span's last character."""
         text, characters, sources, done = self.text, [], [], 0
         if len(content) == 1 and all(end - start == 1 for start, end in matches):
             for start, end in matches:

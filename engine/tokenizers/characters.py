@@ -1,7 +1,7 @@
-"""Classes of characters as Hugging Face's library means them.
+"""Character classes as Hugging Face's library defines them.
 
-Its regular expressions know Unicode 16, as Python 3.14 does; its normalizers and its punctuation are of older versions.
-What lies between stands here as ranges."""
+Its regular expressions use Unicode 16, as Python 3.14 does; its normalizers and its punctuation use older versions. The
+differences are listed here as ranges."""
 
 import functools
 import unicodedata
@@ -13,7 +13,8 @@ WHITESPACE = "".join(
 )
 _ASCII_PUNCTUATION = "!-/:-@[-`{-~"
 
-# What an older Unicode says otherwise: not yet punctuation (U+166D and U+111C9: still), not yet marks, and so on.
+# Differences of the older Unicode: not yet punctuation (U+166D and U+111C9: still punctuation), not yet marks, and so
+# on.
 _PUNCTUATION_CHANGED = (
     "61d 9fd a76 c77 c84 166d 1b4e-1b4f 1b7d-1b7f 2e43-2e4f 2e52-2e5d 10d6e 10ead 10f55-10f59 10f86-10f89 111c9 "
     "113d4-113d5 113d7-113d8 1144b-1144f 1145a-1145b 1145d 11660-1166c 116b9 1183b 11944-11946 119e2 11a3f-11a46 "
@@ -60,7 +61,7 @@ def _set(ranges):
 
 
 def is_control(c):
-    """What BERT's normalizer takes out."""
+    """The characters that BERT's normalizer removes."""
     if c < "\x7f":
         return c < " " and c not in "\t\n\r"
     return c == "\ufffd" or (unicodedata.category(c) in ("Cc", "Cf", "Co")) != (c in _set(_CONTROLS_CHANGED))
@@ -91,12 +92,12 @@ def is_chinese(c):
 
 
 def is_word(c):
-    """As `\\w` of Rust's regular expressions."""
+    """`\\w` in Rust's regular expressions."""
     return patterns.any_of(lambda limit: patterns.word_class(limit, of_rust=True)).at(c).match(c) is not None
 
 
 def punctuation(limit):
-    """What stands in a class for the punctuation below `limit`."""
+    """The inside of a character class for the punctuation below `limit`."""
     return patterns.ranges(("P",), limit, False, _ASCII_PUNCTUATION, _PUNCTUATION_CHANGED)
 
 
@@ -106,7 +107,7 @@ def numeric(limit):
 
 
 def _of_bytes():
-    """GPT-2's characters of bytes: themselves where they can be seen, else from U+0100 on."""
+    """GPT-2's characters for bytes: printable bytes stand for themselves, the others are U+0100 and up."""
     seen = {*range(33, 127), *range(161, 173), *range(174, 256)}
     hidden = [byte for byte in range(256) if byte not in seen]
     return {byte: chr(byte) for byte in seen} | {byte: chr(256 + i) for i, byte in enumerate(hidden)}
@@ -117,8 +118,8 @@ BYTES = {c: byte for byte, c in OF_BYTES.items()}
 
 
 def clusters(text):
-    """The text cut where readers see characters end (Unicode Standard Annex 29), as far as normalization needs it:
-    marks and joiners stay with what they follow, syllables of Hangul and flags together."""
+    """Splits the text at grapheme boundaries (Unicode Standard Annex 29), as far as normalization needs it: marks and
+    joiners stay with what they follow, Hangul syllables and flags stay together."""
     if text.isascii() and "\r" not in text:
         yield from text
         return
@@ -154,14 +155,14 @@ def _is_picture(c):
 
 
 def _joins_picture(text, place):
-    """Whether the joiner at `place`, and what extends before it, follow a picture."""
+    """Whether the joiner at `place`, and the extending characters before it, follow a pictograph."""
     while place > 0 and _extends(text[place]):
         place -= 1
     return _is_picture(text[place])
 
 
 def _separates(c):
-    """Whether a character ends behind it: Control there."""
+    """Whether the cluster ends after it: the property Control."""
     return unicodedata.category(c) in ("Cc", "Zl", "Zp") or (
         unicodedata.category(c) == "Cf"
         and not _extends(c)

@@ -1,4 +1,4 @@
-"""Decoders: functions from tokens' texts to texts that are put together, made of tokenizer.json's `decoder`."""
+"""Decoders: functions from the texts of tokens to texts to be joined, made from tokenizer.json's `decoder`."""
 
 from itertools import groupby
 

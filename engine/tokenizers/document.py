@@ -1,9 +1,9 @@
-"""Reading a tokenizer.json: values are taken by name and kind, and what is wrong is told by its place."""
+"""Reading a tokenizer.json: values are taken by name and type, and errors name their place."""
 
 
 class TokenizerError(ValueError):
-    """A tokenizer.json that cannot be used, or texts that a tokenizer cannot take. One sentence: where, what, and what
-    was expected."""
+    """A tokenizer.json that cannot be used, or texts that a tokenizer cannot take. The message says where, what, and
+    what was expected."""
 
 
 NUMBER = (int, float)
@@ -25,7 +25,7 @@ class Section:
         self.values, self.where = values, where
 
     def take(self, name, kind, default=_REQUIRED):
-        """The value of that name; `default` where it is absent or null."""
+        """The value with that name; `default` if it is absent or null."""
         value = self.values.get(name)
         if value is None:
             if default is _REQUIRED:
@@ -40,7 +40,7 @@ class Section:
         return [Section(each, f"{self.where}.{name}[{i}]") for i, each in enumerate(self.take(name, list))]
 
     def natural(self, name, default=_REQUIRED):
-        """A whole number from 0 to 2**31."""
+        """An integer from 0 to 2**31."""
         value = self.take(name, int, default)
         if value is not None and not 0 <= value <= 1 << 31:
             raise TokenizerError(f"{self.where}.{name}: expected a whole number from 0 to 2**31, got {value}")
@@ -59,7 +59,7 @@ class Section:
         return value
 
     def made(self, makers, what):
-        """What the maker of this object's `type` makes of it."""
+        """The result of the maker for this object's `type`."""
         kind = self.take("type", str)
         if kind not in makers:
             raise TokenizerError(
@@ -76,7 +76,7 @@ def checked(value, kind, where):
 
 
 def texts(values, where):
-    """A list of texts, checked."""
+    """A list of strings, checked."""
     checked(values, list, where)
     for i, value in enumerate(values):
         if type(value) is not str:
@@ -85,7 +85,7 @@ def texts(values, where):
 
 
 def vocabulary(values, where):
-    """A dict of texts to ids, checked."""
+    """A dict of strings to ids, checked."""
     checked(values, dict, where)
     for text, number in values.items():
         if type(number) is not int or not 0 <= number < 1 << 31:

@@ -1,4 +1,4 @@
-"""What a tokenizer makes of a text: ids, and all that belongs to each of them."""
+"""The result of encoding a text: ids, and everything that belongs to them."""
 
 from vmhost.engine.tokenizers.document import TokenizerError
 
@@ -6,10 +6,10 @@ _LISTS = ("ids", "type_ids", "tokens", "word_ids", "offsets", "special_tokens_ma
 
 
 class Encoding:
-    """Lists with a place for each token: `ids`, `type_ids` (0 for a first, 1 for a second text), `tokens` (their
-    texts), `word_ids` (the number of the word, or None), `offsets` (pairs: the characters of the text that it stands
-    for), `special_tokens_mask` and `attention_mask`. `overflowing` has an Encoding for each window that truncation cut
-    off."""
+    """Lists with one item for each token: `ids`, `type_ids` (0 for a first, 1 for a second text), `tokens` (their
+    texts), `word_ids` (the index of the word, or None), `offsets` (pairs: the range of characters that it stands for),
+    `special_tokens_mask` and `attention_mask`. `overflowing` has an Encoding for each window that truncation cut off.
+    """
 
     __slots__ = (*_LISTS, "overflowing", "_ranges")
 
@@ -32,7 +32,7 @@ class Encoding:
 
     @property
     def sequence_ids(self):
-        """0 for tokens of the first text, 1 for those of the second, None for those of neither."""
+        """0 for tokens of the first text, 1 for those of the second, None for special tokens."""
         found = [None] * len(self)
         for number in range(self.n_sequences):
             for i in self._range(number):
@@ -55,7 +55,7 @@ class Encoding:
         return None if self.token_to_sequence(token) is None else self.word_ids[token]
 
     def char_to_token(self, char, sequence_index=0):
-        """The number of the token that stands for this character, or None."""
+        """The index of the token that stands for this character, or None."""
         return next((i for i in self._range(sequence_index) if self.offsets[i][0] <= char < self.offsets[i][1]), None)
 
     def char_to_word(self, char, sequence_index=0):
@@ -63,7 +63,7 @@ class Encoding:
         return None if token is None else self.word_ids[token]
 
     def word_to_tokens(self, word, sequence_index=0):
-        """The first token of a word and the one after its last, or None."""
+        """The index of the first token of a word and of the one after its last, or None."""
         found = [i for i in self._range(sequence_index) if self.word_ids[i] == word]
         return (found[0], found[-1] + 1) if found else None
 
@@ -71,7 +71,7 @@ class Encoding:
         found = self.word_to_tokens(word, sequence_index)
         return None if found is None else (self.offsets[found[0]][0], self.offsets[found[1] - 1][1])
 
-    # --- what processors and tokenizers do with it
+    # --- used by processors and tokenizers
 
     def of_sequence(self, number):
         self._ranges[number] = range(len(self))
@@ -91,7 +91,7 @@ class Encoding:
         return made
 
     def extend(self, other):
-        """The other one's tokens come after these; each window that was cut off of one is joined with the other."""
+        """Appends the other encoding's tokens; each overflowing window of one is joined with the other."""
         windows = []
         for mine in self.overflowing:
             for theirs in (other, *other.overflowing):
@@ -107,8 +107,8 @@ class Encoding:
         return self
 
     def truncate(self, max_length, stride=0, direction="right"):
-        """Keep `max_length` tokens, at the start, or with direction "left" at the end; windows of what is left, which
-        share `stride` tokens with the one before, are `overflowing`."""
+        """Keeps `max_length` tokens, at the start, or with direction "left" at the end; `overflowing` gets windows of
+        the rest, which share `stride` tokens with the previous window."""
         size = len(self)
         if max_length >= size:
             return
@@ -139,7 +139,7 @@ class Encoding:
         self.overflowing, self._ranges = rest, {}
 
     def pad(self, length, direction="right", pad_id=0, pad_type_id=0, pad_token="[PAD]"):
-        """Make it `length` tokens long, unless it is longer; windows too."""
+        """Pads it, and its windows, to `length` tokens, unless it is longer."""
         for window in self.overflowing:
             window.pad(length, direction, pad_id, pad_type_id, pad_token)
         count = length - len(self)

@@ -1,7 +1,7 @@
-"""Models: what turns a piece of text into tokens, made of tokenizer.json's `model`.
+"""Models: turn a piece of text into tokens, made from tokenizer.json's `model`.
 
-`pieces(text)` gives the tokens as three lists: ids, texts, and spans of characters. What is done for each character of
-a text is in engine/arrays/tokens.c."""
+`pieces(text)` returns the tokens as three lists: ids, texts, and spans of characters. The loops over characters are in
+engine/arrays/tokens.c."""
 
 from vmhost.engine import _array
 from vmhost.engine.tokenizers.document import NUMBER, TokenizerError, checked, shown, texts, vocabulary
@@ -15,7 +15,7 @@ def make(section):
 
 
 class _OfVocabulary:
-    """What has its tokens in a dict of texts to ids."""
+    """A model whose tokens are a dict of texts to ids."""
 
     def __init__(self, section):
         self.ids = vocabulary(section.take("vocab", dict), f"{section.where}.vocab")
@@ -48,7 +48,7 @@ class WordLevel(_OfVocabulary):
 
 
 class WordPiece(_OfVocabulary):
-    """The longest token that a word begins with, and so on (Wu et al. 2016)."""
+    """The longest token at the start of a word, then of the rest, and so on (Wu et al. 2016)."""
 
     def __init__(self, section):
         super().__init__(section)
@@ -76,11 +76,11 @@ class WordPiece(_OfVocabulary):
         return numbers, texts, spans
 
 
-_NOT_THERE = (1 << 31) - 2  # the number of an unknown token that the vocabulary lacks
+_NOT_THERE = (1 << 31) - 2  # the number of an unknown token that is not in the vocabulary
 
 
 class Bpe(_OfVocabulary):
-    """Byte pair encoding: characters, of which neighbours are merged in the order of the list of merges."""
+    """Byte pair encoding: merges neighbouring characters in the order of the list of merges."""
 
     def __init__(self, section):
         super().__init__(section)
@@ -133,8 +133,8 @@ class Bpe(_OfVocabulary):
             return self.unknown(self.unk)
 
     def _symbols(self, text):
-        """(id, start, end) of each character, with the prefix and the suffix that it has where it stands."""
-        ids, found, last, unknown = self.ids, [], len(text) - 1, False  # whether the last one is the unknown token
+        """(id, start, end) of each character, with the prefix and the suffix for its position."""
+        ids, found, last, unknown = self.ids, [], len(text) - 1, False  # unknown: the last one is unknown
         for i, c in enumerate(text):
             if i and self.prefix:
                 c = self.prefix + c
@@ -160,7 +160,7 @@ class Bpe(_OfVocabulary):
 
 
 class Unigram:
-    """The segmentation of the largest probability (Kudo 2018)."""
+    """The segmentation of maximum probability (Kudo 2018)."""
 
     def __init__(self, section):
         where = self.where = section.where
@@ -203,7 +203,7 @@ class Unigram:
         return numbers, texts, spans
 
     def _bytes(self, part, span, numbers, texts, spans):
-        """Whether all bytes of a part are tokens, which then are added."""
+        """Whether all bytes of a part are tokens; if so, they are added."""
         names = [f"<0x{byte:02X}>" for byte in part.encode("utf-8", "surrogatepass")]
         if not all(name in self.ids for name in names):
             return False

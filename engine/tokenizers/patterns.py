@@ -1,8 +1,8 @@
-"""Regular expressions of tokenizer.json, which are Oniguruma's, as Python's.
+"""Regular expressions of tokenizer.json, which use Oniguruma's syntax, as Python's.
 
-Properties (`\\p{L}`) become the characters that have them. A pattern is compiled for ASCII alone, for the first 65,536
-characters and for all, each when a text first asks for it: Python walks through what lies beyond these one range at a
-time."""
+Properties (`\\p{L}`) become the characters that have them. A pattern is compiled for ASCII only, for the first 65,536
+characters, and for all characters, each when a text first needs it: Python checks the ranges beyond these one by one.
+"""
 
 import functools
 import re
@@ -67,9 +67,8 @@ def _spans(pairs):
 
 @functools.lru_cache(maxsize=256)
 def ranges(categories, limit, negated=False, more="", changed=""):
-    """What stands in a class of Python's for the characters below `limit` of these categories, and those of the class
-    `more`, but that those of `changed` (ranges of hexadecimal numbers) are in it where they would not be, and not where
-    they would."""
+    """The inside of a Python character class for the characters below `limit` in these categories or in the class
+    `more`; membership is inverted for the characters of `changed` (ranges of hexadecimal numbers)."""
     wanted = [
         (first, last) for first, last, category in _runs(limit) if category in categories or category[0] in categories
     ]
@@ -95,17 +94,17 @@ def ranges(categories, limit, negated=False, more="", changed=""):
 
 
 def word_class(limit, of_rust=False):
-    """`\\w` as Oniguruma and Rust's regular expressions mean it, as what stands in a class."""
+    """`\\w` as Oniguruma or Rust defines it, as the inside of a character class."""
     return ranges(_WORD, limit, False, _CIRCLED + ("\u200c\u200d" if of_rust else "\xb2\xb3\xb9\xbc-\xbe"))
 
 
 class Pattern:
-    """A regular expression whose text is made for a limit of characters; `spans(text)` are those of its matches."""
+    """A regular expression whose source is generated for a limit of characters; `spans(text)` are its matches."""
 
     __slots__ = ("_source", "_compiled")
 
     def __init__(self, source):
-        """`source`: a function of a limit that gives Python's regular expression for characters below it."""
+        """`source`: a function from a limit to Python's regular expression for characters below it."""
         self._source, self._compiled = source, [None, None, None]
 
     def at(self, text):
@@ -124,7 +123,7 @@ def literal(text):
 
 
 def any_of(inside):
-    """One character of the class that the function `inside` gives for a limit."""
+    """One character of the class that the function `inside` returns for a limit."""
     return Pattern(lambda limit: f"[{inside(limit) or _NOTHING}]")
 
 
@@ -147,7 +146,7 @@ _NOTHING = "^\\U00000000-\\U0010ffff"
 
 
 class _Translation:
-    """Oniguruma's (Ruby's) syntax to Python's, for characters below a limit."""
+    """Translates Oniguruma's (Ruby's) syntax to Python's, for characters below a limit."""
 
     def __init__(self, source, limit, where):
         self.source, self.limit, self.where, self.place = source, limit, where, 0
@@ -182,7 +181,7 @@ class _Translation:
             if rest.startswith(start):
                 self.place += len(start)
                 return start
-        if rest.startswith("(?i)"):  # until the group's end, which Python says with a group
+        if rest.startswith("(?i)"):  # valid until the group's end; Python needs a group for that
             self.place += 4
             end = self._end_of_group()
             inner = _Translation(self.source[self.place : end], self.limit, self.where).whole()
@@ -211,7 +210,7 @@ class _Translation:
         return i
 
     def bracket(self):
-        """A class, whose parts are all written out."""
+        """A character class, written out in full."""
         self.place += 1
         source, negated, parts, first = self.source, False, [], True
         if source[self.place : self.place + 1] == "^":

@@ -1,4 +1,4 @@
-"""Pre-tokenizers: functions that cut a list of Aligned pieces further, made of tokenizer.json's `pre_tokenizer`."""
+"""Pre-tokenizers: functions that split a list of Aligned pieces further, made from tokenizer.json's `pre_tokenizer`."""
 
 from vmhost.engine.tokenizers import characters, normalizers, patterns
 
@@ -12,7 +12,8 @@ _REMOVED, _ISOLATED, _CONTIGUOUS, _PREVIOUS, _NEXT = BEHAVIORS = (
 
 
 def make(section):
-    """(what cuts pieces, whether the bytes of each become characters as the last step, which is left to the model)."""
+    """(the splitting function, whether the last step maps the bytes of each piece to characters, which is left to the
+    model)."""
     steps = _steps(section)
     bytes_at_end = bool(steps) and steps[-1] is _as_bytes
     if bytes_at_end:
@@ -31,7 +32,7 @@ def _steps(section):
 
 
 def _cutting(pattern, behavior=_REMOVED, invert=False):
-    """A step that cuts each piece at the matches of a pattern."""
+    """A step that splits each piece at the matches of a pattern."""
 
     def step(pieces):
         made = []

@@ -1,7 +1,7 @@
-"""Post-processors: what adds special tokens, made of tokenizer.json's `post_processor`.
+"""Post-processors, which add special tokens, made from tokenizer.json's `post_processor`.
 
 Each has `added(is_pair)`, the number of special tokens that it adds, and `process(encodings, add_special)`, which
-changes a list of one or two Encodings and gives those that are to be put together."""
+changes a list of one or two Encodings and returns those to be joined."""
 
 from vmhost.engine.tokenizers import characters
 from vmhost.engine.tokenizers.document import Section, TokenizerError, checked, shown, texts
@@ -85,7 +85,7 @@ _BLANKS = f"\u0120{characters.WHITESPACE}"
 
 
 def _trim(encoding, prefixed):
-    """Blanks at the ends of tokens are left out of their offsets."""
+    """Excludes blanks at the ends of tokens from their offsets."""
     for window in encoding.overflowing:
         _trim(window, prefixed)
     offsets = encoding.offsets
@@ -96,7 +96,7 @@ def _trim(encoding, prefixed):
             continue
         start, end = offsets[i]
         if leading:
-            if prefixed and leading == 1 and (i == 0 or start == 0):  # the one that was put before the text
+            if prefixed and leading == 1 and (i == 0 or start == 0):  # the blank that was put before the text
                 leading = 0
             start = min(start + leading, end)
         if trailing and end >= trailing:
@@ -121,7 +121,7 @@ class _ByteLevel:
 
 
 class _Template:
-    """Pieces in an order that the file says: A, B and special tokens, each with a type id."""
+    """Pieces in the order given by the file: A, B and special tokens, each with a type id."""
 
     def __init__(self, section):
         self.tokens = {}

@@ -1,6 +1,6 @@
-"""The tokenizer of a tokenizer.json, in the order of Hugging Face's library: added tokens are cut out, what is left is
-normalized, cut into words, each word becomes tokens of the model, special tokens are added, and all is truncated and
-padded."""
+"""The tokenizer of a tokenizer.json, with the steps of Hugging Face's library: added tokens are split off, the rest is
+normalized and split into words, each word becomes tokens of the model, special tokens are added, and the result is
+truncated and padded."""
 
 import json
 import re
@@ -10,15 +10,14 @@ from vmhost.engine.tokenizers.aligned import Aligned
 from vmhost.engine.tokenizers.document import Section, TokenizerError, shown
 from vmhost.engine.tokenizers.encoding import Encoding
 
-_WORDS_KEPT, _LONGEST_KEPT = 20_000, 64  # words whose tokens are remembered, and characters of the longest of them
+_WORDS_KEPT, _LONGEST_KEPT = 20_000, 64  # cached words, and characters of the longest one
 _STRATEGIES = ("longest_first", "only_first", "only_second")
 
 
 class Tokenizer:
     """A tokenizer, with the names of Hugging Face's `tokenizers.Tokenizer`.
 
-    Tokenizer.from_file("tokenizer.json") reads a file of the task's folder or bundle. Not for several threads at
-    once."""
+    Tokenizer.from_file("tokenizer.json") reads a file of the task's folder or bundle. Not thread-safe."""
 
     def __init__(self, document):
         """`document`: a tokenizer.json after json.loads. TokenizerError says what is wrong with it, and where."""
@@ -29,7 +28,7 @@ class Tokenizer:
 
     @classmethod
     def from_file(cls, path):
-        """Of a tokenizer.json. OSError; TokenizerError names the file."""
+        """Reads a tokenizer.json. OSError; TokenizerError names the file."""
         with open(path, "rb") as file:
             data = file.read()
         try:
@@ -39,7 +38,7 @@ class Tokenizer:
 
     @classmethod
     def from_str(cls, text):
-        """Of the text of a tokenizer.json, str or UTF-8 bytes."""
+        """From the text of a tokenizer.json, str or UTF-8 bytes."""
         try:
             document = json.loads(text)
         except RecursionError:
@@ -113,11 +112,11 @@ class Tokenizer:
         self._raw, self._normalized = _finder(raw), _finder(normalized)
 
     def add_tokens(self, tokens):
-        """Tokens of texts, which are found as they are; the number of new ones."""
+        """Adds tokens, which are matched verbatim in texts; returns the number of new ones."""
         return self._more(tokens, False)
 
     def add_special_tokens(self, tokens):
-        """The same, and `decode` leaves them out."""
+        """The same; `decode` skips them."""
         return self._more(tokens, True)
 
     def _more(self, tokens, special):
@@ -128,7 +127,7 @@ class Tokenizer:
         return len(self._added) - before
 
     def _split(self, piece, finder):
-        """The piece cut at added tokens: pairs of a piece and an id, or None."""
+        """Splits the piece at added tokens: pairs of a piece and an id, or None."""
         expression, numbers = finder
         text = piece.text
         if not text:
@@ -161,13 +160,13 @@ class Tokenizer:
     # --- encoding
 
     def encode(self, sequence, pair=None, is_pretokenized=False, add_special_tokens=True):
-        """The Encoding of a text, or of two that belong together. With `is_pretokenized` each is a list of words."""
+        """The Encoding of a text, or of a pair of texts. With `is_pretokenized` each is a list of words."""
         made = self._one(sequence, pair, is_pretokenized, add_special_tokens)
         self._pad([made])
         return made
 
     def encode_batch(self, input, is_pretokenized=False, add_special_tokens=True):
-        """The Encodings of many texts, or of pairs (tuples of two texts), padded alike."""
+        """The Encodings of many texts, or of pairs (tuples of two texts), padded together."""
         made = []
         for each in input:
             two = type(each) is tuple and len(each) == 2 and (not is_pretokenized or type(each[0]) is not str)
@@ -260,8 +259,8 @@ class Tokenizer:
         return Encoding(ids, (type_id,) * count, tokens, words, offsets, (0,) * count, (1,) * count)
 
     def _word(self, text):
-        """(ids, texts, spans of characters) of a word's tokens, remembered."""
-        places = None  # of the characters that the model sees, where they are others
+        """(ids, texts, spans of characters) of a word's tokens, cached."""
+        places = None  # origins of the characters that the model sees, if they differ
         if self._bytes_at_end:
             piece = Aligned(text)
             normalizers.bytes_as_characters(piece)
@@ -281,8 +280,8 @@ class Tokenizer:
     # --- truncation and padding
 
     def enable_truncation(self, max_length, stride=0, strategy="longest_first", direction="right"):
-        """Encodings have at most `max_length` tokens, special ones counted; what is cut off is `overflowing`, in
-        windows that share `stride` tokens."""
+        """Limits Encodings to `max_length` tokens, including special ones; the rest is in `overflowing`, in windows
+        that share `stride` tokens."""
         _among("strategy", strategy, _STRATEGIES)
         _among("direction", direction, ("left", "right"))
         added = 0 if self._processor is None else self._processor.added(False)
@@ -300,7 +299,7 @@ class Tokenizer:
     def enable_padding(
         self, direction="right", pad_id=0, pad_type_id=0, pad_token="[PAD]", length=None, pad_to_multiple_of=None
     ):
-        """Encodings of a batch are made as long as the longest, or `length`, rounded up to a multiple."""
+        """Pads Encodings of a batch to the longest, or to `length`, rounded up to a multiple."""
         _among("direction", direction, ("left", "right"))
         self._padding = {
             "length": length, "pad_to_multiple_of": pad_to_multiple_of, "pad_id": pad_id, "pad_token": pad_token,
@@ -363,10 +362,10 @@ class Tokenizer:
         for each in encodings:
             each.pad(length, *(given[name] for name in ("direction", "pad_id", "pad_type_id", "pad_token")))
 
-    # --- back, and the vocabulary
+    # --- decoding, and the vocabulary
 
     def decode(self, ids, skip_special_tokens=True):
-        """The text of ids; those that there are not are left out."""
+        """The text of ids; unknown ids are skipped."""
         tokens = []
         for number in ids:
             token = self.id_to_token(number)
@@ -386,7 +385,7 @@ class Tokenizer:
         return token.content if token is not None else self.model.token(id)
 
     def get_vocab(self, with_added_tokens=True):
-        """Texts to ids."""
+        """A dict of texts to ids."""
         return {**self.model.ids, **(self._added_texts if with_added_tokens else {})}
 
     def get_vocab_size(self, with_added_tokens=True):
@@ -400,7 +399,7 @@ class Tokenizer:
 
 
 class _Added:
-    """A token that is found in the text before the model sees it."""
+    """A token that is matched in the text before normalization and the model."""
 
     __slots__ = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
 
@@ -416,7 +415,7 @@ class _Added:
 
 
 def _finder(numbers):
-    """An expression that finds the longest of these texts, and their ids; (None, ...) where there are none."""
+    """A regular expression that finds the longest of these texts, and their ids; (None, ...) if there are none."""
     wanted = sorted(filter(None, numbers), key=lambda text: (-len(text), text))
     return (re.compile("|".join(map(re.escape, wanted))) if wanted else None), numbers
 

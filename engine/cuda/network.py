@@ -1,4 +1,4 @@
-"""A network on a GPU: what `vmhost.engine.models.opened(…, device="cuda")` gives."""
+"""Networks on a GPU: the result of `vmhost.engine.models.opened(…, device="cuda")`."""
 
 import threading
 from collections import OrderedDict
@@ -19,12 +19,13 @@ _PLANS = 8
 
 @dataclass(frozen=True)
 class Options:
-    """How a network is run on a GPU; each may be off.
+    """How a network runs on a GPU; each option can be switched off.
 
-    streams: it has a stream of its own; else one that all such networks of the GPU share.
-    merged_copies: all inputs of a call are one copy; else one each. copy_stream: copies to the GPU run on a stream that
-    all networks share, beside the networks' own. graphs: a graph is captured for sizes that `warmup` names. fused: bias
-    and activation within products, elementwise steps in one, concatenations in one launch."""
+    streams: it has a stream of its own; otherwise all such networks of the GPU share one.
+    merged_copies: all inputs of a call are one copy; otherwise one copy each.
+    copy_stream: copies to the GPU run on a stream that all networks share, separate from the networks' own.
+    graphs: sizes passed to `warmup` get a captured graph.
+    fused: bias and activation are part of products, elementwise steps are merged, concatenations are one launch."""
 
     streams: bool = True
     merged_copies: bool = True
@@ -34,17 +35,17 @@ class Options:
 
 
 class CudaModel(Model):
-    """A Model whose weights and numbers lie in a GPU's memory. Calls wait for each other; outputs are arrays of the
-    host.
+    """A Model with its weights and values in GPU memory. Calls are serialized; outputs are arrays in host memory.
 
-    The sizes that `warmup` names get a captured graph; other sizes are launched step by step. The last eight sizes are
-    kept. DeviceError: no GPU, no library, or what CUDA said. MemoryError: the GPU's memory, or the limit of it.
+    The sizes passed to `warmup` get a captured graph; other sizes are launched step by step. Plans for the last eight
+    sizes are cached. DeviceError: no GPU, no library, or an error of CUDA. MemoryError: the GPU's memory, or its limit,
+    is exhausted.
     """
 
     __slots__ = ("_bound", "_file", "_graphed", "_lock", "_plans", "_stream", "_weights", "device", "options")
 
     def __init__(self, name, data, cpu, *, device="cuda", memory=0, options=None, like=None):
-        """`cpu`: the Model of the same bytes, which has found them whole and knows inputs and outputs."""
+        """`cpu`: the Model of the same bytes, which has validated them and knows inputs and outputs."""
         self.device = device if hasattr(device, "handle") else gpu(device, memory=memory)
         self.name, self.inputs, self.outputs = name, cpu.inputs, cpu.outputs
         self._continued, self._parts, self._texts, self._session = (), None, None, None
@@ -56,10 +57,10 @@ class CudaModel(Model):
             raise UnsupportedError(f"{name}: the GPU runs no models with texts or labels: open it with device='cpu'")
         ffi, lib = library()
         try:
-            programs.made(self._file, dict.fromkeys(self._file.opens, 2))  # an operator that is lacking is told now
+            programs.made(self._file, dict.fromkeys(self._file.opens, 2))  # reports missing operators now
         except UnsupportedError as error:
             raise UnsupportedError(f"{name}: {error}") from error
-        except ValueError:  # at these sizes it does not work: a call says so at its own
+        except ValueError:  # it does not work at these sizes: calls report that at theirs
             pass
         made = ffi.new("vme_cuda_weights **")
         weights = self._file.weights
@@ -76,8 +77,8 @@ class CudaModel(Model):
 
     # ---- plans
     def _plan(self, sizes, bound=None):
-        """The plan for the sizes, (name, size) pairs. `bound`: of lookups (room for ids as a power of two, whether each
-        has weights)."""
+        """The plan for the sizes, (name, size) pairs. `bound`: for lookups (room for ids as a power of two, whether
+        each has weights)."""
         key = sizes, bound
         plan = self._plans.get(key)
         if plan is None:
@@ -101,7 +102,7 @@ class CudaModel(Model):
             return self._plan(self._sizes_of(arrays)).run(arrays, out)
 
     def warmup(self, sizes=None):
-        """As Model.warmup; these sizes have a captured graph from then on."""
+        """As Model.warmup; these sizes have a captured graph afterwards."""
         shapes = self.shapes_at(sizes)
         arrays = tuple(_array.zeros(shapes[port.name], port.dtype) for port in self.inputs)
         with self._lock:
@@ -111,15 +112,15 @@ class CudaModel(Model):
                 self._plan(sizes).run(arrays, None)
 
     def _warm(self, sizes):
-        """From now on these sizes have a graph; plans without one are made anew."""
+        """Gives these sizes a graph from now on; plans without one are rebuilt."""
         if sizes not in self._graphed:
             self._graphed.add(sizes)
             for key in [key for key in self._plans if key[0] == sizes]:
                 del self._plans[key]
 
     def staging(self, sizes=None):
-        """A Staging at these sizes: arrays over the pinned memory that inputs are copied to the GPU from. A call with
-        it copies nothing on the host; what was written to its arrays stays."""
+        """A Staging at these sizes: arrays over the pinned memory from which inputs are copied to the GPU. A call with
+        it copies nothing on the host; the contents of its arrays stay."""
         shapes = self.shapes_at(sizes)
         with self._lock:
             numbers = {one: size for port in self.inputs for one, size in zip(port.shape, shapes[port.name])}
@@ -128,16 +129,16 @@ class CudaModel(Model):
             return Staging(self, plan, arrays)
 
     def __call__(self, inputs, out=None):
-        """As Model's; of a Staging of this network nothing is copied or checked."""
+        """As Model's; for a Staging of this network nothing is copied or checked."""
         if type(inputs) is Staging and inputs.model is self:
             with self._lock:
                 return self._named(inputs.plan.run(None, self._targets(out)))
         return super().__call__(inputs, out)
 
-    # ---- lookups in tables of the same GPU
+    # ---- lookups in tables on the same GPU
     def bind(self, tables):
-        """Feeds inputs from tables in the memory of the same GPU: {input's name: (CudaTable, combiner's number, default
-        id or -1)}. Such a network is called by `run_bags`."""
+        """Feeds inputs from tables in the memory of the same GPU: {input's name: (CudaTable, number of the combiner,
+        default id or -1)}. Such a network is called by `run_bags`."""
         for name, (table, *_) in tables.items():
             port = next((port for port in self.inputs if port.name == name), None)
             if port is None or len(port.shape) != 2 or port.shape[1] != table.dim:
@@ -149,8 +150,8 @@ class CudaModel(Model):
             self._plans.clear()
 
     def run_bags(self, inputs, bags):
-        """The outputs by name, where inputs that are bound get what their bags read: {input's name: (ids, offsets,
-        weights or None)}, int64 and float32."""
+        """The outputs by name; bound inputs get the results of their bags: {input's name: (ids, offsets, weights or
+        None)}, int64 and float32."""
         count = {len(offsets) - 1 for _, offsets, _ in bags.values()}
         if set(bags) != set(self._bound) or len(count) != 1 or min(count) < 1:
             raise ValueError(f"{self.name}: expected bags of {', '.join(self._bound)}, as many of each")
@@ -174,7 +175,7 @@ class CudaModel(Model):
             arrays.append(array)
         if unknown := inputs.keys() - {port.name for port in self.inputs if port.name not in bags}:
             raise ValueError(f"{self.name}: there is no input {min(unknown)!r} beside the bags")
-        # room by powers of two, so that a plan serves calls of about as many ids
+        # room in powers of two, so that a plan serves calls with similar numbers of ids
         told = [bags[name] for name in self._bound]
         bits = max(sum(len(ids) for ids, *_ in told) - 1, 0).bit_length()
         bound = bits, tuple(weights is not None for *_, weights in told)
@@ -184,7 +185,7 @@ class CudaModel(Model):
 
     @property
     def launches(self):
-        """{sizes: kernels and products of a run} of the plans that are kept."""
+        """{sizes: kernels and products of a run} for the cached plans."""
         lib = library().lib
         return {key[0]: lib.vme_cuda_plan_launches(plan.handle) for key, plan in self._plans.items()}
 
@@ -212,7 +213,7 @@ class CudaModel(Model):
 
 
 class Staging(Mapping):
-    """Arrays by inputs' names, over the pinned memory of a network at some sizes; its memory lives as long as they."""
+    """Arrays by inputs' names, over the pinned memory of a network at some sizes; the arrays keep the memory alive."""
 
     __slots__ = ("_arrays", "model", "plan")
 
@@ -275,7 +276,7 @@ class _Plan:
             count, to = shape[0], lookups[place]
             to.table, to.offset, to.step = table.handle.handle, offset, shape[1]
             to.default_id, to.combiner, to.weighted = default_id, combiner, rooms[1][place]
-            to.ids_room = 0 if place else 1 << rooms[0]  # of all together
+            to.ids_room = 0 if place else 1 << rooms[0]  # for all lookups together
         made = ffi.new("vme_cuda_plan **")
         check(
             lib.vme_cuda_plan_new(
@@ -299,19 +300,19 @@ class _Plan:
         self._tables = [table.handle.handle for table, *_ in tables.values()]
 
     def _over(self, number, pointer):
-        """An array over the pinned memory of input `number`, at a `char *` that it keeps."""
+        """An array over the pinned memory of input `number`, for a `char *` that it keeps alive."""
         shape, size = self._shapes[number], 4
         for one in shape:
             size *= one
         return _array.frombuffer(self._ffi.buffer(pointer, size), "float32").reshape(shape)
 
     def staged(self, number):
-        """The same as an array that keeps the plan."""
+        """The same as an array that keeps the plan alive."""
         pointer = self._ffi.cast("char *", self._pinned[self._fed.index(number)])
         return self._over(number, self._ffi.gc(pointer, _Kept(self)))
 
     def run(self, arrays, out, bags=None):
-        """Tuple of the outputs. `arrays`: of inputs; None: what was staged."""
+        """A tuple of the outputs. `arrays`: the inputs; None: those that were staged."""
         ffi, lib = self._ffi, self._lib
         inputs = ffi.new("void *[]", max(len(self._fed), 1))
         held = []
@@ -319,7 +320,7 @@ class _Plan:
             array = arrays[number]
             try:
                 pointer = ffi.from_buffer(array)
-            except BufferError, ValueError:  # its elements do not lie side by side
+            except BufferError, ValueError:  # its elements are not contiguous
                 self._staged[place][...] = array
                 continue
             held.append(pointer)
@@ -356,7 +357,7 @@ class _Plan:
 
 
 class _Kept:
-    """A destructor that does nothing but hold the plan whose memory is used."""
+    """A destructor whose only purpose is to keep the plan alive while its memory is used."""
 
     def __init__(self, plan):
         self.plan = plan
@@ -366,8 +367,8 @@ class _Kept:
 
 
 def write_bags(ffi, to, table, ids, offsets, weights, held, known):
-    """Fills a vme_cuda_bags; `held` gets what must live as long as it, `known` has the offsets that were there before:
-    lookups of one shape share theirs."""
+    """Fills a vme_cuda_bags. `held` receives the objects that must stay alive with it; `known` holds offsets used
+    before, which lookups of one shape share."""
     where = known.get(id(offsets))
     if where is None:
         whole = np.ascontiguousarray(offsets)
@@ -380,7 +381,7 @@ def write_bags(ffi, to, table, ids, offsets, weights, held, known):
     count = len(ids)
     try:
         keys = ffi.from_buffer("int64_t[]", ids) if count else ffi.new("int64_t[]", 1)
-    except BufferError, ValueError:  # its elements do not lie side by side
+    except BufferError, ValueError:  # its elements are not contiguous
         keys = ffi.from_buffer("int64_t[]", np.ascontiguousarray(ids))
     held.append(keys)
     to.table, to.ids_count, to.ids, to.offsets = table, count, keys, where

@@ -1,5 +1,5 @@
-"""Embedding tables that grow: rows by int64 keys, as DeepRec's EmbeddingVariable has them, the same in the host and in
-every VM. docs/embedding.md tells what they do."""
+"""Growing embedding tables: rows by int64 keys, like DeepRec's EmbeddingVariable, the same in the host and in every VM.
+docs/embedding.md describes them."""
 
 from vmhost.engine.embedding.checkpoints import CheckpointError, put_rows, restore, save, save_chain
 from vmhost.engine.embedding.lookups import (

@@ -1,10 +1,10 @@
 """Tables in files: full and incremental saves, and restoring.
 
 A folder holds saves, each a folder of its own, in order: `000001-full`, `000002-incremental`, ... A save has a file for
-each table, in safetensors' format: keys, freqs, versions (int64), values and slots (float32), of a full one also the
-keys that wait for their admission (`keys_filtered`, ...) and the counters of a Bloom filter; and `save.json`, which
-says what it is and what it follows. A save is written beside its place and put there whole; what was left of one that
-did not end is removed by the next."""
+each table in the safetensors format: keys, freqs, versions (int64), values and slots (float32); a full one also the
+keys that wait for admission (`keys_filtered`, ...) and the counters of a Bloom filter. `save.json` describes the save
+and names the one it follows. A save is written beside its place and renamed when complete; the next save removes the
+remains of an incomplete one."""
 
 import json
 import os
@@ -13,25 +13,24 @@ import zlib
 from vmhost.engine import _array as _a
 from vmhost.engine.embedding import save_folders
 
-_HEADER = 8192  # bytes in front of a file's arrays; what is left over is blank
-_PIECE = 4 << 20  # bytes of rows at a time
-_SLACK = 1024  # the least room for waiting keys: a segment of the engine's
+_HEADER = 8192  # bytes before a file's arrays; the rest of them is blank
+_PIECE = 4 << 20  # bytes of rows processed at a time
+_SLACK = 1024  # minimum room for waiting keys: a segment of the engine's table
 
 
 class CheckpointError(ValueError):
-    """A save that cannot be made or read: what is wrong, and where."""
+    """A save that cannot be written or read: what is wrong, and where."""
 
 
 # ---- saving
 def save(tables, folder, *, incremental=False, step=None):
-    """Saves tables as they are at one moment, while others go on training them; the path of the save.
+    """Saves tables as they are at one moment, while training continues; returns the save's path.
 
     tables: EmbeddingVariables with different names.
-    incremental: only rows that changed since the save before, which must be in the same folder.
-    step: the global step by which a full save evicts first; the tables' highest one where it is not said.
-
-    CheckpointError: an increment without a full save. OSError, MemoryError: the save is not there, the rows come with
-    the next one."""
+    incremental: only rows that changed since the previous save, which must be in the same folder.
+    step: the global step for eviction before a full save; by default the tables' highest one.
+    CheckpointError: an increment without a full save. OSError, MemoryError: nothing was saved; the next save includes
+        the rows."""
     tables = list(tables.values() if isinstance(tables, dict) else tables)
     names = [one.name for one in tables]
     if len(set(names)) != len(names) or not all(_is_file_name(name) for name in names):
@@ -70,7 +69,7 @@ def save(tables, folder, *, incremental=False, step=None):
 
 
 def _natives(tables):
-    """What has the functions of these tables; they are saved together where they lie together."""
+    """The implementation of these tables' functions; tables saved together must be in the same memory."""
     kinds = {type(one.natives): one.natives for one in tables}
     if len(kinds) > 1:
         raise CheckpointError("tables: those in a GPU's memory and those in the host's are saved apart")
@@ -106,16 +105,16 @@ def _saves(folder):
 
 
 class _Columns:
-    """Arrays of a file that is being written, each filled from its start on."""
+    """Arrays of a file that is being written, each filled from its start."""
 
     def __init__(self, file):
         self.file, self.end, self.columns = file, _HEADER, {}
 
     def add(self, name, code, size, shape):
-        """A column of `size` bytes an item, the first of `shape` dimensions being the number of items."""
+        """A column with items of `size` bytes; the first of `shape`'s dimensions is the number of items."""
         for one in shape[1:]:
             size *= one
-        self.columns[name] = [code, shape, self.end, size, 0, 0]  # begin, bytes an item, items so far, checksum
+        self.columns[name] = [code, shape, self.end, size, 0, 0]  # start, bytes of an item, items so far, checksum
         self.end += size * shape[0]
 
     def append(self, name, array):
@@ -170,7 +169,7 @@ def _write_table(path, table, snapshot, incremental):
 
 def _write_waiting(columns, snapshot, natives):
     names, found = ("keys_filtered", "freqs_filtered", "versions_filtered"), []
-    while True:  # how many there are is known when all were read
+    while True:  # their number is known when all were read
         read, *parts = natives._embedding_snapshot_waiting(snapshot, 16 * _SLACK)
         if read == 0:
             break
@@ -183,12 +182,12 @@ def _write_waiting(columns, snapshot, natives):
 
 # ---- restoring
 def restore(tables, folder, *, upto=None):
-    """Reads the last full save of a folder and the increments behind it into tables without keys; the global step.
+    """Reads the last full save of a folder and the increments after it into tables without keys; returns the global
+    step.
 
-    upto: the name of the save that is the last one to be read.
-
-    CheckpointError says what is missing or damaged, or which table was made with other options; tables may hold a part
-    of their rows then."""
+    upto: the name of the last save to read.
+    CheckpointError says what is missing or damaged, or which table was made with other options; tables may then hold a
+    part of their rows."""
     tables = list(tables.values() if isinstance(tables, dict) else tables)
     folder = os.path.abspath(os.fspath(folder))
     chain = _chain(folder, upto)
@@ -210,8 +209,8 @@ def restore(tables, folder, *, upto=None):
 
 
 def restore_some(tables, folder, upto, wanted):
-    """The same for the keys of which `wanted(keys)` is true, into tables that may have others; the next increment is no
-    continuation."""
+    """The same for the keys for which `wanted(keys)` is true, into tables that may have other keys; an incremental save
+    cannot follow."""
     chain = _chain(os.path.abspath(os.fspath(folder)), upto)
     files = [
         (one, *_header(os.path.join(folder, name, f"{one.name}.safetensors"), one))
@@ -224,20 +223,20 @@ def restore_some(tables, folder, upto, wanted):
 
 
 def save_chain(folder, upto=None):
-    """Names of the saves that `restore` reads: the last full one before `upto`, and the increments behind it."""
+    """Names of the saves that `restore` reads: the last full one before `upto`, and the increments after it."""
     return [name for name, _ in _chain(os.path.abspath(os.fspath(folder)), upto)]
 
 
 def put_rows(tables, path):
-    """Puts the weights of one save's rows into tables that are not trained (of the optimizer "sgd", which has no slots,
-    and without filters), over those that are there."""
+    """Puts the weights of one save's rows into tables that are not trained (optimizer "sgd", which has no slots, and no
+    filter), over existing rows."""
     files = [(one, *_header(os.path.join(path, f"{one.name}.safetensors"), one, trained=False)) for one in tables]
     for one, file, header in files:
         _read_table(file, header, one, trained=False)
 
 
 def _chain(folder, upto=None):
-    """(name, what save.json says) of the last full save and of the increments that follow it, to `upto`."""
+    """(name, contents of save.json) of the last full save and of the increments that follow it, up to `upto`."""
     try:
         saves = _saves(folder)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Lookups of bags of keys, of many tables at once, and their gradients."""
+"""Lookups of bags of keys, for many tables at once, and their gradients."""
 
 from typing import NamedTuple
 
@@ -12,15 +12,15 @@ COMBINERS = ("sum", "mean", "sqrtn")  # in the order of vme_embedding.h
 
 
 class Ragged(NamedTuple):
-    """Bags of different lengths: bag b is values[offsets[b] : offsets[b + 1]]; `offsets` has one number more than
-    there are bags."""
+    """Bags of different lengths: bag b is values[offsets[b] : offsets[b + 1]]; `offsets` has one more item than there
+    are bags."""
 
     values: object
     offsets: object
 
     @classmethod
     def of(cls, bags):
-        """Of a list of lists of whole numbers."""
+        """From a list of lists of integers."""
         offsets = [0]
         for bag in bags:
             offsets.append(offsets[-1] + len(bag))
@@ -28,7 +28,7 @@ class Ragged(NamedTuple):
 
 
 class _Bags(NamedTuple):
-    """What one table was asked for."""
+    """The bags looked up in one table."""
 
     table: object
     ids: object
@@ -42,13 +42,13 @@ class _Bags(NamedTuple):
 
 
 class PlainTable:
-    """An array [rows, dim] that is read as a table whose keys are the rows' numbers."""
+    """An array [rows, dim] used as a table whose keys are row indices."""
 
     __slots__ = ("anchor", "dim", "name")
     sharded = False
 
     def __init__(self, rows):
-        self.anchor = getattr(rows, "weight", rows)  # what gradients are asked of: the array itself
+        self.anchor = getattr(rows, "weight", rows)  # gradients are taken with respect to it: the array itself
         if type(self.anchor) is not Traced:
             self.anchor = _a.asarray(self.anchor)
         if self.anchor.ndim != 2 or self.anchor.dtype != _a.float32:
@@ -60,7 +60,7 @@ class PlainTable:
 
 
 def _table_of(one):
-    """(what is read, what gradients are asked of)."""
+    """(the table, the anchor for gradients)."""
     variable = getattr(one, "_variable", one)
     if isinstance(variable, EmbeddingVariable) or getattr(variable, "sharded", False):
         return variable, one.anchor
@@ -69,7 +69,7 @@ def _table_of(one):
 
 
 class TableGradient:
-    """The gradient of a table of which bags were read: `parts` are pairs of what was read and the gradient of that."""
+    """The gradient of a table in which bags were looked up: `parts` are pairs of bags and their gradient."""
 
     __slots__ = ("parts", "table")
 
@@ -87,7 +87,7 @@ class TableGradient:
     def __add__(self, other):
         if isinstance(other, TableGradient):
             return TableGradient(self.table, self.parts + other.parts)
-        return self  # of an anchor that was used in another way: it has no numbers
+        return self  # an anchor used in another way: it has no elements
 
     __radd__ = __add__
 
@@ -100,7 +100,7 @@ class TableGradient:
         return self * (1 / number)
 
     def combined(self):
-        """The same as a RowGradient: each key once, with the sum of its gradients."""
+        """The same as a RowGradient: unique keys, with the sums of their gradients."""
         ids, rows = [], []
         for bags, dense in self.parts:
             keys, factors, places = spread(bags)
@@ -135,8 +135,8 @@ def spread(bags):
 
 
 def bags_of(table, ids, weights, combiner, default_id, ends):
-    """The arguments as the engine takes them; ids may be Ragged, [bags, n] or [bags]. `ends`: a dict in which offsets
-    are kept for other tables' bags of the same shape."""
+    """The arguments in the engine's form; ids may be Ragged, [bags, n] or [bags]. `ends`: a dict that caches offsets
+    for other tables' bags of the same shape."""
     if combiner not in COMBINERS:
         raise ValueError(f"{table.name}: combiner: expected one of {', '.join(COMBINERS)}, got {combiner!r}")
     if isinstance(ids, Ragged):
@@ -164,7 +164,7 @@ def bags_of(table, ids, weights, combiner, default_id, ends):
 
 
 def _flat(array):
-    """In one dimension. An input of an export stays itself: its name is what the exported network says of it."""
+    """As one dimension. An input of an export is returned unchanged: the exported network refers to it by name."""
     if type(array) is not Traced:
         return _a.reshape(array, (-1,))
     flat = Traced(_a.reshape(array.value, (-1,)), array.tape)
@@ -173,7 +173,7 @@ def _flat(array):
 
 
 def embedding_bags(anchors, sets):
-    """What the sets of bags read, side by side. The anchors are those of their tables."""
+    """The results of the sets of bags, side by side. The anchors are those of their tables."""
     tape = highest([*anchors, *(bags.ids for bags in sets)])
     if tape is not None:
         return tape.apply("embedding_bags", (anchors, sets), {})
@@ -181,12 +181,12 @@ def embedding_bags(anchors, sets):
 
 
 def _natives(tables):
-    """What has the functions of these tables: that of a GPU where one of them lies there, which refuses the others."""
+    """The implementation of these tables' functions: a GPU's if one of them is on it; it refuses the others."""
     return next((one.natives for one in tables if getattr(one, "natives", _a) is not _a), _a)
 
 
 def read_bags(anchors, sets, apart=False):
-    """What the sets of bags read, side by side, without a tape; `apart`: a list of arrays, one of each set."""
+    """The results of the sets of bags, side by side, without a tape; `apart`: a list of arrays, one for each set."""
     sharded = next((bags.table for bags in sets if bags.table.sharded), None)
     tables = [bags.table for bags in sets] if sharded is None else sharded.read(sets)
     return _natives(tables)._embedding_bags(
@@ -224,14 +224,14 @@ def group_embedding_lookup_sparse(tables, ids, weights=None, combiners="mean", d
     """For each table the combined rows of its bags: a list of arrays [bags, dim], or with `together` one array of them
     side by side.
 
-    tables: EmbeddingVariables, or layers `nn.SparseEmbedding`, of which gradients are taken; or plain tables, which are
-        float32 of shape [rows, dim] or layers `nn.Embedding`, whose ids are the rows' numbers, and whose gradients are
-        RowGradients. One may be there several times.
+    tables: EmbeddingVariables, or layers `nn.SparseEmbedding` if gradients are needed; or plain tables: float32 of
+        shape [rows, dim] or layers `nn.Embedding`, with row indices as ids and RowGradients as gradients. A table may
+        occur several times.
     ids: for each a Ragged, or an array [bags, n], or [bags] of single keys.
     weights, combiners ("sum", "mean", "sqrtn"), default_ids: one for all (combiners, default_ids), or one for each.
 
-    Ids below 0 and those whose weight is not above 0 are left out; a bag without ids reads the row of its default id,
-    or zeros. All tables have as many bags.
+    Ids below 0 and ids whose weight is not above 0 are skipped; a bag without ids reads the row of its default id, or
+    zeros. All tables must have the same number of bags.
     """
     count = len(tables)
     if len(ids) != count:
@@ -265,8 +265,8 @@ def safe_embedding_lookup_sparse(table, ids, weights=None, combiner="mean", defa
 
 
 def apply_gradients(gradients, optimizer, global_step=None):
-    """A gradient step of all tables of these TableGradients, in one call of the engine. `optimizer.state` counts this
-    update already."""
+    """A gradient step for all tables of these TableGradients, in one call of the engine. `optimizer.state` already
+    counts this update."""
     rates = [table_rates(one.table, optimizer, global_step) for one in gradients]
     sharded = [one for one in gradients if one.table.sharded]
     sets = [(*bags.native(), dense) for one in gradients if not one.table.sharded for bags, dense in one.parts]

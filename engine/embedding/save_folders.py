@@ -1,5 +1,4 @@
-"""Folders of saves. Each save is a folder of files: it is written beside its place, and renamed into it when it is
-whole."""
+"""Folders of saves. Each save is a folder of files: it is written beside its place, and renamed when it is complete."""
 
 import os
 
@@ -7,26 +6,26 @@ _UNFINISHED = ".saving-"
 
 
 def unfinished(folder, name):
-    """Where the save `name` of `folder` is written."""
+    """The path at which the save `name` of `folder` is written."""
     return os.path.join(folder, _UNFINISHED + name)
 
 
 def remove_unfinished(folder):
-    """Removes saves that did not end."""
+    """Removes incomplete saves."""
     for name in os.listdir(folder):
         if name.startswith(_UNFINISHED):
             remove(os.path.join(folder, name))
 
 
 def remove(save):
-    """Removes a save, which holds files only."""
+    """Removes a save, which contains only files."""
     for name in os.listdir(save):
         os.remove(os.path.join(save, name))
     os.rmdir(save)
 
 
 def write(path, data):
-    """Writes a file. Its bytes are on the disk when it returns."""
+    """Writes a file and syncs its bytes to disk."""
     with open(path, "wb") as file:
         file.write(data)
         file.flush()
@@ -34,10 +33,10 @@ def write(path, data):
 
 
 def flush(folder):
-    """Names in the folder are on the disk when it returns."""
+    """Syncs the names in the folder to disk."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # a task may write there and not read
+    except PermissionError:  # a task may have permission to write there but not to read
         return
     try:
         os.fsync(descriptor)

@@ -1,5 +1,5 @@
-"""Tables in shards: key k is in shard k mod count. Each shard is a process (or the VM of one) with a part of each
-batch; all of them make the same calls in the same order, and exchange keys, rows and gradients in each."""
+"""Sharded tables: key k belongs to shard k mod count. Each shard is a process (or a VM in one) with a part of each
+batch. All shards make the same calls in the same order, and exchange keys, rows and gradients in each."""
 
 from vmhost.engine import _array as _a
 from vmhost.engine.embedding.lookups import COMBINERS, TableGradient, spread
@@ -9,29 +9,29 @@ from vmhost.engine.grad.trees import leaves, mapped
 
 
 class Shards:
-    """What one shard knows of all: its number `rank`, their `count`, and how they exchange arrays.
+    """One shard's view of all shards: its `rank`, their `count`, and how they exchange arrays.
 
-    exchange: a function `(what, parts)`: parts[d] is a list of arrays for shard d. It gives, when all shards have
-        called it with the same text `what`, a list of what each of them sent to this one, in their order."""
+    exchange: a function `(what, parts)`, where parts[d] is a list of arrays for shard d. When all shards have called it
+        with the same string `what`, it returns a list of what each of them sent to this one, ordered by rank."""
 
     def __init__(self, rank, count, exchange):
         self.rank, self.count, self.exchange = rank, count, exchange
 
     @classmethod
     def of(cls, host):
-        """Those of the process that this task's VM is in, by its granted functions `shard` and `exchange`
+        """The shards of the process that this task's VM is in, by its granted functions `shard` and `exchange`
         (vmhost.training.shards)."""
         told = host.shard()
         return cls(told["rank"], told["count"], lambda what, parts: host.exchange([what, parts]))
 
     def table(self, own):
-        """The table of all shards of which the EmbeddingVariable `own` has this shard's keys."""
+        """The sharded table of which the EmbeddingVariable `own` holds this shard's keys."""
         return ShardedTable(own, self)
 
     def averaged(self, gradients):
-        """The gradients of a loss that is the mean over all shards' parts of a batch (of equal size), where each
-        shard's are those of its part: arrays are added up in the order of shards, and divided by their count, so that
-        all shards get the same numbers. Gradients of sharded tables stay as they are: `optimizer.update` does that."""
+        """The gradients of a loss that is the mean over all shards' parts of a batch (of equal size), from each shard's
+        gradients for its part: arrays are summed in order of rank and divided by the count, so that all shards get
+        identical numbers. Gradients of sharded tables are returned unchanged: `optimizer.update` averages them."""
         dense = [one for _, one in leaves(gradients) if not isinstance(one, (RowGradient, TableGradient))]
         rows = [one.combined() for _, one in leaves(gradients) if isinstance(one, RowGradient)]
         sent = [*dense, *(array for one in rows for array in (one.ids, one.rows))]
@@ -55,18 +55,18 @@ class Shards:
         return mapped(placed, gradients)
 
     def of_first(self, tree):
-        """Shard 0's tree of arrays (initial parameters, say), in every shard."""
+        """Shard 0's tree of arrays (e.g. initial parameters), in every shard."""
         found = [one for _, one in leaves(tree)]
         got = self.exchange("takes shard 0's arrays", [found if self.rank == 0 else []] * self.count)[0]
         places = iter(got)
         return mapped(lambda _: _a.asarray(next(places)).copy(), tree)
 
     def wait(self, what="waits"):
-        """Until all shards are here."""
+        """Waits until all shards have called it."""
         self.exchange(what, [[]] * self.count)
 
     def by_owner(self, keys):
-        """(for each shard the places of its keys, all places in that order)"""
+        """(for each shard the positions of its keys, all positions in that order)"""
         import vmhost.engine.numpy as np
 
         owners = keys % self.count
@@ -75,12 +75,12 @@ class Shards:
 
 
 class ShardedTable:
-    """A table whose rows lie in all shards. Layers, lookups and optimizers take it as an EmbeddingVariable; each of
-    their calls is made by all shards, with their parts of a batch.
+    """A table with rows in all shards. Layers, lookups and optimizers use it like an EmbeddingVariable; all shards must
+    make each call, with their parts of a batch.
 
-    Rows and steps are those of one process that has the whole batch, the shards' parts one behind the other: number
-    for number where the gradients are equal and the count of shards is a power of two, by which each gradient is
-    divided."""
+    Rows and steps are those of one process with the whole batch, the shards' parts one after the other. They are
+    bit-identical if the gradients are equal and the number of shards, by which each gradient is divided, is a power of
+    two."""
 
     sharded = writable = True
 
@@ -97,8 +97,8 @@ class ShardedTable:
         return _fetch(self.shards, [self], [np.unique(_a.reshape(ids, (-1,)))])[0].lookup(ids)
 
     def step(self, ids, gradients, optimizer, global_step=None):
-        """A gradient step of this shard's part of the ids: see EmbeddingVariable. Gradients are divided by the count of
-        shards, as those of layers."""
+        """A gradient step for this shard's part of the ids: see EmbeddingVariable. Gradients are divided by the number
+        of shards, like those of layers."""
         ids = _a.asarray(ids)
         rows = _a.asarray(gradients, "float32").reshape(len(ids), self.dim)
         weights = _a.zeros(len(ids), "float32") + 1
@@ -112,7 +112,7 @@ class ShardedTable:
         return self.own.statistics()
 
     def __len__(self):
-        """Keys of all shards that have rows."""
+        """Number of keys with rows, in all shards."""
         counts = self.shards.exchange("counts rows", [[_a.asarray([len(self.own)])]] * self.shards.count)
         return sum(int(one[0][0]) for one in counts)
 
@@ -121,8 +121,8 @@ class ShardedTable:
 
     @staticmethod
     def read(sets):
-        """The tables by which the engine reads what the sets of bags ask for: of sharded ones small tables of the rows
-        that are read."""
+        """Tables that the engine can read the sets of bags from: sharded tables become small tables of the rows that
+        are read."""
         import vmhost.engine.numpy as np
 
         tables, wanted = [], []
@@ -140,12 +140,12 @@ class ShardedTable:
 
     @staticmethod
     def update(gradients, rates):
-        """A gradient step of sharded tables: TableGradients of each."""
+        """A gradient step of sharded tables, given TableGradients of each."""
         tables, parts = [], []
         for one in gradients:
             for bags, dense in one.parts:
                 keys, factors, places = spread(bags)
-                order = _a.argsort(places, -1, "stable")  # a bag's default stands where the bag does
+                order = _a.argsort(places, -1, "stable")  # a bag's default takes the bag's position
                 tables.append(one.table)
                 parts.append((keys[order], factors[order], dense[places[order]]))
         if tables:
@@ -153,7 +153,7 @@ class ShardedTable:
 
 
 def _fetch(shards, tables, wanted):
-    """For each table one of its own process with the rows of the wanted keys, each once."""
+    """For each table a local one with the rows of the wanted keys, each key once."""
     import vmhost.engine.numpy as np
 
     names = ", ".join(one.name for one in tables)
@@ -181,7 +181,7 @@ def _fetch(shards, tables, wanted):
 
 
 def _step(shards, tables, parts, rates):
-    """parts: for each table ids, what each gradient is multiplied with, and gradients, one for each id."""
+    """parts: for each table ids, the factor of each gradient, and gradients, one for each id."""
     by = 1 / shards.count
     sent = [[] for _ in range(shards.count)]
     for ids, factors, rows in parts:

@@ -1,4 +1,4 @@
-"""EmbeddingVariable: a table of rows by keys, its options, and how a task gets one of the host's."""
+"""EmbeddingVariable: a table of rows by keys, its options, and access to the host's tables from a task."""
 
 import os
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ _INT64_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class CounterFilter:
-    """Admits a key when gradient steps have counted it `filter_freq` times; each key that waits takes 16 bytes."""
+    """Admits a key when gradient steps have counted it `filter_freq` times; each waiting key takes 16 bytes."""
 
     filter_freq: int
 
 
 @dataclass(frozen=True, slots=True)
 class CBFFilter:
-    """The same by a counting Bloom filter for `max_element_size` keys, which admits some too early: at most this
-    share of them. Keys that wait take no memory of their own."""
+    """The same with a counting Bloom filter for `max_element_size` keys, which admits some keys too early: at most this
+    share of them. Waiting keys take no memory of their own."""
 
     filter_freq: int
     max_element_size: int
@@ -29,25 +29,25 @@ class CBFFilter:
 
 @dataclass(frozen=True, slots=True)
 class GlobalStepEvict:
-    """At a full save, removes keys whose last gradient step is more than `steps_to_live` steps ago."""
+    """In a full save, removes keys whose last gradient step is more than `steps_to_live` steps ago."""
 
     steps_to_live: int
 
 
 @dataclass(frozen=True, slots=True)
 class L2WeightEvict:
-    """At a full save, removes keys of which half the squared norm of their weights is below the threshold."""
+    """In a full save, removes keys for which half the squared norm of their weights is below the threshold."""
 
     l2_weight_threshold: float
 
 
 @dataclass(frozen=True, slots=True)
 class SSDStorage:
-    """Rows that do not fit into `memory` bytes lie in a file of at most `quota` bytes.
+    """Keeps rows that do not fit in `memory` bytes in a file of at most `quota` bytes.
 
-    folder: where that file is made; the folder too, if need be. The file has no name and ends with its process: what
-        survives is what was saved.
-    cache: which rows stay in memory: "lru" those that were used last, "lfu" those that are used most."""
+    folder: where the file is created; it is created too if needed. The file is unnamed and disappears with its process;
+        only saves persist.
+    cache: which rows stay in memory: "lru" the most recently used, "lfu" the most frequently used."""
 
     folder: str
     memory: int
@@ -59,9 +59,9 @@ CACHES = ("lru", "lfu")  # in the order of vme_embedding.h
 
 
 class Statistics(NamedTuple):
-    """Of a table: keys that have rows, keys that are counted and wait, rows for the next incremental save, bytes of
-    memory, the highest global step so far; with SSDStorage also how many of the rows are on disk, bytes of its file,
-    and keys that lookups found in memory and on disk."""
+    """Of a table: keys with rows, waiting keys, rows for the next incremental save, bytes of memory, the highest global
+    step so far; with SSDStorage also the number of rows on disk, bytes of its file, and the numbers of keys that
+    lookups found in memory and on disk."""
 
     rows: int
     waiting: int
@@ -77,24 +77,24 @@ class Statistics(NamedTuple):
 class EmbeddingVariable:
     """A table of float32 rows of `dim` numbers by int64 keys.
 
-    optimizer: how gradient steps change rows, and so which slots rows have: "sgd", "adagrad", "adam", "ftrl", or an
-        optimizer of `vmhost.engine.optim` of that kind (Adagrad's `initial` is what its slots begin with).
-    initializer: the rows that keys begin with, [default_value_dim, dim], of which key k gets row k mod
-        default_value_dim; or the standard deviation of normal numbers (dim ** -0.5), drawn by `seed`.
-    default_value_no_permission: what each number of a key reads that waits to be admitted.
+    optimizer: how gradient steps change rows, which determines the slots of rows: "sgd", "adagrad", "adam", "ftrl", or
+        an optimizer of `vmhost.engine.optim` of that kind (Adagrad's `initial` is the initial value of its slots).
+    initializer: the initial rows, [default_value_dim, dim], of which key k gets row k mod default_value_dim; or the
+        standard deviation of normally distributed numbers (by default dim ** -0.5), drawn with `seed`.
+    default_value_no_permission: the value of each number of a key that waits for admission.
     filter: CounterFilter, CBFFilter, or None: keys are admitted by their first gradient step.
     evict: GlobalStepEvict, L2WeightEvict, a tuple of both, or None.
-    quota: the most bytes that the table may take; a gradient step that needs more is a MemoryError. None: no bound,
-        which a host refuses.
-    storage: SSDStorage, or None: all rows are in memory. It does not go with CBFFilter. OSError: its folder, or the
-        disk, also of calls that read or train rows.
+    quota: maximum bytes of the table; a gradient step that needs more raises MemoryError. None: no limit, which a host
+        refuses.
+    storage: SSDStorage, or None: all rows are in memory. It cannot be combined with CBFFilter. OSError: a problem with
+        its folder or the disk, also in calls that read or train rows.
 
-    Lookups change nothing; gradient steps count keys, admit them, and make their rows. Any number of threads may do
-    both at once. Who makes a table pays for it.
+    Lookups change nothing; gradient steps count keys, admit them, and create their rows. Any number of threads may do
+    both at once. The table is charged to its creator.
     """
 
     sharded = False  # see ShardedTable
-    natives = _a  # what has the functions of tables; see vmhost.engine.cuda.tables
+    natives = _a  # the implementation of table functions; see vmhost.engine.cuda.tables
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class EmbeddingVariable:
 
     @classmethod
     def _opened(cls, name, handle):
-        """One of the host's, in a VM."""
+        """One of the host's tables, in a VM."""
         self = object.__new__(cls)
         self.name, self.quota, self._table = name, None, handle
         self._describe()
@@ -147,31 +147,31 @@ class EmbeddingVariable:
         told = self.natives._embedding_statistics(self._table)
         self.dim, self.optimizer = told["dim"], KINDS[told["optimizer"]]
         self.slots, self.writable = told["slots"], told["trains"]
-        # what gradients are asked of: no numbers of its own
+        # gradients are taken with respect to it; it has no elements
         self.anchor = _a.zeros((0, self.dim), "float32")
-        self.saved = None  # (folder, name) of the save that it continues, by checkpoints.py
+        self.saved = None  # (folder, name) of the save that the next increment follows; set by checkpoints.py
 
     @property
     def handle(self):
-        """What the engine knows the table by."""
+        """The engine's handle of the table."""
         return self._table
 
     def lookup(self, ids):
-        """The rows of `ids`, an array of whole numbers: an array of its shape and `dim` more."""
+        """The rows of `ids`, an array of integers: an array of its shape followed by `dim`."""
         return self.natives._embedding_lookup(self._table, _a.asarray(ids))
 
     def rows_without_keys(self):
-        """What keys without a row read, [n, dim]: key k reads row k mod n."""
+        """The rows read for keys without a row, [n, dim]: key k reads row k mod n."""
         initializer, rows, seed = self._first
         if self._unwritten is not None:
             return _a.zeros((1, self.dim), "float32") + self._unwritten
         return _first_rows(self.name, initializer, rows, self.dim, seed)
 
     def step(self, ids, gradients, optimizer, global_step=None):
-        """A gradient step: `gradients[i]` is that of the row of `ids[i]`; those of equal keys are added up.
+        """A gradient step: `gradients[i]` is the gradient of the row of `ids[i]`; gradients of equal keys are summed.
 
-        optimizer: of `vmhost.engine.optim`, of the table's kind; its learning rate and other numbers count.
-        global_step: what a row's version becomes; the optimizer's own count of updates where it is not said.
+        optimizer: of `vmhost.engine.optim`, of the table's kind; its learning rate and other parameters apply.
+        global_step: the new version of the rows; by default the optimizer's count of updates.
         PermissionError: the table was granted for reading. MemoryError: its quota is reached."""
         rates = table_rates(self, optimizer, global_step)
         self.natives._embedding_update(self._table, rates, _a.asarray(ids), _a.asarray(gradients))
@@ -181,7 +181,7 @@ class EmbeddingVariable:
         return Statistics(*(told[field] for field in Statistics._fields))
 
     def __len__(self):
-        """Keys that have rows."""
+        """Number of keys with rows."""
         return self.statistics().rows
 
     def __repr__(self):
@@ -189,8 +189,8 @@ class EmbeddingVariable:
 
 
 def table(name):
-    """The host's table `name`, in a task that names it under permissions.tables (task.yaml). LookupError lists those
-    that were granted."""
+    """The host's table `name`, in a task that lists it under permissions.tables (task.yaml). LookupError lists the
+    granted tables."""
     granted = _a._embedding_names()
     if granted is None:
         raise LookupError(f"{name!r}: tables are granted to tasks in VMs; outside, make an EmbeddingVariable")
@@ -203,7 +203,7 @@ def table(name):
 
 
 def table_rates(of, optimizer, global_step=None):
-    """What the engine is told of the optimizer for a step of the table."""
+    """The optimizer's parameters in the engine's form, for a step of the table."""
     kind = getattr(optimizer, "table_kind", None)
     if kind != of.optimizer:
         raise ValueError(

@@ -57,9 +57,9 @@ class ExportError(ValueError):
 
 
 class Lookup(NamedTuple):
-    """An input of an exported network that is a lookup in a table: the input's name, the table's, the dim of its rows,
-    the names of the example's ids and weights (None: none), the combiner, and the default id of empty bags (None:
-    zeros)."""
+    """An input of an exported network that replaces a lookup in a table: the input's name, the table's name, the dim of
+    its rows, the names of the example's ids and weights (None: no weights), the combiner, and the default id of empty
+    bags (None: zeros)."""
 
     input: str
     table: str
@@ -72,11 +72,12 @@ class Lookup(NamedTuple):
 
 def export(model, example, outputs=("output",), *, with_lookups=False):
     """ONNX (opset 17) of `model(**example)`, as bytes. `example` maps names of inputs to arrays of at least two
-    examples in the first dimension, whose size stays open, as "batch"; ids of tables may be Ragged, and dicts of such
-    are handed on as dicts, with inputs "NAME.KEY". `outputs`: names of what the model gives.
+    examples in the first dimension, whose size stays open, as "batch". Ids of tables may be Ragged; dicts of arrays and
+    Ragged are passed as dicts, with inputs "NAME.KEY". `outputs`: names of the model's outputs.
 
-    Embedding tables (nn.SparseEmbedding) stay outside: what they give is an input "IDS@TABLE" of the network, in place
-    of the ids. `with_lookups`: a pair of the bytes and a tuple of Lookups, which say what belongs there.
+    Embedding tables (nn.SparseEmbedding) are not exported: each lookup result is an input "IDS@TABLE" of the network,
+    in place of the ids. `with_lookups`: returns a pair of the bytes and a tuple of Lookups, which describe these
+    inputs.
     """
     batch = {_examples(one) for _, one in _named(example)}
     if len(batch) != 1 or min(one or 0 for one in batch) < 2:
@@ -124,21 +125,21 @@ def _examples(one):
 
 
 def graph_of(x):
-    """The graph that an export of `x` writes; None if `x` is not exported. A layer that is one operator of ONNX adds it
-    by `node`, with names of its inputs from `name_of`."""
+    """The graph that an export of `x` writes; None if `x` is not exported. A layer that corresponds to one ONNX
+    operator adds it by `node`, with names of its inputs from `name_of`."""
     return x.tape if type(x) is Traced and type(x.tape) is _Graph else None
 
 
 class _Graph:
-    """The tape of an export: each operator that meets a traced array becomes nodes."""
+    """The tape of an export: each operator on a traced array becomes nodes."""
 
     def __init__(self, batch):
         self.level, self.batch = next(levels), batch
         self.nodes, self.initializers, self.outputs = [], [], []
-        self.ports, self.used = {}, set()  # of inputs, by name; names of those that operators read
-        self.empty = set()  # inputs without numbers, which are left out where nothing reads them
+        self.ports, self.used = {}, set()  # ports: inputs by name; used: names of inputs that operators read
+        self.empty = set()  # inputs without elements, which are omitted unless they are read
         self.lookups, self.tables = [], {}
-        self.names = {}  # id of a constant array to its name and itself, which keeps the id its own
+        self.names = {}  # id of a constant array to its name and the array, which keeps the id valid
         self.written = set()
         self.count = 0
 
@@ -146,7 +147,7 @@ class _Graph:
         if name in self.ports:
             raise ExportError(f"example: there are two inputs {name!r}")
         if isinstance(array, Ragged):
-            self.ports[name] = None  # of a table only
+            self.ports[name] = None  # read by a table only
             return Ragged(self.named(name, array.values), array.offsets)
         self.ports[name] = self.port(name, array)
         if not array.size:
@@ -155,11 +156,11 @@ class _Graph:
 
     def named(self, name, array):
         traced = Traced(array, self)
-        traced.gradient = name  # the slot that a gradient's tape uses holds the name here
+        traced.gradient = name  # reuses the slot of a gradient tape for the name
         return traced
 
     def lookup(self, bags):
-        """What a table gives for bags whose ids are an input: an input of its own."""
+        """A table's result for bags whose ids are an input: an input of its own."""
         ids, weights = (None if one is None else one.gradient for one in (bags.ids, bags.weights))
         table = bags.table
         if type(table) is PlainTable:
@@ -260,7 +261,7 @@ class _Graph:
             axis = args[2] if len(args) > 2 else kwargs.get("axis")
             if axis is not None:
                 return self.node("Gather", [self.name_of(x), self.name_of(args[1])], value, axis=axis)
-        if name == "_pad" and type(x) is Traced and len(args) == 5 and value.shape[0] == x.shape[0]:  # with a constant
+        if name == "_pad" and type(x) is Traced and len(args) == 5 and value.shape[0] == x.shape[0]:  # constant padding
             after = [size - front - own for size, front, own in zip(value.shape, args[1], x.shape)]
             pads = self.sizes([*args[1], *after])
             return self.node("Pad", [self.name_of(x), pads, self.name_of(args[4], value)], value)
@@ -328,7 +329,7 @@ def _plain(one):
     return type(one)([_plain(item) for item in one]) if type(one) in (list, tuple) else one
 
 
-# ---- protocol buffers, as onnx.proto3 numbers the fields
+# ---- protocol buffers, with the field numbers of onnx.proto3
 def _varint(number):
     number &= 2**64 - 1
     out = bytearray()

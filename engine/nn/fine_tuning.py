@@ -1,4 +1,4 @@
-"""FineTuned: a compiled model of which the last part is trained (task.yaml, `trainable`)."""
+"""FineTuned: a compiled model with a trainable last part (task.yaml, `trainable`)."""
 
 import hashlib
 import json
@@ -14,11 +14,11 @@ _FORMAT = 1
 
 
 class FineTuned(Module):
-    """`network(inputs)` gives the ONNX model's outputs by name, of arrays by name: all but the last blocks run in the
-    engine, without a gradient; the last ones are traced.
+    """`network(inputs)` returns the ONNX model's outputs by name, for arrays by name: all but the last blocks run in
+    the engine, without a gradient; the last ones are traced.
 
-    model: what `engine.load` gives of a model that task.yaml names under `trainable`. data: the bytes of the bundle's
-    file NAME.trainable. `weights` maps the names that weights have in the ONNX file to arrays: the parameters."""
+    model: the result of `engine.load` for a model listed under `trainable` in task.yaml. data: the bytes of the
+        bundle's file NAME.trainable. `weights` maps the weights' names in the ONNX file to arrays: the parameters."""
 
     def __init__(self, model, data):
         super().__init__()
@@ -35,12 +35,12 @@ class FineTuned(Module):
             )
 
     def frozen(self, inputs):
-        """What the engine's part gives, by name: the same for the same inputs, so it may be kept for more epochs."""
+        """The outputs of the engine's part, by name: equal for equal inputs, so they may be cached across epochs."""
         found = self._model({port.name: inputs[port.name] for port in self._model.inputs})
         return {name: inputs[name] for name in self._told["inputs"]} | found
 
     def trained(self, found):
-        """The outputs, of what `frozen` gave."""
+        """The outputs, computed from the result of `frozen`."""
         values = {**found, **self._constants, **self.weights}
         for node in self._told["nodes"]:
             inputs = [values[name] if name else None for name in node["inputs"]]
@@ -51,20 +51,20 @@ class FineTuned(Module):
     def __call__(self, inputs):
         return self.trained(self.frozen(inputs))
 
-    # ---- in a folder
+    # ---- files
     def _path(self, folder):
         return os.path.join(os.fspath(folder), f"{self._model.name}-{self._digest[:16]}.safetensors")
 
     def save(self, folder):
-        """Writes the weights into the folder, whole or not at all, under a name that is tied to the bundle's model and
-        its trainable part; the path."""
+        """Writes the weights into the folder, atomically, under a name that is tied to the bundle's model and its
+        trainable part; returns the path."""
         path = self._path(folder)
         save_arrays(path, self.weights)
         return path
 
     def load(self, folder):
-        """Whether there were weights in the folder for this bundle's model, which are taken then; those of another
-        model stay untouched. ValueError: they are damaged, and change nothing."""
+        """Loads weights for this bundle's model from the folder, and returns whether there were any; files of other
+        models are ignored. ValueError: the file is damaged, and nothing was changed."""
         try:
             arrays = load_arrays(self._path(folder))
         except FileNotFoundError:
@@ -92,7 +92,7 @@ def _read(data):
     return told, arrays
 
 
-# ---- operators, as onnx.ai/onnx/operators has them: (attributes, *inputs)
+# ---- operators, as defined in onnx.ai/onnx/operators: (attributes, *inputs)
 def _gemm(told, a, b, c=None):
     a, b = (np.swapaxes(one, 0, 1) if told.get(key) else one for one, key in ((a, "transA"), (b, "transB")))
     y = a @ b

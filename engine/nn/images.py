@@ -1,4 +1,4 @@
-"""Convolutions and pools over images (examples, channels, rows, columns)."""
+"""Convolutions and pooling over images (examples, channels, rows, columns)."""
 
 import vmhost.engine.numpy as np
 from vmhost.engine import _array as _a
@@ -6,7 +6,7 @@ from vmhost.engine.nn.export import graph_of
 from vmhost.engine.nn.layers import uniform
 from vmhost.engine.nn.module import Module
 
-_COMPUTED = (np.float32, np.float64)  # dtypes of windows
+_COMPUTED = (np.float32, np.float64)  # dtypes with window kernels
 
 
 def _pair(value):
@@ -14,7 +14,7 @@ def _pair(value):
 
 
 def _counts(x, windows):
-    """Rows of windows, and windows of a row."""
+    """The numbers of windows in a column and in a row."""
     height, width, *rest = windows
     kernel, (down, across, high, wide, top, left) = (height, width), rest
     rows = (x.shape[2] + 2 * top - high * (height - 1) - 1) // down + 1
@@ -25,7 +25,7 @@ def _counts(x, windows):
 
 
 def convolution(x, weight, bias=None, stride=(1, 1), dilation=(1, 1), groups=1, padding=(0, 0)):
-    """Of images with zeros around them; `weight` as of Conv2d, `bias` (output,) or None."""
+    """Convolution of zero-padded images; `weight` as in Conv2d, `bias` (output,) or None."""
     kind = np.result_type(x.dtype, weight.dtype)
     if kind not in _COMPUTED:
         y = convolution(x.astype("float32"), weight.astype("float32"), None, stride, dilation, groups, padding)
@@ -65,11 +65,11 @@ def average(x, windows):
 
 
 def pooled(x, kernel, stride, reduced):
-    """`reduced` (largest, average) of each window."""
+    """Applies `reduced` (largest, average) to each window."""
     windows = (*kernel, *stride, 1, 1, 0, 0)
     if x.dtype in _COMPUTED:
         return reduced(x, windows)
-    y = reduced(x.astype("float64"), windows)  # which has every number of the others
+    y = reduced(x.astype("float64"), windows)  # represents every value of the other dtypes
     return y.astype(x.dtype) if reduced is largest or x.dtype.kind == "f" else y
 
 

@@ -1,4 +1,4 @@
-"""Layers. Initial weights come from one generator, which `seed` sets."""
+"""Layers. Initial weights come from one generator, seeded by `seed`."""
 
 import vmhost.engine.numpy as np
 from vmhost.engine import _array as _a
@@ -13,7 +13,7 @@ _random = {}
 
 
 def seed(number):
-    """Sets the generator of initial weights and of dropout."""
+    """Seeds the generator of initial weights and of dropout."""
     _random["generator"] = np.random.default_rng(number)
 
 
@@ -42,7 +42,7 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """Rows of a table by whole numbers from 0 on. Its gradient has the rows that were read only."""
+    """Rows of a table by non-negative integers. Its gradient has only the rows that were read."""
 
     def __init__(self, num_embeddings, dims, scale=None):
         super().__init__()
@@ -54,7 +54,7 @@ class Embedding(Module):
 
 
 class Sequential(Module):
-    """Layers, and functions, one after the other."""
+    """Applies layers and functions in order."""
 
     def __init__(self, *layers):
         super().__init__()
@@ -82,7 +82,7 @@ class Tanh(Module):
 
 
 class Dropout(Module):
-    """In training, zeros with probability `p`, and all else divided by 1 - p."""
+    """In training, zeroes elements with probability `p`, and divides the others by 1 - p."""
 
     def __init__(self, p=0.5):
         super().__init__()
@@ -126,7 +126,7 @@ def _moments(x, axes):
 
 
 def _of_channels(x, weight, bias):
-    """Whether the engine normalizes these itself: numbers of one kind, over all dimensions but the second."""
+    """Whether the engine's normalization applies: arrays of one dtype, over all dimensions but the second."""
     return (
         x.dtype in (np.float32, np.float64)
         and weight.dtype == bias.dtype == x.dtype
@@ -138,8 +138,8 @@ def _of_channels(x, weight, bias):
 
 @primitive
 def batch_normalized(x, weight, bias, eps, moments):
-    """x with mean 0 and variance 1 over the dimensions in which `weight` and `bias` have size 1, times weight, plus
-    bias. The mean and the variance come into the list `moments`."""
+    """x normalized to mean 0 and variance 1 over the dimensions in which `weight` and `bias` have size 1, times weight,
+    plus bias. Appends the mean and the variance to the list `moments`."""
     if _of_channels(x, weight, bias) and type(x) is type(weight) is type(bias) is _a.ndarray:
         y, mean, var = _a._normalize(x, weight.reshape(-1), bias.reshape(-1), eps)
         moments[:] = mean.reshape(weight.shape), var.reshape(weight.shape)
@@ -165,7 +165,7 @@ def _batch_normalized_rule(x, weight, bias, eps, moments):
                 kept.update(of=g, all=by_sums(g))
         return kept["all"]
 
-    def by_sums(g):  # of g, and of g times x with mean 0 and variance 1
+    def by_sums(g):  # sums of g, and of g times the normalized x
         total = np.sum(g, axis=axes, keepdims=True)
         along = (np.sum(g * x, axis=axes, keepdims=True) - mean * total) * root
         turned = along * root / count
@@ -178,8 +178,8 @@ RULES["batch_normalized"] = _batch_normalized_rule
 
 
 class BatchNorm(Module):
-    """Over all dimensions but the second, the channels. In training by the batch's mean and variance, which the running
-    ones follow; else by the running ones."""
+    """Normalizes over all dimensions but the second, the channels. In training it uses the batch's mean and variance
+    and updates the running ones; otherwise it uses the running ones."""
 
     def __init__(self, num_features, eps=1e-5, momentum=0.1):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Losses: one number of a batch, or with reduction="none" one for each example."""
+"""Losses: one number for a batch, or with reduction="none" one for each example."""
 
 import vmhost.engine.numpy as np
 from vmhost.engine.nn.activations import log_softmax
@@ -13,7 +13,7 @@ def _reduced(loss, reduction):
 
 
 def binary_cross_entropy(inputs, targets, with_logits=True, reduction="mean"):
-    """Of logits, or with with_logits=False of probabilities."""
+    """`inputs` are logits, or with with_logits=False probabilities."""
     if with_logits:
         loss = np.logaddexp(inputs, 0) - inputs * targets
     else:
@@ -23,7 +23,7 @@ def binary_cross_entropy(inputs, targets, with_logits=True, reduction="mean"):
 
 
 def cross_entropy(logits, targets, axis=-1, reduction="mean"):
-    """`targets`: the numbers of the right classes, without the axis of classes."""
+    """`targets`: the indices of the right classes, without the axis of classes."""
     targets = np.expand_dims(np.asarray(targets), axis)
     return _reduced(-np.squeeze(np.take_along_axis(log_softmax(logits, axis), targets, axis), axis), reduction)
 

@@ -1,4 +1,4 @@
-"""Module: what layers and networks are made of."""
+"""Module: the base class of layers and networks."""
 
 from vmhost.engine.grad import value_and_grad as _value_and_grad
 from vmhost.engine.grad.traced import Traced
@@ -8,7 +8,7 @@ from vmhost.engine.nn.weights import load_arrays, save_arrays
 
 class Module:
     """A tree of arrays. Attributes that are arrays, modules, or lists, tuples and dicts of them are its parameters,
-    save those whose name begins with an underscore."""
+    except those whose name begins with an underscore."""
 
     def __init__(self):
         self._frozen, self._training = set(), True
@@ -22,7 +22,7 @@ class Module:
         return self._chosen(lambda module, name: True)
 
     def trainable_parameters(self):
-        """The same without what is frozen."""
+        """The same without frozen parameters."""
         return self._chosen(lambda module, name: name not in module._frozen)
 
     def _chosen(self, wanted):
@@ -35,7 +35,7 @@ class Module:
         return tree
 
     def update(self, tree):
-        """Puts the arrays of a tree, as `parameters` gives it, or a part of it, in their places."""
+        """Replaces arrays by those of a tree with the structure of `parameters`, or a part of it."""
         for name, value in tree.items():
             if not hasattr(self, name):
                 raise ValueError(f"{type(self).__name__} has no parameter {name!r}")
@@ -43,7 +43,7 @@ class Module:
         return self
 
     def freeze(self, *, recurse=True, keys=None):
-        """Leaves parameters (`keys`: those by this name only) out of training."""
+        """Excludes parameters (`keys`: only those with this name) from training."""
         for module in self.modules() if recurse else (self,):
             module._frozen |= {one for one in vars(module) if not one.startswith("_")} & _names(keys, module)
         return self
@@ -55,7 +55,7 @@ class Module:
 
     # ---- modules
     def modules(self):
-        """This module and all within it."""
+        """This module and all modules within it."""
         return [module for _, module in self.named_modules()]
 
     def named_modules(self, prefix=""):
@@ -66,7 +66,7 @@ class Module:
         return found
 
     def train(self, mode=True):
-        """Dropout and batch normalization behave as in training; `eval()`: as in use."""
+        """Selects the training behaviour of dropout and batch normalization; `eval()` selects inference."""
         for module in self.modules():
             module._training = mode
         return self
@@ -80,12 +80,12 @@ class Module:
 
     # ---- files
     def save_weights(self, path):
-        """Writes all parameters as a safetensors file, whole or not at all."""
+        """Writes all parameters to a safetensors file, atomically."""
         save_arrays(path, {".".join(map(str, name)): array for name, array in leaves(self.parameters())})
 
     def load_weights(self, path, strict=True):
-        """Reads parameters of a safetensors file. ValueError names those that are missing, unknown (`strict`) or of
-        another shape; nothing is changed then."""
+        """Reads parameters from a safetensors file. ValueError names those that are missing, unknown (if `strict`) or
+        of another shape; then nothing is changed."""
         arrays = load_arrays(path)
         own = {".".join(map(str, name)): array for name, array in leaves(self.parameters())}
         missing, unknown = sorted(own.keys() - arrays.keys()), sorted(arrays.keys() - own.keys())
@@ -140,8 +140,8 @@ def _modules(value, name):
 
 
 def value_and_grad(model, function):
-    """A function that gives (value of `function`, gradients of the model's trainable parameters, as a tree of them).
-    `function` calls the model; its arguments are handed on."""
+    """A function that returns (value of `function`, gradients of the model's trainable parameters, as a tree).
+    `function` calls the model; its arguments are passed through."""
 
     def with_parameters(parameters, *args, **kwargs):
         model.update(parameters)

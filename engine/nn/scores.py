@@ -1,4 +1,4 @@
-"""How good predictions of clicks are."""
+"""Scores of click predictions."""
 
 from typing import NamedTuple
 
@@ -6,8 +6,8 @@ import vmhost.engine.numpy as np
 
 
 def auc(labels, scores):
-    """The probability that an example of label 1 has a higher score than one of label 0, equals counted half.
-    ValueError where one of the labels is not there."""
+    """The probability that an example with label 1 has a higher score than one with label 0, with ties counted as half.
+    ValueError if one of the labels is missing."""
     labels, scores = _pair(labels, scores)
     positive = int(np.count_nonzero(labels))
     negative = labels.size - positive
@@ -15,19 +15,19 @@ def auc(labels, scores):
         raise ValueError("AUC needs examples of both labels")
     _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
-    ranks = (last - (counts - 1) / 2)[places]  # from 1 on; equals share the middle of their places
+    ranks = (last - (counts - 1) / 2)[places]  # ranks from 1 on; tied scores share their mean rank
     return (float(np.sum(ranks[labels])) - positive * (positive + 1) / 2) / (positive * negative)
 
 
 def gauc(labels, scores, groups):
-    """The mean of the AUC within each group (a user, a session), weighted by its examples; groups of one label only
-    are left out (Zhou et al., KDD 2018, section 5.3). ValueError where there are no others."""
+    """The mean of the AUC within each group (a user, a session), weighted by its examples; groups with one label only
+    are skipped (Zhou et al., KDD 2018, section 5.3). ValueError if there are no others."""
     labels, scores = _pair(labels, scores)
     groups = np.asarray(groups).ravel()
     if groups.shape != labels.shape:
         raise ValueError(f"{labels.size} labels, {groups.size} groups")
     _, group = np.unique(groups, return_inverse=True)
-    # examples by group, then score: within a group equals stand side by side
+    # examples by group, then score: tied scores of a group are adjacent
     order = np.argsort(scores, kind="stable")
     order = order[np.argsort(group[order], kind="stable")]
     group, labels, scores = group[order], labels[order], scores[order]
@@ -36,7 +36,7 @@ def gauc(labels, scores, groups):
     begins, groups_of = np.nonzero(new_group)[0], np.cumsum(new_group) - 1
     ties, places = np.nonzero(new_score)[0], np.cumsum(new_score) - 1
     ends = np.concatenate([ties[1:], np.asarray([len(scores)])])
-    ranks = (ties + ends + 1)[places] / 2 - begins[groups_of]  # from 1 on within the group
+    ranks = (ties + ends + 1)[places] / 2 - begins[groups_of]  # ranks from 1 on within the group
     sizes = np.concatenate([begins[1:], np.asarray([len(scores)])]) - begins
     positive, rank_sums = np.zeros(len(begins)), np.zeros(len(begins))
     np.add.at(positive, groups_of, labels.astype("float64"))
@@ -56,9 +56,9 @@ def log_loss(labels, probabilities):
 
 
 class Calibration(NamedTuple):
-    """How far probabilities are what happens: `ratio`, the sum of probabilities by that of labels (1 is right);
-    `error`, the mean distance of the two in bins, by their examples; `bins`, rows of (examples, mean probability,
-    share of label 1), by rising probability."""
+    """The accuracy of probabilities: `ratio`, the sum of probabilities divided by the sum of labels (ideally 1);
+    `error`, their mean absolute difference in bins, weighted by examples; `bins`, rows of (examples, mean probability,
+    share of label 1), by ascending probability."""
 
     ratio: float
     error: float
@@ -66,7 +66,7 @@ class Calibration(NamedTuple):
 
 
 def calibration(labels, probabilities, bins=10):
-    """A Calibration with bins of as many examples each. ValueError without examples of label 1."""
+    """A Calibration with bins of equal numbers of examples. ValueError if no example has label 1."""
     labels, probabilities = _pair(labels, probabilities)
     labels, probabilities = labels.astype("float64"), probabilities.astype("float64")
     if not labels.any():

@@ -1,4 +1,4 @@
-"""A layer over an embedding table that grows (vmhost.engine.embedding)."""
+"""A layer over a growing embedding table (vmhost.engine.embedding)."""
 
 from vmhost.engine.embedding.lookups import safe_embedding_lookup_sparse
 from vmhost.engine.nn.module import Module
@@ -7,12 +7,12 @@ from vmhost.engine.nn.module import Module
 class SparseEmbedding(Module):
     """The combined rows of bags of keys of an EmbeddingVariable: [bags, dim].
 
-    Its gradient is a TableGradient, which `optimizer.update` hands to the table: weights and slots are the table's, and
-    are saved with it (`embedding.save`), not with the model."""
+    Its gradient is a TableGradient, which `optimizer.update` applies to the table. Weights and slots belong to the
+    table, and are saved with it (`embedding.save`), not with the model."""
 
     def __init__(self, table, combiner="mean", default_id=None):
         super().__init__()
-        self.anchor = table.anchor  # has no numbers: what gradients are asked of
+        self.anchor = table.anchor  # has no elements; gradients are taken with respect to it
         self._variable, self._combiner, self._default_id = table, combiner, default_id
 
     @property

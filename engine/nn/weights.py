@@ -1,4 +1,4 @@
-"""Arrays by name in a file, as safetensors has it (https://github.com/huggingface/safetensors, "Format"): 8 bytes
+"""Named arrays in a file, in the safetensors format (https://github.com/huggingface/safetensors, "Format"): 8 bytes
 length, a header in JSON, then the arrays' bytes."""
 
 import json
@@ -25,7 +25,7 @@ _HEADER_MAX = 100_000_000
 
 
 def save_arrays(path, arrays):
-    """Writes a dict of arrays. The file is whole or is not there: it is written beside `path` and put in its place."""
+    """Writes a dict of arrays atomically: the file is written beside `path` and renamed."""
     header, start, parts = {}, 0, []
     for name, array in arrays.items():
         array = np.ascontiguousarray(array)
@@ -51,7 +51,7 @@ def save_arrays(path, arrays):
 
 
 def load_arrays(path):
-    """The arrays of a file by name. ValueError says what is wrong with it."""
+    """The arrays of a file by name. ValueError says what is wrong with the file."""
     with open(path, "rb") as file:
         data = file.read()
     length = int.from_bytes(data[:8], "little")

@@ -1,8 +1,8 @@
 """Optimizers, in the shape of MLX's `mlx.optimizers`: `optimizer.update(model, gradients)`.
 
-Parameters are changed in place; those that may not be written (they came through a wall, or are views) become copies
-first. Of a table with a RowGradient only the rows that were read, and their state, are touched: weight decay and
-momentum of other rows wait until they are read."""
+Parameters are changed in place; read-only ones (passed from another VM, or views) are replaced by copies first. For a
+table with a RowGradient, only the rows that were read and their state are updated: weight decay and momentum of other
+rows wait until these are read."""
 
 from vmhost.engine.optim.optimizers import SGD, Adagrad, Adam, AdamW, Ftrl, Optimizer, RMSprop, clip_grad_norm
 from vmhost.engine.optim.schedules import cosine_decay, exponential_decay, join_schedules, linear_schedule, step_decay

@@ -9,10 +9,10 @@ from vmhost.engine.grad.trees import leaves, mapped
 
 
 class Optimizer:
-    """`state` is {"step": number of updates, "slots": {name of a parameter: {slot: array}}}: all that resumes it."""
+    """`state` is {"step": number of updates, "slots": {parameter's name: {slot: array}}}: all that resuming needs."""
 
-    slots = ()  # names of the arrays that are kept for each parameter, zeros at first
-    table_kind = None  # what tables of vmhost.engine.embedding call it that can make its steps
+    slots = ()  # names of the arrays kept for each parameter, initially zeros
+    table_kind = None  # its name in tables of vmhost.engine.embedding; None: they do not support it
 
     def __init__(self, learning_rate):
         self._rate = learning_rate if callable(learning_rate) else None
@@ -20,11 +20,11 @@ class Optimizer:
         self.state = {"step": 0, "slots": {}}
 
     def update(self, model, gradients):
-        """Changes the model's parameters by their gradients, a tree as nn.value_and_grad gives it."""
+        """Updates the model's parameters by their gradients, a tree as nn.value_and_grad returns it."""
         model.update(self.apply_gradients(gradients, model.parameters()))
 
     def apply_gradients(self, gradients, parameters):
-        """The changed parameters, as the tree of gradients."""
+        """The updated parameters, in a tree like the gradients."""
         if self._rate is not None:
             self.learning_rate = self._rate(self.state["step"])
         self.state["step"] += 1
@@ -34,7 +34,8 @@ class Optimizer:
         return mapped(lambda g, p: self._changed(next(places), g, p), gradients, _like(gradients, parameters))
 
     def table_rates(self):
-        """(learning rate, eps, beta1, beta2, l1, l2, beta), for tables; 0 for what the optimizer has not."""
+        """(learning rate, eps, beta1, beta2, l1, l2, beta), for tables; 0 for parameters that the optimizer does not
+        have."""
         raise NotImplementedError
 
     def _changed(self, name, gradient, parameter):
@@ -62,13 +63,13 @@ class Optimizer:
         return np.zeros(parameter.shape, parameter.dtype)
 
     def step(self, gradient, parameter, slots):
-        """The new parameter, or its rows, which may be the one that was given, changed; puts new arrays into `slots` or
-        changes those there."""
+        """The new parameter, or its rows: a new array or the changed argument. Replaces or changes the arrays in
+        `slots`."""
         raise NotImplementedError
 
 
 def _like(gradients, parameters):
-    """The part of the tree of parameters that gradients have."""
+    """The part of the tree of parameters that has gradients."""
     if isinstance(gradients, dict):
         return {key: _like(one, parameters[key]) for key, one in gradients.items()}
     if isinstance(gradients, (list, tuple)):
@@ -97,7 +98,7 @@ class SGD(Optimizer):
 
 
 class Adagrad(Optimizer):
-    """Duchi et al. 2011. `initial`: what the sum of squares begins with."""
+    """Duchi et al. 2011. `initial`: the initial sum of squares."""
 
     slots = ("squares",)
     table_kind = "adagrad"
@@ -131,7 +132,7 @@ class RMSprop(Optimizer):
 
 
 class Adam(Optimizer):
-    """Kingma and Ba 2015, with the bias corrected. Rows of tables count the optimizer's steps, not their own."""
+    """Kingma and Ba 2015, with bias correction. Rows of tables use the optimizer's step count, not their own."""
 
     slots = ("mean", "squares")
     table_kind = "adam"
@@ -153,7 +154,7 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Loshchilov and Hutter 2019: the decay is of the weights, not in the gradient."""
+    """Loshchilov and Hutter 2019: the decay applies to the weights, not to the gradient."""
 
     table_kind = None
 
@@ -166,7 +167,7 @@ class AdamW(Adam):
 
 
 class Ftrl(Optimizer):
-    """McMahan et al. 2013, algorithm 1: weights that the l1 term keeps at zero."""
+    """McMahan et al. 2013, algorithm 1: the l1 term keeps small weights at zero."""
 
     slots = ("z", "squares")
     table_kind = "ftrl"
@@ -179,7 +180,7 @@ class Ftrl(Optimizer):
         return self.learning_rate, 0.0, 0.0, 0.0, self.l1, self.l2, self.beta
 
     def first(self, slot, parameter):
-        """z such that the first step begins at the parameter itself."""
+        """z for which the first step starts from the parameter itself."""
         start = super().first(slot, parameter)
         return start if slot == "squares" else start - parameter * (self.beta / self.learning_rate + self.l2)
 
@@ -193,7 +194,7 @@ class Ftrl(Optimizer):
 
 
 def clip_grad_norm(gradients, max_norm):
-    """(gradients of a norm of at most `max_norm`, the norm that they had), over all arrays together."""
+    """(gradients scaled to a norm of at most `max_norm`, their original norm), over all arrays together."""
 
     def squared(g):
         rows = g.combined().rows if isinstance(g, (RowGradient, TableGradient)) else g

@@ -1,4 +1,4 @@
-"""Learning rates that change with the step: functions from the number of steps done to the rate."""
+"""Learning rate schedules: functions from the number of completed steps to the rate."""
 
 import math
 
@@ -20,7 +20,7 @@ def linear_schedule(start, end, steps):
 
 
 def join_schedules(schedules, boundaries):
-    """Each schedule until its boundary; the next counts from there."""
+    """Each schedule runs until its boundary; the next one counts from there."""
     if len(schedules) != len(boundaries) + 1:
         raise ValueError(f"{len(schedules)} schedules need {len(schedules) - 1} boundaries, got {len(boundaries)}")
 

@@ -1,8 +1,10 @@
-"""Networks of float32 to such of 8 and 4 bits, as ONNX: `vmhost quantize`. Needs the packages `onnx` and `onnx-ir`.
+"""Quantization of float32 networks to 8 and 4 bits, as ONNX: `vmhost quantize`. Needs the packages `onnx` and
+`onnx-ir`.
 
-graphs.py makes an ONNX file ready; samples.py reads the data; calibration.py runs the model on it in our engine and
+graphs.py prepares an ONNX file; samples.py reads the data; calibration.py runs the model on the data in our engine and
 finds the range of each tensor; static.py puts pairs of QuantizeLinear and DequantizeLinear around convolutions and
-products; weights.py makes products with narrow weights; comparison.py tells how far the result is from the model."""
+products; weights.py makes products with narrow weights; comparison.py measures the difference between the result and
+the model."""
 
 from vmhost.engine.quantize.calibration import ranges
 from vmhost.engine.quantize.comparison import agreement, durations, outputs_of

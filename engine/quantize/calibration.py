@@ -1,4 +1,4 @@
-"""The range of each tensor over the data, from runs of the model in our engine."""
+"""The range of each tensor over the calibration data, from runs of the model in our engine."""
 
 import numpy
 import onnx
@@ -10,14 +10,14 @@ from vmhost.engine.quantize.errors import QuantizeError
 
 _BINS = 2048
 _ROW = "/as_a_row"
-_LEVELS = 128  # of one sign, that entropy counts with
+_LEVELS = 128  # levels of one sign, for entropy
 
 
 def ranges(graph, names, feeds, method="min-max", percentile=99.99):
-    """(least, largest) of each tensor of `names`, with 0 between them.
+    """(min, max) of each tensor of `names`, extended to include 0.
 
-    "percentile" leaves out the numbers beyond it on both sides; "entropy" the end whose loss changes the distribution
-    least (Kullback-Leibler, as TensorRT's calibrator)."""
+    "percentile" excludes the numbers beyond it on both sides; "entropy" clips where that changes the distribution least
+    (Kullback-Leibler divergence, as TensorRT's calibrator)."""
     model = _showing(graph, names)
     lows, highs = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
     for found in _runs(model, names, feeds):
@@ -62,7 +62,7 @@ def _least_divergence(counts):
     """The share of the bins that is kept."""
     best, kept = numpy.inf, len(counts)
     counts = counts.astype("float64")
-    counts[0] = counts[1] if len(counts) > 1 else counts[0]  # zeros of ReLU are exact whatever the scale
+    counts[0] = counts[1] if len(counts) > 1 else counts[0]  # zeros of ReLU are exact with every scale
     for size in range(_LEVELS, len(counts) + 1, 16):
         wanted = counts[:size].copy()
         wanted[-1] += counts[size:].sum()
@@ -82,7 +82,7 @@ def _least_divergence(counts):
 
 
 def _showing(graph, names):
-    """The model, whose outputs are the tensors of these names that are no inputs."""
+    """The model with these tensors, except inputs, as outputs."""
     model = onnx.ModelProto()
     model.CopyFrom(graph.model)
     del model.graph.output[:]
@@ -90,7 +90,7 @@ def _showing(graph, names):
         if name in graph.inputs:
             continue
         shape = None
-        if name not in graph.ranks:  # after operators that ONNX knows nothing about: in a row, which has a rank
+        if name not in graph.ranks:  # after operators unknown to ONNX: flattened to one row, which has a rank
             if not any(each.name == _ROW for each in model.graph.initializer):
                 model.graph.initializer.append(onnx.numpy_helper.from_array(numpy.array([-1]), _ROW))
             model.graph.node.append(helper.make_node("Reshape", [name, _ROW], [name + _ROW]))

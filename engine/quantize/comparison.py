@@ -1,4 +1,4 @@
-"""How far a quantized model's outputs are from those of the model that it was made of, and how long both take."""
+"""Compares a quantized model with its source: differences of outputs, and run times."""
 
 import statistics
 import time
@@ -7,7 +7,7 @@ import numpy
 
 
 def outputs_of(model, feeds):
-    """For each feed a dict of arrays by output, of numbers only."""
+    """For each feed a dict of arrays by output; numeric outputs only."""
     made = []
     for feed in feeds:
         found = {name: numpy.asarray(value) for name, value in model(feed).items() if not isinstance(value, list)}
@@ -18,9 +18,9 @@ def outputs_of(model, feeds):
 def agreement(before, after, labels=None):
     """A dict for each output.
 
-    `max_abs` is the largest difference; `relative` the root of the differences' squares' sum by that of the squares;
-    `cosine`; `top1` the share of rows whose largest number is at the same place, None where rows have one number. With
-    `labels` there are `right_before` and `right_after`: shares of rows whose largest number is at the label."""
+    `max_abs` is the largest difference; `relative` the root of the sum of squared differences divided by the sum of
+    squares; `cosine`; `top1` the share of rows with the same argmax, None if rows have one number. With `labels` also
+    `right_before` and `right_after`: shares of rows whose argmax is the label."""
     told = {}
     for name in before[0]:
         ours = [feed[name].astype("float64") for feed in after]
@@ -46,7 +46,7 @@ def agreement(before, after, labels=None):
 
 
 def durations(models, feed, seconds=1.0):
-    """Medians of runs on one feed, in milliseconds, in turn until `seconds` are over."""
+    """Median times of runs on one feed, in milliseconds; the models alternate until `seconds` have passed."""
     times = [[] for _ in models]
     for model in models:
         model(feed)

@@ -1,5 +1,5 @@
-"""What stands in the way of quantizing a model."""
+"""Errors of quantization."""
 
 
 class QuantizeError(ValueError):
-    """The model or the data cannot be used for it. One sentence: where, what, and what to do."""
+    """The model or the data cannot be used for quantization. The message says where, what, and what to do."""

@@ -1,5 +1,5 @@
-"""An ONNX file made ready: operators of version 13 or newer, batch normalization folded into convolutions, constants as
-initializers, ranks of tensors known."""
+"""Prepares an ONNX file: operators of version 13 or newer, batch normalization folded into convolutions, constants as
+initializers, known ranks of tensors."""
 
 import numpy
 import onnx
@@ -11,7 +11,7 @@ _LEAST = 13  # the first version whose QuantizeLinear has an axis
 
 
 class Graph:
-    """A ModelProto, `model`, with what quantizing asks of it."""
+    """A ModelProto, `model`, with the queries that quantization needs."""
 
     def __init__(self, model):
         self.model, self.graph = model, model.graph
@@ -32,25 +32,25 @@ class Graph:
                 self.readers.setdefault(name, []).append(node)
 
     def weights(self, name):
-        """The constant of that name as an array of float32, or None."""
+        """The constant with that name as a float32 array, or None."""
         found = self.constants.get(name)
         if found is None or found.data_type != onnx.TensorProto.FLOAT:
             return None
         return numpy_helper.to_array(found)
 
     def is_float(self, name):
-        """Whether it is a tensor of float32 that is computed or given."""
+        """Whether it is a float32 tensor that is computed or an input."""
         return bool(name) and name not in self.constants and self.types.get(name) == onnx.TensorProto.FLOAT
 
     def put(self, name, values):
-        """A new constant; the name."""
+        """Adds a constant; returns its name."""
         tensor = numpy_helper.from_array(values, name)
         self.graph.initializer.append(tensor)
         self.constants[name] = tensor
         return name
 
     def fresh(self, name):
-        """A name that no tensor has."""
+        """An unused tensor name."""
         taken = self.constants.keys() | self.made.keys() | self.inputs
         while name in taken:
             name += "_"
@@ -68,7 +68,7 @@ class Graph:
 
 
 def _names(node):
-    """What a node reads, its branches and loops too."""
+    """The tensors that a node reads, including those in its branches and loops."""
     yield from node.input
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
@@ -83,7 +83,7 @@ def ready(path):
         model = onnx.load(path)
     except FileNotFoundError as error:
         raise QuantizeError(f"{path}: no such file, or weights beside it are missing: {error}") from error
-    except Exception as error:  # protobuf's, whose class is no part of its interface
+    except Exception as error:  # protobuf's errors, whose classes are not part of its interface
         raise QuantizeError(f"{path}: not an ONNX model: {error}") from error
     if not model.graph.node:
         raise QuantizeError(f"{path}: not an ONNX model: there is no operator in it")
@@ -116,7 +116,7 @@ def _constants_as_initializers(graph):
 
 
 def _fold_normalizations(graph):
-    """BatchNormalization after a convolution that nothing else reads becomes part of its weights."""
+    """Folds BatchNormalization into the weights of a preceding convolution that nothing else reads."""
     arrays = {each.name: each for each in graph.initializer}
     made = {name: node for node in graph.node for name in node.output}
     uses = {}
@@ -153,8 +153,8 @@ def _fold_normalizations(graph):
 
 
 def nodes_in_place(graph, added):
-    """Nodes stand in `graph` again, with those of `added` (pairs of what they stand before, None: at the front, and a
-    node) in their places."""
+    """Restores the nodes of `graph`, inserting those of `added` (pairs of the node to insert before, None: at the
+    front, and a node)."""
     at = {}
     for before, node in added:
         at.setdefault(id(before), []).append(node)
@@ -174,7 +174,7 @@ def helper_copy(node):
 
 
 def pair(graph, name, scale, zero, axis=None):
-    """(the nodes QuantizeLinear and DequantizeLinear, the name of what comes out) after the tensor `name`."""
+    """(the nodes QuantizeLinear and DequantizeLinear, the name of the result) after the tensor `name`."""
     options = {} if axis is None else {"axis": axis}
     integers, out = graph.fresh(f"{name}_integers"), graph.fresh(f"{name}_again")
     return [

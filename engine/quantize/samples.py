@@ -1,4 +1,4 @@
-"""Data to calibrate with: arrays of .npz and .npy files as feeds of a model."""
+"""Calibration data: arrays in .npz and .npy files as feeds of a model."""
 
 from pathlib import Path
 
@@ -6,15 +6,15 @@ import numpy
 
 from vmhost.engine.quantize.errors import QuantizeError
 
-_ROWS = 8  # of a feed, where the model leaves the number open
+_ROWS = 8  # rows of a feed, if the model leaves the number open
 
 
 def feeds(paths, ports, labels=None):
-    """(feeds, labels): dicts of arrays by input, and an array of the numbers of the right classes for each feed, or
-    None. `ports` are the model's inputs; `labels` the name of an array beside them.
+    """(feeds, labels): dicts of arrays by input, and an array of the indices of the right classes for each feed, or
+    None. `ports` are the model's inputs; `labels` is the name of an array beside them.
 
-    An .npz file has an array for each input; an .npy file is the only input's. Where the first dimension is larger than
-    the model's, it counts examples; a dimension that is missing is added. A folder stands for the files in it."""
+    An .npz file has an array for each input; an .npy file is that of the only input. If the first dimension is larger
+    than the model's, it counts examples; a missing dimension is added. A folder stands for the files in it."""
     found, answers = [], []
     for path in _files(paths):
         arrays = _arrays(path, ports)
@@ -53,7 +53,7 @@ def _files(paths):
 
 def _arrays(path, ports):
     try:
-        with open(path, "rb") as file:  # NumPy leaves it open where it is no zip
+        with open(path, "rb") as file:  # NumPy leaves it open if it is no zip
             read = numpy.load(file, allow_pickle=False)
             if isinstance(read, numpy.ndarray):
                 if len(ports) != 1:
@@ -66,7 +66,7 @@ def _arrays(path, ports):
                 return {name: read[name] for name in read.files}
     except QuantizeError:
         raise
-    except Exception as error:  # zipfile's, zlib's and NumPy's own, of no common class
+    except Exception as error:  # errors of zipfile, zlib and NumPy, which have no common class
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise QuantizeError(f"{path}: is no .npz or .npy file of numbers: {reason}") from error
 
@@ -99,7 +99,7 @@ def _fitting(array, port, path):
 
 
 def _cut(given, ports, path):
-    """Feeds of the sizes that the model takes."""
+    """Feeds of the sizes that the model accepts."""
     counts = {}
     for name, array in given.items():
         first = ports[name].shape[0] if ports[name].shape else None

@@ -1,5 +1,5 @@
-"""int8 by pairs of QuantizeLinear and DequantizeLinear: uint8 with a zero point for what is computed, int8 for each
-output channel of weights, int32 for biases, as the processors' instructions for sums of bytes want them."""
+"""int8 by pairs of QuantizeLinear and DequantizeLinear: uint8 with a zero point for computed tensors, int8 per output
+channel for weights, int32 for biases, as the processors' instructions for sums of bytes need them."""
 
 import numpy
 from onnx import helper
@@ -8,8 +8,8 @@ from vmhost.engine.quantize.errors import QuantizeError
 from vmhost.engine.quantize.graphs import nodes_in_place, pair
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
-# On images these are done on bytes between convolutions.
-_SAME = ("MaxPool", "Flatten", "Reshape", "Transpose")  # what comes out has the range of what goes in
+# On images these run on bytes between convolutions.
+_SAME = ("MaxPool", "Flatten", "Reshape", "Transpose")  # the result has the range of the operand
 _IMAGES = (
     *_SAME, "Add", "Mul", "Concat", "AveragePool", "GlobalAveragePool", "Clip", "Relu", "HardSwish", "Sigmoid",
     "HardSigmoid", "LeakyRelu",
@@ -18,7 +18,7 @@ _BOUNDS = ("Relu", "Clip")
 
 
 def quantized_tensors(graph):
-    """(names of tensors that become bytes, the products that read them)."""
+    """(names of tensors to quantize, the products that read them)."""
     tensors, products, on_bytes = {}, [], set()
     for node in graph.graph.node:
         if node.domain not in ("", "ai.onnx"):
@@ -51,7 +51,7 @@ def _on_image(graph, node):
 
 
 def _operands_computed(graph, node):
-    """Whether Add and its like combine two tensors, and not one with a constant."""
+    """Whether Add and the like combine two computed tensors, not one with a constant."""
     return node.op_type not in ("Add", "Mul") or all(name not in graph.constants for name in node.input)
 
 
@@ -76,7 +76,7 @@ def _weights(graph, node):
 
 
 def statically(graph, ranges):
-    """Change the Graph's model to one of int8. `ranges` has (least, largest) of each of its quantized_tensors."""
+    """Changes the Graph's model to int8. `ranges` has (min, max) of each of its quantized_tensors."""
     tensors, products, on_bytes = quantized_tensors(graph)
     ranges, added, again, units = dict(ranges), [], {}, {}
     for node in graph.graph.node:

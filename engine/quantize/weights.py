@@ -1,5 +1,5 @@
-"""Products whose weights have 8 or 4 bits, in blocks with a scale each: com.microsoft's MatMulNBits. What is computed
-stays float32."""
+"""Products whose weights have 8 or 4 bits, in blocks with a scale each: com.microsoft's MatMulNBits. Results stay
+float32."""
 
 import numpy
 from onnx import helper
@@ -12,7 +12,7 @@ _DOMAIN = "com.microsoft"
 
 
 def with_narrow_weights(graph, bits, block=BLOCK):
-    """Change the Graph's model to one whose products with constant weights are MatMulNBits."""
+    """Changes products with constant weights in the Graph's model to MatMulNBits."""
     added, gone, shared = [], [], {}
     for node in graph.graph.node:
         found = _weights(graph, node)
@@ -44,7 +44,7 @@ def with_narrow_weights(graph, bits, block=BLOCK):
 
 
 def _weights(graph, node):
-    """(the weights' name, they as [columns, k], the bias' name or None), or None where they cannot be narrow."""
+    """(the weights' name, the weights as [columns, k], the bias' name or None), or None if they cannot be narrow."""
     known = node.domain in ("", "ai.onnx") and node.op_type in ("MatMul", "Gemm")
     if not known or node.input[0] in graph.constants:
         return None

@@ -1,5 +1,5 @@
-"""What a training run needs beside the steps: states that resume it, stopping early, and what each feature is worth.
-docs/training.md tells how they go together."""
+"""Parts of a training run beside its steps: states to resume from, early stopping, and feature importance.
+docs/training.md shows how they work together."""
 
 from vmhost.engine.runs.importance import permutation_importance
 from vmhost.engine.runs.states import RunError, forget_after, load, numbers, put_state, save, state_of

@@ -1,4 +1,4 @@
-"""What each feature is worth to a network."""
+"""Feature importance."""
 
 import vmhost.engine.numpy as np
 from vmhost.engine.embedding import Ragged
@@ -6,9 +6,10 @@ from vmhost.engine.embedding import Ragged
 
 def permutation_importance(score, columns, names=None, *, repeats=3, seed=0):
     """How much worse `score(columns)` gets when the values of one column are shuffled among the examples (Breiman
-    2001): a dict of names to means over `repeats` shuffles, the most important first. A column without use is near 0.
+    2001): a dict of names to means over `repeats` shuffles, most important first. A useless column is near 0.
 
-    score: a function of columns by name (as FeatureSpec.transform takes them) that gives a number, higher being better.
+    score: a function of columns by name (as FeatureSpec.transform takes them) that returns a number, higher being
+        better.
     names: of columns; or a dict of names to tuples of columns that are shuffled together (a sequence and its weights).
     """
     names = list(columns) if names is None else names

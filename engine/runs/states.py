@@ -1,8 +1,8 @@
-"""States of a run in a folder: what resumes training exactly where it was, also after kill -9.
+"""States of a run in a folder: training resumes exactly where it was, even after kill -9.
 
-A state is a tree (dicts with text keys, lists) of arrays, numbers, texts, booleans and None. A folder has the last
-ones, `run-000012` and so on, each with `state.json`, `arrays.safetensors` and, in `tables/` beside them, the saves of
-the embedding tables that belong to it. A state is written beside its place and put there whole."""
+A state is a tree (dicts with string keys, lists) of arrays, numbers, strings, booleans and None. A folder holds the
+last ones, `run-000012` and so on, each with `state.json`, `arrays.safetensors` and, in `tables/` beside them, the saves
+of its embedding tables. A state is written beside its place and renamed when complete."""
 
 import json
 import os
@@ -15,17 +15,17 @@ from vmhost.engine.nn.layers import generator
 from vmhost.engine.nn.weights import load_arrays, save_arrays
 
 _FORMAT = 1
-_INCREMENTS = 50  # of tables behind a full save, at most
+_INCREMENTS = 50  # maximum increments of tables after a full save
 
 
 class RunError(ValueError):
     """A state that cannot be saved or read: what is wrong, and where."""
 
 
-# ---- what a state is made of
+# ---- the contents of a state
 def state_of(*, model=None, optimizer=None, generators=None, **more):
     """The state of a module's parameters, an optimizer, random generators by name (numpy.random.Generator), nn's own
-    generator (of dropout and initial weights), and more trees by name: the step, a reader's position, losses."""
+    generator (of dropout and initial weights), and further trees by name: the step, a reader's position, losses."""
     state = {"nn": _plain_state(generator().bit_generator.state), **more}
     if model is not None:
         state["model"] = {".".join(map(str, path)): array for path, array in leaves(model.parameters())}
@@ -37,7 +37,7 @@ def state_of(*, model=None, optimizer=None, generators=None, **more):
 
 
 def put_state(state, *, model=None, optimizer=None, generators=None):
-    """Puts what `state_of` took into the same objects. RunError where they are others."""
+    """Restores the result of `state_of` in the same objects. RunError if they are different ones."""
     generator().bit_generator.state = state["nn"]
     if model is not None:
         wanted, given = {}, state.get("model", {})
@@ -65,7 +65,7 @@ def put_state(state, *, model=None, optimizer=None, generators=None):
 
 
 def _plain_state(state):
-    """A generator's state as a tree of its own."""
+    """A generator's state as a tree."""
     if isinstance(state, dict):
         return {key: _plain_state(one) for key, one in state.items()}
     return state.copy() if hasattr(state, "dtype") else state
@@ -73,12 +73,12 @@ def _plain_state(state):
 
 # ---- in a folder
 def save(folder, state, *, tables=(), keep=2, full=None):
-    """Saves a state, and the tables as they are at this moment, and gives the path. The state before stays whole until
-    this one is; `keep` of them stay.
+    """Saves a state, and the tables as they are at this moment, and returns the path. The previous state stays intact
+    until this one is complete; `keep` states are kept.
 
-    full: whether the tables are saved whole and not their changed rows alone; where it is not said, the first time and
-        whenever increments have as many rows as the tables.
-    OSError, MemoryError, RunError: the state is not there, the ones before are."""
+    full: whether to save whole tables instead of changed rows only; by default the first time and whenever the
+        increments have as many rows as the tables.
+    OSError, MemoryError, RunError: the state was not saved, earlier ones are intact."""
     folder = os.path.abspath(os.fspath(folder))
     os.makedirs(folder, exist_ok=True)
     tables = list(tables.values() if isinstance(tables, dict) else tables)
@@ -110,7 +110,7 @@ def save(folder, state, *, tables=(), keep=2, full=None):
 
 
 def numbers(folder):
-    """Those of the states of a folder, in order: each save has the next one."""
+    """The numbers of the states in a folder, in order: each save has the next one."""
     try:
         return [number for number, _ in _states(os.fspath(folder))]
     except FileNotFoundError:
@@ -118,14 +118,14 @@ def numbers(folder):
 
 
 def forget_after(folder, number):
-    """Removes the states behind that of this number, so that the next save follows it."""
+    """Removes the states after this number, so that the next save follows it."""
     for later, name in _states(os.fspath(folder)) if os.path.isdir(folder) else ():
         if later > number:
             save_folders.remove(os.path.join(folder, name))
 
 
 def load(folder, *, tables=()):
-    """The last state of a folder, with the tables (which have no keys yet) restored as they were then; None where there
+    """The last state of a folder, with the tables (which must have no keys) restored as they were then; None if there
     is none. RunError says what is damaged."""
     folder = os.path.abspath(os.fspath(folder))
     try:
@@ -179,7 +179,7 @@ def _needs_full(tables, folder):
 
 
 def _remove_old_tables(folder):
-    """Saves of tables that no state needs: all before the last full save that the oldest state begins with."""
+    """Removes saves of tables that no state needs: all before the full save that the oldest state starts from."""
     tables, needed = os.path.join(folder, "tables"), []
     if not os.path.isdir(tables):
         return
@@ -196,7 +196,7 @@ def _remove_old_tables(folder):
 
 
 def _split(tree, arrays, path):
-    """The tree as JSON; arrays go to `arrays` by name."""
+    """The tree as JSON; its arrays go to `arrays` by name."""
     if hasattr(tree, "dtype"):
         name = path or "array"
         arrays[name] = tree

@@ -1,12 +1,12 @@
-"""Stopping when a score gets no better."""
+"""Stopping when a score no longer improves."""
 
 
 class EarlyStopping:
     """`stopping(score)` after each evaluation: true once `patience` evaluations in a row were not better than the best
-    by more than `min_delta`. `higher`: whether a higher score is the better one (AUC; not a loss).
+    one by more than `min_delta`. `higher`: whether a higher score is better (AUC; not a loss).
 
-    `best` and `best_at` (the number of that evaluation, from 0 on) tell of the best one, `improved` whether the last
-    one was it; `state` is all that resuming needs."""
+    `best` and `best_at` (the index of the evaluation) describe the best one, `improved` tells whether it was the last
+    one; `state` is everything needed to resume."""
 
     def __init__(self, patience, min_delta=0.0, higher=True):
         if patience < 1:

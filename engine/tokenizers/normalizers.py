@@ -1,4 +1,4 @@
-"""Normalizers: functions that change an Aligned text in place, made of tokenizer.json's `normalizer`."""
+"""Normalizers: functions that change an Aligned text in place, made from tokenizer.json's `normalizer`."""
 
 import base64
 import binascii
@@ -107,11 +107,11 @@ def _decomposed(whole, form):
 
 
 def _compose(text, form):
-    """NFC or NFKC: a character that marks were put into stands for the first that it was made of."""
+    """NFC or NFKC: a character composed with marks comes from the first of its parts."""
     if unicodedata.is_normalized(form, text.text):
         return
     combining = unicodedata.combining
-    made, starter, last_class = [], None, None  # `starter`: its place in `made`
+    made, starter, last_class = [], None, None  # `starter`: its index in `made`
     for part, change in _decomposed(text.text, "NFD" if form == "NFC" else "NFKD"):
         its_class = combining(part)
         if starter is not None and (last_class is None or (last_class and last_class < its_class)):
@@ -136,7 +136,7 @@ def _pair(first, second):
 def _nmt(section):
     def normalize(text):
         if text.text.isprintable() and "\u2581" not in text.text and "\ufffd" not in text.text:
-            return  # the others are no printable characters
+            return  # no other printable character is concerned
         text.keep(lambda c: not (c < "\t" or c == "\v" or "\x0e" <= c <= "\x1f" or c in "\x7f\x8f\x9f") or c == "\0")
         text.translate(lambda c: " " if c in _NMT_SPACES else c)
 
@@ -157,7 +157,7 @@ def _prepend(section):
 
 
 def bytes_as_characters(text):
-    """Each byte of the UTF-8 becomes the character that stands for it."""
+    """Replaces each byte of the UTF-8 encoding by its character."""
     if text.text.isascii():
         text.text = text.text.translate(characters.OF_BYTES)
     else:
@@ -165,7 +165,7 @@ def bytes_as_characters(text):
 
 
 class _Precompiled:
-    """SentencePiece's own normalization: a double array of what is replaced, and the texts that take its place."""
+    """SentencePiece's normalization: a double-array trie of strings to replace, and their replacements."""
 
     def __init__(self, section):
         where = f"{section.where}.precompiled_charsmap"
@@ -182,7 +182,7 @@ class _Precompiled:
         self.known = {}
 
     def replacement(self, part):
-        """What takes the place of `part`, or None. The first bytes decide."""
+        """The replacement of `part`, or None: that of its shortest known prefix."""
         if part in self.known:
             return self.known[part]
         units, found = self.units, None

@@ -66,11 +66,16 @@ def compile_model(data, where, folder=None):
 
     `folder` is where the model's file lies: weights in files of their own, as exporters write large models, are read
     from there."""
-    return compiled(data, where, folder).data
+    return _compiled(data, where, folder, False).data
 
 
 def compiled(data, where, folder=None):
     """The same, as Compiled."""
+    return _compiled(data, where, folder, True)
+
+
+def _compiled(data, where, folder, counts):
+    """The same; unless `counts`, what was saved is not counted, which takes a tenth of the time."""
     try:
         import onnx
 
@@ -102,11 +107,8 @@ def compiled(data, where, folder=None):
             inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
         built = read(inferred, where, opens, contradiction, weights, kept)
         built.savings.nodes = nodes
-        built.savings.idle = opens is not None and opens.number > 0  # the first reading is told
-        parts = parted(built, where)
-        for part in parts:
-            improve(part)
-        return parts
+        built.savings.idle = not counts or (opens is not None and opens.number > 0)  # the first reading is told
+        return parted(built, where)
 
     found = open_sizes.find(model)
     try:
@@ -114,6 +116,7 @@ def compiled(data, where, folder=None):
     except Unequal:  # of sizes that follow from values: told below
         networks = ()
     if len(networks) == 1:
+        improve(*networks)
         return Compiled(b"".join(write(*networks)), networks[0].savings, weight_files)
     parts = open_sizes.compile_open(found, network, where)
     pieces = itertools.chain.from_iterable(write(*part) for part in parts)

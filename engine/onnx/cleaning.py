@@ -1,9 +1,8 @@
-"""The first clean-up of an ONNX graph, by onnx-ir's passes: functions of the model's own are written out where they are
-called, nodes that no output needs are gone. What these lack, and what only layers and views show, is done in passes.py;
+"""The first clean-up of an ONNX graph: functions of the model's own are written out where they are called, by onnx-ir's
+pass, and what no output needs is gone. What these lack, and what only layers and views show, is done in passes.py;
 identities vanish when the graph is read."""
 
-import onnx_ir
-from onnx_ir.passes import Sequential, common
+import onnx
 
 
 def cleaned(model):
@@ -13,15 +12,24 @@ def cleaned(model):
         # where it was left out it is there from now on, and empty: onnx-ir makes names up, and errors tell nodes by
         # outputs
         node.name = node.name
-    if _is_clean(model):
-        return model
+    if model.functions:
+        model = _without_functions(model)
+    _drop_unused(model)
+    return model
+
+
+def _without_functions(model):
+    """The ModelProto with functions written out."""
+    import onnx_ir  # takes a while
+    from onnx_ir.passes import common
+
     _raise_functions(model)
     maps = {value.name: value.type for value in model.graph.output if _has_map(value.type)}
     for value in (*model.graph.output, *model.graph.value_info):
         if _has_map(value.type):  # onnx-ir knows no maps; none of its passes asks for types
             value.ClearField("type")
     graph = onnx_ir.from_proto(model)
-    Sequential(common.InlinePass(), common.RemoveUnusedNodesPass())(graph)
+    common.InlinePass()(graph)
     result = onnx_ir.to_proto(graph)
     for value in result.graph.output:
         if value.name in maps:
@@ -31,18 +39,18 @@ def cleaned(model):
 
 def _raise_functions(model):
     """Gives functions the model's opset, which onnx-ir's inlining wants, where their operators are the same in both."""
-    from onnx import defs
-
     [version] = [item.version for item in model.opset_import if item.domain == ""] or [None]
     for function in model.functions if version else ():
         for opset in function.opset_import:
             names = {node.op_type for node in function.node if node.domain in ("", "ai.onnx")}
-            if opset.domain == "" and all(
-                defs.has(name)
-                and len({defs.get_schema(name, number, "").since_version for number in (opset.version, version)}) == 1
-                for name in names
-            ):
+            if opset.domain == "" and all(_is_same(name, opset.version, version) for name in names):
                 opset.version = version
+
+
+def _is_same(operator, *versions):
+    """Whether the operator is the same in these opsets."""
+    schemas = [onnx.defs.get_schema(operator, version, "") for version in versions if onnx.defs.has(operator)]
+    return len({schema.since_version for schema in schemas}) == 1
 
 
 def tell_types(model):
@@ -63,26 +71,54 @@ def tell_types(model):
             break
 
 
-def _is_clean(model):
-    """Whether the passes would change nothing: no functions, and everything that is made is used."""
-    if model.functions:
-        return False
-    made, used = [], set()
+def _drop_unused(model):
+    """Takes out nodes and weights that no output needs, and names of results that nothing reads where the operator may
+    leave these out."""
+    version = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), None)
+    used = _drop_within(model.graph, version)
+    graph = model.graph
+    used.update(value.name for value in graph.input)
+    for number in reversed(range(len(graph.initializer))):
+        if graph.initializer[number].name not in used:
+            del graph.initializer[number]
 
-    def walk(graph):
-        used.update(value.name for value in graph.output)
-        made.extend(tensor.name for tensor in graph.initializer)
-        for node in graph.node:
-            if len(node.input) and not node.input[-1]:
-                made.append("")
-            made.extend(node.output)
-            used.update(filter(None, node.input))
-            for attribute in node.attribute:
+
+def _drop_within(graph, version):
+    """The same for a graph's nodes; all names that are read there, in graphs within it too."""
+    outputs = {value.name for value in graph.output}
+    used = set(outputs)
+    for number in reversed(range(len(graph.node))):
+        node = graph.node[number]
+        made = list(node.output)
+        if used.isdisjoint(made):
+            del graph.node[number]
+            continue
+        while node.input and not node.input[-1]:
+            del node.input[-1]
+        if len(made) > 1 and not used.issuperset(made):
+            _drop_outputs(node, used, version)
+        used.update(node.input)
+        for attribute in node.attribute:
+            if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
                 for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else ())):
-                    walk(inner)
+                    used |= _drop_within(inner, version)
+    return used
 
-    walk(model.graph)
-    return used.issuperset(made)
+
+def _drop_outputs(node, used, version):
+    if node.domain not in ("", "ai.onnx") or version is None or not onnx.defs.has(node.op_type, version, ""):
+        return
+    schema = onnx.defs.get_schema(node.op_type, version, "")
+    if node.op_type == "BatchNormalization":  # what trains gives other results
+        if "training_mode" not in schema.attributes or any(
+            item.name == "training_mode" and item.i for item in node.attribute
+        ):
+            return
+    for place, (name, said) in enumerate(zip(list(node.output), schema.outputs)):
+        if said.option == onnx.defs.OpSchema.FormalParameterOption.Optional and name not in used:
+            node.output[place] = ""
+    while node.output and not node.output[-1]:
+        del node.output[-1]
 
 
 def _has_map(kind):

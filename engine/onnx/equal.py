@@ -60,11 +60,12 @@ _LOOKED_AT = 16  # numbers of a constant that tell most from each other
 
 
 def merge_equal(network):
-    """Leaves out layers that make what is there already, and constants that others equal."""
+    """Leaves out layers that make what is there already, and constants that others equal; says whether there are
+    any."""
     one_for = _constants(network)  # a base that goes to the equal one that stays
     named = {}  # one that stays to the output of the model whose name it gets
     last, early = _written(network)
-    writers, found, kept, outputs = {}, {}, [], set(network.outputs)
+    writers, found, kept, outputs, copied = {}, {}, [], set(network.outputs), False
     for number, layer in enumerate(network.layers):
         base = network.as_view(layer.output).base
         operands = tuple(name and _operand(network, name, one_for) for name in layer.inputs)
@@ -94,7 +95,10 @@ def merge_equal(network):
         elif first not in outputs and first not in named:
             one_for[base], named[first] = first, base
         elif len(writers[base]) == 1:
-            kept[-1] = Layer("Copy", layer.name, [first], layer.output)  # two outputs are two tensors
+            kept[-1], copied = Layer("Copy", layer.name, [first], layer.output), True  # two outputs are two tensors
+
+    if not one_for and not copied:
+        return False
 
     def final(name):
         name = one_for.get(name, name)
@@ -105,6 +109,7 @@ def merge_equal(network):
         layer.inputs, layer.output = [name and final(name) for name in layer.inputs], final(layer.output)
     network.views = {name: view._replace(base=final(view.base)) for name, view in network.views.items()}
     network.constants = {name: values for name, values in network.constants.items() if name not in one_for}
+    return True
 
 
 def _constants(network):

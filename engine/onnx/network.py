@@ -31,6 +31,7 @@ DTYPES = (
 )
 # Of Activate, and of products behind the other activations.
 CURVES = ("gelu", "gelu tanh", "sigmoid", "silu", "mish", "hard sigmoid", "hard swish")
+_LARGE = 4096  # bytes of a constant
 MAX_ROW = 1 << 16  # numbers of a row that Softmax and Normalize do
 
 
@@ -98,8 +99,11 @@ class View(NamedTuple):
     strides: tuple
 
 
+_WHOLE_NUMBERS = (int, sizes.Size)
+
+
 def _integers(numbers):
-    return tuple(number if isinstance(number, sizes.Size) else int(number) for number in numbers)
+    return tuple([number if type(number) in _WHOLE_NUMBERS else int(number) for number in numbers])
 
 
 def contiguous(shape):
@@ -133,14 +137,15 @@ class Network:
     vocabulary: list = field(default_factory=list)
     counted: dict = field(default_factory=dict)
     needs: dict = field(default_factory=dict)  # what has to hold at sizes of calls: keys to sizes.Need
-    reads: str = ""  # the node that is being read, as errors name it
+    reads: object = None  # the node that is being read
     bounds: dict = field(default_factory=dict)  # counted sizes to numbers that they are no more than
     guarded: dict = field(default_factory=dict)  # what is scattered to the counted sizes that may be 0 there
     guards: list = field(default_factory=list)  # (tensor, side, parent or None), see guards.py
     notes: dict | None = None
     repeats: bool = False  # while the body of a loop is read
-    _made: dict = field(default_factory=dict)
-    _whole: dict = field(default_factory=dict)  # tensors to their shapes, and what they are as views of themselves
+    kept: dict = field(default_factory=dict)  # parts of arrays to the constants made of them, in all readings
+    _made: dict = field(default_factory=dict)  # and to the names that they have here
+    _whole: dict = field(default_factory=dict)  # tensors to what they are as views of themselves
 
     def shape(self, name):
         values = self.constants.get(name)
@@ -152,7 +157,12 @@ class Network:
 
     def declare(self, name, shape, dtype):
         self.shapes[name], self.dtypes[name] = _integers(shape), numpy.dtype(dtype)
+        self._whole.pop(name, None)
         return name
+
+    def move(self, shapes, views):
+        """Gives tensors other shapes and views."""
+        self.shapes, self.views, self._whole = shapes, views, {}
 
     def fresh(self, name):
         """`name`, or with a number behind it, which no tensor has."""
@@ -164,29 +174,27 @@ class Network:
 
     def constant(self, name, values, dtype=None):
         """A new constant; in bodies of loops, which are read over and over, the one that was made of the same part of
-        an array."""
-        key = None
-        if self.repeats and isinstance(values, numpy.ndarray) and values.base is not None:
-            there = values.__array_interface__["data"][0], values.strides, values.shape, values.dtype.str
-            key = there, values.dtype if dtype is None else numpy.dtype(dtype)
-            if key in self._made:
-                return self._made[key][0]
-        name = self.fresh(name)
-        self.constants[name] = numpy.array(values, dtype)
-        if key is not None:
-            self._made[key] = name, values  # as long as these are there, no other array lies at that address
+        an array. Large arrays are not copied: nobody may write to them from now on."""
+        part = isinstance(values, numpy.ndarray) and values.base is not None
+        if not part or not (self.repeats or values.nbytes >= _LARGE):
+            name = self.fresh(name)
+            self.constants[name] = numpy.array(values, dtype)
+            return name
+        there = values.__array_interface__["data"][0], values.strides, values.shape, values.dtype.str
+        key = there, values.dtype if dtype is None else numpy.dtype(dtype)
+        if self.repeats and key in self._made:
+            return self._made[key]
+        if key not in self.kept:  # as long as `values` are there, no other array lies at that address
+            self.kept[key] = numpy.array(values, dtype, copy=None if values.nbytes >= _LARGE else True), values
+        self._made[key] = name = self.fresh(name)
+        self.constants[name] = self.kept[key][0]
         return name
 
     def as_view(self, name):
         """The tensor as a view: of its base, or of itself."""
-        view = self.views.get(name)
-        if view is not None:
-            return view
-        shape, known = self.shape(name), self._whole.get(name)
-        if known is not None and (known[0] is shape or known[0] == shape):
-            return known[1]
-        view = View(name, 0, contiguous(shape))
-        self._whole[name] = shape, view
+        view = self.views.get(name) or self._whole.get(name)
+        if view is None:
+            view = self._whole[name] = View(name, 0, contiguous(self.shape(name)))
         return view
 
     def is_dense(self, name):
@@ -226,7 +234,10 @@ class Network:
             return
         key = frozenset(terms.items()), equal
         if key not in self.needs:
-            self.needs[key] = sizes.Need(terms, equal, f"{self.reads} {text()}")
+            self.needs[key] = sizes.Need(terms, equal, f"{self._reads()} {text()}")
+
+    def _reads(self):
+        return "" if self.reads is None else f"{self.reads.operator} {self.reads.label!r}"
 
     def need_same_count(self, shape, other):
         """Has calls refused at whose sizes the two shapes are not of as many elements."""
@@ -374,6 +385,7 @@ class Network:
 
     def rename(self, old, new):
         """Everything that is about the tensor `old` is about `new` from now on; `new` has no tensor yet."""
+        self._whole.pop(old, None)
         for values in (self.shapes, self.dtypes, self.constants, self.views, self.sources):
             if old in values:
                 values[new] = values.pop(old)

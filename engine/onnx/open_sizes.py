@@ -2,19 +2,22 @@
 
 The model is read at some sizes, and each number of it, a size, an offset or a stride, knows of which polynomial of the
 open sizes it is the value (sizes.py). It is read at other sizes too: there must be the same layers and constants, and
-each number must be what its polynomial says. Where it is not, the model does something that depends on sizes in
-another way, and the error says what. Sizes that have to be equal where the model works on two tensors, such as the
-length of a mask and that of what it masks, become one.
+each number must be what its polynomial says. The passes (passes.py) work on Sizes alone, so one network is improved;
+where the two differ before the passes, both are, and have to be equal behind them. Where they are not, the model does
+something that depends on sizes in another way, and the error says what. Sizes that have to be equal where the model
+works on two tensors, such as the length of a mask and that of what it masks, become one.
 
 The file has the polynomials, and the engine works them out for the sizes of a call (docs/model-format.md)."""
 
+import copy
 import itertools
 import math
 
 import numpy
 
+from .passes import drop_dead, improve
 from .problems import OnnxError
-from .sizes import Size, Unequal, is_open, label, terms_of, variables, worked_out
+from .sizes import Size, Unequal, label, terms_of, variables, worked_out
 from .writing import numbered
 
 # Sizes at which a model is read: large enough and odd enough to be no other number of a model. Where that does not
@@ -115,8 +118,8 @@ class Opens:
 
 
 def compile_open(found, network_at, where):
-    """The networks of all parts (parts.py) at small sizes, each with its OpenSizes; None: nothing is open there.
-    `found` is find()'s; `network_at(opens)` compiles the model with the sizes that its dimensions have just been
+    """The improved networks of all parts (parts.py) at small sizes, each with its OpenSizes; None: nothing is open
+    there. `found` is find()'s; `network_at(opens)` reads the model with the sizes that its dimensions have just been
     given."""
     refused = None
     try:
@@ -238,12 +241,25 @@ def _both(first, second, tried, where):
             f"leaves {len(known)} sizes open ({', '.join(known)}), at most {MAX_OPEN_SIZES} can be; fix others when"
             " exporting",
         )
-    problem = _difference(first, second)
+    here, there = ({name: some[name] for name in known} for some in samples)
+    alike = _is_alike(first, second, there)
+    improve(first)
+    if not alike:
+        improve(second)
+    problem = _without_numbers(first) if alike else _difference(first, second) or _misfit(first, second, there)
     if problem:
         raise OnnxError(where, _sentence(problem, names or known))
     if not known:
         return first, None
-    return first, _followed(first, second, known, [[some[name] for name in known] for some in samples], pictures, where)
+    return first, _followed(first, here, pictures, where)
+
+
+def _is_alike(first, second, there):
+    """Whether what outputs need is the same in both networks, which are not improved yet."""
+    one, other = copy.copy(first), copy.copy(second)
+    drop_dead(one)
+    drop_dead(other)
+    return not _difference(one, other) and not _misfit(one, other, there)
 
 
 def _counted(network):
@@ -315,12 +331,45 @@ def _difference(one, other):
     if len(one.layers) != len(other.layers):
         return "the list of steps"
     for a, b in zip(one.layers, other.layers):
-        if a != b or any(map(is_open, (*a.window, *a.further, *a.parameters))):  # the file has numbers there
-            return f"operator {a.op} (node {a.name!r})"
+        if a is not b and a != b:
+            return _operator(a)
     for name in numbered(one):
         if name not in one.constants and _form(one, name) != _form(other, name):
             return f"tensor {name!r}"
+    return _without_numbers(one)
+
+
+def _without_numbers(network):
+    """What has an open size where the file has a number; None: nothing."""
+    for layer in network.layers:
+        for size in (*layer.window, *layer.further, *layer.parameters):
+            if isinstance(size, Size):
+                return _operator(layer)
     return None
+
+
+def _operator(layer):
+    return f"operator {layer.op} (node {layer.name!r})"
+
+
+def _misfit(network, other, there):
+    """The number of a tensor that is not what its polynomial is `there`, at the sizes of the other network; None: there
+    is none."""
+    numbers, values = _numbers(other), {}
+    for (name, place), value in _numbers(network).items():
+        if _worked_out(value, there, values) != int(numbers[name, place]):
+            return f"number {place} of tensor {name!r}"
+    return None
+
+
+def _worked_out(number, point, known):
+    """The number at those sizes; `known` keeps what a Size comes to."""
+    if not isinstance(number, Size):
+        return number
+    found = known.get(id(number))
+    if found is None:  # it is kept too, so that no other one gets its id
+        found = known[id(number)] = worked_out(number.terms, point), number
+    return found[0]
 
 
 def _form(network, name):
@@ -342,17 +391,14 @@ def _numbers(network):
     return table
 
 
-def _followed(network, other, names, both, pictures, where):
-    """The network's OpenSizes: of each number that varies its polynomial, if that is right for the `other` network."""
-    sizes, (samples, others) = OpenSizes(names, network), both
-    network.savings.sizes = dict(zip(names, samples))
-    there = _numbers(other)
+def _followed(network, here, pictures, where):
+    """The network's OpenSizes: of each number that varies its polynomial. It was read at the sizes `here`."""
+    names = list(here)
+    sizes = OpenSizes(names, network)
+    network.savings.sizes = here
     for (name, place), value in _numbers(network).items():
-        terms = terms_of(value)
-        if worked_out(terms, dict(zip(names, others))) != int(there[name, place]):
-            raise OnnxError(where, _sentence(f"number {place} of tensor {name!r}", names))
-        if any(terms):
-            sizes.follow(name, place, terms, where)
+        if isinstance(value, Size) and any(value.terms):
+            sizes.follow(name, place, value.terms, where)
     for need in network.needs.values():
         sizes.hold(need, where)
     sizes.inputs = [
@@ -384,11 +430,16 @@ def _move_to(sizes, point):
     elements has none of one."""
     network, values_at = sizes.network, dict(zip(sizes.names, point))
     shapes, views = dict(network.shapes), dict(network.views)
+    known = {}  # terms, by their ids, to what they come to
     for name, numbers in sizes.numbers.items():
-        try:
-            values = {slot: worked_out(terms, values_at) for slot, terms in numbers.items()}
-        except ZeroDivisionError:
-            return False
+        values = {}
+        for slot, terms in numbers.items():
+            if id(terms) not in known:
+                try:
+                    known[id(terms)] = worked_out(terms, values_at)
+                except ZeroDivisionError:
+                    return False
+            values[slot] = known[id(terms)]
         shapes[name] = tuple(values.get(slot, size) for slot, size in enumerate(network.shapes[name]))
         if name in views:
             view = views[name]
@@ -405,5 +456,5 @@ def _move_to(sizes, point):
             return False
     works = all(size >= 1 for shape in shapes.values() for size in shape)
     if works:
-        network.shapes, network.views = shapes, views
+        network.move(shapes, views)
     return works

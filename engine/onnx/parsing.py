@@ -3,11 +3,12 @@ the file."""
 
 import collections
 import heapq
+import math
 import os
 import warnings
 
 import onnx
-from onnx import TensorProto, external_data_helper, numpy_helper
+from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from .bfloat16 import widen
 from .problems import OnnxError
@@ -81,7 +82,10 @@ def _keep_apart(graph, weights):
     """Fills `weights`, and leaves their tensors without elements, as the checker takes them; returns these."""
     apart, names = [], collections.Counter(tensor.name for tensor in graph.initializer)
     for tensor in graph.initializer:
-        if tensor.data_type in _KINDS and len(tensor.raw_data) >= _APART and names[tensor.name] == 1:
+        kind = tensor.data_type
+        if kind not in _KINDS or not tensor.HasField("raw_data") or names[tensor.name] != 1:
+            continue
+        if math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(kind).itemsize >= _APART:
             try:
                 weights[tensor.name] = numpy_helper.to_array(tensor)
             except ValueError:  # told by the checker

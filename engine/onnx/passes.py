@@ -57,18 +57,20 @@ def improve(network):
         drop_dead(network)
     savings.begin(network, views)
     with savings.counting("run once", network):
-        merge_equal(network)
-        drop_dead(network)
+        if merge_equal(network):
+            drop_dead(network)
     with savings.counting("fused", network):
-        find_patterns(network)
-        drop_dead(network)
-        find_attention(network)
-        drop_dead(network)
+        if find_patterns(network):
+            drop_dead(network)
+        if find_attention(network):
+            drop_dead(network)
+        before = network.layers
         part_phases(network)
         fold_channels(network)
         add_in_products(network)
         factor_products(network)
-        drop_dead(network)
+        if network.layers != before:
+            drop_dead(network)
         activate_products(network)
         fuse(network)
     with savings.counting("layouts", network):
@@ -86,27 +88,34 @@ def improve(network):
 
 def drop_dead(network):
     """Leaves out what no output needs."""
-    needed, kept, views = set(network.outputs), [], set(network.outputs)
-    needed.update(network.views[name].base for name in network.outputs if name in network.views)
+    views, needed, kept, names = network.views, set(network.outputs), [], set(network.outputs)
+    needed.update(views[name].base for name in network.outputs if name in views)
     for layer in reversed(network.layers):
-        if layer.output in needed or network.as_view(layer.output).base in needed:
-            for name in filter(None, layer.inputs):
-                needed.update((name, network.as_view(name).base))
-            kept.append(layer)
-            views.update((*layer.inputs, layer.output))
+        view = views.get(layer.output)
+        if layer.output not in needed and (view is None or view.base not in needed):
+            continue
+        for name in layer.inputs:
+            if name and name not in names:
+                names.add(name)
+                needed.add(name)
+                if name in views:
+                    needed.add(views[name].base)
+        kept.append(layer)
+        names.add(layer.output)
     network.layers = kept[::-1]
     network.constants = {name: values for name, values in network.constants.items() if name in needed}
-    network.views = {name: view for name, view in network.views.items() if name in views}
+    network.views = {name: view for name, view in views.items() if name in names}
 
 
 def _read_once(network):
     """Tensors that exactly one layer reads, that are no outputs, and of which there are no views."""
-    viewed = {view.base for view in network.views.values()}
-    return {
-        name
-        for name, layers in network.readers().items()
-        if len(layers) == 1 and layers[0] is not None and name not in viewed
-    }
+    first, others = {}, set(network.outputs)
+    others.update(view.base for view in network.views.values())
+    for layer in network.layers:
+        for name in layer.inputs:
+            if name and first.setdefault(name, layer) is not layer:
+                others.add(name)
+    return first.keys() - others
 
 
 def _channels(network, constant, image):
@@ -124,6 +133,8 @@ def _channels(network, constant, image):
 
 def fold_channels(network):
     """Factors and offsets of channels, as batch normalization has them, go into the convolution before them."""
+    if not any(layer.op == "Conv" for layer in network.layers):
+        return
     single, makers, kept = _read_once(network), {}, []
     for layer in network.layers:
         op = next((op for op in ("multiply", "add") if is_binary(layer, op)), None)
@@ -163,6 +174,8 @@ def fold_channels(network):
 def part_phases(network):
     """What is done to each channel of interleaved images alike is done to the images, where the convolutions that make
     them do it."""
+    if not any(layer.op == "Interleave" for layer in network.layers):
+        return
     single, kept, interleaved = _read_once(network), [], {}
     for layer in network.layers:
         if layer.op == "Interleave":

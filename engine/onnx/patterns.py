@@ -47,29 +47,32 @@ class Graph:
 
 
 def find_patterns(network):
-    """Replaces the last layer of each match; drop_dead takes the others."""
-    _replace(network, _gelu, _hard_swish, _normalization, _root_mean_square, _silu, _scores)
+    """Replaces the last layer of each match; drop_dead takes the others. Says whether there are any."""
+    activations = (_gelu, _hard_swish, _normalization, _root_mean_square, _silu)
+    return _replace(network, *((match, "Binary") for match in activations), (_scores, "Softmax"))
 
 
 def find_attention(network):
     """The same for attention, whose scores nothing else may read: not even what is dead since find_patterns."""
-    _replace(network, _attention)
+    return _replace(network, (_attention, "MatMul"))
 
 
 def _replace(network, *matches):
-    graph = None
-    for match in matches:
-        graph = graph or Graph(network)
+    """`matches`: functions, and the operator that the last layer of each match has."""
+    graph, changed = None, False
+    for match, op in matches:
         replaced = False
         for number, layer in enumerate(network.layers):
-            if network.dtype(layer.output) == numpy.float32:
+            if layer.op == op and network.dtype(layer.output) == numpy.float32:
+                graph = graph or Graph(network)
                 found = match(graph, layer)
                 if found is not None:
                     network.layers[number] = found
                     graph.makers[found.output] = found
-                    replaced = True
+                    replaced = changed = True
         if replaced:  # others read what it read
             graph = None
+    return changed
 
 
 def _is(graph, layer, op):

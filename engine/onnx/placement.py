@@ -31,6 +31,8 @@ class _Products:
         network, readers = self.network, self.readers
         base = network.as_view(name).base
         layer = self.makers.get(base)
+        if layer is None or layer.op != "Gemm" or layer.activated:
+            return None
         alone = (
             len(readers.get(name, ())) == 1 and readers[name][0] is not None and (name == base or base not in readers)
         )
@@ -38,11 +40,7 @@ class _Products:
         unseen = self.seen.get(base, set()) <= {name} or all(
             other == name or other not in readers for other in self.seen[base]
         )
-        return (
-            layer
-            if layer is not None and layer.op == "Gemm" and not layer.activated and alone and whole and unseen
-            else None
-        )
+        return layer if alone and whole and unseen else None
 
     def becomes(self, product, name, output):
         """`output`, which was made of the result as `name`, is the result."""
@@ -54,9 +52,15 @@ class _Products:
         )
 
 
+def _has_products(network):
+    return any(layer.op == "Gemm" for layer in network.layers)
+
+
 def activate_products(network):
     """Activations go into the product whose result they see through a view, if nothing else reads that; passes.fuse has
     those that read it itself."""
+    if not _has_products(network):
+        return
     products, kept = _Products(network), []
     for layer in network.layers:
         product = products.of(layer.inputs[0]) if layer.op in ("Relu", "Clip", "Activate") else None
@@ -71,6 +75,8 @@ def activate_products(network):
 def add_in_products(network):
     """A row of constants becomes the bias, another operand the addend of the Gemm whose result is the other one, if
     nothing else reads that."""
+    if not _has_products(network):
+        return
     products = _Products(network)
     position = {id(layer): number for number, layer in enumerate(network.layers)}
     layers = list(network.layers)

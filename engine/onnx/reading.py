@@ -45,6 +45,15 @@ class _Attributes(Mapping):
             self._made[name] = value
         return self._made[name]
 
+    def once(self, name, make):
+        """What `make` makes of the attribute, made once."""
+        if (name, make) not in self._made:
+            self._made[name, make] = make(self[name])
+        return self._made[name, make]
+
+    def get(self, name, default=None):
+        return self[name] if name in self._items else default
+
     def __iter__(self):
         return iter(self._items)
 
@@ -53,14 +62,24 @@ class _Attributes(Mapping):
 
 
 class Node:
-    """One node: inputs by their names in the network, None where one is left out; attributes as Python values."""
+    """One node: inputs by their names in the network, None where one is left out; attributes as Python values.
+    `operator` is its name as readers are entered."""
 
     def __init__(self, proto, inputs, opset):
         self.op, self.domain, self.opset = proto.op_type, proto.domain, opset
-        self.name, self.label = proto.name, proto.name or proto.output[0]
-        self.inputs, self.outputs = inputs, list(proto.output)
+        self.operator = self.op if self.domain in ("", "ai.onnx") else f"{self.domain}.{self.op}"
+        self.outputs = list(proto.output)
+        self.name = proto.name
+        self.label = self.name or self.outputs[0]
+        self.inputs = inputs
         self.names = list(proto.input)  # of inputs in the model
         self.attributes = _Attributes(proto)
+
+    def again(self):
+        """The same node for another reading."""
+        made = Node.__new__(Node)
+        made.__dict__.update(self.__dict__)
+        return made
 
     def input(self, number):
         """The name of that input, or None."""
@@ -69,9 +88,63 @@ class Node:
     def get(self, attribute, default=None):
         return self.attributes.get(attribute, default)
 
+    def tensor(self, attribute):
+        """The array that the attribute is; the same one in each reading."""
+        from onnx import numpy_helper
+
+        return self.attributes.once(attribute, numpy_helper.to_array)
+
     @property
     def output(self):
         return self.outputs[0]
+
+
+class _Inferred(Mapping):
+    """What ONNX says of tensors whose sizes are all given: names to shapes and NumPy's dtypes, found out when they are
+    asked for."""
+
+    def __init__(self):
+        self._said, self._known = {}, {}
+
+    def take(self, values):
+        """Remembers these ValueInfoProtos; what was known before is left where one tells nothing."""
+        for value in values:
+            name = value.name
+            if name not in self._said or self._of(value):
+                self._said[name] = value
+                self._known.pop(name, None)
+
+    def get(self, name, default=None):
+        found = self._known.get(name)
+        if found is None and name in self._said:
+            found = self._known[name] = self._of(self._said[name])
+        return found or default
+
+    def __getitem__(self, name):
+        found = self.get(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def __contains__(self, name):
+        return self.get(name) is not None
+
+    def __iter__(self):
+        return iter(name for name in self._said if name in self)
+
+    def __len__(self):
+        return sum(1 for _ in self)
+
+    @staticmethod
+    def _of(value):
+        from onnx import helper
+
+        tensor = value.type.tensor_type
+        if not value.type.HasField("tensor_type") or not tensor.HasField("shape") or tensor.elem_type == 0:
+            return ()
+        if not all(size.HasField("dim_value") for size in tensor.shape.dim):
+            return ()
+        return tuple(size.dim_value for size in tensor.shape.dim), helper.tensor_dtype_to_np_dtype(tensor.elem_type)
 
 
 class Reader:
@@ -92,10 +165,10 @@ class Reader:
         self.made = {}  # names in the model to the nodes that make them
         self.quantized = {}  # and to what quantization.py knows of them
         self.blocks = {}  # and to the narrow_products.Blocks that constants are
-        self.inferred = {}  # names to shapes and dtypes
+        self.inferred = _Inferred()  # names to shapes and dtypes
         self.structures = {}  # and to what structures.py knows of sequences and optionals
         self.depth = self.read_in_bodies = 0  # bodies that are being read, and nodes read in bodies so far
-        self.network = Network([])
+        self.network = Network([], kept=self._kept.setdefault("parts", {}))
         self.vocabulary = vocabulary(model)
         self.network.vocabulary = list(self.vocabulary)
         self._given = set()  # texts that callers give, whatever they are
@@ -104,7 +177,7 @@ class Reader:
                 self.keep_constant(item.name, self.once(("weights", number), lambda: array_of(item, weights or {})))
             except ValueError as error:
                 self.problems.append(Problem(None, item.name, f"its data do not fit its shape and type: {error}"))
-        self._take_inferred((*self.graph.input, *self.graph.value_info, *self.graph.output))
+        self.inferred.take((*self.graph.input, *self.graph.value_info, *self.graph.output))
 
     def read(self):
         network = self.network
@@ -127,9 +200,14 @@ class Reader:
                 network.declare(name, self.open_inputs.shape(name, shape) if self.open_inputs else shape, dtype)
         self.network.counted = {}
         whole = self._kept.get("whole nodes", {})  # of those that ONNX was told less of
+        nodes = self._kept.setdefault("nodes", [])  # the same ones in each reading
         for number, proto in enumerate(self.graph.node):
-            self.read_inner(whole.get(number, proto))
-        computed = sum(all(name in network.constants for name in proto.output if name) for proto in self.graph.node)
+            proto = whole.get(number, proto)
+            if number == len(nodes):
+                nodes.append(Node(proto, None, self.opset))
+            self._read(nodes[number].again(), proto)
+        constants = network.constants
+        computed = sum(all(name in constants for name in node.outputs if name) for node in nodes)
         network.savings = Savings(len(self.graph.node), len(self.graph.node), computed)
         if not self.problems:
             self._name_outputs()
@@ -225,20 +303,6 @@ class Reader:
         return name
 
     # ----
-    def _take_inferred(self, values):
-        """Remembers the tensors whose sizes are all given."""
-        from onnx import helper
-
-        for value in values:
-            tensor = value.type.tensor_type
-            if not value.type.HasField("tensor_type") or not tensor.HasField("shape") or tensor.elem_type == 0:
-                continue
-            if all(size.HasField("dim_value") for size in tensor.shape.dim):
-                self.inferred[value.name] = (
-                    tuple(size.dim_value for size in tensor.shape.dim),
-                    helper.tensor_dtype_to_np_dtype(tensor.elem_type),
-                )
-
     def name_of(self, name):
         """The tensor's name in the network; None: it is left out."""
         while name in self.renamed:
@@ -272,21 +336,27 @@ class Reader:
             [numpy_helper.from_array(values, name) for name, values in constants.items() if values is not None],
         )
         model = helper.make_model(graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version)
-        self._take_inferred(onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output)
+        self.inferred.take(onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output)
 
     def read_inner(self, proto):
-        node = Node(proto, [self.name_of(name) for name in proto.input], self.opset)
-        self.network.reads = f"{_operator(proto)} {node.label!r}"
-        if _operator(proto) in WHOLE or any(name in self.structures for name in node.inputs):
+        self._read(Node(proto, None, self.opset), proto)
+
+    def _read(self, node, proto):
+        renamed = self.renamed
+        node.inputs = [self.name_of(name) if name in renamed else name or None for name in node.names]
+        self.network.reads = node
+        if node.operator in WHOLE or (self.structures and any(name in self.structures for name in node.inputs)):
             self._read_whole(node, proto)
             return
-        if not (self._follows(node, proto) or self._early(node, proto) or self._compute(node, proto)):
+        if not (self._follows(node) or self._early(node, proto) or self._compute(node, proto)):
             self._read_node(node, proto)
-        self.made.update(dict.fromkeys(filter(None, node.outputs), node))
+        for name in node.outputs:
+            if name:
+                self.made[name] = node
 
     def _read_whole(self, node, proto):
         """Of nodes that work on graphs, sequences and optionals, and of the identity of these."""
-        operator, self.proto = _operator(proto), proto
+        operator, self.proto = node.operator, proto
         lost = [name for name in node.inputs if name and not self.knows(name)]
         if lost and self.problems:
             return  # what made it is reported
@@ -304,31 +374,33 @@ class Reader:
 
     def _early(self, node, proto):
         self.proto = proto
-        return _operator(proto) in EARLY and EARLY[_operator(proto)](self, node)
+        return node.operator in EARLY and EARLY[node.operator](self, node)
 
-    def _follows(self, node, proto):
+    def _follows(self, node):
         """Whether the node makes a constant that follows from sizes."""
         network = self.network
-        if proto.domain not in ("", "ai.onnx"):
+        if node.operator != node.op:
             return False
-        if proto.op_type in ("Shape", "Size"):
+        if node.op in ("Shape", "Size"):
             name = node.inputs[0]
             if name not in network.shapes and name not in network.constants:
                 return False
             shape = network.shape(name)
-            if proto.op_type == "Size":
+            if node.op == "Size":
                 self._keep(node.output, numpy.array(math.prod(shape), object), numpy.int64)
             else:
                 whole = numpy.empty(len(shape), object)
                 whole[:] = shape
                 self._keep(node.output, whole[node.get("start", 0) : node.get("end")], numpy.int64)
             return True
-        if not any(name in network.values for name in node.inputs) or not all(
-            name is None or name in network.constants for name in node.inputs
+        if (
+            not network.values
+            or not any(name in network.values for name in node.inputs)
+            or not all(name is None or name in network.constants for name in node.inputs)
         ):
             return False
         values = [name and network.values.get(name, network.constants[name]) for name in node.inputs]
-        if proto.op_type == "Split":
+        if node.op == "Split":
             parts = parts_of(node, values)
             for name, part in zip(node.outputs, parts or ()):
                 self._keep(name, part, self.dtype(node.inputs[0]))
@@ -352,19 +424,22 @@ class Reader:
 
     def _compute(self, node, proto):
         """Whether the node is a constant or computes one of constants."""
-        constants = self.network.constants
+        constants, values = self.network.constants, self.network.values
+        for name in node.inputs:
+            if name is not None and (name not in constants or name in values):
+                return False
         if (
-            not all(name is None or name in constants for name in node.inputs)
-            or node.op.startswith(("Random", "Bernoulli", "Multinomial"))
+            node.op.startswith(("Random", "Bernoulli", "Multinomial"))
             or (node.op in _SIZED and not self._is_small(proto))
-            or any(name in self.network.values for name in node.inputs)
-            or (self._texts_of(proto) and _operator(proto) not in KEEPERS)
+            or (self._texts_of(proto) and node.operator not in KEEPERS)
         ):
             return False
-        from onnx import numpy_helper
-
+        if node.operator == "Identity" and node.inputs[0] is not None:
+            constants[node.output] = constants[node.inputs[0]]
+            self._mark_texts(proto)
+            return True
         if node.op == "Constant" and list(node.attributes) == ["value"]:
-            self.keep_constant(node.output, numpy_helper.to_array(node.get("value")))
+            self.keep_constant(node.output, node.tensor("value"))
             return True
         operands = {name: constants[own] for name, own in zip(node.names, node.inputs) if name}
         bound = max(_LARGEST_CONSTANT, *(8 * values.size for values in operands.values()), 0)
@@ -381,17 +456,21 @@ class Reader:
     def _computed(self, proto, operands):
         """What the node makes of constants, by ONNX's own implementation; None: it has none, or it is no tensor. Kept,
         since equal nodes are in each layer of a model and in each reading of it."""
-        if all(values.size <= _LARGEST_KEPT and values.dtype.kind != "O" for values in operands.values()):
-            places = {name: place for place, name in enumerate(operands)}
-            key = (
-                _operator(proto),
-                tuple(places.get(name) for name in proto.input),
-                tuple(map(bool, proto.output)),
-                tuple(item.SerializeToString(deterministic=True) for item in proto.attribute),
-                tuple((values.dtype.str, values.shape, values.tobytes()) for values in operands.values()),
-            )
-            return self.once(key, lambda: self._evaluated(proto, operands))
-        return self._evaluated(proto, operands)
+        places = {name: place for place, name in enumerate(operands)}
+        key = (
+            _operator(proto),
+            tuple(places.get(name) for name in proto.input),
+            tuple(map(bool, proto.output)),
+            tuple(item.SerializeToString(deterministic=True) for item in proto.attribute),
+            tuple(
+                (values.dtype.str, values.shape, values.tobytes())
+                if values.size <= _LARGEST_KEPT and values.dtype.kind != "O"
+                else id(values)
+                for values in operands.values()
+            ),
+        )
+        # operands are kept too, so that no other array gets their ids
+        return self.once(key, lambda: (self._evaluated(proto, operands), operands))[0]
 
     def _evaluated(self, proto, operands):
         from onnx import helper
@@ -432,7 +511,7 @@ class Reader:
                 self._given |= made
 
     def _read_node(self, node, proto):
-        operator = _operator(proto)
+        operator = node.operator
         reader, self.proto = READERS.get(operator), proto
         network = self.network
         known = [name for name in node.inputs if name and (name in network.shapes or name in network.constants)]
@@ -444,7 +523,8 @@ class Reader:
                 return  # what made it is reported
             if lost:
                 raise Unsupported(f"works on {lost[0]!r}, of a shape that is not fixed", SHAPE)
-            self._check_texts(proto)
+            if network.texts:
+                self._check_texts(proto)
             foreign = [name for name in known if not has_dtype(self.dtype(name))]
             self.problems += [Problem(None, name, _no_element_type(self.dtype(name)), ELEMENTS) for name in foreign]
             if not foreign:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import numpy
 
+_INTEGERS = (int, numpy.integer)
+
 
 class Unequal(Exception):
     """Two sizes, of which one is a Size, have to be equal and are not: `one` and `other`."""
@@ -34,7 +36,7 @@ class Size(int):
     def __eq__(self, other):
         if isinstance(other, Size):
             return self is other or self.terms == other.terms
-        return False if isinstance(other, int | numpy.integer) else NotImplemented
+        return False if isinstance(other, _INTEGERS) else NotImplemented
 
     def __ne__(self, other):
         same = self.__eq__(other)
@@ -49,16 +51,16 @@ class Size(int):
         return cls(value, {(name,): 1})
 
     def __add__(self, other):
-        if not isinstance(other, int | numpy.integer):
+        if not isinstance(other, _INTEGERS):
             return NotImplemented
         return _number(int(self) + int(other), _sum(self.terms, terms_of(other)))
 
     __radd__ = __add__
 
     def __mul__(self, other):
-        if not isinstance(other, int | numpy.integer):
-            return NotImplemented
         if not isinstance(other, Size):
+            if not isinstance(other, _INTEGERS):
+                return NotImplemented
             other = int(other)
             if other in (0, 1):
                 return self if other else 0
@@ -74,22 +76,22 @@ class Size(int):
         return self
 
     def __sub__(self, other):
-        return self + -other if isinstance(other, int | numpy.integer) else NotImplemented
+        return self + -other if isinstance(other, _INTEGERS) else NotImplemented
 
     def __rsub__(self, other):
-        return -self + other if isinstance(other, int | numpy.integer) else NotImplemented
+        return -self + other if isinstance(other, _INTEGERS) else NotImplemented
 
     def __floordiv__(self, other):
-        return _quotient(self, other) if isinstance(other, int | numpy.integer) else NotImplemented
+        return _quotient(self, other) if isinstance(other, _INTEGERS) else NotImplemented
 
     def __rfloordiv__(self, other):
-        return _quotient(other, self) if isinstance(other, int | numpy.integer) else NotImplemented
+        return _quotient(other, self) if isinstance(other, _INTEGERS) else NotImplemented
 
     def __mod__(self, other):
-        return self - self // other * other if isinstance(other, int | numpy.integer) else NotImplemented
+        return self - self // other * other if isinstance(other, _INTEGERS) else NotImplemented
 
     def __rmod__(self, other):
-        return other - other // self * self if isinstance(other, int | numpy.integer) else NotImplemented
+        return other - other // self * self if isinstance(other, _INTEGERS) else NotImplemented
 
     def __pow__(self, exponent, modulus=None):
         if modulus is None and isinstance(exponent, int) and not isinstance(exponent, Size) and 0 <= exponent <= 8:

@@ -362,7 +362,9 @@ def gemm(reader, node):
             add = Lowering(reader, node)
             add.done(multiplied_by_halves(add, a, halves, bias))
             return
-        product(reader, node, a, weights * dtype.type(alpha), bias, (reader.shape(a)[0], columns))
+        if alpha != 1.0:
+            weights = weights * dtype.type(alpha)
+        product(reader, node, a, weights, bias, (reader.shape(a)[0], columns))
         return
     if node.get("transB", 0):
         b = network.transposed(network.fresh(f"{node.output}/b"), b, (1, 0))

@@ -114,19 +114,49 @@ def test_nodes_without_names_are_told_by_their_outputs():
 
 def test_what_onnx_ir_refuses_is_one_error(monkeypatch):
     """It wraps errors in its own, which say in several lines where in it that was."""
-    from vmhost.engine.onnx import cleaning
+    from onnx_ir.passes import common
 
-    def fails(*passes):
+    def fails():
         def apply(graph):
             raise RuntimeError("in pass 1\nof 2") from ValueError("two nodes make one tensor\nnamed y")
 
         return apply
 
-    monkeypatch.setattr(cleaning, "Sequential", fails)
-    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Exp", ["x"], ["unused"])]
-    model = networks.graph_of(nodes, {"x": numpy.zeros(2, "float32")}, ["y"])
+    monkeypatch.setattr(common, "InlinePass", fails)
+    square = [helper.make_node("Mul", ["a", "a"], ["b"])]
+    model = with_functions([helper.make_node("Square", ["x"], ["y"], domain=DOMAIN)], [("Square", square, 17)])
     assert refused(model) == "net: is no valid ONNX model: two nodes make one tensor"
-    compiled(networks.small(), "clean")  # which has nothing to clean, and does not go through it
+    compiled(networks.small(), "clean")  # which has no functions, and does not go through it
+
+
+def test_results_that_nothing_reads_are_left_out():
+    """In a graph within a node too; those that an operator always has stay."""
+    from vmhost.engine.onnx.cleaning import cleaned
+
+    ports = [helper.make_tensor_value_info("n", TensorProto.FLOAT, None)]
+    branch = [
+        helper.make_node("Split", ["m"], ["n", "rest"], axis=1, num_outputs=2),
+        helper.make_node("Relu", ["rest"], ["r"]),
+    ]
+    other = [helper.make_node("MaxPool", ["x"], ["n", "places"], kernel_shape=[1, 2])]
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["m", "all places"], kernel_shape=[1, 1]),
+        helper.make_node(
+            "If",
+            ["c"],
+            ["y"],
+            then_branch=helper.make_graph(branch, "then", [], ports),
+            else_branch=helper.make_graph(other, "else", [], ports),
+        ),
+        helper.make_node("Neg", ["m"], ["unread"]),
+    ]
+    x = numpy.zeros((1, 1, 2, 2), "float32")
+    weights = {"unused": numpy.zeros(2, "float32")}
+    model = networks.graph_of(nodes, {"x": x, "c": numpy.array(True)}, ["y"], weights, opset=18)
+    graph = cleaned(onnx.load_model_from_string(model)).graph
+    assert [list(node.output) for node in graph.node] == [["m"], ["y"]] and not graph.initializer
+    inner = [[list(node.output) for node in item.g.node] for item in graph.node[1].attribute]
+    assert sorted(inner) == [[["n"]], [["n", "rest"]]]
 
 
 def test_large_weights_are_not_copied_through_onnx(monkeypatch):

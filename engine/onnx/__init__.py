@@ -47,6 +47,8 @@ from .reading import read
 from .sizes import Unequal
 from .writing import write
 
+_MISSING = "models need the packages onnx and onnx-ir; install them: pip install 'vmhost[models]'"
+
 __all__ = ["READERS", "Compiled", "OnnxError", "compile_model", "compiled"]
 
 
@@ -83,14 +85,14 @@ def _compiled(data, where, folder, counts):
         from .cleaning import cleaned, tell_types
         from .parsing import parse, reason, without_lists
     except ImportError as error:
-        raise OnnxError(
-            where, "models need the packages onnx and onnx-ir; install them: pip install 'vmhost[models]'"
-        ) from error
+        raise OnnxError(where, _MISSING) from error
     weights, kept = {}, {}
     model, weight_files = parse(data, where, folder, weights)
     nodes = len(model.graph.node)
     try:
         model = cleaned(model)
+    except ImportError as error:  # of onnx-ir, which models with functions need
+        raise OnnxError(where, _MISSING) from error
     except Exception as error:  # onnx-ir's own, and numpy's, of no common class
         raise OnnxError(where, f"is no valid ONNX model: {reason(error)}") from error
 

@@ -113,18 +113,17 @@ def _layer(add, x, zero, weights, zeros, bias, kernel, made, dtype, factors, lim
         image = add.copy(image)
     outputs, channels = weights.shape[0], add.shape(x)[1]
     single = groups == channels == outputs and groups > 1
-    weights, zeros = _signed(weights, zeros, single)
-    flat = weights.reshape(groups, outputs // groups, *weights.shape[1:]).transpose(0, 1, 3, 4, 2)
-    flat = flat.reshape(groups, outputs // groups, -1)
-    if single:
-        parts = _parts(flat.reshape(outputs, -1))
-        packed = numpy.concatenate(parts, 1).T[None, None, :, :, None]
-    else:
-        parts, packed = [], _packed(flat.astype("int8"), zeros.any())
+    there = weights.__array_interface__["data"][0], weights.shape, weights.strides, weights.dtype.str
+    # a product is read once for each dtype of its result; `weights` are kept too, so that no others lie there
+    laid = reader.once(
+        ("integer weights", there, zeros.tobytes(), groups, single),
+        lambda: (*_laid_out(weights, zeros, groups, single), weights),
+    )
+    packed, sums, zeros, parts = laid[:4]
     operands = [
         image,
         add.constant(packed, "int8"),
-        add.constant(flat.astype("int32").sum(-1).reshape(-1), "int32"),
+        add.constant(sums, "int32"),
         None if bias is None else add.constant(bias, "int32"),
         None if factors is None else add.constant(factors, "float32"),
         add.constant(zeros, "int32") if zeros.any() else None,
@@ -137,9 +136,23 @@ def _layer(add, x, zero, weights, zeros, bias, kernel, made, dtype, factors, lim
         (add.shape(x)[0], *made, outputs),
         dtype,
         add.fresh("product"),
-        parameters=(*kernel, *(limits or (0, 0, 0)), len(parts)),
+        parameters=(*kernel, *(limits or (0, 0, 0)), parts),
     )
     return add.transpose(name, (0, 3, 1, 2))
+
+
+def _laid_out(weights, zeros, groups, single):
+    """(weights as the engine has them, their sums for each output, zero points that are left, parts that weights of
+    single channels are sums of)."""
+    weights, zeros = _signed(weights, zeros, single)
+    outputs = weights.shape[0]
+    flat = weights.reshape(groups, outputs // groups, *weights.shape[1:]).transpose(0, 1, 3, 4, 2)
+    flat = flat.reshape(groups, outputs // groups, -1)
+    sums = flat.sum(-1, dtype="int32").reshape(-1)
+    if single:
+        parts = _parts(flat.reshape(outputs, -1))
+        return numpy.concatenate(parts, 1).T[None, None, :, :, None], sums, zeros, len(parts)
+    return _packed(flat.astype("int8"), zeros.any()), sums, zeros, 0
 
 
 def _signed(weights, zeros, single):

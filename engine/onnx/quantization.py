@@ -436,7 +436,8 @@ def dequantize_constant(reader, node):
     values, scales, zeros = (reader.constant(name) for name in (x, scale, zero))
     if values is None or scales is None or (zero is not None and zeros is None):
         return False
-    whole = values.astype("int32")
+    # bytes less bytes are exact in float32 too
+    whole = values.astype("float32" if values.dtype in _BYTES else "int32")
     axis, block = node.get("axis", 1), node.get("block_size", 0)
 
     def along(numbers):
@@ -447,10 +448,9 @@ def dequantize_constant(reader, node):
             return repeated.take(range(whole.shape[axis % whole.ndim]), axis % whole.ndim)
         return numbers.reshape([-1 if d == axis % whole.ndim else 1 for d in range(whole.ndim)])
 
-    numbers = whole if zeros is None else whole - along(zeros.astype("int32"))
-    reader.network.constants[node.output] = (numbers.astype("float32") * along(scales.astype("float32"))).astype(
-        scales.dtype
-    )
+    numbers = whole if zeros is None or not zeros.any() else whole - along(zeros.astype(whole.dtype))
+    made = numbers.astype("float32", copy=False) * along(scales.astype("float32"))
+    reader.network.constants[node.output] = made.astype(scales.dtype, copy=False)
     narrow = blocks_of(values, scales, zeros, axis, block) if block else None
     if narrow is not None:
         reader.blocks[node.output] = narrow

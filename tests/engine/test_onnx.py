@@ -373,12 +373,23 @@ def test_a_task_is_compiled_anew_when_its_weights_change(tmp_path):
         numpy.testing.assert_allclose(opened("net", model_file(tmp_path, "net"))({"x": X})["y"], X @ weights, rtol=1e-5)
 
 
+def with_function():
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    body = [helper.make_node("Neg", ["a"], ["b"])]
+    function = helper.make_function("own", "Turned", ["a"], ["b"], body, opsets[:1])
+    node = helper.make_node("Turned", ["x"], ["y"], domain="own")
+    ports = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, (2,))] for name in "xy"]
+    graph = helper.make_graph([node], "test", *ports)
+    return helper.make_model(graph, functions=[function], opset_imports=opsets, ir_version=8).SerializeToString()
+
+
 def test_without_onnx_the_error_says_what_to_install(monkeypatch):
     advice = "models need the packages onnx and onnx-ir; install them: pip install 'vmhost[models]'"
     compile_model(networks.small(), "model.onnx")
-    monkeypatch.delitem(sys.modules, "vmhost.engine.onnx.cleaning")
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "onnx_ir", None)
-        refused(networks.small(), advice)
+        compile_model(networks.small(), "model.onnx")  # which has no functions
+        refused(with_function(), advice)
+    monkeypatch.delitem(sys.modules, "vmhost.engine.onnx.cleaning")
     monkeypatch.setitem(sys.modules, "onnx", None)
     refused(networks.small(), advice)

@@ -99,7 +99,7 @@ def page():
             " dtypes and errors, with these differences everywhere: reductions and"
         ),
         (
-            "full indexing give arrays of no dimensions that hash, compare, format and convert like numbers; there are"
+            "full indexing give zero-dimensional arrays that hash, compare, format and convert like numbers; there are"
             " no floating-point warnings;"
         ),
         (

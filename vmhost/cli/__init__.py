@@ -1,7 +1,7 @@
 """The `vmhost` command: compile, lock, run, inspect, explain, bench, doctor, keys and demo.
 
-One module per command; each is imported when it is called or asked for its options, so that `vmhost --help` and
-completion stay quick. What goes where and with which exit code stands in `output.py` and `failures.py`.
+One module per command; each is imported when it is called or its options are listed, so that `vmhost --help` and
+completion stay quick. `output.py` and `failures.py` define where output goes, and the exit codes.
 """
 
 import importlib
@@ -14,43 +14,43 @@ from click.shell_completion import CompletionItem
 from vmhost.cli import failures
 from vmhost.command import version_line
 
-# Each with what `vmhost --help` says of it, in the order in which a new user meets them.
+# In the order in which a new user meets them, with the text that `vmhost --help` shows.
 COMMANDS = {
     "init": "Make a folder with a task that compiles and runs.",
     "compile": "Compile task FOLDERs into signed bundles.",
     "lock": "Pin the packages that a task or a script requires.",
-    "record": "Run PROGRAM, and keep the texts that its VMs will need.",
+    "record": "Run PROGRAM, and record the source texts that its VMs will need.",
     "replay": "Run recorded calls in a new version, and compare.",
     "run": "Call BUNDLE's entry point and print the result.",
     "serve": "Serve the bundles in FOLDER: calls and answers are lines of JSON.",
     "dashboard": "Show the dashboard of a host under load.",
-    "top": "Show what the tasks of a running host do, live.",
-    "debug": "Debug a host from afar, by a link, with consent at the device.",
+    "top": "Show a running host's tasks, live.",
+    "debug": "Debug a host remotely, by a link, with consent at the device.",
     "coverage": "Show which lines and branches of tasks ran.",
-    "pipeline": "Store events, trigger stream tasks, and show what they made.",
-    "reach": "Try a pipeline's channels; show what was sent to whom, what was not, and why.",
-    "tunnel": "Serve devices, send messages, push to devices, and look at what goes on.",
-    "cloud": "Serve the deployment platform; release tasks, watch them, take them back.",
-    "agent": "Keep this device's tasks as the platform says.",
-    "crashes": "List the crashes that STATE knows, or show one.",
-    "inspect": "List what is in BUNDLE and who signed it.",
+    "pipeline": "Store events, trigger stream tasks, and show their results.",
+    "reach": "Test a pipeline's channels; show what was sent to whom, what was not, and why.",
+    "tunnel": "Serve devices, send messages, push to devices, and show the state of it all.",
+    "cloud": "Serve the deployment platform; release tasks, watch them, roll them back.",
+    "agent": "Keep this device's tasks in step with the platform.",
+    "crashes": "List the crashes recorded in STATE, or show one.",
+    "inspect": "List the contents of BUNDLE, and who signed it.",
     "explain": "Show how the engine computes MODEL, and how long each step takes.",
-    "quantize": "Make an ONNX model of 8 or 4 bits, with accuracy and speed told before and after.",
+    "quantize": "Quantize an ONNX model to 8 or 4 bits; compare accuracy and speed.",
     "image": "Make a device image.",
     "bench": "Measure VMs against threads, processes and InterpreterPool.",
     "doctor": "Check this machine and installation.",
-    "keys": "Make and list signing keys, and say whose bundles to trust.",
+    "keys": "Make and list signing keys, and manage trusted signers.",
     "demo": "Run the shipped tasks side by side, and check them.",
 }
 _HELP = ("-h", "--help")
 
 
 class _Commands(click.Group):
-    """The commands of COMMANDS. None is imported to be listed, completed or taken for a misspelt one."""
+    """The commands of COMMANDS. Listing, completing and suggesting names imports none of them."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.commands = dict.fromkeys(COMMANDS)  # the names that click compares a misspelt one with
+        self.commands = dict.fromkeys(COMMANDS)  # for click's suggestions for a misspelt name
 
     def list_commands(self, context):
         return list(COMMANDS)
@@ -80,7 +80,7 @@ def _print_version(context, parameter, wanted):
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
 )
 def vmhost_command():
-    """Run compiled task bundles, each in a Python VM of its own on a thread of its own."""
+    """Run compiled task bundles, each in a Python VM and on a thread of its own."""
 
 
 def main(arguments=None):
@@ -91,7 +91,7 @@ def main(arguments=None):
 def run_alone(command, name, arguments=None):
     """Runs the click `command` as the program `name`; as `main` otherwise."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr is: a name that stdout cannot say is no failure
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: an unprintable name must not be an error
     try:
         done = command.main(arguments, prog_name=name, standalone_mode=False, help_option_names=_HELP)
         return done or failures.DONE

@@ -1,4 +1,4 @@
-"""`vmhost agent`: the device side of the deployment platform, in a process that runs until it is told to stop."""
+"""`vmhost agent`: the device's side of the deployment platform, as a process that runs until it is stopped."""
 
 import contextlib
 import logging
@@ -13,12 +13,12 @@ from vmhost.cli import failures
 _CONNECT_S = 15.0
 
 
-@click.command(short_help="Keep this device's tasks as the platform says.")
+@click.command(short_help="Keep this device's tasks in step with the platform.")
 @click.argument("path", type=click.Path(path_type=Path, dir_okay=False), metavar="AGENT.YAML")
-@click.option("--once", is_flag=True, help="One round, then end: status 0 where the platform answered.")
+@click.option("--once", is_flag=True, help="One round only: status 0 if the platform answered.")
 @failures.command
 def command(output, path, once):
-    """Ask the platform that AGENT.YAML names what should run here, pull it, prove it, run it, report; until Ctrl-C."""
+    """Ask the platform in AGENT.YAML what should run here, pull it, prove it, run it, report; until Ctrl-C."""
     from vmhost.bytecode.errors import SigningError
     from vmhost.deployment.device import settings
     from vmhost.deployment.device.agent import Agent
@@ -57,7 +57,7 @@ def command(output, path, once):
 
 
 def _answer_debugging(stack, agent, device):
-    """Has the device answer what the platform passes on from who opened a link; with consent, given here."""
+    """Lets the device answer debugging requests that the platform relays; consent is asked for here."""
     import json
 
     from vmhost.deployment.tunnel_channel import DEBUG_CHANNEL
@@ -76,7 +76,7 @@ def _answer_debugging(stack, agent, device):
 
 
 def _tunnel(settings):
-    """A Device that is not begun yet."""
+    """A Device that is not started yet."""
     from vmhost.tunnel import Device
 
     keys, name = settings.tunnel["keys"], settings.device

@@ -1,6 +1,6 @@
-"""`vmhost bench`: runs the checkout's `bench/`, which measures against what a user would pick instead.
+"""`vmhost bench`: runs the checkout's `bench/`, which compares with what a user would pick instead.
 
-The measurements are no part of the installed package: they compare with the tasks and tools of the checkout.
+The measurements are not in the installed package: they need the tasks and tools of the checkout.
 """
 
 import subprocess
@@ -16,7 +16,7 @@ from vmhost.cli import failures
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(arguments):
     """Measure VMs against threads, processes and InterpreterPool."""
-    # All arguments, --help and --json too, are for bench/ itself: one place says which there are.
+    # All arguments, even --help and --json, go to bench/ itself, which defines them.
     try:
         root = checkout()
     except failures.Failure as failure:
@@ -25,7 +25,7 @@ def command(arguments):
 
 
 def checkout():
-    """The root of the checkout that this package, or the current folder, is in."""
+    """The root of the checkout that has this package or the current folder."""
     for root in (Path(__file__).resolve().parents[2], Path.cwd()):
         if (root / "bench" / "__main__.py").is_file():
             return root

@@ -1,6 +1,6 @@
-"""`vmhost cloud`: the deployment platform: serve one, and ask or change one over its API.
+"""`vmhost cloud`: the deployment platform: serve one, or query and change one over its API.
 
-Commands that ask or change take the platform's address and a token from `--platform` and `--token`, or from the
+Commands that query or change take the platform's address and a token from `--platform` and `--token`, or from the
 variables VMHOST_PLATFORM and VMHOST_TOKEN.
 """
 
@@ -17,12 +17,12 @@ from vmhost.cli import failures
 
 @click.group()
 def command():
-    """Serve the deployment platform; release tasks, watch them, take them back."""
+    """Serve the deployment platform; release tasks, watch them, roll them back."""
 
 
 @contextlib.contextmanager
 def _errors():
-    """Errors of the platform as one line and an exit code."""
+    """Turns errors of the platform into one line and an exit code."""
     from vmhost.access import AccessError
     from vmhost.bytecode.errors import SigningError
     from vmhost.deployment.errors import DeploymentError
@@ -41,11 +41,11 @@ def _errors():
 
 @command.command()
 @click.option(
-    "--folder", type=click.Path(path_type=Path), help="Where to keep all of it. [default: deleted at the end]"
+    "--folder", type=click.Path(path_type=Path), help="Where to keep everything. [default: a temporary folder]"
 )
 @failures.command
 def demo(output, folder):
-    """Platform, git and five device processes here: a release that succeeds, and one that is rolled back."""
+    """Run platform, git and five device processes here: one release succeeds, and one is rolled back."""
     from vmhost.deployment.demonstration import Demonstration
 
     with contextlib.ExitStack() as stack:
@@ -65,7 +65,7 @@ def demo(output, folder):
 
 @command.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--admin", default="admin", show_default=True, help="The name of the first account.")
+@click.option("--admin", default="admin", show_default=True, help="Name of the first account.")
 @click.option(
     "--postgresql",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
@@ -74,7 +74,7 @@ def demo(output, folder):
 )
 @failures.command
 def init(output, folder, admin, postgresql):
-    """Make a platform in FOLDER, and its first account."""
+    """Create a platform in FOLDER, and its first account."""
     from vmhost.deployment.cloud.platform import Platform
 
     with _errors():
@@ -88,7 +88,7 @@ def init(output, folder, admin, postgresql):
 @command.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", default=8470, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free.")
+@click.option("--port", default=8470, show_default=True, type=click.IntRange(0, 65535), help="0: any free port.")
 @click.option(
     "--poll",
     "poll_s",
@@ -107,14 +107,14 @@ def init(output, folder, admin, postgresql):
 @click.option(
     "--tls-certificate",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Serve https: the certificate and those that it depends on, in PEM.",
+    help="Serve https: the certificate with its chain, in PEM.",
 )
 @click.option("--tls-key", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Its key, in PEM.")
-@click.option("--tunnel", metavar="HOST:PORT", help="Serve devices by the tunnel, too, at this address.")
+@click.option("--tunnel", metavar="HOST:PORT", help="Also serve devices by the tunnel, at this address.")
 @click.option(
     "--tunnel-keys",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A folder that `vmhost tunnel certificates` made.",
+    help="A folder made by `vmhost tunnel certificates`.",
 )
 @failures.command
 def serve(output, folder, host, port, poll_s, files_urls, tls_certificate, tls_key, tunnel, tunnel_keys):
@@ -141,7 +141,7 @@ def serve(output, folder, host, port, poll_s, files_urls, tls_certificate, tls_k
 
 @contextlib.contextmanager
 def _tunnel(platform, address, keys):
-    """Serves devices by the tunnel for the block, where there is an address; gives where that is, or None."""
+    """Serves devices by the tunnel within the block, if `address` is given; yields its address, or None."""
     if address is None:
         yield None
         return
@@ -164,7 +164,8 @@ def _tunnel(platform, address, keys):
 
 
 def device_asker(server):
-    """How the platform asks a device of this tunnel Server about debugging: (device, text, timeout_s) -> text."""
+    """How the platform sends debugging requests to a device of this tunnel Server: (device, text, timeout_s) ->
+    text."""
     from vmhost.deployment.tunnel_channel import DEBUG_CHANNEL
     from vmhost.operations.debugging import DebugError
     from vmhost.tunnel import TunnelError
@@ -191,7 +192,7 @@ def _by_region(texts):
     return found
 
 
-# ---- a platform anywhere
+# ---- any platform, over its API
 
 
 class _Client:
@@ -224,7 +225,7 @@ class _Client:
 
 
 def _remote(function):
-    """A command that is given a _Client."""
+    """Decorates a command that gets a _Client."""
 
     @click.option("--platform", default=lambda: os.environ.get("VMHOST_PLATFORM"), help="The platform's address.")
     @click.option("--token", default=lambda: os.environ.get("VMHOST_TOKEN"), help="Your token there.")
@@ -243,17 +244,17 @@ def _remote(function):
 @click.argument("name")
 @_remote
 def repository(output, ask, name):
-    """Make the repository NAME: one business scenario."""
+    """Create the repository NAME, for one business scenario."""
     output.document(made := ask("POST", "/repositories", {"name": name}))
     output.line(f"repository {made['name']}; push tasks to .../git/{made['name']}")
 
 
 @command.command()
 @click.argument("name")
-@click.option("--role", required=True, help="viewer, developer, releaser, admin; fleet: what devices join with.")
+@click.option("--role", required=True, help="viewer, developer, releaser, admin; or fleet, with which devices join.")
 @_remote
 def account(output, ask, name, role):
-    """Make the account NAME, and print its token."""
+    """Create the account NAME, and print its token."""
     output.document(made := ask("POST", "/accounts", {"name": name, "role": role}))
     output.line(f"account {name} ({role}); its token, shown this once:")
     output.line(made["token"])
@@ -285,11 +286,11 @@ def _until(token):
 
 @command.command()
 @click.argument("name")
-@click.option("--role", help="Its role from now on.")
-@click.option("--disable/--enable", "disabled", default=None, help="Whether its tokens are worth nothing.")
+@click.option("--role", help="The new role.")
+@click.option("--disable/--enable", "disabled", default=None, help="Whether its tokens are refused.")
 @_remote
 def change(output, ask, name, role, disabled):
-    """Change the account NAME: its role, or whether it may do anything."""
+    """Change the account NAME: its role, or whether it is disabled."""
     if role is None and disabled is None:
         raise failures.Failure("say what to change: --role ROLE, --disable or --enable")
     output.document(ask("PATCH", f"/accounts/{name}", {"role": role, "disabled": disabled}))
@@ -302,15 +303,13 @@ def change(output, ask, name, role, disabled):
     "--scope",
     "scopes",
     multiple=True,
-    help="What it may: read, push, release, or those of one repository, push:shop. [default: all that the account may]",
+    help="read, push, release, or one of these for a repository: push:shop. [default: all of the account's]",
 )
-@click.option(
-    "--days", type=click.FloatRange(0, 36500, min_open=True), help="It expires after so many. [default: never]"
-)
-@click.option("--label", default="", help="What it is for.")
+@click.option("--days", type=click.FloatRange(0, 36500, min_open=True), help="Days until it expires. [default: never]")
+@click.option("--label", default="", help="Its purpose.")
 @_remote
 def token(output, ask, account, scopes, days, label):
-    """Make a further token of ACCOUNT."""
+    """Create a further token of ACCOUNT."""
     expires_s = None if days is None else days * 86400
     body = {"account": account, "scopes": list(scopes) or None, "expires_s": expires_s, "label": label}
     output.document(made := ask("POST", "/tokens", body))
@@ -322,7 +321,7 @@ def token(output, ask, account, scopes, days, label):
 @click.argument("identity", metavar="TOKEN")
 @_remote
 def revoke(output, ask, identity):
-    """Make TOKEN worth nothing: its id, which `accounts` lists, or all of it."""
+    """Revoke TOKEN: its id, which `accounts` lists, or the whole token."""
     identity = identity.removeprefix("vmh_").partition("_")[0]
     output.document(ask("DELETE", f"/tokens/{identity}"))
     output.line(f"token {identity} is revoked")
@@ -332,7 +331,7 @@ def revoke(output, ask, identity):
 @click.argument("subject", required=False)
 @_remote
 def audit(output, ask, subject):
-    """Who did what to accounts, releases and devices; of SUBJECT (an account, `shop/rank 1.0.0`), or of all."""
+    """Show who did what to accounts, releases and devices; for SUBJECT (an account, `shop/rank 1.0.0`), or for all."""
     output.document(found := ask("GET", "/audit", subject=subject))
     for each in found["audit"][::-1]:
         details = ", ".join(f"{name} {value}" for name, value in each["details"].items() if value not in ("", None))
@@ -363,7 +362,7 @@ def cohorts(output, ask):
 @command.command()
 @_remote
 def stuck(output, ask):
-    """List devices that are not where they should be, and why."""
+    """List devices that are not in the state they should be in, and why."""
     output.document(found := ask("GET", "/stuck"))
     rows = [
         (
@@ -384,8 +383,8 @@ def stuck(output, ask):
 def rotate(output, folder, role):
     """Replace a key of the platform in FOLDER: root, targets, snapshot, timestamp, or role-REPOSITORY.
 
-    The platform may be running. The offline key that this takes (root; targets, of a repository) lies in
-    FOLDER/keys/offline for as long.
+    The platform may be running. Meanwhile the offline key that this needs (of root; of targets, for a repository) must
+    be in FOLDER/keys/offline.
     """
     from vmhost.deployment.cloud.metadata import SignedMetadata
     from vmhost.deployment.errors import MissingError
@@ -403,13 +402,14 @@ def rotate(output, folder, role):
 @click.argument("repository")
 @click.option("--add", type=click.Path(path_type=Path, exists=True), multiple=True, help="An owner's public key.")
 @click.option("--remove", multiple=True, metavar="KEY", help="A key's file, or the beginning of its id.")
-@click.option("--threshold", type=int, help="How many of them must sign. [default: as it is, or 1]")
+@click.option("--threshold", type=int, help="How many of them must sign. [default: unchanged, or 1]")
 @failures.command
 def owners(output, folder, repository, add, remove, threshold):
-    """Say whose keys sign for REPOSITORY of the platform in FOLDER; without owners, the platform's own key does.
+    """Set the owners whose keys sign for REPOSITORY of the platform in FOLDER; without owners, the platform's own key
+    signs.
 
-    The platform may be running. FOLDER/keys/offline holds the offline key of targets for as long. Devices trust what
-    owners signed; what is listed now counts again once they have: `vmhost cloud sign REPOSITORY --key KEY`.
+    The platform may be running. Meanwhile the offline key of targets must be in FOLDER/keys/offline. Devices trust what
+    the owners signed; the present list counts again once they have signed it: `vmhost cloud sign REPOSITORY --key KEY`.
     """
     from vmhost.bytecode.signing import TrustStore
     from vmhost.deployment.cloud.metadata import SignedMetadata, key_of_public
@@ -456,13 +456,13 @@ def owners(output, folder, repository, add, remove, threshold):
     "--send",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     metavar="FILE",
-    help="Hand in what `vmhost cloud sign-file` signed in FILE.",
+    help="Submit the signature that `vmhost cloud sign-file` put into FILE.",
 )
 @_remote
 def sign(output, ask, repository, key, yes, save, send):
-    """Show what waits for the signatures of REPOSITORY's owners, and sign it with --key.
+    """Show the list that waits for signatures of REPOSITORY's owners, and sign it with --key.
 
-    With a key, what is shown is what changed since that key signed last, on this machine.
+    With a key, only the changes since that key's last signature on this machine are shown.
     """
     import json
 
@@ -508,7 +508,7 @@ def sign(output, ask, repository, key, yes, save, send):
 @click.option("--yes", is_flag=True, help="Sign without asking.")
 @failures.command
 def sign_file(output, path, key, yes):
-    """Sign the list in FILE, which `vmhost cloud sign --save` wrote, on a machine that needs no network."""
+    """Sign the list in FILE, which `vmhost cloud sign --save` wrote. This machine needs no network."""
     import json
 
     from vmhost.deployment.artifacts import replace_durably
@@ -523,7 +523,7 @@ def sign_file(output, path, key, yes):
 
 
 def _list_in(path):
-    """What `sign --save` wrote: {"repository", "signed", "signatures"}. RefusedError."""
+    """The file by `sign --save`: {"repository", "signed", "signatures"}. RefusedError."""
     import json
 
     from vmhost.deployment import identifiers
@@ -540,7 +540,8 @@ def _list_in(path):
 
 
 def _sign_list(output, repository, signed, name, yes):
-    """{"keyid", "signature"} of the key over the list, which was checked and shown, and agreed to on a terminal."""
+    """{"keyid", "signature"} of the key over the list, after checking and showing it, and a confirmation on a
+    terminal."""
     import sys
 
     from vmhost.cli import keys
@@ -598,10 +599,10 @@ def versions(output, ask, task):
     help="A release.yaml. [default: all devices at once]",
 )
 @click.option("--why", default="", help="For the history.")
-@click.option("--priority", type=int, help="Among releases of the task that wait.")
+@click.option("--priority", type=int, help="Order among the task's queued releases.")
 @_remote
 def release(output, ask, task, version, plan, why, priority):
-    """Release VERSION of TASK by a plan."""
+    """Release VERSION of TASK according to a plan."""
 
     from vmhost.deployment.cloud.plan import Plan
 
@@ -638,7 +639,7 @@ def releases(output, ask, task):
 
 @command.command()
 @click.argument("number", type=int)
-@click.option("--state", help="Only devices that are offered, taken, running, proven, failed, silent or declined.")
+@click.option("--state", help="Only devices offered, taken, running, proven, failed, silent or declined.")
 @_remote
 def show(output, ask, number, state):
     """Show release NUMBER, and its devices with their reasons."""
@@ -661,11 +662,11 @@ def _action(name, event, text):
 
 
 _action("pause", "pause", "Offer release NUMBER to no further device until it is resumed.")
-_action("resume", "resume", "Let a paused or halted release NUMBER go on; failures so far are excused.")
-_action("halt", "halt", "End release NUMBER where it is: it spreads no further, and stays where it runs.")
-_action("rollback", "roll_back", "Take release NUMBER back on all devices, at once; its version is bad from then on.")
-_action("next", "next", "Take release NUMBER to its next step now.")
-_action("cancel", "cancel", "Drop release NUMBER, which waits for another one.")
+_action("resume", "resume", "Continue the paused or halted release NUMBER; earlier failures are excused.")
+_action("halt", "halt", "Stop release NUMBER: it spreads no further, and stays where it runs.")
+_action("rollback", "roll_back", "Roll release NUMBER back on all devices at once, and mark its version as bad.")
+_action("next", "next", "Move release NUMBER to its next step now.")
+_action("cancel", "cancel", "Cancel the queued release NUMBER.")
 
 
 @command.command()
@@ -674,7 +675,7 @@ _action("cancel", "cancel", "Drop release NUMBER, which waits for another one.")
 @click.option("--why", required=True, help="For the history.")
 @_remote
 def forgive(output, ask, task, version, why):
-    """Let VERSION of TASK, which was rolled back, be released again."""
+    """Let VERSION of TASK be released again after a rollback."""
     output.document(ask("POST", "/forgive", {"task": task, "version": version, "why": why}))
     output.line(f"{task} {version} is forgiven; release it again: vmhost cloud release {task} {version}")
 
@@ -683,7 +684,7 @@ def forgive(output, ask, task, version, why):
 @click.argument("device", required=False)
 @_remote
 def devices(output, ask, device):
-    """List devices; of DEVICE, all that is known and why it has or lacks each release."""
+    """List devices; for DEVICE, show all that is known, and why it has or lacks each release."""
     if device is None:
         output.document(found := ask("GET", "/devices"))
         rows = [
@@ -719,7 +720,7 @@ def devices(output, ask, device):
 @click.argument("device")
 @_remote
 def retry(output, ask, number, device):
-    """Offer release NUMBER once more to DEVICE, which failed it or declined."""
+    """Offer release NUMBER again to DEVICE, which failed or declined it."""
     output.document(ask("POST", f"/releases/{number}/retry", {"device": device}))
     output.line(f"{device} is offered release {number} again")
 
@@ -734,11 +735,11 @@ def retry(output, ask, number, device):
     help="What the session may do; may be repeated. [default: all of it]",
 )
 @click.option("--for", "valid", default="15 min", show_default=True, metavar="TIME", help="How long it is valid.")
-@click.option("--note", default="", help="What it is for; the person at the device sees it.")
+@click.option("--note", default="", help="Its purpose, shown to the person at the device.")
 @click.option("--no-qr", is_flag=True, help="Show no QR code.")
 @_remote
 def debug_link(output, ask, device, scopes, valid, note, no_qr):
-    """Make a link that opens one debugging session on DEVICE, once its person says yes."""
+    """Make a link that opens one debugging session on DEVICE, with the consent of its user."""
     from vmhost import debug_links, limits
     from vmhost.cli.debug import show_link
 
@@ -749,10 +750,10 @@ def debug_link(output, ask, device, scopes, valid, note, no_qr):
 
 
 @command.command("debug-links")
-@click.option("--revoke", metavar="LINK", help="Revoke this one: its session gets no answers any more.")
+@click.option("--revoke", metavar="LINK", help="Revoke this link: its session gets no more answers.")
 @_remote
 def debug_link_list(output, ask, revoke):
-    """List links to devices, the latest first; or revoke one."""
+    """List debugging links, the latest first; or revoke one."""
     if revoke is not None:
         output.document(ask("DELETE", f"/debug/links/{revoke}"))
         output.line(f"link {revoke} is revoked")
@@ -768,17 +769,17 @@ def debug_link_list(output, ask, revoke):
 
 @command.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--device", required=True, help="The device's name, its own in the fleet.")
+@click.option("--device", required=True, help="The device's name, unique in the fleet.")
 @click.option("--platform", required=True, help="The platform's address.")
 @click.option("--token", required=True, help="A token of an account with the role fleet.")
 @click.option(
     "--certificates",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Whose servers the device trusts, in PEM. [default: the system's authorities]",
+    help="CA certificates that the device trusts, in PEM. [default: the system's]",
 )
 @failures.command
 def join(output, folder, device, platform, token, certificates):
-    """Write what a device needs into FOLDER: agent.yaml, the root of trust, the key that bundles are signed with."""
+    """Write a device's configuration into FOLDER: agent.yaml, the root of trust, and the key that signs bundles."""
     import json
 
     from vmhost.deployment import identifiers
@@ -804,7 +805,7 @@ def join(output, folder, device, platform, token, certificates):
             (folder / "certificates.pem").write_bytes(certificates.read_bytes())
             plain["certificates"] = "certificates.pem"
         debug_key = transfers.fetch("/keys/debug.pub", 1 << 12)
-        if debug_key is not None:  # for `debugging` in agent.yaml, which nobody but the device's owner writes
+        if debug_key is not None:  # for `debugging` in agent.yaml, which only the device's owner adds
             (folder / "debug.pub").write_bytes(debug_key)
         (folder / "agent.yaml").touch(mode=0o600)
         (folder / "agent.yaml").write_text("".join(f"{name}: {json.dumps(value)}\n" for name, value in plain.items()))
@@ -815,15 +816,15 @@ def join(output, folder, device, platform, token, certificates):
 @command.command()
 @click.argument("task")
 @click.argument("path", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--name", help="What devices call it. [default: the file's own name]")
-@click.option("--exclusive", is_flag=True, help="For few devices, which the audience names.")
+@click.option("--name", help="Its name on devices. [default: the file's name]")
+@click.option("--exclusive", is_flag=True, help="For few devices, named in the audience.")
 @click.option(
     "--audience", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="A YAML file. [default: all]"
 )
 @_remote
 def file(output, ask, task, path, name, exclusive, audience):
-    """Give the devices that run TASK the file PATH. One called NAME.rules.yaml or .json is checked: it is a rule pack,
-    which pipelines there take up."""
+    """Give the file PATH to devices that run TASK. A file NAME.rules.yaml or .json is a rule pack: it is checked, and
+    pipelines on the devices load it."""
     import json
 
     from vmhost.deployment.device.bundle_store import RULE_PACKS
@@ -840,10 +841,10 @@ def file(output, ask, task, path, name, exclusive, audience):
 
 @command.command()
 @click.argument("task", required=False)
-@click.option("--remove", type=int, metavar="NUMBER", help="Take file NUMBER from devices.")
+@click.option("--remove", type=int, metavar="NUMBER", help="Withdraw file NUMBER from devices.")
 @_remote
 def files(output, ask, task, remove):
-    """List the files that devices are given beside bundles."""
+    """List the files that devices get besides bundles."""
     if remove is not None:
         ask("DELETE", f"/files/{remove}")
     output.document(found := ask("GET", "/files", task=task))
@@ -858,7 +859,7 @@ def files(output, ask, task, remove):
 @click.argument("device")
 @_remote
 def forget(output, ask, device):
-    """Let DEVICE, which was set up anew, join again under its name."""
+    """Let DEVICE, which was set up again, join under its old name."""
     output.document(ask("DELETE", f"/devices/{device}"))
     output.line(f"{device} may join again")
 
@@ -868,18 +869,18 @@ def forget(output, ask, device):
 @click.argument("members", nargs=-1, metavar="[DEVICE]...")
 @_remote
 def cohort(output, ask, name, members):
-    """Make the named cohort NAME of these devices, in the place of those it had."""
+    """Set the members of the named cohort NAME, replacing the present ones."""
     output.document(found := ask("PUT", f"/cohorts/{name}", {"devices": list(members)}))
     output.line(f"cohort {name} has {found['devices']} devices")
 
 
 @command.command()
 @click.argument("audience", metavar="AUDIENCE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--task", default="", help="Whose percentages are meant.")
-@click.option("--device", help="Only tell of this device why it is or is not in it.")
+@click.option("--task", default="", help="The task whose cohorts `percent` uses.")
+@click.option("--device", help="Only say why this device is or is not in it.")
 @_remote
 def ask(output, ask, audience, task, device):
-    """Ask which known devices the audience in the file AUDIENCE (YAML) has, and why not the others."""
+    """List the known devices in the audience of the file AUDIENCE (YAML), and why others are not in it."""
     plain = _yaml(audience)
     output.document(found := ask("POST", "/ask", {"audience": plain, "task": task, "device": device}))
     output.line(
@@ -892,7 +893,7 @@ def ask(output, ask, audience, task, device):
 @click.argument("task", required=False)
 @_remote
 def history(output, ask, task):
-    """Who released what, when and why; the latest last."""
+    """Show who released what, when and why; the latest last."""
     output.document(found := ask("GET", "/history", task=task))
     _show_history(output, found["history"][::-1])
 
@@ -940,7 +941,7 @@ def _time(ms):
 )
 @_remote
 def fleet(output, ask, hours):
-    """Show what devices reported: versions that run, errors by cohort, crashes by cause, alerts that go on."""
+    """Show the devices' reports: running versions, errors by cohort, crashes by cause, open alerts."""
     found = ask("GET", "/fleet", hours=hours, limit=1000)
     alerts = ask("GET", "/fleet/alerts", limit=1000)["alerts"]
     output.document(found | {"alerts": alerts})
@@ -976,7 +977,7 @@ def fleet(output, ask, hours):
 )
 @_remote
 def alerts(output, ask, rules):
-    """List alerts, those that go on first; or set their rules."""
+    """List alerts, open ones first; or set their rules."""
     if rules is not None:
         output.document(found := ask("PUT", "/fleet/rules", {"text": rules.read_text(encoding="utf-8")}))
         output.line(f"rules: {', '.join(found['rules']) or 'none'}")

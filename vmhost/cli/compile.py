@@ -16,26 +16,26 @@ from vmhost.cli import failures, inspect, keys
     "--output",
     "path",
     type=click.Path(path_type=Path),
-    help="The bundle to write; a folder if there are several. [default: NAME.vmb here]",
+    help="The bundle to write, or a folder for several. [default: NAME.vmb here]",
 )
-@click.option("--target", help="The Python to compile for. [default: as task.yaml says]")
+@click.option("--target", help="The Python version to compile for. [default: that in task.yaml]")
 @click.option("--optimize", type=click.IntRange(0, 2), default=0, show_default=True, help="As in python -O.")
 @click.option("--sign", metavar="KEY", help="A key's name, or the file of one (see: vmhost keys).")
 @click.option(
     "--record",
     "script",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A script that uses the task: what its packages compile at run time then is compiled into the bundle.",
+    help="A script that uses the task: source texts that packages compile while it runs are compiled into the bundle.",
 )
 @click.option(
     "--with",
     "packages",
     metavar="PKG",
     multiple=True,
-    help='A package that comes along beside the requirements of task.yaml, such as "networkx>=3"; several times.',
+    help='A package besides the requirements in task.yaml, such as "networkx>=3"; may be repeated.',
 )
 @click.option("--strict", is_flag=True, help="Warnings are errors.")
-@click.option("--check", is_flag=True, help="FOLDERs are ONNX files: say of each all that it lacks, and write nothing.")
+@click.option("--check", is_flag=True, help="FOLDERs are ONNX files: report everything unsupported, and write nothing.")
 @failures.command
 def command(output, folders, path, target, optimize, sign, script, packages, strict, check):
     """Compile task FOLDERs into signed bundles."""
@@ -70,7 +70,7 @@ def command(output, folders, path, target, optimize, sign, script, packages, str
                 output.remark(remark)
             data = compiled.to_bytes(key)
             bundle = read_bundle(data, allow_unsigned=True)
-            bundle.verify()  # what was just made must be fit for the host that will get it
+            bundle.verify()  # the host that gets it would refuse an invalid one
             name = f"{bundle.manifest.name}.vmb"
             target_path = (path / name if into_folder else path) if path is not None else Path(name)
             if target_path in made_of:
@@ -106,8 +106,8 @@ def command(output, folders, path, target, optimize, sign, script, packages, str
 
 
 def _check_models(output, paths):
-    """Tells of each ONNX file whether it compiles, and all that stands in its way: a line for an operator and cause,
-    and for those that have one remedy, what to do."""
+    """Reports for each ONNX file whether it compiles, and every obstacle: a line for each operator and cause, grouped
+    by remedy."""
     from vmhost.engine.models import opened
     from vmhost.engine.onnx import OnnxError, compiled
 
@@ -159,7 +159,7 @@ def _plain(included):
 
 
 def _tell_packages(output, compiled):
-    """What came along of the packages, and what did not and why."""
+    """Reports what was included of the packages, and what was not, and why."""
     for each in compiled.included:
         package = each.package
         what = f"{each.modules} modules" if each.modules != 1 else "1 module"

@@ -1,4 +1,4 @@
-"""`vmhost coverage`: what ran in VMs, held against the sources: a table, and coverage.py's files, XML and HTML."""
+"""`vmhost coverage`: coverage in VMs, mapped to the sources: a table, and coverage.py's files, XML and HTML."""
 
 import contextlib
 import io
@@ -22,10 +22,10 @@ from vmhost.cli import failures
 @click.option("--data-file", type=click.Path(path_type=Path), help="Write coverage.py's own file, as `.coverage`.")
 @click.option("--xml", type=click.Path(path_type=Path), help="Write Cobertura's XML.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write HTML pages into this folder.")
-@click.option("--fail-under", type=click.FloatRange(0, 100), help="Exit code 3 below so many percent.")
+@click.option("--fail-under", type=click.FloatRange(0, 100), help="Exit with code 3 below this percentage.")
 @failures.command
 def command(output, data, folders, data_file, xml, html, fail_under):
-    """Show which lines and branches of tasks ran, by DATA that Coverage.save wrote (Host.coverage)."""
+    """Show which lines and branches of tasks ran, from DATA written by Coverage.save (Host.coverage)."""
     from vmhost.coverage import Coverage
     from vmhost.errors import ConfigurationError
     from vmhost.source_coverage import TaskSources, report_of

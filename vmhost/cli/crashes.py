@@ -1,4 +1,4 @@
-"""`vmhost crashes`: what crashed with a state folder, by cause and by task; one report as it is."""
+"""`vmhost crashes`: crashes recorded in a state folder, by cause and by task; or one report."""
 
 import time
 from dataclasses import asdict
@@ -9,13 +9,13 @@ import click
 from vmhost.cli import failures
 
 
-@click.command(short_help="List the crashes that STATE knows, or show one.")
+@click.command(short_help="List the crashes recorded in STATE, or show one.")
 @click.argument("state", type=click.Path(path_type=Path), metavar="STATE")
 @click.argument("report", required=False)
 @failures.command
 def command(output, state, report):
-    """List the crashes of hosts with the state folder STATE, by cause: those that came most often first. With the id of
-    a REPORT (or its beginning), show that one."""
+    """List the crashes of hosts with the state folder STATE by cause, most frequent first; or show the REPORT with this
+    id, or the beginning of one."""
     from vmhost.operations.crash_reports import CrashFolder
 
     if not state.is_dir():

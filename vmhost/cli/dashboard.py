@@ -1,6 +1,6 @@
-"""`vmhost dashboard`: the dashboard over a host that runs the shipped tasks all the time, to see what it shows.
+"""`vmhost dashboard`: the dashboard of a host that runs the shipped tasks all the time, as a demonstration.
 
-`vmhost serve FOLDER --dashboard ADDRESS` has the same pages over people's own bundles.
+`vmhost serve FOLDER --dashboard ADDRESS` has the same pages for one's own bundles.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import click
 from vmhost.cli import failures
 from vmhost.operations.server import DEFAULT_LISTEN
 
-_COVERAGE = 0.02  # the share of calls whose lines are noted
+_COVERAGE = 0.02  # the share of calls whose lines are recorded
 
 
 @click.command(short_help="Show the dashboard of a host under load.")
@@ -50,7 +50,7 @@ def command(output, listen, no_token, open_browser, folder, duration):
 
 @contextlib.contextmanager
 def served(output, host, listen, no_token=False, open_browser=False, sources=()):
-    """The dashboard of `host` while the block runs; its address is told on stderr."""
+    """Serves the dashboard of `host` within the block; prints its address on stderr."""
     from vmhost.operations import Dashboard
 
     try:

@@ -1,7 +1,7 @@
-"""`vmhost debug`: both sides of debugging a host from afar (docs/remote-debugging.md).
+"""`vmhost debug`: both ends of a remote debugging session (docs/remote-debugging.md).
 
-At the device: offer, host, consent, sessions, end, revoke, audit, clock; STATE is the host's state folder. At the other
-end, with a link: open, config, logs, run, reports, fetch, end-session; `sign` makes one with a key of one's own.
+At the device: offer, host, consent, sessions, end, revoke, audit, clock; STATE is the host's state folder. At the
+client, with a link: open, config, logs, run, reports, fetch, end-session. `sign` makes a link with a key of one's own.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ _ALL = ("config", "logs", "run", "reports")
 
 @click.group()
 def command():
-    """Debug a host from afar, by a link, with consent at the device."""
+    """Debug a host remotely, by a link, with consent at the device."""
 
 
 @contextlib.contextmanager
@@ -73,13 +73,13 @@ def _person():
 @_STATE
 @_SCOPES
 @click.option("--for", "valid", default="15 min", show_default=True, metavar="TIME", help="How long it is valid.")
-@click.option("--address", help="Where the other end reaches this host. [default: its dashboard's]")
+@click.option("--address", help="Where clients reach this host. [default: its dashboard's address]")
 @click.option("--note", default="", help="What it is for.")
 @click.option("--no-qr", is_flag=True, help="Show no QR code.")
-@click.option("--wait", is_flag=True, help="Wait for who opens it, and ask for consent here.")
+@click.option("--wait", is_flag=True, help="Wait until somebody opens it, and ask for consent here.")
 @failures.command
 def offer(output, state, scopes, valid, address, note, no_qr, wait):
-    """Make a link that opens one session to the host with the state folder STATE."""
+    """Make a link that opens one session on the host with the state folder STATE."""
     valid_s = _seconds(valid, "--for")
     with _ledger(state) as ledger:
         link = ledger.offer(_person(), scopes or _ALL, valid_s, address, note)
@@ -117,7 +117,7 @@ def show_link(output, link, no_qr=False):
 @_STATE
 @failures.command
 def host(output, state):
-    """Show what links call the host with the state folder STATE."""
+    """Show the name that links use for the host with the state folder STATE."""
     with _ledger(state) as ledger:
         name = ledger.host()
     output.document({"host": name})
@@ -155,7 +155,7 @@ def sign(output, host, key, address, scopes, valid, note, no_qr):
 @_SCOPES
 @failures.command
 def consent(output, state, session, answer, scopes):
-    """Say whether SESSION may begin; without one, wait for whoever asks."""
+    """Give or refuse consent for SESSION; without one, wait for the next request."""
     with _ledger(state) as ledger:
         if session is None and answer is not None:
             raise failures.Failure("--yes and --no are for one SESSION: name it; `vmhost debug sessions` lists them")
@@ -216,7 +216,7 @@ def sessions(output, state):
 @click.argument("session")
 @failures.command
 def end(output, state, session):
-    """End SESSION at the device: consent is withdrawn, what it runs is stopped."""
+    """End SESSION at the device: withdraw consent, and stop its run."""
     with _ledger(state) as ledger:
         if not ledger.end(session, _person(), "consent was withdrawn at the device"):
             raise failures.Failure(f"{session}: no such session goes on; see `vmhost debug sessions`")
@@ -229,7 +229,7 @@ def end(output, state, session):
 @click.argument("link")
 @failures.command
 def revoke(output, state, link):
-    """Revoke LINK, or the link with this id: it opens nothing any more, and its session ends."""
+    """Revoke LINK, or the link with this id, and end its session."""
     from vmhost import debug_links
 
     with _ledger(state) as ledger:
@@ -245,7 +245,7 @@ def revoke(output, state, link):
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1_000_000), help="So many lines.")
 @failures.command
 def audit(output, state, session, limit):
-    """Show who did what, the latest last; and check that no line was changed or taken out."""
+    """Show who did what, the latest last; and verify that no line was changed or removed."""
     with _ledger(state) as ledger:
         found, damage = ledger.audit(session=session, limit=limit)[::-1], ledger.damage()
     output.document({"lines": found, "damage": damage})
@@ -264,13 +264,13 @@ def audit(output, state, session, limit):
 @_STATE
 @failures.command
 def clock(output, state):
-    """Say that this machine's clock is right, where it was set back and links are refused for that."""
+    """Accept this machine's present clock, after it was set back and links are refused."""
     with _ledger(state) as ledger:
         ledger.accept_clock(_person())
     output.line("the clock counts as it is now")
 
 
-# ---- at the other end
+# ---- at the client
 
 
 def _session_file(link):
@@ -284,7 +284,7 @@ def _session_file(link):
 
 @contextlib.contextmanager
 def _client(output, link, timeout=None):
-    """The session of the link: the one that an earlier command opened, or a new one once there is consent."""
+    """The session of the link: the one opened by an earlier command, or a new one, once there is consent."""
     from vmhost.operations.debugging.client import Client
     from vmhost.operations.debugging.ledger import DebugError
 
@@ -307,10 +307,10 @@ def _client(output, link, timeout=None):
 
 @command.command("open")
 @_LINK
-@click.option("--wait", "wait", metavar="TIME", help="Give up after this long. [default: while the link is valid]")
+@click.option("--wait", "wait", metavar="TIME", help="Give up after this long. [default: until the link expires]")
 @failures.command
 def open_link(output, link, wait):
-    """Open LINK, and wait for consent; the commands below do so by themselves."""
+    """Open LINK, and wait for consent; the commands below do so themselves."""
     with _client(output, link, _seconds(wait, "--wait") if wait else None) as client:
         state = client.state()
         output.document({"session": client.session, **state})
@@ -323,7 +323,7 @@ def open_link(output, link, wait):
 @_LINK
 @failures.command
 def config(output, link):
-    """Show the effective configuration, and what of it was set."""
+    """Show the effective configuration, and which values were set."""
     with _client(output, link) as client:
         found = client.config()
     output.document(found)
@@ -340,10 +340,10 @@ def config(output, link):
 
 @command.command()
 @_LINK
-@click.option("--follow/--no-follow", default=True, help="Go on with new lines until Ctrl-C. [default: follow]")
+@click.option("--follow/--no-follow", default=True, help="Continue with new lines until Ctrl-C. [default: follow]")
 @click.option("--task", help="Only of this task.")
 @click.option(
-    "--level", type=click.Choice(["all", "info", "warning", "error"]), default="all", help="From this one on."
+    "--level", type=click.Choice(["all", "info", "warning", "error"]), default="all", help="The lowest level."
 )
 @click.option("--text", default="", help="Only lines with this text, in any case.")
 @failures.command
@@ -369,11 +369,11 @@ def logs(output, link, follow, task, level, text):
 @click.argument("value", default="null")
 @click.option("--profile", is_flag=True, help="Take a profile of it.")
 @click.option("--trace", is_flag=True, help="Note its spans.")
-@click.option("--timeout", metavar="TIME", help="Stop it after this long. [default: its own limits, 60 s at most]")
+@click.option("--timeout", metavar="TIME", help="Stop it after this long. [default: its own limit, at most 60 s]")
 @click.option("--to", "folder", type=click.Path(path_type=Path, file_okay=False), help="Write its files there.")
 @failures.command
 def run(output, link, task, value, profile, trace, timeout, folder):
-    """Run TASK once with VALUE, which is JSON, a file of it, or - for stdin."""
+    """Run TASK once with VALUE: JSON, a file with it, or - for stdin."""
     from vmhost.lines import json_values
 
     try:
@@ -408,7 +408,7 @@ def run(output, link, task, value, profile, trace, timeout, folder):
 @_LINK
 @failures.command
 def reports(output, link):
-    """List reports: crashes, numbers, and the files of this session's runs."""
+    """List reports: crashes, metrics, and the files of this session's runs."""
     with _client(output, link) as client:
         found = client.reports()
     output.document({"reports": found})
@@ -434,7 +434,7 @@ def fetch(output, link, names, folder):
 @_LINK
 @failures.command
 def end_session(output, link):
-    """End the session of LINK from the other end."""
+    """End the session of LINK, from the client's end."""
     from vmhost.operations.debugging.client import Client
 
     with _errors():
@@ -449,7 +449,7 @@ def end_session(output, link):
 
 
 def _write(folder, name, data):
-    """Writes a file of the device's; its name leads nowhere else than into the folder."""
+    """Writes a file from the device into the folder; its name cannot lead outside."""
     path = Path(folder) / "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name).lstrip(
         ".-"
     )
@@ -462,7 +462,7 @@ def _write(folder, name, data):
 
 
 def _printable(text):
-    """Without what a terminal would obey."""
+    """The text without control characters that a terminal would obey."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "�" for letter in text)
 
 

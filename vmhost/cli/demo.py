@@ -1,5 +1,5 @@
-"""`vmhost demo`: runs `vmhost.cli.demonstration` and shows what it did: a live table on a terminal, lines elsewhere, or
-JSON."""
+"""`vmhost demo`: runs `vmhost.cli.demonstration` and shows its progress: a live table on a terminal, lines elsewhere,
+or JSON."""
 
 import dataclasses
 import math
@@ -43,7 +43,7 @@ def command(output, folder):
 
 
 def tasks_folder(given):
-    """The folder with the shipped tasks: `given`, or what was installed with this package, or that of the checkout."""
+    """The folder of the shipped tasks: `given`, or the installed one, or that of the checkout."""
     package = Path(__file__).resolve().parents[1]
     candidates = [given] if given else [package / "tasks", package.parent / "tasks", Path("tasks")]
     for folder in candidates:
@@ -176,7 +176,7 @@ def _show(output, report):
 
 
 def duration_text(seconds):
-    """A time for people, three digits."""
+    """A time with three digits."""
     if math.isnan(seconds):
         return "-"
     for unit, length in (("s", 1.0), ("ms", 1e-3)):
@@ -189,6 +189,6 @@ def _document(report):
     document = dataclasses.asdict(report)
     for task, plain in zip(report.tasks, document["tasks"]):
         plain["speed_up"] = task.speed_up
-        # JSON has no NaN: a task none of whose calls was answered has no share of right answers.
+        # JSON has no NaN: a task without answered calls has no share of right answers.
         plain.update({name: None for name, value in plain.items() if isinstance(value, float) and math.isnan(value)})
     return document

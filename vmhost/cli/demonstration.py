@@ -1,15 +1,14 @@
 """The demonstration: the shipped tasks, compiled, signed, run side by side in VMs, checked against the truth, timed.
 
-It goes through four stages and prints nothing; `vmhost.cli.demo` shows what it reports.
+It has four stages and prints nothing; `vmhost.cli.demo` shows the report.
 
-1. compile: every task folder becomes a bundle, signed with a key made for this run; the host trusts that key only.
-2. together: callers of all these tasks at once, while a runaway and a memory hog are stopped beside them.
-3. check: every answer against the data's truth, which no bundle carries.
-4. compare: task by task, the same work through its VMs, then through a ThreadPoolExecutor in this interpreter, whose
-GIL they share.
+1. compile: every task folder becomes a bundle, signed with a key made for this run; the host trusts only that key.
+2. together: callers of all tasks at once, while a runaway and a memory hog are stopped beside them.
+3. check: every answer against the ground truth, which is in no bundle.
+4. compare: task by task, the same work in its VMs, then in a ThreadPoolExecutor of this interpreter, under one GIL.
 
-Assumes the shipped tasks' folder, `tasks/` in the checkout; leaves nothing behind: bundles and key live in a temporary
-folder."""
+Assumes the folder of the shipped tasks, `tasks/` in the checkout. It leaves nothing behind: bundles and key are in a
+temporary folder."""
 
 import contextlib
 import functools
@@ -29,7 +28,7 @@ from pathlib import Path
 
 import vmhost
 
-# (task, what a call costs, calls in stage 2, calls each way in each round of stage 4)
+# (task, cost of a call, calls in stage 2, calls of each kind in each round of stage 4)
 WORK = (
     ("digits", "light", 1500, 1000),
     ("digits_cnn", "light", 600, 400),
@@ -39,23 +38,23 @@ WORK = (
     ("strokes", "middle", 90, 30),
     ("forest", "heavy", 4, 2),
 )
-ROUNDS = 2  # of stage 4; the quicker one counts, since what else the machine does only ever slows down
+ROUNDS = 2  # of stage 4; the quicker one counts, as other load only slows down
 MISBEHAVING = (
     ("runaway", {"swallow": 1}, vmhost.TimeLimitError),
     ("hog", {}, vmhost.MemoryLimitError),
 )
-CALLERS = 2  # threads that call each task in stage 2, one call at a time each
+CALLERS = 2  # threads per task in stage 2, each with one call at a time
 SAMPLE_S = 0.05
-GRACE_S = 5.0  # what a stopped call has to unwind: on a busy machine the runaway may not get to run for a while
+GRACE_S = 5.0  # time for a stopped call to unwind: on a busy machine it may not run for a while
 VMS, THREADS = "in VMs", "in GIL threads"
 
 
 @dataclass(frozen=True)
 class TaskReport:
-    """One task. `right` is the share of right answers (0..1); `p50_s` and `p99_s` are what callers waited in stage 2.
+    """One task. `right`: share of right answers (0..1); `p50_s`, `p99_s`: latencies of callers in stage 2.
 
-    `cpu_s` and `peak_bytes` are over all its VMs: the sum and the largest. `vms_s` and `threads_s` are the wall times
-    of stage 4.
+    `cpu_s` (sum) and `peak_bytes` (maximum) are over all its VMs. `vms_s` and `threads_s` are the wall times of stage
+    4.
     """
 
     name: str
@@ -74,13 +73,13 @@ class TaskReport:
 
     @property
     def speed_up(self):
-        """How many times faster the VMs were than GIL threads."""
+        """Speed of the VMs relative to GIL threads."""
         return self.threads_s / self.vms_s
 
 
 @dataclass(frozen=True)
 class StopReport:
-    """A misbehaving task: the error it should end with, the one it ended with (None: it returned), after how long."""
+    """A misbehaving task: the expected error, the actual one (None: it returned), and the time until it ended."""
 
     name: str
     expected: str
@@ -91,10 +90,10 @@ class StopReport:
 
 @dataclass(frozen=True)
 class Report:
-    """The whole run. `wrong` has a sentence for everything that was not as it should be; empty when all was well.
+    """The whole run. `wrong`: a sentence for everything that was not as expected; empty if all was well.
 
-    `load_before` is the machine's load average before the run: what else it was doing. `left_out` are tasks with models
-    where the package onnx, which compiles them, is missing."""
+    `load_before`: the machine's load average before the run. `left_out`: tasks with models, if the package onnx, which
+    compiles them, is missing."""
 
     tasks: tuple
     stops: tuple
@@ -111,7 +110,7 @@ class Report:
 
 @dataclass
 class Progress:
-    """Where the run is, for a display to look at while it runs: the stage, calls done and wanted by task."""
+    """The progress of the run, for a display: the stage, calls done and to be done, by task."""
 
     stage: str = "compile"
     done: dict = field(default_factory=dict)
@@ -184,8 +183,8 @@ def run(tasks_folder, progress=None):
 def compiled(tasks_folder, folder):
     """Compiles and signs all tasks of the demonstration that can be compiled here, as bundles NAME.vmb in `folder`.
 
-    Gives the trust store for the key that signed them, the names, and what to ask each: name -> [(value, truth)], the
-    misbehaving ones too."""
+    Returns the trust store for the signing key, the names, and the inputs of each: name -> [(value, truth)], those of
+    the misbehaving tasks too."""
     cases = _load_cases(tasks_folder)
     left_out = _left_out(tasks_folder)
     asked = {name: cases.cases(name) for name, *_ in WORK if name not in left_out}
@@ -198,7 +197,7 @@ def compiled(tasks_folder, folder):
 
 @contextlib.contextmanager
 def steady_load(host, asked):
-    """While the block runs, a thread for each task calls it again and again, with a rest after each call."""
+    """Within the block, a thread for each task calls it repeatedly, with a rest after each call."""
     ended = threading.Event()
     misbehaving = {name for name, *_ in MISBEHAVING}
 
@@ -223,14 +222,14 @@ def steady_load(host, asked):
 
 
 def percentile(seconds, percent):
-    """The smallest of `seconds` that at least `percent` per cent of them do not exceed; NaN of none."""
+    """The smallest of `seconds` that at least `percent` per cent of them do not exceed; NaN if there are none."""
     ordered = sorted(seconds)
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)] if ordered else math.nan
 
 
 @dataclass
 class _Calls:
-    """What the callers of one task have seen. Appending to a list is safe from several threads."""
+    """The results of one task's callers. Appending to a list is thread-safe."""
 
     seconds: list = field(default_factory=list)
     answers: list = field(default_factory=list)  # (answer, truth)
@@ -238,7 +237,7 @@ class _Calls:
 
 
 class _Watch:
-    """Looks at a host's VMs again and again, since a VM that has ended is not in its statistics any more."""
+    """Samples a host's VMs, as ended VMs are no longer in its statistics."""
 
     def __init__(self, host):
         self.seen = {}  # VM id -> the last statistics of it that had a task
@@ -267,7 +266,7 @@ class _Watch:
 
 
 def _load_cases(tasks_folder):
-    """The module `cases.py` of the tasks folder, which is no part of this package."""
+    """The module `cases.py` of the tasks folder, which is not in this package."""
     spec = importlib.util.spec_from_file_location("vmhost_demo_cases", Path(tasks_folder) / "cases.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -284,7 +283,7 @@ def _left_out(tasks_folder):
 
 
 def _compile_all(tasks_folder, names, folder, progress):
-    """Writes NAME.vmb for every name into `folder`; the trust store for the key that signed them, and each task's
+    """Writes NAME.vmb for every name into `folder`; returns the trust store for the signing key, and each task's
     compiled models."""
     from vmhost.bytecode import signing
     from vmhost.bytecode.format import TARGET
@@ -300,18 +299,18 @@ def _compile_all(tasks_folder, names, folder, progress):
 
 
 def _work(cases, calls):
-    """As many values as there are to be calls, the cases over and over."""
+    """As many values as calls, the cases over and over."""
     return [cases[number % len(cases)] for number in range(calls)]
 
 
 def _together(host, work, tasks, asked, watch, progress):
-    """Stage 2: all callers at once. Returns what they saw by task, and the StopReports."""
+    """Stage 2: all callers at once. Returns their results by task, and the StopReports."""
     calls = {name: _Calls() for name, *_ in work}
     with ThreadPoolExecutor(len(work) * CALLERS + len(MISBEHAVING), "vmhost-demo-caller") as threads:
         try:
             futures = []
             for name, _, count, _ in work:
-                values = iter(_work(asked[name], count))  # shared by the task's callers: next() is atomic under the GIL
+                values = iter(_work(asked[name], count))  # shared by callers: next() is atomic under the GIL
                 futures += [
                     threads.submit(_call_all, tasks[name], values, calls[name], progress) for _ in range(CALLERS)
                 ]
@@ -351,13 +350,13 @@ def _stop(task, value, expected, watch, progress):
     else:
         got, message = None, "it returned"
     after_s = time.perf_counter() - started
-    watch.sample()  # a VM that was stopped ends soon, and its figures with it
+    watch.sample()  # a stopped VM ends soon, and its statistics with it
     progress.done[task.name] += 1
     return StopReport(task.name, expected.__name__, got, after_s, message)
 
 
 def _compare(work, tasks, tasks_folder, models, asked, workers, progress):
-    """Stage 4. The wall time of each task's work by (name, runner), the quickest of the rounds."""
+    """Stage 4. The wall time of each task's work by (name, runner); the best of the rounds."""
     progress.begin(
         "compare", {f"{name} {runner}": ROUNDS * calls for name, _, _, calls in work for runner in (VMS, THREADS)}
     )
@@ -380,9 +379,9 @@ def _compare(work, tasks, tasks_folder, models, asked, workers, progress):
 def plain_function(folder, models):
     """The entry function `main:run` of the task in `folder`, imported into this interpreter, after its `setup()`.
 
-    `setup()` runs in a copy of the folder, where its `models` (names to bytes, as in a CompiledTask) lie under their
-    names for `engine.load`. Leaves neither the folder on sys.path nor its modules in sys.modules, where the next task's
-    would meet them."""
+    `setup()` runs in a copy of the folder, which has its `models` (names to bytes, as in a CompiledTask) as files for
+    `engine.load`. Neither the folder stays on sys.path nor its modules in sys.modules, where the next task would find
+    them."""
     path = list(sys.path)
     own = [file.stem for file in folder.glob("*.py")]
     others = {name: sys.modules.pop(name) for name in own if name in sys.modules}
@@ -408,7 +407,7 @@ def _share_right(answers, cases):
 
 
 def _wrong(reports, stops, callers):
-    """A sentence for each thing that was not as it should be."""
+    """A sentence for each thing that was not as expected."""
     for report in reports:
         if report.errors:
             first = callers[report.name].errors[0]

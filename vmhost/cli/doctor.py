@@ -1,6 +1,6 @@
-"""`vmhost doctor`: whether this machine and this installation can run bundles, and what to do where they cannot.
+"""`vmhost doctor`: whether this machine and this installation can run bundles, and how to fix what is wrong.
 
-Every check is a function that yields Findings. One that goes wrong does not keep the others from being made.
+Every check is a function that yields Findings. A check that fails does not prevent the others.
 """
 
 import os
@@ -42,8 +42,8 @@ def run(value):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at: what it is, how it is, and what to do if it is not well (else None). `detail`: while it is
-    well, only who asks for all is told."""
+    """One finding: its subject, its state, and advice if it is not well (else None). `detail`: shown only with --all
+    while it is well."""
 
     name: str
     status: str
@@ -53,7 +53,7 @@ class Finding:
 
 
 @click.command(short_help="Check this machine and installation.")
-@click.option("--all", "everything", is_flag=True, help="Show every check and what it found, in full.")
+@click.option("--all", "everything", is_flag=True, help="Show all findings in full.")
 @failures.command
 def command(output, everything):
     """Check this machine and installation: Python, cores, memory, the native core, a VM from boot to end."""
@@ -62,7 +62,7 @@ def command(output, everything):
         try:
             findings += check()
         except Exception as error:
-            # A doctor that dies of what it was asked to look at is of no use; the error is the finding.
+            # The doctor must not die of an ailment: an error is a finding.
             findings.append(
                 Finding(
                     check.__name__,
@@ -79,7 +79,7 @@ def command(output, everything):
 
 
 def _show(output, findings, everything):
-    """Prints the findings: what is well on a line each that fits the terminal, what is not in full."""
+    """Prints the findings: good ones on one line that fits the terminal, others in full."""
     shortened = 0
     for finding in findings:
         brief = finding.status == OK and not everything
@@ -206,7 +206,7 @@ def installation():
 
 
 def engine():
-    """The tensor engine: what it runs on, and what it is made of."""
+    """The tensor engine: its CPU features and its parts."""
     try:
         from vmhost.engine import library
     except ImportError as error:
@@ -226,7 +226,7 @@ def engine():
 
 
 def _operators():
-    """What the engine computes: what has kernels, what is lowered to that, and what lowering saves."""
+    """What the engine can compute: operators with kernels, lowered ones, and what lowering saves."""
     from vmhost.engine import inventory
     from vmhost.engine.onnx import READERS
     from vmhost.engine.onnx.writing import OPS
@@ -313,7 +313,7 @@ def probe():
 
 
 def _cgroup(name):
-    """The fields of a file of this process's control group (version 2), None where there is none."""
+    """The fields of a file of this process's control group (version 2); None if there is none."""
     try:
         own = next(line for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
         return (Path("/sys/fs/cgroup") / own[3:].lstrip("/") / name).read_text().split()

@@ -1,5 +1,5 @@
-"""`vmhost explain`: what the engine makes of a model on this machine: the steps, the algorithm of each, the time
-expected and the time taken."""
+"""`vmhost explain`: how the engine computes a model on this machine: the steps, the algorithm of each, expected and
+measured time."""
 
 from pathlib import Path
 
@@ -8,18 +8,18 @@ import click
 from vmhost.cli import failures, keys
 
 _COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple", "tab:brown")
-_LABELLED = 0.01  # of the whole time: steps below are in the picture without their node's name
+_LABELLED = 0.01  # share of the total time; shorter steps have no label in the picture
 
 
 @click.command(short_help="Show how the engine computes MODEL, and how long each step takes.")
 @click.argument("path", type=click.Path(path_type=Path), metavar="MODEL")
-@click.option("--model", "only", help="Of a bundle, only the model of this name.")
+@click.option("--model", "only", help="Only this model of a bundle.")
 @click.option(
     "--runs",
     type=click.IntRange(1),
     default=10,
     show_default=True,
-    help="Runs of which each step's least time is shown.",
+    help="Number of runs; the minimum time of each step is shown.",
 )
 @click.option("--threads", type=click.IntRange(0), default=0, help="Threads that a run may use; 0: all.")
 @click.option(
@@ -29,9 +29,7 @@ _LABELLED = 0.01  # of the whole time: steps below are in the picture without th
     show_default=True,
     help="How algorithms are chosen.",
 )
-@click.option(
-    "--size", "sizes", multiple=True, metavar="NAME=N", help="A size that the model leaves open (1 where not given)."
-)
+@click.option("--size", "sizes", multiple=True, metavar="NAME=N", help="An open size of the model. [default: 1]")
 @click.option(
     "--picture", type=click.Path(path_type=Path), help="Also draw the steps' times, as SVG or PNG by its name."
 )
@@ -41,7 +39,7 @@ _LABELLED = 0.01  # of the whole time: steps below are in the picture without th
 @failures.command
 def command(output, path, only, runs, threads, search, sizes, picture, trust):
     """Show how the engine computes MODEL: an .onnx file, a model file, or a bundle with models. It is run on random
-    numbers."""
+    inputs."""
     chosen = dict(map(_size, sizes))
     explained = [
         _explained(name, data, savings, runs, threads, search, chosen)
@@ -65,7 +63,7 @@ def _size(text):
 
 
 def _models(path, only, store):
-    """The model files' bytes and, of ONNX, Savings (else None), by name."""
+    """The bytes of the model files and, for ONNX, Savings (else None), by name."""
     if not path.is_file():
         raise failures.Failure(f"{path}: no such file; expected an ONNX model, a model file or a bundle")
     if path.suffix == ".onnx":
@@ -86,7 +84,7 @@ def _models(path, only, store):
 
 
 def _explained(name, data, savings, runs, threads, search, sizes):
-    """What is to be told of a model, in plain values."""
+    """The description of a model, in plain values."""
     from vmhost.engine.models import opened
 
     try:
@@ -130,7 +128,7 @@ def _explained(name, data, savings, runs, threads, search, sizes):
 
 
 def _in_place(steps):
-    """The steps that take no time: what they would read and write is made where it is read."""
+    """Steps that take no time, because their neighbours read or write the data in place."""
     idle = [step for step in steps if step["algorithm"] == "nothing"]
     return {"steps": len(idle), "bytes": sum(step["bytes"] for step in idle)}
 
@@ -140,12 +138,12 @@ def _port(port):
 
 
 def _texts(shape):
-    """Empty ones, in lists of lists."""
+    """Nested lists of empty texts."""
     return [_texts(shape[1:]) for _ in range(shape[0])] if shape else ""
 
 
 def _input(shape, dtype):
-    """Random numbers where they are floats, else zeros, which are good indices."""
+    """Random numbers for floats; else zeros, which are valid indices."""
     import vmhost.engine.numpy as np
 
     if dtype == "str":
@@ -190,8 +188,8 @@ def _show(output, model):
 
 
 def draw(explained, path):
-    """One panel a model: a bar for each step's time, coloured by its algorithm, and a mark where it was expected. Needs
-    matplotlib."""
+    """Draws one panel per model: a bar for each step's time, coloured by its algorithm, and a mark for the expected
+    time. Needs matplotlib."""
     try:
         import matplotlib
 

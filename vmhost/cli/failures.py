@@ -1,4 +1,4 @@
-"""How a command fails: the one error it prints, and its exit code (`vmhost/lines/exit_codes.py`)."""
+"""How a command fails: one error message, and an exit code (`vmhost/lines/exit_codes.py`)."""
 
 import functools
 import os
@@ -22,7 +22,7 @@ from vmhost.lines.exit_codes import (  # noqa: F401  (commands name them by this
 
 
 class Failure(Exception):
-    """A command cannot go on: `message` for the user, `kind` the error's name for programs, and the exit code."""
+    """A command failed: `message` for the user, `kind` is the error's name for programs, and the exit code."""
 
     def __init__(self, message, exit_code=WRONG_INPUT, kind="InputError"):
         super().__init__(message)
@@ -30,7 +30,7 @@ class Failure(Exception):
 
 
 def did_you_mean(path):
-    """ "; did you mean ...?" for a file or folder that is not there, where its neighbours have one of a like name."""
+    """ "; did you mean ...?" for a missing file or folder, if its folder has a similar name."""
     import difflib
 
     try:
@@ -41,12 +41,12 @@ def did_you_mean(path):
 
 
 def exit_code(error):
-    """The exit code for an error of ours, or None if it is not one."""
+    """The exit code for an error of vmhost, or None for another error."""
     return error.exit_code if isinstance(error, Failure) else exit_codes.exit_code(error)
 
 
 def command(function):
-    """A command's function, given an `Output` for `as_json`, whose errors are printed once and become exit codes."""
+    """Decorates a command, which gets an `Output` for `as_json`; its errors are printed once and become exit codes."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
     @functools.wraps(function)
@@ -77,9 +77,9 @@ def command(function):
 
 
 def _was_interrupted(error):
-    """Whether `error` was raised while a KeyboardInterrupt was on its way: what Ctrl-C hits may fail at being left.
+    """Whether `error` was raised during a KeyboardInterrupt: leaving what Ctrl-C interrupted may fail in turn.
 
-    threading.Condition does: "cannot release un-acquired lock", when it is hit just before it waits.
+    threading.Condition does that: "cannot release un-acquired lock", if it is interrupted just before it waits.
     """
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
@@ -87,11 +87,11 @@ def _was_interrupted(error):
 
 
 def report(output, error, code):
-    """Prints the error: on stderr for people, with the task's traceback if it has one; on stdout as JSON."""
+    """Prints the error: on stderr for people, with the task's traceback if there is one; on stdout as JSON."""
     kind = error.kind if isinstance(error, Failure) else type(error).__name__
     frames = getattr(error, "guest_traceback", None)
     held = getattr(error, "memory_lines", None)
-    item = getattr(error, "item", None)  # of the list that `run --each` was given, from 0
+    item = getattr(error, "item", None)  # index in the list given to `run --each`
     if output.as_json:
         document = {"type": kind, "message": str(error), "exit_code": code}
         if item is not None:

@@ -1,4 +1,4 @@
-"""`vmhost image`: makes a device image, a folder with a host that has no compiler and needs nothing installed."""
+"""`vmhost image`: makes a device image, a folder with a host that has no compiler and needs no installation."""
 
 import platform
 import sysconfig
@@ -19,38 +19,38 @@ from vmhost.cli.inspect import size_text
     "bundles",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="A bundle that the image must be able to run.",
+    help="A bundle that the image must run.",
 )
 @click.option(
     "--module",
     "modules",
     multiple=True,
     metavar="NAME",
-    help="A further module of the standard library to take in; all: the whole library.",
+    help="A further module of the standard library to include; all: the whole library.",
 )
 @click.option(
-    "--with-engine", is_flag=True, help="Take in the tensor engine, as bundles that import vmhost.engine.numpy do."
+    "--with-engine", is_flag=True, help="Include the tensor engine, as for bundles that import vmhost.engine.numpy."
 )
 @click.option(
     "--with-lapack",
     is_flag=True,
-    help="Take in the engine and the OpenBLAS of scipy-openblas32, 25 MB, for linear algebra.",
+    help="Include the engine and the OpenBLAS of scipy-openblas32 (25 MB), for linear algebra.",
 )
-@click.option("--with-agent", is_flag=True, help="Take in the deployment platform's agent: `vmrun agent AGENT.YAML`.")
-@click.option("--with-tls", is_flag=True, help="With OpenSSL, for an agent whose platform has an https address.")
-@click.option("--with-zstd", is_flag=True, help="With zstd, for an agent that pulls deltas and compressed bundles.")
-@click.option("--with-yaml", is_flag=True, help="With a reader of YAML, for an agent.yaml that is not JSON.")
+@click.option("--with-agent", is_flag=True, help="Include the deployment platform's agent: `vmrun agent AGENT.YAML`.")
+@click.option("--with-tls", is_flag=True, help="Include OpenSSL, for an agent whose platform has an https address.")
+@click.option("--with-zstd", is_flag=True, help="Include zstd, for an agent that pulls deltas and compressed bundles.")
+@click.option("--with-yaml", is_flag=True, help="Include a YAML reader, for an agent.yaml that is not JSON.")
 @click.option(
     "--sizes",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Also write a page of what the image weighs, and print what zstd -19 makes of it.",
+    help="Also write a page with the image's sizes, and print its size with zstd -19.",
 )
 @failures.command
 def command(output, out, bundles, modules, with_engine, with_lapack, with_agent, with_tls, with_zstd, with_yaml, sizes):
-    """Make the device image OUT: `OUT/vmrun run BUNDLE` then runs bundles on a bare Linux.
+    """Make the device image OUT; then `OUT/vmrun run BUNDLE` runs bundles on a bare Linux.
 
-    Its standard library is cut to what the bundles given import; without any, to a default set.
+    Its standard library is cut down to what the given bundles import; without any, to a default set.
     """
     from vmhost.image import ImageError, folder
 
@@ -117,7 +117,7 @@ def _table(image, packed):
 
 
 def _size_page(image, packed, bundles, modules):
-    """docs/size.md: what an image weighs, beside the Python that it was made with."""
+    """docs/size.md: the image's sizes, compared with the Python that it was made with."""
     from vmhost.image import folder
 
     library = Path(sysconfig.get_path("stdlib"))

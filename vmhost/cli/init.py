@@ -1,4 +1,4 @@
-"""`vmhost init`: a folder with a task to begin with, which compiles, runs and passes its test as it is."""
+"""`vmhost init`: a folder with an example task, which compiles, runs and passes its test as it is."""
 
 import json
 import re
@@ -64,7 +64,7 @@ if __name__ == "__main__":
 @click.argument("folder", type=click.Path(path_type=Path), metavar="NAME")
 @failures.command
 def command(output, folder):
-    """Make the folder NAME with a task of that name: task.yaml, main.py, an input and a test. Overwrites nothing."""
+    """Create the folder NAME with a task of that name: task.yaml, main.py, an input and a test. Overwrites nothing."""
     name = folder.resolve().name
     rule = _rule_for_names()
     if not re.fullmatch(rule["pattern"], name):
@@ -93,6 +93,6 @@ def command(output, folder):
 
 
 def _rule_for_names():
-    """What task.yaml's schema says of names: its "pattern" and "description"."""
+    """The rule for names in task.yaml's schema: its "pattern" and "description"."""
     schema = Path(vmhost.bytecode.__file__).with_name("task.schema.json")
     return json.loads(schema.read_text(encoding="utf-8"))["properties"]["name"]

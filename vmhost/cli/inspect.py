@@ -1,4 +1,4 @@
-"""`vmhost inspect`: what is in a bundle. Checks signature and digests; unmarshals nothing unless --verify says so."""
+"""`vmhost inspect`: the contents of a bundle. Checks signature and digests; unmarshals code only with --verify."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import click
 from vmhost.cli import failures, keys
 
 
-@click.command(short_help="List what is in BUNDLE and who signed it.")
+@click.command(short_help="List the contents of BUNDLE, and who signed it.")
 @click.argument("path", type=click.Path(path_type=Path), metavar="BUNDLE")
 @click.option(
     "--trust", multiple=True, type=click.Path(path_type=Path), help="Public keys to check the signature against."
@@ -55,7 +55,7 @@ def existing(path):
 
 
 def summary(bundle, path, size):
-    """What people and programs want to know of a Bundle, in plain values."""
+    """The description of a Bundle, in plain values."""
     from vmhost.bytecode.format import module_path
 
     manifest = bundle.manifest
@@ -93,7 +93,7 @@ def summary(bundle, path, size):
 
 
 def signature(path, store):
-    """Who signed the bundle at `path`: None, or the fingerprint and the name under which `store` trusts it, if so."""
+    """Who signed the bundle at `path`: None, or the fingerprint and, if `store` trusts it, the name there."""
     from vmhost.bytecode import signing
     from vmhost.bytecode.archive import read_archive
 
@@ -105,7 +105,7 @@ def signature(path, store):
 
 
 def size_text(size):
-    """A number of bytes for people."""
+    """A number of bytes in a readable unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1000 or unit == "GiB":
             return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
@@ -113,7 +113,7 @@ def size_text(size):
 
 
 def _properties(document):
-    """`(name, text)` of what the manifest says, for people."""
+    """`(name, text)` for each entry of the manifest, for people."""
     python = document["exact_python"] or document["target"]
     yield "bundle", f"{document['path']}, {size_text(document['bytes'])}"
     yield "digest", document["digest"]

@@ -1,8 +1,8 @@
-"""`vmhost keys`: make signing keys, list them, and say which signers this machine trusts.
+"""`vmhost keys`: make and list signing keys, and manage the signers that this machine trusts.
 
-Keys live in `$VMHOST_KEYS`, else `$XDG_CONFIG_HOME/vmhost`, else `~/.config/vmhost`: private ones with their `.pub`
-beside them in `keys/`, trusted ones in `trusted/`, one `.pub` file each. `vmhost compile --sign NAME` and `vmhost run`
-look there.
+Keys are in `$VMHOST_KEYS`, else `$XDG_CONFIG_HOME/vmhost`, else `~/.config/vmhost`: private ones with their `.pub`
+files in `keys/`, trusted ones in `trusted/`, one `.pub` file each. `vmhost compile --sign NAME` and `vmhost run` look
+there.
 """
 
 import os
@@ -14,14 +14,14 @@ from vmhost.cli import failures
 
 
 def home():
-    """The folder that holds `keys/` and `trusted/`; it need not exist."""
+    """The folder of `keys/` and `trusted/`; it need not exist."""
     if "VMHOST_KEYS" in os.environ:
         return Path(os.environ["VMHOST_KEYS"])
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "vmhost"
 
 
 def signing_key(name_or_path):
-    """The SigningKey that `--sign` names: a file, or the name of one in `keys/`."""
+    """The SigningKey for `--sign`: a file, or the name of one in `keys/`."""
     from vmhost.bytecode import signing
 
     stored = home() / "keys" / name_or_path
@@ -31,7 +31,7 @@ def signing_key(name_or_path):
 
 
 def trust_store(paths):
-    """What the host trusts: the files and folders in `paths`, else this user's `trusted/`, else nobody."""
+    """The trusted keys: the files and folders in `paths`, else this user's `trusted/`, else none."""
     from vmhost.bytecode import signing
 
     if not paths:
@@ -45,18 +45,18 @@ def trust_store(paths):
 
 @click.group()
 def command():
-    """Make and list signing keys, and say whose bundles to trust."""
+    """Make and list signing keys, and manage trusted signers."""
 
 
 @command.command()
 @click.argument("name")
 @click.option(
-    "-o", "--output", "path", type=click.Path(path_type=Path), help="Where to write it instead of the key folder."
+    "-o", "--output", "path", type=click.Path(path_type=Path), help="Where to write it, instead of the key folder."
 )
-@click.option("--trust", is_flag=True, help="Also trust what is signed with it.")
+@click.option("--trust", is_flag=True, help="Also trust it on this machine.")
 @failures.command
 def new(output, name, path, trust):
-    """Make a signing key called NAME."""
+    """Make a signing key named NAME."""
     from vmhost.bytecode import signing
 
     _check_name(name)
@@ -79,7 +79,7 @@ def new(output, name, path, trust):
 @click.argument("path", type=click.Path(path_type=Path))
 @failures.command
 def trust(output, path):
-    """Trust what is signed with the public keys in the file PATH."""
+    """Trust bundles signed with the public keys in the file PATH."""
     from vmhost.bytecode import signing
 
     store = signing.TrustStore.load(path)
@@ -100,7 +100,7 @@ def trust(output, path):
 @click.option("--key", required=True, help="Your signing key: its name, or its file.")
 @failures.command
 def sign(output, files, key):
-    """Sign each FILE, such as one of rules: writes FILE.sig beside it."""
+    """Sign each FILE, such as one of rules: writes FILE.sig next to it."""
     chosen = signing_key(key)
     written = []
     for path in files:
@@ -118,7 +118,7 @@ def sign(output, files, key):
 @command.command("list")
 @failures.command
 def list_keys(output):
-    """List this user's keys and the signers that are trusted."""
+    """List this user's keys and trusted signers."""
     from vmhost.bytecode import signing
 
     folder = home()

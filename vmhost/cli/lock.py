@@ -14,14 +14,14 @@ from vmhost.cli import failures
     "packages",
     metavar="PKG",
     multiple=True,
-    help="A package beside the requirements of task.yaml, as for `vmhost compile`; several times.",
+    help="A package besides the requirements in task.yaml, as for `vmhost compile`; may be repeated.",
 )
-@click.option("--upgrade", is_flag=True, help="Take the newest versions, also where the old ones still fit.")
+@click.option("--upgrade", is_flag=True, help="Use the newest versions, even where the old ones still fit.")
 @failures.command
 def command(output, path, packages, upgrade):
-    """Pin the packages that the task in FOLDER requires in requirements.lock beside its task.yaml.
+    """Pin the packages that the task in FOLDER requires, in requirements.lock next to its task.yaml.
 
-    Of a SCRIPT, those of its block `# /// script` are pinned in SCRIPT.requirements.lock beside it.
+    For a SCRIPT, the packages in its block `# /// script` are pinned in SCRIPT.requirements.lock next to it.
     """
     from vmhost.bytecode.packages import lock, lock_of
 

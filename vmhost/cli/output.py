@@ -1,4 +1,4 @@
-"""Where a command's words go: results on stdout, as text or one JSON document; progress, remarks, errors on stderr."""
+"""Where a command's output goes: results to stdout, as text or one JSON document; progress and errors to stderr."""
 
 import functools
 
@@ -8,7 +8,7 @@ from vmhost.lines import stdout
 class Output:
     """A command's stdout and stderr.
 
-    `as_json` is what `--json` says: then `document()` prints, and the tables and lines meant for people do not.
+    `as_json` is the flag `--json`: then `document()` prints, and the tables and lines for people do not.
     """
 
     def __init__(self, as_json=False):
@@ -29,7 +29,7 @@ class Output:
         return terminal.for_stderr()
 
     def document(self, document):
-        """Prints one JSON document, unless the command is talking to a person."""
+        """Prints one JSON document with `--json`; otherwise nothing."""
         if self.as_json:
             self.json_text(document, indent=2)
 
@@ -52,13 +52,13 @@ class Output:
         self.remarks.print(Text(text), style=style, soft_wrap=True)
 
     def error(self, text):
-        """Prints the one line that says what went wrong, on stderr."""
+        """Prints the one-line error message on stderr."""
         from rich.text import Text
 
         self.remarks.print(Text.assemble(("error: ", "bold red"), text), soft_wrap=True)
 
     def table(self, title, columns, rows):
-        """Prints rows of text under columns; a column whose name ends in `>` is set flush right."""
+        """Prints rows of text under columns; a column whose name ends in `>` is right-aligned."""
         if self.as_json:
             return
         from vmhost.cli import terminal
@@ -67,7 +67,7 @@ class Output:
             self.console.print(terminal.fitting(self.console, title, columns, rows), soft_wrap=True)
 
     def progress(self):
-        """A progress display on stderr: a context manager, still where there is no terminal or JSON is wanted."""
+        """A progress display on stderr, as a context manager; silent without a terminal or with JSON."""
         from vmhost.cli import terminal
 
         return terminal.progress(self.remarks, disable=not self.remarks.is_terminal or self.as_json)

@@ -1,5 +1,4 @@
-"""`vmhost quantize`: a network of float32 becomes one of 8 or 4 bits, and how far it is from what it was made of is
-told."""
+"""`vmhost quantize`: turns a float32 network into one of 8 or 4 bits, and reports how far its answers move."""
 
 from pathlib import Path
 
@@ -8,27 +7,27 @@ import click
 from vmhost.cli import failures, inspect
 
 
-@click.command(short_help="Make an ONNX model of 8 or 4 bits, with accuracy and speed told before and after.")
+@click.command(short_help="Quantize an ONNX model to 8 or 4 bits; compare accuracy and speed.")
 @click.argument("path", type=click.Path(path_type=Path), metavar="MODEL")
 @click.option(
     "--calibrate", "data", multiple=True, type=click.Path(path_type=Path), metavar="DATA",
-    help="Examples: .npz files with an array for each input, .npy files, or folders of them; several times.",
+    help="Examples: .npz files with an array for each input, .npy files, or folders of them; may be repeated.",
 )  # fmt: skip
 @click.option(
     "--to", "target", type=click.Choice(["int8", "int4"]), default="int8", show_default=True,
-    help="int8: activations and weights; int4: weights of products.",
+    help="int8: activations and weights; int4: weights of matrix products.",
 )  # fmt: skip
-@click.option("--weights-only", is_flag=True, help="int8 for the weights of products only.")
+@click.option("--weights-only", is_flag=True, help="int8 for the weights of matrix products only.")
 @click.option(
     "--method", type=click.Choice(["min-max", "percentile", "entropy"]), default="min-max", show_default=True,
-    help="How ranges of activations are found.",
+    help="How the ranges of activations are determined.",
 )  # fmt: skip
 @click.option("--percentile", type=click.FloatRange(50, 100), default=99.99, show_default=True)
-@click.option("--labels", metavar="NAME", help="The array in DATA with the right classes: accuracy is told too.")
+@click.option("--labels", metavar="NAME", help="The array in DATA with the true classes, to report accuracy.")
 @click.option("-o", "--output", "out", type=click.Path(path_type=Path), required=True, help="The ONNX file to write.")
 @failures.command
 def command(output, path, data, target, weights_only, method, percentile, labels, out):
-    """Quantize MODEL, an ONNX file of float32. The result is an ONNX file that runs here and in ONNX Runtime."""
+    """Quantize MODEL, a float32 ONNX file. The result is an ONNX file that runs here and in ONNX Runtime."""
     try:
         from vmhost.engine import quantize
     except ImportError as error:

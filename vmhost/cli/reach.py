@@ -1,4 +1,4 @@
-"""`vmhost reach`: try channels, and look at the queue and the audit of messages."""
+"""`vmhost reach`: tests channels, and shows the queue and the audit of messages."""
 
 import contextlib
 import secrets
@@ -13,21 +13,21 @@ from vmhost.cli.pipeline import stores
 
 @click.group()
 def command():
-    """Try a pipeline's channels; show what was sent to whom, what was not, and why."""
+    """Test a pipeline's channels; show what was sent to whom, what was not, and why."""
 
 
 @command.command(short_help="Send a message to a local page, or by a channel of a pipeline.yaml.")
 @click.argument("config", metavar="[PIPELINE.YAML]", required=False, type=click.Path(path_type=Path))
 @click.option("--channel", help="The channel of the PIPELINE.YAML. [default: the only one]")
-@click.option("--address", default="127.0.0.1:8500", show_default=True, help="Where the page is, without a file.")
+@click.option("--address", default="127.0.0.1:8500", show_default=True, help="Address of the page, without a file.")
 @click.option("--key", default="ann", show_default=True, help="The person.")
 @click.option("--title", default="A message", show_default=True)
 @click.option("--text", default="Sent by vmhost reach test.", show_default=True)
 @click.option("--wait", "wait_s", default=120.0, show_default=True, help="Seconds to wait for a page.")
 @failures.command
 def test(output, config, channel, address, key, title, text, wait_s):
-    """Send one message now: to a page on this machine, which the command serves until it has shown it, or by a channel
-    of a PIPELINE.YAML. Caps, quiet hours, audiences and retries are not asked, and nothing is stored."""
+    """Send one message now: to a page on this machine, served until the page has shown it, or by a channel of a
+    PIPELINE.YAML. Caps, quiet hours, audiences and retries do not apply, and nothing is stored."""
     from vmhost.pipeline.reach.channels import ChannelError
     from vmhost.pipeline.reach.settings import channel_settings
 
@@ -115,7 +115,7 @@ def _adapter(stack, output, settings, options, folder, key, wait_s):
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="How many lines, the latest.")
 @failures.command
 def audit(output, folder, key, channel, what, identity, limit):
-    """Show what was decided of each message of the pipeline in FOLDER, and why, the latest first."""
+    """Show what was decided about each message of the pipeline in FOLDER, and why, the latest first."""
     from vmhost.pipeline.reach import queue
 
     if what is not None and what not in queue.WORDS:
@@ -139,7 +139,7 @@ def audit(output, folder, key, channel, what, identity, limit):
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="How many, those due first.")
 @failures.command
 def queue(output, folder, channel, limit):
-    """Show the messages of the pipeline in FOLDER that wait, with when they are due and why they wait."""
+    """Show the waiting messages of the pipeline in FOLDER, when they are due, and why they wait."""
     from vmhost.pipeline.reach.queue import waiting
 
     with stores.stored(folder) as stored, stored.database.reader() as connection:

@@ -1,5 +1,5 @@
-"""`vmhost record`: runs a program in plain Python and keeps the texts that packages compile in the functions that it
-gives to its VMExecutors."""
+"""`vmhost record`: runs a program in plain Python and records the source texts that packages compile in the functions
+given to its VMExecutors."""
 
 import os
 import subprocess
@@ -12,16 +12,16 @@ from vmhost.cli import failures
 
 
 @click.command(
-    short_help="Run PROGRAM, and keep the texts that its VMs will need.",
+    short_help="Run PROGRAM, and record the source texts that its VMs will need.",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.argument("program", type=click.Path(path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(program, arguments):
-    """Run a PROGRAM that has a VMExecutor, in plain Python.
+    """Run a PROGRAM that uses VMExecutor in plain Python.
 
-    Every text that packages compile in its functions is written to PROGRAM.recorded.json beside it, and travels to its
-    VMs from then on. ARGUMENTS are the program's.
+    Every source text that packages compile in its functions is written to PROGRAM.recorded.json next to it, and sent to
+    its VMs from then on. ARGUMENTS are the program's.
     """
     if not program.is_file():
         advice = failures.did_you_mean(program) if not program.exists() else ": is no file"
@@ -42,7 +42,7 @@ def command(program, arguments):
 
 
 def _state(path):
-    """What tells a file that is written anew."""
+    """A value that differs when the file was written again."""
     if not path.is_file():
         return None
     state = path.stat()

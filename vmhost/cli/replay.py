@@ -1,4 +1,4 @@
-"""`vmhost replay`: runs a recorded baseline in another version of its task, and tells what is not the same."""
+"""`vmhost replay`: runs a recorded baseline in another version of its task, and reports differences."""
 
 from pathlib import Path
 
@@ -13,9 +13,9 @@ _FAIL_ON = ("different", "error", "slower", "larger", "skipped")
 @click.argument("baseline", type=click.Path(path_type=Path), metavar="BASELINE")
 @click.option("--bundle", required=True, type=click.Path(path_type=Path), help="The version to run, NEW.vmb.")
 @click.option("--tolerance", type=float, default=1e-9, show_default=True, help="Of numbers, relative to the larger.")
-@click.option("--slower", type=float, default=2.0, show_default=True, help="How many times as long is slower.")
-@click.option("--larger", type=float, default=2.0, show_default=True, help="How many times as many bytes is larger.")
-@click.option("--ignore-functions", is_flag=True, help="What host functions are asked may differ.")
+@click.option("--slower", type=float, default=2.0, show_default=True, help="Time factor that counts as slower.")
+@click.option("--larger", type=float, default=2.0, show_default=True, help="Size factor that counts as larger.")
+@click.option("--ignore-functions", is_flag=True, help="Calls of host functions may differ.")
 @click.option(
     "--fail-on",
     default="different,error",
@@ -28,15 +28,15 @@ _FAIL_ON = ("different", "error", "slower", "larger", "skipped")
     "faults",
     multiple=True,
     metavar="RULE",
-    help="Something that goes wrong: price=fails, price=fails:TEXT, price=slow:200ms, memory=32MiB; a star means all; "
-    "price/3=fails is each third time that a call asks it. May be repeated.",
+    help="An injected fault: price=fails, price=fails:TEXT, price=slow:200ms, memory=32MiB; a star means all; "
+    "price/3=fails: every third time that a call uses it. May be repeated.",
 )
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write JUnit XML there.")
 @click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), help="Write an HTML page there.")
 @click.option(
     "--trust", multiple=True, type=click.Path(path_type=Path), help="Public keys to trust. [default: vmhost keys trust]"
 )
-@click.option("--allow-unsigned", is_flag=True, help="Also run a bundle that nobody signed.")
+@click.option("--allow-unsigned", is_flag=True, help="Also run an unsigned bundle.")
 @failures.command
 def command(
     output,
@@ -53,10 +53,10 @@ def command(
     trust,
     allow_unsigned,
 ):
-    """Run the calls that BASELINE recorded in another version of the task.
+    """Run the calls recorded in BASELINE in another version of the task.
 
-    Clocks, randomness and host functions answer from the record. Fails (status 1) when a call gives another result, or
-    an error where it gave a result. See docs/operations.md.
+    Clocks, randomness and host functions answer from the record. Fails (status 1) if a call has another result, or an
+    error where it had a result. See docs/operations.md.
     """
     from vmhost.baseline import Baseline
     from vmhost.operations import comparison, replay, replay_reports

@@ -1,6 +1,6 @@
 """`vmhost run`: one bundle, one call, or one call for each of many values; results as JSON on stdout.
 
-What the task prints or logs goes to stderr, as the host logs it. The call is waited for in a way that Ctrl-C ends.
+What the task prints or logs goes to stderr, as the host logs it. Ctrl-C ends the wait for a call.
 """
 
 import contextlib
@@ -34,8 +34,8 @@ _PROFILE_HZ = 500  # a single call may be short
 @click.option(
     "--trust", multiple=True, type=click.Path(path_type=Path), help="Public keys to trust. [default: vmhost keys trust]"
 )
-@click.option("--allow-unsigned", is_flag=True, help="Also run a bundle that nobody signed.")
-@click.option("--host", "host_file", type=click.Path(path_type=Path), help="A host.yaml to set the host up from.")
+@click.option("--allow-unsigned", is_flag=True, help="Also run an unsigned bundle.")
+@click.option("--host", "host_file", type=click.Path(path_type=Path), help="A host.yaml with the host's settings.")
 @click.option(
     "--source",
     type=click.Path(path_type=Path),
@@ -45,7 +45,7 @@ _PROFILE_HZ = 500  # a single call may be short
     "--profile",
     "profile_path",
     type=click.Path(path_type=Path),
-    help="Write where the time went: a flame graph (.svg), .speedscope, .pprof or .folded.",
+    help="Write a profile: a flame graph (.svg), .speedscope, .pprof or .folded.",
 )
 @failures.command
 def command(output, path, given, each, timeout, trust, allow_unsigned, host_file, source, profile_path):
@@ -91,8 +91,8 @@ def command(output, path, given, each, timeout, trust, allow_unsigned, host_file
 
 
 def open_host(host_file, trust, allow_unsigned, state=None, memory_lines=False):
-    """A Host for the command's options. `state`: a state folder, `memory_lines`: that of TaskPolicy; both where no file
-    of a host says."""
+    """A Host for the command's options. `state`: a state folder; `memory_lines`: as in TaskPolicy; both apply unless a
+    host.yaml sets them."""
     import vmhost
     from vmhost.runtime.codec import PARTS
 
@@ -108,7 +108,7 @@ def open_host(host_file, trust, allow_unsigned, state=None, memory_lines=False):
 
 @contextlib.contextmanager
 def _profiled(host, path):
-    """Writes a profile of what the block does to `path`, however the block ends."""
+    """Writes a profile of the block to `path`, however the block ends."""
     from vmhost.operations import flames
 
     profiling = host.profile(_PROFILE_HZ)
@@ -141,7 +141,7 @@ def _call_each(output, task, items, timeout_s):
 
 @contextlib.contextmanager
 def _waiting(output, text):
-    """A spinner on stderr while the call runs, where somebody is looking."""
+    """A spinner on stderr while the call runs, if it is a terminal."""
     if output.as_json or not output.remarks.is_terminal:
         yield
     else:
@@ -151,7 +151,7 @@ def _waiting(output, text):
 
 @contextlib.contextmanager
 def guest_log(output):
-    """Lines that tasks print or log appear on stderr."""
+    """Lets lines that tasks print or log appear on stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
     logger = logging.getLogger("vmhost")
@@ -166,7 +166,7 @@ def guest_log(output):
 
 
 def _add_source_lines(error, path, source):
-    """Puts the task's source lines into the error's traceback where the folder of the bundle is at hand."""
+    """Adds the task's source lines to the error's traceback, if the folder of the bundle is found."""
     from vmhost.bytecode.format import read_bundle
 
     if getattr(error, "guest_traceback", None):

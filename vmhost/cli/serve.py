@@ -16,20 +16,20 @@ from vmhost.cli.run import guest_log, open_host
 @click.option(
     "--trust", multiple=True, type=click.Path(path_type=Path), help="Public keys to trust. [default: vmhost keys trust]"
 )
-@click.option("--allow-unsigned", is_flag=True, help="Also serve bundles that nobody signed.")
-@click.option("--host", "host_file", type=click.Path(path_type=Path), help="A host.yaml to set the host up from.")
+@click.option("--allow-unsigned", is_flag=True, help="Also serve unsigned bundles.")
+@click.option("--host", "host_file", type=click.Path(path_type=Path), help="A host.yaml with the host's settings.")
 @click.option("--dashboard", metavar="ADDRESS:PORT", help="Serve pages and metrics there, as in 127.0.0.1:9464.")
 @click.option(
     "--source",
     "sources",
     multiple=True,
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="A task's folder, for the dashboard's page of coverage.",
+    help="A task's folder, for the dashboard's coverage page.",
 )
-@click.option("--state", type=click.Path(path_type=Path), help="A folder for what survives a restart, without --host.")
-@click.option("--supervise", is_flag=True, help="After a crash, make a report and go on with a new process.")
-@click.option("--crash-webhook", metavar="URL", help="Send reports of crashes there, as JSON by POST.")
-@click.option("--crash-sentry", metavar="DSN", help="Send them to Sentry, or what speaks like it.")
+@click.option("--state", type=click.Path(path_type=Path), help="A folder for lasting state, without --host.")
+@click.option("--supervise", is_flag=True, help="After a crash, make a report and continue with a new process.")
+@click.option("--crash-webhook", metavar="URL", help="Send crash reports there, as JSON by POST.")
+@click.option("--crash-sentry", metavar="DSN", help="Send crash reports to Sentry, or a compatible server.")
 @failures.command
 def command(
     output,
@@ -44,8 +44,8 @@ def command(
     crash_webhook,
     crash_sentry,
 ):
-    """Serve the bundles in FOLDER until stdin ends. A line {"id": 1, "task": "digits", "input": VALUE} gets the line
-    {"id": 1, "result": VALUE}, or {"id": 1, "error": {...}}. Bundles that come, are replaced or go are noticed."""
+    """Serve the bundles in FOLDER until stdin ends. A line {"id": 1, "task": "digits", "input": VALUE} is answered with
+    {"id": 1, "result": VALUE}, or {"id": 1, "error": {...}}. Changes in the folder take effect at once."""
     from vmhost.lines.folder_server import FolderServer
 
     if state is not None and host_file is not None:
@@ -69,12 +69,12 @@ def command(
         if dashboard is not None:
             stack.enter_context(served(output, host, dashboard, sources=sources))
         server.run(sys.stdin.fileno())
-    server.check()  # the last answers came while the host closed
+    server.check()  # reports a failure of the last answers, written while the host closed
     return failures.DONE
 
 
 def _state_of(host_file):
-    """The state folder that a host.yaml names; None."""
+    """The state folder in a host.yaml, or None."""
     if host_file is None:
         return None
     import yaml
@@ -97,7 +97,7 @@ def _senders(dsn):
 
 
 def _supervise(output, arguments, state, receivers):
-    """Run this command with `arguments`, again after each crash."""
+    """Runs this command with `arguments`, again after each crash."""
     import signal
     import threading
 

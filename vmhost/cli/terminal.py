@@ -1,8 +1,8 @@
-"""What people see of a command's output, made with rich: consoles, tables, progress. Importing rich takes longer than
-most commands: `output.py` imports this file when it is needed.
+"""Output for terminals, made with rich: consoles, tables, progress. Importing rich takes longer than most commands, so
+`output.py` imports this file only when it is needed.
 
-A table that does not fit the terminal is printed as one block per row, so nothing is cut off on a narrow one. Colour
-and motion appear on terminals only (NO_COLOR is heeded).
+A table that does not fit the terminal is printed as one block per row, so that nothing is cut off. Colour and motion
+appear on terminals only (NO_COLOR is respected).
 """
 
 import os
@@ -19,14 +19,14 @@ PIPE_COLUMNS = 120
 
 
 class _Console(Console):
-    """A console that leaves a reader who went away to the command, which ends quietly with the exit code for it."""
+    """A console that leaves a closed pipe to the command, which ends quietly with the exit code for it."""
 
     def on_broken_pipe(self):
         raise  # noqa: PLE0704 - within an except clause of the caller
 
 
 def for_stdout():
-    """A Console that writes to what is stdout when it is written."""
+    """A Console that writes to the stdout of the moment."""
     return _Console(width=_width(sys.stdout), highlight=False)
 
 
@@ -49,14 +49,14 @@ def progress(console, disable):
 
 
 def fitting(console, title, columns, rows):
-    """The rows as a table where the console is wide enough for it, else as a block of `name: value` lines per row."""
+    """The rows as a table if the console is wide enough, else as a block of `name: value` lines per row."""
     names = [column.removesuffix(">") for column in columns]
     table = Table(header_style="bold", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column, name in zip(columns, names):
         table.add_column(name, justify="right" if column.endswith(">") else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
-    # The title is no part of the table, which would fold it to its own width.
+    # The title is separate from the table, which would wrap it to its own width.
     renderables = [Text(title, style="bold")] if title else []
     if Measurement.get(console, console.options.update(width=10_000), table).maximum <= console.width:
         return Group(*renderables, table)
@@ -67,5 +67,5 @@ def fitting(console, title, columns, rows):
 
 
 def _width(stream):
-    """None where rich should measure the terminal or heed $COLUMNS; a generous width for files and pipes."""
+    """None if rich should measure the terminal or use $COLUMNS; a generous width for files and pipes."""
     return None if stream.isatty() or "COLUMNS" in os.environ else PIPE_COLUMNS

@@ -1,4 +1,4 @@
-"""`vmhost top`: what the tasks of a running host do, as a table that goes on; from its dashboard's address."""
+"""`vmhost top`: a running host's tasks as a live table, from its dashboard."""
 
 import http.client
 import json
@@ -25,18 +25,16 @@ _COLUMNS = (
 )
 
 
-@click.command(short_help="Show what the tasks of a running host do, live.")
+@click.command(short_help="Show a running host's tasks, live.")
 @click.argument("address", metavar="URL")
-@click.option(
-    "--by", type=click.Choice(list(RANKS)), default="cpu", show_default=True, help="What tasks are ranked by."
-)
+@click.option("--by", type=click.Choice(list(RANKS)), default="cpu", show_default=True, help="The ranking of tasks.")
 @click.option("--every", "every_s", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds.")
 @click.option("--once", is_flag=True, help="Print one table, and end.")
 @failures.command
 def command(output, address, by, every_s, once):
-    """Show the tasks of a running host, ranked, again and again.
+    """Show the tasks of a running host, ranked, repeatedly.
 
-    URL is what `vmhost serve FOLDER --dashboard ADDRESS` printed, with its token.
+    URL is the address printed by `vmhost serve FOLDER --dashboard ADDRESS`, with its token.
     """
     asked = _Asked(address)
     if once or output.as_json or not output.console.is_terminal:

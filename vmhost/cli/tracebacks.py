@@ -1,7 +1,7 @@
-"""Tracebacks of tasks, with the source lines put back in where the task's folder is at hand.
+"""Tracebacks of tasks, with source lines if the task's folder is available.
 
-A bundle holds no source, so a guest's traceback has file names (`digits@1.0.0/main.py`) and line numbers only. Lines
-are shown only from a folder that compiles to the very code of the bundle: a line of another version would mislead.
+A bundle has no sources, so a guest's traceback has only file names (`digits@1.0.0/main.py`) and line numbers. Lines are
+shown only from a folder that compiles to exactly the bundle's code: a line of another version would mislead.
 """
 
 import re
@@ -11,7 +11,7 @@ _FRAME = re.compile(r'^(?P<indent> *)File "(?P<task>[^"/]+@[^"/]+)/(?P<path>[^"]
 
 
 def with_source(traceback, folder):
-    """The text of a guest's traceback with each frame's line from `folder`, a path, below it."""
+    """The text of a guest's traceback, with the source line below each frame, from the path `folder`."""
     lines = traceback.splitlines()
     shown = []
     for number, line in enumerate(lines):
@@ -26,9 +26,9 @@ def with_source(traceback, folder):
 
 
 def source_folder(bundle, given=None):
-    """The folder that `bundle` (a Bundle) was compiled from: `given`, or one found from here; None if none matches it.
+    """The folder that `bundle` (a Bundle) was compiled from: `given`, or one found here; None if none matches it.
 
-    Looked at, when none is given: the current folder, `NAME` and `tasks/NAME` in it.
+    Candidates, if none is given: the current folder, and `NAME` and `tasks/NAME` in it.
     """
     name = bundle.manifest.name
     for folder in [given] if given else [Path("."), Path(name), Path("tasks") / name]:

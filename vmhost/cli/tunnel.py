@@ -1,4 +1,4 @@
-"""`vmhost tunnel`: the connection between devices and the cloud: serve it, send on it, look at it."""
+"""`vmhost tunnel`: the connection between devices and the cloud: serve it, send on it, inspect it."""
 
 import contextlib
 import sys
@@ -14,17 +14,17 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 @click.group()
 def command():
-    """Serve devices, send messages, push to devices, and look at what goes on."""
+    """Serve devices, send messages, push to devices, and show the state of it all."""
 
 
 @command.command()
 @click.argument("folder", type=_FOLDER)
-@click.option("--device", "devices", multiple=True, help="Also a certificate for this device; several times.")
+@click.option("--device", "devices", multiple=True, help="Also make a certificate for this device; may be repeated.")
 @click.option("--host", "hosts", multiple=True, help="A name or address of the server. [default: localhost, 127.0.0.1]")
 @click.option("--days", default=825, show_default=True, type=click.IntRange(1, 36500), help="How long they are valid.")
 @failures.command
 def certificates(output, folder, devices, hosts, days):
-    """Make a CA, a certificate for the server and one for each device in FOLDER. What is there stays."""
+    """Make a CA, a certificate for the server and one for each device in FOLDER. Existing files stay."""
     from vmhost.tunnel.tls import make_certificates
 
     made = make_certificates(folder, devices, hosts or ("localhost", "127.0.0.1"), days)
@@ -33,9 +33,9 @@ def certificates(output, folder, devices, hosts, days):
 
 
 def _keys(function):
-    """Options that say by which certificates the server and the devices know each other."""
+    """Options for the certificates by which the server and the devices authenticate."""
     function = click.option(
-        "--keys", "keys", type=_FOLDER, help="A folder that `vmhost tunnel certificates` made: stands for the others."
+        "--keys", "keys", type=_FOLDER, help="A folder by `vmhost tunnel certificates`; replaces the others."
     )(function)
     function = click.option("--certificate", type=_FILE, help="PEM file of this end's certificate.")(function)
     function = click.option("--key", type=_FILE, help="PEM file of its private key.")(function)
@@ -46,11 +46,11 @@ def _keys(function):
 
 @command.command()
 @click.argument("store", type=_FILE)
-@click.option("--listen", default="127.0.0.1:7443", show_default=True, help="HOST:PORT; several with commas between.")
+@click.option("--listen", default="127.0.0.1:7443", show_default=True, help="HOST:PORT, or several with commas.")
 @_keys
 @click.option("--tokens", type=_FILE, help="A file with a device and its token on each line.")
-@click.option("--processes", default=1, show_default=True, type=click.IntRange(1, 64), help="How many share the port.")
-@click.option("--table", default="messages", show_default=True, help="The SQL table in STORE that messages go to.")
+@click.option("--processes", default=1, show_default=True, type=click.IntRange(1, 64), help="Number of processes.")
+@click.option("--table", default="messages", show_default=True, help="The SQL table in STORE for messages.")
 @click.option("--consume", "consumers", multiple=True, metavar="CHANNEL=MODULE:NAME", help="A function for a channel.")
 @click.option("--postgresql", type=_FILE, help="A file with a connection string: messages go into PostgreSQL's TABLE.")
 @click.option(
@@ -59,20 +59,18 @@ def _keys(function):
 @click.option(
     "--webhook-secret", "secret_file", type=_FILE, help="A file with the secret that signs them: whsec_<base64>"
 )
-@click.option("--answer", "answers", multiple=True, metavar="CHANNEL=MODULE:NAME", help="A function that answers.")
-@click.option("--drain", default=5.0, show_default=True, type=click.FloatRange(0), help="Seconds to let devices go.")
-@click.option(
-    "--spin-us", type=click.FloatRange(0, 10_000), help="How long to look for more before sleeping. [default: 200]"
-)
+@click.option("--answer", "answers", multiple=True, metavar="CHANNEL=MODULE:NAME", help="A function for requests.")
+@click.option("--drain", default=5.0, show_default=True, type=click.FloatRange(0), help="Seconds for devices to move.")
+@click.option("--spin-us", type=click.FloatRange(0, 10_000), help="How long to poll before sleeping. [default: 200]")
 @failures.command
 def serve(
     output, store, listen, keys, certificate, key, ca, tokens, processes, table, consumers, postgresql, webhooks,
     secret_file, answers, drain, spin_us,
 ):  # fmt: skip
-    """Take messages of devices into the SQLite file STORE, until Ctrl-C.
+    """Store messages of devices in the SQLite file STORE, until Ctrl-C.
 
-    Each message goes into the table once; `--consume` gives those of a channel to a function instead, `--webhook` to a
-    web server. With `--postgresql` the table is one of PostgreSQL's, and STORE knows what it has.
+    Each message is stored in the table exactly once; `--consume` passes those of a channel to a function instead,
+    `--webhook` to a web server. With `--postgresql` the table is in PostgreSQL.
     """
     from vmhost.tunnel import PostgreSQL, Server, Table, Webhook
     from vmhost.tunnel.errors import TunnelConfigurationError
@@ -143,20 +141,20 @@ def _named(text):
 @click.argument("store", type=click.Path(path_type=Path))
 @click.option("--to", "address", default="localhost:7443", show_default=True, help="HOST:PORT of the server.")
 @_keys
-@click.option("--device", help="With --keys: whose certificate this device shows.")
-@click.option("--token-file", type=_FILE, help="A file with the token that this device says.")
+@click.option("--device", help="With --keys: the name of this device.")
+@click.option("--token-file", type=_FILE, help="A file with this device's token.")
 @click.option("--channel", default="messages", show_default=True, help="The channel of new messages.")
-@click.option("--message", "messages", multiple=True, help="A message to send; several times.")
+@click.option("--message", "messages", multiple=True, help="A message to send; may be repeated.")
 @click.option("--lines", type=click.File("rb"), help="A file whose lines are messages to send; - is stdin.")
-@click.option("--follow", is_flag=True, help="Go on sending what comes into the outbox, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Continue with new messages in the outbox, until Ctrl-C.")
 @click.option("--timeout", default=60.0, show_default=True, type=click.FloatRange(0.1), help="Seconds to try for.")
 @failures.command
 def send(
     output, store, address, keys, certificate, key, ca, device, token_file, channel, messages, lines, follow, timeout
 ):
-    """Send what waits in the outbox of STORE, a device's SQLite file or the folder of a pipeline.
+    """Send the messages in the outbox of STORE, a device's SQLite file or the folder of a pipeline.
 
-    New messages, of --message and --lines, are put into the outbox first. What cannot be sent stays there.
+    New messages, from --message and --lines, are put into the outbox first. Messages that cannot be sent stay there.
     """
     import threading
 
@@ -215,14 +213,14 @@ def _send_lines(cloud, channel, lines):
 @click.argument("device")
 @click.argument("channel")
 @click.argument("message", required=False)
-@click.option("--file", "source", type=click.File("rb"), help="What to push; - is stdin.")
-@click.option("--ttl", type=click.FloatRange(0, min_open=True), help="Seconds until it is of no use. [default: none]")
-@click.option("--collapse", help="It takes the place of one with the same text that waits.")
+@click.option("--file", "source", type=click.File("rb"), help="A file to push; - is stdin.")
+@click.option("--ttl", type=click.FloatRange(0, min_open=True), help="Seconds until it expires. [default: never]")
+@click.option("--collapse", help="Replaces a waiting push with the same text.")
 @click.option("--max-waiting", default=1000, show_default=True, type=click.IntRange(1), help="How many may wait.")
-@click.option("--refuse", is_flag=True, help="Where so many wait, fail. [default: the oldest goes]")
+@click.option("--refuse", is_flag=True, help="Fail if that many wait. [default: the oldest is dropped]")
 @failures.command
 def push(output, store, device, channel, message, source, ttl, collapse, max_waiting, refuse):
-    """Push MESSAGE to DEVICE on CHANNEL, by way of the server's STORE. It waits there while the device is away."""
+    """Push MESSAGE to DEVICE on CHANNEL, through the server's STORE. It waits there while the device is away."""
     from vmhost.tunnel import push
 
     if (message is None) == (source is None):
@@ -262,7 +260,7 @@ def _kind(store):
 @click.argument("store", type=_FILE)
 @failures.command
 def status(output, store):
-    """Show what the server of STORE does, and what waits there; or, of a device's STORE, what waits to be sent."""
+    """Show the state of the server of STORE, and what waits there; or the outbox of a device's STORE."""
     from vmhost.stores import Database
     from vmhost.tunnel.status import of_outbox, of_processes, of_store
 
@@ -325,7 +323,7 @@ def status(output, store):
 @click.option("--size", default=32, show_default=True, type=click.IntRange(1, 1024), help="KiB of the dictionary.")
 @failures.command
 def train(output, store, channel, table, samples, size):
-    """Train a dictionary on messages of CHANNEL in STORE. Devices get it with their next connection, and use it."""
+    """Train a dictionary on messages of CHANNEL in STORE. Devices get it on their next connection, and use it."""
     from vmhost.tunnel.training import train_channel
 
     if not store.exists():
@@ -344,7 +342,7 @@ def train(output, store, channel, table, samples, size):
 @click.argument("capture", type=click.File("rb"), default="-")
 @failures.command
 def decode(output, capture):
-    """Show the frames in CAPTURE: bytes of one direction as they were within TLS."""
+    """Show the frames in CAPTURE: the bytes of one direction, inside of TLS."""
     from vmhost.tunnel.decoding import lines
 
     found = list(lines(capture.read()))
@@ -365,7 +363,7 @@ def bench(arguments):
 
 @contextlib.contextmanager
 def _said():
-    """Errors of stores become the command's; what the tunnel logs goes to stderr."""
+    """Turns errors of stores into the command's; logs the tunnel's messages to stderr."""
     import logging
 
     from vmhost.stores import StoreError

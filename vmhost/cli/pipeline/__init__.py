@@ -1,6 +1,6 @@
-"""`vmhost pipeline`: run stream tasks over events, and look at what they have stored.
+"""`vmhost pipeline`: run stream tasks over events, and inspect the stored results.
 
-One module per command, or for some that belong together; each is imported when it is called or asked for its options.
+One module per command or group of commands; each is imported when it is called or its options are listed.
 """
 
 import importlib
@@ -8,19 +8,19 @@ import importlib
 import click
 from click.shell_completion import CompletionItem
 
-# Each with its module, and what `vmhost pipeline --help` says of it.
+# Each with its module, and the text that `vmhost pipeline --help` shows.
 COMMANDS = {
     "run": ("run", "Take events, and run the stream tasks that they trigger."),
     "replay": ("replay", "Feed stored events to a new pipeline, at any speed."),
-    "status": ("status", "Show what a folder holds, and what a pipeline there is doing."),
+    "status": ("status", "Show the contents of a folder, and the state of its pipeline."),
     "tables": ("tables", "List the tables in FOLDER, show one, or export it to Parquet."),
-    "table": ("tables", "Show the rows that a stream task has stored, the latest first."),
-    "events": ("events", "Show stored events, late ones, or those that were put aside."),
+    "table": ("tables", "Show a stream task's rows, the latest first."),
+    "events": ("events", "Show stored events, late ones, or lines that were set aside."),
     "features": ("features", "List features, their operators, and their values for a key."),
-    "explain-trigger": ("explain_trigger", "Show what triggers a stream task, and how far events have come."),
-    "explain-rule": ("explain_rule", "Show a rule's automaton, and what each event does to it."),
+    "explain-trigger": ("explain_trigger", "Show what triggers a stream task, and matches under way."),
+    "explain-rule": ("explain_rule", "Show a rule's automaton, and the effect of each event."),
     "compile-rule": ("explain_rule", "Compile the conditions of rules, for devices."),
-    "match": ("match", "Answer questions: rules of patterns held against events."),
+    "match": ("match", "Match rules against events, both from a file of questions."),
     "dead-letters": ("dead_letters", "Show the calls that were given up, and why."),
     "forget": ("forget", "Remove everything of a person or thing from FOLDER."),
 }
@@ -29,7 +29,7 @@ COMMANDS = {
 class _Commands(click.Group):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.commands = dict.fromkeys(COMMANDS)  # the names that click compares a misspelt one with
+        self.commands = dict.fromkeys(COMMANDS)  # for click's suggestions for a misspelt name
 
     def list_commands(self, context):
         return list(COMMANDS)
@@ -52,4 +52,4 @@ class _Commands(click.Group):
 
 @click.group(cls=_Commands)
 def command():
-    """Store events, trigger stream tasks, and show what they made."""
+    """Store events, trigger stream tasks, and show their results."""

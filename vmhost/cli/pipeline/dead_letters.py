@@ -11,11 +11,11 @@ from vmhost.cli.pipeline import stores
 @click.command(short_help="Show the calls that were given up, and why.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.argument("name", required=False)
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many, the latest of them.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many, the latest.")
 @failures.command
 def dead_letters(output, folder, name, limit):
-    """Show the calls that were given up, of all stream tasks or of NAME: error, traceback, and (with --json) what the
-    task was called with."""
+    """Show the calls that were given up, of all stream tasks or of NAME: error, traceback, and (with --json) the input
+    of the call."""
     stores.flushed(folder)
     with stores.stored(folder) as stored:
         found = stored.dead_letters(name)[-limit:]

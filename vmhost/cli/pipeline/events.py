@@ -1,4 +1,4 @@
-"""`vmhost pipeline events`: what has been stored, what came too late, what was no event."""
+"""`vmhost pipeline events`: stored events, late ones, and lines that were not events."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ from vmhost.cli import failures
 from vmhost.cli.pipeline import stores
 
 
-@click.command(short_help="Show stored events, late ones, or those that were put aside.")
+@click.command(short_help="Show stored events, late ones, or lines that were set aside.")
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many, the latest of them.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many, the latest.")
 @click.option("--all", "everything", is_flag=True, help="All of them.")
 @click.option("--name", help="Only events of this name, such as click.")
 @click.option("--visit", help="Only events of this visit of a page.")
@@ -19,12 +19,12 @@ from vmhost.cli.pipeline import stores
 @click.option("--key", help="Only events of this person or thing.")
 @click.option("--since", metavar="MOMENT", help="Only events at this time or later, such as 2026-11-25T10:30.")
 @click.option("--until", metavar="MOMENT", help="Only events before this time.")
-@click.option("--late", is_flag=True, help="Events that were not taken: too late, or of a visit that is over.")
-@click.option("--bad", is_flag=True, help="Lines that were no events, and put aside.")
+@click.option("--late", is_flag=True, help="Refused events: too late, or of a visit that is over.")
+@click.option("--bad", is_flag=True, help="Lines that were not events, and were set aside.")
 @click.option("--lines", is_flag=True, help="Print lines of JSON, as `vmhost pipeline run` reads them.")
 @failures.command
 def events(output, folder, limit, everything, since, until, late, bad, lines, **wanted):
-    """Show the events in the store in FOLDER, in the order in which they came. A pipeline may be at work there."""
+    """Show the events in the store in FOLDER, in order of arrival. A pipeline may be running there."""
     if late and bad:
         raise failures.Failure("--late and --bad are two lists; ask for one")
     if (late or bad) and (any(wanted.values()) or since or until):
@@ -77,7 +77,7 @@ def _fields(event):
 
 
 def _print_line(output, event):
-    """Without what is as it always is."""
+    """Prints an event as a line of JSON, without default values."""
     fields = _fields(event)
     usual = {"page": "", "visit": "", "contents": None, "id": None, "key": ""}
     output.json_text({name: value for name, value in fields.items() if name not in usual or value != usual[name]})

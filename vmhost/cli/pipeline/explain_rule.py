@@ -1,5 +1,5 @@
-"""`vmhost pipeline explain-rule`: what a rule's automaton looks like, and what each event does to it. `compile-rule`:
-the rule with its conditions compiled."""
+"""`vmhost pipeline explain-rule`: a rule's automaton, and the effect of each event on it. `compile-rule`: the rule with
+its conditions compiled."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from vmhost.cli.pipeline import stores
 _COLUMNS = ("event", "time_ms", "name", "key", "under_way")
 
 
-@click.command(short_help="Show a rule's automaton, and what each event does to it.")
+@click.command(short_help="Show a rule's automaton, and the effect of each event.")
 @click.argument("rule", type=click.Path(path_type=Path))
 @click.option(
     "--events", type=click.Path(allow_dash=True), help="A file of events, one JSON object a line; - is stdin."
@@ -21,8 +21,8 @@ _COLUMNS = ("event", "time_ms", "name", "key", "under_way")
 @click.option("--dot", is_flag=True, help="Print the automaton alone, for Graphviz: … --dot | dot -Tsvg > rule.svg")
 @failures.command
 def explain_rule(output, rule, events, name, dot):
-    """Show the automaton of the RULE in a file, and with --events a table: each event, matches under way by the step
-    they wait in, what came of it."""
+    """Show the automaton of the RULE in a file, and with --events a table: each event, the matches under way by the
+    step they wait in, and the result."""
     from vmhost.pipeline.patterns import PatternEngine, PatternError, RuleError
 
     settings = _settings(rule, name)
@@ -56,8 +56,8 @@ def explain_rule(output, rule, events, name, dot):
 @click.option("-o", "--output", "to", type=click.Path(path_type=Path), required=True, help="The file to write, JSON.")
 @failures.command
 def compile_rule(output, rule, to):
-    """Write the rules in the file RULE with compiled programs in the place of conditions in CEL: what runs them needs
-    no compiler. All rules are checked."""
+    """Write the rules in the file RULE with compiled programs in place of CEL conditions, for machines without the
+    compiler. All rules are checked."""
     from vmhost.pipeline.complex_events import read_rule_file
     from vmhost.pipeline.patterns import PatternEngine, RuleError, cel, event_path
 
@@ -152,7 +152,7 @@ def _rows(engine, lowered, events):
                 event = decoded(line)
             except ValueError as error:
                 raise failures.Failure(f"{events}:{number}: not an event: {error}") from error
-            results = [*engine.advance(event.time_ms - 1), *engine.feed(event, number)]  # time passes for all keys
+            results = [*engine.advance(event.time_ms - 1), *engine.feed(event, number)]  # time moves on for all keys
             waiting = {}
             for state, *_ in engine.matches("rule"):
                 name = lowered.states[state][0].partition(":")[0]

@@ -1,4 +1,4 @@
-"""`vmhost pipeline explain-trigger`: what a stream task waits for, and what events have matched of it."""
+"""`vmhost pipeline explain-trigger`: a stream task's condition, and its matches."""
 
 from pathlib import Path
 
@@ -8,14 +8,14 @@ from vmhost.cli import failures
 from vmhost.cli.pipeline import stores
 
 
-@click.command(short_help="Show what triggers a stream task, and how far events have come.")
+@click.command(short_help="Show what triggers a stream task, and matches under way.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.argument("task", metavar="NAME|BUNDLE")
-@click.option("--visit", help="Show how the events of this visit go through the condition.")
+@click.option("--visit", help="Show how the events of this visit move through the condition.")
 @failures.command
 def explain_trigger(output, folder, task, visit):
-    """Show what triggers a stream task. NAME: one of the pipeline at work in FOLDER, which says how many matches are
-    under way. BUNDLE: the path of any stream task; its condition is held against all events stored in FOLDER."""
+    """Show what triggers a stream task. NAME: a task of the pipeline running in FOLDER; matches under way are shown.
+    BUNDLE: the path of any stream task; its condition is tested on all events stored in FOLDER."""
     path = Path(task)
     if path.is_file() or path.suffix == ".vmb":
         found = _of_bundle(path)
@@ -84,7 +84,7 @@ def _asked(folder, name):
 
 
 def _condition(trigger):
-    """`on`, `level` and `within_ms`, as task.yaml has them, of what a TriggerEngine explains."""
+    """`on`, `level` and `within_ms` as in task.yaml, from the explanation of a TriggerEngine."""
     on = []
     for steps in trigger["sequences"]:
         on.append([])
@@ -108,7 +108,7 @@ def _fed(engine, stored):
 
 
 def _through_all(stored, found):
-    """(events, how often they triggered, the last one that did, the condition as it is then)."""
+    """(number of events, how often they triggered, the last one that did, the final state of the condition)."""
     from vmhost.pipeline.events import PAGE_EXIT
 
     engine, seen, fired, last = _engine(found), 0, 0, None
@@ -123,7 +123,7 @@ def _through_all(stored, found):
 
 
 def _through_visit(stored, found, visit):
-    """A dict for each event of the visit: what it triggers, and to which ids of the condition matches have come."""
+    """A dict for each event of the visit: what it triggers, and the ids of the condition that matches have reached."""
     engine, steps = _engine(found), []
     for one in stored.find(visit=visit):
         start = _fed(engine, one)

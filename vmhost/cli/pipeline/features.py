@@ -1,4 +1,4 @@
-"""`vmhost pipeline features`: what a file of features says, and what they are for a key."""
+"""`vmhost pipeline features`: the features in a file, and their values for a key."""
 
 import math
 import time
@@ -14,8 +14,8 @@ from vmhost.cli.pipeline import stores
 @click.argument("path", required=False, type=click.Path(path_type=Path), metavar="[FEATURES.YAML]")
 @click.option("--operators", is_flag=True, help="List the operators.")
 @click.option("--folder", type=click.Path(path_type=Path, exists=True, file_okay=False), help="A pipeline's folder.")
-@click.option("--key", help="Whose features to read from the events in --folder.")
-@click.option("--view", default="*", show_default=True, help="Which one; a star means all.")
+@click.option("--key", help="Read this key's features from the events in --folder.")
+@click.option("--view", default="*", show_default=True, help="The view; a star means all features.")
 @click.option("--at", "at_ms", type=int, help="As of that time, in milliseconds since 1970. [default: now]")
 @failures.command
 def features(output, path, operators, folder, key, view, at_ms):

@@ -1,4 +1,4 @@
-"""`vmhost pipeline forget`: a person's events, state, rows and what would leave of them go from the store."""
+"""`vmhost pipeline forget`: removes a person's events, state, rows and outbox entries from the store."""
 
 from pathlib import Path
 
@@ -15,11 +15,12 @@ from vmhost.cli.pipeline import stores
 @failures.command
 def forget(output, folder, key, yes):
     """Remove events, late events, state, rows, dead letters and outbox entries of KEY from the store in FOLDER, and
-    their bytes from its files. A pipeline may be at work there: it does it. This takes as long as writing the store."""
+    their bytes from its files. If a pipeline is running there, it does the work. This takes as long as writing the
+    whole store."""
     from vmhost.pipeline.control import NotRunningError, ask
 
     with stores.stored(folder):
-        pass  # there is one
+        pass  # the store exists
     if not key:
         raise failures.Failure("KEY: expected the key of a person or thing; '' stands for events that are nobody's")
     if not yes and not output.as_json and _is_terminal():

@@ -1,4 +1,4 @@
-"""The live table of a pipeline at work, on stderr, where somebody is looking."""
+"""The live table of a running pipeline, on stderr, if it is a terminal."""
 
 import time
 
@@ -9,8 +9,8 @@ _SHOW_S = 0.25
 
 
 class Live:
-    """A context manager; `show()` is called as often as one likes. `above`: a renderable that stands on top.
-    Not `shown`, without a terminal or with --json it does nothing."""
+    """A context manager; `show()` may be called as often as one likes. `above`: a renderable shown on top. Without
+    `shown`, without a terminal or with --json it does nothing."""
 
     def __init__(self, output, pipeline, sources=dict, above=None, shown=True):
         self._output, self._pipeline, self._sources, self._above = output, pipeline, sources, above

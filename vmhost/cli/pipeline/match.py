@@ -1,4 +1,4 @@
-"""`vmhost pipeline match`: questions, each a rule and events, answered with every match and time-out."""
+"""`vmhost pipeline match`: questions, each a rule and events; the answers have every match and time-out."""
 
 import json
 import sys
@@ -8,13 +8,14 @@ import click
 from vmhost.cli import failures
 
 
-@click.command(short_help="Hold rules against events, both from a file of questions.")
+@click.command(short_help="Match rules against events, both from a file of questions.")
 @click.argument("questions", type=click.Path(allow_dash=True))
 @failures.command
 def match(output, questions):
     """Answer QUESTIONS, lines of JSON ("-": of stdin): {"rule": …, "events": [{"id", "at", "name", "key", …}, …],
-    "watermark"?: "per-event" | "end" | "direct"}. Each answer is a line: matches, timeouts, what they came on.
-    docs/patterns.md has the form of rules. The status is 1 where a line is no question or its rule is refused."""
+    "watermark"?: "per-event" | "end" | "direct"}. Each answer is a line with matches, time-outs, and the events that
+    caused them. docs/patterns.md describes rules. The status is 1 if a line is not a question, or its rule is
+    refused."""
     from vmhost.pipeline.patterns.questions import answer
 
     refused = False

@@ -1,5 +1,5 @@
-"""What `vmhost pipeline run` and `replay` set up alike: a pipeline from a pipeline.yaml or from arguments, and what
-Ctrl-C does to it."""
+"""The common part of `vmhost pipeline run` and `replay`: a pipeline from a pipeline.yaml or from arguments, and the
+handling of Ctrl-C."""
 
 import contextlib
 import signal
@@ -11,12 +11,12 @@ import click
 
 from vmhost.cli import failures, keys
 
-LOOK_S = 0.25  # how often a command looks whether it is done, and whether Ctrl-C was pressed
+LOOK_S = 0.25  # how often a command checks whether it is done, and for Ctrl-C
 
 
 @dataclass
 class Plan:
-    """What a pipeline is made of: arguments of Pipeline, SourceSettings, and whether visits stay open at the end."""
+    """The arguments of a pipeline: those of Pipeline, SourceSettings, and whether visits stay open at the end."""
 
     folder: Path
     bundles: tuple
@@ -42,7 +42,7 @@ class Plan:
 
 
 def _at_work(folder):
-    """Who has a folder's store."""
+    """The process that has a folder's store open, in words."""
     from vmhost.pipeline.control import ControlError, NotRunningError, ask
 
     try:
@@ -52,10 +52,10 @@ def _at_work(folder):
 
 
 def options(function):
-    """The options that name keys and a pipeline.yaml."""
+    """Adds the options for keys and a pipeline.yaml."""
     for option in (
         click.option(
-            "--config", type=click.Path(path_type=Path), help="A pipeline.yaml, in the place of FOLDER and BUNDLES."
+            "--config", type=click.Path(path_type=Path), help="A pipeline.yaml, instead of FOLDER and BUNDLES."
         ),
         click.option("--allow-unsigned", is_flag=True, help="Load bundles that nobody signed."),
         click.option(
@@ -70,7 +70,7 @@ def options(function):
 
 
 def plan(places, config, trust, allow_unsigned):
-    """The Plan that a command line stands for: `places` are FOLDER BUNDLE..., or one pipeline.yaml."""
+    """The Plan for a command line: `places` are FOLDER BUNDLE..., or one pipeline.yaml."""
     if config is None and places and places[0].suffix in (".yaml", ".yml"):
         config, places = places[0], places[1:]
     if config is None:
@@ -98,8 +98,8 @@ def plan(places, config, trust, allow_unsigned):
 
 
 class Interrupts:
-    """Ctrl-C, and SIGTERM: the first asks for an orderly end (`asked` is its number), the next Ctrl-C raises
-    KeyboardInterrupt, as soon as that is safe."""
+    """Handles Ctrl-C and SIGTERM: the first asks for an orderly end (`asked` is its number), the next Ctrl-C raises
+    KeyboardInterrupt as soon as that is safe."""
 
     def __init__(self):
         self.asked = None
@@ -128,13 +128,13 @@ class Interrupts:
 
     @property
     def exit_code(self):
-        """For a run that ended in order: a service that was told to end has done what it should."""
+        """The exit code of an orderly end: success for a service that was told to end."""
         return failures.INTERRUPTED if self.asked == signal.SIGINT else failures.DONE
 
 
 @contextlib.contextmanager
 def ended(pipeline):
-    """At the block's end the pipeline is closed in any case; where it was not closed before, without waiting."""
+    """Closes the pipeline at the end of the block, without waiting if it was not closed before."""
     try:
         yield
     finally:
@@ -142,7 +142,7 @@ def ended(pipeline):
 
 
 def close(pipeline):
-    """Closes the pipeline; where the store cannot be written, the error says how many events are missing in it."""
+    """Closes the pipeline; if the store cannot be written, the error says how many events are missing in it."""
     from vmhost.pipeline.stored import StoredPipeline
     from vmhost.stores import StoreError
 
@@ -159,11 +159,11 @@ def close(pipeline):
 
 
 def drain(output, pipeline, signals, live):
-    """Waits for the calls that have not ended. KeyboardInterrupt at Ctrl-C while an end was asked for before."""
+    """Waits for open calls. KeyboardInterrupt at Ctrl-C, if an end was asked for before."""
     told = False
     while not pipeline.drain(LOOK_S):
         if pipeline.store_error is not None:
-            return  # results cannot be kept: they are left to the next run
+            return  # results cannot be stored: the next run makes the calls
         if signals.asked and not told:
             told = True
             calls = sum(task["unfinished"] for task in pipeline.statistics()["tasks"].values())

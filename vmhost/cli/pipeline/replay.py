@@ -1,4 +1,4 @@
-"""`vmhost pipeline replay`: stored events go into a new pipeline, at any speed."""
+"""`vmhost pipeline replay`: feeds stored events to a new pipeline, at any speed."""
 
 import contextlib
 import threading
@@ -35,20 +35,20 @@ class _Speed(click.ParamType):
 @click.argument("places", metavar="FOLDER BUNDLE... | PIPELINE.YAML", nargs=-1, type=click.Path(path_type=Path))
 @opening.options
 @click.option(
-    "--speed", type=_Speed(), default="max", show_default=True, help="60: an hour in a minute. max: as fast as it goes."
+    "--speed", type=_Speed(), default="max", show_default=True, help="60: an hour in a minute; max: no waiting."
 )
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
-    help="Where the new store is made, in the place of the pipeline.yaml's.",
+    help="Where to make the new store, instead of the pipeline.yaml's folder.",
 )
 @click.option("--day", metavar="DATE", help="Only the events of this day, such as 2026-11-25, local time.")
 @click.option("--since", metavar="MOMENT", help="Only events at this time or later, such as 2026-11-25T10:30.")
 @click.option("--until", metavar="MOMENT", help="Only events before this time.")
 @failures.command
 def replay(output, recording, places, config, trust, allow_unsigned, speed, folder, day, since, until):
-    """Feed the events of RECORDING, a folder in which a pipeline ran or a file of JSON lines, to the stream tasks in
-    BUNDLES, whose store is made in FOLDER. The clock of that pipeline is that of the events."""
+    """Feed the events of RECORDING, a pipeline's folder or a file of JSON lines, to the stream tasks in BUNDLES, with a
+    new store in FOLDER. The pipeline's clock is that of the events."""
     from vmhost.pipeline.replay import Recording, ReplayClock
 
     plan = opening.plan(places, config, trust, allow_unsigned)
@@ -105,7 +105,7 @@ def _span(day, since, until):
 
 
 def _must_be_new(folder, recording):
-    """Events of another time would all be late, or make those that come later late."""
+    """Refuses a used folder: events of another time would all be late, or make later ones late."""
     from vmhost.pipeline.pipeline import STORE_NAME
 
     if folder.exists() and recording.exists() and folder.samefile(recording):
@@ -176,7 +176,7 @@ def _replayed(work, ended):
 
 
 def _bar(output, recording):
-    """A progress bar to be drawn on top of the live table."""
+    """A progress bar, for the top of the live table."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     bar = Progress(

@@ -1,4 +1,4 @@
-"""`vmhost pipeline run`: events from files, pipes and HTTP go into the store and trigger stream tasks."""
+"""`vmhost pipeline run`: stores events from files, pipes and HTTP, and runs the stream tasks that they trigger."""
 
 import contextlib
 import dataclasses
@@ -25,28 +25,28 @@ from vmhost.cli.pipeline.status import TASK_COLUMNS, task_rows
 @click.option(
     "--bad-lines",
     type=click.Choice(["stop", "aside"]),
-    help="At a line that is no event: stop, or put it aside and go on. [default: stop]",
+    help="At a line that is not an event: stop, or set it aside and go on. [default: stop]",
 )
 @click.option(
     "--when-full",
     type=click.Choice(["wait", "drop"]),
     help="While the tasks' queues are full: wait, or let their overload rules drop calls. [default: wait]",
 )
-@click.option("--tunnel", "to", metavar="HOST:PORT", help="Send what leaves the tables to this `vmhost tunnel serve`.")
+@click.option("--tunnel", "to", metavar="HOST:PORT", help="Send columns with `leaves` to this `vmhost tunnel serve`.")
 @click.option("--tunnel-keys", type=click.Path(path_type=Path), help="A folder of `vmhost tunnel certificates`.")
-@click.option("--device", help="Whose certificate in it this end shows.")
-@click.option("--keep-visits", is_flag=True, help="At the end, leave visits without exit open for the next run.")
+@click.option("--device", help="The device whose certificate in it is used.")
+@click.option("--keep-visits", is_flag=True, help="At the end, leave visits without an exit open for the next run.")
 @failures.command
 def run(
     output, places, config, trust, allow_unsigned, files, http, token_file, bad_lines, when_full, to, tunnel_keys,
     device, keep_visits,
 ):  # fmt: skip
-    """Take events into the store in FOLDER, and run the stream tasks in BUNDLES that they trigger; or do what a
-    PIPELINE.YAML says.
+    """Take events into the store in FOLDER, and run the stream tasks in BUNDLES that they trigger; or do so as
+    configured in a PIPELINE.YAML.
 
     Events are lines of JSON: {"name": "click", "time_ms": 1790000000000, "page": "item", "visit": "v1"}, and any of
-    contents, id, key. The command ends with the events, when all calls have ended; with HTTP, at Ctrl-C: nothing more
-    is taken then, and calls run to their end. A second Ctrl-C leaves them to the next run."""
+    contents, id, key. The command ends after the last event, when all calls have ended; with HTTP it ends at Ctrl-C: it
+    takes no more events, and calls run to their end. A second Ctrl-C leaves them to the next run."""
     plan = opening.plan(places, config, trust, allow_unsigned)
     plan.sources = _sources(plan, files, http, token_file, bad_lines, when_full)
     plan.keep_visits = plan.keep_visits or keep_visits
@@ -76,7 +76,7 @@ def run(
 
 
 def _sources(plan, files, http, token_file, bad_lines, when_full):
-    """SourceSettings: those of the pipeline.yaml, unless the command line names others."""
+    """The SourceSettings: those of the pipeline.yaml, unless the command line names others."""
     from vmhost.pipeline.configuration import STDIN, SourceSettings, http_address, read_token
 
     found = list(plan.sources)
@@ -157,7 +157,7 @@ def _run(output, plan):
 
 
 class _Sending:
-    """The tunnel of a run: what the pipeline puts into its outbox leaves, and tasks may use channels."""
+    """A run's tunnel: sends the pipeline's outbox, and lets tasks use channels."""
 
     def __init__(self, plan):
         from vmhost.tunnel.host_functions import TaskChannels
@@ -187,7 +187,7 @@ class _Sending:
             yield
 
     def end(self, output, pipeline, signals):
-        """Sends what is left, as far as the cloud is there."""
+        """Sends the rest of the outbox, if the cloud is reachable."""
         pipeline.flush()
         end = time.monotonic() + _SEND_S
         while not (sent := self.device.wait_sent(opening.LOOK_S)):
@@ -202,7 +202,7 @@ class _Sending:
 
 
 _FILES = (("certificate", "pem"), ("key", "key"))
-_SEND_S = 30.0  # how long the end of a run waits for what is left to be sent, while there is a connection
+_SEND_S = 30.0  # how long the end of a run waits for the outbox, while there is a connection
 
 
 def _announce(output, sources):

@@ -1,4 +1,4 @@
-"""`vmhost pipeline status`: what a folder holds, and what a pipeline at work there is doing."""
+"""`vmhost pipeline status`: the contents of a folder, and the state of its running pipeline."""
 
 import time
 from pathlib import Path
@@ -11,11 +11,11 @@ from vmhost.cli.pipeline import stores
 _COUNTS = ("triggered", "stored", "retries", "dropped_by_overload", "dead_letters")
 
 
-@click.command(short_help="Show what a folder holds, and what a pipeline there is doing.")
+@click.command(short_help="Show the contents of a folder, and the state of its pipeline.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @failures.command
 def status(output, folder):
-    """Show what the store in FOLDER holds and, while a pipeline is at work there, what it is doing."""
+    """Show the contents of the store in FOLDER and, if a pipeline is running there, its state."""
     from vmhost.pipeline.control import ControlError, NotRunningError, ask
 
     with stores.stored(folder) as stored:
@@ -80,7 +80,7 @@ TASK_COLUMNS = ("task", "triggered>", "unfinished>", "stored>", "retries>", "dro
 
 
 def task_rows(tasks):
-    """Of `Pipeline.statistics()["tasks"]`, the rows of a table with TASK_COLUMNS."""
+    """The rows of a table with TASK_COLUMNS, from `Pipeline.statistics()["tasks"]`."""
     rows = []
     for name, task in tasks.items():
         triggered, *others = (f"{task[count]:,}" for count in _COUNTS)
@@ -92,7 +92,7 @@ _WAITS = {"queues": "waits: the tasks' queues are full", "disk": "waits: the dis
 
 
 def source_lines(sources):
-    """A sentence about each source, of `Sources.statistics()`."""
+    """A sentence about each source, from `Sources.statistics()`."""
     for name, one in sources.items():
         said = f"{name}: {one['taken']:,} events taken"
         if one["aside"]:

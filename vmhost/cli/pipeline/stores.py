@@ -1,4 +1,4 @@
-"""What the commands of `vmhost pipeline` look at: a folder's store, its errors, and values as people see them."""
+"""Shared parts of `vmhost pipeline`'s commands: opening a folder's store, its errors, and readable values."""
 
 import contextlib
 from pathlib import Path
@@ -9,7 +9,7 @@ from vmhost.lines import json_values
 
 @contextlib.contextmanager
 def errors():
-    """Errors of stores, and of a pipeline at work, become the command's."""
+    """Turns errors of stores and of running pipelines into the command's."""
     from vmhost.pipeline.control import ControlError
     from vmhost.stores import StoreError
 
@@ -37,18 +37,18 @@ def stored(folder):
 
 
 def flushed(folder):
-    """Has a pipeline at work in the folder write what it has in memory. Whether there is one."""
+    """Makes a running pipeline flush to the store. Returns whether there is one."""
     from vmhost.pipeline.control import ControlError, NotRunningError, ask
 
     try:
         ask(folder, "flush")
-    except NotRunningError, ControlError:  # a full disk, say: what is stored can be shown
+    except NotRunningError, ControlError:  # such as a full disk: stored data can still be shown
         return False
     return True
 
 
 def plain(value):
-    """A value as JSON can say it, as `vmhost run` prints it."""
+    """A value in JSON's types, as `vmhost run` prints it."""
     try:
         return json_values.to_plain(value)
     except TypeError, ValueError, RecursionError:
@@ -56,7 +56,7 @@ def plain(value):
 
 
 def shown(value, columns=40):
-    """A value in a few characters of one line."""
+    """A value in a few characters, on one line."""
     if value is None:
         return ""
     if isinstance(value, bytes):
@@ -68,7 +68,7 @@ def shown(value, columns=40):
 
 
 def printable(text):
-    """The text without what a terminal would obey: events come from anywhere."""
+    """The text without control characters, as events come from anywhere."""
     return text if text.isprintable() else repr(text)[1:-1]
 
 
@@ -83,7 +83,7 @@ def moment(time_ms):
 
 
 def size(count):
-    """Bytes in a unit that people read."""
+    """Bytes in a readable unit."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024 or unit == "GiB":
             return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"

@@ -1,4 +1,4 @@
-"""`vmhost pipeline tables` and `table`: what stream tasks have stored."""
+"""`vmhost pipeline tables` and `table`: the results of stream tasks."""
 
 from pathlib import Path
 
@@ -23,8 +23,8 @@ _key = click.option("--key", help="Only rows of this person or thing.")
 def tables(output, folder, name, limit, key, parquet):
     """List the tables of the store in FOLDER; with NAME, show that table's rows, the latest first.
 
-    A pipeline may be at work there: what it has in memory is written first. NAME is a task's name, or `task.1` for an
-    older generation of its table."""
+    A pipeline may be running there: it is flushed first. NAME is a task's name, or `task.1` for an older generation of
+    its table."""
     if name is None:
         if parquet is not None or key is not None:
             raise failures.Failure("--parquet and --key go with the NAME of a table")
@@ -35,14 +35,14 @@ def tables(output, folder, name, limit, key, parquet):
         _show(output, folder, name, limit, key)
 
 
-@click.command(short_help="Show the rows that a stream task has stored, the latest first.")
+@click.command(short_help="Show a stream task's rows, the latest first.")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.argument("name")
 @_limit
 @_key
 @failures.command
 def table(output, folder, name, limit, key):
-    """Show the rows that the stream task NAME has stored, the latest first."""
+    """Show the rows of the stream task NAME, the latest first."""
     _show(output, folder, name, limit, key)
 
 

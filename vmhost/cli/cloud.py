@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from vmhost.cli import failures
+from vmhost.cli import failures, links
 
 
 @click.group()
@@ -28,12 +28,11 @@ def _errors():
     from vmhost.deployment.errors import DeploymentError
     from vmhost.stores import StoreError
 
-    try:
+    with (
+        failures.converted(StoreError, exit_code=failures.HOST_FAILED, kind=None),
+        failures.converted(DeploymentError, AccessError, SigningError, exit_code=failures.REFUSED, kind=None),
+    ):
         yield
-    except (DeploymentError, AccessError, SigningError) as error:
-        raise failures.Failure(str(error), failures.REFUSED, type(error).__name__) from error
-    except StoreError as error:
-        raise failures.Failure(str(error), failures.HOST_FAILED, type(error).__name__) from error
 
 
 # ---- a platform on this machine
@@ -727,26 +726,19 @@ def retry(output, ask, number, device):
 
 @command.command("debug")
 @click.argument("device")
-@click.option(
-    "--scope",
-    "scopes",
-    multiple=True,
-    type=click.Choice(["config", "logs", "run", "reports"]),
-    help="What the session may do; may be repeated. [default: all of it]",
-)
-@click.option("--for", "valid", default="15 min", show_default=True, metavar="TIME", help="How long it is valid.")
+@links.SCOPES
+@links.VALID
 @click.option("--note", default="", help="Its purpose, shown to the person at the device.")
-@click.option("--no-qr", is_flag=True, help="Show no QR code.")
+@links.NO_QR
 @_remote
 def debug_link(output, ask, device, scopes, valid, note, no_qr):
     """Make a link that opens one debugging session on DEVICE, with the consent of its user."""
     from vmhost import debug_links, limits
-    from vmhost.cli.debug import show_link
 
-    scopes = list(scopes or ("config", "logs", "run", "reports"))
+    scopes = list(scopes or links.ALL_SCOPES)
     body = {"device": device, "scopes": scopes, "valid_s": limits.seconds(valid, "--for"), "note": note}
     made = ask("POST", "/debug/links", body | {"address": ask.address})
-    show_link(output, debug_links.read(made["link"]), no_qr)
+    links.show(output, debug_links.read(made["link"]), no_qr)
 
 
 @command.command("debug-links")

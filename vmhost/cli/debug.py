@@ -12,20 +12,12 @@ from pathlib import Path
 
 import click
 
-from vmhost.cli import failures
+from vmhost.cli import failures, links
 
 _LOOK_S = 0.3
 _LEVELS = {10: "debug", 20: "info", 30: "warning", 40: "error", 50: "critical"}
 _STATE = click.argument("state", metavar="STATE", type=click.Path(path_type=Path, exists=True, file_okay=False))
 _LINK = click.argument("link", metavar="LINK")
-_SCOPES = click.option(
-    "--scope",
-    "scopes",
-    multiple=True,
-    type=click.Choice(["config", "logs", "run", "reports"]),
-    help="What the session may do; may be repeated. [default: all of it]",
-)
-_ALL = ("config", "logs", "run", "reports")
 
 
 @click.group()
@@ -40,9 +32,8 @@ def _errors():
     from vmhost.operations.debugging.ledger import DebugError
 
     try:
-        yield
-    except (DebugError, LinkError, SigningError) as error:
-        raise failures.Failure(str(error)) from error
+        with failures.converted(DebugError, LinkError, SigningError):
+            yield
     except OSError as error:
         raise failures.Failure(f"nobody answers there: {getattr(error, 'reason', None) or error}") from error
 
@@ -71,19 +62,19 @@ def _person():
 
 @command.command()
 @_STATE
-@_SCOPES
-@click.option("--for", "valid", default="15 min", show_default=True, metavar="TIME", help="How long it is valid.")
+@links.SCOPES
+@links.VALID
 @click.option("--address", help="Where clients reach this host. [default: its dashboard's address]")
 @click.option("--note", default="", help="What it is for.")
-@click.option("--no-qr", is_flag=True, help="Show no QR code.")
+@links.NO_QR
 @click.option("--wait", is_flag=True, help="Wait until somebody opens it, and ask for consent here.")
 @failures.command
 def offer(output, state, scopes, valid, address, note, no_qr, wait):
     """Make a link that opens one session on the host with the state folder STATE."""
     valid_s = _seconds(valid, "--for")
     with _ledger(state) as ledger:
-        link = ledger.offer(_person(), scopes or _ALL, valid_s, address, note)
-        show_link(output, link, no_qr)
+        link = ledger.offer(_person(), scopes or links.ALL_SCOPES, valid_s, address, note)
+        links.show(output, link, no_qr)
         while wait:
             waiting = [each for each in ledger.sessions(state="waiting") if each["link"] == link.id]
             if waiting:
@@ -93,24 +84,6 @@ def offer(output, state, scopes, valid, address, note, no_qr, wait):
                 raise failures.Failure("nobody opened the link while it was valid")
             time.sleep(_LOOK_S)
     return failures.DONE
-
-
-def show_link(output, link, no_qr=False):
-    """Prints a link, and its QR code."""
-    from vmhost.operations.debugging import qr
-
-    until = time.strftime("%H:%M:%S", time.localtime(link.expires_s))
-    output.document({"link": link.text, "id": link.id, "scopes": list(link.scopes), "expires_s": link.expires_s})
-    if not no_qr and not output.as_json:
-        try:
-            for line in qr.terminal(link.text):
-                output.line(line)
-        except ImportError as error:
-            output.remark(str(error))
-    output.line(link.text)
-    output.line(
-        f"link {link.id} opens one session for {', '.join(link.scopes)}, until {until}; keep it to whom it is for"
-    )
 
 
 @command.command()
@@ -128,10 +101,10 @@ def host(output, state):
 @click.argument("host", metavar="HOST")
 @click.option("--key", required=True, help="Your signing key: its name, or its file; the host names it in `keys`.")
 @click.option("--address", required=True, help="Where you reach the host's dashboard.")
-@_SCOPES
-@click.option("--for", "valid", default="15 min", show_default=True, metavar="TIME", help="How long it is valid.")
+@links.SCOPES
+@links.VALID
 @click.option("--note", default="", help="What it is for.")
-@click.option("--no-qr", is_flag=True, help="Show no QR code.")
+@links.NO_QR
 @failures.command
 def sign(output, host, key, address, scopes, valid, note, no_qr):
     """Make a link to HOST with a key of your own, from anywhere."""
@@ -141,10 +114,12 @@ def sign(output, host, key, address, scopes, valid, note, no_qr):
     valid_s = _seconds(valid, "--for")
     with _errors():
         try:
-            link = debug_links.signed(keys.signing_key(key), address, host, scopes or _ALL, valid_s, time.time(), note)
+            link = debug_links.signed(
+                keys.signing_key(key), address, host, scopes or links.ALL_SCOPES, valid_s, time.time(), note
+            )
         except ValueError as error:
             raise failures.Failure(str(error)) from error
-    show_link(output, link, no_qr)
+    links.show(output, link, no_qr)
 
 
 @command.command()
@@ -152,7 +127,7 @@ def sign(output, host, key, address, scopes, valid, note, no_qr):
 @click.argument("session", required=False)
 @click.option("--yes", "answer", flag_value="yes", help="Consent without asking.")
 @click.option("--no", "answer", flag_value="no", help="Refuse without asking.")
-@_SCOPES
+@links.SCOPES
 @failures.command
 def consent(output, state, session, answer, scopes):
     """Give or refuse consent for SESSION; without one, wait for the next request."""

@@ -1,5 +1,6 @@
 """How a command fails: one error message, and an exit code (`vmhost/lines/exit_codes.py`)."""
 
+import contextlib
 import functools
 import os
 import sys
@@ -27,6 +28,15 @@ class Failure(Exception):
     def __init__(self, message, exit_code=WRONG_INPUT, kind="InputError"):
         super().__init__(message)
         self.message, self.exit_code, self.kind = message, exit_code, kind
+
+
+@contextlib.contextmanager
+def converted(*errors, exit_code=WRONG_INPUT, kind="InputError"):
+    """Within the block, `errors` (classes) become a Failure with their message. `kind` None: the error's own name."""
+    try:
+        yield
+    except errors as error:
+        raise Failure(str(error), exit_code, kind or type(error).__name__) from error
 
 
 def did_you_mean(path):

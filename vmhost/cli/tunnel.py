@@ -376,9 +376,8 @@ def _said():
     log.propagate = False
     log.setLevel(logging.INFO)
     try:
-        yield
-    except StoreError as error:
-        raise failures.Failure(str(error), failures.HOST_FAILED, type(error).__name__) from error
+        with failures.converted(StoreError, exit_code=failures.HOST_FAILED, kind=None):
+            yield
     finally:
         log.removeHandler(handler)
         log.propagate, log.level = before

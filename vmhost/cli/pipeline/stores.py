@@ -14,9 +14,8 @@ def errors():
     from vmhost.stores import StoreError
 
     try:
-        yield
-    except StoreError as error:
-        raise failures.Failure(str(error), failures.HOST_FAILED, type(error).__name__) from error
+        with failures.converted(StoreError, exit_code=failures.HOST_FAILED, kind=None):
+            yield
     except ControlError as error:
         raise failures.Failure(str(error), failures.HOST_FAILED, error.kind) from error
 

@@ -1,1 +1,1 @@
-"""Measurements against what a user would pick instead: `python -m bench` (or `vmhost bench`, `make bench`)."""
+"""Benchmarks against what a user would pick instead: `python -m bench` (or `vmhost bench`, `make bench`)."""

@@ -1,15 +1,14 @@
 """vmhost.engine.numpy against NumPy in the main interpreter, operator by operator, on the same values and layouts.
 
 A case is timed in rounds: ours, NumPy's, NumPy's again, each as many calls in a row as fill about a third of a
-millisecond; the least of each counts, so that what else the machine does counts as little as possible. NumPy's two
-figures give its spread against itself, which ratios are to be read against. Cases of functions that vmhost.engine.numpy
-lacks are left out and named.
+millisecond; the minimum of each counts, which is least affected by other load. NumPy's two figures give its noise,
+against which ratios should be read. Cases of functions that vmhost.engine.numpy lacks are left out and named.
 
-Where NumPy has threads, each sample waits until no thread of this process runs: after a call the threads of NumPy's
-OpenBLAS burn their cores for a tenth of a second, which whoever comes next would pay for. It then starts with ten
-milliseconds of calls that are not counted: 16 MB that nobody has touched for so long have left the caches, and ours,
-whose turn comes after NumPy's, would read them from memory (a vector's product takes 540 us in the second call after
-such a rest, 350 from the third on, 290 at last), where NumPy's, after ours, would not."""
+Where NumPy uses threads, each sample waits until no thread of this process runs: after a call the threads of NumPy's
+OpenBLAS spin for a tenth of a second, which would slow the next contender. The sample then starts with ten milliseconds
+of uncounted calls: after such a rest 16 MB have left the caches, and ours, which runs after NumPy's, would read them
+from memory (a matrix-vector product takes 540 us in the second call after a rest, 350 from the third on, 290 in the
+end), while NumPy's, which runs after ours, would not."""
 
 import functools
 import gc
@@ -23,14 +22,15 @@ from bench.measure import Cell
 from tests.engine import op_cases
 
 SAMPLE_S, WARM_S = 3e-4, 1e-2
-CASE_S, MIN_ROUNDS = 0.3, 3  # the rounds of a case may take so long, and are fewer where they would take longer
-LOOK_S, IDLE, MAX_LOOKS = 5e-3, 0.1, 200  # idle: threads took less than this part of so long a look
+CASE_S, MIN_ROUNDS = 0.3, 3  # time limit for the rounds of a case, and their minimum number
+LOOK_S, IDLE, MAX_LOOKS = 5e-3, 0.1, 200  # idle: threads used less than this share of an interval of LOOK_S
 
 
 def measured(cases, rounds, threaded=False):
-    """(Cells, what was left out) of `cases`: (row, column, function of a module, arguments as NumPy's arrays) each.
+    """(Cells, names of missing functions) for `cases`: (row, column, function of a module, arguments as NumPy arrays)
+    each.
 
-    `threaded`: NumPy has threads of its own in these.
+    `threaded`: NumPy uses threads in these.
     """
     cells, absent = [], {}
     for row, column, function, arguments in cases:
@@ -57,7 +57,7 @@ def measured(cases, rounds, threaded=False):
 
 
 def _times(ours, theirs, rounds, threaded):
-    """Least microseconds of both, NumPy's over ours, and that of NumPy against itself."""
+    """Minimum microseconds of both, NumPy's over ours, and NumPy's two figures against each other."""
     with numpy.errstate(all="ignore"):
         count = max(1, round(SAMPLE_S / max(_seconds(theirs, 1), 1e-7)))
         functions = (ours, theirs, theirs)
@@ -81,7 +81,7 @@ def _times(ours, theirs, rounds, threaded):
 
 
 def _wait_until_idle():
-    """Until no thread of this process runs, or for a second."""
+    """Waits until no thread of this process runs, or for a second."""
     for _ in range(MAX_LOOKS):
         began = time.process_time()
         time.sleep(LOOK_S)
@@ -105,14 +105,14 @@ def _seconds(function, count):
 
 
 def spread(cells):
-    """How far NumPy strays from itself: the distance from 1 that nine of ten cases stay within."""
+    """NumPy's noise: the distance from 1 that nine of ten of its own ratios stay within."""
     away = sorted(abs(1 - cell.itself) for cell in cells)
     return away[int(len(away) * 0.9)] if away else 0.0
 
 
 # ---- cases
 def overhead():
-    """Calls on eight floats, where calling is all that there is."""
+    """Calls on eight floats, where the overhead of a call is everything."""
     for dtype in ("float32", "float64"):
         a, b = numpy.arange(8, dtype=dtype), numpy.ones(8, dtype=dtype)
         for name, function in (
@@ -142,7 +142,7 @@ def _operand(*arguments):
 
 
 def elementwise(n, layouts, every=1):
-    """The operators of op_cases.MEASURED, every so many of them, on `n` elements."""
+    """The operators of op_cases.MEASURED, every `every`-th of them, on `n` elements."""
     for name, dtypes in op_cases.MEASURED[::every]:
         domain = (op_cases.UNARY if len(dtypes) == 1 else op_cases.BINARY)[name]
         for layout in layouts:
@@ -181,7 +181,7 @@ def casts(n, every=1):
 
 
 def movement(side):
-    """Copies of what does not lie in order; the columns say which promise a case is under."""
+    """Copies of non-contiguous data; the columns say which promise a case belongs to."""
     for dtype in ("uint8", "float32", "float64"):
         square = numpy.ones((side, side), dtype)
         yield f"transposed {side} x {side}, {dtype}", "transposed", lambda module, a: a.T.copy(), (square,)
@@ -213,7 +213,7 @@ def movement(side):
 
 
 def chains(n):
-    """Expressions of several operators, whose intermediate results need not be arrays of their own."""
+    """Expressions of several operators, whose intermediate results need not be materialized."""
     a, b = numpy.random.default_rng(1).uniform(0.1, 2, (2, n))
     table = a.reshape(-1, 100)
     for text, function, arguments in (
@@ -231,7 +231,7 @@ def chains(n):
 
 
 def products(largest):
-    """Matrix products, float32: square ones up to `largest`, and skinny ones."""
+    """Matrix products, float32: square ones up to `largest`, and narrow ones."""
     shapes = [(size, size, size) for size in (64, 128, 256, 512, 1024, 2048) if size <= largest]
     shapes += [
         (1, largest, largest),
@@ -251,8 +251,8 @@ def products(largest):
         )
 
 
-# Why an expression of the surface takes more than twice NumPy's time: the bench names those that have no line here.
-# NumPy's is one loop in C in each of these; calls of a few microseconds are of a thousand elements.
+# Why an expression of the surface takes more than twice NumPy's time; the bench reports those without an entry. NumPy's
+# is one loop in C in each of these; calls of a few microseconds are on a thousand elements.
 WHY_SLOWER = {
     "np.add.reduceat(v, i[:50])": "a call of the reduction for each part",
     "np.vecdot(big, big)": "products first, then sums along rows of 10",

@@ -1,9 +1,9 @@
-"""DeepFM and DLRM as the training bench has them, with vmhost and with torch, of the same sizes.
+"""DeepFM and DLRM for the training bench, with vmhost and with torch, of the same sizes.
 
-26 single keys by tables of D16, 13 numbers. DeepFM: the linear term and pairwise products of all fields, a network
+26 single keys with tables of D16, 13 numbers. DeepFM: the linear term and pairwise products of all fields, a network
 1024-256-32 over rows and numbers, and 128-64-1 over all three. DLRM: numbers through 512-256-64-16, products of all
 pairs of the 27 vectors, 512-256-1 over these. DIN: attention (64-36-1) of a candidate over ten visits, 200-80-1 over
-their sum, the candidate and the numbers. Keys follow Zipf's law over ROWS of each table."""
+their sum, the candidate and the numbers. Keys follow Zipf's law over the ROWS of each table."""
 
 import numpy
 
@@ -27,7 +27,7 @@ def batches(count, size, seed=0):
 
 
 def ours(kind):
-    """(model, tables): `model(numbers, ids)` gives logits, `ids` a dict of keys of each table."""
+    """(model, tables): `model(numbers, ids)` returns logits; `ids` is a dict with keys for each table."""
     import vmhost.engine.numpy as np
     from vmhost.engine import nn, optim
     from vmhost.engine.embedding import EmbeddingVariable, group_embedding_lookup_sparse
@@ -77,7 +77,7 @@ def ours(kind):
             return self.top(np.concatenate([pairs, dense], axis=1))[:, 0]
 
     class DIN(nn.Module):
-        """k0 is a candidate, k1 to k10 what was visited before, all of one table."""
+        """k0 is a candidate, k1 to k10 are earlier visits, all in one table."""
 
         def __init__(self):
             super().__init__()
@@ -101,7 +101,7 @@ def ours(kind):
 
 
 def of_torch(torch, kind, form):
-    """(model, its sparse parameters, its others). `form`: "26 tables" or "one table" with offsets."""
+    """(model, its sparse parameters, its other parameters). `form`: "26 tables", or "one table" with offsets."""
     functional = torch.nn.functional
 
     class Network(torch.nn.Module):

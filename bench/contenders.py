@@ -1,4 +1,4 @@
-"""Who is measured: vmhost, and what a user would pick instead, each with the same number of workers."""
+"""The contenders: vmhost, and what a user would pick instead, each with the same number of workers."""
 
 import contextlib
 import multiprocessing
@@ -17,7 +17,7 @@ EXECUTORS = {THREADS: ThreadPoolExecutor, INTERPRETERS: InterpreterPoolExecutor,
 
 @contextlib.contextmanager
 def host(**limits):
-    """A Host for unsigned bundles, with `limits` as keyword arguments of Policy. No breaker: runaways are measured
+    """A Host for unsigned bundles; `limits` are keyword arguments of Policy. No breaker, since runaways are measured
     too."""
     policy = vmhost.Policy(task=vmhost.TaskPolicy(breaker=vmhost.BreakerPolicy(enabled=False)), **limits)
     with vmhost.Host(allow_unsigned=True, policy=policy) as running:
@@ -43,7 +43,7 @@ def remove_bundles():
 
 @contextlib.contextmanager
 def executors(workers, names=tuple(EXECUTORS), in_processes=None):
-    """{name: executor} with `workers` workers each, started. Processes call `in_processes` first."""
+    """{name: executor} with `workers` started workers each. Process workers call `in_processes` first."""
     with contextlib.ExitStack() as stack:
         yield {
             name: stack.enter_context(
@@ -64,10 +64,10 @@ def _plain(function, orders, first):
 
 @contextlib.contextmanager
 def plain_processes(function, count, in_processes=None):
-    """A function (values, number) that has `number` of `count` processes run `function` over all `values` at once.
+    """A function (values, number) that lets `number` of `count` processes run `function` over all `values` at once.
 
-    Nothing is between them: what the machine itself gives to so many workers. `function` is one that pools can import.
-    Each calls `in_processes` first."""
+    Without any framework: the machine's own limit for so many workers. `function` must be importable by pools. Each
+    process calls `in_processes` first."""
     processes = multiprocessing.get_context("spawn")
     pairs = [processes.Pipe() for _ in range(count)]
     workers = [processes.Process(target=_plain, args=(function, theirs, in_processes)) for _, theirs in pairs]
@@ -94,7 +94,7 @@ def plain_processes(function, count, in_processes=None):
 
 @contextlib.contextmanager
 def one_core():
-    """This process, and what it starts meanwhile, on one core."""
+    """Within the block, this process and its children run on one core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:

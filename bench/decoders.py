@@ -1,7 +1,7 @@
-"""A decoder of 100 million parameters, Llama's form (RMSNorm, rotary positions, grouped queries, a gated network), as
-ONNX with its key-value cache as inputs and outputs, and who makes tokens with it.
+"""A decoder of 100 million parameters like Llama (RMSNorm, rotary positions, grouped queries, a gated network), as ONNX
+with its key-value cache as inputs and outputs, and the contenders that generate tokens with it.
 
-Run as a program it is one process that makes tokens and prints a JSON object: python -m bench.decoders PEER FOLDER
+As a program it is one process that generates tokens and prints a JSON object: python -m bench.decoders PEER FOLDER
 TOKENS CALLERS."""
 
 import json
@@ -19,7 +19,7 @@ TASK = Path(__file__).parent / "tasks" / "decoder"
 
 
 def network(seed=0):
-    """The ModelProto, of float32: 101 million parameters."""
+    """The ModelProto in float32: 101 million parameters."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -86,8 +86,8 @@ def network(seed=0):
 
 
 def write(folder, bits):
-    """model.onnx with weights of so many bits, decoder.vmb and genai_config.json in `folder`; the number of
-    parameters."""
+    """Writes model.onnx with weights of `bits` bits, decoder.vmb and genai_config.json to `folder`; returns the number
+    of parameters."""
     import onnx
 
     from vmhost.compiler import compile_folder
@@ -100,7 +100,7 @@ def write(folder, bits):
     graph = quantize.ready(folder / "float32.onnx")
     narrow = quantize.with_narrow_weights(graph, bits)
     for node in narrow.graph.node:
-        if node.op_type == "MatMulNBits":  # as GenAI's own builder says: sums of bytes
+        if node.op_type == "MatMulNBits":  # as GenAI's own builder: 8-bit accumulation
             node.attribute.append(onnx.helper.make_attribute("accuracy_level", 4))
     data = narrow.SerializeToString()
     (folder / "float32.onnx").unlink()
@@ -128,8 +128,8 @@ def write(folder, bits):
 
 
 def ours(folder, tokens, callers):
-    """Of as many VMs as callers, one call each: when the first began behind its prompt and the last was done, and the
-    tokens."""
+    """For as many VMs as callers, one call each: the time from the end of the first prompt to the end of the last call,
+    and the tokens."""
     import vmhost
 
     policy = vmhost.Policy(max_vms=callers, cores=callers)
@@ -144,7 +144,7 @@ def ours(folder, tokens, callers):
 
 
 def genai(folder, tokens, callers):
-    """The same of as many threads."""
+    """The same for threads with GenAI."""
     results, all_there = [], threading.Barrier(callers)
     threads = [
         threading.Thread(target=lambda: results.append(_by_genai(folder, tokens, all_there.wait)))

@@ -1,4 +1,4 @@
-"""The deployment platform: releases to simulated fleets, comparing of profiles, deltas. Functions yield Results."""
+"""The deployment platform: releases to simulated fleets, comparison of profiles, deltas. Functions yield Results."""
 
 import asyncio
 import json
@@ -82,7 +82,7 @@ def fleet(quick):
 
 
 def profiles(quick):
-    """Comparisons of profiles a second: a header against a manifest in JSON, 300 tasks, 95 % of devices unchanged."""
+    """Comparisons of profiles per second: a header against a JSON manifest, 300 tasks, 95 % of devices unchanged."""
     tasks = {f"shop/task{number}": {"version": "1.0.0", "digest": os.urandom(32).hex()} for number in range(TASKS)}
     known = Profiles(lambda: 7)
     values = [header_value(f"device-{number}", {}, [number]).encode() for number in range(2000)]
@@ -158,7 +158,7 @@ def middleware(quick):
 
 
 def deltas(quick):
-    """Bytes that a device pulls for a bundle of 40 modules and 1.2 MB, two of which were edited."""
+    """Bytes pulled by a device for a bundle of 40 modules and 1.2 MB, two of which were edited."""
     from vmhost.bytecode import signing
     from vmhost.bytecode.compiler import compile_task
 
@@ -193,7 +193,7 @@ def deltas(quick):
 
 
 def _metadata_bytes():
-    """What a device pulls of signed metadata after a release: timestamp, snapshot, and its repository's role."""
+    """Bytes of signed metadata pulled after a release: timestamp, snapshot, and the repository's role."""
     from vmhost.deployment.cloud.platform import Platform
     from vmhost.deployment.cloud.releases import Version
 
@@ -217,7 +217,7 @@ def _metadata_bytes():
 
 
 def checks(quick):
-    """A device's whole request on the platform, everything as it should be; HTTP is not counted."""
+    """A device's complete request on the platform when it is up to date; HTTP is not counted."""
     number = 10 if quick else 100
     yield Result(
         "deployment: a device's whole request, everything as it should be",
@@ -236,8 +236,8 @@ def checks(quick):
 
 
 def _check_times(number, rounds, by_digest=False):
-    """Seconds that the platform takes for a request of a device that has so many tasks, as often; `by_digest`: for the
-    one that a device sends which is where it should be."""
+    """Seconds that the platform needs for `rounds` requests of a device with `number` tasks; `by_digest`: for the short
+    request of an up-to-date device."""
     from vmhost.deployment.cloud.platform import Platform
     from vmhost.deployment.cloud.releases import Version
 

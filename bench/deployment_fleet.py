@@ -1,4 +1,4 @@
-"""The platform with devices that are really there: a fleet of connections, a push, an agent process. Yield Results."""
+"""The platform with real devices: a fleet of connections, a push, an agent process. Functions yield Results."""
 
 import asyncio
 import hashlib
@@ -19,16 +19,16 @@ import psutil
 from bench.measure import Figure, Result
 
 CONNECTIONS = 5000
-POLL_S = 20.0  # each device asks so often
+POLL_S = 20.0  # interval of each device's requests
 _SECRET = "s" * 40
-_NOWHERE = "http://127.0.0.1:9"  # where nobody answers
+_NOWHERE = "http://127.0.0.1:9"  # no server there
 _BETA = "steps: [{devices: [device-1]}]\n"
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _FOLLOWED = {"PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))}
 
 
 class _Served:
-    """A platform in a process of its own, as `vmhost cloud serve` runs it; with `tunnel_keys` by the tunnel, too."""
+    """A platform in a process of its own, as run by `vmhost cloud serve`; with `tunnel_keys` also by the tunnel."""
 
     def __init__(self, folder, poll_s, tunnel_keys=None):
         command = [sys.executable, "-m", "vmhost", "cloud", "serve", folder, "--port", "0", "--poll", str(poll_s)]
@@ -51,7 +51,7 @@ class _Served:
 
 
 class _Device:
-    """One connection that is kept, and what a device says on it."""
+    """One kept connection, and a device's requests on it."""
 
     def __init__(self, name, server):
         self.name, self._server = name, server
@@ -66,7 +66,7 @@ class _Device:
         self._writer.write(head.encode() + body)
         try:
             answer = await self._reader.readuntil(b"\r\n\r\n")
-        except asyncio.IncompleteReadError, ConnectionError:  # it was idle for long: again, as an agent does
+        except asyncio.IncompleteReadError, ConnectionError:  # idle for too long: retry, as an agent does
             self._writer.close()
             await self.connect()
             self._writer.write(head.encode() + body)
@@ -82,7 +82,7 @@ class _Device:
         return json.loads(data)["wanted"].get("shop/rank")
 
     async def live(self, bundles, joining, ready, go):
-        """Until the release runs here, proven; the version that it ends with."""
+        """Runs until the release is proven here; returns the final version."""
         async with joining:
             await self.connect()
             assert await self.check({}, []) is None
@@ -116,7 +116,7 @@ def _add_version(platform, data):
 
 
 def connections(quick):
-    """So many devices, each with a connection of its own, while a release goes to all of them in three steps."""
+    """This many devices, each with a connection of its own, while a release goes to all of them in three steps."""
     from vmhost.deployment.cloud.platform import Platform
     from vmhost.deployment.device.transfers import Transfers
 
@@ -172,8 +172,8 @@ def connections(quick):
 
 
 def first_device(quick):
-    """From `git push` to the task being current on the first device, which hears of it by the tunnel; beside it, by
-    polls."""
+    """From `git push` until the task is current on the first device, which is told by the tunnel; beside it, by
+    polling."""
     found = {how: _push_times(2 if quick else 8, how == "tunnel") for how in ("tunnel", "polls by HTTP")}
     figures = {how: Figure(tuple(times[1:]), "s", "less") for how, times in found.items()}
     median = figures["tunnel"].median
@@ -187,7 +187,7 @@ def first_device(quick):
 
 
 def _push_times(number, by_tunnel):
-    """Seconds from each of so many pushes to its version being current on the one device, an agent's process."""
+    """Seconds from each of `number` pushes until its version is current on the one device, an agent's process."""
     from vmhost.deployment.cloud.platform import Platform
     from vmhost.deployment.demonstration import WorkingCopy
     from vmhost.deployment.device.bundle_store import BundleStore
@@ -235,7 +235,7 @@ def _push_times(number, by_tunnel):
                         assert agent.poll() is None and time.perf_counter() < began + 120, (device / "log").read_text()
                         time.sleep(0.01)
 
-                wait(store.headers, time.perf_counter())  # it has asked for the first time
+                wait(store.headers, time.perf_counter())  # its first request was answered
                 copy = WorkingCopy(folder / "shop", server.address, "ann", tokens["ann"])
                 for minor in range(number):
                     version = f"1.{minor}.0"
@@ -250,7 +250,7 @@ def _push_times(number, by_tunnel):
 
 
 def agent(quick):
-    """Private memory of an agent's process beyond that of a Host's, and its share of a core while nothing happens."""
+    """Private memory of an agent's process beyond that of a Host's, and its share of a core when idle."""
     from vmhost.bytecode import signing
 
     program = (

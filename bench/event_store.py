@@ -1,7 +1,8 @@
-"""The event store against `sqlite3` used directly: events a second, durable in batches of 100, and what reading costs.
+"""The event store against `sqlite3` used directly: events per second, durable in batches of 100, and the cost of
+reading.
 
-Both write to a file in WAL mode with `synchronous=FULL`, one transaction for each batch. The peer is one `executemany`
-for each batch into one table without an index, of rows that were made before.
+Both write to a file in WAL mode with `synchronous=FULL`, one transaction per batch. The peer runs one `executemany` per
+batch into one table without an index, with rows prepared in advance.
 """
 
 import os
@@ -98,7 +99,7 @@ def _storing(size, count, rounds):
 
 
 def _reading(count, rounds):
-    """One visit out of all that is stored: what a triggered call waits for."""
+    """One visit out of the whole store, which a triggered call may need to read."""
     events = _events(count, 1100)
     with tempfile.TemporaryDirectory() as folder, Database(Path(folder) / "events.db") as database:
         store = EventStore(database)

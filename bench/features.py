@@ -1,7 +1,7 @@
-"""Features of keys: what an event and a vector cost, and what it spares that many ask for the same ones.
+"""Features of keys: the cost of an event and of a vector, and what is saved when many consumers ask for the same ones.
 
-The peer computes each operator anew, in plain Python, over the events of the stored window, as a task would that keeps
-its own list (tests/pipeline/features_reference.py); and polars, where it has the operators."""
+The peer computes each operator from scratch in plain Python over the stored events of the window, like a task that
+keeps its own list (tests/pipeline/features_reference.py); and polars, for the operators that it has."""
 
 import random
 
@@ -38,7 +38,7 @@ def _events(number, keys=1):
 
 
 def all_operators(quick):
-    """An event, and then the vector of all operators over 100 events."""
+    """An event, followed by the vector of all operators over 100 events."""
     said = _said(len(OPERATORS))
     features = Features(FeatureSet.of({"features": said}), max_events=KEPT)
     features.feed(_events(KEPT))
@@ -79,7 +79,7 @@ def all_operators(quick):
 
 
 def sharing(quick):
-    """20 consumers that each ask for 100 features after each event: together, and each for itself."""
+    """20 consumers that each ask for 100 features after each event: shared, and each with features of its own."""
     declared = FeatureSet.of({"features": _said(100)})
     events = _events(500 if quick else 2000, keys=20)
 
@@ -146,7 +146,7 @@ def _in_polars(polars):
 
 
 def frames(quick):
-    """A vector that polars can compute, too, over the stored window of the key. Its frame is there already."""
+    """A vector that polars can compute too, over the key's stored window. Its frame is made in advance."""
     try:
         import polars
     except ImportError:
@@ -190,7 +190,7 @@ def frames(quick):
 
 
 def memory(quick):
-    """What a key's history takes: 24 bytes an event of each stream, whatever operators are over it."""
+    """The size of a key's history: 24 bytes per event of each stream, for any number of operators."""
     features = Features(FeatureSet.of({"features": _said(100)}))
     features.feed(_events(KEPT))
     size = features.statistics()["bytes"]

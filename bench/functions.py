@@ -1,8 +1,6 @@
-"""The same work for every contender: module-level functions that pools can import, and tasks as a peer's worker runs
-them.
+"""The same work for every contender: module-level functions that pools can import, and tasks as run by a peer's worker.
 
-A peer runs the very sources of `tasks/NAME`: `load(name)` makes the folder importable, opens its files and calls
-setup()."""
+A peer runs the sources of `tasks/NAME`: `load(name)` makes the folder importable, opens its files and calls setup()."""
 
 import importlib
 import importlib.util
@@ -26,7 +24,7 @@ def load(name):
         try:
             spec = importlib.util.spec_from_file_location(f"bench_task_{name}", folder / "main.py")
             module = importlib.util.module_from_spec(spec)
-            # a task opens its files by relative name; chdir is the whole process's, so two interpreters would race
+            # a task opens its files by relative name; chdir would be process-wide, and race between two interpreters
             module.open = lambda path, *args, **kwargs: open(folder / path, *args, **kwargs)
             spec.loader.exec_module(module)
             if hasattr(module, "setup"):
@@ -49,7 +47,7 @@ def forest(value):
     return load("forest")(value)
 
 
-grove = forest  # the same, asked for few trees
+grove = forest  # the same, with fewer trees
 
 
 def small_arrays(steps):
@@ -60,7 +58,7 @@ def small_arrays(steps):
 
 
 def use_one_engine_thread():
-    """In this process: what is measured with one worker keeps to one core."""
+    """In this process: a measurement with one worker must use one core only."""
     import vmhost.engine.library  # not where this module is imported: interpreters that are pooled cannot load it
 
     vmhost.engine.library.set_threads(1)

@@ -1,10 +1,9 @@
-"""What a stop costs on this machine without vmhost: a deadline that passes through plain processes, as a stop through
-threads.
+"""The cost of a stop on this machine without vmhost: a deadline passed through plain processes, as a stop is passed
+through threads.
 
     caller --deadline--> timer --a byte--> runner (spins, or sleeps) --a byte--> caller
 
-How late the caller hears of the deadline is what the kernel, the hypervisor and the machine's other work add to any
-such chain."""
+The caller's delay is what the kernel, the hypervisor and other load add to any such chain."""
 
 import contextlib
 import multiprocessing
@@ -29,7 +28,7 @@ def _runner(orders, flag, timer, caller):
 
 @contextlib.contextmanager
 def chain():
-    """A function (span_s, spins) that gives the seconds from a deadline in `span_s` until the caller of it knows."""
+    """A function (span_s, spins) that returns the seconds from a deadline in `span_s` until its caller knows."""
     processes = multiprocessing.get_context("spawn")
     timer_in, timer_out = processes.Pipe(duplex=False)
     runner_in, runner_out = processes.Pipe(duplex=False)
@@ -51,7 +50,7 @@ def chain():
         return time.perf_counter() - deadline
 
     try:
-        lateness_s(0.0, False)  # both have started
+        lateness_s(0.0, False)  # makes sure that both have started
         yield lateness_s
     finally:
         timer_out.send(None)

@@ -1,5 +1,5 @@
-/* What a lookup of rows can reach on this machine: bags of rows summed up, from a plain table, and by keys through the
- * simplest hash table, both asking memory ahead. No locks, no growth, no checks. Compiled by bench/training_lookups.py.
+/* The limit of row lookups on this machine: sums of bags of rows, from a plain table, and by keys through the simplest
+ * hash table, both with prefetching. No locks, no growth, no checks. Compiled by bench/training_lookups.py.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -63,7 +63,7 @@ void probe_free(probe *p)
     free(p);
 }
 
-/* `each` ids a bag; hashed: ids are keys, all of them there. */
+/* `each` ids per bag; hashed: ids are keys, all of them present. */
 void probe_bags(const probe *p, int64_t bags, int64_t each, const int64_t *ids, int hashed, float *restrict out)
 {
     const int64_t dim = p->dim, many = each > AHEAD ? 1 : AHEAD / each;

@@ -1,6 +1,6 @@
-"""Interleaved timing: contenders take turns within a round, so that a drifting machine drifts for all of them.
+"""Interleaved timing: contenders take turns within a round, so that drift of the machine affects all of them.
 
-A figure is the median over the rounds; its spread is the interquartile range. Ratios are taken round by round.
+A figure is the median over the rounds; its spread is the interquartile range. Ratios are computed per round.
 """
 
 import math
@@ -34,7 +34,7 @@ class Figure:
         return min(self.values) if self.better == "less" else max(self.values)
 
     def percentile(self, percent):
-        """The value that `percent` of all are not above."""
+        """The value that `percent` of all do not exceed."""
         return sorted(self.values)[max(0, math.ceil(len(self.values) * percent / 100) - 1)]
 
     def advantage_over(self, other):
@@ -45,21 +45,20 @@ class Figure:
 
 @dataclass(frozen=True)
 class Result:
-    """One measurement: a Figure for each contender, ours first, and the ratio that the project promises (None:
-    none)."""
+    """One measurement: a Figure for each contender, ours first, and the ratios that the project promises, if any."""
 
     name: str
     figures: dict
     promises: tuple = ()  # (text, met)
     note: str = ""
-    grid: tuple = ()  # Cells: what a figure over many cases is made of
-    ratios: dict = field(default_factory=dict)  # the peer's time over ours, as JSON has them
+    grid: tuple = ()  # the Cells behind a figure over many cases
+    ratios: dict = field(default_factory=dict)  # the peer's time over ours, for JSON
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One of many cases: microseconds of ours and of NumPy, how many times faster ours is, and NumPy against itself
-    likewise."""
+    """One of many cases: microseconds of ours and of NumPy, the speed of ours relative to NumPy, and NumPy's relative
+    to itself."""
 
     row: str
     column: str

@@ -1,22 +1,22 @@
-"""Who runs a network: our engine, in the host and in a VM, and those that a user would pick instead. Each has a class
-of the same form:
+"""The engines that run a network: ours, in the host and in a VM, and those that a user would pick instead. Each is a
+class of this form:
 
-    Engine(folder, threads)  opens what the folder has (bench/model_files.py), for runs of so many threads
-    engine.run(inputs)       {name: array} from {name: array}, of NumPy where the engine does best with it
-    engine.about             {what: setting}: version and options, as they were given
-    Engine.ENVIRONMENT       of its process, if it needs any
-    Engine.MODULES           what it imports, of a peer the package first: importing is no part of opening
+    Engine(folder, threads)  opens what the folder has (bench/model_files.py), for runs with so many threads
+    engine.run(inputs)       {name: array} from {name: array}, of NumPy unless the engine prefers another type
+    engine.about             {what: setting}: version and options
+    Engine.ENVIRONMENT       environment of its process, if it needs any
+    Engine.MODULES           its imports, a peer's package first: importing does not count as opening
 
-Each runs in a process of its own (bench/model_process.py), so its modules are imported there only. Peers compute in
-float32, with as many threads as we do, and with all that they do to a graph."""
+Each runs in a process of its own (bench/model_process.py), so its modules are imported only there. Peers compute in
+float32, with as many threads as ours, and with all their graph optimizations."""
 
 import importlib.metadata
 import time
 
 
 def _read(folder):
-    """The bytes of our model file, as hosts and `engine.load` read them, and ms for that, which a host has done for its
-    digests before it makes a session."""
+    """The bytes of our model file, as hosts and `engine.load` read them, and the ms for that; a host has read it for
+    its digests before it makes a session."""
     from vmhost.engine.task_models import find
 
     began = time.perf_counter()
@@ -43,7 +43,7 @@ class InTheHost:
 
 
 class KeptInTheHost:
-    """Of a state folder that has the model prepared, as `Host.load` prepares it: not to be run."""
+    """A model already prepared in the state folder, as by `Host.load`; only opened, not run."""
 
     NAME = "in the host, with caches"
     MODULES = (*InTheHost.MODULES, "vmhost.runtime.kept_models")
@@ -59,7 +59,7 @@ class KeptInTheHost:
 
 
 class InAVM:
-    """Callers at the same time get VMs of their own, up to eight."""
+    """Concurrent callers get VMs of their own, up to eight."""
 
     NAME = "in a VM"
     MODULES = ("vmhost", "vmhost.engine.library")
@@ -127,13 +127,13 @@ class MNN:
     MODULES = ("MNN",)
     ENVIRONMENT = {
         "GLIBC_TUNABLES": "glibc.rtld.execstack=2"
-    }  # its libraries ask for an executable stack, which glibc 2.41 and newer refuse
+    }  # its libraries need an executable stack, which glibc 2.41 and newer refuse
     CONVERSION = (
         "--optimizeLevel",
         "2",
         "--optimizePrefer",
         "2",
-    )  # --transformerFuse gives BERT wrong outputs (half of the largest)
+    )  # no --transformerFuse: it gives wrong outputs for BERT (by half of the largest)
 
     def __init__(self, folder, threads):
         import json
@@ -175,8 +175,8 @@ class MNN:
 
 
 class Torch:
-    """Traced, frozen and optimized for inference, which of its ways was the quickest here (torch.compile, which wants a
-    C++ compiler, was slower on most)."""
+    """Traced, frozen and optimized for inference: the fastest of torch's options here (torch.compile, which needs a C++
+    compiler, was slower on most networks)."""
 
     NAME = "torch"
     MODULES = ("torch", "bench.torch_network")
@@ -201,7 +201,7 @@ class Torch:
     def run(self, inputs):
         with self._torch.inference_mode():
             given = [self._torch.from_numpy(inputs[name]) for name in self._inputs]
-            if self._traced is None:  # shapes and dtypes are those of the first run
+            if self._traced is None:  # with the shapes and dtypes of the first run
                 jit = self._torch.jit
                 self._traced = jit.optimize_for_inference(jit.freeze(jit.trace(self._network, given)))
             return {name: tensors.numpy() for name, tensors in zip(self._outputs, self._traced(*given))}
@@ -209,5 +209,5 @@ class Torch:
 
 OURS = (InTheHost, InAVM)
 PEERS = (ONNXRuntime, OpenVINO, MNN, Torch)
-NEEDED = (ONNXRuntime, OpenVINO)  # without these a comparison says nothing
+NEEDED = (ONNXRuntime, OpenVINO)  # a comparison without these is meaningless
 ENGINES = {engine.__name__: engine for engine in (*OURS, KeptInTheHost, *PEERS)}

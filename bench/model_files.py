@@ -1,5 +1,5 @@
-"""A network of bench/networks.py in the files that engines open, in one folder: network.onnx, ours (network.vmm,
-network.vmb), MNN's (network.mnn) and network.json, the names of inputs and outputs."""
+"""A network of bench/networks.py as the files that engines open, in one folder: network.onnx, ours (network.vmm,
+network.vmb), MNN's (network.mnn), and network.json with the names of inputs and outputs."""
 
 import importlib.util
 import json
@@ -44,8 +44,8 @@ class Port(NamedTuple):
 
 
 def write(folder, name, model):
-    """Writes the ONNX `model` in all forms; its inputs as Ports, and what could not be written, {NAME of an engine:
-    reason}."""
+    """Writes the ONNX `model` in all formats; returns its inputs as Ports, and what could not be written, {NAME of an
+    engine: reason}."""
     data = model.SerializeToString()
     (folder / "network.onnx").write_bytes(data)
     (folder / "main.py").write_text(MAIN)
@@ -69,8 +69,8 @@ def write(folder, name, model):
 
 
 def _for_mnn(folder):
-    """Converts for MNN, in a process of its own; None, or why it could not be done. Its own command would tell its
-    makers of it over the network."""
+    """Converts for MNN, in a process of its own; returns None, or why it failed. MNN's own command would report usage
+    to its makers over the network."""
     command = "import sys, _tools; _tools.mnnconvert(sys.argv)"
     done = subprocess.run(
         [

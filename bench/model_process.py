@@ -1,8 +1,8 @@
-"""A process in which one engine runs one network: `Runner` is the measuring side's hold of it, `python -m
-bench.model_process DESCRIPTOR ENGINE` the process.
+"""A process in which one engine runs one network: `Runner` is the measuring side, `python -m bench.model_process
+DESCRIPTOR ENGINE` is the process.
 
-So no engine's threads, allocator or environment is another's, and the memory of the process is the engine's. Only the
-calls themselves are timed, inside. Peers write ids of the machine into the user's home: they get another one."""
+So engines share no threads, allocator or environment, and the memory of the process is the engine's. Only the calls
+themselves are timed, inside. Peers write machine ids into the user's home, so they get another one."""
 
 import importlib
 import os
@@ -21,11 +21,11 @@ SAMPLES_S = 0.002
 
 
 class EngineFailed(Exception):
-    """What the engine said; its process is still there unless it ended."""
+    """The engine's error; its process still runs unless it ended."""
 
 
 class Runner:
-    """A fresh process for the class of bench/model_engines.py `engine`. A context manager: leaving it ends the
+    """A fresh process for the class `engine` of bench/model_engines.py. A context manager: leaving it ends the
     process."""
 
     def __init__(self, engine, home=None):
@@ -69,7 +69,7 @@ class Runner:
         return answer
 
     def open(self, folder, threads):
-        """Opens the network; (ms that it took, the engine's `about`)."""
+        """Opens the network; returns (ms, the engine's `about`)."""
         return self._ask("open", folder, threads)
 
     def run(self, inputs):
@@ -77,20 +77,20 @@ class Runner:
         return self._ask("run", inputs)
 
     def together(self, inputs, callers, seconds):
-        """Runs a second when so many threads call at once, and what the engine says of itself then."""
+        """Runs per second with this many concurrent callers, and the engine's `about` afterwards."""
         return self._ask("together", inputs, callers, seconds)
 
     def rates(self):
-        """Ms to measure what this machine's cores do, which our engine does once in a process."""
+        """Ms for measuring the speed of this machine's cores, which our engine does once per process."""
         return self._ask("rates")
 
     def memory_mib(self):
-        """Of the process, its part of what is shared (PSS)."""
+        """Memory of the process, with its share of shared pages (PSS)."""
         with open(f"/proc/{self._process.pid}/smaps_rollup") as file:
             return next(int(line.split()[1]) for line in file if line.startswith("Pss:")) / 1024
 
     def peak_mib(self, work):
-        """The largest `memory_mib` while `work()` goes on in the process, looked at every two milliseconds."""
+        """The peak of `memory_mib` during `work()`, sampled every two milliseconds."""
         peak, done = [self.memory_mib()], threading.Event()
 
         def look():
@@ -178,7 +178,7 @@ def serve(descriptor, name):
         while (order := orders.recv()) is not None:
             try:
                 answer = True, getattr(served, order[0])(*order[1:])
-            except Exception as error:  # of any engine: the measuring side decides what it means
+            except Exception as error:  # of any engine: the measuring side handles it
                 answer = False, f"{type(error).__name__}: {error}"
             orders.send(answer)
         served.close()

@@ -1,10 +1,9 @@
-"""The networks that models are measured with: true architectures, random weights, the same ones for the same seed.
-Needs `onnx`.
+"""The networks of the model benchmarks: real architectures, random weights, always the same for a seed. Needs `onnx`.
 
     python -m bench.networks resnet18 OUT.onnx
 
-Weights are drawn so that values neither vanish nor grow from layer to layer; batch normalization has statistics of its
-own, not the neutral ones, so that folding it is work."""
+Weights are drawn so that values neither vanish nor grow from layer to layer; batch normalization has non-trivial
+statistics, so that folding it is real work."""
 
 import sys
 
@@ -15,7 +14,7 @@ OPSET = 17
 
 
 class Network:
-    """An ONNX graph that grows by one layer at a time; each method gives the name of what the layer makes."""
+    """An ONNX graph, built layer by layer; each method returns the name of the layer's output."""
 
     def __init__(self, name, seed):
         self.name, self.random = name, numpy.random.default_rng(seed)
@@ -28,7 +27,7 @@ class Network:
         return name
 
     def output(self, source, name, shape):
-        """Calls `source`, which the last node makes, `name`."""
+        """Renames `source`, the output of the last node, to `name`."""
         self.nodes[-1].output[0] = name
         self.outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
 
@@ -41,7 +40,7 @@ class Network:
         return name
 
     def dense(self, name, source, inputs, outputs):
-        """A matrix product and a sum, as PyTorch exports a linear layer of tensors of rank 3."""
+        """A matrix product and a bias, as PyTorch exports a linear layer on rank 3 tensors."""
         weights = self.random.standard_normal((inputs, outputs)) / inputs**0.5
         product = self.add("MatMul", f"{name}.matmul", source, self.constant(f"{name}.weight", weights))
         return self.add("Add", name, self.constant(f"{name}.bias", self.random.normal(0, 0.1, outputs)), product)
@@ -88,7 +87,7 @@ class Network:
         return self.add("Relu", name, source)
 
     def classifier(self, source, channels, classes, mean=False):
-        """Logits of the pooled image; `mean`: pooled by a mean over height and width."""
+        """Logits of the pooled image; `mean`: pooled by ReduceMean over height and width."""
         if mean:
             flat = self.add("ReduceMean", "pool", source, axes=[2, 3], keepdims=0)
         else:
@@ -111,7 +110,7 @@ class Network:
 
 
 def resnet18(size=224, width=64, classes=1000, seed=1):
-    """ResNet18 (He et al., CVPR '16) on a 1x3x`size`x`size` image; smaller ones of the same form for tests."""
+    """ResNet18 (He et al., CVPR '16) on a 1x3x`size`x`size` image; tests use smaller ones of the same form."""
     net = Network("resnet18", seed)
 
     x = net.relu("stem.relu", net.normalized("stem", net.input("input", [1, 3, size, size]), 3, width, 7, 2))
@@ -132,8 +131,8 @@ def resnet18(size=224, width=64, classes=1000, seed=1):
 
 
 def bert(tokens=256, layers=12, width=768, heads=12, hidden=3072, vocabulary=30522, seed=2, fused=True):
-    """BERT for questions about a text (Devlin et al., NAACL '19; SQuAD's two logits a token): base with these defaults,
-    as PyTorch exports it; `fused` False: with layer normalization in its parts, as before opset 17."""
+    """BERT for questions about a text (Devlin et al., NAACL '19; SQuAD's two logits per token): base with these
+    defaults, as PyTorch exports it; `fused` False: layer normalization as separate operators, as before opset 17."""
     net = Network("bert", seed)
     ids, mask, segments = (
         net.input(name, [1, tokens], "int64") for name in ("input_ids", "attention_mask", "token_type_ids")
@@ -225,9 +224,9 @@ def bert(tokens=256, layers=12, width=768, heads=12, hidden=3072, vocabulary=305
 
 
 def din(history=100, items=63001, categories=801, width=64, seed=3):
-    """Deep Interest Network (Zhou et al., KDD '18), sized as its authors' for Amazon's electronics: how likely a user
-    with this history wants the item. Attention over the history sees [q, h, q-h, q*h]; the sums go through a network of
-    80 and 40."""
+    """Deep Interest Network (Zhou et al., KDD '18), sized as its authors' for Amazon's electronics: the probability
+    that a user with this history wants the item. Attention over the history uses [q, h, q-h, q*h]; the sums go through
+    a network of 80 and 40."""
     net, double = Network("din", seed), 2 * width
     item, category = net.input("item", [1], "int64"), net.input("category", [1], "int64")
     past = [net.input(name, [1, history], "int64") for name in ("history_items", "history_categories")]
@@ -295,8 +294,8 @@ LIMITS = {
 
 
 def inputs(ports, seed, limits=LIMITS):
-    """{name: array} for ports with a name, dtype and shape: numbers of the normal distribution, indices below LIMITS,
-    masks that end somewhere."""
+    """{name: array} for ports with a name, dtype and shape: normally distributed numbers, indices below LIMITS, and
+    masks with an end."""
     random, arrays = numpy.random.default_rng(seed), {}
     for port in ports:
         dtype = numpy.dtype(str(port.dtype))
@@ -347,8 +346,8 @@ MOBILENET_STAGES = (
 
 
 def mobilenet_v2(size=224, width=1.0, classes=1000, stages=MOBILENET_STAGES, seed=3):
-    """MobileNetV2 (Sandler et al., CVPR '18): inverted residuals, linear at their ends; each stage is expansion,
-    channels, blocks, stride."""
+    """MobileNetV2 (Sandler et al., CVPR '18): inverted residuals with linear ends; each stage is expansion, channels,
+    blocks, stride."""
     net = Network("mobilenet_v2", seed)
     zero, six = net.constant("zero", 0), net.constant("six", 6)
 

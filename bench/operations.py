@@ -1,4 +1,4 @@
-"""What it costs to see what tasks do. Functions take `quick` and yield Results."""
+"""The cost of observing tasks. Functions take `quick` and yield Results."""
 
 import contextlib
 import itertools
@@ -65,7 +65,7 @@ def _mean_us(call, count):
 
 
 def cost(quick):
-    """What `task(x)` takes longer, in rounds that take turns; each is held against the plain call of its round."""
+    """How much longer `task(x)` takes, in alternating rounds; each is compared with the plain call of its round."""
     rounds, count = (3, 500) if quick else (41, 4000)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -82,7 +82,7 @@ def cost(quick):
         dashboard = stack.enter_context(Dashboard(scraped_host, "127.0.0.1:0", token=False))
 
         def with_scrapes():
-            with urllib.request.urlopen(f"{dashboard.url}metrics") as answer:  # once in some 20 ms; scrapers take 15 s
+            with urllib.request.urlopen(f"{dashboard.url}metrics") as answer:  # every 20 ms; real scrapers: 15 s
                 answer.read()
             return _mean_us(scraped, count)
 
@@ -119,7 +119,7 @@ def cost(quick):
 
 
 def profiles(quick):
-    """Calls while a profiler looks 100 times a second, and without, in rounds that take turns."""
+    """Calls with and without a profiler that samples 100 times a second, in alternating rounds."""
     rounds, count = (2, 2000) if quick else (15, 200_000)
     with vmhost.Host(allow_unsigned=True) as host:
         task = host.load(_bundle())
@@ -138,7 +138,7 @@ def profiles(quick):
 
 
 def scrape(quick):
-    """300 tasks, all of which are called between two scrapes: how long a scrape takes, and what metrics hold."""
+    """300 tasks, all called between two scrapes: the time of a scrape, and the memory of metrics."""
     with vmhost.Host(allow_unsigned=True, policy=vmhost.Policy(max_vms=8)) as host:
         tasks = [host.load(_bundle(f"task{number}")) for number in range(TASKS)]
         times = []
@@ -172,7 +172,7 @@ def scrape(quick):
 
 
 def dashboard(quick):
-    """CPU of the dashboard's threads while a page is open, beside 300 tasks and 10,000 calls a second."""
+    """CPU time of the dashboard's threads while a page is open, with 300 tasks and 10,000 calls per second."""
     seconds = 3 if quick else 15
     with contextlib.ExitStack() as stack:
         host = stack.enter_context(vmhost.Host(allow_unsigned=True, policy=vmhost.Policy(max_vms=8)))
@@ -213,7 +213,7 @@ def dashboard(quick):
 
 
 def _cpu_s(without):
-    """Seconds of CPU of the process's Python threads but these, so far."""
+    """CPU seconds so far of the process's Python threads, except for these."""
     total = 0
     for thread in threading.enumerate():
         if thread in without or thread.native_id is None:
@@ -225,9 +225,9 @@ def _cpu_s(without):
 
 
 def replays(quick, calls=None):
-    """Recorded calls of the shipped tasks, replayed, and the same calls made plainly, in rounds of both. Each task is
-    called as often as the others, for as long as there is time. `calls`: so many instead, of which each task gets as
-    much time as the others: the slowest takes seconds a call."""
+    """Recorded calls of the shipped tasks: replayed, and made plainly, in rounds of both. Each task is called equally
+    often, as long as there is time. `calls`: this number instead, with equal time for each task: the slowest takes
+    seconds per call."""
     number, most_s = (50, 5) if quick else (10_000, 25)
     if calls is not None:
         number, most_s = calls, math.inf
@@ -268,7 +268,7 @@ def replays(quick, calls=None):
 
 
 def _replayed_round(folder, baselines, trust, counts):
-    """Seconds of the calls of `baselines`, made plainly and replayed; `counts` of statuses grow."""
+    """Seconds of the calls of `baselines`, made plainly and replayed; adds to the `counts` of statuses."""
     plain_s = replayed_s = 0.0
     for baseline in baselines:
         bundle = folder / f"{baseline.header.task}.vmb"
@@ -327,7 +327,7 @@ print(*times)
 
 
 def covered(quick):
-    """A program whose lines and branches are noted, in a VM and by coverage.py with sys.monitoring in plain Python."""
+    """A program with recorded lines and branches, in a VM and by coverage.py with sys.monitoring in plain Python."""
     count, rounds = (5, 1) if quick else (100, 5)
     ours, theirs, off = [], [], []
     noted = vmhost.Policy(task=vmhost.TaskPolicy(coverage=1.0))
@@ -361,8 +361,8 @@ def covered(quick):
 
 
 def fleet_reports(quick):
-    """Reports of devices into the deployment platform's SQLite: one after the other, and of many at a time."""
-    alone, count, threads = (20, 100, 8) if quick else (200, 5000, 40)  # 40: those of the web server
+    """Reports of devices into the deployment platform's SQLite: one after the other, and many at a time."""
+    alone, count, threads = (20, 100, 8) if quick else (200, 5000, 40)  # 40: as the web server's
     names = ("call:OK", "call:TASK_ERROR", "wall_us", "denied", *(f"wall:{n}" for n in range(8, 16)))
     with tempfile.TemporaryDirectory() as folder:
         Platform.make(Path(folder) / "cloud")
@@ -402,7 +402,7 @@ def fleet_reports(quick):
 
 
 def _release(platform, name, version):
-    """The version is there, without a build, and released to everybody."""
+    """Adds a version without a build, and releases it to all devices."""
     with platform.releases.change() as connection:
         connection.execute(
             'INSERT INTO deploy_versions (task, version, "commit", tag, state, who, time_ms, report) '
@@ -415,7 +415,7 @@ def _release(platform, name, version):
 
 
 def memory_lines(quick):
-    """Tasks that do nothing but make objects, and arrays, while it is noted what holds their memory, and without."""
+    """Tasks that only make objects and arrays, with and without recording which lines hold their memory."""
     rounds = 3 if quick else 21
     ways = ("objects", "arrays")
     figures = {f"{way}, {when}": [] for way in ways for when in ("off", "on", "off, beside one that is on")}

@@ -1,5 +1,5 @@
-"""Rows of `pipeline`: how fast rules of patterns are matched, beside Flink's own automaton, and what many rules cost.
-All of it is one thread's work, measured in its CPU time."""
+"""Rows of `pipeline`: the speed of matching rules of patterns, beside Flink's own automaton, and the cost of many
+rules. All single-threaded, in CPU time."""
 
 import json
 import random
@@ -19,13 +19,14 @@ RULE = {
     "within_ms": 60_000,
 }
 REACH, RULES_REACH, BYTES_REACH = 10, 300_000, 2_048
-FLINK_PER_S = 95_000  # of the same stream on a machine like this, where Flink is not at hand
+FLINK_PER_S = 95_000  # for the same stream on a similar machine, used where Flink is not at hand
 FLINK = Path(__file__).resolve().parent.parent / ".python" / "flink"
 _MASK = (1 << 64) - 1
 
 
 def event(number, keys=KEYS, names=NAMES):
-    """Event `number` of the stream: (name, time in ms, key); name and key are of a hash of the number (splitmix64)."""
+    """Event `number` of the stream: (name, time in ms, key); name and key are from a hash of the number
+    (splitmix64)."""
     z = (number + 1) * 0x9E3779B97F4A7C15 & _MASK
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB & _MASK
@@ -34,7 +35,7 @@ def event(number, keys=KEYS, names=NAMES):
 
 
 def flink(stream):
-    """Events a CPU second of Flink's automaton in a plain harness, and how many matches it found; None without it."""
+    """Events per CPU second of Flink's automaton in a plain harness, and its number of matches; None without it."""
     if not FLINK.exists() or shutil.which("javac") is None:
         return None
     from tests.pipeline.flink.__main__ import java
@@ -97,7 +98,7 @@ def many(quick):
 
 
 def _many(quick, name_count):
-    """1,000 rules of three steps over so many names of events, 100 keys."""
+    """1,000 rules of three steps over this many names of events, 100 keys."""
     dice = random.Random(5)
     names = [f"event-{number}" for number in range(name_count)]
     engine = PatternEngine(max_bytes=256 << 20)

@@ -1,4 +1,4 @@
-"""What was measured, as a table, as JSON and as a picture."""
+"""The results as a table, as JSON and as a picture."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from rich.table import Table
 LISTED_BELOW, LISTED_WHOLE = (
     0.95,
     20,
-)  # of a class of cases: those below this ratio are listed; all where they are so few
+)  # a class lists its cases below this ratio; all of them if they are few
 
 
 def machine():
@@ -59,7 +59,7 @@ def _number(value):
 def show(results, console=None):
     console = console or Console()
     if not console.is_terminal:
-        console.width = 130  # into a file or a pipe: no reason to wrap
+        console.width = 130  # to a file or a pipe: do not wrap
     about = machine()
     console.print(
         f"Python {about['python']}, {about['cores']} cores, load {about['load']:.1f}; medians, quartiles, "
@@ -112,8 +112,8 @@ def show(results, console=None):
 
 
 def _show_grids(results, console):
-    """A line for each class of cases, then what it comes to; of a large class the cases below 0.95, of a small one all,
-    worst first."""
+    """A line for each class of cases, and its summary; of a large class the cases below 0.95, of a small one all, worst
+    first."""
     table = Table(
         title="times faster than NumPy, by class of cases", title_justify="left", show_edge=False, pad_edge=False
     )

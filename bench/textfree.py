@@ -1,9 +1,9 @@
 """Named tuples and dataclasses made without a compiler, against CPython's: `python bench/textfree.py [--json]`.
 
-Three columns, in one process and interleaved: `cpython` compiles text when a class is defined; `ahead` finds that text
-compiled by the cloud compiler; `assembled` is for classes that exist only at run time. Medians over the rounds, in
-nanoseconds; a ratio above 1 means faster than CPython; the spread is that between the quartiles. It needs no VM, since
-the methods' bytecode is all that differs.
+Three columns, in one process and interleaved: `cpython` compiles text when a class is defined; `ahead` uses that text
+compiled in advance by the cloud compiler; `assembled` is for classes that exist only at run time. Medians over the
+rounds, in nanoseconds; a ratio above 1 means faster than CPython; the spread is the interquartile range. It needs no
+VM, since only the methods' bytecode differs.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-guest = sys.modules["vmhost.guest"] = types.ModuleType("vmhost.guest")  # the package itself imports what only VMs have
+guest = sys.modules["vmhost.guest"] = types.ModuleType("vmhost.guest")  # the package imports what only VMs have
 guest.__path__ = [str(ROOT / "vmhost" / "guest")]
 
 from vmhost.bytecode.texts import collect_texts  # noqa: E402
@@ -49,7 +49,7 @@ def define_ordered():
     return Version
 """
 
-# name -> (what makes the operand out of the classes, the statement)
+# name -> (setup of the operand, the statement)
 CALLS = {
     "namedtuple(1, 2, 3)": ("c = define_namedtuple()", "c(1, 2, 3)"),
     "namedtuple(x=1, y=2, z=3)": ("c = define_namedtuple()", "c(x=1, y=2, z=3)"),
@@ -66,7 +66,7 @@ CALLS = {
     "define ordered, frozen, slots": ("", "define_ordered()"),
 }
 
-SLICE_S = 0.001  # short, so that most slices run without being interrupted
+SLICE_S = 0.001  # short, so that most slices are not interrupted
 
 
 def patched(name):
@@ -81,7 +81,7 @@ def patched(name):
 
 
 def namespace(tuples, classes):
-    # dataclasses looks its own name up in sys.modules, where a VM has the edited module
+    # dataclasses looks up its own name in sys.modules, where a VM has the patched module
     names = {
         "__name__": "definitions",
         "namedtuple": tuples.namedtuple,
@@ -125,7 +125,7 @@ def enter(column, modules, finders):
 
 
 def spread(values):
-    """From the first to the third quartile, as a part of the median."""
+    """The interquartile range, relative to the median."""
     first, middle, third = statistics.quantiles(values, n=4)
     return (third - first) / middle
 

@@ -1,5 +1,5 @@
-"""An ONNX network of bench/networks.py as a torch module: one call of torch for each node. Knows the operators that
-these networks have."""
+"""An ONNX network of bench/networks.py as a torch module: one torch call per node. Supports the operators of these
+networks."""
 
 import numpy
 import torch
@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 def _pads(attributes):
-    """The one padding of all sides, which torch takes."""
+    """The padding, which torch requires to be the same on all sides."""
     [pad] = set(attributes.get("pads", [0]))
     return pad
 
@@ -94,7 +94,7 @@ def _unsqueezed(x, axes):
 
 
 class Network(torch.nn.Module):
-    """Takes the inputs in the order of the graph, gives a tuple of its outputs."""
+    """Takes the inputs in the order of the graph, returns a tuple of its outputs."""
 
     def __init__(self, path):
         super().__init__()

@@ -1,7 +1,7 @@
-"""Whether training comes out as with torch: MLP, CNN, LSTM, DIN and DeepFM from the same weights on the same batches,
-the first losses, and the AUC of what was trained on examples that it has not seen. The first losses are also told
-beside those of torch in float64, ours and torch's own in float32: where sums are made in another order, a ReLU or a
-maximum may decide otherwise, and a loss then moves by more than a rounding. The CNN at a larger rate shows that."""
+"""Whether training matches torch: MLP, CNN, LSTM, DIN and DeepFM from the same weights on the same batches: the first
+losses, and the AUC on unseen examples. The first losses are also compared with torch in float64, for ours and for
+torch's own float32: with another order of summation a ReLU or a maximum may decide otherwise, and a loss then moves by
+more than a rounding error. The CNN at a larger rate shows that."""
 
 import copy
 import math
@@ -13,7 +13,7 @@ from bench.measure import Figure, Result
 from bench.training_peers import threads_of, torch_or_none
 
 SEEDS, BATCH, TESTED, RATE, LARGE_RATE = 5, 128, 4000, 0.02, 0.05
-STEPS, COMPARED, STEPS_OF_DEEPFM, BATCH_OF_DEEPFM = 500, 100, 150, 512  # the first losses are compared
+STEPS, COMPARED, STEPS_OF_DEEPFM, BATCH_OF_DEEPFM = 500, 100, 150, 512  # COMPARED: the first losses
 MAX_LOSS_DIFFERENCE, MAX_AUC_DIFFERENCE = 1e-4, 0.002
 KEYS, WIDTH, LENGTH, HIDDEN = 500, 16, 12, 24  # of DIN and LSTM
 
@@ -48,7 +48,7 @@ def _labels(generator, logits):
     return (generator.random(len(logits)) < 1 / (1 + numpy.exp(-logits))).astype("float32")
 
 
-# ---- what is learned: (inputs, labels) of `count` examples
+# ---- data: (inputs, labels) of `count` examples
 def _numbers(generator, count):
     x = generator.normal(size=(count, 20)).astype("float32")
     return (x,), _labels(generator, x[:, 0] + x[:, 1] * x[:, 2] - 0.5)
@@ -65,7 +65,7 @@ def _series(generator, count):
 
 
 def _visits(generator, count):
-    """A candidate, the visits before, and how many of them there are."""
+    """A candidate, earlier visits, and their number."""
     keys = generator.integers(0, KEYS, (count, LENGTH + 1))
     known = (numpy.arange(LENGTH) < generator.integers(1, LENGTH + 1, (count, 1))).astype("float32")
     alike = ((keys[:, :1] % 10 == keys[:, 1:] % 10) * known).sum(1)
@@ -227,7 +227,7 @@ def _compared(torch, kind, seeds, rate=RATE):
 
 
 def _deepfm(torch, seeds):
-    """The network of bench/click_networks.py, as bench/training_networks.py trains it."""
+    """The network of bench/click_networks.py, trained as in bench/training_networks.py."""
     import vmhost.engine.numpy as np
     from bench.training_networks import same_trainers
     from vmhost.engine import nn

@@ -1,8 +1,8 @@
 """Serving and tables on an NVIDIA GPU: `python -m bench.training_gpu [--quick] [--json FILE]`. Needs a GPU and
-libvme_cuda.so (`make cuda`); no part of `vmhost bench training`, which runs everywhere.
+libvme_cuda.so (`make cuda`); not part of `vmhost bench training`, which runs everywhere.
 
-A session group answers DeepFM's calls from several callers, each of the GPU's switches on and off: milliseconds of a
-call (median and P99), calls a second, and how busy the GPU was. Then a network alone, lookups, and gradient steps."""
+A session group answers DeepFM's calls from several callers, with each of the GPU's switches on and off: milliseconds
+per call (median and P99), calls per second, and GPU utilization. Then a network alone, lookups, and gradient steps."""
 
 import argparse
 import json
@@ -17,7 +17,7 @@ from bench import click_networks
 from bench.training_serving import _asked, _Publisher
 
 SESSIONS, SIZES = 8, (512, 2048)
-SWITCHES = {  # the name in the table: what is off
+SWITCHES = {  # name in the table: options that are off
     "all on": {},
     "one stream for all sessions": {"streams": False},
     "a copy of each input": {"merged_copies": False},
@@ -35,7 +35,7 @@ def _share(times, part):
 
 
 class _Utilisation:
-    """Per cent of the time in which the GPU ran kernels, by nvidia-smi, and the mean of it."""
+    """Samples nvidia-smi's GPU utilization in per cent, and averages it."""
 
     def __enter__(self):
         self.process = subprocess.Popen(
@@ -48,7 +48,7 @@ class _Utilisation:
     def __exit__(self, *_):
         self.process.terminate()
         text, _ = self.process.communicate()
-        found = [int(one) for one in text.split() if one.isdecimal()][3:]  # the first ones are of the time before
+        found = [int(one) for one in text.split() if one.isdecimal()][3:]  # the first ones cover the time before
         self.mean = statistics.mean(found) if found else float("nan")
 
 
@@ -111,7 +111,7 @@ def _row(one):
 
 
 def network(data, rounds):
-    """Microseconds of a call of the network alone, inputs staged: median and P99, by switches; and of the CPU."""
+    """Microseconds per call of the network alone, with staged inputs: median and P99, by switches; and on the CPU."""
     from vmhost.engine.cuda import Options
     from vmhost.engine.models import opened
 
@@ -142,7 +142,8 @@ def _timed(call, rounds):
 
 
 def tables(rounds, large):
-    """Microseconds of lookups and gradient steps, from and to the host's arrays, with tables here and there."""
+    """Microseconds of lookups and gradient steps, from and to the host's arrays, with tables on the host and on the
+    GPU."""
     import numpy
 
     import vmhost.engine.numpy as np

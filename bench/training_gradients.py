@@ -1,5 +1,5 @@
-"""What a gradient costs: of `a*b+c` on 8 floats, where nothing but the taking of it counts, of a step of a small
-convolutional network, and of one of MobileNetV2's last blocks."""
+"""The cost of a gradient: of `a*b+c` on 8 floats, which is pure overhead, of a step of a small convolutional network,
+and of a step of MobileNetV2's last blocks."""
 
 import math
 import time
@@ -116,7 +116,7 @@ BLOCKS, ROWS, IMAGES = (
 
 
 def _last_blocks(torch, rounds):
-    """MobileNetV2's last three blocks, convolution, pool and classes, with batch norm in training."""
+    """MobileNetV2's last three blocks, convolution, pooling and classifier, with batch norm in training mode."""
     import vmhost.engine.numpy as np
     from vmhost.engine import nn, optim
 

@@ -1,6 +1,6 @@
-"""Lookups of embedding tables, one thread: rows a second of `group_embedding_lookup_sparse`, of tables with hashed keys
-and of plain ones (arrays), beside a probe in C without locks, growth or checks (bench/lookup_probe.c), and torch's
-`embedding_bag` on plain tables where `make training-peers` has installed it."""
+"""Lookups of embedding tables, one thread: rows per second of `group_embedding_lookup_sparse`, for tables with hashed
+keys and plain ones (arrays), beside a probe in C without locks, growth or checks (bench/lookup_probe.c), and torch's
+`embedding_bag` on plain tables if installed (`make training-peers`)."""
 
 import ctypes
 import subprocess
@@ -48,7 +48,7 @@ def _lookups(name, tables, rows, dim, each, rounds):
 
 
 def _rate(call, places):
-    """Of calls with each of the drawn places: millions of rows a second."""
+    """Millions of rows per second, of calls with each of the drawn places."""
 
     def once():
         begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Training of DeepFM, and DeepFM and DLRM as they are served, beside torch: samples a second."""
+"""Training of DeepFM, and inference of DeepFM and DLRM, beside torch: samples per second."""
 
 import time
 
@@ -23,7 +23,7 @@ def run(quick):
 
 
 def _rate(step, batches):
-    """Samples a second over STEPS steps."""
+    """Samples per second over STEPS steps."""
     turn = 0
 
     def once():
@@ -38,7 +38,7 @@ def _rate(step, batches):
 
 
 def our_trainer():
-    """(model, tables, a function of a step: keys, numbers, labels) of DeepFM."""
+    """(model, tables, a step function of keys, numbers, labels) for DeepFM."""
     import vmhost.engine.numpy as np
     from vmhost.engine import nn, optim
 
@@ -81,7 +81,7 @@ def _training(size, threads, rounds):
         contenders = {"vmhost": _rate(our_trainer()[2], batches)}
         for form in ("26 tables", "one table") if torch else ():
             contenders[f"torch, {form}"] = _rate(_torch_trainer(torch, form)[1], batches)
-        for one in contenders.values():  # rows of the keys are made
+        for one in contenders.values():  # makes the rows of the keys
             one(), one()
         figures = interleaved(contenders, rounds, "samples/s", "more")
     note = f"26 x D{click_networks.DIM} + 13 numbers, Adagrad, {threads} thread(s); DeepRec: 7,815/s a core"
@@ -136,7 +136,7 @@ def _serving(kind, rounds):
 
 
 def same_trainers(torch):
-    """((our model, its step), (torch's, its step)) of DeepFM with the same weights."""
+    """((our model, its step), (torch's, its step)) for DeepFM with equal weights."""
     from vmhost.engine.grad.trees import leaves
 
     model, tables, ours = our_trainer()

@@ -1,4 +1,4 @@
-"""What training is measured against, from where `make training-peers` puts it."""
+"""The peers of the training benchmarks, installed by `make training-peers`."""
 
 import contextlib
 import importlib
@@ -9,7 +9,7 @@ _PEERS = Path(__file__).parents[1] / ".python" / "training-peers"
 
 
 def torch_or_none():
-    """torch, from there or from wherever else it is."""
+    """torch, from there or from any other installation; None without it."""
     return _imported("torch")
 
 
@@ -29,7 +29,7 @@ def _imported(name):
 
 @contextlib.contextmanager
 def threads_of(count, torch):
-    """Meanwhile the engine, and torch if there is one, use so many threads."""
+    """Within the block, the engine, and torch if it is given, use this many threads."""
     from vmhost.engine import library
 
     before = library.threads()

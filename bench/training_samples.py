@@ -1,5 +1,5 @@
-"""Samples and saves: Parquet to batches beside pyarrow's own batches, the share of training that waits for them, and
-saves of a large table: bytes of an increment, and how long steps wait."""
+"""Samples and saves: Parquet to batches beside pyarrow's own batches, the share of training spent waiting for them, and
+saves of a large table: the size of an increment, and how long steps wait."""
 
 import os
 import tempfile
@@ -14,7 +14,7 @@ from bench.measure import Figure, Result, interleaved
 
 ROWS, BATCH, GROUP = 200_000, 2048, 50_000
 INTEGERS, FLOATS = 27, 13  # columns
-EXAMPLES = 5000  # rows whose bytes as tf.Example are counted
+EXAMPLES = 5000  # rows whose size as tf.Example is measured
 MIN_SHARE_OF_PYARROW, MAX_WAITING = 0.8, 0.02
 SAVED_ROWS, SAVED_DIM, CHANGED = 10_000_000, 16, 0.01
 MAX_INCREMENT, MAX_STALL_MS = 0.02, 50
@@ -87,8 +87,8 @@ def _parquet(folder, rounds):
 
 
 def _example_records(columns, count):
-    """The first rows as TensorFlow's records of tf.train.Example have them (tensorflow/core/example/feature.proto), but
-    for their checksums, in whose place are zeros."""
+    """The first rows as TensorFlow's records of tf.train.Example (tensorflow/core/example/feature.proto), with zeros
+    instead of checksums."""
 
     def varint(number):
         parts = bytearray()
@@ -115,7 +115,7 @@ def _example_records(columns, count):
 
 
 def _waiting(folder):
-    """The share of DeepFM's training (bench/click_networks.py) that waits for batches of the file."""
+    """The share of DeepFM's training (bench/click_networks.py) spent waiting for batches of the file."""
     from bench import click_networks
     from bench.training_networks import our_trainer
     from bench.training_peers import threads_of
@@ -136,7 +136,7 @@ def _waiting(folder):
 
 
 def _saves(rows):
-    """A table that is trained by a thread, while it is saved whole, and then as an increment."""
+    """A table being trained by a thread while it is saved, first completely, then as an increment."""
     import vmhost.engine.numpy as np
     from vmhost.engine import optim
     from vmhost.engine.embedding import EmbeddingVariable, save

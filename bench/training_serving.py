@@ -1,5 +1,5 @@
-"""Session groups: two sessions of one thread each, beside one session of two threads, asked by several callers at once;
-and what a swap of weights does to them."""
+"""Session groups: two sessions of one thread each, beside one session of two threads, with several callers; and the
+effect of swapping weights on them."""
 
 import tempfile
 import threading
@@ -23,7 +23,7 @@ def run(quick):
 
 
 class _Publisher:
-    """A network of bench/click_networks.py on tables that have all rows, which publishes what it has."""
+    """Publishes versions of a network of bench/click_networks.py with tables that have all rows."""
 
     def __init__(self, folder, kind):
         import vmhost.engine.numpy as np
@@ -54,7 +54,7 @@ class _Publisher:
         return Inputs(np.asarray(numbers), ids, {})
 
     def publish(self):
-        """A version: the first one whole, others after a step for a hundredth of the keys."""
+        """Publishes a version: the first one complete, others after a step on one per cent of the keys."""
         import vmhost.engine.numpy as np
         from vmhost.engine import nn
         from vmhost.engine.embedding import save
@@ -74,7 +74,7 @@ class _Publisher:
 
 
 def _asked(group, inputs, seconds):
-    """Milliseconds of each call of CALLERS threads, calls a second, and errors."""
+    """Milliseconds of each call of CALLERS threads, calls per second, and errors."""
     times, end, errors = [[] for _ in range(CALLERS)], time.perf_counter() + seconds, []
 
     def ask(own, turn):

@@ -1,4 +1,5 @@
-"""Embedding tables with rows on disk: lookups of one thread, keys by Zipf's law, with parts of the rows in memory."""
+"""Embedding tables with rows on disk: single-threaded lookups with Zipf-distributed keys, with parts of the rows in
+memory."""
 
 import itertools
 import tempfile
@@ -18,8 +19,8 @@ def run(quick):
 
 
 def zipf(generator, rows, count):
-    """Keys of which the r-th most popular one comes with a probability of r ** -SKEW; popularity has nothing to do with
-    the key's number."""
+    """Keys whose r-th most popular one has a probability proportional to r ** -SKEW; popularity is independent of the
+    key's number."""
     weights = numpy.arange(1, rows + 1) ** -SKEW
     ranks = numpy.searchsorted(numpy.cumsum(weights) / weights.sum(), generator.random(count))
     return numpy.random.default_rng(7).permutation(rows)[numpy.minimum(ranks, rows - 1)]
@@ -42,12 +43,12 @@ def _lookups(rows, rounds):
             for begin in range(0, rows, 50_000):
                 keys = np.arange(begin, min(begin + 50_000, rows))
                 table.step(keys, np.ones((len(keys), DIM), "float32"), optimizer, 1)
-            for one in first:  # the rows that are wanted come into memory
+            for one in first:  # brings the needed rows into memory
                 _array._embedding_lookup(table.handle, np.asarray(one))
             return table
 
         def rate(table):
-            turns = iter([np.asarray(one) for one in asked])  # none of them twice
+            turns = iter([np.asarray(one) for one in asked])  # each used once
 
             def once():
                 calls = list(itertools.islice(turns, CALLS))

@@ -1,4 +1,4 @@
-"""Events and conditions for the trigger engine, drawn with a seed, and the loop that its users would write instead."""
+"""Random events and conditions for the trigger engine, and the loop that users would write instead."""
 
 import random
 
@@ -11,7 +11,7 @@ def names(count=200):
 
 
 def conditions(count, relaxed, known=None, seed=1):
-    """{key: ids}: `count` different sequences of 3 to 5 of the `known` names, `*` between them where they are
+    """{key: ids}: `count` different sequences of 3 to 5 of the `known` names, with `*` in between if they are
     `relaxed`."""
     draw, found, known = random.Random(seed), {}, known or names()
     while len(found) < count:
@@ -23,8 +23,8 @@ def conditions(count, relaxed, known=None, seed=1):
 
 
 def events(count, visits_at_once, known=None, seed=2):
-    """[(name, page, visit, time_ms, position, is it the visit's last)]: visits of about VISIT_LENGTH events take
-    turns."""
+    """[(name, page, visit, time_ms, position, whether it is the visit's last)]: interleaved visits of about
+    VISIT_LENGTH events."""
     draw, known, open_visits, begun, rows = random.Random(seed), known or names(), [], 0, []
     for position in range(count):
         while len(open_visits) < visits_at_once:
@@ -39,16 +39,16 @@ def events(count, visits_at_once, known=None, seed=2):
 
 
 def later(rows, by):
-    """The same events again, `by` positions later."""
+    """The same events, shifted by `by` positions."""
     return [
         (name, page, visit, time_ms + by, position + by, last) for name, page, visit, time_ms, position, last in rows
     ]
 
 
 class Loop:
-    """A loop over dicts of lists, for relaxed conditions: what each visit waits for, by the name that it waits for.
+    """A loop over dicts of lists, for relaxed conditions: the conditions that each visit waits for, by name.
 
-    A condition that waits for the same name already is not noted twice."""
+    A condition that already waits for the same name is not added twice."""
 
     def __init__(self, conditions):
         self.begins, self.visits = {}, {}

@@ -1,6 +1,5 @@
-"""Rows of `pipeline`: how fast events find the conditions that they complete, what conditions and matches take, and
-what a change costs. All of it is one thread's work, measured in its CPU time, to which others' turns on the core add
-nothing."""
+"""Rows of `pipeline`: how fast the conditions completed by events are found, the memory of conditions and matches, and
+the cost of a change. All single-threaded, in CPU time, which other load does not affect."""
 
 import gc
 import random
@@ -12,7 +11,7 @@ from vmhost.pipeline.triggers import TriggerEngine
 
 COUNTS = (10, 1_000, 100_000)
 REACH = {1_000: 3e6, 100_000: 1.5e6}  # events a second
-EKUIPER_BYTES = 400_000  # of one rule, the smaller of the figures that its makers state
+EKUIPER_BYTES = 400_000  # of one rule, the smaller of its makers' figures
 UNIT = "M events/s"
 VISITS = 100
 
@@ -25,7 +24,7 @@ def per_second(function, count):
 
 
 class Ours:
-    """An engine with the conditions, to which the same events come again and again."""
+    """An engine with the conditions, which gets the same events repeatedly."""
 
     def __init__(self, conditions, rows, level):
         self.engine = TriggerEngine(max_bytes=256 << 20)
@@ -63,7 +62,7 @@ class Ours:
 
 
 def _automaton(conditions, rows):
-    """pyahocorasick's two ways, on letters that stand for the names: making them of names is not timed."""
+    """pyahocorasick's two methods, on letters that stand for the names; mapping names to letters is not timed."""
     import ahocorasick
 
     letters = {name: chr(0x4E00 + number) for number, name in enumerate(trigger_streams.names())}
@@ -116,7 +115,7 @@ def strict(quick):
 
 
 def strict_in_visits(quick):
-    """Adjacent ids in the events of 100 visits that take turns."""
+    """Adjacent ids in the events of 100 interleaved visits."""
     rows = trigger_streams.events(20_000 if quick else 200_000, VISITS)
     for count in COUNTS:
         ours = Ours(trigger_streams.conditions(count, relaxed=False), rows, "page")
@@ -134,10 +133,10 @@ def strict_in_visits(quick):
 
 
 def relaxed(quick):
-    """Any run between the ids, in the events of 100 visits that take turns.
+    """Any run of events between the ids, in the events of 100 interleaved visits.
 
     The fewer names there are, the more conditions wait for each, and the longer the loop takes. With 10 conditions both
-    take about as long as Python needs to hand an event over."""
+    take about as long as Python needs to pass an event on."""
     for count, known, reach in (10, 50, None), (1_000, 200, None), (1_000, 50, 20), (100_000, 50, 20):
         conditions = trigger_streams.conditions(count, relaxed=True, known=trigger_streams.names(known))
         lengths = {10: 200_000, 1_000: 50_000, 100_000: 1_000}
@@ -161,7 +160,7 @@ def relaxed(quick):
 
         def singly():
             value = ours.singly()
-            for visit in {row[2] for row in rows}:  # those that the last round left open: the loop begins without any
+            for visit in {row[2] for row in rows}:  # open visits of the last round: the loop starts without any
                 ours.engine.end_visit(visit)
             counts["ours"] = ours.fired
             return value
@@ -177,7 +176,7 @@ def relaxed(quick):
 
 
 def memory(quick):
-    """What the engine asks of its allocator, for each condition, and for each match under way."""
+    """Allocated memory per condition, and per match under way."""
     conditions = trigger_streams.conditions(100_000, relaxed=True)
     each = {}
     for number, relaxed in enumerate((False, True)):
@@ -188,7 +187,7 @@ def memory(quick):
         each["relaxed" if relaxed else "strict"] = told["condition_bytes"] / told["conditions"]
     engine = TriggerEngine(max_bytes=256 << 20)
     engine.add("page view", [["page:item", "*", "page_exit"]])
-    for number in range(100_000):  # the dearest: one match in each visit, whose ids have 36 characters
+    for number in range(100_000):  # the worst case: one match per visit, with ids of 36 characters
         engine.feed("page_enter", "item", f"{number:036}", number, number)
     told = engine.statistics()
     one = told["match_bytes"] / told["matches"]
@@ -218,7 +217,7 @@ def memory(quick):
 
 
 def changes(quick):
-    """One of 100,000 conditions is changed, added or withdrawn between any two events."""
+    """One of 100,000 conditions is changed, added or removed between any two events."""
     conditions = trigger_streams.conditions(100_000, relaxed=False)
     keys, sequences = list(conditions), list(conditions.values())
     rows = trigger_streams.events(20_000, VISITS)

@@ -1,9 +1,9 @@
 """Two network namespaces with a bridge of our own between them, which delays, drops and cuts real packets.
 
-`Bridge` moves the process that makes it into a namespace of its own, where 10.77.0.1 is its address; what is to serve
-at 10.77.0.2 calls `enter_far()` in its own process. Each namespace has a TUN device; a third process carries packets
-between the two. The kernel's netem would do the same, where it is there. It wants the right to make namespaces and TUN
-devices: root has it.
+`Bridge` moves the process that makes it into a namespace of its own, with the address 10.77.0.1; a server for 10.77.0.2
+calls `enter_far()` in its own process. Each namespace has a TUN device; a third process carries packets between the
+two. The kernel's netem could do the same, where it exists. It needs the right to make namespaces and TUN devices, as
+root has.
 """
 
 import contextlib
@@ -22,12 +22,12 @@ _TUNSETIFF, _IFF_TUN_NO_PI = 0x400454CA, 0x1001
 _SIOCSIFADDR, _SIOCSIFNETMASK, _SIOCSIFFLAGS = 0x8916, 0x891C, 0x8914
 _UP_RUNNING = 0x41
 _MTU = 1500
-_QUEUE = 1000  # packets that the link holds in one direction
+_QUEUE = 1000  # packets held by the link in one direction
 
 
 class Bridge:
-    """`loss`: of each packet, 0 to 1. `cut_every_s`: all connections that are open then are cut; `cut`: "resets" (both
-    ends are told, by packets) or "black holes" (their packets vanish from then on; new connections work)."""
+    """`loss`: of packets, 0 to 1. `cut_every_s`: interval at which all open connections are cut; `cut`: "resets" (both
+    ends get reset packets) or "black holes" (their packets vanish from then on; new connections work)."""
 
     def __init__(self, *, one_way_s=0.025, loss=0.02, cut_every_s=10.0, cut="resets", seed=1):
         os.unshare(os.CLONE_NEWNET)
@@ -52,7 +52,7 @@ class Bridge:
         os.setns(self._far, os.CLONE_NEWNET)
 
     def begin(self):
-        """Losses and cuts begin now."""
+        """Starts losses and cuts."""
         os.kill(self._pid, signal.SIGUSR1)
 
     def close(self):
@@ -68,7 +68,7 @@ class Bridge:
 
 
 def _device(address):
-    """The descriptor of a TUN device with the address, in the namespace of this process."""
+    """The descriptor of a TUN device with this address, in the namespace of this process."""
     made = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     fcntl.ioctl(made, _TUNSETIFF, struct.pack("16sH22x", b"link", _IFF_TUN_NO_PI))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
@@ -134,7 +134,7 @@ class _Carrier:
         heapq.heappush(self._waiting, (time.monotonic() + self._one_way_s, self._count, target, packet))
 
     def _follow(self, packet):
-        """Notes where a TCP connection is; its key, or None."""
+        """Tracks a TCP connection; returns its key, or None."""
         if packet[0] >> 4 != 4 or packet[9] != socket.IPPROTO_TCP:
             return None
         start = (packet[0] & 15) * 4
@@ -145,7 +145,7 @@ class _Carrier:
             self._dark.discard(flow)
         if flags & 16:
             self._flows[flow] = (sequence + size + bool(flags & 3)) & 0xFFFFFFFF, acknowledgement
-        if flags & 5:  # its end
+        if flags & 5:  # FIN or RST
             self._flows.pop(flow, None)
         return flow
 
@@ -156,7 +156,7 @@ class _Carrier:
             if self._resets:
                 near = flow[0][:4] == socket.inet_aton(NEAR)
                 targets = list(self._other)
-                # as if the sender of the flow had ended it
+                # as if the sender of the flow had closed it
                 self._pass(targets[1] if near else targets[0], _reset(*flow, sequence, acknowledgement))
             else:
                 self._dark.add(flow)
@@ -165,7 +165,7 @@ class _Carrier:
 
 
 def _reset(addresses, ports, sequence, acknowledgement):
-    """A packet that ends a TCP connection at once."""
+    """A packet that resets a TCP connection."""
     tcp = struct.pack("!IIIBBHHH", ports, sequence, acknowledgement, 5 << 4, 4 | 16, 0, 0, 0)
     pseudo = addresses + struct.pack("!BBH", 0, socket.IPPROTO_TCP, len(tcp))
     tcp = tcp[:16] + struct.pack("!H", _checksum(pseudo + tcp)) + tcp[18:]

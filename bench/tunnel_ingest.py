@@ -1,9 +1,9 @@
-"""Messages from many devices into a SQLite table, by what a user would pick instead of the tunnel: websockets, HTTP/2
-and MQTT, each with TLS, each message acknowledged after it is on the disk.
+"""Messages from many devices into a SQLite table, with what a user would pick instead of the tunnel: websockets, HTTP/2
+and MQTT, all with TLS, each message acknowledged after it is on the disk.
 
-All commit in groups, as the tunnel does: what came while the last transaction was written goes into the next one. None
-of them knows a message that comes again. With MQTT the program behind the broker acknowledges, by a message of its own:
-the broker's PUBACK says that the broker has it in memory.
+All use group commit, like the tunnel: messages that arrive during a transaction go into the next one. None of them
+recognizes duplicates. With MQTT the program behind the broker acknowledges, by a message of its own: the broker's
+PUBACK only says that the broker has the message in memory.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _BODY = 128
 
 
 class Committer(threading.Thread):
-    """Keeps bodies in a table, and calls `done()` of each piece when it is on the disk."""
+    """Stores bodies in a table, and calls `done()` of each piece when it is on the disk."""
 
     def __init__(self, path):
         super().__init__(daemon=True)
@@ -54,7 +54,7 @@ class Committer(threading.Thread):
 
 
 def _awaitable(loop):
-    """(a future, what sets it from another thread)"""
+    """(a future, a function that sets it from another thread)"""
     future = loop.create_future()
     return future, lambda: loop.call_soon_threadsafe(future.set_result, None)
 
@@ -82,7 +82,7 @@ def _serve_websockets(ready, folder):
 
 
 async def websockets(folder, count):
-    """(functions that send a piece and wait for its acknowledgement, one for each device; what ends them)"""
+    """(functions that send a piece and await its acknowledgement, one per device; a function that ends them)"""
     from websockets.asyncio.client import connect
 
     port, _ = folder.serve(_serve_websockets, folder)
@@ -109,7 +109,7 @@ _committer = None
 
 
 async def application(scope, receive, send):
-    """Of granian, in its own process: keeps what is POSTed, and answers when it is on the disk."""
+    """granian's application, in its own process: stores POSTed bodies, and answers when they are on the disk."""
     global _committer
     if scope["type"] != "http":
         return
@@ -211,7 +211,7 @@ PEERS = (("websockets", websockets), ("httpx, HTTP/2", http2), ("aiomqtt, QoS 1"
 
 
 async def rates(folder, made, count, batches, seconds, rounds):
-    """{batch: [messages a second]}, each device sending the next piece when the last one is acknowledged."""
+    """{batch: [messages per second]}; each device sends the next piece when the last one is acknowledged."""
     devices, end = await made(folder, count)
     found = {}
     try:

@@ -1,10 +1,9 @@
 """Over a link with a round trip of 50 ms that loses 2 % of its packets and is cut every 10 seconds: what arrives, how
-often, and after what time.
+often, and how late.
 
-The link is `tunnel_bridge`. Each contender sends messages of 3 KB, ten a second, all at the same time over the same
-link; what counts is the time from when a message was due to when its sender knows that it arrived. Peers get what a
-careful user would write around them: connect again at once where the connection is lost, and send again what was not
-acknowledged.
+The link is `tunnel_bridge`. Each contender sends messages of 3 KB, ten per second, all at the same time over the same
+link; the time counts from when a message was due until its sender knows that it arrived. Peers get the usual recovery
+code: they reconnect at once when the connection is lost, and send again what was not acknowledged.
 """
 
 import asyncio
@@ -24,8 +23,8 @@ from vmhost.tunnel import connection as protocol
 from vmhost.tunnel.tls import device_context, server_context
 
 _SIZE, _EVERY_S = 3000, 0.1
-_AGAIN_S = 0.05  # peers connect again after so long
-_PATIENCE_S = 30.0  # for what is left at the end
+_AGAIN_S = 0.05  # reconnect delay of peers
+_PATIENCE_S = 30.0  # time for the remaining messages at the end
 
 
 class Tunnel:
@@ -239,7 +238,7 @@ def _at(times, at):
 
 
 def _in_a_process(*arguments):
-    """In a process of its own, since it leaves the machine's network."""
+    """Runs in a process of its own, since it leaves the machine's network."""
     context = multiprocessing.get_context("fork")
     answers = context.Queue()
     child = context.Process(target=_measure_there, args=(answers, *arguments))
@@ -294,7 +293,7 @@ async def _all(folder, bridge, seconds):
         try:
             await contender.keep(number, random.randbytes(_SIZE))
         except asyncio.CancelledError:
-            found[contender.name]["never"] += 1  # the time that it had counts
+            found[contender.name]["never"] += 1  # counts with the time that it had
             raise
         finally:
             found[contender.name]["times"].append(time.perf_counter() - due)
@@ -317,7 +316,7 @@ async def _all(folder, bridge, seconds):
 
 
 def heartbeats(quick):
-    """What signs of life cost: a ping and its answer in TLS, with headers of TCP and IP and their acknowledgements."""
+    """The cost of heartbeats: a ping and its answer in TLS, with TCP and IP headers and acknowledgements."""
     import ssl
 
     folder = Folder()
@@ -339,7 +338,7 @@ def heartbeats(quick):
         device.receive(cloud.data_to_send(), 0)
         device.probe(30)
         near.write(device.data_to_send())
-        size = len(ping := up.read()) + 2 * 52  # its packet, and the one that acknowledges the answer
+        size = len(ping := up.read()) + 2 * 52  # its packet, and the acknowledgement of the answer
         up.write(ping)
         cloud.receive(far.read(), 30)
         far.write(cloud.data_to_send())

@@ -1,6 +1,7 @@
-"""What many devices cost: messages a second into a table, memory of idle connections, handshakes, bytes of features.
+"""The cost of many devices: messages per second into a table, memory of idle connections, handshakes, bytes of
+features.
 
-Devices are plain: a connection, a transport, and a list where a device has its outbox. The server is the real one, in a
+Devices are minimal: a connection, a transport, and a list in place of the outbox. The server is the real one, in a
 process of its own; the clients share the machine's cores with it.
 """
 
@@ -31,7 +32,7 @@ from vmhost.tunnel.transport import BUFFER_BYTES, Transport
 
 
 class PlainDevice:
-    """`on_kept(device, number)` is called when the cloud keeps all up to the number."""
+    """`on_kept(device, number)` is called when the cloud has stored everything up to the number."""
 
     def __init__(self, loop, context, buffer, name, *, compression=None, on_kept=None):
         self.sent = 0
@@ -72,7 +73,7 @@ class PlainDevice:
 
 
 async def _connected(loop, context, port, count, **settings):
-    """So many devices, connected a hundred at a time, from several addresses."""
+    """`count` devices, connected a hundred at a time, from several addresses."""
     buffer = memoryview(bytearray(BUFFER_BYTES))
     devices = []
     for start in range(0, count, 100):
@@ -101,7 +102,7 @@ def _settled(transport):
 
 
 def throughput(quick):
-    """From 1,000 devices into a table, each acknowledged after it is durable."""
+    """From 1,000 devices into a table, each message acknowledged after it is durable."""
     _files(20_000)
     count, seconds, rounds = (100, 0.5, 2) if quick else (1000, 3.0, 3)
     found = {}
@@ -168,15 +169,15 @@ async def _rates(context, port, count, batch, seconds, rounds):
 
 
 def _resident(pid="self"):
-    """Bytes in memory, pages that forked processes share among them."""
+    """Resident bytes, including pages shared with forked processes."""
     fields = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in fields if line.startswith("Rss:")) * 1024
 
 
 def memory(quick):
-    """Of an idle connection, at each end: bytes that the process has more, by connection."""
+    """Memory of an idle connection, at each end: growth of the process per connection."""
     held = 500 if quick else 10_000
-    # in a new process: what others freed before would be taken again, and not be seen
+    # in a new process: memory freed earlier would be reused, and not show
     command = [sys.executable, "-m", "bench.tunnel_load", str(held)]
     ours, theirs = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     for end, at in (("server", 0), ("device", 1)):
@@ -265,7 +266,7 @@ async def _idle_asyncio(context, port, pid, count):
 
 
 def handshakes(quick):
-    """Full and resumed, with client certificates and without: milliseconds of both ends, in memory."""
+    """Full and resumed, with and without client certificates: milliseconds for both ends, in memory."""
     count = 20 if quick else 200
     folder = Folder()
     try:
@@ -322,7 +323,7 @@ def _shake(folder, certificates, session, times):
 
 
 def _features(count, chance):
-    """Item page views as the shop's task makes them: some 1.3 KB of JSON."""
+    """Item page views as made by the shop's task: some 1.3 KB of JSON."""
     made = []
     for _ in range(count):
         time_ms, events_ = 1_790_000_000_000 + chance.randrange(10**8), []
@@ -335,7 +336,7 @@ def _features(count, chance):
 
 
 def wire_bytes(quick):
-    """Both directions, with headers and TLS records, of features as JSON and of encodings of 128 bytes."""
+    """Bytes in both directions, with headers and TLS records, for features as JSON and for encodings of 128 bytes."""
     chance = random.Random(1)
     features = [json.dumps(each, separators=(",", ":")).encode() for each in _features(1100, chance)]
     learned, sent = features[:1000], features[1000:1040]
@@ -369,7 +370,7 @@ def wire_bytes(quick):
 
 
 def _tunnel_bytes(folder, bodies, batch, compression):
-    """Bytes of TLS records, both ways, on a connection that is up: sent one batch after the other."""
+    """Bytes of TLS records, both ways, on an established connection: one batch after the other."""
     from vmhost.tunnel.tls import server_context
 
     near, far = _ends(server_context(folder.keys / "server.pem", folder.keys / "server.key"), folder)
@@ -398,7 +399,7 @@ _plain = []
 
 
 def _carry(source, sink, data):
-    """Sends data from one end to the other; how many bytes of TLS that were."""
+    """Sends data from one end to the other; returns the bytes of TLS."""
     tls, _, out = source
     tls.write(data)
     wire = out.read()
@@ -429,13 +430,13 @@ def _json_of(bodies):
     for body in bodies:
         try:
             texts.append(json.loads(body))
-        except ValueError:  # an encoding: JSON has no bytes
+        except ValueError:  # an encoding, as JSON has no bytes
             texts.append({"encoding": base64.b64encode(body).decode()})
     return gzip.compress(json.dumps(texts if len(texts) > 1 else texts[0], separators=(",", ":")).encode(), 6)
 
 
 def _http_bytes(folder, bodies, tens):
-    """A request with the headers that httpx sends, and an answer with the fewest that servers send."""
+    """A request with httpx's headers, and a response with the minimum that servers send."""
     near, far = _ends(folder.server_context(), folder)
     total = 0
     step = 10 if tens else 1
@@ -454,7 +455,7 @@ def _http_bytes(folder, bodies, tens):
 
 
 def _http2_bytes(folder, bodies):
-    """The same over HTTP/2, whose headers are in a table after the first request."""
+    """The same over HTTP/2, which compresses headers after the first request."""
     import h2.config
     import h2.connection
 

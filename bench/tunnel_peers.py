@@ -28,19 +28,20 @@ _FORK = multiprocessing.get_context("fork")
 
 
 class Folder:
-    """A temporary folder with certificates, and the processes that serve from it, at the address `host`. Each calls
+    """A temporary folder with certificates, and the server processes that use it, at the address `host`. Each calls
     `enter` first."""
 
     def __init__(self, host="127.0.0.1", enter=None):
         self.host, self.enter = host, enter
-        self.name = "localhost" if host == "127.0.0.1" else host  # what the server's certificate says
+        self.name = "localhost" if host == "127.0.0.1" else host  # the name in the server's certificate
         self.path = Path(tempfile.mkdtemp(prefix="bench-tunnel-"))
         self.keys = self.path / "keys"
         make_certificates(self.keys, ["d0"], ("localhost", host))
         self._children = []
 
     def serve(self, work, *arguments, within_s=30):
-        """Runs `work(ready, *arguments)` in a process; what it puts into `ready`, a port mostly, and its id."""
+        """Runs `work(ready, *arguments)` in a process; returns what it puts into `ready`, usually a port, and its
+        id."""
         ready = _FORK.Queue()
         child = _FORK.Process(target=self._work, args=(work, ready, *arguments), daemon=True)
         child.start()
@@ -159,7 +160,7 @@ def _serve_websockets(ready, folder):
 
 
 def quiet_peers():
-    """They tell of each connection that is cut."""
+    """Silences peers that log each cut connection."""
     for name in ("websockets", "mqtt"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
@@ -214,7 +215,7 @@ async def whole_body(receive):
 
 
 async def application(scope, receive, send):
-    """An ASGI application that sends back what it is sent."""
+    """An ASGI application that echoes the request."""
     if scope["type"] != "http":
         return
     body = await whole_body(receive)
@@ -274,7 +275,7 @@ class HTTP2:
 
 
 def mosquitto():
-    """The path of mosquitto, or None: Debian's package, or what `tools/mosquitto.sh` unpacked."""
+    """The path of mosquitto: Debian's package, or the one unpacked by `tools/mosquitto.sh`; None without it."""
     found = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
     private = Path(".python/mosquitto/root/usr/sbin/mosquitto")
     return found or (private.resolve() if private.exists() else None)

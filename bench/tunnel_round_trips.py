@@ -1,4 +1,4 @@
-"""Request and answer on a warm connection, contenders in turn."""
+"""Request and answer on a warm connection, contenders alternating."""
 
 import asyncio
 import os
@@ -42,8 +42,8 @@ def _percentile(times, at):
 
 
 def _measure(folder, rounds, calls):
-    """{contender: {size: [seconds of each call, by round]}}. Each has a loop of its own, of the kind that it
-    wants: what one leaves on a loop would slow the others."""
+    """{contender: {size: [seconds of each call, by round]}}. Each has a loop of its own, of the kind that it needs:
+    leftovers on a shared loop would slow the others."""
     running, measured = [], {}
     try:
         for made in PEERS:

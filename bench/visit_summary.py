@@ -1,4 +1,4 @@
-"""What is made of the events of one visit in the rows of `pipeline`: in a VM, in a process, or where streamz runs."""
+"""The summary of a visit's events, for rows of `pipeline`: in a VM, in a process, or with streamz."""
 
 
 def run(value):

@@ -1,8 +1,8 @@
-"""Rows of `pipeline`: the whole way from an event to a stored feature: how many events a second, how long one takes,
-what an event costs that triggers nothing, and how many bytes are left of the raw ones.
+"""Rows of `pipeline`: the whole path from an event to a stored feature: events per second, latency, the cost of an
+event that triggers nothing, and the size of the results relative to raw events.
 
-The peers of the first do the same work with the same function: keep the events of open visits, call the function of the
-visit's page at its exit, and store events and rows in SQLite (WAL, `synchronous=FULL`, a transaction for each 2,000
+The peers of the first row do the same work with the same function: hold the events of open visits, call the function of
+the visit's page at its exit, and store events and rows in SQLite (WAL, `synchronous=FULL`, one transaction per 2,000
 events, as ours).
 """
 
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 REAL = ROOT / "tests" / "tasks" / "real_events.jsonl.gz"
 TASKS, VISIT, BATCH, COMMIT = 20, 20, 100, 2000
 BEGIN_MS = 1_790_000_000_000
-PHONE_MS, CLOUD_MS = 44.16, 33_730.0  # from events to a stored feature, as the paper has them
+PHONE_MS, CLOUD_MS = 44.16, 33_730.0  # from events to a stored feature, according to the paper
 YAML = """\
 name: page{number}
 version: 1.0.0
@@ -90,7 +90,7 @@ def _ours(bundles, batches, count):
 
 
 def _warm():
-    """A visit of each page, so that each task has a VM."""
+    """A visit of each page, so that each task has a booted VM."""
     return [
         Event(name, BEGIN_MS - 1000, f"item{n}", f"warm-{n}", {"item": "", "depth": 0})
         for n in range(TASKS)
@@ -99,7 +99,7 @@ def _warm():
 
 
 class _Plain:
-    """Events and rows in SQLite, as one would write it without a pipeline."""
+    """Events and rows in SQLite, as written without a pipeline."""
 
     def __init__(self, path):
         self.connection = sqlite3.connect(path, isolation_level=None)
@@ -208,7 +208,7 @@ def throughput(quick):
 
 
 def latency(quick):
-    """From the append of an item page's exit, alone, to its feature in the table `ipv`, encoded by the ONNX model."""
+    """From appending an item page's exit, alone, to its feature in the table `ipv`, encoded by the ONNX model."""
     bundle = compile_folder(ROOT / "tasks" / "ipv").to_bytes()
     events = [Event(**each) for each in sessions.events(sessions.Options(seed=5, visits=60 if quick else 600))]
     for durability in ("batch", "each"):
@@ -243,7 +243,7 @@ def latency(quick):
 
 
 def nothing_triggers(quick):
-    """CPU time of the appending thread, less what storing alone takes."""
+    """CPU time of the appending thread, minus that of storing alone."""
     count = 2_000 if quick else 40_000
     with tempfile.TemporaryDirectory() as folder:
         bundles = list(_bundles(Path(folder)))
@@ -291,7 +291,7 @@ def _thread_us(take, batches, count):
 
 
 def sizes(quick):
-    """Bytes of the events of item pages as JSON, against what `ipv` makes of them."""
+    """Bytes of item pages' events as JSON, relative to the output of `ipv`."""
     bundle = compile_folder(ROOT / "tasks" / "ipv").to_bytes()
     generated = list(sessions.events(sessions.Options(seed=5, visits=60 if quick else 1000, bots=0)))
     with gzip.open(REAL, "rt", encoding="utf-8") as file:
@@ -323,7 +323,7 @@ def sizes(quick):
 
 
 def waiting(quick):
-    """A call comes while the queue is full, and another goes for it; a call is taken."""
+    """A call arrives while the queue is full, and another is dropped for it; a call is taken."""
     for rule in ("newest", "coalesce", "state"):
         figures = {}
         for queue in (100, 1_000 if quick else 100_000):
@@ -356,7 +356,7 @@ def _waiting_us(calls, rule):
 
 
 def start(quick):
-    """A pipeline starts over what is stored; the last hour's visits and ids are known again."""
+    """Start of a pipeline on a filled store; visits and ids of the last hour are restored."""
     figures = {}
     for count in (2_000, 20_000) if quick else (10_000, 100_000, 1_000_000):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
-"""What the shipped tasks are asked, and the truth that the answers are checked against.
+"""The inputs of the shipped tasks, and the ground truth for their answers.
 
-Reads `data/` beside this file, which no bundle carries. A case is `(value, truth)`: what the task is called with, and
-what is right. Rows are split the same way for training (`prepare.py`) and for asking (here), so no task has seen what
-it is asked.
+Reads `data/` next to this file, which is in no bundle. A case is `(value, truth)`: the input of the call, and the right
+answer. Rows are split in the same way for training (`prepare.py`) and for these cases, so no task has seen its
+inputs.
 """
 
 import csv
@@ -15,9 +15,9 @@ import vmhost.engine.numpy as np
 DATA = Path(__file__).resolve().parent / "data"
 DIGITS_FOR_TRAINING = 1297
 TUMOURS_FOR_TRAINING = 400
-BATCH = 100  # images that strokes is asked at once
+BATCH = 100  # images in one call of strokes
 LABELS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-SCENERY = 7  # the seed of the pictures that vision is asked about
+SCENERY = 7  # the seed of vision's pictures
 
 
 def read_digits():
@@ -36,14 +36,14 @@ def read_tumours():
 
 
 def read_shoppers():
-    """300 generated shoppers: a history of items, latest first, candidates, and the one of these that was clicked."""
+    """300 generated shoppers: a history of items, latest first, candidates, and the candidate that was clicked."""
     with gzip.open(DATA / "shoppers.csv.gz", "rt", encoding="ascii", newline="") as file:
         rows = [[[int(item) for item in column.split()] for column in row] for row in csv.reader(file, delimiter=";")]
     return [(history, candidates, clicked) for history, candidates, [clicked] in rows]
 
 
 def pictures(count):
-    """The first `count` cases of vision: pictures that `scenes.py` draws of held-out digits, and what they show."""
+    """The first `count` cases of vision: pictures of held-out digits drawn by `scenes.py`, and their labels."""
     draw, random = runpy.run_path(str(DATA.parent / "scenes.py"))["picture"], np.random.default_rng(SCENERY)
     held_out = read_digits()[DIGITS_FOR_TRAINING:][:count]
     return [({"picture": draw(image, random)}, LABELS[digit]) for image, digit in held_out]
@@ -80,9 +80,9 @@ def cases(name):
 
 
 def share_right(answer, truth):
-    """The part of `answer` that is right, 0..1: a label against a label, or a list of them against a list; of a
-    ranking, the share of items that stand behind the one that was clicked (the area under the curve, AUC); of shares of
-    several labels, whether the first is right."""
+    """The share of `answer` that is right, 0..1: a label against a label, or lists of them; for a ranking, the share of
+    items ranked below the one clicked (the area under the curve, AUC); for class probabilities, whether the first class
+    is right."""
     if isinstance(truth, str):
         return float(answer[0]["label"] == truth)
     if isinstance(truth, dict):

@@ -1,10 +1,10 @@
-"""Makes the files that the shipped tasks carry from `data/`: run once, the results are committed.
+"""Makes the files of the shipped tasks from `data/`; run once, the results are committed.
 
     python tasks/prepare.py
 
 Writes digits/model.json, digits/image.json, neighbours/references.txt, strokes/references.txt, strokes/images.json,
-forest/training.csv and forest/rows.json. Needs numpy. Uses only the rows that `cases.py` keeps for training, save for
-the two example inputs, which are held-out rows."""
+forest/training.csv and forest/rows.json. Needs numpy. Uses only the rows that `cases.py` reserves for training, except
+for the two example inputs, which are held-out rows."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ DIGITS = 10
 STEPS = 600
 RATE = 2.0
 DECAY = 1e-3
-SCALE = 4096  # weights become integers: the same answers on every machine, and a file that reads well
+SCALE = 4096  # weights become integers: the same answers on every machine, and a readable file
 
 
 def train(images, labels):
@@ -40,7 +40,7 @@ def train(images, labels):
 
 
 def model():
-    """What digits/model.json holds."""
+    """The contents of digits/model.json."""
     images, labels = zip(*cases.read_digits()[: cases.DIGITS_FOR_TRAINING])
     weights, biases = train(images, list(labels))
     return {

@@ -1,17 +1,16 @@
-"""Pictures that look like photographs and are none: the handwriting is real, paper, ink, light and noise are drawn by a
-generator.
+"""Synthetic pictures that look like photographs: real handwriting; paper, ink, light and noise are generated.
 
-A digit of 8x8 pixels is enlarged, turned and written in coloured ink on coloured paper, somewhere near the middle of a
-picture of some size; light falls from one side, and the sensor adds noise. The same seed draws the same pictures.
-`cases.py` shows them to tasks/vision, `training/vision.py` learns from others."""
+A digit of 8x8 pixels is enlarged, rotated and written in coloured ink on coloured paper, somewhere near the middle of
+the picture; light falls from one side, and the sensor adds noise. The same seed gives the same pictures. `cases.py`
+uses them for tasks/vision; `training/vision.py` trains on others."""
 
 import vmhost.engine.numpy as np
 
-LEAST, MOST = 40, 88  # pixels of a side
+LEAST, MOST = 40, 88  # pixels per side
 
 
 def picture(image, random):
-    """A picture (height, width, 3), uint8, of the digit `image` (64 numbers of ink from 0 to 16), by a Generator of
+    """A picture (height, width, 3), uint8, of the digit `image` (64 ink values from 0 to 16), drawn by a Generator of
     vmhost.engine.numpy."""
     height, width = (int(side) for side in random.integers(LEAST, MOST, 2))
     size = min(height, width) * random.uniform(0.75, 0.95)
@@ -30,7 +29,7 @@ def picture(image, random):
 
 
 def _between(image, rows, columns):
-    """The image (8, 8) between its pixels at these places, 0 outside."""
+    """The image (8, 8) interpolated at these positions, 0 outside."""
     framed = np.zeros((11, 11))
     framed[1:9, 1:9] = image
     rows, columns = np.clip(rows + 1, 0, 9), np.clip(columns + 1, 0, 9)

@@ -1,8 +1,8 @@
-"""CPU-bound tasks, middle and heavy: two VMs on two cores against one VM and against the pools.
+"""CPU-bound tasks, medium and heavy: two VMs on two cores against one VM and against pools.
 
-What two cores give depends on the machine: neighbours outside slow one or both of them for a while. So rounds are short
-and many, one and two plain processes that run the same function with nothing between are measured in each, and a
-promise is read from the best round of each contender; the median over the rounds stands beside it."""
+The gain of a second core depends on the machine: other tenants slow one or both cores for a while. So rounds are short
+and many, one and two plain processes run the same function without any framework in each, and a promise is read from
+the best round of each contender; the median over the rounds is shown beside it."""
 
 import vmhost.engine.library
 from bench import contenders, functions
@@ -18,7 +18,7 @@ _TITLES = {
 
 
 def _task(name, values, rounds):
-    """`values` are what one worker is given in a round; two are given all of them twice."""
+    """`values` are the input of one worker in a round; two workers get all of them twice."""
     function, twice = getattr(functions, name), [*values, *values]
     with (
         contenders.host(max_vms=2) as two_vms,
@@ -28,7 +28,7 @@ def _task(name, values, rounds):
     ):
         bundle = contenders.bundle("forest" if name == "grove" else name)
         by_two, by_one = two_vms.load(bundle), one_vm.load(bundle)
-        list(by_two.map(twice))  # two VMs are there now
+        list(by_two.map(twice))  # now two VMs exist
         measures = {
             "two VMs": lambda: per_second(lambda: list(by_two.map(twice)), len(twice)),
             "one VM": lambda: per_second(lambda: list(by_one.map(values)), len(values)),
@@ -66,7 +66,7 @@ def _task(name, values, rounds):
 
 def run(quick):
     threads = vmhost.engine.library.threads()
-    functions.use_one_engine_thread()  # else one VM may use both cores, and two VMs cannot be twice as fast
+    functions.use_one_engine_thread()  # otherwise one VM may use both cores, and two cannot be twice as fast
     try:
         images = [value for value, _ in cases("neighbours")][: 50 if quick else 100]
         patients = cases("forest")[0][0]

@@ -1,8 +1,8 @@
 """Large data in and out: bytes are copied, arrays are not.
 
-A figure is the median of some calls in a row: the first ones after a contender that moved 64 MB find every cache cold
-and the VM asleep. Arrays take microseconds, so there are many of them; a small one beside each large one tells whether
-size matters."""
+A figure is the median of some calls in a row: the first ones after a contender that moved 64 MB find cold caches and a
+sleeping VM. Arrays take microseconds, so they get many calls; a small array beside each large one shows whether size
+matters."""
 
 import numpy
 
@@ -31,7 +31,7 @@ def run(quick):
                 "task, array of 64 B": lambda: per_call_us(lambda: task(small), CALLS["array"]),
                 "task, bytes": lambda data=data: per_call_us(lambda: task(data), CALLS["bytes"]),
             }
-            # NumPy does not load in the interpreter pool, so bytes are what can be sent there
+            # NumPy does not load in the interpreter pool, so it gets bytes
             for name, value in ((f"{PROCESSES}, array", array), (f"{INTERPRETERS}, bytes", data)):
                 pool = pools[name.split(",")[0]]
                 measures[name] = lambda pool=pool, value=value: per_call_us(

@@ -1,9 +1,9 @@
-"""Tokens a second of a decoder of 100 million parameters with weights of 8 and 4 bits and a key-value cache, one thread
-a caller, 1 and 8 callers, beside ONNX Runtime GenAI where it is installed (pip install onnxruntime-genai, in the Python
-that VMHOST_GENAI_PYTHON names or in this one).
+"""Tokens per second of a decoder of 100 million parameters with weights of 8 and 4 bits and a key-value cache, with one
+thread per caller, for 1 and 8 callers, beside ONNX Runtime GenAI if it is installed (pip install onnxruntime-genai, in
+the Python named by VMHOST_GENAI_PYTHON or in this one).
 
-Callers are VMs of one process, threads with GenAI. Both write to caches of a fixed capacity in place. GenAI may round
-activations to bytes (accuracy_level 4), ours computes as float32 does."""
+Callers are VMs of one process, threads with GenAI. Both write to caches of a fixed capacity in place. GenAI may
+quantize activations to 8 bits (accuracy_level 4); ours computes as float32 does."""
 
 import json
 import os

@@ -1,8 +1,8 @@
-"""A device image: what it weighs, what an idle host of it holds, and how soon it answers, beside a plain Python that
+"""A device image: its size, the memory of an idle host, and the time to the first answer, beside a plain Python that
 runs the task's source.
 
-CPU times of whole processes, of all their threads; a promised time is read from the best round, as neighbours only ever
-add to it. Where no image can be made, the run says that it is invalid."""
+Times are CPU times of whole processes, all threads included; a promised time is read from the best round, as other load
+only adds to it. If no image can be made, the run is reported as invalid."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from bench.measure import Figure, Result, interleaved
 from vmhost.image import ImageError, folder
 
 _TASK = ROOT / "tasks" / "digits"
-_IDLE_S = 2.5  # within it an idle host gives pages back twice
+_IDLE_S = 2.5  # an idle host evicts pages twice in this time
 _PLAIN = (
     "import json, sys; sys.path.insert(0, sys.argv[1]); import main; main.setup();"
     " print(json.dumps(main.run(json.load(open(sys.argv[2])))))"
@@ -29,7 +29,7 @@ _PLAIN = (
 
 
 def _cpu_ms(command):
-    """CPU that a process takes from its start to its end, in all its threads."""
+    """CPU time of a process from start to end, all threads included."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=_TASK)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

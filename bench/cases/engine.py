@@ -1,6 +1,6 @@
-"""vmhost.engine.numpy against NumPy in the main interpreter, and arrays in VMs: at work, crossing the wall, shared.
+"""vmhost.engine.numpy against NumPy in the main interpreter, and arrays in VMs: at work, crossing the boundary, shared.
 
-NumPy runs as it comes, on one thread but for matrix products; the engine on its own threads, as users meet it.
+NumPy has its default threading (one thread except for matrix products), and the engine its own, as users get them.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ OURS, NUMPY, ITSELF = "vmhost.engine.numpy", "NumPy", "NumPy, once more"
 
 # ---- operators
 def _ratios(name, measured, promises):
-    """The Results, one or none, of (Cells, what was left out): how many times faster than NumPy. `promises`: of the
+    """At most one Result for (Cells, missing functions): speed relative to NumPy. `promises`: a function of the
     Cells."""
     cells, absent = measured
     if not cells:
@@ -50,7 +50,7 @@ def _ratios(name, measured, promises):
 
 
 def _nearly_all(cells):
-    """The promises on a class as a whole; a case within NumPy's spread against itself counts as met."""
+    """The promises for a class as a whole; a case within NumPy's noise counts as met."""
     spread = against_numpy.spread(cells)
     share = sum(cell.ratio >= min(0.95, 1 - spread) for cell in cells) / len(cells)
     strict = sum(cell.ratio >= 0.95 for cell in cells) / len(cells)
@@ -63,15 +63,15 @@ def _nearly_all(cells):
 
 
 def _broad(cells):
-    """The promises on operators over arrays."""
+    """The promises for operators over arrays."""
     yield from _nearly_all(cells)
     minimum = min(cell.ratio for cell in cells)
     yield f"least {minimum:.2f} (reach 0.8)", minimum >= min(0.8, 1 - against_numpy.spread(cells))
 
 
 def _surface(cells):
-    """The promises on functions of the whole surface; each case at less than half of NumPy's speed has a line of its
-    own."""
+    """The promises for functions of the whole surface; each case below half of NumPy's speed needs an entry in
+    WHY_SLOWER."""
     yield from _nearly_all(cells)
     slow = sorted((cell for cell in cells if cell.ratio < 0.5), key=lambda cell: cell.ratio)
     yield (
@@ -114,7 +114,7 @@ def _products(threads):
 
 @contextlib.contextmanager
 def _threads(count):
-    """The engine and NumPy's OpenBLAS with `count` threads each; False where that OpenBLAS cannot be told."""
+    """Sets the threads of the engine and of NumPy's OpenBLAS to `count`; False if that OpenBLAS is not found."""
     found = sorted(Path(numpy.__file__).parents[1].glob("numpy.libs/libscipy_openblas64_*"))
     before = library.threads()
     if not found or count > before:
@@ -132,12 +132,12 @@ def _threads(count):
 
 
 def _over_arrays(quick, classes, sizes):
-    """Elementwise operators, reductions and casts; quick: few of them."""
+    """Elementwise operators, reductions and casts; quick: only some of them."""
     layouts = ("contiguous", "strided", "broadcast")
     results = []
     for size in sizes:
         n, every = ENGINE_SIZES[size], 6 if quick else 1
-        # calls on few elements are short, and what disturbs one is a larger part of it
+        # calls on few elements are short, so noise is a larger part of them
         rounds = 3 if quick else 25 if n <= 1000 else 9
         for name, cases in (
             ("elementwise", against_numpy.elementwise(n, layouts, every)),
@@ -193,7 +193,7 @@ def _bundle():
 
 @contextlib.contextmanager
 def _vms(count):
-    """A task that may use `count` VMs at once, all of them at hand, and its host."""
+    """A host, and a task that may use `count` VMs at once, all of them booted."""
     with contenders.host(cores=count) as host:
         task = host.load(_bundle())
         for future in [task.submit(None, entry="main:keep") for _ in range(count)]:
@@ -207,8 +207,8 @@ def _at_once(call, count):
 
 
 def _small(rounds, steps):
-    """As in compute: what two cores give varies, so rounds are short and many, two plain processes run the same in
-    each, and the promise on cores is read from the best rounds."""
+    """As in compute.py: rounds are short and many, two plain processes run the same in each, and the promise on cores
+    is read from the best rounds."""
     calls = 16
     with (
         _vms(1) as (_, one),
@@ -363,7 +363,7 @@ def _in_vms(quick):
 
 
 def run(quick, classes=ENGINE_CLASSES, sizes=None):
-    """`classes`: some of ENGINE_CLASSES; `sizes`: some of ENGINE_SIZES, all of them by default (quick: not the
+    """`classes`: some of ENGINE_CLASSES; `sizes`: some of ENGINE_SIZES; default: all of them (quick: without the
     largest)."""
     sizes = sizes or [size for size, n in ENGINE_SIZES.items() if not quick or n <= 100_000]
     return _operators(quick, classes, sizes) + (_in_vms(quick) if "vms" in classes else [])

@@ -1,9 +1,10 @@
-"""Pure Python in a sealed VM against the main interpreter, and what replaces the compiler there against CPython's own.
+"""Pure Python in a sealed VM against the main interpreter, and the compiler's replacement there against CPython's
+compiler.
 
-Both sides run the same functions of one module and measure themselves, in CPU time of the thread, over slices of a few
-milliseconds that take turns, on one core: two cores may have different clocks for seconds on end, which once showed as
-0.66x. Clocks drift and neighbours interfere, which only ever adds: so a promise is read from the best slice of each
-side, and the median of the ratios round by round stands beside it."""
+Both sides run the same functions of one module and measure their own CPU time, in alternating slices of a few
+milliseconds on one core: two cores may differ in clock rate for seconds, which once showed as 0.66x. Clock changes and
+other load only add time, so a promise is read from the best slice of each side; the median of the ratios per round is
+shown beside it."""
 
 import types
 
@@ -128,9 +129,9 @@ _SLICE_US = 4000
 
 
 def _result(title, name, task, here, rounds, reach):
-    """`reach`: how fast the VM must be, in times of the main interpreter."""
+    """`reach`: the promised speed of the VM, relative to the main interpreter."""
     count = max(1, int(_SLICE_US / here((name, 3))))
-    task((name, count))  # warm, as the main interpreter is
+    task((name, count))  # warms up
     figures = interleaved(
         {"sealed VM": lambda: task((name, count)), "main interpreter": lambda: here((name, count))},
         rounds,

@@ -1,4 +1,4 @@
-"""Booting, lending and ending VMs; the memory of an idle one; many cycles without a trend."""
+"""Booting, lending and ending VMs; the memory of an idle one; many cycles without growth."""
 
 import os
 import random
@@ -25,7 +25,7 @@ SOURCE = b"def run(names):\n    for name in names:\n        __import__(name)\n  
 
 
 class Bench:
-    """Native VMs without a host: what a pool does, and nothing else."""
+    """Native VMs without a host, as a pool uses them."""
 
     def __init__(self):
         self.native = core()
@@ -38,7 +38,7 @@ class Bench:
         )
 
     def boot(self):
-        """A VM that is ready, and its events."""
+        """A booted VM, and its events."""
         events = self.native.Events()
         vm = self.native.VM(self.system, events, end_s=30)
         self.until(events, "ready")
@@ -61,8 +61,7 @@ class Bench:
 
 
 def _boot(rounds):
-    """What the clock does not see is the end of each VM, as with the workers beside it: a round finds what the one
-    before left."""
+    """The end of each VM is not timed, as for the workers beside it; a round inherits what the one before left."""
     bench = Bench()
 
     def boot_ms():
@@ -141,7 +140,7 @@ def _private_bytes(pid=None):
 
 
 def idle_bytes(names, count):
-    """What each of `count` further idle VMs that have imported `names` adds to this process."""
+    """The memory that each of `count` further idle VMs with imported `names` adds to this process."""
     bench, alive = Bench(), []
 
     def grow(number):
@@ -162,8 +161,8 @@ def idle_bytes(names, count):
 
 
 def _memory(count):
-    """MB that each further idle VM, or worker, adds. In processes of their own: what ended VMs left would be used
-    again."""
+    """MB that each further idle VM, or worker, adds. Measured in separate processes, as memory freed by ended VMs would
+    be reused."""
     results = []
     for title, names in IMPORTS.items():
         program = f"from bench.cases.lifecycle import idle_bytes\nprint(idle_bytes({names!r}, {count}))"
@@ -182,7 +181,7 @@ def _memory(count):
 
 
 def _cycles(count):
-    """Resident memory while VMs come and go on eight threads, in a mix of imports."""
+    """Resident memory while VMs come and go on eight threads, with various imports."""
     bench = Bench()
     mixes = [["datetime"], ["decimal"], ["sqlite3"], ["json", "re"], ["asyncio"], ["dataclasses", "typing"], []]
     sizes, done, lock = [], [0], threading.Lock()

@@ -1,10 +1,10 @@
-"""The engine's models against ONNX Runtime, OpenVINO, MNN and, where it is installed, torch, on
-the same networks and inputs: in the host and in a VM, with one thread and with two.
+"""The engine's models against ONNX Runtime, OpenVINO, MNN and, if installed, torch, on the same networks and inputs: in
+the host and in a VM, with one thread and with two.
 
-Every engine is in a process of its own, they take turns run by run, every run has a fresh input, and every output is
-compared with ONNX Runtime's. Peers get the same number of threads, float32 and their best options for graphs, which are
-in the results. Before each run nobody works for a while, since peers' threads spin after a run. A ratio is the best
-peer's time over ours. Without ONNX Runtime and OpenVINO a comparison is invalid, and says so."""
+Every engine is in a process of its own; they take turns run by run, every run has a fresh input, and every output is
+compared with ONNX Runtime's. Peers get the same number of threads, float32 and their best graph options, which are in
+the results. Each run is preceded by a pause, since peers' threads spin after a run. A ratio is the best peer's time
+over ours. Without ONNX Runtime and OpenVINO a comparison is reported as invalid."""
 
 import contextlib
 import importlib.util
@@ -23,7 +23,7 @@ WARM_UP = 3
 NEAR, FAR = (
     1e-4,
     1e-2,
-)  # how far outputs may lie from ONNX Runtime's: ours; a peer's, that it is still the same computation
+)  # largest distance of outputs from ONNX Runtime's: ours; a peer's, to count as the same computation
 REACH = {
     "resnet18": 1.25,
     "resnet50": 1.1,
@@ -37,7 +37,7 @@ GET_PEERS = "make bench-peers"
 
 
 def installed():
-    """The peers that there are."""
+    """The installed peers."""
     return [peer for peer in PEERS if importlib.util.find_spec(peer.MODULES[0]) is not None]
 
 

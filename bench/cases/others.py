@@ -1,7 +1,7 @@
-"""Models of others (bench/other_models), a row for each: whether it compiles, runs and answers as ONNX Runtime does,
-and the time of a call beside ONNX Runtime's and OpenVINO's, on one thread and two, in turns, for inputs that differ
-from call to call: branches that a CPU has learnt by heart would be no measure of trees. The first rows have the shares,
-means and the slowest; of quantized networks one says how far they are from float32, beside ONNX Runtime's."""
+"""Third-party models (bench/other_models), one row each: whether it compiles, runs and answers as ONNX Runtime does,
+and the time of a call beside ONNX Runtime's and OpenVINO's, on one thread and two, alternating, with inputs that differ
+from call to call: with fixed inputs a CPU predicts a tree's branches too well. The first rows have shares, means and
+the slowest; for quantized networks one row compares the distance from float32 with ONNX Runtime's."""
 
 import statistics
 import time
@@ -15,18 +15,18 @@ from vmhost.engine.models import opened
 from vmhost.engine.onnx import OnnxError, compile_model
 
 VARIANTS = 16
-ENOUGH_S = 0.1  # of turns, for a figure
+ENOUGH_S = 0.1  # measuring time for a figure
 RUNS = 3
-DISTANCES = 100  # inputs of a quantized network
+DISTANCES = 100  # inputs for a quantized network
 OURS, RUNTIME, OPENVINO = "in the host", "ONNX Runtime", "OpenVINO"
-REACHES = {RUNTIME: (1.3, 0.9), OPENVINO: (1.1, 0.8)}  # geometric mean, and what no model is under
-COMPILING = 3  # times what ONNX Runtime takes to make a session
+REACHES = {RUNTIME: (1.3, 0.9), OPENVINO: (1.1, 0.8)}  # geometric mean, and the minimum over all models
+COMPILING = 3  # promised multiple of the time that ONNX Runtime needs for a session
 
 
 def run(quick, families=None):
     results, refused, wrong, compiling, far = [], {}, {}, {}, []
     names = [name for family in families or [None] for name in other_models.names(family)]
-    compile_model(other_models.make(names[0])[0].SerializeToString(), "imports")  # no part of compiling
+    compile_model(other_models.make(names[0])[0].SerializeToString(), "imports")  # imports do not count as compiling
     for name in names:
         model, given = other_models.make(name)
         data = model.SerializeToString()
@@ -60,7 +60,7 @@ def run(quick, families=None):
 
 
 def _measured(name, data, compiled, inputs, plain, threads, quick):
-    """Figures of all engines on so many threads."""
+    """Figures of all engines with this number of threads."""
     library.set_threads(threads)
     runners = {OURS: (opened(name, compiled), plain), RUNTIME: (_onnx_runtime(data, threads), inputs)}
     openvino = _openvino(data, threads, inputs[0])
@@ -133,13 +133,13 @@ def _onnx_runtime(data, threads):
 
 
 def _openvino(data, threads, given):
-    """None where it is not installed, or does not take the model."""
+    """None if it is not installed, or refuses the model."""
     try:
         import openvino
     except ImportError:
         return None
     options = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32"}
-    options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"  # activations stay float32, as they do here
+    options["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"  # activations stay float32, as in ours
     try:
         core = openvino.Core()
         model = core.compile_model(core.read_model(data, b""), "CPU", options)
@@ -149,13 +149,14 @@ def _openvino(data, threads, given):
             return request.infer(inputs, share_inputs=True, share_outputs=True)
 
         run(given)
-    except Exception:  # whatever it says: it is no peer for this one
+    except Exception:  # any failure: not a peer for this model
         return None
     return run
 
 
 def _distances(name, model, ours, theirs, given, quick):
-    """How far the network of bytes is from the same one without steps, ours over ONNX Runtime's, over many inputs."""
+    """How far the quantized network is from the same one without quantization, ours over ONNX Runtime's, over many
+    inputs."""
     exact = _onnx_runtime(_without_steps(model).SerializeToString(), 1)
     random, [(port, shape)] = numpy.random.default_rng(1), [(key, value.shape) for key, value in given.items()]
     own = other = 0.0
@@ -173,7 +174,7 @@ def _distances(name, model, ours, theirs, given, quick):
 
 
 def _without_steps(model):
-    """The network whose activations are not quantized; weights stay numbers of 8 bits."""
+    """The network with unquantized activations; weights stay 8-bit numbers."""
     import onnx
 
     copy = onnx.ModelProto()
@@ -193,7 +194,7 @@ def _without_steps(model):
 
 
 def _varied(given, number):
-    """Other numbers of the same kind: rows of floats begin elsewhere, integers and texts stand in other rows."""
+    """Other inputs of the same kind: float rows start elsewhere, integers and texts are in other rows."""
     return {
         name: numpy.ascontiguousarray(numpy.roll(value, number, -1 if value.dtype.kind == "f" else 0))
         for name, value in given.items()
@@ -210,8 +211,8 @@ def _turns(model, inputs, count):
 
 
 def _in_their_order(ours, theirs):
-    """Ours with rows in their order, where all outputs are of rows that one of them, scores, sorts: of scores that are
-    equal but for their last digits, each engine takes another one first."""
+    """Ours with rows in their order, if all outputs are ordered by one of them, sorted scores: engines order scores
+    that differ only in the last digits differently."""
     arrays = {name: numpy.asarray(value) for name, value in ours.items()}
     count = next((len(value) for value in theirs.values() if isinstance(value, numpy.ndarray) and value.ndim), 0)
     of_rows = all(
@@ -251,7 +252,7 @@ def _in_their_order(ours, theirs):
 
 
 def _difference(ours, theirs):
-    """The largest difference of numbers over the largest of theirs; infinite where texts or labels differ."""
+    """The largest difference of numbers, relative to their largest one; infinite where texts or labels differ."""
     worst, ours = 0.0, _in_their_order(ours, theirs)
     for name, other in theirs.items():
         own = ours[name]

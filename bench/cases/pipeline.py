@@ -1,4 +1,5 @@
-"""The data pipeline. Each part's rows are in a file of its own: functions that take `quick` and yield Results."""
+"""The data pipeline. The rows of each part are in a file of their own: functions that take `quick` and yield
+Results."""
 
 from bench import event_store, features, patterns, triggers, whole_pipeline
 

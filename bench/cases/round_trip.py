@@ -1,7 +1,7 @@
 """Round trip of an empty call: task(x) and submit(x).result(), one core and two, idle and busy machine.
 
-What a round gives is the median of its calls. The promised time is read from the best round, as neighbours on the
-machine only ever add to it; ratios are medians over the rounds."""
+A round's value is the median of its calls. The promised time is read from the best round, as other load only adds to
+it; ratios are medians over the rounds."""
 
 import contextlib
 import multiprocessing
@@ -21,7 +21,7 @@ def _burn(stop):
 
 @contextlib.contextmanager
 def _busy():
-    """Another process that uses one core."""
+    """Another process that keeps one core busy."""
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     process = context.Process(target=_burn, args=(stop,))
@@ -70,7 +70,7 @@ def _regime(name, rounds, count):
 
 
 def _idle_cpu():
-    """CPU that a host with an idle VM burns: milliseconds per second."""
+    """CPU time that a host with an idle VM uses: milliseconds per second."""
     with contenders.host() as host:
         host.load(contenders.empty_bundle())(1)
 

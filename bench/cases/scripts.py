@@ -22,7 +22,7 @@ def _values():
 
 
 def _with_numpy(name):
-    """The script's entry function with NumPy in the engine's place."""
+    """The script's entry function, with NumPy instead of the engine."""
     source = (ROOT / "tasks" / name / "main.py").read_text()
     names = {"__name__": name}
     exec(compile(source.replace("import vmhost.engine.numpy as np", "import numpy as np"), f"{name}.py", "exec"), names)

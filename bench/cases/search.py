@@ -1,6 +1,6 @@
-"""The engine's choice of algorithms judged: each one forced on every convolution, matrix product and attention of the
-networks in which there is a choice, against what the search chooses. One thread; the networks are run whole, so that
-each step finds the caches as they are; least times of interleaved runs."""
+"""Quality of the engine's choice of algorithms: for every convolution, matrix product and attention of the networks
+with a choice, each algorithm is forced, and compared with the one chosen. One thread; the networks are run as a whole,
+so that each step finds realistic caches; minimum times of interleaved runs."""
 
 import tempfile
 from pathlib import Path
@@ -36,8 +36,8 @@ def run(quick):
 
 
 def _times(path, rounds):
-    """{number of a step: {algorithm: least ms}} of steps with several, and what the search says of all steps, by its
-    two names."""
+    """{number of a step: {algorithm: minimum ms}} for steps with several algorithms, and the search's expectations for
+    all steps, by their two names."""
     chosen = {search: engine.load(path, search=search, threads=1).steps for search in ("measured", "fixed")}
     models = {}
     try:

@@ -1,6 +1,6 @@
-"""Sessions of models, each in fresh processes beside the peers': how long one takes to make, with the search and with
-what a state folder keeps; the memory of a process that makes one and runs it; and eight VMs that run one network at the
-same time, against ONNX Runtime's one session called from eight threads."""
+"""Sessions of models, each in fresh processes beside the peers': the time to make one, with the search and with what a
+state folder caches; the memory of a process that makes one and runs it; and eight VMs that run one network at the same
+time, against one session of ONNX Runtime called from eight threads."""
 
 import os
 import statistics
@@ -42,11 +42,11 @@ def _runs(engine, folder, ports):
 
 
 def _made_and_run(name, folder, ports, peers, rounds):
-    """Two Results: ms to make a session, MiB of a process that makes one and runs it. Looking at the memory takes time,
-    so these are processes apart."""
+    """Two Results: ms to make a session, MiB of a process that makes one and runs it. Measuring memory takes time, so
+    these are separate processes."""
     making, memory, unread, rates, inputs = {}, {}, {}, [], networks.inputs(ports, 0)
     with Runner(KeptInTheHost, folder) as runner:
-        runner.open(folder, 1)  # keeps what later processes find
+        runner.open(folder, 1)  # fills the caches for later processes
     for _ in range(rounds):
         for engine in (InTheHost, KeptInTheHost, *peers):
             with Runner(engine, folder / "home") as runner:

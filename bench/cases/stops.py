@@ -1,4 +1,4 @@
-"""Stopping what does not end: a loop, a sleep, a wait for a lock. None of the pools can."""
+"""Stopping endless calls: a loop, a sleep, a wait for a lock. None of the pools can do it."""
 
 import random
 import time
@@ -8,16 +8,16 @@ import vmhost
 from bench import contenders, handover
 from bench.measure import Figure, Result, interleaved
 
-_SPAN_S = 0.02  # a call lasts that long before it is stopped: by then its VM's successor has booted
+_SPAN_S = 0.02  # how long a call runs before it is stopped: by then its VM's successor has booted
 _REACH_MS = 2.0
 _GRACE_S = 0.03
-_CHEWS = 8_000_000  # a call into C that lasts a few times deadline and grace
+_CHEWS = 8_000_000  # a call into C several times as long as deadline and grace
 _ANSWER_MS = 50.0
 
 
 def _stop_ms(task, entry):
-    """Milliseconds from the deadline of a call that runs already until its caller has the error."""
-    task(None)  # a VM is there, so the deadline does not pass in the queue
+    """Milliseconds from the deadline of a running call until its caller gets the error."""
+    task(None)  # boots a VM, so that the deadline does not pass in the queue
     began = time.perf_counter()
     try:
         task(None, timeout_s=_SPAN_S, entry=entry)
@@ -52,7 +52,7 @@ def _stops(task, what, entry, alone, count):
 
 
 def _answer_ms(task):
-    """Milliseconds from deadline plus grace of a call that is stuck in C until its caller has the error."""
+    """Milliseconds from deadline plus grace of a call stuck in C until its caller gets the error."""
     task(None)
     began = time.perf_counter()
     try:
@@ -61,7 +61,7 @@ def _answer_ms(task):
         late_s = time.perf_counter() - began - _SPAN_S - _GRACE_S
     else:
         raise AssertionError("the call into C was over before its caller was answered; raise _CHEWS")
-    time.sleep(10 * (_SPAN_S + _GRACE_S))  # for the machine to be idle again: the VM comes out of C, and ends
+    time.sleep(10 * (_SPAN_S + _GRACE_S))  # until the machine is idle again: the VM returns from C, and ends
     return late_s * 1000
 
 
@@ -85,9 +85,9 @@ def _answers(count):
 
 
 def _late(task, count):
-    """Calls of 1 ms that are asked to stop about when they end, each followed by one that must not be hit.
+    """Calls of 1 ms that are stopped at about the time they end, each followed by one that must not be affected.
 
-    Gives the number of those that were hit, and of the stops that arrived in time.
+    Returns the number of affected calls, and of stops that arrived in time.
     """
     choose, hit, stopped = random.Random(20261121), 0, 0
     for _ in range(count):

@@ -1,10 +1,10 @@
-"""Models as people bring them, beyond the networks of the paper: what exporters and converters write, made here with
-`onnx.helper` only, of weights that a seed gives. A file has one family; its MODELS maps names to functions of a random
-generator (NumPy's) that give a ModelProto and the inputs of a typical call, arrays by name (of texts: of objects).
-Where a family has them, SMALL maps names to arguments that make a small model of the same form, for tests, and
-TOLERANCE says how far answers may be from ONNX Runtime's, of the largest.
+"""Models as users bring them, beyond the networks of the paper: the output of exporters and converters, made here with
+`onnx.helper` only, with weights from a seed. A file has one family; its MODELS maps names to functions of a random
+generator (NumPy's) that return a ModelProto and the inputs of a typical call, arrays by name (texts as objects).
+Optionally, SMALL maps names to arguments that make a small model of the same form, for tests, and TOLERANCE is the
+largest distance of answers from ONNX Runtime's, relative to the largest answer.
 
-QUICK, where a family has it, names the models that tests run on every backend, instead of all.
+QUICK, if present, names the models that tests run on every backend, instead of all.
 
 Names are FAMILY/MODEL. `vmhost bench others` (bench/cases/others.py) runs them beside ONNX Runtime, and
 tests/engine/test_other_models.py compares their answers."""

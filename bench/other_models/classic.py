@@ -33,15 +33,15 @@ def rows(random, count=100, features=FEATURES):
 
 
 def probabilities(name, labels):
-    """The output that ZipMap makes."""
+    """The output of ZipMap."""
     kind = TensorProto.STRING if isinstance(labels[0], str) else TensorProto.INT64
     number = helper.make_tensor_type_proto(TensorProto.FLOAT, ())
     return helper.make_value_info(name, helper.make_sequence_type_proto(helper.make_map_type_proto(kind, number)))
 
 
 def ensemble(random, kind, trees, depth, targets, *, features=FEATURES, modes=("BRANCH_LEQ",), missing=0.0, leaf=0.05):
-    """Attributes of trees in which each branch ends early with probability `leaf`. `targets(tree)` says of which
-    targets its leaves tell; `kind`: "class" or "target"."""
+    """Attributes of trees in which each branch ends early with probability `leaf`. `targets(tree)` are the targets of a
+    tree's leaves; `kind`: "class" or "target"."""
     lists = {
         f"nodes_{name}": []
         for name in "treeids nodeids featureids modes values truenodeids falsenodeids missing_value_tracks_true".split()
@@ -97,7 +97,7 @@ def boosted_regression_many(random):
 
 @_model
 def boosted_regression_missing(random):
-    """Numbers are missing, and every kind of comparison is there."""
+    """With missing numbers, and every kind of comparison."""
     modes = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
     x = rows(random)
     x[random.random(x.shape) < 0.1] = numpy.nan
@@ -133,7 +133,7 @@ def classifier(random, labels, trees, depth, targets, transform, mapped=True, fe
 
 @_model
 def boosted_classes(random):
-    """A tree for each class in turn, as LightGBM's converter writes them."""
+    """A tree for each class in turn, as written by LightGBM's converter."""
     return classifier(random, [0, 1, 2, 3], 200, 6, lambda tree: [tree % 4], "SOFTMAX")
 
 
@@ -144,7 +144,7 @@ def boosted_two_classes(random):
 
 @_model
 def forest_with_texts(random):
-    """A random forest, whose leaves tell of every class; labels are texts."""
+    """A random forest whose leaves have all classes; labels are texts."""
     return classifier(random, LABELS, 50, 8, lambda tree: [0, 1, 2, 3], "NONE")
 
 
@@ -164,7 +164,7 @@ def _numbers(random, *shape):
 
 @_model
 def logistic_regression(random):
-    """Behind an imputer and a scaler, as a pipeline of scikit-learn."""
+    """With an imputer and a scaler in front, as a scikit-learn pipeline."""
     x = rows(random)
     x[random.random(x.shape) < 0.1] = numpy.nan
     nodes = [
@@ -265,7 +265,7 @@ def support_vector_regression(random):
 # ---- features
 @_model
 def columns_of_texts(random):
-    """Numbers and texts side by side, as ColumnTransformer: scaled, and one of several hot, before a forest."""
+    """Numbers and texts side by side, as in ColumnTransformer: scaled and one-hot encoded, before a forest."""
     categories = (["red", "green", "blue"], ["S", "M", "L", "XL"])
     nodes = [ml("Scaler", ["numbers"], ["scaled"], offset=_numbers(random, 3), scale=_numbers(random, 3))]
     constants, parts = [], ["scaled"]
@@ -299,7 +299,7 @@ def columns_of_texts(random):
 
 @_model
 def encoded_labels(random):
-    """Texts to numbers and back, with what is not known."""
+    """Texts to numbers and back, with unknown ones."""
     nodes = [
         ml("LabelEncoder", ["x"], ["a"], keys_strings=LABELS, values_int64s=[3, 1, 4, 1], default_int64=9),
         ml("LabelEncoder", ["a"], ["b"], keys_int64s=[1, 3, 4], values_floats=[0.5, 1.5, -2.0], default_float=7.0),

@@ -1,6 +1,6 @@
-"""Models with graphs within: a decoder that goes round with the word that it said (Loop), as torch.jit.script exports
-one; a recurrence written as Scan, as converters of other frameworks write it; normalization that depends on the length
-of its rows (If); a chain of tensors in a sequence."""
+"""Models with subgraphs: a decoder that loops over its own words (Loop), as exported by torch.jit.script; a recurrence
+as Scan, as written by converters of other frameworks; normalization that depends on the row length (If); a chain of
+tensors in a sequence."""
 
 import numpy
 
@@ -21,7 +21,7 @@ def _weights(random, *shape):
 
 
 def decoder_loop(random, words=24, vocabulary=2000, width=256, batch=4):
-    """A GRU's cell and attention over what an encoder gave, the likeliest word each time, `words` times."""
+    """A GRU cell with attention over an encoder's output, taking the likeliest word each time, `words` times."""
     w = {
         "table": _weights(random, vocabulary, width),
         "wi": _weights(random, 2 * width, 3 * width),
@@ -83,7 +83,7 @@ def decoder_loop(random, words=24, vocabulary=2000, width=256, batch=4):
 
 
 def scan_lstm(random, times=32, batch=8, inputs=64, hidden=128):
-    """An LSTM in both directions, the second one by scan_input_directions."""
+    """An LSTM in both directions, the second with scan_input_directions."""
     w, lines = {}, []
     for name, way in (("a", 0), ("b", 1)):
         w |= {
@@ -122,7 +122,7 @@ def scan_lstm(random, times=32, batch=8, inputs=64, hidden=128):
 
 
 def branch_on_size(random, rows=16, length=48, width=256):
-    """Rows of any number: long ones are normalized by what they have in common, few of them are not."""
+    """Any number of rows: long inputs are normalized by their mean, short ones are not."""
     w = {
         "w": _weights(random, width, width),
         "limit": numpy.int64(32),
@@ -151,7 +151,7 @@ def branch_on_size(random, rows=16, length=48, width=256):
 
 
 def early_exit(random, rows=32, width=256, layers=6):
-    """Layers until the answer changes little, at most so many: a Loop whose end is known at run time."""
+    """Layers until the answer changes little, up to a maximum: a Loop whose end is known only at run time."""
     w = {
         "w": _weights(random, width, width),
         "passes": numpy.int64(layers),
@@ -178,7 +178,7 @@ def early_exit(random, rows=32, width=256, layers=6):
 
 
 def sequence_of_views(random, rows=16, width=256, views=4):
-    """A tensor taken apart, each part's layer with the same weights, put together again."""
+    """A tensor split into parts, each through a layer with the same weights, and concatenated again."""
     w = {"w": _weights(random, width // views, width // views), "each": numpy.int64(width // views)}
     text = f"""
         views (float[{rows}, {width}] x) => (float[{rows}, {width}] y)

@@ -1,5 +1,5 @@
-"""Networks that find things, read images at places that they compute, or listen: results as large as values say,
-regions, grids, frames, and images of any height and width."""
+"""Object detection, image sampling at computed places, and speech: results whose size depends on values, regions,
+grids, frames, and images of any height and width."""
 
 import numpy
 from onnx import TensorProto, helper
@@ -15,7 +15,7 @@ def _model(function):
 
 
 def _ended(net, outputs, given):
-    """`outputs`: names of the model's own to names in it, element types and ranks."""
+    """`outputs`: the model's output names to names in the graph, element types and ranks."""
     for name, (made, kind, rank) in outputs.items():
         net.nodes.append(helper.make_node("Identity", [made], [name]))
         net.outputs.append(helper.make_tensor_value_info(name, kind, [f"{name}{d}" for d in range(rank)]))
@@ -37,7 +37,7 @@ def _linear(net, x, inputs, outputs, active="Relu"):
 @_model
 def ssd(random, size=256, width=32, classes=8, most=50):
     """One level of a single-shot detector (Liu et al., ECCV '16): boxes and scores of each place, suppression, and the
-    boxes that are left with their scores."""
+    remaining boxes with their scores."""
     net = Images(random, 1, 3, size, size)
     x, channels = net.x, 3
     for level in range(4):
@@ -68,7 +68,7 @@ def ssd(random, size=256, width=32, classes=8, most=50):
 
 @_model
 def region_head(random, channels=256, side=50, regions=100, width=1024):
-    """What Faster R-CNN (Ren et al., NeurIPS '15) with RoIAlign does with a level of features and its regions."""
+    """The head of Faster R-CNN (Ren et al., NeurIPS '15) with RoIAlign, for one level of features and its regions."""
     net = Images(random, 1, channels, side, side)
     images = net.numbers(numpy.zeros(regions), "int64")
     corners = random.uniform(0, side * 12, (regions, 2))
@@ -85,7 +85,7 @@ def region_head(random, channels=256, side=50, regions=100, width=1024):
 
 @_model
 def spatial_transformer(random, size=96, width=32):
-    """A network that turns its image before it looks (Jaderberg et al., NeurIPS '15)."""
+    """A network that rotates its image first (Jaderberg et al., NeurIPS '15)."""
     net = Images(random, 4, 3, size, size)
     x = net.block(net.block(net.x, 3, width, 5, 2), width, width, stride=2)
     flat = net.do("Flatten", net.do("GlobalAveragePool", x))
@@ -102,7 +102,7 @@ def spatial_transformer(random, size=96, width=32):
 
 @_model
 def speech_features(random, length=16000, frame=400, step=160, bins=80):
-    """A second of sound to logarithms of Mel bands, as speech recognizers begin, and a convolution."""
+    """A second of sound to log-Mel bands, as at the start of speech recognizers, and a convolution."""
     net = Images(random, 1, length, 1)
     window = net.numbers(numpy.hanning(frame))
     spectrum = net.do("STFT", net.x, net.numbers(step, "int64"), window)
@@ -119,7 +119,7 @@ def speech_features(random, length=16000, frame=400, step=160, bins=80):
 
 @_model
 def any_size(random, height=200, width=304, channels=24):
-    """A segmentation network with open height and width: strides, and back to the image's own size."""
+    """A segmentation network with open height and width: strides, and upsampling to the image's own size."""
     net = Images(random, 1, 3, "height", "width")
     x, wide = net.x, 3
     for level in range(4):

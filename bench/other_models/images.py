@@ -1,4 +1,4 @@
-"""Networks on images: generators, segmentation, a photograph that the model itself makes smaller, dense blocks."""
+"""Networks on images: generators, segmentation, a photograph downscaled by the model itself, dense blocks."""
 
 import numpy
 from onnx import TensorProto, helper
@@ -14,7 +14,7 @@ def _model(function):
 
 
 class Images(Network):
-    """Of one input and one output."""
+    """A network with one input and one output."""
 
     def __init__(self, random, *shape, dtype="float32"):
         super().__init__("images", 1)
@@ -94,7 +94,7 @@ def autoencoder(random, size=128):
 
 @_model
 def deeplab_head(random, channels=512, width=256, size=16):
-    """What DeepLabV3 (Chen et al., 2017) does with a backbone's features: dilations up to 36."""
+    """The head of DeepLabV3 (Chen et al., 2017) on a backbone's features: dilations up to 36."""
     net = Images(random, 1, channels, size, size)
     parts = [net.block(net.x, channels, width, 1)]
     parts += [net.block(net.x, channels, width, dilation=dilation) for dilation in (12, 24, 36)]
@@ -107,7 +107,7 @@ def deeplab_head(random, channels=512, width=256, size=16):
 
 @_model
 def unet(random, size=128, width=32):
-    """With bilinear resizing, as the usual one for PyTorch has it."""
+    """With bilinear resizing, as the common PyTorch version."""
     net = Images(random, 1, 3, size, size)
     x, kept, channels = net.x, [], 3
     for level in range(4):
@@ -125,7 +125,7 @@ def unet(random, size=128, width=32):
 
 @_model
 def photograph(random, height=480, width=640, size=224):
-    """Bytes of a camera, made small and normal by the model, and a few layers."""
+    """Camera bytes, resized and normalized by the model, and a few layers."""
     net = Images(random, 1, height, width, 3, dtype="uint8")
     x = net.do("Transpose", net.do("Cast", net.x, to=TensorProto.FLOAT), perm=[0, 3, 1, 2])
     x = net.resized(x, sizes=(size, size))

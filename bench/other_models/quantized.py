@@ -1,11 +1,11 @@
-"""Networks of bytes, as ONNX Runtime's tool writes them (QDQ): activations uint8, weights int8 with a scale for each
-output. Scales follow from how the weights are drawn: what a layer makes has a variance of about 1."""
+"""8-bit networks, as written by ONNX Runtime's tool (QDQ): activations uint8, weights int8 with a scale per output.
+Scales follow from the distribution of the weights: a layer's output has a variance of about 1."""
 
 import numpy
 from onnx import TensorProto, helper, numpy_helper
 
-TOLERANCE = 0.05  # of a network's answers, whose steps differ where sums lie between two numbers
-REACH = 4.0  # deviations that the numbers of an activation have
+TOLERANCE = 0.05  # of answers: rounding steps differ where sums are between two numbers
+REACH = 4.0  # range of an activation's numbers, in standard deviations
 MODELS = {}
 
 
@@ -15,7 +15,7 @@ def _model(function):
 
 
 class Bytes:
-    """A network that grows by one layer at a time. Tensors are (name, mean of squares, scale, zero point)."""
+    """A network, built layer by layer. Tensors are (name, mean square, scale, zero point)."""
 
     def __init__(self, random, shape):
         self.random, self.nodes, self.constants = random, [], []
@@ -39,7 +39,7 @@ class Bytes:
         return self._node("DequantizeLinear", [made, *numbers]), squares
 
     def _ended(self, name, squares, bound):
-        """An activation up to `bound` (None: there is none), quantized."""
+        """An activation up to `bound` (None: no activation), quantized."""
         reach = REACH * squares**0.5
         if bound is None:
             return self._quantized(name, squares, -reach, reach)
@@ -107,7 +107,7 @@ def resnet50(random, size=224, blocks=(3, 4, 6, 3), width=64):
     return net.classified(x, channels), _image(random, size)
 
 
-# Of each stage: expansion, channels, blocks, stride.
+# For each stage: expansion, channels, blocks, stride.
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 

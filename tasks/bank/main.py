@@ -1,25 +1,25 @@
-"""A bank of FIR filters: sound split into octave bands, each at its own rate, and put together again.
+"""A bank of FIR filters: sound split into octave bands, each at its own sample rate, and put together again.
 
-Filters are windowed ideal responses; Kaiser's window is as long and as steep as ripple and transition ask (Kaiser,
-1974). The bank is a tree (Burt and Adelson's pyramid, 1983): at each level a low pass followed by decimation hands the
-lower half on at half the rate, and what that does not explain is the upper octave. Polyphase parts compute both, so
-nothing is computed that is thrown away. Long signals go through long filters in blocks (overlap-save). The same sound
-is looked at by Welch's spectra and by its autocorrelation, and what the bands hear is held against them.
+Filters are windowed ideal responses; Kaiser's formula gives the window for a ripple and a transition width (Kaiser,
+1974). The bank is a tree (Burt and Adelson's pyramid, 1983): at each level a low pass and decimation pass the lower
+half on at half the rate; the residual is the upper octave. Polyphase filters avoid computing samples that are
+discarded. Long signals are filtered in blocks (overlap-save). Welch spectra and the autocorrelation of the same sound
+serve as a check.
 """
 
 import vmhost.engine.numpy as np
 
 RATE = 16000  # samples a second
-RIPPLE = 80.0  # decibels that the stop band lies below the pass band
+RIPPLE = 80.0  # attenuation of the stop band, in decibels
 TRANSITION = 0.04  # width of the transition, in cycles per sample
 WINDOWS = ("rectangular", "bartlett", "hann", "hamming", "blackman")
-LEAST = 1e-12  # power that counts as silence
+LEAST = 1e-12  # power of silence
 
 
 # ---- filters
 def kaiser_order(ripple, width):
-    """(taps, beta) of the Kaiser window with this ripple in decibels and this transition in cycles per sample; taps are
-    odd."""
+    """(taps, beta) of the Kaiser window for this ripple in decibels and this transition width in cycles per sample;
+    taps are odd."""
     taps = int(np.ceil((ripple - 7.95) / (14.36 * width))) + 1
     if ripple > 50:
         beta = 0.1102 * (ripple - 8.7)
@@ -50,7 +50,7 @@ def low_pass(cutoff, window):
 
 
 def high_pass(cutoff, window):
-    """What the low pass leaves: a pulse in the middle less its response."""
+    """The complement of a low pass: a centred pulse minus its response."""
     response = -low_pass(cutoff, window)
     response[len(response) // 2] += 1.0
     return response
@@ -77,10 +77,10 @@ def stop_band(taps, edge):
     return float(gain[frequencies >= edge].max())
 
 
-# ---- through a filter
+# ---- filtering
 def overlap_save(signal, taps, block=4096):
-    """The signal through a filter, by transforms of `block` points; as long as the signal, the filter's delay taken
-    out."""
+    """The filtered signal, by transforms of `block` points; as long as the signal, the filter's delay
+    removed."""
     step, delay = block - len(taps) + 1, (len(taps) - 1) // 2
     count = -(-(len(signal) + delay) // step)
     padded = np.zeros((count - 1) * step + block)
@@ -93,28 +93,29 @@ def overlap_save(signal, taps, block=4096):
 
 
 def phases(taps, factor):
-    """The polyphase parts (factor, n) of a filter: every `factor`-th tap from each of the first ones on."""
+    """The polyphase parts (factor, n) of a filter: every `factor`-th tap, starting from each of the first `factor`."""
     padded = np.zeros(-(-len(taps) // factor) * factor)
     padded[: len(taps)] = taps
     return padded.reshape(-1, factor).T
 
 
 def decimate(signal, taps, factor):
-    """Every `factor`-th sample of the filtered signal, each part at the low rate; the delay taken out."""
+    """Every `factor`-th sample of the filtered signal, computed at the low rate; the delay is removed."""
     branches, delay = phases(taps, factor), (len(taps) - 1) // 2
     wanted = -(-len(signal) // factor)
     padded = np.zeros((wanted + branches.shape[1] + delay // factor + 1) * factor)
     padded[: len(signal)] = signal
     total = np.zeros(len(padded) // factor + branches.shape[1] - 1)
-    for number, branch in enumerate(branches):  # sample n of part p stands at n * factor - p
+    for number, branch in enumerate(branches):  # sample n of part p is at n * factor - p
         phase = padded[::factor] if number == 0 else np.concatenate([[0.0], padded[factor - number :: factor][:-1]])
         total += np.convolve(phase, branch)
-    # the filter's delay must be whole at the low rate
+    # the filter's delay must be an integer at the low rate
     return total[delay // factor : delay // factor + wanted]
 
 
 def interpolate(signal, taps, factor, length):
-    """The signal at `factor` times the rate, `length` samples: each polyphase part makes every `factor`-th of them."""
+    """The signal at `factor` times the rate, `length` samples; each polyphase part computes every `factor`-th of
+    them."""
     branches, delay = phases(factor * taps, factor), (len(taps) - 1) // 2
     filtered = np.stack([np.convolve(signal, branch) for branch in branches], axis=1).reshape(-1)
     filtered = np.concatenate([filtered, np.zeros(max(delay + length - len(filtered), 0))])
@@ -123,8 +124,8 @@ def interpolate(signal, taps, factor, length):
 
 # ---- the bank
 class Bank:
-    """`count` octaves, the highest first, and what is below them. Filters' delays are multiples of 2, so that bands
-    stay in step."""
+    """`count` octaves, the highest first, and the residual below. Delays of filters are even, so that bands stay
+    aligned."""
 
     def __init__(self, count, ripple=RIPPLE, width=TRANSITION):
         taps, beta = kaiser_order(ripple, width)
@@ -132,8 +133,8 @@ class Bank:
         self.count, self.low = count, low_pass(0.25 - width / 2, window_of("kaiser", taps, beta))
 
     def split(self, signal):
-        """Bands, each at half the rate of the one before; the last is the rest. The upper octave is what the lower
-        half, put back at the full rate, does not explain: so `join` gives the signal back."""
+        """Bands, each at half the rate of the one before; the last is the residual. The upper octave is the difference
+        between the signal and its lower half at the full rate, so `join` restores the signal."""
         bands = []
         for _ in range(self.count):
             lower = decimate(signal, self.low, 2)
@@ -142,7 +143,7 @@ class Bank:
         return [*bands, signal]
 
     def join(self, bands):
-        """The signal that these bands came from."""
+        """The signal of these bands."""
         signal = bands[-1]
         for band in reversed(bands[:-1]):
             signal = band + interpolate(signal, self.low, 2, len(band))
@@ -150,7 +151,7 @@ class Bank:
 
 
 def powers(bands, frames):
-    """Mean power (bands, frames) of each band in each of `frames` parts of the time, in decibels."""
+    """Mean power (bands, frames) of each band in each of `frames` time segments, in decibels."""
     rows = []
     for band in bands:
         edges = np.linspace(0, len(band), frames + 1).astype(np.int64)
@@ -158,7 +159,7 @@ def powers(bands, frames):
     return 10 * np.log10(np.maximum(np.stack(rows), LEAST))
 
 
-# ---- other ways to look at the same sound
+# ---- other analyses of the same sound
 def welch(signal, size, kind="hann"):
     """(frequencies in Hz, power density): periodograms of half-overlapping pieces under a window, averaged."""
     window = window_of(kind, size)
@@ -170,8 +171,8 @@ def welch(signal, size, kind="hann"):
 
 
 def pitches(signal, size, lowest, highest):
-    """The pitch in Hz of each piece of `size` samples: the first strong peak of its autocorrelation, between samples by
-    a parabola."""
+    """The pitch in Hz of each piece of `size` samples: the first strong peak of its autocorrelation, refined by a
+    parabola."""
     pieces = signal[: len(signal) // size * size].reshape(-1, size)
     pieces = (pieces - pieces.mean(axis=1, keepdims=True)) * np.hanning(size)
     spectra = np.abs(np.fft.rfft(pieces, n=2 * size, axis=1)) ** 2
@@ -190,7 +191,7 @@ def pitches(signal, size, lowest, highest):
 
 
 def chirp(seconds, start, stop):
-    """A tone that rises from `start` to `stop` Hz, the same number of octaves in every second, and its second
+    """A tone that rises from `start` to `stop` Hz by a constant number of octaves per second, with its second
     harmonic."""
     t = np.linspace(0, seconds, int(seconds * RATE), endpoint=False)
     growth = np.log(stop / start) / seconds
@@ -202,8 +203,8 @@ def run(value):
     """{"seconds": s, "seed": n, "octaves": k} makes a sound; {"sound": (n,), "octaves": k} takes one, at 16,000 samples
     a second.
 
-    Answers the bands' powers over time (k + 1, frames), which is loudest, spectra, pitches, and how exact filters and
-    bank are."""
+    Returns the bands' powers over time (k + 1, frames), the loudest band, spectra, pitches, and the accuracy of filters
+    and bank."""
     count, seconds = value.get("octaves", 6), value.get("seconds", 2.0)
     random = np.random.Generator(np.random.Philox(value.get("seed", 0)))
     if value.get("sound") is not None:
@@ -217,8 +218,7 @@ def run(value):
     levels = powers(bands, frames)
     frequencies, density = welch(signal, 1024)
     heard = pitches(signal, 1024, 80.0, 4000.0)
-    # the same two ways: decimation by parts and at the full rate, blocks and the sum that they stand for, windows by
-    # their names
+    # checks: polyphase decimation against the full rate, blocks against a direct convolution, windows by name
     whole = overlap_save(signal, bank.low)
     direct = np.convolve(signal[:3000], bank.low, "same")
     middle = band_pass(0.05, 0.1, window_of("blackman", 129))

@@ -1,29 +1,28 @@
-"""Groups among images, without being told what the images show: principal components with whitening, k-means, and how
-good the groups are.
+"""Unsupervised groups of images: principal components with whitening, k-means, and measures of the groups' quality.
 
-The samples are turned to the directions in which they vary most, as many as carry a given share of the variance, and
-scaled to variance 1 along each. k-means starts from centres that are far from each other (k-means++ of Arthur and
-Vassilvitskii, 2007, with several tries for each centre), several times over, and the tightest grouping is kept. How
-many groups there are is chosen by the silhouette (Rousseeuw, 1987). Where labels are known the groups are held against
-them: purity, adjusted Rand index, normalised mutual information.
+Samples are projected onto the directions of largest variance, as many as carry a given share of it, and scaled to
+variance 1 along each. k-means starts from distant centres (k-means++ of Arthur and Vassilvitskii, 2007, with several
+candidates for each centre), several times, and the tightest grouping is kept. The number of groups is chosen by the
+silhouette (Rousseeuw, 1987). Where labels are known, groups are compared with them: purity, adjusted Rand index,
+normalized mutual information.
 """
 
 import vmhost.engine.numpy as np
 
-SHARE = 0.6  # of the variance, that the kept components carry
+SHARE = 0.6  # of the variance, carried by the kept components
 ROUNDS, TOLERANCE = 100, 1e-6
-BLOCK = 256  # rows whose distances to all others are held at once
+BLOCK = 256  # rows whose distances to all others are in memory at once
 
 
 # ---- principal components
 class Components:
-    """The directions in which samples vary most. `mean` (d,), `directions` (k, d) of unit length, `spread` (k,)
-    standard deviations, `shares` (k,) of the variance."""
+    """The directions of largest variance. `mean` (d,), `directions` (k, d) of unit length, `spread` (k,) standard
+    deviations, `shares` (k,) of the variance."""
 
     def __init__(self, samples, share):
         self.mean = samples.mean(axis=0)
         _, singular, turned = np.linalg.svd(samples - self.mean, full_matrices=False)
-        # a direction's sign is free: the largest weight is positive
+        # the sign of a direction is arbitrary: make the largest weight positive
         signs = np.sign(turned[np.arange(len(turned)), np.abs(turned).argmax(axis=1)])
         turned = turned * signs[:, np.newaxis]
         variances = singular**2 / (len(samples) - 1)
@@ -36,11 +35,11 @@ class Components:
         return (samples - self.mean) @ self.directions.T / self.spread
 
     def restore(self, points):
-        """The samples that these coordinates stand for, less what the directions left out."""
+        """The samples with these coordinates, without the omitted directions."""
         return (points * self.spread) @ self.directions + self.mean
 
     def left_out(self, samples):
-        """Root mean square of what the directions do not show of each sample."""
+        """Root mean square of what the directions omit of each sample."""
         return np.sqrt(np.mean((self.restore(self.whiten(samples)) - samples) ** 2, axis=1))
 
 
@@ -52,7 +51,7 @@ def distances(points, centres):
 
 
 def first_centres(points, count, random):
-    """Centres far from each other: each next one is the best of some drawn with chances that grow with the squared
+    """Distant centres: each next one is the best of some candidates, drawn with probability proportional to the squared
     distance."""
     tries = 2 + int(np.log(count))
     chosen = np.empty(count, dtype=np.int64)
@@ -67,7 +66,7 @@ def first_centres(points, count, random):
 
 
 def moved(points, groups, squares, count):
-    """The mean of each group's points; a group that lost all takes the point that lies worst in its own."""
+    """The mean of each group's points; an empty group takes the worst fitting point of another."""
     sizes = np.bincount(groups, minlength=count)
     sums = np.zeros((count, points.shape[1]))
     np.add.at(sums, groups, points)
@@ -80,7 +79,7 @@ def moved(points, groups, squares, count):
 
 
 def k_means(points, centres):
-    """(groups, centres, sum of squared distances, rounds): centres move until they hardly do."""
+    """(groups, centres, sum of squared distances, rounds): moves centres until they are stable."""
     scale = points.var(axis=0).mean()
     for rounds in range(1, ROUNDS + 1):
         squares = distances(points, centres)
@@ -96,7 +95,7 @@ def k_means(points, centres):
 
 
 def best_of(points, count, starts, random):
-    """The tightest of several runs; groups are numbered by falling size."""
+    """The tightest of several runs; groups are numbered by decreasing size."""
     runs = [k_means(points, first_centres(points, count, random)) for _ in range(starts)]
     groups, centres, inertia, rounds = min(runs, key=lambda run: run[2])
     order = np.argsort(-np.bincount(groups, minlength=count), kind="stable")
@@ -105,10 +104,9 @@ def best_of(points, count, starts, random):
     return rank[groups], centres[order], inertia, rounds
 
 
-# ---- how good groups are by themselves
+# ---- internal quality of groups
 def silhouettes(points, groups):
-    """For each point, from -1 to 1: how much nearer the points of its own group are than those of the nearest other
-    one."""
+    """For each point, from -1 to 1: how much closer its own group is than the nearest other one."""
     count, sizes = groups.max() + 1, np.bincount(groups)
     members = (groups[:, np.newaxis] == np.arange(count)).astype(points.dtype)
     values = np.zeros(len(points))
@@ -127,14 +125,14 @@ def silhouettes(points, groups):
 
 
 def calinski_harabasz(points, groups, centres, inertia):
-    """Variance between groups over variance within them, each by its degrees of freedom."""
+    """Variance between groups over variance within groups, each divided by its degrees of freedom."""
     sizes = np.bincount(groups, minlength=len(centres))
     between = (sizes * ((centres - points.mean(axis=0)) ** 2).sum(axis=1)).sum()
     return float(between / (len(centres) - 1) / (inertia / (len(points) - len(centres))))
 
 
 def davies_bouldin(points, groups, centres):
-    """How alike each group and its most similar other one are, on average: spreads over distance; less is better."""
+    """Mean similarity of each group to its most similar other one: spreads over distance; lower is better."""
     own = np.sqrt(((points - centres[groups]) ** 2).sum(axis=1))
     spreads = np.bincount(groups, weights=own, minlength=len(centres)) / np.maximum(
         np.bincount(groups, minlength=len(centres)), 1
@@ -145,28 +143,27 @@ def davies_bouldin(points, groups, centres):
 
 
 def exemplars(points, groups, centres):
-    """For each group the sample nearest to its centre; -1 for one without samples."""
+    """For each group the sample nearest to its centre; -1 for an empty group."""
     squares = distances(points, centres)
     squares[groups[:, np.newaxis] != np.arange(len(centres))] = np.inf
     return np.where(np.isfinite(squares.min(axis=0)), squares.argmin(axis=0), -1)
 
 
-# ---- against what is known
+# ---- comparison with labels
 def contingency(groups, labels):
-    """How many samples of each label (columns) each group (rows) has."""
+    """The number of samples by group (rows) and label (columns)."""
     table = np.zeros((groups.max() + 1, labels.max() + 1), dtype=np.int64)
     np.add.at(table, (groups, labels), 1)
     return table
 
 
 def purity(table):
-    """The share of samples whose label is the most frequent one of their group."""
+    """The share of samples that have the most frequent label of their group."""
     return float(table.max(axis=1).sum() / table.sum())
 
 
 def adjusted_rand(table):
-    """Agreement over pairs of samples, 0 where it is what chance gives and 1 where it is whole (Hubert and Arabie,
-    1985)."""
+    """Agreement over pairs of samples: 0 is chance level, 1 is perfect (Hubert and Arabie, 1985)."""
 
     def pairs(counts):
         return float((counts * (counts - 1) // 2).sum())
@@ -177,7 +174,7 @@ def adjusted_rand(table):
 
 
 def mutual_information(table):
-    """What groups tell of labels, over the mean of both entropies."""
+    """The mutual information of groups and labels, over the mean of both entropies."""
     joint = table / table.sum()
     rows, columns = joint.sum(axis=1), joint.sum(axis=0)
 
@@ -192,8 +189,8 @@ def mutual_information(table):
 def run(value):
     """{"images": (n, d), "labels": (n,) or absent, "groups": k or a list to choose from, "starts": s, "seed": s}.
 
-    Answers groups (n,), centres as images (k, d), exemplars (k,), inertia, silhouette of each number of groups, and
-    other figures."""
+    Returns groups (n,), centres as images (k, d), exemplars (k,), inertia, the silhouette for each number of groups,
+    and other figures."""
     samples = np.asarray(value["images"], dtype=np.float64)
     random = np.random.Generator(np.random.Philox(value.get("seed", 0)))
     found = Components(samples, value.get("share", SHARE))

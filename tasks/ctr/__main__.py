@@ -1,10 +1,10 @@
 """`python -m tasks.ctr FOLDER`: a DeepFM on embedding tables of the host, from Parquet to served answers.
 
-Writes clicks with texts as FOLDER/train-N.parquet and FOLDER/test.parquet where they are not there yet, and trains the
-task in a VM: the host reads batches, owns the tables, and saves checkpoints in FOLDER/run-N-E. The same command goes
-on at the last checkpoint, also after kill -9. At its end it publishes network, features and tables as a version in
-FOLDER/served, serves that by a group of two sessions, and prints the AUC of examples that the task did not see, beside
-the best possible one. Needs pyarrow (extra `parquet`) and the extra `models`."""
+Writes clicks with texts as FOLDER/train-N.parquet and FOLDER/test.parquet unless they exist, and trains the task in a
+VM: the host reads batches, owns the tables, and saves checkpoints in FOLDER/run-N-E. The same command resumes from the
+last checkpoint, even after kill -9. At the end it publishes network, features and tables as a version in FOLDER/served,
+serves that with a group of two sessions, and prints the AUC on unseen examples, beside the best possible one. Needs
+pyarrow (extra `parquet`) and the extra `models`."""
 
 import argparse
 import logging
@@ -28,7 +28,7 @@ from vmhost.training.samples import ParquetSamples
 
 HERE = Path(__file__).resolve().parent
 BATCH, SERVED, TESTED, WINDOW = 512, 1000, 48_000, 4 * clicks.GROUP  # examples
-TEXTS = ("user", "item", "shop", "city")  # columns whose ids are texts in the files
+TEXTS = ("user", "item", "shop", "city")  # columns with text ids in the files
 QUOTA = 256 << 20  # bytes of one table
 
 
@@ -70,7 +70,7 @@ def main(arguments=None):
 
 
 def write(path, count, seed):
-    """Clicks as a Parquet file, whole or not there; ids of TEXTS are texts."""
+    """Writes clicks as a Parquet file, atomically; ids of TEXTS are texts."""
     columns = clicks.generate(count, seed)
     for name in TEXTS:
         columns[name] = numpy.array([f"{name}-{number}" for number in range(clicks.FIELDS[name])])[columns[name]]
@@ -80,7 +80,7 @@ def write(path, count, seed):
 
 
 def new_tables(spec):
-    """The specification's tables, without keys, whose rows have the slots of the task's optimizer."""
+    """The specification's tables, empty, with the slots of the task's optimizer."""
     return {
         name: EmbeddingVariable(one["dim"], optimizer="adam", initializer=one["initializer"], quota=QUOTA, name=name)
         for name, one in spec.tables.items()
@@ -88,7 +88,7 @@ def new_tables(spec):
 
 
 def trained_shard(shard, given, path):
-    """The same in one of several processes. All rows are saved at the end."""
+    """As `trained`, in one of several processes. All rows are saved at the end."""
     logging.basicConfig(level=logging.INFO if shard.rank == 0 else logging.WARNING, format="%(message)s")
     spec = FeatureSpec.read((HERE / "features.json").read_bytes())
     tables = new_tables(spec)
@@ -98,7 +98,7 @@ def trained_shard(shard, given, path):
 
 
 def trained(given, path, spec, tables, shard=None):
-    """What the task answers, after all epochs."""
+    """The task's result after all epochs."""
     number, count = (0, 1) if shard is None else (shard.rank, shard.count)
 
     def samples(position):
@@ -125,7 +125,7 @@ def trained(given, path, spec, tables, shard=None):
 
 
 def served(folder, path):
-    """Labels, the served network's probabilities and the true ones, of the examples of a file."""
+    """Labels, the served network's probabilities and the true ones, for the examples of a file."""
     with SessionGroup(folder) as group:
         with ParquetSamples(path, SERVED, spec=group.spec, labels=["click"]) as samples:
             asked = [(batch["click"], group.submit(batch)) for batch in samples]

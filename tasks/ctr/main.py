@@ -1,15 +1,15 @@
-"""Heavy task: trains a DeepFM on embedding tables of its host, on clicks that the host hands it batch by batch, and
-gives the network as ONNX.
+"""Heavy task: trains a DeepFM on embedding tables of its host, on batches of clicks from the host, and returns the
+network as ONNX.
 
-The host's functions (vmhost.training.runs): `batch()` gives columns by name (those of features.json, and `click`), or
-None after the last batch; `checkpoint(state)` saves what the task needs with the tables and the reader's position;
-`resume()` gives the last such state, or None. `shard()` and `exchange()` are those of several processes that train
+Functions of the host (vmhost.training.runs): `batch()` returns columns by name (those of features.json, and `click`),
+or None after the last batch; `checkpoint(state)` saves the task's state with the tables and the reader's position;
+`resume()` returns the last such state, or None. `shard()` and `exchange()` are for several processes that train
 together.
 
-Takes `{"steps": about how many batches there are}`, over which the learning rate falls to 0, and, where wanted, "rate",
-"seed" of the first weights, and "every": steps between two checkpoints. Returns `{"onnx": bytes, "lookups": [[input,
-table, dim, ids, weights, combiner, default_id]], "steps": number, "resumed": the step that it went on from, "losses":
-means of a hundred steps each}`.
+Takes `{"steps": approximate number of batches}`, over which the learning rate falls to 0, and optionally "rate", "seed"
+of the initial weights, and "every": steps between checkpoints. Returns `{"onnx": bytes, "lookups": [[input, table, dim,
+ids, weights, combiner, default_id]], "steps": number, "resumed": the step that it resumed from, "losses": means over a
+hundred steps each}`.
 """
 
 import network
@@ -68,6 +68,6 @@ def run(value):
 
 
 def _example(spec):
-    """Two examples, of which an export reads the shapes alone."""
+    """Two examples, for the shapes in an export."""
     texts = {one["column"] for one in spec.features.values() if one["kind"] == "vocabulary"}
     return spec.transform({name: ["", ""] if name in texts else [0, 0] for name in spec.columns()})

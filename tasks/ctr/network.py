@@ -1,4 +1,4 @@
-"""DeepFM (Guo et al., IJCAI 2017) over features of tables: a row has the weight of the first order, then the vector."""
+"""DeepFM (Guo et al., IJCAI 2017) over features with tables: a row has the first-order weight, then the vector."""
 
 import vmhost.engine.numpy as np
 from vmhost.engine import nn
@@ -6,7 +6,7 @@ from vmhost.engine.features import FeatureEmbedding
 
 
 class DeepFM(nn.Module):
-    """The probability of a click. `numbers`, `ids` and `weights` as a FeatureSpec gives them."""
+    """The probability of a click. `numbers`, `ids` and `weights` as from a FeatureSpec."""
 
     def __init__(self, spec, tables, hidden=(64, 32)):
         super().__init__()

@@ -1,8 +1,8 @@
 """`python -m tasks.deepfm FOLDER`: from Parquet to a served DeepFM.
 
-Writes click data as FOLDER/train.parquet and FOLDER/test.parquet where they are not there yet, trains the task in a VM,
-compiles its ONNX to FOLDER/deepfm.vmm, serves that with the model engine, and prints the AUC on examples that the task
-did not see, beside the best possible one. Needs pyarrow (extra `parquet`) and the extra `models`."""
+Writes click data as FOLDER/train.parquet and FOLDER/test.parquet unless they exist, trains the task in a VM, compiles
+its ONNX to FOLDER/deepfm.vmm, serves that with the model engine, and prints the AUC on unseen examples, beside the best
+possible one. Needs pyarrow (extra `parquet`) and the extra `models`."""
 
 import argparse
 import logging
@@ -53,7 +53,7 @@ def main(arguments=None):
 
 
 def trained(path, epochs, steps):
-    """What the task answers, and how long it took."""
+    """The task's result, and the seconds that it took."""
     left = clicks.batches(path, BATCH, seed=3, epochs=epochs)
     with vmhost.Host(allow_unsigned=True, functions={"batch": lambda _: next(left, None)}) as host:
         task = host.load(compile_folder(HERE).to_bytes())
@@ -62,7 +62,7 @@ def trained(path, epochs, steps):
 
 
 def served(model, path):
-    """Labels, the served model's probabilities and the true ones, of the examples of a file."""
+    """Labels, the served model's probabilities and the true ones, for the examples of a file."""
     network = engine.load(str(model))
     pairs = [
         (batch["clicks"], network({"ids": batch["ids"], "numbers": batch["numbers"]})["click"])

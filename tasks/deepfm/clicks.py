@@ -1,7 +1,7 @@
-"""A generator of click data whose best possible AUC is known, because each click is drawn with a known probability.
+"""A generator of click data with a known best possible AUC, as each click is drawn with a known probability.
 
-The probability's logit is a sum of a weight for each id, products of hidden vectors of pairs of fields, a term linear
-in the numbers and one that is not. Ids follow Zipf's law. No data of anybody is in it.
+The logit is the sum of a weight for each id, products of latent vectors for pairs of fields, a linear term in the
+numbers and a nonlinear one. Ids follow Zipf's law. It contains no real data.
 """
 
 import numpy
@@ -15,8 +15,8 @@ PAIRS = (("user", "item"), ("user", "category"), ("item", "hour"), ("city", "sho
 
 
 def generate(count, seed, world=0):
-    """Columns by name, for `count` examples: an int64 column for each of FIELDS, from 0 on, a float32 column for each
-    of NUMBERS, `click` (uint8) and `probability` (float64) of it. `world` chooses what is clicked, `seed` the
+    """Columns by name for `count` examples: an int64 column for each of FIELDS, with ids from 0, a float32 column for
+    each of NUMBERS, `click` (uint8) and its `probability` (float64). `world` determines what is clicked, `seed` the
     examples."""
     truth, draw = numpy.random.default_rng(world), numpy.random.default_rng([seed, 1])
     columns, logit, vectors = {}, numpy.full(count, -1.6), {}
@@ -44,7 +44,7 @@ def write(path, columns):
 
 
 def probabilities(path):
-    """The true probabilities of a file's clicks, which no task is shown."""
+    """The true probabilities of a file's clicks, which tasks do not see."""
     from pyarrow import parquet
 
     with parquet.ParquetFile(path, pre_buffer=False) as file:
@@ -52,8 +52,8 @@ def probabilities(path):
 
 
 def batches(path, size, seed=None, epochs=1):
-    """What the task's host function gives: batches of `size` examples of a Parquet file, the rest left out, row groups
-    and the examples in each in an order drawn by `seed`."""
+    """The batches of the task's host function: `size` examples each of a Parquet file, the remainder dropped; row
+    groups, and the examples in each, are shuffled by `seed`."""
     from pyarrow import parquet
 
     starts = numpy.cumsum([0, *FIELDS.values()])[:-1]

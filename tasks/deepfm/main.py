@@ -1,9 +1,9 @@
-"""Heavy task: trains a DeepFM on clicks that its host hands it batch by batch, and gives the network as ONNX.
+"""Heavy task: trains a DeepFM on batches of clicks from its host, and returns the network as ONNX.
 
-Takes `{"rows": rows of the table of all fields together, "steps": about how many batches there are}` and, where
-wanted, "rate" and "seed": the learning rate falls to 0 over the steps. The host's function `batch()` gives `{"ids":
-int64 (n, fields), "numbers": float32 (n, count), "clicks": float32 (n)}`, or None after the last one. Returns
-`{"onnx": bytes, "steps": number, "losses": means of a hundred steps each}`.
+Takes `{"rows": rows of the one table for all fields, "steps": approximate number of batches}` and optionally "rate" and
+"seed"; the learning rate falls to 0 over the steps. The host's function `batch()` returns `{"ids": int64 (n, fields),
+"numbers": float32 (n, count), "clicks": float32 (n)}`, or None after the last one. Returns `{"onnx": bytes, "steps":
+number, "losses": means over a hundred steps each}`.
 """
 
 import network

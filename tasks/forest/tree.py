@@ -1,4 +1,5 @@
-"""Decision trees for two classes: grown on rows of numbers, split where the Gini impurity falls most."""
+"""Decision trees for two classes, grown on rows of numbers; each split is the one with the largest drop of Gini
+impurity."""
 
 import math
 from dataclasses import dataclass
@@ -6,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, frozen=True)
 class Leaf:
-    """Ends a path: `share` is the part of class 1 among the training rows that came here."""
+    """Ends a path: `share` is the share of class 1 among the training rows that reached it."""
 
     share: float
 
@@ -24,7 +25,7 @@ class Split:
 def grow(rows, labels, random, depth):
     """A tree over `rows` (equally long lists of numbers) and `labels` (0 or 1), at most `depth` splits deep.
 
-    Each split looks at a random choice of columns, as many as the root of their number.
+    Each split considers a random choice of columns, as many as the square root of their number.
     """
     ones = sum(labels)
     if depth == 0 or ones in (0, len(labels)):

@@ -1,10 +1,10 @@
-"""A real stream: Chromium clicks itself through a small shop, and what happens on its pages becomes events.
+"""A real event stream: Chromium clicks through a small shop, and what happens on its pages becomes events.
 
     make real-stream ARGS="--visits 20 --out events.jsonl"
 
-Serves shop.html and shop.js on loopback, starts the browser without a window, and writes what the pages send by fetch,
-as JSON lines in the order in which they arrive. Times, scrolling, exposures, leaving and the order of arrival are the
-browser's; which links it follows comes from the seed. Of the shop only the items are made up (sessions.py)."""
+Serves shop.html and shop.js on loopback, starts a headless browser, and writes what the pages send by fetch, as JSON
+lines in order of arrival. Times, scrolling, exposures, leaving and the order of arrival are the browser's; the seed
+determines which links it follows. Only the items of the shop are made up (sessions.py)."""
 
 import argparse
 import json
@@ -20,13 +20,13 @@ from pathlib import Path
 from tasks.ipv import sessions
 
 HERE = Path(__file__).resolve().parent
-LINKS = 12  # items that a page shows
+LINKS = 12  # items shown on a page
 
 
 class Shop(ThreadingHTTPServer):
-    """The shop's pages, and the events that come from them: `lines`, complete when `done` is set."""
+    """The shop's pages, and the events that they send: `lines`, complete when `done` is set."""
 
-    daemon_threads = False  # closing waits for requests under way
+    daemon_threads = False  # closing waits for running requests
 
     def __init__(self, seed, visits):
         super().__init__(("127.0.0.1", 0), _Request)
@@ -86,10 +86,10 @@ class _Request(BaseHTTPRequestHandler):
 
 
 def record(browser, visits, seed, timeout_s=600):
-    """The lines of the events of a walk through the shop until `visits` item pages were seen.
+    """The lines of events from a walk through the shop until `visits` item pages were seen.
 
-    `browser`: the path of Chromium's headless shell; one that tools/chromium.sh unpacked finds the libraries beside it.
-    RuntimeError if it ends or takes longer than `timeout_s` before it is through.
+    `browser`: the path of Chromium's headless shell; one unpacked by tools/chromium.sh finds its libraries next to it.
+    RuntimeError if it ends early, or takes longer than `timeout_s`.
     """
     roots = [folder for folder in Path(browser).parents if folder.name == "root"]
     libraries = [found for root in roots for found in root.glob("usr/lib/*-linux-gnu")]

@@ -1,7 +1,7 @@
-"""The encoding of a feature: 32 numbers, 128 bytes, by the network `encoder` that the bundle carries.
+"""The encoding of a feature: 32 numbers, 128 bytes, by the network `encoder` in the bundle.
 
-The network takes the feature's figures as numbers of about one (`numbers`), and item, category, brand and shop as
-places in its tables (`places`), so that what it never saw finds a place too.
+The network takes the feature's figures scaled to about one (`numbers`), and hashes of item, category, brand and shop as
+rows of its tables (`places`), so that unseen ones have a row too.
 """
 
 import math
@@ -15,12 +15,12 @@ DAY_MS = 86_400_000
 
 
 def places(item):
-    """Where the network's tables have the item's id, category, brand and shop: four integers."""
+    """The rows in the network's tables for the item's id, category, brand and shop: four integers."""
     return [crc32(str(item[name]).encode()) % size for name, size in PLACES.items()]
 
 
 def numbers(feature):
-    """The figures of a feature, `WIDTH` floats: times and counts by their logarithms, shares as they are."""
+    """The figures of a feature, `WIDTH` floats: logarithms of times and counts, shares unchanged."""
     order, cart, scroll, clicks = (feature[name] for name in ("order", "cart", "scroll", "clicks"))
     exposures, favourite = feature["exposures"], feature["favourite"]
     dwell = max(feature["dwell_ms"], 1)

@@ -1,22 +1,22 @@
-"""The feature of one visit of an item page: what all of its events say, as one value of about 1.3 KB.
+"""The feature of one visit of an item page: a summary of all its events, one value of about 1.3 KB.
 
-An event is a dict with "name", "time_ms" and "contents", as a triggered call gets it (docs/pipeline.md); what contents
-hold is in README.md. Contents may lack anything: what is missing counts as not having happened. Times ending in `_ms`
-are milliseconds since the visit began, but for `entered_ms` and `left_ms`, which are event times.
+An event is a dict with "name", "time_ms" and "contents", as a triggered call gets it (docs/pipeline.md); README.md
+describes the contents. Any part of the contents may be missing, which counts as not having happened. Times ending in
+`_ms` are milliseconds since the visit began, except `entered_ms` and `left_ms`, which are event times.
 """
 
-PAUSE_MS = 15_000  # a longer gap between two events counts as this much activity
-EIGHTHS = 8  # parts of the page's height that the profile tells apart
-SEEN = 8  # exposed items that the feature names
+PAUSE_MS = 15_000  # of a longer gap between two events only this much counts as activity
+EIGHTHS = 8  # parts of the page's height in the profile
+SEEN = 8  # exposed items listed in the feature
 SOURCES = ("home", "search", "item", "cart", "order", "message")
 AREAS = ("recommended", "bought_together", "same_shop")
 TARGETS = ("gallery", "reviews", "variant", "item", "shop", "share", "favourite", "cart", "buy")
 
 
 def feature(events):
-    """The feature of a visit's events, or None where none of them names the page's item."""
+    """The feature of a visit's events; None where none of them names the page's item."""
     events = [event for event in events if not _was_made(event)]
-    events.sort(key=lambda event: event["time_ms"])  # equal times stay in the order they came in
+    events.sort(key=lambda event: event["time_ms"])  # stable: equal times stay in order of arrival
     contents = [event["contents"] if isinstance(event["contents"], dict) else {} for event in events]
     item = next((one["item"] for one in contents if isinstance(one.get("item"), dict)), None)
     if item is None or not isinstance(item.get("id"), str):
@@ -43,7 +43,7 @@ def feature(events):
 
 
 def _was_made(event):
-    """Whether the pipeline made this exit, since none came."""
+    """Whether the pipeline made this exit because none came."""
     contents = event["contents"]
     return event["name"] == "page_exit" and isinstance(contents, dict) and "closed_by" in contents
 
@@ -77,8 +77,8 @@ def _pieces(steps, name):
 
 
 def _scroll(steps):
-    """`depth`: the lowest part of the page that was on the screen, 0 to 1; `profile_ms`: how long each eighth of the
-    page stood at the screen's lower edge; `turns`: how often the direction changed."""
+    """`depth`: the lowest part of the page that was on the screen, 0 to 1; `profile_ms`: how long the screen's lower
+    edge was in each eighth of the page; `turns`: how often the direction changed."""
     depth, deepest_ms, distance, turns, count = 0.0, None, 0, 0, 0
     offset, direction, profile, eighth, since = 0, 0, [0] * EIGHTHS, 0, 0
     for name, time, contents in steps:
@@ -107,8 +107,8 @@ def _scroll(steps):
 
 
 def _exposures(steps):
-    """What was shown beside the item, each (area, item) once, with the time that it was visible in all, and whether a
-    click on it followed its first exposure."""
+    """What was shown besides the item: each (area, item) once, with its total visible time, and whether a click on it
+    followed its first exposure."""
     shown = {}
     for name, time, contents in steps:
         about = (contents.get("area"), contents.get("shown"))

@@ -1,8 +1,8 @@
-"""Item page views: makes of all events of one visit of an item page one feature and its encoding, when the page is
+"""Item page views: summarizes all events of one visit of an item page as a feature and its encoding, when the page is
 left.
 
-Takes what a triggered call gets, `{"key", "visit", "events", …}` (docs/pipeline.md); gives the row of the table
-`ipv`, or None for a visit whose item nobody named."""
+Takes the input of a triggered call, `{"key", "visit", "events", …}` (docs/pipeline.md); returns the row of the table
+`ipv`, or None for a visit without a named item."""
 
 from encoder import numbers, places
 from features import feature

@@ -1,7 +1,7 @@
-"""Every feature of a log of events, the slow and plain way: `python -m tasks.ipv.reference events.jsonl`.
+"""Every feature of an event log, in the slow and plain way: `python -m tasks.ipv.reference events.jsonl`.
 
-Written from what README.md says a feature is, without the task's code, and with no state: each figure is looked up in
-the visit's events anew. Tests and measurements hold the pipeline's features against it.
+Written from the description in README.md, without the task's code, and without state: each figure is computed from the
+visit's events from scratch. Tests and measurements compare the pipeline's features with it.
 """
 
 import json
@@ -10,8 +10,8 @@ from fractions import Fraction
 
 
 def features(log):
-    """Of each visit of an item's page in `log`, events as dicts: its id to its feature. An id of an event that was seen
-    before is left out, as the pipeline leaves it out."""
+    """{id of a visit: its feature} for each visit of an item's page in `log`, events as dicts. Events with an id that
+    was seen before are skipped, as by the pipeline."""
     visits, known = {}, set()
     for event in log:
         if event.get("id") is None or event["id"] not in known:
@@ -23,7 +23,7 @@ def features(log):
 
 
 def _made_by_pipeline(event):
-    """An exit of a visit that had none: it says how the visit was closed."""
+    """Whether an exit was made by the pipeline: it says how the visit was closed."""
     contents = event.get("contents")
     return event["name"] == "page_exit" and isinstance(contents, dict) and "closed_by" in contents
 
@@ -82,7 +82,7 @@ def _goods(events, start):
 
 
 def _lower_edge(contents):
-    """Where on the page the screen ends, as an exact share of its height."""
+    """The position of the screen's lower edge on the page, as an exact share of its height."""
     return min(Fraction(contents["offset_px"] + contents["viewport_px"], contents["height_px"]), Fraction(1))
 
 
@@ -92,7 +92,7 @@ def _scroll(events, start, end):
     moves = [after - before for before, after in zip(offsets, offsets[1:])]
     directions = [1 if move > 0 else -1 for move in moves if move]
     depth = max((_lower_edge(contents) for _, _, contents in events), default=Fraction(0))
-    # From each scroll to the next the edge stood in one eighth of the page; before the first, in the first eighth.
+    # Between scrolls the edge was in one eighth of the page; before the first one, in the first eighth.
     changes = [(start, 0)] + [(time, min(int(_lower_edge(contents) * 8), 7)) for _, time, contents in events]
     ends = [time for time, _ in changes[1:]] + [end]
     return {
@@ -110,7 +110,7 @@ def _scroll(events, start, end):
 
 
 def _shown(events):
-    """Each (area, item) that was exposed, in the order of their first exposures."""
+    """Each exposed (area, item), in the order of first exposures."""
     shown = []
     for name, _, contents in events:
         if name == "exposure" and contents.get("shown") is not None:

@@ -1,25 +1,24 @@
 """Generates the events of shoppers in a shop, from a seed: `python -m tasks.ipv.sessions --visits 1000 > events.jsonl`.
 
 One JSON object per line, with the fields of an event of the pipeline (name, time_ms, page, visit, contents, id, key),
-in the order in which they arrive. The same options give the same lines on any machine. All is made up: no real shop,
-item or person is behind it.
+in order of arrival. The same options give the same lines on any machine. Everything is made up: no real shop, item or
+person is behind it.
 
-Who does what (`random.Random`, true times in ms):
-- Sessions begin as a Poisson process, `sessions_per_minute`. Each is of one of `visits / 25 + 1` shoppers, who like one
-  to three categories and a level of prices.
-- A session begins with the home page (50 %), a search (35 %) or a message that leads to an item (15 %), then goes on to
-  items, each followed by another with probability 0.8; before one in five stands another search. Whoever has put
-  something into the cart looks at it at the end, and half of those order.
-- An item is liked by the shopper's categories (80 %) or picked by how well it sells alone. The better it suits, the
-  longer the visit: lognormal, median 20 s to 46 s, sigma 0.8, from 0.6 s to 15 min.
+Behaviour (`random.Random`, true times in ms): - Sessions begin as a Poisson process, `sessions_per_minute`. Each
+belongs to one of `visits / 25 + 1` shoppers, who like   one to three categories and a price level.
+- A session begins with the home page (50 %), a search (35 %) or a message that links to an item (15 %), then goes to
+  items, each followed by another with probability 0.8; one in five is preceded by a further search. A shopper with
+  items in the cart looks at it at the end, and half of those order.
+- An item is drawn from the shopper's categories (80 %) or by its sales alone. The better it suits, the longer the
+  visit: lognormal, median 20 s to 46 s, sigma 0.8, from 0.6 s to 15 min.
 - During a visit of an item: scrolls as a Poisson process, one in 6 s, at most 20, one in five upwards; each of 12 items
-  shown beside it is an exposure when it first comes onto the screen; clicks, one in 12 s, at most 9; a favourite
-  (3 to 25 %), the cart (2 to 18 %) and an order at once (1 to 5 %) the likelier the better the item suits.
+  shown besides it is an exposure when it first comes onto the screen; clicks, one in 12 s, at most 9; favourite (3 to
+  25 %), cart (2 to 18 %) and immediate order (1 to 5 %) are more likely the better the item suits.
 
-What goes wrong, each an option and a share of what it befalls: exits that never come (visits), a visit opened from
-within another (visits of items; the outer one goes on afterwards), bots (sessions of 40 items, 150 ms each), events
-that arrive twice, events that arrive up to ten minutes late, clocks of devices that are off (a normal deviation per
-session) or jump back by up to a minute (sessions).
+Faults, each an option with a share: exits that never come (of visits), a visit opened from within another (of visits of
+items; the outer one goes on afterwards), bots (sessions of 40 items, 150 ms each), events that arrive twice, events
+that arrive up to ten minutes late, device clocks that are off (a normal deviation per session) or jump back by up to a
+minute (of sessions).
 """
 
 import argparse
@@ -32,7 +31,7 @@ import random
 import sys
 
 ITEMS, CATEGORIES, BRANDS, SHOPS = 400, 16, 40, 30
-SHOP_SEED = 7  # the shop is the same whatever the sessions' seed is
+SHOP_SEED = 7  # the shop does not depend on the sessions' seed
 SLOTS = 12
 WORDS = (
     "cotton linen oak steel ceramic folding portable classic light compact woven matte travel garden kitchen winter "
@@ -45,7 +44,7 @@ THINGS = (
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a stream is made by; shares are from 0 to 1. `visits`: visits of item pages, at least."""
+    """The parameters of a stream; shares are from 0 to 1. `visits`: the minimum number of visits of item pages."""
 
     seed: int = 1
     visits: int = 1000
@@ -64,7 +63,7 @@ CLEAN = {"missing_exits": 0.0, "bots": 0.0, "duplicates": 0.0, "late": 0.0, "ske
 
 
 def catalogue():
-    """The shop's items: dicts with id, title, category, brand, shop, price_cents and sales (a share of all sales)."""
+    """The shop's items: dicts with id, title, category, brand, shop, price_cents and sales (share of all sales)."""
     dice = random.Random(SHOP_SEED)
     ranks = dice.sample(range(ITEMS), ITEMS)
     weights = [1 / (8 + rank) ** 0.8 for rank in ranks]
@@ -86,7 +85,7 @@ def catalogue():
 
 
 def events(options):
-    """The events of a stream, dicts, in the order in which they arrive."""
+    """The events of a stream, as dicts, in order of arrival."""
     dice = random.Random(f"{options.seed} arrivals")
     waiting, order, count, began = [], itertools.count(), 0, float(options.start_ms)
     market = _Market(options)
@@ -117,7 +116,7 @@ class _Market:
         self._known = {}
 
     def shopper(self, number):
-        """A shopper's key, how well each item suits (0 to 1), and cumulated weights to draw from."""
+        """A shopper's key, how well each item suits (0 to 1), and cumulative weights for drawing."""
         if number not in self._known:
             dice = random.Random(f"{self.options.seed} shopper {number}")
             liked = dice.sample(THINGS, dice.randint(1, 3))
@@ -132,7 +131,7 @@ class _Market:
 
 
 class _Session:
-    """What one shopper does from the first page to the last; `items_seen` counts visits of items."""
+    """The behaviour of one shopper from the first page to the last; `items_seen` counts visits of items."""
 
     def __init__(self, market, number, began):
         self.dice = random.Random(f"{market.options.seed} session {number}")
@@ -242,7 +241,7 @@ class _Session:
             self._on(state, "page_exit")
         self.now += int(dice.expovariate(1 / 1500))
 
-    # ---- what happens on an item's page: each takes the page's state, and gives the time spent elsewhere
+    # ---- on an item's page: each method takes the page's state, and returns the time spent elsewhere
 
     def _scrolled(self, state):
         step = int(self.dice.lognormvariate(math.log(700), 0.6)) * (-1 if self.dice.random() < 0.2 else 1)
@@ -253,7 +252,7 @@ class _Session:
         self._expose(state)
 
     def _expose(self, state):
-        """What is shown beside the item stands in the lower two thirds of the page, evenly."""
+        """The other items are in the lower two thirds of the page, evenly distributed."""
         share = (state["offset"] + state["viewport"]) / state["height"]
         reached = min(int((share - 1 / 3) * 1.5 * SLOTS), SLOTS)
         for slot in range(state["exposed"], max(reached, state["exposed"])):
@@ -273,10 +272,10 @@ class _Session:
         if target != ["item"]:
             self._on(state, "click", target=target[0], x_px=self.dice.randrange(1080), y_px=self.dice.randrange(2000))
         else:
-            self._clicked_item(state)  # opened in the background, say: nothing else follows from it
+            self._clicked_item(state)  # as if opened in the background: it has no further effect
 
     def _clicked_item(self, state):
-        """A click on one of the items that were shown; that item, None where none was."""
+        """A click on one of the exposed items; returns that item, or None if there was none."""
         if not state["exposed"]:
             return None
         slot = self.dice.randrange(state["exposed"])
@@ -285,7 +284,7 @@ class _Session:
         return shown
 
     def _looked_elsewhere(self, state):
-        """Another item's page is opened over this one and closed again, its visit within this one's."""
+        """Another item's page is opened over this one and closed again: a visit nested in this one."""
         since, shown = self.now, self._clicked_item(state)
         if shown:
             self.now += 300
@@ -351,7 +350,7 @@ class _Session:
         return int(self.dice.lognormvariate(math.log(1800), 0.7))
 
     def _picked(self):
-        """An item that the shopper likes, or one that sells."""
+        """An item that the shopper likes, or a popular one."""
         weights = self.liked if self.dice.random() < 0.8 and self.liked[-1] > 0 else self.market.sales
         return self.dice.choices(self.market.items, cum_weights=weights)[0]
 
@@ -381,7 +380,7 @@ class _Session:
 
 
 def _process(dice, length, mean, most):
-    """Times of a Poisson process within `length`, the first `most`."""
+    """Times of a Poisson process within `length`, at most the first `most`."""
     times, time = [], dice.expovariate(1 / mean)
     while time < length and len(times) < most:
         times.append(time)

@@ -1,9 +1,10 @@
-"""What to show a shopper next, by what the shopper's latest visits of item pages said: the features that the task `ipv`
-has stored, read when the application asks.
+"""What to show a shopper next, from the shopper's latest visits of item pages: the features stored by the task `ipv`,
+read when the application asks.
 
-Takes what a triggered call gets, `{"key", "visit", "events", …}`, and reads the shopper's rows by the function
-`table_rows` of its host; or takes the rows themselves, `{"key", "rows": rows of the table ipv, latest first}`. Gives
-the row of its own table: the ten best items and their scores. Nothing is recommended that the rows say was ordered."""
+Takes the input of a triggered call, `{"key", "visit", "events", …}`, and reads the shopper's rows with the host
+function `table_rows`; or takes the rows themselves, `{"key", "rows": rows of the table ipv, latest first}`. Returns the
+row of its own table: the ten best items and their scores. Items that were ordered according to the rows are not
+recommended."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Images of 8x8 pixels as rows of 64 numbers: reading the reference file, and moving an image about."""
+"""Images of 8x8 pixels as rows of 64 numbers: reading the reference file, and shifting an image."""
 
 import vmhost.engine.numpy as np
 
@@ -6,7 +6,7 @@ SIDE = 8
 
 
 def read_references(file):
-    """The known images, (n, 64), and a list of the digits that they show.
+    """The known images, (n, 64), and a list of their digits.
 
     One per line: 64 pixels as digits of base 17, a space, the label.
     """
@@ -17,10 +17,10 @@ def read_references(file):
 
 
 def shifts(steps):
-    """A matrix (len(steps)**2 * 64, 64) that moves an image in all ways at once: by each of `steps` down and each to
+    """A matrix (len(steps)**2 * 64, 64) that shifts an image in all ways at once: by each of `steps` down and each to
     the right.
 
-    Steps are parts of a pixel, between -1 and 1; what enters at the edge is blank.
+    Steps are in pixels, between -1 and 1, fractions included; what enters at the edge is blank.
     """
     along = np.asarray([[[_part(step, to - come) for come in range(SIDE)] for to in range(SIDE)] for step in steps])
     down, right = along[:, None, :, None, :, None], along[None, :, None, :, None, :]
@@ -28,6 +28,6 @@ def shifts(steps):
 
 
 def _part(step, distance):
-    """How much of a pixel ends up `distance` pixels on when an image is moved by `step`: half a pixel goes half
-    nowhere, half one on."""
+    """The weight with which a shift by `step` moves a pixel by `distance`: a shift by half a pixel gives half to
+    distance 0 and half to distance 1."""
     return max(0.0, 1.0 - abs(step - distance))

@@ -1,12 +1,12 @@
-"""Classes by multinomial logistic regression, trained in the call: L-BFGS (Liu and Nocedal, 1989) with a line search
-for Wolfe's conditions, the penalty chosen by cross validation over stratified folds, the chances calibrated by a
-temperature that Newton's method finds (Guo and others, 2017), and what came out held against the truth: confusion,
-precision and recall, log loss, Brier's score, areas under ROC curves.
+"""Multinomial logistic regression, trained in the call: L-BFGS (Liu and Nocedal, 1989) with a line search for Wolfe's
+conditions; the penalty is chosen by cross validation over stratified folds, the probabilities are calibrated by a
+temperature found with Newton's method (Guo and others, 2017). Reported against the truth: confusion, precision and
+recall, log loss, Brier score, areas under ROC curves.
 """
 
 import vmhost.engine.numpy as np
 
-MEMORY = 8  # steps that L-BFGS remembers
+MEMORY = 8  # steps that L-BFGS stores
 SUFFICIENT, CURVATURE = 1e-4, 0.9  # Wolfe's constants
 PENALTIES = (1e-4, 1e-3, 1e-2)
 FOLDS = 3
@@ -15,13 +15,13 @@ BINS = 10  # of the reliability diagram
 
 # ---- the model
 def softmax(scores):
-    """Chances from scores, row by row."""
+    """Probabilities from scores, row by row."""
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
     return powers / powers.sum(axis=1, keepdims=True)
 
 
 class Scale:
-    """Columns with mean 0 and spread 1, as the training samples have them, behind a column of ones."""
+    """Columns with mean 0 and standard deviation 1 over the training samples, after a column of ones."""
 
     def __init__(self, samples):
         self.mean, spread = samples.mean(axis=0), samples.std(axis=0)
@@ -32,7 +32,8 @@ class Scale:
 
 
 def objective(samples, targets, classes, penalty):
-    """A function of flat weights: mean cross entropy with the penalty on all but the bias, and its gradient."""
+    """A function of flat weights that returns the mean cross entropy, with the penalty on all but the bias, and its
+    gradient."""
     wanted = np.zeros((len(targets), classes))
     wanted[np.arange(len(targets)), targets] = 1.0
 
@@ -51,8 +52,7 @@ def objective(samples, targets, classes, penalty):
 
 # ---- minimising
 def direction_of(gradient, steps, changes):
-    """The quasi-Newton direction, by the two-loop recursion over the steps and changes of gradient that are
-    remembered."""
+    """The quasi-Newton direction, by the two-loop recursion over the stored steps and gradient changes."""
     direction, factors = -gradient, []
     for step, change in zip(reversed(steps), reversed(changes), strict=True):
         factor = (step @ direction) / (change @ step)
@@ -66,8 +66,8 @@ def direction_of(gradient, steps, changes):
 
 
 def line_search(function, point, loss, gradient, direction, max_steps=25):
-    """(step length, point, loss, gradient) under Wolfe's conditions, by halving and doubling; the best found where
-    there is none."""
+    """(step length, point, loss, gradient) under Wolfe's conditions, by halving and doubling; the best one found if
+    none meets them."""
     low, high, length = 0.0, np.inf, 1.0
     slope = float(gradient @ direction)
     for _ in range(max_steps):
@@ -84,7 +84,7 @@ def line_search(function, point, loss, gradient, direction, max_steps=25):
 
 
 def minimise(function, start, rounds=100, tolerance=1e-5):
-    """(point, losses) of a minimum: until no entry of the gradient is above `tolerance`."""
+    """(point, losses) of a minimum: iterates until no entry of the gradient is above `tolerance`."""
     point, steps, changes = start, [], []
     loss, gradient = function(point)
     losses = [loss]
@@ -109,7 +109,7 @@ def train(samples, targets, classes, penalty, rounds=100):
 
 # ---- choosing the penalty
 def folds_of(targets, count, random):
-    """A fold's number for each sample: every class is spread evenly over all folds."""
+    """A fold's number for each sample; every class is spread evenly over all folds."""
     fold = np.empty(len(targets), dtype=np.int64)
     for kind in np.unique(targets):
         places = random.permutation(np.flatnonzero(targets == kind))
@@ -118,8 +118,8 @@ def folds_of(targets, count, random):
 
 
 def cross_validated(samples, targets, classes, penalties, random):
-    """Mean log loss (penalties,) on folds held out, and the best penalty's scores (n, classes), each sample's by
-    weights that did not see it."""
+    """Mean log loss (penalties,) on held-out folds, and the scores (n, classes) with the best penalty, each sample's
+    from weights that did not see it."""
     fold = folds_of(targets, FOLDS, random)
     scores = np.zeros((len(penalties), len(targets), classes))
     for number in range(FOLDS):
@@ -132,7 +132,7 @@ def cross_validated(samples, targets, classes, penalties, random):
 
 
 def temperature_of(scores, targets, rounds=30):
-    """By what scores are divided so that chances are as sure as they are right: Newton's method on the log loss of its
+    """The divisor of scores for which probabilities match frequencies, by Newton's method on the log loss of its
     inverse."""
     inverse, rows = 1.0, np.arange(len(targets))
     for _ in range(rounds):
@@ -147,18 +147,18 @@ def temperature_of(scores, targets, rounds=30):
     return float(1 / inverse)
 
 
-# ---- how good it is
+# ---- quality
 def log_loss(chances, targets):
     return float(-np.log(np.clip(chances[np.arange(len(targets)), targets], 1e-300, None)).mean())
 
 
 def confusion(targets, answers, classes):
-    """How often each class (row) was taken for each (column)."""
+    """How often each class (row) was predicted as each (column)."""
     return np.bincount(targets * classes + answers, minlength=classes**2).reshape(classes, classes)
 
 
 def precision_recall(table):
-    """Precision, recall and their harmonic mean of each class, (3, classes); 0 where there is none."""
+    """Precision, recall and their harmonic mean for each class, (3, classes); 0 where undefined."""
     right = np.diagonal(table).astype(np.float64)
     precision, recall = (right / np.maximum(table.sum(axis=axis), 1) for axis in (0, 1))
     both = precision + recall
@@ -168,8 +168,8 @@ def precision_recall(table):
 
 
 def reliability(chances, targets):
-    """(bins, 3): how many answers were so sure, how sure, how many of them right; and the expected error of
-    calibration."""
+    """(bins, 3): the number of answers in each confidence bin, their confidence, and the share of right ones; and the
+    expected calibration error."""
     sure, right = chances.max(axis=1), chances.argmax(axis=1) == targets
     places = np.clip(np.digitize(sure, np.linspace(0, 1, BINS + 1)) - 1, 0, BINS - 1)
     counts = np.bincount(places, minlength=BINS)
@@ -179,20 +179,21 @@ def reliability(chances, targets):
 
 
 def brier(chances, targets):
-    """Mean squared distance of the chances from the truth."""
+    """Mean squared distance of the probabilities from the truth."""
     wanted = np.eye(chances.shape[1])[targets]
     return float(((chances - wanted) ** 2).sum(axis=1).mean())
 
 
 def ranks(values):
-    """Ranks from 1, equal values with the mean of theirs."""
+    """Ranks from 1; equal values share the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return ((last - counts + 1 + last) / 2)[inverse]
 
 
 def areas(chances, targets):
-    """For each class the chance that a sample of it gets more than one of another: the area under its ROC curve."""
+    """For each class the probability that one of its samples scores above one of another: the area under its ROC
+    curve."""
     found = np.empty(chances.shape[1])
     for kind in range(len(found)):
         own = targets == kind

@@ -1,8 +1,8 @@
-"""Re-ranking: in which order to show a shopper some items, by a small Deep Interest Network that the bundle carries.
+"""Re-ranking: the order in which to show items to a shopper, by a small Deep Interest Network in the bundle.
 
-Takes `{"history": items bought, latest first, "candidates": items}`, items being numbers from 0 to 599, and returns
-`{"items": the candidates, best first, "scores": theirs}`. The latest 30 of the history count; candidates go through the
-network 20 at a time. Without a history the order is that of sales."""
+Takes `{"history": items bought, latest first, "candidates": items}`, where items are numbers from 0 to 599, and returns
+`{"items": the candidates, best first, "scores": theirs}`. The latest 30 items of the history are used; candidates go
+through the network 20 at a time. Without a history the order is by sales."""
 
 import json
 
@@ -18,7 +18,7 @@ def setup():
     _known["sales"] = np.asarray(catalogue["sales"], dtype="float32")
     _known["categories"] = np.asarray(
         [*catalogue["categories"], max(catalogue["categories"]) + 1]
-    )  # the last is what fills up
+    )  # the last one is padding
     _known["model"] = model = engine.load("din")
     sizes = {port.name: port.shape for port in model.inputs}
     _known["longest"], _known["batch"] = sizes["history"][1], sizes["items"][0]
@@ -34,7 +34,7 @@ def run(value):
 
 
 def _items(value, name):
-    """`value[name]` as an array of items that there are."""
+    """`value[name]` as an array of valid items."""
     items, count = np.asarray(value[name], dtype="int64"), len(_known["sales"])
     if items.ndim != 1 or not ((items >= 0) & (items < count)).all():
         raise ValueError(f"{name}: expected a list of items from 0 to {count - 1}, got {value[name]!r}")
@@ -42,7 +42,7 @@ def _items(value, name):
 
 
 def _scores(history, candidates):
-    """What the network thinks of each candidate."""
+    """The network's score for each candidate."""
     model, categories, batch = _known["model"], _known["categories"], _known["batch"]
     history = history[: _known["longest"]]
     past = np.full(_known["longest"], len(_known["sales"]))

@@ -1,4 +1,4 @@
-"""Misbehaving task: loops for ever and swallows every exception that is meant to end it, for a while.
+"""Misbehaving task: loops for ever, and for a while swallows every exception that should end it.
 
 Takes `{"swallow": 3}`: how many exceptions it catches before it lets one through. The host stops it at its wall time.
 """

@@ -1,23 +1,23 @@
-"""Descriptors of images of 8x8 pixels: how much edge there is in each part of the image, by direction.
+"""Descriptors of images of 8x8 pixels: the amount of edge in each part of the image, by direction.
 
 After Dalal and Triggs, Histograms of Oriented Gradients for Human Detection (CVPR 2005), on images that are first
 sheared upright by their second moments and enlarged to 16x16, both in one bilinear sampling."""
 
 import vmhost.engine.numpy as np
 
-SIDE = 8  # pixels of an image that comes in
-LARGE = 16  # pixels of the one that edges are looked for in
+SIDE = 8  # pixels of an input image
+LARGE = 16  # pixels of the image whose edges are counted
 CELL = 4  # pixels of a cell: 4 x 4 cells
 DIRECTIONS = 12
 
 
 def describe(images):
-    """Descriptors (n, 192) of length 1 of images (n, 8, 8), float32."""
+    """Unit-length descriptors (n, 192) of images (n, 8, 8), float32."""
     return histograms(enlarged(images, slants(images)))
 
 
 def slants(images):
-    """By how many columns the strokes of each image lean to the right for every row further down, (n,)."""
+    """How many columns per row the strokes of each image lean to the right, from top to bottom, (n,)."""
     places = np.arange(SIDE, dtype="float32") - (SIDE - 1) / 2
     ink = np.maximum(images.sum(axis=(1, 2)), 1)
     by_row, by_column = images.sum(axis=2), images.sum(axis=1)
@@ -28,7 +28,7 @@ def slants(images):
 
 
 def enlarged(images, slants):
-    """The images upright, (n, 16, 16): sampled between their pixels, blank outside."""
+    """The images sheared upright, (n, 16, 16): interpolated, blank outside."""
     count = images.shape[0]
     framed = np.zeros((count, SIDE + 2, SIDE + 2), dtype="float32")
     framed[:, 1:-1, 1:-1] = images
@@ -47,8 +47,8 @@ def enlarged(images, slants):
 
 
 def histograms(images):
-    """The gradients' lengths of images (n, 16, 16) by cell and direction, (n, 192); each goes to the two directions
-    that it is between."""
+    """The gradients' lengths of images (n, 16, 16) by cell and direction, (n, 192); each is split between its two
+    nearest directions."""
     down, right = np.zeros_like(images), np.zeros_like(images)
     down[:, 1:-1] = images[:, 2:] - images[:, :-2]
     right[:, :, 1:-1] = images[:, :, 2:] - images[:, :, :-2]

@@ -1,8 +1,8 @@
-"""Linear discriminant analysis: classes told apart by their means and by the covariance that they share."""
+"""Linear discriminant analysis: classes distinguished by their means and a shared covariance."""
 
 import vmhost.engine.numpy as np
 
-RIDGE = 0.1  # of the mean variance, added to each: a covariance from few examples is too sure of itself
+RIDGE = 0.1  # of the mean variance, added to the diagonal: regularizes a covariance from few examples
 
 
 def fit(rows, labels, classes):
@@ -23,10 +23,10 @@ def fit(rows, labels, classes):
 
 
 def solve(matrix, right):
-    """`x` with `matrix @ x == right`, for a symmetric positive definite matrix (n, n) and right sides (n, m): Gauss and
-    Jordan.
+    """`x` with `matrix @ x == right`, for a symmetric positive definite matrix (n, n) and right sides (n, m), by
+    Gauss-Jordan elimination.
 
-    Such a matrix needs no pivots.
+    Such a matrix needs no pivoting.
     """
     left, right = np.copy(matrix), np.copy(right)
     for number in range(left.shape[0]):

@@ -1,9 +1,9 @@
-"""Image processing: which digits a batch of 8x8 images shows, by the directions of their strokes.
+"""Image processing: the digits in a batch of 8x8 images, by the directions of their strokes.
 
-Takes `{"images": array (n, 8, 8) or (n, 64) of 0..16}` and returns n digits, 0..9. Every image is set upright and its
-edges are counted by place and direction (`descriptors.py`); the nearest class wins, by the distance that takes the
-spread within classes into account (linear discriminant analysis). What is known of the classes is worked out in setup()
-from 1,297 images with labels."""
+Takes `{"images": array (n, 8, 8) or (n, 64) of 0..16}` and returns n digits, 0..9. Every image is sheared upright, and
+its edges are counted by place and direction (`descriptors.py`); the nearest class wins, by linear discriminant
+analysis, whose distance accounts for the spread within classes. setup() computes the classifier from 1,297 labelled
+images."""
 
 from descriptors import SIDE, describe
 from discriminant import fit

@@ -1,32 +1,32 @@
-"""Where something is and how fast it goes, from noisy sightings, some missing and some wrong: a Kalman filter with a
-gate, the smoother of Rauch, Tung and Striebel (1965), and how noisy motion and sightings are, learned by expectation
-and maximisation (Shumway and Stoffer, 1982).
+"""Position and velocity from noisy observations, some missing and some wrong: a Kalman filter with a gate, the smoother
+of Rauch, Tung and Striebel (1965), and the noise of motion and observations learned by expectation maximization
+(Shumway and Stoffer, 1982).
 
-A state is (x, speed in x, y, speed in y); its velocity wanders at random. A sighting is (x, y), NaN where there is
-none.
+A state is (x, speed in x, y, speed in y); its velocity is a random walk. An observation is (x, y), NaN where it is
+missing.
 """
 
 import vmhost.engine.numpy as np
 
-DT = 0.1  # seconds between sightings
-# squared distance, in standard deviations, that one right sighting in a thousand exceeds (two dimensions)
+DT = 0.1  # seconds between observations
+# squared Mahalanobis distance that one valid observation in a thousand exceeds (two dimensions)
 GATE = 13.815510557964274
-WATCH = ((1.0, 0.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0))  # what of a state is seen
+WATCH = ((1.0, 0.0, 0.0, 0.0), (0.0, 0.0, 1.0, 0.0))  # observation matrix
 
 
 # ---- the model
 def transition(dt):
-    """What a state becomes in `dt` seconds, (4, 4)."""
+    """The state transition over `dt` seconds, (4, 4)."""
     return np.kron(np.eye(2), np.array([[1.0, dt], [0.0, 1.0]]))
 
 
 def wandering(dt, jerk):
-    """Covariance (4, 4) of what the transition leaves out: acceleration is white noise of density `jerk`."""
+    """Process noise covariance (4, 4): acceleration is white noise of density `jerk`."""
     return jerk * np.kron(np.eye(2), np.array([[dt**3 / 3, dt**2 / 2], [dt**2 / 2, dt]]))
 
 
 def simulate(count, dt, jerk, blur, random):
-    """A path of `count` states and its sightings: one in twenty missing, one in fifty far off."""
+    """A path of `count` states and its observations: one in twenty missing, one in fifty an outlier."""
     forward, root = transition(dt), np.linalg.cholesky(wandering(dt, jerk))
     states = np.empty((count, 4))
     state = np.array([0.0, 1.0, 0.0, 0.5])
@@ -42,9 +42,9 @@ def simulate(count, dt, jerk, blur, random):
 
 # ---- filter and smoother
 class Filtered:
-    """What the filter found, step by step: `means` and `covs` after each sighting, `ahead_means` and `ahead_covs`
-    before it, `surprises` (NaN where nothing was seen), `oddness` (their squared distance in standard deviations),
-    `used` sightings, and the log likelihood."""
+    """The filter's results by step: `means` and `covs` after each observation, `ahead_means` and `ahead_covs` before
+    it, `surprises` (innovations; NaN without an observation), `oddness` (their squared Mahalanobis distances), `used`
+    observations, and the log likelihood."""
 
     def __init__(self, count, size):
         self.means, self.covs = np.empty((count, size)), np.empty((count, size, size))
@@ -55,7 +55,7 @@ class Filtered:
 
 
 def kalman(seen, forward, noise, blurred, gate=np.inf):
-    """The states, each from the sightings up to it; those further off than `gate` are left out."""
+    """Filters the observations; those further off than `gate` are ignored."""
     watch, size = np.array(WATCH), len(forward)
     found, identity = Filtered(len(seen), size), np.eye(size)
     mean, cov = np.zeros(size), 100.0 * identity
@@ -70,7 +70,7 @@ def kalman(seen, forward, noise, blurred, gate=np.inf):
             if oddness <= gate:
                 gain = np.linalg.solve(spread, watch @ cov).T
                 mean = mean + gain @ surprise
-                keep = identity - gain @ watch  # Joseph's form: the covariance stays symmetric and positive
+                keep = identity - gain @ watch  # Joseph form: keeps the covariance symmetric and positive
                 cov = keep @ cov @ keep.T + gain @ blurred @ gain.T
                 found.likelihood -= 0.5 * float(np.linalg.slogdet(2 * np.pi * spread)[1] + oddness)
                 found.used[i] = True
@@ -79,7 +79,7 @@ def kalman(seen, forward, noise, blurred, gate=np.inf):
 
 
 def smooth(found, forward):
-    """(means, covs, lagged): the states from all sightings; `lagged[i]` is the covariance of states i and i - 1."""
+    """(means, covs, lagged): the states given all observations; `lagged[i]` is the covariance of states i and i - 1."""
     means, covs = found.means.copy(), found.covs.copy()
     lagged = np.zeros_like(covs)
     for i in range(len(means) - 2, -1, -1):
@@ -92,7 +92,7 @@ def smooth(found, forward):
 
 # ---- learning the noise
 def expected_noise(seen, used, forward, means, covs, lagged):
-    """The covariances of motion and of sightings under which the smoothed states are likeliest."""
+    """The maximum likelihood covariances of motion and observations, given the smoothed states."""
     watch = np.array(WATCH)
     now = covs[1:] + np.einsum("ti,tj->tij", means[1:], means[1:])
     then = covs[:-1] + np.einsum("ti,tj->tij", means[:-1], means[:-1])
@@ -104,8 +104,8 @@ def expected_noise(seen, used, forward, means, covs, lagged):
 
 
 def learn(seen, forward, dt, rounds):
-    """(jerk, blur, log likelihoods): both noises from sightings alone, the better with every round. What is learned
-    keeps its form: the density of the acceleration and the deviation of a sighting, the same in x and y."""
+    """(jerk, blur, log likelihoods): both noises from the observations alone, improved in every round. They keep their
+    form: one density of the acceleration and one deviation of observations, the same in x and y."""
     shape = wandering(dt, 1.0)
     inverse = np.linalg.inv(shape)
     jerk, blur, likelihoods = 1.0, 1.0, []
@@ -117,10 +117,9 @@ def learn(seen, forward, dt, rounds):
     return jerk, blur, np.array(likelihoods)
 
 
-# ---- how good it is
+# ---- quality
 def settled_gain(forward, noise, blurred, max_rounds=1000):
-    """The gain that the filter settles on, by going through Riccati's equation until nothing moves; and the rounds that
-    took."""
+    """The steady-state gain of the filter, by iterating Riccati's equation to convergence, and the number of rounds."""
     watch, cov = np.array(WATCH), noise.copy()
     for rounds in range(1, max_rounds + 1):
         ahead = forward @ cov @ forward.T + noise
@@ -133,7 +132,7 @@ def settled_gain(forward, noise, blurred, max_rounds=1000):
 
 
 def whiteness(surprises, lags):
-    """Autocorrelations (lags,) of the surprises in x and y: near 0 where the model leaves nothing to foresee."""
+    """Autocorrelations (lags,) of the innovations in x and y; near 0 if the model is right."""
     rows = surprises[~np.isnan(surprises).any(axis=1)]
     rows = rows - rows.mean(axis=0)
     whole = (rows**2).sum()
@@ -141,7 +140,7 @@ def whiteness(surprises, lags):
 
 
 def foresee(mean, cov, forward, noise, steps):
-    """Means (steps, 2) and standard deviations (steps, 2) of the places ahead."""
+    """Means (steps, 2) and standard deviations (steps, 2) of future positions."""
     watch = np.array(WATCH)
     places, deviations = np.empty((steps, 2)), np.empty((steps, 2))
     for i in range(steps):
@@ -151,8 +150,8 @@ def foresee(mean, cov, forward, noise, steps):
 
 
 def between(means, times):
-    """Places (len(times), 2) at any times, in seconds from the first state: cubics that fit places and speeds at both
-    ends."""
+    """Positions (len(times), 2) at any times, in seconds from the first state: cubics that fit positions and speeds at
+    both ends."""
     before = np.clip((times / DT).astype(np.int64), 0, len(means) - 2)
     part = (times / DT - before)[:, np.newaxis]
     start, stop = means[before], means[before + 1]
@@ -167,23 +166,23 @@ def between(means, times):
 
 
 def error(found, truth):
-    """Root mean square distance of places."""
+    """Root mean square distance of positions."""
     return float(np.sqrt(np.nanmean(((found - truth) ** 2).sum(axis=1))))
 
 
 def turns(states):
-    """Speeds along the path, and the angle through which it turned in all."""
+    """Speeds along the path, and the total angle that it turned through."""
     speeds = np.hypot(states[:, 1], states[:, 3])
     angles = np.unwrap(np.arctan2(states[:, 3], states[:, 1]))
     return speeds, float(np.abs(np.diff(angles)).sum())
 
 
 def run(value):
-    """{"count": n, "seed": s, "rounds": r, "ahead": k} simulates a path and follows it; {"seen": (n, 2), …} follows
-    what was seen.
+    """{"count": n, "seed": s, "rounds": r, "ahead": k} simulates a path and tracks it; {"seen": (n, 2), …} tracks the
+    given observations.
 
-    Answers the smoothed states (n, 4), what was learned, figures of consistency, places ahead, and errors where the
-    path is known."""
+    Returns the smoothed states (n, 4), the learned noise, consistency figures, predicted positions, and errors where
+    the path is known."""
     random = np.random.Generator(np.random.Philox(value.get("seed", 0)))
     states = wrong = None
     if value.get("seen") is not None:

@@ -1,5 +1,5 @@
-"""`python -m tasks.training NAME ...`: trains these networks and writes their files into the tasks' folders; they are
-committed."""
+"""`python -m tasks.training NAME ...`: trains these networks and writes their files into the tasks' folders, where they
+are committed."""
 
 import importlib
 import sys

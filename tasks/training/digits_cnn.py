@@ -1,8 +1,8 @@
-"""The network of tasks/digits_cnn: three convolutions and a product, trained on the 1,297 images of tasks/data that are
-for training.
+"""The network of tasks/digits_cnn: three convolutions and a matrix product, trained on the 1,297 training images of
+tasks/data.
 
-Each step sees images turned, sheared, scaled and moved a little, by other amounts each time. The held-out 500 images
-are looked at once, when all is done."""
+In each step images are rotated, sheared, scaled and shifted a little, by random amounts. The held-out 500 images are
+used once, at the end."""
 
 import numpy
 
@@ -40,12 +40,12 @@ def forward(weights, images):
         if name == "conv3":
             x = pooled(x)
         x = relu(convolution(x, weights[f"{name}.weight"]) + weights[f"{name}.bias"])
-    x = turned(x, (0, 3, 1, 2))  # as ONNX has them
+    x = turned(x, (0, 3, 1, 2))  # ONNX's order
     return x.reshape(x.shape[0], -1) @ weights["classes.weight"] + weights["classes.bias"]
 
 
 def moved(images, random):
-    """Images (n, 8, 8), each turned, sheared, scaled and moved by amounts drawn for it, sampled between pixels."""
+    """Images (n, 8, 8), each rotated, sheared, scaled and shifted by random amounts, with bilinear sampling."""
     count = len(images)
     turn, shear = random.normal(0, 0.12, count), random.normal(0, 0.12, count)
     scale = random.normal(1, 0.06, (2, count))
@@ -73,13 +73,13 @@ def moved(images, random):
 
 
 def examples(rows):
-    """Images (n, 8, 8) of ink from 0 to 1, and the digits that they show."""
+    """Images (n, 8, 8) of ink from 0 to 1, and their digits."""
     images, digits = zip(*rows)
     return numpy.asarray(images, "float32").reshape(-1, 8, 8) / INK, numpy.asarray(digits)
 
 
 def train(seed=SEED, epochs=EPOCHS, tell=print):
-    """Weights, names to arrays, after `epochs` times all training images."""
+    """Weights, names to arrays, after `epochs` passes over all training images."""
     random = numpy.random.default_rng(seed)
     images, digits = examples(cases.read_digits()[: cases.DIGITS_FOR_TRAINING])
     weights = new_weights(random)
@@ -99,12 +99,12 @@ def train(seed=SEED, epochs=EPOCHS, tell=print):
 
 
 def scores(weights, images):
-    """The forward pass alone, in plain NumPy; `weights` are arrays."""
+    """The forward pass in plain NumPy; `weights` are arrays."""
     return forward({name: Value(array) for name, array in weights.items()}, Value(images[..., None])).data
 
 
 def accuracy(weights):
-    """The share of the held-out images that come out right."""
+    """The share of held-out images classified correctly."""
     images, digits = examples(cases.read_digits()[cases.DIGITS_FOR_TRAINING :])
     return float((scores(weights, images).argmax(axis=1) == digits).mean())
 
@@ -125,7 +125,7 @@ def to_onnx(weights, remark):
 
 
 def prepare(tell=print):
-    """Files below tasks/ (names to bytes), and a sentence on how good they are."""
+    """Files below tasks/ (names to bytes), and a sentence on their quality."""
     weights = train(tell=tell)
     said = f"seed {SEED}, {EPOCHS} epochs: {accuracy(weights):.1%} of 500 held-out images right"
     return {FILE: to_onnx(weights, said)}, said

@@ -1,8 +1,9 @@
-"""Gradients for the small networks that ship: operators on NumPy arrays that remember how to go back, and Adam.
+"""Reverse-mode gradients for the small shipped networks: operators on NumPy arrays that record their backward pass, and
+Adam.
 
-A network is a function of a dict of Values to a Value; `gradients(loss)` goes through what it did, last operator first.
-All is plain NumPy in float32, written to be read and checked rather than to be fast: it trains networks of some ten
-thousand weights in a minute, and its forward pass is what tests hold the engine against."""
+A network is a function of a dict of Values to a Value; `gradients(loss)` runs the backward pass. It is plain NumPy in
+float32, written for reading and checking rather than speed: it trains networks of some ten thousand weights in a
+minute, and tests compare the engine with its forward pass."""
 
 import numpy
 
@@ -10,12 +11,13 @@ EPSILON = 1e-5  # added to variances
 
 
 class Value:
-    """An array (`data`) that some operator made, or a weight; `grad` is the loss's gradient by it after `gradients`."""
+    """An array (`data`) that is an operator's result or a weight; after `gradients`, `grad` is the loss's gradient by
+    it."""
 
     __slots__ = ("data", "grad", "_sources", "_back")
 
     def __init__(self, data, sources=(), back=None):
-        """`back` takes the gradient by this value and gives those by `sources`, in their order."""
+        """`back` maps the gradient by this value to those by `sources`, in order."""
         self.data, self.grad, self._sources, self._back = data, None, sources, back
 
     @property
@@ -50,7 +52,7 @@ def _value(given):
 
 
 def gradients(loss):
-    """Sets `grad` of every Value that the number `loss` was made of."""
+    """Sets `grad` of every Value that the scalar `loss` depends on."""
     order, known = [], set()
 
     def visit(value):
@@ -73,7 +75,8 @@ def gradients(loss):
 
 
 def _summed(gradient, shape):
-    """The gradient by an operand of `shape` that was broadcast to the gradient's shape."""
+    """The gradient by an operand of `shape` that was broadcast to the gradient's shape: sums over the broadcast
+    axes."""
     gradient = gradient.sum(axis=tuple(range(gradient.ndim - len(shape))))
     return gradient.sum(axis=tuple(d for d, size in enumerate(shape) if size == 1), keepdims=True).reshape(shape)
 
@@ -83,7 +86,7 @@ def relu(x):
 
 
 def clipped(x, limit):
-    """`x` within 0 and `limit`: ReLU6 with 6."""
+    """`x` clipped to [0, limit]; ReLU6 with 6."""
     return Value(x.data.clip(0, limit), (x,), lambda g: (g * ((x.data > 0) & (x.data < limit)),))
 
 
@@ -93,7 +96,7 @@ def sigmoid(x):
 
 
 def softmax(x):
-    """Shares along the last axis."""
+    """Softmax over the last axis."""
     result = numpy.exp(x.data - x.data.max(axis=-1, keepdims=True))
     result /= result.sum(axis=-1, keepdims=True)
     return Value(result, (x,), lambda g: (result * (g - (g * result).sum(axis=-1, keepdims=True)),))
@@ -111,7 +114,7 @@ def rows(table, indices):
 
 
 def joined(*values):
-    """Side by side along the last axis; other axes of size 1 are broadcast."""
+    """Concatenates along the last axis; other axes of size 1 are broadcast."""
     widths = numpy.cumsum([value.shape[-1] for value in values])[:-1]
     shape = numpy.broadcast_shapes(*(value.shape[:-1] for value in values))
     wide = [numpy.broadcast_to(value.data, (*shape, value.shape[-1])) for value in values]
@@ -119,7 +122,7 @@ def joined(*values):
 
 
 def mean(x, axes):
-    """The mean over `axes`, which go."""
+    """The mean over `axes`, which are removed."""
     share = x.data.size // x.data.mean(axis=axes).size
     return Value(
         x.data.mean(axis=axes), (x,), lambda g: (numpy.broadcast_to(numpy.expand_dims(g / share, axes), x.shape),)
@@ -127,13 +130,13 @@ def mean(x, axes):
 
 
 def turned(x, order):
-    """The axes in another order."""
+    """Permutes the axes."""
     return Value(x.data.transpose(order), (x,), lambda g: (g.transpose(numpy.argsort(order)),))
 
 
 def convolution(x, weights, stride=1):
-    """Images (n, height, width, channels) by kernels (out, channels, k, k), k odd, with k // 2 pixels of zeros
-    around."""
+    """Convolves images (n, height, width, channels) with kernels (out, channels, k, k), k odd, with zero padding of k
+    // 2 pixels."""
     outputs, channels, size, _ = weights.shape
     framed, offsets, high, wide = _walk(x.data, size, stride)
     columns = numpy.concatenate([_at(framed, offset, high, wide, stride) for offset in offsets], axis=3).reshape(
@@ -154,7 +157,7 @@ def convolution(x, weights, stride=1):
 
 
 def depthwise(x, weights, stride=1):
-    """The same with a kernel of its own for each channel: (channels, 1, k, k)."""
+    """The same with one kernel per channel: (channels, 1, k, k)."""
     size = weights.shape[-1]
     framed, offsets, high, wide = _walk(x.data, size, stride)
 
@@ -173,7 +176,7 @@ def depthwise(x, weights, stride=1):
 
 
 def _walk(images, size, stride):
-    """Images in a frame of zeros, the offsets of a kernel's weights, and the result's height and width."""
+    """Zero-padded images, the offsets of a kernel's weights, and the result's height and width."""
     frame = size // 2
     framed = numpy.pad(images, ((0, 0), (frame, frame), (frame, frame), (0, 0)))
     high, wide = ((length - size) // stride + 1 for length in framed.shape[1:3])
@@ -181,7 +184,7 @@ def _walk(images, size, stride):
 
 
 def _at(framed, offset, high, wide, stride):
-    """What a kernel's weight at `offset` sees."""
+    """The pixels that meet the kernel's weight at `offset`."""
     down, right = offset
     return framed[:, down : down + (high - 1) * stride + 1 : stride, right : right + (wide - 1) * stride + 1 : stride]
 
@@ -192,7 +195,7 @@ def _unframed(images, size):
 
 
 def pooled(x):
-    """The largest of each 2 x 2 pixels of images (n, height, width, channels) of even sizes."""
+    """2 x 2 max pooling of images (n, height, width, channels) of even sizes."""
     count, high, wide, channels = x.shape
     squares = x.data.reshape(count, high // 2, 2, wide // 2, 2, channels)
     result = squares.max(axis=(2, 4))
@@ -208,7 +211,7 @@ def normalized(x, scale, bias, running, learning):
     """Batch normalization of images by channel, the last axis. `running`: a pair of arrays (channels,), mean and
     variance.
 
-    `learning`: by the batch's own statistics, which `running` follows; otherwise by `running`.
+    `learning`: uses the batch's own statistics, and updates `running` with them; otherwise uses `running`.
     """
     average, variance = (x.data.mean(axis=(0, 1, 2)), x.data.var(axis=(0, 1, 2))) if learning else running
     if learning:
@@ -226,8 +229,8 @@ def normalized(x, scale, bias, running, learning):
 
 
 def cross_entropy(scores, classes, smoothing=0.0):
-    """The mean loss of `scores` (n, classes) where `classes` (n,) are right; `smoothing` is what all others are wanted
-    by together."""
+    """The mean loss of `scores` (n, classes) for the true `classes` (n,); `smoothing` is the total target probability
+    of all other classes."""
     shares = numpy.exp(scores.data - scores.data.max(axis=1, keepdims=True))
     shares /= shares.sum(axis=1, keepdims=True)
     count, width = shares.shape
@@ -238,13 +241,13 @@ def cross_entropy(scores, classes, smoothing=0.0):
 
 
 def initial(random, *shape, inputs):
-    """Weights drawn so that values of `inputs` numbers each keep their size behind a ReLU."""
+    """Initial weights that preserve the scale of `inputs` values through a ReLU."""
     return Value((random.standard_normal(shape) * (2 / inputs) ** 0.5).astype("float32"))
 
 
 class Adam:
-    """Kingma and Ba (ICLR '15), with weight decay beside the steps (Loshchilov and Hutter, ICLR '19) on weights of two
-    dimensions and more."""
+    """Adam (Kingma and Ba, ICLR '15) with decoupled weight decay (Loshchilov and Hutter, ICLR '19) on weights with two
+    or more dimensions."""
 
     def __init__(self, weights, decay=0.0):
         """`weights`: a dict of Values, changed in place by `step`."""

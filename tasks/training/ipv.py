@@ -1,8 +1,8 @@
-"""The networks of tasks/ipv and tasks/ipv_recommend, trained together: an encoder that makes 32 numbers of one visit of
-an item's page, and a recommender that makes of a shopper's latest encodings a score for each item of the shop.
+"""The networks of tasks/ipv and tasks/ipv_recommend, trained together: an encoder that turns one visit of an item's
+page into 32 numbers, and a recommender that turns a shopper's latest encodings into a score for each item of the shop.
 
-The shoppers are generated (tasks/ipv/sessions.py): no shop's data are in here. What is learned is which item a shopper
-looks at next, so an encoding keeps of a visit what tells the shopper's taste."""
+The shoppers are generated (tasks/ipv/sessions.py); there is no data of a real shop. The target is the item that a
+shopper looks at next, so an encoding keeps what reveals the shopper's taste."""
 
 import json
 import sys
@@ -18,13 +18,13 @@ from .onnx_files import Graph
 FILE, RECOMMENDER = "ipv/encoder.onnx", "ipv_recommend/recommender.onnx"
 SEED = 41
 VISITS, HELD_OUT = 40_000, 4000
-RECENT = 20  # encodings that the recommender looks at
+RECENT = 20  # encodings that the recommender uses
 HIDDEN, CODE = 64, 32
 WIDTHS = {"id": 12, "category": 8, "brand": 4, "shop": 4}
 LEARNING = {"epochs": 8, "batch": 24, "rate": 4e-3, "decay": 1e-3}
 TOP = 10
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ipv"))  # the task's own modules, as a VM has them
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ipv"))  # the task's own modules, importable as in a VM
 try:
     import encoder
     import features
@@ -33,8 +33,8 @@ finally:
 
 
 def shoppers(seed, visits):
-    """Per shopper the visits in their order: (numbers (n, WIDTH), places (n, 4), items (n,)), items by their place in
-    the catalogue."""
+    """Per shopper the visits in order: (numbers (n, WIDTH), places (n, 4), items (n,)); items are indices into the
+    catalogue."""
     order = {item["id"]: number for number, item in enumerate(sessions.catalogue())}
     by_visit = {}
     for event in sessions.events(sessions.Options(seed=seed, visits=visits, **sessions.CLEAN)):
@@ -55,9 +55,9 @@ def shoppers(seed, visits):
 
 
 def batch(some):
-    """What both networks take for some shoppers: numbers, places of all their visits (n, …); for each visit but a
-    shopper's first the RECENT visits before it, latest first, as rows of these (m, RECENT), n where there is none; and
-    the items (m,)."""
+    """The inputs of both networks for some shoppers: numbers and places of all their visits (n, …); for each visit
+    except a shopper's first, the RECENT visits before it, latest first, as row indices (m, RECENT), n where there is
+    none; and the items (m,)."""
     figures, places, items = (numpy.concatenate(column) for column in zip(*some))
     histories, wanted, start = [], [], 0
     for _, _, own in some:
@@ -97,7 +97,7 @@ def encodings(weights, fixed, figures, places):
 
 
 def scores(weights, recent, there):
-    """(m, items) of encodings (m, RECENT, CODE), latest first; `there` (m, RECENT): which of them are some."""
+    """Scores (m, items) from encodings (m, RECENT, CODE), latest first; `there` (m, RECENT): which of them exist."""
     worth = (recent @ weights["worth.weight"]).reshape(len(there), RECENT) + weights["recency"]
     share = softmax(worth + numpy.where(there, 0, -1e9).astype("float32"))
     taste = (share.reshape(len(there), 1, RECENT) @ recent).reshape(len(there), CODE)
@@ -177,7 +177,7 @@ def recommender_onnx(weights, remark):
 
 
 def made(tell=print):
-    """Files below tasks/ (names to bytes), and a sentence on how good they are."""
+    """Files below tasks/ (names to bytes), and a sentence on their quality."""
     shop = sessions.catalogue()
     sales = numpy.asarray([item["sales"] for item in shop])
     weights, fixed = train(shoppers(SEED, VISITS), sales, tell=tell)

@@ -1,10 +1,10 @@
-"""Trained networks as ONNX files and back. Needs the package `onnx`."""
+"""Reads and writes trained networks as ONNX files. Needs the package `onnx`."""
 
 import numpy
 
 
 class Graph:
-    """An ONNX graph that grows by a node at a time; `add` gives the name of what the node makes."""
+    """An ONNX graph, built node by node; `add` returns the name of the node's output."""
 
     def __init__(self, name, weights):
         """`weights`: names to arrays, which nodes refer to by name."""
@@ -35,7 +35,7 @@ class Graph:
         return output
 
     def to_bytes(self, remark):
-        """The file's bytes; `remark` says how it was made."""
+        """The file's bytes; `remark` is stored in it."""
         from onnx import checker, helper
 
         graph = helper.make_graph(self._nodes, self._name, self._inputs, self._outputs, self._constants)

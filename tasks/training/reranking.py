@@ -1,12 +1,12 @@
 """The network of tasks/reranking: a small Deep Interest Network (Zhou et al., KDD '18), and the shoppers that it is
 trained on.
 
-No shop's data are in here: shoppers are generated, and said to be. Every item has a category and a style that nobody is
-told; a shopper has two to four interests, each a category and a style in it, and a history of items drawn from them, a
-fifth of it bought by popularity alone. Of the candidates that a shopper is shown, half drawn blindly, a quarter by
-popularity, a quarter from the shopper's categories, one is clicked: the more a candidate's style is that of an interest
-in its category, the likelier, and the better it sells. So popularity alone says little, the categories of the history
-say more, and the rest is in the styles, which the network has to find out from who clicked what."""
+There is no data of a real shop: shoppers are generated. Every item has a hidden category and style; a shopper has two
+to four interests, each a category and a style in it, and a history of items drawn from them, a fifth of it by
+popularity alone. Of the candidates shown to a shopper, half are drawn uniformly, a quarter by popularity, a quarter
+from the shopper's categories. One is clicked, more likely the closer its style is to that of an interest in its
+category, and the better it sells. So popularity alone says little, the categories of the history say more, and the rest
+is in the styles, which the network has to infer from clicks."""
 
 import gzip
 import json
@@ -19,13 +19,13 @@ from .onnx_files import Graph
 FILE = "reranking/din.onnx"
 SEED = 31
 ITEMS, CATEGORIES, STYLES = 600, 20, 3
-HISTORY, CANDIDATES = 30, 20  # the model's sizes; shorter ones are filled up
+HISTORY, CANDIDATES = 30, 20  # the model's sizes; shorter lists are padded
 SHOPPERS, HELD_OUT = 8000, 300
 WIDTH = 12  # of an embedding
 HIDDEN = (24, 12)
-KEEN = 6  # how much a style that matches counts, against the logarithm of sales
+KEEN = 6  # the weight of a matching style, relative to the logarithm of sales
 LEARNING = {"epochs": 6, "batch": 32, "others": 5, "rate": 1e-2, "decay": 1e-3}
-PADDING = ITEMS  # the item that fills up; its category is CATEGORIES
+PADDING = ITEMS  # the padding item; its category is CATEGORIES
 
 
 def shop(random):
@@ -45,7 +45,7 @@ def shoppers(random, shop, count):
         interests = random.permutation(CATEGORIES)[: random.integers(2, 5)]
         tastes = random.standard_normal((len(interests), STYLES))
         tastes /= numpy.linalg.norm(tastes, axis=1, keepdims=True)
-        match = numpy.full(ITEMS, -numpy.inf)  # what is no interest
+        match = numpy.full(ITEMS, -numpy.inf)  # items outside of the interests
         for interest, taste in zip(interests, tastes):
             match[categories == interest] = styles[categories == interest] @ taste
         related = match > -numpy.inf
@@ -69,20 +69,20 @@ def shoppers(random, shop, count):
 
 
 def _drawn(random, weights, count):
-    """`count` places, each as likely as its weight says."""
+    """`count` indices drawn with these weights."""
     bounds = numpy.cumsum(weights)
     return numpy.searchsorted(bounds, random.random(count) * bounds[-1], side="right")
 
 
 def world(seed=SEED):
-    """The shop, the shoppers to learn from, and those held out."""
+    """The shop, the training shoppers, and the held-out ones."""
     random = numpy.random.default_rng(seed)
     stock = shop(random)
     return stock, shoppers(random, stock, SHOPPERS), shoppers(random, stock, HELD_OUT)
 
 
 def arrays(seen):
-    """What the network takes, for shoppers (n): histories (n, 30), their mask, candidates (n, 20), their mask, place of
+    """The network's inputs for shoppers (n): histories (n, 30), their mask, candidates (n, 20), their mask, index of
     the click (n,)."""
     histories, candidates = (numpy.full((len(seen), size), PADDING) for size in (HISTORY, CANDIDATES))
     for number, (history, shown, _) in enumerate(seen):
@@ -104,7 +104,7 @@ def new_weights(random):
 
 
 def forward(weights, categories, histories, mask, candidates):
-    """Scores (n, candidates). `categories` are those of all items, the padding's too."""
+    """Scores (n, candidates). `categories` are those of all items, including the padding's."""
 
     def embedded(items):
         return joined(rows(weights["items"], items), rows(weights["categories"], categories[items]))
@@ -129,8 +129,8 @@ def forward(weights, categories, histories, mask, candidates):
 
 
 def train(world, seed=SEED, tell=print, epochs=LEARNING["epochs"]):
-    """Weights, names to arrays. The loss is that of telling the click from `others` of the shopper's candidates, drawn
-    anew each time."""
+    """Weights, names to arrays. The loss is that of distinguishing the click from `others` of the shopper's candidates,
+    drawn anew in each step."""
     shop, learned, _ = world
     categories = numpy.append(shop[0], CATEGORIES)
     random = numpy.random.default_rng(seed)
@@ -140,7 +140,7 @@ def train(world, seed=SEED, tell=print, epochs=LEARNING["epochs"]):
     every = numpy.arange(len(learned))
     for epoch in range(epochs):
         order, total = random.permutation(len(learned)), 0.0
-        lots = random.random(candidates.shape) + ~shown  # the least are drawn: the click first, padding last
+        lots = random.random(candidates.shape) + ~shown  # the smallest are drawn: the click first, padding last
         lots[every, clicks] = -1
         drawn = numpy.take_along_axis(candidates, numpy.argsort(lots, axis=1)[:, : 1 + LEARNING["others"]], axis=1)
         for first in range(0, len(learned) - batch + 1, batch):
@@ -155,15 +155,15 @@ def train(world, seed=SEED, tell=print, epochs=LEARNING["epochs"]):
 
 
 def scores(weights, shop, seen):
-    """The forward pass alone, in plain NumPy, for shoppers (n): (n, 20), the padding's too."""
+    """The forward pass in plain NumPy, for shoppers (n): (n, 20), including padding."""
     histories, mask, candidates, _, _ = arrays(seen)
     values = {name: Value(array) for name, array in weights.items()}
     return forward(values, numpy.append(shop[0], CATEGORIES), histories, mask, candidates).data
 
 
 def area(found, seen):
-    """The area under the curve (AUC), mean over shoppers: the share of their candidates that score below the one that
-    was clicked, ties half."""
+    """The area under the curve (AUC), averaged over shoppers: the share of candidates that score below the one clicked,
+    ties counting half."""
     return sum(
         float(numpy.mean([(one < own) + (one == own) / 2 for item, one in zip(shown, ours) if item != click]))
         for ours, (_, shown, click) in zip(found, seen)
@@ -172,8 +172,8 @@ def area(found, seen):
 
 
 def to_onnx(weights, remark):
-    """The network for one shopper: int64 "history", "history_categories" (1, 30), bool "bought" (1, 30) (False: filled
-    up), "items", "categories" (20,); output "scores" (20,), larger for what is likelier to be clicked."""
+    """The network for one shopper: int64 "history", "history_categories" (1, 30), bool "bought" (1, 30) (False:
+    padding), "items", "categories" (20,); output "scores" (20,), higher for likelier clicks."""
     graph, double = Graph("din", weights), 2 * WIDTH
     histories = [graph.input(name, [1, HISTORY], "int64") for name in ("history", "history_categories")]
     bought = graph.input("bought", [1, HISTORY], "bool")
@@ -231,7 +231,7 @@ def to_onnx(weights, remark):
 
 
 def prepare(tell=print):
-    """Files below tasks/ (names to bytes), and a sentence on how good they are."""
+    """Files below tasks/ (names to bytes), and a sentence on their quality."""
     all_of_it = world()
     shop, _, held_out = all_of_it
     categories, _, sales = shop

@@ -1,8 +1,8 @@
-"""The network of tasks/vision: MobileNetV2 (Sandler et al., CVPR '18) made small, trained on pictures of real
-handwriting that `tasks/scenes.py` draws.
+"""The network of tasks/vision: a small MobileNetV2 (Sandler et al., CVPR '18), trained on pictures of real handwriting
+drawn by `tasks/scenes.py`.
 
-Every epoch draws new pictures of the 1,297 training digits. They are prepared as the task prepares its pictures, by the
-task's own `pictures.py`. What is drawn of the held-out 500 is looked at once, when all is done."""
+Every epoch draws new pictures of the 1,297 training digits. The task's own `pictures.py` prepares them. Pictures of the
+held-out 500 are used once, at the end."""
 
 import numpy
 
@@ -26,7 +26,7 @@ CLASSES = 10
 
 
 def layers():
-    """The convolutions in order: name, kernel's shape, stride, whether it is depthwise, whether ReLU6 follows, whether
+    """The convolutions in order: name, kernel shape, stride, whether it is depthwise, whether ReLU6 follows, whether
     the block's input is added."""
     yield "stem", (STEM, 3, 3, 3), 2, False, True, False
     channels = STEM
@@ -92,13 +92,13 @@ def train(seed=SEED, epochs=EPOCHS, tell=print):
 
 
 def scores(weights, images):
-    """The forward pass alone, in plain NumPy, of images (n, 32, 32, 3); `weights` are arrays."""
+    """The forward pass in plain NumPy, for images (n, 32, 32, 3); `weights` are arrays."""
     running = {name: (weights[f"{name}.mean"], weights[f"{name}.variance"]) for name, *_ in layers()}
     return forward({name: Value(array) for name, array in weights.items()}, running, Value(images)).data
 
 
 def accuracy(weights):
-    """The share of the 500 pictures of held-out digits in `cases.py` that come out right."""
+    """The share of the 500 pictures of held-out digits in `cases.py` classified correctly."""
     asked = cases.pictures(500)
     images = numpy.concatenate([numpy.asarray(pictures.prepare(value["picture"])) for value, _ in asked]).transpose(
         0, 2, 3, 1
@@ -143,7 +143,7 @@ def to_onnx(weights, remark):
 
 
 def prepare(tell=print):
-    """Files below tasks/ (names to bytes), and a sentence on how good they are."""
+    """Files below tasks/ (names to bytes), and a sentence on their quality."""
     weights = train(tell=tell)
     said = f"seed {SEED}, {EPOCHS} epochs: {accuracy(weights):.1%} of 500 pictures of held-out digits right"
     return {FILE: to_onnx(weights, said)}, said

@@ -1,8 +1,8 @@
-"""Vision: what a picture of any size shows, by a small network in the manner of MobileNetV2 that the bundle carries.
+"""Vision: classifies a picture of any size, with a small network like MobileNetV2 in the bundle.
 
-Takes `{"picture": array (height, width, 3), uint8, "count": 3}` (`count` may be left out) and returns the `count`
-likeliest answers, best first: `[{"label": "seven", "share": 0.97}, ...]`. `pictures.py` prepares the picture; softmax
-and the choice of the best are here."""
+Takes `{"picture": array (height, width, 3), uint8, "count": 3}` (`count` is optional) and returns the `count` likeliest
+answers, best first: `[{"label": "seven", "share": 0.97}, ...]`. `pictures.py` prepares the picture; softmax and the
+selection of the best are here."""
 
 import json
 
@@ -46,6 +46,6 @@ def run(value):
 
 
 def softmax(scores):
-    """Shares of 1, the larger the score the larger."""
+    """Positive shares that sum to 1; larger scores give larger shares."""
     powers = np.exp(scores - scores.max())
     return powers / powers.sum()

@@ -1,15 +1,14 @@
-"""Pictures on their way into a network: resized, cropped, normalized, laid out as it wants them."""
+"""Preparation of pictures for a network: resized, cropped, normalized, transposed."""
 
 import vmhost.engine.numpy as np
 
-SIDE = 32  # pixels of what the network sees
-SHORTER = 36  # what the shorter side is resized to before the middle is cut out
+SIDE = 32  # pixels of the network's input
+SHORTER = 36  # pixels of the shorter side before the middle is cropped
 MEAN, DEVIATION = (0.62, 0.62, 0.61), (0.20, 0.21, 0.21)  # of the training pictures, red, green and blue, from 0 to 1
 
 
 def prepare(picture):
-    """What the network takes, float32 (1, 3, 32, 32), of a picture of any size, (height, width, 3), uint8 of 0 to
-    255."""
+    """The network's input, float32 (1, 3, 32, 32), for a picture of any size, (height, width, 3), uint8."""
     height, width = picture.shape[:2]
     scale = SHORTER / min(height, width)
     small = resize(picture.astype("float32"), max(SHORTER, round(height * scale)), max(SHORTER, round(width * scale)))
@@ -19,8 +18,7 @@ def prepare(picture):
 
 
 def resize(image, height, width):
-    """The image (h, w, channels) in another size: bilinear, and where it shrinks a mean over all pixels that fall
-    together (as Pillow's BILINEAR)."""
+    """The image (h, w, channels) in another size: bilinear, with averaging where it shrinks (as Pillow's BILINEAR)."""
     down, right = resampling(image.shape[0], height), resampling(image.shape[1], width)
     rows = np.reshape(down @ np.reshape(image, (image.shape[0], -1)), (height, image.shape[1], image.shape[2]))
     return right @ rows
@@ -33,7 +31,7 @@ def crop(image, side):
 
 
 def resampling(come, go):
-    """A matrix (go, come), float32, that resamples `come` pixels in a row to `go`: each row of it sums to 1."""
+    """A matrix (go, come), float32, that resamples `come` pixels to `go`; each row sums to 1."""
     reach = max(1.0, come / go)
     middles = (np.arange(go) + 0.5) * (come / go)
     weights = np.maximum(0, 1 - np.abs(np.arange(come) + 0.5 - middles[:, None]) / reach)

@@ -1,5 +1,5 @@
-"""Networks as PyTorch's exporters write them (TorchScript's and dynamo's): graphs/NAME.onnx.xz without weights, which a
-seed gives (stripping.py). How they were exported: export.py."""
+"""Networks as written by PyTorch's exporters (TorchScript and dynamo): graphs/NAME.onnx.xz without weights, which come
+from a seed (stripping.py). export.py has the export."""
 
 import functools
 import lzma
@@ -19,7 +19,7 @@ def _make(path, random):
 MODELS = {
     path.name.removesuffix(".onnx.xz"): functools.partial(_make, path) for path in sorted(_FOLDER.glob("*.onnx.xz"))
 }
-QUICK = (  # few products: to run on every backend, portable C too
+QUICK = (  # with few products, for every backend, portable C included
     "albert",
     "bert_qa",
     "bloom",

@@ -1,12 +1,12 @@
-"""Takes the weights out of exported graphs, and gives them others. What is left of a tensor of many different numbers
-is a sentence in its doc_string: mean, deviation, least and largest; of the model's inputs, dtype, shape and range of
-integers. Names of values are numbers."""
+"""Strips exported graphs of their weights, and fills in others. A tensor with many different numbers is replaced by a
+sentence in its doc_string: mean, deviation, minimum and maximum; for the model's inputs dtype, shape and range of
+integers. Values are renamed to numbers."""
 
 import json
 
 import numpy
 
-_KEPT, _LOOKED_AT = 64, 1 << 14  # different numbers of a tensor that stays as it is, and of how many of them
+_KEPT, _LOOKED_AT = 64, 1 << 14  # a tensor with at most _KEPT different numbers, of the first _LOOKED_AT, stays
 _INPUTS = "inputs"
 
 
@@ -40,7 +40,7 @@ def stripped(model, inputs):
 
 
 def filled(model, random):
-    """(the model with weights that `random` draws, inputs of a typical call by name)"""
+    """(the model with random weights, inputs of a typical call by name)"""
     for tensor in _tensors(model.graph):
         if tensor.doc_string:
             mean, deviation, low, high = json.loads(tensor.doc_string)
@@ -80,7 +80,7 @@ def _tensors(graph):
 
 
 def _names(graph, names):
-    """Each name of a value to a short one."""
+    """A map from each name of a value to a short one."""
     for part in _graphs(graph):
         own = [item.name for item in (*part.input, *part.initializer)]
         for node in part.node:

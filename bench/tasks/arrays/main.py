@@ -1,4 +1,4 @@
-"""What the benchmarks of arrays call in VMs."""
+"""The task of the array benchmarks in VMs."""
 
 import time
 
@@ -18,7 +18,7 @@ def small(steps):
 
 
 def products(work):
-    """`work`: how many products of square matrices of which size. Gives the seconds that they took."""
+    """`work`: the number and size of products of square matrices. Returns their seconds."""
     import vmhost.engine.numpy as np
 
     count, size = work
@@ -30,13 +30,13 @@ def products(work):
 
 
 def keep(array):
-    """Keeps the array, and its VM busy for so long that a call beside it goes to another one."""
+    """Keeps the array, and keeps its VM busy, so that a concurrent call goes to another one."""
     _kept.append(array)
     time.sleep(0.3)
 
 
 def imported(_):
-    """Milliseconds that the first import of vmhost.engine.numpy takes in this VM."""
+    """Milliseconds of the first import of vmhost.engine.numpy in this VM."""
     began = time.perf_counter()
     import vmhost.engine.numpy  # noqa: F401 - the import is what is measured
 

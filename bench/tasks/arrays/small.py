@@ -1,4 +1,4 @@
-"""Work on arrays so small that calling costs more than computing: a leaky integrator over 32 channels."""
+"""Work on arrays so small that call overhead dominates: a leaky integrator over 32 channels."""
 
 
 def work(np, steps):

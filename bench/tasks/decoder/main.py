@@ -1,4 +1,4 @@
-"""Makes tokens, with a cache of a fixed capacity that is written in place. bench/decoders.py writes the model."""
+"""Generates tokens, with a cache of a fixed capacity that is written in place. bench/decoders.py writes the model."""
 
 import time
 
@@ -12,7 +12,7 @@ def setup():
 
 
 def run(request):
-    """{"began", "done": clock, "made": tokens}, of so many tokens after the first one, which the prompt makes."""
+    """{"began", "done": clock, "made": tokens}, for tokens after the first one, which the prompt yields."""
     prompt, tokens = request["prompt"], request["tokens"]
     capacity = len(prompt) + tokens + 2
     sizes = {port.name: port.shape for port in model.inputs}

@@ -1,4 +1,4 @@
-"""What the benchmarks call when the call itself is what they measure."""
+"""A task for benchmarks that measure the call itself."""
 
 import threading
 import time

@@ -311,7 +311,7 @@ def test_a_gateway_gets_any_rules_name_and_contents_that_json_cannot_say(tmp_pat
 
 
 def test_what_was_handed_over_is_not_again_where_the_disk_is_full(tmp_path, monkeypatch):
-    monkeypatch.setattr("vmhost.pipeline.reach.sending._LOOK_S", 0.001)
+    monkeypatch.setattr("vmhost.pipeline.reach.sending._STORE_RETRY_S", 0.001)
     receiver, full = Receiver(), [3]
     with reaching(tmp_path, receiver) as pipeline:
         end = pipeline.reach.queue.end

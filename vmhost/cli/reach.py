@@ -76,7 +76,7 @@ def _chosen(config, channel):
 def _adapter(stack, output, settings, options, folder, key, wait_s):
     from vmhost import Host
     from vmhost.cli import keys
-    from vmhost.pipeline.reach.sending import ToPages, adapter_of, page_server
+    from vmhost.pipeline.reach.channels import ToPages, adapter_of, page_server
 
     if settings.function is None and settings.kind in ("poplayer", "broadcast"):
         try:

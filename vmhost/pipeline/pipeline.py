@@ -24,7 +24,7 @@ from vmhost.pipeline.execution import EXPIRED, FORGOTTEN, STALE, Call, Failed, S
 from vmhost.pipeline.features.serving import features_of
 from vmhost.pipeline.intake import Intake
 from vmhost.pipeline.matching import Matching
-from vmhost.pipeline.reach.sending import Reach
+from vmhost.pipeline.reach.reach import Reach
 from vmhost.pipeline.store import EventStore
 from vmhost.pipeline.tables import Column, TableError, Tables
 from vmhost.pipeline.triggers import TriggerError
@@ -212,7 +212,7 @@ class Pipeline:
 
     @property
     def reach(self):
-        """The `reach.sending.Reach`: URLs of pages, and waiting messages."""
+        """The `reach.reach.Reach`: URLs of pages, and waiting messages."""
         return self._reach
 
     @property

@@ -314,3 +314,36 @@ def _is_of(line, key):
     except ValueError, RecursionError:
         return key.encode(errors="surrogatepass") in line
     return isinstance(said, dict) and said.get("key") == key
+
+
+class ToPages:
+    """The adapter of channels to `pages` (page.Pages): `poplayer` sends to the person's pages, `broadcast` to all."""
+
+    def __init__(self, settings, pages):
+        self._kind, self._pages, self._timeout_s = settings.kind, pages, settings.timeout_ms / 1000
+
+    def send(self, message):
+        key = message["key"] if self._kind == "poplayer" else None
+        count = self._pages.show(self._kind, message, key, self._timeout_s)
+        return f"shown by {count} page{'s' if count != 1 else ''}"
+
+
+def page_server(address):
+    """A PageServer; needs the extra `web`. ConfigurationError."""
+    from vmhost.pipeline.reach.page import PageServer
+
+    return PageServer(address)
+
+
+def adapter_of(settings, task, folder):
+    """The adapter of a channel except `poplayer` and `broadcast`. `task` is for `walle_task`. ConfigurationError."""
+    timeout_s = settings.timeout_ms / 1000
+    if settings.function is not None:
+        return Function(settings.function, timeout_s)
+    if settings.kind == "push":
+        return Webhook(settings)
+    if settings.kind == "walle_task":
+        return TaskCall(task, timeout_s)
+    if settings.kind == "ut":
+        return TrackingLog(folder, settings.target)
+    return Log(settings.name)

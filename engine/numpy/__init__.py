@@ -1,7 +1,7 @@
 """NumPy's names over the tensor engine: `import vmhost.engine.numpy as np`, the same in the host and in every VM.
 
-What computes is C (`vmhost.engine._array`); what arranges calls of it is Python, in the files beside this one, loaded
-at first use."""
+The computation is C (`vmhost.engine._array`); the Python files beside this one arrange its calls and are loaded at
+first use."""
 
 from vmhost.engine import _array
 from vmhost.engine._array import *  # noqa: F403 - the module's public names are NumPy's
@@ -36,7 +36,7 @@ permute_dims = _array.transpose
 pow = _array.power
 true_divide = _array.divide
 
-# Which file has which names; each is read when the first of its names is asked for.
+# The names that each file defines; a file is imported when one of them is first used.
 _LATER = {
     "_apply": "apply_along_axis apply_over_axes iterable vectorize",
     "_arithmetic": (
@@ -95,7 +95,7 @@ _LATER = {
     "_text": "fromstring genfromtxt loadtxt savetxt",
     "_windows": "bartlett blackman hamming hanning kaiser i0",
 }
-# modules under NumPy's names: where each one is
+# modules under NumPy's names, and their paths here
 _MODULES = {
     "emath": "lib.scimath",
     "exceptions": "exceptions",
@@ -106,7 +106,7 @@ _MODULES = {
     "testing": "testing",
 }
 _FILE_OF = {name: file for file, names in _LATER.items() for name in names.split()}
-__version__ = "2.5.0"  # the NumPy whose behaviour is followed
+__version__ = "2.5.0"  # the NumPy version whose behaviour this follows
 __array_api_version__ = "2025.12"
 
 

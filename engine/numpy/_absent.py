@@ -1,8 +1,8 @@
 """NumPy's public names that `vmhost.engine.numpy` leaves out by design, and what to use instead.
 
-Read by `vmhost.engine.numpy.__getattr__`, whose AttributeError ends with the advice, and by what writes docs/numpy.md.
-A name is here or it works; tests/engine/test_names.py holds the two against NumPy's own list. {name: advice}, an advice
-is one clause."""
+`vmhost.engine.numpy.__getattr__` appends the advice to its AttributeError; docs/numpy.md is generated from it. Every
+name of NumPy is either here or works; tests/engine/test_names.py compares with NumPy's own list. {name: advice}; an
+advice is one clause."""
 
 
 def missing(module, name):
@@ -32,7 +32,7 @@ _BUILD = "the engine is built with vmhost: see `vmhost doctor`"
 _ERRORS = "the engine gives no floating-point warnings: ask isfinite() of the result"
 
 ABSENT = {
-    # dtypes that are absent, and what serves only them
+    # dtypes that are absent, and functions that only serve them
     **dict.fromkeys(
         "datetime64 timedelta64 datetime_as_string datetime_data busday_count busday_offset busdaycalendar is_busday"
         " isnat".split(),
@@ -60,7 +60,7 @@ ABSENT = {
     # floating-point errors and buffers
     **dict.fromkeys("geterrcall seterrcall".split(), _ERRORS),
     **dict.fromkeys("getbufsize setbufsize".split(), "operators need no buffer: there is nothing to set"),
-    # the build, the C interface, and what serves other tools
+    # the build, the C interface, and names for other tools
     **dict.fromkeys("show_config show_runtime get_include info".split(), _BUILD),
     "f2py": "compiled extensions are not loaded into VMs: use array operations",
     "ctypeslib": "foreign functions are not reachable from a VM: arrays cross with the buffer protocol or DLPack",

@@ -1,11 +1,11 @@
-"""Functions applied along axes, and Python functions of numbers applied to every element."""
+"""Python functions applied along axes or to every element."""
 
 from vmhost.engine import _array as _a
 from vmhost.engine.numpy._shapes import _axis, expand_dims, moveaxis
 
 
 def apply_along_axis(func1d, axis, arr, *args, **kwargs):
-    """What `func1d` makes of each 1-d slice along `axis`; its result's dimensions stand where that axis was."""
+    """Applies `func1d` to each 1-d slice along `axis`; the dimensions of its result replace that axis."""
     arr = _a.asarray(arr)
     axis = _axis(axis, arr.ndim)
     rows = moveaxis(arr, axis, -1)
@@ -24,7 +24,7 @@ def apply_along_axis(func1d, axis, arr, *args, **kwargs):
 
 
 def apply_over_axes(func, a, axes):
-    """`func(a, axis)` for one axis after the other; dimensions that it takes away are kept as size 1."""
+    """Applies `func(a, axis)` for each axis in turn; dimensions that it removes are kept with size 1."""
     result = _a.asarray(a)
     rank = result.ndim
     for axis in axes if _a.asarray(axes).ndim else (axes,):
@@ -47,12 +47,12 @@ def iterable(y):
 
 
 class vectorize:
-    """A Python function of numbers as one of arrays: it is called once for every element of the broadcast arguments,
-    which get Python's numbers.
+    """Makes a Python function of numbers work on arrays: it is called once for each element of the broadcast arguments,
+    with Python numbers.
 
-    A convenience, not speed. `otypes` are the results' dtypes, else those of the first call; what is named in
-    `excluded` (places or names) is passed as it is; `signature`, "(n),(n)->()", makes the function one of the last
-    dimensions."""
+    A convenience that is not fast. `otypes` are the dtypes of the results (default: those of the first call); arguments
+    named in `excluded` (positions or names) are passed unchanged; `signature`, e.g. "(n),(n)->()", makes it a function
+    of the last dimensions."""
 
     def __init__(self, pyfunc=None, otypes=None, doc=None, excluded=None, cache=False, signature=None):
         if pyfunc is not None and not callable(pyfunc):
@@ -73,7 +73,7 @@ class vectorize:
             self.__name__ = getattr(pyfunc, "__name__", "vectorize")
 
     def __call__(self, *args, **kwargs):
-        if self.pyfunc is None:  # a decorator with arguments: here comes the function
+        if self.pyfunc is None:  # used as a decorator with arguments: this call passes the function
             if len(args) != 1 or kwargs or not callable(args[0]):
                 raise TypeError(_DECORATOR)
             return vectorize(args[0], self.otypes, self.__doc__, self.excluded, self.cache, self.signature)
@@ -181,7 +181,7 @@ def _signature(text):
 
 
 def _measure(sizes, shape, names):
-    """Notes the sizes of the named dimensions, which must be the same everywhere."""
+    """Records the sizes of the named dimensions, which must be consistent."""
     if len(shape) != len(names):
         raise ValueError(
             f"{len(shape)}-dimensional argument does not have enough dimensions for all core dimensions {names}"

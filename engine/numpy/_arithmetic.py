@@ -1,4 +1,4 @@
-"""Elementwise functions that are a few operators each."""
+"""Elementwise functions composed of a few operators each."""
 
 from vmhost.engine import _array as _a
 from vmhost.engine.numpy._composites import Composite, floating, together
@@ -23,7 +23,7 @@ def _divmod(x1, x2):
     return _a.floor_divide(x1, x2), _a.remainder(x1, x2)
 
 
-LDEXP_PLAIN = 126  # up to here the power of two is a float32 that is no subnormal
+LDEXP_PLAIN = 126  # for |n| up to this, 2**n is a normal float32
 
 
 def _ldexp(x1, x2):
@@ -35,7 +35,7 @@ def _ldexp(x1, x2):
     x2 = _a.asarray(x2)
     _refuse("ldexp", x2, kinds="bi")
     wide = x1.astype(float, copy=False)
-    if x2.size and -1022 <= x2.min() and x2.max() <= 1022:  # a product with a power of two that is a number rounds once
+    if x2.size and -1022 <= x2.min() and x2.max() <= 1022:  # 2**x2 is representable: one product, rounded once
         return (wide * ((x2.astype(int) + 1023) << 52).view(_a.float64)).astype(x1.dtype, copy=False)
     mantissa, exponent = _a._split(wide)
     total = exponent + _a.clip(x2.astype(int), -5000, 5000)
@@ -50,7 +50,7 @@ def _spacing(x):
     x = floating(x)
     _refuse("spacing", x, kinds="f")
     size = _a.ascontiguousarray(_a.absolute(x)).reshape(x.shape)
-    following = (size.view(f"int{8 * x.itemsize}") + 1).view(x.dtype)  # floats are ordered as their bits are
+    following = (size.view(f"int{8 * x.itemsize}") + 1).view(x.dtype)  # positive floats are ordered like their bits
     return _a.copysign(following - size, x)
 
 
@@ -79,7 +79,7 @@ degrees = Composite(_rad2deg, 1, name="degrees")
 
 
 def angle(z, deg=False):
-    """The angle of complex numbers in the plane."""
+    """The angle (argument) of complex numbers."""
     z = _a.asarray(z)
     if z.dtype.kind == "c":
         result = _a.arctan2(z.imag, z.real)
@@ -89,7 +89,7 @@ def angle(z, deg=False):
 
 
 def unwrap(p, discont=None, axis=-1, *, period=6.283185307179586):
-    """Angles without jumps: where two neighbours differ by more than `discont`, whole periods are added."""
+    """Removes jumps from angles: adds whole periods where neighbours differ by more than `discont`."""
     p = _a.asarray(p)
     steps = diff(p, axis=axis)
     discont = period / 2 if discont is None else discont
@@ -146,7 +146,7 @@ def _logaddexp2(x1, x2):
     x1, x2 = floating(x1), floating(x2)
     _refuse("logaddexp2", x1, kinds="f")
     low, high = _a.minimum(x1, x2), _a.maximum(x1, x2)
-    distance = _a.where(x1 == x2, 0.0, low - high)  # equal infinities have none
+    distance = _a.where(x1 == x2, 0.0, low - high)  # the difference of equal infinities would be NaN
     return high + _a.log1p(_a.exp2(distance)) * 1.4426950408889634
 
 
@@ -156,7 +156,7 @@ logaddexp2 = Composite(_logaddexp2, 2)
 
 
 def real_if_close(a, tol=100):
-    """The real parts, where all imaginary parts are within `tol` (below 1: absolute, else in units of eps) of zero."""
+    """The real parts if all imaginary parts are within `tol` of zero (in units of eps; absolute if below 1)."""
     a = _a.asarray(a)
     if a.dtype.kind != "c":
         return a
@@ -166,7 +166,7 @@ def real_if_close(a, tol=100):
 
 
 def interp(x, xp, fp, left=None, right=None, period=None):
-    """Values at `x` on straight lines between the points (xp, fp); `xp` rises. With `period` both wrap around."""
+    """Linear interpolation at `x` between the points (xp, fp); `xp` increases. With `period` both wrap around."""
     fp = _a.asarray(fp)
     fp = fp.astype(complex if fp.dtype.kind == "c" else float, copy=False)
     x, xp = _a.asarray(x, float, "C"), _a.asarray(xp, float, "C")
@@ -196,7 +196,7 @@ def interp(x, xp, fp, left=None, right=None, period=None):
         slope = (fp[1:] - fp[:-1]) / (xp[1:] - xp[:-1])
         start = fp[below]
         result = slope[below] * (x - xp[below]) + start
-        # an infinite slope, or an end of infinity: from the other side, or the value that both ends have
+        # infinite slope or end: interpolate from the other end, or take the value that both ends share
         odd = _a.isnan(result)
         if odd.any():
             again = slope[below] * (x - xp[below + 1]) + fp[below + 1]

@@ -1,4 +1,4 @@
-"""Bits: packed into bytes and unpacked, and written as text."""
+"""Packing bits into bytes and unpacking them; integers as text in other bases."""
 
 from operator import index
 
@@ -13,7 +13,7 @@ def _order(bitorder):
 
 
 def packbits(a, /, axis=None, bitorder="big"):
-    """Eight truth values to a uint8; missing ones are zero."""
+    """Packs eight truth values into each uint8, padding with zeros."""
     a = _a.asarray(a)
     kind = a.dtype.kind
     if kind not in "biu":
@@ -30,7 +30,7 @@ def packbits(a, /, axis=None, bitorder="big"):
 
 
 def unpackbits(a, /, axis=None, count=None, bitorder="big"):
-    """Each uint8 to eight of 0 and 1."""
+    """Unpacks each uint8 into eight elements of 0 or 1."""
     a = _a.asarray(a)
     if a.dtype != _a.uint8:
         raise TypeError("Expected an input array of unsigned byte data type")

@@ -1,4 +1,4 @@
-"""Ufuncs that are a few operators each: called with out=, where= and dtype=, and with reduce, accumulate, outer,
+"""Ufuncs composed of a few operators each, with out=, where= and dtype=, and the methods reduce, accumulate, outer,
 reduceat and at."""
 
 from vmhost.engine import _array as _a
@@ -100,7 +100,7 @@ class Composite:
 
 
 def floating(x):
-    """`x` as an array of floats: integers become the float that a ufunc computes them in."""
+    """`x` as a floating-point array; integers are cast to the dtype that a ufunc computes them in."""
     x = _a.asarray(x)
     if x.dtype.kind in "biu":
         x = x.astype({1: _a.float16, 2: _a.float32}.get(x.itemsize, _a.float64))
@@ -108,7 +108,7 @@ def floating(x):
 
 
 def together(x1, x2):
-    """Both as arrays of their common dtype; Python numbers take the other's (NEP 50)."""
+    """Both operands as arrays of their common dtype; Python numbers adopt the other's dtype (NEP 50)."""
     x1, x2 = (x if isinstance(x, (int, float, complex)) else _a.asarray(x) for x in (x1, x2))
     dtype = _a.result_type(x1, x2)
     return _a.asarray(x1, dtype), _a.asarray(x2, dtype)

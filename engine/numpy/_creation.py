@@ -1,4 +1,4 @@
-"""Arrays by formula: linspace and its like, identity matrices, diagonals, triangles, grids."""
+"""Arrays by formula: linspace and the like, identity matrices, diagonals, triangles, grids."""
 
 from operator import index
 
@@ -6,7 +6,7 @@ from vmhost.engine import _array as _a
 
 
 def linspace(start, stop, num=50, endpoint=True, retstep=False, dtype=None, axis=0, *, device=None):
-    """`num` numbers from `start` to `stop` in equal steps, as `numpy.linspace`."""
+    """`num` evenly spaced numbers from `start` to `stop`, as `numpy.linspace`."""
     num = index(num)
     if num < 0:
         raise ValueError(f"Number of samples, {num}, must be non-negative.")
@@ -48,7 +48,7 @@ def logspace(start, stop, num=50, endpoint=True, base=10.0, dtype=None, axis=0):
 
 
 def geomspace(start, stop, num=50, endpoint=True, dtype=None, axis=0):
-    """Numbers from `start` to `stop`, each the same multiple of the one before."""
+    """`num` numbers from `start` to `stop` with a constant ratio."""
     start, stop = _a.asarray(start) * 1.0, _a.asarray(stop) * 1.0
     if (start == 0).any() or (stop == 0).any():
         raise ValueError("Geometric sequence cannot include zero")
@@ -74,7 +74,7 @@ def eye(N, M=None, k=0, dtype=float, order="C", *, device=None, like=None):
 
 
 def _diagonal_of(matrix, k, length):
-    """A view of diagonal `k` that can be written."""
+    """A writable view of diagonal `k`."""
     rows, columns = matrix.strides
     return _a._as_strided(matrix[max(-k, 0) :, max(k, 0) :], (length,), (rows + columns,))
 
@@ -84,7 +84,7 @@ def identity(n, dtype=None, *, like=None):
 
 
 def diag(v, k=0):
-    """The matrix with diagonal `k`, or of a matrix its diagonal `k` (a read-only view)."""
+    """A matrix with diagonal `k`; for a matrix, its diagonal `k` (a read-only view)."""
     v = _a.asarray(v)
     if v.ndim == 2:
         return _a.diagonal(v, k)
@@ -129,8 +129,7 @@ def triu_indices(n, k=0, m=None):
 
 
 def require(a, dtype=None, requirements=None, *, like=None):
-    """An array of that dtype whose memory is as the letters ask: C or F order, W writeable; A and O are true of every
-    array."""
+    """An array of this dtype that meets the requirements: C or F order, W writeable; every array meets A and O."""
     wanted = set()
     for one in requirements or ():
         names = {
@@ -159,7 +158,7 @@ def require(a, dtype=None, requirements=None, *, like=None):
 
 
 def asarray_chkfinite(a, dtype=None, order=None):
-    """An array without NaN and infinity; ValueError if there is one."""
+    """`asarray` that raises ValueError for NaN and infinity."""
     a = _a.asarray(a, dtype, order)
     if a.dtype.kind in "fc" and not _a.isfinite(a).all():
         raise ValueError("array must not contain infs or NaNs")
@@ -171,7 +170,7 @@ def diag_indices(n, ndim=2):
 
 
 def meshgrid(*xi, copy=True, sparse=False, indexing="xy"):
-    """Coordinate arrays of a grid, a tuple of one for each vector given."""
+    """Coordinate arrays of a grid: a tuple with one for each vector."""
     if indexing not in ("xy", "ij"):
         raise ValueError("Valid values for `indexing` are 'xy' and 'ij'.")
     rank = len(xi)
@@ -184,7 +183,7 @@ def meshgrid(*xi, copy=True, sparse=False, indexing="xy"):
 
 
 def indices(dimensions, dtype=int, sparse=False):
-    """For each dimension of a grid, the index along it."""
+    """For each dimension of a grid, the indices along it."""
     rank = len(dimensions)
     each = [
         _a.arange(n, dtype=dtype).reshape((1,) * i + (n,) + (1,) * (rank - 1 - i)) for i, n in enumerate(dimensions)
@@ -202,7 +201,7 @@ def fromfunction(function, shape, *, dtype=float, **kwargs):
 
 
 def fromiter(iter, dtype, count=-1, *, like=None):
-    """A rank-1 array of the iterator's numbers."""
+    """A 1-d array of an iterator's numbers."""
     if count >= 0:
         from itertools import islice
 
@@ -223,7 +222,7 @@ def vander(x, N=None, increasing=False):
     result = _a.ones((len(x), count), _a.result_type(x.dtype, int))
     x = x.astype(result.dtype, copy=False)
     columns, power = result.T if increasing else result.T[::-1], x
-    for i in range(1, count):  # products, which are exact where powers are not
+    for i in range(1, count):  # products are exact where `power` is not
         columns[i] = power
         if i + 1 < count:
             power = power * x
@@ -236,7 +235,7 @@ def asfortranarray(a, dtype=None, *, like=None):
 
 
 def copyto(dst, src, casting="same_kind", where=True):
-    """Writes `src`, broadcast, into `dst`, where `where` is true."""
+    """Writes `src`, broadcast, into `dst` where `where` is true."""
     src = _a.asarray(src) if not isinstance(src, (bool, int, float, complex)) else _a.asarray(src, dst.dtype)
     if not _a.can_cast(src.dtype, dst.dtype, casting):
         raise TypeError(f"Cannot cast array data from {src.dtype!r} to {dst.dtype!r} according to the rule '{casting}'")
@@ -266,7 +265,7 @@ def broadcast_shapes(*args):
 
 
 def broadcast_arrays(*args, subok=False):
-    """Views of all arrays in their common shape."""
+    """Views of all arrays with their common shape."""
     arrays = [_a.asarray(array) for array in args]
     shape = broadcast_shapes(*(array.shape for array in arrays))
     return tuple(array if array.shape == shape else _a.broadcast_to(array, shape) for array in arrays)

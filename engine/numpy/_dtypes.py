@@ -1,4 +1,4 @@
-"""What is known of dtypes: limits of their numbers, and the kinds that they belong to."""
+"""Properties of dtypes: limits, and the kinds they belong to."""
 
 from vmhost.engine import _array as _a
 
@@ -27,7 +27,7 @@ _MANTISSA = {"float16": (10, 15, 3), "float32": (23, 127, 6), "float64": (52, 10
 
 
 class finfo:
-    """The limits of a floating dtype (of a complex one: of its parts)."""
+    """The limits of a floating dtype (for a complex dtype, of its parts)."""
 
     def __init__(self, dtype):
         dtype = dtype.dtype if isinstance(dtype, _a.ndarray) else _a.dtype(float if isinstance(dtype, float) else dtype)
@@ -88,7 +88,7 @@ complexfloating = _Kind("complexfloating", "c")
 
 
 def issubdtype(arg1, arg2):
-    """Whether the first dtype or kind lies within the second."""
+    """Whether the first dtype or kind is within the second."""
     kinds = arg1.kinds if isinstance(arg1, _Kind) else _a.dtype(arg1).kind
     if isinstance(arg2, _Kind):
         return all(kind in arg2.kinds for kind in kinds)
@@ -107,7 +107,7 @@ _STANDARD = {
 
 
 def isdtype(dtype, kind):
-    """The array API standard's question: a dtype, a kind by name, or a tuple of them."""
+    """Whether `dtype` is of this kind (array API standard): a dtype, a kind by name, or a tuple of them."""
     dtype = _a.dtype(dtype)
     for one in kind if isinstance(kind, tuple) else (kind,):
         if isinstance(one, str) and one not in _STANDARD:
@@ -136,11 +136,11 @@ def isfortran(a):
     return a.flags.fnc
 
 
-# ---- names of dtypes, and lists of them
+# ---- names and lists of dtypes
 
 
 def __getattr__(name):
-    if name in ("True_", "False_"):  # arrays, which this file makes when they are asked for
+    if name in ("True_", "False_"):  # arrays, made at first use
         return _a.bool(name == "True_")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
@@ -200,12 +200,12 @@ _DESCRIPTIONS = {
 
 
 def typename(char):
-    """What a one-letter code of a dtype stands for."""
+    """The description of a dtype's one-letter code."""
     return _DESCRIPTIONS[char]
 
 
 def mintypecode(typechars, typeset="GDFgdf", default="d"):
-    """The code of the smallest float dtype in `typeset` that holds all of `typechars`."""
+    """The code of the smallest floating dtype in `typeset` that can hold all of `typechars`."""
     codes = [one if isinstance(one, str) else _a.asarray(one).dtype.char for one in typechars]
     found = [code for code in codes if code in typeset]
     if not found:
@@ -216,7 +216,7 @@ def mintypecode(typechars, typeset="GDFgdf", default="d"):
 
 
 def common_type(*arrays):
-    """The floating dtype in which all arrays can be computed; float64 for integers."""
+    """The floating dtype to compute all arrays in; float64 for integers."""
     dtypes = [_a.asarray(array).dtype for array in arrays]
     if any(dtype.kind == "b" for dtype in dtypes):
         raise TypeError("can't get common type for non-numeric array")

@@ -1,8 +1,8 @@
-"""Einstein summation: subscripts read, an order of pairs chosen, each pair lowered to a batched matrix product.
+"""Einstein summation: parse the subscripts, choose an order of pairs, lower each pair to a batched matrix product.
 
-A pair's letters fall into four groups: in both and kept (the batch), in one and kept (rows, columns), in both and not
-kept (summed by the product). Letters of one operand alone that nobody else needs are summed first; repeated letters of
-one operand are its diagonal."""
+The letters of a pair form four groups: in both and kept (batch), in one and kept (rows, columns), in both and not kept
+(summed by the product). Letters of one operand that nothing else needs are summed first; repeated letters of one
+operand select its diagonal."""
 
 import functools
 from operator import index
@@ -14,7 +14,7 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 def _letters(numbers):
-    """numpy.einsum's other way to give subscripts: a list of numbers and Ellipsis."""
+    """Letters for the alternative form of numpy.einsum's subscripts: a list of numbers and Ellipsis."""
     text = ""
     for number in numbers:
         if number is Ellipsis:
@@ -25,7 +25,7 @@ def _letters(numbers):
 
 
 def _read(operands):
-    """(letters of each operand, letters of the result, the arrays); every ellipsis written out with letters of its
+    """Returns (letters of each operand, letters of the result, arrays); each ellipsis is expanded to letters of its
     own."""
     if not operands:
         raise ValueError("No input operands")
@@ -106,7 +106,7 @@ def _sizes(inputs, arrays):
 
 
 def _diagonal(array, term):
-    """(the array with each repeated letter as a diagonal, the letters once each)."""
+    """Takes diagonals over repeated letters. Returns (array, its letters, each once)."""
     once = "".join(dict.fromkeys(term))
     if len(once) == len(term):
         return array, term
@@ -127,7 +127,7 @@ def _diagonal(array, term):
 
 
 def _without(array, term, kept, dtype):
-    """Letters that nobody else needs are summed away."""
+    """Sums over the letters that nothing else needs."""
     gone = tuple(i for i, letter in enumerate(term) if letter not in kept)
     if gone:
         array = _a.any(array, gone) if dtype.kind == "b" else _a.sum(array, gone, dtype)
@@ -143,7 +143,7 @@ def _product(sizes):
 
 
 def _pair(a, a_term, b, b_term, kept, sizes):
-    """The product of two operands, its letters all in `kept`."""
+    """Returns (product of two operands, its letters), all letters in `kept`."""
     both = [letter for letter in a_term if letter in b_term]
     batch = [letter for letter in both if letter in kept]
     summed = [letter for letter in both if letter not in kept]
@@ -156,7 +156,7 @@ def _pair(a, a_term, b, b_term, kept, sizes):
         left = left.reshape(left.shape + (1,) * len(columns))
         right = right.reshape(right.shape[: len(batch)] + (1,) * len(rows) + right.shape[len(batch) :])
         return left * right, "".join(term)
-    for letter in both:  # a dimension of size 1 stands for any size
+    for letter in both:  # a dimension of size 1 is broadcast
         a, b = (_widened(array, term.index(letter), sizes[letter]) for array, term in ((a, a_term), (b, b_term)))
     left = a.transpose([a_term.index(letter) for letter in batch + rows + summed])
     right = b.transpose([b_term.index(letter) for letter in batch + summed + columns])
@@ -177,24 +177,23 @@ def _widened(array, axis, size):
     return _a.broadcast_to(array, array.shape[:axis] + (size,) + array.shape[axis + 1 :])
 
 
-# ---- what is written most, prepared once for each shape
+# ---- the most frequent forms, planned once for each shape
 
 
 @functools.lru_cache(maxsize=128)
 def _plan(text, shapes):
-    """A function of arrays of these shapes: a sum over one of them, or the product of two. None: what is not as plain
-    as that."""
+    """A function of arrays of these shapes: a sum of one operand, or a product of two. None for any other form."""
     inputs, result = _subscripts(text.replace(" ", ""), tuple(map(len, shapes)))
     sizes = {letter: n for term, shape in zip(inputs, shapes) for letter, n in zip(term, shape)}
     if any(sizes[letter] != n for term, shape in zip(inputs, shapes) for letter, n in zip(term, shape)):
-        return None  # of different lengths, also of 1 and another
+        return None  # a letter has different sizes, 1 included
     if len(inputs) == 1:
         return _plan_of_sum(*inputs, result)
     letters = set("".join(inputs))
     if any(len(set(term)) < len(term) for term in inputs) or any(
         letter not in result and not all(letter in term for term in inputs) for letter in letters
     ):
-        return None  # diagonals; letters of one operand alone that are summed
+        return None  # diagonals; letters of one operand that are summed
     return _plan_of_product(*inputs, result, sizes)
 
 
@@ -222,7 +221,7 @@ def _plan_of_sum(term, result):
 
 
 def _plan_of_product(a_term, b_term, result, sizes):
-    """A product as `_pair` makes it, of operands that are first brought into the order batch, rows, columns."""
+    """The product of `_pair` for operands that are first transposed to batch, rows, columns."""
     both = [letter for letter in a_term if letter in b_term]
     batch, summed = [letter for letter in both if letter in result], [letter for letter in both if letter not in result]
     rows, columns = (
@@ -262,12 +261,12 @@ def _cost(letters, sizes):
 
 
 def _rest(terms, chosen, result):
-    """Letters that the other operands and the result need."""
+    """The letters that the other operands and the result need."""
     return set(result).union(*(set(term) for i, term in enumerate(terms) if i not in chosen))
 
 
 def _greedy(terms, result, sizes):
-    """Pairs, each time the one whose result is smallest against what it replaces; with equal ones the cheaper
+    """Pairs in greedy order: the one whose result is smallest relative to its operands; ties go to the cheaper
     product."""
     terms, path = list(terms), []
     while len(terms) > 1:
@@ -291,7 +290,7 @@ def _greedy(terms, result, sizes):
 
 
 def _optimal(terms, result, sizes):
-    """The order with the fewest multiplications, by trying all."""
+    """The order with the fewest multiplications, by exhaustive search."""
     best = (float("inf"), [])
 
     def walk(terms, spent, path):
@@ -327,9 +326,9 @@ def _order(terms, result, sizes, optimize):
 
 
 def einsum(*operands, out=None, optimize=False, dtype=None, order="K", casting="safe"):
-    """Sums of products over the letters that the result does not name: `einsum("ij,jk->ik", a, b)`.
+    """Sums products over the letters that the result does not name: `einsum("ij,jk->ik", a, b)`.
 
-    More than two operands are always multiplied pair by pair, in a greedy order unless `optimize` gives another."""
+    More than two operands are always multiplied pairwise, in a greedy order unless `optimize` names another."""
     if 2 <= len(operands) <= 3 and dtype is None and out is None and optimize is False and isinstance(operands[0], str):
         arrays = [_a.asarray(array) for array in operands[1:]]
         plan = _plan(operands[0], tuple([array.shape for array in arrays]))
@@ -371,7 +370,7 @@ def einsum(*operands, out=None, optimize=False, dtype=None, order="K", casting="
 
 
 def einsum_path(*operands, optimize="greedy", einsum_call=False):
-    """(the order in which `einsum` multiplies pairs, a table of it to read)."""
+    """Returns (the order in which `einsum` multiplies pairs, a readable table of it)."""
     inputs, result, arrays = _read(operands)
     sizes = _sizes(inputs, arrays)
     kind = optimize[0] if isinstance(optimize, tuple) and optimize and optimize[0] != "einsum_path" else optimize

@@ -1,13 +1,13 @@
 """Arrays in files: NumPy's npy format (versions 1 to 3) and npz archives; never pickled objects.
 
-A path is opened as `open` does: in a VM a relative one names a file of the bundle, which can be read, and an absolute
-one needs the task's permission. Anything with `read` (or `write`) serves as well."""
+Paths are opened by `open`: in a VM, a relative path names a readable file of the bundle, and an absolute one needs the
+task's permission. An object with `read` (or `write`) works as well."""
 
 from vmhost.engine import _array as _a
 
 _MAGIC = b"\x93NUMPY"
-_MAX_HEADER = 10_000  # characters: NumPy's own bound
-_PIECE = 1 << 20  # bytes that are read at a time
+_MAX_HEADER = 10_000  # characters; NumPy's limit
+_PIECE = 1 << 20  # bytes read at a time
 _NO_OBJECTS = (
     "holds Python objects, which are pickled and could run code when they are read: vmhost.engine.numpy never does."
     " Save numbers as arrays, and everything else as JSON"
@@ -44,7 +44,7 @@ def _write(file, array):
 
 
 def _read_exactly(file, count, what, start=b""):
-    """`count` bytes, of which `start` was read already."""
+    """Reads `count` bytes, including `start`, which was read before."""
     chunks, left = [start], count - len(start)
     while left > 0:
         chunk = file.read(left)
@@ -56,7 +56,7 @@ def _read_exactly(file, count, what, start=b""):
 
 
 def _read(file, start=b"", max_header_size=_MAX_HEADER):
-    """The array that begins at the file's position, of which `start` was read already."""
+    """Reads the array at the file's position; `start` was read before."""
     magic = _read_exactly(file, len(_MAGIC) + 2, "magic string", start)
     if not magic.startswith(_MAGIC):
         raise ValueError(f"{_name_of(file)}: the magic string is not correct; expected {_MAGIC!r}, got {magic[:6]!r}")
@@ -76,7 +76,7 @@ def _read(file, start=b"", max_header_size=_MAX_HEADER):
         raise ValueError(f"{_name_of(file)}: an array of shape {shape} and dtype {dtype} is larger than any memory")
     raw, filled = _a.empty(size, _a.uint8), 0
     bytes_of = memoryview(raw)
-    while filled < size:  # in pieces: the array is the only copy of what it is made of
+    while filled < size:  # in pieces, into the array: no second copy of the data
         part = file.read(min(size - filled, _PIECE))
         if not part:
             raise ValueError(f"{_name_of(file)}: EOF: reading array data, expected {size} bytes got {filled}")
@@ -87,7 +87,7 @@ def _read(file, start=b"", max_header_size=_MAX_HEADER):
 
 
 def _described(text, file):
-    """dtype, order, shape, and whether bytes are the wrong way round."""
+    """Returns (dtype, order, shape, whether the bytes must be swapped)."""
     found = _literal(text)
     if (
         not isinstance(found, dict)
@@ -112,7 +112,7 @@ def _described(text, file):
 
 
 def _literal(text):
-    """The dictionary of a header: names, numbers, strings and tuples only. None: it is none."""
+    """Parses a header's dictionary of names, numbers, strings and tuples. None for anything else."""
     import re
 
     tokens = re.findall(r"\s*('[^'\\]*'|\"[^\"\\]*\"|[{}()\[\],:]|True|False|[0-9]+L?)", text)
@@ -162,7 +162,7 @@ def _swapped(raw, dtype):
 
 
 def save(file, arr, allow_pickle=False):
-    """Writes one array in the npy format; a path gets the ending .npy."""
+    """Writes one array in the npy format; .npy is appended to a path without it."""
     if hasattr(file, "write"):
         _write(file, arr)
         return
@@ -204,7 +204,7 @@ def load(file, mmap_mode=None, allow_pickle=False, fix_imports=True, encoding="A
 
 
 class NpzFile:
-    """The arrays of an archive by name, each read when it is asked for; a context manager."""
+    """The arrays of an archive by name, each read on access; a context manager."""
 
     def __init__(self, file, own):
         from zipfile import ZipFile
@@ -263,12 +263,12 @@ class NpzFile:
 
 
 def savez(file, *args, allow_pickle=False, **kwds):
-    """Writes several arrays into one archive: arr_0, arr_1, … and those with names. A path gets the ending .npz."""
+    """Writes several arrays into one archive: arr_0, arr_1, … and named ones. .npz is appended to a path without it."""
     _save_all(file, args, kwds, False)
 
 
 def savez_compressed(file, *args, allow_pickle=False, **kwds):
-    """The same, compressed."""
+    """`savez` with compression."""
     _save_all(file, args, kwds, True)
 
 
@@ -284,7 +284,7 @@ def _save_all(file, arrays, named, compressed):
         file = _path_with(file, ".npz")
     with ZipFile(file, "w", ZIP_DEFLATED if compressed else ZIP_STORED) as archive:
         for name, array in members.items():
-            about = ZipInfo(f"{name}.npy")  # of 1980: the same arrays make the same bytes
+            about = ZipInfo(f"{name}.npy")  # dated 1980, so that equal arrays give equal bytes
             about.compress_type = ZIP_DEFLATED if compressed else ZIP_STORED
             with archive.open(about, "w", force_zip64=True) as member:
                 _write(member, array)

@@ -1,8 +1,8 @@
-"""`array.flags`: how an array's memory lies, by attribute and by NumPy's keys; `writeable` may be set."""
+"""`array.flags`: an array's memory layout, by attribute and by NumPy's keys; `writeable` can be set."""
 
 
 class Flags:
-    """What an array's memory allows: `flags.writeable`, `flags["C_CONTIGUOUS"]`."""
+    """The flags of an array: `flags.writeable`, `flags["C_CONTIGUOUS"]`."""
 
     _NAMES = ("c_contiguous", "f_contiguous", "writeable", "aligned", "owndata")
     __slots__ = (*_NAMES, "_array")

@@ -1,10 +1,10 @@
-"""`array.flat`: the elements in C order, read and written by their number without a copy of the array."""
+"""`array.flat`: access to elements by their number in C order, without a copy."""
 
 from vmhost.engine import _array as _a
 
 
 class flatiter:
-    """An array's elements as one row: iterated, `flat[3]`, `flat[::2]` (a copy), `flat[[1, 5]] = 0`."""
+    """An array as a 1-d sequence in C order: iteration, `flat[3]`, `flat[::2]` (a copy), `flat[[1, 5]] = 0`."""
 
     __slots__ = ("base", "_next")
 
@@ -65,7 +65,7 @@ def _row_key(key):
 
 
 def _repeated(value, indices):
-    """As many values as places, from the start again where there are too few."""
+    """As many values as indices; values repeat if there are fewer."""
     value = _a.ravel(value)
     if value.size in (1, indices.size) or not value.size:
         return value if indices.ndim else value[0]

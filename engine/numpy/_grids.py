@@ -196,7 +196,7 @@ def unravel_index(indices, shape, order="C"):
         raise TypeError("only int indices permitted")
     size, given = _count(shape), flat
     flat = flat.astype(int)
-    if flat.size and int(flat.view(_a.uint64).max()) >= size:  # a negative one is larger than any size
+    if flat.size and int(flat.view(_a.uint64).max()) >= size:  # as unsigned, a negative index exceeds any size
         wrong = given[(given < 0) | (given >= size)].ravel()[0]
         raise ValueError(f"index {wrong} is out of bounds for array with size {size}")
     coordinates, first = [], 0 if _is_c(order) else len(shape) - 1
@@ -245,7 +245,7 @@ def ravel_multi_index(multi_index, dims, mode="raise", order="C"):
         one = one.astype(int, copy=False)
         if (
             how == "raise" and one.size and int(one.view(_a.uint64).max()) >= n
-        ):  # a negative one is larger than any size
+        ):  # as unsigned, a negative index exceeds any size
             raise ValueError("invalid entry in coordinates array")
         one = one if step == 1 else one * step
         flat = one if flat is None else flat + one

@@ -1,4 +1,4 @@
-"""Counting into bins: bincount, digitize, and histograms of one dimension and more."""
+"""Counting into bins: bincount, digitize, and histograms of one or more dimensions."""
 
 from operator import index
 
@@ -6,7 +6,7 @@ from vmhost.engine import _array as _a
 
 
 def bincount(x, /, weights=None, minlength=0):
-    """How often each of 0, 1, 2, ... is in `x`, or the sums of their weights."""
+    """How often each of 0, 1, 2, ... occurs in `x`, or the sums of the weights."""
     x = _a.asarray(x)
     if x.ndim != 1:
         raise ValueError(
@@ -17,7 +17,7 @@ def bincount(x, /, weights=None, minlength=0):
     if minlength < 0:
         raise ValueError("'minlength' must not be negative")
     if not x.size:
-        return _a.zeros(minlength, int)  # as NumPy, also with weights
+        return _a.zeros(minlength, int)  # like NumPy, also with weights
     if weights is not None:
         weights = _a.ascontiguousarray(weights, float)
         if weights.shape != x.shape:
@@ -26,7 +26,7 @@ def bincount(x, /, weights=None, minlength=0):
 
 
 def digitize(x, bins, right=False):
-    """The number of the bin that each element lies in."""
+    """The index of the bin that each element is in."""
     x, bins = _a.asarray(x), _a.asarray(bins)
     if x.dtype.kind == "c":
         raise TypeError("x may not be complex")
@@ -59,7 +59,7 @@ def _limits(a, range):
 
 
 def _width(name, x, range):
-    """The width of a bin that a rule of thumb asks for; 0: it does not say."""
+    """The bin width that the named estimator recommends; 0 if it gives none."""
     from vmhost.engine.numpy._quantiles import percentile
     from vmhost.engine.numpy._statistics import std
 
@@ -151,12 +151,12 @@ def histogram_bin_edges(a, bins=10, range=None, weights=None):
 
 
 def histogram(a, bins=10, range=None, density=None, weights=None):
-    """(how many elements lie in each bin, the edges of the bins). The last bin has both its edges."""
+    """Returns (number of elements in each bin, bin edges). The last bin includes its right edge."""
     a, weights = _ready(a, weights)
     edges = _edges(a, bins, range, weights)
     count = len(edges) - 1
     if weights is None and not isinstance(bins, str) and _a.asarray(bins).ndim == 1:
-        # in order: each edge is looked up among the elements, the last one behind its equals
+        # sorted: each edge is searched in the elements, the last one to the right of equal elements
         a = _a.sort(a)
         below = _a.searchsorted(a, edges)
         below[-1] = _a.searchsorted(a, edges[-1], "right")
@@ -179,7 +179,7 @@ def histogram(a, bins=10, range=None, density=None, weights=None):
 
 
 def histogramdd(sample, bins=10, range=None, density=None, weights=None):
-    """Counts in a grid of bins over points of D dimensions, an (N, D) array or D arrays: (counts, edges of each
+    """Counts points of D dimensions, an (N, D) array or D arrays, in a grid of bins. Returns (counts, edges of each
     dimension)."""
     from vmhost.engine.numpy._creation import linspace
     from vmhost.engine.numpy._shapes import stack
@@ -232,7 +232,7 @@ def histogramdd(sample, bins=10, range=None, density=None, weights=None):
 
 
 def histogram2d(x, y, bins=10, range=None, density=None, weights=None):
-    """(counts in a grid of bins over the points (x, y), edges along x, edges along y)."""
+    """Returns (counts of the points (x, y) in a grid of bins, edges along x, edges along y)."""
     if len(x) != len(y):
         raise ValueError("x and y must have the same length.")
     try:

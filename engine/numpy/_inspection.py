@@ -1,4 +1,4 @@
-"""What the array API standard asks of a namespace about itself: capabilities, devices, dtypes."""
+"""The array API standard's inspection of a namespace: capabilities, devices, dtypes."""
 
 from vmhost.engine import _array as _a
 
@@ -14,7 +14,7 @@ _KINDS["numeric"] = _KINDS["integral"] + _KINDS["real floating"] + _KINDS["compl
 
 
 class __array_namespace_info__:
-    """The standard's inspection functions, by the name it gives them. There is one device, "cpu"."""
+    """The standard's inspection functions; the class name is the standard's. The only device is "cpu"."""
 
     def capabilities(self):
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
@@ -35,7 +35,7 @@ class __array_namespace_info__:
         }
 
     def dtypes(self, *, device=None, kind=None):
-        """{name: dtype} of the standard's dtypes, of one kind or of several."""
+        """{name: dtype} of the standard's dtypes, of one or several kinds."""
         _check(device)
         if kind is None:
             names = _KINDS["bool"] + _KINDS["numeric"]

@@ -1,4 +1,4 @@
-"""Comparing arrays as wholes, and questions about kinds of numbers."""
+"""Comparisons of whole arrays, and predicates on numbers."""
 
 from vmhost.engine import _array as _a
 
@@ -18,14 +18,14 @@ def allclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
     return bool(isclose(a, b, rtol, atol, equal_nan).all())
 
 
-EQUAL_BLOCK = 1 << 14  # elements: where two large arrays first differ, what is behind is not looked at
+EQUAL_BLOCK = 1 << 14  # elements; a comparison of large arrays stops at the first block that differs
 
 
 def array_equal(a1, a2, equal_nan=False):
-    """Whether both have one shape and the same elements."""
+    """Whether both have the same shape and elements."""
     try:
         a1, a2 = _a.asarray(a1), _a.asarray(a2)
-    except TypeError, ValueError:  # what no array can hold
+    except TypeError, ValueError:  # not convertible to an array
         return False
     if a1.shape != a2.shape:
         return False
@@ -77,7 +77,7 @@ def isreal(x):
 
 
 def isscalar(element):
-    """A Python number or text, or what stands where NumPy has a scalar."""
+    """Whether it is a Python number or string, or takes the place of a NumPy scalar."""
     if isinstance(element, _a.ndarray):
         return isinstance(element, element.dtype)
     from numbers import Number
@@ -86,7 +86,7 @@ def isscalar(element):
 
 
 def nan_to_num(x, copy=True, nan=0.0, posinf=None, neginf=None):
-    """NaN as `nan`, infinities as the largest numbers of the dtype (or as given)."""
+    """Replaces NaN by `nan`, and infinities by the dtype's limits (or the given numbers)."""
     x = _a.array(x) if copy else _a.asarray(x)
     if x.dtype.kind == "c":
         x.real, x.imag = (nan_to_num(part, True, nan, posinf, neginf) for part in (x.real, x.imag))

@@ -1,10 +1,10 @@
-"""Whether arrays share memory; views with strides of their own."""
+"""Tests for shared memory."""
 
 from vmhost.engine import _array as _a
 
 
 def byte_bounds(a):
-    """(the address of the first byte of the array's memory, one past its last). Addresses are for comparing only."""
+    """Returns (address of the first byte, address past the last byte), for comparison only."""
     low = high = _a._address(a)
     for n, stride in zip(a.shape, a.strides):
         if stride < 0:
@@ -15,7 +15,7 @@ def byte_bounds(a):
 
 
 def may_share_memory(a, b, /, max_work=0):
-    """Whether the ranges of both arrays' memory overlap."""
+    """Whether the memory ranges of both arrays overlap."""
     a, b = _a.asarray(a), _a.asarray(b)
     if not a.size or not b.size:
         return False
@@ -24,10 +24,9 @@ def may_share_memory(a, b, /, max_work=0):
 
 
 def shares_memory(a, b, /, max_work=-1):
-    """Whether there is a byte that belongs to both arrays: each element's place is looked up among those of the other
-    array.
+    """Whether any byte belongs to both arrays, by searching the elements of one among those of the other.
 
-    `max_work`: so many elements at most, else TooHardError."""
+    TooHardError above `max_work` elements."""
     a, b = _a.asarray(a), _a.asarray(b)
     if not may_share_memory(a, b):
         return False
@@ -39,8 +38,7 @@ def shares_memory(a, b, /, max_work=-1):
         raise TooHardError("Exceeded max_work")
     starts = _a.sort(_starts(a))
     others = _starts(b)
-    # an element of b reaches b.itemsize bytes: the first element of a that ends behind its start must begin before its
-    # end
+    # An element of b overlaps the first element of a that ends after its start, if that begins before its end.
     index = _a.searchsorted(starts, others - (a.itemsize - 1))
     found = starts[_a.minimum(index, len(starts) - 1)]
     return bool(((index < len(starts)) & (found < others + b.itemsize)).any())

@@ -1,11 +1,11 @@
-"""Reductions that leave NaNs out."""
+"""Reductions that ignore NaNs."""
 
 from vmhost.engine import _array as _a
 from vmhost.engine.numpy._statistics import _finish, var
 
 
 def _known(a):
-    """(the array, where it is no NaN; None: everywhere)."""
+    """Returns (array, mask of elements that are not NaN; None: all)."""
     a = _a.asarray(a)
     return a, ~_a.isnan(a) if a.dtype.kind in "fc" else None
 
@@ -59,7 +59,7 @@ def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=
     where = _where_known(known, where)
     counts = _a.count_nonzero(_a.broadcast_to(_a.asarray(where), a.shape), axis, keepdims=keepdims)
     result = var(_a.where(known, a, _a.zeros(1, a.dtype)), axis, dtype, None, ddof, keepdims, where=where, mean=mean)
-    # too few values: NaN, where var() would say infinity
+    # too few values give NaN, where var() gives infinity
     return _finish(_a.where(counts <= ddof, _a.asarray(float("nan"), result.dtype), result)[()], out)
 
 
@@ -84,7 +84,7 @@ def _extreme(reduce, known, worst, a, axis, out, keepdims, initial, where):
     if where is True:
         return known(a, axis, out, keepdims, **_options(initial, where))
     a, there = _known(a)
-    # the mask takes the NaNs out: what is left starts from the least (largest) number
+    # the mask excludes NaNs; the reduction starts from the least (largest) number
     there = _where_known(there, where)
     result = reduce(
         a, axis, keepdims=keepdims, initial=_a.asarray(worst if initial is None else initial, a.dtype), where=there

@@ -1,8 +1,8 @@
-"""Floating-point warnings, of which the engine has none: `errstate` is there so that code which silences them runs."""
+"""Floating-point warnings: the engine has none. `errstate` exists so that code which silences them runs."""
 
 
 class errstate:
-    """Accepts "ignore" for every kind and does nothing; asking for a warning or an error is refused."""
+    """Accepts "ignore" for every kind and does nothing; raises if a warning or an error is requested."""
 
     def __init__(self, *, call=None, all=None, divide=None, over=None, under=None, invalid=None):
         for name, wanted in (("all", all), ("divide", divide), ("over", over), ("under", under), ("invalid", invalid)):

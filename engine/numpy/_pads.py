@@ -1,7 +1,7 @@
-"""numpy.pad: arrays grown at their edges.
+"""numpy.pad: arrays extended at their edges.
 
 The five modes that only move elements are the engine's (`_array._pad`, regions of the raster primitive). The others
-compute what they put there, one dimension after the other, each along all that the earlier ones made, as NumPy does.
+compute their values one dimension after the other, each over the result of the previous ones, as NumPy does.
 """
 
 from vmhost.engine import _array as _a
@@ -23,7 +23,7 @@ _OPTIONS = {
 
 
 def _pairs(value, rank):
-    """((before, after), ...) of numpy.pad's ways to give two values for each dimension."""
+    """((before, after), ...) from each form in which numpy.pad accepts two values for each dimension."""
     value = _a.asarray(value)
     return _a.broadcast_to(value.ravel() if value.size == 1 else value, (rank, 2)).tolist()
 
@@ -48,7 +48,7 @@ def _widths(pad_width, rank):
 
 
 def pad(array, pad_width, mode="constant", **kwargs):
-    """`array` with so many elements more in front of and behind each dimension."""
+    """`array` extended before and after each dimension."""
     array = _a.asarray(array)
     widths = _widths(pad_width, array.ndim)
     before = tuple(pair[0] for pair in widths)
@@ -84,8 +84,8 @@ def pad(array, pad_width, mode="constant", **kwargs):
 
 
 def _each_axis(array, widths, options, edges):
-    """`edges(array, widths of an axis, its option)` sees that axis as the first one, and returns what to put before and
-    behind."""
+    """Extends each axis in turn by what `edges(array, widths of the axis, its option)` returns for before and after,
+    with that axis first."""
     from vmhost.engine.numpy._shapes import moveaxis
 
     for axis, (pair, option) in enumerate(zip(widths, options)):
@@ -111,8 +111,8 @@ def _ramps(lines, widths, ends):
 
 
 def _with_statistics(array, before, shape, mode, lengths):
-    """`array` in the middle, around it what its lines' ends (of `lengths`, None: the whole lines) have for a mean or
-    the like."""
+    """`array` surrounded by a statistic (mode) of its edge elements: the outermost `lengths` of each line, or the whole
+    line if None."""
     from vmhost.engine.numpy._quantiles import median
 
     function = {"maximum": _a.max, "minimum": _a.min, "mean": _a.mean, "median": median}[mode]
@@ -140,14 +140,14 @@ def _with_statistics(array, before, shape, mode, lengths):
 
 
 def _reflections(lines, widths, with_edge):
-    """Odd ones: turned around the edge's value. What is wider than the lines reflects what the reflections before
-    made."""
+    """Odd reflections, i.e. mirrored around the edge's value. A padding wider than the line reflects earlier
+    reflections."""
     length, (front, back) = len(lines), widths
     if length == 1:
         return (_a.broadcast_to(lines, (width, *lines.shape[1:])) for width in widths)
     period = length if with_edge else length - 1
     whole = _a.empty((front + length + back, *lines.shape[1:]), lines.dtype)
-    start, stop = front, front + length  # of what is filled
+    start, stop = front, front + length  # of the filled part
     whole[start:stop] = lines
     while start > 0 or stop < len(whole):
         reach = (stop - start - (not with_edge)) // period * period
@@ -163,8 +163,7 @@ def _reflections(lines, widths, with_edge):
 
 
 def _by_function(array, widths, function, options):
-    """`function(vector, widths, axis, options)` fills the edges of every vector of the grown array, an axis after the
-    other."""
+    """`function(vector, widths, axis, options)` fills the edges of every vector of the extended array, axis by axis."""
     from itertools import product
 
     from vmhost.engine.numpy._shapes import moveaxis

@@ -1,4 +1,4 @@
-"""poly1d: a polynomial as an object that is called, added, multiplied and printed."""
+"""poly1d: a polynomial as an object that can be called, added, multiplied and printed."""
 
 import re
 
@@ -9,8 +9,8 @@ from vmhost.engine.numpy._shapes import atleast_1d, trim_zeros
 
 
 class poly1d:
-    """The polynomial with these coefficients, the highest power first, or (`r`) with these roots; `variable` is its
-    name in print."""
+    """A polynomial with these coefficients, highest power first, or (with `r`) with these roots; `variable` is its name
+    when printed."""
 
     __hash__ = None
 
@@ -32,7 +32,7 @@ class poly1d:
 
     @coeffs.setter
     def coeffs(self, value):
-        if value is not self._coefficients:  # which `p.coeffs += 1` sets again
+        if value is not self._coefficients:  # `p.coeffs += 1` assigns the same array
             raise AttributeError("Cannot set attribute")
 
     c = coef = coefficients = coeffs
@@ -95,7 +95,7 @@ class poly1d:
     def __add__(self, other):
         return poly1d(_polynomials.polyadd(self.coeffs, poly1d(other).coeffs))
 
-    # an array on the left of an operator has it with the array of coefficients, as NumPy's does
+    # an array as the left operand is combined with the array of coefficients, as in NumPy
     def __radd__(self, other):
         return other + self.coeffs if isinstance(other, _a.ndarray) else self + other
 
@@ -139,7 +139,7 @@ class poly1d:
         return self.coeffs.shape == other.coeffs.shape and (self.coeffs == other.coeffs).all()
 
     def integ(self, m=1, k=0):
-        """The `m`-th antiderivative; `k`: its constants."""
+        """The `m`-th antiderivative with the constants `k`."""
         return poly1d(_polynomials.polyint(self.coeffs, m, k))
 
     def deriv(self, m=1):
@@ -155,7 +155,7 @@ def _text(coefficient):
 
 
 def _with_raised_powers(text, max_width=70):
-    """`x**2` with the 2 in a line above, in pairs of lines of so many characters."""
+    """Moves the 2 of `x**2` to a line above, in pairs of lines of at most `max_width` characters."""
     above, below, result, end = "", "", " ", 0
     for found in re.finditer(r"\*\*([0-9]*)", text):
         power, before = found[1], text[end : found.start()]

@@ -7,7 +7,7 @@ from vmhost.engine.numpy._shapes import atleast_1d
 
 
 def _of_poly1d_too(function):
-    """The function, which takes poly1d as well: one among the arguments makes the results such."""
+    """Lets the function take poly1d as well; if an argument is one, the results are too."""
 
     @wraps(function)
     def either(*args, **options):
@@ -25,7 +25,7 @@ def _of_poly1d_too(function):
 
 
 def polyval(p, x):
-    """The polynomial's values at `x`, by Horner's rule; of a poly1d `x` the polynomial of it."""
+    """Evaluates the polynomial at `x` by Horner's rule; a poly1d `x` gives the composed polynomial."""
     p = _a.asarray(getattr(p, "coeffs", p))
     if hasattr(x, "coeffs"):
         result = 0 * x
@@ -89,7 +89,7 @@ def roots(p):
 
 @_of_poly1d_too
 def polyint(p, m=1, k=None):
-    """The `m`-th antiderivative; `k`: its constants."""
+    """The `m`-th antiderivative with the constants `k`."""
     m = int(m)
     if m < 0:
         raise ValueError("Order of integral must be positive (see polyder)")
@@ -162,7 +162,7 @@ def polydiv(u, v):
 
 
 def polyfit(x, y, deg, rcond=None, full=False, w=None, cov=False):
-    """The polynomial of degree `deg` that lies nearest to the points, by least squares."""
+    """Fits a polynomial of degree `deg` to the points by least squares."""
     from vmhost.engine.numpy import linalg
     from vmhost.engine.numpy._creation import vander
 

@@ -1,8 +1,7 @@
-"""Arrays in words, exactly as NumPy prints them: `repr`, `str`, `array2string`, and the printing options.
+"""Arrays as text, exactly as NumPy prints them: `repr`, `str`, `array2string`, and the printing options.
 
-Numbers are printed with the fewest digits that tell them apart (`vmhost.engine._array._shortest`), cut off at
-`precision` by correct rounding, and padded so that decimal points stand in one column. The rules are those of NumPy's
-arrayprint."""
+Numbers are printed with the fewest digits that identify them (`vmhost.engine._array._shortest`), correctly rounded to
+`precision`, and padded so that decimal points align. The rules are those of NumPy's arrayprint."""
 
 import struct
 from contextlib import contextmanager
@@ -47,8 +46,7 @@ def set_printoptions(
     legacy=None,
     override_repr=None,
 ):
-    """Sets how arrays are printed in this interpreter; None leaves an option as it is, but `formatter` back to the
-    usual one."""
+    """Sets how this interpreter prints arrays. None leaves an option unchanged, except that it resets `formatter`."""
     given = {
         "precision": precision,
         "threshold": threshold,
@@ -92,7 +90,7 @@ def printoptions(*args, **kwargs):
 
 
 def _split(shortest):
-    """(is negative, digits without leading or trailing zeros, power of ten of the first digit) of "-1.25e-03"."""
+    """(is negative, digits without leading or trailing zeros, power of ten of the first digit) of e.g. "-1.25e-03"."""
     negative = shortest.startswith("-")
     mantissa, _, exponent = shortest.lstrip("-").partition("e")
     whole, _, fraction = mantissa.partition(".")
@@ -104,7 +102,7 @@ def _split(shortest):
 
 
 def _positional(value, shortest, precision, unique, sign):
-    """(whole, fraction) of a finite number, the fraction without trailing zeros unless `unique` is false."""
+    """(whole, fraction) of a finite number; the fraction has no trailing zeros unless `unique` is false."""
     if not unique:
         text = f"{value:.{precision}f}"
         negative = text.startswith("-")
@@ -123,7 +121,7 @@ def _positional(value, shortest, precision, unique, sign):
 
 
 def _scientific(value, shortest, precision, unique, sign):
-    """(whole, fraction, exponent with its sign) of a finite number."""
+    """(whole, fraction, signed exponent) of a finite number."""
     negative, digits, power = _split(shortest) if unique else (str(value).startswith("-"), "", 0)
     if not unique or (precision is not None and len(digits) - 1 > precision):
         mantissa, _, exponent = f"{abs(value):.{precision}e}".partition("e")
@@ -148,7 +146,7 @@ def _special(value, sign, options):
 
 
 def _rounded(value, array):
-    """A float as an element of the array would hold it: NumPy compares in the array's own precision."""
+    """A float rounded to the array's dtype: NumPy compares in the array's precision."""
     letter = {2: "e", 4: "f"}.get(array.dtype.itemsize, "d")
     try:
         return struct.unpack(letter, struct.pack(letter, value))[0]
@@ -157,7 +155,7 @@ def _rounded(value, array):
 
 
 def _float_words(array, options, sign=None):
-    """The elements of a float array in C order, all of one width."""
+    """The elements of a float array in C order as text of equal width."""
     sign = options["sign"] if sign is None else sign
     mode = options["floatmode"]
     precision = None if mode == "unique" else options["precision"]
@@ -198,7 +196,7 @@ def _float_words(array, options, sign=None):
             words.append(_special(value, sign, options).rjust(left + right + 1))
         elif scientific:
             whole, fraction, exponent = next(ready)
-            if len(fraction) < precision:  # digits beyond the shortest are those of the exact value
+            if len(fraction) < precision:  # further digits are those of the exact value
                 whole, fraction, exponent = _scientific(value, "", precision, False, sign)
             words.append(
                 f"{whole.rjust(left)}.{fraction.ljust(precision, '0')}e{exponent[0]}{exponent[1:].zfill(exponent_size)}"
@@ -264,7 +262,7 @@ def _words(array, options):
 
 
 def _corners(array, edge, axis=0):
-    """Only the first and last `edge` elements of each dimension that has more than twice as many."""
+    """The first and last `edge` elements of each dimension that has more than twice as many."""
     for axis in range(array.ndim):
         if array.shape[axis] > 2 * edge:
             before = (slice(None),) * axis
@@ -274,14 +272,14 @@ def _corners(array, edge, axis=0):
 
 
 class _Layout:
-    """Lays words out in lines: brackets, separators, line breaks at the width, "..." where elements are left out."""
+    """Lays out words in lines: brackets, separators, line breaks at the width, "..." for omitted elements."""
 
     def __init__(self, shape, words, separator, edge, summarized):
         self.shape, self.separator, self.edge, self.summarized = shape, separator, edge, summarized
         self.words = iter(words)
 
     def _shown(self, axis):
-        """(elements before "...", elements after it or all of them, whether "..." is there)."""
+        """Returns (number of elements before "...", number after it or in all, whether there is "...")."""
         size = self.shape[axis]
         if self.summarized and 2 * self.edge < size:
             return self.edge, self.edge, True
@@ -400,7 +398,7 @@ def array_str(a, max_line_width=None, precision=None, suppress_small=None):
 
 
 def array_repr(arr, max_line_width=None, precision=None, suppress_small=None):
-    """`repr(arr)`; where NumPy would have a scalar, that scalar's."""
+    """`repr(arr)`; a scalar's repr where NumPy would have a scalar."""
     if _options["override_repr"] is not None:
         return _options["override_repr"](arr)
     dtype = arr.dtype
@@ -433,7 +431,7 @@ def _as_float(x):
 
 
 def _trimmed(whole, fraction, trim):
-    """ "whole.fraction" after one of the ways of `trim`: "k" as it is, "." without zeros at the end, "0" with one, "-"
+    """ "whole.fraction" trimmed: "k" unchanged, "." without trailing zeros, "0" with at least one digit, "-" also
     without the point."""
     if trim not in ("k", ".", "0", "-"):
         raise TypeError(f"if supplied, trim must be 'k', '.', '0' or '-' found `{trim}`")
@@ -445,7 +443,7 @@ def _trimmed(whole, fraction, trim):
 
 
 def _padded(text, pad_left, pad_right):
-    """Blanks in front up to `pad_left` characters before the point, behind up to `pad_right` after it."""
+    """Pads with blanks to `pad_left` characters before the point and `pad_right` after it."""
     whole, point, fraction = text.partition(".")
     if pad_left is not None:
         whole = whole.rjust(pad_left)
@@ -465,7 +463,7 @@ def format_float_positional(
     pad_right=None,
     min_digits=None,
 ):
-    """A number without an exponent; `precision`: digits behind the point, or in all without `fractional`."""
+    """A number without an exponent. `precision` counts digits after the point, or all digits if not `fractional`."""
     value, shortest = _as_float(x)
     if not _is_finite(value):
         return _padded(_special(value, "+" if sign else "-", _options), pad_left, None)
@@ -479,7 +477,7 @@ def format_float_positional(
     text = f"{abs(value):.{max(behind, 0)}f}" if behind >= 0 else f"{round(abs(value), behind):.0f}"
     whole, _, fraction = text.partition(".")
     cut = behind < len(digits) - 1 - power
-    if unique and not (cut and float(text) < abs(value)):  # zeros that stand for digits cut off are shown
+    if unique and not (cut and float(text) < abs(value)):  # keep zeros that replace digits cut off
         fraction = fraction.rstrip("0")
     if min_digits is not None:
         fraction = fraction.ljust(min_digits if fractional else min_digits - 1 - power, "0")
@@ -490,7 +488,7 @@ def format_float_positional(
 def format_float_scientific(
     x, precision=None, unique=True, trim="k", sign=False, pad_left=None, exp_digits=None, min_digits=None
 ):
-    """A number with an exponent; `precision`: digits behind the point."""
+    """A number with an exponent. `precision` counts digits after the point."""
     value, shortest = _as_float(x)
     if not _is_finite(value):
         return _padded(_special(value, "+" if sign else "-", _options), pad_left, None)

@@ -1,4 +1,4 @@
-"""Products of vectors and matrices beyond `@`, and convolution; all lowered to matrix products."""
+"""Vector and matrix products beyond `@`, and convolution, all lowered to matrix products."""
 
 from vmhost.engine import _array as _a
 from vmhost.engine.numpy._statistics import _finish
@@ -42,7 +42,7 @@ def _as_vectors(name, *arrays):
 
 
 def _cores_last(axes, *arrays_and_counts):
-    """The arrays with the dimensions that `axes` names for each of them last; None: they are there."""
+    """The arrays with the dimensions that `axes` names moved last; unchanged if `axes` is None."""
     from vmhost.engine.numpy._shapes import moveaxis
 
     arrays = [array for array, _ in arrays_and_counts]
@@ -60,7 +60,7 @@ def _cores_last(axes, *arrays_and_counts):
 
 
 def _core_placed(axes, result, inputs):
-    """The result with its last dimension where the entry of `axes` behind those of the inputs says."""
+    """The result with its last dimension moved to where the output's entry of `axes` says."""
     from vmhost.engine.numpy._shapes import moveaxis
 
     if axes is None or len(axes) == inputs:
@@ -69,12 +69,12 @@ def _core_placed(axes, result, inputs):
     return moveaxis(result, -1, entry[0] if isinstance(entry, tuple) else entry)
 
 
-ROWS_LONG = 32  # from this length on, products of matrices of one row and one column are faster than sums of products
+ROWS_LONG = 32  # minimum length at which a 1 x n by n x 1 matrix product beats a sum of products
 
 
 def vecdot(x1, x2, /, out=None, *, axis=None, axes=None, keepdims=False, dtype=None):
-    """Sums of products of the vectors along `axis` (the last one), the first one conjugated; `axes` names one for each
-    input."""
+    """Dot products of the vectors along `axis` (default: last), the first one conjugated; `axes` names an axis for each
+    operand."""
     if axis is axes is dtype is out is None and not keepdims:
         x1, x2 = _a.asarray(x1), _a.asarray(x2)
         if (
@@ -150,7 +150,7 @@ def vecmat(x1, x2, /, out=None, *, axes=None, dtype=None):
 
 
 def _cast(name, dtype, *operands, casting="same_kind"):
-    """The operands of a product in the dtype that its argument `dtype` names."""
+    """The operands cast to the argument `dtype`."""
     for i, operand in enumerate(operands):
         if not _a.can_cast(operand.dtype, dtype, casting):
             raise TypeError(
@@ -161,7 +161,7 @@ def _cast(name, dtype, *operands, casting="same_kind"):
 
 
 def matmul(x1, x2, /, out=None, *, axes=None, axis=None, casting="same_kind", order="K", dtype=None, subok=True):
-    """matmul with arguments beyond `out`: what C has calls this for them."""
+    """matmul with arguments other than `out`; the C implementation calls this for them."""
     from vmhost.engine.numpy._shapes import moveaxis
 
     if axis is not None:
@@ -216,7 +216,7 @@ def matmul(x1, x2, /, out=None, *, axes=None, axis=None, casting="same_kind", or
 
 
 def tensordot(a, b, axes=2):
-    """Sums of products over `axes` of both: the last so many of `a` and the first of `b`, or two lists."""
+    """Sums products over `axes`: the last so many of `a` and the first of `b`, or two lists."""
     a, b = _a.asarray(a), _a.asarray(b)
     if isinstance(axes, int):
         first, second = list(range(-axes, 0)), list(range(axes))
@@ -249,7 +249,7 @@ def _product(sizes):
 
 
 def dot_of_high_rank(a, b):
-    """`dot` where `b` has three dimensions or more: over a's last and b's last but one."""
+    """`dot` for `b` of three or more dimensions: over a's last and b's second to last."""
     return tensordot(a, b, (-1, -2))
 
 
@@ -273,7 +273,7 @@ def cross(a, b, axisa=-1, axisb=-1, axisc=-1, axis=None):
             f"Both input arrays must be (arrays of) 3-dimensional vectors, but they are {len(a)} and "
             f"{len(b)} dimensional instead."
         )
-    a, b = _a.ascontiguousarray(a), _a.ascontiguousarray(b)  # each component side by side
+    a, b = _a.ascontiguousarray(a), _a.ascontiguousarray(b)  # the components of each vector adjacent
     components = [a[i] * b[j] - a[j] * b[i] for i, j in ((1, 2), (2, 0), (0, 1))]
     return _a.ascontiguousarray(moveaxis(stack(components, 0), 0, axisc))
 
@@ -300,7 +300,7 @@ def correlate(a, v, mode="valid"):
 
 
 def _slide(a, v, mode):
-    """Dot products of `v` with each window of `a` (the longer one): rows of a strided view, times a vector."""
+    """Dot products of `v` with each window of `a` (the longer one): a strided view times a vector."""
     m = len(v)
     if mode == "full":
         return _a._windows(a, v, m - 1, m - 1)

@@ -1,4 +1,4 @@
-"""Medians and quantiles, with and without NaNs: sorting along the axes, then picking between two neighbours.
+"""Medians and quantiles, with and without NaNs: sort along the axes, then interpolate between two neighbours.
 
 Methods of `quantile` after Hyndman and Fan, "Sample quantiles in statistical packages", The American Statistician 50
 (1996)."""
@@ -10,7 +10,7 @@ from vmhost.engine.numpy._statistics import _finish, _keep
 
 
 def _last(a, axis):
-    """The axes as one last dimension: a view where they lie so, else a copy."""
+    """Moves the axes into one last dimension: a view if possible, else a copy."""
     if axis is None:
         return a.reshape(-1)
     axes = _axes(axis, a.ndim, "axis" if isinstance(axis, (tuple, list)) else None)
@@ -20,7 +20,7 @@ def _last(a, axis):
 
 
 def _with_nans(result, ordered):
-    """NaN where a sorted row ends with one."""
+    """NaN where a sorted row ends with NaN."""
     if ordered.dtype.kind in "fc" and ordered.shape[-1]:
         last = ordered[..., -1]
         bad = _a.isnan(last)
@@ -30,11 +30,11 @@ def _with_nans(result, ordered):
 
 
 def median(a, axis=None, out=None, overwrite_input=False, keepdims=False):
-    """The middle value; of an even number the mean of the two in the middle."""
+    """The middle value; for an even count the mean of the middle two."""
     a = _a.asarray(a)
     rows = _last(a, axis)
     count = rows.shape[-1]
-    # the largest one, too, which is NaN if there is one
+    # the largest element is included: it is NaN if there is any NaN
     ordered = partitioned(rows, ((count - 1) // 2, count // 2, count - 1)) if count else rows
     middle = ordered[..., max(count - 1, 0) // 2 : count // 2 + 1]
     result = _with_nans(_a.mean(middle, -1), ordered)
@@ -58,7 +58,7 @@ def nanmedian(a, axis=None, out=None, overwrite_input=False, keepdims=False):
 
 # ---- quantiles
 
-# The place of the quantile q among n sorted values, from 0 on: n*q + alpha + q*(1 - alpha - beta) - 1
+# Position of the quantile q among n sorted values, counted from 0: n*q + alpha + q*(1 - alpha - beta) - 1
 _CONTINUOUS = {
     "interpolated_inverted_cdf": (0, 1),
     "hazen": (0.5, 0.5),
@@ -80,8 +80,7 @@ _METHODS = (
 
 
 def _position(n, q, method):
-    """(the position, how far towards the next value). None instead of the latter: the position is a whole number and
-    needs no neighbour."""
+    """Returns (position, fraction towards the next value); None for the fraction if the position is a whole number."""
     if method in ("inverted_cdf", "closest_observation"):
         position = n * q - (1 if method == "inverted_cdf" else 1.5)
         below = _a.floor(position)
@@ -113,8 +112,8 @@ def _pick(ordered, indices):
 
 
 def _quantiles(ordered, known, q, method, weak):
-    """For each of `q` (1-d) the quantile of each sorted row, in a new last dimension. `known`: how many values of a row
-    count, an int or an array with a dimension of size 1 at the end."""
+    """The quantile for each of `q` (1-d) of each sorted row, in a new last dimension. `known`: the number of valid
+    values in a row, an int or an array whose last dimension has size 1."""
     position, share = _position(known, q, method)
     integral = q.dtype.kind in "iub" and method == "linear"
     position = _a.asarray(position)
@@ -133,7 +132,7 @@ def _quantiles(ordered, known, q, method, weak):
 
 
 def _needed(count, q, method):
-    """The places of a sorted row that `_quantiles` looks at; None: so many that the row is better sorted."""
+    """The positions of a sorted row that `_quantiles` reads; None if they are so many that a full sort is faster."""
     if 2 * len(q) >= MAX_SELECTED:
         return None
     position, _ = _position(count, q, method)
@@ -142,7 +141,7 @@ def _needed(count, q, method):
 
 
 def _weighted(rows, weights, q):
-    """The quantiles of rows by weight: the first value at which the sum of weights reaches q."""
+    """Weighted quantiles of rows: the first value at which the cumulative weight reaches q."""
     order = rows.argsort(-1)
     rows, weights = take_along_axis(rows, order, -1), take_along_axis(weights, order, -1)
     if rows.dtype.kind == "f":
@@ -231,7 +230,7 @@ def _checked(q, maximum, words):
 
 
 def quantile(a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None):
-    """The values below which the fractions `q` of the elements lie; `method` says which, between two elements."""
+    """The values below which the fractions `q` of the elements lie; `method` chooses between two elements."""
     wanted = _checked(q, 1, "Quantiles must be in the range [0, 1]")
     return _quantile(_a.asarray(a), wanted, axis, out, method, keepdims, weights, type(q) in (int, float), False)
 

@@ -1,9 +1,8 @@
-"""`numpy.random`'s old interface: RandomState over the Mersenne Twister, and the functions of one that all code of a VM
-shares.
+"""`numpy.random`'s legacy interface: RandomState over the Mersenne Twister, and the functions of a VM's shared one.
 
-Draws what NumPy draws for the same seed: words and integers exactly, floating numbers to rounding. The twister is that
-of Python's module `random`. New code takes a Generator of `default_rng(seed)`, which is faster and has more
-distributions."""
+Draws the numbers that NumPy draws for the same seed: words and integers exactly, floating-point numbers to rounding.
+The twister is that of Python's module `random`. New code should use a Generator of `default_rng(seed)`, which is faster
+and has more distributions."""
 
 from math import exp, floor, lgamma, log, sqrt
 from operator import index
@@ -46,8 +45,8 @@ def _checked(values, right, sentence):
 
 
 class RandomState:
-    """Random numbers of the old interface for a seed: a number from 0 to 2**32 - 1, a list of these, or None for
-    any."""
+    """Random numbers of the legacy interface. The seed is a number from 0 to 2**32 - 1, a list of them, or None for a
+    random seed."""
 
     def __init__(self, seed=None):
         self._twister = Random()
@@ -87,7 +86,7 @@ class RandomState:
         self._twister.setstate((3, (*state, 624), None))
 
     def get_state(self, legacy=True):
-        """("MT19937", 624 words, place, has a normal number, that number), or the same as a dict."""
+        """("MT19937", 624 words, position, whether a normal number is cached, that number), or the same as a dict."""
         words = self._twister.getstate()[1]
         key, position = _a.array(words[:624], _a.uint32), words[624]
         kept, value = int(self._kept is not None), self._kept or 0.0
@@ -121,7 +120,7 @@ class RandomState:
         return ((words[::2] >> 5) * 67108864.0 + (words[1::2] >> 6)) / 9007199254740992.0
 
     def _normals(self, count):
-        """By Marsaglia's polar method, whose second number is kept for the next call."""
+        """Normal numbers by Marsaglia's polar method; the second of a pair is cached for the next call."""
         result, filled = _a.empty(count), 0
         if count and self._kept is not None:
             result[0], filled, self._kept = self._kept, 1, None
@@ -143,7 +142,7 @@ class RandomState:
         return -_a.log(1.0 - self._doubles(count))
 
     def _interval(self, maximum):
-        """A number from 0 to `maximum`: words under a mask until one is small enough."""
+        """A number from 0 to `maximum`: masked words until one is small enough."""
         mask, bits = (1 << maximum.bit_length()) - 1, self._twister.getrandbits
         while True:
             value = bits(32) if maximum <= _HALF else bits(32) << 32 | bits(32)
@@ -151,7 +150,7 @@ class RandomState:
                 return value & mask
 
     def _pieces(self, width):
-        """Words in pieces of `width` bits, the low ones first."""
+        """Splits words into pieces of `width` bits, low bits first."""
         while True:
             word = self._twister.getrandbits(32)
             for shift in range(0, 32, width):
@@ -181,9 +180,9 @@ class RandomState:
             filled += len(values)
         return result
 
-    # ---- how numbers are drawn
+    # ---- drawing
     def _drawn(self, size, draw, *parameters):
-        """draw(count, *parameters as flat arrays or numbers), shaped; without a size and with numbers only a number."""
+        """draw(count, *parameters as flat arrays or numbers), in shape; a number if there is no size and no array."""
         shape = _shape_of(*parameters) if parameters else ()
         if size is None and shape == ():
             return draw(1, *parameters).item()
@@ -203,7 +202,7 @@ class RandomState:
         return draw(count, *flat).reshape(shape)
 
     def _each(self, size, one, *parameters, dtype=float):
-        """one(*numbers) for every element, one after the other."""
+        """one(*numbers) for every element in order."""
 
         def draw(count, *flat):
             rows = zip(
@@ -239,7 +238,7 @@ class RandomState:
         return self._twister.randbytes(-(-length // 4) * 4)[:length]
 
     def randint(self, low, high=None, size=None, dtype=int):
-        """Integers from `low` up to, without, `high`; from 0 with one bound."""
+        """Integers from `low` to `high`, exclusive; from 0 if only one bound is given."""
         if high is None:
             low, high = 0, low
         given, dtype = dtype, _a.dtype(dtype)
@@ -324,7 +323,7 @@ class RandomState:
         return _a.take(x, _a.array(self._order(len(x)), int), 0)
 
     def choice(self, a, size=None, replace=True, p=None):
-        """Elements of `a` (a number: of arange(a)), with chances `p`."""
+        """Random elements of `a` (of arange(a) if it is a number) with probabilities `p`."""
         array = _a.asarray(a)
         if array.ndim == 0:
             population = array.item()
@@ -385,7 +384,7 @@ class RandomState:
             found = _a.concatenate((found, drawn[_a.sort(first)]))
         return found
 
-    # ---- normal numbers and what is made of them
+    # ---- normal numbers and distributions derived from them
     def randn(self, *args):
         return self.standard_normal(args or None)
 
@@ -410,7 +409,7 @@ class RandomState:
         return self._drawn(size, draw)
 
     def multivariate_normal(self, mean, cov, size=None, check_valid="warn", tol=1e-8):
-        """Vectors of normal numbers with this mean and these covariances."""
+        """Vectors of normal numbers with this mean and covariance."""
         from vmhost.engine.numpy.linalg import svd
 
         mean, cov = _mean_and_covariances(mean, cov)
@@ -420,7 +419,7 @@ class RandomState:
             raise ValueError("covariance is not symmetric positive-semidefinite.")
         return (mean + x @ (_a.sqrt(s)[:, None] * v)).reshape((() if size is None else _shape(size)) + mean.shape)
 
-    # ---- what is made of uniform and exponential numbers
+    # ---- distributions derived from uniform and exponential numbers
     def standard_exponential(self, size=None):
         return self._drawn(size, self._exponentials)
 
@@ -439,7 +438,7 @@ class RandomState:
 
     def weibull(self, a, size=None):
         (a,) = _numbers(a)
-        if (a == 0).any():  # takes no word for these
+        if (a == 0).any():  # consumes no word for these
             return self._each(size, lambda a: a and (-log(1.0 - self._twister.random())) ** (1.0 / a), a)
         return self._of_positive(size, a, lambda count, a: self._exponentials(count) ** (1.0 / a), strictly=False)
 
@@ -485,7 +484,7 @@ class RandomState:
 
         return self._drawn(size, draw, left, mode, right)
 
-    # ---- number by number
+    # ---- element by element
     def _gamma(self, shape):
         uniform, normal = self._twister.random, self._normal
         if shape == 1.0:
@@ -614,7 +613,7 @@ _shared = None
 
 
 def shared(name):
-    """The method of that name of the RandomState that all code of this VM shares; made when it is first asked for."""
+    """The named method of the RandomState that all code in this VM shares, created at first use."""
     global _shared
     if _shared is None:
         _shared = RandomState()

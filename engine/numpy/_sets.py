@@ -1,4 +1,4 @@
-"""Sets of values, counting them, finding where they are; partial order."""
+"""Sets of values, counts, positions; partial order."""
 
 from vmhost.engine import _array as _a
 
@@ -8,7 +8,7 @@ def flatnonzero(a):
 
 
 def argwhere(a):
-    """The places where `a` is not zero, a row each."""
+    """The indices of nonzero elements, one row each."""
     from vmhost.engine.numpy._shapes import stack
 
     a = _a.asarray(a)
@@ -22,8 +22,8 @@ def argwhere(a):
 def unique(
     ar, return_index=False, return_inverse=False, return_counts=False, axis=None, *, equal_nan=True, sorted=True
 ):
-    """The sorted values (with `axis` rows) without repetition; on request where each is first, which each element is,
-    how often."""
+    """The sorted distinct values (with `axis`: rows); optionally the index of the first occurrence, the inverse, and
+    counts."""
     ar = _a.asarray(ar)
     if axis is None:
         rows = ar.ravel()
@@ -67,7 +67,7 @@ def unique(
 
 
 class _Answer(tuple):
-    """A tuple whose items have names, which `_fields` gives."""
+    """A tuple with named items; the names are in `_fields`."""
 
     __slots__ = ()
     _fields = ()
@@ -103,7 +103,7 @@ class UniqueInverseResult(_Answer):
 
 
 def unique_all(x, /):
-    """The standard's: values, first places, which value each element is, how often; each NaN is a value of its own."""
+    """The standard's: values, first indices, inverse, counts; each NaN is a distinct value."""
     return UniqueAllResult(unique(x, True, True, True, equal_nan=False))
 
 
@@ -128,7 +128,7 @@ def union1d(ar1, ar2):
 
 
 def intersect1d(ar1, ar2, assume_unique=False, return_indices=False):
-    """The sorted values that are in both; on request also where each is first in the one and in the other."""
+    """The sorted values in both; optionally the index of the first occurrence in each."""
     ar1, ar2 = _a.ravel(ar1), _a.ravel(ar2)
     first = second = None
     if not assume_unique:
@@ -148,7 +148,7 @@ def intersect1d(ar1, ar2, assume_unique=False, return_indices=False):
 
 
 def isin(element, test_elements, assume_unique=False, invert=False, *, kind=None):
-    """Whether each element is among `test_elements`."""
+    """Whether each element is in `test_elements`."""
     if kind not in (None, "sort", "table"):
         raise ValueError(f"Invalid kind: '{kind}'. Please use None, 'sort' or 'table'.")
     element, values = _a.asarray(element), _a.ravel(test_elements)
@@ -158,7 +158,7 @@ def isin(element, test_elements, assume_unique=False, invert=False, *, kind=None
         low, high = int(values.min()), int(values.max())
         if (
             high - low <= 6 * (element.size + values.size) and high < 1 << 63
-        ):  # one place of a table for each number between
+        ):  # a table with an entry for each number in between
             table = _a.full(high - low + 1, invert, bool)
             table[values - low] = not invert
             inside = (element >= low) & (element <= high)
@@ -209,11 +209,11 @@ def _partitioned(a, kth, axis, indices):
     return partitioned(a, [position % size for position in wanted], axis, indices)
 
 
-MAX_SELECTED = 6  # from so many places on, sorting altogether is faster
+MAX_SELECTED = 6  # positions; above, a full sort is faster
 
 
 def partitioned(a, kth, axis=-1, indices=False):
-    """numpy.partition of places that are known to be right (or argpartition's), in any order and number."""
+    """numpy.partition (or argpartition) for validated positions, in any order and number."""
     kth = tuple(sorted(set(kth)))
     if len(kth) > MAX_SELECTED:
         return _a.argsort(a, axis) if indices else _a.sort(a, axis)
@@ -221,18 +221,17 @@ def partitioned(a, kth, axis=-1, indices=False):
 
 
 def partition(a, kth, axis=-1, kind="introselect", order=None):
-    """The elements with the ones numbered `kth` where sorting would put them, smaller ones before, larger ones
-    behind."""
+    """The elements with those at `kth` where sorting would put them, smaller ones before and larger ones after."""
     return _partitioned(a, kth, axis, False)
 
 
 def argpartition(a, kth, axis=-1, kind="introselect", order=None):
-    """The indices of `partition`'s order."""
+    """The indices that give the order of `partition`."""
     return _partitioned(a, kth, axis, True)
 
 
 def lexsort(keys, axis=-1):
-    """The order by the last key, within it by the one before, and so on."""
+    """The indices that sort by the last key, ties by the key before, and so on."""
     from vmhost.engine.numpy._shapes import take_along_axis
 
     keys = [_a.asarray(key) for key in keys]
@@ -247,7 +246,7 @@ def lexsort(keys, axis=-1):
 
 
 def sort_complex(a):
-    """Sorted along the last axis, as complex numbers."""
+    """Sorts along the last axis, as complex numbers."""
     result = _a.sort(_a.asarray(a))
     if result.dtype.kind == "c":
         return result

@@ -1,4 +1,4 @@
-"""Other shapes and places of the same elements: stacking, splitting, axes, tiling, rolling, repeating, inserting."""
+"""Shapes and positions of elements: stacking, splitting, axes, tiling, rolling, repeating, inserting."""
 
 from operator import index
 
@@ -44,7 +44,7 @@ def size(a, axis=None):
 
 
 def expand_dims(a, axis):
-    """A view with dimensions of size 1 at the places `axis` of the result."""
+    """A view with dimensions of size 1 at the positions `axis` of the result."""
     a = _a.asarray(a)
     if not isinstance(axis, (tuple, list)):
         return a.reshape(_with_one(a.shape, _axis(axis, a.ndim + 1)))
@@ -59,7 +59,7 @@ def _with_one(shape, axis):
 
 
 def moveaxis(a, source, destination):
-    """A view with the dimensions `source` at the places `destination`."""
+    """A view with the dimensions `source` moved to `destination`."""
     a = _a.asarray(a)
     source, destination = _axes(source, a.ndim, "source"), _axes(destination, a.ndim, "destination")
     if len(source) != len(destination):
@@ -93,7 +93,7 @@ _BACKWARDS = slice(None, None, -1)
 
 
 def flip(m, axis=None):
-    """A view with the order of elements reversed along the axes."""
+    """A view with the elements reversed along the axes."""
     m = _a.asarray(m)
     if axis is None:
         return m[(_BACKWARDS,) * m.ndim]
@@ -140,7 +140,7 @@ def atleast_3d(*arys):
 
 
 def resize(a, new_shape):
-    """The elements, repeated as often as needed, in a new shape."""
+    """The elements, repeated as needed, in a new shape."""
     a = _a.ravel(a)
     sizes = (new_shape,) if isinstance(new_shape, int) else tuple(new_shape)
     count = 1
@@ -157,7 +157,7 @@ def resize(a, new_shape):
 
 
 def stack(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
-    """Joins arrays of one shape along a new axis."""
+    """Joins arrays of equal shape along a new axis."""
     arrays = [_a.asarray(array) for array in arrays]
     if not arrays:
         raise ValueError("need at least one array to stack")
@@ -192,7 +192,7 @@ def column_stack(tup):
 
 
 def block(arrays):
-    """One array of nested lists of arrays: the innermost lists joined along the last axis, the ones around them along
+    """Assembles nested lists of arrays: the innermost lists are joined along the last axis, the enclosing ones along
     the axis before."""
     depth = _block_depth(arrays, ())
     rank = max(depth, _block_rank(arrays))
@@ -232,10 +232,10 @@ def _block(arrays, depth, rank):
 
 
 def _block_of_rows(rows):
-    """The same of matrices: each is copied once, to where it stays."""
+    """`_block` for matrices: each is copied once, directly into the result."""
     widths = {sum(one.shape[1] for one in row) for row in rows}
     if len(rows) == 1 or len(widths) > 1 or any(len({one.shape[0] for one in row}) > 1 for row in rows):
-        return _a.concatenate([_a.concatenate(row, 1) for row in rows])  # which says what does not fit
+        return _a.concatenate([_a.concatenate(row, 1) for row in rows])  # raises the error for shapes that do not fit
     result = _a.empty(
         (sum(row[0].shape[0] for row in rows), *widths), _a.result_type(*(one.dtype for row in rows for one in row))
     )
@@ -255,7 +255,7 @@ def unstack(x, /, *, axis=0):
 
 
 def array_split(ary, indices_or_sections, axis=0):
-    """Views of parts along an axis: so many of nearly one size, or cut at these places."""
+    """Views of parts along an axis: a number of nearly equal parts, or cut at these indices."""
     ary = _a.asarray(ary)
     axis = _axis(axis, ary.ndim)
     length = ary.shape[axis]
@@ -294,7 +294,7 @@ def dsplit(ary, indices_or_sections):
 
 
 def tile(A, reps):
-    """`A` set side by side `reps` times along each dimension."""
+    """`A` repeated `reps` times along each dimension."""
     reps = tuple(reps) if hasattr(reps, "__iter__") else (reps,)
     A = _a.asarray(A)
     rank = max(len(reps), A.ndim)
@@ -304,7 +304,7 @@ def tile(A, reps):
 
 
 def repeat(a, repeats, axis=None):
-    """Each element (or row along `axis`) so many times in a row."""
+    """Repeats each element (or row along `axis`)."""
     a = _a.asarray(a)
     if axis is None or not a.ndim:
         a, axis = a.ravel(), 0 if axis is None else axis
@@ -334,7 +334,7 @@ def _repeated(a, count, axis):
 
 
 def roll(a, shift, axis=None):
-    """Elements moved along the axes; what leaves at one end comes in at the other."""
+    """Moves elements along the axes; those that leave at one end enter at the other."""
     a = _a.asarray(a)
     if axis is None:
         return roll(a.ravel(), shift, 0).reshape(a.shape)
@@ -360,7 +360,7 @@ def append(arr, values, axis=None):
 
 
 def delete(arr, obj, axis=None):
-    """`arr` without the elements (or rows along `axis`) at the places `obj`."""
+    """`arr` without the elements (or rows along `axis`) at `obj`."""
     arr = _a.asarray(arr)
     if axis is None:
         arr, axis = arr.ravel(), 0
@@ -374,7 +374,7 @@ def delete(arr, obj, axis=None):
             )
         if obj.size == 0:
             return arr.copy()
-        if obj.size <= 16 and obj.dtype.kind == "i":  # few: what lies between them is joined
+        if obj.size <= 16 and obj.dtype.kind == "i":  # few: join the parts between them
             n = len(keep)
             gone = sorted({position if position >= 0 else position + n for position in obj.ravel().tolist()})
             if 0 <= gone[0] and gone[-1] < n:
@@ -387,7 +387,7 @@ def delete(arr, obj, axis=None):
 
 
 def insert(arr, obj, values, axis=None):
-    """`arr` with `values` in front of the places `obj`."""
+    """`arr` with `values` inserted before `obj`."""
     arr = _a.asarray(arr)
     if axis is None:
         arr, axis = arr.ravel(), 0
@@ -437,7 +437,7 @@ def insert(arr, obj, values, axis=None):
 
 
 def trim_zeros(filt, trim="fb", axis=None):
-    """Without the zeros at the front ("f") and the back ("b") of the axes."""
+    """Removes zeros at the front ("f") and the back ("b") of the axes."""
     given, filt = filt, _a.asarray(filt)
     trim = trim.lower()
     if trim not in ("fb", "bf", "f", "b"):
@@ -456,11 +456,11 @@ def trim_zeros(filt, trim="fb", axis=None):
     return given[key[0]] if filt.ndim == 1 else filt[tuple(key)]
 
 
-# ---- by place
+# ---- by index
 
 
 def take_along_axis(arr, indices, axis=-1):
-    """For each place along `axis`, the element that `indices` names."""
+    """For each position along `axis`, the element at its index in `indices`."""
     arr = _a.asarray(arr)
     if axis is None:
         return arr.ravel()[indices]
@@ -531,7 +531,7 @@ def _count(shape):
 
 
 def place(arr, mask, vals):
-    """Sets the elements where `mask` is true, from `vals`, again and again."""
+    """Sets the elements where `mask` is true from `vals`, repeated as needed."""
     mask = _a.asarray(mask, bool)
     values = _a.ravel(_a.asarray(vals, arr.dtype))
     count = int(_a.count_nonzero(mask))
@@ -542,7 +542,7 @@ def place(arr, mask, vals):
 
 
 def putmask(a, mask, values):
-    """Sets elements where `mask` is true from the same place of `values`, repeated to `a`'s size."""
+    """Sets the elements where `mask` is true from the same position of `values`, repeated to `a`'s size."""
     mask, values = _a.asarray(mask, bool), resize(_a.asarray(values, a.dtype), a.shape)
     if mask.size != a.size:
         raise ValueError("putmask: mask and data must be the same size")
@@ -561,11 +561,11 @@ def compress(condition, a, axis=None, out=None):
     return _a.take(a, (condition != 0).nonzero()[0], axis, out)
 
 
-CHOICES_FEW = 4  # up to so many, a pass over all places for each choice is faster than gathering
+CHOICES_FEW = 4  # up to this number, one pass for each choice is faster than gathering
 
 
 def choose(a, choices, out=None, mode="raise"):
-    """From each of `choices` the elements where `a` has its number."""
+    """For each element of `a`, the element at the same position of the choice with that number."""
     from vmhost.engine.numpy._creation import broadcast_arrays
 
     a, *choices = broadcast_arrays(a, *choices)
@@ -595,7 +595,7 @@ def _grid(shape):
 
 
 def select(condlist, choicelist, default=0):
-    """The first of `choicelist` whose condition is true, else `default`."""
+    """For each position, the element of the first choice whose condition is true, else `default`."""
     if len(condlist) != len(choicelist):
         raise ValueError("list of cases must be same length as list of conditions")
     if not condlist:
@@ -611,7 +611,7 @@ def select(condlist, choicelist, default=0):
 
 
 def piecewise(x, condlist, funclist, *args, **kw):
-    """Each function's values (or a number) where its condition holds; a last function more stands for the rest."""
+    """Each function's values (or a number) where its condition is true; one more function applies where none is."""
     x = _a.asarray(x)
     if not isinstance(condlist, (list, tuple)) or _a.asarray(condlist[0]).ndim == 0 and x.ndim:
         condlist = [condlist]

@@ -25,7 +25,7 @@ def _count(a, axis):
 
 
 def var(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, mean=None, correction=None):
-    """The mean of squared distances from the mean; divided by count - `ddof`."""
+    """The mean squared distance from the mean, with count - `ddof` as the divisor."""
     a = _a.asarray(a)
     ddof = ddof if correction is None else correction
     kept = a.dtype if dtype is None else _a.dtype(dtype)
@@ -63,7 +63,7 @@ def ptp(a, axis=None, out=None, keepdims=False):
 
 
 def average(a, axis=None, weights=None, returned=False, *, keepdims=False):
-    """The mean, weighted."""
+    """The weighted mean."""
     a = _a.asarray(a)
     if weights is None:
         result = a.mean(axis, keepdims=keepdims)
@@ -98,7 +98,7 @@ def _keep(result, a, axis):
 
 
 def diff(a, n=1, axis=-1, prepend=None, append=None):
-    """Each element less the one before it, `n` times."""
+    """Differences of neighbouring elements, `n` times."""
     if n < 0:
         raise ValueError(f"order must be non-negative but got {n!r}")
     a = _a.asarray(a)
@@ -134,7 +134,7 @@ def ediff1d(ary, to_end=None, to_begin=None):
 
 
 def gradient(f, *varargs, axis=None, edge_order=1):
-    """Central differences, at the ends one-sided ones of `edge_order` 1 or 2; for equal steps, or places along an
+    """Central differences, one-sided at the ends with `edge_order` 1 or 2; for equal steps, or positions along an
     axis."""
     from vmhost.engine.numpy._shapes import _axes, moveaxis
 
@@ -192,7 +192,7 @@ def gradient(f, *varargs, axis=None, edge_order=1):
 
 
 def _steps(positions, length):
-    """The step of `gradient` along an axis: a number, or the distances of neighbouring places."""
+    """The step of `gradient` along an axis: a number, or the distances of neighbouring positions."""
     positions = _a.asarray(positions)
     if positions.ndim == 0:
         return positions
@@ -205,7 +205,7 @@ def _steps(positions, length):
 
 
 def trapezoid(y, x=None, dx=1.0, axis=-1):
-    """The area under straight lines between the points."""
+    """The integral by the trapezoidal rule."""
     from vmhost.engine.numpy._shapes import moveaxis
 
     y = moveaxis(_a.asarray(y), axis, -1)
@@ -253,8 +253,8 @@ def _sample_weights(weights, name, count):
 
 
 def cov(m, y=None, rowvar=True, bias=False, ddof=None, fweights=None, aweights=None, *, dtype=None):
-    """The matrix of covariances of the rows (variables) of `m`; `fweights`: how often each sample counts, `aweights`:
-    how much."""
+    """The covariance matrix of the rows (variables) of `m`; `fweights` are the samples' counts, `aweights` their
+    weights."""
     if ddof is not None and ddof != int(ddof):
         raise ValueError("ddof must be integer")
     m = _a.asarray(m)
@@ -299,7 +299,7 @@ def cov(m, y=None, rowvar=True, bias=False, ddof=None, fweights=None, aweights=N
 
 
 def corrcoef(x, y=None, rowvar=True, *, dtype=None):
-    """The matrix of correlations of the rows (variables) of `x`."""
+    """The matrix of correlation coefficients of the rows (variables) of `x`."""
     c = cov(x, y, rowvar, dtype=dtype)
     if c.ndim == 0:
         return c / c
@@ -315,7 +315,7 @@ def corrcoef(x, y=None, rowvar=True, *, dtype=None):
 
 
 def round(a, decimals=0, out=None):
-    """To so many decimal places, halves to even."""
+    """Rounds to `decimals` decimal places, halves to even."""
     a, decimals = _a.asarray(a), _index(decimals)
     if not -1 << 31 <= decimals < 1 << 31:
         raise OverflowError(f"decimals must fit 32 bits, got an integer of {decimals.bit_length()}")
@@ -323,7 +323,7 @@ def round(a, decimals=0, out=None):
     if a.dtype.kind in "iub":
         if decimals >= 0:
             return _finish(+a if a.dtype.kind != "b" else a.astype(_a.float16), out)
-        # from 10**20 on, half of it is beyond every integer
+        # from 10**20 on, half the power exceeds every integer
         result = (_a.rint(a / power) * power).astype(a.dtype) if decimals > -20 else _a.zeros(a.shape, a.dtype)
     elif decimals == 0:
         result = _a.rint(a)

@@ -1,7 +1,7 @@
 """Numbers in text: loadtxt, genfromtxt, savetxt, fromstring.
 
-A file is a path, opened as `open` does (in a VM a relative one names a file of the bundle), an open file, or any
-iterable of lines. Only numbers are read: a column of words needs a converter, or the module csv."""
+A file is a path (opened by `open`; in a VM a relative path names a file of the bundle), an open file, or any iterable
+of lines. Only numbers are read: a column of words needs a converter, or the module csv."""
 
 from operator import index
 
@@ -9,7 +9,7 @@ from vmhost.engine import _array as _a
 
 
 def _lines(source, encoding, what="fname"):
-    """(lines as text, the file to close or None)."""
+    """Returns (lines as text, the file to close or None)."""
     opened = None
     if isinstance(source, str) or hasattr(source, "__fspath__"):
         path = source if isinstance(source, str) else source.__fspath__()
@@ -29,7 +29,7 @@ def _text(value):
 
 
 def _reader(dtype):
-    """A function of a word that gives a number of `dtype`, or ValueError."""
+    """A function that parses a word as a number of `dtype`, or raises ValueError."""
     if dtype.kind == "b":
         return lambda word: bool(int(word))
     if dtype.kind in "iu":
@@ -54,7 +54,7 @@ def _complex(word):
 
 
 def _fields(line, delimiter, quote):
-    """The line's words. A quoted one may hold the delimiter; a quote within it is written twice."""
+    """The line's words. A quoted word may contain the delimiter; a quote in it is doubled."""
     if quote is None or quote not in line:
         return line.split(delimiter) if delimiter is not None else line.split()
     fields, word, inside, at, begun = [], [], False, 0, False
@@ -96,8 +96,8 @@ def loadtxt(
     quotechar=None,
     like=None,
 ):
-    """An array of the numbers in the lines, a row for each line that has any. ValueError names what is no number, its
-    row and column."""
+    """An array with a row for each line that has numbers. ValueError names the word that is no number, its row and
+    column."""
     dtype = _a.dtype(float if dtype is None else dtype)
     if ndmin not in (0, 1, 2):
         raise ValueError(f"Illegal value of ndmin keyword: {ndmin}")
@@ -154,7 +154,7 @@ def loadtxt(
                 if isinstance(converters, dict):
                     converter = converters.get(column, converters.get(column - len(words)))
                 try:
-                    if converter is None and "_" in word:  # which Python allows in numbers
+                    if converter is None and "_" in word:  # Python allows it in numbers
                         raise ValueError(word)
                     row.append(
                         converter(word.encode("latin1") if encoding == "bytes" else word)
@@ -210,8 +210,8 @@ def genfromtxt(
     ndmin=0,
     like=None,
 ):
-    """loadtxt for tables with gaps: a word that is missing, or no number, becomes `filling_values` (NaN, for integers
-    -1)."""
+    """loadtxt for tables with gaps: a missing word, or one that is no number, becomes `filling_values` (default NaN,
+    for integers -1)."""
     if names is not None or usemask:
         from vmhost.engine.numpy._absent import ABSENT
 
@@ -305,7 +305,7 @@ def genfromtxt(
 
 
 def _cut(line, widths):
-    """The line in pieces of so many characters each."""
+    """Splits the line into fields of these widths."""
     if isinstance(widths, int):
         return [line[at : at + widths] for at in range(0, len(line), widths)]
     pieces, at = [], 0
@@ -316,7 +316,7 @@ def _cut(line, widths):
 
 
 def savetxt(fname, X, fmt="%.18e", delimiter=" ", newline="\n", header="", footer="", comments="# ", encoding=None):
-    """Writes rows as lines; `fmt` is one format, one for each column, or a whole line's."""
+    """Writes rows as lines; `fmt` is one format, one for each column, or one for the whole line."""
     fmt, delimiter = _text(fmt), _text(delimiter)
     X = _a.asarray(X)
     if X.ndim == 0 or X.ndim > 2:
@@ -346,9 +346,7 @@ def savetxt(fname, X, fmt="%.18e", delimiter=" ", newline="\n", header="", foote
     try:
         if header:
             write(comments + header.replace("\n", "\n" + comments) + newline)
-        for row in (
-            rows if "%s" in line else rows.tolist()
-        ):  # the text of a float32 is not that of its number as a float
+        for row in rows if "%s" in line else rows.tolist():  # a float32 has another text than the float of equal value
             if paired:
                 row = [part for number in row for part in (number.real, number.imag)]
             try:
@@ -366,7 +364,7 @@ def savetxt(fname, X, fmt="%.18e", delimiter=" ", newline="\n", header="", foote
 
 
 def _writer(file, encoding):
-    """A function that writes text to the file, as bytes if it takes no text."""
+    """A function that writes text to the file, encoded if it only takes bytes."""
 
     def write(text):
         nonlocal binary
@@ -384,14 +382,14 @@ def _writer(file, encoding):
 
 
 def fromstring(string, dtype=float, count=-1, *, sep, like=None):
-    """The numbers in a text, parted by `sep`; spaces around it do not count."""
+    """The numbers in a text, separated by `sep`; spaces around it are ignored."""
     if sep == "":
         raise ValueError("The binary mode of fromstring is removed, use frombuffer instead")
     dtype = _a.dtype(dtype)
     number = _reader(dtype)
     string = _text(string)
     words = string.split() if not sep.strip() else string.split(sep.strip())
-    if words and not words[-1].strip():  # a separator may end the text
+    if words and not words[-1].strip():  # the text may end with a separator
         words.pop()
     if count >= 0:
         words = words[:count]

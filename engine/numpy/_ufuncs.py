@@ -1,4 +1,4 @@
-"""What a ufunc can do beyond being called: `add.reduce`, `maximum.accumulate`, `multiply.outer`, `add.at`."""
+"""The methods of ufuncs: `add.reduce`, `maximum.accumulate`, `multiply.outer`, `add.at`."""
 
 from vmhost.engine import _array as _a
 
@@ -16,8 +16,7 @@ _SCANS = {"add": _a.cumsum, "multiply": _a.cumprod, "maximum": _a._cummax, "mini
 
 
 def _folded(ufunc, rows, result):
-    """Folds the first dimension with the ufunc itself, an element after the other: [first, first∘second, ...] into
-    `result`."""
+    """Folds the first dimension element by element with the ufunc: `result` is [first, first∘second, ...]."""
     if len(rows):
         result[0] = rows[0]
     for i in range(1, len(rows)):
@@ -83,7 +82,8 @@ def _reduced_axes(ufunc, array, axis):
 
 
 def _folded_all(ufunc, array, axes, initial, where, keepdims):
-    """The reduction over these axes: they become one, the first, and `initial` comes before its first element."""
+    """Reduces over these axes: they are merged into the first dimension, and `initial` is put before its first
+    element."""
     others = [i for i in range(array.ndim) if i not in axes]
     count, kept = 1, [array.shape[i] for i in others]
     for i in axes:
@@ -101,7 +101,7 @@ def _folded_all(ufunc, array, axes, initial, where, keepdims):
     dtype = ufunc(one, one).dtype
     if where is not True:
         mask = _a.broadcast_to(_a.asarray(where), array.shape).transpose([*axes, *others]).reshape(rows.shape)
-    elif ufunc.identity is not None:  # any order will do: halves at once
+    elif ufunc.identity is not None:  # any order is allowed: fold halves
         while len(rows) > 8:
             half = len(rows) // 2
             rows = _a.concatenate([ufunc(rows[:half], rows[half : 2 * half]), rows[2 * half :]])
@@ -134,7 +134,7 @@ def outer(ufunc, A, B, **kwargs):
 
 
 def at(ufunc, a, indices, b=None):
-    """The operation at those places, once for each time that a place is named, in their order."""
+    """Applies the operation at those indices, once for each occurrence of an index, in order."""
     if ufunc.__name__ == "add" and b is not None and not isinstance(indices, (int, slice)):
         _a._scatter_add(a, indices, b)
         return
@@ -143,7 +143,7 @@ def at(ufunc, a, indices, b=None):
     values = None if b is None else _a.broadcast_to(_a.asarray(b), named.shape).ravel()
     flat = a.ravel()
     waiting = _a.arange(len(flat_indices))
-    while len(waiting):  # in each round every place that still waits takes its first turn
+    while len(waiting):  # each round applies the first remaining occurrence of every index
         order = flat_indices[waiting].argsort()
         sorted_indices = flat_indices[waiting][order]
         first = _a.ones(len(waiting), bool)
@@ -157,7 +157,7 @@ def at(ufunc, a, indices, b=None):
 
 
 def reduceat(ufunc, array, indices, axis=0, dtype=None, out=None):
-    """For each index the reduction up to the next one; the element itself where that is not further on."""
+    """For each index, the reduction up to the next index, or the element itself if the next is not larger."""
     from vmhost.engine.numpy._shapes import moveaxis
 
     _only_of_two(ufunc, "reduceat")

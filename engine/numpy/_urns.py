@@ -1,8 +1,7 @@
-"""Draws from urns, without putting back: what `hypergeometric` and `multivariate_hypergeometric` of a Generator are
-made of.
+"""Sampling without replacement, for a Generator's `hypergeometric` and `multivariate_hypergeometric`.
 
-Number by number and in NumPy's streams: small samples one draw after the other, larger ones by Stadlober's ratio of
-uniforms (HRUA, 1989). `generator` is a `random.Generator`; all counts are Python's integers and have been checked."""
+Number by number and in NumPy's streams: small samples draw by draw, larger ones by Stadlober's ratio of uniforms (HRUA,
+1989). `generator` is a `random.Generator`; all counts are validated Python integers."""
 
 from math import floor, lgamma, log, sqrt
 
@@ -12,7 +11,7 @@ _FULL_32, _FULL_64 = (1 << 32) - 1, (1 << 64) - 1
 
 
 def below_or_at(generator, maximum):
-    """A number from 0 to `maximum`: words under a mask until one is small enough."""
+    """A number from 0 to `maximum`: masked words until one is small enough."""
     if maximum == 0:
         return 0
     mask = (1 << maximum.bit_length()) - 1
@@ -24,7 +23,7 @@ def below_or_at(generator, maximum):
 
 
 def hypergeometric(generator, good, bad, sample):
-    """How many of `sample` balls from an urn with `good` and `bad` ones are good."""
+    """The number of good balls among `sample` drawn from an urn with `good` and `bad` ones."""
     if 10 <= sample <= good + bad - 10:
         return _by_ratio(generator, good, bad, sample)
     return _one_by_one(generator, good, bad, sample)
@@ -32,7 +31,7 @@ def hypergeometric(generator, good, bad, sample):
 
 def _one_by_one(generator, good, bad, sample):
     total = good + bad
-    turned = sample > total // 2  # draw what stays in the urn instead
+    turned = sample > total // 2  # draw the balls that stay in the urn instead
     left, left_good, to_draw = total, good, total - sample if turned else sample
     while to_draw > 0 and left_good > 0 and left > left_good:
         left -= 1
@@ -74,7 +73,7 @@ def _by_ratio(generator, good, bad, sample):
 
 
 def by_marginals(generator, colors, sample):
-    """How many balls of each colour, colour after colour."""
+    """The number of balls of each colour, one colour after the other."""
     total = sum(colors)
     turned = sample > total // 2
     to_draw, left, drawn = total - sample if turned else sample, total, [0] * len(colors)
@@ -92,7 +91,7 @@ def by_marginals(generator, colors, sample):
 
 
 def by_counting(generator, colors, sample, times):
-    """The same `times` times, by shuffling the balls themselves."""
+    """`times` such samples, by shuffling the balls themselves."""
     total = sum(colors)
     turned = sample > total // 2
     to_draw = total - sample if turned else sample

@@ -1,4 +1,4 @@
-"""Window functions, and the modified Bessel function that the Kaiser window is made of."""
+"""Window functions, and the modified Bessel function that the Kaiser window needs."""
 
 from vmhost.engine import _array as _a
 
@@ -76,7 +76,7 @@ def _chebyshev(x, coefficients):
 
 
 def i0(x):
-    """The modified Bessel function of the first kind, order 0; of real numbers."""
+    """The modified Bessel function of the first kind, order 0, for real numbers."""
     x = _a.asarray(x)
     if x.dtype.kind == "c":
         raise TypeError("i0 not supported for complex values")
@@ -89,7 +89,7 @@ def i0(x):
 
 
 def _window(M, formula):
-    """`formula` of n = 1 - M, 3 - M, ... M - 1; of one point 1, of none nothing."""
+    """`formula` of n = 1 - M, 3 - M, ... M - 1; 1 for one point, empty for none."""
     M = _a.asarray(M).item()
     if M < 1:
         return _a.zeros(0)

@@ -6,11 +6,11 @@ __all__ = ["AxisError", "RankWarning", "TooHardError"]
 
 
 class RankWarning(RuntimeWarning):
-    """The points of polyfit do not determine all coefficients."""
+    """polyfit's points do not determine all coefficients."""
 
 
 class TooHardError(RuntimeError):
-    """shares_memory would take more work than it may."""
+    """shares_memory would exceed `max_work`."""
 
 
 def __getattr__(name):

@@ -1,5 +1,5 @@
-"""`numpy.fft`: discrete Fourier transforms, by pocketfft (engine/src/vendor/pocketfft). float32 and complex64 stay in
-single precision, all else is computed in double."""
+"""`numpy.fft`: discrete Fourier transforms, by pocketfft (engine/src/vendor/pocketfft). float32 and complex64 are
+computed in single precision, all else in double."""
 
 from operator import index as _index
 
@@ -83,7 +83,7 @@ def _one(kind, a, n, axis, norm, out):
 
 
 def fft(a, n=None, axis=-1, norm=None, out=None):
-    """The transform along `axis`, of `n` points: longer rows are cut, shorter ones filled with zeros."""
+    """The transform along `axis` of `n` points: longer rows are cut, shorter ones padded with zeros."""
     return _one(_FORWARD, a, n, axis, norm, out)
 
 
@@ -93,7 +93,7 @@ def ifft(a, n=None, axis=-1, norm=None, out=None):
 
 
 def rfft(a, n=None, axis=-1, norm=None, out=None):
-    """The transform of real numbers: the n//2+1 values that are not another's conjugate."""
+    """The transform of real numbers: the n//2+1 values that are not conjugates of others."""
     return _one(_REAL_FORWARD, a, n, axis, norm, out)
 
 
@@ -118,7 +118,7 @@ def ihfft(a, n=None, axis=-1, norm=None, out=None):
 
 
 def _sizes(a, s, axes, half_last=False):
-    """The points along each axis, and the axes."""
+    """Returns (points along each axis, axes)."""
     if s is None:
         axes = range(a.ndim) if axes is None else axes
         s = [a.shape[axis] for axis in axes]
@@ -142,7 +142,7 @@ def _several(kind, a, s, axes, norm, out):
 
 
 def fftn(a, s=None, axes=None, norm=None, out=None):
-    """The transform along several axes, all by default."""
+    """The transform along several axes (default: all)."""
     return _several(_FORWARD, a, s, axes, norm, out)
 
 
@@ -159,7 +159,7 @@ def ifft2(a, s=None, axes=(-2, -1), norm=None, out=None):
 
 
 def rfftn(a, s=None, axes=None, norm=None, out=None):
-    """The transform of real numbers along several axes; the last one is halved."""
+    """The transform of real numbers along several axes; the last axis is halved."""
     a = _a.asarray(a)
     s, axes = _sizes(a, s, axes)
     a = _one(_REAL_FORWARD, a, s[-1], axes[-1], norm, out)
@@ -189,8 +189,8 @@ def irfft2(a, s=None, axes=(-2, -1), norm=None, out=None):
 
 
 def fftfreq(n, d=1.0, device=None, *, dtype=None):
-    """The frequency of each value of `fft`, in cycles per unit of the sample spacing `d`; `dtype`: floating, float64 by
-    default."""
+    """The frequency of each value of `fft`, in cycles per unit of the sample spacing `d`; `dtype` is floating, by
+    default float64."""
     n = _points(n)
     numbers = _a.concatenate((_a.arange(0, (n - 1) // 2 + 1), _a.arange(-(n // 2), 0)))
     return _of(dtype, numbers * (1.0 / (n * d)))
@@ -222,12 +222,12 @@ def _shifted(x, axes, sign):
 
 
 def fftshift(x, axes=None):
-    """Frequency zero in the middle."""
+    """Moves frequency zero to the middle."""
     return _shifted(x, axes, 1)
 
 
 def ifftshift(x, axes=None):
-    """What `fftshift` moved, moved back."""
+    """The inverse of `fftshift`."""
     return _shifted(x, axes, -1)
 
 

@@ -1,8 +1,8 @@
 """`numpy.linalg`: systems of equations, factorizations, eigenvalues, norms. Matrices are the last two dimensions;
 others are a batch.
 
-The work is the engine's `vme_linear`: solve, inv, det and cholesky need nothing else, the other factorizations need
-LAPACK (scipy-openblas32, see docs/numpy.md) and raise NotImplementedError without it, with what to install."""
+The engine's `vme_linear` does the work. solve, inv, det and cholesky need nothing else; the other factorizations need
+LAPACK (scipy-openblas32, see docs/numpy.md) and without it raise NotImplementedError that says what to install."""
 
 from operator import index as _index
 
@@ -57,11 +57,11 @@ _UPPER, _FULL, _RAW = 1, 2, 4
 
 
 class LinAlgError(ValueError):
-    """A matrix that the function cannot do: not square, singular, or without convergence."""
+    """The matrix does not suit the function: not square, singular, or no convergence."""
 
 
 class _Result(tuple):
-    """A tuple whose parts have names, as NumPy's results of several arrays."""
+    """A tuple with named parts, like NumPy's results of several arrays."""
 
     __slots__ = ()
     _fields = ()
@@ -87,7 +87,7 @@ SlogdetResult = _result("SlogdetResult", "sign", "logabsdet")
 SVDResult = _result("SVDResult", "U", "S", "Vh")
 
 
-# ---- what all of them need
+# ---- common parts
 
 
 def _matrices(a, square=False):
@@ -100,7 +100,7 @@ def _matrices(a, square=False):
 
 
 def _dtype_for(*arrays):
-    """The dtype to compute in: integers as float64."""
+    """The dtype to compute in; float64 for integers."""
     dtype = _a.result_type(*(array.dtype for array in arrays))
     if dtype.kind in "biu":
         return _a.float64
@@ -118,8 +118,8 @@ def _complex(dtype):
 
 
 def _call(op, flags, a, shapes, dtypes, b=None, columns=0, cutoff=0.0, failure=None):
-    """Runs `op` on the batch `a`; outputs of these shapes (None: not wanted) behind the batch's."""
-    dtype = _a.complex128 if dtypes[0].kind == "c" else _a.float64  # as NumPy: all in double precision, then rounded
+    """Runs `op` on the batch `a`. The outputs have these shapes (None: not wanted) after the batch's."""
+    dtype = _a.complex128 if dtypes[0].kind == "c" else _a.float64  # like NumPy: double precision, then rounded
     lead, (m, n) = a.shape[:-2], a.shape[-2:]
     batch = 1
     for size in lead:
@@ -142,7 +142,7 @@ def _wide(dtype):
 
 
 def _lapack(op, *args, **kwargs):
-    """The same for what only LAPACK does: the host looks for the library at the first time that it is missing."""
+    """`_call` for operations that need LAPACK; the host searches for the library when it is first missing."""
     try:
         return _call(op, *args, **kwargs)
     except NotImplementedError:
@@ -152,7 +152,7 @@ def _lapack(op, *args, **kwargs):
 
 
 def _find_lapack():
-    """In the host, where nobody has named the library yet; a VM has what its host named."""
+    """Finds the library, in a host that has not named one yet; a VM uses its host's."""
     try:
         from vmhost.engine import library
     except ImportError:
@@ -164,7 +164,7 @@ def _find_lapack():
 
 
 def solve(a, b):
-    """x with a @ x = b; `b` of one dimension is a vector, else matrices."""
+    """x with a @ x = b; a `b` of one dimension is a vector, else matrices."""
     a, b = _matrices(a, True), _a.asarray(b)
     dtype, n = _dtype_for(a, b), a.shape[-1]
     vector = b.ndim == 1
@@ -220,7 +220,7 @@ def det(a):
 
 
 def cholesky(a, /, *, upper=False):
-    """The triangular factor of a positive definite matrix; one triangle of `a` is read."""
+    """The triangular factor of a positive definite matrix; only one triangle of `a` is read."""
     a = _matrices(a, True)
     dtype = _dtype_for(a)
     return _call(
@@ -258,7 +258,7 @@ def tensorinv(a, ind=2):
 
 
 def matrix_power(a, n):
-    """The product of `n` times `a`; of its inverse where n is negative."""
+    """The `n`-th power of `a`; a negative `n` uses the inverse."""
     a = _matrices(a, True)
     try:
         n = _index(n)
@@ -275,7 +275,7 @@ def matrix_power(a, n):
     if n <= 3:
         return a if n == 1 else a @ a if n == 2 else a @ a @ a
     power = result = None
-    for bit in reversed(f"{n:b}"):  # not n // 2 again and again, which takes a huge n the square of its length
+    for bit in reversed(f"{n:b}"):  # repeated n // 2 would be quadratic in the length of a huge n
         power = a if power is None else power @ power
         if bit == "1":
             result = power if result is None else result @ power
@@ -303,8 +303,7 @@ def qr(a, mode="reduced"):
 
 
 def svd(a, full_matrices=True, compute_uv=True, hermitian=False):
-    """U, the singular values from large to small, and V's conjugate transpose; the values alone without
-    `compute_uv`."""
+    """U, the singular values in descending order, and V's conjugate transpose; only the values without `compute_uv`."""
     a = _matrices(a)
     if hermitian:
         return _svd_of_hermitian(a, compute_uv)
@@ -346,7 +345,7 @@ def _svd_of_hermitian(a, compute_uv):
 
 
 def svdvals(x, /):
-    """The singular values, from large to small."""
+    """The singular values in descending order."""
     return svd(x, compute_uv=False)
 
 
@@ -356,7 +355,7 @@ def _finite(a):
 
 
 def eig(a):
-    """Eigenvalues, in no order, and the eigenvectors in columns, all complex."""
+    """Eigenvalues, unordered, and eigenvectors in columns, all complex."""
     a = _matrices(a, True)
     _finite(a)
     dtype, n = _dtype_for(a), a.shape[-1]
@@ -365,7 +364,7 @@ def eig(a):
 
 
 def eigvals(a):
-    """Eigenvalues, in no order, complex."""
+    """Eigenvalues, unordered, complex."""
     a = _matrices(a, True)
     _finite(a)
     dtype = _dtype_for(a)
@@ -379,7 +378,7 @@ def _triangle(UPLO):
 
 
 def eigh(a, UPLO="L"):
-    """Eigenvalues of a Hermitian matrix, from small to large, and eigenvectors in columns; one triangle is read."""
+    """Eigenvalues of a Hermitian matrix in ascending order, and eigenvectors in columns; one triangle is read."""
     flags, a = _triangle(UPLO), _matrices(a, True)
     dtype, n = _dtype_for(a), a.shape[-1]
     return EighResult(
@@ -388,15 +387,15 @@ def eigh(a, UPLO="L"):
 
 
 def eigvalsh(a, UPLO="L"):
-    """Eigenvalues of a Hermitian matrix, from small to large; one triangle is read."""
+    """Eigenvalues of a Hermitian matrix in ascending order; one triangle is read."""
     flags, a = _triangle(UPLO), _matrices(a, True)
     dtype = _dtype_for(a)
     return _lapack(_EIGH, flags, a, [(a.shape[-1],)], [dtype, _real(dtype)], failure="Eigenvalues did not converge")[0]
 
 
 def lstsq(a, b, rcond=None):
-    """x that makes |a @ x - b| least, the sums of squared residuals (empty where there is none), a's rank and singular
-    values."""
+    """Returns (x that minimizes |a @ x - b|, sums of squared residuals (empty if there are none), a's rank, its
+    singular values)."""
     a, b = _a.asarray(a), _a.asarray(b)
     if a.ndim != 2:
         raise LinAlgError(f"{a.ndim}-dimensional array given. Array must be two-dimensional")
@@ -458,7 +457,7 @@ def pinv(a, rcond=None, hermitian=False, *, rtol=None):
 
 
 def matrix_rank(A, tol=None, hermitian=False, *, rtol=None):
-    """How many singular values are above `tol`."""
+    """The number of singular values above `tol`."""
     if rtol is not None and tol is not None:
         raise ValueError("`tol` and `rtol` can't be both set.")
     A = _a.asarray(A)
@@ -493,7 +492,7 @@ def cond(x, p=None):
 
 
 def norm(x, ord=None, axis=None, keepdims=False):
-    """The norm of vectors (one axis) or matrices (two); of all elements as one vector without `ord` and `axis`."""
+    """The norm of vectors (one axis) or matrices (two axes); of all elements as one vector without `ord` and `axis`."""
     x = _a.asarray(x)
     if x.dtype.kind in "biu":
         x = x.astype(_a.float64)
@@ -563,7 +562,7 @@ def _vector_norm(x, ord, axis, keepdims):
 
 
 def vector_norm(x, /, *, axis=None, keepdims=False, ord=2):
-    """The norm of vectors along `axis` (several together are one vector); of all elements by default."""
+    """The norm of vectors along `axis` (several axes form one vector); default: of all elements."""
     x = _a.asarray(x)
     if x.dtype.kind in "biu":
         x = x.astype(_a.float64)
@@ -576,11 +575,11 @@ def matrix_norm(x, /, *, keepdims=False, ord="fro"):
     return norm(_a.asarray(x), axis=(-2, -1), keepdims=keepdims, ord=ord)
 
 
-# ---- products and parts, as the array API standard has them here
+# ---- products and parts, as the array API standard defines them in this module
 
 
 def multi_dot(arrays, *, out=None):
-    """The product of several matrices, in the order that takes the fewest multiplications."""
+    """The product of several matrices in the order with the fewest multiplications."""
     arrays = [_a.asarray(array) for array in arrays]
     if len(arrays) < 2:
         raise ValueError("Expecting at least two arrays.")
@@ -604,7 +603,7 @@ def multi_dot(arrays, *, out=None):
 
 
 def _best_product(arrays):
-    """Dynamic programming over where to split (Cormen et al., Introduction to Algorithms, section 15.2)."""
+    """Dynamic programming over the split point (Cormen et al., Introduction to Algorithms, section 15.2)."""
     n = len(arrays)
     sizes = [array.shape[0] for array in arrays] + [arrays[-1].shape[1]]
     cost, split = [[0] * n for _ in range(n)], [[0] * n for _ in range(n)]

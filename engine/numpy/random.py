@@ -1,8 +1,8 @@
-"""`numpy.random`: `default_rng(seed)` gives a Generator over Philox, with NumPy's numbers for the same key.
+"""`numpy.random`: `default_rng(seed)` returns a Generator over Philox, with NumPy's numbers for the same key.
 
-`Generator(Philox(seed))` draws what `numpy.random.Generator(numpy.random.Philox(seed))` draws: words and integers
-exactly, floating numbers to rounding. (NumPy's own default_rng uses PCG64 and gives others.) RandomState and the
-functions of the old interface (seed, rand, normal …) are in _random_state.py."""
+`Generator(Philox(seed))` draws the numbers of `numpy.random.Generator(numpy.random.Philox(seed))`: words and integers
+exactly, floating-point numbers to rounding. (NumPy's own default_rng uses PCG64 and gives others.) RandomState and the
+functions of the legacy interface (seed, rand, normal …) are in _random_state.py."""
 
 from operator import index as _index
 
@@ -42,7 +42,7 @@ _HALF = (1 << 32) - 1
 
 
 class SeedSequence:
-    """Mixes any entropy into as many well-spread words as are asked for (O'Neill's seed_seq with NumPy's constants)."""
+    """Mixes any entropy into a given number of well-distributed words (O'Neill's seed_seq with NumPy's constants)."""
 
     def __init__(self, entropy=None, *, spawn_key=(), pool_size=4, n_children_spawned=0):
         if entropy is None:
@@ -84,7 +84,7 @@ class SeedSequence:
         return _a.array(words, dtype)
 
     def spawn(self, n_children):
-        """`n_children` sequences that differ from this one and from each other."""
+        """`n_children` sequences, distinct from this one and from each other."""
         first = self.n_children_spawned
         self.n_children_spawned += n_children
         return [
@@ -138,11 +138,11 @@ def _mixed(words, size):
 
 
 class BitGenerator:
-    """What makes words: here always Philox."""
+    """A source of random words; Philox is the only one."""
 
 
 class Philox(BitGenerator):
-    """Philox 4x64 of 10 rounds: the words of numpy.random.Philox for the same seed, or key and counter."""
+    """Philox 4x64 with 10 rounds: the words of numpy.random.Philox for the same seed, or key and counter."""
 
     def __init__(self, seed=None, counter=None, key=None):
         if seed is not None and key is not None:
@@ -154,7 +154,7 @@ class Philox(BitGenerator):
         self._state = _a.zeros(13, _a.uint64)
         self._state[:2] = _as_words(key, 2, "key")
         self._state[2:6] = _as_words(0 if counter is None else counter, 4, "counter")
-        self._state[10] = 4  # nothing is left of a block
+        self._state[10] = 4  # the buffered block is used up
 
     @property
     def state(self):
@@ -196,14 +196,14 @@ class Philox(BitGenerator):
         _a._random(self._state, kind, parameters, out)
 
     def advance(self, delta):
-        """On by `delta` blocks of four words; what was left of a block is dropped."""
+        """Advances by `delta` blocks of four words; the rest of the buffered block is dropped."""
         counter = sum(int(word) << 64 * i for i, word in enumerate(self._state[2:6])) + delta
         self._state[2:6] = _as_words(counter & (1 << 256) - 1, 4, "counter")
         self._state[10], self._state[11], self._state[12] = 4, 0, 0
         return self
 
     def jumped(self, jumps=1):
-        """A generator 2**128 blocks further for each jump."""
+        """A generator 2**128 blocks ahead for each jump."""
         generator = Philox(key=self._state[:2].copy())
         generator._state[...] = self._state
         return generator.advance(jumps << 128)
@@ -228,8 +228,8 @@ def _as_words(value, count, name):
 
 
 def default_rng(seed=None):
-    """A Generator over Philox; `seed`: None, an int, ints, a SeedSequence, a Philox, or a Generator, which is given
-    back."""
+    """A Generator over Philox. `seed`: None, an int, ints, a SeedSequence, a Philox, or a Generator, which is returned
+    unchanged."""
     if isinstance(seed, Generator):
         return seed
     return Generator(seed if isinstance(seed, BitGenerator) else Philox(seed))
@@ -247,7 +247,7 @@ def _shape(size):
 
 
 class Generator:
-    """Random numbers of many distributions; not to be used by two threads at once."""
+    """Random numbers of many distributions. Not thread-safe."""
 
     def __init__(self, bit_generator):
         if not isinstance(bit_generator, BitGenerator):
@@ -260,9 +260,9 @@ class Generator:
     def spawn(self, n_children):
         return [Generator(child) for child in self.bit_generator.spawn(n_children)]
 
-    # ---- how numbers are drawn
+    # ---- drawing
     def _draw(self, kind, size, parameters=(), dtype=None, out=None):
-        """Draws an array of `size` (None: of the parameters' shape; without parameters a number)."""
+        """Draws an array of `size` (None: the parameters' shape; a number if there are none)."""
         dtype = _a.float64 if dtype is None else dtype
         shape = None if size is None else _shape(size)
         if any(parameter.ndim for parameter in parameters):
@@ -290,7 +290,7 @@ class Generator:
     def _of(self, kind, size, *parameters, dtype=None):
         return self._draw(kind, size, tuple(_a.asarray(parameter, dtype=_a.float64) for parameter in parameters), dtype)
 
-    # ---- uniform, normal and what is made of them
+    # ---- uniform, normal and derived distributions
     def random(self, size=None, dtype=float, out=None):
         """Uniform in [0, 1)."""
         return self._draw(_UNIFORM, size, (), _float_dtype(dtype, "random"), out)
@@ -305,7 +305,7 @@ class Generator:
         return self._scaled(_UNIFORM, size, low, span)
 
     def _scaled(self, kind, size, loc, scale):
-        """loc + scale * what `kind` draws."""
+        """loc + scale * a draw of `kind`."""
         if loc.ndim == 0 and scale.ndim == 0:
             result = self._draw(kind, size)
             result *= scale
@@ -368,7 +368,7 @@ class Generator:
         pairs = self._draw(_NORMAL, (2,) if size is None else (*_shape(size), 2))
         return (pairs[..., 0] / pairs[..., 1])[()]
 
-    # ---- gamma and what is made of it
+    # ---- gamma and derived distributions
     def standard_gamma(self, shape, size=None, dtype=float, out=None):
         return self._draw(_GAMMA, size, (_positive(shape, "shape"),), _float_dtype(dtype, "standard_gamma"), out)
 
@@ -431,7 +431,7 @@ class Generator:
         if alpha.ndim != 1:
             raise ValueError("alpha must be a one-dimensional sequence")
         shape = alpha.shape if size is None else (*_shape(size), len(alpha))
-        if float(alpha.max()) < 0.1:  # breaks a stick of length 1: sums of so small gammas would underflow
+        if float(alpha.max()) < 0.1:  # stick breaking: sums of such small gammas would underflow
             rest = _a.cumsum(alpha[::-1])[::-1][1:]
             sticks = self._draw(
                 _BETA,
@@ -506,7 +506,7 @@ class Generator:
         return result
 
     def hypergeometric(self, ngood, nbad, nsample, size=None):
-        """How many of `nsample` balls, drawn without putting back from `ngood` good and `nbad` bad ones, are good."""
+        """The number of good balls among `nsample` drawn without replacement from `ngood` good and `nbad` bad ones."""
         from vmhost.engine.numpy._creation import broadcast_arrays
         from vmhost.engine.numpy._urns import hypergeometric
 
@@ -524,7 +524,7 @@ class Generator:
         return result.reshape(shape)[()]
 
     def multivariate_hypergeometric(self, colors, nsample, size=None, method="marginals"):
-        """How many balls of each colour are among `nsample`, drawn without putting back: (..., colours)."""
+        """The number of balls of each colour among `nsample`, drawn without replacement: (..., colours)."""
         from vmhost.engine.numpy._urns import by_counting, by_marginals
 
         if method not in ("marginals", "count"):
@@ -551,7 +551,7 @@ class Generator:
         return _a.array(rows, _a.int64).reshape((*shape, len(counts)))
 
     def integers(self, low, high=None, size=None, dtype=_a.int64, endpoint=False):
-        """Integers from `low` to `high`, without it (with `endpoint`: with it)."""
+        """Integers from `low` to `high`, exclusive (inclusive with `endpoint`)."""
         if high is None:
             low, high = 0, low
         dtype = _a.dtype(dtype)
@@ -571,9 +571,9 @@ class Generator:
         """Random bytes."""
         return self.integers(0, _HALF, (length + 3) // 4, _a.uint32, True).tobytes()[:length]
 
-    # ---- choosing and ordering
+    # ---- choice and order
     def choice(self, a, size=None, replace=True, p=None, axis=0, shuffle=True):
-        """Elements of `a` (of range(a) where it is a number), drawn with or without putting back, with the chances
+        """Random elements of `a` (of range(a) if it is a number), with or without replacement, with probabilities
         `p`."""
         a = _a.asarray(a)
         if a.ndim == 0:
@@ -651,7 +651,7 @@ class Generator:
         return order
 
     def shuffle(self, x, axis=0):
-        """Changes the order of x's parts along `axis`, in place."""
+        """Shuffles x along `axis`, in place."""
         if not isinstance(x, _a.ndarray):
             if axis != 0:
                 raise NotImplementedError("Axis argument is only supported on ndarray objects")
@@ -662,7 +662,7 @@ class Generator:
         x[...] = _a.take(x, self._order(x.shape[_axis_of(axis, x.ndim)] if x.size else 0), axis) if x.size else x
 
     def permutation(self, x, axis=0):
-        """range(x), or a copy of x, in another order along `axis`."""
+        """A permutation of range(x), or of a copy of x along `axis`."""
         if isinstance(x, int) or isinstance(x, _a.ndarray) and x.ndim == 0 and x.dtype.kind in "iu":
             return self._order(int(x))
         x = _a.array(x)
@@ -670,7 +670,7 @@ class Generator:
         return _a.take(x, self._order(x.shape[axis]), axis)
 
     def permuted(self, x, *, axis=None, out=None):
-        """A copy whose rows along `axis` are each in an order of their own; all elements without `axis`."""
+        """A copy in which each row along `axis` is shuffled independently; without `axis`, all elements."""
         x = _a.asarray(x)
         if out is not None and out.shape != x.shape:
             raise ValueError("out must have the same shape as x")
@@ -697,7 +697,7 @@ class Generator:
 
     # ---- vectors
     def multivariate_normal(self, mean, cov, size=None, check_valid="warn", tol=1e-8, *, method="svd"):
-        """Vectors of normal numbers with this mean and these covariances."""
+        """Vectors of normal numbers with this mean and covariance."""
         from vmhost.engine.numpy import linalg
 
         if method not in ("eigh", "svd", "cholesky"):
@@ -741,7 +741,7 @@ def _chance(value, name="p"):
 
 
 def _mean_and_covariances(mean, cov):
-    """Both as arrays of float64: (n,) and (n, n). ValueError."""
+    """Both as float64 arrays of shapes (n,) and (n, n). ValueError."""
     mean, cov = _a.asarray(mean, dtype=_a.float64), _a.asarray(cov, dtype=_a.float64)
     if mean.ndim != 1:
         raise ValueError("mean must be 1 dimensional")

@@ -1,4 +1,4 @@
-"""`numpy.testing`: assertions on arrays, whose AssertionError shows where they differ."""
+"""`numpy.testing`: assertions on arrays; the AssertionError shows where they differ."""
 
 from vmhost.engine import _array as _a
 from vmhost.engine.numpy._logic import isclose
@@ -52,7 +52,7 @@ def _compare(
     precision=6,
     names=_NAMES,
 ):
-    """Fails unless agrees(a, b) holds everywhere, apart from NaNs (and infinities) that stand in the same places."""
+    """Fails unless agrees(a, b) holds everywhere, except for NaNs (and infinities) at the same positions."""
     actual, desired = _a.asarray(actual), _a.asarray(desired)
 
     def fail(why):
@@ -81,7 +81,7 @@ def _compare(
 
 
 def _remarks(actual, desired, wrong, names):
-    """How many elements differ, where the first ones do, and by how much."""
+    """How many elements differ, the first differences, and the largest."""
     from vmhost.engine.numpy._sets import argwhere
 
     count = int(_a.count_nonzero(wrong))
@@ -232,7 +232,7 @@ def assert_string_equal(actual, desired):
 
 
 class _Raises:
-    """Waits for an exception: a context manager, or called with a function at once."""
+    """Expects an exception: a context manager, or called directly with a function."""
 
     def __init__(self, expected, pattern=None):
         self.expected, self.pattern, self.exception = expected, pattern, None

@@ -1,4 +1,4 @@
-"""Axis numbers checked, and the range of an array's memory."""
+"""Normalized axis numbers, and the range of an array's memory."""
 
 from vmhost.engine.numpy._memory import byte_bounds
 from vmhost.engine.numpy._shapes import _axes, _axis

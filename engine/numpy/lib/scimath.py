@@ -1,4 +1,4 @@
-"""Functions that go on into complex numbers where real ones end: `emath.sqrt(-1)` is 1j."""
+"""Functions that return complex numbers outside their real domain: `emath.sqrt(-1)` is 1j."""
 
 from vmhost.engine import _array as _a
 
@@ -13,7 +13,7 @@ def _complex(x):
 
 
 def _where(outside, x):
-    """`x`, complex if `outside` holds for any element of it."""
+    """`x`, as complex if `outside` holds for any element."""
     x = _a.asarray(x)
     return _complex(x) if x.dtype.kind != "c" and outside(x).any() else x
 

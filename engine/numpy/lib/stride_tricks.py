@@ -1,4 +1,4 @@
-"""Views by strides: windows that slide over an array."""
+"""Views by strides; sliding windows."""
 
 from vmhost.engine import _array as _a
 from vmhost.engine.numpy._shapes import _axes
@@ -7,7 +7,7 @@ __all__ = ["as_strided", "sliding_window_view"]
 
 
 def as_strided(x, shape=None, strides=None, subok=False, writeable=True, *, check_bounds=None):
-    """A view with this shape and these strides in bytes; unlike NumPy's it must lie inside `x`'s memory."""
+    """A view with this shape and these strides in bytes. Unlike NumPy's, it must lie inside `x`'s memory."""
     x = _a.asarray(x)
     view = _a._as_strided(x, x.shape if shape is None else shape, x.strides if strides is None else strides)
     if not writeable:
@@ -16,7 +16,7 @@ def as_strided(x, shape=None, strides=None, subok=False, writeable=True, *, chec
 
 
 def sliding_window_view(x, window_shape, axis=None, *, subok=False, writeable=False):
-    """A view of all windows of that shape: the places of the windows first, then the windows' own dimensions."""
+    """A view of all windows of that shape: first the windows' positions, then the windows' own dimensions."""
     window = tuple(window_shape) if isinstance(window_shape, (tuple, list)) else (window_shape,)
     x = _a.asarray(x)
     if any(one < 0 for one in window):

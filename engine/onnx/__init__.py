@@ -1,15 +1,21 @@
-"""ONNX models to the engine's model file (docs/model-format.md). Needs the packages `onnx` and `onnx-ir`, which the
-extra `models` brings.
+"""Compiles ONNX models to the engine's model file (docs/model-format.md). Needs the packages `onnx` and `onnx-ir`,
+which the extra `models` installs.
 
-parsing.py checks the file and reads weights that lie beside it; cleaning.py takes out of the graph what no output
-needs; reading.py goes through the graph once, front to back: what has constant operands only is computed, dropped or
-renamed nodes vanish, the rest becomes layers of the engine (network.py). A function for each ONNX operator does that;
-readers.py is their table, control_flow.py reads graphs within nodes, structures.py sequences, and activations.py,
-tensor_operators.py, image_operators.py and others hold them. passes.py then makes equal layers one (equal.py), fuses
-layers (patterns.py), takes out what parts of a concatenation have in common (factoring.py), lets producers write where
-their readers want it (placement.py), and leaves out what nothing reads; savings.py counts what that saves, and
-writing.py makes the file's bytes. open_sizes.py does all that at several sizes where a model leaves some open. What
-stands in the way of a model is an OnnxError (problems.py)."""
+Stages, in order:
+
+- parsing.py checks the file and reads weights from files beside it.
+- cleaning.py removes nodes that no output needs.
+- reading.py walks the graph once, front to back: nodes with constant operands are evaluated, dropped or renamed nodes
+  disappear, the rest become layers of the engine (network.py). Each ONNX operator has a reader function; readers.py is
+  their table. control_flow.py reads nested graphs, structures.py sequences; activations.py, tensor_operators.py,
+  image_operators.py and others hold the rest.
+- passes.py merges equal layers (equal.py), fuses layers (patterns.py), factors concatenations (factoring.py), lets
+  producers write where their readers want the result (placement.py), and removes dead layers; savings.py counts the
+  effect.
+- writing.py serializes the file.
+
+A model with open sizes is read at several sizes (open_sizes.py). A model that cannot be compiled raises OnnxError
+(problems.py)."""
 
 import itertools
 from typing import NamedTuple
@@ -53,8 +59,8 @@ __all__ = ["READERS", "Compiled", "OnnxError", "compile_model", "compiled"]
 
 
 class Compiled(NamedTuple):
-    """The model file's bytes, the Savings (what compiling saved), and the paths of the files beside the model that hold
-    its weights; `trainable`: the part that is trained, of engine/onnx/trainable.py."""
+    """The model file's bytes, the Savings of compiling, and the paths of external weight files; `trainable`: the
+    trained part (trainable.py)."""
 
     data: bytes
     savings: object
@@ -63,21 +69,20 @@ class Compiled(NamedTuple):
 
 
 def compile_model(data, where, folder=None):
-    """The engine's model file for the ONNX model `data` (bytes). OnnxError with all that stands in the way; `where`
-    names it.
+    """The engine's model file for the ONNX model `data` (bytes). OnnxError lists every problem; `where` names the model
+    in it.
 
-    `folder` is where the model's file lies: weights in files of their own, as exporters write large models, are read
-    from there."""
+    External weight files, as exporters write for large models, are read from `folder`, the model's own."""
     return _compiled(data, where, folder, False).data
 
 
 def compiled(data, where, folder=None):
-    """The same, as Compiled."""
+    """`compile_model`, with the result as Compiled."""
     return _compiled(data, where, folder, True)
 
 
 def _compiled(data, where, folder, counts):
-    """The same; unless `counts`, what was saved is not counted, which takes a tenth of the time."""
+    """`compiled`. Without `counts`, savings are not counted, which saves a tenth of the time."""
     try:
         import onnx
 
@@ -91,9 +96,9 @@ def _compiled(data, where, folder, counts):
     nodes = len(model.graph.node)
     try:
         model = cleaned(model)
-    except ImportError as error:  # of onnx-ir, which models with functions need
+    except ImportError as error:  # onnx-ir is missing, which models with functions need
         raise OnnxError(where, _MISSING) from error
-    except Exception as error:  # onnx-ir's own, and numpy's, of no common class
+    except Exception as error:  # onnx-ir and numpy raise errors of no common class
         raise OnnxError(where, f"is no valid ONNX model: {reason(error)}") from error
 
     tell_types(model)
@@ -104,18 +109,18 @@ def _compiled(data, where, folder, counts):
         contradiction = None
         try:
             inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
-        except Exception as error:  # it knows less than the reader, who computes constants first, and may be wrong
+        except Exception as error:  # it may be wrong: unlike the reader, it does not evaluate constants first
             contradiction = f"contradicts itself, says ONNX's shape inference: {reason(error)}"
             inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
         built = read(inferred, where, opens, contradiction, weights, kept)
         built.savings.nodes = nodes
-        built.savings.idle = not counts or (opens is not None and opens.number > 0)  # the first reading is told
+        built.savings.idle = not counts or (opens is not None and opens.number > 0)  # report the first reading
         return parted(built, where)
 
     found = open_sizes.find(model)
     try:
         networks = network() if not found[0] else ()
-    except Unequal:  # of sizes that follow from values: told below
+    except Unequal:  # of sizes that depend on values: reported below
         networks = ()
     if len(networks) == 1:
         improve(*networks)

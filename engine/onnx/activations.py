@@ -1,4 +1,4 @@
-"""Readers of ONNX's operators that do the same to every element, by one or more of the engine's operations."""
+"""Readers of ONNX's elementwise operators, lowered to one or more of the engine's operations."""
 
 import math
 
@@ -21,7 +21,7 @@ def of_several(reader, node):
 
 @reads("Mod")
 def remainder(reader, node):
-    """Of the divisor's sign, or with fmod of the dividend's."""
+    """With the divisor's sign, or, with fmod, the dividend's."""
     add = Lowering(reader, node)
     add.done(add.do("fmod" if node.get("fmod", 0) else "remainder", *node.inputs))
 
@@ -52,7 +52,7 @@ def leaky(reader, node):
         add.done(add.do("maximum", x, add.do("multiply", x, slope)))
         return
     if isinstance(slope, str) and node.opset < 7 and len(add.shape(slope)) == 1:
-        slope = add.reshape(slope, (-1, *(1,) * (len(add.shape(x)) - 2)))  # one of each channel
+        slope = add.reshape(slope, (-1, *(1,) * (len(add.shape(x)) - 2)))  # one for each channel
     add.done(add.where(add.do("less", x, 0), add.do("multiply", x, slope), x))
 
 
@@ -114,7 +114,7 @@ def thresholded(reader, node):
 
 @reads("Shrink")
 def shrink(reader, node):
-    """Towards zero by `bias` what lies further than `lambd` from it; else 0."""
+    """Moves values further than `lambd` from zero towards it by `bias`; sets others to 0."""
     add, x = Lowering(reader, node), node.inputs[0]
     limit, bias = node.get("lambd", 0.5), node.get("bias", 0.0)
     if add.dtype(x).kind not in "fi":
@@ -154,13 +154,13 @@ def eye(reader, node):
 
 
 def _is_whole(value):
-    """Whether the constant is a whole number, be it a float."""
+    """Whether the constant is a whole number, of any dtype."""
     return value is not None and (value.dtype.kind in "iu" or (value.dtype.kind == "f" and (value % 1 == 0).all()))
 
 
 @reads("Range")
 def numbers_in_a_row(reader, node):
-    """As many as follow from constants and open sizes, or as the model says that there are."""
+    """The length follows from constants and open sizes, or is given by the model."""
     add, (start, _, delta) = Lowering(reader, node), node.inputs
     if all(_is_whole(reader.constant(name)) for name in node.inputs):
         first, limit, step = (reader.number(name) for name in node.inputs)

@@ -1,6 +1,6 @@
-"""Readers of attention and of rotated positions: ONNX's own, and those that ONNX Runtime's optimizers write
-(com.microsoft). Each becomes two products with a softmax between them, to whose scores one mask is added: what
-patterns.py makes one step of. Heads are [batch, heads, length, size] here."""
+"""Readers of attention and rotary embeddings: ONNX's own, and those that ONNX Runtime's optimizers write
+(com.microsoft). Each becomes two products with a softmax between them and one mask added to the scores, the form that
+patterns.py fuses. Heads are [batch, heads, length, size] in this file."""
 
 import math
 
@@ -11,7 +11,7 @@ from .caches import SHARED
 from .lowering import Lowering
 from .readers import Unsupported, reads
 
-_FILTER = -10000.0  # what ONNX Runtime adds to the scores of keys that a mask leaves out, unless the node says
+_FILTER = -10000.0  # ONNX Runtime's default addend to the scores of masked keys
 
 
 def _inputs(node, count):
@@ -23,7 +23,7 @@ def _outputs(node, count):
 
 
 def _refuse(node, **names):
-    """Inputs that are not supported, by what they are called."""
+    """Raises Unsupported if one of these inputs is given. `names` maps their names."""
     for what, name in names.items():
         if name is not None:
             raise Unsupported(f"has {what.replace('_', ' ')}")
@@ -45,12 +45,12 @@ def _join_heads(add, x):
 
 
 def _behind(add, past, x):
-    """Keys or values with those of a cache before them."""
+    """Appends keys or values to the cached ones."""
     return x if past is None else add.joined([past, x], 2)
 
 
 def _sum(add, *names):
-    """The sum of those that are there, or None."""
+    """The sum of the given names, without those that are None; None if all are."""
     total = None
     for name in names:
         total = name if total is None else total if name is None else add.do("add", total, name)
@@ -58,7 +58,7 @@ def _sum(add, *names):
 
 
 def _masked(add, allowed, value):
-    """0 where `allowed`, a name or an array of truths, else `value`."""
+    """0 where `allowed`, a name or a boolean array, else `value`."""
     if not isinstance(allowed, str):
         return add.constant(numpy.where(allowed, 0.0, value), numpy.float32)
     zero, other = (add.constant(number, numpy.float32) for number in (0.0, value))
@@ -70,8 +70,8 @@ def _lowest():
 
 
 def _window(add, rows, keys, offset, left=-1, right=0):
-    """Which keys each row may see: from `left` before its place to `right` behind it (-1: all). A row's place is its
-    number and `offset`: a number, or the name of int64 [batch, 1, 1, 1]."""
+    """Which keys each row may attend to: from `left` before its position to `right` after it (-1: all). A row's
+    position is its index plus `offset`, a number or the name of an int64 tensor [batch, 1, 1, 1]."""
     fixed = not any(isinstance(number, str) or sizes.is_open(number) for number in (rows, keys, offset))
     if fixed:
         place, key = numpy.arange(rows)[:, None] + offset, numpy.arange(keys)
@@ -88,8 +88,8 @@ def _window(add, rows, keys, offset, left=-1, right=0):
 
 
 def attend(add, q, k, v, scale, mask=None, softcap=0.0):
-    """(result, scores, scores with the mask, weights), of float32; k and v may have fewer heads, each of which several
-    of q's share."""
+    """Returns (result, scores, masked scores, weights), in float32. k and v may have fewer heads than q, each shared by
+    several of q's."""
     (batch, heads, rows, size), (_, shared, keys, width) = add.shape(q), add.shape(v)
     groups = heads // shared
     grouped = groups > 1
@@ -115,10 +115,10 @@ def attend(add, q, k, v, scale, mask=None, softcap=0.0):
     return result, scores, masked, weights
 
 
-# ---- rotated positions
+# ---- rotary embeddings
 def rotated(add, x, cosines, sines, interleaved=False, size=0):
-    """Heads whose first `size` numbers (0: all) are pairs that turn by angles [batch or 1, 1, length, size / 2]; pairs
-    are neighbours where `interleaved`, else in one half each."""
+    """Rotates the first `size` elements (0: all) of each head, in pairs, by angles [batch or 1, 1, length, size / 2].
+    Pairs are neighbours if `interleaved`, else elements of the two halves."""
     batch, heads, length, whole = add.shape(x)
     size = size or whole
     half = size // 2
@@ -142,7 +142,7 @@ def rotated(add, x, cosines, sines, interleaved=False, size=0):
 
 
 def _angles(add, caches, places, dtype):
-    """Of places [batch, length], int64: rows of the caches, or without places what these hold for all."""
+    """The rows of the caches at `places` [batch, length], int64; without places, the caches themselves."""
     found = []
     for cache in caches:
         if places is not None:
@@ -169,7 +169,7 @@ def rotary_embedding(reader, node):
     batch, _, length, _ = add.shape(q)
     if places is not None:
         places = add.cast(places, numpy.int64)
-        if math.prod(add.shape(places)) == 1 and len(add.shape(places)) == 1:  # the first one's
+        if math.prod(add.shape(places)) == 1 and len(add.shape(places)) == 1:  # the position of the first row
             places = add.reshape(add.do("add", add.counted(length), places), (1, length))
     whole = rotated(
         add, q, *_angles(add, caches, places, add.dtype(x)), interleaved=bool(node.get("interleaved", 0)), size=size
@@ -180,7 +180,7 @@ def rotary_embedding(reader, node):
 # ---- ONNX's own
 @reads("Attention")
 def attention(reader, node):
-    """Rows that may see no key at all are 0."""
+    """A row that may attend to no key gives 0."""
     add = Lowering(reader, node)
     q, k, v, mask, past_k, past_v, lengths = _inputs(node, 7)
     dtype, rank = add.dtype(q), len(add.shape(q))
@@ -226,7 +226,7 @@ def attention(reader, node):
 
 
 def _own_mask(add, mask, keys):
-    """The mask as a number that is added; keys that it says nothing of are left out."""
+    """The mask as an addend to the scores; keys beyond the mask's width are masked."""
     if mask is None:
         return None
     if add.dtype(mask) == numpy.bool_:
@@ -239,8 +239,8 @@ def _own_mask(add, mask, keys):
 
 # ---- those of ONNX Runtime
 def _padding(add, mask, batch, keys, value):
-    """A mask of keys as a number that is added: lengths [batch] (or ends, then starts, [2 * batch]), or which keys
-    count, [batch, keys] or [batch, rows, keys]."""
+    """A key mask as an addend: lengths [batch] (or ends, then starts, [2 * batch]), or flags [batch, keys] or [batch,
+    rows, keys]."""
     if mask is None:
         return None
     shape = add.shape(mask)
@@ -268,7 +268,7 @@ def _mask(add, node, padding, extra, batch, rows, keys, offset):
         causal = _masked(add, _window(add, rows, keys, offset), _lowest())
     value = node.get("mask_filter_value", _FILTER)
     padding = _padding(add, padding, batch, keys, value)
-    if causal is not None and padding is not None:  # their sum could be beyond float32
+    if causal is not None and padding is not None:  # their sum could overflow float32
         padding = add.do("maximum", add.do("add", causal, padding), _lowest())
         causal = None
     return _sum(add, causal, padding, _single(add, extra))
@@ -310,7 +310,7 @@ def attention_of_inputs(reader, node):
 
 
 def _query_key_value(add, node, query, key, value, bias):
-    """Heads of the three, which may come together or as heads already."""
+    """The heads of all three, which may be packed together or already split into heads."""
     heads = node.get("num_heads")
     if len(add.shape(query)) == 5:  # [batch, length, heads, 3, size]
         return [_of_several(add, query, place) for place in range(3)]
@@ -359,7 +359,7 @@ def attention_of_heads(reader, node):
 
 @reads("com.microsoft.GroupQueryAttention")
 def attention_of_groups(reader, node):
-    """Keys and values go behind those of the cache, at the place that seqlens_k says; what lies behind is not seen."""
+    """New keys and values are written to the cache at the position given by seqlens_k; later positions are masked."""
     add = Lowering(reader, node)
     query, key, value, past_k, past_v, lengths, _, *caches, places, extra, sink = _inputs(node, 12)
     _refuse(node, head_sink=sink)
@@ -375,7 +375,7 @@ def attention_of_groups(reader, node):
         query, key, value = parts
     q, k, v = _split_heads(add, query, heads), _split_heads(add, key, shared), _split_heads(add, value, shared)
     batch, _, rows, size = add.shape(q)
-    before = 0  # keys that each example has in the cache
+    before = 0  # number of cached keys of each example
     if past_k is not None:
         before = add.do("subtract", add.reshape(add.cast(lengths, numpy.int64), (batch, 1)), rows - 1)
     if node.get("do_rotary", 0):
@@ -402,8 +402,7 @@ def attention_of_groups(reader, node):
 
 
 def _written(add, past, x, before):
-    """The cache with `x` behind what each example has in it: there is room, or what goes beyond is the caller's
-    error."""
+    """The cache with `x` written after each example's cached rows. Writing past its capacity is the caller's error."""
     batch, heads, rows, _ = add.shape(x)
     places = add.do("add", before, add.counted(rows))
     indices = [add.along(batch, 0, 3), add.along(heads, 1, 3), add.reshape(places, (batch, 1, rows))]
@@ -411,7 +410,7 @@ def _written(add, past, x, before):
 
 
 def _at_places(add, past, x, before):
-    """The cache and, behind what each example has in it, `x`."""
+    """The cache extended by `x`, placed after each example's cached rows."""
     batch, heads, rows, _ = add.shape(x)
     whole = add.joined([past, x], 2)
     if not sizes.is_open(batch) and batch == 1:

@@ -1,17 +1,17 @@
-"""Models of bfloat16 become such of float32, which every bfloat16 is: their tensors, types and casts. What is computed
-is not rounded to bfloat16 in between. Weights of products stay small, as float16 (`as_halves`): it has more digits than
-bfloat16, and what is smaller than its least normal number, 6e-5, is off by 3e-8 at most."""
+"""Converts bfloat16 models to float32, which represents every bfloat16: tensors, types and casts. Intermediate results
+are not rounded to bfloat16. Weights of products are stored as float16 (`as_halves`), which has more digits; values
+below its least normal number, 6e-5, are off by at most 3e-8."""
 
 import numpy
 from onnx import AttributeProto, TensorProto, numpy_helper
 
-_MARK = "vmhost.bfloat16"  # in the model's metadata, once it was widened
+_MARK = "vmhost.bfloat16"  # key in the metadata of a converted model
 _KINDS = ("to", "dtype", "output_dtype")  # attributes that name an element type
-_LARGEST = 65504.0  # of float16
+_LARGEST = 65504.0  # largest float16
 
 
 def widen(model):
-    """Change the ModelProto, if it has bfloat16."""
+    """Converts the ModelProto in place if it has bfloat16."""
     changed = _widen_graph(model.graph)
     for function in model.functions:
         changed |= _widen_nodes(function.node)
@@ -21,7 +21,7 @@ def widen(model):
 
 
 def as_halves(reader, weights):
-    """The weights, an array of float32, as float16, if they were bfloat16 in the model; else None."""
+    """The float32 array `weights` as float16 if it was bfloat16 in the model, else None."""
     if all(item.key != _MARK for item in reader.model.metadata_props):
         return None
     if weights.dtype != numpy.float32 or (numpy.ascontiguousarray(weights).view("uint32") & 0xFFFF).any():

@@ -1,6 +1,6 @@
-"""Graphs within nodes: the branches of If, the bodies of Loop, Scan and SequenceMap. A body is read as if its nodes
-stood where the node stands, once for each time that it is run, under names of its own; what it captures keeps the name
-that it has outside. Weights and constants of a body are kept once, however often it is read."""
+"""Nested graphs: the branches of If, the bodies of Loop, Scan and SequenceMap. A body is inlined at its node, once for
+each execution, with names of its own; captured tensors keep their outer names. Weights and constants of a body are
+stored once, however often it is read."""
 
 import math
 
@@ -9,12 +9,12 @@ from .lowering import Lowering
 from .readers import Unsupported
 from .structures import structure_of
 
-_MAX_DEPTH = 16  # of bodies within each other
-_MAX_READ = 1 << 15  # nodes that bodies of a model are read to, all together
+_MAX_DEPTH = 16  # nesting of bodies
+_MAX_READ = 1 << 15  # nodes that all bodies of a model may be inlined to
 
 
 class Body:
-    """A graph of `node`, as `reader` reads it; its tensors get names that begin with the node's output and `label`."""
+    """A nested graph of `node`, read by `reader`; its tensors' names begin with the node's output and `label`."""
 
     def __init__(self, reader, node, attribute, label):
         from onnx import numpy_helper
@@ -23,7 +23,7 @@ class Body:
         if self.graph is None:
             raise Unsupported(f"has no {attribute}")
         self.prefix = f"{next(filter(None, node.outputs), node.label)}/{label}"
-        self._shared = {}  # names of what is the same each time
+        self._shared = {}  # names that are the same in each execution
         for item in self.graph.initializer:
             reader.keep_constant(self._share(item.name), numpy_helper.to_array(item))
         self._nodes = []
@@ -47,8 +47,8 @@ class Body:
         return [value.name for value in self.graph.output]
 
     def read(self, given=(), number=None):
-        """Reads the body with the tensors `given` (names) as its inputs, and returns the names of its outputs; None
-        where something within stands in the way, which is among the reader's problems then."""
+        """Reads the body with the tensors `given` (names) as its inputs and returns the names of its outputs; None if a
+        node in it cannot be read, which is then among the reader's problems."""
         reader = self.reader
         if len(given) != len(self.graph.input):
             raise Unsupported(f"has a {self.attribute} of {len(self.graph.input)} inputs, expected {len(given)}")
@@ -83,7 +83,7 @@ class Body:
 
 
 def _renamed(proto, names):
-    """The node with other names of tensors, in graphs within it as well, but for what these define themselves."""
+    """The node with tensors renamed, also in its nested graphs except for names that these define."""
     made = type(proto)()
     made.CopyFrom(proto)
     for values in (made.input, made.output):
@@ -106,8 +106,7 @@ def _rename_within(graph, names):
 
 
 def chosen(reader, node, condition, one, other, output):
-    """Makes `output` the tensor, sequence or optional `one` where the run-time `condition` is true, `other` where it is
-    not."""
+    """Makes `output` the tensor, sequence or optional `one` if the run-time `condition` is true, else `other`."""
     if one == other:
         reader.same(output, one)
         return
@@ -156,7 +155,7 @@ def _choose_structures(reader, node, condition, one, other, output):
 
 
 def scalar(add, name):
-    """The tensor of one element, as one without dimensions."""
+    """A tensor of one element, reshaped to no dimensions."""
     if math.prod(add.shape(name)) != 1:
         raise Unsupported(f"has a condition of shape {add.reader.told(add.shape(name))}, expected one element")
     if add.dtype(name).kind != "b":
@@ -165,7 +164,7 @@ def scalar(add, name):
 
 
 def truth(reader, name):
-    """Whether the condition, a constant, is true; None: that is known at run time only."""
+    """Whether the constant condition is true; None if it is known only at run time."""
     value = reader.constant(name)
     if value is None or name in reader.network.values:
         return None

@@ -1,16 +1,15 @@
-"""Caches of keys and values that have a capacity: a decoder's inputs and outputs of one size, into which the rows of
-new tokens are written, so that every call has the same sizes and the engine writes in place
-(engine/src/models/caches.c)."""
+"""Key-value caches of fixed capacity: inputs and outputs of a decoder with one size, into which new rows are written,
+so that every call has the same sizes and the engine writes in place (engine/src/models/caches.c)."""
 
-SHARED = "vmhost_shared_cache"  # what a node of GroupQueryAttention gets whose cache has a capacity
+SHARED = "vmhost_shared_cache"  # attribute that marks a GroupQueryAttention node whose cache has a capacity
 _OPERATOR = "GroupQueryAttention"
 
 
 def with_capacity(model, sizes=("past_sequence_length", "total_sequence_length"), name="capacity"):
-    """The ONNX model (bytes, or a ModelProto that has its weights) whose caches are as large as they may become, as
-    bytes: the open sizes of these names are one, `name`. A call then gives caches of the capacity and a mask of the
-    capacity, 1 where a token is. ValueError: no input has one of these sizes, or nothing that GroupQueryAttention
-    writes has them."""
+    """Returns the ONNX model (bytes, or a ModelProto with its weights) with caches of fixed capacity, as bytes: the
+    open sizes of these names become one, `name`. A call then passes caches of that capacity and a mask of it, 1 where a
+    token is. ValueError if no tensor has one of these sizes, or no GroupQueryAttention has a cache that is an input and
+    an output of the model."""
     import onnx
 
     model = onnx.load_model_from_string(model) if isinstance(model, bytes) else onnx.ModelProto.FromString(
@@ -30,8 +29,8 @@ def with_capacity(model, sizes=("past_sequence_length", "total_sequence_length")
 
 
 def mark(model):
-    """Marks the nodes whose caches have a capacity: past and present are an input and an output of the model, of one
-    size by its name or number. How many there are."""
+    """Marks the nodes whose caches have a capacity: past and present are an input and an output of the model with the
+    same size, by name or number. Returns the number of marked nodes."""
     from onnx import helper
 
     ports = {value.name: value for value in (*model.graph.input, *model.graph.output)}

@@ -1,5 +1,5 @@
-"""Readers of ONNX's operators that draw random numbers. With a seed each run gives the same numbers, else each one
-others."""
+"""Readers of ONNX's operators that draw random numbers. With a seed every run draws the same numbers, without one it
+does not."""
 
 import numpy
 
@@ -11,7 +11,7 @@ _UNIFORM, _NORMAL = range(2)
 
 
 def drawn(add, shape, dtype, kind, first, second):
-    """Numbers of float32 or float64."""
+    """Random float32 or float64 numbers."""
     seed = add.node.get("seed")
     wide = numpy.float64 if dtype == numpy.float64 else numpy.float32
     where = add.network.expanded(add.fresh("shape"), add.constant(0, numpy.bool_), shape)
@@ -60,7 +60,7 @@ def coins(reader, node):
 
 @reads("Multinomial")
 def classes(reader, node):
-    """The class with the largest sum of its logarithm and a number of Gumbel's distribution."""
+    """Gumbel-max sampling: the class with the largest log-probability plus Gumbel noise."""
     add, x = Lowering(reader, node), node.inputs[0]
     (rows, count), samples = add.shape(x), node.get("sample_size", 1)
     if samples < 1:

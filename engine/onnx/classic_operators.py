@@ -1,5 +1,5 @@
-"""Readers of ai.onnx.ml's operators on rows of features, linear models and support vector machines among them; trees.py
-has the ensembles of trees, texts.py what looks up keys."""
+"""Readers of ai.onnx.ml's operators on rows of features, including linear models and support vector machines. trees.py
+has tree ensembles, texts.py key look-ups."""
 
 import numpy
 
@@ -116,8 +116,8 @@ def linear_classifier(reader, node):
 
 # ---- support vector machines
 def _kernels(add, node, x, vectors):
-    """The kernel of each row with each support vector, [rows, vectors] of float64: as exact as the sums of squared
-    differences that it stands for."""
+    """The kernel of each row with each support vector, [rows, vectors] in float64, for the precision of sums of squared
+    differences."""
     gamma, coef0, degree = (*node.get("kernel_params", []), 0.0, 0.0, 3.0)[:3]
     kind, x = node.get("kernel_type", "LINEAR"), add.cast(x, numpy.float64)
     vectors = vectors.astype("float64")
@@ -163,7 +163,7 @@ def support_vector_classifier(reader, node):
     per_class, rho = node.get("vectors_per_class"), numpy.array(node.get("rho"), "float64")
     coefficients = numpy.array(node.get("coefficients"), "float64")
     classes = len(labels)
-    if not per_class:  # one linear model a class
+    if not per_class:  # one linear model for each class
         weights = coefficients.reshape(classes, -1).T
         scores = add.do("add", add.matmul(add.cast(x, numpy.float64), add.constant(weights, "float64")), rho[:1])
         put_out(add, labels, add.cast(scores, numpy.float32), transform)
@@ -172,13 +172,13 @@ def support_vector_classifier(reader, node):
     vectors = numpy.array(node.get("support_vectors"), "float32").reshape(ends[-1], -1)
     coefficients = coefficients.reshape(classes - 1, ends[-1])
     pairs = [(i, j) for i in range(classes) for j in range(i + 1, classes)]
-    weights = numpy.zeros((ends[-1], len(pairs)))  # each pair of classes has a machine of their vectors
+    weights = numpy.zeros((ends[-1], len(pairs)))  # each pair of classes has a machine over their vectors
     for column, (i, j) in enumerate(pairs):
         weights[ends[i] : ends[i + 1], column] = coefficients[j - 1, ends[i] : ends[i + 1]]
         weights[ends[j] : ends[j + 1], column] = coefficients[i, ends[j] : ends[j + 1]]
     products = add.matmul(_kernels(add, node, x, vectors), add.constant(weights, "float64"))
     scores = add.cast(add.do("add", products, rho[: len(pairs)]), numpy.float32)
-    votes = numpy.zeros((2, len(pairs), classes), "float32")  # of those that are not above 0, and of the others
+    votes = numpy.zeros((2, len(pairs), classes), "float32")  # the votes for a score <= 0, and for one > 0
     for column, (i, j) in enumerate(pairs):
         votes[0, column, j], votes[1, column, i] = 1, 1
     won = add.cast(add.do("greater", scores, 0), numpy.float32)
@@ -196,7 +196,7 @@ def support_vector_classifier(reader, node):
 
 
 def _probabilities(add, scores, classes, node):
-    """Platt's of each pair, coupled (engine/src/models/coupling.c)."""
+    """Platt's probabilities of each pair, coupled (engine/src/models/coupling.c)."""
     a, b = (numpy.array(node.get(name), "float32") for name in ("prob_a", "prob_b"))
     inner = add.do("add", add.do("multiply", scores, a), b)
     pairs = transformed(add, add.do("negative", inner), "LOGISTIC")

@@ -1,5 +1,5 @@
-"""What readers of ai.onnx.ml's classifiers and regressors share: labels, and what becomes of scores at the end, as ONNX
-Runtime has it where ONNX says little."""
+"""Common parts of ai.onnx.ml's classifiers and regressors: labels and post-transforms. Where ONNX is vague they follow
+ONNX Runtime."""
 
 import math
 
@@ -8,7 +8,7 @@ import numpy
 from .network import CURVES, float_bits
 from .readers import Unsupported
 
-# Of Winitzki's approximation of the inverse error function, which ONNX Runtime has.
+# Constant of Winitzki's approximation of the inverse error function, as in ONNX Runtime.
 _ERF_INVERSE = 0.147
 
 
@@ -21,7 +21,7 @@ def labels_of(node):
 
 
 def transformed(add, scores, transform):
-    """`scores` [rows, classes] of float32 after `post_transform`."""
+    """`scores` [rows, classes] in float32 after `post_transform`."""
     if transform == "NONE":
         return scores
     if transform not in ("SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"):
@@ -70,7 +70,7 @@ def _probit(add, scores):
 
 
 def label_output(add, labels, index):
-    """The node's first output: labels by their numbers `index`, one a row."""
+    """The node's first output: one label for each row, by class number `index`."""
     if not add.node.outputs[0]:
         return
     texts = isinstance(labels[0], str)
@@ -92,13 +92,13 @@ def score_output(add, scores):
 
 
 def put_out(add, labels, scores, transform):
-    """Both outputs, of `scores` with a column for each label."""
+    """Both outputs, from `scores` with a column for each label."""
     label_output(add, labels, add.reduce("argmax", scores, [1]))
     score_output(add, transformed(add, scores, transform))
 
 
 def put_out_single(add, labels, single, transform, positive):
-    """Both outputs of two classes, of the second one's score, [rows, 1]: a probability where it is `positive`."""
+    """Both outputs for two classes, from the second one's score [rows, 1], a probability if `positive`."""
     label_output(add, labels, add.cast(add.do("greater", single, 0.5 if positive else 0), numpy.int64))
     if transform == "PROBIT":
         raise Unsupported("has one score and the post_transform PROBIT, which says nothing of the other class")

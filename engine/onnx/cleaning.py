@@ -1,16 +1,14 @@
-"""The first clean-up of an ONNX graph: functions of the model's own are written out where they are called, by onnx-ir's
-pass, and what no output needs is gone. What these lack, and what only layers and views show, is done in passes.py;
-identities vanish when the graph is read."""
+"""The first clean-up of an ONNX graph: inlines the model's functions by onnx-ir's pass and removes nodes that no output
+needs. passes.py later removes what only shows in layers and views; identities disappear when the graph is read."""
 
 import onnx
 
 
 def cleaned(model):
-    """The ModelProto so cleaned; `model` itself is used up. Raises whatever onnx-ir does about a model that contradicts
-    itself."""
+    """The cleaned ModelProto; consumes `model`. Raises onnx-ir's errors for a model that contradicts itself."""
     for node in model.graph.node:
-        # where it was left out it is there from now on, and empty: onnx-ir makes names up, and errors tell nodes by
-        # outputs
+        # Sets a missing name to the empty string: onnx-ir would make one up, and errors identify unnamed nodes by
+        # outputs.
         node.name = node.name
     if model.functions:
         model = _without_functions(model)
@@ -19,14 +17,14 @@ def cleaned(model):
 
 
 def _without_functions(model):
-    """The ModelProto with functions written out."""
-    import onnx_ir  # takes a while
+    """The ModelProto with functions inlined."""
+    import onnx_ir  # slow to import
     from onnx_ir.passes import common
 
     _raise_functions(model)
     maps = {value.name: value.type for value in model.graph.output if _has_map(value.type)}
     for value in (*model.graph.output, *model.graph.value_info):
-        if _has_map(value.type):  # onnx-ir knows no maps; none of its passes asks for types
+        if _has_map(value.type):  # onnx-ir has no map type; its passes do not need types
             value.ClearField("type")
     graph = onnx_ir.from_proto(model)
     common.InlinePass()(graph)
@@ -38,7 +36,8 @@ def _without_functions(model):
 
 
 def _raise_functions(model):
-    """Gives functions the model's opset, which onnx-ir's inlining wants, where their operators are the same in both."""
+    """Sets the functions' opset to the model's, which onnx-ir's inlining requires, if their operators are the same in
+    both."""
     [version] = [item.version for item in model.opset_import if item.domain == ""] or [None]
     for function in model.functions if version else ():
         for opset in function.opset_import:
@@ -54,8 +53,8 @@ def _is_same(operator, *versions):
 
 
 def tell_types(model):
-    """Says of what LabelEncoder looks up what its keys are: ONNX's shape inference (1.23) ends the process where it
-    does not know that, as behind an ensemble of trees."""
+    """Adds the type of LabelEncoder's input, known from its keys, where it is missing (after a tree ensemble): without
+    it ONNX's shape inference (1.23) crashes the process."""
     from onnx import TensorProto, helper
 
     kinds = {"keys_floats": TensorProto.FLOAT, "keys_int64s": TensorProto.INT64, "keys_strings": TensorProto.STRING}
@@ -72,8 +71,7 @@ def tell_types(model):
 
 
 def _drop_unused(model):
-    """Takes out nodes and weights that no output needs, and names of results that nothing reads where the operator may
-    leave these out."""
+    """Removes nodes and weights that no output needs, and names of unused outputs if the operator may omit them."""
     version = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), None)
     used = _drop_within(model.graph, version)
     graph = model.graph
@@ -84,7 +82,7 @@ def _drop_unused(model):
 
 
 def _drop_within(graph, version):
-    """The same for a graph's nodes; all names that are read there, in graphs within it too."""
+    """`_drop_unused` for a graph's nodes. Returns all names read there, including in nested graphs."""
     outputs = {value.name for value in graph.output}
     used = set(outputs)
     for number in reversed(range(len(graph.node))):
@@ -109,7 +107,7 @@ def _drop_outputs(node, used, version):
     if node.domain not in ("", "ai.onnx") or version is None or not onnx.defs.has(node.op_type, version, ""):
         return
     schema = onnx.defs.get_schema(node.op_type, version, "")
-    if node.op_type == "BatchNormalization":  # what trains gives other results
+    if node.op_type == "BatchNormalization":  # training mode needs its outputs; old opsets select it by them
         if "training_mode" not in schema.attributes or any(
             item.name == "training_mode" and item.i for item in node.attribute
         ):

@@ -1,11 +1,11 @@
-"""If, Loop, Scan and SequenceMap. Bodies are read as if they stood there (bodies.py).
+"""If, Loop, Scan and SequenceMap. Bodies are inlined (bodies.py).
 
-If: where the condition is a constant its branch stands there. Else both branches are read and the result is chosen by
-the condition; what only one of them needs is run where that is taken (guards.py).
+If: a constant condition selects its branch. Otherwise both branches are read and the condition selects between their
+results; layers that only one of them needs are skipped when the other is taken (guards.py).
 
-Loop, Scan and SequenceMap are written out, a pass after the other, so that the compiler fuses and plans across passes
-and the arena holds what is in use. The number of passes is bounded when compiling. Where a condition is known at run
-time only, those behind the end are not run and keep what was there."""
+Loop, Scan and SequenceMap are unrolled, so that the compiler fuses and plans across iterations and the arena holds only
+live tensors. The number of iterations is bounded at compile time. Where a condition is known only at run time,
+iterations after the end are skipped and keep the earlier values."""
 
 import numpy
 
@@ -14,7 +14,7 @@ from .lowering import Lowering
 from .readers import Unsupported, reads_whole
 from .structures import Sequence, stacked, structure_of, unstacked
 
-_MAX_PASSES = 1 << 12  # of a loop
+_MAX_PASSES = 1 << 12  # iterations of a loop
 
 
 @reads_whole("If")
@@ -63,7 +63,7 @@ def loop(reader, node):
         raise Unsupported(f"has a body of {len(body.outputs)} outputs, expected at least {1 + len(carried)}")
     _same_count(node, len(carried) + scans)
     rows, add, number = [[] for _ in range(scans)], Lowering(reader, node), 0
-    active = None  # a name: a pass counts where that is true
+    active = None  # name of a bool tensor: whether the iteration takes effect
     if condition is not None and not isinstance(condition, bool):
         active, condition = scalar(add, reader.as_tensor(condition, node)), True
     while condition is not False and (trips is None or number < trips):
@@ -108,7 +108,7 @@ def _kept(reader, node, active, pair, output):
 
 
 def _trips(reader, name):
-    """How often a loop goes round at most; None: there is no such number."""
+    """The maximum number of iterations of a loop; None if there is none."""
     if name is None:
         return None
     value = reader.constant(name)
@@ -123,7 +123,7 @@ def _trips(reader, name):
 
 
 def _condition(reader, name):
-    """True, False, or the name of what is known at run time."""
+    """True, False, or the name of a condition known only at run time."""
     if name is None:
         return True
     if not reader.knows(name) or structure_of(reader, name) is not None:
@@ -150,7 +150,7 @@ def _stack(reader, node, outputs, rows, axes, backwards=()):
 @reads_whole("Scan")
 def scan(reader, node):
     body, inputs, batched = Body(reader, node, "body", "body"), list(node.inputs), node.opset < 9
-    if batched:  # version 8: a batch in front of everything, and its lengths
+    if batched:  # version 8: every tensor has a batch dimension, and sequences have lengths
         if inputs.pop(0) is not None:
             raise Unsupported("has lengths of its sequences (version 8); export it with opset 9 or later")
     count = node.get("num_scan_inputs")
@@ -183,7 +183,7 @@ def scan(reader, node):
 
 
 def _scanned(reader, node, body, states, scanned, outs, label):
-    """Names of the last states and of the scan outputs."""
+    """Returns the names of the final states and of the scan outputs."""
 
     def option(name, count, default=0):
         values = node.get(name) or [default] * count

@@ -1,5 +1,5 @@
-"""Readers of ONNX's convolutions. Those of float32 with constant weights are the engine's own (windows.py); with
-weights that are computed, and of float64, they are matrix products of what windows see."""
+"""Readers of ONNX's convolutions. Those of float32 with constant weights are the engine's own (windows.py); others,
+with computed weights or in float64, become matrix products over the windows."""
 
 import itertools
 import math
@@ -11,11 +11,11 @@ from .readers import Unsupported, reads
 from .tensor_operators import numbers_of
 from .windows import Full, Window, convolved, pads_within, seeing, spread_out, transposed
 
-_MAX_TAPS = 1 << 10  # of a window: each is a copy
+_MAX_TAPS = 1 << 10  # elements of a window; each costs a copy
 
 
 def _read_apart(reader, node, computed):
-    """Whether the node's weights or dtype are none that the engine's convolution takes: then they are read here."""
+    """Whether the engine's convolution does not take the node's weights or dtype, so that this file lowers it."""
     rank, dtype = len(reader.shape(node.inputs[1])) - 2, reader.dtype(node.inputs[0])
     if not 1 <= rank <= 3:
         raise Unsupported(f"has {rank} dimensions, expected 1 to 3")
@@ -55,7 +55,7 @@ def transposed_convolution(reader, node):
 
 
 def _in_single(reader, node):
-    """Of float16: computed in float32."""
+    """float16, computed in float32."""
     add = Lowering(reader, node)
     operands = [name and add.cast(name, numpy.float32) for name in node.inputs]
     add.done(add.cast(add.operator(node.op, *operands, **node.attributes), numpy.float16))
@@ -68,7 +68,7 @@ def _computed_convolution(reader, node):
 
 
 def _computed_transposed(reader, node):
-    """Over the operand spread out, with the weights mirrored."""
+    """A convolution over the operand with zeros inserted by the strides, with mirrored weights."""
     add, (x, weights, bias) = Lowering(reader, node), (*node.inputs, None)[:3]
     groups, own = node.get("group", 1), add.shape(weights)
     kernel, strides = own[2:], node.get("strides", (1,) * (len(own) - 2))
@@ -107,7 +107,7 @@ def _windows_times(add, x, weights, window, groups):
         return part
 
     places = list(itertools.product(*map(range, kernel)))
-    if groups == channels == outputs:  # no sums over channels
+    if groups == channels == outputs:  # depthwise: no sums over channels
         flat, total = add.reshape(weights, (channels, taps)), None
         for tap, place in enumerate(places):
             factor = add.reshape(add.part(flat, 1, tap, tap + 1), (channels, *(1,) * len(kernel)))
@@ -125,7 +125,7 @@ def _windows_times(add, x, weights, window, groups):
 
 @reads("Col2Im")
 def columns_to_image(reader, node):
-    """Sums of what windows that lie over each other have of each place."""
+    """Sums the values of overlapping windows at each position."""
     add, x = Lowering(reader, node), node.inputs[0]
     image, block = numbers_of(reader, node, 1, "image_shape"), numbers_of(reader, node, 2, "block_shape")
     rank = len(image)
@@ -147,7 +147,7 @@ def columns_to_image(reader, node):
         at = at.reshape(shape)
         place, there = place * image[d] + at, there & (at >= 0) & (at < image[d])
     whole = math.prod(image)
-    indices = numpy.where(there, place, whole).reshape(-1)  # behind the image: what falls beside it
+    indices = numpy.where(there, place, whole).reshape(-1)  # positions outside the image go to an element after it
     nothing = add.network.expanded(add.fresh("nothing"), add.constant(0, add.dtype(x)), (n, wide // taps, whole + 1))
     values = add.reshape(x, (n, wide // taps, taps * length))
     sums = add.scattered(nothing, values, [indices], 2, "add")
@@ -156,7 +156,7 @@ def columns_to_image(reader, node):
 
 @reads("CausalConvWithState")
 def causal_convolution(reader, node):
-    """Each channel by itself, of what is there and the state: what was there before."""
+    """Depthwise, over the state (the previous elements) followed by the input."""
     add, (x, weights, bias, past) = Lowering(reader, node), (*node.inputs, None, None)[:4]
     (_, channels, length), kernel = add.shape(x), add.shape(weights)[2]
     if past is None:

@@ -1,6 +1,5 @@
-"""Readers of ONNX's operators that make as many as values say: what is found, chosen or told apart. Each makes a tensor
-with room for all that there can be, and how many there are; what is behind that is cut off in a later part
-(parts.py)."""
+"""Readers of ONNX's operators whose output size depends on values: elements found, selected or distinct. Each makes a
+tensor of the maximum size and a count; a later part of the model cuts it to the count (parts.py)."""
 
 import math
 
@@ -15,7 +14,7 @@ from .tensor_operators import axis_of, numbers_of
 
 
 def _counted_up(add, flags):
-    """The running sum of a row of truths, as int64."""
+    """The running count of true elements in a 1-d tensor, as int64."""
     parameters = (0, dtype_number(numpy.int64), 0)
     numbers = add.cast(flags, numpy.int64)
     return add.reader.add_layer(
@@ -24,10 +23,10 @@ def _counted_up(add, flags):
 
 
 def places_of(add, flags):
-    """(int64 places of the truths of a row, in order, behind which are zeros; int64 [1], how many)."""
+    """Returns (int64 indices of the true elements, in order, followed by zeros; int64 [1], their number)."""
     [size] = add.shape(flags)
     sums = _counted_up(add, flags)
-    slots = add.where(flags, add.do("subtract", sums, 1), add.constant(size, numpy.int64))  # others go behind the end
+    slots = add.where(flags, add.do("subtract", sums, 1), add.constant(size, numpy.int64))  # others go past the end
     nothing = add.network.expanded(add.fresh("nothing"), add.constant(0, numpy.int64), (size + 1,))
     places = add.scattered(nothing, add.counted(size), [slots])
     return add.part(places, 0, 0, size), add.part(sums, 0, size - 1, size)
@@ -38,7 +37,7 @@ def _cut(add, name, size, axis=0):
 
 
 def found(add, flags):
-    """The places of the truths of a row: as many as there are."""
+    """The indices of the true elements, as many as there are."""
     places, count = places_of(add, flags)
     return _cut(add, places, counted_size(add.reader, add.node, count, math.prod(add.shape(flags))))
 
@@ -86,13 +85,13 @@ def top_by_value(reader, node):
 
 
 def _numbers(add, name, dtype=numpy.int64):
-    """Numbers that an operator takes, as a tensor: computed, or a constant, which may follow from open sizes."""
+    """An operand of numbers as a tensor: computed, or a constant, which may depend on open sizes."""
     values = add.network.values.get(name, add.reader.constant(name))
     return add.cast(name, dtype) if values is None else add.constant(values, dtype)
 
 
 def _sizes_said(reader, node, name):
-    """Sizes that the tensor `name` says when it is known."""
+    """The counted sizes in the tensor `name`, which are known once it is computed."""
     add = Lowering(reader, node)
     [count], flat = add.shape(name), _numbers(add, name)
     return [counted_size(reader, node, add.part(flat, 0, place, place + 1)) for place in range(count)]
@@ -125,7 +124,7 @@ def range_by_value(reader, node):
     span = add.do("subtract", limit, start)
     if dtype.kind == "f":
         wide = add.do("ceil", add.do("divide", add.cast(span, numpy.float64), add.cast(step, numpy.float64)))
-        wide = add.do("minimum", add.do("maximum", wide, 0.0), 2.0**40)  # more than any model has
+        wide = add.do("minimum", add.do("maximum", wide, 0.0), 2.0**40)  # larger than any size
         count = add.cast(wide, numpy.int64)
     else:
         span, by = add.cast(span, numpy.int64), add.cast(step, numpy.int64)
@@ -152,13 +151,13 @@ def sliced_by_value(reader, node):
         length = add.do("floor_divide", add.do("add", span, step - 1), step)
         length = counted_size(reader, node, length, add.shape(x)[axis])
         at = add.do("add", add.do("multiply", add.counted(length), step), first)
-        at = add.do("minimum", at, add.do("subtract", size, 1))  # where nothing is left
+        at = add.do("minimum", at, add.do("subtract", size, 1))  # where the slice is empty
         x = add.take(x, [at], axis)
     add.done(x)
 
 
 def _bounded(add, place, size):
-    """From 0 to the size; from the end where it is negative."""
+    """Clips to 0 .. size; a negative number counts from the end."""
     place = add.where(add.do("less", place, 0), add.do("add", place, size), place)
     return add.do("minimum", add.do("maximum", place, 0), size)
 
@@ -194,12 +193,12 @@ def suppression(reader, node):
     add.done(add.copy(add.part(whole, 0, 1, size + 1)))
 
 
-_MAX_COLUMNS = 64  # of rows that are told apart: each is sorted by
+_MAX_COLUMNS = 64  # of rows compared by `unique`: each is a sort key
 
 
 @reads("Unique")
 def unique(reader, node):
-    """Elements, or what lies along an axis: sorted, or in the order in which they are first there."""
+    """Distinct elements, or slices along an axis: sorted, or in order of first occurrence."""
     add, x = Lowering(reader, node), node.inputs[0]
     shape, axis = add.shape(x), node.get("axis")
     if axis is None:
@@ -211,7 +210,7 @@ def unique(reader, node):
     rows = add.transpose(x, [axis, *(d for d in range(len(shape)) if d != axis)])
     rows = add.reshape(rows, (total, columns))
     order = None
-    for column in reversed(range(columns)):  # sorting keeps equal ones in order
+    for column in reversed(range(columns)):  # sorting is stable
         keys = add.reshape(add.part(rows, 1, column, column + 1), (total,))
         turned = _sorted(add, keys if order is None else add.take(keys, [order]))
         order = turned if order is None else add.take(order, [turned])
@@ -221,7 +220,7 @@ def unique(reader, node):
         pair = add.part(values, 0, 1, total), add.part(values, 0, 0, total - 1)
         others = add.reduce("max", add.do("not_equal", *pair), [1])
         add.put(add.part(differ, 0, 1, total), add.reshape(others, (total - 1,)))
-    group = add.do("subtract", _counted_up(add, differ), 1)  # of each in order
+    group = add.do("subtract", _counted_up(add, differ), 1)  # of each element, in sorted order
     nothing = add.network.expanded(add.fresh("nothing"), add.constant(0, numpy.int64), (total,))
     places, count = places_of(add, differ)
     size = counted_size(reader, node, count, total)

@@ -1,5 +1,4 @@
-"""Reader of Einsum: operands are joined two at a time, by a product of matrices where something is summed, else element
-by element."""
+"""Reader of Einsum: contracts operands in pairs, by a matrix product if letters are summed, else elementwise."""
 
 import math
 import string
@@ -7,11 +6,11 @@ import string
 from .lowering import Lowering
 from .readers import Unsupported, reads
 
-_READ = 4  # times that make a copy worth while
+_READ = 4  # number of reads that makes a copy worthwhile
 
 
 def _terms(equation, ranks):
-    """The letters of each operand and of the result; those that an ellipsis stands for are capitals that are free."""
+    """The letters of each operand and of the result; an ellipsis is expanded to unused capital letters."""
     equation = equation.replace(" ", "")
     left, arrow, right = equation.partition("->")
     terms = left.split(",")
@@ -32,7 +31,7 @@ def _terms(equation, ranks):
 
 
 def _diagonal(add, name, term):
-    """Letters that are there twice become one dimension, which steps along both."""
+    """Merges repeated letters into one dimension, the diagonal."""
     letters = "".join(dict.fromkeys(term))
     if letters == term:
         return name, term
@@ -44,7 +43,7 @@ def _diagonal(add, name, term):
 
 
 def _summed(add, name, term, kept):
-    """Without the letters that are not kept."""
+    """Sums over the letters that are not kept."""
     axes = [d for d, letter in enumerate(term) if letter not in kept]
     if not axes:
         return name, term
@@ -53,7 +52,7 @@ def _summed(add, name, term, kept):
 
 
 def _ordered(add, name, term, wanted):
-    """With a dimension for each wanted letter, of size 1 where there is none."""
+    """Transposes to the wanted letters; a missing letter gets size 1."""
     order = [term.index(letter) for letter in wanted if letter in term]
     moved = name if order == list(range(len(order))) else add.transpose(name, order)
     sizes = [add.shape(name)[term.index(letter)] if letter in term else 1 for letter in wanted]
@@ -61,12 +60,12 @@ def _ordered(add, name, term, wanted):
 
 
 def _side_by_side(add, name, made):
-    """What is read many times to make so many numbers: its elements lie in the order in which they are read."""
+    """A dense copy of a tensor that is read often to make `made` elements; else the tensor itself."""
     return name if add.network.is_dense(name) or math.prod(add.shape(name)) * _READ > made else add.copy(name)
 
 
 def _joined(add, a, left, b, right, kept):
-    """The product of both, summed over the letters that are in both and not kept; its letters."""
+    """Returns (product of both, summed over the common letters that are not kept; its letters)."""
     shared = [letter for letter in left if letter in right]
     summed, batch = [letter for letter in shared if letter not in kept], [letter for letter in shared if letter in kept]
     sizes = {
@@ -85,7 +84,7 @@ def _joined(add, a, left, b, right, kept):
         sides = [_ordered(add, a, left, letters), _ordered(add, b, right, letters)]
         made = math.prod(sizes.get(letter, 1) for letter in letters)
         return add.do("multiply", *(_side_by_side(add, side, made) for side in sides)), letters
-    if uneven:  # a dimension of size 1 is broadcast: element by element
+    if uneven:  # a dimension of size 1 is broadcast: multiply elementwise
         both = letters + "".join(summed)
         whole = add.do("multiply", _ordered(add, a, left, both), _ordered(add, b, right, both))
         return _summed(add, whole, both, letters)

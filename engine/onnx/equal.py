@@ -1,13 +1,12 @@
-"""Equal layers, made one: what one operator makes of the same operands is made once, and so is a whole that is put
-together of the same parts (rasters, in the words of the paper: a transpose or a concatenation that two branches of a
-model ask for)."""
+"""Merges equal layers: a result of one operator on equal operands is computed once, and so is a whole assembled from
+equal parts (rasters, in the paper's terms: a transpose or concatenation that two branches of a model request)."""
 
 import hashlib
 
 from .network import Layer, float_bits
 
-# Operators that make the same of the same operands: all that there are so far. One that draws numbers or keeps a state
-# is none of them.
+# Operators whose results depend only on their operands: all at present. An operator that draws random numbers or keeps
+# a state must not be listed.
 _ALIKE = frozenset(
     {
         "Conv",
@@ -56,14 +55,13 @@ _ALIKE = frozenset(
     }
 )
 
-_LOOKED_AT = 16  # numbers of a constant that tell most from each other
+_LOOKED_AT = 16  # leading elements of constants, compared first
 
 
 def merge_equal(network):
-    """Leaves out layers that make what is there already, and constants that others equal; says whether there are
-    any."""
-    one_for = _constants(network)  # a base that goes to the equal one that stays
-    named = {}  # one that stays to the output of the model whose name it gets
+    """Removes layers that repeat an earlier one, and constants equal to others. Returns whether anything changed."""
+    one_for = _constants(network)  # removed bases to the equal ones that stay
+    named = {}  # staying bases to the model outputs whose names they take
     last, early = _written(network)
     writers, found, kept, outputs, copied = {}, {}, [], set(network.outputs), False
     for number, layer in enumerate(network.layers):
@@ -118,7 +116,7 @@ def _constants(network):
         alike.setdefault((values.dtype, values.shape, values.flat[:_LOOKED_AT].tobytes()), []).append(name)
     for names in alike.values():
         found = {}
-        for name in names if len(names) > 1 else ():  # no other one is read to its end
+        for name in names if len(names) > 1 else ():  # only candidates are hashed in full
             first = found.setdefault(hashlib.sha256(network.constants[name].tobytes()).digest(), name)
             if first != name:
                 one_for[name] = first
@@ -126,7 +124,7 @@ def _constants(network):
 
 
 def _written(network):
-    """The number of each base's last layer, and the bases that are read before that is done."""
+    """Returns (index of the last layer that writes each base, bases that are read before that layer)."""
     last = {network.as_view(layer.output).base: number for number, layer in enumerate(network.layers)}
     early = set()
     for number, layer in enumerate(network.layers):
@@ -136,7 +134,7 @@ def _written(network):
 
 
 def _operand(network, name, one_for):
-    """What the tensor is, so that equal ones compare equal: which elements of which base."""
+    """The elements that the tensor consists of: equal for equal tensors."""
     view, shape = network.as_view(name), network.shape(name)
     return (
         one_for.get(view.base, view.base),

@@ -1,10 +1,10 @@
-"""Products of a concatenation whose parts are made of each other, as attention over a history has them ([q, h, q-h,
-q*h] W): what is common is taken out, and what does not depend on the row is computed once.
+"""Factors products of a concatenation whose parts share factors, as attention over a history has ([q, h, q-h, q*h] W).
+The part that does not depend on the row is computed once.
 
-With W cut into a block for each part, [q, h, q-h, q*h] W is q (W1 + W3) + h (W2 - W3) + (q*h) W4. Where all rows have
-the same q, its term is one row that is added to the others, and (q*h) W4 is h (diag(q) W4): the product goes over h
-alone, a quarter of the numbers, and nothing is concatenated. Sums are made in another order than they were written in,
-as a product may; infinities that would have met can stay apart."""
+With W split into a block for each part, [q, h, q-h, q*h] W is q (W1 + W3) + h (W2 - W3) + (q*h) W4. If q is the same
+for all rows, its term is one row added to the others, and (q*h) W4 is h (diag(q) W4): the product only runs over h, a
+quarter of the multiplications, and nothing is concatenated. Sums change their order, as in any product; infinities that
+would have cancelled to NaN may not."""
 
 import math
 
@@ -12,15 +12,16 @@ import numpy
 
 from .network import Layer, View, contiguous, is_binary, same_strides
 
-# rows that weights of one's own must serve; open sizes are compiled at more (open_sizes.py), so one way serves all
+# Minimum rows that share weights scaled by a factor of the call. Models with open sizes are compiled at more
+# (open_sizes.py), so one choice serves all sizes.
 _MIN_ROWS = 8
-_MAX_WEIGHTS = 1 << 18  # numbers of such weights
-_MIN_SAVED = 64  # numbers of a row: what a sum that is written and read again costs
+_MAX_WEIGHTS = 1 << 18  # elements of such weights
+_MIN_SAVED = 64  # elements of a row: the cost of writing and reading a sum
 
 
 class _Part:
-    """A part of the concatenation, or an operand of one: `view` has as many strides as the concatenation, 0 where it is
-    broadcast."""
+    """A part of the concatenation, or an operand of a part. `view` has the concatenation's rank, with stride 0 where it
+    is broadcast."""
 
     def __init__(self, network, name, shape):
         view, own = network.as_view(name), network.shape(name)
@@ -34,7 +35,7 @@ class _Part:
 
 
 def factor_products(network):
-    """Rewrites each product where that leaves fewer numbers to multiply."""
+    """Rewrites each product where that reduces the number of multiplications."""
     layers, network.layers = network.layers, []
     makers, writers = {layer.output: layer for layer in layers}, {}
     for layer in layers:
@@ -50,8 +51,8 @@ def factor_products(network):
 
 
 def _parts(network, product, writers):
-    """[(part, its place in a row)] of the concatenation along rows whose rows the product reads, or None. `writers`
-    has the layers that write to each base."""
+    """[(part, its position in a row)] of the concatenation that the product reads, or None if it reads none. `writers`
+    maps bases to the layers that write them."""
     rows = product.inputs[0]
     whole = network.as_view(rows).base
     if (
@@ -87,8 +88,8 @@ def _parts(network, product, writers):
 
 
 def _terms(network, part, makers, columns, sign=1):
-    """[(sign, part, factor)] whose sum is the part: each of the part's shape; `factor` is a part of one row that
-    weights can take, or None."""
+    """[(sign, part, factor)] that sum up to the part, each of its shape. `factor` is a single-row part that can be
+    multiplied into the weights, or None."""
     base = part.view.base
     whole = network.shape(base) == part.shape and _Part(network, base, part.shape).view == part.view
     layer = makers.get(base) if whole else None
@@ -111,10 +112,10 @@ def _terms(network, part, makers, columns, sign=1):
 
 
 def _rewrite(network, product, parts, makers):
-    """Whether the product, whose operand is these parts, could be written with fewer numbers; then its layers are
-    there."""
+    """Rewrites the product over these parts if that reduces the multiplications. Returns whether it did; the layers are
+    added then."""
     weights = network.constants[product.inputs[1]].astype("float64")
-    groups = {}  # what is multiplied to {factor: (its part, weights)}
+    groups = {}  # multiplied part to {factor: (the factor's part, weights)}
     for part, at in parts:
         width = part.shape[-1]
         for sign, term, factor in _terms(network, part, makers, len(weights)):
@@ -130,14 +131,14 @@ def _rewrite(network, product, parts, makers):
 
 
 class _Builder:
-    """Adds the layers that stand for `product`; `shape` is that of all rows."""
+    """Adds the layers that replace `product`; `shape` is that of all rows."""
 
     def __init__(self, network, product, shape):
         self.network, self.product, self.shape = network, product, shape
         self.columns = network.shape(product.output)[1]
 
     def build(self, rows, others):
-        """Each a list of (part, {factor: (its part, weights)})."""
+        """`rows`, `others`: lists of (part, {factor: (the factor's part, weights)})."""
         network, bias, added, shape = self.network, self.product.inputs[2], [], (*self.shape, self.columns)
         fixed = [(term, blocks[None][1]) for term, blocks in others if list(blocks) == [None]]
         if rows:
@@ -172,7 +173,7 @@ class _Builder:
         result, total = network.view(self._name("whole"), self.product.output, shape, contiguous(shape)), added[0]
         for name in added[1:]:
             total = network.binary("add", self.product.name, total, name, self._name("sum"))
-        network.layers[-1].output = result  # instead of a tensor of its own: the sum, or a product alone
+        network.layers[-1].output = result  # the last layer (a sum or a product) writes the result itself
 
     def _name(self, what):
         return self.network.fresh(f"{self.product.output}/{what}")
@@ -181,7 +182,7 @@ class _Builder:
         return self.network.view(self._name(what), part.name, shape, strides, part.view.offset)
 
     def _products(self, terms, bias, output=None):
-        """The sum of products with constants, each one the next one's addend."""
+        """The sum of products with constants; each product is the addend of the next."""
         product = None
         for number, (operand, block) in enumerate(terms, 1):
             rows = self.network.reshaped(self._name("rows"), operand, (-1, self.network.shape(operand)[-1]))
@@ -197,7 +198,7 @@ class _Builder:
         return product
 
     def _weights(self, blocks):
-        """A matrix whose rows the factors of rows have scaled, of shape (numbers of a row, columns)."""
+        """A matrix (elements of a row, columns) with rows scaled by the factors."""
         network, total = self.network, None
         for factor, block in sorted(blocks.values(), key=lambda pair: pair[0] is not None):
             weights = network.constant(f"{self.product.output}/weights", block.T, "float32")

@@ -1,14 +1,14 @@
-"""What only one side of a choice needs is run where that side is taken: branches of If, passes of loops that end.
+"""Skips layers that only the untaken side of a choice needs: branches of If, iterations after a loop's end.
 
-A choice is a Where whose condition has one element. What nothing reads but one operand of it stands under a guard: the
-condition, and which of its values. Guards are found last, from who reads what, so that no other pass has to know of
-them. A guard within another one has it as its parent: it is looked at only where that holds."""
+A choice is a Where whose condition has one element. Layers that are read only through one of its operands get a guard:
+the condition and the value it must have. Guards are found last, from the readers of each tensor, so that no other pass
+needs to know of them. A nested guard has the outer one as its parent and is evaluated only if that holds."""
 
 import math
 
 
 def find_guards(network):
-    """Gives layers their `guard`, the number of one in `network.guards`: (tensor, which side, parent or None)."""
+    """Sets each layer's `guard`, an index into `network.guards`: (tensor, side, parent or None)."""
     choices = [layer for layer in network.layers if _is_choice(network, layer)]
     if not choices:
         return
@@ -20,7 +20,7 @@ def find_guards(network):
         last[base] = number
         for name in filter(None, layer.inputs):
             read.setdefault(bases[name], number)
-    needed = {bases[name]: () for name in network.outputs}  # bases to the chain of guards that all their readers have
+    needed = {bases[name]: () for name in network.outputs}  # bases to the chain of guards common to all their readers
     needed.update((base, ()) for base, number in read.items() if number <= last.get(base, -1))
     numbers = {}
     for number in range(len(network.layers) - 1, -1, -1):
@@ -52,7 +52,7 @@ def _names(network):
 
 
 def _known(chain, number, bases, last):
-    """The chain as far as its conditions are made before that layer."""
+    """The leading part of the chain whose conditions are computed before that layer."""
     known = []
     for condition, side in chain:
         if last.get(bases[condition], -1) >= number:
@@ -67,7 +67,7 @@ def _common(one, other):
 
 
 def _number(network, numbers, chain):
-    """The number of the chain's last guard; None where it is empty."""
+    """The number of the chain's last guard; None for an empty chain."""
     parent = None
     for end in range(1, len(chain) + 1):
         key = chain[:end]

@@ -1,5 +1,5 @@
-"""Readers of ONNX's operators on images: of rank 4, channels first as ONNX has them, in float32 (windows.py does the
-others); and of those on tensors that can stay on images, channels last: each of these says whether it did."""
+"""Readers of ONNX's image operators: rank 4, channels first, float32 (windows.py has the others). Also of tensor
+operators that can keep their operands as images, channels last; each of these returns whether it did."""
 
 import numpy
 
@@ -8,14 +8,14 @@ from .network import same_strides
 from .readers import reads
 from .windows import Window, averages, indices_of_largest, largest, sums, two_dimensional
 
-# Of images, and those that keep them.
+# Operators that make images, and those that preserve them.
 _MAKERS = {"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Concat", "Slice", "Shuffle", "Interleave"}
 _KEEPERS = {"Relu", "Clip", "Unary", "Binary"}
 _MAX_CONCAT_INPUTS = 256
 
 
 def _pooled(reader, node, op, window, further=()):
-    """Whether the engine's pool of images does it: of one or two dimensions, in float32."""
+    """Lowers to the engine's image pooling if it applies (one or two dimensions, float32). Returns whether it does."""
     if reader.dtype(node.inputs[0]) != numpy.float32 or len(window.kernel) > 2:
         return False
     shape, flat = (*reader.shape(node.inputs[0])[:2], *window.result_sizes), len(window.kernel) == 1
@@ -73,7 +73,7 @@ def global_average_pool(reader, node):
 
 @reads("BatchNormalization")
 def batch_normalization(reader, node):
-    """Two layers, a product and a sum along the channels; they go into the convolution before them (passes.py)."""
+    """Two layers, a product and a sum along the channels; passes.py folds them into the preceding convolution."""
     network, image = reader.network, node.inputs[0]
     parameters = [reader.constant(name) for name in node.inputs[1:]]
     if any(values is None for values in parameters) or node.get("training_mode", 0):
@@ -92,8 +92,8 @@ def batch_normalization(reader, node):
 
 
 def _normalized_by_tensors(add):
-    """With parameters that are computed; in training mode, by what the channels of these examples are: also some
-    networks' weights are normalized so."""
+    """Normalizes by computed parameters, or in training mode by the batch's own statistics, which some networks also
+    use to normalize weights."""
     node, (x, scale, bias, mean, variance) = add.node, add.node.inputs
     channels, running = (-1, *(1,) * (len(add.shape(x)) - 2)), (mean, variance)
     if node.get("training_mode", 0):
@@ -115,8 +115,8 @@ def _normalized_by_tensors(add):
 
 # ---- operators on tensors, where their operands are images
 def lies_as_image(reader, *names):
-    """Whether the engine keeps all of these tensors as images: an operator on images makes each, or a chain of
-    elementwise ones behind one."""
+    """Whether the engine keeps all of these tensors as images: each is the result of an image operator, possibly after
+    a chain of elementwise ones."""
     network, makers = reader.network, reader.network.makers()
 
     def of_images(name, depth):
@@ -143,7 +143,7 @@ def concatenated(reader, node, axis, shape):
 
 
 def channels_sliced(reader, node, output, first, count):
-    """`output` are `count` channels of the node's first operand."""
+    """Makes `output` a slice of `count` channels of the node's first operand."""
     source = node.inputs[0]
     if count < 1 or not lies_as_image(reader, source):
         return False
@@ -153,8 +153,8 @@ def channels_sliced(reader, node, output, first, count):
 
 
 def shuffled(reader, node, shape):
-    """The last of three: channels are split into groups, groups and members change places, and they are channels
-    again."""
+    """Reads the last of the three nodes of a channel shuffle: split channels into groups, swap groups and members,
+    merge."""
     source, grouped = node.inputs[0], reader.shape(node.inputs[0])
     view = reader.network.as_view(source)
     if (
@@ -181,7 +181,7 @@ def shuffled(reader, node, shape):
 
 
 def averaged(reader, node, axes):
-    """The mean over height and width, which stay with size 1; its name, or None."""
+    """The name of the mean over height and width, which keep size 1; None if it is not one of an image."""
     source = node.inputs[0]
     if axes != [2, 3] or not lies_as_image(reader, source):
         return None

@@ -1,4 +1,4 @@
-"""Readers of ONNX's operators that work by place: elements by index, writing by index, order, running sums."""
+"""Readers of ONNX's indexing operators: gather, scatter, sort, running sums."""
 
 import math
 
@@ -50,7 +50,7 @@ def _order(add, x, axis, largest):
 
 @reads("TopK")
 def top(reader, node):
-    """Sorted, whether that was asked for or not: the first of equal numbers first."""
+    """Always sorted, even if not requested; equal numbers keep their order."""
     add, x = Lowering(reader, node), node.inputs[0]
     axis = axis_of(reader, node, x, default=-1)
     [count] = numbers_of(reader, node, 1, "k") if node.opset >= 10 else [node.get("k")]
@@ -75,7 +75,7 @@ def gather_elements(reader, node):
 
 
 def _columns(add, indices):
-    """The last dimension's parts, each an index tensor, and a constant where they are one."""
+    """The index tensors along the last dimension; constants where the indices are constant."""
     values, shape = add.reader.constant(indices), add.shape(indices)
     if values is not None:
         return [numpy.ascontiguousarray(values[..., number]) for number in range(shape[-1])]
@@ -104,7 +104,7 @@ def _scattered(add, x, values, indices):
         return
     rank, size = len(add.shape(x)), add.shape(x)[0]
     roomy = add.padded(x, [0] * rank, [1] + [0] * (rank - 1), 0)
-    wanted = None  # parts are run as if at least one were counted: where there is none, it goes behind the end
+    wanted = None  # parts run with a count of at least one; a count of 0 redirects the write past the end
     for name in counted:
         some = add.do("greater", add.network.counted[name][0], 0)
         wanted = some if wanted is None else add.do("logical_and", wanted, some)
@@ -115,7 +115,7 @@ def _scattered(add, x, values, indices):
 
 
 def _counted(add, values):
-    """The counted sizes that the tensor's are made of."""
+    """The counted sizes in the tensor's shape."""
     known = add.network.counted
     found = set().union(*(sizes.variables(sizes.terms_of(size)) for size in add.shape(values) if sizes.is_open(size)))
     return [name for name in known if name in found]
@@ -136,7 +136,7 @@ def scatter_nd(reader, node):
 
 @reads("OneHot")
 def one_hot(reader, node):
-    """Negative indices count from the end; those that are out of range are nowhere."""
+    """Negative indices count from the end; an index out of range gives a row of off values."""
     add, (indices, _, values) = Lowering(reader, node), node.inputs
     [depth] = numbers_of(reader, node, 1, "depth")
     own, axis = add.shape(indices), node.get("axis", -1)
@@ -177,7 +177,7 @@ def reverse_sequences(reader, node):
 
 @reads("MaxUnpool")
 def unpool(reader, node):
-    """Each number goes back to its place, among zeros."""
+    """Puts each number back to its place, with zeros elsewhere."""
     add, (x, indices) = Lowering(reader, node), node.inputs[:2]
     own, kernel = add.shape(x), node.get("kernel_shape")
     rank = len(kernel)
@@ -197,7 +197,7 @@ def unpool(reader, node):
 
 @reads("TensorScatter")
 def write_rows(reader, node):
-    """Rows of a cache along one axis, from where the batch's index says."""
+    """Writes rows of a cache along one axis, from the position given by the batch's index."""
     add, (x, rows, first) = Lowering(reader, node), (*node.inputs, None)[:3]
     own, new = add.shape(x), add.shape(rows)
     axis = node.get("axis", -2) % len(own)

@@ -1,5 +1,5 @@
-"""Convolutions, matrix products and means of bytes with constant weights, as the engine's integer product has them
-(engine/src/models/integer_products.c): images with channels last, and weights packed in fours."""
+"""Integer convolutions, matrix products and means of bytes with constant weights, for the engine's integer product
+(engine/src/models/integer_products.c): images channels last, weights packed in groups of four."""
 
 import math
 
@@ -11,9 +11,10 @@ COLUMNS, QUAD = 32, 4  # QUANTIZED_COLUMNS and QUANTIZED_QUAD of engine/src/mode
 
 
 def convolved(add, node, x, zero, weights, zeros, bias, dtype, factors, limits):
-    """What the node, a convolution, makes of the bytes `x` [n, channels, …] with `weights` [outputs, channels of a
-    group, …], constants with `zeros` for each output: bytes within `limits` (zero point, lowest, highest), float32 by
-    `factors`, or (factors None) sums. `zero` is the name of x's zero point [1], or None."""
+    """The convolution `node` of the bytes `x` [n, channels, …] with constant `weights` [outputs, channels of a group,
+    …], whose zero points are `zeros`, one for each output. The result is bytes within `limits` (zero point, lowest,
+    highest), float32 scaled by `factors`, or (factors None) integer sums. `zero` is the name of x's zero point [1], or
+    None."""
     rank = weights.ndim - 2
     if rank not in (1, 2):
         raise Unsupported(f"convolves {rank} dimensions of bytes, expected 1 or 2")
@@ -26,7 +27,7 @@ def convolved(add, node, x, zero, weights, zeros, bias, dtype, factors, limits):
 
 
 def _window(node, kernel, sizes):
-    """(the first ten parameters of an operator on images, the result's sizes, whether padding is rounded up), of two
+    """Returns (first ten parameters of an image operator, the result's sizes, whether padding is rounded up), in two
     dimensions."""
     rank = len(kernel)
     strides, dilations = node.get("strides", (1,) * rank), node.get("dilations", (1,) * rank)
@@ -53,7 +54,7 @@ def _window(node, kernel, sizes):
 
 
 def largest(add, node, x):
-    """The maxima of the windows of an image of bytes, a dimension after the other; None: it is no such image."""
+    """Maxima over the windows of an image of bytes, one dimension after the other; None if it is not such an image."""
     if len(add.shape(x)) != 4:
         return None
     kernel, made, _ = _window(node, node.get("kernel_shape"), add.shape(x)[2:])
@@ -72,7 +73,7 @@ def largest(add, node, x):
 
 
 def multiplied(add, x, zero, weights, zeros, bias, dtype, factors, limits):
-    """x @ weights.T, of bytes [..., k] and constants [outputs, k]; as `convolved`."""
+    """x @ weights.T for bytes [..., k] and constants [outputs, k]; arguments as in `convolved`."""
     shape = add.shape(x)
     rows = math.prod(shape[:-1]) if len(shape) > 1 else 1
     image = add.transpose(add.reshape(x, (1, 1, rows, shape[-1])), (0, 3, 1, 2))
@@ -82,7 +83,7 @@ def multiplied(add, x, zero, weights, zeros, bias, dtype, factors, limits):
 
 
 def pooled(add, node, x, target, low, high):
-    """The means of a quantized image, as windows of ones; None where they are of unlike numbers."""
+    """Means of a quantized image, as windows of ones; None if the windows differ in their number of elements."""
     shape, network = add.shape(x.source), add.network
     if len(shape) != 4 or any(not isinstance(size, int) or type(size) is not int for size in shape[1:]):
         return None
@@ -106,7 +107,7 @@ def pooled(add, node, x, target, low, high):
 
 
 def _layer(add, x, zero, weights, zeros, bias, kernel, made, dtype, factors, limits):
-    """The layer; x and the result are [n, channels, height, width], whose bytes lie with channels last."""
+    """Adds the layer; x and the result are [n, channels, height, width], with bytes channels last."""
     reader, groups = add.reader, kernel[10]
     image = add.transpose(x, (0, 2, 3, 1))
     if not add.network.is_dense(image):
@@ -114,7 +115,7 @@ def _layer(add, x, zero, weights, zeros, bias, kernel, made, dtype, factors, lim
     outputs, channels = weights.shape[0], add.shape(x)[1]
     single = groups == channels == outputs and groups > 1
     there = weights.__array_interface__["data"][0], weights.shape, weights.strides, weights.dtype.str
-    # a product is read once for each dtype of its result; `weights` are kept too, so that no others lie there
+    # one layout for each dtype of the result; keeps `weights` alive, so that their address is not reused
     laid = reader.once(
         ("integer weights", there, zeros.tobytes(), groups, single),
         lambda: (*_laid_out(weights, zeros, groups, single), weights),
@@ -142,8 +143,8 @@ def _layer(add, x, zero, weights, zeros, bias, kernel, made, dtype, factors, lim
 
 
 def _laid_out(weights, zeros, groups, single):
-    """(weights as the engine has them, their sums for each output, zero points that are left, parts that weights of
-    single channels are sums of)."""
+    """Returns (packed weights, their sums for each output, remaining zero points, number of parts that depthwise
+    weights are split into)."""
     weights, zeros = _signed(weights, zeros, single)
     outputs = weights.shape[0]
     flat = weights.reshape(groups, outputs // groups, *weights.shape[1:]).transpose(0, 1, 3, 4, 2)
@@ -156,8 +157,8 @@ def _laid_out(weights, zeros, groups, single):
 
 
 def _signed(weights, zeros, single):
-    """Weights that are int8, or of single channels int16, and the zero points that are left: none, where what lies
-    above them is int8 as well."""
+    """Returns (weights as int8, or int16 if depthwise; remaining zero points). They are subtracted if the differences
+    fit."""
     above = weights.astype("int16") - zeros.reshape(-1, 1, 1, 1).astype("int16")
     if single or (above.min() >= -128 and above.max() <= 127):
         return above, numpy.zeros_like(zeros)
@@ -165,7 +166,7 @@ def _signed(weights, zeros, single):
 
 
 def _parts(weights):
-    """Arrays of int8 whose sum they are."""
+    """Splits weights into int8 arrays whose sum they are."""
     parts, rest = [], weights.astype("int16")
     while not parts or rest.any():
         parts.append(numpy.clip(rest, -128, 127).astype("int8"))
@@ -174,8 +175,7 @@ def _parts(weights):
 
 
 def _packed(weights, with_ones):
-    """[groups, outputs, k] as [groups, slivers, quads, 32, 4], with one output of ones more where zero points want
-    it."""
+    """[groups, outputs, k] as [groups, slivers, quads, 32, 4], with an extra output of ones if zero points need it."""
     groups, outputs, k = weights.shape
     if with_ones:
         weights = numpy.concatenate([weights, numpy.ones((groups, 1, k), "int8")], 1)

@@ -1,4 +1,4 @@
-"""Readers of ONNX's losses, of class numbers against the logarithms of their probabilities."""
+"""Readers of ONNX's losses of log-probabilities and class numbers."""
 
 import math
 
@@ -9,7 +9,7 @@ from .readers import Unsupported, reads
 
 
 def _loss(add, logarithms, target, weights):
-    """[n, classes, any …] and the class of each place. Places of the class `ignore_index` have no part in it."""
+    """Inputs: [n, classes, any …] and a class for each position. Positions of the class `ignore_index` are ignored."""
     dtype, ignored = add.dtype(logarithms), add.node.get("ignore_index")
     target = add.cast(target, numpy.int64)
     own = add.shape(target)

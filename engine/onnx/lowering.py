@@ -1,5 +1,5 @@
-"""For readers of composite operators: adds layers one after the other, under names made from the node's output; numbers
-become constants."""
+"""For readers of composite operators: adds layers one by one, named after the node's output; numbers become
+constants."""
 
 import copy
 import math
@@ -11,20 +11,20 @@ from .network import dtype_number
 from .operations import BINARY, UNARY
 from .readers import READERS, Unsupported
 
-_OPSET = 21  # of operators that readers of others call
-_MAX_COUNTED = 1 << 26  # places that a constant numbers
+_OPSET = 21  # of the nodes that readers emit
+_MAX_COUNTED = 1 << 26  # elements of a counting constant
 _OPERATIONS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2)}
 
 
 def _may_be_none(width):
-    """Whether the width, which follows from open sizes, may be 0 in a call: no tensor has so many rows."""
+    """Whether a width that depends on open sizes may be 0 in a call, which no tensor dimension can be."""
     bound = sizes.at_least(width)
     return sizes.is_open(width) and (bound is None or bound < 1)
 
 
 class Lowering:
-    """Each method adds layers or views and returns the name of what they make. Operands are names, or numbers of the
-    dtype of the first name."""
+    """Each method adds layers or views and returns the name of the result. Operands are names, or numbers in the dtype
+    of the first name."""
 
     def __init__(self, reader, node):
         self.reader, self.node, self.network = reader, node, reader.network
@@ -44,7 +44,7 @@ class Lowering:
         return self.network.constant(f"{self.node.output}/constant", values, dtype)
 
     def of_sizes(self, numbers, dtype):
-        """A tensor of these numbers, an array of objects, which layers compute where they follow from open sizes."""
+        """A tensor of these numbers, an object array; those that depend on open sizes are computed by layers."""
         whole = numpy.dtype(dtype)
         scalars = [self.cast(self._computed(number), whole) for number in numbers.flat]
         if len(scalars) > 1:
@@ -82,11 +82,11 @@ class Lowering:
         )
 
     def open(self, variable):
-        """The open size of that name."""
+        """The open size with that name."""
         return self.reader.opens[variable]
 
     def counted(self, size):
-        """0, 1, 2 … as int64, as many as `size` says."""
+        """The int64 tensor 0, 1, 2 … of length `size`."""
         if not sizes.is_open(size):
             if not 0 <= size <= _MAX_COUNTED:
                 raise Unsupported(f"counts {size:,} places, expected 0 to {_MAX_COUNTED:,}")
@@ -107,7 +107,7 @@ class Lowering:
         return self.network.binary(op, self.node.name, *names, self.fresh(op), loop=dtype)
 
     def reduce(self, op, source, axes):
-        """The axes stay with size 1. Sums and products of short integers are computed in long ones."""
+        """Reduces the axes, which keep size 1. Sums and products of short integers are computed in long ones."""
         dtype = self.dtype(source)
         if op in ("argmax", "argmin"):
             return self.network.reduced(op, self.node.name, source, axes, self.fresh(op), numpy.int64, dtype)
@@ -146,7 +146,7 @@ class Lowering:
         return self.network.expanded(self.fresh("expanded"), source, shape)
 
     def part(self, source, axis, start, stop, step=1):
-        """The view of `source[..., start:stop:step, ...]`: `start` is there, `stop` as range has it."""
+        """The view `source[..., start:stop:step, ...]` along `axis`."""
         view, shape = self.network.as_view(source), list(self.shape(source))
         strides = list(view.strides)
         offset = view.offset + start * strides[axis]
@@ -162,11 +162,11 @@ class Lowering:
         return self.part(source, axis, self.shape(source)[axis] - 1, -1, -1)
 
     def whole(self, shape, dtype):
-        """A tensor that `put` gives values, a part at a time; parts are views of it, and do not overlap."""
+        """A tensor to be filled part by part by `put`; parts are disjoint views of it."""
         return self.network.declare(self.fresh("whole"), shape, dtype)
 
     def put(self, part, values):
-        """Copies the tensor, or the number, to a part, broadcast."""
+        """Copies a tensor, or a number, to a part, broadcast."""
         name = values if isinstance(values, str) else self.constant(values, self.dtype(part))
         self.reader.add_layer("Copy", self.node, [name], self.shape(part), self.dtype(part), part)
 
@@ -184,7 +184,7 @@ class Lowering:
         return whole
 
     def padded(self, source, before, after, value):
-        """With borders of `value`, a number or the name of one; negative widths cut."""
+        """Adds borders of `value`, a number or a name; negative widths crop."""
         for d, (front, back) in enumerate(zip(before, after)):
             self.network.need_signs(front, back)
             if min(front, back) < 0:
@@ -195,11 +195,11 @@ class Lowering:
             return source
         spare = [
             [int(_may_be_none(n)) for n in widths] for widths in (before, after)
-        ]  # a row more, which views leave out
+        ]  # one more row, which the views exclude
         before, after = ([n + more for n, more in zip(*pair)] for pair in zip((before, after), spare))
         whole = self.whole([sum(widths) for widths in zip(before, own, after)], self.dtype(source))
         inside = whole
-        for d, (front, size, back) in enumerate(zip(before, own, after)):  # slabs: no two of them overlap
+        for d, (front, size, back) in enumerate(zip(before, own, after)):  # disjoint slabs
             if not sizes.is_nothing(front):
                 self.put(self.part(inside, d, 0, front), value)
             if not sizes.is_nothing(back):
@@ -212,13 +212,13 @@ class Lowering:
         return whole
 
     def matmul(self, a, b):
-        """Of matrices, or many of them."""
+        """The product of matrices, or of batches of them."""
         a_shape, b_shape = self.shape(a), self.shape(b)
         shape = (*sizes.broadcast(a_shape[:-2], b_shape[:-2]), a_shape[-2], b_shape[-1])
         return self.reader.add_layer("MatMul", self.node, [a, b], shape, output=self.fresh("matmul"))
 
     def take(self, source, indices, first=0):
-        """Elements by the broadcast indices (int64, names or arrays) of dimensions first, first+1, …"""
+        """Gathers by broadcast indices (int64, names or arrays) of the dimensions first, first+1, …"""
         names = [name if isinstance(name, str) else self.constant(name, numpy.int64) for name in indices]
         own, middle = self.shape(source), sizes.broadcast(*(self.shape(name) for name in names))
         return self.reader.add_layer(
@@ -231,8 +231,8 @@ class Lowering:
         )
 
     def scattered(self, source, values, indices, first=0, reduction=None):
-        """`source` with `values` at the broadcast indices (int64, names or arrays) of dimensions first, first+1, …:
-        they replace what is there, or the binary operation makes one of both."""
+        """`source` with `values` written at broadcast indices (int64, names or arrays) of the dimensions first,
+        first+1, …, combined by the binary operation `reduction` if given."""
         names = [name if isinstance(name, str) else self.constant(name, numpy.int64) for name in indices]
         return self.reader.add_layer(
             "Scatter",
@@ -244,24 +244,24 @@ class Lowering:
         )
 
     def others(self, shape, axis, indices):
-        """Indices for `take` of all dimensions: `indices` (of that shape's rank) along one, its place along each other
-        one."""
+        """Indices of all dimensions for `take`: `indices` (of that shape's rank) along `axis`, the element's own
+        position along others."""
         return [indices if d == axis else self.along(size, d, len(shape)) for d, size in enumerate(shape)]
 
     def along(self, size, axis, rank):
-        """0, 1, 2 … along one of `rank` dimensions."""
+        """0, 1, 2 … along one of `rank` dimensions, broadcast along the others."""
         return self.reshape(self.counted(size), [size if d == axis else 1 for d in range(rank)])
 
     def operator(self, op, *inputs, outputs=None, **attributes):
-        """What ONNX's operator `op`, of a new opset, makes of these names: its first output. `outputs`: the names that
-        its outputs get."""
+        """Emits ONNX's operator `op` (of a recent opset) for these names and returns its first output. `outputs`: names
+        of its outputs."""
         node = copy.copy(self.node)
         node.op, node.domain, node.opset, node.inputs, node.attributes = op, "", _OPSET, list(inputs), attributes
         node.names, node.outputs = list(inputs), outputs or [self.fresh(op.lower())]
         return self.read(node)
 
     def read(self, node):
-        """The first output of a node that is not in the model."""
+        """Reads a node that is not in the model. Returns its first output."""
         from onnx import helper
 
         before, names = self.reader.proto, [name or "" for name in node.inputs]
@@ -271,5 +271,5 @@ class Lowering:
         return self.reader.name_of(node.output)
 
     def done(self, name, output=None):
-        """The node's output is that."""
+        """Makes `name` the node's output."""
         self.reader.same(output or self.node.output, name)

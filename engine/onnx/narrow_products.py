@@ -1,5 +1,5 @@
-"""Matrix products with constant weights that stay narrow: float16, and integers of 8 or 4 bits in blocks, as
-com.microsoft's MatMulNBits has them, or DequantizeLinear before a product (engine/src/models/narrow_products.c)."""
+"""Matrix products with constant narrow weights: float16, and blocks of 8- or 4-bit integers as in com.microsoft's
+MatMulNBits or DequantizeLinear before a product (engine/src/models/narrow_products.c)."""
 
 import math
 from typing import NamedTuple
@@ -14,8 +14,8 @@ _HALF, _BYTES, _NIBBLES = 0, 3, 4  # narrow_kind there
 
 
 class Blocks(NamedTuple):
-    """Integers [columns, k], without a sign, of `bits`, in blocks that lie along k: (number - zero) * scale; `scales`
-    and `zeros` are [columns, k / block]."""
+    """Unsigned integers [columns, k] of `bits` bits, in blocks along k: (number - zero) * scale; `scales` and `zeros`
+    are [columns, k / block]."""
 
     numbers: numpy.ndarray
     scales: numpy.ndarray
@@ -25,8 +25,8 @@ class Blocks(NamedTuple):
 
 
 def blocks_of(values, scales, zeros, axis, block):
-    """The Blocks of what DequantizeLinear reads, constants of rank 2, for each column along the other axis; None: such
-    blocks the engine has no products for."""
+    """The Blocks of a DequantizeLinear with constants of rank 2, in columns along the other axis; None if the engine
+    has no product for such blocks."""
     bits = 4 if values.dtype.name in ("int4", "uint4") else 8 if values.dtype.name in ("int8", "uint8") else 0
     if values.ndim != 2 or not bits or block % _at_once(bits) or values.shape[axis] % block:
         return None
@@ -39,16 +39,16 @@ def blocks_of(values, scales, zeros, axis, block):
 
 
 def multiplied_by_halves(add, x, weights, bias=None):
-    """x @ weights.T of float16, with weights [columns, k]; sums are float32."""
+    """x @ weights.T in float16 with weights [columns, k]; sums are float32."""
     packed = _slivers(weights.astype("float16")).transpose(0, 2, 1)
     return _product(add, x, len(weights), (_HALF, 0), [(packed, "float16"), None, None], bias)
 
 
 def multiplied_by_blocks(add, x, blocks, bias=None):
-    """x @ weights.T, of float32 or float16."""
+    """x @ weights.T in float32 or float16."""
     packed = _slivers(blocks.numbers)  # [slivers, 32, k]
     count, columns, _ = packed.shape
-    packed = packed.view("uint32")  # four numbers at a time: shifted by 4, none reaches the next one's byte
+    packed = packed.view("uint32")  # four bytes at a time: values below 16, so a shift by 4 stays within each byte
     if blocks.bits == 4:
         packed = packed[:, :, ::2] | packed[:, :, 1::2] << 4
     packed = numpy.ascontiguousarray(packed.transpose(0, 2, 1)).view("uint8").reshape(count, -1, columns * 4)
@@ -61,7 +61,7 @@ def multiplied_by_blocks(add, x, blocks, bias=None):
 
 
 def _at_once(bits):
-    """Numbers of a sum that lie together, of which blocks have whole ones."""
+    """Consecutive numbers that the kernel sums at once; a block must be a multiple."""
     return 8 if bits == 4 else 4
 
 
@@ -122,7 +122,7 @@ def product_of_few_bits(reader, node):
 
 
 def _unpacked(packed, bits):
-    """Bytes [rows, n] as numbers, of 4 bits the low ones first."""
+    """Bytes [rows, n] as numbers; 4-bit ones low nibble first."""
     if bits == 8:
         return packed
     return numpy.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)

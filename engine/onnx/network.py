@@ -1,5 +1,4 @@
-"""A model on its way from ONNX to the engine: layers over named tensors, which are computed, constant, or views of
-others."""
+"""A model between ONNX and the engine: layers over named tensors, which are computed, constant, or views of others."""
 
 import itertools
 import math
@@ -12,7 +11,7 @@ import numpy
 from . import sizes
 from .operations import BINARY, REDUCE, TRUTHS, UNARY
 
-# In the order of the engine's numbers (engine/include/vme.h): the file has numbers.
+# In the order of the engine's numbers (engine/include/vme.h), which the file stores.
 DTYPES = (
     "bool",
     "int8",
@@ -29,10 +28,10 @@ DTYPES = (
     "complex64",
     "complex128",
 )
-# Of Activate, and of products behind the other activations.
+# Activations of Activate, and of products besides the others.
 CURVES = ("gelu", "gelu tanh", "sigmoid", "silu", "mish", "hard sigmoid", "hard swish")
-_LARGE = 4096  # bytes of a constant
-MAX_ROW = 1 << 16  # numbers of a row that Softmax and Normalize do
+_LARGE = 4096  # bytes from which a constant is not copied
+MAX_ROW = 1 << 16  # elements of a row, for Softmax and Normalize
 
 
 _NUMBERS = {numpy.dtype(name): number for number, name in enumerate(DTYPES)}
@@ -41,11 +40,11 @@ _NUMBERS = {numpy.dtype(name): number for number, name in enumerate(DTYPES)}
 def dtype_number(dtype):
     dtype = numpy.dtype(dtype)
     number = _NUMBERS.get(dtype)
-    return DTYPES.index(dtype.name) if number is None else number  # of other byte orders
+    return DTYPES.index(dtype.name) if number is None else number  # also for other byte orders
 
 
 def has_dtype(dtype):
-    """Whether the engine has that dtype of NumPy's."""
+    """Whether the engine has this NumPy dtype."""
     return dtype in _NUMBERS or dtype.name in DTYPES
 
 
@@ -58,16 +57,15 @@ def is_unary(layer, op):
 
 
 def float_bits(number):
-    """A float parameter as the file has it: the bits of a float32, as an integer."""
+    """A float parameter as the file stores it: the bits of a float32, as an integer."""
     return int(numpy.float32(number).view("int32"))
 
 
 @dataclass
 class Layer:
-    """One node of the engine: `inputs` are names of tensors or None. Operators on images have the 11 parameters of a
-    `window`, an activation (`relu`, or `bounds`: lowest and highest value, or of products `curve`, one of CURVES) and
-    `further` parameters of their own; the others have `parameters`. `guard` is the number of one of the network's, see
-    guards.py."""
+    """One node of the engine. `inputs` are names of tensors or None. Operators on images have the 11 parameters of a
+    `window`, an activation (`relu`, `bounds`: lowest and highest value, or for products `curve`, one of CURVES) and
+    `further` parameters; others have `parameters`. `guard` is an index into the network's guards (guards.py)."""
 
     op: str
     name: str
@@ -86,7 +84,7 @@ class Layer:
         return self.relu or self.bounds is not None or self.curve is not None
 
     def takes(self, activation):
-        """This layer's result is from now on what the `activation`, a layer of its own so far, makes of it."""
+        """Absorbs the layer `activation`, which was applied to this layer's result."""
         self.relu, self.bounds = activation.op == "Relu", activation.bounds
         self.curve = CURVES[activation.parameters[0]] if activation.op == "Activate" else None
 
@@ -107,20 +105,21 @@ def _integers(numbers):
 
 
 def contiguous(shape):
-    """The strides, in elements, of a contiguous tensor."""
+    """The strides of a contiguous tensor, in elements."""
     strides = list(itertools.accumulate(shape[:0:-1], operator.mul, initial=1)) if shape else []
     return tuple(reversed(strides))
 
 
 @dataclass
 class Network:
-    """`shapes` and `dtypes` (NumPy's) of all tensors but constants, which are arrays; a view's base is no view,
-    `sources` tells what it was made of. `savings` tells what became of its nodes; `values` are
-    the numbers of those constants that follow from open sizes: arrays of Sizes, where `constants` has their values at
-    the sizes that the model is read at. `texts` are tensors whose numbers stand for texts of the `vocabulary`
-    (texts.py), `labels` those that callers get as a dict of each row, with the labels of its columns. `counted` are
-    open sizes that follow from values, each with the tensor that tells it and its ruler, and `notes` what the runner
-    of several parts has to know (parts.py)."""
+    """A model's tensors and layers.
+
+    `shapes` and `dtypes` (NumPy's) cover all tensors except constants, which are arrays. A view's base is never a view;
+    `sources` maps a view to the tensor that it was made of. `values` has the constants that depend on open sizes, as
+    arrays of Sizes; `constants` has their values at the sizes of the current reading. `texts` are tensors of indices
+    into the `vocabulary` (texts.py); `labels` are the column labels of outputs that callers get as a dict for each row.
+    `counted` maps each open size that depends on values to (the tensor that gives it, its ruler); `notes` are for the
+    runner of several parts (parts.py)."""
 
     inputs: list
     outputs: list = field(default_factory=list)
@@ -136,16 +135,16 @@ class Network:
     labels: dict = field(default_factory=dict)
     vocabulary: list = field(default_factory=list)
     counted: dict = field(default_factory=dict)
-    needs: dict = field(default_factory=dict)  # what has to hold at sizes of calls: keys to sizes.Need
+    needs: dict = field(default_factory=dict)  # conditions on a call's sizes: keys to sizes.Need
     reads: object = None  # the node that is being read
-    bounds: dict = field(default_factory=dict)  # counted sizes to numbers that they are no more than
-    guarded: dict = field(default_factory=dict)  # what is scattered to the counted sizes that may be 0 there
+    bounds: dict = field(default_factory=dict)  # counted sizes to their upper bounds
+    guarded: dict = field(default_factory=dict)  # results of scatters to the counted sizes that may be 0
     guards: list = field(default_factory=list)  # (tensor, side, parent or None), see guards.py
     notes: dict | None = None
-    repeats: bool = False  # while the body of a loop is read
-    kept: dict = field(default_factory=dict)  # parts of arrays to the constants made of them, in all readings
-    _made: dict = field(default_factory=dict)  # and to the names that they have here
-    _whole: dict = field(default_factory=dict)  # tensors to what they are as views of themselves
+    repeats: bool = False  # a loop's body is being read
+    kept: dict = field(default_factory=dict)  # parts of arrays to constants, shared by all readings
+    _made: dict = field(default_factory=dict)  # parts of arrays to names in this network
+    _whole: dict = field(default_factory=dict)  # tensors to their views of themselves
 
     def shape(self, name):
         values = self.constants.get(name)
@@ -161,11 +160,11 @@ class Network:
         return name
 
     def move(self, shapes, views):
-        """Gives tensors other shapes and views."""
+        """Replaces the tensors' shapes and views."""
         self.shapes, self.views, self._whole = shapes, views, {}
 
     def fresh(self, name):
-        """`name`, or with a number behind it, which no tensor has."""
+        """`name`, with a number appended if it is taken."""
         number, found = 0, name
         while found in self.shapes or found in self.constants:
             number += 1
@@ -173,8 +172,8 @@ class Network:
         return found
 
     def constant(self, name, values, dtype=None):
-        """A new constant; in bodies of loops, which are read over and over, the one that was made of the same part of
-        an array. Large arrays are not copied: nobody may write to them from now on."""
+        """Adds a constant; in loop bodies, which are read repeatedly, reuses the one made of the same part of an array.
+        Large arrays are not copied and must not be modified afterwards."""
         part = isinstance(values, numpy.ndarray) and values.base is not None
         if not part or not (self.repeats or values.nbytes >= _LARGE):
             name = self.fresh(name)
@@ -184,7 +183,7 @@ class Network:
         key = there, values.dtype if dtype is None else numpy.dtype(dtype)
         if self.repeats and key in self._made:
             return self._made[key]
-        if key not in self.kept:  # as long as `values` are there, no other array lies at that address
+        if key not in self.kept:  # keeps `values` alive, so that its address is not reused
             self.kept[key] = numpy.array(values, dtype, copy=None if values.nbytes >= _LARGE else True), values
         self._made[key] = name = self.fresh(name)
         self.constants[name] = self.kept[key][0]
@@ -198,33 +197,33 @@ class Network:
         return view
 
     def is_dense(self, name):
-        """Whether the tensor's elements lie side by side, in order: as a contiguous one's do."""
+        """Whether the tensor's elements are contiguous and in order."""
         return same_strides(self.shape(name), self.as_view(name).strides)
 
     def become_view(self, name, view):
-        """Makes the tensor, which was a base, see the dense `view` of another one; what saw it sees that one."""
+        """Makes the tensor, a base so far, a dense `view` of another one; its own views become views of that one."""
         for other, old in self.views.items():
             if old.base == name:
                 self.views[other] = old._replace(base=view.base, offset=view.offset + old.offset)
         self.views[name] = View(view.base, view.offset, contiguous(self.shape(name)))
 
     def view(self, name, source, shape, strides, offset=0):
-        """Makes `name` see `source`, a base, itself or through its view; strides are those of the base."""
+        """Makes `name` a view of `source` (of its base if it is a view); `strides` are those of the base."""
         base, self.sources[name] = self.as_view(source).base, source
         self.declare(name, shape, self.dtype(source))
         self.views[name] = View(base, *_integers((offset,)), _integers(strides))
         return name
 
     def need(self, one, other, text, equal=True):
-        """Has calls refused at whose sizes `one` is not `other`, or unless `equal` less than it: what is made of the
-        numbers would be wrong there. `text()` says what is wrong and what to do."""
+        """Rejects calls at whose sizes `one` differs from `other` (with `equal`) or is less (without): results would be
+        wrong. `text()` describes the problem and the remedy."""
         if not sizes.is_open(one) and not sizes.is_open(other):
             if one < other or (equal and one != other):
                 raise ValueError(text())
             return
         difference = one - other
         terms = sizes.terms_of(difference)
-        known = self.counted.keys().isdisjoint(sizes.variables(terms))  # what is counted may be more than can be here
+        known = self.counted.keys().isdisjoint(sizes.variables(terms))  # a counted size may exceed its sample
         if known and (difference < 0 or (equal and int(difference) != 0)):
             raise ValueError(text())
         if not sizes.is_open(difference):
@@ -240,7 +239,7 @@ class Network:
         return "" if self.reads is None else f"{self.reads.operator} {self.reads.label!r}"
 
     def need_same_count(self, shape, other):
-        """Has calls refused at whose sizes the two shapes are not of as many elements."""
+        """Rejects calls at whose sizes the shapes differ in their number of elements."""
         shape, other = tuple(shape), tuple(other)
         left, right = list(shape), list(other)
         for size in shape:
@@ -257,7 +256,7 @@ class Network:
         )
 
     def need_within(self, name, axis, first, last):
-        """Has calls refused at whose sizes the axis has no elements `first` to `last`."""
+        """Rejects calls at whose sizes the axis lacks elements `first` to `last`."""
         shape = self.shape(name)
 
         def text():
@@ -270,7 +269,7 @@ class Network:
         self.need(shape[axis] - 1, last, text, equal=False)
 
     def need_joined(self, shape, other, axis):
-        """Has calls refused at whose sizes the shapes differ beside that axis."""
+        """Rejects calls at whose sizes the shapes differ in another dimension than `axis`."""
         for d, (own, size) in enumerate(zip(shape, other)):
             if d != axis:
                 self.need(
@@ -283,7 +282,7 @@ class Network:
                 )
 
     def need_signs(self, *widths):
-        """Has calls refused at whose sizes a width is below 0 and is not where the model is read, or the other way."""
+        """Rejects calls at whose sizes a width's sign differs from that of the current reading."""
         for width in widths:
             self.need(
                 *((-1, width) if width < 0 else (width, 0)),
@@ -295,7 +294,7 @@ class Network:
             )
 
     def reshaped(self, name, source, shape):
-        """Makes `name` the same elements in another shape; copies where they do not lie so that a view can see them."""
+        """Makes `name` the same elements in another shape: a view if possible, else a copy."""
         view = self.as_view(source)
         shape = sizes.reshaped(self.shape(source), _integers(shape))
         self.need_same_count(self.shape(source), shape)
@@ -310,7 +309,7 @@ class Network:
         return self.view(name, source, [shape[d] for d in order], [view.strides[d] for d in order], view.offset)
 
     def expanded(self, name, source, shape):
-        """Makes `name` see `source` broadcast to `shape`."""
+        """Makes `name` a view of `source` broadcast to `shape`."""
         view, own = self.as_view(source), self.shape(source)
         self.need_broadcast(own, shape)
         own, strides = (1,) * (len(shape) - len(own)) + own, (0,) * (len(shape) - len(own)) + view.strides
@@ -319,7 +318,8 @@ class Network:
         )
 
     def need_broadcast(self, shape, other):
-        """Has calls refused at whose sizes a dimension of `shape` that is no 1 is not that of `other`, from behind."""
+        """Rejects calls at whose sizes a dimension of `shape`, aligned from the last, is neither 1 nor that of
+        `other`."""
         for own, size in zip(shape[::-1], other[::-1]):
             if own != 1:
                 self.need(
@@ -337,14 +337,14 @@ class Network:
         return name
 
     def unary(self, op, layer, source, output, dtype=None, loop=None):
-        """Adds a layer that does `op` to each element, computing in `loop` (default: the operand's dtype)."""
+        """Adds a layer that applies `op` to each element, computing in `loop` (default: the operand's dtype)."""
         loop = numpy.dtype(loop or self.dtype(source))
         self.declare(output, self.shape(source), dtype or (numpy.bool_ if op in TRUTHS else loop))
         self.layers.append(Layer("Unary", layer, [source], output, parameters=(UNARY.index(op), dtype_number(loop))))
         return output
 
     def binary(self, op, layer, a, b, output, dtype=None, loop=None):
-        """The same with two operands, which are broadcast."""
+        """`unary` with two broadcast operands."""
         loop = numpy.dtype(loop or self.dtype(a))
         self.declare(
             output,
@@ -355,7 +355,7 @@ class Network:
         return output
 
     def reduced(self, op, layer, source, axes, output, dtype=None, loop=None):
-        """Reduces the axes, which stay with size 1."""
+        """Reduces the axes, which keep size 1."""
         loop = numpy.dtype(loop or self.dtype(source))
         self.declare(output, [1 if d in axes else size for d, size in enumerate(self.shape(source))], dtype or loop)
         self.layers.append(
@@ -370,11 +370,11 @@ class Network:
         return output
 
     def makers(self):
-        """Tensor to the layer that makes it, whole; parts that views give are not in here."""
+        """Maps each tensor to the layer that writes it as a whole; parts written through views are not included."""
         return {layer.output: layer for layer in self.layers}
 
     def readers(self):
-        """Tensor to the layers that read it itself; None stands for being an output of the model."""
+        """Maps each tensor to the layers that read it directly; None stands for a model output."""
         found = {}
         for layer in self.layers:
             for name in dict.fromkeys(filter(None, layer.inputs)):
@@ -384,7 +384,7 @@ class Network:
         return found
 
     def rename(self, old, new):
-        """Everything that is about the tensor `old` is about `new` from now on; `new` has no tensor yet."""
+        """Renames the tensor `old` to `new`, which must be unused."""
         self._whole.pop(old, None)
         for values in (self.shapes, self.dtypes, self.constants, self.views, self.sources):
             if old in values:
@@ -404,10 +404,10 @@ class Network:
 
 
 def same_strides(shape, strides):
-    """Whether these are a contiguous tensor's; those of dimensions of one element do not count."""
+    """Whether these are the strides of a contiguous tensor; those of dimensions of size 1 are ignored."""
     return all(size == 1 or own == wanted for size, own, wanted in zip(shape, strides, contiguous(shape)))
 
 
 def has_rows(shape, strides):
-    """Whether the elements of each row, the last dimension, lie side by side."""
+    """Whether the elements of each row (the last dimension) are adjacent."""
     return len(shape) > 0 and (shape[-1] == 1 or strides[-1] == 1)

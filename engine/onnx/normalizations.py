@@ -1,5 +1,4 @@
-"""Readers of ONNX's operators that scale by what they find in the same tensor, and of reductions that are more than one
-of the engine's."""
+"""Readers of ONNX's normalizations, and of reductions that take several of the engine's operations."""
 
 import numpy
 
@@ -14,7 +13,7 @@ def reduce(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     own, axes = add.shape(x), reduced_axes(reader, node)
     if axes is None:
-        axes = []  # the rest is done all the same
+        axes = []  # the other steps still apply
     if node.op == "ReduceLogSumExp":
         largest = add.reduce("max", x, axes) if axes else x
         finite = add.where(add.do("isfinite", largest), largest, 0)
@@ -66,7 +65,7 @@ def of_groups(reader, node):
 
 @reads("RMSNormalization")
 def by_root_mean_square(reader, node):
-    """Computed in float32 at least, as stash_type has it."""
+    """Computed in at least float32, as stash_type requires."""
     add, (x, scale) = Lowering(reader, node), node.inputs
     dtype = add.dtype(x)
     wide = add.cast(x, numpy.result_type(dtype, numpy.float32))
@@ -99,7 +98,7 @@ def by_norm(reader, node):
 
 @reads("LRN")
 def of_neighbours(reader, node):
-    """Each channel by the squares of those around it."""
+    """Scales each channel by the squares of its neighbours."""
     add, x, size = Lowering(reader, node), node.inputs[0], node.get("size")
     own, dtype = add.shape(x), add.dtype(x)
     if dtype.kind != "f":
@@ -116,7 +115,7 @@ def of_neighbours(reader, node):
 
 @reads("Hardmax")
 def hardmax(reader, node):
-    """1 at the first of the largest, 0 elsewhere; before version 13 of all dimensions from the axis on."""
+    """1 at the first maximum, 0 elsewhere; before opset 13 over all dimensions from the axis on."""
     add, x = Lowering(reader, node), node.inputs[0]
     own, axis = add.shape(x), axis_of(reader, node, node.inputs[0], default=-1 if node.opset >= 13 else 1)
     if node.opset < 13:

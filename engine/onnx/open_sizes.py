@@ -1,13 +1,13 @@
-"""Sizes that an ONNX model leaves open (numbers of examples, lengths of sequences): one model file for all of them.
+"""Open sizes of an ONNX model (numbers of examples, lengths of sequences): one model file for all of them.
 
-The model is read at some sizes, and each number of it, a size, an offset or a stride, knows of which polynomial of the
-open sizes it is the value (sizes.py). It is read at other sizes too: there must be the same layers and constants, and
-each number must be what its polynomial says. The passes (passes.py) work on Sizes alone, so one network is improved;
-where the two differ before the passes, both are, and have to be equal behind them. Where they are not, the model does
-something that depends on sizes in another way, and the error says what. Sizes that have to be equal where the model
-works on two tensors, such as the length of a mask and that of what it masks, become one.
+The model is read at sample sizes. Each number in it (a size, an offset or a stride) carries the polynomial of the open
+sizes that it is the value of (sizes.py). A second reading at other sizes must give the same layers and constants, and
+numbers that agree with the polynomials. The passes (passes.py) work on Sizes alone, so only one network is improved;
+if the two differ before the passes, both are improved and must agree afterwards. If they do not, the model depends on
+sizes in a way that polynomials cannot express, and the error says where. Sizes that must be equal because the model
+combines two tensors, such as a mask's length and that of the masked tensor, are unified.
 
-The file has the polynomials, and the engine works them out for the sizes of a call (docs/model-format.md)."""
+The file contains the polynomials; the engine evaluates them for a call's sizes (docs/model-format.md)."""
 
 import copy
 import itertools
@@ -20,24 +20,24 @@ from .problems import OnnxError
 from .sizes import Size, Unequal, label, terms_of, variables, worked_out
 from .writing import numbered
 
-# Sizes at which a model is read: large enough and odd enough to be no other number of a model. Where that does not
-# work, larger ones first (a mask of all words, then the words of a cache, which are fewer), and for all but counts of
-# examples, multiples: of a model that halves and doubles its image, or that makes one of many samples of a sound. What
-# fits only then is looked at again at each call, as all that a file says is.
+# Sample sizes: large and odd enough not to coincide with other numbers of a model. If they fail, try larger ones first
+# (a full mask, then the shorter cache); then, except for numbers of examples, multiples: for models that halve and
+# double an image, or make one element of many audio samples. Conditions found only there are checked at each call, like
+# all others in the file.
 _SAMPLES = ((11, 17, 19, 23, 29, 31, 37, 41), (13, 26, 34, 22, 38, 46, 58, 62))
-_PICTURE_SAMPLES = ((197, 211, 227, 239, 251, 263, 269, 281), (262, 230, 278, 246, 294, 310, 326, 342))  # divided often
+_PICTURE_SAMPLES = ((197, 211, 227, 239, 251, 263, 269, 281), (262, 230, 278, 246, 294, 310, 326, 342))  # image sides
 _FACTORS = ((3, 5, 7, 11, 13, 17, 19, 23), (4, 6, 9, 8, 10, 14, 15, 21))
-_TRIES = ((None, False), (None, True), (64, False), (1920, False))  # (multiples of, the largest size first)
-_PICTURE, _COUNT = 224, 32  # that algorithms are chosen for: sides of images, things found
+_TRIES = ((None, False), (None, True), (64, False), (1920, False))  # (multiple, largest size first)
+_PICTURE, _COUNT = 224, 32  # sizes that algorithms are chosen for: image sides, counted elements
 MAX_OPEN_SIZES = 16
-_MAX_DEGREE = 8  # of a term
+_MAX_DEGREE = 8  # variables in a term
 _MAX_QUOTIENTS = 239
-_MAX_READINGS = 64  # of which each but the last two finds that two sizes are one
+_MAX_READINGS = 64  # each, except the last two, unifies two sizes
 
 
 def find(model):
-    """The dimensions of tensors that no number is given for, by name: each name is a size that calls may choose, if an
-    input has it. Those of inputs come as well by (input, axis), and those that are an image's height or width."""
+    """Returns (the inputs' dimensions without a number, by name; these names by (input, axis); the names of image
+    heights and widths). Unnamed dimensions get a name. Calls choose the size of each name."""
     constants, found, places = {item.name for item in model.graph.initializer}, {}, {}
     for value in model.graph.input:
         if value.name in constants:
@@ -48,7 +48,7 @@ def find(model):
                     size.dim_param = f"{value.name}[{axis}]"
                 found.setdefault(size.dim_param, [])
                 places[value.name, axis] = size.dim_param
-    for value in model.graph.input:  # what is said of other tensors may be wrong, and follows
+    for value in model.graph.input:  # declared sizes of other tensors follow, and may be wrong
         for size in value.type.tensor_type.shape.dim:
             if size.dim_param in found:
                 found[size.dim_param].append(size)
@@ -56,10 +56,9 @@ def find(model):
 
 
 class OpenSizes:
-    """What the file says of open sizes: their `names`, `inputs` (place of an input and dimension of each), of each
-    tensor with numbers that vary a mapping `numbers[tensor][place]` of terms (sizes.py), the `needs` of calls, and the
-    `quotients` that these have, in an order in which each has earlier ones only. Places: 0 to 7 sizes, 8 the offset, 9
-    to 16 strides."""
+    """The file's records of open sizes: `names`; `inputs`, (index of an input, dimension) of each;
+    `numbers[tensor][place]`, the terms (sizes.py) of each number that varies; `needs` of calls; `quotients` in the
+    terms, each after those that it contains. Places: 0 to 7 are sizes, 8 is the offset, 9 to 16 are strides."""
 
     def __init__(self, names, network):
         self.names, self.numbers, self.quotients = names, {}, {}
@@ -67,14 +66,14 @@ class OpenSizes:
         self.network = network
 
     def follow(self, name, place, terms, where):
-        """That number varies so."""
+        """Records that number's polynomial."""
         if any(len(some) > _MAX_DEGREE for some in terms):
             raise OnnxError(where, _sentence(f"a product of more than {_MAX_DEGREE} sizes", self.names))
         self._divide(terms, where)
         self.numbers.setdefault(name, {})[place] = terms
 
     def hold(self, need, where):
-        """That has to hold at each call."""
+        """Records a condition on calls."""
         if any(len(some) > _MAX_DEGREE for some in need.terms):
             raise OnnxError(where, _sentence(f"a product of more than {_MAX_DEGREE} sizes", self.names))
         self._divide(need.terms, where)
@@ -97,9 +96,8 @@ class OpenSizes:
 
 
 class Opens:
-    """The open sizes at which a model is read: `variables` of them, and the Size of each dimension of an input.
-    `number` counts readings; `counts` are counted sizes (parts.py) that have to be
-    another one, by its name, or the number of some terms."""
+    """The sizes of one reading: `variables` are the open sizes, `shape` gives the Sizes of inputs. `number` counts
+    readings; `counts` maps counted sizes (parts.py) that must equal another one to its name, or to terms."""
 
     def __init__(self, places, numbers, number=0, counts=None):
         self.number, self.counts, self._counted = number, counts or {}, {}
@@ -107,7 +105,7 @@ class Opens:
         self._sizes = {place: numbers[name] for place, name in places.items()}
 
     def counted(self, name, sample):
-        """The number that a counted size is read at: `sample`, unless another one that it has to be came before."""
+        """The sample of a counted size: `sample`, or that of a counted size that it must equal."""
         same = self.counts.get(name, name)
         if not isinstance(same, str):
             return worked_out(same, {own: int(size) for own, size in self.variables.items()})
@@ -118,9 +116,8 @@ class Opens:
 
 
 def compile_open(found, network_at, where):
-    """The improved networks of all parts (parts.py) at small sizes, each with its OpenSizes; None: nothing is open
-    there. `found` is find()'s; `network_at(opens)` reads the model with the sizes that its dimensions have just been
-    given."""
+    """The improved networks of all parts (parts.py) at small sizes, each with its OpenSizes; None if nothing is open.
+    `found` is the result of find(); `network_at(opens)` reads the model at those sizes."""
     refused = None
     try:
         for multiple, largest_first in _TRIES:
@@ -132,11 +129,11 @@ def compile_open(found, network_at, where):
                     break
         raise refused
     finally:
-        refused = None  # which holds this frame
+        refused = None  # its traceback references this frame
 
 
 class _Samples:
-    """Sizes to read a model at: `names` are those that are free, `of(number)` gives one for each in that reading."""
+    """Sizes to read a model at: `names` are the free ones, `of(number)` gives their values in that reading."""
 
     def __init__(self, found, multiple, largest_first=False):
         dimensions, places, self.pictures = found
@@ -160,11 +157,11 @@ class _Samples:
 
 def _compile_at(samples, found, network_at, where):
     dimensions, places, pictures = found
-    bound = {}  # names of open sizes to the terms that they have to be, of others
-    counts = {}  # names of counted sizes to others, or numbers, that they have to be
+    bound = {}  # names of open sizes to the terms of others that they must equal
+    counts = {}  # names of counted sizes to the names or terms that they must equal
 
     def numbers_at(number):
-        """Each name's Size."""
+        """{name: Size}."""
         free = {name: Size.open(name, size) for name, size in zip(samples.names, samples.of(number))}
         values = {name: int(size) for name, size in free.items()}
         return free | {
@@ -207,7 +204,8 @@ def _compile_at(samples, found, network_at, where):
 
 
 def _count_as(counts, unequal, free):
-    """Whether one of the two sizes is counted: it is read as the other one from now on, and calls find out."""
+    """Unifies the two sizes if one is counted: later readings use the other, and calls check it. Returns whether it
+    did."""
     for own, other in ((unequal.one, unequal.other), (unequal.other, unequal.one)):
         name, known = _counted_name(own, free), _counted_name(other, free)
         if not name or name in counts:
@@ -231,7 +229,7 @@ def _counted_name(size, free):
 
 
 def _both(first, second, tried, where):
-    """One part's network, and its OpenSizes."""
+    """Returns (one part's improved network, its OpenSizes)."""
     names, pictures = tried.names, tried.pictures
     samples = [dict(zip(names, tried.of(number))) | _counted(own) for number, own in enumerate((first, second))]
     known = [name for name in samples[0] if any(_tells(first, name, own) for own in first.inputs)]
@@ -255,7 +253,7 @@ def _both(first, second, tried, where):
 
 
 def _is_alike(first, second, there):
-    """Whether what outputs need is the same in both networks, which are not improved yet."""
+    """Whether the needed parts of both networks, before the passes, agree."""
     one, other = copy.copy(first), copy.copy(second)
     drop_dead(one)
     drop_dead(other)
@@ -267,19 +265,19 @@ def _counted(network):
 
 
 def _tells(network, name, tensor):
-    """Whether a size of that input is the open size itself."""
+    """Whether a dimension of that input is the open size itself."""
     return any(terms_of(size) == {(name,): 1} for size in network.shapes[tensor])
 
 
 def _bind(bound, unequal, where, names, free):
-    """Makes one of the two sizes, an open size itself, the other one from now on."""
+    """Replaces one of two sizes that must be equal, an open size itself, by the other."""
     found = [
         (name, terms)
         for name, terms in _solutions(unequal.one - unequal.other)
         if name in free and variables(terms) <= free and any(factor > 0 for factor in terms.values())
     ]
-    # A size is at least 1: what has no positive term is none. Sums come first: a length before and one that is added,
-    # not the difference of two lengths.
+    # A size is at least 1, so a solution needs a positive term. Prefer sums: a total length is the sum of the past and
+    # the added one, rather than one of these a difference.
     if found:
         name, terms = min(found, key=lambda pair: any(factor < 0 for factor in pair[1].values()))
         for key, old in bound.items():
@@ -294,7 +292,7 @@ def _bind(bound, unequal, where, names, free):
 
 
 def _solutions(difference):
-    """Names of open sizes, and the terms that each has to be for the difference to be 0."""
+    """Yields (name of an open size, the terms that make the difference 0)."""
     for some, factor in terms_of(difference).items():
         if factor in (-1, 1) and len(some) == 1 and isinstance(some[0], str):
             others = {other: -factor * own for other, own in terms_of(difference).items() if other != some}
@@ -303,7 +301,7 @@ def _solutions(difference):
 
 
 def _put_in(terms, name, other):
-    """The polynomial with `other` for the open size of that name."""
+    """The polynomial with `other` substituted for the open size `name`."""
     total = 0
     for some, factor in terms.items():
         parts = [Size(1, other) if variable == name else Size(1, {(variable,): 1}) for variable in some]
@@ -319,7 +317,7 @@ def _sentence(problem, names):
 
 
 def _difference(one, other):
-    """What differs beside numbers; None: nothing."""
+    """The difference between two networks apart from numbers; None if there is none."""
     for name, values in one.constants.items():
         if name not in other.constants:
             return f"constant {name!r}"
@@ -340,7 +338,7 @@ def _difference(one, other):
 
 
 def _without_numbers(network):
-    """What has an open size where the file has a number; None: nothing."""
+    """Where an open size is used where the file stores a plain number; None if nowhere."""
     for layer in network.layers:
         for size in (*layer.window, *layer.further, *layer.parameters):
             if isinstance(size, Size):
@@ -353,8 +351,8 @@ def _operator(layer):
 
 
 def _misfit(network, other, there):
-    """The number of a tensor that is not what its polynomial is `there`, at the sizes of the other network; None: there
-    is none."""
+    """A tensor's number whose polynomial, evaluated at the sizes `there` of the other network, gives another value;
+    None if there is none."""
     numbers, values = _numbers(other), {}
     for (name, place), value in _numbers(network).items():
         if _worked_out(value, there, values) != int(numbers[name, place]):
@@ -363,11 +361,11 @@ def _misfit(network, other, there):
 
 
 def _worked_out(number, point, known):
-    """The number at those sizes; `known` keeps what a Size comes to."""
+    """The number at those sizes; `known` caches the values of Sizes."""
     if not isinstance(number, Size):
         return number
     found = known.get(id(number))
-    if found is None:  # it is kept too, so that no other one gets its id
+    if found is None:  # keeps the Size alive, so that its id is not reused
         found = known[id(number)] = worked_out(number.terms, point), number
     return found[0]
 
@@ -378,7 +376,7 @@ def _form(network, name):
 
 
 def _numbers(network):
-    """The numbers of each tensor that is no constant, by place."""
+    """The numbers of each tensor except constants, by place."""
     table = {}
     for name in numbered(network):
         if name in network.constants:
@@ -392,7 +390,7 @@ def _numbers(network):
 
 
 def _followed(network, here, pictures, where):
-    """The network's OpenSizes: of each number that varies its polynomial. It was read at the sizes `here`."""
+    """The OpenSizes of a network read at the sizes `here`: the polynomial of each number that varies."""
     names = list(here)
     sizes = OpenSizes(names, network)
     network.savings.sizes = here
@@ -410,7 +408,7 @@ def _followed(network, here, pictures, where):
         )
         for own in names
     ]
-    # where parts of a tensor begin behind its first elements, there are none of one
+    # small sizes may be invalid: a part that begins after the first element is empty at size 1
     for picture, counted, other in ((_PICTURE, _COUNT, 1), (_PICTURE, 1, 1), (1, 1, 1), (_PICTURE, 1, _COUNT)):
         likely = {**dict.fromkeys(pictures, picture), **dict.fromkeys(network.counted, counted)}
         if _move_to(sizes, [likely.get(name, other) for name in names]):
@@ -419,18 +417,18 @@ def _followed(network, here, pictures, where):
 
 
 def _pictures(model, places):
-    """The open sizes that are height or width of images: two that lie side by side, behind the first dimension."""
+    """The open sizes that are heights or widths of images: adjacent dimensions of a rank-4 input after the first."""
     ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in model.graph.input}
     sides = {(name, axis) for name, axis in places if ranks[name] == 4 and axis >= 1}
     return {places[name, axis] for name, axis in sides if {(name, axis - 1), (name, axis + 1)} & sides}
 
 
 def _move_to(sizes, point):
-    """Gives the network the numbers that it has at these sizes, if it has some there, and says whether: a slice of two
-    elements has none of one."""
+    """Sets the network's numbers to those at these sizes. Returns False if the sizes are invalid, e.g. a slice of two
+    elements at size 1."""
     network, values_at = sizes.network, dict(zip(sizes.names, point))
     shapes, views = dict(network.shapes), dict(network.views)
-    known = {}  # terms, by their ids, to what they come to
+    known = {}  # ids of terms to their values
     for name, numbers in sizes.numbers.items():
         values = {}
         for slot, terms in numbers.items():

@@ -1,5 +1,5 @@
-"""The names of the engine's operators in the order of their numbers, which files of models have: read from the rows of
-engine/include/vme_operators.h, the one list of them, so that neither the library nor cffi is needed to compile."""
+"""The names of the engine's operators in the order of their numbers, which model files store. They are parsed from
+engine/include/vme_operators.h, the only list, so that compiling needs neither the library nor cffi."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ _HEADER = Path(__file__).resolve().parent.parent / "include" / "vme_operators.h"
 
 
 def _rows():
-    """{family: the cells of its rows}."""
+    """Returns {family: cells of its rows}."""
     tables = re.split(r"^#define VME_(\w+)_OPERATORS\(ROW\)", _HEADER.read_text(), flags=re.MULTILINE)[1:]
     return {
         family: [re.split(r",\s*", cells) for cells in re.findall(r"^ +ROW\((.*)\)", rows, flags=re.MULTILINE)]

@@ -203,8 +203,8 @@ class Model:
         """The candidate backends, as a dict of the expected milliseconds of a run on one core with each, in ascending
         order: the first one is the model's."""
         found = _array._model_backends(self._session) if self._parts is None else self._parts.backends()
-        told = sorted(found, key=lambda backend: not backend[2])
-        return {name: ns / 1e6 for name, ns, _ in told}
+        ordered = sorted(found, key=lambda backend: not backend[2])
+        return {name: ns / 1e6 for name, ns, _ in ordered}
 
     def _arrays(self, inputs):
         if not hasattr(inputs, "keys"):
@@ -277,8 +277,8 @@ def _text(shape):
 
 def _where(sizes, port):
     """The sizes that other inputs determined, for an error about this one."""
-    told = [f"{name} = {sizes[name]}" for name in port.shape if name in sizes]
-    return f" with {', '.join(told)}" if told else ""
+    known = [f"{name} = {sizes[name]}" for name in port.shape if name in sizes]
+    return f" with {', '.join(known)}" if known else ""
 
 
 def opened(name, data, *, threads=0, ftz=False, search=None, spend=False, like=None, device="cpu", device_memory=0,

@@ -125,16 +125,16 @@ class Gpu:
         self._shared, self._sharing = None, threading.Lock()
 
     def facts(self):
-        told = self._ffi.new("vme_cuda_device_facts *")
-        check(self._lib.vme_cuda_device_facts_of(self.handle, told))
+        raw = self._ffi.new("vme_cuda_device_facts *")
+        check(self._lib.vme_cuda_device_facts_of(self.handle, raw))
         return Facts(
-            self._ffi.string(told.name).decode(),
-            told.memory_bytes,
-            told.free_bytes,
-            told.used_bytes,
-            told.limit_bytes,
-            told.multiprocessors,
-            (told.major, told.minor),
+            self._ffi.string(raw.name).decode(),
+            raw.memory_bytes,
+            raw.free_bytes,
+            raw.used_bytes,
+            raw.limit_bytes,
+            raw.multiprocessors,
+            (raw.major, raw.minor),
         )
 
     def stream(self, shared=False):

@@ -176,12 +176,12 @@ class CudaModel(Model):
         if unknown := inputs.keys() - {port.name for port in self.inputs if port.name not in bags}:
             raise ValueError(f"{self.name}: there is no input {min(unknown)!r} beside the bags")
         # room in powers of two, so that a plan serves calls with similar numbers of ids
-        told = [bags[name] for name in self._bound]
-        bits = max(sum(len(ids) for ids, *_ in told) - 1, 0).bit_length()
-        bound = bits, tuple(weights is not None for *_, weights in told)
+        given = [bags[name] for name in self._bound]
+        bits = max(sum(len(ids) for ids, *_ in given) - 1, 0).bit_length()
+        bound = bits, tuple(weights is not None for *_, weights in given)
         with self._lock:
             plan = self._plan(tuple((name, sizes[name]) for name in self._file.opens), bound)
-            return self._named(plan.run(tuple(arrays), None, told))
+            return self._named(plan.run(tuple(arrays), None, given))
 
     @property
     def launches(self):

@@ -77,18 +77,18 @@ class _Natives:
         return _Table(self._device, dim, kind, defaults, **options)
 
     def _embedding_statistics(self, table):
-        told = self._ffi.new("vme_cuda_table_facts *")
-        self._lib.vme_cuda_table_facts_of(table.handle, told)
+        raw = self._ffi.new("vme_cuda_table_facts *")
+        self._lib.vme_cuda_table_facts_of(table.handle, raw)
         return {
             "dim": table.dim,
             "optimizer": table.optimizer,
             "slots": table.slots,
             "trains": True,
-            "rows": told.rows,
-            "waiting": told.waiting,
-            "changed": told.changed,
-            "bytes": told.bytes,
-            "step": told.step,
+            "rows": raw.rows,
+            "waiting": raw.waiting,
+            "changed": raw.changed,
+            "bytes": raw.bytes,
+            "step": raw.step,
             "disk_rows": 0,
             "disk_bytes": 0,
             "memory_hits": 0,

@@ -54,8 +54,8 @@ def save(tables, folder, *, incremental=False, step=None):
         os.mkdir(beside)
         for one, snapshot in zip(tables, snapshots):
             _write_table(os.path.join(beside, f"{one.name}.safetensors"), one, snapshot, incremental)
-        told = {"incremental": incremental, "step": step, "previous": previous, "tables": names}
-        save_folders.write(os.path.join(beside, "save.json"), json.dumps(told).encode())
+        meta = {"incremental": incremental, "step": step, "previous": previous, "tables": names}
+        save_folders.write(os.path.join(beside, "save.json"), json.dumps(meta).encode())
         save_folders.flush(beside)
         os.rename(beside, os.path.join(folder, name))
         saved = True
@@ -125,8 +125,8 @@ class _Columns:
         column[4] += len(array)
         column[5] = zlib.crc32(data, column[5])
 
-    def finish(self, told):
-        header = {"__metadata__": told | {"crc32": json.dumps({name: one[5] for name, one in self.columns.items()})}}
+    def finish(self, meta):
+        header = {"__metadata__": meta | {"crc32": json.dumps({name: one[5] for name, one in self.columns.items()})}}
         for name, (code, shape, begin, size, items, _) in self.columns.items():
             if items != shape[0]:
                 raise CheckpointError(f"{name}: {items} of {shape[0]} rows were read")
@@ -196,10 +196,10 @@ def restore(tables, folder, *, upto=None):
         if held.rows or held.waiting:
             raise CheckpointError(f"{one.name}: expected a table without keys, it has {held.rows + held.waiting}")
     files = []
-    for name, told in chain:
+    for name, meta in chain:
         for one in tables:
-            if one.name not in told["tables"]:
-                raise CheckpointError(f"{folder}/{name}: has no table {one.name!r}, but {', '.join(told['tables'])}")
+            if one.name not in meta["tables"]:
+                raise CheckpointError(f"{folder}/{name}: has no table {one.name!r}, but {', '.join(meta['tables'])}")
             files.append((one, *_header(os.path.join(folder, name, f"{one.name}.safetensors"), one)))
     for one, path, header in files:
         _read_table(path, header, one)
@@ -253,15 +253,15 @@ def _chain(folder, upto=None):
         path = os.path.join(folder, name, "save.json")
         try:
             with open(path, "rb") as file:
-                told = json.loads(file.read())
-            if not (isinstance(told["tables"], list) and type(told["step"]) is int):
+                meta = json.loads(file.read())
+            if not (isinstance(meta["tables"], list) and type(meta["step"]) is int):
                 raise ValueError("unexpected types")
-            previous = told["previous"]
+            previous = meta["previous"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"{path}: cannot be read: {error}") from error
         if chain and previous != chain[-1][0]:
             raise CheckpointError(f"{folder}/{name}: follows {previous}, which is missing")
-        chain.append((name, told))
+        chain.append((name, meta))
     return chain
 
 
@@ -270,8 +270,8 @@ def _header(path, table, trained=True):
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             header = json.loads(file.read(_HEADER)[8:])
-        told, columns = header.pop("__metadata__"), header
-        checks = json.loads(told["crc32"])
+        meta, columns = header.pop("__metadata__"), header
+        checks = json.loads(meta["crc32"])
         for name, column in columns.items():
             begin, end = column["data_offsets"]
             count = 1
@@ -286,12 +286,12 @@ def _header(path, table, trained=True):
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: is damaged: {error}") from error
     slots = [table.dim * table.slots] if trained else shapes["slots"]
-    if (trained and told.get("optimizer") != table.optimizer) or [shapes["values"], shapes["slots"]] != [
+    if (trained and meta.get("optimizer") != table.optimizer) or [shapes["values"], shapes["slots"]] != [
         [table.dim],
         slots,
     ]:
         raise CheckpointError(
-            f"{path}: a table of {told.get('dim')} numbers trained by {told.get('optimizer')}, {table.name} has"
+            f"{path}: a table of {meta.get('dim')} numbers trained by {meta.get('optimizer')}, {table.name} has"
             f" {table.dim} and {table.optimizer}"
         )
     return path, columns

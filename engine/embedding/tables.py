@@ -144,9 +144,9 @@ class EmbeddingVariable:
         return self
 
     def _describe(self):
-        told = self.natives._embedding_statistics(self._table)
-        self.dim, self.optimizer = told["dim"], KINDS[told["optimizer"]]
-        self.slots, self.writable = told["slots"], told["trains"]
+        found = self.natives._embedding_statistics(self._table)
+        self.dim, self.optimizer = found["dim"], KINDS[found["optimizer"]]
+        self.slots, self.writable = found["slots"], found["trains"]
         # gradients are taken with respect to it; it has no elements
         self.anchor = _a.zeros((0, self.dim), "float32")
         self.saved = None  # (folder, name) of the save that the next increment follows; set by checkpoints.py
@@ -177,8 +177,8 @@ class EmbeddingVariable:
         self.natives._embedding_update(self._table, rates, _a.asarray(ids), _a.asarray(gradients))
 
     def statistics(self):
-        told = self.natives._embedding_statistics(self._table)
-        return Statistics(*(told[field] for field in Statistics._fields))
+        found = self.natives._embedding_statistics(self._table)
+        return Statistics(*(found[field] for field in Statistics._fields))
 
     def __len__(self):
         """Number of keys with rows."""

@@ -29,16 +29,16 @@ _OPTIONS = {
 _LISTS = {"sequence", "length", "weights"}  # options of the kinds keys, hashed and vocabulary
 
 
-def checked(told, problems):
+def checked(specification, problems):
     """(features, tables) of a specification; adds all errors to `problems`."""
-    if not isinstance(told, dict) or not isinstance(told.get("features"), dict):
+    if not isinstance(specification, dict) or not isinstance(specification.get("features"), dict):
         problems.append("expected an object with `features`")
         return {}, {}
-    for key in told.keys() - {"format", "tables", "features"}:
+    for key in specification.keys() - {"format", "tables", "features"}:
         problems.append(f"unknown key {key!r}")
-    if told.get("format", FORMAT) != FORMAT:
-        problems.append(f"format {told['format']!r}: this vmhost reads {FORMAT}")
-    tables = told.get("tables", {})
+    if specification.get("format", FORMAT) != FORMAT:
+        problems.append(f"format {specification['format']!r}: this vmhost reads {FORMAT}")
+    tables = specification.get("tables", {})
     if not isinstance(tables, dict):
         problems.append("tables: expected an object")
         tables = {}
@@ -48,7 +48,7 @@ def checked(told, problems):
         elif unknown := options.keys() - _TABLE_OPTIONS:
             problems.append(f"tables.{name}: unknown {', '.join(sorted(unknown))}")
     features = {}
-    for name, one in told["features"].items():
+    for name, one in specification["features"].items():
         features[name] = _checked_feature(name, one, tables, features, problems)
     return features, tables
 

@@ -23,13 +23,13 @@ class Inputs(NamedTuple):
 
 
 class FeatureSpec:
-    """`told` is a dict of JSON values: {"tables": {name: options}, "features": {name: {"kind": …}}}.
+    """`specification` is a dict of JSON values: {"tables": {name: options}, "features": {name: {"kind": …}}}.
 
     FeatureError lists everything that is wrong with it."""
 
-    def __init__(self, told):
+    def __init__(self, specification):
         problems = []
-        self.features, self.tables = checked(told, problems)
+        self.features, self.tables = checked(specification, problems)
         if problems:
             raise FeatureError("features: " + "; ".join(problems))
         self.numbers = tuple(name for name, one in self.features.items() if one["kind"] == "number")
@@ -51,9 +51,9 @@ class FeatureSpec:
     def to_bytes(self):
         """Canonical JSON: equal for equal specifications. The order of features is part of the specification: it is the
         order of the numbers that a network reads."""
-        told = self.told()
-        features = {name: dict(sorted(one.items())) for name, one in told.pop("features").items()}
-        text = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        values = self.told()
+        features = {name: dict(sorted(one.items())) for name, one in values.pop("features").items()}
+        text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         features = json.dumps(features, separators=(",", ":"), ensure_ascii=False)
         return f'{text[:-1]},"features":{features}}}'.encode()
 

@@ -22,13 +22,13 @@ class FineTuned(Module):
 
     def __init__(self, model, data):
         super().__init__()
-        told, arrays = _read(data)
-        self._model, self._told = model, told
-        self._constants = {name: arrays[name] for name in told["constants"]}
-        self.weights = {name: arrays[name].copy() for name in told["trained"]}
+        description, arrays = _read(data)
+        self._model, self._description = model, description
+        self._constants = {name: arrays[name] for name in description["constants"]}
+        self.weights = {name: arrays[name].copy() for name in description["trained"]}
         self._digest = hashlib.sha256(data).hexdigest()
         given = {port.name for port in model.outputs}
-        if missing := set(told["boundary"]) - given:
+        if missing := set(description["boundary"]) - given:
             raise ValueError(
                 f"{model.name}: has no outputs {', '.join(sorted(missing))}: the trainable part is that of another"
                 " model"
@@ -37,16 +37,16 @@ class FineTuned(Module):
     def frozen(self, inputs):
         """The outputs of the engine's part, by name: equal for equal inputs, so they may be cached across epochs."""
         found = self._model({port.name: inputs[port.name] for port in self._model.inputs})
-        return {name: inputs[name] for name in self._told["inputs"]} | found
+        return {name: inputs[name] for name in self._description["inputs"]} | found
 
     def trained(self, found):
         """The outputs, computed from the result of `frozen`."""
         values = {**found, **self._constants, **self.weights}
-        for node in self._told["nodes"]:
+        for node in self._description["nodes"]:
             inputs = [values[name] if name else None for name in node["inputs"]]
             values[node["outputs"][0]] = OPERATORS[node["kind"]](node["attributes"], *inputs)
-        given = {port.name for port in self._model.outputs} - set(self._told["boundary"])
-        return {name: values[name] for name in (*self._told["outputs"], *sorted(given))}
+        given = {port.name for port in self._model.outputs} - set(self._description["boundary"])
+        return {name: values[name] for name in (*self._description["outputs"], *sorted(given))}
 
     def __call__(self, inputs):
         return self.trained(self.frozen(inputs))
@@ -79,104 +79,104 @@ class FineTuned(Module):
 def _read(data):
     size = int.from_bytes(data[:8], "little")
     try:
-        told = json.loads(bytes(data[8 : 8 + size]))
-        if told["format"] != _FORMAT:
-            raise ValueError(f"format {told['format']}, expected {_FORMAT}")
+        description = json.loads(bytes(data[8 : 8 + size]))
+        if description["format"] != _FORMAT:
+            raise ValueError(f"format {description['format']}, expected {_FORMAT}")
         arrays = {
             name: np.frombuffer(bytes(data[8 + size + begin : 8 + size + end]), dtype).reshape(tuple(shape))
             for kind in ("trained", "constants")
-            for name, (dtype, shape, begin, end) in told[kind].items()
+            for name, (dtype, shape, begin, end) in description[kind].items()
         }
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"no trainable part of a model: {error}; compile the task again") from error
-    return told, arrays
+    return description, arrays
 
 
 # ---- operators, as defined in onnx.ai/onnx/operators: (attributes, *inputs)
-def _gemm(told, a, b, c=None):
-    a, b = (np.swapaxes(one, 0, 1) if told.get(key) else one for one, key in ((a, "transA"), (b, "transB")))
+def _gemm(attributes, a, b, c=None):
+    a, b = (np.swapaxes(one, 0, 1) if attributes.get(key) else one for one, key in ((a, "transA"), (b, "transB")))
     y = a @ b
-    y = y * told["alpha"] if told.get("alpha", 1.0) != 1.0 else y
-    return y if c is None else y + (c * told["beta"] if told.get("beta", 1.0) != 1.0 else c)
+    y = y * attributes["alpha"] if attributes.get("alpha", 1.0) != 1.0 else y
+    return y if c is None else y + (c * attributes["beta"] if attributes.get("beta", 1.0) != 1.0 else c)
 
 
-def _conv(told, x, weight, bias=None):
-    top, left, bottom, right = told.get("pads", (0, 0, 0, 0))
+def _conv(attributes, x, weight, bias=None):
+    top, left, bottom, right = attributes.get("pads", (0, 0, 0, 0))
     if (top, left) != (bottom, right):
         x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
         top = left = 0
-    strides, dilations = told.get("strides", (1, 1)), told.get("dilations", (1, 1))
-    return convolution(x, weight, bias, tuple(strides), tuple(dilations), told.get("group", 1), (top, left))
+    strides, dilations = attributes.get("strides", (1, 1)), attributes.get("dilations", (1, 1))
+    return convolution(x, weight, bias, tuple(strides), tuple(dilations), attributes.get("group", 1), (top, left))
 
 
 def _pool(reduced):
-    def pool(told, x):
-        kernel = tuple(told["kernel_shape"])
-        return pooled(x, kernel, tuple(told.get("strides", (1, 1))), reduced)
+    def pool(attributes, x):
+        kernel = tuple(attributes["kernel_shape"])
+        return pooled(x, kernel, tuple(attributes.get("strides", (1, 1))), reduced)
 
     return pool
 
 
-def _batch_norm(told, x, scale, bias, mean, variance):
+def _batch_norm(attributes, x, scale, bias, mean, variance):
     shape = (1, -1) + (1,) * (x.ndim - 2)
-    factor = scale / np.sqrt(variance + told.get("epsilon", 1e-5))
+    factor = scale / np.sqrt(variance + attributes.get("epsilon", 1e-5))
     return x * factor.reshape(shape) + (bias - mean * factor).reshape(shape)
 
 
-def _layer_norm(told, x, scale, bias=None):
-    axes = tuple(range(told.get("axis", -1) % x.ndim, x.ndim))
+def _layer_norm(attributes, x, scale, bias=None):
+    axes = tuple(range(attributes.get("axis", -1) % x.ndim, x.ndim))
     centred = x - np.mean(x, axis=axes, keepdims=True)
     variance = np.mean(np.square(centred), axis=axes, keepdims=True)
-    y = centred / np.sqrt(variance + told.get("epsilon", 1e-5)) * scale
+    y = centred / np.sqrt(variance + attributes.get("epsilon", 1e-5)) * scale
     return y if bias is None else y + bias
 
 
-def _clip(told, x, low=None, high=None):
-    low, high = told.get("min", low), told.get("max", high)
+def _clip(attributes, x, low=None, high=None):
+    low, high = attributes.get("min", low), attributes.get("max", high)
     x = x if low is None else np.maximum(x, low)
     return x if high is None else np.minimum(x, high)
 
 
-def _reshape(told, x, shape):
+def _reshape(attributes, x, shape):
     sizes = [int(one) for one in shape]
-    if not told.get("allowzero"):
+    if not attributes.get("allowzero"):
         sizes = [x.shape[i] if one == 0 else one for i, one in enumerate(sizes)]
     return x.reshape(tuple(sizes))
 
 
-def _flatten(told, x):
+def _flatten(attributes, x):
     rows = 1
-    for size in x.shape[: told.get("axis", 1) % (x.ndim + 1)]:
+    for size in x.shape[: attributes.get("axis", 1) % (x.ndim + 1)]:
         rows *= size
     return x.reshape(rows, -1)
 
 
-def _axes(told, axes):
-    given = told.get("axes") if axes is None else [int(one) for one in axes]
+def _axes(attributes, axes):
+    given = attributes.get("axes") if axes is None else [int(one) for one in axes]
     return None if given is None else tuple(given)
 
 
-def _mean(told, x, axes=None):
-    return np.mean(x, axis=_axes(told, axes), keepdims=bool(told.get("keepdims", 1)))
+def _mean(attributes, x, axes=None):
+    return np.mean(x, axis=_axes(attributes, axes), keepdims=bool(attributes.get("keepdims", 1)))
 
 
-def _squeeze(told, x, axes=None):
-    return np.squeeze(x, _axes(told, axes))
+def _squeeze(attributes, x, axes=None):
+    return np.squeeze(x, _axes(attributes, axes))
 
 
-def _unsqueeze(told, x, axes=None):
-    axes = _axes(told, axes)
+def _unsqueeze(attributes, x, axes=None):
+    axes = _axes(attributes, axes)
     rank = x.ndim + len(axes)
     gone, sizes = {one % rank for one in axes}, iter(x.shape)
     return x.reshape(tuple(1 if i in gone else next(sizes) for i in range(rank)))
 
 
-def _hard_sigmoid(told, x, alpha=0.2):
-    return np.minimum(np.maximum(x * told.get("alpha", alpha) + told.get("beta", 0.5), 0.0), 1.0)
+def _hard_sigmoid(attributes, x, alpha=0.2):
+    return np.minimum(np.maximum(x * attributes.get("alpha", alpha) + attributes.get("beta", 0.5), 0.0), 1.0)
 
 
-def _gelu(told, x):
-    if told.get("approximate", "none") == "tanh":
+def _gelu(attributes, x):
+    if attributes.get("approximate", "none") == "tanh":
         return x * 0.5 * (np.tanh((x + x * x * x * 0.044715) * 0.7978845608028654) + 1.0)
     return activations.gelu(x)
 
@@ -186,11 +186,11 @@ OPERATORS = {
     "AveragePool": _pool(average),
     "BatchNormalization": _batch_norm,
     "Clip": _clip,
-    "Concat": lambda told, *parts: np.concatenate(parts, axis=told["axis"]),
+    "Concat": lambda attributes, *parts: np.concatenate(parts, axis=attributes["axis"]),
     "Conv": _conv,
     "Div": lambda _, a, b: a / b,
     "Dropout": lambda _, x, *more: x,
-    "Elu": lambda told, x: activations.elu(x, told.get("alpha", 1.0)),
+    "Elu": lambda attributes, x: activations.elu(x, attributes.get("alpha", 1.0)),
     "Erf": lambda _, x: np.erf(x),
     "Exp": lambda _, x: np.exp(x),
     "Flatten": _flatten,
@@ -198,12 +198,12 @@ OPERATORS = {
     "Gemm": _gemm,
     "GlobalAveragePool": lambda _, x: np.mean(x, axis=tuple(range(2, x.ndim)), keepdims=True),
     "HardSigmoid": _hard_sigmoid,
-    "HardSwish": lambda told, x: x * _hard_sigmoid(told, x, 1 / 6),
+    "HardSwish": lambda attributes, x: x * _hard_sigmoid(attributes, x, 1 / 6),
     "Identity": lambda _, x: x,
     "LayerNormalization": _layer_norm,
-    "LeakyRelu": lambda told, x: activations.leaky_relu(x, told.get("alpha", 0.01)),
+    "LeakyRelu": lambda attributes, x: activations.leaky_relu(x, attributes.get("alpha", 0.01)),
     "Log": lambda _, x: np.log(x),
-    "LogSoftmax": lambda told, x: activations.log_softmax(x, told.get("axis", -1)),
+    "LogSoftmax": lambda attributes, x: activations.log_softmax(x, attributes.get("axis", -1)),
     "MatMul": lambda _, a, b: a @ b,
     "MaxPool": _pool(largest),
     "Mul": lambda _, a, b: a * b,
@@ -213,12 +213,12 @@ OPERATORS = {
     "Relu": lambda _, x: activations.relu(x),
     "Reshape": _reshape,
     "Sigmoid": lambda _, x: activations.sigmoid(x),
-    "Softmax": lambda told, x: activations.softmax(x, told.get("axis", -1)),
+    "Softmax": lambda attributes, x: activations.softmax(x, attributes.get("axis", -1)),
     "Softplus": lambda _, x: activations.softplus(x),
     "Sqrt": lambda _, x: np.sqrt(x),
     "Squeeze": _squeeze,
     "Sub": lambda _, a, b: a - b,
     "Tanh": lambda _, x: activations.tanh(x),
-    "Transpose": lambda told, x: np.transpose(x, told.get("perm")),
+    "Transpose": lambda attributes, x: np.transpose(x, attributes.get("perm")),
     "Unsqueeze": _unsqueeze,
 }

@@ -21,7 +21,7 @@ def agreement(before, after, labels=None):
     `max_abs` is the largest difference; `relative` the root of the sum of squared differences divided by the sum of
     squares; `cosine`; `top1` the share of rows with the same argmax, None if rows have one number. With `labels` also
     `right_before` and `right_after`: shares of rows whose argmax is the label."""
-    told = {}
+    result = {}
     for name in before[0]:
         ours = [feed[name].astype("float64") for feed in after]
         theirs = [feed[name].astype("float64") for feed in before]
@@ -41,8 +41,8 @@ def agreement(before, after, labels=None):
                 right = numpy.concatenate(labels)
                 for key, some in zip(("right_before", "right_after"), places):
                     row[key] = float(numpy.mean(numpy.concatenate(some) == right))
-        told[name] = row
-    return told
+        result[name] = row
+    return result
 
 
 def durations(models, feed, seconds=1.0):

@@ -109,8 +109,8 @@ def _cut(given, ports, path):
         counts[name] = (step, -(-array.shape[0] // step))
     longest = max((count for _, count in counts.values()), default=1)
     if any(count not in (1, longest) for _, count in counts.values()):
-        told = ", ".join(f"{name!r} has {given[name].shape[0]}" for name in counts)
-        raise QuantizeError(f"{path}: the arrays do not have the same number of examples: {told}")
+        listing = ", ".join(f"{name!r} has {given[name].shape[0]}" for name in counts)
+        raise QuantizeError(f"{path}: the arrays do not have the same number of examples: {listing}")
     made = []
     for i in range(longest):
         feed = {}

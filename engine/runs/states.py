@@ -86,17 +86,17 @@ def save(folder, state, *, tables=(), keep=2, full=None):
     beside, place = save_folders.unfinished(folder, f"{number:06}"), os.path.join(folder, f"run-{number:06}")
     save_folders.remove_unfinished(folder)
     arrays = {}
-    told = {"format": _FORMAT, "state": _split(state, arrays, ""), "tables": None}
+    description = {"format": _FORMAT, "state": _split(state, arrays, ""), "tables": None}
     if tables:
         in_tables = os.path.join(folder, "tables")
         whole = _needs_full(tables, in_tables) if full is None else full
-        told["tables"] = os.path.basename(save_tables(tables, in_tables, incremental=not whole))
+        description["tables"] = os.path.basename(save_tables(tables, in_tables, incremental=not whole))
     os.mkdir(beside)
     try:
         path = os.path.join(beside, "arrays.safetensors")
         save_arrays(path, arrays)
-        told["crc32"] = _checksum(path)
-        save_folders.write(os.path.join(beside, "state.json"), json.dumps(told).encode())
+        description["crc32"] = _checksum(path)
+        save_folders.write(os.path.join(beside, "state.json"), json.dumps(description).encode())
         save_folders.flush(beside)
         os.rename(beside, place)
     except BaseException:
@@ -137,14 +137,14 @@ def load(folder, *, tables=()):
     path = os.path.join(folder, states[-1][1])
     try:
         with open(os.path.join(path, "state.json"), "rb") as file:
-            told = json.loads(file.read())
-        if told["format"] != _FORMAT:
-            raise RunError(f"{path}: format {told['format']}: this vmhost reads {_FORMAT}")
+            description = json.loads(file.read())
+        if description["format"] != _FORMAT:
+            raise RunError(f"{path}: format {description['format']}: this vmhost reads {_FORMAT}")
         arrays = os.path.join(path, "arrays.safetensors")
-        if _checksum(arrays) != told["crc32"]:
+        if _checksum(arrays) != description["crc32"]:
             raise RunError(f"{arrays}: is damaged: its checksum is another one")
-        state = _joined(told["state"], load_arrays(arrays))
-        saved = told["tables"]
+        state = _joined(description["state"], load_arrays(arrays))
+        saved = description["tables"]
     except RunError:
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -212,8 +212,8 @@ def _split(tree, arrays, path):
     raise RunError(f"{path or 'state'}: expected arrays, numbers and texts, got {type(tree).__name__}")
 
 
-def _joined(told, arrays):
-    [(kind, one)] = told.items()
+def _joined(encoded, arrays):
+    [(kind, one)] = encoded.items()
     if kind == "array":
         return arrays[one]
     if kind == "dict":

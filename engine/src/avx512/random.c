@@ -20,7 +20,7 @@ static inline void multiply(__m512i x, __m512i high, __m512i low, __m512i *above
     *below = _mm512_mask_blend_epi32(0xaaaa, ll, _mm512_slli_epi64(rest, 32));
 }
 
-static inline part turn(part p, uint64_t key0, uint64_t key1)
+static inline part philox_round(part p, uint64_t key0, uint64_t key1)
 {
     enum { EXCLUSIVE_OR = 0x96 };
     __m512i high0, low0, high2, low2;
@@ -58,8 +58,8 @@ static void blocks(const uint64_t key[2], const uint64_t counter[4], uint64_t wo
     uint64_t key0 = key[0], key1 = key[1];
     two.x0 = _mm512_add_epi64(numbers, _mm512_set1_epi64(8));
     for (int round = 0; round < 10; round++) {
-        one = turn(one, key0, key1);
-        two = turn(two, key0, key1);
+        one = philox_round(one, key0, key1);
+        two = philox_round(two, key0, key1);
         key0 += UINT64_C(0x9E3779B97F4A7C15);
         key1 += UINT64_C(0xBB67AE8584CAA73B);
     }

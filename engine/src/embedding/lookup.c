@@ -258,16 +258,17 @@ static vme_status read_long_bag(vme_context *context, const bag_reader *job, int
     return status;
 }
 
-/* Counts the bags from `begin` on whose ids, plus a default for each empty bag, are at most `most`, and sets `ends` to
- * the end of each among these ids. */
-static int64_t short_bags(const bag_reader *job, int64_t begin, int64_t end, int64_t most, int16_t *ends, bool *empty)
+/* Counts the bags from `begin` on whose ids, plus a default for each empty bag, are at most `ids_max`, and sets `ends`
+ * to the end of each among these ids. */
+static int64_t short_bags(const bag_reader *job, int64_t begin, int64_t end, int64_t ids_max, int16_t *ends,
+                          bool *empty)
 {
     const int64_t first = job->offsets[begin];
     int64_t bag = begin, before = 0, defaults = 0;
     for (; bag < end; bag++) {
         const int64_t to = job->offsets[bag + 1] - first;
         defaults += to == before;
-        if (to < before || to + defaults > most)
+        if (to < before || to + defaults > ids_max)
             break;
         ends[bag - begin] = (int16_t)to;
         before = to;
@@ -367,14 +368,14 @@ static vme_status read_short_bags(const bag_reader *job, int64_t begin, int64_t 
 {
     int16_t ends[EMBEDDING_PIECE];
     bool empty;
-    int64_t most = has_log(job) ? embedding_piece(job->table) : EMBEDDING_PIECE;
-    *count = short_bags(job, begin, end, most, ends, &empty);
+    int64_t ids_max = has_log(job) ? embedding_piece(job->table) : EMBEDDING_PIECE;
+    *count = short_bags(job, begin, end, ids_max, ends, &empty);
     if (*count == 0)
         return VME_OK;
     const int64_t *ids = job->ids + job->offsets[begin];
     const int64_t n = ends[*count - 1];
     if (job->weights != NULL || has_log(job) || (empty && job->default_id >= 0) || !all_keys(n, ids)) {
-        if (most > MIXED_PIECE)
+        if (ids_max > MIXED_PIECE)
             *count = short_bags(job, begin, end, MIXED_PIECE, ends, &empty);
         return *count == 0 ? VME_OK : read_mixed_bags(job, begin, *count, ends, cold);
     }

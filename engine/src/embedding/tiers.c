@@ -70,7 +70,7 @@ static uint32_t worth(const vme_embedding *table, const row_tier *tier, uint32_t
 static uint32_t choose(const vme_embedding *table, embedding_shard *shard)
 {
     const uint32_t now = (uint32_t)atomic_load_explicit(&table->log->clock, memory_order_relaxed);
-    uint32_t chosen = ROWS_MAX, least = 0;
+    uint32_t chosen = ROWS_MAX, lowest = 0;
     int seen = 0;
     for (uint32_t tries = 0; tries < shard->row_count && seen < SAMPLE; tries++) {
         const uint32_t row = shard->hand;
@@ -79,9 +79,9 @@ static uint32_t choose(const vme_embedding *table, embedding_shard *shard)
         if (!embedding_note(table, shard, row)->live || tier->pinned == shard->pins)
             continue;
         const uint32_t of = worth(table, tier, now);
-        if (chosen == ROWS_MAX || of < least) {
+        if (chosen == ROWS_MAX || of < lowest) {
             chosen = row;
-            least = of;
+            lowest = of;
         }
         if (table->log->used_most)
             tier->used -= tier->used / 16; /* decay: popularity fades */

@@ -249,7 +249,7 @@ static vme_status step_all(vme_context *context, const step_job *job, unique_key
 }
 
 /* Whether to check the stop flag at this row. */
-static inline bool looks(int64_t row, int64_t dim) { return row % (1 + GRADIENTS_PIECE * 16 / dim) == 0; }
+static inline bool polls(int64_t row, int64_t dim) { return row % (1 + GRADIENTS_PIECE * 16 / dim) == 0; }
 
 vme_status vme_embedding_update(vme_context *context, vme_embedding *table, const vme_embedding_rates *rates,
                                 const vme_tensor *ids, const vme_tensor *gradients)
@@ -269,7 +269,7 @@ vme_status vme_embedding_update(vme_context *context, vme_embedding *table, cons
     const int64_t *keys = (const int64_t *)ids->data;
     const float *rows = (const float *)gradients->data;
     for (int64_t i = 0; i < n && status == VME_OK; i++) {
-        if (looks(i, dim) && vme_stopping(context))
+        if (polls(i, dim) && vme_stopping(context))
             status = vme_stopped_here(context);
         else
             kernels->add(dim, rows + i * dim, 1, unique.sums + unique_add(table, &unique, keys[i]) * dim);
@@ -313,7 +313,7 @@ static vme_status add_bag(vme_context *context, const vme_embedding *table, cons
     const float factor = embedding_bag_factor(of->combiner, kept, sum, squares);
     for (int64_t i = begin; i < end; i++) {
         const float weight = of->weights == NULL ? 1 : of->weights[i];
-        if (looks(i, dim) && vme_stopping(context))
+        if (polls(i, dim) && vme_stopping(context))
             return vme_stopped_here(context);
         if (of->ids[i] >= 0 && weight > 0)
             kernels->add(dim, gradient, weight * factor, unique->sums + unique_add(table, unique, of->ids[i]) * dim);

@@ -11,9 +11,9 @@ typedef __m512 number;
 #define WRITE(to, value) _mm512_mask_storeu_ps((to) + i, some, value)
 static inline number sigmoid_of(number x) { return gate16(x); }
 static inline number power_of(number rounded) { return _mm512_scalef_ps(all(1), rounded - all(ROUNDING)); }
-static inline number limited(number x, float most)
+static inline number limited(number x, float bound)
 {
-    return _mm512_min_ps(all(most), _mm512_abs_ps(x));
+    return _mm512_min_ps(all(bound), _mm512_abs_ps(x));
 } /* NaN stays */
 static inline number with_sign(number x, number sign) { return _mm512_or_ps(x, _mm512_and_ps(sign, all(-0.0f))); }
 static inline number product_and(number sum, number a, number b) { return _mm512_fmadd_ps(a, b, sum); }
@@ -27,10 +27,10 @@ typedef float number;
 #define WRITE(to, value) (to)[i] = (value)
 static inline number sigmoid_of(number x) { return gate(x); }
 static inline number power_of(number rounded) { return times_power(1, rounded); }
-static inline number limited(number x, float most)
+static inline number limited(number x, float bound)
 {
     const float size = x < 0 ? -x : x;
-    return size > most ? most : size;
+    return size > bound ? bound : size;
 }
 static inline number with_sign(number x, number sign) { return __builtin_copysignf(x, sign); }
 static inline number product_and(number sum, number a, number b) { return add_product(sum, a, b); }

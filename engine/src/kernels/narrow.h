@@ -447,7 +447,7 @@ ALWAYS void unpack_vector(const narrow_kind kind, const narrow_sliver *sliver, i
             store(to, halves(sliver->weights + 2 * (k * NARROW_COLUMNS + column)));
         return;
     }
-    const int each = kind == NARROW_NIBBLES ? 8 : 4, most = kind == NARROW_NIBBLES ? 15 : 255;
+    const int each = kind == NARROW_NIBBLES ? 8 : 4, mask = kind == NARROW_NIBBLES ? 15 : 255;
     const uint8_t *from = sliver->weights + first / each * QUAD_BYTES + 4 * column;
     int64_t k = first;
     for (int64_t block = first / sliver->block; k < first + count; block++) {
@@ -459,7 +459,7 @@ ALWAYS void unpack_vector(const narrow_kind kind, const narrow_sliver *sliver, i
             const integers quads = words(from);
 #pragma GCC unroll 8
             for (int i = 0; i < each; i++, to += step)
-                store(to, (floats(quads >> (i % 4 * 8 + i / 4 * 4) & most) - zero) * scale);
+                store(to, (floats(quads >> (i % 4 * 8 + i / 4 * 4) & mask) - zero) * scale);
         }
     }
 }

@@ -15,7 +15,7 @@ enum { LANES = VME_VECTOR_BYTES / (int)sizeof(float) };
 #define TIMES(sum, factor, v) f32_add_product(sum, f32_all(factor), v)
 
 /* Transforms m + 2 pixels d[0], d[step] ... to as many points, in place */
-INLINE void turn_in(const int m, f32_vec *d, const int step)
+INLINE void transform_in(const int m, f32_vec *d, const int step)
 {
     const f32_vec d0 = d[0], d1 = d[step], d2 = d[2 * step], d3 = d[3 * step];
     if (m == 2) {
@@ -38,7 +38,7 @@ INLINE void turn_in(const int m, f32_vec *d, const int step)
 }
 
 /* Transforms m + 2 points to m outputs, in the first m of them */
-INLINE void turn_out(const int m, f32_vec *p, const int step)
+INLINE void transform_out(const int m, f32_vec *p, const int step)
 {
     const f32_vec p0 = p[0], sum = p[step] + p[2 * step], difference = p[step] - p[2 * step];
     if (m == 2) {
@@ -81,11 +81,11 @@ INLINE void in_square(const int m, const vme_winograd_square *square, const bool
                 const float *from = square->image + y * square->image_row + x * square->image_pixel + c;
                 d[y * side + x] = whole || (y < square->rows && x < square->columns) ? load(from, left) : (f32_vec){0};
             }
-            turn_in(m, d + y * side, 1);
+            transform_in(m, d + y * side, 1);
         }
 #pragma GCC unroll 6
         for (int x = 0; x < side; x++) {
-            turn_in(m, d + x, side);
+            transform_in(m, d + x, side);
 #pragma GCC unroll 6
             for (int y = 0; y < side; y++)
                 store(square->points + (y * side + x) * square->point + c, d[y * side + x], left);
@@ -106,13 +106,13 @@ INLINE void out_square(const int m, const vme_winograd_square *square, const boo
 #pragma GCC unroll 6
             for (int x = 0; x < side; x++)
                 p[y * side + x] = load(square->points + (y * side + x) * square->point + c, left);
-            turn_out(m, p + y * side, 1);
+            transform_out(m, p + y * side, 1);
         }
 #pragma GCC unroll 4
         for (int x = 0; x < m; x++) {
             if (!whole && x >= square->columns)
                 break;
-            turn_out(m, p + x, side);
+            transform_out(m, p + x, side);
 #pragma GCC unroll 4
             for (int y = 0; y < m; y++) {
                 if (!whole && y >= square->rows)

@@ -59,7 +59,7 @@ static void clear_rows(const chain_job *job, const strip *of, int64_t slot, int6
 }
 
 /* Drops rows that are no longer needed, to make room in the strip. */
-static void strip_on(const chain_job *job, const chain_walk *at, int number, strip *of, int64_t slot)
+static void strip_advance(const chain_job *job, const chain_walk *at, int number, strip *of, int64_t slot)
 {
     const model_value *value = &job->model->value[of->root];
     const int64_t first = walk_first_needed(at, number), end = walk_end_needed(at, number);
@@ -74,8 +74,8 @@ static void strip_on(const chain_job *job, const chain_walk *at, int number, str
 }
 
 /* The value with the address that its strip has at present. */
-static const model_value *lies(const chain_job *job, const chain_walk *at, int value, int number, int64_t slot,
-                               model_value *copy)
+static const model_value *with_strip(const chain_job *job, const chain_walk *at, int value, int number, int64_t slot,
+                                     model_value *copy)
 {
     if (value < 0 || number < 0)
         return value < 0 ? NULL : &job->model->value[value];
@@ -95,12 +95,12 @@ static void do_item(const chain_job *job, chain_walk *at, int64_t slot, int64_t 
                   h = job->model->value[job->step[chain->steps - 1].out].h;
     const int64_t begin = walk_piece_begin(at, h, job->pieces, piece),
                   piece_end = walk_piece_begin(at, h, job->pieces, piece + 1);
-    walk_from(at, begin);
+    walk_start(at, begin);
     for (int64_t end = begin; end < piece_end && !vme_stopping(job->context);) {
         end = min(end + chain->rows, piece_end);
-        walk_to(at, end);
+        walk_target(at, end);
         for (int i = 0; i < at->strips; i++)
-            strip_on(job, at, i, &at->strip[i], slot);
+            strip_advance(job, at, i, &at->strip[i], slot);
         for (int s = 0; s < chain->steps && !vme_stopping(job->context); s++) {
             const model_step *step = &job->step[s];
             if (step->kind == STEP_NOTHING || at->of[s].upto == at->of[s].done)
@@ -108,9 +108,9 @@ static void do_item(const chain_job *job, chain_walk *at, int64_t slot, int64_t 
             const uint64_t began = job->ns == NULL ? 0 : model_now_ns();
             model_value in, addend, out;
             const model_band band = {
-                .in = lies(job, at, step->in, at->of[s].in, slot, &in),
-                .addend = lies(job, at, step->addend, at->of[s].addend, slot, &addend),
-                .out = lies(job, at, step->out, at->of[s].out, slot, &out),
+                .in = with_strip(job, at, step->in, at->of[s].in, slot, &in),
+                .addend = with_strip(job, at, step->addend, at->of[s].addend, slot, &addend),
+                .out = with_strip(job, at, step->out, at->of[s].out, slot, &out),
                 .arena = job->arena,
                 .scratch =
                     job->arena + job->model->value[chain->scratch].offset + slot * chain->slot_bytes + chain->points_at,
@@ -123,7 +123,7 @@ static void do_item(const chain_job *job, chain_walk *at, int64_t slot, int64_t 
             if (job->ns != NULL)
                 atomic_fetch_add_explicit(&job->ns[s], (long long)(model_now_ns() - began), memory_order_relaxed);
         }
-        walk_on(at);
+        walk_advance(at);
     }
 }
 

@@ -119,10 +119,10 @@ static double measure(chain_walk *walk, int64_t rows, int slots, model_chain *ch
         for (int64_t piece = 0; piece < pieces; piece++) {
             const int64_t begin = walk_piece_begin(walk, h, pieces, piece),
                           piece_end = walk_piece_begin(walk, h, pieces, piece + 1);
-            walk_from(walk, begin);
+            walk_start(walk, begin);
             for (int64_t end = begin; end < piece_end;) {
                 end = min(end + rows, piece_end);
-                walk_to(walk, end);
+                walk_target(walk, end);
                 for (int i = 0; i < walk->strips; i++) {
                     strip *of = &walk->strip[i];
                     const int64_t first = walk_first_needed(walk, i);
@@ -139,7 +139,7 @@ static double measure(chain_walk *walk, int64_t rows, int slots, model_chain *ch
                     if (walk->of[s].unit > 1 && more > 0)
                         squares[s] += winograd_padded(model, &walk->step[s], ceil_div(more, walk->of[s].unit));
                 }
-                walk_on(walk);
+                walk_advance(walk);
             }
         }
         if (pieces == slots)

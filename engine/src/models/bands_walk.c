@@ -62,7 +62,7 @@ static int64_t end_read(const chain_walk *walk, const model_step *step, int64_t 
     return min(after, in->h + (is_pool(step) ? 0 : in->bottom));
 }
 
-void walk_from(chain_walk *walk, int64_t begin)
+void walk_start(chain_walk *walk, int64_t begin)
 {
     for (int i = 0; i < walk->strips; i++)
         walk->strip[i].base = INT64_MAX;
@@ -89,7 +89,7 @@ void walk_from(chain_walk *walk, int64_t begin)
         walk->strip[i].end = walk->strip[i].base;
 }
 
-void walk_to(chain_walk *walk, int64_t end)
+void walk_target(chain_walk *walk, int64_t end)
 {
     for (int i = 0; i < walk->strips; i++)
         walk->strip[i].wanted = INT64_MIN;
@@ -133,7 +133,7 @@ int64_t walk_end_needed(const chain_walk *walk, int number)
     return end;
 }
 
-void walk_on(chain_walk *walk)
+void walk_advance(chain_walk *walk)
 {
     for (int s = 0; s < walk->steps; s++)
         walk->of[s].done = walk->of[s].upto;

@@ -32,11 +32,11 @@ typedef struct chain_walk {
 
 void walk_begin(chain_walk *walk, const vme_model *model, const model_step *step, int steps);
 /* Starts with empty strips, for the last step's rows from `begin` on. */
-void walk_from(chain_walk *walk, int64_t begin);
+void walk_start(chain_walk *walk, int64_t begin);
 /* Sets how far each step computes for the last step's rows before `end`. */
-void walk_to(chain_walk *walk, int64_t end);
+void walk_target(chain_walk *walk, int64_t end);
 /* Marks the band as computed. */
-void walk_on(chain_walk *walk);
+void walk_advance(chain_walk *walk);
 /* The first row of a strip that any step will still read or write. */
 int64_t walk_first_needed(const chain_walk *walk, int number);
 /* One past the last row present when the band is done. */

@@ -157,7 +157,7 @@ typedef struct convolution {
     model_curve_kernel *curve; /* the activation, if bounds cannot express it */
     bool product;              /* product of one image, computed tile by tile */
     /* many taps see padding only and tiles skip them; each run is a partial sum then */
-    bool sparse;
+    bool skips_padding;
     int64_t first_row, in_height, in_width; /* first row of the result; size of the image */
     bool by_rows;  /* each thread has consecutive rows with all slivers, so that it keeps its rows in its cache from
                     * layer to layer */
@@ -169,7 +169,7 @@ typedef struct convolution {
 typedef struct taps {
     int64_t first, last;
 } taps;
-static taps seeing(int64_t at, int64_t span, int64_t step, int64_t count, int64_t size)
+static taps taps_inside(int64_t at, int64_t span, int64_t step, int64_t count, int64_t size)
 {
     const taps some = {at + span > 0 ? 0 : ceil_div(1 - at - span, step),
                        at >= size ? -1 : min(count - 1, (size - 1 - at) / step)};
@@ -222,12 +222,12 @@ static void compute(const convolution *job, int64_t image, int64_t sliver, int64
                                             + x * step->p[STRIDE_W] * job->in_pixel);
                     tile.c = (char *)(out + y * job->out_row + x * job->out_pixel);
                     tile.rows = (int)(next - x);
-                    if (job->sparse) {
+                    if (job->skips_padding) {
                         const int32_t *p = step->p;
-                        const taps down = seeing((job->first_row + y) * p[STRIDE_H] - p[PAD_TOP], 1, p[DILATION_H],
-                                                 job->lines, job->in_height),
-                                   across = seeing(x * p[STRIDE_W] - p[PAD_LEFT], (next - x - 1) * p[STRIDE_W] + 1,
-                                                   p[DILATION_W], job->runs, job->in_width);
+                        const taps down = taps_inside((job->first_row + y) * p[STRIDE_H] - p[PAD_TOP], 1, p[DILATION_H],
+                                                      job->lines, job->in_height),
+                                   across = taps_inside(x * p[STRIDE_W] - p[PAD_LEFT], (next - x - 1) * p[STRIDE_W] + 1,
+                                                        p[DILATION_W], job->runs, job->in_width);
                         const bool seen =
                             line >= down.first && line <= down.last && r >= across.first && r <= across.last;
                         tile.accumulate = k0 > 0 || line > down.first || r > across.first;
@@ -429,8 +429,8 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
     const int64_t wanted = threads == 1 ? 1 : PIECES * threads, sliver_bytes = step->k * job.kernel->columns * 4;
     const bool few = job.slivers * sliver_bytes <= CONVOLUTION_NEAR, near = few && job.images * job.tiles >= wanted;
     divide_sums(&job, whole_tiles, whole_panel, product, few, near);
-    job.sparse = !runs_join && (p[PAD_TOP] * SPARSE > in->h || p[PAD_LEFT] * SPARSE > in->w);
-    if (job.sparse)
+    job.skips_padding = !runs_join && (p[PAD_TOP] * SPARSE > in->h || p[PAD_LEFT] * SPARSE > in->w);
+    if (job.skips_padding)
         job.part_runs = 1;
     divide_work(&job, whole_tiles, near, threads, wanted);
     return job;

@@ -27,7 +27,7 @@ int64_t direct_packed(const vme_kernels *kernels, const model_step *step, int64_
 void direct_pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels,
                  const char *weights, float *packed);
 /* Bytes of weights in addition to the direct ones. */
-int64_t strassen_more(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels);
+int64_t strassen_extra_bytes(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels);
 /* Whether it is a 1x1 convolution on evenly spaced pixels, and so a product of two matrices. `addend` may be NULL. */
 bool convolution_is_product(const model_value *in, const model_value *addend, const model_value *out,
                             const model_step *step);

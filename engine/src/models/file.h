@@ -169,7 +169,7 @@ enum { SAMPLE_EDGES, SAMPLE_CORNERS, SAMPLE_PIXELS, SAMPLE_COORDINATE_KINDS };
  * number of sampling points along each side of an output cell, 0: one per pixel; half_pixel: coordinates are those of
  * pixel edges. */
 enum { REGION_MODE, REGION_RATIO, REGION_SCALE, REGION_HALF_PIXEL };
-enum { REGION_AVERAGE, REGION_MOST, REGION_PIXELS, REGION_MODES };
+enum { REGION_AVERAGE, REGION_MAX, REGION_PIXELS, REGION_MODES };
 enum { FOURIER_KIND }; /* of MODEL_FOURIER: vme_fft_kind */
 /* Parameters of MODEL_CHANCE: low and high, or mean and deviation, as bits of float32; whether it is seeded; the seed;
  * the number of the stream of that seed within the model. */

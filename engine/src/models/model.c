@@ -138,9 +138,9 @@ static void image_strides(model_value *value)
 
 /* Elements from one row of c elements to the next: with a cache line of padding where the rows of a tile would
  * otherwise map to the same set of L1. */
-static int64_t row_apart(const model_value *value)
+static int64_t row_stride(const model_value *value)
 {
-    return value->may_be_apart && value->n * value->h * value->w > 1
+    return value->may_be_padded && value->n * value->h * value->w > 1
                    && value->c * (int64_t)sizeof(float) % CACHE_WAY == 0
                ? value->c + VME_ALIGNMENT / (int64_t)sizeof(float)
                : value->c;
@@ -149,46 +149,46 @@ static int64_t row_apart(const model_value *value)
 /* The layout of a matrix between two products. */
 static void matrix_lay_out(model_value *value)
 {
-    value->pixel = value->row = value->image = row_apart(value);
+    value->pixel = value->row = value->image = row_stride(value);
     value->strides[0] = value->pixel * (int64_t)sizeof(float);
     value->bytes = (value->n * value->strides[0] + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
 }
 
-static void not_apart(vme_model *model, int value)
+static void forbid_padding(vme_model *model, int value)
 {
     if (value >= 0)
-        model->value[model_root(model, value)].may_be_apart = false;
+        model->value[model_root(model, value)].may_be_padded = false;
 }
 
 /* Finds the values whose rows may be padded: images that no operator on tensors uses, and matrices that only products
  * use. */
-static void find_apart(vme_model *model)
+static void find_padded(vme_model *model)
 {
     for (int v = 0; v < model->values; v++) {
         model_value *value = &model->value[v];
-        value->may_be_apart = value->channels_last
-                              || (value->dtype == VME_FLOAT32 && value->rank == 2 && value->kind != MODEL_CONSTANT
-                                  && value->kind != MODEL_VIEW && !value->plain);
+        value->may_be_padded = value->channels_last
+                               || (value->dtype == VME_FLOAT32 && value->rank == 2 && value->kind != MODEL_CONSTANT
+                                   && value->kind != MODEL_VIEW && !value->plain);
     }
     for (int v = 0; v < model->values; v++)
         if (model->value[v].within >= 0 && !model->value[v].channels_last)
-            not_apart(model, v);
+            forbid_padding(model, v);
     for (int s = 0; s < model->steps; s++) {
         const model_step *step = &model->step[s];
         const int used[] = {step->in, step->addend, step->out};
         for (int i = 0; i < 3; i++)
             if (step->kind == STEP_TENSOR
                 || (step->kind != STEP_CONV && used[i] >= 0 && !model->value[used[i]].channels_last))
-                not_apart(model, used[i]);
+                forbid_padding(model, used[i]);
         for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
-            not_apart(model, step->operand[i]);
+            forbid_padding(model, step->operand[i]);
     }
 }
 
 static vme_status image_lay_out(model_value *value)
 {
     int64_t total;
-    value->pixel = row_apart(value);
+    value->pixel = row_stride(value);
     if (__builtin_mul_overflow(value->left + value->w + value->right, value->pixel, &value->row)
         || __builtin_mul_overflow(value->top + value->h + value->bottom, value->row, &value->image)
         || __builtin_mul_overflow(value->n, value->image, &total) || total > MODEL_ELEMENTS_MAX)
@@ -202,7 +202,7 @@ static vme_status image_lay_out(model_value *value)
 static vme_status lay_out(vme_model *model)
 {
     vme_status status = VME_OK;
-    find_apart(model);
+    find_padded(model);
     for (int v = 0; v < model->values; v++) {
         const model_value *value = &model->value[v];
         if (value->channels_last && value->within >= 0)
@@ -212,7 +212,7 @@ static vme_status lay_out(vme_model *model)
     for (int v = 0; status == VME_OK && v < model->values; v++)
         if (model->value[v].channels_last && model->value[v].within < 0)
             status = image_lay_out(&model->value[v]);
-        else if (model->value[v].may_be_apart)
+        else if (model->value[v].may_be_padded)
             matrix_lay_out(&model->value[v]);
     for (int v = 0; status == VME_OK && v < model->values; v++) {
         model_value *value = &model->value[v];

@@ -71,7 +71,7 @@ static int64_t row_floats(recurrence_kind kind, int64_t hidden)
 }
 
 /* ---- functions other than the usual ones */
-static void bend(const recurrence *job, const function *by, int64_t n, float *x)
+static void apply_function(const recurrence *job, const function *by, int64_t n, float *x)
 {
     const float a = by->a, b = by->b;
     switch (by->name) {
@@ -100,11 +100,11 @@ static void bend(const recurrence *job, const function *by, int64_t n, float *x)
     }
 }
 
-static void limit(const recurrence *job, int64_t n, float *x)
+static void clip_arguments(const recurrence *job, int64_t n, float *x)
 {
-    const float most = job->clip;
-    for (int64_t i = 0; i < n && most < __builtin_inff(); i++)
-        x[i] = x[i] > most ? most : x[i] < -most ? -most : x[i];
+    const float bound = job->clip;
+    for (int64_t i = 0; i < n && bound < __builtin_inff(); i++)
+        x[i] = x[i] > bound ? bound : x[i] < -bound ? -bound : x[i];
 }
 
 /* One row at one time. */
@@ -115,10 +115,10 @@ typedef struct row {
     const function *functions;
 } row;
 
-static void bent(const recurrence *job, const row *at, int which, int64_t n, float *x)
+static void apply_gate_function(const recurrence *job, const row *at, int which, int64_t n, float *x)
 {
-    limit(job, n, x);
-    bend(job, &at->functions[which], n, x);
+    clip_arguments(job, n, x);
+    apply_function(job, &at->functions[which], n, x);
 }
 
 /* room[i] = x[i] + p[i], plus the peephole's weight times the cell */
@@ -136,18 +136,18 @@ static void lstm_row(const recurrence *job, const row *at)
     add_up(at, 0, n, peepholes);
     add_up(at, 2 * n, n, peepholes == NULL ? NULL : peepholes + 2 * n);
     add_up(at, 3 * n, n, NULL);
-    bent(job, at, 0, n, in);
+    apply_gate_function(job, at, 0, n, in);
     if (job->flags & RECURRENCE_INPUT_FORGET)
         for (int64_t i = 0; i < n; i++)
             forget[i] = 1 - in[i];
     else
-        bent(job, at, 0, n, forget);
-    bent(job, at, 1, n, candidate);
+        apply_gate_function(job, at, 0, n, forget);
+    apply_gate_function(job, at, 1, n, candidate);
     for (int64_t i = 0; i < n; i++)
         at->h[i] = at->c[i] = forget[i] * at->c[i] + in[i] * candidate[i];
     add_up(at, n, n, peepholes == NULL ? NULL : peepholes + n);
-    bent(job, at, 0, n, out);
-    bend(job, &at->functions[2], n, at->h);
+    apply_gate_function(job, at, 0, n, out);
+    apply_function(job, &at->functions[2], n, at->h);
     for (int64_t i = 0; i < n; i++)
         at->y[i] = at->h[i] *= out[i];
 }
@@ -159,7 +159,7 @@ static void gru_reset_row(const recurrence *job, const row *at)
     const int64_t n = job->hidden;
     float *reset = at->room + n;
     add_up(at, n, n, NULL);
-    bent(job, at, 0, n, reset);
+    apply_gate_function(job, at, 0, n, reset);
     for (int64_t i = 0; i < n; i++)
         at->c[i] = reset[i] * at->h[i];
 }
@@ -170,10 +170,10 @@ static void gru_row(const recurrence *job, const row *at)
     const float *products = at->p + job->candidate * VME_SLIVER;
     float *update = at->room, *reset = update + n, *candidate = update + 2 * n;
     add_up(at, 0, n, NULL);
-    bent(job, at, 0, n, update);
+    apply_gate_function(job, at, 0, n, update);
     if (job->flags & RECURRENCE_RESET_AFTER) {
         add_up(at, n, n, NULL);
-        bent(job, at, 0, n, reset);
+        apply_gate_function(job, at, 0, n, reset);
     }
     for (int64_t i = 0; i < n; i++) {
         float more = products[i];
@@ -181,7 +181,7 @@ static void gru_row(const recurrence *job, const row *at)
             more = reset[i] * (more + (at->bias == NULL ? 0 : at->bias[i]));
         candidate[i] = at->x[2 * n + i] + more;
     }
-    bent(job, at, 1, n, candidate);
+    apply_gate_function(job, at, 1, n, candidate);
     for (int64_t i = 0; i < n; i++)
         at->y[i] = at->h[i] = (1 - update[i]) * candidate[i] + update[i] * at->h[i];
 }
@@ -190,7 +190,7 @@ static void rnn_row(const recurrence *job, const row *at)
 {
     const int64_t n = job->hidden;
     add_up(at, 0, n, NULL);
-    bent(job, at, 0, n, at->room);
+    apply_gate_function(job, at, 0, n, at->room);
     memcpy(at->h, at->room, (size_t)n * sizeof(float));
     memcpy(at->y, at->room, (size_t)n * sizeof(float));
 }

@@ -180,7 +180,7 @@ static void align_any(const pooling *job, const region *of, int64_t number, int6
     const int64_t area = job->height * job->width, total = job->made_height * job->made_width,
                   from = (job->images[number] * job->channels + c) * area;
     for (int64_t i = 0; i < total && !vme_stopping(job->context); i++) {
-        double sum = 0, most = 0;
+        double sum = 0, maximum = 0;
         bool any = false;
         for (int64_t t = 0; t < of->across * of->down; t++) {
             int64_t low[2], high[2];
@@ -189,7 +189,7 @@ static void align_any(const pooling *job, const region *of, int64_t number, int6
                          job->height, &low[0], &high[0], &part[0])
                 || !between(point(job, of->left, of->bin_width, i % job->made_width, t % of->across, of->across),
                             job->width, &low[1], &high[1], &part[1])) {
-                most = any ? fmax(most, 0) : 0;
+                maximum = any ? fmax(maximum, 0) : 0;
                 any = true;
                 continue;
             }
@@ -201,7 +201,7 @@ static void align_any(const pooling *job, const region *of, int64_t number, int6
                     * load(job->in, job->wide,
                            from + (below ? high[0] : low[0]) * job->width + (right ? high[1] : low[1]));
                 sum += value;
-                most = any ? fmax(most, value) : value;
+                maximum = any ? fmax(maximum, value) : value;
                 any = true;
             }
             if ((t & 1023) == 0 && vme_stopping(job->context))
@@ -209,7 +209,7 @@ static void align_any(const pooling *job, const region *of, int64_t number, int6
         }
         const double count = (double)max(1, of->across * of->down);
         store(job->out, job->wide, (number * job->channels + c) * total + i,
-              job->mode == REGION_AVERAGE ? sum / count : most);
+              job->mode == REGION_AVERAGE ? sum / count : maximum);
     }
 }
 
@@ -229,14 +229,14 @@ static void pool_pixels(const pooling *job, const double corner[4], int64_t numb
                       x = (int64_t)fmin(fmax(floor(rounded(job, column * across)) + left, 0), (double)job->width),
                       x_end =
                           (int64_t)fmin(fmax(ceil(rounded(job, (column + 1) * across)) + left, 0), (double)job->width);
-        double most = y < y_end && x < x_end ? -INFINITY : 0;
+        double maximum = y < y_end && x < x_end ? -INFINITY : 0;
         for (int64_t at = y; at < y_end; at++) {
             for (int64_t j = x; j < x_end; j++)
-                most = fmax(most, load(job->in, job->wide, from + at * job->width + j));
+                maximum = fmax(maximum, load(job->in, job->wide, from + at * job->width + j));
             if (vme_stopping(job->context))
                 return;
         }
-        store(job->out, job->wide, (number * job->channels + c) * job->made_height * job->made_width + i, most);
+        store(job->out, job->wide, (number * job->channels + c) * job->made_height * job->made_width + i, maximum);
     }
 }
 

@@ -16,7 +16,7 @@
 #include <string.h>
 
 enum { PIECE = 1 << 13 }; /* elements between two checks of the stop flag; eight take at most a hundred nanoseconds */
-enum { CHUNK = 512 }; /* exponentials buffered on the stack at a time */
+enum { CHUNK = 512 };     /* exponentials buffered on the stack at a time */
 
 typedef struct rows {
     vme_context *context;
@@ -53,7 +53,7 @@ static int64_t rows_in(const vme_tensor *tensor)
 }
 
 /* ---- checks */
-static bool rows_lie(const model_value *value)
+static bool has_contiguous_rows(const model_value *value)
 {
     return value->dtype == VME_FLOAT32 && value->rank >= 1 && value->shape[value->rank - 1] <= MODEL_ROW_MAX
            && (value->shape[value->rank - 1] == 1 || value->strides[value->rank - 1] == 4) && !value->channels_last;
@@ -74,7 +74,7 @@ static bool same_sizes(const model_value *a, const model_value *b)
 
 static bool is_row(const model_value *value, int64_t length)
 {
-    return rows_lie(value) && value->rank == 1 && value->shape[0] == length;
+    return has_contiguous_rows(value) && value->rank == 1 && value->shape[0] == length;
 }
 
 /* ---- softmax(x * factor + addend) along the last dimension, or its logarithm */
@@ -140,13 +140,13 @@ vme_status model_make_softmax(model_preparation *preparation, uint32_t number, c
     const model_value *in = row_operand(preparation, step->operand[0]),
                       *addend = row_operand(preparation, step->operand[1]), *out = row_operand(preparation, step->out);
     step->run = run_softmax;
-    if (step->operand[2] >= 0 || !rows_lie(in) || !rows_lie(out) || !same_sizes(in, out))
+    if (step->operand[2] >= 0 || !has_contiguous_rows(in) || !has_contiguous_rows(out) || !same_sizes(in, out))
         return MODEL_WRONG(number, "does not read and make rows of float32");
     if (addend != NULL) {
         vme_tensor added = model_tensor(preparation->model, step->operand[1], NULL),
                    result = model_tensor(preparation->model, step->out, NULL);
         int64_t strides[VME_RANK_MAX];
-        if (!rows_lie(addend) || addend->shape[addend->rank - 1] != out->shape[out->rank - 1]
+        if (!has_contiguous_rows(addend) || addend->shape[addend->rank - 1] != out->shape[out->rank - 1]
             || vme_broadcast_strides(&added, &result, strides) != VME_OK)
             return MODEL_WRONG(number, "adds what is not made of such rows");
     }
@@ -193,8 +193,8 @@ vme_status model_make_normalize(model_preparation *preparation, uint32_t number,
                       *scale = row_operand(preparation, step->operand[1]);
     const model_value *bias = row_operand(preparation, step->operand[2]), *out = row_operand(preparation, step->out);
     step->run = run_normalize;
-    if (scale == NULL || step->operand[3] >= 0 || (step->p[1] != 0 && step->p[1] != 1) || !rows_lie(in)
-        || !rows_lie(out) || !same_sizes(in, out) || !is_row(scale, in->shape[in->rank - 1])
+    if (scale == NULL || step->operand[3] >= 0 || (step->p[1] != 0 && step->p[1] != 1) || !has_contiguous_rows(in)
+        || !has_contiguous_rows(out) || !same_sizes(in, out) || !is_row(scale, in->shape[in->rank - 1])
         || (bias != NULL && !is_row(bias, in->shape[in->rank - 1])))
         return MODEL_WRONG(number, "does not normalize rows of float32");
     return VME_OK;
@@ -237,7 +237,8 @@ static vme_status activate_value(vme_context *context, const vme_model *model, i
     if (vme_is_contiguous(&job.in) && vme_is_contiguous(&job.out))
         return vme_parallel_apart(context, count, PIECE, activate_flat, &job);
     bool together = in->channels_last && out->channels_last;
-    if (!together && (in->channels_last || out->channels_last || !rows_lie(in) || !rows_lie(out))) {
+    if (!together
+        && (in->channels_last || out->channels_last || !has_contiguous_rows(in) || !has_contiguous_rows(out))) {
         vme_status status = vme_copy(context, &job.in, &job.out);
         if (status != VME_OK)
             return status;
@@ -284,7 +285,7 @@ vme_status model_make_activate(model_preparation *preparation, uint32_t number, 
     step->run = run_activate;
     if (step->operand[1] >= 0 || in->dtype != VME_FLOAT32 || out->dtype != VME_FLOAT32 || !same_sizes(in, out))
         return MODEL_WRONG(number, "does not read and make float32 of one shape");
-    if (out->kind == MODEL_VIEW && !rows_lie(out))
+    if (out->kind == MODEL_VIEW && !has_contiguous_rows(out))
         return MODEL_WRONG(number, "writes to a view whose rows do not lie side by side");
     if (step->p[0] < 0 || step->p[0] >= CURVES)
         return MODEL_WRONG(number, "has the unknown activation %d", step->p[0]);

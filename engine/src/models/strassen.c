@@ -47,7 +47,7 @@ static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &ke
 typedef struct block_cut {
     int64_t channels, blocks, half; /* half: length of the first half of the longest block */
     int64_t columns, pairs;
-    bool alone; /* the last sliver has no partner */
+    bool unpaired; /* the last sliver has no partner */
 } block_cut;
 
 static block_cut cut_of(const vme_kernels *kernels, int64_t outputs, int64_t channels)
@@ -55,7 +55,7 @@ static block_cut cut_of(const vme_kernels *kernels, int64_t outputs, int64_t cha
     block_cut cut = {.channels = channels, .columns = kernel_of(kernels)->columns};
     int64_t slivers = ceil_div(outputs, cut.columns);
     cut.pairs = slivers / 2;
-    cut.alone = slivers % 2 == 1;
+    cut.unpaired = slivers % 2 == 1;
     cut.blocks = ceil_div(channels, 2 * STRASSEN_HALF_MAX);
     cut.half = ceil_div(ceil_div(channels, cut.blocks), 2);
     return cut;
@@ -72,7 +72,7 @@ static int64_t pair_at(const block_cut *cut, int64_t block, int64_t pair)
 {
     return (block * cut->pairs + pair) * PRODUCTS * part_floats(cut);
 }
-static int64_t alone_at(const block_cut *cut) { return pair_at(cut, cut->blocks, 0); }
+static int64_t unpaired_at(const block_cut *cut) { return pair_at(cut, cut->blocks, 0); }
 
 static bool possible(const vme_kernels *kernels, const model_value *in, const model_value *addend,
                      const model_value *out, const model_step *step)
@@ -86,7 +86,7 @@ static int64_t packed_floats(const vme_kernels *kernels, const model_step *step,
 {
     (void)step;
     const block_cut cut = cut_of(kernels, outputs, channels);
-    return alone_at(&cut) + (cut.alone ? channels * cut.columns : 0);
+    return unpaired_at(&cut) + (cut.unpaired ? channels * cut.columns : 0);
 }
 
 static float weight(const char *weights, const block_cut *cut, int64_t outputs, int64_t output, int64_t channel)
@@ -121,9 +121,9 @@ static void pack(const vme_kernels *kernels, const model_step *step, int64_t out
                 }
             }
     }
-    for (int64_t k = 0; cut.alone && k < channels; k++)
+    for (int64_t k = 0; cut.unpaired && k < channels; k++)
         for (int64_t column = 0; column < cut.columns; column++)
-            packed[alone_at(&cut) + k * cut.columns + column] =
+            packed[unpaired_at(&cut) + k * cut.columns + column] =
                 weight(weights, &cut, outputs, 2 * cut.pairs * cut.columns + column, k);
 }
 
@@ -157,7 +157,7 @@ static void cut_rows(strassen *job, int64_t rows)
     job->sum = job->group_panels * job->panel * job->sums_row;
 }
 
-int64_t strassen_more(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels)
+int64_t strassen_extra_bytes(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels)
 {
     const int64_t columns = kernel_of(kernels)->columns;
     return (packed_floats(kernels, step, outputs, channels) - ceil_div(outputs, columns) * columns * channels)
@@ -176,10 +176,10 @@ static rates_counted work(const vme_kernels *kernels, const model_value *in, con
         (double)whole * rates_tile_rows(job.kernel, job.panel) + (rest > 0 ? rates_tile_rows(job.kernel, rest) : 0);
     return (rates_counted){{
         [VME_RATE_PRODUCTS] = tall * (double)(step->k * job.cut.columns)
-                              * ((double)PRODUCTS / 2 * (double)job.cut.pairs + (job.cut.alone ? 2 : 0)),
+                              * ((double)PRODUCTS / 2 * (double)job.cut.pairs + (job.cut.unpaired ? 2 : 0)),
         [VME_RATE_WEIGHTS] = (double)packed_floats(kernels, step, out->c, in->c) * sizeof(float),
         [VME_RATE_POINTS_4] = (double)rows * (double)(in->c + out->c * job.cut.blocks),
-        [VME_RATE_BYTES] = (double)strassen_more(kernels, step, out->c, in->c),
+        [VME_RATE_BYTES] = (double)strassen_extra_bytes(kernels, step, out->c, in->c),
     }};
 }
 
@@ -368,10 +368,11 @@ static void quarters(tiles *of, int64_t pair, int64_t panel)
 }
 
 /* Both tiles of the unpaired sliver. */
-static void alone(tiles *of, int64_t panel)
+static void unpaired(tiles *of, int64_t panel)
 {
     const strassen *job = of->job;
-    const float *b = job->step->weights + alone_at(&job->cut) + block_begin(&job->cut, job->block) * job->cut.columns;
+    const float *b =
+        job->step->weights + unpaired_at(&job->cut) + block_begin(&job->cut, job->block) * job->cut.columns;
     for (int half = 0; half < 2; half++) {
         const int64_t row = panel * job->panel, rows = min(job->panel, job->upper - row), at = half * job->upper + row;
         const quarter to = quarter_of(job, at, rows, 2 * job->cut.pairs);
@@ -397,7 +398,7 @@ static vme_status pieces(void *argument, int64_t begin, int64_t end)
             if (pair < job->cut.pairs)
                 quarters(&of, pair, panel);
             else
-                alone(&of, panel);
+                unpaired(&of, panel);
     }
     return VME_OK;
 }
@@ -420,7 +421,7 @@ static vme_status run(vme_context *context, const vme_model *model, const model_
         .outputs = out->c,
     };
     cut_rows(&job, out->n * out->h * out->w);
-    const int64_t slivers = job.cut.pairs + job.cut.alone, threads = vme_parallel_threads(),
+    const int64_t slivers = job.cut.pairs + job.cut.unpaired, threads = vme_parallel_threads(),
                   wanted = threads == 1 ? 1 : PIECES * threads;
     job.pieces = min(job.group_panels, ceil_div(wanted, slivers));
     job.piece_panels = ceil_div(job.group_panels, job.pieces);

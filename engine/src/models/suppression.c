@@ -26,8 +26,8 @@ typedef struct suppression {
     vme_context *context;
     const float *boxes, *scores;
     int64_t *rows, *found; /* found: number of boxes, for each class of each image */
-    int64_t classes, count, room, most;
-    float overlap, least;
+    int64_t classes, count, max_rows, max_boxes;
+    float overlap, min_score;
     bool bounded, centers;
 } suppression;
 
@@ -88,12 +88,12 @@ static int64_t choose(const suppression *job, int64_t task, candidate *heap, cor
     const float *scores = job->scores + task * job->count, *boxes = job->boxes + task / job->classes * job->count * 4;
     int64_t candidates = 0, found = 0, looked = 0;
     for (int64_t i = 0; i < job->count; i++)
-        if (!isnan(scores[i]) && (!job->bounded || scores[i] > job->least))
+        if (!isnan(scores[i]) && (!job->bounded || scores[i] > job->min_score))
             heap[candidates++] = (candidate){scores[i], (int32_t)i};
     for (int64_t i = candidates / 2 - 1; i >= 0; i--)
         sift(heap, candidates, i);
-    int64_t *row = job->rows + task * job->room * COLUMNS;
-    while (candidates > 0 && found < job->most) {
+    int64_t *row = job->rows + task * job->max_rows * COLUMNS;
+    while (candidates > 0 && found < job->max_boxes) {
         const int32_t box = heap[0].box;
         const corners own = corners_of(job, boxes + (int64_t)box * COORDINATES);
         heap[0] = heap[--candidates];
@@ -119,7 +119,7 @@ static vme_status choose_classes(void *argument, int64_t begin, int64_t end)
 {
     const suppression *job = argument;
     const size_t heap_bytes = (size_t)job->count * sizeof(candidate),
-                 bytes = heap_bytes + (size_t)job->room * sizeof(corners);
+                 bytes = heap_bytes + (size_t)job->max_rows * sizeof(corners);
     char *scratch = vme_scratch_new(job->context, bytes);
     if (scratch == NULL)
         return VME_NO_MEMORY;
@@ -145,18 +145,18 @@ static vme_status suppression_run(vme_context *context, const vme_model *model, 
         .bounded = step->operand[4] >= 0,
     };
     const int64_t tasks = scores->shape[0] * job.classes;
-    job.room = (out->shape[0] - 1) / tasks;
-    job.most = *(const int64_t *)(const void *)model_tensor(model, step->operand[2], arena).data;
-    job.most = max(0, min(job.most, job.room));
+    job.max_rows = (out->shape[0] - 1) / tasks;
+    job.max_boxes = *(const int64_t *)(const void *)model_tensor(model, step->operand[2], arena).data;
+    job.max_boxes = max(0, min(job.max_boxes, job.max_rows));
     if (job.bounded)
-        job.least = *(const float *)(const void *)model_tensor(model, step->operand[4], arena).data;
+        job.min_score = *(const float *)(const void *)model_tensor(model, step->operand[4], arena).data;
     job.found = vme_scratch_new(context, (size_t)tasks * sizeof *job.found);
     if (job.found == NULL)
         return VME_NO_MEMORY;
     vme_status status = vme_parallel(context, tasks, 1, choose_classes, &job);
     int64_t total = 0;
     for (int64_t task = 0; status == VME_OK && !vme_stopping(context) && task < tasks; task++) {
-        memmove(job.rows + total * COLUMNS, job.rows + task * job.room * COLUMNS,
+        memmove(job.rows + total * COLUMNS, job.rows + task * job.max_rows * COLUMNS,
                 (size_t)job.found[task] * COLUMNS * sizeof *rows);
         total += job.found[task];
     }

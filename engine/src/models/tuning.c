@@ -73,10 +73,10 @@ static bool possible(const vme_model *model, const vme_kernels *kernels, const m
 
 /* Bytes by which an algorithm's weights exceed the plain ones, if it gains little by them. A trial does not show what
  * reading them costs in a network, where they come from memory: assume no overlap with compute. */
-static int64_t more_of(const vme_model *model, const model_step *step, model_algorithm algorithm)
+static int64_t extra_bytes_of(const vme_model *model, const model_step *step, model_algorithm algorithm)
 {
     return algorithm == CONVOLUTION_STRASSEN
-               ? strassen_more(model->kernels, step, model->value[step->out].c, model->value[step->in].c)
+               ? strassen_extra_bytes(model->kernels, step, model->value[step->out].c, model->value[step->in].c)
                : 0;
 }
 
@@ -95,7 +95,7 @@ static struct {
 
 /* Writes everything that determines the times of a step's algorithms. The candidates, which are all of one kind, come
  * last. */
-static void tell_shape(const vme_model *model, const model_step *step, int64_t candidates, int64_t shape[SHAPE])
+static void write_shape(const vme_model *model, const model_step *step, int64_t candidates, int64_t shape[SHAPE])
 {
     const model_value *out = &model->value[step->out];
     const int32_t *p = step->p;
@@ -140,7 +140,7 @@ static vme_status break_tie(const vme_model *model, const model_step *step, cons
     for (int i = 0; i < MODEL_ALGORITHMS; i++)
         candidates |= (int64_t)near[i] << i;
     known wanted = {.kernels = model->kernels};
-    tell_shape(model, step, candidates, wanted.shape);
+    write_shape(model, step, candidates, wanted.shape);
     vme_status status = VME_OK;
     pthread_mutex_lock(&ties.lock);
     for (int i = 0; i < ties.count; i++)
@@ -162,7 +162,7 @@ static vme_status break_tie(const vme_model *model, const model_step *step, cons
         status = trials_run(trials, count);
     double best_ns = 0;
     for (int i = 0; status == VME_OK && i < count; i++) {
-        trials[i].best_ns += (double)more_of(model, step, trials[i].step.algorithm) / rates[VME_RATE_WEIGHTS];
+        trials[i].best_ns += (double)extra_bytes_of(model, step, trials[i].step.algorithm) / rates[VME_RATE_WEIGHTS];
         if (trials[i].step.algorithm == *chosen)
             best_ns = trials[i].best_ns / TUNING_SURE;
     }
@@ -196,7 +196,7 @@ vme_status algorithm_choose(vme_model *model, model_step *step, const model_algo
     step->algorithm = (model_algorithm)all.first;
     for (int i = all.first; i < all.end; i++) {
         can[i] = possible(model, model->kernels, step, (model_algorithm)i)
-                 && (wish >= 0 || more_of(model, step, (model_algorithm)i) <= model->spare);
+                 && (wish >= 0 || extra_bytes_of(model, step, (model_algorithm)i) <= model->spare);
         candidates += can[i];
     }
     if (wish >= 0)
@@ -219,7 +219,7 @@ vme_status algorithm_choose(vme_model *model, model_step *step, const model_algo
             }
         if (status == VME_OK && !fixed && candidates > 1)
             status = break_tie(model, step, can, rates, &step->algorithm);
-        model->spare -= more_of(model, step, step->algorithm);
+        model->spare -= extra_bytes_of(model, step, step->algorithm);
     }
     *scratch = step->kind == STEP_CONV ? convolution_scratch(model, step) : attention_scratch(model, step);
     return status;

@@ -20,7 +20,7 @@ typedef struct model_value {
     int64_t strides[MODEL_RANK]; /* in bytes, for its layout */
     bool plain;                  /* never an image: views use it, or its rows are read in place */
     bool channels_last;          /* an image; otherwise plain */
-    bool may_be_apart;           /* its rows of c elements may be padded */
+    bool may_be_padded;          /* its rows of c elements may be padded */
     /* of float32 values of rank 2 or 4 */
     int64_t n, h, w, c;
     int64_t top, left, bottom, right; /* the margin in pixels */

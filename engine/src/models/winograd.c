@@ -75,7 +75,7 @@ typedef struct winograd {
     const vme_model *model;
     const model_step *step;
     const vme_gemm_kernel *gemm;
-    const struct vme_winograd_kernel *turn;
+    const struct vme_winograd_kernel *transform;
     const model_value *in, *out, *addend; /* addend may be NULL */
     char *arena, *scratch;
     int64_t m, points, down, across, slivers;
@@ -87,7 +87,7 @@ typedef struct winograd {
     int64_t block;                                  /* the block that all threads share */
 } winograd;
 
-static void points_lie(winograd *job)
+static void set_point_strides(winograd *job)
 {
     job->in_point = job->block_squares * job->in_wide + WINOGRAD_GAP;
     job->out_point = job->block_squares * job->out_wide + WINOGRAD_GAP;
@@ -113,7 +113,7 @@ static void lay_out(winograd *job, const model_value *in, const model_value *out
     /* whole tiles in each block */
     job->block_squares = min(job->squares, ceil_div(job->block_squares, job->gemm->rows) * job->gemm->rows);
     job->blocks = ceil_div(job->squares, job->block_squares);
-    points_lie(job);
+    set_point_strides(job);
 }
 
 static int64_t scratch(const vme_model *model, model_step *step)
@@ -133,7 +133,7 @@ int64_t winograd_band_scratch(const vme_model *model, const model_step *step, in
     lay_out(&job, &model->value[step->in], &model->value[step->out], step, ceil_div(rows, square_of(step)),
             WINOGRAD_BAND_BYTES);
     job.block_squares = job.max_squares;
-    points_lie(&job);
+    set_point_strides(&job);
     return job.slot_floats * (int64_t)sizeof(float);
 }
 
@@ -215,7 +215,7 @@ static float *out_points(const winograd *job, int64_t slot)
 }
 
 /* Transforms squares `begin` to `end` of a block, to points (`inward`) or back. */
-static void turn(const winograd *job, int64_t slot, int64_t block, int64_t begin, int64_t end, bool inward)
+static void transform(const winograd *job, int64_t slot, int64_t block, int64_t begin, int64_t end, bool inward)
 {
     const int32_t *p = job->step->p;
     const model_value *value = inward ? job->in : job->out, *addend = job->addend;
@@ -239,14 +239,14 @@ static void turn(const winograd *job, int64_t slot, int64_t block, int64_t begin
             square.columns = (int)min(job->m + 2, value->w + value->right - x);
             square.image = model_pixel(value, job->arena, n, y, x);
             square.points = in_points(job, slot) + s * job->in_wide;
-            job->turn->in(&square);
+            job->transform->in(&square);
         } else {
             square.rows = (int)min(job->m, value->h - y);
             square.columns = (int)min(job->m, value->w - x);
             square.image = model_pixel(value, job->arena, n, y, x);
             square.addend = addend == NULL ? NULL : model_pixel(addend, job->arena, n, y, x);
             square.points = out_points(job, slot) + s * job->out_wide;
-            job->turn->out(&square);
+            job->transform->out(&square);
         }
     }
 }
@@ -290,9 +290,9 @@ static void multiply(const winograd *job, int64_t slot, int64_t block, int64_t b
 /* One block, by one thread. */
 static void do_block(const winograd *job, int64_t slot, int64_t block)
 {
-    turn(job, slot, block, 0, block_count(job, block), true);
+    transform(job, slot, block, 0, block_count(job, block), true);
     multiply(job, slot, block, 0, job->points * job->slivers);
-    turn(job, slot, block, 0, block_count(job, block), false);
+    transform(job, slot, block, 0, block_count(job, block), false);
 }
 
 static void whole_blocks(void *argument, int64_t slot, vme_items *blocks)
@@ -305,7 +305,7 @@ static void whole_blocks(void *argument, int64_t slot, vme_items *blocks)
 static vme_status part_in(void *argument, int64_t begin, int64_t end)
 {
     const winograd *job = argument;
-    turn(job, 0, job->block, begin, end, true);
+    transform(job, 0, job->block, begin, end, true);
     return VME_OK;
 }
 
@@ -319,7 +319,7 @@ static vme_status part_products(void *argument, int64_t begin, int64_t end)
 static vme_status part_out(void *argument, int64_t begin, int64_t end)
 {
     const winograd *job = argument;
-    turn(job, 0, job->block, begin, end, false);
+    transform(job, 0, job->block, begin, end, false);
     return VME_OK;
 }
 
@@ -331,7 +331,7 @@ static winograd of_band(vme_context *context, const vme_model *model, const mode
         .model = model,
         .step = step,
         .gemm = gemm_of(model->kernels),
-        .turn =
+        .transform =
             &model->kernels->winograd.of[step->algorithm == CONVOLUTION_WINOGRAD_2 ? VME_WINOGRAD_2 : VME_WINOGRAD_4],
         .in = band->in,
         .out = band->out,

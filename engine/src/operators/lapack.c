@@ -158,7 +158,7 @@ typedef struct lapack_item {
 } lapack_item;
 
 /* to[j * ld + i] = from[i * columns + j], or back */
-static void turn(char *to, const char *from, int64_t rows, int64_t columns, int64_t ld, size_t size, bool back)
+static void transpose(char *to, const char *from, int64_t rows, int64_t columns, int64_t ld, size_t size, bool back)
 {
     for (int64_t j = 0; j < columns; j++)
         for (int64_t i = 0; i < rows; i++) {
@@ -372,19 +372,19 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
     const vme_linear_job *j = item->job;
     int m = (int)j->m, n = (int)j->n, columns = (int)j->columns, lda = max(1, m), k = min(m, n), info = 0, rank = 0;
     size_t size = item->size;
-    turn(item->a, in[0], m, n, lda, size, false);
+    transpose(item->a, in[0], m, n, lda, size, false);
     switch (j->op) {
     case VME_LINEAR_SOLVE:
-        turn(item->b, in[1], n, columns, lda, size, false);
+        transpose(item->b, in[1], n, columns, lda, size, false);
         item->f->gesv(&n, &columns, item->a, &lda, item->integers, item->b, &lda, &info);
-        turn(out[0], item->b, n, columns, lda, size, true);
+        transpose(out[0], item->b, n, columns, lda, size, true);
         break;
     case VME_LINEAR_INVERSE:
         memset(item->b, 0, (size_t)n * (size_t)n * size);
         for (int64_t i = 0; i < n; i++)
             put_real(item->b + (size_t)(i * n + i) * size, 0, 1);
         item->f->gesv(&n, &n, item->a, &lda, item->integers, item->b, &lda, &info);
-        turn(out[0], item->b, n, n, lda, size, true);
+        transpose(out[0], item->b, n, n, lda, size, true);
         break;
     case VME_LINEAR_SLOGDET:
         item->f->getrf(&n, &n, item->a, &lda, item->integers, &info);
@@ -396,7 +396,7 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
         for (int64_t c = 0; c < n; c++)
             for (int64_t r = upper ? c + 1 : 0; r < (upper ? n : c); r++)
                 memset(item->a + (size_t)(c * n + r) * size, 0, size);
-        turn(out[0], item->a, n, n, lda, size, true);
+        transpose(out[0], item->a, n, n, lda, size, true);
         break;
     }
     case VME_LINEAR_QR: {
@@ -418,7 +418,7 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
             }
         if (j->out_bytes[0] != 0) {
             item->f->orgqr(&m, &full, &k, item->a, &lda, item->tau, item->work, &item->lwork, &info);
-            turn(out[0], item->a, m, full, lda, size, true);
+            transpose(out[0], item->a, m, full, lda, size, true);
         }
         break;
     }
@@ -428,8 +428,8 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
         copy_bytes(out[0], item->s, (size_t)k * sizeof(double));
         if (jobz != 'N') {
             int wide = jobz == 'A' ? m : k, high = jobz == 'A' ? n : k;
-            turn(out[1], item->u, m, wide, lda, size, true);
-            turn(out[2], item->vt, high, n, max(1, high), size, true);
+            transpose(out[1], item->u, m, wide, lda, size, true);
+            transpose(out[2], item->vt, high, n, max(1, high), size, true);
         }
         break;
     }
@@ -441,7 +441,7 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
         else {
             copy_bytes(out[0], item->s, (size_t)n * size);
             if (vectors)
-                turn(out[1], item->vt, n, n, lda, size, true);
+                transpose(out[1], item->vt, n, n, lda, size, true);
         }
         break;
     }
@@ -450,15 +450,15 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
         info = call_eigh(item, vectors, item->lwork, item->lrwork, item->liwork);
         copy_bytes(out[0], item->s, (size_t)n * sizeof(double));
         if (vectors)
-            turn(out[1], item->a, n, n, lda, size, true);
+            transpose(out[1], item->a, n, n, lda, size, true);
         break;
     }
     case VME_LINEAR_LSTSQ: {
         int ldb = max(1, max(m, n));
         memset(item->b, 0, (size_t)ldb * (size_t)columns * size);
-        turn(item->b, in[1], m, columns, ldb, size, false);
+        transpose(item->b, in[1], m, columns, ldb, size, false);
         info = call_gelsd(item, item->lwork, &rank);
-        turn(out[0], item->b, max(m, n), columns, ldb, size, true);
+        transpose(out[0], item->b, max(m, n), columns, ldb, size, true);
         copy_bytes(out[1], item->s, (size_t)k * sizeof(double));
         int64_t wide = rank;
         memcpy(out[2], &wide, sizeof wide);

@@ -65,7 +65,7 @@ def merge_equal(network):
     last, early = _written(network)
     writers, found, kept, outputs, copied = {}, {}, [], set(network.outputs), False
     for number, layer in enumerate(network.layers):
-        base = network.as_view(layer.output).base
+        base = network.base(layer.output)
         operands = tuple(name and _operand(network, name, one_for) for name in layer.inputs)
         bounds = layer.bounds and tuple(map(float_bits, layer.bounds))
         written = _operand(network, layer.output, {})[1:]
@@ -102,7 +102,7 @@ def merge_equal(network):
         name = one_for.get(name, name)
         return named.get(name, name)
 
-    network.layers = [layer for layer in kept if network.as_view(layer.output).base not in one_for]
+    network.layers = [layer for layer in kept if network.base(layer.output) not in one_for]
     for layer in network.layers:
         layer.inputs, layer.output = [name and final(name) for name in layer.inputs], final(layer.output)
     network.views = {name: view._replace(base=final(view.base)) for name, view in network.views.items()}
@@ -125,10 +125,10 @@ def _constants(network):
 
 def _written(network):
     """Returns (index of the last layer that writes each base, bases that are read before that layer)."""
-    last = {network.as_view(layer.output).base: number for number, layer in enumerate(network.layers)}
+    last = {network.base(layer.output): number for number, layer in enumerate(network.layers)}
     early = set()
     for number, layer in enumerate(network.layers):
-        bases = {network.as_view(name).base for name in layer.inputs if name}
+        bases = {network.base(name) for name in layer.inputs if name}
         early.update(base for base in bases if last.get(base, -1) >= number)
     return last, early
 

@@ -39,7 +39,7 @@ def factor_products(network):
     layers, network.layers = network.layers, []
     makers, writers = {layer.output: layer for layer in layers}, {}
     for layer in layers:
-        writers.setdefault(network.as_view(layer.output).base, []).append(layer)
+        writers.setdefault(network.base(layer.output), []).append(layer)
     for layer in layers:
         parts = (
             _parts(network, layer, writers)
@@ -54,7 +54,7 @@ def _parts(network, product, writers):
     """[(part, its position in a row)] of the concatenation that the product reads, or None if it reads none. `writers`
     maps bases to the layers that write them."""
     rows = product.inputs[0]
-    whole = network.as_view(rows).base
+    whole = network.base(rows)
     if (
         whole in network.constants
         or whole in network.inputs

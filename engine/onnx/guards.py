@@ -12,7 +12,7 @@ def find_guards(network):
     choices = [layer for layer in network.layers if _is_choice(network, layer)]
     if not choices:
         return
-    bases = {name: network.as_view(name).base for name in _names(network)}
+    bases = {name: network.base(name) for name in _names(network)}
     first, last, read = {}, {}, {}
     for number, layer in enumerate(network.layers):
         base = bases[layer.output]
@@ -42,7 +42,7 @@ def _is_choice(network, layer):
 
 def _is_condition(network, name):
     size = math.prod(network.shape(name))
-    return isinstance(size, int) and size == 1 and network.as_view(name).base not in network.constants
+    return isinstance(size, int) and size == 1 and network.base(name) not in network.constants
 
 
 def _names(network):

@@ -117,7 +117,8 @@ def _normalized_by_tensors(add):
 def lies_as_image(reader, *names):
     """Whether the engine keeps all of these tensors as images: each is the result of an image operator, possibly after
     a chain of elementwise ones."""
-    network, makers = reader.network, reader.network.makers()
+    network = reader.network
+    makers = network.makers_so_far()
 
     def of_images(name, depth):
         layer = makers.get(name)
@@ -169,7 +170,7 @@ def shuffled(reader, node, shape):
         (grouped[0], groups, grouped[1], *grouped[3:]), (strides[0], strides[2], strides[1], *strides[3:])
     ):
         return False
-    whole = reader.network.makers()[view.base]
+    whole = reader.network.makers_so_far()[view.base]
     halves = (
         whole.op == "Concat"
         and groups == 2

@@ -144,6 +144,8 @@ class Network:
     repeats: bool = False  # a loop's body is being read
     kept: dict = field(default_factory=dict)  # parts of arrays to constants, shared by all readings
     _made: dict = field(default_factory=dict)  # parts of arrays to names in this network
+    _makers: dict = field(default_factory=dict)  # of the first `_seen` layers
+    _seen: int = 0
     _whole: dict = field(default_factory=dict)  # tensors to their views of themselves
 
     def shape(self, name):
@@ -196,6 +198,11 @@ class Network:
             view = self._whole[name] = View(name, 0, contiguous(self.shape(name)))
         return view
 
+    def base(self, name):
+        """The tensor that it sees, or itself."""
+        view = self.views.get(name)
+        return name if view is None else view.base
+
     def is_dense(self, name):
         """Whether the tensor's elements are contiguous and in order."""
         return same_strides(self.shape(name), self.as_view(name).strides)
@@ -209,7 +216,7 @@ class Network:
 
     def view(self, name, source, shape, strides, offset=0):
         """Makes `name` a view of `source` (of its base if it is a view); `strides` are those of the base."""
-        base, self.sources[name] = self.as_view(source).base, source
+        base, self.sources[name] = self.base(source), source
         self.declare(name, shape, self.dtype(source))
         self.views[name] = View(base, *_integers((offset,)), _integers(strides))
         return name
@@ -372,6 +379,13 @@ class Network:
     def makers(self):
         """Maps each tensor to the layer that writes it as a whole; parts written through views are not included."""
         return {layer.output: layer for layer in self.layers}
+
+    def makers_so_far(self):
+        """The same while the model is read, when layers are only added."""
+        for layer in self.layers[self._seen :]:
+            self._makers[layer.output] = layer
+        self._seen = len(self.layers)
+        return self._makers
 
     def readers(self):
         """Maps each tensor to the layers that read it directly; None stands for a model output."""

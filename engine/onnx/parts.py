@@ -70,7 +70,7 @@ def parted(network, where):
 
 
 def _base(network, name):
-    return network.as_view(name).base
+    return network.base(name)
 
 
 def _known(network, size, part_of):

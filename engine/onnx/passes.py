@@ -333,7 +333,7 @@ def part_layouts(network):
     network.layers = []
 
     def fits(name):
-        if network.as_view(name).base in network.constants:  # a part of a constant, at a place that sizes choose
+        if network.base(name) in network.constants:  # a part of a constant, at a place that sizes choose
             return False
         return (
             network.is_dense(name) if len(network.shape(name)) == 2 else name not in network.views and name not in bases

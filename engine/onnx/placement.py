@@ -29,7 +29,7 @@ class _Products:
     def of(self, name):
         """The Gemm whose result, and nothing else of it, is read as `name`, by one layer."""
         network, readers = self.network, self.readers
-        base = network.as_view(name).base
+        base = network.base(name)
         layer = self.makers.get(base)
         if layer is None or layer.op != "Gemm" or layer.activated:
             return None
@@ -99,10 +99,10 @@ def add_in_products(network):
                 product.inputs[2] = network.constant(f"{layer.output}/bias", values.reshape(-1), "float32")
             elif (
                 not product.inputs[3]
-                and network.as_view(other).base not in network.constants
+                and network.base(other) not in network.constants
                 and network.shape(other) == shape
                 and network.is_dense(other)
-                and network.as_view(other).base != network.as_view(name).base
+                and network.base(other) != network.base(name)
             ):
                 view, size = network.as_view(other), network.shape(product.output)
                 product.inputs[3] = (
@@ -149,15 +149,15 @@ def make_in_place(network):
     """A value that is only copied, in another order or to a part of a whole, is made there by whoever makes it."""
     made, read, views, gone = {}, {}, {}, set()  # bases to the layers that write and read them, and to their views
     for layer in network.layers:
-        made.setdefault(network.as_view(layer.output).base, []).append(layer)
-        for base in dict.fromkeys(network.as_view(name).base for name in layer.inputs if name):
+        made.setdefault(network.base(layer.output), []).append(layer)
+        for base in dict.fromkeys(network.base(name) for name in layer.inputs if name):
             read.setdefault(base, []).append(layer)
     for name, view in network.views.items():
         views.setdefault(view.base, set()).add(name)
     for copy in [layer for layer in network.layers if layer.op == "Copy"]:
-        source = network.as_view(copy.inputs[0]).base
+        source = network.base(copy.inputs[0])
         makers, seen, readers = made.get(source, []), views.get(source, set()), read.get(source, [])
-        target = network.as_view(copy.output).base
+        target = network.base(copy.output)
         if (
             source in network.constants
             or source in network.inputs
@@ -173,7 +173,7 @@ def make_in_place(network):
         ):
             continue
         wanted = _wanted(network, copy)
-        if wanted is not None and not any(network.as_view(name).base == target for name in makers[0].inputs if name):
+        if wanted is not None and not any(network.base(name) == target for name in makers[0].inputs if name):
             for name in seen:
                 del network.views[name]
             network.views[source] = wanted

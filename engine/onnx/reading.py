@@ -580,7 +580,7 @@ class Reader:
                 taken.add(value.name)
                 network.outputs.append(value.name)
                 continue
-            if network.as_view(name).base in network.constants or name in taken:
+            if network.base(name) in network.constants or name in taken:
                 if name == value.name:
                     if name in taken:
                         self.problems.append(Problem(None, f"output {name}", "is an input, and nothing computes it"))

@@ -52,6 +52,7 @@ _ALIKE = frozenset(
         "Fourier",
         "Bits",
         "Suppress",
+        "ByteMaxPool",
     }
 )
 

@@ -1,8 +1,11 @@
 """Readers of ONNX's image operators: rank 4, channels first, float32 (windows.py has the others). Also of tensor
 operators that can keep their operands as images, channels last; each of these returns whether it did."""
 
+import math
+
 import numpy
 
+from .integer_products import MAX_TAPS, largest_bytes
 from .lowering import Lowering
 from .network import same_strides
 from .readers import reads
@@ -15,8 +18,12 @@ _MAX_CONCAT_INPUTS = 256
 
 
 def _pooled(reader, node, op, window, further=()):
-    """Lowers to the engine's image pooling if it applies (one or two dimensions, float32). Returns whether it does."""
-    if reader.dtype(node.inputs[0]) != numpy.float32 or len(window.kernel) > 2:
+    """Lowers to the engine's image pooling if it applies: one or two dimensions, float32, or maxima of bytes. Returns
+    whether it does."""
+    dtype = reader.dtype(node.inputs[0])
+    if op == "MaxPool" and dtype in (numpy.uint8, numpy.int8) and len(window.kernel) <= 2:
+        return _bytes_pooled(reader, node, window)
+    if dtype != numpy.float32 or len(window.kernel) > 2:
         return False
     shape, flat = (*reader.shape(node.inputs[0])[:2], *window.result_sizes), len(window.kernel) == 1
     source = two_dimensional(reader, node, window)
@@ -28,6 +35,16 @@ def _pooled(reader, node, op, window, further=()):
     )
     if flat:
         reader.network.reshaped(node.output, output, shape)
+    return True
+
+
+def _bytes_pooled(reader, node, window):
+    add = Lowering(reader, node)
+    if math.prod(window.kernel) > MAX_TAPS:
+        return False
+    shape = (*add.shape(node.inputs[0])[:2], *window.result_sizes)
+    source = two_dimensional(reader, node, window)
+    add.done(add.reshape(largest_bytes(add, source, window.parameters(), window.result_sizes), shape))
     return True
 
 

@@ -7,6 +7,7 @@ import numpy
 
 from .readers import Unsupported
 
+MAX_TAPS = 1 << 10  # TAPS_MAX of engine/src/models/byte_pooling.c
 COLUMNS, QUAD = 32, 4  # QUANTIZED_COLUMNS and QUANTIZED_QUAD of engine/src/models/quantized_kernels.h
 
 
@@ -54,22 +55,23 @@ def _window(node, kernel, sizes):
 
 
 def largest(add, node, x):
-    """Maxima over the windows of an image of bytes, one dimension after the other; None if it is not such an image."""
-    if len(add.shape(x)) != 4:
+    """Maxima over the windows of an image of bytes; None if it is not such an image."""
+    if len(add.shape(x)) != 4 or math.prod(node.get("kernel_shape")) > MAX_TAPS:
         return None
     kernel, made, _ = _window(node, node.get("kernel_shape"), add.shape(x)[2:])
+    return largest_bytes(add, x, (*kernel, 1), made)
+
+
+def largest_bytes(add, x, parameters, made):
+    """The largest bytes of the windows (the 11 parameters of one) of an image [n, channels, height, width]."""
     image = add.transpose(x, (0, 2, 3, 1))
-    lowest = numpy.iinfo(add.dtype(x)).min
-    result = add.padded(image, (0, *kernel[4:6], 0), (0, *kernel[6:8], 0), int(lowest))
-    for d in range(2):
-        parts = []
-        for tap in range(kernel[d]):
-            first, stride = tap * kernel[8 + d], kernel[2 + d]
-            parts.append(add.part(result, 1 + d, first, first + (made[d] - 1) * stride + 1, stride))
-        result = parts[0]
-        for part in parts[1:]:
-            result = add.do("maximum", result, part)
-    return add.transpose(result, (0, 3, 1, 2))
+    if not add.network.is_dense(image):
+        image = add.copy(image)
+    shape = (add.shape(x)[0], *made, add.shape(x)[1])
+    name = add.reader.add_layer(
+        "ByteMaxPool", add.node, [image], shape, add.dtype(x), add.fresh("largest"), parameters=parameters
+    )
+    return add.transpose(name, (0, 3, 1, 2))
 
 
 def multiplied(add, x, zero, weights, zeros, bias, dtype, factors, limits):

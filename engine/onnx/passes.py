@@ -135,7 +135,14 @@ def fold_channels(network):
     """Factors and offsets of channels, as batch normalization has them, go into the convolution before them."""
     if not any(layer.op == "Conv" for layer in network.layers):
         return
-    single, makers, kept = _read_once(network), {}, []
+    single, makers, kept, folded = _read_once(network), {}, [], {}
+
+    def constant(name, of, make):
+        """What is made of the same constants, which passes of a loop have in common, is made once."""
+        if of not in folded:
+            folded[of] = network.constant(name, make(), "float32")
+        return folded[of]
+
     for layer in network.layers:
         op = next((op for op in ("multiply", "add") if is_binary(layer, op)), None)
         constants = [name for name in layer.inputs if name in network.constants]
@@ -151,18 +158,18 @@ def fold_channels(network):
             ):
                 values = _channels(network, constants[0], image)
             if values is not None:
-                weights, bias = (
-                    network.constants[before.inputs[1]],
-                    network.constants.get(before.inputs[2], numpy.zeros(len(values))),
-                )
+                (_, weights, bias, _), by = before.inputs, constants[0]
+                old = network.constants.get(bias, numpy.zeros(len(values)))
                 if op == "multiply":
-                    before.inputs[1] = network.constant(
-                        f"{layer.output}/weights", weights * values[:, None, None, None], "float32"
+                    factors = values[:, None, None, None]
+                    before.inputs[1] = constant(
+                        f"{layer.output}/weights", (weights, by), lambda: network.constants[weights] * factors
                     )
-                    bias = bias * values
-                else:
-                    bias = bias + values
-                before.inputs[2] = network.constant(f"{layer.output}/bias", bias, "float32")
+                before.inputs[2] = constant(
+                    f"{layer.output}/bias",
+                    (op, bias, by, len(values)),
+                    lambda: old * values if op == "multiply" else old + values,
+                )
                 before.output = layer.output
                 makers[layer.output] = before
                 continue

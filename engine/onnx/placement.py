@@ -18,6 +18,22 @@ _WRITES_ANYWHERE = {
 }  # operators whose result may have any strides
 
 
+# Those on bytes, whose results have runs of numbers side by side, at one distance from each other.
+_WRITES_RUNS = {"LookUp", "Quantize", "QuantizedAdd", "QuantizedMultiply", "IntegerProduct"}
+
+
+def _can_write(network, layer, view):
+    """Whether the layer can make its result where the `view` says."""
+    if layer.op in _WRITES_ANYWHERE:
+        return True
+    shape = network.shape(layer.output)
+    if layer.op not in _WRITES_RUNS or (layer.op == "IntegerProduct" and layer.parameters[-1]):  # of single channels
+        return False
+    large = [(size, stride) for size, stride in zip(shape[:-1], view.strides) if size != 1]
+    apart = all(stride == next_stride * next_size for (_, stride), (next_size, next_stride) in zip(large, large[1:]))
+    return apart and (shape[-1] == 1 or view.strides[-1] == 1)
+
+
 class _Products:
     """Which Gemm makes what one layer reads, through a view or not."""
 
@@ -79,7 +95,7 @@ def add_in_products(network):
         return
     products = _Products(network)
     position = {id(layer): number for number, layer in enumerate(network.layers)}
-    layers = list(network.layers)
+    layers, biases = list(network.layers), {}  # of constants, one each: passes of a loop share them with the weights
     for number, layer in enumerate(layers):
         if layer is None or not is_binary(layer, "add") or layer.inputs[0] == layer.inputs[1]:
             continue
@@ -96,7 +112,9 @@ def add_in_products(network):
                 and not product.inputs[2]
                 and not product.inputs[3]
             ):
-                product.inputs[2] = network.constant(f"{layer.output}/bias", values.reshape(-1), "float32")
+                if other not in biases:
+                    biases[other] = network.constant(f"{layer.output}/bias", values.reshape(-1), "float32")
+                product.inputs[2] = biases[other]
             elif (
                 not product.inputs[3]
                 and network.base(other) not in network.constants
@@ -166,14 +184,18 @@ def make_in_place(network):
             or readers[0] is not copy
             or len(makers) != 1
             or makers[0].output != source
-            or makers[0].op not in _WRITES_ANYWHERE
+            or makers[0].op not in _WRITES_ANYWHERE | _WRITES_RUNS
             or target == source
             or network.dtype(source) != network.dtype(target)
             or network.shape(copy.inputs[0]) != network.shape(copy.output)
         ):
             continue
         wanted = _wanted(network, copy)
-        if wanted is not None and not any(network.base(name) == target for name in makers[0].inputs if name):
+        if (
+            wanted is not None
+            and _can_write(network, makers[0], wanted)
+            and not any(network.base(name) == target for name in makers[0].inputs if name)
+        ):
             for name in seen:
                 del network.views[name]
             network.views[source] = wanted

@@ -33,6 +33,7 @@ _MOVES = {
     "DepthToSpace",
     "SpaceToDepth",
     "Tile",
+    "Dropout",  # which does nothing when a model runs
 }
 _BOUNDED = ("Conv", "Gemm", "MatMul", "Add", "Mul", "AveragePool", "GlobalAveragePool")  # before an activation
 # Operators on each number, which a table of 256 does.
@@ -233,8 +234,7 @@ def fused(add, node, target):
     if node.op in ("AveragePool", "GlobalAveragePool"):
         return pooled(add, node, operands[0], target, low, high)
     if node.op == "Concat" and all(operand is not None and operand.plain for operand in operands):
-        parts = [_as_target(add, operand, target) for operand in operands]
-        return add.operator("Concat", *parts, axis=node.get("axis", 0))
+        return _joined(add, [_as_target(add, operand, target) for operand in operands], node.get("axis", 0))
     if node.op == "MaxPool" and not any(node.outputs[1:]):
         made = largest(add, node, operands[0].source)
         return made and _as_target(add, operands[0]._replace(source=made), target)
@@ -245,6 +245,13 @@ def fused(add, node, target):
     if node.op in _TABLES and all(reader.constant(name) is not None for name in node.inputs[1:] if name is not None):
         return _looked_up(add, operands[0], target, lambda values: _computed(reader, node, values))
     return None
+
+
+def _joined(add, names, axis):
+    """Bytes side by side, in the order of dimensions in which the first of them lie: images with channels last."""
+    first, order = _turned(add, names[0])
+    parts = [first, *(_turned(add, name, order)[0] for name in names[1:])]
+    return _back(add, add.joined(parts, order.index(axis % len(order))), order)
 
 
 def _with_bias(reader, node):

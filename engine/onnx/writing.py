@@ -54,6 +54,7 @@ OPS = {
     "Chance": 60,
     "Bits": 61,
     "Suppress": 62,
+    "ByteMaxPool": 63,
 }
 _COMPUTED, _CONSTANT, _VIEW = range(3)
 _ABSENT = 0xFFFFFFFF

@@ -7,6 +7,7 @@ from onnx import numpy_helper, parser
 
 from tests import networks
 from tests.engine.library import backends, on_backend
+from vmhost.engine import library
 from vmhost.engine.models import opened
 from vmhost.engine.onnx import OnnxError, compile_model
 
@@ -217,6 +218,32 @@ def test_passes_behind_the_end_are_not_run():
     taken = sum(step.ms > 0 for step in loops)
     _, steps = run.run(given | {"start": yes_no(True), "x": values(2, 3) * 500}, profile=True)
     assert taken < sum(step.ms > 0 for step in steps if step.kind not in ("Input", "Output")) / 2
+
+
+def test_passes_share_their_weights():
+    width, passes = 192, 6
+    data = model(
+        f"""passes (float[3, {width}] x) => (float[3, {width}] y) {{
+            y = Loop (count, goes, x) <body = b (int64 i, bool c, float[3, {width}] h)
+                => (bool d, float[3, {width}] k) {{
+                d = Identity(c)
+                p = MatMul(h, w)
+                s = Add(p, bias)
+                k = Tanh(s)
+            }}>
+        }}""",
+        w=values(width, width) * width**-0.5,
+        bias=values(width),
+        count=numpy.int64(passes),
+        goes=yes_no(True),
+    )
+    file, given = compile_model(data, "model"), {"x": values(3, width)}
+    before = library.statistics().live_bytes
+    run = opened("model", file)
+    assert sum(step.kind == "Gemm" for step in run.steps) == passes
+    assert library.statistics().live_bytes - before < 2 * width * width * 4  # of one pass, and an arena
+    [[theirs]] = networks.each_by_onnx_runtime([(data, given)])
+    numpy.testing.assert_allclose(run(given)["y"], theirs, atol=1e-5)
 
 
 def test_what_both_sides_need_is_run_whichever_is_taken():

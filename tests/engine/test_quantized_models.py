@@ -250,6 +250,92 @@ def linear_cases():
         yield data, given
 
 
+def pools():
+    """(model, inputs) of a MaxPool of bytes."""
+    draw = numpy.random.default_rng(8)
+    for dtype in ("uint8", "int8"):
+        for shape, attributes in (
+            ((2, 67, 9, 11), {"kernel_shape": [3, 3], "strides": [2, 2]}),
+            ((1, 130, 8, 7), {"kernel_shape": [2, 3], "pads": [1, 1, 1, 2]}),
+            ((1, 5, 9, 10), {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
+            ((1, 64, 9, 9), {"kernel_shape": [2, 2], "dilations": [3, 2], "auto_pad": "VALID"}),
+            ((2, 33, 20), {"kernel_shape": [5], "strides": [3]}),
+        ):
+            x = bytes_of(draw, dtype, *shape)
+            kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+            graph = helper.make_graph(
+                [helper.make_node("MaxPool", ["x"], ["y"], **attributes)],
+                "pool",
+                [helper.make_tensor_value_info("x", kind, shape)],
+                [helper.make_tensor_value_info("y", kind, "abcd"[: len(shape)])],
+            )
+            model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+            yield model.SerializeToString(), {"x": x}
+
+
+def test_largest_bytes_of_windows():
+    cases = list(pools())
+    for (data, given), [theirs] in zip(cases, networks.each_by_onnx_runtime(cases), strict=True):
+        file = compile_model(data, "pool")
+        for backend in backends():
+            with on_backend(backend):
+                model = opened("pool", file)
+                [ours] = model(given).values()
+            assert "ByteMaxPool" in {step.kind for step in model.steps}
+            numpy.testing.assert_array_equal(numpy.asarray(ours), theirs)
+
+
+def fire(draw, dtype, zero):
+    """(model, inputs) of a fire module of bytes: two convolutions side by side, one of which is scaled anew, and a pool
+    behind them."""
+    names = {"x": (bytes_of(draw, dtype, 1, 16, 9, 9), 0.04, zero)}
+    constants = {"x_scale": numpy.float32(0.04), "x_zero": numpy.array(zero, dtype)}
+    nodes = []
+    for part, kernel, scale in (("one", 1, 0.5), ("three", 3, 0.7)):
+        constants |= {
+            f"{part}_w": bytes_of(draw, "int8", 40, 16, kernel, kernel),
+            f"{part}_w_scale": numpy.float32(0.01),
+            f"{part}_w_zero": numpy.int8(0),
+            f"{part}_scale": numpy.float32(scale),
+            f"{part}_zero": numpy.array(zero, dtype),
+        }
+        of_weights = [f"{part}_w", f"{part}_w_scale", f"{part}_w_zero"]
+        result = [f"{part}_scale", f"{part}_zero"]
+        pads = [kernel // 2] * 4
+        nodes.append(
+            helper.make_node("QLinearConv", ["x", "x_scale", "x_zero", *of_weights, *result], [part], pads=pads)
+        )
+    ends = ["one_scale", "one_zero", "one", "one_scale", "one_zero", "three", "three_scale", "three_zero"]
+    nodes.append(helper.make_node("QLinearConcat", ends, ["both"], domain="com.microsoft", axis=1))
+    nodes.append(helper.make_node("MaxPool", ["both"], ["y"], kernel_shape=[3, 3], strides=[2, 2]))
+    kind = helper.np_dtype_to_tensor_dtype(numpy.dtype(dtype))
+    graph = helper.make_graph(
+        nodes,
+        "fire",
+        [helper.make_tensor_value_info("x", kind, (1, 16, 9, 9))],
+        [helper.make_tensor_value_info("y", kind, "abcd")],
+        [numpy_helper.from_array(values, name) for name, values in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    return model.SerializeToString(), {"x": names["x"][0]}
+
+
+def test_parts_of_bytes_are_made_in_their_places():
+    draw = numpy.random.default_rng(9)
+    cases = [fire(draw, "uint8", 110), fire(draw, "int8", -10)]
+    for (data, given), [theirs] in zip(cases, networks.each_by_onnx_runtime(cases), strict=True):
+        file = compile_model(data, "fire")
+        for backend in backends():
+            with on_backend(backend):
+                model = opened("fire", file)
+                [ours] = model(given).values()
+            away = numpy.abs(numpy.asarray(ours).astype("int32") - theirs.astype("int32"))
+            assert away.max() <= 1 and (away > 0).mean() < 0.1
+        kinds = [step.kind for step in model.steps if step.kind not in ("Input", "Output")]
+        assert sorted(kinds) == ["ByteMaxPool", "Copy", *["IntegerProduct"] * 2, "LookUp"]
+
+
 def test_operators_of_onnx_runtime_are_within_a_step():
     cases = list(linear_cases())
     for (data, given), [theirs] in zip(cases, networks.each_by_onnx_runtime(cases), strict=True):

@@ -8,6 +8,7 @@ import pytest
 from onnx import helper
 
 import vmhost.engine.numpy as np
+from bench import other_models
 from tests import networks
 from tests.engine.test_models import window
 from vmhost import engine
@@ -130,6 +131,13 @@ def test_fixed_choices_go_by_the_built_in_rates_alone(path):
         assert choices("fixed") == fixed
     finally:
         library.set_rates(rates)
+
+
+def test_few_rows_are_no_reason_for_narrow_vectors():
+    """Open sizes are prepared at one row, of which little can be told."""
+    model, _ = other_models.make("classic/linear_regression")
+    found = opened("linear", compile_model(model.SerializeToString(), "linear")).backends
+    assert next(iter(found)) == [backend.name for backend in library.backends() if backend.available][-1]
 
 
 def test_the_backend_with_the_least_total_is_the_models(path, tmp_path):

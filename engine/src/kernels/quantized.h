@@ -567,8 +567,76 @@ static void dequantize(int64_t n, const uint8_t *restrict in, uint8_t flip, int3
         out[i] = (float)((in[i] ^ flip) - zero) * scale;
 }
 
+/* Signed numbers are compared as unsigned ones, flipped. */
+#ifdef __AVX512F__
+typedef __m512i wide_bytes;
+enum { WIDE_BYTES = 64 };
+ALWAYS wide_bytes bytes_load(const uint8_t *from) { return _mm512_loadu_si512(from); }
+ALWAYS void bytes_store(uint8_t *to, wide_bytes a) { _mm512_storeu_si512(to, a); }
+ALWAYS wide_bytes bytes_all(uint8_t a) { return _mm512_set1_epi8((char)a); }
+ALWAYS wide_bytes bytes_flip(wide_bytes a, wide_bytes flip) { return _mm512_xor_si512(a, flip); }
+ALWAYS wide_bytes bytes_max(wide_bytes a, wide_bytes b) { return _mm512_max_epu8(a, b); }
+#elif defined(__AVX2__)
+typedef __m256i wide_bytes;
+enum { WIDE_BYTES = 32 };
+ALWAYS wide_bytes bytes_load(const uint8_t *from) { return _mm256_loadu_si256((const __m256i *)from); }
+ALWAYS void bytes_store(uint8_t *to, wide_bytes a) { _mm256_storeu_si256((__m256i *)to, a); }
+ALWAYS wide_bytes bytes_all(uint8_t a) { return _mm256_set1_epi8((char)a); }
+ALWAYS wide_bytes bytes_flip(wide_bytes a, wide_bytes flip) { return _mm256_xor_si256(a, flip); }
+ALWAYS wide_bytes bytes_max(wide_bytes a, wide_bytes b) { return _mm256_max_epu8(a, b); }
+#else
+typedef uint8_t wide_bytes;
+enum { WIDE_BYTES = 1 };
+ALWAYS wide_bytes bytes_load(const uint8_t *from) { return *from; }
+ALWAYS void bytes_store(uint8_t *to, wide_bytes a) { *to = a; }
+ALWAYS wide_bytes bytes_all(uint8_t a) { return a; }
+ALWAYS wide_bytes bytes_flip(wide_bytes a, wide_bytes flip) { return a ^ flip; }
+ALWAYS wide_bytes bytes_max(wide_bytes a, wide_bytes b) { return a > b ? a : b; }
+#endif
+
+static void largest(int64_t begin, int64_t end, int count, const uint8_t *const *in, uint8_t flip, uint8_t *out)
+{
+    const wide_bytes flips = bytes_all(flip);
+    int64_t i = begin;
+    for (; i + WIDE_BYTES <= end; i += WIDE_BYTES) {
+        wide_bytes most = bytes_flip(bytes_load(in[0] + i), flips);
+        for (int tap = 1; tap < count; tap++)
+            most = bytes_max(most, bytes_flip(bytes_load(in[tap] + i), flips));
+        bytes_store(out + i, bytes_flip(most, flips));
+    }
+    for (; i < end; i++) {
+        uint8_t most = in[0][i] ^ flip;
+        for (int tap = 1; tap < count; tap++)
+            most = (in[tap][i] ^ flip) > most ? in[tap][i] ^ flip : most;
+        out[i] = most ^ flip;
+    }
+}
+
+#ifdef __AVX512F__
+/* The two halves of the table by the lower seven bits; the highest says which. */
+__attribute__((target("avx512vbmi"))) static void look_up_permuted(int64_t n, const uint8_t *in, const uint8_t *table,
+                                                                   uint8_t *out)
+{
+    const __m512i quarter[4] = {_mm512_loadu_si512(table), _mm512_loadu_si512(table + 64),
+                                _mm512_loadu_si512(table + 128), _mm512_loadu_si512(table + 192)};
+    for (int64_t i = 0; i < n; i += 64) {
+        const __mmask64 some = n - i < 64 ? ((__mmask64)1 << (n - i)) - 1 : ~(__mmask64)0;
+        const __m512i place = _mm512_maskz_loadu_epi8(some, in + i);
+        const __m512i low = _mm512_permutex2var_epi8(quarter[0], place, quarter[1]),
+                      high = _mm512_permutex2var_epi8(quarter[2], place, quarter[3]);
+        _mm512_mask_storeu_epi8(out + i, some, _mm512_mask_blend_epi8(_mm512_movepi8_mask(place), low, high));
+    }
+}
+#endif
+
 static void look_up(int64_t n, const uint8_t *in, const uint8_t *table, uint8_t *out)
 {
+#ifdef __AVX512F__
+    if (__builtin_cpu_supports("avx512vbmi")) {
+        look_up_permuted(n, in, table, out);
+        return;
+    }
+#endif
     for (int64_t i = 0; i < n; i++)
         out[i] = table[in[i]];
 }
@@ -585,5 +653,6 @@ const model_quantized_kernels JOIN(model_quantized_, VME_TARGET) = {
     .multiply = multiply,
     .quantize = quantize,
     .dequantize = dequantize,
+    .largest = largest,
     .look_up = look_up,
 };

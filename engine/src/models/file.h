@@ -91,6 +91,7 @@ typedef enum model_op {
     MODEL_CHANCE,             /* a tensor of the result's shape: random numbers (chance.c) */
     MODEL_BITS,               /* x: the same bits as another dtype of the same size */
     MODEL_SUPPRESS,           /* boxes, scores, count, overlap bound, score bound: suppression.c */
+    MODEL_BYTE_MAX_POOL,      /* image of bytes: the maximum of each window (byte_pooling.c) */
     MODEL_OPS,
 } model_op;
 typedef struct model_tensor_record {

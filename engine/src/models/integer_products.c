@@ -53,7 +53,7 @@ typedef struct integer_product {
     int out_dtype;
     quantized_result to;
     int64_t images, height, width, channels;                 /* of the image */
-    int64_t out_height, out_width, outputs;                  /* of the result */
+    int64_t out_height, out_width, outputs, out_pixel;       /* of the result; out_pixel: elements between pixels */
     int64_t groups, group_channels, group_outputs;           /* group_outputs includes the output of ones */
     int64_t k, quads, slivers;                               /* of a group */
     int64_t pixels, block, blocks, sliver_groups, per_group; /* pixels of a block; slivers of a piece */
@@ -115,7 +115,7 @@ static void copy_rows(const integer_product *job, int64_t first, int64_t count, 
 static void write(const integer_product *job, int64_t pixel, int64_t output, int64_t count, const int32_t *sums,
                   const int32_t *more)
 {
-    const int64_t at = pixel * job->outputs + output;
+    const int64_t at = pixel * job->out_pixel + output;
     const float *factors = job->factors == NULL ? NULL : job->factors + output;
     switch (job->out_dtype) {
     case VME_INT32:
@@ -161,7 +161,7 @@ static void do_bytes(const integer_product *job, int64_t first, int64_t count, i
         for (int64_t r = 0; r < count && !vme_stopping(job->context); r += each)
             job->kernels->tile_bytes((int)min(each, count - r), columns, job->quads, a + r * a_row, a_row,
                                      weights + s * sliver_bytes, job->more + output, job->factors + output, job->to,
-                                     job->out + (first + r) * job->outputs + output, job->outputs);
+                                     job->out + (first + r) * job->out_pixel + output, job->out_pixel);
     }
 }
 
@@ -282,12 +282,22 @@ static void single_rows(void *argument, int64_t slot, vme_items *items)
 }
 
 /* ---- the step */
+/* Numbers from a pixel of the result to the next, of more than one. */
+static int64_t pixel_step(const model_value *out)
+{
+    for (int d = 2; d >= 0; d--)
+        if (out->shape[d] > 1)
+            return out->strides[d] / vme_dtype_size((vme_dtype)out->dtype);
+    return out->shape[3];
+}
+
 static void lay_out(integer_product *job, const vme_model *model, const model_step *step, int threads)
 {
     const model_value *in = &model->value[step->operand[0]], *out = &model->value[step->out];
     const int32_t *p = job->p = step->p;
     job->images = in->shape[0], job->height = in->shape[1], job->width = in->shape[2], job->channels = in->shape[3];
     job->out_height = out->shape[1], job->out_width = out->shape[2], job->outputs = out->shape[3];
+    job->out_pixel = pixel_step(out);
     job->groups = p[GROUPS];
     job->group_channels = job->channels / job->groups;
     job->group_outputs = job->outputs / job->groups + (step->operand[5] >= 0);
@@ -386,7 +396,7 @@ int64_t integer_product_terms(const vme_model *model, const model_step *step)
 }
 
 /* ---- checks */
-static bool is_dense(model_preparation *preparation, int tensor, int dtype, int rank, const int64_t *shape)
+bool byte_tensor_is_dense(model_preparation *preparation, int tensor, int dtype, int rank, const int64_t *shape)
 {
     if (tensor < 0)
         return true;
@@ -401,7 +411,20 @@ static bool is_dense(model_preparation *preparation, int tensor, int dtype, int 
     return fits;
 }
 
-static bool window_fits(const model_value *in, const model_value *out, const int32_t *p)
+/* Whether the numbers of a pixel lie side by side, and pixels at one distance, which is no less. */
+static bool has_pixels(const model_value *out)
+{
+    const int64_t size = vme_dtype_size((vme_dtype)out->dtype), step = pixel_step(out) * size;
+    int64_t next = step;
+    bool fits = (out->shape[3] == 1 || out->strides[3] == size) && step >= out->shape[3] * size;
+    for (int d = 2; fits && d >= 0; d--) {
+        fits = out->shape[d] == 1 || out->strides[d] == next;
+        next *= out->shape[d];
+    }
+    return fits;
+}
+
+bool byte_window_fits(const model_value *in, const model_value *out, const int32_t *p)
 {
     for (int d = 0; d < 2; d++) {
         if (p[KERNEL_H + d] < 1 || p[STRIDE_H + d] < 1 || p[DILATION_H + d] < 1 || p[PAD_TOP + d] < 0
@@ -425,7 +448,7 @@ vme_status model_make_integer_product(model_preparation *preparation, uint32_t n
     if (node->inputs > 7 || step->operand[1] < 0 || step->operand[2] < 0)
         return MODEL_WRONG(number, "has %u operands, expected weights, their sums and at most 7", node->inputs);
     if ((in->dtype != VME_UINT8 && in->dtype != VME_INT8) || in->rank != 4 || out->rank != 4
-        || !window_fits(in, out, p))
+        || !byte_window_fits(in, out, p))
         return MODEL_WRONG(number, "does not look at images of bytes through a window that fits");
     const int64_t groups = p[GROUPS], channels = in->shape[3], outputs = out->shape[3];
     if (groups < 1 || channels % groups != 0 || outputs % groups != 0 || p[INTEGER_SINGLE] < 0
@@ -450,14 +473,17 @@ vme_status model_make_integer_product(model_preparation *preparation, uint32_t n
                   single_packed[] = {1, 1, taps * max(1, p[INTEGER_SINGLE]), channels, 1};
     if (single && (groups != channels || outputs != channels || step->operand[5] >= 0 || taps > WINDOW_MAX))
         return MODEL_WRONG(number, "has no windows of single channels");
-    const bool fits = is_dense(preparation, step->operand[0], in->dtype, 4, in->shape)
-                      && is_dense(preparation, step->operand[1], VME_INT8, 5, single ? single_packed : packed)
-                      && is_dense(preparation, step->operand[2], VME_INT32, 1, &outputs)
-                      && is_dense(preparation, step->operand[3], VME_INT32, 1, &outputs)
-                      && is_dense(preparation, step->operand[4], VME_FLOAT32, 1, &outputs)
-                      && is_dense(preparation, step->operand[5], VME_INT32, 1, &outputs)
-                      && is_dense(preparation, step->operand[6], in->dtype, 1, &one)
-                      && is_dense(preparation, step->out, out->dtype, 4, out->shape);
+    const bool fits =
+        byte_tensor_is_dense(preparation, step->operand[0], in->dtype, 4, in->shape)
+        && byte_tensor_is_dense(preparation, step->operand[1], VME_INT8, 5, single ? single_packed : packed)
+        && byte_tensor_is_dense(preparation, step->operand[2], VME_INT32, 1, &outputs)
+        && byte_tensor_is_dense(preparation, step->operand[3], VME_INT32, 1, &outputs)
+        && byte_tensor_is_dense(preparation, step->operand[4], VME_FLOAT32, 1, &outputs)
+        && byte_tensor_is_dense(preparation, step->operand[5], VME_INT32, 1, &outputs)
+        && byte_tensor_is_dense(preparation, step->operand[6], in->dtype, 1, &one)
+        && (single ? byte_tensor_is_dense(preparation, step->out, out->dtype, 4, out->shape)
+                   : !out->channels_last && has_pixels(out));
+    preparation->model->value[step->out].plain = true;
     if (!fits)
         return MODEL_WRONG(number, "has operands that do not go together");
     for (int i = 0; i < 7; i++)

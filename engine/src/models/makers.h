@@ -40,8 +40,8 @@ model_make model_make_attention;
 model_make model_make_recurrence;
 /* trees.c, coupling.c */
 model_make model_make_trees, model_make_couple;
-/* integer_products.c, quantized.c */
-model_make model_make_integer_product, model_make_quantized;
+/* integer_products.c, quantized.c, byte_pooling.c */
+model_make model_make_integer_product, model_make_quantized, model_make_byte_pooling;
 /* narrow_products.c */
 model_make model_make_narrow_product;
 /* blending.c */

@@ -296,6 +296,7 @@ static const struct {
     [MODEL_CHANCE] = {model_make_chance, "Chance"},
     [MODEL_BITS] = {model_make_bits, "Bits"},
     [MODEL_SUPPRESS] = {model_make_suppression, "Suppress"},
+    [MODEL_BYTE_MAX_POOL] = {model_make_byte_pooling, "ByteMaxPool"},
 };
 
 model_make *model_maker(uint32_t op) { return op < MODEL_OPS ? operators[op].make : NULL; }

@@ -14,6 +14,7 @@ typedef struct model_preparation {
         bool weights, bias;            /* present; they begin */
         uint64_t weights_at, bias_at;  /* at these offsets in the file's weights */
         int64_t outputs, channels, at; /* at: offset in floats in the packed block */
+        bool shared;                   /* an earlier step has packed the same weights at this place */
     } *packing;                        /* one for each step */
     const char *kept;                  /* the choices in the kept file, one for each step; NULL: no file */
     const vme_model *like;             /* a model whose choices are copied, or NULL */

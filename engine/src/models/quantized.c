@@ -1,7 +1,8 @@
 /* Element-wise steps on bytes: quantization of float32 and back, sums and products of quantized numbers, tables.
  *
- * A byte q of a tensor with scale s and zero point z stands for (q - z) * s. All operands and results are dense and of
- * one shape; int8 is converted to uint8 by adding 128 (quantized_kernels.h). */
+ * A byte q of a tensor with scale s and zero point z stands for (q - z) * s. All operands are dense and have the shape
+ * of the result. The result consists of dense runs at equal distances, as part of the channels of an image does; int8
+ * is converted to uint8 by adding 128 (quantized_kernels.h). */
 #include "models/quantized_kernels.h"
 #include "models/file.h"
 #include "models/makers.h"
@@ -11,6 +12,7 @@
 #include "models/tensors.h"
 #include "models/value.h"
 #include "runtime/internal.h"
+#include "runtime/numbers.h"
 
 #include <math.h>
 #include <string.h>
@@ -22,6 +24,7 @@ typedef struct bytes {
     const model_step *step;
     const char *a, *b; /* b: the second operand, or the table */
     char *out;
+    int64_t run, run_step; /* of the result, in numbers */
     uint8_t a_flip, b_flip;
     int32_t zeros[2]; /* zero points of the converted bytes */
     quantized_result to;
@@ -39,20 +42,19 @@ static uint8_t flip_of(const vme_model *model, int value)
     return value >= 0 && model->value[value].dtype == VME_INT8 ? FLIP : 0;
 }
 
-static vme_status piece(void *argument, int64_t begin, int64_t end)
+/* `n` numbers from number `begin` on, which lie together; so many numbers into the result is their place. */
+static void some(const bytes *job, int64_t begin, int64_t n, int64_t place)
 {
-    const bytes *job = argument;
     const int32_t *p = job->step->p;
-    const int64_t n = end - begin;
     const uint8_t *a = (const uint8_t *)job->a + begin, *b = (const uint8_t *)job->b + begin;
-    uint8_t *out = (uint8_t *)job->out + begin;
+    uint8_t *out = (uint8_t *)job->out + place;
     switch (job->step->op) {
     case MODEL_QUANTIZE:
         job->kernels->quantize(n, (const float *)job->a + begin, number_of(p[QUANTIZED_SCALE_A]), job->to, out);
         break;
     case MODEL_DEQUANTIZE:
         job->kernels->dequantize(n, a, job->a_flip, job->zeros[0], number_of(p[QUANTIZED_SCALE_A]),
-                                 (float *)job->out + begin);
+                                 (float *)job->out + place);
         break;
     case MODEL_QUANTIZED_ADD: {
         const float of_a = number_of(p[QUANTIZED_SCALE_A]), of_b = number_of(p[QUANTIZED_SCALE_B]);
@@ -66,7 +68,39 @@ static vme_status piece(void *argument, int64_t begin, int64_t end)
         break;
     default: job->kernels->look_up(n, a, (const uint8_t *)job->b, out); break;
     }
+}
+
+static vme_status piece(void *argument, int64_t begin, int64_t end)
+{
+    const bytes *job = argument;
+    for (int64_t at = begin, count; at < end; at += count) {
+        const int64_t run = at / job->run, within = at - run * job->run;
+        count = min(job->run - within, end - at);
+        some(job, at, count, run * job->run_step + within);
+    }
     return VME_OK;
+}
+
+/* Whether the elements lie in runs, each dense and as far from the last one as all are: their length and distance. */
+static bool lies_in_runs(const vme_tensor *tensor, int64_t *run, int64_t *step)
+{
+    const int64_t size = vme_dtype_size((vme_dtype)tensor->dtype);
+    int d = tensor->rank - 1;
+    *run = 1;
+    for (; d >= 0 && (tensor->shape[d] == 1 || tensor->strides[d] == *run * size); d--)
+        *run *= tensor->shape[d];
+    *step = *run;
+    int64_t next = 0;
+    for (; d >= 0; d--) {
+        if (tensor->shape[d] == 1)
+            continue;
+        if (next == 0)
+            *step = (next = tensor->strides[d]) / size;
+        if (tensor->strides[d] != next || next < *run * size)
+            return false;
+        next *= tensor->shape[d];
+    }
+    return true;
 }
 
 static vme_status quantized_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
@@ -85,6 +119,7 @@ static vme_status quantized_run(vme_context *context, const vme_model *model, co
                .high = step->p[QUANTIZED_HIGH] + raise,
                .flip = (uint8_t)raise},
     };
+    lies_in_runs(&out, &job.run, &job.run_step);
     if (step->operand[1] >= 0)
         job.b = model_tensor(model, step->operand[1], arena).data;
     job.zeros[0] = step->p[QUANTIZED_ZERO_A] + job.a_flip;
@@ -99,6 +134,15 @@ static bool is_dense(model_preparation *preparation, int tensor)
     const vme_tensor seen = model_tensor(preparation->model, tensor, NULL);
     value->plain = true;
     return !value->channels_last && vme_is_contiguous(&seen);
+}
+
+static bool is_in_runs(model_preparation *preparation, int tensor)
+{
+    model_value *value = &preparation->model->value[tensor];
+    const vme_tensor seen = model_tensor(preparation->model, tensor, NULL);
+    int64_t run, step;
+    value->plain = true;
+    return !value->channels_last && lies_in_runs(&seen, &run, &step);
 }
 
 static bool is_byte(const model_value *value) { return value->dtype == VME_UINT8 || value->dtype == VME_INT8; }
@@ -121,7 +165,8 @@ vme_status model_make_quantized(model_preparation *preparation, uint32_t number,
         return MODEL_WRONG(number, "has %u operands, expected %u", node->inputs, inputs);
     const model_value *a = &model->value[step->operand[0]], *out = &model->value[step->out],
                       *b = inputs == 2 ? &model->value[step->operand[1]] : NULL;
-    bool fits = model_same_shape(a, out) && is_dense(preparation, step->operand[0]) && is_dense(preparation, step->out);
+    bool fits =
+        model_same_shape(a, out) && is_dense(preparation, step->operand[0]) && is_in_runs(preparation, step->out);
     if (op == MODEL_LOOK_UP)
         fits = fits && is_byte(a) && is_byte(out) && b->dtype == VME_UINT8 && b->rank == 1 && b->shape[0] == 256
                && is_dense(preparation, step->operand[1]);

@@ -61,6 +61,8 @@ typedef struct model_quantized_kernels {
                      const int32_t *zeros, float factor, quantized_result to, uint8_t *out);
     void (*quantize)(int64_t n, const float *in, float scale, quantized_result to, uint8_t *out); /* in / scale */
     void (*dequantize)(int64_t n, const uint8_t *in, uint8_t flip, int32_t zero, float scale, float *out);
+    /* out[i] = the largest of in[0][i] to in[count - 1][i], for i from `begin` to `end`; count >= 1 */
+    void (*largest)(int64_t begin, int64_t end, int count, const uint8_t *const *in, uint8_t flip, uint8_t *out);
     void (*look_up)(int64_t n, const uint8_t *in, const uint8_t *table, uint8_t *out);
 } model_quantized_kernels;
 

@@ -244,6 +244,11 @@ static double total_of(const vme_model *model, const vme_kernels *kernels, const
     return total;
 }
 
+/* Whether `one` is certainly below `other`: by a fraction of it, and by more than starting a step takes. For small
+ * models the rates cannot tell more: at the single row that open sizes are prepared at, narrow vectors always seem to
+ * win. */
+static bool surely_below(double one, double other) { return one * TUNING_SURE + RATES_START_NS < other; }
+
 /* Compares totals by the built-in rates first. A backend with a higher total is measured as well if its built-in rates
  * promise less time than was measured for the best one. */
 vme_status backend_choose(vme_model *model, bool kept)
@@ -261,11 +266,11 @@ vme_status backend_choose(vme_model *model, bool kept)
     if (measure && status == VME_OK)
         model->total[best] = total_of(model, vme_kernels_of(best), rates);
     for (int b = 0; status == VME_OK && b < vme_backend_count(); b++) {
-        if (model->total[b] == 0 || b == best || model->total[b] * TUNING_SURE >= model->total[chosen])
+        if (model->total[b] == 0 || b == best || !surely_below(model->total[b], model->total[chosen]))
             continue;
         if (measure && (status = rates_known(vme_kernels_of(b), rates)) == VME_OK)
             model->total[b] = total_of(model, vme_kernels_of(b), rates);
-        chosen = model->total[b] * TUNING_SURE < model->total[chosen] ? b : chosen;
+        chosen = surely_below(model->total[b], model->total[chosen]) ? b : chosen;
     }
     if (!kept)
         model->kernels = vme_kernels_of(chosen);

@@ -1,4 +1,5 @@
-/* Packs a model's weights in the formats of its steps, and releases the file's own weights as it goes. */
+/* Packs a model's weights in the formats of its steps, and releases the file's own weights as it goes. Steps that use
+ * the same weights in the same format, such as the passes of a loop, share them, so that they stay in a cache. */
 #include "models/weights.h"
 #include "models/convolution.h"
 #include "models/depthwise.h"
@@ -9,6 +10,7 @@
 #include "models/step.h"
 #include "runtime/internal.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -29,7 +31,7 @@ static uint64_t first_unpacked(const model_preparation *preparation, uint32_t te
             first = earlier(first, model_file_tensor(preparation->file, tensor).data_at);
     for (; s < preparation->model->steps; s++) {
         const struct packing *packing = &preparation->packing[s];
-        if (packing->weights)
+        if (packing->weights && !packing->shared)
             first =
                 earlier(first, packing->bias ? earlier(packing->weights_at, packing->bias_at) : packing->weights_at);
     }
@@ -61,21 +63,61 @@ static void spend(model_preparation *preparation, uint64_t bytes, uint32_t tenso
     preparation->spent = (char *)before;
 }
 
+/* Whether both steps' packed weights are the same bytes. */
+static bool packed_alike(const model_preparation *preparation, int one, int other)
+{
+    const struct packing *a = &preparation->packing[one], *b = &preparation->packing[other];
+    const model_step *p = &preparation->model->step[one], *q = &preparation->model->step[other];
+    return a->weights_at == b->weights_at && a->bias == b->bias && a->bias_at == b->bias_at && a->outputs == b->outputs
+           && a->channels == b->channels && p->kind == q->kind && p->algorithm == q->algorithm && p->k == q->k
+           && memcmp(p->p, q->p, sizeof p->p[0] * (GROUPS + 1)) == 0;
+}
+
+/* Says of each step with weights where they are, or which earlier step has them; *total: floats of all. */
+static vme_status places_find(model_preparation *preparation, int64_t *total)
+{
+    const vme_model *model = preparation->model;
+    size_t room = 16;
+    while (room < 2 * (size_t)model->steps)
+        room *= 2;
+    int *first = calloc(room, sizeof *first); /* steps by where their weights are, as 1 more; 0: none */
+    if (first == NULL)
+        return vme_fail(VME_NO_MEMORY, "no memory for a model");
+    for (int s = 0; s < model->steps; s++) {
+        struct packing *packing = &preparation->packing[s];
+        const model_step *step = &model->step[s];
+        if (!packing->weights)
+            continue;
+        /* the upper bits of the product depend on all of the places', which are multiples of 64 */
+        size_t slot =
+            (size_t)((packing->weights_at + 3 * packing->bias_at) * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (room - 1);
+        while (first[slot] > 0 && !packed_alike(preparation, first[slot] - 1, s))
+            slot = (slot + 1) & (room - 1);
+        packing->shared = first[slot] > 0;
+        if (packing->shared) {
+            packing->at = preparation->packing[first[slot] - 1].at;
+            continue;
+        }
+        first[slot] = s + 1;
+        packing->at = *total;
+        *total +=
+            ((step->kind == STEP_DEPTHWISE ? depthwise_packed(step, preparation->packing[s].outputs)
+                                           : convolution_packed(model->kernels, step, preparation->packing[s].outputs,
+                                                                preparation->packing[s].channels, true))
+             + 15)
+            / 16 * 16;
+    }
+    free(first);
+    return VME_OK;
+}
+
 vme_status weights_pack(model_preparation *preparation)
 {
     vme_model *model = preparation->model;
     int64_t total = 0;
-    for (int s = 0; s < model->steps; s++)
-        if (preparation->packing[s].weights) {
-            preparation->packing[s].at = total;
-            const model_step *step = &model->step[s];
-            total += ((step->kind == STEP_DEPTHWISE
-                           ? depthwise_packed(step, preparation->packing[s].outputs)
-                           : convolution_packed(model->kernels, step, preparation->packing[s].outputs,
-                                                preparation->packing[s].channels, true))
-                      + 15)
-                     / 16 * 16;
-        }
+    const vme_status status = places_find(preparation, &total);
+    if (status != VME_OK)
+        return status;
     for (int v = 0; v < (int)preparation->file->tensors; v++)
         if (preparation->wanted[v]) {
             model->value[v].offset = total * (int64_t)sizeof(float);
@@ -111,7 +153,7 @@ vme_status weights_pack(model_preparation *preparation)
         if (vme_stopping(model->context))
             return vme_stopped_here(model->context);
         step->weights = (float *)model->packed + packing->at;
-        if (kept)
+        if (kept || packing->shared)
             step->bias = step->weights
                          + (step->kind == STEP_DEPTHWISE
                                 ? packing->outputs * step->k

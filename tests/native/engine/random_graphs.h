@@ -262,6 +262,16 @@ static void integer_product_node(uint32_t x)
         out.size[1 + d] = left / p[STRIDE_H + d] + 1;
     }
     const int64_t channels = in.size[3];
+    if (one_in(4)) { /* or the largest bytes of the windows */
+        p[GROUPS] = 1;
+        if (elements(out.size, 4) > LARGEST)
+            return;
+        is_viewed[x] = true;
+        const uint32_t most = computed((int)tensors[x].dtype, &out);
+        is_viewed[most] = true;
+        memcpy(add(MODEL_BYTE_MAX_POOL, 1, &x, most)->parameters, p, sizeof window.parameters);
+        return;
+    }
     p[GROUPS] = one_in(2) ? (int32_t)channels : 1;
     const bool single = p[GROUPS] > 1 && one_in(2), zeros = !single && one_in(2);
     p[INTEGER_SINGLE] = single ? 1 + below(2) : 0;

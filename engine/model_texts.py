@@ -1,6 +1,5 @@
 """Text inputs and outputs of models: inside a model, texts are numbers of its vocabulary (docs/model-format.md)."""
 
-import itertools
 import json
 
 from vmhost.engine import _array
@@ -34,21 +33,16 @@ class Texts:
         TypeError names an item that is no text."""
         value = value.tolist() if hasattr(value, "tolist") else value
         column = len(port.shape) == 2 and port.shape[1] == 1
+        numbers = _array._text_numbers(self._numbers, value)
+        if numbers is not None:
+            return numbers.reshape((len(value), 1)) if column and len(numbers.shape) == 1 else numbers
         if column and isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
             value = [[item] for item in value]
-
-        if isinstance(value, list | tuple) and value and set(map(type, value)) <= {list, tuple}:
-            flat = list(itertools.chain.from_iterable(value))
-            if len(set(map(len, value))) == 1 and set(map(type, flat)) == {str}:  # rows, the usual form
-                numbers = [self._numbers.get(text, _UNKNOWN) for text in flat]
-                return _array.asarray(numbers, dtype="int64").reshape((len(value), len(value[0])))
 
         def numbered(item):
             if isinstance(item, str):
                 return self._numbers.get(item, _UNKNOWN)
             if isinstance(item, list | tuple):
-                if set(map(type, item)) == {str}:
-                    return [self._numbers.get(text, _UNKNOWN) for text in item]
                 return [numbered(inner) for inner in item]
             raise TypeError(
                 f"{model}: input {port.name!r}: expected str in lists of lists as the shape {port.shape} has them, got"
@@ -65,13 +59,13 @@ class Texts:
         if port.dtype == "str":
             return self._named(array.tolist())
         if port.labels is not None:
-            return [dict(zip(port.labels, row)) for row in array.tolist()]
+            return _array._labelled_rows(port.labels, array.tolist())
         return array
 
     def _named(self, item):
         if isinstance(item, list):
-            if set(map(type, item)) == {int} and min(item) >= 0 and max(item) < len(self._vocabulary):
-                return [self._vocabulary[number] for number in item]
+            if item and type(item[0]) is int and min(item) >= 0 and max(item) < len(self._vocabulary):
+                return list(map(self._vocabulary.__getitem__, item))
             return [self._named(inner) for inner in item]
         if not 0 <= item < len(self._vocabulary):
             raise ValueError(_DAMAGED)

@@ -55,7 +55,7 @@ class Model:
     call determine them: the first call with new sizes plans its steps and arena, and the last eight plans are cached.
     """
 
-    __slots__ = ("name", "inputs", "outputs", "_continued", "_parts", "_session", "_texts")
+    __slots__ = ("name", "inputs", "outputs", "_continued", "_input_names", "_parts", "_session", "_texts")
 
     def __init__(self, name, session, part=None):
         """`part`, for a model in parts (engine/model_parts.py): a function from a part's number to its session."""
@@ -78,6 +78,8 @@ class Model:
         self._continued = () if self._parts is not None else continued
         if notes and found.keys() - {"parts"}:
             self._texts = model_texts.Texts(found, self.inputs, self.outputs)
+        plain = self._parts is None and all(port.dtype != "str" for port in self.inputs)
+        self._input_names = tuple(port.name for port in self.inputs) if plain else None
 
     def __call__(self, inputs, out=None):
         """The outputs by name. `inputs` maps each input's name to an array of its dtype and shape; `out` maps names of
@@ -207,6 +209,10 @@ class Model:
         return {name: ns / 1e6 for name, ns, _ in ordered}
 
     def _arrays(self, inputs):
+        if self._input_names is not None:
+            arrays = _array._model_arrays(self._session, self._input_names, inputs)
+            if arrays is not None:
+                return arrays
         if not hasattr(inputs, "keys"):
             raise TypeError(
                 f"{self.name}: expected a mapping of names to arrays, with {self._names()}, got a"

@@ -224,6 +224,82 @@ static PyObject *inputs_of(vme_session *session, PyObject *arrays, int more, con
     return held;
 }
 
+/* A size that a call chooses, by its name. */
+typedef struct open_size {
+    const char *name;
+    int64_t size;
+} open_size;
+
+enum { OPEN_SIZES_MAX = 16 };
+
+/* Whether the array is the port's, with the open sizes that earlier ones have told; adds what it tells. */
+static bool fits_port(const vme_port *port, const vme_tensor *given, open_size *known, int *count)
+{
+    if (given->dtype != port->dtype || given->rank != port->rank)
+        return false;
+    for (int d = 0; d < port->rank; d++) {
+        const char *name = port->open == NULL ? NULL : port->open[d];
+        int64_t wanted = name == NULL ? port->shape[d] : given->shape[d];
+        int i = 0;
+        while (name != NULL && i < *count && strcmp(known[i].name, name) != 0)
+            i++;
+        if (name != NULL && i < *count)
+            wanted = known[i].size;
+        else if (name != NULL && i == OPEN_SIZES_MAX)
+            return false;
+        else if (name != NULL)
+            known[(*count)++] = (open_size){name, wanted};
+        if (given->shape[d] != wanted || wanted < 1)
+            return false;
+    }
+    return true;
+}
+
+/* _model_arrays(session, names, inputs): a tuple of arrays of what the dict `inputs` has by these names, those of the
+ * model's inputs in their order; None where that is not all that it has, or something does not fit:
+ * engine/models.py looks for what */
+PyObject *array_function__model_arrays(PyObject *module, ARRAY_VECTORCALL)
+{
+    static const char *const names[] = {"session", "names", "inputs", NULL};
+    PyObject *values[3];
+    vme_session *session = session_argument("_model_arrays", args, count, keywords, names, 3, 3, values);
+    if (session == NULL)
+        return NULL;
+    const vme_model *model = vme_session_model(session);
+    const int inputs = vme_model_count(model, false);
+    if (!PyTuple_Check(values[1]) || PyTuple_GET_SIZE(values[1]) != inputs || !PyDict_CheckExact(values[2])
+        || PyDict_GET_SIZE(values[2]) != inputs)
+        Py_RETURN_NONE;
+    open_size known[OPEN_SIZES_MAX];
+    int sizes = 0;
+    PyObject *result = PyTuple_New(inputs);
+    for (int i = 0; result != NULL && i < inputs; i++) {
+        PyObject *item;
+        array *input = NULL;
+        vme_port port;
+        vme_model_port(model, false, i, &port);
+        int there = PyDict_GetItemRef(values[2], PyTuple_GET_ITEM(values[1], i), &item);
+        if (there == 1 && (is_array(item) || PyObject_CheckBuffer(item))) {
+            input = array_from_any(array_state_of(module), item, -1);
+            there = input == NULL ? -1 : 1;
+        } else if (there == 1)
+            there = 0;
+        Py_XDECREF(item);
+        if (there == 1 && ((input->flags & ARRAY_SCALAR) || !fits_port(&port, &input->t, known, &sizes)))
+            there = 0;
+        if (there == 1) {
+            PyTuple_SET_ITEM(result, i, (PyObject *)input);
+            continue;
+        }
+        Py_XDECREF(input);
+        Py_DECREF(result);
+        if (there < 0)
+            return NULL;
+        Py_RETURN_NONE;
+    }
+    return result;
+}
+
 /* The session's model at the sizes of these inputs: a new reference, or NULL with an error set. */
 static vme_model *plan_of(array_state *state, vme_session *session, const vme_tensor *const *inputs)
 {

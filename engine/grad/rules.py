@@ -25,8 +25,9 @@ CONSTANT = frozenset(
 # No rule yet: a gradient through them is refused, naming the operator.
 REFUSED = frozenset(
     "_fmax _fmin _cummax _cummin cumprod frombuffer _as_strided _partition _scatter_add _interp _reduceat _windows "
-    "from_dlpack _split _parts _fft _linear _trace _model_backends _model_names _model_open _model_ports _model_run "
-    "_model_steps _embedding_bags _embedding_evict _embedding_lookup _embedding_names _embedding_new _embedding_open "
+    "from_dlpack _split _parts _fft _linear _trace _model_arrays _model_backends _model_names _model_open _model_ports "
+    "_model_run _model_steps _text_numbers _labelled_rows "
+    "_embedding_bags _embedding_evict _embedding_lookup _embedding_names _embedding_new _embedding_open "
     "_embedding_put _embedding_snapshot _embedding_snapshot_bloom _embedding_snapshot_end _embedding_snapshot_read "
     "_embedding_snapshot_rows _embedding_snapshot_waiting _embedding_statistics _embedding_update "
     "_embedding_update_bags _normalize _normalize_gradient".split()

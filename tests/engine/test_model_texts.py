@@ -1,6 +1,7 @@
 """Texts that go into models and come out, and dicts of labels."""
 
 import numpy
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -8,6 +9,7 @@ from bench import other_models
 from bench.other_models import classic
 from tests.batches import each
 from tests.engine.test_other_models import assert_same, by_onnx_runtime
+from vmhost.engine import _array
 from vmhost.engine.models import opened
 from vmhost.engine.onnx import OnnxError, compile_model
 
@@ -215,3 +217,52 @@ def by_trees():
     ).SerializeToString()
     given = {"x": numpy.float32([[0, 0], [0, 1], [1, 0.5]])}
     return model, given, by_onnx_runtime({"paths": (model, given)})["paths"]
+
+
+def test_forms_of_texts():
+    model, given = other_models.make("classic/columns_of_texts")
+    run = opened("texts", compile_model(model.SerializeToString(), "texts"))
+    numbers, rows = given["numbers"][:3], given["texts"][:3].tolist()
+    expected = run({"numbers": numbers, "texts": rows})
+    for form in (tuple(map(tuple, rows)), [tuple(row) for row in rows], numpy.array(rows, object)):
+        assert run({"numbers": numbers, "texts": form}) == expected
+    assert [list(row) for row in expected["probabilities"]] == [["no", "yes", "maybe"]] * 3
+    for form in ([rows[0], rows[1][:1]], [rows[0], [1, 2]], rows[0], [[]], []):
+        with pytest.raises((TypeError, ValueError)):
+            run({"numbers": numbers, "texts": form})
+
+
+def test_numbers_of_texts_and_labelled_rows():
+    numbers = {"a": 3, "b": 1 << 40}
+    assert _array._text_numbers(numbers, ["b", "x", "a"]).tolist() == [1 << 40, -1, 3]
+    assert _array._text_numbers(numbers, (("a",), ["b"])).tolist() == [[3], [1 << 40]]
+    for other in (["a", 1], [["a"], ["a", "b"]], [[]], [], "a", None):
+        assert _array._text_numbers(numbers, other) is None
+    for wrong in ({"a": "no number"}, {"a": 1 << 70}):
+        with pytest.raises((TypeError, OverflowError)):
+            _array._text_numbers(wrong, ["a"])
+    assert _array._labelled_rows(("a", 7), [[1.5, 2], [3, 4]]) == [{"a": 1.5, 7: 2}, {"a": 3, 7: 4}]
+    for labels, rows in ((("a",), [[1, 2]]), (("a",), [1]), ((1.5,), [[1]]), (["a"], [[1]]), (("a",), ([1],))):
+        with pytest.raises((TypeError, ValueError)):
+            _array._labelled_rows(labels, rows)
+
+
+def test_open_sizes_that_inputs_disagree_on_are_told():
+    model, given = other_models.make("classic/columns_of_texts")
+    del model.graph.input[1:], model.graph.node[:], model.graph.output[:]
+    port = onnx.helper.make_tensor_value_info
+    model.graph.input.append(port("others", onnx.TensorProto.FLOAT, ("n", 3)))
+    model.graph.output.append(port("y", onnx.TensorProto.FLOAT, ("n", 3)))
+    model.graph.node.append(onnx.helper.make_node("Add", ["numbers", "others"], ["y"]))
+    run, x = opened("sum", compile_model(model.SerializeToString(), "sum")), given["numbers"]
+    numpy.testing.assert_array_equal(run({"others": x, "numbers": x})["y"], x + x)
+    for wrong, error, told in (
+        ({"numbers": x, "others": x[:2]}, ValueError, "'others': expected shape"),
+        ({"numbers": x[:0], "others": x[:0]}, ValueError, "'numbers': expected shape"),
+        ({"numbers": x, "others": x[:, :2]}, ValueError, "'others': expected shape"),
+        ({"numbers": x, "others": x.astype("float64")}, TypeError, "'others': expected float32"),
+        ({"numbers": x}, ValueError, "'others' is missing"),
+        ({"numbers": x, "others": x, "more": x}, ValueError, "no input 'more'"),
+    ):
+        with pytest.raises(error, match=told):
+            run(wrong)

@@ -142,8 +142,9 @@ POLICY = {
         _embedding_update _embedding_update_bags
         _cummax _cummin _depthwise _depthwise_images _depthwise_weights _fft _fmax _fmin _interp
         _linear _max_pool _normalize _normalize_gradient _pad _partition _parts _patches _patches_sum _pool_gradient
-        _random _reduceat _roll _scatter_add _model_backends _model_names _model_open _model_ports _model_run
-        _model_steps _shortest _split _tile _trace _unigram_pieces _unigram_table _windows _words absolute add all any
+        _random _reduceat _roll _scatter_add _labelled_rows _model_arrays _model_backends _model_names
+        _model_open _model_ports _model_run _model_steps _shortest _split _text_numbers _tile _trace
+        _unigram_pieces _unigram_table _windows _words absolute add all any
         arange arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort array asarray
         ascontiguousarray astype bitwise_and bitwise_count bitwise_or bitwise_xor bool bool_ broadcast_to byte
         can_cast cbrt cdouble ceil clip

@@ -162,13 +162,92 @@ static int64_t taps_count(const sampling *job)
     return count;
 }
 
+/* ---- linear, in two dimensions */
+enum {
+    LINEAR_SIZE_MAX = 1 << 24, /* of a dimension: float32 has all whole numbers up to it */
+    LINEAR_AT_ONCE = 128,      /* results: what a body's stack has room for */
+};
+
+static bool is_linear_plane(const sampling *job)
+{
+    return job->mode == SAMPLE_LINEAR && job->dimensions == 2 && !job->wide && job->border != SAMPLE_REFLECTION
+           && job->size[0] <= LINEAR_SIZE_MAX && job->size[1] <= LINEAR_SIZE_MAX;
+}
+
+/* Both taps of results along one dimension. */
+typedef struct linear {
+    int32_t pixel[2][LINEAR_AT_ONCE];
+    float weight[2][LINEAR_AT_ONCE];
+} linear;
+
+/* The coordinates are every other number of `grid`. The compiler vectorizes these loops. */
+static void linear_along(const sampling *job, const float *restrict grid, int64_t count, int64_t size,
+                         linear *restrict found)
+{
+    float at[LINEAR_AT_ONCE];
+    const float all = (float)size, last = (float)(size - 1), half = job->coordinates == SAMPLE_CORNERS ? 0 : 0.5f;
+    const int32_t end = (int32_t)(size - 1);
+    const bool zeros = job->border == SAMPLE_ZEROS;
+    /* with zero padding, taps outside `from` to `to` get no weight */
+    const int32_t from = zeros ? 0 : INT32_MIN, to = zeros ? end : INT32_MAX;
+    switch (job->coordinates) {
+    case SAMPLE_PIXELS:
+        for (int64_t i = 0; i < count; i++)
+            at[i] = grid[2 * i];
+        break;
+    case SAMPLE_CORNERS:
+        for (int64_t i = 0; i < count; i++)
+            at[i] = (grid[2 * i] + 1) / 2 * last;
+        break;
+    default:
+        for (int64_t i = 0; i < count; i++)
+            at[i] = ((grid[2 * i] + 1) * all - 1) / 2;
+        break;
+    }
+    for (int64_t i = 0; !zeros && i < count; i++) {
+        const float low = at[i] < -half ? 0 : at[i];
+        at[i] = low > last + half ? last : low;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        const float above = at[i] > -2 ? at[i] : -2, near = above < last + 2 ? above : last + 2; /* NaN: -2 */
+        const int32_t whole = (int32_t)near, first = whole - ((float)whole > near ? 1 : 0), second = first + 1;
+        const float part = at[i] - (float)first, rest = 1 - part;
+        found->weight[0][i] = ((first < from) | (first > to)) ? 0 : rest;
+        found->weight[1][i] = ((second < from) | (second > to)) ? 0 : part;
+        found->pixel[0][i] = first < 0 ? 0 : first > end ? end : first;
+        found->pixel[1][i] = second < 0 ? 0 : second > end ? end : second;
+    }
+}
+
+/* The taps of `count` results from number `result` on, counted through all images; `next` as in taps_of. */
+static void linear_taps(const sampling *job, int64_t result, int64_t count, int64_t next, int32_t *restrict places,
+                        float *restrict weights)
+{
+    const float *grid = (const float *)(const void *)job->grid + 2 * result;
+    const int32_t width = (int32_t)job->size[1];
+    linear down, across;
+    for (int64_t some; count > 0; count -= some, grid += 2 * some, places += some, weights += some) {
+        some = min(count, LINEAR_AT_ONCE);
+        linear_along(job, grid + 1, some, job->size[0], &down);
+        linear_along(job, grid, some, job->size[1], &across);
+        for (int tap = 0; tap < 4; tap++)
+            for (int64_t i = 0; i < some; i++) {
+                places[tap * next + i] = down.pixel[tap / 2][i] * width + across.pixel[tap % 2][i];
+                weights[tap * next + i] = down.weight[tap / 2][i] * across.weight[tap % 2][i];
+            }
+    }
+}
+
 /* A block of results of image n, for all channels. */
 static void sample_block(const sampling *job, int64_t n, int64_t begin, int64_t end)
 {
     taps table;
     const int64_t count = taps_count(job), results = end - begin;
-    for (int64_t i = 0; i < results; i++)
-        taps_of(job, n * job->results + begin + i, results, table.places + i, table.weights + i, NULL);
+    if (is_linear_plane(job))
+        linear_taps(job, n * job->results + begin, results, results, table.places, table.weights);
+    else
+        for (int64_t i = 0; i < results; i++)
+            taps_of(job, n * job->results + begin + i, results, table.places + i, table.weights + i, NULL);
     for (int64_t c = 0; c < job->channels && !vme_stopping(job->context); c++) {
         const int64_t channel = n * job->channels + c;
         job->kernels->blend_places((int)count, results, (const float *)(const void *)job->in + channel * job->pixels,

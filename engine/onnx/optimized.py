@@ -1,5 +1,5 @@
-"""Readers of the fused operators that ONNX Runtime's optimizers write (com.microsoft), but for attention
-(attention.py): activations, normalizations of sums, embeddings and products."""
+"""Readers of the fused operators that ONNX Runtime's optimizers write (com.microsoft), except attention (attention.py):
+activations, normalizations of sums, embeddings and products."""
 
 import numpy
 
@@ -23,7 +23,7 @@ def gelu(reader, node):
 
 
 def _in_single(add, x, made):
-    """`made` of x, computed in float32 where x is shorter."""
+    """Applies `made` to x, in float32 if x is narrower."""
     dtype = add.dtype(x)
     return add.cast(made(add.cast(x, numpy.float32)), dtype) if dtype == numpy.float16 else made(x)
 
@@ -45,7 +45,7 @@ def bias_add(reader, node):
 
 @reads("com.microsoft.BiasSplitGelu")
 def bias_split_gelu(reader, node):
-    """One half times GELU of the other one."""
+    """The first half times GELU of the second half."""
     add, (x, bias) = Lowering(reader, node), node.inputs
     x = add.do("add", x, bias)
     last, half = len(add.shape(x)) - 1, add.shape(x)[-1] // 2
@@ -110,8 +110,7 @@ def of_embeddings(reader, node):
 # ---- products
 @reads("com.microsoft.FusedMatMul", "com.microsoft.TransposeMatMul")
 def matmul(reader, node):
-    """alpha * a @ b, each turned first where the node says so; a `transBatch` puts the first dimension before the last
-    one."""
+    """alpha * a @ b, each transposed as requested; `transBatch` moves the first dimension before the last one."""
     add = Lowering(reader, node)
     sides = []
     for name, side in zip(node.inputs, "AB"):
@@ -134,7 +133,7 @@ def matmul(reader, node):
 
 
 def _activated(add, node, name):
-    """What an activation that was fused into the node makes of its result."""
+    """The node's result after its fused activation."""
     kind, numbers = node.get("activation", ""), list(node.get("activation_params", ()))
     if kind in ("", "Relu", "Sigmoid", "Tanh"):
         return add.operator(kind, name) if kind else name
@@ -158,7 +157,7 @@ def gemm(reader, node):
 
 @reads("com.microsoft.FusedConv")
 def convolution(reader, node):
-    """With an addend, which comes before the activation."""
+    """With an addend, which is added before the activation."""
     add = Lowering(reader, node)
     x, weights, bias, addend = _optional(node, 4)
     attributes = {key: value for key, value in node.attributes.items() if not key.startswith("activation")}

@@ -1,5 +1,4 @@
-"""An ONNX file's bytes to a checked model that holds all its weights, or an OnnxError that says what is wrong with
-the file."""
+"""Parses an ONNX file into a checked model that holds all its weights, or raises OnnxError."""
 
 import collections
 import heapq
@@ -13,23 +12,23 @@ from onnx import TensorProto, external_data_helper, helper, numpy_helper
 from .bfloat16 import widen
 from .problems import OnnxError
 
-_MAX_BYTES = (1 << 31) - 1  # of a protobuf message
-_APART = 4096  # bytes of weights from which on they are kept apart
+_MAX_BYTES = (1 << 31) - 1  # largest protobuf message
+_APART = 4096  # bytes from which weights are kept apart
 _KINDS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.INT8, TensorProto.UINT8)
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
-_OF_TREES = ("nodes_", "class_", "target_")  # attributes that are lists of nodes and leaves
-_PLACEHOLDER = b"these weights are kept apart"  # data of a tensor that are in `weights`
+_OF_TREES = ("nodes_", "class_", "target_")  # prefixes of attributes that list nodes and leaves
+_PLACEHOLDER = b"these weights are kept apart"  # data of a tensor whose values are in `weights`
 
 
 def parse(data, where, folder, weights=None):
-    """The ModelProto of `data`. Weights that lie in files beside the model are read from `folder`, the model's own;
-    None: there is no folder. Large weights go into `weights`, a dict of arrays by name, where it is given: ONNX's
-    checks and shape inference would copy them each time (`array_of` finds them again).
+    """Returns (the ModelProto of `data`, the paths of external weight files). These files are read from `folder`, the
+    model's own; None means that there is none.
 
-    Also returns the paths of these files."""
+    If the dict `weights` is given, large weights move into it by name, because ONNX's checks and shape inference copy
+    them each time; `array_of` finds them there."""
     try:
         model = onnx.load_model_from_string(data)
-    except Exception as error:  # protobuf's, whose class is no part of its interface
+    except Exception as error:  # protobuf's error class is not public
         raise OnnxError(where, f"not an ONNX model: {reason(error)}") from error
     if not model.ir_version or not model.HasField("graph"):
         raise OnnxError(where, "not an ONNX model: it has no version and no graph")
@@ -43,11 +42,11 @@ def parse(data, where, folder, weights=None):
     if size > _MAX_BYTES:
         raise OnnxError(where, f"has {size:,} bytes with its weights; ONNX's checks take at most {_MAX_BYTES:,}")
     shapeless = [value.type.tensor_type for value in model.graph.output if _has_no_shape(value.type)]
-    for kind in shapeless:  # the checker wants one, whoever runs models does not
+    for kind in shapeless:  # the checker requires a shape, runtimes do not
         kind.shape.SetInParent()
     try:
         onnx.checker.check_model(model)
-    except Exception as error:  # the checker's own class, and ValueError
+    except Exception as error:  # the checker raises its own class and ValueError
         raise OnnxError(where, f"is no valid ONNX model: {reason(error)}") from error
     for kind in shapeless:
         kind.ClearField("shape")
@@ -58,15 +57,15 @@ def parse(data, where, folder, weights=None):
 
 
 def array_of(tensor, weights):
-    """The array that the TensorProto is; ValueError: its data do not fit its shape and type."""
+    """The TensorProto's array. ValueError if its data do not fit its shape and type."""
     if tensor.name in weights and tensor.raw_data == _PLACEHOLDER:
         return weights[tensor.name]
     return numpy_helper.to_array(tensor)
 
 
 def without_lists(model):
-    """Takes the nodes of trees out of the model, which ONNX's shape inference would copy each time and asks nothing
-    of. The ensembles as they were, {number of the node: NodeProto}."""
+    """Removes the node lists of tree ensembles, which ONNX's shape inference would copy each time but does not use.
+    Returns the original ensembles, {index of the node: NodeProto}."""
     whole = {}
     for number, node in enumerate(model.graph.node):
         if node.domain == "ai.onnx.ml" and node.op_type in ("TreeEnsembleClassifier", "TreeEnsembleRegressor"):
@@ -79,7 +78,7 @@ def without_lists(model):
 
 
 def _keep_apart(graph, weights):
-    """Fills `weights`, and leaves their tensors without elements, as the checker takes them; returns these."""
+    """Moves large weights to `weights` and empties their tensors, which the checker accepts. Returns these tensors."""
     apart, names = [], collections.Counter(tensor.name for tensor in graph.initializer)
     for tensor in graph.initializer:
         kind = tensor.data_type
@@ -88,7 +87,7 @@ def _keep_apart(graph, weights):
         if math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(kind).itemsize >= _APART:
             try:
                 weights[tensor.name] = numpy_helper.to_array(tensor)
-            except ValueError:  # told by the checker
+            except ValueError:  # reported by the checker
                 continue
             tensor.dims[:], tensor.raw_data = [0], b""
             apart.append(tensor)
@@ -100,7 +99,7 @@ def _has_no_shape(kind):
 
 
 def reason(error):
-    """The first line of what was wrong at first."""
+    """The first line of the error's root cause."""
     while error.__cause__ is not None:
         error = error.__cause__
     return (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -123,7 +122,7 @@ def _check_versions(model, where):
 
 
 def _name_domains(model):
-    """Moves operators that ONNX Runtime's optimizers write into ONNX's own domain to theirs."""
+    """Moves operators that ONNX Runtime's optimizers write into ONNX's domain to their own domain."""
     opset = min((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), default=1)
     names = {"SimplifiedLayerNormalization", "FusedMatMul"} | ({"LayerNormalization"} if opset < 17 else set())
     nodes = [node for node in model.graph.node if node.domain in ("", "ai.onnx") and node.op_type in names]
@@ -134,8 +133,8 @@ def _name_domains(model):
 
 
 def _sort(graph):
-    """Puts nodes behind those that make what they read, as the format wants it and some converters do not write it. The
-    order of others stays; nodes that wait for each other stay where they are, for the checker to refuse."""
+    """Sorts nodes topologically, as the format requires but some converters do not ensure. Otherwise the order stays;
+    nodes in a cycle keep their places, for the checker to reject."""
     for inner in (inner for node in graph.node for inner in _graphs_of(node)):
         _sort(inner)
     makers = {name: number for number, node in enumerate(graph.node) for name in node.output if name}

@@ -1,10 +1,10 @@
-"""Sizes that follow from values: a model is parted where they are known.
+"""Sizes that depend on values: the model is split where they become known.
 
-What NonZero or NonMaxSuppression find lies in a tensor that has room for all that there can be, and how many there are
-is a tensor of its own. The reader takes that number for an open size (sizes.py) and goes on. A layer that a size like
-this has a part in is of the part behind the one that counts; each part is a model of its own, with these sizes among
-its open ones, and is run when the parts before it are done (engine/model_parts.py). A part is given what earlier ones
-have made, and for each counted size a ruler: zeros, as many as were counted."""
+NonZero or NonMaxSuppression write their result to a tensor of the maximum size, and its length to a second tensor. The
+reader treats that length as an open size (sizes.py) and continues. Layers that involve such a counted size belong to a
+part after the one that counts. Each part is a model of its own, with these sizes among its open ones, and runs after
+the parts before it (engine/model_parts.py). Its inputs are results of earlier parts, and for each counted size a
+ruler: a tensor of zeros with that length."""
 
 import copy
 import itertools
@@ -18,13 +18,13 @@ MAX_PARTS = 32
 
 
 def counted_size(reader, node, count, bound=None):
-    """The Size that the tensor `count`, of int64 and one element, has when it is known. `bound`: of how many it counts
-    some, if of any: where there are none, none is counted."""
+    """The Size given by the int64 tensor `count` of one element. `bound`: a size that it cannot exceed, and that makes
+    it 0 when it is 0."""
     network = reader.network
     count = network.copied(network.fresh(f"{node.output}/count"), count, layer=node.name)
     name = next(f"count of {node.output}{suffix}" for suffix in _suffixes() if not _is_known(network, node, suffix))
     some = _SAMPLES[reader.reading]
-    sample = some[len(network.counted) % len(some)]  # may be more than there is room for
+    sample = some[len(network.counted) % len(some)]  # may exceed the maximum
     if reader.open_inputs:
         sample = reader.open_inputs.counted(name, sample)
     size = Size.open(name, sample)
@@ -44,7 +44,7 @@ def _is_known(network, node, suffix):
 
 
 def _used(network, name):
-    """The open sizes that the tensor's numbers have."""
+    """The open sizes in the tensor's numbers."""
     if name in network.constants:
         return set()
     view = network.views.get(name)
@@ -53,13 +53,13 @@ def _used(network, name):
 
 
 def parted(network, where):
-    """[network] where nothing is counted, else the networks of all parts, in order."""
+    """[network] if nothing is counted, else the networks of all parts, in order."""
     if not network.counted:
         return [network]
     from .problems import OnnxError
 
     part_of, counts = _parts(network)
-    for name in network.outputs:  # as much of what lies there as there is
+    for name in network.outputs:  # outputs are cut to the counted sizes
         known = [counts.get(size, 0) for size in _used(network, name)]
         part_of[name] = max(part_of.get(name, 0), part_of.get(_base(network, name), 0), *known, 0)
     last = max((part_of[name] for name in (*(layer.output for layer in network.layers), *network.outputs)), default=0)
@@ -74,14 +74,14 @@ def _base(network, name):
 
 
 def _known(network, size, part_of):
-    """The first part that knows the size."""
+    """The first part in which the size is known."""
     return part_of[network.counted[size][1]] if size in network.counted else 0
 
 
 def _parts(network):
-    """(tensors, bases and views, to the number of the part that makes them, counted sizes to the first part that knows
-    them); constants are of all parts."""
-    counts = {}  # a counted size to the first part that knows it
+    """Returns ({tensor, base or view: part that makes it}, {counted size: first part that knows it}). Constants belong
+    to all parts."""
+    counts = {}  # counted sizes to the first part that knows them
     part_of = dict.fromkeys(network.inputs, 0)
 
     def needed(layer):
@@ -92,7 +92,7 @@ def _parts(network):
         return max((*parts, part_of.get(_base(network, layer.output), 0)), default=0)
 
     changed = True
-    while changed:  # parts of a whole that several layers write are all of the last one's
+    while changed:  # layers that write one base all belong to the part of the last
         changed = False
         for layer in network.layers:
             part, base = needed(layer), _base(network, layer.output)
@@ -107,7 +107,7 @@ def _parts(network):
 
 
 def _part(network, number, last, part_of):
-    """The network of one part. Its inputs are what it reads, and whatever else tells the open sizes that it has."""
+    """The network of one part. Its inputs are the tensors that it reads, and others that give its open sizes."""
     layers = [layer for layer in network.layers if part_of[layer.output] == number]
     names = [name for layer in layers for name in (*layer.inputs, layer.output) if name]
     made = {_base(network, layer.output) for layer in layers}
@@ -116,7 +116,7 @@ def _part(network, number, last, part_of):
     wanted = [_base(network, name) for layer in later for name in layer.inputs if name]
     outputs = [name for name in network.outputs if part_of[name] == number]
     seen = [_base(network, name) for name in network.outputs if part_of[name] > number]
-    names = list(dict.fromkeys((*names, *outputs)))  # in an order: the same model gives the same bytes
+    names = list(dict.fromkeys((*names, *outputs)))  # ordered: equal models give equal bytes
     outputs += [name for name in (*wanted, *seen, *(_base(network, name) for name in counts)) if name in made]
     read = [_base(network, name) for name in names]
     inputs = [name for name in read if name not in made and name not in network.constants]
@@ -133,7 +133,7 @@ def _part(network, number, last, part_of):
             inputs.append(network.counted[size][1])
         elif size not in given:
             inputs += [name for name in network.inputs if size in _used(network, name)][:1]
-    if number == 0:  # inputs that nothing reads
+    if number == 0:  # also inputs that nothing reads
         somewhere = {_base(network, name) for layer in network.layers for name in layer.inputs if name}
         inputs += [name for name in network.inputs if name not in somewhere]
     order = {name: place for place, name in enumerate(network.inputs)}
@@ -154,8 +154,8 @@ def _part(network, number, last, part_of):
 
 
 def _notes(network, last, part_of):
-    """What the runner has to know: names of the model's inputs and outputs, for each part its counts with their rulers,
-    and for each output what becomes of it where nothing is counted: dimensions that are then 0, or that it is lost."""
+    """What the runner needs: the model's inputs and outputs; each count with its part and ruler; and for each output,
+    what a count of 0 does to it: the dimensions that become 0, or None if it cannot be computed."""
     counted = []
     for size, (count, ruler) in network.counted.items():
         base = _base(network, count)
@@ -173,7 +173,7 @@ def _notes(network, last, part_of):
 
 
 def _vanishes(network, number, size):
-    """Whether the number is 0 where that size is: a product with it, or with what is counted of so many."""
+    """Whether the number is 0 if that size is: each term contains it, or a size bounded by it."""
     if not isinstance(number, Size):
         return False
     return all(any(_is_nothing(network, own, size) for own in some) for some in number.terms)

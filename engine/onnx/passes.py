@@ -1,4 +1,4 @@
-"""Passes over a network that was read: what is fused, where values are made, and how images and plain tensors meet."""
+"""Passes over a network: fusion, placement of results, and conversion between images and plain tensors."""
 
 import copy
 
@@ -12,7 +12,7 @@ from .operations import BINARY
 from .patterns import find_attention, find_patterns
 from .placement import activate_products, add_in_products, make_in_place
 
-# Operators on images, each with the numbers of those inputs that are images or rows (and the output is one).
+# Operators on images, each with the indices of the inputs that are images or rows (as the output is).
 IMAGES = {
     "Conv": (0, 3),
     "MaxPool": (0,),
@@ -30,7 +30,7 @@ IMAGES = {
 }
 
 ROWS = ("Softmax", "Normalize", "Attention", "Recurrence")  # read and make rows of plain tensors
-_WIDE = 16  # channels
+_WIDE = 16  # channels; a minimum
 # read or make plain tensors of float32
 BYTES = (
     "IntegerProduct",
@@ -45,13 +45,13 @@ BYTES = (
     "Bits",
     "Suppress",
 )
-# those whose elements lie side by side; Attention takes any order
+# operators that need adjacent elements in each row; Attention takes any order
 READS_ROWS = ("Softmax", "Normalize", "Recurrence", "Trees", "Couple")
-READS_DENSE = ("Sample", "Regions", "Fourier", "Suppress", "Blend")  # tensors whose elements all lie so
+READS_DENSE = ("Sample", "Regions", "Fourier", "Suppress", "Blend")  # need dense tensors
 
 
 def improve(network):
-    """All passes; what each kind of them saves is told by network.savings."""
+    """Runs all passes; network.savings records the effect of each kind."""
     savings, views = network.savings, network.views
     with savings.counting("unused", network):
         drop_dead(network)
@@ -87,7 +87,7 @@ def improve(network):
 
 
 def drop_dead(network):
-    """Leaves out what no output needs."""
+    """Removes layers, constants and views that no output needs."""
     views, needed, kept, names = network.views, set(network.outputs), [], set(network.outputs)
     needed.update(views[name].base for name in network.outputs if name in views)
     for layer in reversed(network.layers):
@@ -108,7 +108,7 @@ def drop_dead(network):
 
 
 def _read_once(network):
-    """Tensors that exactly one layer reads, that are no outputs, and of which there are no views."""
+    """Tensors that exactly one layer reads and that are neither outputs nor bases of views."""
     first, others = {}, set(network.outputs)
     others.update(view.base for view in network.views.values())
     for layer in network.layers:
@@ -119,7 +119,7 @@ def _read_once(network):
 
 
 def _channels(network, constant, image):
-    """The constant's values for each channel of the image, or None where it has others."""
+    """The constant's value for each channel of the image, or None if it varies otherwise."""
     values, shape = network.constants[constant], network.shape(image)
     values = values.reshape((1,) * max(0, len(shape) - values.ndim) + values.shape)
     if (
@@ -132,7 +132,7 @@ def _channels(network, constant, image):
 
 
 def fold_channels(network):
-    """Factors and offsets of channels, as batch normalization has them, go into the convolution before them."""
+    """Folds a factor or offset for each channel, as from batch normalization, into the preceding convolution."""
     if not any(layer.op == "Conv" for layer in network.layers):
         return
     single, makers, kept, folded = _read_once(network), {}, [], {}
@@ -179,8 +179,8 @@ def fold_channels(network):
 
 
 def part_phases(network):
-    """What is done to each channel of interleaved images alike is done to the images, where the convolutions that make
-    them do it."""
+    """Moves channelwise operations from interleaved images to the images before, where the convolutions that make them
+    absorb them."""
     if not any(layer.op == "Interleave" for layer in network.layers):
         return
     single, kept, interleaved = _read_once(network), [], {}
@@ -190,7 +190,7 @@ def part_phases(network):
         constants = [name for name in layer.inputs if name in network.constants]
         images = [name for name in layer.inputs if name in interleaved and name in single]
         alike = layer.op in ("Relu", "Clip", "Activate") and len(layer.inputs) == 1
-        if layer.op == "Activate" and images:  # which convolutions do to a pixel at a time
+        if layer.op == "Activate" and images:  # convolutions apply it pixel by pixel
             alike = network.shape(layer.output)[1] >= _WIDE
         if is_binary(layer, "multiply") or is_binary(layer, "add"):
             alike = len(constants) == len(images) == 1 and _channels(network, constants[0], images[0]) is not None
@@ -213,8 +213,8 @@ def part_phases(network):
 
 
 def fuse(network):
-    """Additions go into the convolution that makes one operand, activations into what makes their operand, if nothing
-    else reads that."""
+    """Fuses additions into the convolution of one operand, and activations into the producer of their operand, if
+    nothing else reads that."""
     single, position, kept = _read_once(network), {}, []
     for layer in network.layers:
         shapes = [network.shape(name) for name in layer.inputs if name]
@@ -235,7 +235,7 @@ def fuse(network):
                 maker, kept[number] = kept[number], None
                 maker.inputs[3] = next(name for name in layer.inputs if name != maker.output)
                 maker.output = layer.output
-                layer = maker  # it moves here, where its addend is known
+                layer = maker  # moves here, after its addend
         elif layer.op in ("Relu", "Clip", "Activate"):
             number = position.get(layer.inputs[0])
             maker = None if number is None else kept[number]
@@ -257,7 +257,7 @@ def fuse(network):
 
 
 def _adds_images(network, layer, layers):
-    """Whether it is the sum of two images, one of which an operator on images makes."""
+    """Whether it adds two images, at least one made by an image operator."""
     outputs = {other.output for other in layers if other is not None and other.op in IMAGES}
     shapes = [network.shape(name) for name in layer.inputs if name]
     return (
@@ -271,7 +271,7 @@ def _adds_images(network, layer, layers):
 
 
 def settle(network):
-    """ReLU, bounds and flattening of what is no image become the engine's operators on tensors."""
+    """Replaces ReLU, bounds and flattening of plain tensors by the engine's tensor operators."""
     images, kept = set(), network.layers
     network.layers = []
     for layer in kept:
@@ -298,8 +298,8 @@ def settle(network):
 
 
 def read_bases(network):
-    """What sees all of a tensor in its own shape, as back from another one, is read as that tensor: what no view sees
-    may lie as it will."""
+    """Reads the base in place of a view that equals it (as after a reshape back): a tensor without views is free in its
+    layout."""
     for layer in network.layers:
         for index, name in enumerate(layer.inputs):
             view = network.views.get(name)
@@ -313,8 +313,8 @@ def read_bases(network):
 
 
 def part_rows(network):
-    """Operators on rows, and those on dense tensors, read a copy of what lies in another order, as behind a transpose
-    or a slice with a step. Whoever makes the values may still write the copy itself (make_in_place)."""
+    """Inserts copies before operators on rows or dense tensors whose operand has another layout, as after a transpose
+    or a strided slice. The producer may still write the copy directly (make_in_place)."""
     twins, kept = {}, network.layers
     network.layers = []
     for layer in kept:
@@ -330,8 +330,8 @@ def part_rows(network):
 
 
 def part_layouts(network):
-    """Images that views see, and views that are read as images, get a second tensor that is only the one, and a copy
-    between the two."""
+    """Gives images that have views, and views that are read as images, a second tensor with a copy between the two, so
+    that each is either image or plain tensor."""
     bases = {view.base for view in network.views.values()}
     bases.update(
         name for layer in network.layers if layer.op in ROWS + BYTES for name in (*layer.inputs, layer.output) if name
@@ -340,7 +340,7 @@ def part_layouts(network):
     network.layers = []
 
     def fits(name):
-        if network.base(name) in network.constants:  # a part of a constant, at a place that sizes choose
+        if network.base(name) in network.constants:  # part of a constant, at an offset that depends on sizes
             return False
         return (
             network.is_dense(name) if len(network.shape(name)) == 2 else name not in network.views and name not in bases

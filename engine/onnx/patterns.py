@@ -1,5 +1,5 @@
-"""Composite operators that exporters take apart, found again: layer normalization, GELU, SiLU, what is done to scores
-before a softmax, and attention."""
+"""Recognizes composite operators that exporters decompose: layer normalization, GELU, SiLU, scaling and masking before
+a softmax, and attention."""
 
 import numpy
 
@@ -8,7 +8,7 @@ from .operations import BINARY, REDUCE, UNARY
 
 
 class Graph:
-    """Who makes and who reads, for one pass over the layers; a match asks from the last layer backwards."""
+    """Producers and readers of tensors, for one pass over the layers; matches go backwards from their last layer."""
 
     def __init__(self, network):
         self.network, self.makers = network, network.makers()
@@ -16,7 +16,8 @@ class Graph:
         self.bases = {view.base for view in network.views.values()}
 
     def producer(self, name, op, single=True):
-        """The layer that makes `name`, if it is of that kind and, with `single`, nothing but one layer reads it."""
+        """The layer of that kind that makes `name`; with `single`, only if exactly one layer reads it. None
+        otherwise."""
         layer = self.makers.get(name)
         if layer is None or (
             single and (len(self.readers.get(name, ())) != 1 or self.readers[name][0] is None or name in self.bases)
@@ -27,7 +28,7 @@ class Graph:
         return layer if (kind[number] if kind else layer.op) == op else None
 
     def split(self, layer):
-        """(operand, value) of a layer with one operand that is a constant number, or (None, None)."""
+        """(operand, value) if one operand of the layer is a constant number, else (None, None)."""
         for name, other in (layer.inputs, layer.inputs[::-1]):
             values = self.network.constants.get(other)
             if values is not None and values.size == 1 and name not in self.network.constants:
@@ -35,7 +36,7 @@ class Graph:
         return None, None
 
     def scaled(self, name, single=True):
-        """(operand, factor) of what makes `name`, a product or quotient with a number, or (None, None)."""
+        """(operand, factor) if `name` is a product or quotient with a number, else (None, None)."""
         for op in ("multiply", "divide"):
             layer = self.producer(name, op, single)
             if layer is None or (op == "divide" and layer.inputs[1] not in self.network.constants):
@@ -47,18 +48,18 @@ class Graph:
 
 
 def find_patterns(network):
-    """Replaces the last layer of each match; drop_dead takes the others. Says whether there are any."""
+    """Replaces the last layer of each match; drop_dead removes the others. Returns whether there was a match."""
     activations = (_gelu, _hard_swish, _normalization, _root_mean_square, _silu)
     return _replace(network, *((match, "Binary") for match in activations), (_scores, "Softmax"))
 
 
 def find_attention(network):
-    """The same for attention, whose scores nothing else may read: not even what is dead since find_patterns."""
+    """Likewise for attention. Nothing else may read its scores, so dead layers must have been dropped before."""
     return _replace(network, (_attention, "MatMul"))
 
 
 def _replace(network, *matches):
-    """`matches`: functions, and the operator that the last layer of each match has."""
+    """`matches`: (function, operator of the last layer of a match)."""
     graph, changed = None, False
     for match, op in matches:
         replaced = False
@@ -70,7 +71,7 @@ def _replace(network, *matches):
                     network.layers[number] = found
                     graph.makers[found.output] = found
                     replaced = changed = True
-        if replaced:  # others read what it read
+        if replaced:  # the readers have changed
             graph = None
     return changed
 
@@ -84,7 +85,7 @@ def _activation(layer, curve, source):
 
 
 def _gelu(graph, layer):
-    """x/2 * (1 + erf(x / sqrt(2))), in the three orders of its two products; and with tanh of a polynomial."""
+    """x/2 * (1 + erf(x / sqrt(2))), with its two products in any order; or the tanh approximation."""
     if not _is(graph, layer, "multiply"):
         return None
     factors, half = [], 1.0
@@ -120,7 +121,7 @@ def _gelu(graph, layer):
 
 
 def _factors(graph, name, source):
-    """(number, how often `source`, the one other factor) of the products that make `name`; None: there are others."""
+    """(constant factor, number of factors `source`) of the product `name`; None if it has other factors."""
     if name == source:
         return 1.0, 1, None
     square = graph.producer(name, "square")
@@ -143,7 +144,7 @@ def _factors(graph, name, source):
 
 
 def _is_inner(graph, name, x):
-    """Whether `name` is sqrt(2 / pi) * (x + 0.044715 * x^3), or with x before the brackets."""
+    """Whether `name` is sqrt(2 / pi) * (x + 0.044715 * x^3), possibly with x factored out."""
 
     def near(number, wanted):
         return abs(number - wanted) < 1e-5 * wanted
@@ -162,7 +163,7 @@ def _is_inner(graph, name, x):
 
 
 def _hard_swish(graph, layer):
-    """x * min(max(x + 3, 0), 6) / 6, in any order of its products."""
+    """x * min(max(x + 3, 0), 6) / 6, with its products in any order."""
     if not (_is(graph, layer, "multiply") or _is(graph, layer, "divide")):
         return None
     number, factors = 1.0, []
@@ -206,7 +207,7 @@ def _silu(graph, layer):
 
 
 def _mean(graph, name):
-    """The operand of a mean along the last dimension that makes `name`, or None."""
+    """The operand if `name` is a mean along the last dimension, else None."""
     quotient = graph.producer(name, "divide", single=False)
     reduced = graph.producer(quotient.inputs[0], "sum") if quotient else None
     if reduced is None:
@@ -251,7 +252,7 @@ def _normalization(graph, layer):
 
 
 def _root_mean_square(graph, layer):
-    """x / sqrt(mean(x^2) + epsilon) * scale, the quotient also as a product with 1 / sqrt."""
+    """x / sqrt(mean(x^2) + epsilon) * scale; the quotient may be a product with 1 / sqrt."""
     if not _is(graph, layer, "multiply"):
         return None
     network = graph.network
@@ -277,7 +278,7 @@ def _root_mean_square(graph, layer):
 
 
 def _quotients(graph, name):
-    """(x, the layer of the root) of what makes `name` as x / root or x * (1 / root)."""
+    """(x, the layer of the root) if `name` is x / root or x * (1 / root)."""
     divided = graph.producer(name, "divide")
     if divided is not None:
         yield divided.inputs[0], graph.producer(divided.inputs[1], "sqrt")
@@ -293,7 +294,7 @@ def _quotients(graph, name):
 
 
 def _squares(graph, name, power):
-    """Whether the layer `power`, which makes `name`, gives the squares of its operand."""
+    """Whether the layer `power`, which makes `name`, squares its operand."""
     return (
         (graph.producer(name, "power") and graph.split(power)[1] == 2)
         or graph.producer(name, "square")
@@ -302,7 +303,7 @@ def _squares(graph, name, power):
 
 
 def _scores(graph, layer):
-    """softmax(x * number + addend): a mask's sum and a scale go into the softmax."""
+    """softmax(x * number + addend): fuses the scale and the mask into the softmax."""
     if layer.op != "Softmax" or layer.inputs[1] is not None:
         return None
     network, source, addend, factor = graph.network, layer.inputs[0], None, 1.0
@@ -328,7 +329,7 @@ def _scores(graph, layer):
 
 
 def _attention(graph, layer):
-    """softmax(q @ k * factor + addend) @ v, of one shape of scores; the addend's rows are read as they lie."""
+    """softmax(q @ k * factor + addend) @ v with equal shapes of scores; the addend may have any strides."""
     if layer.op != "MatMul":
         return None
     network, weights = graph.network, graph.producer(layer.inputs[0], "Softmax")
@@ -361,7 +362,7 @@ def _attention(graph, layer):
 
 
 def _guarded(graph, name):
-    """The softmax of which `name` has 0 in place of NaN, as rows are that see nothing, or None."""
+    """The softmax whose NaNs `name` replaces by 0 (rows that attend to nothing), or None."""
     choice = graph.producer(name, "Where")
     truth = graph.producer(choice.inputs[0], "isnan") if choice is not None else None
     zero = graph.network.constants.get(choice.inputs[1]) if choice is not None else None

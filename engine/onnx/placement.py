@@ -1,5 +1,5 @@
-"""Where values are written: sums go into the matrix product that makes one operand, and copies vanish where the
-producer can write what they would."""
+"""Where results are written: sums are fused into the matrix product of one operand, and copies are removed if the
+producer can write the result in place."""
 
 import math
 
@@ -15,7 +15,7 @@ _WRITES_ANYWHERE = {
     "Gather",
     "Copy",
     "Attention",
-}  # operators whose result may have any strides
+}  # operators that can write a result of any strides
 
 
 # Those on bytes, whose results have runs of numbers side by side, at one distance from each other.
@@ -35,7 +35,7 @@ def _can_write(network, layer, view):
 
 
 class _Products:
-    """Which Gemm makes what one layer reads, through a view or not."""
+    """Finds the Gemm whose result is read by one layer, directly or through a view."""
 
     def __init__(self, network):
         self.network, self.readers, self.makers, self.seen = network, network.readers(), network.makers(), {}
@@ -43,7 +43,7 @@ class _Products:
             self.seen.setdefault(view.base, set()).add(name)
 
     def of(self, name):
-        """The Gemm whose result, and nothing else of it, is read as `name`, by one layer."""
+        """The Gemm whose whole result is read only as `name` and by one layer; else None."""
         network, readers = self.network, self.readers
         base = network.base(name)
         layer = self.makers.get(base)
@@ -59,7 +59,7 @@ class _Products:
         return layer if alone and whole and unseen else None
 
     def becomes(self, product, name, output):
-        """`output`, which was made of the result as `name`, is the result."""
+        """Makes `output`, computed from the result read as `name`, the product's result."""
         network = self.network
         self.readers.pop(name)
         network.become_view(output, View(product.output, 0, ()))
@@ -73,8 +73,8 @@ def _has_products(network):
 
 
 def activate_products(network):
-    """Activations go into the product whose result they see through a view, if nothing else reads that; passes.fuse has
-    those that read it itself."""
+    """Fuses activations into the product whose result they read through a view, if nothing else reads it; passes.fuse
+    does it for direct reads."""
     if not _has_products(network):
         return
     products, kept = _Products(network), []
@@ -89,8 +89,8 @@ def activate_products(network):
 
 
 def add_in_products(network):
-    """A row of constants becomes the bias, another operand the addend of the Gemm whose result is the other one, if
-    nothing else reads that."""
+    """In a sum with a Gemm's result, fuses a constant row as its bias, or another operand as its addend, if nothing
+    else reads the result."""
     if not _has_products(network):
         return
     products = _Products(network)
@@ -134,7 +134,7 @@ def add_in_products(network):
                 layers[position[id(product)]], layers[number] = (
                     None,
                     product,
-                )  # it moves here, where its addend is known
+                )  # moves here, after its addend
                 position[id(product)] = number
             else:
                 continue
@@ -146,7 +146,7 @@ def add_in_products(network):
 
 
 def _wanted(network, copy):
-    """How the copy's source, a base, has to lie to be the copy: a view of the copy's base; or None."""
+    """The view of the copy's base that the copy's source, a base, must become to make the copy redundant; or None."""
     view, target = network.as_view(copy.inputs[0]), network.as_view(copy.output)
     source = view.base
     shape, own = network.shape(source), contiguous(network.shape(source))
@@ -164,7 +164,7 @@ def _wanted(network, copy):
 
 
 def make_in_place(network):
-    """A value that is only copied, in another order or to a part of a whole, is made there by whoever makes it."""
+    """Removes copies, to another layout or into part of a tensor, whose producer can write the target directly."""
     made, read, views, gone = {}, {}, {}, set()  # bases to the layers that write and read them, and to their views
     for layer in network.layers:
         made.setdefault(network.base(layer.output), []).append(layer)

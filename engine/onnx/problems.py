@@ -1,11 +1,11 @@
-"""What stands in the way of a model, gathered while its graph is read and told in few lines: one for each operator and
-cause; and the error that tells them."""
+"""Collects the problems of a model while its graph is read and reports them in few lines, one for each operator and
+cause; and the error that carries them."""
 
 import re
 from typing import NamedTuple
 
 _TASK = "end the model before it and compute it in the task with vmhost.engine.numpy"
-# What to do about a problem, by its kind.
+# Remedies, by kind of problem.
 OTHERS_OPERATOR = f"export without operators of your own (a function of the model's is read), or {_TASK}"
 OPERATOR = f"export with operators of docs/onnx-operators.md, another opset perhaps, or {_TASK}"
 SHAPE = "export with fixed sizes, or with named ones (dynamic_shapes) from which all other sizes follow"
@@ -13,11 +13,11 @@ TEXTS = "take texts apart in the task, as with vmhost.engine.tokenizers, and giv
 ELEMENTS = "export it with tensors of floats, integers or bool, cast at the model's edges"
 SETTING = f"export the layer with what the message expects, or {_TASK}"
 
-_SHOWN = 3  # nodes, or tensors, that a line names
+_SHOWN = 3  # nodes or tensors named in a line
 
 
 class OnnxError(Exception):
-    """An ONNX model cannot become a model file. `file` names the model, `messages` holds all that stands in the way."""
+    """An ONNX model cannot be compiled. `file` names the model, `messages` are all problems."""
 
     def __init__(self, file, *messages):
         self.file, self.messages = file, messages
@@ -25,8 +25,8 @@ class OnnxError(Exception):
 
 
 class Problem(NamedTuple):
-    """`name` is a node's label or a tensor's name; `operator` that of the node, None where a tensor is what is wrong;
-    `remedy` says what to do."""
+    """`name` is a node's label or a tensor's name; `operator` is the node's, or None for a tensor; `remedy` says what
+    to do."""
 
     operator: str | None
     name: str
@@ -35,14 +35,13 @@ class Problem(NamedTuple):
 
 
 class Told(str):
-    """A sentence about problems, and what to do about them, or None."""
+    """A sentence about problems; its remedy is a sentence too, or None."""
 
     remedy = None
 
 
 def told(problems):
-    """The problems as sentences, in the order of their first occurrence; those that differ only in names are one
-    sentence."""
+    """The problems as sentences, in order of first occurrence; problems that differ only in names share a sentence."""
     groups = {}
     for problem in dict.fromkeys(problems):
         groups.setdefault((problem.operator, re.sub(r"'[^']*'", "''", problem.cause)), []).append(problem)

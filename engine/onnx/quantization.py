@@ -1,10 +1,10 @@
-"""Readers of quantized models: pairs of QuantizeLinear and DequantizeLinear around ordinary operators, operators on
-quantized tensors (QLinearConv and the like, also com.microsoft's), and those of weights that are quantized and inputs
-that are while the model runs (MatMulInteger, ConvInteger, DynamicQuantizeLinear).
+"""Readers of quantized models: QuantizeLinear/DequantizeLinear pairs around ordinary operators, operators on quantized
+tensors (QLinearConv and the like, also com.microsoft's), and operators with quantized weights and inputs quantized at
+run time (MatMulInteger, ConvInteger, DynamicQuantizeLinear).
 
-DequantizeLinear makes float32 and is remembered; where QuantizeLinear reads what an operator made of such tensors, the
-operator is done on the bytes themselves, and what was read before is dead (passes.drop_dead). What cannot be done so is
-done in float32. Images of bytes lie with channels last, whatever views say of them (integer_products.py)."""
+DequantizeLinear makes float32, and its operand is recorded. If a QuantizeLinear reads the result of an operator on such
+tensors, the operator is computed on the bytes, and the float32 layers become dead (passes.drop_dead). Other operators
+are computed in float32. Images of bytes are stored channels last, whatever their views (integer_products.py)."""
 
 import copy
 import math
@@ -19,7 +19,7 @@ from .network import float_bits
 from .readers import Unsupported, reads, reads_early
 
 _BYTES = (numpy.uint8, numpy.int8)
-# Operators that move numbers, and do to bytes what they do to what these stand for.
+# Operators that move elements, so that they apply to the bytes unchanged.
 _MOVES = {
     "Reshape",
     "Transpose",
@@ -35,8 +35,8 @@ _MOVES = {
     "Tile",
     "Dropout",  # which does nothing when a model runs
 }
-_BOUNDED = ("Conv", "Gemm", "MatMul", "Add", "Mul", "AveragePool", "GlobalAveragePool")  # before an activation
-# Operators on each number, which a table of 256 does.
+_BOUNDED = ("Conv", "Gemm", "MatMul", "Add", "Mul", "AveragePool", "GlobalAveragePool")  # may precede an activation
+# Elementwise operators, computed by a table of 256 entries.
 _TABLES = {
     "Sigmoid",
     "Tanh",
@@ -65,8 +65,8 @@ _TABLES = {
 
 
 class Quantized(NamedTuple):
-    """A tensor of integers, `source`, that stands for (source - zero) * scale; both are arrays, of one number or of as
-    many as the `axis` has. `dtype` of the source."""
+    """A tensor of integers, `source`, for the values (source - zero) * scale. `scale` and `zero` are arrays of one
+    element, or of one for each index along `axis`. `dtype` is the source's."""
 
     source: str
     scale: numpy.ndarray
@@ -76,7 +76,7 @@ class Quantized(NamedTuple):
 
     @property
     def plain(self):
-        """Whether it is of bytes with one scale."""
+        """Whether it has bytes and a single scale."""
         return self.scale.size == 1 and self.zero.size == 1 and self.dtype in _BYTES
 
     def same(self, other):
@@ -93,7 +93,7 @@ class Quantized(NamedTuple):
 
 
 def _quantized(reader, source, scale, zero, axis=1):
-    """A Quantized of names, or None where scale or zero point are computed."""
+    """A Quantized of these names, or None if scale or zero point are computed."""
     scales, dtype = reader.constant(scale), reader.dtype(source)
     zeros = numpy.zeros((), dtype) if zero is None else reader.constant(zero)
     if scales is None or zeros is None:
@@ -102,7 +102,7 @@ def _quantized(reader, source, scale, zero, axis=1):
 
 
 def _target(reader, scale, zero, dtype=numpy.uint8):
-    """The Quantized that a node makes, without a source."""
+    """The Quantized that a node produces, without a source."""
     scales, zeros = reader.constant(scale), None if zero is None else reader.constant(zero)
     if scales is None or (zero is not None and zeros is None):
         return None
@@ -110,10 +110,10 @@ def _target(reader, scale, zero, dtype=numpy.uint8):
     return Quantized("", scales.astype("float32"), zeros.astype("int64"), 1, zeros.dtype)
 
 
-# ---- element by element, in the order in which the bytes lie
+# ---- elementwise, in memory order
 def _turned(add, name, order=None):
-    """(a dense tensor of the same elements, the order of dimensions in which it has them). What is dense in another
-    order than its own, as an image with channels last, stays as it lies, unless the `order` is said."""
+    """Returns (a dense tensor of the same elements, its order of dimensions). A tensor that is dense in another order,
+    such as an image channels last, is not copied unless `order` is given."""
     if order is None:
         strides = add.network.as_view(name).strides
         order = sorted(range(len(strides)), key=lambda d: (-int(strides[d]), d))
@@ -134,7 +134,7 @@ def _byte_layer(add, op, operands, dtype, parameters):
 
 
 def quantized_float(add, name, target, low=None, high=None):
-    """float32 as bytes."""
+    """Quantizes float32 to bytes."""
     lowest, highest = target.limits
     source, order = _turned(add, name)
     zero, scale = int(target.zero.reshape(())), float(target.scale.reshape(()))
@@ -149,9 +149,9 @@ def dequantized(add, quantized):
 
 
 def _looked_up(add, quantized, target, function=None):
-    """The bytes that stand for `function` of what the bytes stand for."""
+    """Applies `function` to the values of the bytes, by a table."""
     low, _ = quantized.limits
-    numbers = numpy.arange(256).astype("uint8").view(quantized.dtype).astype("int64")  # by the byte's unsigned number
+    numbers = numpy.arange(256).astype("uint8").view(quantized.dtype).astype("int64")  # indexed by the unsigned byte
     values = (numbers - int(quantized.zero.reshape(()))).astype("float32") * quantized.scale.reshape(())
     values = values if function is None else function(values)
     lowest, highest = target.limits
@@ -167,7 +167,7 @@ def _as_target(add, quantized, target):
 
 
 def _combined(add, op, a, b, target, low, high):
-    """The sum or product of two of one shape, or None."""
+    """The sum or product of two tensors of equal shape, or None."""
     if add.shape(a.source) != add.shape(b.source):
         return None
     source, order = _turned(add, a.source)
@@ -187,7 +187,7 @@ def _combined(add, op, a, b, target, low, high):
 
 # ---- operators between DequantizeLinear and QuantizeLinear
 def _bounds(reader, node, target):
-    """What an activation leaves of the target's numbers: (low, high), or None."""
+    """The range that an activation leaves of the target's integers, (low, high), or None."""
     low, high = target.limits
     zero, scale = int(target.zero.reshape(())), float(target.scale.reshape(()))
     if node.op == "Relu":
@@ -208,8 +208,8 @@ def _bounds(reader, node, target):
 
 
 def fused(add, node, target):
-    """The bytes that the target says of what the node, of float32, makes of quantized tensors, or None. `names` of the
-    node are its inputs, as keys of the reader's `quantized`."""
+    """Computes the float32 node on quantized tensors, with a result quantized as `target`; None if that is not
+    possible. The node's `names` are keys of the reader's `quantized`."""
     reader, found = add.reader, add.reader.quantized
     low, high = target.limits
     if target.scale.size != 1 or target.dtype not in _BYTES or not node.names:
@@ -255,7 +255,7 @@ def _joined(add, names, axis):
 
 
 def _with_bias(reader, node):
-    """(the product, the name of its bias) of a sum of a matrix product and a constant; else (the node, None)."""
+    """(the product, the name of its bias) if the node adds a constant to a matrix product; else (the node, None)."""
     if node.op == "Add":
         for name, other, place in zip(node.names, node.names[::-1], (1, 0)):
             product, bias = reader.made.get(name), reader.constant(node.inputs[place])
@@ -271,7 +271,7 @@ def _with_bias(reader, node):
 
 
 def _computed(reader, node, values):
-    """What the node makes of these numbers."""
+    """Evaluates the node for these values."""
     from onnx import helper
     from onnx.reference import ReferenceEvaluator
 
@@ -291,7 +291,7 @@ def _computed(reader, node, values):
 
 
 def _weights_of(reader, quantized, columns_axis):
-    """(integers, zero points of outputs, scales of outputs) of constant weights, or None."""
+    """Returns (integers, zero point and scale of each output) of constant weights, or None."""
     values = reader.constant(quantized.source) if quantized is not None else None
     if values is None or values.dtype not in _BYTES:
         return None
@@ -305,7 +305,7 @@ def _weights_of(reader, quantized, columns_axis):
 
 
 def _bias_of(reader, name, scales):
-    """The bias of that name in the model, in units of the products' scales, as int32. LookupError: it is computed."""
+    """The named bias in units of the products' scales, as int32. LookupError if it is computed."""
     quantized, values = reader.quantized.get(name), reader.constant(reader.name_of(name))
     if quantized is not None and quantized.dtype == numpy.int32 and reader.constant(quantized.source) is not None:
         units = numpy.broadcast_to(quantized.scale.reshape(-1), scales.shape)
@@ -318,8 +318,8 @@ def _bias_of(reader, name, scales):
 
 
 def _product(add, node, bias, target, low=None, high=None):
-    """What a Conv, MatMul or Gemm of quantized tensors makes: as the target says, or without one float32; None: it is
-    done in float32. `bias` is a name in the model, or None: the node says."""
+    """A Conv, MatMul or Gemm of quantized tensors: quantized as `target`, or float32 without one; None if it must be
+    computed in float32. `bias` is a name in the model, or None to use the node's."""
     reader = add.reader
     operands = [reader.quantized.get(name) for name in node.names[:2]]
     transposed = node.op == "Gemm" and node.get("transB", 0)
@@ -349,7 +349,8 @@ def _product(add, node, bias, target, low=None, high=None):
 
 @reads_early("Conv", "MatMul", "Gemm")
 def product_to_float(reader, node):
-    """Of quantized tensors, whose sums are exact in integers. What a QuantizeLinear behind it makes is another one."""
+    """Float32 result of quantized tensors, summed exactly in integers. A QuantizeLinear after it makes a layer of its
+    own."""
     if any(name not in reader.quantized for name in node.names[:2]):
         return False
     try:
@@ -390,7 +391,7 @@ def quantize(reader, node):
 
 
 def _each_quantized(add, x, scale, zero, dtype):
-    """By operators on tensors: scales of an axis, or that are computed."""
+    """With tensor operators, for scales along an axis or computed ones."""
     dtype = add.dtype(zero) if zero is not None else dtype
     numbers = add.do("rint", add.do("divide", x, _along(add, add.cast(scale, add.dtype(x)), x)))
     if zero is not None:
@@ -400,7 +401,7 @@ def _each_quantized(add, x, scale, zero, dtype):
 
 
 def _along(add, name, x):
-    """A scale or zero point in a shape that is broadcast to x: along the node's axis, or in blocks of it."""
+    """A scale or zero point reshaped to broadcast to x: along the node's axis, or in blocks."""
     rank, axis = len(add.shape(x)), add.node.get("axis", 1)
     own = add.shape(name)
     if math.prod(own) == 1:
@@ -438,12 +439,13 @@ def dequantize(reader, node):
 
 @reads_early("DequantizeLinear", "com.microsoft.DequantizeLinear")
 def dequantize_constant(reader, node):
-    """Of constants, also of 4 bits, the reader computes float32, and remembers the integers. False: it is none."""
+    """Dequantizes constants, also 4-bit ones, at compile time and records the integers. False if it is not a
+    constant."""
     x, scale, zero = (*node.inputs, None)[:3]
     values, scales, zeros = (reader.constant(name) for name in (x, scale, zero))
     if values is None or scales is None or (zero is not None and zeros is None):
         return False
-    # bytes less bytes are exact in float32 too
+    # differences of bytes are exact in float32 too
     whole = values.astype("float32" if values.dtype in _BYTES else "int32")
     axis, block = node.get("axis", 1), node.get("block_size", 0)
 
@@ -468,7 +470,7 @@ def dequantize_constant(reader, node):
 
 # ---- operators on quantized tensors
 def _through(add, op, operands, target, attributes=None, opset=13):
-    """ONNX's operator `op` on quantized tensors, as bytes."""
+    """Applies ONNX's operator `op` to quantized tensors and returns bytes."""
     reader = add.reader
     if target is None or any(operand is None for operand in operands):
         raise Unsupported("has scales or zero points that are computed at run time")
@@ -476,7 +478,7 @@ def _through(add, op, operands, target, attributes=None, opset=13):
     node.op, node.domain, node.opset, node.attributes, node.names = op, "", opset, attributes or {}, []
     for operand in operands:
         node.names.append(add.fresh("quantized"))
-        reader.network.declare(node.names[-1], add.shape(operand.source), numpy.float32)  # which nothing reads
+        reader.network.declare(node.names[-1], add.shape(operand.source), numpy.float32)  # nothing reads it
         reader.quantized[node.names[-1]] = operand
     node.inputs = list(node.names)
     result = fused(add, node, target)
@@ -526,7 +528,7 @@ def linear_product(reader, node):
 
 
 def _sums(add, a, a_zero, b, b_zero):
-    """(a - its zero points) @ (b - its), in 32 bits, of any matrices."""
+    """(a - a_zero) @ (b - b_zero) in 32 bits, for any matrices."""
     sides = []
     for name, zero, axis in ((a, a_zero, -2), (b, b_zero, -1)):
         wide, rank = add.cast(name, numpy.int32), len(add.shape(name))
@@ -569,7 +571,7 @@ def integer_convolution(reader, node):
 
 @reads("DynamicQuantizeLinear")
 def quantize_dynamically(reader, node):
-    """Bytes of a scale and zero point that fit the numbers there are, and 0."""
+    """Bytes with a scale and zero point that cover the values and 0."""
     add, x = Lowering(reader, node), node.inputs[0]
     axes = list(range(len(add.shape(x))))
     low, high = (
@@ -637,7 +639,7 @@ def linear_concatenation(reader, node):
 
 @reads("com.microsoft.QGemm")
 def linear_gemm(reader, node):
-    """Bytes, or float32 where it has no scale of its result."""
+    """Bytes, or float32 if the result has no scale."""
     add = Lowering(reader, node)
     a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = (*node.inputs, *[None] * 9)[:9]
     left, right = _quantized(reader, a, a_scale, a_zero), _quantized(reader, b, b_scale, b_zero)

@@ -1,12 +1,12 @@
-"""The table of ONNX operators that there are readers for, and what a reader may say."""
+"""The table of readers of ONNX operators, and the exception they raise."""
 
 from .problems import SETTING
 
-READERS = {}  # operator of ONNX's own domain to its reader
+READERS = {}  # operator to its reader; names in ONNX's domain have no prefix
 
 
 def reads(*operators):
-    """Enters a function of (reader, node) for these operators: it adds layers to the reader's network, or raises
+    """Registers a function of (reader, node) for these operators. It adds layers to the reader's network, or raises
     Unsupported."""
 
     def enter(function):
@@ -16,11 +16,11 @@ def reads(*operators):
     return enter
 
 
-WHOLE = set()  # operators whose nodes are read as they stand, before anything is computed or followed
+WHOLE = set()  # operators read before constants are evaluated or sizes followed
 
 
 def reads_whole(*operators):
-    """The same, for operators with graphs, sequences or optionals among what they read or make."""
+    """`reads` for operators whose attributes, inputs or outputs are graphs, sequences or optionals."""
 
     def enter(function):
         WHOLE.update(operators)
@@ -29,11 +29,11 @@ def reads_whole(*operators):
     return enter
 
 
-EARLY = {}  # operator to what is tried before its constants are computed
+EARLY = {}  # operator to the function tried before its constants are evaluated
 
 
 def reads_early(*operators):
-    """Enters a function of (reader, node) that says whether it has read the node."""
+    """Registers a function of (reader, node) that returns whether it has read the node."""
 
     def enter(function):
         EARLY.update(dict.fromkeys(operators, function))
@@ -42,11 +42,11 @@ def reads_early(*operators):
     return enter
 
 
-BY_VALUE = {}  # operator to the reader of nodes whose numbers (shape_values.NUMBERS) are computed
+BY_VALUE = {}  # operator to the reader for computed numbers (shape_values.NUMBERS)
 
 
 def reads_by_value(*operators):
-    """Enters a reader for these operators, for nodes that say by values how large their results are."""
+    """Registers a reader for nodes of these operators whose result sizes depend on values."""
 
     def enter(function):
         BY_VALUE.update(dict.fromkeys(operators, function))
@@ -56,8 +56,8 @@ def reads_by_value(*operators):
 
 
 class Unsupported(Exception):
-    """Why a node cannot be read, as the end of a sentence that begins with the node: "has group 2, expected 1"; and
-    what to do about it, one of problems.py."""
+    """Why a node cannot be read, as the end of a sentence that begins with the node ("has group 2, expected 1"), and
+    the remedy, one of problems.py."""
 
     def __init__(self, cause, remedy=SETTING):
         super().__init__(cause)

@@ -1,4 +1,4 @@
-"""Reads an ONNX graph, front to back, into a network. Unsupported operators are all reported at once."""
+"""Reads an ONNX graph, front to back, into a network. All unsupported operators are reported at once."""
 
 import math
 from collections.abc import Mapping
@@ -14,19 +14,19 @@ from .savings import Savings
 from .shape_values import NUMBERS, parts_of, value_of
 from .texts import KEEPERS, READERS_OF_TEXTS, is_text, numbers_of_texts, vocabulary
 
-_LARGEST_CONSTANT = 1 << 24  # bytes that a node may be computed to ahead of time, if it is given no more
-_LARGEST_KEPT = 64  # numbers of operands by which results are known
-_LARGEST_SAID = 64  # numbers of a constant of floats that ONNX is told when it is asked for a shape
+_LARGEST_CONSTANT = 1 << 24  # bytes of a precomputed result, unless an operand is larger
+_LARGEST_KEPT = 64  # elements of an operand that is compared by value, not identity
+_LARGEST_SAID = 64  # elements of a float constant that is passed to ONNX's shape inference
 _SIZED = ("MelWeightMatrix", "HannWindow", "HammingWindow", "BlackmanWindow")
 _MAX_RANK = 8
 _STRUCTURES = ("sequence_type", "optional_type")
-_MAX_ELEMENTS = 1 << 48  # of a tensor: more than any machine holds
-_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # whose operators everybody knows
-_MAX_PARAMETER = (1 << 31) - 1  # of a layer, which model files hold as 32 bits
+_MAX_ELEMENTS = 1 << 48  # of a tensor; exceeds any machine's memory
+_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # standard domains
+_MAX_PARAMETER = (1 << 31) - 1  # of a layer; model files store 32 bits
 
 
 class _Attributes(Mapping):
-    """A node's attributes by name, as Python values that are made when they are asked for."""
+    """A node's attributes by name, as Python values converted on access."""
 
     def __init__(self, proto):
         self._items = {item.name: item for item in proto.attribute}
@@ -46,7 +46,7 @@ class _Attributes(Mapping):
         return self._made[name]
 
     def once(self, name, make):
-        """What `make` makes of the attribute, made once."""
+        """The result of `make` for the attribute, computed once."""
         if (name, make) not in self._made:
             self._made[name, make] = make(self[name])
         return self._made[name, make]
@@ -62,8 +62,8 @@ class _Attributes(Mapping):
 
 
 class Node:
-    """One node: inputs by their names in the network, None where one is left out; attributes as Python values.
-    `operator` is its name as readers are entered."""
+    """A node. `inputs` are names in the network, None for omitted ones; attributes are Python values; `operator` is the
+    name that readers are registered by."""
 
     def __init__(self, proto, inputs, opset):
         self.op, self.domain, self.opset = proto.op_type, proto.domain, opset
@@ -72,11 +72,11 @@ class Node:
         self.name = proto.name
         self.label = self.name or self.outputs[0]
         self.inputs = inputs
-        self.names = list(proto.input)  # of inputs in the model
+        self.names = list(proto.input)  # of the inputs, in the model
         self.attributes = _Attributes(proto)
 
     def again(self):
-        """The same node for another reading."""
+        """A copy of the node for another reading."""
         made = Node.__new__(Node)
         made.__dict__.update(self.__dict__)
         return made
@@ -89,7 +89,7 @@ class Node:
         return self.attributes.get(attribute, default)
 
     def tensor(self, attribute):
-        """The array that the attribute is; the same one in each reading."""
+        """The attribute's array, shared by all readings."""
         from onnx import numpy_helper
 
         return self.attributes.once(attribute, numpy_helper.to_array)
@@ -100,14 +100,13 @@ class Node:
 
 
 class _Inferred(Mapping):
-    """What ONNX says of tensors whose sizes are all given: names to shapes and NumPy's dtypes, found out when they are
-    asked for."""
+    """ONNX's inferred tensors with fully known sizes: names to (shape, NumPy dtype), evaluated on access."""
 
     def __init__(self):
         self._said, self._known = {}, {}
 
     def take(self, values):
-        """Remembers these ValueInfoProtos; what was known before is left where one tells nothing."""
+        """Adds these ValueInfoProtos; one without information does not replace an earlier one."""
         for value in values:
             name = value.name
             if name not in self._said or self._of(value):
@@ -148,7 +147,7 @@ class _Inferred(Mapping):
 
 
 class Reader:
-    """What readers of operators work with: the `network` so far, and what ONNX's shape inference says."""
+    """The interface for readers of operators: the `network` so far, and ONNX's inferred shapes."""
 
     def __init__(self, model, where, opens=None, contradiction=None, weights=None, kept=None):
         from .parsing import array_of
@@ -156,22 +155,22 @@ class Reader:
         self._kept = {} if kept is None else kept
 
         self.contradiction = contradiction
-        self.reading = opens.number if opens else 0  # which of several, at other sizes
+        self.reading = opens.number if opens else 0  # number of this reading
         self.model, self.graph, self.where, self.opens = model, model.graph, where, opens and opens.variables
         self.opset = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), 1)
         self.problems = []
         self.open_inputs = opens
         self.renamed = {}
         self.made = {}  # names in the model to the nodes that make them
-        self.quantized = {}  # and to what quantization.py knows of them
-        self.blocks = {}  # and to the narrow_products.Blocks that constants are
+        self.quantized = {}  # names to their Quantized
+        self.blocks = {}  # names of constants to their narrow_products.Blocks
         self.inferred = _Inferred()  # names to shapes and dtypes
-        self.structures = {}  # and to what structures.py knows of sequences and optionals
-        self.depth = self.read_in_bodies = 0  # bodies that are being read, and nodes read in bodies so far
+        self.structures = {}  # names of sequences and optionals to structures.py's records
+        self.depth = self.read_in_bodies = 0  # nesting of bodies; nodes read in bodies so far
         self.network = Network([], kept=self._kept.setdefault("parts", {}))
         self.vocabulary = vocabulary(model)
         self.network.vocabulary = list(self.vocabulary)
-        self._given = set()  # texts that callers give, whatever they are
+        self._given = set()  # texts given by callers, with unknown values
         for number, item in enumerate(self.graph.initializer):
             try:
                 self.keep_constant(item.name, self.once(("weights", number), lambda: array_of(item, weights or {})))
@@ -199,8 +198,8 @@ class Reader:
                     dtype = numpy.dtype("int64")
                 network.declare(name, self.open_inputs.shape(name, shape) if self.open_inputs else shape, dtype)
         self.network.counted = {}
-        whole = self._kept.get("whole nodes", {})  # of those that ONNX was told less of
-        nodes = self._kept.setdefault("nodes", [])  # the same ones in each reading
+        whole = self._kept.get("whole nodes", {})  # nodes whose lists were removed for ONNX (parsing.without_lists)
+        nodes = self._kept.setdefault("nodes", [])  # shared by all readings
         for number, proto in enumerate(self.graph.node):
             proto = whole.get(number, proto)
             if number == len(nodes):
@@ -226,11 +225,11 @@ class Reader:
         return self.network.dtype(name)
 
     def constant(self, name):
-        """The array that the tensor is, or None: it is computed, or `name` is None."""
+        """The tensor's array if it is a constant, else None; also None for `name` None."""
         return self.network.constants.get(name)
 
     def inferred_shape(self, name):
-        """What ONNX says about an output of the node that is being read."""
+        """ONNX's inferred shape of an output of the current node."""
         if name not in self.inferred:
             self._infer_here()
         if name not in self.inferred:
@@ -241,12 +240,12 @@ class Reader:
         return shape
 
     def number(self, name):
-        """The one number that the constant is, a Size where it follows from open sizes."""
+        """The constant's only element, a Size if it depends on open sizes."""
         value = self.network.values.get(name, self.network.constants[name]).reshape(())[()]
         return value if isinstance(value, sizes.Size) else int(value)
 
     def add_layer(self, op, node, inputs, shape, dtype=None, output=None, **fields):
-        """Adds a layer; the tensor that it makes, by default the node's output of the dtype of the first input."""
+        """Adds a layer and returns its tensor: by default the node's output, with the dtype of the first input."""
         from .network import Layer
 
         for value in fields.values():
@@ -259,15 +258,15 @@ class Reader:
         return output
 
     def same(self, name, other):
-        """The tensor `name` is `other` from now on."""
+        """Makes the tensor `name` an alias of `other`."""
         self.renamed[name] = other
 
     def knows(self, name):
-        """Whether there is a tensor, sequence or optional of that name."""
+        """Whether a tensor, sequence or optional has that name."""
         return name in self.network.shapes or name in self.network.constants or name in self.structures
 
     def told(self, shape):
-        """The shape, with open sizes as they follow from the inputs'."""
+        """The shape as text, with open sizes as expressions of the inputs'."""
         return f"({', '.join(map(self.told_size, shape))}{',' if len(shape) == 1 else ''})"
 
     def told_size(self, size):
@@ -276,8 +275,8 @@ class Reader:
         return OpenSizes(list(self.opens or ()), None).told(size) if sizes.is_open(size) else str(size)
 
     def emit(self, op, inputs, outputs, **attributes):
-        """Reads a node that is not in the model, with these names, as it would be if it were. `axes` and `split` become
-        operands where the model's opset has them so."""
+        """Reads a node that is not in the model, with these names. `axes` and `split` become operands if the model's
+        opset requires it."""
         from onnx import helper
 
         inputs = list(inputs)
@@ -287,14 +286,14 @@ class Reader:
         self.read_inner(helper.make_node(op, inputs, outputs, **attributes))
 
     def once(self, key, make):
-        """What `make` makes of a node's attributes alone, which is the same in each reading of the model: made in the
-        first one. `key` tells it from all else."""
+        """The result of `make`, which must depend only on a node's attributes: computed in the first reading, kept for
+        the others. `key` identifies it."""
         if key not in self._kept:
             self._kept[key] = make()
         return self._kept[key]
 
     def keep_constant(self, name, values):
-        """Makes the tensor that constant; returns its name."""
+        """Makes the tensor that constant. Returns its name."""
         values = numpy.asarray(values)
         if is_text(values):
             values = numbers_of_texts(self, values)
@@ -304,14 +303,14 @@ class Reader:
 
     # ----
     def name_of(self, name):
-        """The tensor's name in the network; None: it is left out."""
+        """The tensor's name in the network; None if it is omitted."""
         while name in self.renamed:
             name = self.renamed[name]
         return name or None
 
     def _infer_here(self):
-        """Asks ONNX again about the node that is being read: its operands' shapes are known here, even where what makes
-        them has told ONNX nothing."""
+        """Repeats ONNX's shape inference for the current node with its operands' shapes, which ONNX may not have
+        known."""
         import onnx
         from onnx import helper, numpy_helper
 
@@ -319,7 +318,7 @@ class Reader:
         constants = {name: self.constant(self.name_of(name)) for name in dict.fromkeys(filter(None, proto.input))}
         for name, values in constants.items():
             if values is not None and values.dtype.kind == "f" and values.size > _LARGEST_SAID:
-                constants[name] = values = None  # whose numbers no shape follows from
+                constants[name] = values = None  # no shape depends on its elements
             if values is None:
                 known.append(
                     helper.make_tensor_value_info(
@@ -355,11 +354,11 @@ class Reader:
                 self.made[name] = node
 
     def _read_whole(self, node, proto):
-        """Of nodes that work on graphs, sequences and optionals, and of the identity of these."""
+        """Reads nodes on graphs, sequences and optionals, and Identity of these."""
         operator, self.proto = node.operator, proto
         lost = [name for name in node.inputs if name and not self.knows(name)]
         if lost and self.problems:
-            return  # what made it is reported
+            return  # its producer is reported
         try:
             if operator == "Identity":
                 self.structures[node.output] = self.structures[node.inputs[0]]
@@ -377,7 +376,7 @@ class Reader:
         return node.operator in EARLY and EARLY[node.operator](self, node)
 
     def _follows(self, node):
-        """Whether the node makes a constant that follows from sizes."""
+        """Makes the node's result a constant if it depends only on sizes. Returns whether it does."""
         network = self.network
         if node.operator != node.op:
             return False
@@ -412,18 +411,18 @@ class Reader:
         return True
 
     def _keep(self, name, values, dtype):
-        """Makes the tensor the constant `values`, an array of objects."""
+        """Makes the tensor a constant; `values` is an object array."""
         self.network.constants[name] = values.astype(dtype)
         if sizes.is_open(values):
             self.network.values[name] = values
 
     def as_tensor(self, name, node):
-        """The tensor's name, or that of what layers compute, where it is a constant that follows from open sizes."""
+        """The tensor's name; for a constant that depends on open sizes, that of a tensor computed by layers."""
         values = self.network.values.get(name)
         return name if values is None else Lowering(self, node).of_sizes(values, self.dtype(name))
 
     def _compute(self, node, proto):
-        """Whether the node is a constant or computes one of constants."""
+        """Evaluates the node if its operands are constants. Returns whether it did."""
         constants, values = self.network.constants, self.network.values
         for name in node.inputs:
             if name is not None and (name not in constants or name in values):
@@ -454,8 +453,8 @@ class Reader:
         return True
 
     def _computed(self, proto, operands):
-        """What the node makes of constants, by ONNX's own implementation; None: it has none, or it is no tensor. Kept,
-        since equal nodes are in each layer of a model and in each reading of it."""
+        """Evaluates the node on constants by ONNX's reference implementation; None if it has none, or the result is no
+        tensor. The result is kept, since a model repeats equal nodes in its layers and readings."""
         places = {name: place for place, name in enumerate(operands)}
         key = (
             _operator(proto),
@@ -469,7 +468,7 @@ class Reader:
                 for values in operands.values()
             ),
         )
-        # operands are kept too, so that no other array gets their ids
+        # the operands are kept as well, so that their ids are not reused
         return self.once(key, lambda: (self._evaluated(proto, operands), operands))[0]
 
     def _evaluated(self, proto, operands):
@@ -485,13 +484,13 @@ class Reader:
             )
             single = helper.make_model(graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version)
             values = ReferenceEvaluator(single).run(None, operands)
-        except Exception:  # whatever an operator raises: then it is not computed here, and is reported as it stands
+        except Exception:  # any error: leave the node unevaluated, to be reported as it is
             return None
         known = numpy.ndarray, numpy.generic, int, float, bool
         return values if all(isinstance(value, known) for value in values) else None
 
     def _is_small(self, proto):
-        """Whether numbers that say how much is made say little."""
+        """Whether the operands that determine the result's size are small."""
         operands = [self.network.constants[self.name_of(name)] for name in proto.input if name]
         return all(abs(values.astype("float64")).max(initial=0) <= _LARGEST_CONSTANT >> 4 for values in operands)
 
@@ -502,7 +501,7 @@ class Reader:
         return [name for name in map(self.name_of, proto.input) if name in self.network.texts]
 
     def _mark_texts(self, proto):
-        """What a node that rearranges texts has made are texts."""
+        """Marks the results of a node that rearranges texts as texts."""
         texts = self._texts_of(proto)
         if texts and _operator(proto) in KEEPERS:
             made = set(filter(None, map(self.name_of, proto.output)))
@@ -520,7 +519,7 @@ class Reader:
             if reader is None:
                 raise Unsupported("is not supported", OPERATOR if proto.domain in _DOMAINS else OTHERS_OPERATOR)
             if lost and self.problems:
-                return  # what made it is reported
+                return  # its producer is reported
             if lost:
                 raise Unsupported(f"works on {lost[0]!r}, of a shape that is not fixed", SHAPE)
             if network.texts:
@@ -542,7 +541,7 @@ class Reader:
                 self._mark_texts(proto)
         except Unsupported as error:
             self.problems.append(Problem(operator, node.label, str(error), error.remedy))
-        except (ValueError, ZeroDivisionError) as error:  # of operands that ONNX's shape inference let pass
+        except (ValueError, ZeroDivisionError) as error:  # operands that ONNX's shape inference accepted
             self.problems.append(Problem(operator, node.label, f"has operands that do not go together: {error}"))
 
     def _check_texts(self, proto):
@@ -555,8 +554,8 @@ class Reader:
             )
 
     def _name_outputs(self):
-        """Outputs get their own names, and layers that make them, where they are inputs, constants, or other outputs
-        too."""
+        """Gives outputs their own names, and layers that make them if they are inputs, constants or other outputs as
+        well."""
         network, taken = self.network, set(self.network.inputs)
         for value in self.graph.output:
             name = self.name_of(value.name)
@@ -594,13 +593,13 @@ class Reader:
                     network.labels[value.name] = network.labels[name]
             elif name != value.name:
                 network.rename(name, value.name)
-                self.renamed.pop(value.name)  # which led to `name`
+                self.renamed.pop(value.name)  # it was an alias of `name`
                 self.renamed[name] = value.name
             taken.add(value.name)
             network.outputs.append(value.name)
 
     def _outputs_are_as_said(self):
-        """Whether outputs have the ranks and numbers that the model says."""
+        """Whether outputs have the ranks and sizes that the model declares."""
         for value in self.graph.output:
             said, shape = value.type.tensor_type.shape.dim, self.network.shape(value.name)
             if value.type.tensor_type.HasField("shape") and (
@@ -636,7 +635,7 @@ class Reader:
 
 
 def _operator(proto):
-    """As readers are entered."""
+    """The name that readers are registered by."""
     return proto.op_type if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{proto.op_type}"
 
 
@@ -652,8 +651,7 @@ def _no_element_type(dtype):
 
 
 def read(model, where, opens=None, contradiction=None, weights=None, kept=None):
-    """The network of a checked ONNX model with inferred shapes; `opens` has the Sizes of inputs' shapes, where some are
-    open (open_sizes.Opens); `contradiction` is what
-    ONNX's shape inference has against the model; `weights` are kept apart from it (parsing.py); `kept` is a dict that
-    all readings of a model are given (Reader.once). OnnxError names all nodes that are in the way."""
+    """The network of a checked ONNX model with inferred shapes. `opens` (open_sizes.Opens) has the Sizes of inputs if
+    some are open; `contradiction` is ONNX's shape inference error, if any; `weights` are kept apart (parsing.py);
+    `kept` is a dict shared by all readings (Reader.once). OnnxError names all unsupported nodes."""
     return Reader(model, where, opens, contradiction, weights, kept).read()

@@ -1,5 +1,5 @@
-"""Readers of ONNX's recurrent layers, RNN, GRU and LSTM: one product of all times' inputs with the weights of both
-directions, then the engine's operator that goes through the times (engine/src/models/recurrence.c)."""
+"""Readers of ONNX's recurrent layers, RNN, GRU and LSTM: one product of all time steps' inputs with the weights of both
+directions, then the engine's operator over time (engine/src/models/recurrence.c)."""
 
 import math
 
@@ -11,11 +11,11 @@ from .network import float_bits
 from .readers import Unsupported, reads
 from .tensor_operators import product
 
-SLIVER = 64  # columns of packed weights that lie together: VME_SLIVER in engine/src/models/row_kernels.h
-KINDS = ("RNN", "GRU", "LSTM")  # in the order of the engine's numbers, as the functions
+SLIVER = 64  # adjacent columns of packed weights: VME_SLIVER in engine/src/models/row_kernels.h
+KINDS = ("RNN", "GRU", "LSTM")  # in the order of the engine's numbers, like FUNCTIONS
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _USUAL = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
-# The defaults of alpha and beta, of those that have them.
+# Default alpha and beta of the functions that have them.
 FUNCTIONS = {
     "sigmoid": (),
     "tanh": (),
@@ -108,8 +108,8 @@ def _parameters(node, directions, after):
 
 
 def _biases(add, name, after, shape):
-    """What is added to the gates [directions * gates * hidden], and to the product of GRU's candidate [directions,
-    hidden] where the reset gate weighs it; None: nothing."""
+    """Returns (bias of the gates [directions * gates * hidden], bias of the product that GRU's reset gate multiplies
+    [directions, hidden]); None for no bias."""
     directions, gates, hidden = shape
     if name is None:
         return None, add.constant(numpy.zeros((directions, hidden)), numpy.float32) if after else None
@@ -133,7 +133,7 @@ def _biases(add, name, after, shape):
 
 
 def _gates(reader, add, x, weights, bias, times_axis):
-    """[times, batch, directions * gates * hidden]: the inputs' part of all gates."""
+    """The inputs' contribution to all gates: [times, batch, directions * gates * hidden]."""
     shape, (directions, columns, inputs) = add.shape(x), add.shape(weights)
     columns = directions * columns
     sizes.same(shape[2], inputs)
@@ -151,14 +151,14 @@ def _gates(reader, add, x, weights, bias, times_axis):
 
 
 class _Named:
-    """A node whose output has another name."""
+    """A node with another output name."""
 
     def __init__(self, node, output):
         self.name, self.output = node.name, output
 
 
 def _packed(add, weights):
-    """[directions, gates * hidden, hidden] as the engine wants it; each of the blocks of gates begins with a sliver."""
+    """[directions, gates * hidden, hidden] in the engine's layout; each block of gates begins a new sliver."""
     directions, rows, hidden = add.shape(weights)
     blocks = [(0, 2 * hidden), (2 * hidden, rows)] if add.node.op == "GRU" else [(0, rows)]
     values, parts = add.reader.constant(weights), []
@@ -195,7 +195,7 @@ def _lengths(add, name, times):
 
 
 def _outputs(add, whole, times, dtype, times_axis):
-    """Names for the parts of the states [times + 1 or 2, directions, batch, hidden] that the node gives."""
+    """Makes the node's outputs, parts of the states [times + 1 or 2, directions, batch, hidden]."""
     outputs = (*add.node.outputs, "", "", "")[:3]
     if outputs[0]:
         states = add.part(whole, 0, 0, times)  # times, directions, batch, hidden

@@ -1,7 +1,7 @@
-"""Readers of ONNX's operators that make tensors of other sizes of what is there: borders, repetitions, interpolation,
-depth for space.
+"""Readers of ONNX's operators that change sizes: padding, tiling, interpolation, depth to space.
 
-An axis is interpolated by what each new place takes of each old one: few places (Blend), or a product with a matrix."""
+An axis is interpolated by the weights of each old position in each new one: few weights (Blend), or a matrix
+product."""
 
 import functools
 import math
@@ -14,7 +14,7 @@ from .readers import Unsupported, reads
 from .sizes import is_open
 from .tensor_operators import numbers_of
 
-_TAPS, _FEW = 64, 16  # that blending.c knows; numbers of a row that are too few for a loop of their own
+_TAPS, _FEW = 64, 16  # most weights in blending.c; elements of a row below which it has no loop of its own
 
 
 @reads("Pad")
@@ -45,7 +45,7 @@ def pad(reader, node):
 
 
 def _bordered_by_itself(add, x, d, front, back, mode):
-    """With borders along dimension `d`, whose size is open, of what lies at its ends; negative widths cut."""
+    """Pads dimension `d`, whose size is open, from its own elements; negative widths crop."""
     size = add.shape(x)[d]
     add.network.need_signs(front, back)
     if min(front, back) < 0:
@@ -70,7 +70,7 @@ def tile(reader, node):
     if len(counts) != len(own):
         raise Unsupported(f"has {len(counts)} repeats, expected {len(own)}, one a dimension")
     for d, count in enumerate(counts):
-        if count > 1:  # one dimension more is all that it needs at a time
+        if count > 1:  # needs one more dimension at a time
             shape = add.shape(x)
             x = add.expand(add.reshape(x, (*shape[:d], 1, *shape[d:])), (*shape[:d], count, *shape[d:]))
             x = add.reshape(x, (*shape[:d], count * shape[d], *shape[d + 1 :]))
@@ -114,7 +114,7 @@ def space_to_depth(reader, node):
 
 # ---- interpolation
 def _coordinates(mode, size, scale, count, region):
-    """Where the `count` new elements lie among the `size` old ones."""
+    """The positions of the `count` new elements on the axis of the `size` old ones."""
     at, length = numpy.arange(count, dtype=numpy.float64), scale * size
     if mode == "align_corners":
         return at * (size - 1) / (length - 1) if length != 1 else at * 0
@@ -138,7 +138,7 @@ def _nearest(coordinates, rounding):
 
 
 def _weights(kind, distance, a):
-    """What is taken of a place that lies so far away."""
+    """The weight of a position at this distance."""
     distance = abs(distance)
     if kind == "linear":
         return numpy.maximum(0, 1 - distance)
@@ -148,8 +148,7 @@ def _weights(kind, distance, a):
 
 
 def _matrix(node, kind, coordinates, size, scale):
-    """[new, old]: what each new place takes of each old one. Beyond the ends lies what is there, or with
-    exclude_outside nothing."""
+    """The weights [new, old]. Positions beyond the ends repeat the end elements, or are excluded by exclude_outside."""
     narrowing = min(scale, 1.0) if node.get("antialias", 0) else 1.0
     reach = math.ceil((1 if kind == "linear" else 2) / narrowing) + 1
     matrix = numpy.zeros((len(coordinates), size))
@@ -163,7 +162,7 @@ def _matrix(node, kind, coordinates, size, scale):
 
 
 def _blended(add, x, axis, matrix, taps):
-    """The product along the axis, of the places that are no zeros, in the order in which elements lie."""
+    """Multiplies along the axis by the nonzero weights, in memory order."""
     strides, rank = add.network.as_view(x).strides, len(add.shape(x))
     order = sorted(range(rank), key=lambda d: (-int(strides[d]), d))
     turned = x if order == list(range(rank)) else add.transpose(x, order)
@@ -173,7 +172,7 @@ def _blended(add, x, axis, matrix, taps):
     places = numpy.argsort(matrix == 0, 1, kind="stable")[:, :taps]
     weights = numpy.take_along_axis(matrix, places, 1)
     inner = math.prod(shape[axis + 1 :])
-    few = 1 < inner < _FEW  # these go along with the axis
+    few = 1 < inner < _FEW  # inner elements are merged with the axis
     if few:
         places = (places[:, None] * inner + numpy.arange(inner)[:, None]).reshape(-1, taps)
         weights = numpy.repeat(weights, inner, 0)
@@ -187,8 +186,8 @@ def _blended(add, x, axis, matrix, taps):
 
 
 def _resized_open_axis(add, node, x, axis, count, scale):
-    """Of an axis whose sizes are open: `scale` is a number, None: new sizes by old ones. Places and weights follow from
-    the sizes of a call."""
+    """Resizes an axis of open size by `scale`, or if None by the ratio of the sizes. Positions and weights are computed
+    in each call."""
     size, dtype = add.shape(x)[axis], add.dtype(x)
     kind, times = node.get("mode", "nearest"), count // size if count % size == 0 else None
     where = node.get("coordinate_transformation_mode", "half_pixel" if node.opset >= 11 else "asymmetric")
@@ -253,8 +252,8 @@ def _resized_open_axis(add, node, x, axis, count, scale):
 
 
 def _cubic_taps(add, first, beyond, a):
-    """The four places around each new element, which lies `beyond` the `first` one, and what is taken of each
-    (_weights, of tensors)."""
+    """The four positions around each new element, which lies `beyond` after position `first`, and their weights, as
+    tensors (_weights)."""
     places, weights = [], []
     for tap in (-1, 0, 1, 2):
         distance = add.do("absolute", add.do("subtract", beyond, float(tap)))
@@ -268,7 +267,7 @@ def _cubic_taps(add, first, beyond, a):
 
 
 def _blended_by(add, x, axis, places, weights, count):
-    """By places and weights [taps, count] that are computed."""
+    """Blends by computed positions and weights [taps, count]."""
     if not add.network.is_dense(x):
         x = add.copy(x)
     own = add.shape(x)
@@ -300,7 +299,7 @@ def _resized_axis(add, node, x, axis, count, scale, region):
     if kind == "nearest":
         chosen = _nearest(coordinates, node.get("nearest_mode", "round_prefer_floor" if node.opset >= 11 else "floor"))
         chosen = numpy.clip(chosen, 0, size - 1).astype(numpy.int64)
-        if count % size == 0 and (chosen == numpy.arange(count) // (count // size)).all():  # each a number of times
+        if count % size == 0 and (chosen == numpy.arange(count) // (count // size)).all():  # repetition of each element
             x = _repeated(add, x, axis, count // size)
         else:
             x = add.take(x, [chosen], axis)

@@ -1,4 +1,4 @@
-"""Readers of ONNX's operators that read images at computed places: grids, regions, windows that are moved."""
+"""Readers of ONNX's operators that read images at computed positions: grids, regions, deformable convolutions."""
 
 import math
 
@@ -17,7 +17,7 @@ _AVERAGE, _MOST, _PIXEL_MAXIMA = range(3)
 
 
 def chosen(node, attribute, choices, default):
-    """What the text of an attribute stands for."""
+    """Maps a string attribute to its choice."""
     text = node.get(attribute, default)
     if text not in choices:
         raise Unsupported(f"has the {attribute} {text!r}, expected one of {', '.join(map(repr, choices))}")
@@ -25,7 +25,7 @@ def chosen(node, attribute, choices, default):
 
 
 def floats_for(add, *names):
-    """The float dtype that the engine reads these in: float64 where it has to be exact."""
+    """The float dtype to read these in: float64 where precision requires it."""
     wide = any(add.dtype(name) == numpy.float64 or add.dtype(name).name in _LONG for name in names)
     return numpy.dtype(numpy.float64 if wide else numpy.float32)
 
@@ -59,7 +59,7 @@ def grid_sample(reader, node):
 
 @reads("AffineGrid")
 def affine_grid(reader, node):
-    """Coordinates from -1 to 1 of each dimension, times the matrices."""
+    """Coordinates from -1 to 1 in each dimension, multiplied by the matrices."""
     add, theta = Lowering(reader, node), node.inputs[0]
     sizes = numbers_of(reader, node, 1, "size")
     dtype, images = add.dtype(theta), sizes[2:]
@@ -82,7 +82,7 @@ def affine_grid(reader, node):
 
 
 def _share(add, whole, parts, dtype):
-    """whole / parts, 0 of none, as a tensor."""
+    """whole / parts as a tensor; 0 if parts is 0."""
     if not is_open(parts):
         return add.constant(whole / parts if parts else 0, dtype)
     return add.do("divide", add.constant(whole, dtype), add.do("maximum", add.constant(parts, dtype), 1))
@@ -124,7 +124,7 @@ def _positive(node, attribute, default=None):
 
 @reads("MaxRoiPool")
 def pool_regions(reader, node):
-    """Rows of regions begin with the number of their image."""
+    """Rows of regions begin with the index of their image."""
     add, (x, regions) = Lowering(reader, node), node.inputs
     dtype, [height, width] = floats_for(add, x), node.get("pooled_shape")
     images = add.reshape(add.cast(add.part(regions, 1, 0, 1), numpy.int64), (add.shape(regions)[0],))
@@ -137,7 +137,7 @@ def pool_regions(reader, node):
 
 @reads("DeformConv")
 def moved_convolution(reader, node):
-    """Each tap of each window is read where its offset moves it; a product with the weights does the rest."""
+    """Samples each tap of each window at its offset, then multiplies by the weights."""
     add, (x, weights, offsets, bias, mask) = Lowering(reader, node), (*node.inputs, None, None)[:5]
     n, channels, height, width = add.shape(x)
     kernel, groups, parts = add.shape(weights)[2:], node.get("group", 1), node.get("offset_group", 1)
@@ -158,7 +158,7 @@ def moved_convolution(reader, node):
     ).reshape(2, taps, *made)
     moved = add.reshape(add.cast(offsets, dtype), (n * parts, taps, 2, *made))
     places = add.do("add", add.transpose(moved, (0, 1, 3, 4, 2)), add.constant(where.transpose(1, 2, 3, 0), dtype))
-    grid = add.joined([add.part(places, 4, 1, 2), add.part(places, 4, 0, 1)], 4)  # across, then down
+    grid = add.joined([add.part(places, 4, 1, 2), add.part(places, 4, 0, 1)], 4)  # x, then y
     grid = add.reshape(grid, (n * parts, taps, *made, 2))
     images = add.reshape(add.cast(x, dtype), (n * parts, channels // parts, height, width))
     shape = (n * parts, channels // parts, taps, *made)

@@ -1,9 +1,8 @@
-"""What compiling a model saved: operators that are no steps of their own, and bytes that are not moved for them.
+"""Savings of compiling a model: operators that are no steps of their own, and the memory traffic that they would cause.
 
-Unmerged, each operator that a node is lowered to reads its operands and writes its result, a rearrangement (transpose,
-slice, reshape …) too. What of that does not happen is counted by what did away with it; bytes are those that these
-operators would read and write, of a reshape none, which nobody copies. At the sizes of a model that leaves some open,
-the numbers are those at `sizes`."""
+Uncompiled, each operator that a node is lowered to reads its operands and writes its result; a rearrangement
+(transpose, slice, reshape …) too. Removed operators are counted by the kind of optimization, in bytes read and written;
+a reshape counts none, since nobody copies for it. For a model with open sizes the numbers hold at `sizes`."""
 
 import contextlib
 import math
@@ -12,17 +11,17 @@ from dataclasses import dataclass, field
 from .network import View, contiguous
 from .sizes import reshaped_strides
 
-# What does away with operators: no output needs them; a view is read in their stead (vertical merging), they equal
-# others (horizontal merging), they are part of what makes their operand, or their operand is made in its place
-# (absorption). Images and plain tensors: copies between their layouts come (below zero), flattening goes.
+# Why an operator is not a step: no output needs it ("unused"); a view replaces it (vertical merging); it equals another
+# one (horizontal merging); it is fused into the producer of its operand, or its operand is written in place
+# (absorption); "layouts" are copies between images and plain tensors that were added (negative) or removed.
 KINDS = ("unused", "read through", "run once", "fused", "made in place", "layouts")
 
 
 @dataclass
 class Savings:
-    """`nodes` of the ONNX graph, of which `needed` are left by the first clean-up (more, if it has functions),
-    `computed` of these ahead of time; `operators` that the others are lowered to, of which `steps` are left; `saved`
-    has for each of KINDS operators and bytes."""
+    """`nodes` of the ONNX graph; `needed`, those left by the first clean-up (more, if functions were inlined);
+    `computed`, those evaluated at compile time; `operators` that the rest is lowered to, and the `steps` left of them;
+    `saved`, the operators and bytes of each of KINDS."""
 
     nodes: int
     needed: int
@@ -35,7 +34,8 @@ class Savings:
     _moved: int | None = None  # bytes at the end of the last `counting`
 
     def begin(self, network, views):
-        """Counts what was read, before anything is merged. `views` are all that there were."""
+        """Counts the network as it was read, before any merging. `views` are all views before dead ones were
+        dropped."""
         if self.idle:
             return
         read = _read_through(network, views)
@@ -48,7 +48,7 @@ class Savings:
 
     @contextlib.contextmanager
     def counting(self, kind, network):
-        """What is done within goes under `kind`; between two of them layers stay as they are."""
+        """Attributes the changes made in this context to `kind`. Between two contexts the layers must not change."""
         if self.idle:
             yield
             return
@@ -64,7 +64,7 @@ class Savings:
         return sum(size for _, size in self.saved.values())
 
     def plain(self):
-        """In values that JSON has."""
+        """As JSON values."""
         kinds = {kind: {"operators": operators, "bytes": size} for kind, (operators, size) in self.saved.items()}
         return {
             "nodes": self.nodes,
@@ -100,7 +100,7 @@ def _bytes(network, name):
 
 
 def _moved(network):
-    """Bytes that all layers read and write."""
+    """Bytes that the layers read and write."""
     known, total = {}, 0
     for layer in network.layers:
         for name in {*layer.inputs, layer.output}:
@@ -113,8 +113,8 @@ def _moved(network):
 
 
 def _read_through(network, views):
-    """Views that something reads, and those that they are views of: each stands for an operator that rearranges what is
-    computed."""
+    """The views that are read, and the views under them: each replaces an operator that rearranges a computed
+    tensor."""
     written, found = {layer.output for layer in network.layers}, {}
     for name in (*(name for layer in network.layers for name in layer.inputs), *network.outputs):
         while name in views and name not in found and name not in written:
@@ -125,7 +125,7 @@ def _read_through(network, views):
 
 
 def _moves(network, views, name):
-    """Whether the view has its elements in another order than what it is a view of, or others."""
+    """Whether the view has other elements than its source, or the same in another order."""
     view, source = views[name], network.sources[name]
     if math.prod(network.shape(name)) != math.prod(network.shape(source)):
         return True

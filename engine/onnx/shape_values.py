@@ -1,6 +1,6 @@
-"""Constants that follow from open sizes, computed while the graph is read: what exporters make of `Shape` before they
-reshape, slice or expand by it. They are arrays of objects with Sizes among them (sizes.py). Operators that are not in
-here, and numbers of which too little is known, are left to layers."""
+"""Evaluates constants that depend on open sizes while the graph is read: what exporters compute from `Shape` to
+reshape, slice or expand by. They are object arrays with Sizes (sizes.py). Other operators, and values that cannot be
+determined, are left to layers."""
 
 import math
 
@@ -8,7 +8,7 @@ import numpy
 
 from . import sizes
 
-# The operands that readers take as numbers; all others are tensors that a layer reads.
+# Indices of the operands that readers take as numbers; other operands are tensors that layers read.
 NUMBERS = {
     "Reshape": (1,),
     "Expand": (1,),
@@ -35,13 +35,13 @@ NUMBERS = {
     "Squeeze": (1,),
     "Unsqueeze": (1,),
 }
-_LARGEST = 1 << 12  # numbers of such a constant
-_REPEATED = 64  # numbers that fewer are broadcast to: more are left to a layer, which need not compute each
+_LARGEST = 1 << 12  # elements of such a constant
+_REPEATED = 64  # elements of a broadcast result; a layer does larger ones without computing each
 _OPERATORS = {}
 
 
 class NotFollowed(Exception):
-    """The value is left to a layer."""
+    """A layer must compute the value."""
 
 
 def _computes(*operators):
@@ -53,8 +53,8 @@ def _computes(*operators):
 
 
 def value_of(node, values, dtypes):
-    """(array, dtype) that the node makes of the constants `values`, arrays of which some have Sizes; None where a layer
-    has to. `dtypes` are theirs."""
+    """Returns (array, dtype) of the node's result for constants `values`, some of them arrays of Sizes; None if a layer
+    must compute it."""
     function = _OPERATORS.get(node.op)
     if function is None or any(value is not None and value.size > _LARGEST for value in values):
         return None
@@ -69,7 +69,7 @@ def value_of(node, values, dtypes):
 
 
 def parts_of(node, values):
-    """What Split makes of a constant that follows from sizes: an array for each output; None where a layer has to."""
+    """The outputs of Split for a constant that depends on sizes, one array each; None if a layer must compute them."""
     try:
         sizes_given = node.get("split") if len(values) < 2 or values[1] is None else _plain(values[1].astype(object))
     except NotFollowed:
@@ -100,13 +100,13 @@ def _integers(dtype):
 
 
 def _plain(values):
-    """The integers of an operand that says how; it may not depend on sizes."""
+    """The integers of an operand that configures the operator; it must not depend on sizes."""
     if sizes.is_open(values):
         raise NotFollowed
     return [int(value) for value in values.flat]
 
 
-# ---- element by element
+# ---- elementwise
 @_computes("Identity")
 def _identity(node, values, dtypes):
     return values[0], dtypes[0]
@@ -121,15 +121,14 @@ def _cast(node, values, dtypes):
         raise NotFollowed
     if dtype.kind == "b":
         return _each(lambda value: _truth(value, 0, "!="), values[0]), dtype
-    if dtype.kind != "f" or dtype.itemsize < 4:  # as floats that have all sizes they are these whole numbers still
+    if dtype.kind != "f" or dtype.itemsize < 4:  # float32 and float64 represent sizes exactly
         _integers(dtype)
     return values[0], dtype
 
 
 def _divided(a, b):
-    """Towards zero. Where a difference of sizes is divided, such as (length - 10) / 5, it is taken to be none below
-    zero: exporters write whole quotients of sizes so, and a window that is larger than what it moves over does not
-    work."""
+    """Quotient rounded towards zero. A difference of sizes such as (length - 10) / 5 is assumed to be non-negative:
+    exporters write quotients of sizes this way, and a window larger than its operand is invalid."""
     if sizes.is_open(a) or sizes.is_open(b):
         under = sizes.at_least(b)
         if a < 0 or under is None or under < 0:
@@ -173,7 +172,7 @@ def _negative(node, values, dtypes):
 
 
 def _truth(a, b, relation):
-    """Whether that holds at all sizes: what holds at some is no constant."""
+    """The relation if it holds (or fails) at all sizes; otherwise it is no constant."""
     low, high = sizes.at_least(a - b), sizes.at_least(b - a)
     above, below = low is not None and low > 0, high is not None and high > 0
     equal = not sizes.is_open(a - b) and a - b == 0

@@ -1,4 +1,4 @@
-"""Readers of ONNX's operators on signals: Fourier transforms, those of frames, and the windows that frames get."""
+"""Readers of ONNX's signal operators: Fourier transforms, short-time transforms, and window functions."""
 
 import copy
 import math
@@ -12,17 +12,17 @@ from .sampling import floats_for
 from .tensor_operators import numbers_of, product
 
 _FORWARD, _BACKWARD, _REAL_FORWARD, _REAL_BACKWARD = range(4)
-_SHORT = 512  # numbers of a frame up to which a product with sines is as quick as a fast transform
+_SHORT = 512  # longest frame for which a product with sines is as fast as an FFT
 
 
 def _transformed(add, x, kind, count):
-    """Rows of [any …, n, 1 or 2] to rows of `count` numbers."""
+    """Transforms rows [any …, n, 1 or 2] to rows of `count` elements."""
     shape = (*add.shape(x)[:-2], count, 1 if kind == _REAL_BACKWARD else 2)
     return add.reader.add_layer("Fourier", add.node, [x], shape, output=add.fresh("fourier"), parameters=(kind,))
 
 
 def _fitted(add, x, axis, count):
-    """Cut to so many along the axis, or with zeros behind."""
+    """Crops or zero-pads the axis to `count` elements."""
     own, rank = add.shape(x)[axis], len(add.shape(x))
     return x if own == count else add.padded(x, [0] * rank, [count - own if d == axis else 0 for d in range(rank)], 0)
 
@@ -33,7 +33,7 @@ def _complex(add, x):
 
 
 def _spectrum(add, x, length, inverse, onesided):
-    """Of the last dimension but one, of `length` numbers."""
+    """The spectrum along the second to last dimension, of `length` elements."""
     axis = len(add.shape(x)) - 2
     if inverse and onesided:
         return _transformed(add, _complex(add, _fitted(add, x, axis, length // 2 + 1)), _REAL_BACKWARD, length)
@@ -70,7 +70,7 @@ def transform(reader, node):
 
 
 def _sines(window, bins):
-    """[bins * 2, numbers of a frame]: what each frame is multiplied by; windowed."""
+    """The transform's matrix with the window applied: [bins * 2, elements of a frame]."""
     at = numpy.arange(len(window), dtype=numpy.float64)
     angles = numpy.outer(numpy.arange(bins), at) % len(window) * (-2 * math.pi / len(window))
     return (numpy.stack([numpy.cos(angles), numpy.sin(angles)], 1) * window).reshape(2 * bins, -1)
@@ -125,7 +125,7 @@ _WINDOWS = {
 
 @reads(*_WINDOWS)
 def window(reader, node):
-    """A sum of cosines. Of a size that is given the reader makes a constant."""
+    """A sum of cosines. The reader evaluates it for a constant size."""
     from onnx import helper
 
     add, [size] = Lowering(reader, node), numbers_of(reader, node, 0, "size")
@@ -143,5 +143,5 @@ def window(reader, node):
 
 @reads("MelWeightMatrix")
 def mel_weights(reader, node):
-    """Of numbers that are given, and not too large, the reader makes a constant."""
+    """The reader evaluates it for constants that are not too large."""
     raise Unsupported("has numbers of filters or frequencies that are computed at run time, or beyond a million")

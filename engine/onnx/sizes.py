@@ -1,9 +1,9 @@
-"""Whole numbers that follow from a model's open sizes. A Size is an int, its value at the sizes that the model is being
-read at, and knows which polynomial of the open sizes it is; sums, differences, products and quotients of it are such
-numbers again. What loses that (a float, an array of NumPy) is an ordinary number, and open_sizes.py finds out.
+"""Integers that depend on a model's open sizes. A Size is an int, its value in the current reading, that also carries
+its polynomial in the open sizes; sums, differences, products and quotients of Sizes are Sizes. An operation that loses
+the polynomial (to a float or a NumPy array) gives an ordinary number, which open_sizes.py detects.
 
-Two numbers are equal (==) only if they are at all open sizes: 128 is no length that is 128 where the model is read, and
-a length that is cut off at 128 is not that length. Less and more are told at the sizes that the model is read at."""
+Two numbers are equal (==) only if they are at all open sizes: 128 does not equal a length that happens to be 128 in
+this reading, and a length clipped to 128 does not equal the length. Order (<, >) is that of the current reading."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ _INTEGERS = (int, numpy.integer)
 
 
 class Unequal(Exception):
-    """Two sizes, of which one is a Size, have to be equal and are not: `one` and `other`."""
+    """`one` and `other` must be equal and are not; at least one is a Size."""
 
     def __init__(self, one, other):
         super().__init__(f"{one} and {other} have to be equal")
@@ -23,10 +23,10 @@ class Unequal(Exception):
 
 
 class Size(int):
-    """`terms`: {variables: factor}, where variables is a sorted tuple of them, with repetition. A variable is the name
-    of an open size, or a Quotient that rounds down: ("//", terms, terms), of sorted tuples."""
+    """`terms`: {variables: factor}; variables is a sorted tuple, with repetition for powers. A variable is the name of
+    an open size, or a floor quotient ("//", terms, terms) of sorted tuples."""
 
-    __array_ufunc__ = None  # NumPy's integers leave arithmetic with a Size to it
+    __array_ufunc__ = None  # NumPy's integers defer arithmetic with a Size to it
 
     def __new__(cls, value, terms):
         self = super().__new__(cls, value)
@@ -47,7 +47,7 @@ class Size(int):
 
     @classmethod
     def open(cls, name, value):
-        """The open size of that name."""
+        """The open size with that name."""
         return cls(value, {(name,): 1})
 
     def __add__(self, other):
@@ -103,12 +103,12 @@ class Size(int):
 
 
 def terms_of(number):
-    """The polynomial that the number is."""
+    """The number's polynomial."""
     return number.terms if isinstance(number, Size) else {(): int(number)} if number else {}
 
 
 def is_open(number):
-    """Whether the number, an int or an array of objects, depends on open sizes."""
+    """Whether the number (an int or an object array) depends on open sizes."""
     if isinstance(number, numpy.ndarray):
         return number.dtype == object and any(isinstance(item, Size) for item in number.flat)
     return isinstance(number, Size)
@@ -120,12 +120,12 @@ def is_nothing(number):
 
 
 def worked_out(terms, values):
-    """The polynomial at these `values` of the open sizes."""
+    """The polynomial's value at these `values` of the open sizes."""
     return sum(factor * math.prod(_value(variable, values) for variable in some) for some, factor in terms.items())
 
 
 def at_least(number):
-    """A bound below, with every open size at least 1; None: there is no simple one."""
+    """A lower bound, given that every open size is at least 1; None if there is no simple one."""
     terms = terms_of(number)
     if any(factor < 0 for some, factor in terms.items() if some) or not all(
         isinstance(variable, str) or _is_above(variable) for some in terms for variable in some
@@ -135,14 +135,14 @@ def at_least(number):
 
 
 def _is_above(quotient):
-    """Whether the quotient is known to be 0 or more."""
+    """Whether the quotient is known to be non-negative."""
     over, under = (at_least(Size(0, dict(terms))) for terms in quotient[1:])
     return over is not None and over >= 0 and under is not None and under >= 1
 
 
 class Need(NamedTuple):
-    """What has to hold at the sizes of a call: that the number of these `terms` is 0, or unless `equal` that it is not
-    below 0. `text` tells what does not work otherwise, and what to do."""
+    """A condition on a call's sizes: the polynomial `terms` is 0 if `equal`, else non-negative. `text` describes the
+    problem and the remedy."""
 
     terms: dict
     equal: bool
@@ -150,7 +150,7 @@ class Need(NamedTuple):
 
 
 def variables(terms):
-    """The names of the open sizes that the polynomial has, also within quotients."""
+    """The names of the open sizes in the polynomial, including quotients."""
     found = set()
     for variable in itertools.chain.from_iterable(terms):
         found |= (
@@ -166,7 +166,7 @@ def _value(variable, values):
 
 
 def _number(value, terms):
-    """A Size, or an int where nothing depends on an open size."""
+    """A Size, or an int if nothing depends on an open size."""
     return Size(value, terms) if any(terms) else value
 
 
@@ -190,14 +190,14 @@ def _product(one, other):
 
 
 def _quotient(a, b):
-    """Exact where the polynomials divide; else a variable of its own."""
+    """Exact if the polynomial division is; otherwise the remainder becomes a quotient variable."""
     over, under = terms_of(a), terms_of(b)
     if int(b) == 0:
         raise ZeroDivisionError("division of a size by 0")
     over, under = _without_common(over, under)
     exact, rest = {}, dict(over)
     lead = max(under, key=_order)
-    while rest:  # what the divisor goes into without a remainder is no longer under the rounding
+    while rest:  # polynomial division: exact terms leave the floor
         found = next(
             (some for some in sorted(rest, key=_order, reverse=True) if _without(some, lead) is not None), None
         )
@@ -207,12 +207,12 @@ def _quotient(a, b):
         exact, rest = _sum(exact, term), _sum(rest, _product({(): -1}, _product(term, under)))
         if len(exact) > 64:
             break
-    if rest and set(under) == {()} and under[()] > 0:  # whole parts of each factor leave the rounding too
+    if rest and set(under) == {()} and under[()] > 0:  # integer parts of factors leave the floor as well
         divisor = under[()]
         for some, factor in list(rest.items()):
             exact, rest = _sum(exact, {some: factor // divisor}), _sum(rest, {some: -(factor // divisor) * divisor})
         inner = next((some[0] for some, factor in rest.items() if factor == 1 and _is_divided(some)), None)
-        if inner is not None and set(rest) <= {(inner,), ()}:  # of a quotient: one of what that divides
+        if inner is not None and set(rest) <= {(inner,), ()}:  # merge nested quotients: (a // b) // c = a // (b * c)
             [(_, by)] = inner[2]
             over = _sum(dict(inner[1]), {(): rest.get((), 0) * by} if rest.get((), 0) else {})
             quotient = _quotient(Size(0, over), by * divisor)
@@ -227,7 +227,7 @@ def _quotient(a, b):
 
 
 def _without_common(over, under):
-    """Both without the open sizes that all their terms are multiplied by."""
+    """Both polynomials divided by the open sizes common to all their terms."""
     some = list(itertools.chain(over, under))
     common = [
         variable for variable in set(some[0]) if isinstance(variable, str) and all(variable in one for one in some)
@@ -239,7 +239,7 @@ def _without_common(over, under):
 
 
 def _is_divided(some):
-    """Whether that is one quotient by a number above 0."""
+    """Whether the variables are a single quotient by a positive number."""
     return len(some) == 1 and isinstance(some[0], tuple) and set(dict(some[0][2])) == {()} and some[0][2][0][1] > 0
 
 
@@ -248,7 +248,7 @@ def _order(some):
 
 
 def _without(some, divisor):
-    """The variables without those of the divisor, or None where these are not there."""
+    """The variables without those of the divisor; None if some are missing."""
     left = list(some)
     for variable in divisor:
         if variable not in left:
@@ -257,12 +257,12 @@ def _without(some, divisor):
     return tuple(left)
 
 
-# ---- words
+# ---- text
 def label(terms, names=()):
-    """The polynomial as it is written, of these sizes first: "2*batch + 1", "(height + 1) // 2"."""
+    """The polynomial as text, with these sizes first: "2*batch + 1", "(height + 1) // 2"."""
     texts = []
 
-    def place(item):  # products of the first sizes first, numbers last
+    def place(item):  # by position of the sizes in `names`; constants last
         return [-item[0].count(name) for name in names], -len(item[0]), repr(item[0])
 
     for some, factor in sorted(terms.items(), key=place):
@@ -294,7 +294,7 @@ def told_shape(shape):
 
 # ---- shapes
 def broadcast(*shapes):
-    """What numpy.broadcast_shapes gives. Unequal where sizes differ and one is a Size."""
+    """numpy.broadcast_shapes for Sizes. Unequal if sizes differ and one is a Size."""
     rank, result = max(map(len, shapes), default=0), []
     for place in range(-rank, 0):
         size = 1
@@ -308,8 +308,8 @@ def broadcast(*shapes):
 
 
 def same(one, other):
-    """The size that both are where the model is read, and have to be in each call: the plain number where there is
-    one."""
+    """The common value of two sizes that must be equal in each call: the plain number if one is. Unequal if they differ
+    in the current reading and one is open."""
     if int(one) != int(other):
         if is_open(one) or is_open(other):
             raise Unequal(one, other)
@@ -318,7 +318,7 @@ def same(one, other):
 
 
 def reshaped(shape, wanted):
-    """The shape that numpy.reshape makes, with -1 worked out; ValueError where it makes none."""
+    """The shape of numpy.reshape, with -1 resolved. ValueError if there is none."""
     wanted, whole = list(wanted), math.prod(shape)
     if wanted.count(-1) > 1 or any(size < -1 for size in wanted):
         raise ValueError("there is no such shape")
@@ -334,14 +334,14 @@ def reshaped(shape, wanted):
 
 
 def _differ(shape, wanted):
-    """Raises Unequal of the two sizes that have to be equal for the shapes to be of as many elements."""
+    """Raises Unequal for the two sizes that must be equal for both shapes to have as many elements."""
     counts = math.prod(shape), math.prod(wanted)
     for one, other in (counts, counts[::-1]):
         number = math.gcd(*terms_of(other).values())
         if not is_open(one) or number < 1:
             continue
         rest = other // number
-        quotient = one // rest  # what is left of one without all that the other has
+        quotient = one // rest  # `one` without the factors of `other`
         if is_open(quotient) and quotient * rest == one:
             common = math.gcd(number, *quotient.terms.values())
             raise Unequal(quotient // common, number // common)
@@ -352,7 +352,7 @@ def _differ(shape, wanted):
 
 
 def reshaped_strides(shape, strides, wanted):
-    """Strides that give a view of `shape` the shape `wanted`, of as many elements; None where its elements have to
+    """The strides of a view of `shape` in the shape `wanted`, of as many elements; None if elements would have to
     move."""
     old = [(size, stride) for size, stride in zip(shape, strides) if size != 1]
     new, at, made = list(wanted), 0, []
@@ -384,13 +384,12 @@ def reshaped_strides(shape, strides, wanted):
     return (*made, *(0,) * (len(new) - len(made)))
 
 
-ENDLESS = 1 << 30  # that no size is above
-_SMALL = 10  # that sizes are thought to be above
+ENDLESS = 1 << 30  # larger than any size
+_SMALL = 10  # sizes are assumed to be larger
 
 
 def at_most(size, bound):
-    """The size, but no more than the plain number `bound`: with a quotient that is 1 where it is above, and 0 where
-    not."""
+    """min(size, bound) for a plain number `bound`, with a quotient that is 1 if the size exceeds it, else 0."""
     if not is_open(size) or is_open(bound) or bound >= ENDLESS or bound < 1:
         return size
     above = 1 // (1 + bound // size)
@@ -398,9 +397,9 @@ def at_most(size, bound):
 
 
 def sliced(size, start, stop, step=1, need=None, small=_SMALL):
-    """(first place, number of elements) of `range(size)[start:stop:step]`. `need(one, other)` is called with numbers of
-    which the first has to be at least the other in each call: ends up to `small` are cut off, or not, as where the
-    model is read, all others as the size of the call wants."""
+    """Returns (first index, number of elements) of `range(size)[start:stop:step]`. `need(one, other)` is called for
+    pairs with one >= other in each call. Ends up to `small` are clipped, or not, as in the current reading; others by
+    the size of the call."""
     low, high = (0, size) if step > 0 else (-1, size - 1)
     need = need or (lambda one, other: None)
 

@@ -1,5 +1,5 @@
-"""Sequences and optionals. How long a sequence is, and whether an optional is there, is known when the graph is read:
-both are lists of names then, no layer of the engine knows of them."""
+"""Sequences and optionals. A sequence's length, and whether an optional is present, are known when the graph is read:
+both become lists of names, and no layer of the engine deals with them."""
 
 from typing import NamedTuple
 
@@ -9,11 +9,11 @@ from . import sizes
 from .lowering import Lowering
 from .readers import Unsupported, reads_whole
 
-_MAX_LENGTH = 1 << 12  # of a sequence
+_MAX_LENGTH = 1 << 12  # tensors in a sequence
 
 
 class Sequence(NamedTuple):
-    """`items`: names of tensors. `dtype`: theirs where the model says it; else None."""
+    """`items`: names of tensors. `dtype`: their dtype if the model declares it, else None."""
 
     items: list
     dtype: object = None
@@ -26,7 +26,7 @@ class Optional(NamedTuple):
 
 
 def structure_of(reader, name):
-    """The Sequence or Optional of that name, or None: it is a tensor."""
+    """The Sequence or Optional of that name; None for a tensor."""
     return reader.structures.get(name)
 
 
@@ -55,7 +55,7 @@ def _keep(reader, output, items, dtype=None):
 
 
 def _position(reader, node, place, length, ends=False):
-    """The place in a sequence that the operand says; `ends`: behind its last item too. None: it is computed."""
+    """The position in a sequence given by the operand; with `ends`, the end is allowed. None if it is computed."""
     name = node.input(place)
     if name is None:
         return length if ends else length - 1
@@ -111,7 +111,7 @@ def erase(reader, node):
 
 @reads_whole("SequenceAt")
 def at(reader, node):
-    """A position that is computed chooses among tensors of one shape."""
+    """A computed position selects among tensors of one shape."""
     items = _sequence(reader, node).items
     position = _position(reader, node, 1, len(items))
     if not items:
@@ -147,7 +147,7 @@ def joined(reader, node):
 
 
 def stacked(reader, node, names, axis, output):
-    """The tensors side by side along a new axis."""
+    """Stacks the tensors along a new axis."""
     if axis < 0 or any(axis > len(reader.shape(name)) for name in names):
         raise Unsupported(f"has axis {axis}, which its tensors do not have")
     parts = []
@@ -160,7 +160,7 @@ def stacked(reader, node, names, axis, output):
 
 
 def unstacked(reader, name, axis, output, keep=False):
-    """Names of the tensors that lie along the axis, whose size is fixed."""
+    """Splits the tensor along an axis of fixed size. Returns the names."""
     count = fixed(reader.shape(name)[axis], reader)
     names = [f"{output}/item {number}" for number in range(count)]
     wholes = names if keep else [f"{part}/whole" for part in names]

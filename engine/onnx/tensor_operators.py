@@ -1,4 +1,4 @@
-"""Readers of ONNX's operators on tensors of any rank and dtype. Rearrangements become views, the rest the engine's
+"""Readers of ONNX's operators on tensors of any rank and dtype. Rearrangements become views, others the engine's
 operators."""
 
 import math
@@ -20,8 +20,7 @@ def axis_of(reader, node, name, attribute="axis", default=None):
 
 
 def numbers_of(reader, node, number, attribute):
-    """Integers that an operator takes as an attribute or, in newer versions, as that input; None where there are
-    none."""
+    """Integers that an operator takes as an attribute or, in newer opsets, as an input; None if it has neither."""
     name = node.input(number)
     if name is None:
         return node.get(attribute)
@@ -32,7 +31,7 @@ def numbers_of(reader, node, number, attribute):
     return [value if isinstance(value, sizes.Size) else int(value) for value in values.reshape(-1)]
 
 
-# ---- element by element
+# ---- elementwise
 @reads("Identity", "Dropout")
 def identity(reader, node):
     if (
@@ -112,7 +111,7 @@ def binary(reader, node):
 
 
 def _product(reader, node, x, exponents):
-    """Whether the power is made as a product, which takes a fifth of the time: a square, or a cube, of floats."""
+    """Lowers a square or cube of floats to products, which take a fifth of the time. Returns whether it did."""
     if exponents is None or exponents.size != 1 or exponents.ndim > len(reader.shape(x)) or reader.dtype(x).kind != "f":
         return False
     exponent = float(exponents.reshape(()))
@@ -127,7 +126,7 @@ def _product(reader, node, x, exponents):
 
 @reads("Div")
 def divide(reader, node):
-    """Of integers: towards zero."""
+    """Integer quotients are rounded towards zero."""
     network, (a, b), kind = reader.network, node.inputs, reader.dtype(node.inputs[0]).kind
     if kind == "f":
         network.binary("divide", node.name, a, b, node.output)
@@ -181,7 +180,7 @@ def clip(reader, node):
 
 
 def activated(reader, node, curve, source, output=None):
-    """Adds the fused operator for float32, else says False."""
+    """Adds the fused operator for float32. Returns False for other dtypes."""
     if reader.dtype(source) != numpy.float32:
         return False
     reader.add_layer("Activate", node, [source], reader.shape(source), output=output, parameters=(CURVES.index(curve),))
@@ -250,7 +249,7 @@ def bits(reader, node):
 # ---- products
 @reads("Det")
 def determinant(reader, node):
-    """By elimination; each time the row with the largest number of the column changes places with the first one."""
+    """Gaussian elimination with partial pivoting."""
     add, x = Lowering(reader, node), node.inputs[0]
     *outer, size, columns = add.shape(x)
     if size != columns or size > _MAX_DETERMINANT:
@@ -318,7 +317,7 @@ def matmul(reader, node):
 
 
 def product(reader, node, rows, weights, bias, final):
-    """rows @ weights.T + bias, of float32 and with constants, in the shape `final`."""
+    """rows @ weights.T + bias in float32 with constants, reshaped to `final`."""
     network = reader.network
     shape = (reader.shape(rows)[0], len(weights))
     names = [network.constant(f"{node.output}/weights", weights, "float32"), None]
@@ -413,7 +412,7 @@ def reshaped(reader, node, source, shape):
     elif shuffled(reader, node, shape):
         return
     elif len(own) == 4 and len(shape) == 2 and own[0] == shape[0] and reader.dtype(source) == numpy.float32:
-        reader.add_layer("Flatten", node, [source], shape)  # an image's where it is one, see passes.py
+        reader.add_layer("Flatten", node, [source], shape)  # of an image, or a plain reshape (passes.settle)
     else:
         reader.network.reshaped(node.output, source, shape)
 
@@ -491,7 +490,7 @@ def slices(reader, node):
 
 
 def sliced(reader, node, shape, axis, start, end, step=1):
-    """(first place, number of elements) of that axis."""
+    """Returns (first index, number of elements) of a slice of that axis."""
     shape = tuple(shape)
 
     def need(one, other):
@@ -525,7 +524,7 @@ def split(reader, node):
         part = -(-shape[axis] // len(node.outputs))
         before = part * (len(node.outputs) - 1)
         parts = [part] * (len(node.outputs) - 1) + [shape[axis] - before]
-    even = node.opset < 18 and given is None  # only what divides evenly is split then
+    even = node.opset < 18 and given is None  # before opset 18 parts are equal
 
     def text():
         return (
@@ -546,7 +545,7 @@ def split(reader, node):
 
 @reads("Concat")
 def concatenate(reader, node):
-    """Each part is copied to its place; where it can be made there at once, passes.py lets it."""
+    """Copies each part to its place; passes.py removes copies whose producer can write there directly."""
     network, shapes = reader.network, [reader.shape(name) for name in node.inputs]
     axis = axis_of(reader, node, node.inputs[0])
     whole = list(shapes[0])
@@ -555,7 +554,7 @@ def concatenate(reader, node):
             whole[d] = whole[d] + shape[d] if d == axis else sizes.same(whole[d], shape[d])
     for shape in shapes[1:]:
         network.need_joined(shapes[0], shape, axis)
-    if any(sizes.is_nothing(shape[axis]) for shape in shapes):  # what exporters cut off where all is kept
+    if any(sizes.is_nothing(shape[axis]) for shape in shapes):  # empty slices that exporters leave behind
         node.inputs = [name for name, shape in zip(node.inputs, shapes) if not sizes.is_nothing(shape[axis])]
         if len(node.inputs) == 1:
             reader.same(node.output, node.inputs[0])
@@ -577,13 +576,13 @@ def concatenate(reader, node):
 
 @reads("Shape", "Size")
 def shape_of(reader, node):
-    """Of a tensor whose shape is known the reader makes a constant."""
+    """The reader makes a constant for a tensor of known shape."""
     raise Unsupported(f"works on {node.inputs[0]!r}, of a shape that is not fixed")
 
 
 @reads("ConstantOfShape")
 def constant_of_shape(reader, node):
-    """A view of the one number."""
+    """A broadcast view of one element."""
     from onnx import numpy_helper
 
     value = numpy.float32(0) if node.get("value") is None else numpy_helper.to_array(node.get("value"))
@@ -599,7 +598,7 @@ def gather(reader, node):
     if reader.dtype(indices) != numpy.int64:
         indices = network.copied(network.fresh(f"{node.output}/indices"), indices, "int64")
     constant = reader.constant(indices)
-    if constant is not None and constant.size == 1 and reader.constant(source) is None:  # one of them: a view
+    if constant is not None and constant.size == 1 and reader.constant(source) is None:  # a single index: a view
         view, index = network.as_view(source), int(constant.reshape(()))
         index = index if index >= 0 else own[axis] + index
         if not 0 <= index < own[axis]:
@@ -623,7 +622,7 @@ REDUCE = {"ReduceSum": "sum", "ReduceMean": "sum", "ReduceMax": "max", "ReduceMi
 
 
 def reduced_axes(reader, node):
-    """In order, none negative; None where nothing is reduced."""
+    """In ascending order, non-negative; None if nothing is reduced."""
     rank, axes = len(reader.shape(node.inputs[0])), numbers_of(reader, node, 1, "axes")
     if not axes and node.get("noop_with_empty_axes", 0):
         return None
@@ -679,7 +678,7 @@ def softmax(reader, node):
         network.binary("subtract", node.name, below, logarithm, label)
 
 
-@reads("LayerNormalization", "com.microsoft.LayerNormalization")  # the latter of opsets without it: parsing.py
+@reads("LayerNormalization", "com.microsoft.LayerNormalization")  # the latter for opsets without it (parsing.py)
 def layer_normalization(reader, node):
     network, source = reader.network, node.inputs[0]
     axis, rank = axis_of(reader, node, source, default=-1), len(reader.shape(source))

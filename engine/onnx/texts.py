@@ -1,6 +1,6 @@
-"""Texts (ONNX's strings) in models. They are at a model's edges only: within, a text is its number in the model's
-vocabulary, which has every text that the model says (-1: none of these), and what works on texts looks up numbers in
-tables. docs/model-format.md says how the file tells of them."""
+"""Texts (ONNX's strings) in models. They exist only at a model's inputs and outputs: inside, a text is an index into
+the model's vocabulary, which holds every text in the model (-1: none of these), and operators on texts look up indices
+in tables. docs/model-format.md describes how the file stores them."""
 
 import math
 
@@ -9,7 +9,7 @@ import numpy
 from .lowering import Lowering
 from .readers import Unsupported, reads
 
-KEEPERS = {  # what they make of texts are texts
+KEEPERS = {  # operators that give texts for texts
     *("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice", "Expand"),
     *("Tile", "Gather", "GatherElements", "GatherND", "Where", "ai.onnx.ml.ArrayFeatureExtractor"),
 }
@@ -17,12 +17,12 @@ READERS_OF_TEXTS = {
     *KEEPERS,
     *("Equal", "ai.onnx.ml.LabelEncoder", "ai.onnx.ml.CategoryMapper", "ai.onnx.ml.OneHotEncoder"),
 }
-_TABLE = 1 << 16  # numbers of a table that is looked up by integers
-_COMPARED = 1 << 14  # keys that each number is compared with
+_TABLE = 1 << 16  # elements of a table indexed by integers
+_COMPARED = 1 << 14  # most keys to compare each number with
 
 
 def vocabulary(model):
-    """The texts that the model says, with their numbers."""
+    """The texts in the model, with their indices."""
     found = {}
     _gather(model.graph, found)
     return found
@@ -56,12 +56,12 @@ def _text(text):
 
 
 def is_text(values):
-    """Whether NumPy's array is of texts."""
+    """Whether the NumPy array holds texts."""
     return numpy.asarray(values).dtype.kind in "OSUT"
 
 
 def numbers_of_texts(reader, values):
-    """Their numbers in the model's vocabulary, as an array of int64 of that shape."""
+    """Their indices in the model's vocabulary, as an int64 array of that shape."""
     values = numpy.asarray(values, object)
     return numpy.array([reader.vocabulary.get(_text(text), -1) for text in values.reshape(-1)], "int64").reshape(
         values.shape
@@ -70,7 +70,7 @@ def numbers_of_texts(reader, values):
 
 # ---- look-ups
 def _values(node, side):
-    """What LabelEncoder has for that side, "keys" or "values": an array, of objects where they are texts."""
+    """LabelEncoder's "keys" or "values" as an array, with dtype object for texts."""
     from onnx import numpy_helper
 
     for kind, dtype in (("strings", object), ("int64s", "int64"), ("floats", "float32")):
@@ -82,8 +82,8 @@ def _values(node, side):
 
 
 def _looked_up(add, x, keys, values, default):
-    """For each number of `x` the value of its key, or the default. `keys` are an array of numbers; those of texts are
-    numbers of the vocabulary."""
+    """For each number in `x` the value of its key, or the default. `keys` is an array of numbers; for texts, of
+    vocabulary indices."""
     table = numpy.concatenate([values, numpy.asarray([default], values.dtype)])
     if x in add.network.texts:
         places = numpy.full(len(add.reader.vocabulary) + 1, len(keys))
@@ -111,7 +111,7 @@ def _looked_up(add, x, keys, values, default):
 
 
 def _encoded(reader, node, keys, values, default):
-    """The node's output by that table; keys, values and the default may be texts."""
+    """The node's output by that table; keys, values and default may be texts."""
     add, x = Lowering(reader, node), node.inputs[0]
     texts = is_text(values)
     if is_text(keys) != (x in reader.network.texts):
@@ -130,7 +130,7 @@ def _encoded(reader, node, keys, values, default):
 def label_encoder(reader, node):
     from onnx import numpy_helper
 
-    if node.get("classes_strings") is not None:  # of version 1: texts to their places and back
+    if node.get("classes_strings") is not None:  # version 1: texts to indices and back
         texts = numpy.array(node.get("classes_strings"), object)
         places = numpy.arange(len(texts))
         if node.inputs[0] in reader.network.texts:
@@ -161,7 +161,7 @@ def category_mapper(reader, node):
 
 @reads("ai.onnx.ml.OneHotEncoder")
 def one_hot_encoder(reader, node):
-    """What is none of the categories is a row of zeros, whatever `zeros` says: a model cannot refuse a value."""
+    """An unknown category gives a row of zeros, whatever `zeros` says: a model cannot reject a value."""
     add, x = Lowering(reader, node), node.inputs[0]
     texts = node.get("cats_strings") is not None and len(node.get("cats_strings")) > 0
     if texts != (x in reader.network.texts):
@@ -173,7 +173,7 @@ def one_hot_encoder(reader, node):
 
 @reads("ai.onnx.ml.ZipMap")
 def zip_map(reader, node):
-    """The caller gets a dict of each row: of the labels that the node has, in the order of the columns."""
+    """The caller gets a dict for each row, keyed by the node's labels in column order."""
     add, x = Lowering(reader, node), node.inputs[0]
     labels = node.get("classlabels_strings") or node.get("classlabels_int64s") or []
     own = add.shape(x)

@@ -1,8 +1,8 @@
-"""Models of which the last part is trained: a network in two parts. What does not depend on the weights that are named
-is compiled as any model, and is run by the engine; the rest stays as nodes and weights with the names that they have in
-the ONNX file, which `vmhost.engine.nn.FineTuned` runs and trains.
+"""Splits a model of which the last part is trained. Nodes that do not depend on the trainable weights are compiled and
+run by the engine; the others stay as nodes and weights with the names in the ONNX file, which
+`vmhost.engine.nn.FineTuned` runs and trains.
 
-The second part is a file of its own: 8 bytes length, a header in JSON, the arrays' bytes."""
+The second part is a file of its own: header length (8 bytes), header (JSON), the arrays' bytes."""
 
 import fnmatch
 import hashlib
@@ -26,8 +26,8 @@ _PADDED = ("Conv", "MaxPool", "AveragePool")
 
 
 def split(data, where, folder, patterns):
-    """(ONNX of the frozen part, the file of the trained part, files of weights) of the ONNX model `data`. `patterns`
-    name float weights, `*` stands for any part of a name. OnnxError says what cannot be trained."""
+    """Returns (ONNX of the frozen part, the trained part's file, external weight files) for the ONNX model `data`.
+    `patterns` name float weights, with `*` as a wildcard. OnnxError says what cannot be trained."""
     model, weight_files = parse(data, where, folder)
     if (opset := max(one.version for one in model.opset_import if one.domain in ("", "ai.onnx"))) < 13:
         raise OnnxError(where, f"has opset {opset}; training takes opset 13 and later: export the model again")
@@ -35,7 +35,7 @@ def split(data, where, folder, patterns):
     weights = {one.name: one for one in graph.initializer}
     trained = _named(weights, patterns, where)
     held, known, nodes, problems = dict(weights), set(trained), [], []
-    for node in graph.node:  # in an order in which each reads what is known
+    for node in graph.node:  # in topological order
         if known.intersection(node.input):
             nodes.append(node)
             known.update(node.output)
@@ -73,7 +73,7 @@ def split(data, where, folder, patterns):
 
 
 def _named(weights, patterns, where):
-    """Names of the float weights that the patterns name."""
+    """The names of the float weights that match the patterns."""
     found = []
     for pattern in patterns:
         names = [name for name in weights if fnmatch.fnmatchcase(name, pattern)]
@@ -141,7 +141,7 @@ def _written(header, trained, constants):
 
 
 def _frozen(model, nodes, outputs, where):
-    """The bytes of the model without these nodes, whose outputs are those named."""
+    """The bytes of the model without these nodes, with the named outputs."""
     try:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except Exception as error:

@@ -1,9 +1,9 @@
-"""Readers of ai.onnx.ml's ensembles of decision trees: one operator of the engine for all of their trees, whose nodes
-have one kind of comparison (engine/src/models/trees.c).
+"""Readers of ai.onnx.ml's ensembles of decision trees: one operator of the engine for all trees, whose nodes use one
+kind of comparison (engine/src/models/trees.c).
 
-Numbers become integers in the same order, so that `x < t` is `key(x) <= key(t) - 1` and every comparison is one of
-"above", or two of them. Where a missing number (NaN) goes is a matter of the key that a node looks at: each feature has
-one that is above all where it is NaN, one that is below all, or both."""
+Numbers are mapped to integers in the same order, so that `x < t` is `key(x) <= key(t) - 1` and every comparison is one
+"above", or two of them. The path of a missing number (NaN) depends on the key that a node uses: a feature has a key in
+which NaN is above all numbers, one in which it is below, or both."""
 
 from typing import NamedTuple
 
@@ -15,19 +15,19 @@ from .readers import Unsupported, reads
 
 _MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER", "LEAF")
 _LEQ, _LT, _GTE, _GT, _EQ, _NEQ, _MEMBER, _LEAF = range(len(_MODES))
-_COUNTED = 1 << 22  # places that are counted rather than sorted
-_LARGEST_TABLE = 1 << 26  # numbers of a table of leaves
-_MOST_SURE = (1 << 12) - 1  # of engine/src/models/trees.c
+_COUNTED = 1 << 22  # largest range for counting instead of sorting
+_LARGEST_TABLE = 1 << 26  # elements of a leaf table
+_MOST_SURE = (1 << 12) - 1  # limit in engine/src/models/trees.c
 _COMBINES = {"SUM": 0, "AVERAGE": 0, "MIN": 1, "MAX": 2}
-_HIGH, _LOW = 0, 1  # where NaN is
+_HIGH, _LOW = 0, 1  # position of NaN in the order of keys
 _NOWHERE = "has nodes that lead nowhere"
 _NO_TREES = "has nodes that are no trees: they share children, or go round"
 
 
 class _Ensemble(NamedTuple):
-    """Nodes as arrays of one length, leaves among them: to node `true` where the feature's number stands in the
-    relation `modes` to the threshold. `members` maps nodes of _MEMBER to what the number is to be one of. Of leaves
-    there are `leaves` (a node), `targets` and `weights`, arrays of another length; `roots` are nodes."""
+    """Nodes, including leaves, as parallel arrays: a node leads to `true` if the feature's value is in the relation
+    `modes` to the threshold, else to `false`. `members` maps nodes of mode _MEMBER to their set of values. `leaves`
+    (nodes), `targets` and `weights` are parallel arrays of leaf values; `roots` are nodes."""
 
     modes: numpy.ndarray
     features: numpy.ndarray
@@ -43,7 +43,7 @@ class _Ensemble(NamedTuple):
 
 
 def _array(node, name):
-    """An attribute that is a list of floats, or a tensor of another name; None: neither is there."""
+    """An attribute as an array: a list of floats, or a tensor under another name; None if there is neither."""
     from onnx import numpy_helper
 
     tensor, values = node.get(f"{name}_as_tensor"), node.get(name)
@@ -92,7 +92,7 @@ def _classic(node, kind):
         return found
 
     branches = modes != _LEAF
-    _, first = numpy.unique(trees, return_index=True)  # the first node of a tree is its root
+    _, first = numpy.unique(trees, return_index=True)  # a tree's first node is its root
     leaves = nodes_of(ends[0], ends[1], numpy.True_)
     at_leaves = ~branches[leaves]
     return _Ensemble(
@@ -111,7 +111,8 @@ def _classic(node, kind):
 
 
 def _newest(node):
-    """The ensemble of TreeEnsemble, of version 5: leaves stand in a list of their own, here behind the branches."""
+    """The ensemble of TreeEnsemble (version 5), whose leaves are a separate list; they are appended to the branches
+    here."""
     from onnx import numpy_helper
 
     thresholds, weights, modes = (
@@ -158,8 +159,8 @@ def _newest(node):
 
 
 def _keys(numbers, dtype):
-    """The places of numbers among all of their dtype, as integers; NaN is below all."""
-    numbers = numpy.asarray(numbers, f"f{dtype.itemsize}") + 0  # one zero
+    """Integers in the order of the numbers; NaN is below all."""
+    numbers = numpy.asarray(numbers, f"f{dtype.itemsize}") + 0  # -0 becomes 0
     bits, limits = numbers.view(dtype), numpy.iinfo(dtype)
     return numpy.where(numpy.isnan(numbers), limits.min, numpy.where(bits >= 0, bits, bits ^ limits.max))
 
@@ -170,10 +171,9 @@ def _before(keys):
 
 
 class _Walks(NamedTuple):
-    """Nodes that have one kind of comparison: to the `right` where the feature's key is above theirs, else `left`. The
-    first are the ensemble's, `branch` says which of them are branches. `nan`: which key they look at. `further`: what
-    lies a level below (two columns, -1: nothing) in the tree that the walks make, where some nodes have several
-    parents."""
+    """Nodes with one kind of comparison: to `right` if the feature's key is above theirs, else to `left`. The
+    ensemble's nodes come first; `branch` marks branches; `nan` chooses the key. `further` are the nodes a level below
+    (two columns, -1: none) in a spanning tree, since some nodes have several parents."""
 
     keys: numpy.ndarray
     features: numpy.ndarray
@@ -197,16 +197,16 @@ def _walks(ensemble, dtype):
 
 
 def _with_equals(ensemble, walks, equals, dtype):
-    """The same where some ask for equality: two comparisons for each number that is asked for. `x > t` leads to where
-    `x < t` does, so those nodes have two parents."""
+    """Replaces each comparison for equality by two comparisons for each value. `x > t` and `x < t` lead to the same
+    node, so these nodes have two parents."""
     lists = [values.tolist() for values in walks]
     keys, features, nan, left, right, branch, further = lists
     for at in equals:
         mode, missing = ensemble.modes[at], bool(ensemble.missing_is_true[at])
         numbers = _keys(ensemble.members[at], dtype).tolist() if mode == _MEMBER else [keys[at]]
         equal, other = (ensemble.false, ensemble.true) if mode == _NEQ else (ensemble.true, ensemble.false)
-        equal, other, missing = int(equal[at]), int(other[at]), missing and mode != _NEQ  # NaN is not equal to anything
-        numbers = numbers or [int(numpy.iinfo(dtype).max)]  # which nothing equals
+        equal, other, missing = int(equal[at]), int(other[at]), missing and mode != _NEQ  # NaN equals nothing
+        numbers = numbers or [int(numpy.iinfo(dtype).max)]  # equals nothing
         above = at
         for place, number in enumerate(numbers):
             last, below = place == len(numbers) - 1, len(keys)
@@ -218,7 +218,7 @@ def _with_equals(ensemble, walks, equals, dtype):
             further.append([other, equal] if last else [following, -1])
             keys[above], nan[above] = number, _LOW if missing else _HIGH
             left[above], right[above], further[above] = below, following, [below, -1]
-            if not last:  # the next comparison, for what is above and for what is below
+            if not last:  # the next comparison, reached from both sides
                 for values, value in zip(lists, (0, features[at], _HIGH, 0, 0, True, [-1, -1])):
                     values.append(value)
                 above = following
@@ -227,7 +227,7 @@ def _with_equals(ensemble, walks, equals, dtype):
 
 
 def _levels(walks, roots):
-    """Each node's tree and level, -1 where no walk comes."""
+    """Each node's tree and level; -1 if unreachable."""
     trees, levels = numpy.full(len(walks.keys), -1), numpy.full(len(walks.keys), -1)
     frontier, of, level = roots, numpy.arange(len(roots)), 0
     while len(frontier):
@@ -244,7 +244,7 @@ def _levels(walks, roots):
 
 
 def _ensemble_layer(add, x, ensemble, targets, aggregate, base):
-    """[rows, targets] of rows of numbers `x`; `base`: what sums begin with, or None."""
+    """Adds the layer: [rows, targets] for rows `x`. `base`: initial value of the sums, or None."""
     own = add.shape(x)
     if len(own) == 1:
         x, own = add.reshape(x, (1, *own)), (1, *own)
@@ -263,7 +263,7 @@ def _ensemble_layer(add, x, ensemble, targets, aggregate, base):
 
     def laid_out():
         made = _laid_out(ensemble, features, numpy.dtype("int32"), targets, aggregate) if narrow else None
-        if made is None:  # or a tree's children lie too far apart
+        if made is None:  # or children are too far from their parents
             made = _laid_out(ensemble, features, numpy.dtype("int64"), targets, aggregate)
         return made
 
@@ -289,16 +289,16 @@ def _ensemble_layer(add, x, ensemble, targets, aggregate, base):
 
 
 def _laid_out(ensemble, features, dtype, targets, aggregate):
-    """(nodes [count, 2], trees [count, 3], values of leaves or None, variants of keys), or None where the nodes are no
-    narrow ones. A tree's nodes lie level by level, a node's two children side by side."""
+    """Returns (nodes [count, 2], trees [count, 3], leaf values or None, variants of keys); None if 32-bit nodes do not
+    suffice. A tree's nodes are ordered by level, with siblings adjacent."""
     walks, count = _walks(ensemble, dtype), len(ensemble.roots)
     trees, levels = _levels(walks, ensemble.roots)
     inner = numpy.flatnonzero(walks.branch & (levels >= 0))
     inner = inner[numpy.lexsort((levels[inner], trees[inner]))]
-    pairs = numpy.full(len(walks.keys), -1)  # where each one's children lie
-    pairs[inner] = 2 * numpy.arange(len(inner)) + trees[inner] + 1  # a root before each tree's
+    pairs = numpy.full(len(walks.keys), -1)  # positions of the children
+    pairs[inner] = 2 * numpy.arange(len(inner)) + trees[inner] + 1  # each tree begins with its root
     firsts = numpy.arange(count) + 2 * numpy.searchsorted(trees[inner], numpy.arange(count))
-    lying = numpy.empty(count + 2 * len(inner), "int64")  # the node at each place
+    lying = numpy.empty(count + 2 * len(inner), "int64")  # the node at each position
     lying[firsts], lying[pairs[inner]], lying[pairs[inner] + 1] = ensemble.roots, walks.left[inner], walks.right[inner]
     variants = sum(1 << nan for nan in numpy.flatnonzero(numpy.bincount(walks.nan[inner])).tolist()) or 1
     lowest = features * variants.bit_count()
@@ -316,13 +316,13 @@ def _laid_out(ensemble, features, dtype, targets, aggregate):
     highest, deepest = numpy.full(count, _MOST_SURE), numpy.zeros(count, "int64")
     numpy.minimum.at(highest, trees[leaf], levels[leaf])
     numpy.maximum.at(deepest, trees[leaf], levels[leaf])
-    order = numpy.lexsort((highest, deepest))  # walks side by side end together
+    order = numpy.lexsort((highest, deepest))  # neighbouring walks have similar lengths
     return nodes, numpy.stack([firsts, of_tree, highest], 1)[order].astype("int32"), values, variants
 
 
 def _leaf_values(ensemble, trees, targets, aggregate, dtype):
-    """(table [leaves, targets] or None, what stands in each node that is a leaf, each tree's target): a leaf has its
-    value itself where each tree tells of one target, else its row of the table."""
+    """Returns (table [leaves, targets] or None, contents of the leaf nodes, target of each tree). A leaf contains its
+    value if each tree has a single target, else its row in the table."""
     filler = {"MIN": numpy.inf, "MAX": -numpy.inf}.get(aggregate, 0)
     combine = {"MIN": numpy.minimum, "MAX": numpy.maximum}.get(aggregate, numpy.add)
     reached = trees[ensemble.leaves] >= 0
@@ -348,7 +348,7 @@ def _leaf_values(ensemble, trees, targets, aggregate, dtype):
 def regressor(reader, node):
     add, targets = Lowering(reader, node), node.get("n_targets", 1)
     ensemble = reader.once(("ensemble", node.output), lambda: _classic(node, "target"))
-    if targets == 1:  # as ONNX Runtime: of a leaf with several numbers for it the first one
+    if targets == 1:  # as ONNX Runtime: only the first number of a leaf counts
         _, firsts = numpy.unique(ensemble.leaves, return_index=True)
         firsts.sort()
         parts = (ensemble.leaves[firsts], ensemble.targets[firsts], ensemble.weights[firsts])
@@ -376,16 +376,16 @@ def classifier(reader, node):
     ensemble = reader.once(("ensemble", node.output), lambda: _classic(node, "class"))
     base, transform = _array(node, "base_values"), node.get("post_transform", "NONE")
     ids, positive = set(ensemble.targets.tolist()), bool((ensemble.weights >= 0).all())
-    if len(labels) == 2 and ids == {0} and (base is None or len(base) == 1):  # one score: the second class's
+    if len(labels) == 2 and ids == {0} and (base is None or len(base) == 1):  # a single score, that of the second class
         score = add.cast(_ensemble_layer(add, node.inputs[0], ensemble, 1, "SUM", base), numpy.float32)
         put_out_single(add, labels, score, transform, positive)
         return
     if base is not None and len(base) != len(labels):
         raise Unsupported(f"has {len(base)} base values for {len(labels)} classes")
     scores = add.cast(_ensemble_layer(add, node.inputs[0], ensemble, len(labels), "SUM", base), numpy.float32)
-    if len(labels) == 2 and ids == {1} and base is None:  # the first one's score is 0, and not the bound
+    if len(labels) == 2 and ids == {1} and base is None:  # the first class's score is 0, but is not the threshold
         chosen = add.cast(add.do("greater", add.part(scores, 1, 1, 2), 0.5 if positive else 0), numpy.int64)
-    elif base is None and len(ids) < len(labels):  # classes of which no leaf says anything are not chosen
+    elif base is None and len(ids) < len(labels):  # classes without leaves are never chosen
         never = numpy.array([0 if number in ids else -numpy.inf for number in range(len(labels))], "float32")
         chosen = add.reduce("argmax", add.do("add", scores, never), [1])
     else:

@@ -1,8 +1,8 @@
-"""Windows over any number of dimensions and any dtype: what the engine's operators on images, of two dimensions and
-float32, do not do at once.
+"""Windows over any number of dimensions and any dtype, for cases that the engine's image operators (two dimensions,
+float32) do not cover directly.
 
-One dimension is two, of which the first has size 1. Convolutions of three are sums of convolutions of two, one for each
-place in depth; pools are the largest, or sum, of strided views, one dimension after the other."""
+One dimension becomes two, the first of size 1. A convolution in three dimensions is a sum of two-dimensional ones, one
+for each position in depth. Pools are maxima or sums of strided views, one dimension after the other."""
 
 import itertools
 import math
@@ -13,12 +13,12 @@ from .lowering import Lowering
 from .readers import Unsupported
 from .sizes import is_open
 
-_PHASES = 64  # of strides of a transposed convolution, at most
+_PHASES = 64  # most phases of a transposed convolution's strides
 
 
 class Window:
-    """A node's window: sizes of kernel, strides, dilations and explicit padding, one number a dimension; `made` are the
-    result's sizes."""
+    """A node's window: kernel, strides, dilations and explicit padding for each dimension; `result_sizes` are the
+    result's."""
 
     def __init__(self, reader, node, kernel):
         rank = len(kernel)
@@ -43,15 +43,13 @@ class Window:
                 whole = max(0, needed - self.sizes[d])
                 before = whole // 2 if automatic == "SAME_UPPER" else whole - whole // 2
                 after = whole - before
-            longer = max(
-                after, needed - self.sizes[d] - before
-            )  # where sizes are rounded up; that never counts in an average
+            longer = max(after, needed - self.sizes[d] - before)  # ceil_mode adds padding, which averages never count
             self.before.append(before)
             self.after.append(longer)
             self.uncounted.append(longer - after)
 
     def _slide(self, node, pads, automatic):
-        """The same over sizes that are open: padding is the same at all of them."""
+        """Sets padding and result sizes for open sizes: the padding is the same at all of them."""
         rank, up = len(self.kernel), node.get("ceil_mode", 0)
         self.before, self.after, self.uncounted, made = [], [], [], []
         for d, (size, stride) in enumerate(zip(self.sizes, self.strides)):
@@ -70,8 +68,8 @@ class Window:
         self.result_sizes = tuple(made)
 
     def _border(self, reader, node, automatic):
-        """The node's operand becomes a view of it with a border that is as wide at each size as the strides want. It
-        lies in one that is wide enough for all."""
+        """Replaces the node's operand by a padded view whose border depends on the size as the strides require; it is
+        part of a tensor padded for the worst case."""
         if node.op not in ("Conv", "MaxPool"):
             raise Unsupported(f"has auto_pad {automatic} and strides over an open size")
         add, x = Lowering(reader, node), node.inputs[0]
@@ -93,12 +91,12 @@ class Window:
         node.inputs[0], self.sizes = x, tuple(add.shape(x)[2:])
 
     def parameters(self, groups=1):
-        """The 11 of an operator on images: of two dimensions."""
+        """The 11 parameters of a two-dimensional image operator."""
         return (*self.kernel, *self.strides, *self.before, *self.after, *self.dilations, groups)
 
 
 def two_dimensional(reader, node, window):
-    """The node's operand, of one or two dimensions, with two, which the window gets too."""
+    """The node's operand with two dimensions; extends a one-dimensional window likewise."""
     x = node.inputs[0]
     if len(window.kernel) == 2:
         return x
@@ -111,7 +109,7 @@ def two_dimensional(reader, node, window):
 
 
 def _at(add, source, window, d, tap, axis):
-    """The elements along one dimension that windows see at `tap`, an element of theirs: a view."""
+    """The view of the elements along one dimension that the windows see at position `tap`."""
     first = tap * window.dilations[d]
     return add.part(
         source, axis, first, first + (window.result_sizes[d] - 1) * window.strides[d] + 1, window.strides[d]
@@ -123,7 +121,7 @@ def _bordered(add, x, window, value):
 
 
 def _folded(add, operation, result, window):
-    """All numbers of each window by one operation, a dimension after the other."""
+    """Reduces each window by a binary operation, one dimension after the other."""
     for d in range(len(window.kernel)):
         slices = [_at(add, result, window, d, tap, d + 2) for tap in range(window.kernel[d])]
         result = slices[0]
@@ -137,14 +135,14 @@ def lowest(dtype):
 
 
 def largest(reader, node, window):
-    """The maxima of all windows; of dimensions that are more than two, or of other numbers than float32."""
+    """The maxima of all windows, for more than two dimensions or other dtypes than float32."""
     add, x = Lowering(reader, node), node.inputs[0]
     return _folded(add, "maximum", _bordered(add, x, window, lowest(add.dtype(x))), window)
 
 
 def indices_of_largest(reader, node, window):
-    """Where each window's first largest number lies in the operand, as ONNX counts: over all of it, or with
-    storage_order columns first."""
+    """The index in the operand of each window's first maximum, in ONNX's numbering: over the whole tensor, column-major
+    with storage_order."""
     add, x = Lowering(reader, node), node.inputs[0]
     own = add.shape(x)
     order = range(len(window.sizes))[::-1] if node.get("storage_order", 0) else range(len(window.sizes))
@@ -170,12 +168,12 @@ def indices_of_largest(reader, node, window):
 
 
 def sums(add, x, window):
-    """The sums of all windows, in the dtype of the operand."""
+    """The sums of all windows, in the operand's dtype."""
     return _folded(add, "add", _bordered(add, x, window, 0), window)
 
 
 def counts(window, padding):
-    """How many numbers each window has, an array of the result's sizes; `padding`: said padding is some too."""
+    """The number of elements in each window, in the result's shape; with `padding`, explicit padding counts."""
     result = numpy.ones((1,) * len(window.kernel))
     for d, size in enumerate(window.sizes):
         first, end = (-window.before[d], size + window.after[d] - window.uncounted[d]) if padding else (0, size)
@@ -196,8 +194,8 @@ def averages(reader, node, window):
 
 # ---- convolutions of float32 with constant weights
 def convolved(add, x, weights, bias, window, groups):
-    """Of `x` [n, channels, ...] with the array `weights`, of one to three dimensions; `bias` is an array or None.
-    Negative padding cuts."""
+    """Convolves `x` [n, channels, ...] with the array `weights` in one to three dimensions; `bias` is an array or None.
+    Negative padding crops."""
     rank, outputs = weights.ndim - 2, len(weights)
     before, after = list(window.before), list(window.after)
     for d in range(rank):
@@ -236,7 +234,7 @@ def convolved(add, x, weights, bias, window, groups):
 
 
 def _pads_within(window, d, taps):
-    """Whether the engine's convolutions have this padding: less than a window."""
+    """Whether the engine's convolution supports this padding: smaller than the window."""
     reach = window.dilations[d] * (taps - 1)
     return 0 <= window.before[d] <= reach and 0 <= window.after[d] <= reach
 
@@ -246,7 +244,7 @@ def pads_within(window):
 
 
 def _of_depth(add, x, weights, bias, window, groups, before, after):
-    """Depth goes into the batch."""
+    """Three dimensions: merges depth into the batch."""
     x = add.padded(x, (0, 0, before[0], 0, 0), (0, 0, after[0], 0, 0), 0)
     n, channels, _, height, width = add.shape(x)
     flat, total = Flat(window, before, after), None
@@ -261,8 +259,8 @@ def _of_depth(add, x, weights, bias, window, groups, before, after):
 
 
 def seeing(window, weights):
-    """The weights without taps at the ends that see nothing but padding, wherever the window stands, as far
-    dilations on small images have them; the window's padding shrinks with them."""
+    """Removes outer taps that only ever see padding, as with dilations on small images, from the weights and the
+    window's padding."""
     kernel = list(window.kernel)
     for d, (size, count) in enumerate(zip(window.sizes, window.result_sizes)):
         if is_open(size) or is_open(count):
@@ -281,7 +279,7 @@ def seeing(window, weights):
 
 
 class Flat:
-    """A window of three dimensions without its first one."""
+    """A three-dimensional window without its first dimension."""
 
     def __init__(self, window, before, after):
         self.strides, self.dilations, self.result_sizes = (
@@ -293,8 +291,8 @@ class Flat:
 
 
 class Full:
-    """The window that a transposed convolution's is, over its operand spread out: stride 1, padding to the other
-    side."""
+    """A transposed convolution as a window over its operand spread out by the strides: stride 1, complementary
+    padding."""
 
     def __init__(self, reader, node, kernel, sizes):
         rank = len(kernel)
@@ -309,7 +307,7 @@ class Full:
             if shape is not None or automatic in ("SAME_UPPER", "SAME_LOWER"):
                 wanted = shape[-rank + d] if shape is not None else sizes[d] * strides[d]
                 whole = spread + reach + more[d] - wanted
-                cut = max(0, whole)  # what is missing is added at the end
+                cut = max(0, whole)  # missing elements are added at the end
                 begin = cut // 2 if automatic == "SAME_UPPER" else cut - cut // 2
                 end = whole - begin
             self.before.append(reach - begin)
@@ -318,7 +316,7 @@ class Full:
 
 
 def spread_out(add, x, strides):
-    """With zeros between the numbers of each dimension, and as many behind the last one."""
+    """Inserts stride - 1 zeros after each element in each dimension."""
     for d, stride in enumerate(strides, 2):
         if stride > 1:
             shape = add.shape(x)
@@ -330,15 +328,15 @@ def spread_out(add, x, strides):
 
 
 class Phase:
-    """The window that a transposed convolution is for every stride-th row and column of its result, the first one at
-    `place`: of stride 1, over the operand as it is. `taps` are those of its weights, in the order in which they lie
-    over the operand; None where there are none, or none that see any of it."""
+    """One phase of a transposed convolution: a window of stride 1 over the original operand that computes every
+    stride-th row and column of the result from `place` on. `taps` are the indices of its weights in the operand's
+    order; None if there are none, or they see none of the operand."""
 
     def __init__(self, full, strides, sizes, kernel, place):
         self.strides, self.dilations, self.taps = (1,) * len(kernel), [], []
         self.result_sizes, self.before, self.after = [], [], []
         for d, (stride, dilation, first) in enumerate(zip(strides, full.dilations, place)):
-            begin = dilation * (kernel[d] - 1) - full.before[d]  # the transposed convolution's padding
+            begin = dilation * (kernel[d] - 1) - full.before[d]  # padding of the transposed convolution
             taps = [tap for tap in range(kernel[d]) if (first + begin - tap * dilation) % stride == 0][::-1]
             if not taps:
                 self.taps = None
@@ -357,8 +355,8 @@ class Phase:
 
 
 def _in_phases(add, x, turned, bias, window, strides, groups):
-    """The transposed convolution as one convolution for each phase of the strides, whose results are interleaved; None:
-    it has open sizes, or phases without weights."""
+    """A transposed convolution as one convolution for each phase, with interleaved results; None for open sizes or
+    phases without weights."""
     sizes, made = add.shape(x)[2:], tuple(window.result_sizes)
     if any(is_open(size) for size in (*sizes, *made)) or any(m < s for m, s in zip(made, strides)):
         return None
@@ -378,8 +376,7 @@ def _in_phases(add, x, turned, bias, window, strides, groups):
 
 
 def transposed(reader, node, weights, bias):
-    """A transposed convolution: of two dimensions in phases, else one over the operand spread out, with the weights
-    mirrored."""
+    """A transposed convolution: by phases in two dimensions, else over the spread operand with mirrored weights."""
     add, x = Lowering(reader, node), node.inputs[0]
     rank, groups, strides = weights.ndim - 2, node.get("group", 1), node.get("strides", (1,) * (weights.ndim - 2))
     window = Full(reader, node, weights.shape[2:], add.shape(x)[2:])

@@ -1,5 +1,5 @@
-"""The model file's bytes (docs/model-format.md): header, tensors, nodes, inputs, outputs, operands, open sizes and what
-they have to be, guards, names, weights."""
+"""Serializes the model file (docs/model-format.md): header, tensors, nodes, inputs, outputs, operands, open sizes and
+their conditions, guards, names, weights."""
 
 import json
 import struct
@@ -60,11 +60,11 @@ _COMPUTED, _CONSTANT, _VIEW = range(3)
 _ABSENT = 0xFFFFFFFF
 _ALIGNMENT = 64
 _RANK, _PARAMETERS = 8, 24
-_OPEN, _VARYING, _TERM, _QUOTIENT, _NEED = 16, 24, 16, 16, 24  # bytes of records
+_OPEN, _VARYING, _TERM, _QUOTIENT, _NEED = 16, 24, 16, 16, 24  # sizes of records in bytes
 
 
 def write(network, sizes=None):
-    """The file as a list of bytes-like pieces. `sizes`: the network's OpenSizes, if it has any."""
+    """Returns the file as a list of bytes-like pieces. `sizes`: the network's OpenSizes, if any."""
     tensors = numbered(network)
     names, records, weights, weighed = bytearray(), bytearray(), [], 0
 
@@ -150,7 +150,7 @@ def write(network, sizes=None):
 
 
 def _notes(network):
-    """What callers of the model have to know of texts, as JSON; nothing where there are none."""
+    """What callers need to know of texts, dict outputs and parts, as JSON; empty if nothing."""
     ports = [("inputs", network.inputs), ("outputs", network.outputs)]
     texts = {key: [name for name in names if name in network.texts] for key, names in ports}
     notes = {f"text_{key}": names for key, names in texts.items() if names}
@@ -165,7 +165,7 @@ def _notes(network):
 
 
 def _open(network, sizes, tensors, name_at):
-    """The records of open sizes, varying numbers, their terms, the quotients in these, and needs."""
+    """The records of open sizes, varying numbers, terms, quotients and needs."""
     opens = b"".join(
         struct.pack("<4I", *name_at(name), *input_and_axis) for name, input_and_axis in zip(sizes.names, sizes.inputs)
     )
@@ -173,7 +173,7 @@ def _open(network, sizes, tensors, name_at):
     variables = {variable: number for number, variable in enumerate((*sizes.names, *sizes.quotients), 1)}
 
     def terms_at(polynomial):
-        """(place, count) of its terms."""
+        """(index of the first, number) of its terms."""
         first = len(terms) // _TERM
         for some, factor in polynomial.items():
             terms.extend(struct.pack("<q8B", factor, *_padded([variables[variable] for variable in some])))
@@ -202,7 +202,7 @@ def _image_parameters(layer):
 
 
 def numbered(network):
-    """The tensors that the file needs, with their numbers."""
+    """The tensors that the file needs, with their indices."""
     used = dict.fromkeys(
         (
             *network.inputs,

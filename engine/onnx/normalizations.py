@@ -63,6 +63,35 @@ def of_groups(reader, node):
     add.done(add.reshape(normalized, own))
 
 
+@reads("com.microsoft.GroupNorm", "com.microsoft.SkipGroupNorm")
+def of_groups_with_channels_last(reader, node):
+    """Of x [n, …, channels], or with `channels_last` 0 [n, channels, …]; then SiLU, where `activation` is 1. What
+    SkipGroupNorm adds first, an image or a number for each channel of it and a bias, is its second result."""
+    add, (x, scale, bias, *added) = Lowering(reader, node), node.inputs
+    own, groups, last = add.shape(x), node.get("groups"), node.get("channels_last", 1)
+    rank = len(own)
+    for name in filter(None, added):
+        shape = add.shape(name)
+        if len(shape) == 2:
+            name = add.reshape(name, (shape[0], *(1,) * (rank - 2), shape[1]) if last else (*shape, *(1,) * (rank - 2)))
+        elif len(shape) == 1 and not last:
+            name = add.reshape(name, (-1, *(1,) * (rank - 2)))
+        x = add.do("add", x, name)
+    outputs, dtype = (*node.outputs, "")[:2], add.dtype(x)
+    if outputs[1]:
+        add.done(x, outputs[1])
+    image = add.transpose(x, (0, rank - 1, *range(1, rank - 1))) if last else x
+    channels = add.shape(image)[1]
+    rows = add.reshape(add.cast(image, numpy.float32), (own[0], groups, channels // groups, -1))
+    normalized = _normalized(add, rows, [2, 3], node.get("epsilon", 1e-5))
+    scale, bias = (add.reshape(add.cast(name, numpy.float32), (groups, -1, 1)) for name in (scale, bias))
+    result = add.reshape(add.do("add", add.do("multiply", normalized, scale), bias), add.shape(image))
+    if node.get("activation", 0):
+        result = add.do("multiply", result, add.operator("Sigmoid", result))
+    result = add.transpose(result, (0, *range(2, rank), 1)) if last else result
+    add.done(add.cast(result, dtype), outputs[0])
+
+
 @reads("RMSNormalization")
 def by_root_mean_square(reader, node):
     """Computed in at least float32, as stash_type requires."""

@@ -155,13 +155,48 @@ def gemm(reader, node):
     add.done(_activated(add, node, add.operator("Gemm", *node.inputs, **attributes)))
 
 
-@reads("com.microsoft.FusedConv")
+@reads("com.microsoft.FusedConv", "com.microsoft.NhwcConv", "com.microsoft.NhwcFusedConv")
 def convolution(reader, node):
-    """With an addend, which is added before the activation."""
+    """With an addend, which is added before the activation. Nhwc: images have channels last, weights are those of
+    Conv."""
     add = Lowering(reader, node)
     x, weights, bias, addend = _optional(node, 4)
     attributes = {key: value for key, value in node.attributes.items() if not key.startswith("activation")}
-    result = add.operator("Conv", x, weights, *[bias] * (bias is not None), **attributes)
+    last = node.op.startswith("Nhwc")
+    image = _channels_first(add, x) if last else x
+    result = add.operator("Conv", image, weights, *[bias] * (bias is not None), **attributes)
     if addend is not None:
-        result = add.do("add", result, addend)
-    add.done(_activated(add, node, result))
+        result = add.do("add", result, _channels_first(add, addend) if last else addend)
+    result = _activated(add, node, result)
+    add.done(_channels_last(add, result) if last else result)
+
+
+def _channels_first(add, name):
+    rank = len(add.shape(name))
+    return add.transpose(name, (0, rank - 1, *range(1, rank - 1)))
+
+
+def _channels_last(add, name):
+    return add.transpose(name, (0, *range(2, len(add.shape(name))), 1))
+
+
+# ONNX's operators on images, in the domain where ONNX Runtime's layout transformer has them with channels last
+_IMAGES = (
+    "AveragePool",
+    "BatchNormalization",
+    "Conv",
+    "ConvTranspose",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+    "GroupNormalization",
+    "InstanceNormalization",
+    "MaxPool",
+)
+
+
+@reads(*(f"com.ms.internal.nhwc.{op}" for op in _IMAGES))
+def with_channels_last(reader, node):
+    if any(node.outputs[1:]):
+        raise Unsupported("gives more than its image")
+    add, (x, *others) = Lowering(reader, node), node.inputs
+    add.done(_channels_last(add, add.operator(node.op, _channels_first(add, x), *others, **dict(node.attributes))))

@@ -21,7 +21,7 @@ _SIZED = ("MelWeightMatrix", "HannWindow", "HammingWindow", "BlackmanWindow")
 _MAX_RANK = 8
 _STRUCTURES = ("sequence_type", "optional_type")
 _MAX_ELEMENTS = 1 << 48  # of a tensor; exceeds any machine's memory
-_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")  # standard domains
+_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.ms.internal.nhwc")  # standard domains
 _MAX_PARAMETER = (1 << 31) - 1  # of a layer; model files store 32 bits
 
 

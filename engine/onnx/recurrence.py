@@ -204,3 +204,31 @@ def _outputs(add, whole, times, dtype, times_axis):
         if output and (place == 0 or add.node.op == "LSTM"):
             last = add.reshape(add.part(whole, 0, times + place, times + place + 1), add.shape(whole)[1:])
             add.done(add.cast(add.transpose(last, (1, 0, 2)) if times_axis else last, dtype), output)
+
+
+@reads("com.microsoft.DynamicQuantizeLSTM")
+def with_integer_weights(reader, node):
+    """LSTM with weights [directions, from, gates * hidden] of 8 bits, which become float32 when the model is compiled.
+    ONNX Runtime rounds inputs and states to 8 bits in each step as well; they stay float32 here, which is nearer to the
+    network that was quantized."""
+    add, inputs = Lowering(reader, node), (*node.inputs, *[None] * 12)[:12]
+    x, *weights = inputs[:3]
+    widened = [_widened(add, name, scale, zero) for name, scale, zero in zip(weights, inputs[8:12:2], inputs[9:12:2])]
+    outputs = (*node.outputs, "", "", "")[:3]
+    names = [add.fresh(f"state {place}") if output else "" for place, output in enumerate(outputs)]
+    add.operator("LSTM", x, *widened, *inputs[3:8], outputs=names, **dict(node.attributes))
+    for name, output in zip(names, outputs):
+        if output:
+            add.done(reader.name_of(name), output)
+
+
+def _widened(add, name, scale, zero):
+    """The weights as LSTM has them, [directions, gates * hidden, from]; scales and zero points are those of a direction
+    or of each of its columns."""
+    values, scales, zeros = (add.reader.constant(some) for some in (name, scale, zero))
+    if values is None or scales is None or (zero is not None and zeros is None):
+        raise Unsupported("has weights, scales or zero points that are computed at run time")
+    whole = values.astype("float32")
+    if zeros is not None:
+        whole = whole - zeros.reshape(len(whole), 1, -1).astype("float32")
+    return add.constant((whole * scales.reshape(len(whole), 1, -1)).swapaxes(1, 2), numpy.float32)

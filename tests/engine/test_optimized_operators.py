@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -261,6 +262,114 @@ def test_fused_operators_give_what_onnx_runtime_computes():
                 if made.shape != values.shape or not numpy.allclose(made, values, rtol=1e-4, atol=1e-4):
                     wrong.append(case.label)
     assert wrong == []
+
+
+LSTM = dict(zip(("forward", "reverse", "bidirectional"), (1, 1, 2)))
+
+
+@pytest.mark.parametrize(("direction", "directions"), LSTM.items())
+@pytest.mark.parametrize(("dtype", "low"), [("int8", -100), ("uint8", 0)])
+@pytest.mark.parametrize("columns", [False, True])
+def test_lstm_with_integer_weights_is_that_of_float32_with_these_weights(direction, directions, dtype, low, columns):
+    """ONNX Runtime rounds inputs and states as well: its results are near."""
+    hidden, inputs = 6, 10
+    wholes = [
+        RANDOM.integers(low, low + 200, (directions, rows, 4 * hidden)).astype(dtype) for rows in (inputs, hidden)
+    ]
+    shape = (directions, 4 * hidden) if columns else (directions,)
+    scales = [(RANDOM.random(shape) * 0.01 + 0.002).astype("float32") for _ in wholes]
+    zeros = [numpy.full(shape, low + 100, dtype) for _ in wholes]
+    x, bias, state = numbers(7, 3, inputs), numbers(directions, 8 * hidden), numbers(directions, 3, hidden)
+    rest = {"B": bias, "L": None, "H": state, "C": None, "P": None}
+    steps = {"WS": scales[0], "WZ": zeros[0], "RS": scales[1], "RZ": zeros[1]}
+    attributes = {"hidden_size": hidden, "direction": direction}
+    outputs = ("y", "h", "c")
+    given = {"x": x, "W": wholes[0], "R": wholes[1], **rest, **steps}
+    case = Case("lstm", "DynamicQuantizeLSTM", given, outputs, **attributes)
+    wide = [
+        numpy.ascontiguousarray(
+            ((whole.astype("float32") - zero.reshape(directions, 1, -1)) * scale.reshape(directions, 1, -1)).swapaxes(
+                1, 2
+            )
+        )
+        for whole, scale, zero in zip(wholes, scales, zeros)
+    ]
+    exact = Case("wide", "LSTM", {"x": x, "W": wide[0], "R": wide[1], **rest}, outputs, domain="", **attributes)
+    ours = opened("lstm", compile_model(case.model([4, 3, 3]), "lstm"))({"x": x})
+    rounded, right = networks.each_by_onnx_runtime([(some.model(), {"x": x}) for some in (case, exact)])
+    for made, near, wanted in zip(ours.values(), rounded, right, strict=True):
+        numpy.testing.assert_allclose(made, wanted, rtol=1e-4, atol=1e-5)
+        numpy.testing.assert_allclose(made, near, atol=0.05)
+
+
+def by_onnx_runtime(nodes, given, constants):
+    """The output y of nodes of ONNX's own operators."""
+    [made] = networks.expected(networks.graph_of(nodes, given, ["y"], constants, opset=21), given)
+    return made
+
+
+FIRST, LAST = [0, 3, 1, 2], [0, 2, 3, 1]
+
+
+@pytest.mark.parametrize("domain", ["com.microsoft", "com.ms.internal.nhwc"])
+def test_convolutions_with_channels_last(domain):
+    """ONNX Runtime has kernels of these for devices only: its convolution between two transposes is right."""
+    x, constants = numbers(2, 9, 8, 6), {"W": numbers(4, 3, 3, 3), "B": numbers(4)}
+    attributes = {"pads": [1, 0, 1, 2], "strides": [2, 1], "group": 2}
+    op = "NhwcConv" if domain == "com.microsoft" else "Conv"
+    case = Case("conv", op, {"x": x, **constants}, domain=domain, **attributes)
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=FIRST),
+        helper.make_node("Conv", ["t", "W", "B"], ["c"], **attributes),
+        helper.make_node("Transpose", ["c"], ["y"], perm=LAST),
+    ]
+    made = opened("conv", compile_model(with_domain(case.model([4]), domain), "conv"))({"x": x})["y"]
+    numpy.testing.assert_allclose(made, by_onnx_runtime(nodes, {"x": x}, constants), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("op", "attributes"), [("MaxPool", {"kernel_shape": [3, 2], "strides": [2, 2]}),
+                                               ("GlobalAveragePool", {})])  # fmt: skip
+def test_pools_with_channels_last(op, attributes):
+    x = numbers(2, 9, 8, 6)
+    case = Case("pool", op, {"x": x}, domain="com.ms.internal.nhwc", **attributes)
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=FIRST),
+        helper.make_node(op, ["t"], ["p"], **attributes),
+        helper.make_node("Transpose", ["p"], ["y"], perm=LAST),
+    ]
+    made = opened("pool", compile_model(with_domain(case.model([4]), case.domain), "pool"))({"x": x})["y"]
+    numpy.testing.assert_allclose(made, by_onnx_runtime(nodes, {"x": x}, {}), rtol=1e-5, atol=1e-6)
+
+
+def with_domain(data, domain):
+    """The model with that domain among its opsets."""
+    model = onnx.load_model_from_string(data)
+    if all(item.domain != domain for item in model.opset_import):
+        model.opset_import.append(helper.make_opsetid(domain, 11))
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize(("last", "activation"), [(1, 0), (1, 1), (0, 1)])
+@pytest.mark.parametrize("skips", [False, True])
+def test_group_norm(last, activation, skips):
+    """ONNX Runtime has no kernel of it for CPUs: its GroupNormalization, Sigmoid and sums are right."""
+    x, skip, row = numbers(2, 5, 7, 8), numbers(2, 8), {"G": numbers(8), "B": numbers(8)}
+    own = x if last else numpy.ascontiguousarray(x.transpose(FIRST))
+    given = {"x": own, **row, **({"skip": skip, "BIAS": numbers(8)} if skips else {})}
+    op, outputs = ("SkipGroupNorm", ("y", "s")) if skips else ("GroupNorm", ("y",))
+    attributes = {"groups": 4, "channels_last": last, "activation": activation, "epsilon": 1e-3}
+    case = Case("norm", op, given, outputs, **attributes)
+    made = opened("norm", compile_model(case.model([4] * len(outputs)), "norm"))(case.given)
+    total = x + (skip[:, None, None] + given["BIAS"] if skips else 0)
+    first = numpy.ascontiguousarray(total.transpose(FIRST))
+    nodes = [helper.make_node("GroupNormalization", ["x", "G", "B"], ["n"], num_groups=4, epsilon=1e-3)]
+    nodes += [helper.make_node("Sigmoid", ["n"], ["s"]), helper.make_node("Mul", ["n", "s"], ["m"])]
+    nodes.append(
+        helper.make_node("Transpose", ["m" if activation else "n"], ["y"], perm=LAST if last else [0, 1, 2, 3])
+    )
+    numpy.testing.assert_allclose(made["y"], by_onnx_runtime(nodes, {"x": first}, row), rtol=1e-4, atol=1e-5)
+    if skips:
+        numpy.testing.assert_allclose(made["s"], total if last else first, rtol=1e-5, atol=1e-6)
 
 
 OPTIMIZE = """

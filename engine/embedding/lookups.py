@@ -220,6 +220,25 @@ RULES["embedding_bags"] = _embedding_bags_rule
 OF_LISTS.add("embedding_bags")
 
 
+def _direct_sets(tables, ids, combiner):
+    """The sets as the engine takes them, of EmbeddingVariables in the host's memory and arrays of ids while no gradient
+    is taken; else None. It takes a third of the time of `bags_of`, which counts where bags are few."""
+    ends, sets = {}, []
+    for table, own in zip(tables, ids):
+        if type(table) is not EmbeddingVariable or type(table.anchor) is Traced or type(own) is not _a.ndarray:
+            return None
+        shape = own.shape
+        if len(shape) == 2:
+            own = _a.reshape(own, (-1,))
+        elif len(shape) != 1:
+            return None
+        if shape not in ends:
+            each = shape[1] if len(shape) == 2 else 1
+            ends[shape] = _a.arange(shape[0] + 1) * each if each != 1 else _a.arange(shape[0] + 1)
+        sets.append((table._table, own, ends[shape], None, -1, combiner))
+    return sets
+
+
 def group_embedding_lookup_sparse(tables, ids, weights=None, combiners="mean", default_ids=None, *, together=False):
     """For each table the combined rows of its bags: a list of arrays [bags, dim], or with `together` one array of them
     side by side.
@@ -236,6 +255,10 @@ def group_embedding_lookup_sparse(tables, ids, weights=None, combiners="mean", d
     count = len(tables)
     if len(ids) != count:
         raise ValueError(f"ids: expected one for each of {count} tables, got {len(ids)}")
+    if weights is None and default_ids is None and combiners in COMBINERS:
+        sets = _direct_sets(tables, ids, COMBINERS.index(combiners))
+        if sets is not None:
+            return _a._embedding_bags(sets, not together)
     weights = [None] * count if weights is None else weights
     combiners = [combiners] * count if isinstance(combiners, str) else combiners
     default_ids = [default_ids] * count if default_ids is None or isinstance(default_ids, int) else default_ids

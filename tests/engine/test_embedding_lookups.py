@@ -99,6 +99,28 @@ def test_ids_may_be_arrays_of_one_and_two_dimensions():
     assert (safe_embedding_lookup_sparse(table, np.zeros((2, 0), "int64")) == 0).all()
 
 
+@each("dim", [16, 20, 64])
+@each("combiner", ["sum", "mean"])
+@each("plain", [False, True])
+def test_one_id_below_0_late_among_many_single_keys(dim, combiner, plain):
+    table, first = made(dim)
+    ids = numpy.random.default_rng(dim).integers(0, 50, 5000)
+    for left_out in ([], [4900], [7, 3000]):
+        ids[left_out] = -1
+        for shape in ((5000,), (1000, 5)):
+            asked = ids.reshape(shape)
+            [found] = group_embedding_lookup_sparse([first if plain else table], [np.asarray(asked)], None, combiner)
+            bags = asked.reshape(shape[0], -1).tolist()
+            np.testing.assert_allclose(found, expected(first, bags, None, combiner, None), rtol=1e-5, atol=1e-5)
+
+
+def test_as_many_ids_as_bags_need_not_be_one_each():
+    table, first = made(16)
+    bags = [[1, 2], [], [3], [4, 5, 6], [], []]
+    found = safe_embedding_lookup_sparse(table, Ragged.of(bags), combiner="sum")
+    np.testing.assert_allclose(found, expected(first, bags, None, "sum", None), rtol=1e-5, atol=1e-5)
+
+
 def test_a_key_that_waits_reads_no_permission_in_bags_too():
     table, first = made(4, filter=CounterFilter(2), default_value_no_permission=0.5)
     assert (safe_embedding_lookup_sparse(table, Ragged.of([[1, 2]]), combiner="sum") == 1.0).all()

@@ -61,6 +61,7 @@ static vme_status plain_some(void *argument, int64_t begin, int64_t end)
                                                       .n = n,
                                                       .bags = n,
                                                       .keys = job->ids + i,
+                                                      .any_key = true,
                                                       .out = (char *)job->out + i * step,
                                                       .out_step = step});
             continue;
@@ -116,7 +117,8 @@ static int64_t dim_of(const vme_embedding_bags *bags)
     return bags->table == NULL ? bags->plain->shape[1] : bags->table->options.dim;
 }
 
-vme_status embedding_bags_check(const vme_embedding_bags *bags, bool written, int64_t *bag_count, int64_t *id_count)
+vme_status embedding_bags_check(const vme_embedding_bags *bags, bool written, int64_t *bag_count, int64_t *id_count,
+                                bool *singles)
 {
     const vme_tensor *ids = bags->ids, *offsets = bags->offsets, *dense = bags->dense, *plain = bags->plain;
     vme_status status;
@@ -141,7 +143,13 @@ vme_status embedding_bags_check(const vme_embedding_bags *bags, bool written, in
     if (at[0] != 0 || at[count] != n)
         return vme_fail(VME_BAD_VALUE, "offsets: expected 0 first and the number of ids, %lld, last, got %lld and %lld",
                         (long long)n, (long long)at[0], (long long)at[count]);
-    for (int64_t b = 0; b < count; b++)
+    int fall = 0;
+    uint64_t others = 0;                  /* what sets bags apart from those of one id */
+    for (int64_t b = 0; b < count; b++) { /* without a branch for each */
+        fall |= at[b + 1] < at[b];
+        others |= ((uint64_t)at[b + 1] - (uint64_t)at[b]) ^ 1;
+    }
+    for (int64_t b = 0; fall && b < count; b++)
         if (at[b + 1] < at[b])
             return vme_fail(VME_BAD_VALUE, "offsets: they fall from %lld to %lld behind bag %lld", (long long)at[b],
                             (long long)at[b + 1], (long long)b);
@@ -158,6 +166,7 @@ vme_status embedding_bags_check(const vme_embedding_bags *bags, bool written, in
         return vme_fail(VME_BAD_VALUE, "out: it lies over the ids, offsets, weights or the table");
     *bag_count = count;
     *id_count = n;
+    *singles = others == 0 && n == count;
     return VME_OK;
 }
 
@@ -172,6 +181,7 @@ typedef struct bag_reader {
     char *out;
     int64_t out_step, default_id;
     int combiner;
+    bool singles; /* each bag has one id: the offsets need not be read */
 } bag_reader;
 
 static vme_status no_such_row(const bag_reader *job, int64_t id)
@@ -277,14 +287,6 @@ static int64_t short_bags(const bag_reader *job, int64_t begin, int64_t end, int
     return bag - begin;
 }
 
-static bool all_keys(int64_t n, const int64_t *ids)
-{
-    int64_t signs = 0;
-    for (int64_t i = 0; i < n; i++)
-        signs |= ids[i];
-    return signs >= 0;
-}
-
 /* For a table with a log; at most PIECE keys. */
 static vme_status read_from_tiers(const bag_reader *job, int64_t begin, int64_t count, const int16_t *ends, int64_t n,
                                   const int64_t *keys, const float *weights, const float *factors, cold_rows *cold)
@@ -301,24 +303,23 @@ static vme_status read_from_tiers(const bag_reader *job, int64_t begin, int64_t 
     return status;
 }
 
-/* For a table without a log; at most EMBEDDING_PIECE keys; see embedding_bags_piece. */
-static vme_status sum_bags(const bag_reader *job, int64_t begin, int64_t count, int64_t n, const int64_t *keys,
-                           const int16_t *ends, const float *weights, const float *factors)
+/* For a table without a log; at most EMBEDDING_PIECE keys; see embedding_bags_piece. Returns what the kernel does. */
+static int64_t sum_bags(const bag_reader *job, int64_t begin, int64_t count, int64_t n, const int64_t *keys,
+                        const int16_t *ends, const float *weights, const float *factors)
 {
-    const int64_t bad = job->kernels->sum_bags(&(embedding_bags_piece){.table = job->table,
-                                                                       .rows = job->rows,
-                                                                       .row_step = job->row_step,
-                                                                       .row_count = job->row_count,
-                                                                       .dim = job->dim,
-                                                                       .n = n,
-                                                                       .bags = count,
-                                                                       .keys = keys,
-                                                                       .ends = ends,
-                                                                       .weights = weights,
-                                                                       .factors = factors,
-                                                                       .out = job->out + begin * job->out_step,
-                                                                       .out_step = job->out_step});
-    return bad < 0 ? VME_OK : no_such_row(job, keys[bad]);
+    return job->kernels->sum_bags(&(embedding_bags_piece){.table = job->table,
+                                                          .rows = job->rows,
+                                                          .row_step = job->row_step,
+                                                          .row_count = job->row_count,
+                                                          .dim = job->dim,
+                                                          .n = n,
+                                                          .bags = count,
+                                                          .keys = keys,
+                                                          .ends = ends,
+                                                          .weights = weights,
+                                                          .factors = factors,
+                                                          .out = job->out + begin * job->out_step,
+                                                          .out_step = job->out_step});
 }
 
 /* Bags with weights, skipped ids, or defaults: collects the keys that they read. Another thread of the program may
@@ -360,31 +361,42 @@ static vme_status read_mixed_bags(const bag_reader *job, int64_t begin, int64_t 
     }
     if (has_log(job))
         return read_from_tiers(job, begin, count, ends, n, keys, given == NULL ? NULL : weights, factors, cold);
-    return sum_bags(job, begin, count, n, keys, ends, given == NULL ? NULL : weights, factors);
+    const int64_t bad = sum_bags(job, begin, count, n, keys, ends, given == NULL ? NULL : weights, factors);
+    return bad < 0 ? VME_OK : no_such_row(job, keys[bad]);
 }
 
 /* Reads bags of few ids from `begin` on; `*count` receives their number. */
 static vme_status read_short_bags(const bag_reader *job, int64_t begin, int64_t end, int64_t *count, cold_rows *cold)
 {
     int16_t ends[EMBEDDING_PIECE];
-    bool empty;
-    int64_t ids_max = has_log(job) ? embedding_piece(job->table) : EMBEDDING_PIECE;
-    *count = short_bags(job, begin, end, ids_max, ends, &empty);
+    bool empty = false;
+    const int64_t ids_max = has_log(job) ? embedding_piece(job->table) : EMBEDDING_PIECE;
+    const bool direct = job->weights == NULL && !has_log(job), singles = direct && job->singles;
+    if (singles)
+        *count = end - begin < ids_max ? end - begin : ids_max;
+    else
+        *count = short_bags(job, begin, end, ids_max, ends, &empty);
     if (*count == 0)
         return VME_OK;
-    const int64_t *ids = job->ids + job->offsets[begin];
-    const int64_t n = ends[*count - 1];
-    if (job->weights != NULL || has_log(job) || (empty && job->default_id >= 0) || !all_keys(n, ids)) {
-        if (ids_max > MIXED_PIECE)
-            *count = short_bags(job, begin, end, MIXED_PIECE, ends, &empty);
-        return *count == 0 ? VME_OK : read_mixed_bags(job, begin, *count, ends, cold);
-    }
-    float factors[EMBEDDING_PIECE];
-    if (job->combiner != VME_EMBEDDING_SUM)
-        for (int64_t bag = 0, from = 0; bag < *count; from = ends[bag++])
+    if (direct && !(empty && job->default_id >= 0)) {
+        /* The kernel reads the ids themselves, and stops at one below 0: then the whole piece is read again below. */
+        const int64_t *ids = job->ids + (singles ? begin : job->offsets[begin]);
+        const int64_t n = singles ? *count : ends[*count - 1];
+        float factors[EMBEDDING_PIECE];
+        const bool scaled = !singles && job->combiner != VME_EMBEDDING_SUM;
+        for (int64_t bag = 0, from = 0; scaled && bag < *count; from = ends[bag++])
             factors[bag] = embedding_bag_factor(job->combiner, ends[bag] - from, ends[bag] - from, ends[bag] - from);
-    return sum_bags(job, begin, *count, n, ids, n == *count && !empty ? NULL : ends, NULL,
-                    job->combiner == VME_EMBEDDING_SUM ? NULL : factors);
+        const bool each_one = singles || (n == *count && !empty);
+        const int64_t bad = sum_bags(job, begin, *count, n, ids, each_one ? NULL : ends, NULL, scaled ? factors : NULL);
+        if (bad < 0)
+            return VME_OK;
+        const int64_t id = __atomic_load_n(&ids[bad], __ATOMIC_RELAXED);
+        if (job->table == NULL && id >= 0)
+            return no_such_row(job, id);
+    }
+    if (ids_max > MIXED_PIECE)
+        *count = short_bags(job, begin, end, MIXED_PIECE, ends, &empty);
+    return *count == 0 ? VME_OK : read_mixed_bags(job, begin, *count, ends, cold);
 }
 
 typedef struct bags_job {
@@ -392,6 +404,7 @@ typedef struct bags_job {
     int count;
     const vme_embedding_bags *bags;
     const int64_t *first; /* the number of each set's first bag among all, followed by the total */
+    const bool *singles;  /* for each set: see bag_reader */
 } bags_job;
 
 static vme_status bags_some(void *argument, int64_t begin, int64_t end)
@@ -414,9 +427,12 @@ static vme_status bags_some(void *argument, int64_t begin, int64_t end)
                                    of->dense->data,
                                    of->dense->strides[0],
                                    of->default_id,
-                                   of->combiner};
+                                   of->combiner,
+                                   job->singles[i]};
         const int64_t to = (last < end ? last : end) - first;
         int64_t n = 1, bag = (begin > first ? begin : first) - first;
+        if (bag < to && i + 1 < job->count && job->bags[i + 1].table != NULL)
+            embedding_ask(job->bags[i + 1].table);
         while (bag < to) {
             cold_rows cold = {0};
             share_table(&reader);
@@ -436,15 +452,16 @@ static vme_status bags_some(void *argument, int64_t begin, int64_t end)
 
 vme_status vme_embedding_lookup_bags(vme_context *context, int count, const vme_embedding_bags *bags)
 {
-    const size_t bytes = ((size_t)count + 1) * sizeof(int64_t);
+    const size_t bytes = ((size_t)count + 1) * (sizeof(int64_t) + sizeof(bool));
     int64_t ids_in_all = 0, *first = vme_scratch_new(context, bytes);
     if (first == NULL)
         return VME_NO_MEMORY;
+    bool *singles = (bool *)(first + count + 1);
     vme_status status = VME_OK;
     first[0] = 0;
     for (int i = 0; i < count && status == VME_OK; i++) {
         int64_t bag_count = 0, ids = 0;
-        status = embedding_bags_check(&bags[i], true, &bag_count, &ids);
+        status = embedding_bags_check(&bags[i], true, &bag_count, &ids, &singles[i]);
         first[i + 1] = first[i] + bag_count;
         if (status == VME_OK)
             ids_in_all += ids * ((dim_of(&bags[i]) + 127) / 128);
@@ -453,7 +470,7 @@ vme_status vme_embedding_lookup_bags(vme_context *context, int count, const vme_
         atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
         const int64_t bags_in_all = first[count];
         const int64_t each = bags_in_all == 0 ? 1 : 1 + ids_in_all / bags_in_all; /* average ids of a bag */
-        bags_job job = {context, count, bags, first};
+        bags_job job = {context, count, bags, first, singles};
         status = vme_parallel(context, bags_in_all, 1 + grain_of(ids_in_all) / each, bags_some, &job);
     }
     vme_scratch_free(context, first, bytes);

@@ -24,6 +24,7 @@ typedef struct embedding_bags_piece {
     int64_t dim;
     int64_t n, bags;
     const int64_t *keys;  /* n */
+    bool any_key;         /* keys below 0 are keys too (not in a plain table); else the kernel stops at one */
     const int16_t *ends;  /* the end of each bag among the keys; NULL: each bag has one key, of weight and factor 1 */
     const float *weights; /* of each key; NULL: 1 */
     const float *factors; /* of each bag; NULL: 1 */
@@ -32,7 +33,8 @@ typedef struct embedding_bags_piece {
 } embedding_bags_piece;
 
 typedef struct embedding_row_kernels {
-    /* Returns -1, or the index of the first key without a row in the plain table; nothing was read there. */
+    /* Returns -1 when all bags are done; else the index of the first key without a row in the plain table, where
+     * nothing was read, or that of a key below 0 or one of the seven before it. */
     int64_t (*sum_bags)(const embedding_bags_piece *piece);
     /* out = sum of `count` rows, each times its weight (NULL: 1); `more`: adds to out instead */
     void (*sum)(int64_t count, int64_t n, const float *const *rows, const float *weights, bool more, float *out);

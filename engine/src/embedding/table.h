@@ -174,6 +174,12 @@ void embedding_memory_free(vme_embedding *table, void *memory, size_t bytes);
 void *embedding_slab_memory(vme_embedding *table, size_t bytes);
 void embedding_share(vme_embedding *table);
 void embedding_unshare(vme_embedding *table);
+/* Prefetches what embedding_share will read. Needs no lock: nothing is read. */
+static inline void embedding_ask(const vme_embedding *table)
+{
+    for (size_t line = 0; line < sizeof table->shards; line += 64)
+        __builtin_prefetch((const char *)table->shards + line, 1);
+}
 void embedding_lock_all(vme_embedding *table);
 void embedding_unlock_all(vme_embedding *table);
 /* VME_BAD_VALUE, with a message, unless the tensor is contiguous with this dtype and shape (`n` rows; width 0: rank 1).
@@ -320,8 +326,9 @@ uint32_t embedding_bloom_count(vme_embedding *table, int64_t key, uint32_t count
 vme_status embedding_read(vme_embedding *table, int64_t n, const int64_t *keys, const float **rows, cold_rows *cold);
 /* The factor by which a bag's sum is scaled: for `count` ids with these sums of weights and of squared weights. */
 float embedding_bag_factor(int combiner, int64_t count, double weights, double squares);
-/* Checks bags, and counts bags and ids. */
-vme_status embedding_bags_check(const vme_embedding_bags *bags, bool written, int64_t *bag_count, int64_t *id_count);
+/* Checks bags, and counts bags and ids. `singles` tells whether each bag has exactly one id. */
+vme_status embedding_bags_check(const vme_embedding_bags *bags, bool written, int64_t *bag_count, int64_t *id_count,
+                                bool *singles);
 
 /* ---- eviction.c */
 /* A table has at most one save or eviction in progress. */

@@ -383,8 +383,9 @@ vme_status vme_embedding_update_bags(vme_context *context, int count, const vme_
 {
     for (int i = 0; i < count; i++) { /* checks all of them before anything changes */
         int64_t bag_count, id_count;
+        bool singles;
         step_job job;
-        vme_status status = embedding_bags_check(&bags[i], false, &bag_count, &id_count);
+        vme_status status = embedding_bags_check(&bags[i], false, &bag_count, &id_count, &singles);
         if (status != VME_OK || (status = start_job(bags[i].table, rates, &job)) != VME_OK)
             return status;
     }

@@ -12,17 +12,21 @@
 
 enum {
     EIGHT = 8,
-    /* Turns at which the stages of eight keys run: hash, prefetch bucket, read entry, find chunk, prefetch row. A stage
-     * that reads many small results as one vector runs two turns later, when they have left the store queue. */
-    ASKS = 1,
-    READS = 9,
-    PLACES = 11,
-    ENDS = 12,
-    RING = 16,           /* groups of eight keys in the pipeline; a power of two */
-    ROWS_AHEAD = 16,     /* keys whose rows are prefetched before they are read */
+    /* Turns at which the stages of eight keys run: hash and prefetch the directory, prefetch bucket, read entry, find
+     * chunk, prefetch row. A stage that reads many small results as one vector runs two turns later, when they have
+     * left the store queue. */
+    ASKS = 3,
+    READS = 11,
+    PLACES = 13,
+    ENDS = 14,
+    KEYS_AHEAD = 16, /* cache lines of keys that are prefetched before they are hashed */
+    RING = 16,       /* groups of eight keys in the pipeline; a power of two */
+    /* Rows are prefetched this many cache lines before they are read, within bounds in keys. */
+    LINES_UNDER_WAY = 2 * EMBEDDING_BYTES, /* AVX2: 64, AVX-512: 128 */
+    ROWS_AHEAD_MIN = 16,
+    ROWS_AHEAD_MAX = 64,
     ROWS_RING = 256,     /* rows that were found but not yet read; a power of two */
     ROWS_TOGETHER = 128, /* maximum rows summed at once */
-    LATE_AHEAD = 16,     /* the same for keys that were set aside */
     LINES_AHEAD = 8,     /* lines of a row that are prefetched; the hardware prefetcher does the rest */
     SINGLES = 16,        /* bags of single keys that are copied at once */
 };
@@ -58,10 +62,12 @@ typedef struct eight_keys {
 } eight_keys;
 
 #ifdef __AVX512F__
-static inline void hash_keys(const bags_table *view, const int64_t *keys, int64_t count, eight_keys *of)
+/* Returns whether one of the keys is below 0. */
+static inline bool hash_keys(const bags_table *view, const int64_t *keys, int64_t count, eight_keys *of)
 {
     const __m512i factor = _mm512_set1_epi64((long long)UINT64_C(0xd6e8feb86659fd93));
     __m512i h = _mm512_maskz_loadu_epi64((__mmask8)(0xff >> (EIGHT - count)), keys);
+    const bool below = _mm512_movepi64_mask(h) != 0;
     h = _mm512_xor_si512(h, _mm512_set1_epi64((long long)view->seed)); /* the same as embedding_hash */
     h = _mm512_mullo_epi64(_mm512_xor_si512(h, _mm512_srli_epi64(h, 32)), factor);
     h = _mm512_mullo_epi64(_mm512_xor_si512(h, _mm512_srli_epi64(h, 32)), factor);
@@ -72,6 +78,7 @@ static inline void hash_keys(const bags_table *view, const int64_t *keys, int64_
     const __m512i number = _mm512_srlv_epi64(_mm512_srli_epi64(h, 1), shift);
     _mm512_store_si512(of->hash, h);
     _mm512_store_si512(of->place, _mm512_add_epi64(directory, _mm512_slli_epi64(number, 3)));
+    return below;
 }
 
 static inline uint32_t entry_with(const key_entry *bucket, int64_t key)
@@ -97,14 +104,18 @@ static inline void find_chunks(const bags_table *view, eight_keys *of)
 }
 _Static_assert(SHARDS == 8 && sizeof(row_chunk) == 32 && sizeof(key_segment *) == 8, "as find_chunks has it");
 #else
-static inline void hash_keys(const bags_table *view, const int64_t *keys, int64_t count, eight_keys *of)
+static inline bool hash_keys(const bags_table *view, const int64_t *keys, int64_t count, eight_keys *of)
 {
+    int64_t signs = 0;
     for (int64_t i = 0; i < EIGHT; i++) {
-        const uint64_t hash = embedding_mixed((i < count ? (uint64_t)keys[i] : 0) ^ view->seed);
+        const int64_t key = i < count ? keys[i] : 0;
+        signs |= key;
+        const uint64_t hash = embedding_mixed((uint64_t)key ^ view->seed);
         const int shard = embedding_shard_of(hash);
         of->hash[i] = hash;
         of->place[i] = view->directory[shard] + ((hash >> 1) >> view->shift[shard]) * sizeof(key_segment *);
     }
+    return signs < 0;
 }
 
 #ifdef __AVX2__
@@ -139,6 +150,12 @@ static inline void find_chunks(const bags_table *view, eight_keys *of)
     }
 }
 #endif
+
+static inline void ask_for_directory(const eight_keys *of)
+{
+    for (int i = 0; i < EIGHT; i++)
+        __builtin_prefetch((const void *)(uintptr_t)of->place[i]);
+}
 
 static inline void ask_for_buckets(eight_keys *of)
 {
@@ -212,6 +229,8 @@ static inline void copy_row(int64_t dim, const float *row, float *out)
         out[d] = row[d];
 }
 
+_Static_assert(ROWS_TOGETHER + ROWS_AHEAD_MAX + EIGHT <= ROWS_RING, "rows that wait have places");
+
 static inline int64_t count_of(int64_t n, int64_t eight)
 {
     return n - eight * EIGHT < EIGHT ? n - eight * EIGHT : EIGHT;
@@ -222,6 +241,8 @@ static inline int64_t count_of(int64_t n, int64_t eight)
 static inline bool ask_for_plain_rows(const embedding_bags_piece *piece, const float **rows, int64_t *begin,
                                       int64_t end, int lines)
 {
+    for (int64_t line = *begin; line < end; line += EIGHT)
+        __builtin_prefetch(piece->keys + line + KEYS_AHEAD * EIGHT);
     for (; *begin < end; ++*begin) {
         const int64_t key = __atomic_load_n(&piece->keys[*begin], __ATOMIC_RELAXED);
         if (__builtin_expect((uint64_t)key >= (uint64_t)piece->row_count, 0))
@@ -260,12 +281,17 @@ static inline __attribute__((always_inline)) void sum_and_ask(const embedding_ba
         EMBEDDING_AT(out + k * EMBEDDING_LANES) = all[k];
 }
 
-/* `lines`: lines of a row to prefetch. */
-static inline __attribute__((always_inline)) int64_t sum_bags_of(const embedding_bags_piece *piece, const int lines)
+/* `lines`: lines of a row to prefetch. `width`: the row's numbers, where the compiler is to know them; else 0. */
+static inline __attribute__((always_inline)) int64_t sum_bags_of(const embedding_bags_piece *piece, const int lines,
+                                                                 const int64_t width)
 {
     const vme_embedding *table = piece->table;
-    const int64_t n = piece->n, dim = piece->dim, *keys = piece->keys;
+    const int64_t n = piece->n, dim = width > 0 ? width : piece->dim, *keys = piece->keys;
     const int64_t eights = (n + EIGHT - 1) / EIGHT, bags = piece->bags;
+    const int64_t fitting = LINES_UNDER_WAY / lines;
+    const int64_t rows_ahead = fitting < ROWS_AHEAD_MIN   ? ROWS_AHEAD_MIN
+                               : fitting > ROWS_AHEAD_MAX ? ROWS_AHEAD_MAX
+                                                          : fitting;
     bags_pipeline all;
     all.late_begin = all.late_end = 0;
     if (table != NULL)
@@ -280,14 +306,19 @@ static inline __attribute__((always_inline)) int64_t sum_bags_of(const embedding
         int64_t to = from + together < end ? from + together : end;
         if (to > (from / ROWS_RING + 1) * ROWS_RING)
             to = (from / ROWS_RING + 1) * ROWS_RING;
-        const int64_t ahead = spread && from > 0 ? 0 : ROWS_AHEAD;
+        const int64_t ahead = spread && from > 0 ? 0 : rows_ahead;
         const int64_t wanted = to + ahead < n ? to + ahead : n;
         if (table == NULL && !ask_for_plain_rows(piece, all.rows, &found, wanted, lines))
             return found;
         for (; found < wanted; turn++) {
             const int64_t asks = turn - ASKS, reads = turn - READS, places = turn - PLACES, ends = turn - ENDS;
-            if (turn < eights)
-                hash_keys(&all.view, keys + turn * EIGHT, count_of(n, turn), &all.eights[turn % RING]);
+            if (turn < eights) {
+                __builtin_prefetch(keys + (turn + KEYS_AHEAD) * EIGHT);
+                eight_keys *of = &all.eights[turn % RING];
+                if (hash_keys(&all.view, keys + turn * EIGHT, count_of(n, turn), of) && !piece->any_key)
+                    return turn * EIGHT;
+                ask_for_directory(of);
+            }
             if (asks >= 0 && asks < eights)
                 ask_for_buckets(&all.eights[asks % RING]);
             if (reads >= 0 && reads < eights)
@@ -301,8 +332,6 @@ static inline __attribute__((always_inline)) int64_t sum_bags_of(const embedding
         }
         for (; all.late_begin != all.late_end; all.late_begin++) {
             const int64_t number = all.late[all.late_begin % ROWS_RING];
-            if (number >= to + LATE_AHEAD)
-                break;
             const uint64_t hash = embedding_hash(table, keys[number]);
             const embedding_shard *shard = &table->shards[embedding_shard_of(hash)];
             const key_entry *entry = embedding_find(shard, keys[number], hash);
@@ -312,8 +341,11 @@ static inline __attribute__((always_inline)) int64_t sum_bags_of(const embedding
         }
         const float *const *rows = &all.rows[from % ROWS_RING];
         if (piece->ends == NULL) {
-            for (; from < to; from++, bag++)
+            for (; from < to; from++, bag++) {
+                const int64_t behind = bag + SINGLES < bags ? bag + SINGLES : bags - 1;
+                __builtin_prefetch(piece->out + behind * piece->out_step, 1);
                 copy_row(dim, *rows++, (float *)(void *)(piece->out + bag * piece->out_step));
+            }
             continue;
         }
         float *out = (float *)(void *)(piece->out + bag * piece->out_step);
@@ -335,9 +367,11 @@ static inline __attribute__((always_inline)) int64_t sum_bags_of(const embedding
 static int64_t sum_bags(const embedding_bags_piece *piece)
 {
     const int64_t lines = (piece->dim + 15) / 16;
+    if (piece->dim == 16)
+        return sum_bags_of(piece, 1, 16);
     if (lines == 1)
-        return sum_bags_of(piece, 1);
-    if (lines == 4)
-        return sum_bags_of(piece, 4);
-    return sum_bags_of(piece, lines < LINES_AHEAD ? (int)lines : LINES_AHEAD);
+        return sum_bags_of(piece, 1, 0);
+    if (piece->dim == 64)
+        return sum_bags_of(piece, 4, 64);
+    return sum_bags_of(piece, lines < LINES_AHEAD ? (int)lines : LINES_AHEAD, 0);
 }

@@ -1,10 +1,13 @@
 """Readers of ONNX's normalizations, and of reductions that take several of the engine's operations."""
 
+import math
+
 import numpy
 
 from .lowering import Lowering
 from .network import MAX_ROW, float_bits
 from .readers import Unsupported, reads
+from .sizes import is_open
 from .tensor_operators import axis_of, reduced_axes
 
 
@@ -46,10 +49,30 @@ def _of_channels(add, name, rank):
 def of_instances(reader, node):
     add, (x, scale, bias) = Lowering(reader, node), node.inputs
     rank = len(add.shape(x))
-    normalized = _normalized(add, x, list(range(2, rank)), node.get("epsilon", 1e-5))
-    add.done(
-        add.do("add", add.do("multiply", normalized, _of_channels(add, scale, rank)), _of_channels(add, bias, rank))
-    )
+    normalized = _planes_normalized(add, x, 2, node.get("epsilon", 1e-5))
+    if not _is_all(reader, scale, 1):  # as in group normalization, which exporters make of this
+        normalized = add.do("multiply", normalized, _of_channels(add, scale, rank))
+    if not _is_all(reader, bias, 0):
+        normalized = add.do("add", normalized, _of_channels(add, bias, rank))
+    add.done(normalized)
+
+
+def _is_all(reader, name, number):
+    values = reader.constant(name)
+    return values is not None and name not in reader.network.values and (values == number).all()
+
+
+def _planes_normalized(add, x, first, epsilon):
+    """Normalizes over the dimensions from `first` on, as rows where the engine has an operator for them."""
+    own = add.shape(x)
+    length = math.prod(own[first:])
+    if add.dtype(x) != numpy.float32 or is_open(length) or not 1 < length <= MAX_ROW:
+        return _normalized(add, x, list(range(first, len(own))), epsilon)
+    rows = add.reshape(x, (math.prod(own[:first]), length))
+    ones, output = add.constant(numpy.ones(length), numpy.float32), add.fresh("normalized")
+    shape, parameters = add.shape(rows), (float_bits(epsilon), 0)
+    add.reader.add_layer("Normalize", add.node, [rows, ones, None], shape, output=output, parameters=parameters)
+    return add.reshape(output, own)
 
 
 @reads("GroupNormalization")
@@ -57,7 +80,7 @@ def of_groups(reader, node):
     add, (x, scale, bias) = Lowering(reader, node), node.inputs
     own, groups = add.shape(x), node.get("num_groups")
     rows = add.reshape(x, (own[0], groups, own[1] // groups, -1))
-    normalized = _normalized(add, rows, [2, 3], node.get("epsilon", 1e-5))
+    normalized = _planes_normalized(add, rows, 2, node.get("epsilon", 1e-5))
     shape = (groups, -1, 1)
     normalized = add.do("add", add.do("multiply", normalized, add.reshape(scale, shape)), add.reshape(bias, shape))
     add.done(add.reshape(normalized, own))

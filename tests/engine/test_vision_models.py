@@ -59,7 +59,7 @@ def test_a_grouped_convolution_agrees(channels, outputs, group, case):
     agrees(window(shape=(2, channels, 10, 13), outputs=outputs, group=group, **case), (2, channels, 10, 13))
 
 
-@each("channels", [3, 16, 70])
+@each("channels", [1, 3, 16, 70])
 @each(
     "case",
     [
@@ -79,6 +79,12 @@ def test_an_average_pool_agrees(channels, case):
 
 def test_a_largest_pool_of_many_channels_agrees():
     agrees(window("MaxPool", (1, 150, 14, 15), strides=(2, 2), ceil_mode=1, pads=(1, 1, 0, 0)), (1, 150, 14, 15))
+
+
+@each("channels", [1, 3])
+@each("case", [{}, {"strides": (2, 2), "pads": (1, 1, 1, 1)}, {"dilations": (2, 3)}, {"kernel": (1, 2)}], ids=str)
+def test_a_largest_pool_of_few_channels_agrees(channels, case):
+    agrees(window("MaxPool", (2, channels, 12, 15), **case), (2, channels, 12, 15))
 
 
 def build(*nodes, shape=(2, 6, 7, 5), outputs=("y",), constants=None):
@@ -308,6 +314,25 @@ def test_means_over_height_and_width(source):
         (2, 6, 7, 5),
     )
     agrees(build(IMAGE, node("ReduceMean", source, "y", axes=[-1, -2])), (2, 6, 7, 5))
+
+
+def test_planes_and_groups_are_normalized_as_rows():
+    constants = {"s": networks.values((6,), 1), "b": networks.values((6,), 2), "rows": numpy.array([2, 3, -1])}
+    constants |= {
+        "back": numpy.array([2, 6, 7, 5]),
+        "ones": numpy.ones(3, "float32"),
+        "none": numpy.zeros(3, "float32"),
+    }
+    groups = (
+        node("Reshape", "x rows", "r"),
+        node("InstanceNormalization", "r ones none", "n"),
+        node("Reshape", "n back", "y"),
+    )
+    for nodes, steps in (((node("InstanceNormalization", "x s b", "y"),), 3), (groups, 1)):
+        model = build(*nodes, constants=constants)
+        agrees(model, (2, 6, 7, 5))
+        kinds = [step.kind for step in opened(compile_model(model, "normal")).steps]
+        assert "Normalize" in kinds and "Reduce" not in kinds and kinds.count("Binary") == steps - 1
 
 
 def test_normalization_that_follows_no_convolution():

@@ -19,8 +19,51 @@ static int64_t seen(int64_t at, int64_t kernel, int64_t dilation, int64_t begin,
 {
     int64_t skipped = at < begin ? (begin - at + dilation - 1) / dilation : 0;
     *first = at + skipped * dilation;
-    int64_t room = *first < end ? (end - *first - 1) / dilation + 1 : 0, left = kernel - skipped;
+    int64_t room = *first >= end   ? 0
+                   : dilation == 1 ? end - *first
+                                   : (end - *first - 1) / dilation + 1,
+            left = kernel - skipped;
     return room < left ? room : left > 0 ? left : 0;
+}
+
+/* Few channels are no vector: then the rows under the windows are pooled into one line first, as a whole. */
+enum { FEW_CHANNELS = 8, LINE_MAX = 2048 }; /* elements of a line, on the stack */
+
+static bool goes_by_lines(const model_value *in)
+{
+    return in->c < FEW_CHANNELS && in->pixel == in->c && in->w * in->c <= LINE_MAX;
+}
+
+static void pool_line(const model_value *in, const vme_pooling *rows, bool largest, float *restrict line)
+{
+    const int64_t count = in->w * in->c;
+    const float *restrict from = rows->in;
+    for (int64_t i = 0; i < count; i++)
+        line[i] = from[i];
+    for (int64_t h = 1; h < rows->rows; h++) {
+        from += rows->row_step;
+        if (largest)
+            for (int64_t i = 0; i < count; i++)
+                line[i] = line[i] > from[i] ? line[i] : from[i];
+        else
+            for (int64_t i = 0; i < count; i++)
+                line[i] += from[i];
+    }
+}
+
+/* One pixel of what the window sees of the line, from the pixel `first` on. */
+static void pool_columns(const model_value *in, const vme_pooling *window, bool largest, const float *line,
+                         int64_t first)
+{
+    for (int64_t channel = 0; channel < in->c; channel++) {
+        const float *from = line + first * in->c + channel;
+        float value = *from;
+        for (int64_t w = 1; w < window->columns; w++) {
+            from += window->column_step;
+            value = !largest ? value + *from : value > *from ? value : *from;
+        }
+        window->out[channel] = largest ? value : value * window->factor;
+    }
 }
 
 static void pool_row(const pooling *job, int64_t n, int64_t y)
@@ -39,6 +82,12 @@ static void pool_row(const pooling *job, int64_t n, int64_t y)
     int64_t counted_rows = p[COUNT_PADDING] == 0 ? window.rows
                                                  : seen(above, p[KERNEL_H], p[DILATION_H], -p[PAD_TOP],
                                                         in->h + p[PAD_BOTTOM] - p[UNCOUNTED_BOTTOM], &ignored);
+    float line[LINE_MAX];
+    const bool by_lines = window.rows > 0 && goes_by_lines(in);
+    if (by_lines) {
+        window.in = model_pixel(in, arena, n, from_y, 0);
+        pool_line(in, &window, largest, line);
+    }
     for (int64_t x = 0; x < out->w && !vme_stopping(job->context); x++) {
         int64_t before = x * p[STRIDE_W] - p[PAD_LEFT];
         window.columns = seen(before, p[KERNEL_W], p[DILATION_W], 0, in->w, &from_x);
@@ -49,15 +98,18 @@ static void pool_row(const pooling *job, int64_t n, int64_t y)
             continue;
         }
         window.in = model_pixel(in, arena, n, from_y, from_x);
-        if (largest)
+        if (largest && !by_lines)
             job->model->kernels->model.largest(&window);
-        else {
+        else if (!largest) {
             int64_t counted = p[COUNT_PADDING] == 0 ? window.columns
                                                     : seen(before, p[KERNEL_W], p[DILATION_W], -p[PAD_LEFT],
                                                            in->w + p[PAD_RIGHT] - p[UNCOUNTED_RIGHT], &ignored);
             window.factor = 1 / (float)(counted_rows * counted);
-            job->model->kernels->model.sum(&window);
+            if (!by_lines)
+                job->model->kernels->model.sum(&window);
         }
+        if (by_lines)
+            pool_columns(in, &window, largest, line, from_x);
     }
 }
 

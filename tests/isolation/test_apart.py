@@ -15,6 +15,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 
 import pytest
@@ -379,3 +380,35 @@ def test_the_host_keeps_its_own_settings(host):
         sys.setrecursionlimit(limit)
         gc.set_threshold(*threshold)
         decimal.getcontext().prec = precision
+
+
+def test_the_environment_is_read_while_the_host_changes_it(host):
+    """The C library moves the environment when it grows, and frees what it was. `make sanitize-python` reports a VM
+    that reads it meanwhile."""
+    source = """
+        import os
+
+        def run(value):
+            return dict(os.environ)
+    """
+    more, done = [f"VMHOST_TEST_MORE_{number}" for number in range(400)], threading.Event()
+
+    def change():
+        while not done.is_set():
+            for name in more:
+                os.environ[name] = name
+            for name in more:
+                del os.environ[name]
+
+    os.environ["VMHOST_TEST_GIVEN"] = "gr\udce9en=1"
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        for number in range(8):
+            names = ["VMHOST_TEST_GIVEN", "VMHOST_TEST_NONE"] if number % 2 else []
+            task = host.load(bundle(source, f"reads-{number}", permissions={"env": names}))
+            assert task() == ({"VMHOST_TEST_GIVEN": "gr\udce9en=1"} if names else {})
+    finally:
+        done.set()
+        changing.join()
+        del os.environ["VMHOST_TEST_GIVEN"]

@@ -7,6 +7,39 @@
 #include "vm/fork.h"
 #include "wire/wire.h"
 
+/* What a VM is told: its permissions and, under "environ", the variables that they name, as bytes "NAME=value"; a new
+ * reference. They are read here because the main interpreter's GIL guards the process's environment: os.environ of the
+ * host moves and frees it. */
+static PyObject *with_environ(PyObject *permissions)
+{
+    PyObject *names = PyDict_Check(permissions) ? vmh_dict_get(permissions, "env") : NULL;
+    if (names == NULL)
+        return PyErr_Occurred() ? NULL : Py_NewRef(permissions);
+    PyObject *told = NULL, *found = PyList_New(0);
+    PyObject *sequence = PySequence_Fast(names, "permissions: expected lists of str");
+    for (char **entry = environ; found != NULL && sequence != NULL && entry != NULL && *entry != NULL; entry++) {
+        const char *equals = strchr(*entry, '=');
+        bool named = false;
+        for (Py_ssize_t i = 0; equals != NULL && !named && i < PySequence_Fast_GET_SIZE(sequence); i++) {
+            PyObject *name = PySequence_Fast_GET_ITEM(sequence, i);
+            named =
+                PyUnicode_Check(name)
+                && (PyUnicode_EqualToUTF8AndSize(name, *entry, equals - *entry) || PyUnicode_EqualToUTF8(name, "*"));
+        }
+        PyObject *line = named ? PyBytes_FromString(*entry) : NULL;
+        if (named && (line == NULL || PyList_Append(found, line) < 0))
+            Py_CLEAR(found);
+        Py_XDECREF(line);
+    }
+    if (found != NULL && sequence != NULL)
+        told = PyDict_Copy(permissions);
+    if (told != NULL && PyDict_SetItemString(told, "environ", found) < 0)
+        Py_CLEAR(told);
+    Py_XDECREF(found);
+    Py_XDECREF(sequence);
+    return told;
+}
+
 static PyObject *vm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"system",      "events", "stack_bytes", "soft_bytes", "hard_bytes", "grace_s",
@@ -42,7 +75,7 @@ static PyObject *vm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     vm->limits.load_ns = vmh_core_span_ns(load_s);
     vm->limits.end_ns = vmh_core_span_ns(end_s);
     const vmh_codec codec = {.buffer_type = vmh_buffer_type};
-    PyObject *granted = permissions == NULL || permissions == Py_None ? PyDict_New() : Py_NewRef(permissions);
+    PyObject *granted = permissions == NULL || permissions == Py_None ? PyDict_New() : with_environ(permissions);
     int rc = granted == NULL ? -1 : vmh_wire_encode(&vm->values.permissions, granted, "permissions", &codec, NULL);
     Py_XDECREF(granted);
     if (rc == 0 && (errno = vmh_vm_start(vm)) != 0) {
@@ -110,7 +143,9 @@ static PyObject *vm_set_permissions(PyObject *object, PyObject *permissions)
     vmh_blob blob;
     vmh_blob_init(&blob);
     const vmh_codec codec = {.buffer_type = vmh_buffer_type};
-    int rc = vmh_wire_encode(&blob, permissions, "permissions", &codec, NULL);
+    PyObject *told = with_environ(permissions);
+    int rc = told == NULL ? -1 : vmh_wire_encode(&blob, told, "permissions", &codec, NULL);
+    Py_XDECREF(told);
     if (rc == 0) {
         pthread_mutex_lock(&vm->life);
         vmh_blob_move(&vm->values.permissions, &blob);

@@ -513,10 +513,15 @@ PyObject *vmh_posix_status(PyObject *module, int fd)
 
 /* --- the environment */
 
-/* Adds what is granted; what the task set itself stays. */
+/* Adds what is granted; what the task set itself stays. A host has sent its values along (core_vm.c): in a VM's thread
+ * the process's own may be moved meanwhile. Where nobody did, this is the process's one Python. */
 static int environ_add(PyObject *dict)
 {
-    for (char **entry = environ; entry != NULL && *entry != NULL; entry++) {
+    vmh_seal *seal = vmh_seal_here();
+    if (seal == NULL || seal->env.count == 0)
+        return 0;
+    for (char **entry = seal->environ.items != NULL ? seal->environ.items : environ; entry != NULL && *entry != NULL;
+         entry++) {
         const char *equals = strchr(*entry, '=');
         char name[256];
         if (equals == NULL || (size_t)(equals - *entry) >= sizeof name)

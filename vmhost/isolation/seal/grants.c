@@ -133,6 +133,7 @@ void vmh_seal_free(vmh_vm *vm)
     list_clear(&seal->net);
     list_clear(&seal->listen);
     list_clear(&seal->env);
+    list_clear(&seal->environ);
     resolved_clear(seal);
     vmh_fds_end(seal);
     while (seal->maps != NULL) { /* of objects that outlived their interpreter */
@@ -218,10 +219,10 @@ static int list_fill(vmh_seal *seal, vmh_list *list, PyObject *permissions, cons
         PyErr_NoMemory();
     for (Py_ssize_t i = 0; list->items != NULL && i < count; i++) {
         PyObject *value = PySequence_Fast_GET_ITEM(sequence, i), *encoded = NULL;
-        const char *text = PyUnicode_AsUTF8(value);
+        const char *text = PyBytes_Check(value) ? PyBytes_AS_STRING(value) : PyUnicode_AsUTF8(value);
         if (text == NULL)
             goto failed;
-        if ((list == &seal->net || list == &seal->listen) && !PyUnicode_IS_ASCII(value)) {
+        if ((list == &seal->net || list == &seal->listen) && PyUnicode_Check(value) && !PyUnicode_IS_ASCII(value)) {
             encoded = PyUnicode_AsEncodedString(value, "idna", NULL); /* as hosts are compared */
             if (encoded == NULL)
                 goto failed;
@@ -255,7 +256,8 @@ int vmh_seal_permit(vmh_seal *seal, PyObject *permissions)
         || list_fill(seal, &seal->write, permissions, "write", paths) < 0
         || list_fill(seal, &seal->net, permissions, "net", NAMES) < 0
         || list_fill(seal, &seal->listen, permissions, "listen", NAMES) < 0
-        || list_fill(seal, &seal->env, permissions, "env", NAMES) < 0)
+        || list_fill(seal, &seal->env, permissions, "env", NAMES) < 0
+        || list_fill(seal, &seal->environ, permissions, "environ", NAMES) < 0)
         return -1;
     return vmh_environ_fill(seal);
 }

@@ -1,4 +1,4 @@
-/* The one file that looks into CPython's own structures. */
+/* The only file besides stack.c that reads CPython's internal structures. */
 #define Py_BUILD_CORE 1
 #include "cpython/compat.h"
 #include "internal/pycore_interp_structs.h"
@@ -8,8 +8,8 @@
 #include "internal/pycore_code.h"
 #include "opcode_ids.h"
 
-/* CPython's tables of its instructions, compiled once more, since it does not export them; under names of ours, for
- * where it is linked in. */
+/* CPython does not export its instruction tables: this file compiles them again, under names of our own so that a
+ * statically linked CPython does not clash with them. */
 #define NEED_OPCODE_METADATA      1
 #define _PyOpcode_num_popped      vmh_opcode_num_popped
 #define _PyOpcode_num_pushed      vmh_opcode_num_pushed
@@ -48,7 +48,7 @@ uintptr_t vmh_compat_stack_limit(PyThreadState *ts) { return ((_PyThreadStateImp
 void vmh_compat_trace_memory(bool traced)
 {
     Py_tss_t *key = &_PyRuntime.tracemalloc.reentrant_key;
-    if (PyThread_tss_create(key) == 0) /* it exists already, in all likelihood */
+    if (PyThread_tss_create(key) == 0) /* does nothing if the key exists, as it does in general */
         PyThread_tss_set(key, traced ? NULL : Py_True);
 }
 
@@ -75,7 +75,7 @@ PyObject *vmh_dict_get(PyObject *dict, const char *name)
 
 bool vmh_compat_makes_generic(PyThreadState *ts)
 {
-    enum { FRAMES_MAX = 64 }; /* `typing` may be imported in there */
+    enum { FRAMES_MAX = 64 }; /* the call may import `typing`, which adds frames */
     static const char prefix[] = "<generic parameters of ";
     bool found = false;
     PyObject *before = PyErr_GetRaisedException();
@@ -85,7 +85,8 @@ bool vmh_compat_makes_generic(PyThreadState *ts)
         const char *name = PyUnicode_AsUTF8(code->co_name);
         int at = PyFrame_GetLasti(frame);
         if (name != NULL && at >= 0 && strncmp(name, prefix, sizeof prefix - 1) == 0) {
-            /* an exception that waits now may come out at the next check, and the next one may be in there */
+            /* A pending exception may be raised at the next check, which may be inside the intrinsic call: so look at
+             * all instructions that follow. */
             PyObject *bytes = PyCode_GetCode(code);
             Py_ssize_t size = bytes == NULL ? 0 : PyBytes_GET_SIZE(bytes);
             const unsigned char *units = bytes == NULL ? NULL : (const unsigned char *)PyBytes_AS_STRING(bytes);
@@ -99,7 +100,7 @@ bool vmh_compat_makes_generic(PyThreadState *ts)
         frame = back;
     }
     Py_XDECREF(frame);
-    PyErr_SetRaisedException(before); /* and so forgets one of ours */
+    PyErr_SetRaisedException(before); /* also drops an exception set here */
     return found;
 }
 
@@ -128,7 +129,7 @@ int vmh_compat_comparison(int operation)
     return operation << 5 | outcomes[operation];
 }
 
-/* Is `code` of the import system: CPython's part of it, or our finder and loader? */
+/* Whether `code` belongs to the import system: CPython's frozen part or our finder and loader. */
 static bool of_import(PyCodeObject *code)
 {
     static const char ours[] = "/vmhost/guest/boot.py", library[] = "stdlib@", class[] = "Importer.";

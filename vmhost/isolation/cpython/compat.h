@@ -31,25 +31,25 @@ PyAPI_FUNC(const char *) _PyMem_GetCurrentAllocatorName(void);
 
 #define VMH_PENDING_ADDED 0
 
-/* dict[name], borrowed; NULL: not there, or with an error set. PyDict_GetItemString would say "not there" when memory
- * runs out, and so leave open what a gate is to close. */
+/* dict[name], borrowed; NULL without an error: the key is missing; NULL with an error: the lookup failed.
+ * PyDict_GetItemString would report "missing" when memory runs out, and a gate would stay open. */
 PyObject *vmh_dict_get(PyObject *dict, const char *name);
 
 /* Takes an interpreter that cannot be ended out of the runtime's list, so that Py_Finalize does not wait for it. */
 void vmh_compat_hide_interpreter(PyInterpreterState *interp);
 void vmh_compat_show_interpreter(PyInterpreterState *interp);
 
-/* The address below which CPython would abort the process for a stack overflow; 0: not known yet. */
+/* The address below which CPython would abort the process for a stack overflow; 0: not yet known. */
 uintptr_t vmh_compat_stack_limit(PyThreadState *ts);
 
-/* Is this thread, of the calling interpreter, inside of what CPython calls to make `class C[T]` generic, or about to
- * be? CPython 3.14 does not look whether that worked for a `class C[*Ts]`, and crashes over any exception that came out
- * of it. */
+/* True if this thread, of the calling interpreter, is inside the intrinsic that makes `class C[T]` generic, or about to
+ * call it. CPython 3.14 does not check the intrinsic's result for a `class C[*Ts]`, and crashes if it raised. */
 bool vmh_compat_makes_generic(PyThreadState *ts);
 
-/* Is this thread, of the calling interpreter, in the import system's own code, where it takes and gives back locks or
- * waits for one? An exception that is injected there may come out, at the next check, when a lock is taken and nothing
- * gives it back; no stop ends the wait of other threads for it. The code of a module that is imported is not meant. */
+/* True if this thread, of the calling interpreter, runs the import system's own code, where it acquires, releases or
+ * waits for import locks. An exception injected there may be raised just after a lock was acquired; the lock would
+ * never be released, and no stop could end another thread's wait for it. The code of the imported module does not
+ * count. */
 bool vmh_compat_locks_import(PyThreadState *ts);
 
 /* The instructions that function_code.c writes. Their numbers, inline caches (in code units) and stack effects are
@@ -66,20 +66,20 @@ bool vmh_compat_locks_import(PyThreadState *ts);
 enum vmh_instruction { VMH_INSTRUCTIONS(VMH_INSTRUCTION_NAME) };
 uint8_t vmh_compat_opcode(enum vmh_instruction name);
 int vmh_compat_caches(enum vmh_instruction name);
-int vmh_compat_stack_effect(enum vmh_instruction name, int operand); /* where it does not jump */
-int vmh_compat_comparison(int operation); /* the operand of COMPARE_OP for Py_LT, …, whose result may be any object */
+int vmh_compat_stack_effect(enum vmh_instruction name, int operand); /* of the path that does not jump */
+int vmh_compat_comparison(int operation); /* the operand of COMPARE_OP for Py_LT, …; the result may be any object */
 
-/* Where a FileIO, a socket or an epoll object keeps its descriptor, -1 when closed: it is the first field of all three
- * (Modules/_io/fileio.c, Modules/socketmodule.h, Modules/selectmodule.c). A VM does not boot where that is not so:
- * vmh_fd_field_check. */
+/* The descriptor of a FileIO, a socket or an epoll object, -1 when closed: the first field of all three
+ * (Modules/_io/fileio.c, Modules/socketmodule.h, Modules/selectmodule.c). vmh_fd_field_check verifies this; a VM does
+ * not boot if it fails. */
 int *vmh_compat_fd(PyObject *object);
 
-/* Whether tracemalloc, where the host has switched it on, traces what this thread allocates; it does at first. Needs no
+/* Sets whether tracemalloc, if the host has enabled it, traces allocations of this thread; it does by default. Needs no
  * GIL. */
 void vmh_compat_trace_memory(bool traced);
 
-/* The locks that a thread of `interp` may hold and another interpreter, or the warden, may need: is number `which`
- * held, by anyone? May be called in a signal handler. */
+/* The mutexes that a thread of `interp` may hold while another interpreter, or the warden, needs them. Returns whether
+ * mutex number `which` is held by any thread. Safe in a signal handler. */
 enum { VMH_COMPAT_MUTEXES = 6 };
 bool vmh_compat_mutex_locked(PyInterpreterState *interp, int which);
 

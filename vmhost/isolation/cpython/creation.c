@@ -3,12 +3,12 @@
 #include <string.h>
 #include <wchar.h>
 
-/* Of the interpreter that is being made on this thread. */
+/* The state of the interpreter that this thread is creating. */
 typedef struct {
-    bool settled;     /* its first event has come */
-    bool lean;        /* stand-ins are put in the places of modules */
-    bool external;    /* … in that of the path-based importers */
-    PyObject *search; /* … in that of the codecs: the codec search, held by the registry */
+    bool settled;     /* the first audit event has arrived */
+    bool lean;        /* modules are replaced by stand-ins */
+    bool external;    /* the path-based importers have a stand-in */
+    PyObject *search; /* the stand-in codec search function, held by the codec registry; NULL: none */
 } creation;
 
 static _Thread_local creation *current __attribute__((tls_model("initial-exec")));
@@ -17,8 +17,7 @@ static const char EXTERNAL[] = "_frozen_importlib_external", CODECS[] = "encodin
 
 bool vmh_creation_under_way(void) { return current != NULL; }
 
-/* gc.freeze and gc.unfreeze, which have no name in C: they work on the interpreter that is current, and look at no
- * argument. */
+/* gc.freeze and gc.unfreeze, which have no C API. They act on the current interpreter and ignore their arguments. */
 static PyMethodDef *freeze, *unfreeze;
 
 static PyMethodDef *builtin(PyObject *module, const char *name)
@@ -60,7 +59,7 @@ static PyMethodDef external_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 
-/* What a text stream asks of its encoder. */
+/* The methods that a text stream calls on its encoder. */
 static PyMethodDef encoder_methods[] = {
     {"setstate", nothing, METH_O, NULL},
     {"reset", nothing, METH_NOARGS, NULL},
@@ -91,8 +90,8 @@ static PyObject *module_new(const char *name, PyMethodDef *methods)
     return module;
 }
 
-/* UTF-8, as far as the interpreter's own text streams need it before the guest runtime replaces them: they write
- * nothing. */
+/* A UTF-8 codec that is just enough for the interpreter's own text streams until the guest runtime replaces them:
+ * nothing is written to them. */
 static PyObject *codec_find(PyObject *Py_UNUSED(self), PyObject *name)
 {
     PyObject *codec = NULL, *encoder = module_new("encoder", encoder_methods);
@@ -114,7 +113,7 @@ done:
 
 static PyMethodDef codec_find_method = {"search_function", codec_find, METH_O, NULL};
 
-/* Puts a module into the place of the one that is about to be imported. */
+/* Registers a stand-in in sys.modules under the name of a module that is about to be imported. */
 static int stand_in(const char *name, PyMethodDef *methods)
 {
     PyObject *modules = PyImport_GetModuleDict(), *module = module_new(name, methods);
@@ -139,16 +138,16 @@ static int stand_in_codecs(void)
     return rc;
 }
 
-/* ---- the making ---- */
+/* ---- creation ---- */
 
-/* At the first event the configuration is the interpreter's own copy, and what it switches off here is not done yet. */
+/* At the first audit event the configuration is already the interpreter's own copy, and `site` is not yet imported. */
 static int settle(void)
 {
     PyConfig *config = (PyConfig *)_Py_GetConfig();
     current->settled = true;
     config->site_import = 0;
-    /* file names in another encoding than UTF-8 need the codecs themselves, from the file system: such an interpreter
-     * is made as ever */
+    /* A file system encoding other than UTF-8 needs the real codecs, from the file system: such an interpreter is
+     * created without stand-ins. */
     current->lean = config->filesystem_encoding != NULL && wcscmp(config->filesystem_encoding, L"utf-8") == 0;
     if (current->lean) {
         PyStatus status = PyConfig_SetString(config, &config->stdio_encoding, L"utf-8");
@@ -173,16 +172,16 @@ int vmh_creation_event(const char *event, PyObject *args)
     if (PyUnicode_EqualToUTF8(name, CODECS))
         return stand_in_codecs();
     if (PyUnicode_EqualToUTF8(name, "zipimport")) {
-        PyErr_SetString(PyExc_ImportError, "a VM imports from bundles only"); /* which CPython takes for an answer */
+        PyErr_SetString(PyExc_ImportError, "a VM imports from bundles only"); /* CPython goes on without it */
         return -1;
     }
     return 0;
 }
 
-/* ---- after it ---- */
+/* ---- after creation ---- */
 
-/* The codecs package comes with the first codec that is looked up: those that everyone uses (UTF-8, Latin-1, ASCII) are
- * CPython's own and seldom are. */
+/* Imports the codecs package at the first codec lookup. CPython has the common codecs (UTF-8, Latin-1, ASCII) built in
+ * and seldom looks them up. */
 static PyObject *codec_search(PyObject *Py_UNUSED(self), PyObject *name)
 {
     PyObject *package = PyImport_ImportModule(CODECS), *found = NULL;
@@ -196,7 +195,7 @@ static PyObject *codec_search(PyObject *Py_UNUSED(self), PyObject *name)
 
 static PyMethodDef codec_search_method = {"search_function", codec_search, METH_O, NULL};
 
-/* Takes the stand-ins away. */
+/* Removes the stand-ins. */
 static int clear_up(void)
 {
     PyObject *modules = PyImport_GetModuleDict(), *search = NULL, *importlib = NULL;
@@ -208,7 +207,7 @@ static int clear_up(void)
         goto done;
     if (current->search != NULL
         && (modules == NULL || PyDict_DelItemString(modules, CODECS) < 0
-            || PyCodec_Unregister(current->search) < 0 /* and forgets what it found */
+            || PyCodec_Unregister(current->search) < 0 /* also empties the codec cache */
             || (search = PyCFunction_New(&codec_search_method, NULL)) == NULL || PyCodec_Register(search) < 0))
         goto done;
     rc = 0;
@@ -225,14 +224,14 @@ PyStatus vmh_creation_make(PyThreadState **tstate)
         .allow_fork = 0,
         .allow_exec = 0,
         .allow_threads = 1,
-        .allow_daemon_threads = 0, /* none that outlives the interpreter: those of threads.c end with the task */
+        .allow_daemon_threads = 0, /* no thread outlives the interpreter: those of threads.c end with the task */
         .check_multi_interp_extensions = 1,
         .gil = PyInterpreterConfig_OWN_GIL,
     };
     creation own = {0};
     current = &own;
-    /* CPython holds its lock of thread states while it allocates the interpreter. This thread has no thread state yet:
-     * tracemalloc would make one for it, which takes the same lock, and so wait for ever. */
+    /* CPython holds its mutex of thread states while it allocates the interpreter. This thread has no thread state yet:
+     * tracemalloc would create one, which takes the same mutex, and deadlock. */
     vmh_compat_trace_memory(false);
     PyStatus status = Py_NewInterpreterFromConfig(tstate, &config);
     vmh_compat_trace_memory(true);

@@ -1,4 +1,4 @@
-/* Besides compat.c, the file that looks into CPython's structures: those of frames and code objects. */
+/* Reads CPython's internal structures, like compat.c: those of frames and code objects. */
 #define Py_BUILD_CORE 1
 #include "cpython/stack.h"
 #include "internal/pycore_interpframe_structs.h"
@@ -11,9 +11,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-enum { HOPS_MAX = 4096 }; /* from frame to frame: a stack that changes may be a ring for a moment */
+enum { HOPS_MAX = 4096 }; /* frame links followed: a stack that changes may form a cycle for a moment */
 
-/* This thread reads its own stack: what it needs is there. */
+/* This thread reads its own stack, which is mapped: plain reads suffice. */
 static _Thread_local bool own __attribute__((tls_model("initial-exec")));
 
 static bool take(void *to, uintptr_t from, size_t size)
@@ -36,7 +36,7 @@ int vmh_stack_readable(void)
     return errno == 0 ? EIO : errno;
 }
 
-/* Of a code object, as far as its instructions. */
+/* A code object up to its instructions. */
 typedef struct code_head {
     char bytes[offsetof(PyCodeObject, co_code_adaptive)];
 } code_head;
@@ -48,7 +48,7 @@ static bool is_code(const code_head *head)
     return FIELD(head, PyTypeObject *, ob_base.ob_base.ob_type) == &PyCode_Type;
 }
 
-/* A copy of the end of a thread's stack of frames, which is taken at once: a copy frame by frame would mix moments. */
+/* A copy of the top of a thread's frame stack, taken in one read: reading frame by frame would mix states. */
 typedef struct stack_copy {
     uintptr_t begin; /* where the copied bytes lie */
     size_t size;
@@ -61,7 +61,7 @@ static void copy_stack(stack_copy *copy, const PyThreadState *ts, uintptr_t top)
     size_t head = offsetof(struct _PyInterpreterFrame, localsplus);
     copy->begin = copy->size = 0;
     if (chunk == 0 || top < chunk || top + head > limit)
-        return; /* a generator's frame, say */
+        return; /* for example, a generator's frame */
     uintptr_t end = top + head;
     copy->begin = end - chunk > sizeof copy->bytes ? end - sizeof copy->bytes : chunk;
     if (take(copy->bytes, copy->begin, end - copy->begin))
@@ -78,7 +78,7 @@ static bool take_frame(struct _PyInterpreterFrame *frame, uintptr_t from, const 
     return take(frame, from, head);
 }
 
-/* From `at` on, the innermost. */
+/* Reads frames outwards from `at`, the innermost. */
 static int read_frames(uintptr_t at, const stack_copy *copy, vmh_stack_frame *frames, int max, bool *cut)
 {
     int count = 0;
@@ -92,7 +92,7 @@ static int read_frames(uintptr_t at, const stack_copy *copy, vmh_stack_frame *fr
         uintptr_t code = (uintptr_t)BITS_TO_PTR_MASKED(frame.f_executable);
         if (code == 0 || frame.owner == FRAME_OWNED_BY_INTERPRETER || !take(&head, code, sizeof head)
             || !is_code(&head))
-            continue; /* the frame by which C calls Python, or one that is being made */
+            continue; /* an entry frame (C calling Python), or a frame still being set up */
         if (count == max) {
             *cut = true;
             break;
@@ -131,7 +131,7 @@ int vmh_stack_read_own(PyThreadState *ts, vmh_stack_frame *frames, int max)
     return count;
 }
 
-/* One character in UTF-8; the number of bytes. */
+/* Encodes one character in UTF-8 and returns the number of bytes. */
 static size_t put_character(char *to, uint32_t c)
 {
     if (c < 0x80) {
@@ -144,7 +144,7 @@ static size_t put_character(char *to, uint32_t c)
         return 2;
     }
     if (c >= 0xD800 && c < 0xE000)
-        c = 0xFFFD; /* half a character */
+        c = 0xFFFD; /* a lone surrogate */
     if (c < 0x10000) {
         to[0] = (char)(0xE0 | c >> 12);
         to[1] = (char)(0x80 | (c >> 6 & 0x3F));
@@ -232,7 +232,7 @@ bool vmh_stack_name_own(const vmh_stack_frame *frame, vmh_stack_code *code)
     return named;
 }
 
-/* A number of the table: six bits a byte, the seventh says that another byte follows. */
+/* A number in the line table: six bits per byte; bit 6 says that another byte follows. */
 static unsigned varint(const unsigned char **at, const unsigned char *end)
 {
     unsigned value = 0;

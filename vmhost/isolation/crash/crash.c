@@ -25,7 +25,7 @@ enum { FATAL_COUNT = sizeof fatal / sizeof *fatal };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static vmh_crash_map map;
-static atomic_int file = -1; /* holds the same; -1: none. Open, for its lock, as long as the process lives */
+static atomic_int file = -1; /* the file with the same contents as `map`; -1: none. Open, and locked, until exit */
 static char *open_path;      /* guarded by lock */
 static struct sigaction before_us[FATAL_COUNT];
 
@@ -40,12 +40,12 @@ static void on_fatal(int number, siginfo_t *info, void *context)
         atomic_store(&mine->signal, number);
         int fd = atomic_load(&file), error = errno;
         if (fd >= 0 && pwrite(fd, mine, sizeof *mine, (char *)mine - (char *)&map) < 0) {
-            /* untold, then */
+            /* nothing more can be done */
         }
         errno = error;
     }
     vmh_dump_write(number, mine == NULL ? -1 : (int)(mine - map.slots), map.slots);
-    /* The handler before us comes next: a fault happens again when we return, an abort is raised again. */
+    /* Restore the previous handler: a fault recurs when we return, an abort is raised again. */
     for (int i = 0; i < FATAL_COUNT; i++)
         if (fatal[i] == number)
             sigaction(number, &before_us[i], NULL);
@@ -94,7 +94,7 @@ int vmh_crash_open(const char *path, vmh_crash_map *before)
     ssize_t got = pread(fd, before, sizeof *before, 0);
     if (got != (ssize_t)sizeof *before || memcmp(before->magic, magic, sizeof magic) != 0)
         memset(before, 0, sizeof *before);
-    if (ftruncate(fd, 0) < 0) { /* whatever comes: a crash is told once */
+    if (ftruncate(fd, 0) < 0) { /* a crash is reported once, whether or not the rest succeeds */
         rc = errno;
         goto done;
     }

@@ -11,7 +11,7 @@
 
 #include "cpython/stack.h"
 
-/* faulthandler's: exported by CPython 3.14, and in none of its public headers. */
+/* The functions of faulthandler: CPython 3.14 exports them but declares them in no public header. */
 PyAPI_FUNC(void) _Py_InitDumpStack(void);
 PyAPI_FUNC(void) _Py_DumpStack(int fd);
 
@@ -28,7 +28,7 @@ static struct {
     atomic_llong started_ns;
     atomic_size_t bytes;
 } about[VMH_CRASH_SLOTS];
-static unsigned char lines[VMH_STACK_LINES_BYTES]; /* of whoever writes */
+static unsigned char lines[VMH_STACK_LINES_BYTES]; /* scratch of the one thread that writes the dump */
 
 int vmh_dump_open(const char *path)
 {
@@ -85,7 +85,7 @@ static void put(int fd, const char *text, size_t size)
 
 static void put_text(int fd, const char *text) { put(fd, text, strlen(text)); }
 
-/* A value on a line of its own: what a task is called is its maker's affair. */
+/* Writes a field on a line of its own. Control characters become '?', since the task's author chooses the name. */
 static void put_field(int fd, const char *name, const char *value)
 {
     char line[VMH_STACK_NAME_BYTES + 32];
@@ -155,7 +155,7 @@ static void put_vm(int fd, const vmh_crash_slot *slot, int index, int64_t now_ns
     }
 }
 
-/* That of the calling thread, which may have let go of it for a moment; NULL: it runs no Python. */
+/* The calling thread's state, attached or (by thread id) detached; NULL: the thread runs no Python. */
 static PyThreadState *own_state(PyInterpreterState *interpreter)
 {
     PyThreadState *ts = PyThreadState_GetUnchecked();
@@ -176,7 +176,7 @@ void vmh_dump_write(int number, int mine, const vmh_crash_slot *slots)
     if (fd < 0 || atomic_exchange(&begun, 1) != 0)
         return;
     signal(SIGALRM, SIG_DFL);
-    alarm(VMH_DUMP_WAIT_S); /* should any of this stand still, the process ends all the same */
+    alarm(VMH_DUMP_WAIT_S); /* ends the process if the dump hangs */
     clock_gettime(CLOCK_REALTIME, &wall);
     clock_gettime(CLOCK_MONOTONIC, &now);
     int64_t now_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;

@@ -1,6 +1,6 @@
-/* What a process that crashes writes about itself: the native stack of the thread that crashed, the Python stacks of
- * all VMs, and notes that the host keeps. A handler of fatal signals calls it: it takes no lock and allocates nothing.
- * What is uncertain is written last; a second fault ends the process, and what was written stays. */
+/* The dump that a crashing process writes: the native stack of the thread that crashed, the Python stacks of all VMs,
+ * and notes kept by the host. It runs in a handler of fatal signals: it takes no lock and allocates nothing. The parts
+ * most likely to fault again are written last; a second fault ends the process, and what was written stays. */
 #ifndef VMH_DUMP_H
 #define VMH_DUMP_H
 
@@ -11,18 +11,18 @@
 
 enum { VMH_DUMP_NOTES = 2, VMH_DUMP_WAIT_S = 10 };
 
-/* Opens the file, empty. One for each process. 0 or an errno. */
+/* Creates or empties the file. One per process. 0 or an errno. */
 int vmh_dump_open(const char *path);
 void vmh_dump_forked(void);
-/* Bytes that live as long as the process; up to the first zero byte they are written. */
+/* Registers bytes that live as long as the process; they are written up to the first zero byte. */
 void vmh_dump_note(int which, const char *data, size_t size);
 
-/* Of the slot with this index. */
+/* These set or clear the state of the slot with this index. */
 void vmh_dump_interpreter(int slot, void *interpreter);
 void vmh_dump_call(int slot, const char *entry, size_t bytes, int64_t started_ns);
 void vmh_dump_forget(int slot);
 
-/* Once, by the first thread that crashes; `slot`: -1: it is no VM's. */
+/* Once, by the first thread that crashes. `slot` -1: the thread belongs to no VM. */
 void vmh_dump_write(int signal, int slot, const vmh_crash_slot *slots);
 
 #endif

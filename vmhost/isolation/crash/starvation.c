@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The text of /proc/self/task/<tid>/<name>; false: there is none. */
+/* Reads /proc/self/task/<tid>/<name>; false: not readable, or empty. */
 static bool read_text(pid_t tid, const char *name, char *to, size_t size)
 {
     char path[64];

@@ -12,7 +12,7 @@
 #define VMH_BLOB_INLINE 160
 
 typedef struct vmh_blob {
-    uint8_t *data; /* own, or inside */
+    uint8_t *data; /* heap, or `inside` */
     size_t size, capacity;
     vmh_storage **storages; /* one reference each */
     unsigned storage_count, storage_capacity;
@@ -20,10 +20,10 @@ typedef struct vmh_blob {
 } vmh_blob;
 
 void vmh_blob_init(vmh_blob *blob);
-void vmh_blob_clear(vmh_blob *blob);                /* empty again, memory given back */
+void vmh_blob_clear(vmh_blob *blob);                /* empties it and frees its memory */
 bool vmh_blob_reserve(vmh_blob *blob, size_t more); /* room for `more` bytes at data + size; false: no memory */
 bool vmh_blob_add_storage(vmh_blob *blob, vmh_storage *storage); /* takes a reference of its own */
-size_t vmh_blob_bytes(const vmh_blob *blob);                     /* what it has, storages included */
-void vmh_blob_move(vmh_blob *to, vmh_blob *from);                /* `to` is cleared first, `from` is empty after */
+size_t vmh_blob_bytes(const vmh_blob *blob);                     /* its size, storages included */
+void vmh_blob_move(vmh_blob *to, vmh_blob *from);                /* clears `to` first; `from` is empty afterwards */
 
 #endif

@@ -29,7 +29,7 @@ static inline int64_t vmh_after_ns(int64_t now, int64_t span)
     return span < 0 || span >= VMH_FOREVER - now ? VMH_FOREVER : now + span;
 }
 
-/* Sleeps while *word == expected, until `deadline_ns` (monotonic). Returns 0 when woken (maybe for nothing), or an
+/* Sleeps while *word == expected, until `deadline_ns` (monotonic). Returns 0 when woken (possibly spuriously), or an
  * errno: EAGAIN (the word differs), ETIMEDOUT, EINTR. */
 int vmh_futex_wait(atomic_uint *word, unsigned expected, int64_t deadline_ns);
 void vmh_futex_wake(atomic_uint *word, int threads);

@@ -73,7 +73,7 @@ static vmh_code_entry *find(vmh_code_store *store, const char *name)
     return entry;
 }
 
-/* A larger table where there is memory for one; a crowded one works too. */
+/* Allocates a larger table. On failure the old one stays, with longer chains. */
 static void grow(vmh_code_store *store)
 {
     size_t count = store->bucket_count * 4;
@@ -95,7 +95,7 @@ static void grow(vmh_code_store *store)
     store->bucket_count = count;
 }
 
-/* Takes `entry`, whatever happens. NULL: no memory for it. */
+/* Takes ownership of `entry` in every case; NULL counts as out of memory. */
 static int add(vmh_code_store *store, vmh_code_entry *entry)
 {
     int rc = -1;

@@ -1,8 +1,8 @@
-/* What VMs run from: code, texts, files and models of one bundle, in memory that the process owns, readable from every
- * VM without any GIL.
+/* The contents of one bundle that VMs run from: code, texts, files and models, in memory that the process owns,
+ * readable from every VM without any GIL.
  *
- * The bytes are copied in, or lent for good, so that a code store may end on any thread. Modules can be added while VMs
- * run (an executor does); nothing is ever removed or changed. No Python in here.
+ * The bytes are copied in or lent for good, so that a code store may end on any thread. Modules can be added while VMs
+ * run (an executor does this); entries are never removed or changed. No Python in here.
  */
 #ifndef VMH_CODE_STORE_H
 #define VMH_CODE_STORE_H
@@ -19,7 +19,7 @@ typedef struct vmh_code_entry {
     bool is_package;
     const uint8_t *code;  /* marshalled code, or the file's bytes; owned, unless lent */
     bool lent;            /* `code` outlives the code store */
-    void (*drop)(void *); /* `code` is an object that others know; this lets go of it. NULL: bytes */
+    void (*drop)(void *); /* `code` is a shared object, and this releases it; NULL: `code` is bytes */
     size_t size;
     struct vmh_code_entry *next;
 } vmh_code_entry;
@@ -40,11 +40,11 @@ int vmh_code_store_add(vmh_code_store *store, const char *name, bool is_package,
 /* The same without a copy: `code` outlives the code store. */
 int vmh_code_store_lend(vmh_code_store *store, const char *name, bool is_package, const uint8_t *code, size_t size);
 
-/* An object instead of bytes, which the code store lets go of with `drop` when it ends, or at once when it could not be
+/* An object instead of bytes. The code store releases it with `drop` when the store ends, or at once if it could not be
  * added. */
 int vmh_code_store_hold(vmh_code_store *store, const char *name, void *object, void (*drop)(void *));
 
-/* What is found stays valid as long as the code store is referenced. NULL: not there. */
+/* The result stays valid while the code store is referenced. NULL: not found. */
 const vmh_code_entry *vmh_code_store_find(vmh_code_store *store, const char *dotted);
 const vmh_code_entry *vmh_code_store_find_text(vmh_code_store *store, const uint8_t digest[32]);
 const vmh_code_entry *vmh_code_store_find_file(vmh_code_store *store, const char *path);

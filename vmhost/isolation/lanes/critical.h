@@ -1,11 +1,11 @@
-/* Critical sections: stretches in which a thread of a VM holds something that the whole process needs.
+/* Critical sections: code in which a VM's thread holds something that the whole process needs.
  *
- * A thread that runs over the end of its stack is stopped where it stands (overflow.c), for ever. That must not happen
- * while it holds a lock of ours, or one of a library that called us: so every lock that a VM's thread may take at any
- * depth of its stack is taken through here, and the depth of such sections is counted per thread.
+ * A thread that overflows its stack is suspended on the spot for good (overflow.c). That must not happen while it holds
+ * a lock of ours, or of a library that called us. So every lock that a VM's thread may take at any stack depth is taken
+ * through here, and the nesting of such sections is counted per thread.
  *
- * The order: a GIL, then a VM's life lock, then one of the others, under which nothing is waited for. No lock is held
- * while a GIL is wanted. docs/decisions/locks.md has the list.
+ * Lock order: a GIL, then a VM's life lock, then one of the others, under which nothing blocks. No lock is held while
+ * waiting for a GIL. docs/decisions/locks.md lists them all.
  */
 #ifndef VMH_CRITICAL_H
 #define VMH_CRITICAL_H

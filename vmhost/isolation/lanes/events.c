@@ -63,7 +63,7 @@ vmh_event *vmh_events_take(vmh_events *events)
 
 int vmh_events_wait(vmh_events *events, int64_t deadline_ns)
 {
-    /* a wake that came between two waits must not be lost: compare with what the last wait saw */
+    /* A wake between two waits must not be lost: compare with the word that the last wait saw. */
     unsigned seen = events->seen;
     int rc = 0;
     atomic_fetch_add(&events->waiters, 1);

@@ -1,8 +1,8 @@
-/* Counts of durations, in buckets an eighth of a power of two wide: a quantile is told within 12.5 %. No Python in
+/* Histogram of durations in buckets an eighth of a power of two wide: a quantile is accurate to 12.5 %. No Python in
  * here.
  *
- * The first 8 buckets are UNIT_NS wide each; from then on each power of two has 8. The last bucket has all that is
- * longer too. Threads add without a lock; a reader sees each count whole, and counts that are a moment apart.
+ * The first 8 buckets are UNIT_NS wide each; above them each power of two has 8. The last bucket also counts all longer
+ * durations. Threads add without a lock; a reader sees each count whole, but not all counts at the same moment.
  */
 #ifndef VMH_HISTOGRAM_H
 #define VMH_HISTOGRAM_H
@@ -17,7 +17,7 @@ typedef struct {
     atomic_llong counts[VMH_HISTOGRAM_BUCKETS];
 } vmh_histogram;
 
-/* The bucket of a duration; one below 0 is in the first. */
+/* The bucket of a duration; negative durations go into the first. */
 static inline int vmh_histogram_bucket(int64_t ns)
 {
     uint64_t units = ns > 0 ? (uint64_t)(ns / VMH_HISTOGRAM_UNIT_NS) : 0;

@@ -13,8 +13,9 @@ enum { WATCHED = 1, ENDED = 2 }; /* vmh_call.watch */
 
 /* ---- spinning ---- */
 
-/* A wake through the kernel costs a core switch of 30-60 us on an idle machine; a spin of this many pauses (about 20 us
- * at most) catches most answers of short calls. It adapts: a spin that was in vain halves the next one. */
+/* Waking a thread through the kernel costs a core switch of 30-60 us on an idle machine. A spin of this many pauses
+ * (about 20 us at most) catches most answers to short calls. It adapts: each spin without success halves the next one.
+ */
 enum { SPIN_MAX = 2000, SPIN_MIN = 32 };
 
 static atomic_int hot;
@@ -42,7 +43,7 @@ static inline void cpu_pause(void)
 #endif
 }
 
-/* Spins until `*word & mask`; true when it came. `*budget` adapts. */
+/* Spins until `*word & mask`; true on success. `*budget` adapts. */
 static bool spin(atomic_uint *word, unsigned mask, atomic_uint *budget)
 {
     if (!core_free())
@@ -139,12 +140,12 @@ void vmh_call_finish(vmh_call *call, enum vmh_kind kind)
     call->kind = kind;
     call->ended_ns = vmh_now_ns();
     if (kind == VMH_TIME_LIMIT
-        && (call->timed || call->started_ns == 0)) /* its caller's own haste, or a wait in the queue */
+        && (call->timed || call->started_ns == 0)) /* a deadline set by the caller, or a wait in the queue */
         call->excused = true;
     if (call->excused)
         atomic_fetch_add_explicit(&lane->excused[kind], 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&lane->ends[kind], 1,
-                              memory_order_release); /* after `excused`, as who reads both expects */
+                              memory_order_release); /* after `excused`: readers of both rely on this order */
     if (call->started_ns != 0) {
         int64_t wall_ns = call->ended_ns - call->started_ns, wait_ns = call->started_ns - call->submitted_ns;
         atomic_fetch_add_explicit(&lane->wall_ns_total, wall_ns, memory_order_relaxed);
@@ -163,10 +164,10 @@ void vmh_call_finish(vmh_call *call, enum vmh_kind kind)
     bool slow = call->started_ns != 0 && call->ended_ns - call->started_ns > lane->slow_ns;
     if (slow)
         atomic_fetch_add_explicit(&lane->slow_total, 1, memory_order_relaxed);
-    /* from here on the submitter may let go of the call; our own reference keeps it */
+    /* From here on the submitter may drop its reference; our own keeps the call alive. */
     if (atomic_exchange(&call->word, DONE) & WAITED)
         vmh_futex_wake(&call->word, INT_MAX);
-    if ((kind != VMH_OK || slow) && !call->quiet) { /* after who waits for the call: both want the main GIL next */
+    if ((kind != VMH_OK || slow) && !call->quiet) { /* after the waiter was woken: both need the main GIL next */
         vmh_call_ref(call);
         if (!vmh_events_post(lane->events, &call->failed_event))
             vmh_call_unref(call);
@@ -197,7 +198,7 @@ int vmh_call_wait(vmh_call *call, int64_t deadline_ns)
 
 void vmh_call_watch(vmh_call *call)
 {
-    /* again for each watcher of an ended call: the event of the one before may have been served already */
+    /* Post for each watcher of an ended call: the event for the previous watcher may already have been handled. */
     if (atomic_fetch_or(&call->watch, WATCHED) & ENDED)
         post_done(call);
 }
@@ -262,11 +263,11 @@ vmh_task_metrics *vmh_lane_metrics(vmh_lane *lane)
         return metrics;
     if (atomic_compare_exchange_strong(&lane->metrics, &metrics, made))
         return made;
-    vmh_task_metrics_free(made); /* another VM was quicker */
+    vmh_task_metrics_free(made); /* another VM was first */
     return metrics;
 }
 
-/* All static functions below: the lane's lock is held. */
+/* The static functions below require the lane's lock. */
 
 static void enqueue(vmh_lane *lane, vmh_call *call, bool at_head)
 {
@@ -341,7 +342,7 @@ enum vmh_kind vmh_lane_push(vmh_lane *lane, vmh_call **calls, size_t count)
             soonest = calls[i]->deadline_ns;
     }
     pthread_mutex_lock(&lane->lock);
-    size_t waiting = count > lane->idle_count ? count - lane->idle_count : 0; /* after the idle ones took theirs */
+    size_t waiting = count > lane->idle_count ? count - lane->idle_count : 0; /* calls left once each idle VM has one */
     bool full = waiting > lane->capacity || lane->queued > lane->capacity - waiting;
     enum vmh_kind kind = lane->closed ? VMH_CLOSED : waiting > 0 && full ? VMH_QUEUE_FULL : VMH_OK;
     if (kind == VMH_OK) {
@@ -366,7 +367,7 @@ enum vmh_kind vmh_lane_push(vmh_lane *lane, vmh_call **calls, size_t count)
     if (starved)
         post_starved(lane);
     if (kind == VMH_OK) {
-        /* a CPU budget cannot run out before its own length has passed, whenever the call starts */
+        /* The earliest moment at which a CPU budget can run out is its own length from now. */
         int64_t cpu = vmh_after_ns(now, lane->cpu_ns);
         if (woken > 0 && soonest > now + VMH_BEGIN_NS)
             soonest = now + VMH_BEGIN_NS;
@@ -379,9 +380,9 @@ bool vmh_lane_cancel(vmh_call *call, enum vmh_kind kind)
 {
     vmh_lane *lane = call->lane;
     pthread_mutex_lock(&lane->lock);
-    /* a collected call is claimed under this lock; from then on its links are its collector's */
+    /* collect() claims under this lock; afterwards the call's links belong to the collector. */
     bool mine = vmh_call_claim(call, VMH_QUEUED);
-    bool queued = mine && queued_here(lane, call); /* if not, a VM was handed it, and lets go of it later */
+    bool queued = mine && queued_here(lane, call); /* if false, a VM was handed the call and drops it later */
     if (queued)
         dequeue(lane, call);
     pthread_mutex_unlock(&lane->lock);
@@ -392,7 +393,7 @@ bool vmh_lane_cancel(vmh_call *call, enum vmh_kind kind)
     return mine;
 }
 
-/* Moves the queued calls that are over at `now` (all: now == VMH_FOREVER) to a list of their own, claimed. */
+/* Claims the queued calls whose deadline is over at `now` (VMH_FOREVER: all) and moves them to a list of their own. */
 static vmh_call *collect(vmh_lane *lane, int64_t now)
 {
     vmh_call *all = NULL, **tail = &all;
@@ -433,7 +434,7 @@ void vmh_lane_close(vmh_lane *lane, bool drop)
     lane->closed = true;
     vmh_call *dropped = drop ? collect(lane, VMH_FOREVER) : NULL;
     for (vmh_worker *worker = lane->idle; worker != NULL; worker = worker->next)
-        vmh_worker_poke(worker); /* it finds the lane over, and ends */
+        vmh_worker_poke(worker); /* it finds the lane closed, and ends */
     pthread_mutex_unlock(&lane->lock);
     finish_all(dropped, VMH_CLOSED);
 }
@@ -453,7 +454,7 @@ size_t vmh_lane_fail(vmh_lane *lane, const uint8_t *message, size_t size)
     pthread_mutex_unlock(&lane->lock);
     size_t count = 0;
     for (vmh_call *call = all; call != NULL; call = call->next, count++)
-        if (vmh_blob_reserve(&call->reply, size)) { /* without memory for it, the error goes without its message */
+        if (vmh_blob_reserve(&call->reply, size)) { /* without memory the error has no message */
             memcpy(call->reply.data, message, size);
             call->reply.size = size;
         }
@@ -508,7 +509,7 @@ long long vmh_lane_unfinished(vmh_lane *lane)
     for (int i = 0; i < VMH_KINDS; i++)
         ended += atomic_load(&lane->ends[i]);
     return atomic_load(&lane->submitted_total)
-           - ended; /* read last: a call that comes just now is counted, none is missed */
+           - ended; /* `submitted_total` is read last: a call pushed meanwhile may be counted, none is missed */
 }
 
 void vmh_lane_attach(vmh_lane *lane, vmh_worker *worker)
@@ -529,7 +530,7 @@ void vmh_lane_detach(vmh_lane *lane, vmh_worker *worker)
     worker->slot = NULL;
     bool over = false;
     if (call != NULL && atomic_load(&call->state) != VMH_QUEUED) {
-        gone = call;                                       /* it had its end on its way */
+        gone = call;                                       /* already claimed by someone who ends it */
     } else if (call != NULL && atomic_load(&lane->stop)) { /* read under the lock: see vmh_lane_stop_running */
         gone = call;
         over = vmh_call_claim(call, VMH_QUEUED);
@@ -538,7 +539,7 @@ void vmh_lane_detach(vmh_lane *lane, vmh_worker *worker)
         idle_remove(lane, other);
         other->slot = call;
         other->handed_ns = vmh_now_ns();
-        vmh_worker_poke(other); /* under the lock: no longer, and its VM may be gone */
+        vmh_worker_poke(other); /* under the lock: afterwards its VM may be freed */
     } else if (call != NULL) {
         enqueue(lane, call, true);
     }
@@ -562,7 +563,7 @@ vmh_call *vmh_lane_take(vmh_lane *lane, vmh_worker *worker)
         if (call != NULL) {
             worker->slot = NULL;
         } else if (!worker->attached) {
-            /* the warden gave it up: the lane is not its any more */
+            /* the warden gave this worker up: it no longer belongs to the lane */
         } else if (lane->levels != 0) {
             call = lane->first[__builtin_ctz(lane->levels)];
             dequeue(lane, call);
@@ -577,7 +578,7 @@ vmh_call *vmh_lane_take(vmh_lane *lane, vmh_worker *worker)
         int expected = VMH_QUEUED;
         if (atomic_compare_exchange_strong(&call->state, &expected, VMH_RUNNING))
             return call;
-        vmh_call_unref(call); /* cancelled between its hand-over and now */
+        vmh_call_unref(call); /* cancelled after it was handed over */
     }
 }
 
@@ -590,7 +591,7 @@ void vmh_call_request_stop(vmh_call *call)
 void vmh_lane_stop_running(vmh_lane *lane)
 {
     atomic_store(&lane->stop, true);
-    /* a call that a VM was handed and gave back just now waits again; from here on none is given back */
+    /* A call that a VM was handed and gave back is queued again. From here on none is given back. */
     pthread_mutex_lock(&lane->lock);
     vmh_call *left = lane->closed ? collect(lane, VMH_FOREVER) : NULL;
     pthread_mutex_unlock(&lane->lock);

@@ -3,9 +3,8 @@
 #include <limits.h>
 #include <stdlib.h>
 
-/* Small requests have a reserve beyond the hard limit, for the time until the stop arrives: CPython handles the refusal
- * of a large block well, but crashes when a small one is refused in the wrong place (PyType_Ready while a module is
- * imported). */
+/* Small requests may use a reserve beyond the hard limit until the stop arrives: CPython copes with the refusal of a
+ * large block, but crashes when some small ones are refused (PyType_Ready during a module's import). */
 enum { SMALL_BYTES = 16 * 1024, RESERVE_BYTES = 32 * 1024 * 1024 };
 
 vmh_meter *vmh_meter_new(void)
@@ -49,7 +48,7 @@ static void tell_limit(vmh_meter *meter, size_t bytes, bool passed)
         meter->watch->limit(meter, bytes, passed);
 }
 
-/* It is over its soft limit; whoever finds that first asks for the stop. */
+/* The soft limit was passed; the first thread to find this asks for the stop. */
 static void pass(vmh_meter *meter, size_t bytes)
 {
     if (atomic_load_explicit(&meter->over, memory_order_relaxed) || atomic_exchange(&meter->over, true))

@@ -15,8 +15,7 @@ vmh_storage *vmh_storage_new(size_t size, vmh_meter *meter)
         free(storage);
         return NULL;
     }
-    /* aligned_alloc wants a multiple of the alignment; calloc'd pages of large blocks would be cheaper, memset is
-     * honest */
+    /* aligned_alloc requires a multiple of the alignment. memset, unlike calloc, commits the pages at once. */
     size_t rounded = (size + 63) & ~(size_t)63;
     storage->data = aligned_alloc(64, rounded == 0 ? 64 : rounded);
     if (storage->data == NULL) {

@@ -1,8 +1,7 @@
-/* The longest calls of the last minutes, with the size of what they were given: what a long tail is made of. No Python
- * in here.
+/* The slowest calls of the last minutes, with their request sizes, to explain tail latency. No Python in here.
  *
- * Two windows take turns: the calls of the one that fills now and of the one before. Their owner's lock guards all but
- * `bar_ns` and `until_ns`, which a call that ends is held against first: hardly any goes on to the lock.
+ * There are two windows: the current one and the one before. The owner's lock guards all but `bar_ns` and `until_ns`,
+ * which a call checks first, so that few calls take the lock.
  */
 #ifndef VMH_TAILS_H
 #define VMH_TAILS_H
@@ -23,7 +22,7 @@ typedef struct vmh_tail {
 } vmh_tail;
 
 typedef struct vmh_tails {
-    atomic_llong bar_ns;   /* a call that ran no longer is not among the longest */
+    atomic_llong bar_ns;   /* only a call that ran longer is among the slowest */
     atomic_llong until_ns; /* when the window ends */
     int count, before_count;
     vmh_tail now[VMH_TAILS], before[VMH_TAILS];
@@ -35,7 +34,7 @@ static inline bool vmh_tails_wants(const vmh_tails *tails, int64_t wall_ns, int6
            || ended_ns > atomic_load_explicit(&tails->until_ns, memory_order_relaxed);
 }
 
-/* Under the owner's lock. */
+/* Requires the owner's lock. */
 static inline void vmh_tails_add(vmh_tails *tails, const vmh_tail *tail)
 {
     if (tail->ended_ns > atomic_load_explicit(&tails->until_ns, memory_order_relaxed)) {
@@ -59,7 +58,8 @@ static inline void vmh_tails_add(vmh_tails *tails, const vmh_tail *tail)
     atomic_store_explicit(&tails->bar_ns, bar, memory_order_relaxed);
 }
 
-/* Those of both windows that ended after `since_ns`, in no order; room for 2 * VMH_TAILS. How many. Under the lock. */
+/* Copies the calls of both windows that ended after `since_ns`, unordered, to `found`, which has room for
+ * 2 * VMH_TAILS; returns how many. Requires the lock. */
 static inline int vmh_tails_read(const vmh_tails *tails, int64_t since_ns, vmh_tail *found)
 {
     int count = 0;

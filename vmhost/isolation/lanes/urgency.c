@@ -7,7 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* struct sched_attr in its first version. The kernel's header collides with sched.h of newer C libraries. */
+/* The first version of struct sched_attr. The kernel's header collides with sched.h of newer C libraries. */
 typedef struct {
     uint32_t size, policy;
     uint64_t flags;
@@ -16,7 +16,7 @@ typedef struct {
     uint64_t runtime_ns, deadline_ns, period_ns;
 } attributes;
 
-enum { SHORTEST_NS = 100000, LONGEST_NS = 100000000 }; /* that the kernel takes */
+enum { SHORTEST_NS = 100000, LONGEST_NS = 100000000 }; /* the slice lengths that the kernel accepts */
 
 void vmh_urgency_set(enum vmh_urgency urgency)
 {
@@ -27,11 +27,11 @@ void vmh_urgency_set(enum vmh_urgency urgency)
     own.runtime_ns = urgency == VMH_PROMPT ? SHORTEST_NS : urgency == VMH_PATIENT ? LONGEST_NS : 0;
     syscall(SYS_sched_setattr, 0, &own, 0);
     if (urgency == VMH_PATIENT)
-        sched_yield(); /* the slice under way keeps its length: give up the rest of it */
+        sched_yield(); /* the current slice keeps its length: give up the rest of it */
     if (urgency == VMH_PROMPT) {
-        prctl(PR_SET_TIMERSLACK, 1L, 0L, 0L, 0L); /* else deadlines are met up to 50 us late, to save wakes */
-        /* A thread whose own slice ends within 0.1 ms still goes first, for a whole tick: one wake in thirty. Weight
-         * shrinks that to nothing, where the process may (a privilege); for microseconds of work nobody starves. */
+        prctl(PR_SET_TIMERSLACK, 1L, 0L, 0L, 0L); /* by default timers may fire 50 us late, to save wake-ups */
+        /* A thread whose own slice ends within 0.1 ms still runs first, for a whole tick: one wake in thirty. A higher
+         * weight prevents that, if the process has the privilege; microseconds of work starve nobody. */
         setpriority(PRIO_PROCESS, 0, -20);
     }
 }

@@ -1,5 +1,4 @@
-/* A VM, as those see it who do not run it: an opaque type, what may be asked of it, and what it may be
- * told. The files of vm/ answer.
+/* A VM as seen by threads that do not run it: an opaque type with its queries and notifications, implemented in vm/.
  *
  * A VM is one CPython subinterpreter on one native thread. Threads that touch it: its own (boots, serves, ends it),
  * guest threads (started by its task), the warden (stops it), host threads (attach, retire, read counters).
@@ -17,7 +16,7 @@
 
 typedef struct vmh_vm vmh_vm;
 
-/* Why a call is stopped; also the error kind that its caller gets. The numbers are part of the Python side (errors.py).
+/* Why a call was stopped; also the error kind that its caller gets. The Python side (errors.py) uses the same numbers.
  */
 enum vmh_kind {
     VMH_OK = 0,
@@ -29,18 +28,19 @@ enum vmh_kind {
     VMH_CLOSED = 6,
     VMH_CANCELLED = 7,
     VMH_QUEUE_FULL = 8,
-    VMH_VALUE = 9,       /* a result that cannot cross; payload: the message */
+    VMH_VALUE = 9,       /* the result is not a value that can cross; payload: the message */
     VMH_LOAD_ERROR = 10, /* the task's module or entry point could not be imported; payload: the report */
 };
 
 /* The VM that the calling thread belongs to, or NULL on a host thread. Guest threads are bound by vmh_thread_enter. */
 vmh_vm *vmh_current(void);
 
-/* True from the moment when the current call (or boot, or ending) must unwind until the next one begins.
- * Waits of a guest must return early with an error when it is set. */
+/* True once the current call (or boot, or ending) must unwind, until the next one begins.
+ * A guest's waits must then return early with an error. */
 bool vmh_vm_stopping(const vmh_vm *vm);
 
-/* An eventfd that is readable while vmh_vm_stopping(); for poll(2) beside a guest's descriptors. -1: none (yet). */
+/* An eventfd that is readable while vmh_vm_stopping(), for poll(2) together with a guest's descriptors. -1: none yet.
+ */
 int vmh_vm_stop_fd(vmh_vm *vm);
 
 struct vmh_code_store;
@@ -49,22 +49,22 @@ struct vmh_code_store *vmh_vm_system(vmh_vm *vm); /* standard library and guest 
 struct vmh_code_store *vmh_vm_task(vmh_vm *vm);   /* NULL until the VM was attached to a lane */
 struct vmh_meter *vmh_vm_meter(vmh_vm *vm);
 
-/* The task of `vm` asked for what it is not granted. */
+/* Counts a permission that the task of `vm` asked for and was denied. */
 void vmh_vm_denied(vmh_vm *vm);
 
-/* Raises, on a thread of `vm` with its GIL held, the exception that a stop raises. */
+/* Raises the exception of a stop, on a thread of `vm` with its GIL held. */
 void vmh_vm_raise_stop(vmh_vm *vm);
 
-/* The calling thread of `vm` stands still for ever from now on: the VM is lost, and the warden gives it up. In a
- * signal handler too. */
+/* Call when the calling thread of `vm` is about to be suspended for good: the VM is lost, and the warden gives it up.
+ * Safe in a signal handler. */
 void vmh_vm_lose(vmh_vm *vm);
 
-/* A guest thread begins / ends on the calling native thread (from the thread-start gate in threads.c). They bind the
- * thread-local VM, register the thread's CPU clock and count it; a VM with threads left is never ended. */
+/* Called when a guest thread begins or ends, on its native thread (from the thread-start gate in threads.c): they set
+ * the thread-local VM, register the thread's CPU clock and count the thread. A VM with threads left is never ended. */
 void vmh_thread_enter(vmh_vm *vm);
 void vmh_thread_leave(vmh_vm *vm);
-/* Of a guest thread, the calling one: its PyThreadState, which lives until it is set to NULL again. */
+/* Sets the PyThreadState of the calling guest thread; it must live until this is set to NULL. */
 void vmh_thread_state(vmh_vm *vm, void *state);
-int vmh_thread_count(vmh_vm *vm); /* those that began and did not end */
+int vmh_thread_count(vmh_vm *vm); /* guest threads that have begun and not ended */
 
 #endif

@@ -10,12 +10,12 @@
 #include "lanes/urgency.h"
 #include "lanes/warden_vm.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the lists; nothing is waited for while it is held */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the lists; no blocking while it is held */
 static vmh_lane *lanes;                                  /* guarded by lock */
 static vmh_vm *vms;                                      /* likewise */
 static bool started;                                     /* likewise */
-static atomic_llong planned = VMH_FOREVER;               /* when the next look is due */
-static atomic_uint word;                                 /* futex: bumped when `planned` moved nearer */
+static atomic_llong planned = VMH_FOREVER;               /* time of the next check */
+static atomic_uint word;                                 /* futex: incremented when `planned` moved nearer */
 
 void vmh_warden_add_lane(vmh_lane *lane)
 {
@@ -51,7 +51,7 @@ void vmh_warden_remove_vm(vmh_vm *vm)
     pthread_mutex_unlock(&lock);
 }
 
-/* A reference, unless the last one is going just now (its holder then waits for our lock to unlink). */
+/* Takes a reference, unless the last one is being dropped right now (that thread waits for our lock to unlink). */
 static bool take_reference(atomic_int *refs)
 {
     int seen = atomic_load(refs);
@@ -61,11 +61,11 @@ static bool take_reference(atomic_int *refs)
     return false;
 }
 
-/* Both lists are walked one by one, with a reference on the one that is looked at and the lock free: what is done with
- * it may wait for other locks. It stays in its list meanwhile, as only who drops the last reference takes it out. What
- * is added comes before it, and is not met.
+/* Both lists are walked item by item, with a reference on the current item and without the lock, since its handling may
+ * take other locks. The item stays in the list, because only dropping the last reference removes it. New items are
+ * added at the front, and not visited.
  *
- * The lane after `lane` (NULL: the first), or NULL at the end; drops the reference on `lane`. */
+ * Returns the lane after `lane` (NULL: the first), or NULL at the end; drops the reference on `lane`. */
 static vmh_lane *lane_after(vmh_lane *lane)
 {
     pthread_mutex_lock(&lock);

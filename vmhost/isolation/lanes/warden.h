@@ -1,5 +1,5 @@
-/* The warden: one native thread per process that owns every deadline: queued and running calls, CPU budgets, grace
- * times, boots and endings. It sleeps until the next one; an idle process costs it nothing. No Python in here.
+/* The warden: one native thread per process that enforces every deadline: queued and running calls, CPU budgets, grace
+ * times, boots and endings. It sleeps until the next one, and costs an idle process nothing. No Python in here.
  */
 #ifndef VMH_WARDEN_H
 #define VMH_WARDEN_H
@@ -12,7 +12,7 @@ struct vmh_vm;
 
 /* Starts the thread (once). 0 or an errno. */
 int vmh_warden_start(void);
-/* Look again at `when_ns` at the latest. Cheap when an earlier look is planned already. */
+/* Plans a check at `when_ns` at the latest. Cheap if an earlier one is planned. */
 void vmh_warden_arm(int64_t when_ns);
 
 void vmh_warden_add_lane(struct vmh_lane *lane);
@@ -21,7 +21,7 @@ void vmh_warden_remove_lane(struct vmh_lane *lane);
 void vmh_warden_add_vm(struct vmh_vm *vm);
 void vmh_warden_remove_vm(struct vmh_vm *vm);
 
-/* Calls `visit` with each VM, with a reference on it and no lock held. VMs that are made meanwhile may be missed. */
+/* Calls `visit` with each VM, holding a reference to it and no lock. VMs created meanwhile may be missed. */
 void vmh_warden_visit_vms(void (*visit)(struct vmh_vm *, void *), void *context);
 
 #endif

@@ -7,20 +7,20 @@
 #include "lanes/critical.h"
 #include "memory/memory.h"
 
-/* An interval is a thousandth of the limit, within these bounds. From LARGE intervals on a block stands for itself. */
+/* The sampling interval is a thousandth of the limit, within these bounds. Blocks of LARGE intervals or more are always
+ * recorded, with their own size. */
 enum { INTERVAL_MIN = 8 << 10, INTERVAL_MAX = 512 << 10, LARGE = 16 };
-enum { SMALL_BYTES = 512 }; /* CPython gives out larger blocks by its raw allocator, which notes them itself */
+enum { SMALL_BYTES = 512 }; /* CPython passes larger blocks on to its raw allocator, which records them itself */
 
-static PyMemAllocatorEx objects, memory; /* what was there before our hooks */
+static PyMemAllocatorEx objects, memory; /* the allocators before our hooks */
 
-/* ---- when to look ---- */
+/* ---- sampling ---- */
 
-/* Bytes until the next one that is looked at; and the numbers that make that random. Of a thread, which is of one VM.
- */
+/* Bytes until the next sample, and the state of the random numbers. Per thread, and so per VM. */
 static _Thread_local int64_t left __attribute__((tls_model("initial-exec")));
 static _Thread_local uint64_t chance __attribute__((tls_model("initial-exec")));
 
-/* The natural logarithm of a number above 0 and below 1, to some 1e-5. */
+/* The natural logarithm of a number in (0, 1), to about 1e-5. */
 static double logarithm(double x)
 {
     int halvings = 0;
@@ -30,7 +30,7 @@ static double logarithm(double x)
     return 2 * z * (1 + square * (1.0 / 3 + square * (1.0 / 5 + square / 7))) - halvings * 0.69314718055994531;
 }
 
-/* Bytes from one that is looked at to the next one: an exponential distribution, so each byte is as likely as any. */
+/* Bytes from one sample to the next: exponentially distributed, so that each byte is equally likely. */
 static int64_t gap(int64_t interval)
 {
     if (chance == 0)
@@ -41,7 +41,7 @@ static int64_t gap(int64_t interval)
     return 1 + (int64_t)(-logarithm((double)((chance >> 11) + 1) * 0x1p-53 * (1 - 0x1p-53)) * (double)interval);
 }
 
-/* How many bytes a block stands for; 0: it is not noted. */
+/* The number of bytes that a block represents; 0: it is not sampled. */
 static int64_t weight_of(const vmh_holdings *holdings, size_t bytes)
 {
     if (bytes >= (size_t)holdings->interval * LARGE)
@@ -57,13 +57,13 @@ static int64_t weight_of(const vmh_holdings *holdings, size_t bytes)
 
 /* ---- stacks ---- */
 
-/* The node of this thread's stack. Lock held. */
+/* The tree node of this thread's stack. Lock held. */
 static int32_t node_here(vmh_holdings *holdings)
 {
     vmh_stack_frame frames[VMH_HOLDINGS_DEPTH];
     vmh_profile *tree = &holdings->tree;
     PyThreadState *ts = PyThreadState_GetUnchecked();
-    if (ts == NULL) /* it has given its GIL back, and its frames stand still; or it has none, as the engine's own */
+    if (ts == NULL) /* the thread released its GIL, so its frames do not change; or it has no state (engine thread) */
         ts = PyGILState_GetThisThreadState();
     int count = ts == NULL ? 0 : vmh_stack_read_own(ts, frames, VMH_HOLDINGS_DEPTH);
     int32_t node = holdings->root;
@@ -86,7 +86,7 @@ static int32_t node_here(vmh_holdings *holdings)
     return node;
 }
 
-/* A child of a fork has no VMs, and a lock that another thread held at that moment stays taken. */
+/* False in a forked child: it has no VMs, and a lock that another thread held at the fork stays locked. */
 static bool is_ours(const vmh_holdings *holdings) { return holdings->process == getpid(); }
 
 void vmh_holders_note(vmh_meter *meter, const void *address, size_t bytes)
@@ -126,8 +126,8 @@ static void on_limit(vmh_meter *meter, size_t bytes, bool passed)
 
 /* ---- CPython's objects ---- */
 
-/* They are made and freed every 20 ns or so: what is done for each is inline, and the call to CPython's allocator the
- * last thing. */
+/* Objects are allocated and freed every 20 ns or so: the work for each is inline, and the call to CPython's allocator
+ * is a tail call. */
 
 static void *noted(void *block, size_t bytes)
 {
@@ -136,13 +136,13 @@ static void *noted(void *block, size_t bytes)
     return block;
 }
 
-/* Is the next block, of so many bytes, one to look at? Larger ones are raw blocks, which are noted as such. */
+/* Whether the next block, of this size, is a sample. Larger ones are raw blocks, which are sampled there. */
 static inline bool is_next(size_t bytes)
 {
     return vmh_memory_watched != NULL && bytes <= SMALL_BYTES && left <= (int64_t)bytes;
 }
 
-/* Of one that is not. */
+/* Counts a block that is not a sample. */
 static inline void pass_by(size_t bytes)
 {
     if (vmh_memory_watched != NULL && bytes <= SMALL_BYTES)
@@ -168,8 +168,8 @@ static inline void *make_zeroed(const PyMemAllocatorEx *before, size_t count, si
     return before->calloc(before->ctx, count, size);
 }
 
-/* The note of a block stays until it has moved: a request to grow it that is refused must find it among what is held.
- * One beyond SMALL_BYTES was noted anew as a raw block already. */
+/* The record of a block stays until it has moved: if the request to grow it is refused, the report must include it. A
+ * block beyond SMALL_BYTES was recorded anew as a raw block already. */
 static void *move(const PyMemAllocatorEx *before, void *block, size_t bytes)
 {
     void *result = before->realloc(before->ctx, block, bytes);
@@ -206,8 +206,8 @@ static void *memory_calloc(void *Py_UNUSED(context), size_t count, size_t size)
 static void *memory_realloc(void *Py_UNUSED(context), void *block, size_t size) { return move(&memory, block, size); }
 static void memory_free(void *Py_UNUSED(context), void *block) { drop(&memory, block); }
 
-/* Our hooks are there while a VM wants them. They come and go as tracemalloc's do, while other threads allocate: each
- * field is one word, none of the functions looks at its context, and blocks are the same with them and without. */
+/* The hooks are installed while a VM needs them. Like tracemalloc's, they are set and removed while other threads
+ * allocate: each field is one word, no function reads its context, and blocks are the same with and without them. */
 static void change_watched(int change)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -227,11 +227,11 @@ static void change_watched(int change)
         PyMem_GetAllocator(PYMEM_DOMAIN_OBJ, &now);
         bool ours = now.malloc == object_malloc;
         PyMem_GetAllocator(PYMEM_DOMAIN_MEM, &now);
-        if (ours && now.malloc == memory_malloc) { /* else somebody hooked in above, and calls ours */
+        if (ours && now.malloc == memory_malloc) { /* else someone wrapped our hooks, and calls them */
             PyMem_SetAllocator(PYMEM_DOMAIN_OBJ, &objects);
             PyMem_SetAllocator(PYMEM_DOMAIN_MEM, &memory);
         } else {
-            watched = 1; /* for good */
+            watched = 1; /* keep the hooks for good */
         }
     }
     vmh_mutex_unlock(&lock);

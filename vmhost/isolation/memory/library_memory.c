@@ -1,25 +1,25 @@
-/* Memory of native libraries that know no allocator but malloc: OpenSSL (its own can be set only before its first use,
- * which is the host's) and libzstd (its own can be given to each of its objects, which `_zstd` does not do).
+/* Malloc interposition for native libraries whose allocator cannot be set: OpenSSL (possible only before its first use,
+ * which is the host's) and libzstd (possible per object, which `_zstd` does not do).
  *
- * Their table of imported functions is rewritten: what they call as malloc, calloc, realloc and free are the functions
- * here. On a thread that pays for nobody those change nothing. On a VM's, a block gets a header that says who paid, so
- * whoever frees or grows it, and however late, that VM is credited:
+ * The library's table of imported functions is rewritten, so that its calls of malloc, calloc, realloc and free come
+ * here. On a thread without a meter they behave as before. On a VM's thread, a block gets a header that names the
+ * meter, so that this VM is credited whoever frees or grows the block, and whenever:
  *
- *   malloc's  (16 more bytes, where what follows would begin a page)  | meter | tag | what the library gets ...
+ *   malloc's block  (16 more bytes if the memory would begin a page)  | meter | tag | the library's memory ...
  *
- * The library also hands in blocks without a header: of host threads, of before, of strdup and posix_memalign. The tag
- * tells them apart: a secret mixed with the block's own address. In glibc the place of the tag is malloc's own size of
- * the block, which never has the tag's highest bit. Elsewhere it may be another block's last bytes, and a tag of ours
- * is never left behind where a block was; or it may not be mapped at all, if the block begins a page: none of ours
- * does.
+ * The library also passes in blocks without a header: from host threads, from before the interposition, from strdup and
+ * posix_memalign. The tag tells them apart: a secret mixed with the block's own address. In glibc, malloc's own size of
+ * the block is at the tag's place, and never has the tag's highest bit. Elsewhere the last bytes of another block may
+ * be there, but no stale tag, since it is cleared with the block. If the block begins a page, the place may be
+ * unmapped; memory with a header never begins a page.
  *
- * There is no lock, so a fork leaves none taken. A library may call with locks of its own held: all of it is a critical
- * section, and lies in a section of the object file, since a function's first instructions come before it can say so
- * (overflow.h).
+ * There is no lock that a fork could leave taken. A library may call with its own locks held: so all of this code is a
+ * critical section, and is placed in its own section of the object file, because the first instructions of a function
+ * run before it can enter the critical section (overflow.h).
  *
- * What is asked for may be refused from ASK_BYTES on. Less is charged and never refused: OpenSSL sets itself up once
- * per process, at its first use, and for good; if that failed for want of one VM's quota, it would have failed for
- * everyone. The stop comes instead.
+ * Requests of ASK_BYTES and more may be refused. Smaller ones are charged and never refused: OpenSSL initialises itself
+ * once per process, at its first use; a failure because of one VM's quota would disable it for all. The stop comes
+ * instead.
  */
 #include "memory/library_memory.h"
 
@@ -43,18 +43,18 @@ enum { ASK_BYTES = 1 << 20, PAGE_MIN = 4096 };
 
 typedef struct {
     vmh_meter *meter; /* one reference */
-    uint64_t tag;     /* secret ^ the address behind it; lowest bit: 16 bytes lie before this header */
+    uint64_t tag;     /* secret ^ the address after the header; bit 0: 16 bytes of padding precede the header */
 } header;
 
 enum { ROOM = 2 * sizeof(header) };
-_Static_assert(sizeof(header) == 16, "what follows the header is as aligned as malloc's blocks");
+_Static_assert(sizeof(header) == 16, "memory after the header is as aligned as malloc's blocks");
 
 static uint64_t secret; /* set before the first table is rewritten */
 
 /* ---- blocks ---- */
 
-/* The header of a block that the library was given here; NULL: it was not. Sanitizers know nothing of malloc's own
- * bytes. */
+/* The header of a block allocated here; NULL: it was allocated elsewhere. Reads malloc's own bytes, which sanitizers
+ * would report. */
 __attribute__((no_sanitize("address", "thread"), noinline)) static header *header_of(void *memory)
 {
     if (((uintptr_t)memory & (PAGE_MIN - 1)) == 0)
@@ -109,7 +109,7 @@ static void *take(vmh_meter *meter, size_t size, bool zeroed)
         credit(meter, (long long)bytes);
         return NULL;
     }
-    credit(meter, (long long)bytes - (long long)malloc_usable_size(base)); /* the rest is rounding */
+    credit(meter, (long long)bytes - (long long)malloc_usable_size(base)); /* also charges malloc's rounding */
     return begin(base, vmh_meter_ref(meter));
 }
 
@@ -144,7 +144,7 @@ static void *change(header *own, size_t size)
         return NULL;
     }
     credit(before.meter, (long long)(had + more) - (long long)malloc_usable_size(moved));
-    /* the new place may want the other beginning; the header comes after the move, which may cover it */
+    /* The new block may need the other offset. The header is written after the move, which may overlap it. */
     char *is = (char *)moved + offset;
     char *to = (char *)moved + sizeof(header);
     if (((uintptr_t)to & (PAGE_MIN - 1)) == 0)
@@ -154,11 +154,11 @@ static void *change(header *own, size_t size)
     return begin(moved, before.meter);
 }
 
-/* ---- what the libraries call ---- */
+/* ---- replacements that the libraries call ---- */
 
 #define CALLED_BY_LIBRARIES __attribute__((section("vmh_called_by_libraries")))
 extern __attribute__((visibility("hidden"))) const char __start_vmh_called_by_libraries[],
-    __stop_vmh_called_by_libraries[]; /* the linker's */
+    __stop_vmh_called_by_libraries[]; /* defined by the linker */
 
 CALLED_BY_LIBRARIES static void *lead_malloc(size_t size)
 {
@@ -208,7 +208,7 @@ CALLED_BY_LIBRARIES static void *lead_realloc(void *memory, size_t size)
     return moved;
 }
 
-/* A thread of the library's own (zstd's workers) works for the VM that had it started. */
+/* A thread that the library starts (zstd's workers) works for the VM that caused it. */
 typedef struct {
     void *(*run)(void *);
     void *argument;
@@ -265,12 +265,12 @@ enum { SLOT_OF_CALLS = R_X86_64_JUMP_SLOT, SLOT_OF_DATA = R_X86_64_GLOB_DAT };
 #elif defined(__aarch64__)
 enum { SLOT_OF_CALLS = R_AARCH64_JUMP_SLOT, SLOT_OF_DATA = R_AARCH64_GLOB_DAT };
 #else
-enum { SLOT_OF_CALLS = -1, SLOT_OF_DATA = -1 }; /* none is known, so nothing is led */
+enum { SLOT_OF_CALLS = -1, SLOT_OF_DATA = -1 }; /* unknown machine: nothing is interposed */
 #endif
 
-enum { SLOTS_MAX = 2 }; /* of one function: for calls, and for its address */
+enum { SLOTS_MAX = 2 }; /* of one function: one for calls, one for its address */
 
-/* In the order in which they are led: a block with a header must never meet the C library's own free. */
+/* In the order of interposition: a block with a header must never reach the C library's own free. */
 static const struct {
     const char *name;
     void *ours;
@@ -283,14 +283,14 @@ static const struct {
 };
 enum { LEADS = sizeof leads / sizeof *leads, LEAD_FREE = 0 };
 
-/* Would be given a block with a header, and do not know it. */
+/* Functions that accept malloc's blocks but are not interposed: a library that imports one is left alone. */
 static const char *const strangers[] = {"malloc_usable_size", "reallocarray", "getline",    "getdelim",
                                         "__getdelim",         "cfree",        "free_sized", "free_aligned_sized"};
 
 typedef struct {
-    uintptr_t inside;                  /* an address in it */
-    uintptr_t base, low, high;         /* where it lies */
-    uintptr_t closed_low, closed_high; /* what the loader made read-only (RELRO) */
+    uintptr_t inside;                  /* an address within the library */
+    uintptr_t base, low, high;         /* load address and extent */
+    uintptr_t closed_low, closed_high; /* read-only after relocation (RELRO) */
     const ElfW(Dyn) * dynamic;
     void **slots[LEADS][SLOTS_MAX];
 } library;
@@ -321,13 +321,13 @@ static int look(struct dl_phdr_info *object, size_t size, void *context)
     return holds;
 }
 
-/* An address in the dynamic section: glibc has added the base already, musl has not. */
+/* An address in the dynamic section: glibc has already added the base, musl has not. */
 static uintptr_t absolute(const library *in, ElfW(Addr) address)
 {
     return address < in->base ? in->base + address : address;
 }
 
-/* False: it cannot be led. */
+/* False: the library cannot be interposed. */
 static bool note_slot(library *in, const char *name, unsigned type, void **slot)
 {
     for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++)
@@ -338,7 +338,7 @@ static bool note_slot(library *in, const char *name, unsigned type, void **slot)
             int at = 0;
             while (at < SLOTS_MAX && in->slots[i][at] != NULL)
                 at++;
-            /* in the library itself: its own, or not bound yet, and then who binds it would undo this */
+            /* Points into the library itself: its own function, or not bound yet; binding would undo the change. */
             uintptr_t now = (uintptr_t)*slot;
             if (at == SLOTS_MAX || (type != SLOT_OF_CALLS && type != SLOT_OF_DATA)
                 || (now >= in->low && now < in->high))
@@ -380,7 +380,7 @@ static bool find_slots(library *in)
         }
     if (symbols == NULL || names == NULL)
         return false;
-    /* some linkers count the table of calls into the other one, too */
+    /* Some linkers include the table of calls in the other one. */
     if (calls >= rela && calls < rela + rela_bytes)
         calls_bytes = 0;
     return note_slots(in, rela, rela_bytes, symbols, names) && note_slots(in, calls, calls_bytes, symbols, names)
@@ -400,7 +400,7 @@ static bool rewrite(const library *in)
     return true;
 }
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows; never taken by an allocation */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the variables below; never taken in an allocation */
 static uintptr_t led[8];                                 /* bases of libraries */
 static int led_count;
 
@@ -413,7 +413,7 @@ bool vmh_library_memory_lead(const void *inside)
         goto finish;
     for (int i = 0; i < led_count; i++)
         done |= led[i] == in.base;
-    /* what CPython itself asks for is charged by its own hooks */
+    /* Allocations of CPython itself are charged by its own hooks. */
     uintptr_t python = (uintptr_t)dlsym(RTLD_DEFAULT, "PyObject_Malloc");
     if (done || (python >= in.low && python < in.high) || !find_slots(&in))
         goto finish;
@@ -448,7 +448,7 @@ void vmh_library_memory_loaded(const char *name, const char *path)
     int i = index_of(name);
     if (i < 0 || atomic_load_explicit(&states[i], memory_order_acquire) != UNTRIED)
         return;
-    /* stays open, as its library is led from now on; hidden functions tell nobody where they are */
+    /* Kept open, since its library stays interposed. dlsym does not find hidden functions. */
     void *module = path == NULL ? NULL : dlopen(path, RTLD_NOW | RTLD_LOCAL);
     void *inside = module == NULL ? NULL : dlsym(module, functions[i]);
     bool counted = vmh_library_memory_lead(inside);

@@ -1,9 +1,9 @@
-/* Every pymalloc arena and every raw allocation made on a VM's thread is charged to its meter.
+/* Every pymalloc arena and every raw allocation on a VM's thread is charged to the VM's meter.
  *
- * Arenas are owned by address: they remember who paid, whoever frees them. Raw blocks carry no header (blocks made
- * before the hooks went in could not be told apart), so they are charged by their usable size to whoever runs; what one
- * VM allocates and another frees is drift, and the two counters of it cancel out over the process. On host threads the
- * hooks cost one thread-local load.
+ * Arenas are recorded by address with their meter, so that any thread may free them. Raw blocks have no header (blocks
+ * from before the hooks could not be told apart), so their usable size is charged to the VM that runs; a block
+ * allocated by one VM and freed by another causes drift in both counters, which cancels out over the process. On host
+ * threads the hooks cost one thread-local load.
  */
 #include "memory/memory.h"
 
@@ -16,13 +16,13 @@
 #include "memory/overflow.h"
 
 static _Thread_local vmh_meter *paying __attribute__((tls_model("initial-exec")));
-/* Blocks that change hands on this thread; NULL nearly always. */
+/* Blocks handed over on this thread (see memory.h); nearly always NULL. */
 static _Thread_local void *keep __attribute__((tls_model("initial-exec"))),
     *offer __attribute__((tls_model("initial-exec")));
 static _Thread_local size_t offer_size __attribute__((tls_model("initial-exec")));
 static PyMemAllocatorEx raw, object;
 static PyObjectArenaAllocator arena;
-static bool plain; /* CPython's default allocators were there before our hooks */
+static bool plain; /* CPython had its default allocators before our hooks */
 
 _Thread_local struct vmh_holdings *vmh_memory_watched __attribute__((tls_model("initial-exec")));
 
@@ -35,7 +35,7 @@ vmh_meter *vmh_memory_payer(void) { return paying; }
 
 /* ---- arenas ---- */
 
-/* Open addressing by address; a few thousand arenas at most, and few operations on them. */
+/* Open addressing by address. There are a few thousand arenas at most, with few operations. */
 typedef struct {
     void *address;
     vmh_meter *meter;
@@ -85,7 +85,7 @@ static bool own(void *address, vmh_meter *meter)
     return true;
 }
 
-/* Lock held. The meter that paid, or NULL. */
+/* Lock held. The meter that was charged, or NULL. */
 static vmh_meter *disown(void *address)
 {
     if (owners_capacity == 0)
@@ -99,8 +99,8 @@ static vmh_meter *disown(void *address)
     return NULL;
 }
 
-/* Arenas of ended VMs, for the next ones: their pages are there, so a boot is spared some hundred page faults. */
-enum { STOCK_MAX = 4, STOCK_BYTES = 1 << 20 }; /* the size of arenas proper; frames come from this allocator, too */
+/* Arenas of ended VMs, reused by the next ones: their pages are mapped, which saves a boot some hundred page faults. */
+enum { STOCK_MAX = 4, STOCK_BYTES = 1 << 20 }; /* the size of real arenas; frame chunks also come from this allocator */
 static void *stock[STOCK_MAX];
 static int stock_count;
 
@@ -128,7 +128,7 @@ static void *arena_alloc(void *context, size_t size)
     bool owned = memory != NULL && own(memory, meter);
     vmh_mutex_unlock(&arenas_lock);
     if (!owned) {
-        /* no memory for the table: the arena is nobody's. CPython would crash for want of it while it makes an
+        /* No memory for the table: leave the arena uncharged. CPython would crash without it while it creates an
          * interpreter. */
         vmh_meter_release(meter, size);
         return memory;
@@ -167,7 +167,7 @@ static void *charged(vmh_meter *meter, void *memory, size_t asked)
         return NULL;
     }
     size_t usable = malloc_usable_size(memory);
-    if (usable > asked) /* the rest is rounding; refusing it would help nobody */
+    if (usable > asked) /* rounding: charged, but never refused */
         atomic_fetch_add_explicit(&meter->live, (long long)(usable - asked), memory_order_relaxed);
     vmh_holders_made(meter, memory, asked);
     return memory;
@@ -238,7 +238,7 @@ static void raw_free(void *context, void *memory)
     vmh_overflow_check();
 }
 
-/* ---- blocks that change hands ---- */
+/* ---- blocks handed over ---- */
 
 void vmh_memory_keep(void *block) { keep = block; }
 
@@ -280,14 +280,13 @@ int vmh_memory_install(void)
     installed = true;
     PyMem_GetAllocator(PYMEM_DOMAIN_RAW, &raw);
     PyObject_GetArenaAllocator(&arena);
-    /* under PYTHONMALLOC=debug raw blocks begin behind a header of CPython's, so their usable size cannot be asked for;
-     * then arenas and buffers alone are counted */
+    /* With PYTHONMALLOC=debug, raw blocks begin after a header of CPython's, so malloc_usable_size does not work on
+     * them. Then only arenas and buffers are counted. */
     const char *name = _PyMem_GetCurrentAllocatorName();
     plain = name != NULL && strcmp(name, "pymalloc") == 0;
     PyMem_GetAllocator(PYMEM_DOMAIN_OBJ, &object);
-    /* Other threads may allocate raw memory meanwhile, and CPython reads the allocator without a lock. They may meet
-     * any mixture of the old and the new functions: each works on blocks of the other, and the context is NULL in both.
-     */
+    /* Other threads may allocate raw memory meanwhile, and CPython reads the allocator without a lock. They may see any
+     * mix of old and new functions: each handles the other's blocks, and the context is NULL in both. */
     if (name == NULL || strstr(name, "debug") == NULL)
         PyMem_SetAllocator(PYMEM_DOMAIN_RAW, &(PyMemAllocatorEx){NULL, raw_malloc, raw_calloc, raw_realloc, raw_free});
     PyObject_SetArenaAllocator(&(PyObjectArenaAllocator){NULL, arena_alloc, arena_free});

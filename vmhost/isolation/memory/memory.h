@@ -1,5 +1,4 @@
-/* The allocator hooks: who pays for what the threads of VMs allocate, and blocks that leave a VM without being freed.
- */
+/* The allocator hooks: they charge the allocations of VM threads, and let blocks leave a VM without being freed. */
 #ifndef VMH_MEMORY_H
 #define VMH_MEMORY_H
 
@@ -9,29 +8,29 @@
 
 #include "lanes/meter.h"
 
-/* What one VM may use. */
+/* The memory limits of one VM. */
 typedef struct vmh_allowance {
     vmh_meter *meter;                    /* one reference; never changes */
     atomic_llong soft_bytes, hard_bytes; /* the meter's limits from READY on */
-    atomic_bool lost; /* a thread of the VM ran over the end of its stack and is parked: overflow.c */
+    atomic_bool lost;                    /* a thread of the VM overflowed its stack and is parked: overflow.c */
 } vmh_allowance;
 
 int vmh_memory_install(void);
-void vmh_memory_bind(vmh_meter *meter); /* allocations of this thread are charged to it; NULL: nobody */
-vmh_meter *vmh_memory_payer(void);      /* of this thread; borrowed */
-/* What keeps the holdings of its memory (holders.h), NULL nearly always. Borrowed. */
+void vmh_memory_bind(vmh_meter *meter); /* charges this thread's allocations to `meter`; NULL: to none */
+vmh_meter *vmh_memory_payer(void);      /* the meter of this thread; borrowed */
+/* The holdings of this thread's meter (holders.h); nearly always NULL. Borrowed. */
 extern _Thread_local struct vmh_holdings *vmh_memory_watched __attribute__((tls_model("initial-exec")));
 
-/* Objects' large blocks come from malloc, through our hooks and nobody else's. */
+/* Whether large blocks of objects come from malloc, through our hooks and no others. */
 bool vmh_memory_is_default(void);
 
-/* This thread's free of `block`, which must come next, leaves it as it is: then `kept`, once, and nobody pays for it
- * any more. */
+/* Makes this thread's next free, which must be of `block`, leave the block allocated and uncharged. Then call
+ * vmh_memory_kept, once: whether that happened. */
 void vmh_memory_keep(void *block);
 bool vmh_memory_kept(void);
 
-/* This thread's allocation of `size` bytes, which must come next, gives `block`, on a thread that pays for nobody: then
- * `taken`, once. */
+/* Makes this thread's next allocation, which must be of `size` bytes, return `block`. The thread must have no meter.
+ * Then call vmh_memory_taken, once: whether that happened. */
 void vmh_memory_offer(void *block, size_t size);
 bool vmh_memory_taken(void);
 

@@ -11,7 +11,7 @@
 #include "lanes/critical.h"
 #include "cpython/compat.h"
 
-/* A fault further from the stack pointer than the largest frame is a wild pointer. */
+/* A fault further from the stack pointer than this is a wild pointer, not a large frame. */
 enum { FRAME_MAX = 64 * 1024, PAGE = 4096, RED_ZONE = 256 };
 
 typedef struct {
@@ -21,15 +21,15 @@ typedef struct {
 /* Executable segments of the object that holds CPython and of our own. Written once, before the first VM. */
 static span code[16];
 static int code_count;
-static span left_out[3]; /* of these: see overflow.h */
+static span left_out[3]; /* parts of `code` that are excluded: see overflow.h */
 static int left_out_count;
 
-/* Of the calling thread. Only its own handler reads it. */
+/* State of the calling thread, read only by its own handler. */
 static _Thread_local struct {
     vmh_vm *vm; /* NULL: not guarded */
     PyInterpreterState *interp;
-    span closed;   /* what of the yellow zone is closed now */
-    uintptr_t top; /* where the zone ends when all of it is */
+    span closed;   /* the part of the yellow zone that is protected now */
+    uintptr_t top; /* the end of the whole zone */
 } guard __attribute__((tls_model("initial-exec")));
 
 _Thread_local volatile bool vmh_overflow_seen __attribute__((tls_model("initial-exec")));
@@ -76,7 +76,7 @@ void vmh_overflow_guard(vmh_vm *vm)
     pthread_attr_destroy(&attributes);
     uintptr_t limit = vmh_compat_stack_limit(PyThreadState_Get());
     span zone = {((uintptr_t)bottom + PAGE - 1) & ~(uintptr_t)(PAGE - 1), (limit + PAGE - 1) & ~(uintptr_t)(PAGE - 1)};
-    /* limits that are not on this stack are not ours to judge */
+    /* A limit outside this stack was not computed for it. */
     if (rc != 0 || zone.high <= zone.low || zone.high - zone.low > size / 2
         || mprotect((void *)zone.low, zone.high - zone.low, PROT_NONE) != 0)
         return;
@@ -124,8 +124,7 @@ static bool in_code(uintptr_t address)
     return false;
 }
 
-/* A lock that is seen free while this thread stands still is not this thread's. Not seen free for long enough: it may
- * be. */
+/* A mutex that is seen free while this thread is suspended is not held by it. One that stays locked may be. */
 static bool runtime_let_go(void)
 {
     for (int i = 0; i < VMH_COMPAT_MUTEXES; i++)
@@ -137,7 +136,7 @@ static bool runtime_let_go(void)
     return true;
 }
 
-/* For ever. The GIL that the thread holds is its VM's own. */
+/* Suspends the thread for good. It holds only its own VM's GIL. */
 static void park_lost(void)
 {
     sigset_t all;
@@ -175,7 +174,7 @@ bool vmh_overflow_fault(const siginfo_t *info, const void *context)
     int error = errno;
     if (vmh_critical_depth == 0 && in_code(pc) && runtime_let_go())
         park_lost();
-    /* in a library, which may hold a lock (malloc's), or in a section of ours: on, a page further */
+    /* In a library, which may hold a lock (malloc's), or in a critical section: open a page and continue. */
     uintptr_t page = at & ~(uintptr_t)(PAGE - 1);
     bool opened = mprotect((void *)page, guard.closed.high - page, PROT_READ | PROT_WRITE) == 0;
     if (opened) {

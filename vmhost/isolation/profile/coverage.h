@@ -7,12 +7,11 @@
 enum vmh_covered { VMH_COVERED_LINE, VMH_COVERED_BRANCH, VMH_COVERED_RETURN };
 enum { VMH_COVERAGE_POINTS = 1 << 21 };
 
-/* A line; or a branch from one instruction to another; or a return from an instruction. Instructions are byte offsets.
- */
+/* A line, a branch between two instructions, or a return from one. Instructions are byte offsets. */
 typedef struct vmh_point {
     int32_t function;
     enum vmh_covered kind;
-    int32_t from, to; /* a line: its number, and 0 */
+    int32_t from, to; /* of a line: its number, and 0 */
 } vmh_point;
 
 typedef struct vmh_coverage {
@@ -21,15 +20,15 @@ typedef struct vmh_coverage {
     int32_t count;
     size_t room;
     vmh_index known;
-    bool full; /* a bound was met, or memory was short */
+    bool full; /* incomplete: a bound was reached, or memory ran out */
 } vmh_coverage;
 
-/* Adds to what the process knows. */
+/* Adds a point to the coverage of the process. */
 void vmh_coverage_add(const char *file, const char *name, int first_line, enum vmh_covered kind, int from, int to);
-/* The process's, locked until it is let go of. */
+/* The coverage of the process, locked until vmh_coverage_unlock. */
 const vmh_coverage *vmh_coverage_lock(void);
 void vmh_coverage_unlock(void);
-/* For tests: forgets all. */
+/* For tests: discards everything. */
 void vmh_coverage_clear(void);
 
 #endif

@@ -61,7 +61,7 @@ static bool has_room(vmh_holdings *holdings)
     if (holdings->used * 2 < holdings->size)
         return true;
     if (holdings->size == VMH_HOLDINGS_FILTER * 2)
-        return false; /* hashes are no longer than that; and it is a million of intervals */
+        return false; /* hashes have no more bits; and this is a million intervals */
     vmh_held_block *before = holdings->blocks, *larger = calloc(holdings->size * 2, sizeof *larger);
     if (larger == NULL)
         return false;
@@ -74,7 +74,7 @@ static bool has_room(vmh_holdings *holdings)
     return true;
 }
 
-/* The counter of a hash stays at its most once it was there: it cannot tell any more how many there are. */
+/* Once a counter is at its maximum it stays there, since its true value is unknown. */
 static void count(vmh_holdings *holdings, const void *address, int change)
 {
     _Atomic(uint8_t) *counter = &holdings->filter[vmh_holdings_hash(address)];
@@ -85,7 +85,7 @@ static void count(vmh_holdings *holdings, const void *address, int change)
 
 void vmh_holdings_add(vmh_holdings *holdings, const void *address, int64_t bytes, int32_t node)
 {
-    vmh_holdings_remove(holdings, address); /* of a block that was freed where nobody looked */
+    vmh_holdings_remove(holdings, address); /* a stale record of a block whose free was not seen */
     if (node < 0 || !has_room(holdings))
         return;
     while (holdings->holding_count <= node) {
@@ -113,7 +113,7 @@ void vmh_holdings_remove(vmh_holdings *holdings, const void *address)
         at = (at + 1) & mask;
     }
     vmh_held_block found = holdings->blocks[at];
-    /* those behind it move up, so that each is found from its own slot on */
+    /* Blocks behind it move up, so that each can still be found from its own slot. */
     for (size_t next = (at + 1) & mask; holdings->blocks[next].address != 0; next = (next + 1) & mask) {
         size_t own = slot_of(holdings, holdings->blocks[next].address);
         if (((next - own) & mask) >= ((next - at) & mask)) {
@@ -173,7 +173,7 @@ static void put(text *to, const char *bytes, size_t size)
     to->bytes[to->size] = 0;
 }
 
-/* Names are the bundle's own words: without what divides fields and lines. */
+/* Names come from the bundle: control characters, which separate fields and lines, become '?'. */
 static void put_name(text *to, const char *name)
 {
     put(to, "\x1f", 1);
@@ -205,7 +205,7 @@ char *vmh_holdings_tell(vmh_holdings *holdings)
         put_stack(&told, holdings, "asked", holdings->asked_bytes, holdings->asked_node);
         int64_t other = 0, last = INT64_MAX;
         int32_t last_node = -1;
-        for (int n = 0;; n++) { /* those that hold most first: the next one is the largest behind the last one */
+        for (int n = 0;; n++) { /* in descending order: each step finds the largest one after `last` */
             int32_t found = -1;
             for (int32_t i = 0; i < holdings->holding_count; i++) {
                 int64_t bytes = holdings->holdings[i].marked;

@@ -1,4 +1,4 @@
-/* `vmhost.isolation._core`: the module, what it installs in the process, and what its types (core.h) share. Main
+/* `vmhost.isolation._core`: the module, its process-wide hooks, and helpers shared by its types (core.h). Main
  * interpreter only. */
 #include <errno.h>
 #include <stdlib.h>
@@ -112,7 +112,7 @@ done:
     return list;
 }
 
-/* Kept as long as the process: a handler of signals reads them. */
+/* Held until the process ends: a signal handler reads them. */
 static Py_buffer notes[VMH_DUMP_NOTES];
 
 static PyObject *crash_note(PyObject *Py_UNUSED(module), PyObject *args)
@@ -122,7 +122,7 @@ static PyObject *crash_note(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "iO:crash_note", &which, &buffer))
         return NULL;
     if (which < 0 || which >= VMH_DUMP_NOTES || notes[which].obj != NULL)
-        return PyErr_Format(PyExc_ValueError, "note %d is not there, or there already", which);
+        return PyErr_Format(PyExc_ValueError, "note %d does not exist or is already set", which);
     if (PyObject_GetBuffer(buffer, &notes[which], PyBUF_SIMPLE) < 0)
         return NULL;
     vmh_dump_note(which, notes[which].buf, (size_t)notes[which].len);
@@ -139,15 +139,15 @@ static PyObject *crash_dump_to(PyObject *Py_UNUSED(module), PyObject *path)
     return PyLong_FromLong(error);
 }
 
-static bool sqlite_absent; /* this Python came without it: nothing is left uncounted */
-static bool sqlite_linked; /* its functions are the executable's */
+static bool sqlite_absent; /* this Python has no sqlite3, so nothing is uncounted */
+static bool sqlite_linked; /* its functions are part of the executable */
 
 static PyObject *sqlite_counted(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     return PyBool_FromLong(sqlite_absent || vmh_sqlite_memory_counted());
 }
 
-/* Where the native module `name` comes from: its file or "built-in". None: it is not there. NULL with an error. */
+/* The origin of the native module `name`: its file or "built-in". None: there is none. NULL with an error set. */
 static PyObject *origin_of(const char *name)
 {
     PyObject *util = PyImport_ImportModule("importlib.util");
@@ -197,39 +197,37 @@ static PyMethodDef core_methods[] = {
      PyDoc_STR("engine_attach(table, path): the address of the engine's `struct vme_api`, and the file of "
                "vmhost.engine._array.")},
     {"sqlite_counted", sqlite_counted, METH_NOARGS,
-     PyDoc_STR("Is what SQLite allocates charged to the VM that asks for it? Not if the host used SQLite before the "
-               "core was loaded.")},
+     PyDoc_STR("Whether SQLite's allocations are charged to the VM that makes them. Not if the host used SQLite before "
+               "the core was loaded.")},
     {"libraries_uncounted", libraries_uncounted, METH_NOARGS,
-     PyDoc_STR("The native modules of OpenSSL and libzstd that this Python has, and whose libraries' memory is not "
-               "charged to the VM that\n"
-               "asks for it. Loads them.")},
+     PyDoc_STR("The native modules of OpenSSL and libzstd in this Python whose library's memory is not charged to the "
+               "VM that uses it. Loads them.")},
     {"crash_open", crash_open, METH_O,
-     PyDoc_STR("crash_open(path) -> (list of dicts, errno): keeps this process's breadcrumbs in the file, and tells "
-               "which VMs were running on "
-               "the crashing thread of the process that had it before. errno 0: it does keep them; EBUSY: another "
-               "process has the file; EEXIST: this process keeps them in the file that it opened first.")},
-    {"trace_engine", trace_engine, METH_NOARGS, PyDoc_STR("From now on calls know when they ran models.")},
+     PyDoc_STR("crash_open(path) -> (list of dicts, errno): records running VMs in the file from now on, and returns "
+               "those that ran on the crashing thread of the process that owned it before. errno 0: recording; EBUSY: "
+               "another process owns the file; EEXIST: this process records in the file that it opened first.")},
+    {"trace_engine", trace_engine, METH_NOARGS, PyDoc_STR("From now on, calls record when they ran models.")},
     {"coverage", vmh_core_coverage, METH_NOARGS,
      PyDoc_STR("coverage() -> functions: (file, name, first line); points: (function, kind, from, to), kind 0: a line, "
                "1: a branch between byte offsets, 2: a return; full.")},
     {"fill", vmh_core_fill, METH_VARARGS,
-     PyDoc_STR("fill(template, texts, rows) -> str: the template once for each text, which takes the place of each "
-               "\\0 in it; each \\1 is the next int or float of its row.")},
+     PyDoc_STR("fill(template, texts, rows) -> str: the template once for each text, which replaces each \\0 in it; "
+               "each \\1 becomes the next int or float of the row.")},
     {"reached", vmh_core_reached, METH_VARARGS,
-     PyDoc_STR("reached(counts, first, step, steps) -> list: sums of the first counts of a histogram, then of all.")},
+     PyDoc_STR("reached(counts, first, step, steps) -> list: cumulative counts of a histogram, then the total.")},
     {"crash_dump_to", crash_dump_to, METH_O,
-     PyDoc_STR("crash_dump_to(path) -> errno: stacks and notes go to this file when the process crashes.")},
+     PyDoc_STR("crash_dump_to(path) -> errno: if the process crashes, it writes stacks and notes to this file.")},
     {"crash_note", crash_note, METH_VARARGS,
-     PyDoc_STR("crash_note(0 or 1, buffer): bytes that are written with them, as they are then; once for each.")},
+     PyDoc_STR("crash_note(0 or 1, buffer): bytes to write to that file, read at the crash. Once for each number.")},
     {"fork_prepare", vmh_fork_prepare, METH_NOARGS, PyDoc_STR("os.register_at_fork: before")},
     {"fork_parent", vmh_fork_parent, METH_NOARGS, PyDoc_STR("os.register_at_fork: after_in_parent")},
     {"fork_child", vmh_fork_child, METH_NOARGS, PyDoc_STR("os.register_at_fork: after_in_child")},
     {"end_all", vmh_exit, METH_NOARGS,
-     PyDoc_STR("At exit: stops every call, ends every VM, and sees to it that the process can leave without those that "
-               "do not.")},
+     PyDoc_STR("At exit: stops every call and ends every VM; makes sure that the process can exit without VMs that do "
+               "not end.")},
     {"set_error_factory", set_error_factory, METH_O,
      PyDoc_STR(
-         "set_error_factory(f): f(kind, payload, lane name, lane version) -> exception to raise for a call's end.")},
+         "set_error_factory(f): f(kind, payload, lane name, lane version) -> exception that a failed call raises.")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -239,8 +237,8 @@ static int add_type(PyObject *module, PyTypeObject **type, PyType_Spec *spec)
     return *type == NULL ? -1 : PyModule_AddType(module, *type);
 }
 
-/* The interpreter must not be finalised while VMs live: their threads would run in freed memory. Nor may a fork's child
- * see them. */
+/* The interpreter must not be finalised while VMs live: their threads would run in freed memory. A forked child must
+ * not see them either. */
 static int register_hooks(PyObject *module)
 {
     int rc = -1;
@@ -275,7 +273,7 @@ void vmh_core_sqlite_linked(const char *module, const void *begin, const void *e
     vmh_overflow_leave_out(begin, end);
 }
 
-/* SQLite takes an allocator only before its first use, which may be the host's own: so as early as can be. */
+/* SQLite takes an allocator only before its first use, which may be the host's: so set it as early as possible. */
 static int install_sqlite(void)
 {
     if (sqlite_linked) {

@@ -44,11 +44,11 @@ static int call_traverse(PyObject *object, visitproc visit, void *arg)
 
 static int call_clear(PyObject *object)
 {
-    Py_CLEAR(((call_object *)object)->owner); /* not `unpack`: the result may still be asked for */
+    Py_CLEAR(((call_object *)object)->owner); /* not `unpack`: result() may still need it */
     return 0;
 }
 
-/* The exception that is set, as text. NULL with another one set. */
+/* The text of the exception that is set. NULL with another one set. */
 static PyObject *text_of_error(void)
 {
     PyObject *error = PyErr_GetRaisedException(), *text = PyObject_Str(error);
@@ -56,7 +56,7 @@ static PyObject *text_of_error(void)
     return text;
 }
 
-/* The report of a call that met its memory limit, with what held the memory. Takes over `payload`. */
+/* Adds `held`, what held the memory, to the report of a memory limit. Takes over `payload`. */
 static PyObject *with_held(PyObject *payload, const char *held)
 {
     PyObject *text = PyUnicode_DecodeUTF8(held, (Py_ssize_t)strlen(held), "replace");
@@ -68,7 +68,7 @@ static PyObject *with_held(PyObject *payload, const char *held)
     return payload;
 }
 
-/* The call is done: its value, or its error raised. */
+/* The value of a finished call, or its error raised. */
 static PyObject *outcome(vmh_call *call, PyObject *unpack)
 {
     vmh_codec codec = {.buffer_type = vmh_buffer_type, .unpack = unpack};
@@ -83,14 +83,14 @@ static PyObject *outcome(vmh_call *call, PyObject *unpack)
     } else {
         payload = call->reply.size == 0 ? Py_NewRef(Py_None) : vmh_wire_decode(&call->reply, "report", &codec);
         if (payload == NULL && PyErr_ExceptionMatches(PyExc_ValueError)) {
-            PyErr_Clear(); /* an exception of a class that is not known here: the rest tells of it */
+            PyErr_Clear(); /* an exception of a class unknown here: decode the rest of the report */
             codec.lenient = true;
             payload = vmh_wire_decode(&call->reply, "report", &codec);
             if (payload != NULL && PyDict_CheckExact(payload) && PyDict_PopString(payload, "error", NULL) < 0)
                 Py_CLEAR(payload);
         }
         if (payload == NULL && PyErr_ExceptionMatches(PyExc_ValueError))
-            payload = text_of_error(); /* a report that the task has made up */
+            payload = text_of_error(); /* a forged report */
     }
     if (payload != NULL && kind == VMH_MEMORY_LIMIT && call->held != NULL)
         payload = with_held(payload, call->held);
@@ -101,9 +101,9 @@ static PyObject *outcome(vmh_call *call, PyObject *unpack)
     return NULL;
 }
 
-/* Python handles signals on the process's first thread. One that arrives between its last look at them and its sleep
- * does not interrupt the sleep, so it looks again in between; soon at first, since a wait that begins is when that
- * happens. */
+/* Python handles signals on the process's main thread. A signal between its last check and its sleep does not interrupt
+ * the sleep, so the wait wakes up to check again; early at first, because that race is most likely when a wait begins.
+ */
 enum { LOOK_FIRST_NS = 2000000, LOOK_LAST_NS = 128000000 };
 
 static bool handles_signals(void)
@@ -214,7 +214,7 @@ static PyObject *call_state(PyObject *object, void *Py_UNUSED(closure))
     return PyUnicode_FromString(atomic_load(&call->state) == VMH_QUEUED ? "queued" : "running");
 }
 
-/* What its VM tells of a call that was recorded. */
+/* The recording of the call, made by its VM. */
 static PyObject *call_record(PyObject *object, void *Py_UNUSED(closure))
 {
     vmh_call *call = ((call_object *)object)->call;
@@ -267,25 +267,25 @@ static int call_set_owner(PyObject *object, PyObject *value, void *Py_UNUSED(clo
 }
 
 static PyMethodDef call_methods[] = {
-    {"done", call_done, METH_NOARGS, PyDoc_STR("True once the call has its end.")},
-    {"wait", call_wait, METH_VARARGS, PyDoc_STR("wait(timeout_s=None) -> bool: done in time?")},
-    {"result", call_result, METH_NOARGS, PyDoc_STR("The value, or the call's error raised; waits for it.")},
-    {"cancel", call_cancel, METH_NOARGS, PyDoc_STR("True when the call was waiting and is cancelled now.")},
-    {"stop", call_stop, METH_NOARGS, PyDoc_STR("Cancel the call, or stop it where it runs.")},
-    {"watch", call_watch, METH_NOARGS, PyDoc_STR("Deliver ('done', call) when it ends, or now.")},
+    {"done", call_done, METH_NOARGS, PyDoc_STR("True once the call has ended.")},
+    {"wait", call_wait, METH_VARARGS, PyDoc_STR("wait(timeout_s=None) -> bool: whether it ended in time")},
+    {"result", call_result, METH_NOARGS, PyDoc_STR("Waits; returns the call's value or raises its error.")},
+    {"cancel", call_cancel, METH_NOARGS, PyDoc_STR("True if the call was queued and is now cancelled.")},
+    {"stop", call_stop, METH_NOARGS, PyDoc_STR("Cancels the call, or stops it if it runs.")},
+    {"watch", call_watch, METH_NOARGS, PyDoc_STR("Delivers ('done', call) when it ends, or now.")},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef call_getset[] = {
-    {"kind", call_kind, NULL, PyDoc_STR("How it ended (vm.h), None before."), NULL},
-    {"excused", call_excused, NULL, PyDoc_STR("Does its end say nothing about the task? False before."), NULL},
+    {"kind", call_kind, NULL, PyDoc_STR("How it ended (vm.h); None before."), NULL},
+    {"excused", call_excused, NULL, PyDoc_STR("True once it has ended and does not count against the task."), NULL},
     {"state", call_state, NULL, PyDoc_STR("'queued', 'running' or 'done'."), NULL},
-    {"record", call_record, NULL, PyDoc_STR("What the VM tells of a recorded call that has ended; None."), NULL},
-    {"timings", call_timings, NULL, PyDoc_STR("(submitted, started, ended), monotonic ns; 0: not (known) yet."), NULL},
+    {"record", call_record, NULL, PyDoc_STR("The VM's recording of a recorded call that has ended, or None."), NULL},
+    {"timings", call_timings, NULL, PyDoc_STR("(submitted, started, ended), monotonic ns; 0: not yet known."), NULL},
     {"engine_runs", call_engine_runs, NULL,
-     PyDoc_STR("(how many models it ran, when the first ones began and ended), after trace_engine()."), NULL},
+     PyDoc_STR("(number of models run, begin and end of the first ones), after trace_engine()."), NULL},
     {"lane", call_lane, NULL, PyDoc_STR("The lane."), NULL},
-    {"owner", call_get_owner, call_set_owner, PyDoc_STR("Anything; kept for the caller."), NULL},
+    {"owner", call_get_owner, call_set_owner, PyDoc_STR("Any object, kept for the caller."), NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

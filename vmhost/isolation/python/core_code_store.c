@@ -115,7 +115,7 @@ static PyMethodDef store_methods[] = {
     {"add_model", store_add_model, METH_VARARGS,
      PyDoc_STR("add_model(name, address): a prepared vme_model, kept from now on.")},
     {"add_table", store_add_table, METH_VARARGS,
-     PyDoc_STR("add_table(name, table, trains): an embedding table of the engine's, for reading or for training too.")},
+     PyDoc_STR("add_table(name, table, trains): an engine's embedding table, for lookups or also for training.")},
     {"add_file", store_add_file, METH_VARARGS, PyDoc_STR("add_file(path, data): a resource.")},
     {NULL, NULL, 0, NULL},
 };

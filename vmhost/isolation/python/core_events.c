@@ -1,4 +1,4 @@
-/* `_core.Events` and `_core.HostCall`: what happens natively and the host's Python must act on. */
+/* `_core.Events` and `_core.HostCall`: native events that the host's Python must handle. */
 #include <errno.h>
 #include "wire/buffer.h"
 #include "lanes/clock.h"
@@ -8,7 +8,7 @@
 
 /* ---- HostCall ---- */
 
-/* Whoever was to answer it let go of it: the guest would wait until its deadline. */
+/* Answers a host call that was dropped without an answer; otherwise the guest would wait until its deadline. */
 static void answer_nothing(vmh_host_call *hc)
 {
     if (atomic_load(&hc->word) != 0)
@@ -33,7 +33,7 @@ static void host_call_dealloc(PyObject *object)
     Py_DECREF(type);
 }
 
-/* As the lane of the task that asks has it. */
+/* The codec of the calling task's lane. */
 static vmh_codec codec_of(const vmh_host_call *hc)
 {
     const vmh_lane *lane = atomic_load(&hc->vm->work.lane);
@@ -95,21 +95,21 @@ static PyObject *host_call_lane(PyObject *object, void *which)
 }
 
 static PyMethodDef host_call_methods[] = {
-    {"reply", host_call_reply, METH_O, PyDoc_STR("reply(value): the guest's call gives this.")},
-    {"fail", host_call_fail, METH_O, PyDoc_STR("fail(message): the guest's call raises with this.")},
+    {"reply", host_call_reply, METH_O, PyDoc_STR("reply(value): the guest's call returns this.")},
+    {"fail", host_call_fail, METH_O, PyDoc_STR("fail(message): the guest's call raises this.")},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef host_call_getset[] = {
-    {"name", host_call_name, NULL, PyDoc_STR("Which host function."), NULL},
+    {"name", host_call_name, NULL, PyDoc_STR("The host function's name."), NULL},
     {"value", host_call_value, NULL, PyDoc_STR("Its argument."), NULL},
-    {"lane_name", host_call_lane, NULL, PyDoc_STR("The task that asks."), NULL},
-    {"lane_version", host_call_lane, NULL, PyDoc_STR("Its version."), (void *)1},
+    {"lane_name", host_call_lane, NULL, PyDoc_STR("The calling task."), NULL},
+    {"lane_version", host_call_lane, NULL, PyDoc_STR("The calling task's version."), (void *)1},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot host_call_slots[] = {
-    {Py_tp_doc, (void *)PyDoc_STR("A guest waits for a function of the host.")},
+    {Py_tp_doc, (void *)PyDoc_STR("A guest's call of a host function.")},
     {Py_tp_dealloc, host_call_dealloc},
     {Py_tp_methods, host_call_methods},
     {Py_tp_getset, host_call_getset},
@@ -178,7 +178,7 @@ static void events_dealloc(PyObject *object)
 
 static PyObject *wrapper_of(void *wrapper) { return Py_NewRef(wrapper == NULL ? Py_None : (PyObject *)wrapper); }
 
-/* The tuple for a node whose reference on the object the caller still holds. */
+/* The event tuple of a node. The caller keeps its reference to the object. */
 static PyObject *event_tuple(enum vmh_event_type type, void *object)
 {
     vmh_vm *vm = object;
@@ -231,7 +231,7 @@ static PyObject *events_wait(PyObject *object, PyObject *args, PyObject *kwargs)
         vmh_event *next = node->next;
         enum vmh_event_type type = node->type;
         void *about = node->object;
-        atomic_store(&node->queued, false); /* from here on it may be posted again */
+        atomic_store(&node->queued, false); /* from now on it may be posted again */
         PyObject *item = list == NULL ? NULL : event_tuple(type, about);
         if (item != NULL && PyTuple_GET_ITEM(item, 1) != Py_None && PyList_Append(list, item) < 0)
             Py_CLEAR(list);
@@ -244,7 +244,7 @@ static PyObject *events_wait(PyObject *object, PyObject *args, PyObject *kwargs)
     return list;
 }
 
-/* Takes what a callback of a weak reference is given. As one it runs no Python, so Ctrl-C cannot end it half way. */
+/* Accepts the arguments of a weakref callback. As a C function it runs no Python, so Ctrl-C cannot interrupt it. */
 static PyObject *events_wake(PyObject *object, PyObject *Py_UNUSED(arguments))
 {
     vmh_events_wake(((events_object *)object)->events);
@@ -253,15 +253,15 @@ static PyObject *events_wake(PyObject *object, PyObject *Py_UNUSED(arguments))
 
 static PyMethodDef events_methods[] = {
     {"wait", (PyCFunction)(void (*)(void))events_wait, METH_VARARGS | METH_KEYWORDS,
-     PyDoc_STR(
-         "wait(timeout_s=None) -> list of tuples; empty after wake(), a signal or the time. One thread at a time.")},
+     PyDoc_STR("wait(timeout_s=None) -> list of tuples; empty after wake(), a signal or the timeout. One thread at a "
+               "time.")},
     {"wake", events_wake, METH_VARARGS,
-     PyDoc_STR("Ends the wait() that runs, or the next one. Arguments are ignored: it may be a weakref's callback.")},
+     PyDoc_STR("Ends the current wait(), or the next one. Ignores its arguments: it may be a weakref callback.")},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot events_slots[] = {
-    {Py_tp_doc, (void *)PyDoc_STR("What happened natively and Python must act on.")},
+    {Py_tp_doc, (void *)PyDoc_STR("Native events that Python must handle.")},
     {Py_tp_new, events_new},
     {Py_tp_dealloc, events_dealloc},
     {Py_tp_methods, events_methods},

@@ -1,4 +1,4 @@
-/* `_core.Lane`: the queue of one task version: arguments in, calls pushed, results out. */
+/* `_core.Lane`: the queue of one task version. It encodes arguments, pushes calls and decodes results. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,7 +74,7 @@ typedef struct {
     bool spread;
 } options;
 
-/* Keyword and positional options after the value: timeout_s, priority, entry, spread, record. */
+/* Parses the positional and keyword options after the value: timeout_s, priority, entry, spread, record. */
 static int options_parse(const char *function, options *o, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     static const char *const names[] = {"timeout_s", "priority", "entry", "spread", "record"};
@@ -135,8 +135,7 @@ static int options_parse(const char *function, options *o, PyObject *const *args
     return 0;
 }
 
-/* Raises that a value cannot cross, as `text` says, whose reference is taken over (NULL: an exception is set already).
- */
+/* Raises the error for a value that cannot cross. Takes over `text`; NULL: an exception is set already. */
 static void refuse_value(vmh_lane *lane, PyObject *text)
 {
     if (text != NULL)
@@ -144,7 +143,7 @@ static void refuse_value(vmh_lane *lane, PyObject *text)
     Py_XDECREF(text);
 }
 
-/* A call with its value encoded, not pushed yet; NULL with an error set. */
+/* A call with its value encoded, not yet pushed; NULL with an error set. */
 static vmh_call *prepare(const lane_object *self, PyObject *value, const options *o)
 {
     vmh_lane *lane = self->lane;
@@ -168,7 +167,7 @@ static vmh_call *prepare(const lane_object *self, PyObject *value, const options
         const char *entry = PyUnicode_AsUTF8AndSize(o->entry, &size);
         if (entry == NULL && !PyErr_ExceptionMatches(PyExc_UnicodeError))
             goto failed;
-        if (entry == NULL || strlen(entry) != (size_t)size) { /* lone surrogates; NUL */
+        if (entry == NULL || strlen(entry) != (size_t)size) { /* lone surrogates, or a NUL */
             PyErr_Clear();
             PyErr_Format(PyExc_ValueError, "entry: expected \"module:function\", got %A", o->entry);
             goto failed;
@@ -214,7 +213,7 @@ static int push(vmh_lane *lane, vmh_call **calls, size_t count)
     return -1;
 }
 
-/* The call that a method's arguments ask for, as prepare() leaves it; NULL with an error set. */
+/* Parses a method's arguments and prepares its call; NULL with an error set. */
 static vmh_call *one_call(const char *method, const lane_object *self, PyObject *const *args, Py_ssize_t count,
                           PyObject *keywords)
 {
@@ -231,7 +230,7 @@ static PyObject *lane_call(PyObject *object, PyObject *const *args, Py_ssize_t c
     PyObject *result = NULL;
     if (push(self->lane, &call, 1) == 0) {
         if (vmh_core_wait(call, VMH_FOREVER) < 0)
-            vmh_core_stop(call); /* Ctrl-C: the caller leaves, and so does the call */
+            vmh_core_stop(call); /* Ctrl-C: the caller leaves, so stop the call */
         else
             result = vmh_core_last_outcome(call, self->unpack);
     }
@@ -255,8 +254,8 @@ static PyObject *lane_submit(PyObject *object, PyObject *const *args, Py_ssize_t
     return wrapper;
 }
 
-/* The calls that a method's arguments ask for, one for each of its values, pushed under one lock: all or none. A
- * malloc'd array of references; NULL with an error set. */
+/* Prepares one call for each of a method's values and pushes them under one lock: all or none. Returns a malloc'ed
+ * array of references; NULL with an error set. */
 static vmh_call **all_calls(const char *method, const lane_object *self, PyObject *const *args, Py_ssize_t count,
                             PyObject *keywords, Py_ssize_t *prepared_count)
 {
@@ -276,7 +275,7 @@ static vmh_call **all_calls(const char *method, const lane_object *self, PyObjec
     }
     while (prepared < n) {
         PyObject *value =
-            Py_NewRef(PySequence_Fast_GET_ITEM(items, prepared)); /* code of a value that crosses may change the list */
+            Py_NewRef(PySequence_Fast_GET_ITEM(items, prepared)); /* encoding may run code that changes the list */
         calls[prepared] = prepare(self, value, &o);
         Py_DECREF(value);
         if (calls[prepared] == NULL)
@@ -336,7 +335,7 @@ static PyObject *lane_map(PyObject *object, PyObject *const *args, Py_ssize_t co
             item = vmh_core_last_outcome(calls[i], ((lane_object *)object)->unpack);
         if (item == NULL) {
             Py_CLEAR(list);
-            vmh_core_stop(calls[i]); /* nobody waits for the rest */
+            vmh_core_stop(calls[i]); /* the remaining results are not wanted */
         } else {
             PyList_SET_ITEM(list, i, item);
         }
@@ -406,8 +405,8 @@ static PyObject *lane_statistics(PyObject *object, PyObject *Py_UNUSED(unused))
     unsigned idle = lane->idle_count, workers = lane->workers;
     bool closed = lane->closed;
     pthread_mutex_unlock(&lane->lock);
-    /* in this order: of the ends that are told, all that are excused are told as well, and maybe one that comes just
-     * now */
+    /* `excused` after `ends`: so every excused end in the first count is also in the second, which may have a newer
+     * one. */
     PyObject *ends = counts_by_kind(lane->ends);
     PyObject *excused = ends == NULL ? NULL : counts_by_kind(lane->excused);
     if (excused == NULL) {
@@ -433,7 +432,7 @@ static PyObject *lane_statistics(PyObject *object, PyObject *Py_UNUSED(unused))
         {"excused", excused},
     };
     enum { COUNTERS = sizeof counters / sizeof *counters };
-    static PyObject *names[COUNTERS]; /* made once: interned, with their hashes */
+    static PyObject *names[COUNTERS]; /* created once: interned, with cached hashes */
     PyObject *found = PyDict_New();
     for (int i = 0; i < COUNTERS; i++) {
         if (names[i] == NULL)
@@ -446,7 +445,7 @@ static PyObject *lane_statistics(PyObject *object, PyObject *Py_UNUSED(unused))
     return found;
 }
 
-/* The counts of a histogram as bytes: an unsigned 64-bit number for each bucket, in the machine's order. */
+/* The counts of a histogram as bytes: an unsigned 64-bit number per bucket, in native byte order. */
 static PyObject *counts_as_bytes(const vmh_histogram *histogram)
 {
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, VMH_HISTOGRAM_BUCKETS * (Py_ssize_t)sizeof(uint64_t));
@@ -471,8 +470,8 @@ static PyObject *lane_durations(PyObject *object, PyObject *Py_UNUSED(unused))
     return Py_BuildValue("(NN)", walls, waits);
 }
 
-/* Counts of the first `first` buckets, of `step` more, and so on, `steps` numbers, then all, the sum of the durations
- * in seconds, and all. */
+/* Cumulative counts: of the first `first` buckets, then of `step` more, and so on, `steps` numbers; then the total
+ * count, `sum_s`, and the total count again. */
 static PyObject *reached_row(const vmh_histogram *histogram, int first, int step, int steps, double sum_s)
 {
     PyObject *row = PyList_New(steps + 3);
@@ -626,43 +625,43 @@ static PyObject *lane_held(PyObject *object, PyObject *Py_UNUSED(unused))
 
 static PyMethodDef lane_methods[] = {
     {"call", (PyCFunction)(void (*)(void))lane_call, METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR("call(value, timeout_s=None, priority=0, entry=None, spread=False): submit, wait, result.")},
+     PyDoc_STR("call(value, timeout_s=None, priority=0, entry=None, spread=False): submits and returns the result.")},
     {"submit", (PyCFunction)(void (*)(void))lane_submit, METH_FASTCALL | METH_KEYWORDS,
      PyDoc_STR("submit(value, …) -> Call")},
     {"submit_many", (PyCFunction)(void (*)(void))lane_submit_many, METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR("submit_many(values, …) -> list of Call: all are queued, or none")},
+     PyDoc_STR("submit_many(values, …) -> list of Call: queues all or none")},
     {"map", (PyCFunction)(void (*)(void))lane_map, METH_FASTCALL | METH_KEYWORDS,
-     PyDoc_STR("map(values, …) -> list of results; the first error in order is raised and the rest stopped")},
+     PyDoc_STR("map(values, …) -> list of results; raises the first error in order and stops the remaining calls")},
     {"close", (PyCFunction)(void (*)(void))lane_close, METH_VARARGS | METH_KEYWORDS,
-     PyDoc_STR("close(drain=True): takes no more calls; without drain those that wait end with kind CLOSED")},
+     PyDoc_STR("close(drain=True): accepts no more calls; without drain, queued ones end with kind CLOSED")},
     {"stop_running", lane_stop_all, METH_NOARGS,
-     PyDoc_STR("Stops every call that runs, with kind CLOSED; for a closed lane.")},
-    {"fail", lane_fail, METH_O, PyDoc_STR("fail(message) -> count: calls that wait end with kind VM_LOST.")},
-    {"mute", lane_mute, METH_O, PyDoc_STR("mute(bool): no 'starved' events while true.")},
+     PyDoc_STR("Stops every running call, with kind CLOSED; for a closed lane.")},
+    {"fail", lane_fail, METH_O, PyDoc_STR("fail(message) -> count: ends queued calls with kind VM_LOST.")},
+    {"mute", lane_mute, METH_O, PyDoc_STR("mute(bool): suppresses 'starved' events while true.")},
     {"durations", lane_durations, METH_NOARGS,
-     PyDoc_STR("Two histograms (lanes/histogram.h) as bytes: how long calls ran, how long they waited before.")},
+     PyDoc_STR("Two histograms (lanes/histogram.h) as bytes: run times and queue times of calls.")},
     {"held", lane_held, METH_NOARGS,
-     PyDoc_STR("What held the memory when a call last met its limit, as profile/holdings.h tells it; None.")},
+     PyDoc_STR("What held the memory when a call last met its limit, in the format of profile/holdings.h, or None.")},
     {"metrics", lane_metrics, METH_NOARGS,
-     PyDoc_STR("([(kind, key, value or sum, bounds, counts), ...], series that were too many): what the task counts.")},
+     PyDoc_STR("([(kind, key, value or sum, bounds, counts), ...], series left out): the task's own metrics.")},
     {"tails", lane_tails, METH_NOARGS,
-     PyDoc_STR("[(seconds since it ended, how long it ran, how long it waited, bytes of its value, kind), ...]: the "
-               "longest calls of the last minutes (lanes/tails.h).")},
+     PyDoc_STR("[(seconds since the end, run time, queue time, bytes of the value, kind), ...]: the slowest calls of "
+               "the last minutes (lanes/tails.h).")},
     {"numbers", lane_numbers, METH_VARARGS,
-     PyDoc_STR("numbers(first, step, steps) -> (ends by kind, queued, running, denied, bytes of inputs, walls, waits), "
-               "the last two as sums of the first buckets, of step more, ..., of all, seconds, of all.")},
+     PyDoc_STR("numbers(first, step, steps) -> (ends by kind, queued, running, denied, bytes of inputs, walls, waits). "
+               "The last two: cumulative counts up to each bound, total count, sum in seconds, total count.")},
     {"statistics", lane_statistics, METH_NOARGS, PyDoc_STR("Counters, as a dict; ends: by kind.")},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef lane_getset[] = {
     {"starved", lane_starved, NULL, PyDoc_STR("Calls wait and no attached VM is idle."), NULL},
-    {"queued", lane_count, NULL, PyDoc_STR("Calls that wait."), (void *)LANE_QUEUED},
-    {"idle", lane_count, NULL, PyDoc_STR("Attached VMs that wait."), (void *)LANE_IDLE},
+    {"queued", lane_count, NULL, PyDoc_STR("Queued calls."), (void *)LANE_QUEUED},
+    {"idle", lane_count, NULL, PyDoc_STR("Attached VMs without a call."), (void *)LANE_IDLE},
     {"vms", lane_count, NULL, PyDoc_STR("Attached VMs."), (void *)LANE_VMS},
-    {"running", lane_count, NULL, PyDoc_STR("Calls that run."), (void *)LANE_RUNNING},
-    {"unfinished", lane_count, NULL,
-     PyDoc_STR("Calls that have no end yet: they wait, are on their way to a VM, or run."), (void *)LANE_UNFINISHED},
+    {"running", lane_count, NULL, PyDoc_STR("Running calls."), (void *)LANE_RUNNING},
+    {"unfinished", lane_count, NULL, PyDoc_STR("Calls that have not ended: queued, handed to a VM, or running."),
+     (void *)LANE_UNFINISHED},
     {"name", lane_text, NULL, PyDoc_STR("Task name."), NULL},
     {"version", lane_text, NULL, PyDoc_STR("Task version."), (void *)1},
     {NULL, NULL, NULL, NULL, NULL},

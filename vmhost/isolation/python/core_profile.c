@@ -1,5 +1,5 @@
-/* `_core.Profile`: what a sampling profiler saw of all VMs of the process; and coverage(): what ran in those that were
- * asked. */
+/* `_core.Profile`: a sampling profile of all VMs of the process. coverage(): the line and branch coverage of calls that
+ * record it. */
 #include <errno.h>
 #include <string.h>
 
@@ -110,7 +110,7 @@ static PyObject *profile_take(PyObject *object, PyObject *Py_UNUSED(unused))
 }
 
 static PyMethodDef profile_methods[] = {
-    {"run", profile_run, METH_NOARGS, PyDoc_STR("Looks at all VMs until stop(), on this thread, without the GIL.")},
+    {"run", profile_run, METH_NOARGS, PyDoc_STR("Samples all VMs until stop(), on this thread, without the GIL.")},
     {"stop", profile_stop, METH_NOARGS, PyDoc_STR("Ends run(), from another thread.")},
     {"take", profile_take, METH_NOARGS,
      PyDoc_STR("After run(): functions: (file, name, first line); nodes: (parent, function, line, samples, wall ns, "

@@ -1,11 +1,11 @@
-/* Text with many numbers, as a scrape of many tasks has: a template that is filled again and again. */
+/* Text with many numbers, such as the metrics page of many tasks: a template that is filled repeatedly. */
 #include "python/core.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* `data` is malloc'ed, and NULL until something was added; the writer's owner frees it. */
+/* `data` is malloc'ed, NULL while empty; the writer's owner frees it. */
 typedef struct {
     char *data;
     size_t size, room;
@@ -48,7 +48,7 @@ static int write_integer(text_writer *to, long long number)
     return write_bytes(to, at, (size_t)(digits + sizeof digits - at));
 }
 
-/* An int or a float, as repr() has it. */
+/* Writes an int or a float in the form of repr(). */
 static int write_number(text_writer *to, PyObject *number)
 {
     if (PyFloat_Check(number)) {
@@ -70,7 +70,7 @@ static int write_number(text_writer *to, PyObject *number)
     return value == -1 && PyErr_Occurred() ? -1 : write_integer(to, value);
 }
 
-/* What stands between two places of a template; `place` is 0 for the text, 1 for a number, -1 at the end. */
+/* The literal text up to the next placeholder; `place`: 0 for the text, 1 for a number, -1 at the end. */
 typedef struct {
     const char *begin;
     size_t size;
@@ -155,8 +155,8 @@ cleanup:
     return result;
 }
 
-/* How many of a histogram's counts (lanes/histogram.h, as bytes) lie in the first `first` buckets, in `step` more, and
- * so on, `steps` numbers in all, then all of them. */
+/* Cumulative counts of a histogram (lanes/histogram.h, as bytes): of the first `first` buckets, then of `step` more,
+ * and so on, `steps` numbers; then the total. */
 PyObject *vmh_core_reached(PyObject *Py_UNUSED(module), PyObject *args)
 {
     const char *counts;

@@ -1,4 +1,4 @@
-/* `_core.VM`: a VM as the host sees it: limits, permissions, statistics, logs. */
+/* `_core.VM`: the host's view of a VM: limits, permissions, statistics, logs. */
 #include <errno.h>
 #include "wire/buffer.h"
 #include "lanes/clock.h"

@@ -1,5 +1,5 @@
-/* What a task's permissions name of the network: patterns "host:port", where host is a name, a number, "*.name" or "*",
- * and port a number or "*". `net` is for connecting and sending, `listen` for having a port that others reach.
+/* The network part of a task's permissions: patterns "host:port", where host is a name, an IP address, "*.name" or "*",
+ * and port a number or "*". `net` grants connecting and sending, `listen` a port that others can reach.
  */
 #include "seal/sealing.h"
 
@@ -26,7 +26,7 @@ static const char *host_of(const char *pattern, size_t *size)
     return pattern + 1;
 }
 
-/* The number that `text` writes: its family and bytes, 0 for a name. */
+/* Parses an IP address: its family and bytes; 0 for a name. */
 static int number_of(const char *text, unsigned char bytes[16])
 {
     return inet_pton(AF_INET, text, bytes) == 1 ? AF_INET : inet_pton(AF_INET6, text, bytes) == 1 ? AF_INET6 : 0;
@@ -48,7 +48,7 @@ static bool host_matches(const char *pattern, const char *host)
         return false;
     memcpy(number, pattern, size);
     number[size] = 0;
-    int family = number_of(number, wanted); /* an IPv6 number can be written in several ways */
+    int family = number_of(number, wanted); /* an IPv6 address has several spellings */
     return family != 0 && number_of(host, given) == family && memcmp(wanted, given, sizeof wanted) == 0;
 }
 
@@ -60,7 +60,7 @@ static bool port_matches(const char *pattern, long port)
 
 static bool list_grants(vmh_seal *seal, const vmh_list *list, const char *host, long port)
 {
-    atomic_fetch_or(&seal->used, VMH_USED_SOCKETS); /* also where it is denied: names may be looked up outside */
+    atomic_fetch_or(&seal->used, VMH_USED_SOCKETS); /* even if denied: the name may be looked up outside */
     for (size_t i = 0; i < list->count; i++) {
         if (!port_matches(list->items[i], port))
             continue;
@@ -149,7 +149,7 @@ int vmh_grant_resolved(const char *host, const char *address)
     return 0;
 }
 
-/* One item of an address as an exact int from 0 to `most`; NULL: error set. */
+/* One item of an address as an exact int from 0 to `max`; NULL: error set. */
 static PyObject *number_exact(PyObject *item, long max, const char *what, const char *name)
 {
     PyObject *number = PyNumber_Index(item);

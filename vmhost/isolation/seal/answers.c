@@ -1,8 +1,8 @@
-/* What a datagram socket receives that `listen` does not name: answers. The kernel gives a connected one its peer's
- * datagrams only, and one that is not connected everybody's, which would be listening. There are many ways to read one
- * (recv, read, sendfile, another descriptor of the socket), so a filter in the kernel decides: it drops what does not
- * come from an address that the socket has sent to, or was connected to. The filter is the list of these addresses,
- * too: SO_GET_FILTER gives it back. All with the VM's GIL held. */
+/* Which datagrams a socket receives on an address that `listen` does not grant: only answers. The kernel limits a
+ * connected socket to its peer's datagrams; an unconnected one receives everybody's, which would be listening.
+ * Datagrams can be read in many ways (recv, read, sendfile, a duplicate descriptor), so a kernel filter (BPF) decides:
+ * it drops all that do not come from an address to which the socket has sent or been connected. The filter is also the
+ * only record of these addresses: SO_GET_FILTER returns it. All functions require the VM's GIL. */
 #include "seal/sealing.h"
 
 #include <arpa/inet.h>
@@ -13,13 +13,12 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* Where the kernel's filter finds the packet's IP header; what is before offset 0 of the data, which is UDP's header.
- */
+/* Offsets from the packet's IP header for the kernel's filter. Plain offsets start at the UDP header. */
 #define IP_AT(offset) ((unsigned)SKF_NET_OFF + (offset))
 
 enum {
-    PEERS_MAX = 32, /* of one socket; the address that it has not begun to send to for longest goes */
-    PEER_SIZE = 14, /* instructions, at most */
+    PEERS_MAX = 32, /* per socket; then the oldest address is removed */
+    PEER_SIZE = 14, /* instructions per peer, at most */
     FILTER_SIZE = PEERS_MAX * PEER_SIZE + 1,
 };
 
@@ -34,7 +33,7 @@ static void load(filter *f, unsigned short width, unsigned at)
     put(f, (struct sock_filter)BPF_STMT(BPF_LD | BPF_ABS | width, at));
 }
 
-/* Goes on where what was loaded is `value`, else behind the end of a peer's instructions, which are `size` from
+/* Continues if the loaded value is `value`, else jumps to the end of this peer's instructions, which are `size` from
  * `start`. */
 static void expect(filter *f, unsigned value, unsigned start, unsigned size)
 {
@@ -42,7 +41,7 @@ static void expect(filter *f, unsigned value, unsigned start, unsigned size)
         (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, (unsigned char)(start + size - f->size - 1)));
 }
 
-/* Instructions that take a packet of this address. A datagram's data begin with its port. */
+/* Appends instructions that accept a packet from this address. The UDP header begins with the source port. */
 static void put_peer(filter *f, const unsigned char *number, unsigned words, unsigned port)
 {
     const unsigned start = f->size, size = 6 + 2 * words;
@@ -78,7 +77,7 @@ int vmh_answers_only(int fd)
 
 void vmh_answers_and_others(int fd) { setsockopt(fd, SOL_SOCKET, SO_DETACH_FILTER, &(int){0}, sizeof(int)); }
 
-/* Takes the address of a datagram's receiver among those whose answers are taken. */
+/* Adds the receiver of a datagram to the accepted peers. */
 static int add_peer(int fd, filter *f, const struct sockaddr *peer)
 {
     static const unsigned char mapped[12] = {[10] = 0xFF, [11] = 0xFF}, any[16] = {0}, loopback[16] = {[15] = 1};
@@ -86,7 +85,7 @@ static int add_peer(int fd, filter *f, const struct sockaddr *peer)
     const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)peer;
     filter added = {.size = 0};
     unsigned char number[16];
-    unsigned words = 4, port = ntohs(four->sin_port); /* in the same place in both */
+    unsigned words = 4, port = ntohs(four->sin_port); /* at the same offset in both structures */
     if (peer->sa_family == AF_INET) {
         memcpy(number, &four->sin_addr, 4);
         words = 1;
@@ -95,11 +94,11 @@ static int add_peer(int fd, filter *f, const struct sockaddr *peer)
         words = 1;
     } else
         memcpy(number, &six->sin6_addr, 16);
-    if (memcmp(number, any, 4 * (size_t)words) == 0) /* that is this machine */
+    if (memcmp(number, any, 4 * (size_t)words) == 0) /* the unspecified address means this machine */
         memcpy(number, words == 1 ? (const unsigned char *)"\x7F\0\0\1" : loopback, 4 * (size_t)words);
     put_peer(&added, number, words, port);
     unsigned peers = 0;
-    f->size--; /* the end, which drops */
+    f->size--; /* remove the final instruction, which drops */
     for (unsigned at = 0, size; at < f->size; at += size, peers++) {
         size = f->code[at + 2].k == 0x40 ? 8 : 14;
         if (size == added.size && memcmp(&f->code[at], added.code, size * sizeof *added.code) == 0)
@@ -115,7 +114,7 @@ static int add_peer(int fd, filter *f, const struct sockaddr *peer)
     return attach(fd, f);
 }
 
-/* False: a stream, or a socket that takes everybody's. */
+/* False: a stream socket, or one that accepts every datagram. */
 static bool filter_of(int fd, filter *f)
 {
     socklen_t size = FILTER_SIZE; /* in instructions */
@@ -124,7 +123,7 @@ static bool filter_of(int fd, filter *f)
     return found;
 }
 
-/* The exact address with `number` for its host. */
+/* The exact address with the IP address `number` as its host. */
 static PyObject *with_number(PyObject *address, const char *number)
 {
     PyObject *items = PySequence_List(address), *host = PyUnicode_FromString(number), *whole = NULL;
@@ -152,18 +151,18 @@ PyObject *vmh_answers_of(int fd, PyObject *address)
         host = family == AF_INET ? "0.0.0.0" : "::";
     else if (family == AF_INET && strcmp(host, "<broadcast>") == 0)
         host = "255.255.255.255";
-    PyThreadState *ts = PyEval_SaveThread(); /* a name may take its time */
+    PyThreadState *ts = PyEval_SaveThread(); /* a name lookup may take long */
     rc = getaddrinfo(host, port, &hints, &found);
     PyEval_RestoreThread(ts);
     if (rc != 0)
-        return Py_NewRef(address); /* the original says what is wrong */
+        return Py_NewRef(address); /* the original function reports the error */
     PyObject *whole = NULL;
-    if (!filter_of(fd, &f)) /* meanwhile */
+    if (!filter_of(fd, &f)) /* removed meanwhile */
         whole = Py_NewRef(address);
     else if (getnameinfo(found->ai_addr, found->ai_addrlen, number, sizeof number, NULL, 0, NI_NUMERICHOST) != 0)
         PyErr_SetString(PyExc_OSError, "the address cannot be told in numbers");
     else if (add_peer(fd, &f, found->ai_addr) == 0)
-        whole = with_number(address, number); /* what was looked up is what is sent to */
+        whole = with_number(address, number); /* send to the very address that was looked up */
     freeaddrinfo(found);
     return whole;
 }

@@ -1,12 +1,12 @@
 /* The audit hook: the backstop behind the importer and the gates. It sees every interpreter of the process and acts
- * only on threads of a sealed VM. Events on its list go through; others need a pass of the importer's or a gate's. */
+ * only on threads of a sealed VM. Listed events are allowed; others need a pass of the importer's or a gate's. */
 #include "cpython/creation.h"
 #include "seal/sealing.h"
 
 #include <string.h>
 
-/* What may happen without a pass, the most frequent first. Names that end in a dot are prefixes, of events that pure
- * Python modules raise: what they then do meets the gates. */
+/* Events allowed without a pass, the most frequent first. A name that ends in a dot is a prefix, of events that pure
+ * Python modules raise: their system calls go through the gates. */
 static const char *const harmless[] = {
     "builtins.id",
     "exec",
@@ -55,9 +55,9 @@ static bool is_harmless(const char *event)
     return false;
 }
 
-/* Is this the code that makes a generic function with defaults? The compiler calls it where it stands, and gives it the
- * defaults in arguments whose names nobody can write; it takes them unchecked for a tuple and a dict. True also for
- * want of memory. */
+/* Whether this is the code that creates a generic function with defaults. The compiler calls it on the spot and passes
+ * the defaults in arguments whose names cannot be written in source; the code assumes unchecked that they are a tuple
+ * and a dict. Also true when memory runs out. */
 static bool is_hidden(PyObject *code)
 {
     if (code == NULL || !PyCode_Check(code))
@@ -76,7 +76,7 @@ static bool is_hidden(PyObject *code)
     return hidden;
 }
 
-/* Would this event end in a function that anyone can call over such code? */
+/* Whether this event would give the guest a callable function over such code. */
 static bool bares_hidden(const char *event, PyObject *args)
 {
     if (strcmp(event, "function.__new__") == 0 || strcmp(event, "exec") == 0)
@@ -103,7 +103,7 @@ static int hook(const char *event, PyObject *args, void *Py_UNUSED(data))
     if (is_harmless(event))
         return 0;
     if (strcmp(event, "import") == 0) {
-        /* (name, file, path, meta_path, path_hooks); a file: a native module is opened */
+        /* (name, file, path, meta_path, path_hooks); with a file, a native module is opened */
         if (PyTuple_GET_SIZE(args) < 2 || PyTuple_GET_ITEM(args, 1) == Py_None || (pass & VMH_PASS_NATIVE))
             return 0;
         vmh_deny("native modules are opened by the importer only", "import");

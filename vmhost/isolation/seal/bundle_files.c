@@ -1,6 +1,6 @@
-/* The files of the task's bundle where a guest asks the file system for them: by relative paths, since its current
- * folder is "/", and by absolute ones that name one of them and that nothing grants. os.stat and its like are answered
- * by vmhost.guest.folders; io.open by vmhost.guest.files.
+/* The files of the task's bundle, as seen through the file system: by relative paths, since a guest's current folder is
+ * "/", and by absolute paths that name one of them and are not granted otherwise. vmhost.guest.folders answers os.stat
+ * and the like; vmhost.guest.files answers io.open.
  */
 #include "seal/sealing.h"
 
@@ -10,7 +10,7 @@
 
 static int any(const vmh_code_entry *Py_UNUSED(module), void *Py_UNUSED(context)) { return 1; }
 
-/* What `path`, without "." and "..", is in `store`. */
+/* The type (S_IFREG, S_IFDIR, 0: none) and size of `path`, which has no "." or "..", in `store`. */
 static int kind_of(vmh_code_store *store, const char *path, size_t *size)
 {
     size_t length = strlen(path);
@@ -33,7 +33,7 @@ static int kind_of(vmh_code_store *store, const char *path, size_t *size)
     return folder ? S_IFDIR : 0;
 }
 
-/* `to`, which has room for all of `path`: its parts between single slashes, none of them "." or "..". */
+/* Normalises `path` into `to`, which has room for all of it: single slashes, no "." or "..". */
 static void tidy(char *to, const char *path)
 {
     char *end = to;
@@ -67,7 +67,7 @@ int vmh_bundle_find(const char *path, vmh_bundle_entry *entry)
     tidy(inside, path);
     entry->kind = kind_of(seal->task, inside, &entry->size);
     char *slash = strchr(inside, '/'), *at = strchr(inside, '@');
-    if (entry->kind == 0 && at != NULL && (slash == NULL || at < slash)) { /* name@version/..., as __file__ has it */
+    if (entry->kind == 0 && at != NULL && (slash == NULL || at < slash)) { /* name@version/..., as in __file__ */
         memmove(inside, slash == NULL ? "" : slash + 1, strlen(slash == NULL ? "" : slash + 1) + 1);
         entry->kind = kind_of(seal->task, inside, &entry->size);
     }

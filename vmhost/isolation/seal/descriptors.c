@@ -1,10 +1,10 @@
-/* The descriptors that the guest made itself: it uses these and no others.
+/* A guest may use only descriptors that it created itself.
  *
- * A number is the guest's from the call that made it until the guest closes it, and it stays taken as long as anything
- * of the guest's may still use it: an object that holds it (FileIO, socket, epoll, a TLS connection) or a call that is
- * under way in another thread. All of these count as uses. Closing a number that is in use puts a descriptor in its
- * place that nothing can be done with (O_PATH: the kernel says EBADF), which goes when the last use ends. So the host
- * cannot be given the number meanwhile, and whoever still holds it reaches nothing. Under the VM's GIL.
+ * A number belongs to the guest from the call that created it until the guest closes it. It stays reserved while the
+ * guest may still use it: through an object that holds it (FileIO, socket, epoll, a TLS connection) or a call in
+ * progress on another thread. Each of these counts as a use. Closing a number that is in use replaces it with a dead
+ * descriptor (O_PATH: the kernel returns EBADF), which is closed after the last use. So the host cannot be given the
+ * number meanwhile, and stale holders reach nothing. Under the VM's GIL.
  */
 #include "seal/sealing.h"
 
@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* NULL: not the guest's, and not held by it. */
+/* NULL: not created by the guest, and not held by it. */
 static vmh_owned_fd *entry_of(vmh_seal *seal, int fd)
 {
     if (seal == NULL || fd < 0 || (size_t)fd >= seal->fd_room)
@@ -49,7 +49,7 @@ int vmh_fd_own(int fd)
         seal->fds = fds;
         seal->fd_room = room;
     }
-    vmh_owned_fd *entry = &seal->fds[fd]; /* uses: of a number that somebody else closed, and so 0 */
+    vmh_owned_fd *entry = &seal->fds[fd]; /* `uses` may be nonzero if someone else closed the number */
     *entry = (vmh_owned_fd){.state = VMH_FD_OPEN,
                             .uses = entry->uses,
                             .blocks = !S_ISREG(status.st_mode),
@@ -71,11 +71,11 @@ bool vmh_fd_owned(int fd)
 
 const vmh_owned_fd *vmh_fd_entry(int fd) { return entry_of(vmh_seal_here(), fd); }
 
-/* -1, with the error for a descriptor that is not the guest's. */
+/* Sets the error for a descriptor that is not the guest's. Always -1. */
 static int refuse(int fd, const char *what)
 {
     if (entry_of(vmh_seal_here(), fd) != NULL
-        || fcntl(fd, F_GETFD) < 0) { /* closed by it, or nobody's: as CPython says it */
+        || fcntl(fd, F_GETFD) < 0) { /* closed by the guest, or not open: CPython's own error */
         errno = EBADF;
         PyErr_SetFromErrno(PyExc_OSError);
         return -1;
@@ -104,8 +104,7 @@ void vmh_fd_drop(int fd)
     close(fd);
 }
 
-/* Puts a descriptor of no use in the place of `fd`. Where there is none to be had, the file stays open for the last
- * use. */
+/* Replaces `fd` with a dead descriptor. If none can be opened, the file stays open until the last use. */
 static void put_dead(int fd)
 {
     int dead = open("/", O_PATH | O_CLOEXEC);
@@ -122,12 +121,12 @@ int vmh_fd_close(int fd)
     if (entry == NULL || entry->state != VMH_FD_OPEN)
         return EBADF;
     if (entry->uses == 0) {
-        entry->state = VMH_FD_NONE; /* first: once it is closed, the number may be another's */
+        entry->state = VMH_FD_NONE; /* before close: afterwards the number may be reused */
         Py_BEGIN_ALLOW_THREADS error = close(fd) == 0 ? 0 : errno;
         Py_END_ALLOW_THREADS return error;
     }
     entry->state = VMH_FD_CLOSED;
-    entry->uses++; /* ours: other threads run meanwhile, and the table may move */
+    entry->uses++; /* our own: other threads run meanwhile, and the table may move */
     Py_BEGIN_ALLOW_THREADS put_dead(fd);
     Py_END_ALLOW_THREADS vmh_fd_drop(fd);
     return 0;
@@ -174,7 +173,7 @@ void vmh_fd_dealloc(PyObject *object, destructor original, bool closes)
 {
     if (vmh_seal_here() != NULL) {
         if (Py_TYPE(object)->tp_finalize != NULL && PyObject_CallFinalizerFromDealloc(object) < 0)
-            return; /* it lives on */
+            return; /* it was resurrected */
         PyObject *raised = PyErr_GetRaisedException();
         vmh_fd_release(object, closes);
         PyErr_SetRaisedException(raised);
@@ -189,7 +188,7 @@ void vmh_fds_end(vmh_seal *seal)
             || (seal->fds[fd].state == VMH_FD_OPEN && is_same((int)fd, &seal->fds[fd])))
             close((int)fd);
     free(seal->fds);
-    while (seal->fd_uses != NULL) { /* of objects that outlived their interpreter */
+    while (seal->fd_uses != NULL) { /* of objects that outlive their interpreter */
         vmh_fd_use *next = seal->fd_uses->next;
         free(seal->fd_uses);
         seal->fd_uses = next;

@@ -1,26 +1,25 @@
-/* Code objects written from recipes: what a sealed VM has in place of compiling the text of a method whose shape is
- * known.
+/* Writes code objects from recipes. A sealed VM uses this instead of compiling the text of a method of known shape.
  *
  * A recipe names a function (a dataclass's `__init__`, a named tuple's `__new__`, …) and says which fields it has and
- * where their values come from. Instructions, operands, stack size, flags and line table are written here, so nothing
- * that a caller passes can make a code object whose parts contradict each other. What comes out is the compiler's own
- * code for that function, without column positions; the verifier accepts it (tests/guest/test_function_code.py).
+ * where their values come from. Instructions, operands, stack size, flags and line table are written here, so no
+ * argument of a caller can produce a code object with contradictory parts. The result equals the compiler's own code
+ * for that function, without column positions; the verifier accepts it (tests/guest/test_function_code.py).
  *
- * `renamed_code` changes names and numbers of code that exists. The instructions stay as the verifier accepted them,
- * and no two variables get one name. `relocated_code` changes what tracebacks say of code: file, name, lines.
+ * `renamed_code` changes names and numbers of an existing code object. Its instructions stay as the verifier accepted
+ * them, and no two variables get the same name. `relocated_code` changes what tracebacks show: file, name, lines.
  *
- * Callers are guests. Each item of a recipe is checked here: its exact type (str, int, tuple, code, which cannot change
- * while they are looked at, and run no Python), its size, and that names are identifiers: CPython keeps values that it
- * takes unchecked under names that are none. A recipe that does not hold this is a TypeError or ValueError.
+ * Callers are guests. Each item of a recipe is checked here: its exact type (str, int, tuple, code: immutable, and
+ * checked without running Python), its size, and that names are identifiers. CPython stores values that it trusts under
+ * names that are not identifiers. A recipe that violates this raises TypeError or ValueError.
  */
 #include "seal/function_code.h"
 
 #include <string.h>
 
 enum {
-    ITEMS_MAX = 65535, /* fields, parameters and variables of one function: keeps all sums within an int */
+    ITEMS_MAX = 65535, /* fields, parameters and variables of one function: all sums fit in an int */
     LINE_NUMBER_MAX = 1 << 24,
-    FUSED_LOCALS = 16, /* two of the first 16 variables can be loaded by one instruction */
+    FUSED_LOCALS = 16, /* one instruction can load two of the first 16 variables */
     NO_LINE = -1,
 };
 
@@ -31,20 +30,20 @@ typedef struct {
     int line, label;
 } instruction;
 
-/* One function being written. After a failure, which sets a Python error and `failed`, all calls do nothing. */
+/* One function being written. After a failure, which sets a Python error and `failed`, all functions do nothing. */
 typedef struct {
-    PyObject *locals, *free, *names, *constants; /* dicts: value -> index, in the order of the indices */
+    PyObject *locals, *free, *names, *constants; /* dicts: value -> index, in index order */
     instruction *instructions;
     Py_ssize_t count, room;
-    Py_ssize_t *labels; /* label -> index of the instruction that it points at */
+    Py_ssize_t *labels; /* label -> index of its instruction */
     int label_count, label_room;
     int positional, keyword_only, first_line, line;
     int depth, deepest;
     Py_ssize_t
-        borrowed_at; /* the last load of one of the first variables, which can be fused with the next; < 0: none */
+        borrowed_at; /* the last load of one of the first variables, if it can be fused with the next; < 0: none */
     unsigned borrowed;
     int borrowed_line;
-    Py_ssize_t marked_at; /* the last instruction that a label points at */
+    Py_ssize_t marked_at; /* the last instruction with a label */
     bool failed;
 } writer;
 
@@ -55,7 +54,7 @@ static void *grown(void *items, Py_ssize_t room, size_t size)
     return (size_t)room > (size_t)PY_SSIZE_T_MAX / size ? NULL : PyMem_Realloc(items, (size_t)room * size);
 }
 
-/* The index of `value` in a table, at its end if it is new. */
+/* The index of `value` in a table; a new value is appended. */
 static unsigned index_in(writer *w, PyObject *table, PyObject *value)
 {
     unsigned index = 0;
@@ -111,7 +110,7 @@ static void emit(writer *w, enum vmh_instruction name, unsigned operand)
     }
 }
 
-/* Pushes a variable by its index. Two in a row on one line, both of the first ones, are one instruction. */
+/* Pushes a variable by its index. Two of the first ones in a row, on one line, become one instruction. */
 static void local(writer *w, unsigned index)
 {
     if (w->failed)
@@ -133,7 +132,7 @@ static void local(writer *w, unsigned index)
 
 static void constant(writer *w, PyObject *value) { emit(w, VMH_LOAD_CONST, index_in(w, w->constants, value)); }
 
-/* A constant that the writer has just made, or could not make. */
+/* Pushes a constant that the caller has just created; takes over `value`. NULL: creation failed. */
 static void constant_made(writer *w, PyObject *value)
 {
     w->failed = w->failed || value == NULL;
@@ -142,7 +141,7 @@ static void constant_made(writer *w, PyObject *value)
     Py_XDECREF(value);
 }
 
-/* A variable of the function around this one. */
+/* Pushes a variable of the enclosing function. */
 static void variable(writer *w, PyObject *name)
 {
     PyObject *index = w->failed ? NULL : PyDict_GetItemWithError(w->free, name);
@@ -201,14 +200,14 @@ static void jump(writer *w, enum vmh_instruction name, int label)
         emit(w, VMH_NOT_TAKEN, 0);
 }
 
-/* The next instruction is where `label` points; the one before runs into it. */
+/* Binds `label` to the next instruction, which the one before falls through to. */
 static void mark(writer *w, int label)
 {
     if (!w->failed)
         w->marked_at = w->labels[label] = w->count;
 }
 
-/* The same, where the instruction before does not: the stack is `depth` deep there. */
+/* The same where the instruction before does not fall through: the stack depth there is `depth`. */
 static void mark_at_depth(writer *w, int label, int depth)
 {
     mark(w, label);
@@ -225,11 +224,11 @@ static void return_none(writer *w)
 
 static int prefixes_of(unsigned operand) { return (operand > 0xFF) + (operand > 0xFFFF) + (operand > 0xFFFFFF); }
 
-/* In code units. */
+/* The size in code units. */
 static int size_of(const instruction *one) { return prefixes_of(one->operand) + 1 + vmh_compat_caches(one->name); }
 
-/* A jump's operand may need a prefix, which moves what follows it: repeats until nothing moves. Returns the code's size
- * in units, < 0: error set. */
+/* A jump's operand may need a prefix, which moves the code behind it: repeats until nothing moves. Returns the code's
+ * size in units; < 0: error set. */
 static Py_ssize_t resolve_jumps(writer *w)
 {
     Py_ssize_t *starts = grown(NULL, w->count + 1, sizeof *starts), total = -1;
@@ -283,7 +282,7 @@ static PyObject *encoded(const writer *w, Py_ssize_t units)
     return bytes;
 }
 
-/* The location table (CPython's InternalDocs/code_objects.md): how many code units belong to which line; no columns. */
+/* The location table (CPython's InternalDocs/code_objects.md): the line of each run of code units, without columns. */
 static PyObject *line_table(const writer *w, Py_ssize_t units)
 {
     enum { NO_COLUMNS = 13, NO_LOCATION = 15, UNITS_MAX = 8, ENTRY_BYTES_MAX = 7 };
@@ -373,7 +372,7 @@ static void close_writer(writer *w)
     PyMem_Free(w->labels);
 }
 
-/* --- checks of what a caller passes. 0, or -1 with an error. */
+/* --- checks of a caller's arguments. 0, or -1 with an error set. */
 
 static int check_identifier(PyObject *name)
 {
@@ -388,7 +387,7 @@ static int check_identifier(PyObject *name)
     return 0;
 }
 
-/* A tuple of `items` at most. */
+/* A tuple of at most ITEMS_MAX items. */
 static int check_tuple(PyObject *value, const char *what)
 {
     if (!PyTuple_CheckExact(value)) {
@@ -434,7 +433,7 @@ static int check_line(PyObject *value, int min, int *line)
     return 0;
 }
 
-/* Adds `name` to a table in which it must not be yet. */
+/* Adds `name` to a table; fails if it is already there. */
 static int declare(writer *w, PyObject *table, PyObject *name)
 {
     Py_ssize_t before = PyDict_GET_SIZE(table);
@@ -455,7 +454,7 @@ static int declare_named(writer *w, PyObject *table, const char *name)
     return rc;
 }
 
-/* --- writing begins */
+/* --- the start of a function */
 
 static int open_writer(writer *w, int first_line)
 {
@@ -468,7 +467,7 @@ static int open_writer(writer *w, int first_line)
     return w->failed ? -1 : 0;
 }
 
-/* Numbers the free variables in the order of their names, and writes what a function begins with. */
+/* Numbers the free variables in order of their names, and writes the prologue. */
 static int begin(writer *w)
 {
     PyObject *sorted = w->failed ? NULL : PyDict_Keys(w->free);
@@ -532,13 +531,13 @@ done:
 typedef struct {
     enum { PASS, POST_INIT, FIELD, FROZEN_FIELD } action;
     enum { PARAMETER, VARIABLE, FACTORY, GIVEN } value;
-    PyObject *field;   /* all of these are borrowed of the recipe */
-    PyObject *name;    /* of the parameter or variable that holds the value */
-    PyObject *factory; /* the variable that is called for the value, where none is given */
-    PyObject *passed;  /* to __post_init__ */
+    PyObject *field;   /* all of these are borrowed from the recipe */
+    PyObject *name;    /* the parameter or variable that holds the value */
+    PyObject *factory; /* the variable that is called for the value if none is given */
+    PyObject *passed;  /* arguments of __post_init__ */
 } step;
 
-/* What the code of dataclasses calls two variables of the function around the methods. */
+/* The names that dataclasses give two variables of the function that encloses the methods. */
 static const char object_variable[] = "__dataclass_builtins_object__",
                   factory_mark[] = "__dataclass_HAS_DEFAULT_FACTORY__";
 
@@ -559,10 +558,9 @@ static bool is_parameter(writer *w, PyObject *name)
     return PyUnicode_CheckExact(name) && PyDict_Contains(w->locals, name) == 1;
 }
 
-/* Reads one step: ("pass",), ("post_init", names), which is the last one, or ("field" | "frozen", field, *value), where
- * the value is ("parameter", name),
- * ("variable", name), ("factory", name), or ("given", parameter, factory): the factory's if the parameter was not
- * given. */
+/* Reads one step: ("pass",), ("post_init", names), which is last, or ("field" | "frozen", field, *value), where the
+ * value is ("parameter", name), ("variable", name), ("factory", name), or ("given", parameter, factory): the factory's
+ * value if the parameter was not given. */
 static int step_read(writer *w, PyObject *recipe, step *one)
 {
     *one = (step){.action = PASS};
@@ -614,7 +612,7 @@ static int step_read(writer *w, PyObject *recipe, step *one)
     return check_identifier(one->name);
 }
 
-/* Declares the variables of the function around it that a step needs. */
+/* Declares the variables of the enclosing function that a step needs. */
 static int step_declare(writer *w, const step *one)
 {
     if (one->action == PASS || one->action == POST_INIT)
@@ -649,7 +647,7 @@ static void variable_named(writer *w, const char *name)
 
 static unsigned local_index(writer *w, PyObject *name)
 {
-    return index_in(w, w->locals, name); /* there: the recipe was read */
+    return index_in(w, w->locals, name); /* declared: step_read has checked it */
 }
 
 static void write_made(writer *w, PyObject *factory)
@@ -659,7 +657,7 @@ static void write_made(writer *w, PyObject *factory)
     emit(w, VMH_CALL, 0);
 }
 
-/* What follows a value: it is taken from the stack into the field. */
+/* Stores the value on top of the stack in the field. */
 static void write_assignment(writer *w, const step *one)
 {
     if (one->action == FROZEN_FIELD) {
@@ -671,8 +669,8 @@ static void write_assignment(writer *w, const step *one)
     }
 }
 
-/* The factory's value if the parameter was not given. On the last line both branches assign and return, as in the
- * compiler's code. */
+/* The parameter, or the factory's value if it was not given. On the last line both branches assign and return, as in
+ * the compiler's code. */
 static void write_given_or_made(writer *w, const step *one, bool is_last)
 {
     int given = label_new(w), done = label_new(w);
@@ -697,7 +695,7 @@ static void write_given_or_made(writer *w, const step *one, bool is_last)
         return_none(w);
 }
 
-/* True where it has written the end of the function, too. */
+/* Returns true if it has also written the end of the function. */
 static bool write_step(writer *w, const step *one, bool is_last)
 {
     if (one->action == PASS)
@@ -735,7 +733,7 @@ static bool write_step(writer *w, const step *one, bool is_last)
     return false;
 }
 
-/* details: parameters, how many of them can be given by position, steps. */
+/* details: parameters, the number of positional ones, steps. */
 static void write_init(writer *w, int body_line, PyObject *const *details)
 {
     PyObject *parameters = details[0], *steps = details[2];
@@ -777,7 +775,7 @@ static void write_init(writer *w, int body_line, PyObject *const *details)
         return_none(w);
 }
 
-/* --- the other methods of dataclasses: details are the names of the fields */
+/* --- the other methods of dataclasses; details are the names of the fields */
 
 static void declare_parameters(writer *w, const char *second, const char *third)
 {
@@ -787,7 +785,7 @@ static void declare_parameters(writer *w, const char *second, const char *third)
     w->positional = 1 + (second != NULL) + (third != NULL);
 }
 
-/* `shown`: the fields as the class spells them, which for some letters is not how the compiler reads them. */
+/* `shown`: the fields as spelled in the class; the compiler normalises some letters (NFKC). */
 static void write_repr(writer *w, PyObject *fields, PyObject *shown)
 {
     Py_ssize_t count = PyTuple_GET_SIZE(fields);
@@ -890,7 +888,7 @@ static void write_hash(writer *w, PyObject *fields)
     emit(w, VMH_RETURN_VALUE, 0);
 }
 
-/* `__setattr__` and `__delattr__` of a frozen class, which refuse for itself and for its fields. */
+/* `__setattr__` and `__delattr__` of a frozen class: they raise for the class itself and for its fields. */
 static void write_frozen(writer *w, PyObject *fields, const char *name, const char *verb, int arguments)
 {
     int refuse = label_new(w), pass_on = label_new(w);
@@ -1007,7 +1005,7 @@ static PyObject *method_code(PyObject *Py_UNUSED(module), PyObject *const *args,
 
 /* --- types.coroutine */
 
-/* The code of a generator function, whose generators can be awaited. */
+/* The code of a generator function, changed so that its generators can be awaited. */
 static PyObject *coroutine_code(PyObject *Py_UNUSED(module), PyObject *generator)
 {
     const int kinds = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
@@ -1033,16 +1031,16 @@ static PyObject *coroutine_code(PyObject *Py_UNUSED(module), PyObject *generator
     return coroutine;
 }
 
-/* --- the code of a text that differs from a recorded one in generated names and numbers */
+/* --- the code of a text that differs from a recorded one only in generated names and numbers */
 
-/* `value` under its new name; itself, a new reference, where `renames` does not have it. */
+/* `value` under its new name, or itself if `renames` does not have it. A new reference. */
 static PyObject *renamed(PyObject *renames, PyObject *value)
 {
     PyObject *other = PyDict_GetItemWithError(renames, value);
     return other != NULL ? Py_NewRef(other) : PyErr_Occurred() ? NULL : Py_NewRef(value);
 }
 
-/* "outer_1.<locals>.inner_2": each part by `renames`. */
+/* Renames each part of a qualified name such as "outer_1.<locals>.inner_2". */
 static PyObject *renamed_path(PyObject *renames, PyObject *path)
 {
     PyObject *dot = PyUnicode_FromString("."), *components = dot == NULL ? NULL : PyUnicode_Split(path, dot, -1);
@@ -1061,8 +1059,8 @@ static PyObject *renamed_path(PyObject *renames, PyObject *path)
 
 static PyObject *renamed_code(PyObject *renames, PyCodeObject *code);
 
-/* A constant: text and whole numbers by `renames`, what is in tuples and code objects too. The body of a class has its
- * path among its constants. */
+/* Renames a constant: text and integers, also within tuples and code objects. The body of a class has its qualified
+ * name among its constants. */
 static PyObject *renamed_constant(PyObject *renames, PyObject *value)
 {
     if (PyUnicode_CheckExact(value) && PyUnicode_FindChar(value, '<', 0, PyUnicode_GET_LENGTH(value), 1) >= 0)
@@ -1103,7 +1101,7 @@ static PyObject *renamed_names(PyObject *renames, PyObject *names)
     return result;
 }
 
-/* How many different names there are in the tuples; -1 with an error. */
+/* The number of different names in the tuples; -1 with an error set. */
 static Py_ssize_t distinct(PyObject *first, PyObject *second, PyObject *third)
 {
     PyObject *some = PySequence_Concat(first, second), *all = some == NULL ? NULL : PySequence_Concat(some, third);
@@ -1115,7 +1113,7 @@ static Py_ssize_t distinct(PyObject *first, PyObject *second, PyObject *third)
     return count;
 }
 
-/* A code object's names of variables, cells and free variables. */
+/* The names of a code object's local variables, cells and free variables. */
 typedef struct {
     PyObject *locals, *cells, *free;
 } variables;
@@ -1127,8 +1125,8 @@ static void variables_drop(variables *these)
     Py_CLEAR(these->free);
 }
 
-/* The variables of `code` by `renames`. No two may get one name: CPython tells by the names which cells are arguments,
- * and so where each variable lies. 0, or -1 with an error. */
+/* Renames the variables of `code`. No two may get the same name: CPython finds by name which cells are arguments, and
+ * so each variable's slot. 0, or -1 with an error set. */
 static int renamed_variables(PyObject *renames, PyCodeObject *code, variables *result)
 {
     variables old = {PyCode_GetVarnames(code), PyCode_GetCellvars(code), PyCode_GetFreevars(code)};
@@ -1175,7 +1173,7 @@ static PyObject *renamed_code(PyObject *renames, PyCodeObject *code)
     return result;
 }
 
-/* Names such as `__class__`: CPython makes and reads variables of that name by itself. None of them has a digit. */
+/* Names such as `__class__`: CPython itself creates and reads variables of that form. None of them has a digit. */
 static bool is_reserved(PyObject *name)
 {
     Py_ssize_t size = PyUnicode_GET_LENGTH(name);
@@ -1191,7 +1189,7 @@ static bool is_reserved(PyObject *name)
     return true;
 }
 
-/* One of `renames`: an identifier to an identifier, neither reserved, or an int to an int. 0, or -1 with an error. */
+/* Checks one of `renames`: identifier to identifier, neither reserved, or int to int. 0, or -1 with an error set. */
 static int check_rename(PyObject *old, PyObject *new)
 {
     if (PyLong_CheckExact(old) && PyLong_CheckExact(new))
@@ -1205,7 +1203,7 @@ static int check_rename(PyObject *old, PyObject *new)
     return 0;
 }
 
-/* renamed_code(code, renames): `renames` is a dict, which is copied before anything of it is looked at. */
+/* renamed_code(code, renames): `renames` is a dict, which is copied before it is checked. */
 static PyObject *code_renamed(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     if (count != 2 || !Py_IS_TYPE(args[0], &PyCode_Type) || !PyDict_CheckExact(args[1])) {
@@ -1228,16 +1226,17 @@ static PyObject *code_renamed(PyObject *Py_UNUSED(module), PyObject *const *args
     return made;
 }
 
-/* What relocated_code changes. Borrowed; NULL: stays. `name` and `path` are the outermost code object's alone. */
+/* The changes that relocated_code makes. Borrowed; NULL: unchanged. `name` and `path` apply to the outermost code only.
+ */
 typedef struct {
     PyObject *file, *name, *path;
     long lines; /* added to the first line */
-    bool inner; /* the code objects among the constants, too */
+    bool inner; /* also relocates the code objects among the constants */
 } location;
 
 static PyObject *relocated(PyCodeObject *code, const location *to);
 
-/* The constants of a code object, those that are code at `to`. */
+/* The constants of a code object, with code objects among them relocated. */
 static PyObject *relocated_constants(PyObject *constants, const location *to)
 {
     const location inner = {to->file, NULL, NULL, to->lines, true};
@@ -1281,7 +1280,7 @@ static PyObject *relocated(PyCodeObject *code, const location *to)
     return result;
 }
 
-/* relocated_code(code, file, name, path, lines, inner): texts are exact, or None. */
+/* relocated_code(code, file, name, path, lines, inner): texts are exact str, or None. */
 static PyObject *code_relocated(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     location to = {0};
@@ -1312,18 +1311,17 @@ PyMethodDef vmh_function_code_methods[] = {
      PyDoc_STR("namedtuple_code(fields) -> the code of a named tuple's __new__")},
     {"method_code", (PyCFunction)(void (*)(void))method_code, METH_FASTCALL,
      PyDoc_STR(
-         "method_code(name, first_line, body_line, fields) -> the code of a dataclass's method. __repr__: and the "
-         "fields as they are "
-         "shown. __init__, in place of the fields: parameters, how many of them can be given by position, steps")},
+         "method_code(name, first_line, body_line, fields) -> the code of a dataclass's method. __repr__ also takes "
+         "the fields as displayed. __init__ takes, in place of the fields: parameters, number of positional ones, "
+         "steps")},
     {"coroutine_code", coroutine_code, METH_O,
-     PyDoc_STR("coroutine_code(code) -> the same code, its generators awaitable")},
+     PyDoc_STR("coroutine_code(code) -> the same code, with awaitable generators")},
     {"renamed_code", (PyCFunction)(void (*)(void))code_renamed, METH_FASTCALL,
      PyDoc_STR(
          "renamed_code(code, renames) -> the same code with other names of variables, globals and attributes, and "
-         "other whole numbers among its constants; renames: a dict of identifiers and ints")},
+         "other integers among its constants; renames: a dict of identifiers and ints")},
     {"relocated_code", (PyCFunction)(void (*)(void))code_relocated, METH_FASTCALL,
-     PyDoc_STR("relocated_code(code, file, name, path, lines, inner) -> the same code of another file, under another "
-               "name and "
-               "qualified name (None: as they are), so many lines further down; inner: the code within it, too")},
+     PyDoc_STR("relocated_code(code, file, name, path, lines, inner) -> the same code with another file, name and "
+               "qualified name (None: unchanged), `lines` lines further down; inner: also the code within it")},
     {NULL, NULL, 0, NULL},
 };

@@ -5,8 +5,8 @@
 
 #include "cpython/compat.h"
 
-/* namedtuple_code(fields), method_code(name, first_line, body_line, ...) and coroutine_code(code): see function_code.c.
- * They keep no state and need no VM. Ends with a NULL entry. */
+/* namedtuple_code(fields), method_code(name, first_line, body_line, ...), coroutine_code(code) and others: see
+ * function_code.c. They keep no state and need no VM. Ends with a NULL entry. */
 extern PyMethodDef vmh_function_code_methods[];
 
 #endif

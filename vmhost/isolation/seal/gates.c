@@ -1,4 +1,4 @@
-/* The policy table at work: as a native module is loaded, each name of it is kept, gated, refused or deleted. */
+/* Applies the policy table: when a native module is loaded, each of its names is kept, gated, refused or deleted. */
 #include "seal/gates.h"
 #include "policy_table.h"
 
@@ -6,7 +6,7 @@
 
 enum { MODULES = sizeof vmh_policy / sizeof *vmh_policy };
 
-/* Parallel to the filings of each module; made once per process. */
+/* Parallel to the filings of each module; created once per process. */
 static struct {
     vmh_gate **gates;
     PyMethodDef *refusals;
@@ -75,7 +75,7 @@ PyObject *vmh_gated_original(vmh_gated *call)
 PyObject *vmh_gate_call(vmh_gate *gate, PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs,
                         PyObject *kwnames)
 {
-    vmh_gated call; /* its arrays are not cleared: that would be half of what a gate costs */
+    vmh_gated call; /* its arrays are not cleared: that would be half of a gate's cost */
     call.gate = gate;
     call.seal = vmh_seal_here();
     call.self = self;
@@ -228,11 +228,11 @@ bool vmh_policy_gates(const char *module)
     return false;
 }
 
-/* What a module has beside its filings. One that is filed as gated has a row, or it is not loaded. */
+/* The gates of a module besides its filings. A module with a gated filing must have a row, or it is not loaded. */
 static const struct gating {
     const char *module;
-    vmh_gate *const *gates[2]; /* lists in which gates of it are; NULL: none, or no more */
-    vmh_gate_finish *finish;   /* NULL: nothing is left to do */
+    vmh_gate *const *gates[2]; /* lists that contain its gates; NULL: none, or end */
+    vmh_gate_finish *finish;   /* NULL: nothing else to do */
 } gatings[] = {
     {"_asyncio", {NULL}, vmh_asyncio_finish},
     {"_datetime", {NULL}, vmh_datetime_finish},
@@ -310,7 +310,7 @@ static const char *gate_doc(const PyMethodDef *original, char *room, size_t size
     return room;
 }
 
-/* The replacement's def is filled by whoever comes first; all would write the same. */
+/* The first caller fills the replacement's def; all would write the same. */
 static PyMethodDef *gate_def(vmh_gate *gate, PyMethodDef *original, bool method)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -363,12 +363,12 @@ static int file_name(const vmh_module_policy *policy, int m, PyObject *dict, PyO
     PyObject *self = module, *new = NULL;
     if (verdict == 'g') {
         vmh_gate *gate = bound[m].gates[at];
-        if (!PyCFunction_CheckExact(value)) { /* a type or object: it has the module's own finish, or it goes */
+        if (!PyCFunction_CheckExact(value)) { /* a type or object: the module's finish handles it, else it is deleted */
             const struct gating *row = gating_of(policy->module);
             return row != NULL && row->finish != NULL ? 0 : PyDict_DelItem(dict, key);
         }
         if (gate == NULL)
-            return PyDict_DelItem(dict, key); /* the module's own finish puts one there, or nobody does */
+            return PyDict_DelItem(dict, key); /* the module's finish adds one, or there is none */
         if (((PyCFunctionObject *)value)->m_ml == &gate->def)
             return 0;
         def = gate_def(gate, ((PyCFunctionObject *)value)->m_ml, false);
@@ -426,7 +426,7 @@ static int file_method(PyObject *dict, const vmh_filing *filing, vmh_gate *gate)
     return rc;
 }
 
-/* Deletes the methods of a type that are not filed, where others of it are. `name` begins with the type's name. */
+/* Deletes the unfiled methods of a type that has filed ones. `name` begins with the type's name. */
 static int drop_unfiled(const vmh_module_policy *policy, PyObject *dict, const char *name, size_t size)
 {
     char filing[256];
@@ -459,7 +459,7 @@ int vmh_gate_module(PyObject *module, const char *name)
 {
     vmh_mutex_lock(&bind_lock);
     if (!bound_all)
-        bind_all(); /* again, where memory ran out before */
+        bind_all(); /* once more if memory ran out before */
     bool ready = bound_all;
     vmh_mutex_unlock(&bind_lock);
     if (!ready) {

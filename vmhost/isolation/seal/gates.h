@@ -1,9 +1,8 @@
-/* Gates: what stands in a native module of a VM in place of a function that reaches outside.
+/* Gates replace the functions of a VM's native modules that reach outside the VM.
  *
- * A gate is an ordinary builtin function (or method) of the same name whose C function checks, and then calls the C
- * function of the original. The original's Python object is gone: only its PyMethodDef, which is static, is kept. So
- * there is nothing that a guest could find through gc, attributes or sys.modules. Gates are static and the same in
- * every VM.
+ * A gate is an ordinary builtin function (or method) of the same name. Its C function checks the call and then calls
+ * the original's C function. The original's Python object is gone; only its PyMethodDef, which is static, is kept. So a
+ * guest cannot find the original through gc, attributes or sys.modules. Gates are static and the same in every VM.
  */
 #ifndef VMH_GATES_H
 #define VMH_GATES_H
@@ -14,21 +13,21 @@ enum { VMH_GATED_ARGS_MAX = 24, VMH_GATED_OWNED_MAX = 6, VMH_GATED_HELD_MAX = 2 
 
 struct vmh_gate;
 
-/* One call of a gate. A check may replace arguments and set the pass under which the original runs. */
+/* One call of a gate. A check may replace arguments and set the pass for the original. */
 typedef struct vmh_gated {
     struct vmh_gate *gate;
     vmh_seal *seal;
     PyObject *self;
-    PyTypeObject *owner;                /* methods: the native type that defines it */
+    PyTypeObject *owner;                /* of a method: the native type that defines it */
     PyObject *args[VMH_GATED_ARGS_MAX]; /* borrowed; nargs positional ones, then those of kwnames */
     Py_ssize_t nargs;
     PyObject *kwnames;                    /* or NULL */
-    PyObject *owned[VMH_GATED_OWNED_MAX]; /* released when the call is over */
+    PyObject *owned[VMH_GATED_OWNED_MAX]; /* released after the call */
     int owned_count;
-    int held[VMH_GATED_HELD_MAX]; /* descriptors in use until the call is over */
+    int held[VMH_GATED_HELD_MAX]; /* descriptors in use during the call */
     int held_count;
     unsigned pass;
-    PyObject *result; /* a check that returns 1 leaves the answer here */
+    PyObject *result; /* set by a check that returns 1 */
 } vmh_gated;
 
 /* 0: call the original; 1: `result` is the answer; -1: a Python error is set. */
@@ -39,34 +38,34 @@ typedef PyObject *vmh_gate_run_method(PyObject *, PyTypeObject *, PyObject *cons
 typedef struct vmh_gate {
     const char *module, *type, *name; /* type: "" for a function of the module */
     vmh_gate_check *check;
-    int access;          /* of path checks: VMH_READ | VMH_WRITE; others as the check says */
-    const char *keyword; /* name of the first argument, where it can be given by name */
+    int access;          /* of path checks: VMH_READ | VMH_WRITE; of others: defined by the check */
+    const char *keyword; /* name of the first argument if it can be passed by keyword */
     vmh_gate_run *run;
     vmh_gate_run_method *run_method;
     _Atomic(PyMethodDef *) original;
     PyMethodDef def;
-    char doc[64]; /* where the original has none */
+    char doc[64]; /* used if the original has none */
 } vmh_gate;
 
 PyObject *vmh_gate_call(vmh_gate *gate, PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs,
                         PyObject *kwnames);
-/* The original of the call, with its arguments as they are now, under its pass. */
+/* Calls the original with the current arguments, under the call's pass. */
 PyObject *vmh_gated_original(vmh_gated *call);
 /* Calls the C function of `def`. */
 PyObject *vmh_def_call(PyMethodDef *def, PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs,
                        PyObject *kwnames);
-/* Where an argument stands; NULL: not given. */
+/* The slot of an argument; NULL: not given. */
 PyObject **vmh_gated_argument(vmh_gated *call, Py_ssize_t position, const char *keyword);
-/* Puts `value` (a new reference, may be NULL: -1) in place of an argument. */
+/* Replaces an argument by `value` (a new reference; NULL: returns -1). */
 int vmh_gated_replace(vmh_gated *call, PyObject **argument, PyObject *value);
-/* The number that an int or what has __index__ gives, asked once; it may be negative, and -1 with an error. */
+/* The value of an int, or of __index__, called once; it may be negative; -1 with an error set. */
 int vmh_fd_of(PyObject *argument);
-/* The descriptor that an argument names, which the guest must own; an exact int takes the argument's place, and the
- * number is in use until the call is over. -1 with an error. */
+/* The descriptor given as an argument, which the guest must own. An exact int replaces the argument, and the descriptor
+ * is in use until the call is over. -1 with an error set. */
 int vmh_gated_fd(vmh_gated *call, PyObject **argument);
-/* The same for functions that take an int or an object with fileno(), which is asked once. */
+/* The same for functions that accept an int or an object with fileno(), which is called once. */
 int vmh_gated_fildes(vmh_gated *call, PyObject **argument);
-/* The same for the object whose method it is (FileIO, socket, epoll): its descriptor, -1 when closed; -2 with an error.
+/* The same for the method's own object (FileIO, socket, epoll): its descriptor, -1 when closed; -2 with an error set.
  */
 int vmh_gated_self_fd(vmh_gated *call);
 vmh_gate_check vmh_gate_refuse;
@@ -107,46 +106,46 @@ extern vmh_gate *const vmh_gates_ssl[];
 extern vmh_gate *const vmh_gates_certificates[];
 extern vmh_gate *const vmh_gates_recording[];
 
-/* What is left to do with a module when its names are filed: types, dicts and objects. -1: error set. gates.c has the
- * table. */
+/* Finishes a module after its names are filed: types, dicts and objects. -1: error set. gates.c has the table. */
 typedef int vmh_gate_finish(PyObject *dict, PyObject *module);
 vmh_gate_finish vmh_posix_finish, vmh_io_finish, vmh_socket_finish, vmh_select_finish, vmh_ssl_finish;
 vmh_gate_finish vmh_builtins_finish, vmh_mmap_finish, vmh_sqlite_finish;
 vmh_gate_finish vmh_thread_finish;   /* threads.c */
 vmh_gate_finish vmh_time_finish;     /* waits.c */
 vmh_gate_finish vmh_datetime_finish; /* recording.c */
-/* gates_types.c: types that crash when made by __new__ alone. */
+/* gates_types.c: types that crash if only __new__ has run. */
 vmh_gate_finish vmh_asyncio_finish, vmh_pickle_finish;
 int vmh_scandir_finish(PyObject *dict, PyObject *module); /* scandir.c: its types, for posix */
-/* gates_types.c, of builtins. -1: error set. */
+/* gates_types.c, for builtins. -1: error set. */
 int vmh_super_gate(void);
 int vmh_function_gate(void);
 
 /* The stat_result of an open or held file. `module`: posix. */
 PyObject *vmh_posix_status(PyObject *module, int fd);
-/* scandir.c: what os.scandir answers, in call->result, of `given`, a path whose bytes are `text`. 1, or -1 with an
+/* scandir.c: os.scandir of `given`, a path whose bytes are `text`; its result goes to call->result. 1, or -1 with an
  * error set. */
 int vmh_scandir(vmh_gated *call, PyObject *given, PyObject *text);
 
-/* A slot of a native heap type, for good: the type's slot and the wrapper that Python sees. */
+/* Replaces a slot of a native heap type for good: in the type, and in the wrapper that Python sees. */
 int vmh_slot_replace(PyTypeObject *type, const char *dunder, void **slot, void *function);
-/* What reads and sets an attribute of such a type; NULL with an error. */
+/* The getter and setter of an attribute of such a type; NULL with an error set. */
 PyGetSetDef *vmh_getset_of(PyTypeObject *type, const char *name);
-/* Where a member of such an object lies; 0 with an error. The member gets `value` there where it is NULL. */
+/* The offset of a member in such an object; 0 with an error set. vmh_member_fill sets a member that is NULL to `value`.
+ */
 Py_ssize_t vmh_member_offset(PyTypeObject *type, const char *name);
 void vmh_member_fill(PyObject *object, Py_ssize_t offset, PyObject *value);
 /* The def of a method of a native type; NULL with an error. */
 PyMethodDef *vmh_method_def(PyTypeObject *type, const char *name);
 
-/* An instance of _socket.socket, whatever its class? gates_socket.c */
+/* Whether `object` is an instance of _socket.socket or of a subclass. gates_socket.c */
 bool vmh_is_socket(PyObject *object);
 
-/* Is an object's descriptor where vmh_compat_fd says, as its fileno() says? -1: error set. */
+/* Checks that an object's descriptor is at vmh_compat_fd, by its fileno(). -1: error set. */
 int vmh_fd_field_check(PyObject *object, PyMethodDef *fileno_def);
 
-/* Files every name of `module` as the policy says. -1: error set; also when the policy does not know the module. */
+/* Applies the policy to every name of `module`. -1: error set; also if the policy does not know the module. */
 int vmh_gate_module(PyObject *module, const char *name);
 bool vmh_policy_knows(const char *module);
-bool vmh_policy_gates(const char *module); /* functions or methods of it, not only deletes some */
+bool vmh_policy_gates(const char *module); /* true if it gates functions or methods, not only deletes some */
 
 #endif

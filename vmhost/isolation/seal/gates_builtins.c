@@ -1,8 +1,8 @@
 /* Gates of builtins. */
 #include "seal/gates.h"
 
-/* exec and eval run code that exists. For a text, that is the code which the cloud compiler has made of it, where it
- * has seen it: the guest's `texts.recorded` looks for it. What it gives is code like any other that the guest has. */
+/* exec and eval run existing code objects. For a text, `texts.recorded` of the guest finds the code that the cloud
+ * compiler made of it, if it saw it. That is code like any other that the guest has. */
 static int check_run(vmh_gated *call)
 {
     if (call->nargs == 0 || PyCode_Check(call->args[0]))

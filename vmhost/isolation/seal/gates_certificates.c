@@ -1,7 +1,7 @@
-/* Gates of `_ssl`: certificates come from files that may be read.
+/* Gates of `_ssl`: certificates come only from files that the task may read.
  *
- * OpenSSL opens files by itself, so it gets the path of a held descriptor. Folders of certificates it would search
- * whenever it verifies something; what they hold is loaded at once instead, file by file.
+ * OpenSSL opens files itself, so it gets the path of a held descriptor. It would search folders of certificates at each
+ * verification; instead, their contents are loaded at once, file by file.
  */
 #include "seal/gates.h"
 #include "seal/paths.h"
@@ -15,7 +15,7 @@
 
 static PyMethodDef *load_locations(void);
 
-/* Loads the certificates and revocation lists of one file, as far as it has any. -1: error set. */
+/* Loads the certificates and revocation lists of one file, if it has any. -1: error set. */
 static int load_file(vmh_gated *call, const char *text)
 {
     vmh_path_handle handle;
@@ -32,7 +32,7 @@ static int load_file(vmh_gated *call, const char *text)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* Is it what OpenSSL looks for in a folder: 8 digits of a hash, a dot, r for a revocation list, a number? */
+/* Whether OpenSSL looks for this name in a folder: 8 hex digits of a hash, a dot, r for a revocation list, a number. */
 static bool is_hash_name(const char *name)
 {
     for (int i = 0; i < 8; i++)
@@ -44,7 +44,7 @@ static bool is_hash_name(const char *name)
     return *name != 0 && name[strspn(name, "0123456789")] == 0;
 }
 
-/* Loads what a folder has. Of no folder, and of none that is granted, nothing; -1: error set. */
+/* Loads a folder's certificates; does nothing if it does not exist or is not granted. -1: error set. */
 static int load_folder(vmh_gated *call, const char *text, vmh_path_handle *handle)
 {
     *handle = (vmh_path_handle){.fd = -1};
@@ -68,7 +68,7 @@ static int load_folder(vmh_gated *call, const char *text, vmh_path_handle *handl
     return rc;
 }
 
-/* Folders may be several, with colons between them. One that is not granted is passed over, or PermissionDenied. */
+/* Several folders may be given, separated by colons. One that is not granted is skipped, or raises PermissionDenied. */
 static int load_folders(vmh_gated *call, PyObject *text, bool pass_over)
 {
     const char *next = PyBytes_AS_STRING(text);
@@ -93,7 +93,7 @@ static int load_folders(vmh_gated *call, PyObject *text, bool pass_over)
     return rc;
 }
 
-/* Holds the file that an argument names, if any, and puts the way to it in its place. */
+/* Holds the file given as an argument, if any, and replaces the argument by the path to the held descriptor. */
 static int hold_argument(vmh_gated *call, PyObject **argument, vmh_path_handle *handle, PyObject **given)
 {
     PyObject *text;
@@ -127,7 +127,7 @@ static int check_load_cert_chain(vmh_gated *call)
     if (rc == 0)
         rc = hold_argument(call, key, &handles[1], &given[1]);
     if (rc == 0)
-        rc = finish(call, NULL); /* without a pass: it calls the task's own function for a password */
+        rc = finish(call, NULL); /* without a pass: it calls the task's own password function */
     vmh_path_handle_close(&handles[0]);
     vmh_path_handle_close(&handles[1]);
     return rc;
@@ -174,7 +174,7 @@ done:
     return rc;
 }
 
-/* A path of ssl.get_default_verify_paths: of the variable `name`, if the task has it, else `otherwise`. */
+/* A path of ssl.get_default_verify_paths: from the environment variable `name`, if set, else `otherwise`. */
 static PyObject *default_path(PyObject *name, PyObject *otherwise)
 {
     PyObject *os = PyImport_ImportModule("os"), *environ = os == NULL ? NULL : PyObject_GetAttrString(os, "environ");
@@ -187,7 +187,7 @@ static PyObject *default_path(PyObject *name, PyObject *otherwise)
     return text;
 }
 
-/* OpenSSL's default files, as far as they are there and granted: CPython does not ask for more either. */
+/* Loads OpenSSL's default files if they exist and are granted: CPython does not require them either. */
 static int check_default_paths(vmh_gated *call)
 {
     PyObject *module = call->owner == NULL ? NULL : PyType_GetModule(call->owner), *found = NULL;

@@ -1,13 +1,12 @@
-/* Gate of `_hashlib`: what scrypt asks for is known beforehand, so too much is refused as anywhere else, with
- * MemoryError. Where OpenSSL's memory is not charged as it takes it (library_memory.c), it is charged here while it
- * works. */
+/* Gate of `_hashlib`: the memory that scrypt needs is known in advance, so too much is refused with MemoryError. If
+ * OpenSSL's memory is not charged when it is allocated (library_memory.c), it is charged here during the call. */
 #include "seal/gates.h"
 
 #include "memory/library_memory.h"
 #include "lanes/meter.h"
 
-/* An argument as a size, made an int for good; 0 where it is none: the original says what is wrong with it. -1: error
- * set. */
+/* An argument as a size; it is replaced by an exact int. 0 if it is not a size: the original reports the error. -1:
+ * error set. */
 static int size_argument(vmh_gated *call, const char *keyword, size_t *size)
 {
     PyObject **argument = vmh_gated_argument(call, call->nargs, keyword);
@@ -30,7 +29,7 @@ static int charge_scrypt(vmh_gated *call)
     size_t n, r, p, blocks, bytes;
     if (size_argument(call, "n", &n) < 0 || size_argument(call, "r", &r) < 0 || size_argument(call, "p", &p) < 0)
         return -1;
-    /* RFC 7914: a table of n blocks, one block for each of p, and two to work with; a block is 128 * r bytes */
+    /* RFC 7914: a table of n blocks, one block for each of p, and two to work with; a block is 128 * r bytes. */
     if (__builtin_add_overflow(n, p, &blocks) || __builtin_add_overflow(blocks, (size_t)2, &blocks)
         || __builtin_mul_overflow(blocks, (size_t)128, &bytes) || __builtin_mul_overflow(bytes, r, &bytes))
         return 0; /* OpenSSL refuses it */

@@ -1,4 +1,4 @@
-/* Gates of `_io`: FileIO is the one type that opens files; all of io and builtins.open go through it. */
+/* Gates of `_io`: FileIO is the only type that opens files; io and builtins.open use it. */
 #include "seal/gates.h"
 
 #include "seal/paths.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The originals, the same in every VM. */
+/* The originals; the same in every VM. */
 static _Atomic(initproc) file_init;
 static _Atomic(destructor) file_dealloc;
 static _Atomic(PyMethodDef *) base_close, file_dealloc_warn;
@@ -26,10 +26,10 @@ static bool closes_fd(PyObject *file)
     return closes;
 }
 
-/* Lets go of what the object has, if anything: its descriptor is closed by us, never by the original. -1: error set. */
+/* Closes the object's descriptor, if it has one, ourselves instead of by the original. -1: error set. */
 static int let_go_of(PyObject *file)
 {
-    while (*vmh_compat_fd(file) >= 0) { /* others run while it closes, and may give it another */
+    while (*vmh_compat_fd(file) >= 0) { /* other threads run during the close, and may set another */
         int error = vmh_fd_release(file, closes_fd(file));
         if (error != 0) {
             errno = error;
@@ -51,7 +51,7 @@ static int access_of(const char *mode)
     return access;
 }
 
-/* What FileIO asks open(2) for; -1 with its errors. */
+/* The flags that FileIO passes to open(2); -1 with FileIO's errors set. */
 static int flags_of(const char *mode)
 {
     int kinds = 0, pluses = 0, flags = 0, access = access_of(mode);
@@ -75,7 +75,7 @@ static int flags_of(const char *mode)
     return flags | O_CLOEXEC | (access == (VMH_READ | VMH_WRITE) ? O_RDWR : access == VMH_READ ? O_RDONLY : O_WRONLY);
 }
 
-/* Opens what a path names, which errors call `name`; the descriptor is the guest's. -1: error set. */
+/* Opens a path, which errors call `name`; the descriptor becomes the guest's. -1: error set. */
 static int open_path(PyObject *name, const char *mode, int flags)
 {
     PyObject *given, *text;
@@ -87,7 +87,7 @@ static int open_path(PyObject *name, const char *mode, int flags)
     return fd < 0 || vmh_fd_own(fd) < 0 ? -1 : fd;
 }
 
-/* What a guest's opener gives must be the guest's own. -1: error set. */
+/* Calls a guest's opener, whose descriptor must be the guest's own. -1: error set. */
 static int open_with(PyObject *opener, PyObject *name, int flags)
 {
     PyObject *bytes = NULL;
@@ -109,7 +109,7 @@ static int open_with(PyObject *opener, PyObject *name, int flags)
     return fd;
 }
 
-/* The guest's descriptor that FileIO is to use; *opened: the file closes it whatever happens. -1: error set. */
+/* The guest's descriptor for FileIO. *opened: the file closes it even with closefd=False. -1: error set. */
 static int descriptor_of(PyObject *name, const char *mode, bool close_fd, PyObject *opener, bool *opened)
 {
     int flags = flags_of(mode), fd = -1;
@@ -143,7 +143,7 @@ static int descriptor_of(PyObject *name, const char *mode, bool close_fd, PyObje
     return fd;
 }
 
-/* The original gets a descriptor in any case: it would close one of its own by itself where it fails. */
+/* The original always gets a descriptor: one that it opened itself, it would close itself on failure. */
 static int file_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"file", "mode", "closefd", "opener", NULL};
@@ -158,7 +158,7 @@ static int file_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
         vmh_deny("this thread is not one of the task's", "FileIO");
         return -1;
     }
-    if (let_go_of(self) < 0) /* of an object that is made again: first, as CPython does */
+    if (let_go_of(self) < 0) /* an object that is initialised again: close first, as CPython does */
         return -1;
     int fd = descriptor_of(name, mode, close_fd, opener, &opened);
     if (fd < 0 || vmh_fd_hold(fd, "open") < 0)
@@ -167,7 +167,7 @@ static int file_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
     PyObject *checked = Py_BuildValue("(isOO)", fd, mode, close_fd ? Py_True : Py_False, Py_None);
     vmh_fd_init init;
     int rc = -1;
-    /* once more: code of the guest's ran for the argument, and may have made the object meanwhile */
+    /* Once more: guest code ran for the arguments, and may have initialised the object meanwhile. */
     if (checked != NULL && let_go_of(self) == 0) {
         vmh_fd_init_begin(seal, &init, self);
         unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
@@ -178,7 +178,7 @@ static int file_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
         init.released = false;
     Py_XDECREF(checked);
     PyObject *raised = rc < 0 ? PyErr_GetRaisedException() : NULL;
-    if (rc < 0 && !init.released) { /* the original has let go of it */
+    if (rc < 0 && !init.released) { /* else the original has released it */
         vmh_fd_drop(fd);
         if (opened)
             vmh_fd_close(fd);
@@ -194,11 +194,11 @@ static int file_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
     return rc;
 }
 
-/* --- methods: the descriptor is in use until they are through */
+/* --- methods: the descriptor is in use until they return */
 
 static int check_file(vmh_gated *call) { return vmh_gated_self_fd(call) == -2 ? -1 : 0; }
 
-/* What a file can do: of one whose descriptor is closed, nothing. */
+/* Queries such as seekable(): false if the descriptor is closed. */
 static int check_file_ability(vmh_gated *call)
 {
     if (vmh_gated_self_fd(call) != -2)
@@ -210,7 +210,7 @@ static int check_file_ability(vmh_gated *call)
     return 1;
 }
 
-/* A pipe or the like may keep a thread waiting, which a stop must end. gate->access is the poll event. */
+/* A pipe or the like may block the thread, and a stop must end the wait. gate->access is the poll event. */
 static int check_file_wait(vmh_gated *call)
 {
     int fd = vmh_gated_self_fd(call);
@@ -220,13 +220,13 @@ static int check_file_wait(vmh_gated *call)
         return fd == -2 ? -1 : 0;
     int access = flags & O_ACCMODE;
     if (access == (call->gate->access == POLLIN ? O_WRONLY : O_RDONLY))
-        return 0; /* it says so at once */
+        return 0; /* the original fails at once */
     struct pollfd fds[2] = {{.fd = fd, .events = (short)call->gate->access}};
     return vmh_wait_fds(fds, 1, INT64_MAX) < 0 ? -1 : 0;
 }
 
-/* As the original does it, but for the closing itself: flushing and warning run code of the guest's, which may close
- * and open files. */
+/* Does what the original does, except that it closes the descriptor itself: flushing and warning run guest code, which
+ * may close and open files. */
 static int check_close(vmh_gated *call)
 {
     PyObject *self = call->self;
@@ -259,7 +259,7 @@ static int check_close(vmh_gated *call)
 
 static void file_dealloc_gate(PyObject *self) { vmh_fd_dealloc(self, atomic_load(&file_dealloc), false); }
 
-/* importlib and others open code files with it. It calls io.open, which is gated; here relative paths mean nothing. */
+/* importlib and others open code files with it. It calls io.open, which is gated; it accepts no relative paths. */
 static int check_open_code(vmh_gated *call)
 {
     PyObject **argument = vmh_gated_argument(call, 0, "path"), *given, *text;
@@ -272,7 +272,7 @@ static int check_open_code(vmh_gated *call)
     return rc;
 }
 
-/* Does `path`, which is absolute, name a file of the bundle, to read, which nothing grants? -1: error set. */
+/* Whether `path`, which is absolute, names a file of the bundle, opened to read, that is not granted. -1: error set. */
 static int names_bundled(vmh_gated *call, PyObject *path)
 {
     PyObject **mode = vmh_gated_argument(call, 1, "mode"), *bytes = NULL;
@@ -294,7 +294,7 @@ static int names_bundled(vmh_gated *call, PyObject *path)
     return rc;
 }
 
-/* A relative path names a file of the bundle: vmhost.guest.files answers. Everything else is FileIO's business. */
+/* A relative path names a file of the bundle: vmhost.guest.files answers. FileIO handles everything else. */
 static int check_open(vmh_gated *call)
 {
     PyObject **file = vmh_gated_argument(call, 0, "file");

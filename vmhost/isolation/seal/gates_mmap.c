@@ -1,5 +1,5 @@
-/* Gates of `mmap`: anonymous maps only, which can always be read. A file that shrinks under its map would kill every
- * VM of the process, and so would a look at memory that was mapped without PROT_READ. */
+/* Gates of `mmap`: only anonymous, readable maps. A file that shrinks under its map would kill every VM of the process,
+ * and so would reading memory that was mapped without PROT_READ. */
 #include "seal/gates.h"
 
 #include "lanes/meter.h"
@@ -10,15 +10,15 @@
 static _Atomic(newfunc) mmap_new;
 static _Atomic(destructor) mmap_dealloc;
 
-/* Flags of a map that leave it memory that can be read at any time. Others place it (MAP_FIXED), let it grow, or
- * hand its pages out by rules of their own (MAP_HUGETLB, MAP_DROPPABLE, MAP_LOCKED). */
+/* Map flags with which the memory stays readable at any time. Others fix the address (MAP_FIXED), let the map grow, or
+ * have special page rules (MAP_HUGETLB, MAP_DROPPABLE, MAP_LOCKED). */
 enum {
     FLAGS = MAP_SHARED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | MAP_NORESERVE | MAP_STACK | MAP_DENYWRITE
         | MAP_EXECUTABLE,
-    ADVICE_MAX = 21, /* MADV_PAGEOUT: above are those that take pages away for good (hardware poison, guards) */
+    ADVICE_MAX = 21, /* MADV_PAGEOUT: higher ones can remove pages for good (hardware poison, guards) */
 };
 
-/* The arguments, as numbers that the call below gets again: what was checked is what is used. NULL: error set. */
+/* The arguments as exact numbers for the original: it uses the very values that were checked. NULL: error set. */
 static PyObject *checked_arguments(PyObject *args, PyObject *kwargs, size_t *bytes)
 {
     static char *names[] = {"fileno", "length", "flags", "prot", "access", "offset", "trackfd", NULL};
@@ -32,7 +32,7 @@ static PyObject *checked_arguments(PyObject *args, PyObject *kwargs, size_t *byt
         return vmh_deny("a task maps anonymous memory only (fileno -1)", "mmap");
     if ((flags & ~FLAGS) != 0)
         return vmh_deny("a task maps plain shared or private memory", "mmap(flags=%d)", flags);
-    if ((prot & ~(PROT_READ | PROT_WRITE)) != 0 || !(prot & PROT_READ)) /* CPython reads whatever it has mapped */
+    if ((prot & ~(PROT_READ | PROT_WRITE)) != 0 || !(prot & PROT_READ)) /* CPython reads any map */
         return vmh_deny("a task maps memory that can be read, and written if it likes", "mmap(prot=%d)", prot);
     if (length < 0)
         return PyErr_Format(PyExc_OverflowError, "memory mapped length must be positive");
@@ -69,7 +69,7 @@ static PyObject *mmap_new_gate(PyTypeObject *type, PyObject *args, PyObject *kwa
     return result;
 }
 
-/* The charge lasts as long as the object, though it may be closed before. */
+/* The charge lasts as long as the object, even if the map is closed earlier. */
 static void mmap_dealloc_gate(PyObject *self)
 {
     vmh_seal *seal = vmh_seal_here();

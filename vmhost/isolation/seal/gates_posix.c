@@ -1,5 +1,5 @@
-/* Gates of `posix`: paths go by the task's permissions, descriptors must be the guest's own, the rest of what a process
- * shares is refused or virtual. */
+/* Gates of `posix`: paths need the task's permissions, descriptors must be the guest's own, and other state that a
+ * process shares is refused or virtual. */
 #include "seal/gates.h"
 
 #include "seal/paths.h"
@@ -10,11 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of a path gate, beside VMH_READ and VMH_WRITE. NAME, LOOK: as enum vmh_path_meaning; else the object. BY_FD: the
- * original takes O_PATH descriptors, too. LISTS: the path may be left out. ENTRIES: gives DirEntry objects. */
+/* Flags of a path gate, besides VMH_READ and VMH_WRITE. NAME, LOOK: see enum vmh_path_meaning; without them: the
+ * object. BY_FD: the original also accepts O_PATH descriptors. LISTS: the path is optional. ENTRIES: yields DirEntry
+ * objects. */
 enum { OR_FD = 16, OF_BUNDLE = 32, NAME = 64, LOOK = 128, BY_FD = 256, LISTS = 512, ENTRIES = 1024 };
 
-/* A keyword argument such as dir_fd or src_dir_fd: only None. */
+/* A keyword argument such as dir_fd or src_dir_fd must be None. */
 static int no_folder_fd(vmh_gated *call)
 {
     for (Py_ssize_t i = 0; call->kwnames != NULL && i < PyTuple_GET_SIZE(call->kwnames); i++) {
@@ -30,8 +31,7 @@ static int no_folder_fd(vmh_gated *call)
     return 0;
 }
 
-/* 1: `value` can stand for a path. 0: it cannot, and the TypeError that CPython raises is set. -1: another error is
- * set. */
+/* 1: `value` is a path. 0: it is not, and CPython's TypeError is set. -1: another error is set. */
 static int is_path(vmh_gated *call, PyObject *value, const char *name)
 {
     if (PyUnicode_Check(value) || PyBytes_Check(value))
@@ -56,8 +56,8 @@ static int is_path(vmh_gated *call, PyObject *value, const char *name)
     return 0;
 }
 
-/* The argument called `name` asked once for what it stands for, which takes its place. *given is borrowed from the
- * call. */
+/* Converts the argument called `name` to a path once, and replaces it by the result. *given is borrowed from the call.
+ */
 static int convert_argument(vmh_gated *call, PyObject **argument, const char *name, PyObject **given, PyObject **text)
 {
     if (is_path(call, *argument, name) <= 0)
@@ -70,7 +70,7 @@ static int convert_argument(vmh_gated *call, PyObject **argument, const char *na
     return rc;
 }
 
-/* The original's answer, its errors about `first` and `second`, which guests know by these names. */
+/* Calls the original; its errors name `first` and `second`, as the guest passed them. */
 static int call_original(vmh_gated *call, PyObject *first, PyObject *second)
 {
     call->pass = VMH_PASS_GATE;
@@ -81,8 +81,8 @@ static int call_original(vmh_gated *call, PyObject *first, PyObject *second)
     return -1;
 }
 
-/* A file or folder of the bundle: 1, answered; 0, not of the bundle; -1, error set. Of absolute paths those that
- * nothing grants. */
+/* Answers for a file or folder of the bundle: 1, answered; 0, not in the bundle; -1, error set. An absolute path counts
+ * only if it is not granted. */
 static int bundle_answer(vmh_gated *call, PyObject *given, const vmh_bundle_entry *entry)
 {
     PyObject **mode = vmh_gated_argument(call, 1, "mode");
@@ -92,8 +92,8 @@ static int bundle_answer(vmh_gated *call, PyObject *given, const vmh_bundle_entr
     return call->result == NULL ? -1 : 1;
 }
 
-/* A path as listdir, scandir, stat and their like take it. 1: *handle is held for the original; 2: the bundle has
- * answered; -1: error set. */
+/* Finds the path argument of listdir, scandir, stat and the like. 1: *handle is held for the original; 2: the bundle
+ * has answered; -1: error set. */
 static int find_argument(vmh_gated *call, vmh_path_handle *handle, PyObject *given, PyObject *text, unsigned of,
                          int access)
 {
@@ -121,13 +121,13 @@ static int find_argument(vmh_gated *call, vmh_path_handle *handle, PyObject *giv
     return rc < 0 ? -1 : rc == 0 ? 1 : 2;
 }
 
-/* Does the call name what to do with links, and how? */
+/* The call's follow_symlinks: 1 or 0; -1 with an error set. */
 static int follows_links(vmh_gated *call)
 {
     for (Py_ssize_t i = 0; call->kwnames != NULL && i < PyTuple_GET_SIZE(call->kwnames); i++)
         if (PyUnicode_EqualToUTF8(PyTuple_GET_ITEM(call->kwnames, i), "follow_symlinks")) {
             int follow = PyObject_IsTrue(call->args[call->nargs + i]);
-            /* to the original of stat, whatever is held is what was meant */
+            /* The original of stat gets a held descriptor, which already is the intended object. */
             call->args[call->nargs + i] = follow || (call->gate->access & BY_FD) ? Py_True : Py_False;
             return follow;
         }
@@ -154,7 +154,7 @@ static int check_path(vmh_gated *call)
         return 0; /* CPython raises its own TypeError */
     PyObject *here;
     if (argument == NULL || ((access & LISTS) && *argument == Py_None)) {
-        argument = &here; /* the bundle answers, not the original */
+        argument = &here; /* the bundle answers; the original is not called */
         if (vmh_gated_replace(call, argument, PyUnicode_FromString(".")) < 0)
             return -1;
     }
@@ -192,7 +192,7 @@ done:
     return rc;
 }
 
-/* os.access answers whether, and raises for nothing: what is not granted is not accessible. */
+/* os.access returns a bool and never raises: what is not granted is not accessible. */
 static int check_access(vmh_gated *call)
 {
     int rc = check_path(call);
@@ -266,7 +266,7 @@ static int check_open(vmh_gated *call)
     Py_ssize_t count = call->nargs + (call->kwnames == NULL ? 0 : PyTuple_GET_SIZE(call->kwnames));
     bool by_folder = vmh_gated_argument(call, VMH_GATED_ARGS_MAX, "dir_fd") != NULL;
     if (path == NULL || flags == NULL || call->nargs > 3 || count != 2 + (mode != NULL) + by_folder)
-        return 0; /* CPython raises its own TypeError, and has no pass to open anything */
+        return 0; /* CPython raises its own TypeError; without a pass it cannot open anything */
     if (convert_argument(call, path, "path", &given, &text) < 0)
         return -1;
     PyObject **numbers[2] = {flags, mode};
@@ -300,7 +300,7 @@ static int check_fd(vmh_gated *call)
     return vmh_gated_fd(call, argument) < 0 ? -1 : 0;
 }
 
-/* Where CPython takes an object with fileno(), too. */
+/* For functions that also accept an object with fileno(). */
 static int check_fildes(vmh_gated *call)
 {
     PyObject **argument = vmh_gated_argument(call, 0, call->gate->keyword);
@@ -320,7 +320,7 @@ static int check_two_fds(vmh_gated *call)
     return vmh_gated_fd(call, first) < 0 || vmh_gated_fd(call, second) < 0 ? -1 : 0;
 }
 
-/* Reading and writing can block: a stop must end it. gate->access is the poll event. */
+/* Reading and writing can block, and a stop must end the wait. gate->access is the poll event. */
 static int check_fd_wait(vmh_gated *call)
 {
     PyObject **argument = vmh_gated_argument(call, 0, call->gate->keyword);
@@ -330,12 +330,12 @@ static int check_fd_wait(vmh_gated *call)
     int fd = PyLong_AsInt(*argument), flags = fcntl(fd, F_GETFL);
     int never = call->gate->access == POLLIN ? O_WRONLY : O_RDONLY;
     if (flags < 0 || (flags & (O_NONBLOCK | O_PATH)) || (flags & O_ACCMODE) == never)
-        return 0; /* it answers at once */
+        return 0; /* it does not block */
     struct pollfd fds[2] = {{.fd = fd, .events = (short)call->gate->access}};
     return vmh_wait_fds(fds, 1, INT64_MAX) < 0 ? -1 : 0;
 }
 
-/* Descriptors 1 and 2 are the task's log, as print is. */
+/* Writes to descriptors 1 and 2 go to the task's log, like print. */
 static int check_write(vmh_gated *call)
 {
     PyObject **argument = vmh_gated_argument(call, 0, call->gate->keyword),
@@ -412,7 +412,7 @@ static int check_pipe(vmh_gated *call)
     return -1;
 }
 
-/* putenv: os.environ is the VM's own dict, the process's stays as it is. register_at_fork: nothing forks. */
+/* putenv: os.environ is the VM's own dict, and the process's is unchanged. register_at_fork: a VM cannot fork. */
 static int check_nothing(vmh_gated *call)
 {
     call->result = Py_NewRef(Py_None);
@@ -513,8 +513,8 @@ PyObject *vmh_posix_status(PyObject *module, int fd)
 
 /* --- the environment */
 
-/* Adds what is granted; what the task set itself stays. A host has sent its values along (core_vm.c): in a VM's thread
- * the process's own may be moved meanwhile. Where nobody did, this is the process's one Python. */
+/* Adds the granted variables; those that the task set itself stay. A host passes their values along (core_vm.c), since
+ * its own environment may change while a VM's thread reads it. If none did, this is the process's only interpreter. */
 static int environ_add(PyObject *dict)
 {
     vmh_seal *seal = vmh_seal_here();
@@ -540,7 +540,7 @@ static int environ_add(PyObject *dict)
     return 0;
 }
 
-/* Which functions take dir_fd: none here. The standard library looks at this list and goes by paths instead. */
+/* No function accepts dir_fd here. The standard library reads this list and uses paths instead. */
 static int drop_folder_functions(PyObject *dict)
 {
     PyObject *names = vmh_dict_get(dict, "_have_functions");
@@ -569,8 +569,8 @@ int vmh_posix_finish(PyObject *dict, PyObject *module)
     return environ_add(held);
 }
 
-/* When the permissions come, `posix` is there already or not, in which case vmh_posix_finish does this, and `os` may
- * have made its own mapping from posix.environ. */
+/* Called when the permissions arrive. If `posix` is not yet imported, vmh_posix_finish will do this. Otherwise `os` may
+ * already have its own mapping made from posix.environ. */
 int vmh_environ_fill(vmh_seal *seal)
 {
     PyObject *modules = PyImport_GetModuleDict(), *os = NULL, *mapping = NULL;

@@ -1,9 +1,9 @@
-/* Gates of `_locale` and `_signal`: the process has one locale and one set of handlers. */
+/* Gates of `_locale` and `_signal`: the process has one locale and one set of signal handlers. */
 #include "seal/gates.h"
 
 #include <locale.h>
 
-/* Programs ask for the locale, change it and set it back: what it is anyway may be set. */
+/* Programs query the locale, change it and set it back: setting the current one is allowed. */
 static int check_setlocale(vmh_gated *call)
 {
     PyObject **locale = vmh_gated_argument(call, 1, "locale");
@@ -22,7 +22,7 @@ static int check_setlocale(vmh_gated *call)
 
 static int check_getsignal(vmh_gated *call)
 {
-    call->result = Py_NewRef(Py_None); /* as CPython says for a handler that Python did not set */
+    call->result = Py_NewRef(Py_None); /* CPython's answer for a handler that was not set by Python */
     return 1;
 }
 

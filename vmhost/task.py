@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from vmhost.bytecode.fields import shown
 from vmhost.errors import BreakerOpenError, ClosedError, Kind, QueueFullError, VMHostError
 from vmhost.future import TaskFuture
-from vmhost.isolation.vm import LEAST_STACK_BYTES
+from vmhost.isolation.vm import MIN_STACK_BYTES
 from vmhost.runtime.breaker import CLOSED, Breaker, Counts, Refused
 from vmhost.statistics import VMTotals
 
@@ -60,7 +60,7 @@ class Version:
         self.trigger, self.table = manifest.trigger, manifest.table
         self.fresh = manifest.fresh if policy.fresh is None else policy.fresh
         self.priority = manifest.priority if policy.priority is None else policy.priority
-        self.stack_bytes = max(limits.stack_bytes, LEAST_STACK_BYTES)
+        self.stack_bytes = max(limits.stack_bytes, MIN_STACK_BYTES)
         self.permissions = permissions or {kind: list(names) for kind, names in manifest.permissions.items()}
         self.draining = False
         self.given_up = 0  # VMs of it in quarantine

@@ -1,13 +1,13 @@
-"""The Python owner of one native VM, and the code stores that VMs run from. Thin: what blocks or races is in C.
+"""The Python owner of one native VM, and the code stores that VMs run from. Thin: C does all that blocks or races.
 
-`core()` gives the native module; it is loaded on first use, so that what only reads bundles works without it.
+`core()` returns the native module, loaded on first use, so that code that only reads bundles works without it.
 """
 
 import importlib
 
 
 def core():
-    """The native module `vmhost.isolation._core`. ImportError with what to do when it was not built."""
+    """The native module `vmhost.isolation._core`. Raises ImportError with instructions if it was not built."""
     try:
         return importlib.import_module("vmhost.isolation._core")
     except ModuleNotFoundError as error:
@@ -18,7 +18,7 @@ def core():
 
 
 def code_store_of(bundle, native=None):
-    """A native CodeStore of all that is in `bundle` (anything with `modules`, `texts` and `files`, as Bundles have)."""
+    """A native CodeStore with the contents of `bundle` (any object with `modules`, `texts` and `files`)."""
     store = (native or core()).CodeStore()
     for name, module in bundle.modules.items():
         store.add_module(name, module.is_package, module.code)
@@ -30,7 +30,7 @@ def code_store_of(bundle, native=None):
 
 
 DEFAULT_STACK_BYTES = 1 << 20
-LEAST_STACK_BYTES = 128 << 10  # the native core boots none with less
+MIN_STACK_BYTES = 128 << 10  # the native core refuses less
 
 
 BOOTING, WARM, SERVING, LEAVING, ENDING = "booting", "warm", "serving", "leaving", "ending"
@@ -39,9 +39,9 @@ BOOTING, WARM, SERVING, LEAVING, ENDING = "booting", "warm", "serving", "leaving
 class OwnedVM:
     """One native VM and what its owner decided about it. Not thread-safe: its pool's lock guards it.
 
-    `phase` is what its owner knows of it; `native.state` is what it really does. LEAVING: it may still be in a call,
-    the last one. ENDING: no call is in it any more. `owner` is the task version that it serves, None while warm.
-    `since` is when the phase began, on the pool's clock.
+    `phase` is the owner's view; `native.state` is the actual state. LEAVING: it may still be in its last call. ENDING:
+    it has no call any more. `owner` is the task version that it serves, None while warm. `since` is when the phase
+    began, on the pool's clock.
     """
 
     __slots__ = ("native", "stack_bytes", "phase", "owner", "since")
@@ -66,7 +66,7 @@ class OwnedVM:
         self.move(SERVING, now)
 
     def retire(self, now, *, idle=False):
-        """It ends after its current call; `idle` says that it is in none. Repeating it does nothing."""
+        """End it after its current call; `idle`: it has none. Can be repeated."""
         if self.phase not in (LEAVING, ENDING):
             idle = idle or self.owner is None
             self.move(ENDING if idle else LEAVING, now)

@@ -1,5 +1,5 @@
-/* Gates of `_socket` and `select`: addresses go by the permissions, descriptors must be the guest's own, and
- * what can block waits beside the VM's stop event first. */
+/* Gates of `_socket` and `select`: addresses need permissions, descriptors must be the guest's own, and a call that can
+ * block first waits together with the VM's stop event. */
 #include "seal/gates.h"
 
 #include "lanes/clock.h"
@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Originals that are not gated but called here; the same in every VM. */
+/* Originals that are called here without a gate; the same in every VM. */
 static _Atomic(initproc) socket_init;
 static _Atomic(destructor) socket_dealloc, epoll_dealloc;
 static _Atomic(newfunc) epoll_new;
@@ -21,10 +21,10 @@ static _Atomic(PyMethodDef *) socket_gettimeout, socket_getdefaulttimeout, epoll
 
 static int socket_fd(PyObject *self) { return *vmh_compat_fd(self); }
 
-/* A socket's or epoll's method: its descriptor is in use until the call is over. */
+/* A method of a socket or epoll object: its descriptor is in use until the call is over. */
 static int check_socket(vmh_gated *call) { return vmh_gated_self_fd(call) == -2 ? -1 : 0; }
 
-/* 1: it blocks, until *deadline_ns; 0: it does not block; -1: error set. */
+/* 1: the socket blocks, until *deadline_ns; 0: it does not block; -1: error set. */
 static int socket_blocks(PyObject *self, int64_t *deadline_ns)
 {
     PyObject *timeout = vmh_def_call(atomic_load(&socket_gettimeout), self, NULL, NULL, 0, NULL);
@@ -46,7 +46,7 @@ static int socket_blocks(PyObject *self, int64_t *deadline_ns)
     return rc;
 }
 
-/* 0: ready, or a socket that does not block; -1: error set. */
+/* 0: ready, or non-blocking; -1: error set. */
 static int socket_wait(PyObject *self, short events)
 {
     int64_t deadline;
@@ -68,7 +68,7 @@ static int socket_family(PyObject *self)
     return domain;
 }
 
-/* Checks an argument that is an address by `grant`, and puts what was checked in its place. */
+/* Checks an address argument with `grant`, and replaces it by the address that was checked. */
 static int address_check(vmh_gated *call, PyObject **argument, int (*grant)(const vmh_address *, const char *))
 {
     char what[64];
@@ -79,7 +79,7 @@ static int address_check(vmh_gated *call, PyObject **argument, int (*grant)(cons
     return vmh_gated_replace(call, argument, address.whole) < 0 ? -1 : grant(&address, what);
 }
 
-/* The same of one that is sent to, whose answers a datagram socket takes from now on. */
+/* The same for a receiver; a datagram socket accepts its answers from now on. */
 static int receiver_check(vmh_gated *call, PyObject **argument)
 {
     return address_check(call, argument, vmh_grant_send) < 0
@@ -96,8 +96,8 @@ static int check_wait(vmh_gated *call)
     return check_socket(call) < 0 ? -1 : socket_wait(call->self, (short)call->gate->access);
 }
 
-/* A send to a blocking socket would block until all of a large buffer is taken; so it is asked for what fits, and
- * again. */
+/* A send on a blocking socket would block until all of a large buffer is taken. So this sends without blocking as much
+ * as fits, and repeats. */
 static int check_send(vmh_gated *call)
 {
     int64_t deadline;
@@ -167,7 +167,7 @@ static int check_sendmsg(vmh_gated *call)
             vmh_deny("ancillary data could carry descriptors", "socket.sendmsg");
             return -1;
         }
-        /* the original must not ask an object of the guest again */
+        /* The original must not call methods of the guest's object again. */
         if (vmh_gated_replace(call, &call->args[1], PyTuple_New(0)) < 0)
             return -1;
     }
@@ -176,7 +176,7 @@ static int check_sendmsg(vmh_gated *call)
     return socket_wait(call->self, POLLOUT);
 }
 
-/* recvmsg(size, ancillary size, …): without room for ancillary data no descriptor can arrive */
+/* recvmsg(size, ancillary size, …): no descriptor can arrive without room for ancillary data. */
 static int check_recvmsg(vmh_gated *call)
 {
     if (call->nargs > 1) {
@@ -222,7 +222,7 @@ static int check_bind(vmh_gated *call)
     if (check_socket(call) < 0 || address_check(call, &call->args[0], vmh_grant_bind) < 0
         || (call->result = vmh_gated_original(call)) == NULL)
         return -1;
-    /* the number of a host that the permissions name, for listen() */
+    /* Record the address that a granted host name resolved to, for listen(). */
     const char *host = vmh_host_text(PyTuple_GET_ITEM(call->args[0], 0));
     if (host[0] != 0 && !is_number(host) && vmh_socket_name(socket_fd(call->self), number, &port)
         && vmh_grant_resolved(host, number) < 0) {
@@ -234,9 +234,9 @@ static int check_bind(vmh_gated *call)
     return 1;
 }
 
-/* listen([backlog]), by where the socket is: without bind() the kernel binds it to all addresses of the machine. Done
- * here, since the original asks for the backlog first, and then for the object's descriptor again, which may be another
- * by then. */
+/* listen([backlog]). Checks the address of the socket: without bind() the kernel binds it to all addresses of the
+ * machine. Done here, because the original first converts the backlog, which may run code, and then reads the object's
+ * descriptor again, which may have changed. */
 static int check_listen(vmh_gated *call)
 {
     if (call->nargs > 1 || call->kwnames != NULL)
@@ -247,7 +247,7 @@ static int check_listen(vmh_gated *call)
     int fd = vmh_gated_self_fd(call);
     if (fd == -2 || (fd >= 0 && vmh_grant_listen(fd, "socket.listen") < 0))
         return -1;
-    /* a closed one is -1: EBADF NOLINTNEXTLINE(clang-analyzer-unix.StdCLibraryFunctions) */
+    /* -1 if closed: EBADF NOLINTNEXTLINE(clang-analyzer-unix.StdCLibraryFunctions) */
     if (listen(fd, backlog < 0 ? 0 : backlog) != 0) {
         PyErr_SetFromErrno(PyExc_OSError);
         return -1;
@@ -267,7 +267,7 @@ static int timeout_set(PyObject *self, PyObject *timeout)
 
 static vmh_gate *connect_ex_gate(void);
 
-/* A blocking connect: begun without blocking, then waited for. */
+/* A blocking connect: started without blocking, then waited for. */
 static int check_connect(vmh_gated *call)
 {
     int64_t deadline;
@@ -358,9 +358,8 @@ static bool among(const int *list, size_t count, int option)
     return false;
 }
 
-/* Options that take or give descriptors and addresses of memory, load programs into the kernel, change tables of the
- * machine, join groups of receivers or send by another route than the kernel's are not for tasks. Known ones are let
- * through. */
+/* Options that are not for tasks: they take or return descriptors and memory addresses, load programs into the kernel,
+ * change tables of the machine, join multicast groups or choose another route. The options listed here are allowed. */
 static bool option_is_plain(int level, int option)
 {
     static const int of_socket[] = {
@@ -456,7 +455,7 @@ static int check_dup_fd(vmh_gated *call)
     return call->result == NULL ? -1 : 1;
 }
 
-/* Both ends stay in the VM, so it needs no permission; event loops wake themselves with one. */
+/* Both ends stay in the VM, so no permission is needed; event loops use one to wake themselves. */
 static int check_socketpair(vmh_gated *call)
 {
     int family = AF_UNIX;
@@ -490,8 +489,8 @@ static int check_socketpair(vmh_gated *call)
     return owned ? 1 : -1;
 }
 
-/* Puts the host that was looked at in the place of an argument, in the form that the resolver takes; `named`: it is not
- * a number, and its name may be resolved. */
+/* Replaces a host argument by the exact text that was checked, which is what the resolver gets. `named`: it is a host
+ * name, not an address, and may be resolved. */
 static const char *host_check(vmh_gated *call, PyObject **argument, bool *named)
 {
     if (vmh_gated_replace(call, argument, vmh_host_exact(*argument, call->gate->name)) < 0)
@@ -501,7 +500,7 @@ static const char *host_check(vmh_gated *call, PyObject **argument, bool *named)
     return *named && vmh_grant_host(host, call->gate->name) < 0 ? NULL : host;
 }
 
-/* What a granted name resolves to may be connected to, on the granted ports. */
+/* The addresses of a granted name may be connected to, on the granted ports. */
 static int check_getaddrinfo(vmh_gated *call)
 {
     PyObject **argument = vmh_gated_argument(call, 0, "host");
@@ -550,7 +549,7 @@ static int check_gethostname(vmh_gated *call)
 
 /* --- creation */
 
-/* What new sockets of this VM have for a timeout: a float, or None. A new reference; NULL: error set. */
+/* The default timeout of this VM's new sockets: a float, or None. A new reference; NULL: error set. */
 static PyObject *default_timeout(PyObject *socket)
 {
     PyTypeObject *type = Py_TYPE(socket);
@@ -561,9 +560,9 @@ static PyObject *default_timeout(PyObject *socket)
 }
 
 /* Gives `self` the guest's descriptor `fd`, which is held for this call. Without a default timeout the original keeps
- * the GIL, so no other thread comes between letting go of the descriptor before and taking this one. With one it would
- * release the GIL, go on with the number that the object has by then, and close `fd` itself where that fails; so the
- * timeout is set after it. */
+ * the GIL, so no other thread runs between the release of the previous descriptor and the use of this one. With a
+ * timeout it would release the GIL, continue with whatever descriptor the object has by then, and on failure close `fd`
+ * itself; so the timeout is set afterwards. */
 static int socket_take(PyObject *self, int family, int type, int protocol, int fd)
 {
     PyObject *timeout = default_timeout(self), *checked = NULL;
@@ -572,7 +571,7 @@ static int socket_take(PyObject *self, int family, int type, int protocol, int f
     if (timeout != NULL)
         checked = Py_BuildValue("(iiii)", family, later ? type | SOCK_NONBLOCK : type, protocol, fd);
     if (checked != NULL && vmh_fd_hold(fd, "socket") == 0) {
-        vmh_fd_release(self, false); /* of an object that is made again: as in CPython, it is not closed */
+        vmh_fd_release(self, false); /* if it is initialised again: not closed, as in CPython */
         unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
         rc = atomic_load(&socket_init)(self, checked, NULL);
         vmh_pass_set(before);
@@ -608,7 +607,7 @@ static int socket_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
             PyErr_SetString(PyExc_ValueError, "negative file descriptor");
             return -1;
         }
-        /* addresses are read by the family that the object names, and granted by the socket's own */
+        /* Addresses are parsed by the object's family, but granted by the socket's own: they must agree. */
         int domain = AF_UNSPEC;
         socklen_t size = sizeof domain;
         if (vmh_fd_check(fd, "socket(fileno=...)") < 0)
@@ -679,7 +678,7 @@ static PyObject *ready_list(PyObject *items, struct pollfd *fds, short wanted)
     return list;
 }
 
-/* select(readers, writers, exceptional, timeout=None), by poll */
+/* select(readers, writers, exceptional, timeout=None), implemented by poll */
 static int check_select(vmh_gated *call)
 {
     PyObject *lists[3] = {NULL}, *ready[3] = {NULL};
@@ -743,7 +742,7 @@ done:
     return rc;
 }
 
-/* poll(timeout=None, maxevents=-1): waits on the epoll descriptor, then asks without waiting. */
+/* poll(timeout=None, maxevents=-1): waits on the epoll descriptor, then polls with timeout 0. */
 static int check_epoll_poll(vmh_gated *call)
 {
     PyObject **timeout = vmh_gated_argument(call, 0, "timeout");
@@ -810,7 +809,7 @@ static PyObject *epoll_new_gate(PyTypeObject *type, PyObject *args, PyObject *kw
     int fd = *vmh_compat_fd(object);
     if (vmh_fd_own(fd) == 0 && vmh_fd_hold(fd, "epoll") == 0)
         return object;
-    *vmh_compat_fd(object) = -1; /* it is closed */
+    *vmh_compat_fd(object) = -1; /* already closed */
     Py_DECREF(object);
     return NULL;
 }

@@ -1,5 +1,5 @@
-/* Gate of `_ssl` for sockets: a TLS connection keeps the number of its socket's descriptor, and goes on using it
- * whatever becomes of the socket object. So the number is in use as long as the connection lives. */
+/* Gate of `_ssl` for sockets: a TLS connection stores the number of its socket's descriptor, and uses it whatever
+ * happens to the socket object. So the number is in use as long as the connection lives. */
 #include "seal/gates.h"
 
 #include <errno.h>
@@ -27,7 +27,7 @@ static int check_wrap_socket(vmh_gated *call)
     vmh_fd_init_begin(call->seal, &taking, *socket);
     call->result = vmh_gated_original(call);
     vmh_fd_init_end(call->seal, &taking);
-    if (call->result != NULL && taking.released) { /* which number did the connection take? */
+    if (call->result != NULL && taking.released) { /* it is unknown which descriptor the connection took */
         Py_CLEAR(call->result);
         errno = EBADF;
         PyErr_SetFromErrno(PyExc_OSError);
@@ -70,7 +70,7 @@ int vmh_ssl_finish(PyObject *dict, PyObject *Py_UNUSED(module))
     if (type == NULL && !PyErr_Occurred() && vmh_dict_get(dict, "_SSLContext") != NULL)
         PyErr_SetString(PyExc_SystemError, "_ssl._SSLSocket is missing in this Python");
     if (type == NULL || type->tp_dealloc == connection_dealloc_gate)
-        return PyErr_Occurred() ? -1 : 0; /* the module is not filled yet, or has been gated before */
+        return PyErr_Occurred() ? -1 : 0; /* the module has no types yet, or was gated before */
     atomic_store(&connection_dealloc, type->tp_dealloc);
     type->tp_dealloc = connection_dealloc_gate;
     return 0;

@@ -1,11 +1,11 @@
-/* Native types whose objects lack what their own methods take for granted when they are made by `__new__` alone:
- * CPython 3.14 reads NULL there. Each such object is either not made, or gets at once what reading it needs.
- * tests/crashers/test_native_types.py tries all types. */
+/* Native types whose methods assume that `__init__` has run: on an object from `__new__` alone, CPython 3.14 reads
+ * NULL. Such an object either cannot be created, or its fields are filled at once. tests/crashers/test_native_types.py
+ * tries all types. */
 #include "seal/gates.h"
 
 #include <string.h>
 
-/* ---- internal helpers, which CPython makes by itself and nobody by calling the type */
+/* ---- internal helper types, which only CPython itself instantiates */
 static const struct {
     const char *module, *type;
 } internal[] = {
@@ -34,8 +34,8 @@ PyGetSetDef *vmh_getset_of(PyTypeObject *type, const char *name)
     return NULL;
 }
 
-/* ---- asyncio's tasks: one that is pending as it goes tells its loop, which it has from its __init__ on, until a
- * second one fails */
+/* ---- asyncio's tasks: a pending task that is finalised reports to its loop, which is NULL before __init__, and after
+ * a second __init__ that failed */
 static _Atomic(PyMethodDef *) future_get_loop;
 static _Atomic(destructor) task_finalize;
 
@@ -67,7 +67,7 @@ static int tasks_finish(PyObject *dict)
     return vmh_slot_replace(task, "__del__", (void **)&task->tp_finalize, (void *)task_finalize_gate);
 }
 
-/* ---- pickle: the proxy of a pickler's memo reads the memo, which __init__ makes unless it is there */
+/* ---- pickle: the proxy of a pickler's memo reads the memo, which is NULL until __init__ */
 static _Atomic(newfunc) pickler_new;
 static _Atomic(PyGetSetDef *) pickler_memo;
 
@@ -94,7 +94,7 @@ static int pickler_finish(PyObject *dict)
     return vmh_slot_replace(pickler, "__new__", (void **)&pickler->tp_new, (void *)pickler_new_gate);
 }
 
-/* The module's internal helpers are made by calling their type no more. They are in no module's dict. */
+/* Makes the module's internal helper types uninstantiable. They are in no module's dict. */
 static int internal_close(const char *module)
 {
     PyObject *types = PyObject_CallMethod((PyObject *)&PyBaseObject_Type, "__subclasses__", NULL);
@@ -142,8 +142,8 @@ void vmh_member_fill(PyObject *object, Py_ssize_t offset, PyObject *value)
         *handle = Py_NewRef(value);
 }
 
-/* ---- super: its __get__ asks for its class. One made by __new__ alone is unbound, of `object`. The type is a
- * static one, so the slot is the process's; outside of VMs all is as it was. */
+/* ---- super: its __get__ reads the class. An object from __new__ alone becomes an unbound super of `object`. The type
+ * is static, so the slot is process-wide; outside of VMs nothing changes. */
 static _Atomic(newfunc) super_new;
 static _Atomic(Py_ssize_t) super_class;
 
@@ -171,10 +171,10 @@ int vmh_super_gate(void)
     return 0;
 }
 
-/* ---- functions: the collector clears them one after the other, and CPython 3.14 reads NULL when what runs
- * meanwhile (`__release_buffer__`, `__del__` of objects that the collector does not know) calls one that was
- * cleared. It keeps what the evaluation loop needs: cycles through globals and cells end where those are cleared.
- * The type is a static one, as super. */
+/* ---- functions: the collector clears them one by one, and CPython 3.14 reads NULL if code that runs meanwhile
+ * (`__release_buffer__`, `__del__` of objects that the collector does not track) calls a cleared one. The gate keeps
+ * what the evaluation loop needs: cycles through globals and cells are broken where those are cleared. The type is
+ * static, like super. */
 static _Atomic(inquiry) function_clear;
 
 static void keep(PyObject **handle, PyObject *value)

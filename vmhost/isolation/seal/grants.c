@@ -1,5 +1,5 @@
-/* What a task's permissions name: environment names, and the lists of the others (paths: paths.c, addresses:
- * addresses.c); and the seal, which holds them. The paths of permissions are resolved once, when a VM gets them.
+/* A task's permissions: environment names, and the lists of paths (paths.c) and addresses (addresses.c); and the seal
+ * that holds them. The paths are resolved once, when a VM gets its permissions.
  */
 #include "seal/sealing.h"
 
@@ -136,7 +136,7 @@ void vmh_seal_free(vmh_vm *vm)
     list_clear(&seal->environ);
     resolved_clear(seal);
     vmh_fds_end(seal);
-    while (seal->maps != NULL) { /* of objects that outlived their interpreter */
+    while (seal->maps != NULL) { /* of objects that outlive their interpreter */
         vmh_map *next = seal->maps->next;
         vmh_meter_release(vmh_vm_meter(vm), seal->maps->bytes);
         free(seal->maps);
@@ -148,7 +148,7 @@ void vmh_seal_free(vmh_vm *vm)
     free(seal);
 }
 
-/* `path` with its folder resolved and its last part as it is; malloc'ed, NULL with errno. */
+/* `path` with its folder resolved and its last part unchanged; malloc'ed; NULL with errno. */
 static char *resolve_folder(const char *path)
 {
     size_t size = strlen(path);
@@ -180,8 +180,8 @@ done:
     return result;
 }
 
-/* A path of permissions, as the file system has it now; two stars at its end are for the folder before them, which
- * stands for all below it anyway. malloc'ed, NULL: no memory. */
+/* A path of the permissions, resolved in the file system. "/**" at its end means the folder, which grants all below it
+ * anyway. malloc'ed; NULL: no memory. */
 static char *granted_path(const char *text)
 {
     size_t size = strlen(text);
@@ -199,11 +199,11 @@ static char *granted_path(const char *text)
     return real;
 }
 
-/* How the entries of a list are taken: as they are, as paths of the file system, or as such that the host has resolved
- * already, when it looked whether a task may have them: a link that came since leads nowhere. */
+/* How the entries of a list are read: NAMES as they are, PATHS resolved here, SETTLED paths already resolved by the
+ * host when it checked the task's permissions: a link created since then has no effect. */
 enum entries { NAMES, PATHS, SETTLED };
 
-/* The strings of permissions[key]; of PATHS those of granted_path. */
+/* Fills `list` with the strings of permissions[key]; PATHS pass through granted_path. */
 static int list_fill(vmh_seal *seal, vmh_list *list, PyObject *permissions, const char *key, enum entries entries)
 {
     list_clear(list);
@@ -223,7 +223,7 @@ static int list_fill(vmh_seal *seal, vmh_list *list, PyObject *permissions, cons
         if (text == NULL)
             goto failed;
         if ((list == &seal->net || list == &seal->listen) && PyUnicode_Check(value) && !PyUnicode_IS_ASCII(value)) {
-            encoded = PyUnicode_AsEncodedString(value, "idna", NULL); /* as hosts are compared */
+            encoded = PyUnicode_AsEncodedString(value, "idna", NULL); /* the form in which hosts are compared */
             if (encoded == NULL)
                 goto failed;
             text = PyBytes_AS_STRING(encoded);

@@ -1,9 +1,9 @@
-/* The only way in: finds modules in the code stores, unmarshals their code, opens native modules that the policy knows.
+/* The importer, the only way for code into a VM: it finds modules in the code stores, unmarshals their code, and opens
+ * native modules that the policy knows.
  *
- * Nothing here trusts its caller: a guest may call these functions as it likes and gets code that its bundle or the
- * standard library has anyway, or a native module that is already gated. Before the VM existed, code stores were
- * digest-checked and all their code accepted by the verifier (`bytecode/verifier`), or made on the spot by this
- * Python's own compiler.
+ * It does not trust its caller: a guest that calls these functions gets only code that its bundle or the standard
+ * library has anyway, or a native module that is already gated. Before the VM existed, the code stores were
+ * digest-checked, and their code was accepted by the verifier (`bytecode/verifier`) or compiled by this Python.
  */
 #include "wire/engine.h"
 #include "seal/gates.h"
@@ -16,7 +16,7 @@
 
 enum { KIND_MODULE = 0, KIND_PACKAGE = 1, KIND_BUILTIN = 2, KIND_DYNAMIC = 3 };
 
-/* Where CPython keeps its own native modules; the same for every VM, set by the first one that boots. */
+/* The location of CPython's own native modules; the same for every VM, set by the first one that boots. */
 static pthread_mutex_t once_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
     bool set;
@@ -26,7 +26,7 @@ static struct {
     char suffix[64];
 } python;
 
-/* A native module that lies elsewhere. Written once, before there is a VM. */
+/* A native module at another location. Written once, before the first VM. */
 static struct {
     const char *name, *path;
 } lent;
@@ -49,11 +49,12 @@ static const vmh_code_entry *module_find(const char *name)
 {
     vmh_code_store *task = task_store();
     const vmh_code_entry *found = NULL;
-    /* creation.c left it out; `importlib` and `zipimport` ask for it under the name that it has where CPython loads it
-     * early */
+    /* creation.c left it out. `importlib` and `zipimport` import it under the name that it has when CPython loads it
+     * early. */
     if (strcmp(name, "_frozen_importlib_external") == 0)
         return vmh_code_store_find(vmh_vm_system(vmh_current()), "importlib._bootstrap_external");
-    /* a task's module hides one of the standard library, as beside a script; the guest runtime cannot be hidden */
+    /* A task's module shadows one of the standard library, like a script's folder; it cannot shadow the guest runtime.
+     */
     if (task != NULL && strncmp(name, "vmhost", 6) != 0)
         found = vmh_code_store_find(task, name);
     return found != NULL ? found : vmh_code_store_find(vmh_vm_system(vmh_current()), name);
@@ -79,7 +80,7 @@ static bool dynamic_path(const char *name, char path[PATH_MAX])
     return false;
 }
 
-/* The text of the name of a module or a file, "" where a NUL is in it: nothing is called so. NULL with an error. */
+/* The text of a module's or file's name; "", which matches nothing, if it contains a NUL. NULL with an error set. */
 static const char *name_text(PyObject *name, const char *function)
 {
     Py_ssize_t size;
@@ -132,7 +133,7 @@ static PyObject *native_code(PyObject *Py_UNUSED(native), PyObject *name)
     return code_read(found);
 }
 
-/* The code of a text that the cloud compiled, by its SHA-256; None: not there. */
+/* The code of a text that the cloud compiled, by its SHA-256; None: there is none. */
 static PyObject *native_text(PyObject *Py_UNUSED(native), PyObject *digest)
 {
     if (!PyBytes_Check(digest) || PyBytes_GET_SIZE(digest) != 32)
@@ -214,8 +215,8 @@ static PyObject *native_modules(PyObject *Py_UNUSED(native), PyObject *package)
 
 /* --- the second phase
  *
- * While it runs, the module's types are there, and neither finished nor gated. `__subclasses__` does not tell of them
- * until then, in case the module imports what is written in Python. */
+ * While it runs, the module's types exist, but are neither finished nor gated. `__subclasses__` omits them until then,
+ * since the module may import Python code. */
 
 static PyObject *subclasses(PyObject *type, PyObject *Py_UNUSED(unused));
 static PyMethodDef subclasses_def = {
@@ -248,8 +249,8 @@ static PyObject *subclasses(PyObject *type, PyObject *Py_UNUSED(unused))
     return told;
 }
 
-/* The type `type` is a static one, whose attributes each interpreter has in a dict of its own; nothing has looked this
- * one up yet. */
+/* `type` is a static type, whose attributes are in a dict per interpreter. This one has not been looked up yet, so no
+ * cache has it. */
 int vmh_subclasses_gate(void)
 {
     PyMethodDef *def = PyType_Type.tp_methods;
@@ -268,7 +269,7 @@ int vmh_subclasses_gate(void)
     return rc;
 }
 
-/* Executes and gates `module`; 0, or -1 with an error. */
+/* Executes and gates `module`; 0, or -1 with an error set. */
 static int second_phase(PyObject *module, const char *text, PyMethodDef *exec)
 {
     vmh_seal *seal = vmh_seal_here();
@@ -289,12 +290,12 @@ static int second_phase(PyObject *module, const char *text, PyMethodDef *exec)
     return rc;
 }
 
-/* --- the second phase of a module that no Python of a guest may look into
+/* --- the second phase of a module during which no Python of a guest may run
  *
- * Of one that has gates, above all: no Python runs from its beginning until it is gated. What it imports is looked up
- * in `sys.modules` alone, and must be there as a plain module. Two of them believe what they find there, and so find
- * something native while they are made: `_sqlite3` takes what comes out of functools.lru_cache for statements, and
- * `_decimal` shows numbers.Number its type before that is whole. */
+ * Above all for modules with gates: no Python runs from the start of the phase until the module is gated. Its imports
+ * are looked up only in `sys.modules`, and must be plain modules there. Two modules trust what they import, and so get
+ * native stand-ins during the phase: `_sqlite3` assumes that functools.lru_cache returns statements, and `_decimal`
+ * passes its unfinished type to numbers.Number. */
 
 static PyObject *cache_of(PyObject *size, PyObject *function)
 {
@@ -304,7 +305,7 @@ static PyObject *cache_of(PyObject *size, PyObject *function)
 
 static PyMethodDef cache_of_def = {"lru_cache", cache_of, METH_O, NULL};
 
-/* lru_cache(size) -> a function that wraps another one; `kind` is the type of what that gives. */
+/* lru_cache(size) -> a decorator; `kind` is the type of the decorated function. */
 static PyObject *lru_cache(PyObject *kind, PyObject *size)
 {
     PyObject *both = PyLong_CheckExact(size) ? PyTuple_Pack(2, size, kind) : NULL;
@@ -319,7 +320,7 @@ static PyMethodDef lru_cache_def = {"lru_cache", lru_cache, METH_O, NULL};
 
 static void list_free(PyObject *capsule) { Py_DECREF((PyObject *)PyCapsule_GetPointer(capsule, NULL)); }
 
-/* register(type) -> type, of the stand-in for numbers.Number: it is registered when the phase is over. */
+/* register(type) -> type, of the stand-in for numbers.Number: the type is registered after the phase. */
 static PyObject *number_register(PyObject *capsule, PyObject *type)
 {
     PyObject *list = PyCapsule_GetPointer(capsule, NULL);
@@ -328,7 +329,7 @@ static PyObject *number_register(PyObject *capsule, PyObject *type)
 
 static PyMethodDef number_register_def = {"register", number_register, METH_O, NULL};
 
-/* A module with what `_decimal` takes from `numbers`; `types` collects what it registers. */
+/* A module with what `_decimal` imports from `numbers`; `types` collects the types that it registers. */
 static PyObject *numbers_native(PyObject *numbers, PyObject *types)
 {
     PyObject *capsule = PyCapsule_New(types, NULL, list_free);
@@ -349,7 +350,7 @@ static PyObject *numbers_native(PyObject *numbers, PyObject *types)
     return module;
 }
 
-/* Registers them with the true numbers.Number; 0, or -1 with an error. */
+/* Registers the types with the real numbers.Number; 0, or -1 with an error set. */
 static int numbers_register(PyObject *numbers, PyObject *types)
 {
     PyObject *number = PyObject_GetAttrString(numbers, "Number"), *result = number;
@@ -363,7 +364,7 @@ static int numbers_register(PyObject *numbers, PyObject *types)
     return result == NULL ? -1 : 0;
 }
 
-/* A module with what `_sqlite3` takes from functools. */
+/* A module with what `_sqlite3` imports from functools. */
 static PyObject *functools_native(void)
 {
     PyObject *name = PyUnicode_FromString("_functools"), *native = name == NULL ? NULL : native_create(NULL, name);
@@ -379,7 +380,7 @@ static PyObject *functools_native(void)
     return module;
 }
 
-/* Are all keys plain str? Others are compared by Python of the guest's. */
+/* Whether all keys are exact str. Comparing others would run Python of the guest's. */
 static bool has_plain_keys(PyObject *dict)
 {
     PyObject *key, *value;
@@ -392,8 +393,8 @@ static bool has_plain_keys(PyObject *dict)
     return true;
 }
 
-/* What `__import__` is while such a phase runs: the caller then takes the module from sys.modules. To look into a plain
- * one runs no Python. */
+/* `__import__` during such a phase: the caller then takes the module from sys.modules. Attributes of a plain module are
+ * read without running Python. */
 static PyObject *quiet_import(PyObject *is_gated, PyObject *args)
 {
     if (is_gated != Py_True)
@@ -411,9 +412,9 @@ static PyObject *quiet_import(PyObject *is_gated, PyObject *args)
 static PyMethodDef quiet_import_def = {"__import__", quiet_import, METH_VARARGS, NULL};
 
 typedef struct {
-    PyObject *module;       /* borrowed; NULL: it has run */
-    PyObject *stand_in;     /* borrowed; or NULL: not needed */
-    const char *stands_for; /* a module */
+    PyObject *module;       /* borrowed; NULL: the phase has run */
+    PyObject *stand_in;     /* borrowed; NULL: none needed */
+    const char *stands_for; /* the name of the module that it replaces */
     PyMethodDef *exec;
     const char *text;
 } quiet_phase;
@@ -456,7 +457,7 @@ done:
 
 static PyMethodDef quiet_run_def = {"run", quiet_run, METH_NOARGS, NULL};
 
-/* What is imported before such a phase begins. */
+/* Modules that are imported before such a phase begins. */
 static const struct {
     const char *by, *name;
 } needed[] = {
@@ -465,8 +466,8 @@ static const struct {
     {"_decimal", "collections.abc"},
 };
 
-/* Executes and gates `module`; 0, or -1 with an error. What a module imports is looked up by way of the globals of the
- * frame that it is called from, which are a guest's: hence a frame with globals of our own. */
+/* Executes and gates `module`; 0, or -1 with an error set. A module's imports use the globals of the calling frame,
+ * which would be a guest's: hence a frame with globals of our own. */
 static int second_phase_quiet(PyObject *module, const char *text, PyMethodDef *exec)
 {
     int rc = -1;
@@ -511,7 +512,7 @@ static int second_phase_quiet(PyObject *module, const char *text, PyMethodDef *e
     if ((run = PyCFunction_New(&quiet_run_def, capsule)) == NULL || (enter = PyFunction_New(code, globals)) == NULL)
         goto done;
     result = PyObject_CallOneArg(enter, run);
-    phase->module = NULL; /* where it never came to it */
+    phase->module = NULL; /* in case it never ran */
     rc = result == NULL || (types != NULL && numbers_register(numbers, types) < 0) ? -1 : 0;
 done:
     Py_XDECREF(globals);
@@ -527,9 +528,9 @@ done:
     return rc;
 }
 
-/* create(name) -> module, executed and gated. Both phases run here, before anybody has the module: the functions of one
- * that was not executed read a state that is not there, and what is gated is what the module made, not what a guest put
- * in its place. */
+/* create(name) -> module, executed and gated. Both phases run here, before anyone gets the module: functions of a
+ * module that was not executed read missing state; and so the gates apply to what the module created, not to a guest's
+ * replacement. */
 static PyObject *native_create(PyObject *Py_UNUSED(native), PyObject *asked)
 {
     PyObject *module = NULL, *spec = NULL, *origin = NULL, *name = NULL;
@@ -546,7 +547,7 @@ static PyObject *native_create(PyObject *Py_UNUSED(native), PyObject *asked)
         origin = PyUnicode_DecodeFSDefault(path);
     else
         return PyErr_Format(PyExc_ModuleNotFoundError, "native module '%s' does not come with this Python", text);
-    /* a spec and a str of our own: a guest's could give another name at each look */
+    /* Our own spec and str: a guest's could return another name at each access. */
     name = PyUnicode_FromString(text);
     spec = name == NULL ? NULL : PyModule_NewObject(name);
     if (spec == NULL || origin == NULL || PyObject_SetAttrString(spec, "name", name) < 0
@@ -566,7 +567,7 @@ static PyObject *native_create(PyObject *Py_UNUSED(native), PyObject *asked)
         goto done;
     }
     PyMethodDef *exec = builtin ? python.exec_builtin : python.exec_dynamic;
-    /* without the pass: it may import what is written in Python */
+    /* Without the pass: it may import Python code. */
     bool quiet = vmh_policy_gates(text) || strcmp(text, "_decimal") == 0;
     if ((quiet ? second_phase_quiet(module, text, exec) : second_phase(module, text, exec)) < 0)
         Py_CLEAR(module);
@@ -585,8 +586,8 @@ static PyMethodDef methods[] = {
     {"file", native_file, METH_O, PyDoc_STR("file(path) -> the bytes of a file of the task's bundle, or None")},
     {"files", native_files, METH_NOARGS, PyDoc_STR("The paths of the files of the task's bundle, sorted.")},
     {"modules", native_modules, METH_O,
-     PyDoc_STR("modules(package) -> {name: is it a package} of the modules in a package of the bundles; \"\": of all")},
-    {"create", native_create, METH_O, PyDoc_STR("create(name) -> native module, executed")},
+     PyDoc_STR("modules(package) -> {name: whether it is a package} of the bundles' modules in a package; \"\": all")},
+    {"create", native_create, METH_O, PyDoc_STR("create(name) -> native module, executed and gated")},
     {NULL, NULL, 0, NULL},
 };
 
@@ -602,7 +603,7 @@ static PyMethodDef *imp_def(PyObject *dict, const char *name)
     return ((PyCFunctionObject *)function)->m_ml;
 }
 
-/* The first VM of the process learns how this Python opens its native modules, from an `_imp` that is not gated yet. */
+/* The first VM of the process records how this Python opens its native modules, from `_imp` before it is gated. */
 static int python_learn(void)
 {
     int rc = -1;
@@ -626,7 +627,7 @@ static int python_learn(void)
     strcpy(python.suffix, suffix);
     PyObject *path = PySys_GetObject("path");
     if (path == NULL)
-        goto done; /* the next VM learns it, then */
+        goto done; /* the next VM tries again */
     python.folder_count = 0;
     for (Py_ssize_t i = 0; path != NULL && PyList_Check(path) && i < PyList_GET_SIZE(path) && python.folder_count < 8;
          i++) {

@@ -1,4 +1,4 @@
-/* Locks of a guest: fields that the VM's GIL guards; whoever has to wait does so as waits.c says. */
+/* Locks of a guest: plain fields guarded by the VM's GIL; waits go through waits.c. */
 #include "seal/waits.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ typedef struct {
     vmh_queue queue;
 } lock_object;
 
-/* acquire(blocking=True, timeout=-1). 0, or -1 with an error. `now`: do not wait. */
+/* Parses acquire(blocking=True, timeout=-1). 0, or -1 with an error set. `now`: do not wait. */
 static int acquire_parse(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, bool *now, int64_t *deadline_ns)
 {
     PyObject *blocking = nargs > 0 ? args[0] : NULL, *timeout = nargs > 1 ? args[1] : NULL;
@@ -54,7 +54,7 @@ static int acquire_parse(PyObject *const *args, Py_ssize_t nargs, PyObject *kwna
     return vmh_deadline_parse(timeout, "timeout value must be a non-negative number", deadline_ns);
 }
 
-/* Waits until the lock is free. 1: it is (and the caller, who still has the GIL, takes it), 0: time over, -1: error
+/* Waits until the lock is free. 1: it is free, and the caller, which holds the GIL, takes it; 0: timed out; -1: error
  * set. */
 static int lock_wait(vmh_queue *queue, const void *busy, size_t busy_size, int64_t deadline_ns)
 {
@@ -72,14 +72,14 @@ static int lock_wait(vmh_queue *queue, const void *busy, size_t busy_size, int64
         bool is_free = memcmp(busy, zero, busy_size) == 0;
         if (rc < 0) {
             if (is_free)
-                vmh_queue_wake(queue); /* the wake-up may have been ours; pass it on */
+                vmh_queue_wake(queue); /* pass on the wake-up, which may have been for this thread */
             return -1;
         }
         if (is_free)
             return 1;
         if (rc == 0)
             return 0;
-        atomic_store(&waiter.word, VMH_WAITING); /* another thread was quicker */
+        atomic_store(&waiter.word, VMH_WAITING); /* another thread took the lock */
     }
 }
 
@@ -198,7 +198,7 @@ static PyObject *allocate_lock(PyObject *type, PyObject *Py_UNUSED(unused))
 typedef struct {
     PyObject_HEAD
     PyObject *weakrefs;
-    unsigned long owner, count; /* owner counts while count > 0 */
+    unsigned long owner, count; /* owner is valid while count > 0 */
     vmh_queue queue;
 } rlock_object;
 
@@ -260,7 +260,7 @@ static PyObject *rlock_recursion_count(PyObject *self, PyObject *Py_UNUSED(unuse
     return PyLong_FromUnsignedLong(rlock_mine((rlock_object *)self) ? ((rlock_object *)self)->count : 0);
 }
 
-/* For threading.Condition: lets go whatever the depth, and takes it back as it was. */
+/* For threading.Condition: releases the lock at any depth; _acquire_restore restores it. */
 static PyObject *rlock_release_save(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     rlock_object *self = (rlock_object *)object;

@@ -7,10 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NO_PROC = 4 };    /* as `denied`: /proc/self/fd does not answer */
-enum { LINKS_MAX = 40 }; /* as the kernel */
+enum { NO_PROC = 4 };    /* value of `denied`: /proc/self/fd cannot be read */
+enum { LINKS_MAX = 40 }; /* as in the kernel */
 
-/* --- what is granted */
+/* --- grants */
 
 static bool path_in(const char *path, const vmh_list *roots)
 {
@@ -23,7 +23,7 @@ static bool path_in(const char *path, const vmh_list *roots)
     return false;
 }
 
-/* Is `path` a folder above one of `roots`? */
+/* Whether `path` is a folder above one of `roots`. */
 static bool path_above(const char *path, const vmh_list *roots)
 {
     size_t size = strcmp(path, "/") == 0 ? 0 : strlen(path);
@@ -33,7 +33,7 @@ static bool path_above(const char *path, const vmh_list *roots)
     return false;
 }
 
-/* What of `access` is not granted for `real`, a path without links; 0: all is. */
+/* The part of `access` that is not granted for `real`, a path without links; 0: all is granted. */
 static int lacking(const vmh_seal *seal, const char *real, unsigned of, int access)
 {
     unsigned kind = of & ~(unsigned)VMH_PATH_DATABASE;
@@ -56,7 +56,7 @@ static int lacking(const vmh_seal *seal, const char *real, unsigned of, int acce
     return lack;
 }
 
-/* --- what is held */
+/* --- held files */
 
 static int hold(int folder, const char *path, int flags)
 {
@@ -67,7 +67,7 @@ static int hold(int folder, const char *path, int flags)
     return fd;
 }
 
-/* Closes and keeps errno. */
+/* close(2) that preserves errno. */
 static void let_go(int fd)
 {
     int error = errno;
@@ -78,7 +78,7 @@ static void let_go(int fd)
 
 typedef char real_path[PATH_MAX + 1];
 
-/* What the kernel calls the file that `fd` holds. False: errno, ENOSYS for want of /proc. */
+/* The kernel's path of the file that `fd` holds. False: errno; ENOSYS if /proc cannot be read. */
 static bool real_of(int fd, real_path real)
 {
     static const char deleted[] = " (deleted)";
@@ -96,7 +96,7 @@ static bool real_of(int fd, real_path real)
         return false;
     }
     real[size] = 0;
-    /* a file that has been removed since counts as where it was; one may also be called so */
+    /* A file that was removed since counts at its old path. A file may also really have such a name. */
     size_t mark = sizeof deleted - 1;
     if ((size_t)size > mark && strcmp(real + size - mark, deleted) == 0 && fstat(fd, &held) == 0
         && (lstat(real, &found) != 0 || found.st_dev != held.st_dev || found.st_ino != held.st_ino))
@@ -104,17 +104,18 @@ static bool real_of(int fd, real_path real)
     return true;
 }
 
-/* A step by step walk, for what the kernel says too little about: where a path ends that leads nowhere. */
+/* A walk component by component, to find out what the kernel does not report: where a path stops existing. */
 typedef struct walk {
-    int fd;                  /* the folder that it has come to; if all was found, the object */
-    char name[NAME_MAX + 1]; /* what is not there, or can't be entered */
-    const char *rest;        /* of the path after `name`, within `pending` */
+    int fd;                  /* the folder reached so far; if everything was found, the object */
+    char name[NAME_MAX + 1]; /* the component that is missing or cannot be entered */
+    const char *rest;        /* the path after `name`, within `pending` */
     char pending[2 * PATH_MAX];
     char target[PATH_MAX];
-    real_path real; /* of `fd` */
+    real_path real; /* path of `fd` */
 } walk;
 
-/* Walks `text`, shorter than PATH_MAX. 0: all was found; else an errno. at->fd is the caller's to close, or -1. */
+/* Walks `text`, shorter than PATH_MAX. 0: everything was found; else an errno. The caller closes at->fd (or it is -1).
+ */
 static int walk_to(walk *at, const char *text, bool follow_last)
 {
     char *next = strcpy(at->pending, text);
@@ -174,8 +175,8 @@ static bool ends_the_same(int error)
     return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOSYS;
 }
 
-/* The path did not lead to anything, for `error`. That is told about places that are granted, and about no others.
- * Gives where the walk ended, for whoever wants to make something there, to be closed and freed; NULL: errno or
+/* Decides what to report of a path that led nowhere, with `error`: the error, if the place is granted, else a denial.
+ * Returns where the walk ended, so that a caller can create a file there, to be closed and freed; NULL: errno or
  * `denied`. */
 static walk *explain(vmh_path_handle *handle, const char *text, unsigned of, int access, int error)
 {
@@ -201,7 +202,7 @@ static walk *explain(vmh_path_handle *handle, const char *text, unsigned of, int
         handle->denied = error == ENOSYS ? NO_PROC : 0;
         goto failed;
     }
-    if (found == 0) { /* it came meanwhile, or the kernel has reasons of its own; its answer stands */
+    if (found == 0) { /* it was created meanwhile, or the kernel had another reason: keep its error */
         handle->denied = lacking(seal, at->real, of, access);
         goto failed;
     }
@@ -214,7 +215,7 @@ static walk *explain(vmh_path_handle *handle, const char *text, unsigned of, int
         goto failed;
     }
     handle->denied = lacking(seal, seen, of, access);
-    if (handle->denied != 0 && strstr(at->rest, "..") == NULL) { /* a granted folder that is not there itself */
+    if (handle->denied != 0 && strstr(at->rest, "..") == NULL) { /* perhaps below a granted folder that is missing */
         char *whole;
         if (asprintf(&whole, "%s%s", seen, at->rest) >= 0) {
             if (lacking(seal, whole, of, access) == 0)
@@ -246,7 +247,7 @@ static bool explain_only(vmh_path_handle *handle, const char *text, unsigned of,
     return false;
 }
 
-/* The last part of `text`, "" for "/", and how long it is without the slashes after it. */
+/* The last component of `text` ("" for "/"), and its length without trailing slashes. */
 static const char *last_part(const char *text, size_t *size)
 {
     size_t end = strlen(text), start;
@@ -263,7 +264,7 @@ static bool is_dots(const char *part, size_t size)
     return size == 0 || (size == 1 && part[0] == '.') || (size == 2 && part[0] == '.' && part[1] == '.');
 }
 
-/* `fd` is held: is its name `real`, or that of `name` in it, granted? Else it is closed. */
+/* Checks that the held `fd`, or `name` in it, is granted. If not, closes it. */
 static bool settle(vmh_path_handle *handle, int fd, const char *name, size_t size, unsigned of, int access)
 {
     char *seen = malloc(sizeof(real_path) + NAME_MAX + 2);
@@ -291,8 +292,8 @@ static bool settle(vmh_path_handle *handle, int fd, const char *name, size_t siz
     return ok;
 }
 
-/* Is `text` not there, in a folder that is, and would it be granted? Links need the walk, which says where they lead.
- * The quick answer to a frequent question. */
+/* Whether `text` is missing in an existing folder and would be granted. A fast path for a frequent case; links need the
+ * walk, which finds where they lead. */
 static bool plainly_missing(vmh_path_handle *handle, const char *text, unsigned of, int access)
 {
     size_t size, length;
@@ -336,7 +337,7 @@ static bool find_object(vmh_path_handle *handle, const char *text, unsigned of, 
     return true;
 }
 
-/* The folder of `text` is held; the name in it is `last`, which are no dots. */
+/* Holds the folder of `text`; `last` is the name in it, and not "." or "..". */
 static bool find_name(vmh_path_handle *handle, const char *text, const char *last, size_t size, unsigned of, int access)
 {
     size_t length = (size_t)(last - text);
@@ -362,7 +363,7 @@ static bool find_name(vmh_path_handle *handle, const char *text, const char *las
     return true;
 }
 
-/* A file of the machine was found, which recordings tell. */
+/* Records that files of the machine were used, for recordings. */
 static bool note_use(bool found)
 {
     if (found)
@@ -385,7 +386,7 @@ bool vmh_path_handle_find(vmh_path_handle *handle, const char *text, unsigned of
         return note_use(find_object(handle, text, of, access));
     if (!is_dots(last, size) && (kind == VMH_PATH_NAME || last[size] == 0))
         return note_use(find_name(handle, text, last, size, of, access));
-    /* a slash at the end follows links, and what ends in dots is a folder; nothing can be made or removed there */
+    /* A trailing slash follows links, and "." or ".." is a folder; nothing can be created or removed there. */
     if (!note_use(find_object(handle, text, of, access)))
         return false;
     snprintf(handle->text, sizeof handle->text, "/proc/self/fd/%d/%.*s", handle->fd,
@@ -403,7 +404,7 @@ void vmh_path_handle_close(vmh_path_handle *handle)
 
 /* --- opening */
 
-/* openat(2), which may take long: a FIFO waits for its other end. */
+/* openat(2), which may block: a FIFO waits for its other end. */
 static int open_held(int folder, const char *path, int flags, mode_t mode, bool gil)
 {
     PyThreadState *state = gil ? PyEval_SaveThread() : NULL;
@@ -434,7 +435,7 @@ static int open_object(vmh_path_handle *handle, const char *text, int flags, mod
     walk *at = explain(handle, text, VMH_PATH_OBJECT | (of & VMH_PATH_DATABASE), access, error);
     if (at == NULL)
         return -1;
-    /* a link to a file that is not there: made through it, it is where the link leads */
+    /* A link to a missing file: O_CREAT creates it where the link leads. */
     if (errno == ENOENT && error == ENOENT && (flags & O_CREAT) && *at->rest == 0 && at->name[0] != 0)
         opened = open_held(at->fd, at->name, flags | O_NOFOLLOW, mode, gil);
     error = errno;
@@ -463,9 +464,9 @@ static int open_path(vmh_path_handle *handle, const char *text, int flags, mode_
         return open_object(handle, text, flags, mode, of, access, gil);
     if (!find_name(handle, text, last, size, of, access))
         return handle->denied != 0 && follows && !slashes
-                   ? open_object(handle, text, flags, mode, of, access, gil) /* perhaps a link into what is granted */
+                   ? open_object(handle, text, flags, mode, of, access, gil) /* perhaps a link to a granted file */
                    : -1;
-    /* "name/" stays so where it is to be made: the kernel says why not */
+    /* With O_CREAT a trailing slash is kept: the kernel reports the error. */
     const char *name = strchr(handle->text + sizeof "/proc/self/fd/" - 1, '/') + 1;
     int opened = open_held(handle->fd, name, flags | O_NOFOLLOW, mode, gil);
     vmh_path_handle_close(handle);

@@ -1,14 +1,14 @@
-/* What a task asks of clocks and of the system's randomness passes through the recorder of a call that is recorded or
- * replayed (vmhost/guest/recording.py). Without a recorder these gates call the original at once. Under the VM's GIL.
+/* In a call that is recorded or replayed, results of clocks and of the system's randomness pass through the call's
+ * recorder (vmhost/guest/recording.py). Without a recorder these gates call the original at once. Under the VM's GIL.
  *
- * `datetime.now` and `utcnow` read the clock in C, past `time`: while there is a recorder they are made of what
- * `time.time()` answers, as `datetime.today` is always. */
+ * `datetime.now` and `utcnow` read the clock in C, bypassing `time`: with a recorder they are computed from
+ * `time.time()`, as `datetime.today` always is. */
 #include "seal/gates.h"
 
 #include <string.h>
 #include <sys/random.h>
 
-/* recorder(name, real, argument): the answer; `argument` may be NULL: None. New; NULL: error set. */
+/* recorder(name, real, argument) -> the answer; `argument` NULL: None. A new reference; NULL: error set. */
 static PyObject *ask(PyObject *recorder, const char *name, PyObject *real, PyObject *argument)
 {
     return PyObject_CallFunction(recorder, "sOO", name, real, argument == NULL ? Py_None : argument);
@@ -22,14 +22,14 @@ static int check_answer(vmh_gated *call)
     PyObject *real = vmh_gated_original(call);
     if (real == NULL)
         return -1;
-    Py_INCREF(recorder); /* what it calls may end the recording */
+    Py_INCREF(recorder); /* the call may end the recording */
     call->result = ask(recorder, call->gate->name, real, call->nargs > 0 ? call->args[0] : NULL);
     Py_DECREF(recorder);
     Py_DECREF(real);
     return call->result == NULL ? -1 : 1;
 }
 
-/* What `time.time()` answers now. */
+/* The recorder's answer to `time.time()`. */
 static PyObject *recorded_now(PyObject *recorder)
 {
     PyTime_t now;
@@ -41,8 +41,7 @@ static PyObject *recorded_now(PyObject *recorder)
     return answer;
 }
 
-/* The argument at the position `access` is now where it is not given: seconds, or local time where that is asked for.
- */
+/* Supplies the argument at position `access` if it is missing: the time in seconds, or as local time. */
 static int give_now(vmh_gated *call, bool local)
 {
     PyObject *recorder = call->seal->recorder;
@@ -58,7 +57,7 @@ static int give_now(vmh_gated *call, bool local)
 static int check_seconds(vmh_gated *call) { return give_now(call, false); }
 static int check_local(vmh_gated *call) { return give_now(call, true); }
 
-/* Random.seed() and Random.seed(None) take what the system has; from a recorder they take a number. */
+/* Random.seed() and Random.seed(None) use system randomness; with a recorder they use its number. */
 static int check_seed(vmh_gated *call)
 {
     PyObject *recorder = call->seal->recorder;
@@ -102,8 +101,8 @@ static int check_seed(vmh_gated *call)
 GATES(VMH_GATE_DEFINE)
 vmh_gate *const vmh_gates_recording[] = {GATES(VMH_GATE_ADDRESS) NULL};
 
-/* ---- datetime: a static type, whose attributes each interpreter has in a dict of its own. Nothing has looked these up
- * yet, so no cache of the type's attributes knows them. */
+/* ---- datetime: a static type, whose attributes are in a dict per interpreter. These have not been looked up yet, so
+ * no attribute cache has them. */
 static struct {
     const char *name, *from;
     PyMethodDef def;
@@ -179,7 +178,7 @@ int vmh_datetime_finish(PyObject *dict, PyObject *Py_UNUSED(module))
     return rc;
 }
 
-/* ---- what the guest runtime calls */
+/* ---- functions for the guest runtime */
 
 static const struct {
     unsigned bit;
@@ -193,7 +192,7 @@ void vmh_used(unsigned what)
         atomic_fetch_or_explicit(&seal->used, what, memory_order_relaxed);
 }
 
-/* Connections and databases may be used as long as the VM lives; files while they are open. */
+/* Connections and databases may be used as long as the VM lives; files only while open. */
 static void forget_files(vmh_seal *seal)
 {
     for (size_t fd = 0; fd < seal->fd_room; fd++)
@@ -237,8 +236,8 @@ void vmh_recording_stop(void)
 
 static PyMethodDef methods[] = {
     {"record", native_record, METH_O,
-     PyDoc_STR("record(recorder or None) -> kinds of things outside of the VM that were used: clocks and randomness "
-               "pass through recorder(name, real, argument).")},
+     PyDoc_STR("record(recorder or None) -> kinds of outside resources in use: clocks and randomness pass through "
+               "recorder(name, real, argument).")},
     {NULL, NULL, 0, NULL},
 };
 

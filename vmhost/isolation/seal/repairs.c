@@ -1,12 +1,12 @@
-/* Builtin types over which a few lines of plain Python crash CPython 3.14.
+/* Fixes of builtin types with which a few lines of plain Python crash CPython 3.14.
  *
- * - super() without arguments takes what lies in its caller's first slot for a cell if the function has one there. A
+ * - super() without arguments assumes that its caller's first slot holds a cell if the function has one there. A
  *   comprehension over that variable puts the object itself there: `lambda: self; [super() for self in …]`.
- * - `yield from` and `await` take a StopIteration to have a value. One that only `__new__` has made, or whose `value`
- *   was deleted, has none.
+ * - `yield from` and `await` assume that a StopIteration has a value. One from `__new__` alone, or whose `value` was
+ *   deleted, has none.
  *
- * The types are static ones: their slots are the process's, and are replaced once; the replacements do in the host what
- * the originals do. Their attributes are each interpreter's. */
+ * The types are static: their slots are process-wide and replaced once; in the host the replacements do what the
+ * originals do. Their attributes are per interpreter. */
 #include "seal/sealing.h"
 
 #include <frameobject.h>
@@ -21,7 +21,8 @@ static newfunc _Atomic stop_new;
 
 enum { KIND_CELL = 0x40 }; /* Include/internal/pycore_code.h: CO_FAST_CELL */
 
-/* What super() without arguments stands for, new references. 1: found; 0: CPython finds it safely; -1: error set. */
+/* The arguments that super() without arguments stands for, new references. 1: found; 0: CPython finds them safely; -1:
+ * error set. */
 static int super_arguments(PyObject *found[2])
 {
     PyFrameObject *frame = PyEval_GetFrame(); /* borrowed */
@@ -106,7 +107,7 @@ static PyObject *stop_new_repaired(PyTypeObject *type, PyObject *args, PyObject 
 
 static int stop_init_repaired(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *before = Py_XNewRef(((PyStopIterationObject *)self)->value); /* what its end runs finds the new one */
+    PyObject *before = Py_XNewRef(((PyStopIterationObject *)self)->value); /* its destructor must see the new value */
     int rc = atomic_load(&stop_init)(self, args, kwargs);
     Py_XDECREF(before);
     return rc;
@@ -130,7 +131,7 @@ static PyGetSetDef stop_value_def = {"value", stop_value, stop_set_value, PyDoc_
 
 /* --- */
 
-/* The wrapper in the calling interpreter through which Python sees a slot. */
+/* Updates the wrapper through which Python in the calling interpreter sees a slot. */
 static int wrapper_repair(PyTypeObject *type, const char *name, void *function)
 {
     PyObject *dict = PyType_GetDict(type), *wrapper = dict == NULL ? NULL : vmh_dict_get(dict, name);

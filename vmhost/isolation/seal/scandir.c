@@ -1,6 +1,6 @@
-/* os.scandir and os.DirEntry of VMs. CPython's own ask the file system by the entry's path, behind the gates' back, and
- * follow links wherever they lead. These ask as os.stat and os.lstat do; what the folder itself has told about an entry
- * is answered without asking again, as CPython's do.
+/* os.scandir and os.DirEntry of VMs. CPython's own query the file system by the entry's path, bypassing the gates, and
+ * follow links wherever they lead. These check paths like os.stat and os.lstat; what the folder's listing says about an
+ * entry is used without another query, as in CPython.
  */
 #include "seal/gates.h"
 #include "seal/paths.h"
@@ -14,19 +14,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TYPES "vmhost.scandir" /* of the interpreter's dict, which no guest reaches: (iterators, entries) */
+#define TYPES "vmhost.scandir" /* key in the interpreter's dict, which no guest reaches: (iterators, entries) */
 
 typedef struct entry {
     PyObject_HEAD
     PyObject *name, *path; /* str, or both bytes */
-    PyObject *status[2];   /* a stat_result once asked for, else NULL; of the entry itself, of what it leads to */
+    PyObject *status[2];   /* stat_result of the entry itself, and of its target; NULL until needed */
     ino_t inode;
     unsigned char kind; /* DT_... */
 } entry;
 
 typedef struct scan {
     PyObject_HEAD
-    vmh_listing *listed; /* NULL: at its end, or closed */
+    vmh_listing *listed; /* NULL: exhausted, or closed */
     PyObject *given;     /* str or bytes */
     PyTypeObject *entries;
 } scan;
@@ -44,7 +44,7 @@ static void entry_dealloc(entry *self)
     Py_DECREF(type);
 }
 
-/* What os.stat or os.lstat say of the entry; a new reference. */
+/* os.stat or os.lstat of the entry; a new reference. */
 static PyObject *ask(entry *self, bool follow)
 {
     PyObject *text, *result = NULL, *module = PyType_GetModule(Py_TYPE(self));
@@ -69,7 +69,7 @@ static mode_t mode_of(PyObject *status)
     return mode != NULL && PyLong_Check(mode) ? (mode_t)PyLong_AsUnsignedLongMask(mode) : 0;
 }
 
-/* The stat_result, asked for once; borrowed. */
+/* The stat_result, queried once; borrowed. */
 static PyObject *status_of(entry *self, bool follow)
 {
     if (self->status[follow] != NULL)
@@ -88,7 +88,7 @@ static PyObject *status_of(entry *self, bool follow)
     return status;
 }
 
-/* Is it, or what it leads to, of the kind `wanted`? What is not there is of none. */
+/* Whether the entry, or its target, is of the kind `wanted`. A missing one is of no kind. */
 static PyObject *is_of_kind(entry *self, bool follow, unsigned char wanted)
 {
     if (self->kind != DT_UNKNOWN && (self->kind != DT_LNK || !follow))
@@ -100,7 +100,7 @@ static PyObject *is_of_kind(entry *self, bool follow, unsigned char wanted)
     return PyBool_FromLong(status != NULL && IFTODT(mode_of(status)) == wanted);
 }
 
-/* follow_symlinks, by keyword only. */
+/* Parses follow_symlinks, which is keyword-only. */
 static int follow_argument(const char *name, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
     Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
@@ -235,7 +235,7 @@ static PyObject *decoded(bool bytes, const char *text)
     return bytes ? PyBytes_FromString(text) : PyUnicode_DecodeFSDefault(text);
 }
 
-/* The path of `name` in the folder that was given. */
+/* The path of `name` in the folder `given`. */
 static PyObject *joined(PyObject *given, const char *name)
 {
     PyObject *folder = NULL, *whole = NULL, *path = NULL;
@@ -310,7 +310,7 @@ static PyType_Spec scan_spec = {
 
 /* --- os.scandir */
 
-/* The folder to list, as a descriptor of its own; -1: error set. */
+/* Opens the folder to list; -1: error set. */
 static int open_folder(PyObject *given, PyObject *text)
 {
     vmh_path_handle handle;

@@ -1,12 +1,12 @@
-/* How a fresh interpreter becomes a sealed VM: its native modules are gated, the guest runtime boots, the hook is
- * armed. */
+/* Turns a fresh interpreter into a sealed VM: gates its native modules, boots the guest runtime, arms the audit hook.
+ */
 #include "seal/function_code.h"
 #include "seal/gates.h"
 
 #include <frameobject.h>
 #include <string.h>
 
-/* Every native module that the interpreter made for itself; builtins last, since its open is _io's. */
+/* Gates every native module that the interpreter has imported; builtins last, since its `open` is _io's. */
 static int gate_present(void)
 {
     PyObject *modules = PyImport_GetModuleDict();
@@ -30,9 +30,9 @@ done:
     return rc;
 }
 
-/* What can be set on a frame and would change what runs next, or have it watched. Jumping (f_lineno) lands where the
- * stack and the locals are not what the verifier proved; that takes a trace function, and none can be set in a VM, but
- * one that the host sets one day must not open this. */
+/* Attributes of a frame that, when set, change what runs next or trace it. A jump (f_lineno) lands where the stack and
+ * the locals are not as the verifier proved. A jump needs a trace function, and none can be set in a VM; but if the
+ * host ever sets one, this must stay closed. */
 static struct {
     const char *name;
     PyGetSetDef def;
@@ -48,8 +48,8 @@ static int frame_set(PyObject *Py_UNUSED(frame), PyObject *Py_UNUSED(value), voi
     return -1;
 }
 
-/* The frame type is a static one, whose attributes each interpreter has in a dict of its own; nothing has looked these
- * up yet, so no cache of the type's attributes knows them. */
+/* The frame type is static, and its attributes are in a dict per interpreter. These have not been looked up yet, so no
+ * attribute cache has them. */
 static int frames_gate(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -81,19 +81,19 @@ static int frames_gate(void)
     return rc;
 }
 
-/* PEP 667 lets `frame.f_locals[name] = value` write into a frame that runs. A task may, in frames of its own functions:
- * the verifier takes their variables for anything (bytecode/verifier/rules.py). But not in those of the guest runtime
- * and the standard library, which trust what is theirs; nor where the compiler keeps values that the interpreter takes
- * unchecked, under names that are no identifiers, such as a generic function's `.defaults`. No key is looked at for
- * that, as one may change its mind between the check and the use: the whole frame is read only then. The type is a
- * static one: its slots are the process's, hence the look at who writes; its attributes each interpreter's. */
+/* PEP 667 lets `frame.f_locals[name] = value` write into a running frame. A task may do so in frames of its own
+ * functions: the verifier assumes nothing about their variables (bytecode/verifier/rules.py). It may not in frames of
+ * the guest runtime and the standard library, which trust their variables. Nor may it where the compiler keeps values
+ * that the interpreter uses unchecked, under names that are not identifiers, such as a generic function's `.defaults`.
+ * Keys are not inspected, as one may change between check and use: the whole frame is read-only then. The type is
+ * static: its slots are process-wide, hence the check of who writes; its attributes are per interpreter. */
 static objobjargproc _Atomic locals_assign;
 static binaryfunc _Atomic locals_merge;
 
 static bool is_of_task(PyCodeObject *code, const char *runtime)
 {
     const char *file = PyUnicode_AsUTF8(code->co_filename), *slash = strchr(runtime, '/');
-    /* code made from recipes, and CPython's frozen one, is named "<string>" and the like */
+    /* Code made from recipes, and CPython's frozen code, has a name like "<string>". */
     return file != NULL && *file != '<' && slash != NULL && strncmp(file, runtime, (size_t)(slash - runtime) + 1) != 0;
 }
 
@@ -105,7 +105,7 @@ static bool has_hidden(PyCodeObject *code)
     return false;
 }
 
-/* 0, or -1 with PermissionDenied. */
+/* 0, or -1 with PermissionDenied set. */
 static int locals_check(PyObject *locals)
 {
     vmh_seal *seal = vmh_seal_here();
@@ -149,7 +149,7 @@ static PyObject *locals_delete(PyObject *locals, PyObject *key)
     Py_RETURN_NONE;
 }
 
-/* What the type's own method `name` does, once the frame has been checked. */
+/* Checks the frame and calls the type's own method `name`. */
 static PyObject *locals_call(PyObject *locals, const char *name, PyObject *args, PyObject *kwargs)
 {
     PyMethodDef *def = PyFrameLocalsProxy_Type.tp_methods;
@@ -222,7 +222,8 @@ static int denied_make(PyObject *native)
     return rc;
 }
 
-/* Runs `code` as the module `name`. What CPython has for this asks the path-based importers, which a VM does not load.
+/* Runs `code` as the module `name`. CPython's function for this uses the path-based importers, which a VM does not
+ * have.
  */
 static PyObject *module_run(const char *name, PyObject *code)
 {

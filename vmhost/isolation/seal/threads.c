@@ -1,4 +1,4 @@
-/* Threads of a guest: native threads that the VM counts, and that a stop reaches wherever they wait. */
+/* Threads of a guest: native threads that the VM counts, and whose waits a stop ends. */
 #include "seal/waits.h"
 
 #include "lanes/clock.h"
@@ -25,7 +25,7 @@ typedef struct {
     handle_object *handle;
     unsigned long ident;
     bool daemon;
-    atomic_uint entered; /* futex: 1: the thread is counted and has its state; -1: it has none */
+    atomic_uint entered; /* futex: 1: the thread is counted and has its state; 2: it has no state */
 } thread_start;
 
 static void *thread_main(void *argument)
@@ -39,7 +39,7 @@ static void *thread_main(void *argument)
     vmh_thread_state(vm, ts);
     start->ident = PyThread_get_thread_ident();
     atomic_store(&start->entered, ts == NULL ? 2 : 1);
-    vmh_futex_wake(&start->entered, 1); /* without a state, `start` is the parent's again from here on */
+    vmh_futex_wake(&start->entered, 1); /* without a state, `start` belongs to the parent again */
     if (ts != NULL) {
         PyEval_RestoreThread(ts);
         vmh_overflow_guard(vm);
@@ -62,7 +62,7 @@ static void *thread_main(void *argument)
         Py_DECREF(start->args);
         Py_XDECREF(start->kwargs);
         PyMem_RawFree(start);
-        PyThreadState_Clear(ts); /* may run code of the guest: its thread-local objects go */
+        PyThreadState_Clear(ts); /* may run guest code, which frees thread-local objects */
         handle->state = THREAD_DONE;
         while (vmh_queue_wake(&handle->queue))
             ;
@@ -86,7 +86,7 @@ static void *thread_main(void *argument)
     return NULL;
 }
 
-/* Starts `handle`. 0, or -1 with an error. */
+/* Starts `handle`. 0, or -1 with an error set. */
 static int thread_begin(handle_object *handle, PyObject *function, PyObject *args, PyObject *kwargs, bool daemon)
 {
     vmh_seal *seal = vmh_seal_here();
@@ -121,7 +121,7 @@ static int thread_begin(handle_object *handle, PyObject *function, PyObject *arg
     int error = pthread_create(&thread, &attributes, thread_main, start);
     pthread_attr_destroy(&attributes);
     if (error == 0) {
-        /* the GIL is kept: the thread takes it only after it has answered, and is counted by then */
+        /* Keep the GIL: the thread takes it only after it has set `entered`, and is counted by then. */
         while (atomic_load(&start->entered) == 0)
             vmh_futex_wait(&start->entered, 0, INT64_MAX);
         if (atomic_load(&start->entered) == 1) {
@@ -215,7 +215,7 @@ static PyObject *handle_join(PyObject *object, PyObject *const *args, Py_ssize_t
         double seconds = PyFloat_AsDouble(args[0]);
         if (seconds == -1.0 && PyErr_Occurred())
             return NULL;
-        /* negative: for ever, as CPython has it */
+        /* negative: no limit, as in CPython */
         if (seconds >= 0 && vmh_deadline_parse(args[0], "", &deadline) < 0)
             return NULL;
     }
@@ -294,7 +294,7 @@ static PyType_Spec handle_spec = {
     .slots = handle_slots,
 };
 
-/* Until no threads but daemons run, or the deadline. -1: error set. */
+/* Waits until only daemons run, or for the deadline. -1: error set. */
 static int idle_wait(vmh_seal *seal, int64_t deadline_ns)
 {
     vmh_waiter waiter = {0};
@@ -304,9 +304,9 @@ static int idle_wait(vmh_seal *seal, int64_t deadline_ns)
     return rc;
 }
 
-/* Waits for all guest threads; called by threading._shutdown and when the VM ends, which must find none. CPython leaves
- * daemons alone and stops them in their tracks as it ends; here each gets a SystemExit, again until it goes: it may be
- * unwinding from the last one, so ever more rarely. */
+/* Waits for all guest threads; called by threading._shutdown and at the end of the VM, which must not have any. CPython
+ * leaves daemons running and freezes them when it ends. Here each gets a SystemExit, repeatedly until it ends, at
+ * growing intervals, since it may still be unwinding from the last one. */
 static PyObject *shutdown_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
 {
     vmh_seal *seal = vmh_seal_here();
@@ -324,7 +324,7 @@ static PyObject *shutdown_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUS
             if (idle_wait(seal, deadline_ns) < 0)
                 return NULL;
     }
-    /* what is left has let go of the interpreter and is about to return to the system */
+    /* The remaining threads have left the interpreter and are about to exit. */
     while (seal != NULL && vmh_thread_count(seal->vm) > 0) {
         PyThreadState *ts = PyEval_SaveThread();
         usleep(100);
@@ -356,10 +356,11 @@ static PyObject *stack_size(PyObject *Py_UNUSED(module), PyObject *args)
     return PyLong_FromSize_t(before);
 }
 
-/* Names of threads are seen by the host's tools; a guest's stay in the VM. */
+/* The host's tools show thread names; a guest's names stay in the VM. */
 static PyObject *set_name(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(name)) { Py_RETURN_NONE; }
 
-/* CPython's are not, in the interpreter's configuration: they would outlive it. The task's daemons, above, never do. */
+/* The interpreter's configuration forbids CPython's daemons, which would outlive it. The task's daemons, above, do not.
+ */
 static PyObject *daemon_threads_allowed(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused)) { Py_RETURN_TRUE; }
 
 static PyMethodDef thread_defs[] = {
@@ -385,7 +386,7 @@ int vmh_thread_finish(PyObject *dict, PyObject *Py_UNUSED(module))
 {
     PyObject *handle = vmh_type_once("vmhost.handle", &handle_spec);
     int rc = handle == NULL || PyDict_SetItemString(dict, "_ThreadHandle", handle) < 0 ? -1 : vmh_locks_finish(dict);
-    /* the functions have the type as their self: they make handles with it */
+    /* The functions have the handle type as their self, to create handles. */
     for (size_t i = 0; rc == 0 && i < sizeof thread_defs / sizeof *thread_defs; i++)
         rc = vmh_def_set(dict, "_thread", &thread_defs[i], handle);
     Py_XDECREF(handle);

@@ -1,9 +1,9 @@
-/* Every wait of a guest: locks, sleep, joins, descriptors. All of them end at once when the VM is stopped.
+/* All waits of a guest: locks, sleep, joins, descriptors. They end at once when the VM is stopped.
  *
- * Locks are plain fields, since the VM's GIL guards them; only a thread that has to wait leaves the GIL, and then
- * sleeps on a futex of its own that the waker, or vmh_waits_interrupt, writes. An interrupted wait lets the interpreter
- * run its pending calls (that is where a stop injects its exception): it fails if that raised, and goes on waiting if
- * not. So a guest that catches the exception and waits again sleeps until the next injection instead of spinning.
+ * Locks are plain fields, guarded by the VM's GIL. Only a thread that has to wait releases the GIL; it sleeps on its
+ * own futex, which the waker or vmh_waits_interrupt sets. An interrupted wait runs the interpreter's pending calls
+ * (where a stop injects its exception): it fails if they raised, else it goes on waiting. So a guest that catches the
+ * exception and waits again sleeps until the next injection instead of spinning.
  */
 #include "seal/waits.h"
 
@@ -53,7 +53,7 @@ void vmh_queue_remove(vmh_queue *queue, vmh_waiter *waiter)
     waiter->queue_link = NULL;
 }
 
-/* False: nobody waits. */
+/* Wakes the first waiter. False: there is none. */
 bool vmh_queue_wake(vmh_queue *queue)
 {
     vmh_waiter *waiter = queue->first;
@@ -65,7 +65,7 @@ bool vmh_queue_wake(vmh_queue *queue)
     return true;
 }
 
-/* Sleeps, GIL released. 1: woken, 0: time over, -1: error set. */
+/* Sleeps with the GIL released. 1: woken, 0: timed out, -1: error set. */
 int vmh_wait(vmh_seal *seal, vmh_waiter *waiter, int64_t deadline_ns)
 {
     int rc = -1;
@@ -115,7 +115,8 @@ static void interrupt(vmh_seal *seal)
 
 void vmh_waits_interrupt(vmh_vm *vm) { vmh_seal_visit(vm, interrupt); }
 
-/* Says of the calling thread that the end of the task ends it: it looks up from waits for descriptors now and then. */
+/* Marks the calling thread as a daemon, which the end of the task ends: its waits for descriptors are interrupted
+ * regularly. */
 void vmh_waits_daemon(bool daemon) { daemon_here = daemon; }
 
 int vmh_wait_fds(struct pollfd *fds, int count, int64_t deadline_ns)
@@ -143,7 +144,7 @@ int vmh_wait_fds(struct pollfd *fds, int count, int64_t deadline_ns)
         if (vmh_breathe() < 0)
             return -1;
         if (ready > 0 && fds[count].revents != 0) {
-            if (--ready == 0) { /* stopped, but nothing was injected this time: the descriptor stays readable */
+            if (--ready == 0) { /* stopped, but nothing was injected yet: the descriptor stays readable */
                 ts = PyEval_SaveThread();
                 usleep(1000);
                 PyEval_RestoreThread(ts);
@@ -156,7 +157,7 @@ int vmh_wait_fds(struct pollfd *fds, int count, int64_t deadline_ns)
     }
 }
 
-/* Seconds, as a deadline; None: never. `what` opens the error. -1: error set. */
+/* Converts seconds to a deadline; None: no limit. `what`: the error text for a negative number. -1: error set. */
 int vmh_deadline_parse(PyObject *timeout, const char *what, int64_t *deadline_ns)
 {
     if (timeout == NULL || timeout == Py_None) {

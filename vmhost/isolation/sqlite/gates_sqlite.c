@@ -1,7 +1,7 @@
-/* Gates of connections of `_sqlite3`: databases in memory, or in files that may be read and written; nothing attached
- * to them, and none of the pragmas that change the whole process. The configuration of a connection is ours, and its
- * authorizer, which asks the task's own where the rules have nothing to say (sqlite_rules.c). What keeps a connection
- * open while it is used is in sqlite_use.c. */
+/* Gates of connections of `_sqlite3`: databases in memory, or in files that the task may read and write. Nothing can be
+ * attached, and pragmas that change process-wide state are refused. A connection's configuration and authorizer are
+ * ours; the authorizer asks the task's own about what the rules allow (sqlite_rules.c). sqlite_use.c keeps a connection
+ * open while it is in use. */
 #include "seal/gates.h"
 
 #include "seal/paths.h"
@@ -18,7 +18,7 @@ static _Atomic(initproc) connection_init;
 static _Atomic(PyMethodDef *) connection_execute;
 static vmh_gate *connection_gate(const char *name);
 
-/* Where SQLite hides its functions, the rules go through Python: (action, first, second, database, trigger) ->
+/* The rules as a Python authorizer, where SQLite hides its functions: (action, first, second, database, trigger) ->
  * SQLITE_OK or SQLITE_DENY */
 static PyObject *authorize(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t nargs)
 {
@@ -32,8 +32,8 @@ static PyObject *authorize(PyObject *Py_UNUSED(self), PyObject *const *args, Py_
     return PyLong_FromLong(vmh_sqlite_refuses(action, texts[0], texts[1]));
 }
 
-/* The same with the task's own authorizer, which is asked about the rest: (own, action, first, second, database,
- * trigger). `address` is the connection's, which lives while it asks. */
+/* The same with the task's own authorizer, which is asked about what the rules allow: (own, action, first, second,
+ * database, trigger). `address` is the connection's; it lives during the call. */
 static PyObject *authorize_own(PyObject *address, PyObject *const *args, Py_ssize_t nargs)
 {
     PyObject *refused = nargs < 1 ? NULL : authorize(NULL, args + 1, nargs - 1), *answer = refused;
@@ -47,7 +47,7 @@ static PyObject *authorize_own(PyObject *address, PyObject *const *args, Py_ssiz
     return answer;
 }
 
-/* Called every few thousand steps of a query: a stop ends it. `handler` is the task's own, or NULL. */
+/* Called every few thousand steps of a query, so that a stop can end it. `handler`: the task's own, or NULL. */
 static PyObject *progress(PyObject *handler, PyObject *const *Py_UNUSED(args), Py_ssize_t Py_UNUSED(nargs))
 {
     bool stopping = vmh_sqlite_stopping();
@@ -58,7 +58,7 @@ static PyMethodDef authorize_def = {"authorize", (PyCFunction)(void (*)(void))au
 static PyMethodDef authorize_own_def = {"authorize", (PyCFunction)(void (*)(void))authorize_own, METH_FASTCALL, NULL};
 static PyMethodDef progress_def = {"progress", (PyCFunction)(void (*)(void))progress, METH_FASTCALL, NULL};
 
-/* Calls `def` and releases the arguments, which may be NULL. */
+/* Calls `def` and releases the arguments (NULL: an error is set). */
 static int settle(PyMethodDef *def, PyObject *self, PyTypeObject *owner, PyObject *first, PyObject *second)
 {
     PyObject *args[2] = {first, second}, *result = NULL;
@@ -95,7 +95,7 @@ static int connection_settle(PyObject *self)
                   PyCFunction_New(&authorize_def, NULL), NULL);
 }
 
-/* Opens a connection that has been checked, and sees that it has its rules. */
+/* Opens a connection whose arguments were checked, and makes sure that it has its rules. */
 static int connection_open(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     bool native = vmh_sqlite_rules_native();
@@ -112,15 +112,15 @@ static int connection_open(PyObject *self, PyObject *args, PyObject *kwargs)
         vmh_sqlite_opening_end(&opening);
     if (rc < 0 || (native && opening.ruled))
         return rc;
-    return connection_settle(self); /* or the host has taken SQLite's automatic extensions away meanwhile */
+    return connection_settle(self); /* not native, or the host has removed SQLite's automatic extensions meanwhile */
 }
 
-/* Has the file a write-ahead log? SQLite would map its index, which it can't be kept from where it hides its functions.
- */
+/* Whether the file has a write-ahead log. SQLite would map its index, which cannot be prevented where it hides its
+ * functions. */
 static bool has_log(const char *path)
 {
     vmh_path_handle handle;
-    unsigned char versions[2] = {0, 0}; /* of the file format, to write and to read: 2 with such a log */
+    unsigned char versions[2] = {0, 0}; /* of the file format, to write and to read: 2 with a write-ahead log */
     int fd = vmh_path_handle_open(&handle, path, O_RDONLY | O_NONBLOCK, 0, VMH_PATH_OBJECT, VMH_READ, true);
     bool found = fd >= 0 && pread(fd, versions, sizeof versions, 18) == sizeof versions
                  && (versions[0] == 2 || versions[1] == 2);
@@ -129,8 +129,8 @@ static bool has_log(const char *path)
     return found;
 }
 
-/* Where the database is, or will be made. SQLite opens it by this path, again asked for what it leads to:
- * sqlite_files.c. */
+/* The real path of the database, existing or to be created. SQLite opens it by this path, which sqlite_files.c checks
+ * again. */
 static PyObject *database_path(PyObject *database)
 {
     PyObject *given, *text, *target = NULL;
@@ -160,7 +160,7 @@ static int connection_init_gate(PyObject *self, PyObject *args, PyObject *kwargs
     PyObject *copy = NULL, *named = NULL, *target = NULL;
     int rc = -1;
     if (vmh_sqlite_room() < 0 || vmh_sqlite_unused(self) < 0)
-        return -1; /* it would be closed first */
+        return -1; /* a second __init__ would close it first */
     Py_ssize_t count = PyTuple_GET_SIZE(args);
     PyObject *database = count > 0        ? PyTuple_GET_ITEM(args, 0)
                          : kwargs == NULL ? NULL
@@ -205,7 +205,7 @@ done:
     return rc;
 }
 
-/* A limit above its most becomes that, as SQLite's own do; so does 0, which ends the counting of some. */
+/* A limit above the maximum is lowered to it, as SQLite does with its own; so is 0, which disables some counters. */
 static int bound_limit(vmh_gated *call, int max)
 {
     int overflow;
@@ -236,8 +236,8 @@ static int check_setlimit(vmh_gated *call)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* The task's authorizer is called through ours; without one the rules stay. CPython names the callable in what it says
- * about its errors: a method of the task's own names that. */
+/* The task's authorizer is called through ours; without one the rules remain. CPython names the callable in its error
+ * messages: a method object of the task's function shows that name. */
 static int check_authorizer(vmh_gated *call)
 {
     PyObject **own = vmh_gated_argument(call, 0, "authorizer_callback");
@@ -253,13 +253,13 @@ static int check_authorizer(vmh_gated *call)
     return vmh_gated_replace(call, own, method);
 }
 
-/* Where the rules go through Python, the progress handler is the one way to stop a query: the task's own is called
- * through ours, every VMH_SQLITE_PROGRESS_STEPS at least. */
+/* Where the rules go through Python, the progress handler is the only way to stop a query: the task's own is called
+ * through ours, at least every VMH_SQLITE_PROGRESS_STEPS. */
 static int check_progress(vmh_gated *call)
 {
     PyObject **handler = vmh_gated_argument(call, 0, "progress_handler"), **steps = vmh_gated_argument(call, 1, "n");
     if (vmh_sqlite_rules_native() || handler == NULL || steps == NULL || !PyIndex_Check(*steps))
-        return 0; /* as it is, or with its own TypeError */
+        return 0; /* unchanged, or its own TypeError */
     PyObject *number = PyNumber_Index(*steps);
     int asked = number == NULL ? -1 : PyLong_AsInt(number);
     if (vmh_gated_replace(call, steps, number) < 0 || (asked == -1 && PyErr_Occurred()))

@@ -13,7 +13,7 @@
 #include "lanes/critical.h"
 #include "seal/paths.h"
 
-/* As in sqlite3.h, whose header is not needed to build. */
+/* As in sqlite3.h, which is not needed to build. */
 enum { SQLITE_OK_ = 0, SQLITE_NOMEM_ = 7, SQLITE_CANTOPEN_ = 14, SQLITE_FCNTL_FILE_POINTER_ = 7 };
 
 typedef void (*system_call)(void);
@@ -28,7 +28,7 @@ typedef struct sqlite3_vfs {
     system_call (*get_system_call)(struct sqlite3_vfs *, const char *);
 } sqlite3_vfs;
 
-/* The methods of version 1; those of later ones map files. */
+/* The methods of version 1. Later versions map files. */
 typedef struct io_methods {
     int version;
     void (*methods[12])(void); /* xClose to xDeviceCharacteristics */
@@ -38,7 +38,7 @@ typedef struct sqlite3_file {
     const io_methods *methods;
 } sqlite3_file;
 
-typedef struct unmapped { /* the methods of files of one kind, and the same without maps; never freed */
+typedef struct unmapped { /* the methods of one kind of file, and a copy without mapping; never freed */
     struct unmapped *next;
     const io_methods *full;
     io_methods plain;
@@ -49,7 +49,7 @@ static int (*file_control)(void *, const char *, int, void *);
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unmapped *kinds; /* under the lock */
 
-/* --- what SQLite calls. On threads of VMs none of these has the GIL. */
+/* --- system calls made by SQLite. On threads of VMs, without the GIL. */
 
 static int (*plain_open)(const char *, int, int);
 static int (*plain_access)(const char *, int);
@@ -60,8 +60,8 @@ static int (*plain_rmdir)(const char *);
 static int (*plain_open_folder)(const char *, int *);
 static void *(*plain_mmap)(void *, size_t, int, int, int, off_t);
 
-/* Holds what a call on a thread of a VM means, until `leave`. False with errno. SQLite calls with locks of its own:
- * whoever runs over the end of the stack meanwhile is not parked with them (overflow.c). */
+/* Holds the path of a call on a VM's thread, until `leave`. False with errno. SQLite may hold its own locks: this is a
+ * critical section, so that a thread that overflows its stack is not parked with them (overflow.c). */
 static bool find(vmh_path_handle *handle, const char *path, unsigned of, int access)
 {
     bool found = false;
@@ -141,7 +141,7 @@ static int our_rmdir(const char *path)
     return !find(&handle, path, VMH_PATH_NAME, VMH_WRITE) ? -1 : leave(&handle, rmdir(handle.text));
 }
 
-/* The folder of the file `path`, for its entries to be written to disk: granted with the file. */
+/* Opens the folder of the file `path`, for fsync; granted with the file. */
 static int our_open_folder(const char *path, int *fd)
 {
     vmh_path_handle handle;
@@ -170,12 +170,12 @@ static const struct {
 #define CALL(NAME, FUNCTION) {NAME, (system_call)our_##FUNCTION, (system_call *)&plain_##FUNCTION}
     CALL("access", access), CALL("stat", stat),   CALL("unlink", unlink),
     CALL("mkdir", mkdir),   CALL("rmdir", rmdir), CALL("openDirectory", open_folder),
-    CALL("mmap", mmap),     CALL("open", open), /* the last tells that all are in */
+    CALL("mmap", mmap),     CALL("open", open), /* last: shows that all are installed */
 };
-/* lstat and readlink are left alone: SQLite only makes a path of what they say, which is checked when it is used. */
+/* lstat and readlink stay: SQLite only builds a path from their results, which is checked when it is used. */
 enum { CALLS = sizeof calls / sizeof *calls };
 
-/* --- putting them in */
+/* --- installation */
 
 bool vmh_sqlite_files_find(void *handle)
 {
@@ -184,14 +184,15 @@ bool vmh_sqlite_files_find(void *handle)
     return vfs_find != NULL && file_control != NULL;
 }
 
-/* The host may take our functions out; they are put in again. What it has put over them calls them, and stays. */
+/* The host may remove our functions; they are then installed again. Functions that it put over ours call them, and
+ * stay. */
 static bool put(sqlite3_vfs *vfs, int i)
 {
     system_call now = vfs->get_system_call(vfs, calls[i].name), plain;
     memcpy(&plain, calls[i].plain, sizeof plain);
     if (now == NULL || now == calls[i].ours || (plain != NULL && now != plain))
         return true;                          /* NULL: this SQLite does not call it */
-    memcpy(calls[i].plain, &now, sizeof now); /* first: other threads may call ours at once */
+    memcpy(calls[i].plain, &now, sizeof now); /* first: another thread may call ours at once */
     return vfs->set_system_call(vfs, calls[i].name, calls[i].ours) == SQLITE_OK_;
 }
 
@@ -212,7 +213,7 @@ int vmh_sqlite_files_unmapped(void *connection)
     sqlite3_file *file = NULL;
     if (file_control(connection, "main", SQLITE_FCNTL_FILE_POINTER_, &file) != SQLITE_OK_ || file == NULL
         || file->methods == NULL || file->methods->version < 2)
-        return SQLITE_OK_; /* of no file */
+        return SQLITE_OK_; /* no file */
     vmh_mutex_lock(&lock);
     unmapped *kind = kinds;
     while (kind != NULL && kind->full != file->methods)

@@ -1,10 +1,8 @@
-/* The files of tasks' databases. SQLite opens, looks for and removes files by itself, at any time while a connection
- * is open: what it asks the system for on a thread of a VM goes by the task's permissions. Its calls on the host's own
- * threads are left as they are.
+/* The files of tasks' databases. SQLite opens, checks and removes files by itself, at any time while a connection is
+ * open. Its system calls on a VM's thread need the task's permissions; those on the host's threads are unchanged.
  *
- * No file is mapped for a VM: one that shrinks under its map would kill the process. So VMs have no write-ahead logs
- * that several connections share (`PRAGMA journal_mode=WAL` changes nothing), only exclusive ones, whose index is in
- * memory.
+ * No file is mapped for a VM: one that shrinks under its map would kill the process. So VMs cannot share a write-ahead
+ * log between connections (`PRAGMA journal_mode=WAL` has no effect); only an exclusive one, whose index is in memory.
  */
 #ifndef VMH_SQLITE_FILES_H
 #define VMH_SQLITE_FILES_H
@@ -13,9 +11,9 @@
 
 /* Finds the functions of the SQLite in the open library `handle`. False: it hides them. */
 bool vmh_sqlite_files_find(void *handle);
-/* Before a connection of a VM is opened. False: its files can't be kept within the permissions. */
+/* Call before a VM's connection is opened. False: its files cannot be kept within the permissions. */
 bool vmh_sqlite_files_install(void);
-/* When it has been opened, before it is used. An SQLite status. */
+/* Call after it was opened, before it is used: prevents mapping. An SQLite status. */
 int vmh_sqlite_files_unmapped(void *connection);
 
 #endif

@@ -1,7 +1,8 @@
-/* SQLite's allocator: blocks remember who paid, so whoever frees one, the VM that got it is credited.
+/* SQLite's allocator: blocks record the meter that was charged, so that freeing one on any thread credits that VM.
  *
- * SQLite may call it with a lock of the whole process held, so all of it is a critical section; what SQLite calls lies
- * in a section of its own too, since a function's first instructions come before it can say so (overflow.h). */
+ * SQLite may hold a process-wide lock when it calls, so all of this is a critical section. These functions also have
+ * their own section of the object file, because a function's first instructions run before it can enter the critical
+ * section (overflow.h). */
 #include "sqlite/sqlite_memory.h"
 
 #include <dlfcn.h>
@@ -13,7 +14,7 @@
 #include "memory/overflow.h"
 #include "sqlite/sqlite_rules.h"
 
-/* As in sqlite3.h, whose header is not needed to build. */
+/* As in sqlite3.h, which is not needed to build. */
 enum { SQLITE_OK_ = 0, SQLITE_CONFIG_MALLOC_ = 4 };
 
 typedef struct {
@@ -28,8 +29,8 @@ typedef struct {
 } mem_methods;
 
 typedef struct {
-    vmh_meter *meter; /* one reference; NULL: the host pays */
-    size_t bytes;     /* with this header */
+    vmh_meter *meter; /* one reference; NULL: the host's */
+    size_t bytes;     /* including this header */
 } block;
 
 static void *take(int size)
@@ -81,7 +82,7 @@ static void *change(void *memory, int size)
 
 #define CALLED_BY_SQLITE __attribute__((section("vmh_called_by_sqlite")))
 extern __attribute__((visibility("hidden"))) const char __start_vmh_called_by_sqlite[],
-    __stop_vmh_called_by_sqlite[]; /* the linker's */
+    __stop_vmh_called_by_sqlite[]; /* defined by the linker */
 
 CALLED_BY_SQLITE static void *allocate(int size)
 {
@@ -139,9 +140,9 @@ static bool find(void *library, sqlite *found)
            && found->malloc != NULL && found->free != NULL;
 }
 
-/* Importing sqlite3 initialises SQLite already, which then takes no allocator. While nothing is allocated, there is no
- * connection and no statement, so it can be shut down and begin anew. A build that does not count would always say 0:
- * one block shows. */
+/* Importing sqlite3 already initialises SQLite, which then accepts no allocator. While nothing is allocated there is no
+ * connection and no statement, so it can be shut down and initialised again. A build without statistics would always
+ * report 0: one test block shows this. */
 static bool is_unused(const sqlite *library)
 {
     if (library->memory_used() != 0)
@@ -159,13 +160,13 @@ bool vmh_sqlite_memory_counted(void) { return atomic_load(&counted); }
 void vmh_sqlite_memory_install(const char *path)
 {
     sqlite library;
-    /* stays open: the allocator is in use */
+    /* Kept open: the allocator is in use. */
     if (atomic_load(&counted) || !find(dlopen(path, RTLD_NOW | RTLD_LOCAL), &library))
         return;
     int status = library.config(SQLITE_CONFIG_MALLOC_, &ours);
     if (status != SQLITE_OK_ && is_unused(&library) && library.shutdown() == SQLITE_OK_)
         status = library.config(SQLITE_CONFIG_MALLOC_, &ours);
-    /* what SQLite keeps for the whole process is nobody's */
+    /* Memory that SQLite keeps for the whole process is charged to no VM. */
     vmh_meter *payer = vmh_memory_payer();
     vmh_memory_bind(NULL);
     library.initialize();

@@ -1,10 +1,10 @@
-/* The rules come with SQLite's automatic extensions: it calls `rule` in each connection that opens in the process, on
- * the thread that opens it. There a thread of a VM has said before that it is opening one; the host's own connections
- * are left alone.
+/* The rules are installed by an automatic extension: SQLite calls `rule` for each connection that is opened in the
+ * process, on the opening thread. A VM's thread has announced before that it opens one; the host's own connections are
+ * left alone.
  *
- * The list of open connections, for sqlite3_interrupt, is kept by a collation that nobody uses: SQLite calls its
- * destructor when a connection is really gone, statements that outlived its closing included. It is registered for
- * UTF-16, since those that Python makes are for UTF-8: none of the task's takes its place.
+ * The list of open connections, for sqlite3_interrupt, is maintained by an unused collation: SQLite calls its
+ * destructor when a connection is really freed, after any statements that outlived its closing. It is registered for
+ * UTF-16, since Python creates collations for UTF-8: so a task's collation cannot replace it.
  */
 #include "sqlite/sqlite_rules.h"
 
@@ -20,7 +20,7 @@
 #include "seal/sealing.h"
 #include "sqlite/sqlite_files.h"
 
-/* As in sqlite3.h, whose header is not needed to build. */
+/* As in sqlite3.h, which is not needed to build. */
 enum { SQLITE_OK_ = 0, SQLITE_DENY_ = 1, SQLITE_ERROR_ = 1, SQLITE_NOMEM_ = 7, SQLITE_UTF16LE_ = 2 };
 enum { SQLITE_PRAGMA_ = 19, SQLITE_ATTACH_ = 24, SQLITE_FUNCTION_ = 31 };
 
@@ -38,11 +38,11 @@ typedef struct {
 
 typedef struct opened {
     struct opened *next, **link;
-    const vmh_vm *vm; /* for its address only: connections that the guest leaks outlive it */
+    const vmh_vm *vm; /* compared by address only: connections that the guest leaks outlive it */
     void *connection;
 } opened;
 
-static sqlite library; /* written once, before there is a VM */
+static sqlite library; /* written once, before the first VM */
 static bool native;
 static _Thread_local vmh_sqlite_opening *opening_here;
 static pthread_mutex_t opened_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -55,15 +55,15 @@ bool vmh_sqlite_rules_native(void) { return native; }
  *   high  | Python | chains of triggers, foreign keys, views | levels of one statement  | chains that are read | low
  *                  | VMH_SQLITE_STACK ...                    | INSIDE ...               | VMH_SQLITE_STACK_END ...
  *
- * A statement begins with VMH_SQLITE_STACK. What is compiled for each trigger, foreign key or view of a chain asks the
- * authorizer at each level, which refuses below INSIDE. What one statement nests is counted by SQLite, and takes at
- * most so many bytes a level (measured with 3.53: 1011, 394, 696, 67; JSON stops by itself at 250 KiB). What reads a
- * chain of views or of common table expressions asks for memory at each level, and gets none at the end.
+ * A statement begins with VMH_SQLITE_STACK bytes. Compiling each trigger, foreign key or view of a chain calls the
+ * authorizer at each level, which refuses below INSIDE. SQLite limits the nesting within one statement; the bytes per
+ * level were measured with 3.53: 1011, 394, 696, 67 (JSON has its own limit at 250 KiB). Reading a chain of views or
+ * common table expressions allocates memory at each level, which fails near the end.
  */
 enum { INSIDE = VMH_SQLITE_STACK - (64 << 10), BASE = 24 << 10 };
 
 const vmh_sqlite_depth vmh_sqlite_depths[VMH_SQLITE_DEPTHS] = {
-    {2, (INSIDE - BASE) / 1050}, /* SQLITE_LIMIT_COLUMN, for generated ones may need each other */
+    {2, (INSIDE - BASE) / 1050}, /* SQLITE_LIMIT_COLUMN, as generated columns may depend on each other */
     {3, (INSIDE - BASE) / 600},  /* SQLITE_LIMIT_EXPR_DEPTH */
     {4, (INSIDE - BASE) / 900},  /* SQLITE_LIMIT_COMPOUND_SELECT */
     {8, (INSIDE - BASE) / 90},   /* SQLITE_LIMIT_LIKE_PATTERN_LENGTH */
@@ -84,7 +84,7 @@ bool vmh_sqlite_refuses(int action, const char *first, const char *second)
                                           "writable_schema",      "load_extension",  "fts3_tokenizer"};
     if (action == SQLITE_ATTACH_ || vmh_overflow_left() < INSIDE)
         return true;
-    /* a log whose index is mapped, where files are not kept from being mapped otherwise (sqlite_files.h) */
+    /* A log whose index is mapped, unless mapping is prevented otherwise (sqlite_files.h). */
     if (!native && action == SQLITE_PRAGMA_ && first != NULL && second != NULL && strcasecmp(first, "journal_mode") == 0
         && strcasecmp(second, "wal") == 0)
         return true;
@@ -132,7 +132,7 @@ static void forget(void *context)
     vmh_mutex_unlock(&opened_lock);
 }
 
-/* Notes `connection` until it is closed. */
+/* Records `connection` until it is closed. */
 static int remember(void *connection)
 {
     vmh_seal *seal = vmh_seal_here();
@@ -151,7 +151,7 @@ static int remember(void *connection)
         return SQLITE_NOMEM_;
     int status = library.create_collation(connection, "vmhost", SQLITE_UTF16LE_, node, compare, forget);
     if (status != SQLITE_OK_)
-        forget(node); /* SQLite does not: in this one of its functions the destructor is not called then */
+        forget(node); /* unlike its other functions, SQLite does not call the destructor on failure here */
     return status;
 }
 
@@ -164,7 +164,7 @@ void vmh_sqlite_interrupt(vmh_vm *vm)
     vmh_mutex_unlock(&opened_lock);
 }
 
-/* As SQLite wants an extension's entry: not SQLITE_OK makes the opening fail. */
+/* The entry point of an SQLite extension: a status other than SQLITE_OK makes the opening fail. */
 static int rule(void *connection, char **Py_UNUSED(message), const void *Py_UNUSED(routines))
 {
     vmh_sqlite_opening *opening = opening_here;
@@ -182,7 +182,7 @@ static int rule(void *connection, char **Py_UNUSED(message), const void *Py_UNUS
     if (status != SQLITE_OK_)
         return status;
     library.limit(connection, VMH_SQLITE_LIMIT_ATTACHED, 0);
-    for (int i = 0; i < VMH_SQLITE_DEPTHS; i++) /* what is above SQLite's own most becomes that */
+    for (int i = 0; i < VMH_SQLITE_DEPTHS; i++) /* SQLite lowers values above its own maximum */
         library.limit(connection, vmh_sqlite_depths[i].category, vmh_sqlite_depths[i].max);
     library.progress_handler(connection, VMH_SQLITE_PROGRESS_STEPS, progress, NULL);
     status = library.set_authorizer(connection, authorize, NULL);
@@ -190,7 +190,7 @@ static int rule(void *connection, char **Py_UNUSED(message), const void *Py_UNUS
     return status;
 }
 
-/* Adding it again changes nothing, unless someone has emptied the list meanwhile. The list itself is the process's. */
+/* Adding it again has no effect, unless the list was emptied meanwhile. The list belongs to the process. */
 static int add_rule(void)
 {
     vmh_meter *payer = vmh_memory_payer();
@@ -204,7 +204,7 @@ static int add_rule(void)
 
 void vmh_sqlite_rules_install(const char *path)
 {
-    void *handle = native ? NULL : dlopen(path, RTLD_NOW | RTLD_LOCAL); /* stays open: its functions are in use */
+    void *handle = native ? NULL : dlopen(path, RTLD_NOW | RTLD_LOCAL); /* kept open: its functions are in use */
     if (handle == NULL)
         return;
     *(void **)&library.auto_extension = dlsym(handle, "sqlite3_auto_extension");

@@ -1,5 +1,5 @@
-/* Types of `_sqlite3`: cursors and connections have attributes before their __init__, and other objects look into them.
- * A connection whose second __init__ fails is again as one without. gates_types.c does the same for other modules. */
+/* Types of `_sqlite3`: gives cursors and connections their attributes before __init__, since other objects read them. A
+ * connection whose second __init__ failed is reset. gates_types.c does the same for other modules. */
 #include "seal/gates.h"
 #include "sqlite/sqlite_use.h"
 
@@ -15,7 +15,7 @@ static int attribute_set(PyObject *object, int which, PyObject *value)
     return def->set(object, value, def->closure);
 }
 
-/* An object as object.__new__ makes it, whatever its __init__ will be given. */
+/* Creates an object with object.__new__, ignoring the arguments for __init__. */
 static PyObject *instance_new(PyTypeObject *type)
 {
     PyObject *nothing = PyTuple_New(0), *self = nothing == NULL ? NULL : PyBaseObject_Type.tp_new(type, nothing, NULL);
@@ -28,7 +28,7 @@ static PyObject *cursor_new_gate(PyTypeObject *type, PyObject *Py_UNUSED(args), 
     PyObject *self = instance_new(type);
     if (self == NULL)
         return NULL;
-    vmh_member_fill(self, atomic_load(&cursor_description), Py_None); /* Row() takes it over */
+    vmh_member_fill(self, atomic_load(&cursor_description), Py_None); /* Row() reads it */
     if (attribute_set(self, CURSOR_ROWS, Py_None) < 0)
         Py_CLEAR(self);
     return self;
@@ -50,7 +50,7 @@ static PyObject *connection_new_gate(PyTypeObject *type, PyObject *Py_UNUSED(arg
     return self;
 }
 
-/* Whether it is open; else an exception is set. */
+/* Whether it is open; if not, an exception is set. */
 static bool is_open(PyObject *connection)
 {
     PyGetSetDef *def = atomic_load(&attributes[CONNECTION_CHANGES]);
@@ -75,7 +75,7 @@ static bool is_connection(PyObject *object)
     return type != NULL;
 }
 
-/* A cursor lists itself in its connection, which has such a list from its first opening on. */
+/* A cursor adds itself to a list in its connection, which exists only once the connection was opened. */
 static int cursor_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     if (PyTuple_GET_SIZE(args) == 1 && is_connection(PyTuple_GET_ITEM(args, 0)) && !is_open(PyTuple_GET_ITEM(args, 0)))
@@ -90,11 +90,11 @@ static int attribute_find(PyTypeObject *type, const char *name, int which)
     return def == NULL ? -1 : 0;
 }
 
-/* Replaces what makes the objects of a type, which has object's __new__ so far; it gets a __new__ of its own, or
- * object's would refuse it. */
+/* Replaces the __new__ of a type that inherits object's. The type gets its own __new__, because object.__new__ would
+ * refuse it. */
 static int new_replace(PyTypeObject *type, newfunc function)
 {
-    /* every native type's __new__ is the same C function, which calls the slot of the type that it is bound to */
+    /* The __new__ of every native type is the same C function, which calls the slot of the type that it is bound to. */
     PyObject *dict = PyType_GetDict(&PyLong_Type), *own = NULL;
     PyObject *other = dict == NULL ? NULL : vmh_dict_get(dict, "__new__");
     if (other != NULL && PyCFunction_CheckExact(other))

@@ -1,13 +1,12 @@
-/* A connection of sqlite3 is not closed while a method of it, or of a cursor or blob of it, is under way; nor is a
- * blob.
+/* Keeps a sqlite3 connection open while one of its methods, or of its cursors or blobs, is running; likewise a blob.
  *
- * CPython 3.14 crashes over that, or waits for ever for the lock of a database that is gone: its methods call the
- * task's functions (trace callbacks, SQL functions, collations, adapters, the iterator of executemany) and let other
- * threads run. Each method that can do so, and each setter that runs SQL, notes its connection (and blob) while it
- * runs; close() and a second __init__() look there.
+ * CPython 3.14 crashes otherwise, or waits for ever for the mutex of a freed database: its methods call the task's
+ * functions (trace callbacks, SQL functions, collations, adapters, the iterator of executemany) and let other threads
+ * run. Each method that can do so, and each setter that runs SQL, registers its connection (and blob) while it runs;
+ * close() and a second __init__() check this.
  *
- * Nor does a connection run SQL while it asks its authorizer: SQLite is in the midst of a statement's compilation then,
- * whose tables a second one could take away.
+ * A connection also runs no SQL while it calls its authorizer: SQLite is compiling a statement then, and a second one
+ * could drop its tables.
  */
 #include "seal/gates.h"
 #include "memory/overflow.h"
@@ -21,15 +20,15 @@
 
 typedef struct vmh_sqlite_use {
     struct vmh_sqlite_use *next, **link;
-    PyObject *object; /* a connection or a blob; borrowed: the call that this is about holds it */
+    PyObject *object; /* a connection or a blob; borrowed: the running call holds it */
 } use;
 
-static _Atomic(ptrdiff_t) cursor_connection; /* where a cursor holds its connection; 0: not known yet */
+static _Atomic(ptrdiff_t) cursor_connection; /* offset of a cursor's connection; 0: not yet known */
 static _Atomic(iternextfunc) cursor_next;
 static _Atomic(ternaryfunc) connection_call;
 static _Atomic(binaryfunc) blob_get;
 static _Atomic(objobjargproc) blob_set;
-/* The setters that begin or commit a transaction, as they were. */
+/* The original setters that begin or commit a transaction. */
 enum { ISOLATION_LEVEL, AUTOCOMMIT, SETTERS };
 static _Atomic(PyGetSetDef *) setters[SETTERS];
 
@@ -64,7 +63,7 @@ int vmh_sqlite_room(void)
     return -1;
 }
 
-/* Under the VM's GIL, as all that follows. `object` may be NULL. -1 with an error: it may not run SQL now. */
+/* Like all that follows, under the VM's GIL. `object` may be NULL. -1 with an error set: it may not run SQL now. */
 static int use_begin(vmh_seal *seal, use *this_use, PyObject *object)
 {
     for (vmh_sqlite_asking *asking = asking_here; asking != NULL; asking = asking->outer)
@@ -108,7 +107,7 @@ static void pair_end(pair *both)
     use_end(&both->first);
 }
 
-/* 0, or -1 with the error of `connection`: `object`, which is a `what`, is in use. */
+/* 0, or -1 with the connection's error: `object`, a `what`, is in use. */
 static int unused(PyObject *object, const char *what, PyObject *connection)
 {
     vmh_seal *seal = vmh_seal_here();
@@ -136,7 +135,7 @@ static int visit(PyObject *object, void *found)
     return 0;
 }
 
-/* A blob tells nobody of its connection, save the collector: besides its type that is all it refers to. */
+/* A blob does not expose its connection, but its tp_traverse does: that is all it refers to besides its type. */
 static PyObject *connection_of_blob(PyObject *blob)
 {
     PyObject *found = NULL;
@@ -159,8 +158,8 @@ static int run(vmh_gated *call, PyObject *connection, PyObject *other)
 static int in_connection(vmh_gated *call) { return run(call, call->self, NULL); }
 static int in_cursor(vmh_gated *call) { return run(call, connection_of(call->self), NULL); }
 
-/* ---- executemany: a row's statement may be too short for sqlite3_interrupt to meet it, so each row is taken where a
- * stop arrives. */
+/* ---- executemany: sqlite3_interrupt may miss a row's statement because it is too short, so a stop is also checked as
+ * each row is fetched. */
 static PyObject *row_taken(PyObject *Py_UNUSED(self), PyObject *row)
 {
     return vmh_sqlite_stopping() && vmh_breathe() < 0 ? NULL : Py_NewRef(row);
@@ -182,14 +181,14 @@ static int take_rows(vmh_gated *call)
 static int in_connection_many(vmh_gated *call) { return take_rows(call) < 0 ? -1 : in_connection(call); }
 static int in_cursor_many(vmh_gated *call) { return take_rows(call) < 0 ? -1 : in_cursor(call); }
 
-/* ---- backups: CPython tries again and again while a database is locked, by its own connection for ever, and sleeps in
- * between; only a progress function ends that. So each backup has one, which does the sleeping too. */
+/* ---- backups: CPython retries as long as a database is locked, for ever if by its own connection, and sleeps in
+ * between; only a progress function can end that. So each backup has one, which also does the sleeping. */
 enum { SQLITE_BUSY_ = 5, SQLITE_LOCKED_ = 6 };
 static const double BACKUP_SLEEP_S = 0.25,
-                    BACKUP_SLEEP_MAX_S = 1e9; /* as in Connection.backup; beyond any task's time */
+                    BACKUP_SLEEP_MAX_S = 1e9; /* the default of Connection.backup; longer than any task runs */
 
-/* After each step of a backup: (status, remaining, pages). `own`: the task's function or None, and the seconds to
- * sleep. */
+/* Called after each step of a backup: (status, remaining, pages). `own`: the task's function or None, and the seconds
+ * to sleep. */
 static PyObject *backup_step(PyObject *own, PyObject *const *args, Py_ssize_t nargs)
 {
     vmh_seal *seal = vmh_seal_here();
@@ -215,7 +214,7 @@ static PyObject *backup_step(PyObject *own, PyObject *const *args, Py_ssize_t na
 
 static PyMethodDef backup_step_def = {"progress", (PyCFunction)(void (*)(void))backup_step, METH_FASTCALL, NULL};
 
-/* Gives the call an argument by name, which it may have already. Takes the reference to `value`; -1 with an error. */
+/* Sets an argument of the call by name, present or not. Takes over `value`; -1 with an error set. */
 static int put(vmh_gated *call, const char *name, PyObject *value)
 {
     PyObject **there = vmh_gated_argument(call, 1, name);
@@ -246,7 +245,7 @@ static int in_backup(vmh_gated *call)
     PyObject **own = vmh_gated_argument(call, 1, "progress"), **sleep = vmh_gated_argument(call, 1, "sleep");
     PyObject *connection = target == NULL ? NULL : *target;
     const Py_ssize_t count = call->nargs + (call->kwnames == NULL ? 0 : PyTuple_GET_SIZE(call->kwnames));
-    /* else CPython's own TypeError, also where there are more arguments than it knows */
+    /* Otherwise CPython raises its own TypeError, also for more arguments than it accepts. */
     if (call->nargs <= 1 && count + 2 <= VMH_GATED_ARGS_MAX
         && (own == NULL || *own == Py_None || PyCallable_Check(*own))) {
         double seconds = sleep == NULL ? BACKUP_SLEEP_S : PyFloat_AsDouble(*sleep);

@@ -45,9 +45,9 @@ static PyObject *note(enum vmh_covered kind, PyObject *code_object, PyObject *fr
     return Py_NewRef(cover->disable);
 }
 
-static bool is_code(PyObject *const *args, Py_ssize_t count, Py_ssize_t least)
+static bool is_code(PyObject *const *args, Py_ssize_t count, Py_ssize_t min)
 {
-    if (count >= least && PyCode_Check(args[0]))
+    if (count >= min && PyCode_Check(args[0]))
         return true;
     PyErr_SetString(PyExc_TypeError, "vmhost: a callback of sys.monitoring was called with unexpected arguments");
     return false;

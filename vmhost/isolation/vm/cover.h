@@ -9,7 +9,7 @@
 typedef struct vmh_cover {
     PyObject *monitoring; /* the module, hidden from guests; one reference, from boot to vmh_cover_clear */
     PyObject *disable;    /* what a callback returns to be disabled at that location; NULL: not set up */
-    const vmh_lane *lane; /* whose code is covered; borrowed: the VM serves no other lane */
+    const vmh_lane *lane; /* its code is covered; borrowed: the VM serves no other lane */
     bool failed;          /* set-up failed and is not retried */
     bool on;
     uint64_t state; /* of the random numbers that pick calls */

@@ -1,4 +1,4 @@
-"""Packed: a value as bytes of msgpack, which becomes the value in the VM that it goes to."""
+"""Packed: a value as msgpack bytes, decoded in the VM that it is sent to."""
 
 from vmhost.isolation.vm import core
 

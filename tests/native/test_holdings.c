@@ -41,7 +41,7 @@ static void failing_allocations(void)
         if (holdings != NULL) {
             fill(holdings, 1500);
             vmh_holdings_mark(holdings, node_of(holdings, 5), 77, true);
-            told = vmh_holdings_tell(holdings);
+            told = vmh_holdings_report(holdings);
         }
         bool failed = failing_malloc(-1);
         CHECK(failed || (holdings != NULL && sum(holdings) == 15000 && told != NULL));
@@ -93,14 +93,14 @@ static void in_any_order(void)
 static void marks(void)
 {
     vmh_holdings *holdings = vmh_holdings_new("t", "1", 4096);
-    CHECK(vmh_holdings_tell(holdings) == NULL);
+    CHECK(vmh_holdings_report(holdings) == NULL);
     vmh_holdings_add(holdings, address_of(1), 100, node_of(holdings, 1));
     vmh_holdings_mark(holdings, holdings->root, 5, false);
     vmh_holdings_add(holdings, address_of(2), 300, node_of(holdings, 2));
     vmh_holdings_mark(holdings, node_of(holdings, 3), 6, true); /* the limit: more than a refusal */
     vmh_holdings_remove(holdings, address_of(1));
     vmh_holdings_mark(holdings, holdings->root, 7, true); /* too late */
-    char *told = vmh_holdings_tell(holdings);
+    char *told = vmh_holdings_report(holdings);
     CHECK(strcmp(told, "asked 6\x1ft@1/main.py\x1f"
                        "3\x1frun??\n"
                        "held 300\x1ft@1/main.py\x1f"
@@ -110,11 +110,11 @@ static void marks(void)
           == 0);
     free(told);
     vmh_holdings_unmark(holdings);
-    CHECK(vmh_holdings_tell(holdings) == NULL);
-    for (int i = 0; i < VMH_HOLDINGS_TOLD + 10; i++)
+    CHECK(vmh_holdings_report(holdings) == NULL);
+    for (int i = 0; i < VMH_HOLDINGS_REPORTED + 10; i++)
         vmh_holdings_add(holdings, address_of(10 + (uint64_t)i), 7, node_of(holdings, 10 + i));
     vmh_holdings_mark(holdings, holdings->root, 1, true);
-    told = vmh_holdings_tell(holdings);
+    told = vmh_holdings_report(holdings);
     const char *rest = strstr(told, "other ");
     CHECK(rest != NULL && strcmp(rest, "other 77\n") == 0); /* one of 300 and 74 of 7; 64 are told */
     free(told);

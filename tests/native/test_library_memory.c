@@ -34,9 +34,9 @@ static void not_led_yet(vmh_meter *meter)
     vmh_memory_bind(meter);
     void *before = greedy_malloc(1000);
     CHECK(live(meter) == 0);
-    CHECK(!vmh_library_memory_lead(NULL) && !vmh_library_memory_lead(&before));
-    CHECK(vmh_library_memory_lead((void *)greedy_free));
-    CHECK(vmh_library_memory_lead((void *)greedy_free)); /* again: as it is */
+    CHECK(!vmh_library_memory_interpose(NULL) && !vmh_library_memory_interpose(&before));
+    CHECK(vmh_library_memory_interpose((void *)greedy_free));
+    CHECK(vmh_library_memory_interpose((void *)greedy_free)); /* again: as it is */
     before = greedy_realloc(before, 3000);
     CHECK(before != NULL && live(meter) == 0);
     greedy_free(before);

@@ -258,7 +258,7 @@ def test_when_the_machine_has_no_thread_left_waiting_calls_get_their_error(fake_
 def test_a_fault_in_the_scheduling_does_not_end_the_host(fake_host, bundle, monkeypatch, caplog):
     host, core = fake_host()
     task = host.load(bundle())
-    monkeypatch.setattr("vmhost.runtime.service._AFTER_A_FAULT_S", 0.01)
+    monkeypatch.setattr("vmhost.runtime.service._RETRY_AFTER_FAULT_S", 0.01)
     deal, faults = host._service._scheduler.deal, iter([RuntimeError("a bug")])
 
     def faulty():

@@ -125,7 +125,7 @@ def test_a_full_disk_keeps_nothing_and_leaves_nothing(bundle, state, caplog):
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         check(task)
     assert files(state) == []
-    assert "what this machine's cores do is not kept" in caplog.text
+    assert "the measured rates of this machine's cores are not kept" in caplog.text
     assert len(answers(bundle, state)) == 2
 
 

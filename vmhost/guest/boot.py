@@ -374,7 +374,7 @@ def report(error):
 
 
 # Characters at most: of a message, of a note, of all str and bytes among the arguments, of a traceback.
-_MESSAGE_MOST, _NOTE_MOST, _ARGS_MOST, _TRACEBACK_MOST = 16384, 2048, 32768, 65536
+_MAX_MESSAGE_CHARS, _NOTE_MOST, _ARGS_MOST, _TRACEBACK_MOST = 16384, 2048, 32768, 65536
 _NOTES_MOST, _PARTS_MOST = 20, 100  # notes, and exceptions in one traceback
 # As BaseException has them: a subclass may have others of these names.
 _args_of, _cause_of, _context_of = (vars(BaseException)[name].__get__ for name in ("args", "__cause__", "__context__"))
@@ -409,7 +409,7 @@ def _text(kind, name):
 
 def _message(error):
     text = _careful(None, str, error)
-    return "<no message: str() of the exception failed>" if text is None else _cut(text, _MESSAGE_MOST)
+    return "<no message: str() of the exception failed>" if text is None else _cut(text, _MAX_MESSAGE_CHARS)
 
 
 def _plain_args(error):

@@ -1,2 +1,2 @@
-"""What a Host is made of: service, scheduler, pool of VMs, breaker, state folder, kept models, and functions that
-travel."""
+"""The parts of a Host: service, scheduler, pool of VMs, breaker, state folder, kept models, and functions that travel
+to VMs."""

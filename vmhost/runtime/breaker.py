@@ -1,8 +1,8 @@
 """The circuit breaker of one task version: closed, open, half-open.
 
-A closed breaker costs a call nothing: it reads the native counters of the task's lane (`observe`) when a call went
-wrong. All methods may be called from any thread. The clock is injected. State can be saved and restored; times are
-saved as wall-clock seconds, since a monotonic clock means nothing after a restart.
+A closed breaker adds no cost to a call: it reads the native counters of the task's lane (`observe`) only when a call
+has failed. All methods may be called from any thread. The clock is injected. State can be saved and restored; times are
+saved as wall-clock seconds, since a monotonic clock has no meaning after a restart.
 """
 
 import threading
@@ -15,7 +15,7 @@ CLOSED, OPEN, HALF_OPEN = "closed", "open", "half-open"
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Totals of one lane since it was made. `failures` includes `lost`; `slow` are calls that took too long."""
+    """Totals of one lane since its creation. `failures` includes `lost`; `slow`: calls longer than the slow limit."""
 
     calls: int = 0
     failures: int = 0
@@ -26,7 +26,7 @@ class Counts:
 class Breaker:
     """The breaker of one task version under `policy` (a BreakerPolicy).
 
-    `on_change(breaker)` is called after each change of state, without any lock held.
+    `on_change(breaker)` is called after each change of state, with no lock held.
     """
 
     def __init__(self, policy, on_change=lambda breaker: None, *, clock=time.monotonic, wall=time.time):
@@ -34,7 +34,7 @@ class Breaker:
         self._on_change = on_change
         self._clock = clock
         self._wall = wall
-        self._lock = threading.RLock()  # a finalizer that runs meanwhile may call the task as well
+        self._lock = threading.RLock()  # reentrant: a finalizer that runs meanwhile may call the task
         self.state = CLOSED
         self.reason = None
         self.trips = 0
@@ -52,9 +52,9 @@ class Breaker:
     # -- closed ---------------------------------------------------------------------------------------------------
 
     def observe(self, counts):
-        """Take in the lane's totals `counts`; opens when they say so.
+        """Update from the lane's totals `counts`; open the breaker if the policy says so.
 
-        Cheap to repeat: totals already seen count once.
+        Totals that were already seen count once.
         """
         with self._lock:
             new_calls = counts.calls - self._seen.calls
@@ -77,7 +77,7 @@ class Breaker:
         self._on_change(self)
 
     def _judge(self, counts, new_calls, failures, lost, slow):
-        """Why the breaker has to open, or None."""
+        """The reason to open the breaker, or None."""
         policy = self.policy
         now = self._clock()
         if lost:
@@ -102,12 +102,12 @@ class Breaker:
         return None
 
     def forgive(self, number):
-        """`number` lost calls that the totals are about to show are not the task's fault."""
+        """`number` lost calls, soon to appear in the totals, are not the task's fault."""
         with self._lock:
             self._forgiven += number
 
     def trip(self, reason):
-        """Open now, whatever the counts say: a VM wedged or the process crashed in this task."""
+        """Open now, whatever the counts: a VM of this task wedged, or the process crashed in it."""
         with self._lock:
             if not self.policy.enabled:
                 return
@@ -128,9 +128,9 @@ class Breaker:
     # -- open and half-open ---------------------------------------------------------------------------------------
 
     def admit(self):
-        """May a call pass? Returns a token for `probe_ended`, or None when the breaker is closed (no report needed).
+        """Let a call pass: a token for `probe_ended`, or None if the breaker is closed (no report needed).
 
-        Refuses with a `Refused`, whose `retry_in_s` says how long to wait.
+        Raises `Refused`, whose `retry_in_s` is the time to wait, if the call may not pass.
         """
         with self._lock:
             changed = False
@@ -154,7 +154,7 @@ class Breaker:
         return token
 
     def probe_ended(self, token, succeeded):
-        """A probe admitted as `token` ended. `succeeded` None: it proved nothing (cancelled, host closed)."""
+        """The probe admitted as `token` has ended. `succeeded` None: no evidence (cancelled, host closed)."""
         with self._lock:
             if self.state != HALF_OPEN or token != self._round:
                 return
@@ -171,7 +171,7 @@ class Breaker:
         self._on_change(self)
 
     def reset(self):
-        """Close by hand."""
+        """Close manually."""
         with self._lock:
             self._close()
         self._on_change(self)
@@ -188,7 +188,7 @@ class Breaker:
     # -- across restarts ------------------------------------------------------------------------------------------
 
     def saved(self):
-        """What must survive a restart, as a dict of plain values; None when closed."""
+        """The state that must survive a restart, as a dict of plain values; None when closed."""
         with self._lock:
             if self.state == CLOSED:
                 return None
@@ -200,7 +200,7 @@ class Breaker:
             }
 
     def restore(self, saved):
-        """Take up the state that `saved()` gave in an earlier process. Half-open comes back as open and due."""
+        """Restore what `saved()` returned in an earlier process. Half-open is restored as open and due."""
         with self._lock:
             if not self.policy.enabled:
                 return
@@ -214,7 +214,7 @@ class Breaker:
 
 
 class Refused(Exception):
-    """The breaker lets no call pass now."""
+    """The breaker refuses calls now."""
 
     def __init__(self, reason, retry_in_s):
         super().__init__(reason)

@@ -1,8 +1,8 @@
-"""The host's side of values whose classes the native wire does not know: how they are taken apart, and made again.
+"""The host's codec for values of classes that the native wire does not know: it packs and unpacks them.
 
-Each service has a Codec; its lanes call it, on the thread of whoever sends a value or asks for a result. What comes
-from a VM may be made up: `vmhost.guest.kinds` and `vmhost.guest.classes` check every part, and a class is looked up
-among those that were registered, or in modules of functions that were submitted. Nothing is imported for a VM.
+Each service has a Codec; its lanes call it, on the thread that sends a value or asks for a result. A VM may send forged
+values: `vmhost.guest.kinds` and `vmhost.guest.classes` check every part, and a class is looked up only among those that
+were registered, or in modules of functions that were submitted. Nothing is imported on behalf of a VM.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,17 +15,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# As `types`, where values are only to be shown: those of classes that nobody knows come as their parts, a dict of
-# fields, a tuple, the name of a member, type and arguments of an exception, what a task's function made of them.
+# A value of `types` for display only: values of unknown classes become their parts: a dict of fields, a tuple, the name
+# of an enum member, type and arguments of an exception, or the result of the task's own conversion.
 PARTS = object()
-# As `types`, where values only pass through: those of classes that nobody knows are Foreign.
+# A value of `types` for passing values through: those of unknown classes become Foreign.
 FOREIGN = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A value of a class that only the task knows, as it crosses: `kind`, `detail` (the name that the task has for the
-    class, say) and `payload`, its parts."""
+    """A value of a class that only the task knows, in its encoded form: `kind`, `detail` (such as the task's name for
+    the class) and `payload`, its parts."""
 
     kind: int
     detail: "Any"
@@ -34,9 +34,9 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A class whose values cross as `to_plain(value)`, and are made again by `from_plain(plain)`.
+    """A class whose values cross as `to_plain(value)`, and are created by `from_plain(plain)`.
 
-    The host calls `from_plain` with what a task sent: it checks it, and raises for what is wrong.
+    The host calls `from_plain` with data from a task: it must check the data, and raise if it is invalid.
     """
 
     cls: type
@@ -52,15 +52,15 @@ class Conversion:
 
 
 class Codec:
-    """What the lanes of one service pack and unpack with: classes of the standard library, and `types`.
+    """Packs and unpacks values for the lanes of one service: of classes of the standard library, and of `types`.
 
-    `types` are classes or Conversions: a list, known by their own names "module:Class", or a mapping from the names
-    that tasks have for them; or PARTS. ConfigurationError.
+    `types` are classes or Conversions: a list, known by their own names "module:Class", or a mapping from the tasks'
+    names for them; or PARTS or FOREIGN. Raises ConfigurationError.
     """
 
     def __init__(self, types=None):
         self._in_parts, self._foreign = types is PARTS, types is FOREIGN
-        self.homes = {}  # of an executor: module in its VMs -> module here, whose classes are known as well
+        self.homes = {}  # of an executor: module in its VMs -> module here, whose classes are also known
         self.conversions = {}  # name -> Conversion
         self._known = {}  # name -> Shape
         self._names = {}  # class -> name
@@ -83,8 +83,8 @@ class Codec:
         self._names[cls] = name
 
     def pack(self, value):
-        """(kind, detail, payload) of a value that crosses; None. ValueError says why this one cannot."""
-        from vmhost.guest import kinds  # few calls bring such a value
+        """(kind, detail, payload) of a value that can cross; None: unknown class. ValueError: why it cannot."""
+        from vmhost.guest import kinds  # imported late: few calls need it
 
         if type(value) is Foreign:
             return value.kind, value.detail, value.payload
@@ -110,7 +110,7 @@ class Codec:
         return shape.kind, name, shape.read(value)
 
     def unpack(self, kind, detail, payload, in_key, _entry=None):
-        """The value that a VM took apart; `in_key`: it is to be hashed. ValueError says what is wrong with it."""
+        """The value that a VM packed; `in_key`: it must be hashable. ValueError if it is invalid."""
         from vmhost.guest import kinds
         from vmhost.guest.classes import (
             CONVERTED,
@@ -164,7 +164,7 @@ class Codec:
     # -- of an executor -------------------------------------------------------------------------------------------
 
     def _is_of_a_home(self, cls):
-        """Is the class one that a function which was submitted could name: of its module, or at the top of it?"""
+        """Whether a submitted function could refer to the class: it is in the function's module, or global there."""
         from vmhost.guest.classes import find
 
         return any(
@@ -178,7 +178,7 @@ class Codec:
         return {id(home): home for home in list(self.homes.values())}.values()
 
     def _shape_in_homes(self, name):
-        """The Shape of the class that VMs call `name`, of those that `_is_of_a_home`; None."""
+        """The Shape of the class that VMs call `name`, if `_is_of_a_home` holds for it; None."""
         from vmhost.guest.classes import Unfit, find, has_shape, shape_of, split
         from vmhost.guest.kinds import Malformed
 
@@ -206,7 +206,7 @@ class Codec:
 
 
 def _named(types):
-    """(name, class or Conversion) of each of `types`. ConfigurationError."""
+    """(name, class or Conversion) of each of `types`. Raises ConfigurationError."""
     from vmhost.guest.classes import name_of
 
     if types is None or types is PARTS or types is FOREIGN:

@@ -1,8 +1,8 @@
-"""What a process tells about itself when it crashes: notes that the native core writes beside the stacks.
+"""Notes that a process keeps for the case of a crash: the native core writes them with the stacks.
 
 The first host of a process with a state folder keeps them: the last lines of the log, masked by its rules for records,
-and what is loaded, with its limits. They lie in memory that a handler of signals reads. What a crash wrote is put into
-the folder `crashes` of the state folder by the next host; `vmhost.operations.crash_reports` makes reports of it.
+and the loaded tasks with their limits. They are in memory that a signal handler reads. The next host moves the dump of
+a crash to the folder `crashes` of the state folder; `vmhost.operations.crash_reports` makes reports of it.
 """
 
 import contextlib
@@ -18,16 +18,16 @@ from vmhost.runtime import guest_log
 
 _log = logging.getLogger("vmhost")
 _LOG_BYTES, _TASKS_BYTES = 16 << 10, 64 << 10
-_DUMPS_MOST = 50  # that nobody has made reports of
-_notes = []  # of this process, once it keeps any
+_MAX_DUMPS = 50  # without a report
+_notes = []  # the Notes of this process, if it keeps any
 
 
 def begin(native, folder, masking):
-    """Keep this process's notes in the StateFolder `folder`, which has its breadcrumbs."""
+    """Keep this process's notes in the StateFolder `folder`, which holds its crash file."""
     dump = folder.path / "crash.dump"
     error = native.crash_dump_to(dump)
     if error == errno.EEXIST:
-        return  # this process crashes once
+        return  # one dump per process
     if error:
         _log.warning("%s: a crash will leave no stacks there: %s", dump, os.strerror(error))
     elif not _notes:
@@ -37,14 +37,14 @@ def begin(native, folder, masking):
 
 
 def loaded(name, version, manifest, limits):
-    """Note that a version of a task is there now."""
+    """Note that a version of a task is loaded."""
     if _notes:
         _notes[0].loaded(name, version, manifest, limits)
 
 
 def put_aside(folder):
-    """Move what the process before wrote into the StateFolder `folder` as it crashed to the folder `crashes`. False:
-    that failed, and the log says why; it must not be written over."""
+    """Move the dump of the previous process's crash in the StateFolder `folder` to its folder `crashes`. False: that
+    failed, as logged, and the dump must not be overwritten."""
     crashes, dump = folder.path / "crashes", folder.path / "crash.dump"
     try:
         status = dump.lstat()
@@ -52,7 +52,7 @@ def put_aside(folder):
             return True
         crashes.mkdir(mode=0o700, exist_ok=True)
         kept = sorted(crashes.glob("*.dump"))
-        for old in kept[: max(0, len(kept) - _DUMPS_MOST + 1)]:
+        for old in kept[: max(0, len(kept) - _MAX_DUMPS + 1)]:
             with contextlib.suppress(OSError):
                 old.unlink()
         dump.rename(crashes / f"{int(status.st_mtime)}-{time.time_ns() % 10**9:09}.dump")
@@ -65,7 +65,7 @@ def put_aside(folder):
 
 
 class Notes(logging.Handler):
-    """The last lines of the log, and what is loaded, in memory of their own."""
+    """The last lines of the log, and the loaded tasks, in memory for the signal handler."""
 
     def __init__(self, native, masking):
         super().__init__(logging.INFO)
@@ -79,8 +79,8 @@ class Notes(logging.Handler):
 
     def emit(self, record):
         if record.name.startswith(("vmhost.task.", "vmhost.vm")):
-            return  # comes by `lines`, enabled or not
-        with contextlib.suppress(Exception):  # arguments that do not fit: whoever shows the line says so
+            return  # arrives through `lines`, whether the logger is enabled or not
+        with contextlib.suppress(Exception):  # bad arguments: the handler that shows the line reports them
             self._add([f"{record.name}: {record.getMessage()}"])
 
     def lines(self, name, lines):
@@ -113,5 +113,5 @@ class Notes(logging.Handler):
             text = json.dumps({"vmhost": __version__, "python": platform.python_version(), "tasks": tasks}).encode()
             if len(text) < _TASKS_BYTES or not tasks:
                 break
-            del tasks[next(iter(tasks))]  # those that came first
+            del tasks[next(iter(tasks))]  # the oldest
         self._tasks_room[: len(text) + 1] = text + b"\0"

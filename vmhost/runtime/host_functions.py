@@ -1,7 +1,7 @@
-"""The threads of a host on which its functions run that guests call.
+"""Threads of a host that run the host functions called by guests.
 
-A function may block as long as it likes: the guest that asked ends at its deadline, the function goes on. So the
-threads are daemons, which neither the host's end nor the process's waits for longer than it wants to."""
+A function may block as long as it likes: the calling guest ends at its deadline, the function continues. So the
+threads are daemons, and neither the host's close nor the process's exit has to wait for them."""
 
 import logging
 import queue
@@ -12,18 +12,18 @@ _log = logging.getLogger("vmhost")
 
 
 class FunctionThreads:
-    """At most `max_threads` threads, started as they are needed. All methods may be called from any thread."""
+    """At most `max_threads` threads, started on demand. All methods may be called from any thread."""
 
     def __init__(self, max_threads):
         self._max_threads = max_threads
-        self._lock = threading.Lock()  # of who changes `_threads`; readers take none: Ctrl-C could leave it taken
+        self._lock = threading.Lock()  # for changes of `_threads`; readers take none: Ctrl-C could leave it locked
         self._work = queue.SimpleQueue()
-        self._threads = {}  # thread -> name of the function that it runs, None: it waits for one
-        self._unfinished = 0  # functions that wait or run
+        self._threads = {}  # thread -> name of its current function; None: idle
+        self._unfinished = 0  # functions queued or running
         self._closed = False
 
     def run(self, name, act):
-        """Run `act()`, the function called `name`, on one of the threads. False when they were closed."""
+        """Run `act()`, the function called `name`, on one of the threads. False if closed."""
         with self._lock:
             if self._closed:
                 return False
@@ -37,15 +37,15 @@ class FunctionThreads:
 
     @property
     def running(self):
-        """The names of the functions that run now."""
+        """The names of the functions that are running."""
         return tuple(name for name in list(self._threads.values()) if name is not None)
 
     def has(self, thread):
-        """Is `thread` one of these?"""
+        """Whether `thread` is one of these."""
         return thread in self._threads
 
     def close(self):
-        """Take no more; each thread ends when it has done what it was given. Repeating it does nothing."""
+        """Accept no more; each thread ends after its queued functions. Can be repeated."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -53,8 +53,8 @@ class FunctionThreads:
                     self._work.put(None)
 
     def wait(self, timeout_s):
-        """After `close`: wait until the threads are gone, this one excepted. The names of functions that still run
-        then."""
+        """After `close`: wait for the threads to end, except the calling one. Returns the names of functions that are
+        still running."""
         end = time.monotonic() + timeout_s
         threads = [thread for thread in list(self._threads) if thread is not threading.current_thread()]
         for thread in threads:
@@ -69,9 +69,9 @@ class FunctionThreads:
                 self._threads[me] = name
             try:
                 act()
-            except BaseException:  # a thread that dies of it would leave less for the others
+            except BaseException:  # the thread must survive for the next function
                 _log.exception("vmhost: host function %s could not be answered", name)
-            work = act = None  # a call that was not answered is answered when nobody has it any more
+            work = act = None  # dropping the last reference to an unanswered call answers it
             with self._lock:
                 self._threads[me] = None
                 self._unfinished -= 1

@@ -1,8 +1,8 @@
-"""A module for a function that was typed in: at the prompt, in a notebook's cell, or as `python -c`.
+"""A module for a function that was typed in: at the prompt, in a notebook's cell, or with `python -c`.
 
-There the program's own module has no file, and running its cells again in a VM would repeat what they do. So a module
-is written that holds the function's definition and the definitions, imports and plain values that it needs, as they are
-now: `sketch`. Its lines have the numbers that they had in the cell, as far as they fit.
+Such a program's own module has no file, and running its cells again in a VM would repeat their effects. So `sketch`
+writes a module with the function's definition and the definitions, imports and plain values that it needs, in their
+current state. Where possible its lines have the same numbers as in the cell.
 """
 
 import __future__
@@ -25,7 +25,7 @@ _MANY = (list, tuple, dict, set, frozenset)
 def sketch(home, name):
     """(source text, file name for tracebacks) of a module with the global `name` of `home` and all that it needs.
 
-    CrossingError for a definition whose source is not to be had, or that uses an object that cannot be written down.
+    Raises CrossingError for a definition without source, or one that uses an object that cannot be written as source.
     """
     return _Sketch(home).of(name)
 
@@ -35,7 +35,7 @@ class _Sketch:
         self._home = home
         self._globals = vars(home)
         self._prelude = {}  # name -> statement
-        self._pieces = {}  # name -> (first line, text), each after those that it needs to be defined
+        self._pieces = {}  # name -> (first line, text), each after those that it depends on
         self._future = False
 
     def of(self, name):
@@ -52,7 +52,7 @@ class _Sketch:
         return text, code.co_filename if code is not None else f"<{self._home.__name__}>"
 
     def _need(self, name, user):
-        """Bring the global `name`, which `user` uses, into the sketch."""
+        """Add the global `name`, which `user` uses, to the sketch."""
         if name in self._prelude or name in self._pieces or name not in self._globals or name.startswith("__"):
             return
         value = self._globals[name]
@@ -85,11 +85,11 @@ class _Sketch:
             )
         code = getattr(inspect.unwrap(value), "__code__", None)
         self._future = self._future or code is not None and bool(code.co_flags & __future__.annotations.compiler_flag)
-        self._pieces[name] = None  # ends recursion
+        self._pieces[name] = None  # stops recursion
         for used in sorted(_globals_of(source)):
             if used != name:
                 self._need(used, name)
-        del self._pieces[name]  # after what it needs
+        del self._pieces[name]  # so that it is inserted after its dependencies
         if isinstance(tree.body[0], ast.Assign) or known_as == name:
             renamed = ""
         else:
@@ -98,7 +98,7 @@ class _Sketch:
 
 
 def _source_of(value, user):
-    """(source, first line) of a function or class that was typed in."""
+    """(source, first line) of a function or class that was typed in; raises CrossingError."""
     try:
         if isinstance(value, type):
             return _class_source(value)
@@ -112,7 +112,7 @@ def _source_of(value, user):
 
 
 def _class_source(cls):
-    """As inspect does it for a class in a file: what was typed in has none, but its methods tell."""
+    """Like inspect for a class in a file: a typed-in class has no file, but its methods lead to the source."""
     for member in vars(cls).values():
         member = getattr(member, "__func__", member)
         member = inspect.unwrap(member) if callable(member) else member
@@ -140,7 +140,7 @@ def _block_at(lines, cls):
 
 
 def _globals_of(source):
-    """The names of globals that the definition `source` reads, anywhere in it."""
+    """The names of the globals that the definition `source` reads, anywhere in it."""
     names, tables = set(), [symtable.symtable(source, "<cell>", "exec")]
     while tables:
         table = tables.pop()
@@ -154,11 +154,11 @@ def _globals_of(source):
 
 
 def _is_plain(value):
-    """Can `value` be written down as its repr()?"""
+    """Whether `value` can be written as its repr()."""
     try:
         return _has_plain_repr(value)
     except RecursionError:
-        return False  # it holds itself, or is as deep as that
+        return False  # it contains itself, or is too deep
 
 
 def _has_plain_repr(value):

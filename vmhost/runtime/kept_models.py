@@ -1,11 +1,11 @@
-"""Prepared models and what was measured for them, in a host's state folder: the next process that loads a bundle maps
-packed weights from there and searches nothing.
+"""Prepared models and their measured rates in a host's state folder: the next process that loads a bundle maps packed
+weights from there and skips the search.
 
-Folder `models` of the state folder, of this user alone: `rates.json`, what this machine's cores do, and a file for each
-prepared model, written by the engine (engine/src/models/kept.c), whose name stands for the model's bytes, the engine,
-its backend, the CPU and how algorithms were chosen. What changes with none of these is never stale, so files are only
-ever taken away: the longest unused ones, beyond KEPT_MOST, and those that a host had begun when it was killed. What
-cannot be kept is no error: models are prepared anew then."""
+Folder `models` of the state folder, private to this user: `rates.json`, the measured rates of this machine's cores, and
+a file for each prepared model, written by the engine (engine/src/models/kept.c). The file name is a hash of the model's
+bytes, the engine, its backend, the CPU and the search. So files never become stale; they are only removed: the least
+recently used ones beyond MAX_KEPT, and unfinished ones of a host that was killed. A model that cannot be kept is no
+error: it is prepared again."""
 
 import hashlib
 import json
@@ -17,15 +17,15 @@ import tempfile
 from pathlib import Path
 
 _log = logging.getLogger("vmhost")
-KEPT_MOST = 16
+MAX_KEPT = 16
 _CPU = Path("/proc/cpuinfo")
 _UNFINISHED = re.compile(r"rates\.(?!json$).+|[0-9a-f]{32}\..+")
 
 
 class KeptModels:
-    """Of the state folder at `path`, which no other host has meanwhile, for models that are prepared with `search` (a
-    Policy's). Where that is "measured", rates that were kept for this machine are the engine's from now on; else it
-    measures, and they are kept. OSError: there can be no such folder."""
+    """The kept models of the state folder at `path`, which no other host uses meanwhile, for models that are prepared
+    with `search` (a Policy's). With "measured", rates kept for this machine are set in the engine; if there are none,
+    it measures and they are kept. Raises OSError if the folder cannot be used."""
 
     def __init__(self, path, search="measured"):
         self.path, self._search = Path(path) / "models", search
@@ -44,8 +44,8 @@ class KeptModels:
             self._keep_rates()
 
     def path_of(self, digest):
-        """The path of what is prepared of the model file with this SHA-256 (bytes); None where the folder has become of
-        no use."""
+        """The path for the prepared model of the model file with this SHA-256 (bytes); None if the folder can no longer
+        be used."""
         path = self.path / hashlib.sha256(f"{self._here}; {self._search}".encode() + digest).hexdigest()[:32]
         try:
             os.utime(path)
@@ -54,7 +54,7 @@ class KeptModels:
                 self._make_room()
             except OSError as error:
                 return self._useless(error)
-        except OSError as error:  # read-only by now, say
+        except OSError as error:  # such as a read-only file system
             return self._useless(error)
         return path
 
@@ -65,8 +65,8 @@ class KeptModels:
         kept = sorted(
             (file for file in self.path.iterdir() if len(file.name) == 32), key=lambda file: file.stat().st_mtime_ns
         )
-        for file in kept[: max(0, len(kept) - KEPT_MOST + 1)]:
-            file.unlink(missing_ok=True)  # who has it mapped keeps it
+        for file in kept[: max(0, len(kept) - MAX_KEPT + 1)]:
+            file.unlink(missing_ok=True)  # existing mappings stay valid
 
     def _take_rates(self):
         from vmhost.engine import library
@@ -77,7 +77,7 @@ class KeptModels:
                 return False
             library.set_rates(kept["rates"])
             return True
-        except OSError, ValueError, KeyError, TypeError, library.EngineError:  # none yet, or damaged
+        except OSError, ValueError, KeyError, TypeError, library.EngineError:  # none kept, or damaged
             return False
 
     def _keep_rates(self):
@@ -90,12 +90,12 @@ class KeptModels:
                 file.write(text)
             os.replace(unfinished, self.path / "rates.json")
         except OSError as error:  # a full disk: the next process measures again
-            _log.warning("%s: what this machine's cores do is not kept: %s", self.path, error.strerror)
+            _log.warning("%s: the measured rates of this machine's cores are not kept: %s", self.path, error.strerror)
             os.unlink(unfinished)
 
 
 def _machine():
-    """What prepared models and rates depend on beside the model: the CPU, the engine's build and the backend."""
+    """What prepared models and rates depend on besides the model: CPU, engine build and backend."""
     from vmhost.engine import library
 
     try:

@@ -1,12 +1,11 @@
-"""What the host asks of the machine that it runs on. A device image has another file in this one's place
-(`vmhost/image/device`)."""
+"""Queries about the machine. A device image replaces this file (`vmhost/image/device`)."""
 
 import os
 
 
 def memory_bytes():
-    """How much memory the machine has."""
-    import psutil  # late: a third of what importing a host takes
+    """The machine's memory size."""
+    import psutil  # imported late: a third of the import time of a host
 
     try:
         return psutil.virtual_memory().total
@@ -15,7 +14,7 @@ def memory_bytes():
 
 
 def memory_used_percent():
-    """How much of it is taken, in percent; 0 where no /proc tells."""
+    """The share of memory in use, in percent; 0 if there is no /proc."""
     import psutil
 
     try:

@@ -1,9 +1,9 @@
-"""The VMs of one host: boot ahead, lend, keep, retire.
+"""The VMs of one host: boots them ahead, lends, keeps and retires them.
 
     booting -> warm -> serving one task version, for good -> leaving -> ending -> gone (ended, failed or quarantined)
 
-A VM is never lent twice: what one task left in it is not seen by another. The pool decides how many VMs are warm and
-which idle ones go; who gets the next one is the scheduler's business. Every method is called with the host's lock
+A VM is never lent twice, so that no task sees what another one left in it. The pool decides how many VMs are kept warm
+and which idle ones retire; the scheduler decides who gets the next one. Every method is called with the host's lock
 held.
 """
 
@@ -11,15 +11,16 @@ from vmhost import statistics
 from vmhost.isolation.vm import BOOTING, DEFAULT_STACK_BYTES, ENDING, LEAVING, SERVING, WARM, OwnedVM
 from vmhost.runtime import machine
 
-_OVER = frozenset(("ending", "ended", "quarantined"))  # such a VM takes no calls, whatever its last event said
+_OVER = frozenset(("ending", "ended", "quarantined"))  # such a VM accepts no calls, even before its event arrives
 _PRESSURE_EVERY_S = 1.0
-_LOOK_AT_MOST_EVERY_S = 0.01
-# The memory limit until a VM is lent: wide enough for any boot, narrow enough to stop one that went wild.
+_MIN_CHECK_INTERVAL_S = 0.01
+# The memory limit until a VM is lent: enough for any boot, and low enough to stop a runaway one.
 _BOOT_BYTES = 256 << 20
 
 
 class Pool:
-    """The VMs of one host under `policy`. `native` is the native core, `system` the code store all VMs boot from."""
+    """The VMs of one host under `policy`. `native`: the native core; `system`: the code store that all VMs boot
+    from."""
 
     def __init__(self, policy, native, system, events, clock):
         self._policy = policy
@@ -35,36 +36,36 @@ class Pool:
         self._pressure = (float("-inf"), False)
         self._memory_bytes = policy.memory_bytes or machine.memory_bytes() // 4
         self._of = {}  # owner -> its OwnedVMs
-        self.changed = True  # VMs came, went or were lent since the owner of the pool last set this to False
-        self.cannot_boot = None  # why not even the beginning of a boot worked, until someone reads it
+        self.changed = True  # VMs were added, removed or lent since the pool's owner last set this to False
+        self.cannot_boot = None  # why a boot could not even be started, until someone reads it
         self.closing = False
-        self.quarantined = []  # statistics of those that could not be ended
-        self.totals = statistics.VMTotals()  # of VMs that are out of the pool
+        self.quarantined = []  # statistics of VMs that could not be ended
+        self.totals = statistics.VMTotals()  # of VMs that have left the pool
         self.booted = self.boot_failures = self.ended = 0
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------------------
 
     def __len__(self):
         return len(self._vms)
 
     def owned(self, native):
-        """The OwnedVM of a native one, None when it is gone already."""
+        """The OwnedVM of a native one; None if it is gone."""
         return self._vms.get(native.id)
 
     def serving(self, owner):
-        """VMs that serve `owner` and will go on to."""
+        """VMs that serve `owner` and will continue to."""
         return [vm for vm in self._of.get(owner, ()) if vm.phase == SERVING and vm.native.state not in _OVER]
 
     def held_by(self, owner):
-        """VMs that may run a call of `owner`: those that serve it and those that leave after their current call."""
+        """VMs that may run a call of `owner`: those that serve it, and those that leave after their current call."""
         return [vm for vm in self._of.get(owner, ()) if vm.phase in (SERVING, LEAVING) and vm.native.state not in _OVER]
 
     def is_free_of(self, owner):
-        """True when no VM of `owner` is left, not even one that is ending."""
+        """True if no VM of `owner` is left, not even one that is ending."""
         return owner not in self._of
 
     def ids_of(self, owner):
-        """The ids of all VMs of `owner`, those that are ending too."""
+        """The ids of all VMs of `owner`, including ending ones."""
         return {vm.native.id for vm in self._of.get(owner, ())}
 
     @property
@@ -94,7 +95,7 @@ class Pool:
     # -- lending --------------------------------------------------------------------------------------------------
 
     def lend(self, owner):
-        """Attach a warm VM to `owner` (a Version). False when none of its stack size is warm."""
+        """Attach a warm VM to `owner` (a Version). False if none with its stack size is warm."""
         for vm in self._vms.values():
             if vm.phase == WARM and vm.stack_bytes == owner.stack_bytes:
                 vm.serve(
@@ -113,16 +114,16 @@ class Pool:
         return False
 
     def lacked(self):
-        """A task has to wait because nothing is warm: keep more ahead from now on."""
+        """A task has to wait because no VM is warm: keep more of them from now on."""
         if self.count(BOOTING):
-            return  # what is on its way is the answer to this lack already
+            return  # a VM that is booting already will meet this demand
         self._last_miss = self._clock()
         self._warm_wanted = min(self._policy.max_warm, self._warm_wanted + 1)
 
     def boot_for(self, missing, stacks=()):
-        """Boot what is needed: `missing` maps stack sizes to VMs wanted now; on top of it come the warm ones to keep.
+        """Boot the needed VMs: `missing` maps stack sizes to the number needed now; the warm ones are added to it.
 
-        Those are `warm` of the usual stack size, more when they were lacked, and one for each other size in `stacks`.
+        Those are `warm` of the default stack size, more if they were lacking, and one for each other size in `stacks`.
         """
         wanted = dict(missing)
         if self._policy.max_warm and not self.closing and not self._broken and not self.under_pressure():
@@ -144,7 +145,7 @@ class Pool:
                     return
 
     def _boot(self, stack_bytes):
-        """Begin to boot a VM. OSError or MemoryError when the machine has no thread or memory left for one."""
+        """Start to boot a VM. OSError or MemoryError if the machine has no thread or memory for it."""
         native = self._native.VM(
             self._system,
             self._events,
@@ -157,7 +158,7 @@ class Pool:
         self.changed = True
 
     def _remove(self, native):
-        """The OwnedVM of `native`, which is out of the pool now; None when it was not in it."""
+        """Remove `native` from the pool: its OwnedVM, or None if it was not there."""
         vm = self._vms.pop(native.id, None)
         if vm is not None:
             self.changed = True
@@ -171,7 +172,7 @@ class Pool:
                     del self._of[vm.owner]
         return vm
 
-    # -- what happened natively -----------------------------------------------------------------------------------
+    # -- native events --------------------------------------------------------------------------------------------
 
     def on_ready(self, native):
         vm = self.owned(native)
@@ -184,7 +185,7 @@ class Pool:
             vm.move(WARM, self._clock())
 
     def on_failed(self, native):
-        """A boot failed. True when so many failed in a row that those who wait should be told."""
+        """A boot failed. True if so many failed in a row that waiting calls should fail."""
         if self._remove(native) is None:
             return False
         self.boot_failures += 1
@@ -196,13 +197,13 @@ class Pool:
         return True
 
     def on_stopped(self, native):
-        """A call in it was stopped; it ends by itself and takes no more calls."""
+        """A call in it was stopped; it ends by itself and accepts no more calls."""
         vm = self.owned(native)
         if vm is not None:
             vm.move(ENDING, self._clock())
 
     def on_ended(self, native):
-        """Gone. Returns its owner, if it had one."""
+        """It has ended. Returns its owner, or None."""
         vm = self._remove(native)
         if vm is None:
             return None
@@ -210,7 +211,7 @@ class Pool:
         return vm.owner
 
     def on_quarantined(self, native):
-        """It could not be ended; it is out of the pool for good. Returns its owner, if it had one."""
+        """It could not be ended, and leaves the pool for good. Returns its owner, or None."""
         vm = self._remove(native)
         owner = vm.owner if vm else None
         self.quarantined.append(statistics.of_vm(native, owner and owner.name, owner and owner.version))
@@ -219,19 +220,19 @@ class Pool:
     # -- retiring -------------------------------------------------------------------------------------------------
 
     def retire_all(self, owner):
-        """Each VM of `owner` ends after its current call."""
+        """Retire each VM of `owner` after its current call."""
         for vm in self.serving(owner):
             vm.retire(self._clock())
 
     def close(self):
-        """No more boots ahead; what is not lent goes."""
+        """Stop booting ahead, and retire VMs that are not lent."""
         self.closing = True
         for vm in self._vms.values():
             if vm.owner is None:
                 vm.retire(self._clock())
 
     def idle_of(self, owner):
-        """The VM of `owner` that has been idle longest, with its idle seconds; (None, 0) when all are busy."""
+        """The VM of `owner` that has been idle longest, and its idle seconds; (None, 0) if all are busy."""
         best, longest = None, 0.0
         for vm in self.serving(owner):
             idle_s = vm.native.statistics()["idle_s"]
@@ -242,7 +243,7 @@ class Pool:
     def retire_idle(self, keep):
         """Retire VMs that were idle too long, and more while memory is short. `keep(owner)` VMs of a task stay.
 
-        Returns the seconds until this should be asked again, None when there is nothing to wait for.
+        Returns the seconds until the next check, or None if there is nothing to wait for.
         """
         now = self._clock()
         looked_at = [(vm, vm.native.statistics()) for vm in self._vms.values()]
@@ -260,9 +261,9 @@ class Pool:
             ):
                 vm.retire(now, idle=True)
                 memory -= live_bytes
-                pressed = False  # one per look: what its end gives back shows only at the next
+                pressed = False  # one per check: the memory it frees shows only at the next one
             elif len(self.serving(vm.owner)) > keep(vm.owner):
-                left = max(self._policy.idle_s - idle_s, _LOOK_AT_MOST_EVERY_S)
+                left = max(self._policy.idle_s - idle_s, _MIN_CHECK_INTERVAL_S)
                 again = left if again is None else min(again, left)
         if self._warm_wanted > self._policy.warm:
             left = self._last_miss + self._policy.idle_s - now
@@ -277,7 +278,7 @@ class Pool:
         return again
 
     def under_pressure(self):
-        """Is the machine's memory short? Asked at most once a second."""
+        """Whether the machine's memory is short; measured at most once a second."""
         now = self._clock()
         when, pressed = self._pressure
         if now - when >= _PRESSURE_EVERY_S:

@@ -1,12 +1,12 @@
 """Which packages the functions of the running program find in VMs, and the texts that these compile.
 
-A program's functions find what the program itself can import. A script may say what it requires (PEP 723); where this
-environment lacks some of that, or a lock file lies beside the script, the locked packages stand for all that is
-installed, with the versions and hashes of the lock.
+A program's functions find what the program itself can import. A script may declare its requirements (PEP 723). If this
+environment lacks some of them, or a lock file lies next to the script, the locked packages, with the versions and
+hashes of the lock, replace everything that is installed.
 
-Packages compile texts while they are imported: these are recorded in a process of its own, once for each state of the
-sources, and kept in the user's cache. What they compile in calls, `vmhost record SCRIPT` writes into a file beside the
-script (vmhost/recording_executor.py).
+Packages compile texts while they are imported: these are recorded in a separate process, once for each state of the
+sources, and cached in the user's cache folder. Texts compiled during calls are written by `vmhost record SCRIPT` to a
+file next to the script (vmhost/recording_executor.py).
 """
 
 import importlib.metadata
@@ -23,36 +23,36 @@ from vmhost.bytecode.packages import LOCK_NAME, Requirements, cache_folder, file
 from vmhost.bytecode.recording import RECORD_NAME, Program, record_imports, recorded_texts
 from vmhost.bytecode.script_block import read_script_block
 
-IN_RECORDER = "VMHOST_IN_RECORDER"  # set in the process that records imports: no VMs are made there
+IN_RECORDER = "VMHOST_IN_RECORDER"  # set in the process that records imports: it creates no VMs
 _COMPILES = re.compile(rb"(?:(?<![.\w])|builtins\.)(?:exec|eval|compile)\b")
 _log = logging.getLogger("vmhost")
 _lock = threading.Lock()
-_read = {}  # the script's path -> (stamps of script and lock, folder)
+_read = {}  # script path -> (stamps of script and lock, folder)
 
 
 @dataclass(frozen=True)
 class Luggage:
-    """What packages bring beside their modules: texts, digest to marshalled code, and files, path to bytes."""
+    """What packages bring besides their modules: texts, digest to marshalled code; and files, path to bytes."""
 
     texts: dict
     files: dict
 
 
 def script():
-    """The Path of the file that the program runs, None where there is none."""
+    """The Path of the file that the program runs; None if there is none."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     path = Path(os.path.abspath(file)) if file and file.endswith(".py") else None
     return path if path is not None and path.is_file() else None
 
 
 def record_path(path):
-    """Where the texts are kept that packages compile in calls of the script at `path`."""
+    """The file for texts that packages compile during calls of the script at `path`."""
     return path.with_name(f"{path.stem}.{RECORD_NAME}")
 
 
 def locked():
-    """The folder with the packages that VMs get in place of those of this environment, or None. BytecodeError for a
-    block that is broken, and packages that can't be had."""
+    """The folder with the packages that replace this environment's in VMs, or None. BytecodeError for an invalid block,
+    or packages that are not available."""
     path = script()
     if path is None:
         return None
@@ -71,12 +71,12 @@ def locked():
 
 
 def locked_data(folder):
-    """The modules of packages that are files alone, of a folder that `locked` gave."""
+    """The packages without modules, only files, in a folder returned by `locked`."""
     return [] if folder is None else [name for package in packages_in(folder) for name in package.data]
 
 
 def luggage(closure, module):
-    """What the packages in the Closure of `module` bring along."""
+    """What the packages in the Closure of `module` bring."""
     sites = {}
     for name, source in closure.sources.items():
         if is_installed(source):

@@ -1,9 +1,8 @@
-"""Recording: a share of a task's calls is written to a baseline file (vmhost/baseline.py), as RecordPolicy says.
+"""Recording: writes a share of a task's calls to a baseline file (vmhost/baseline.py), as RecordPolicy says.
 
-A Recorder belongs to one version of a task. It puts itself before the lane's ways of calling while it is on; a call
-that is not in the share passes with one random number drawn. Of one that is, the value is packed where the call is
-made, as its caller may change it afterwards; all else is done on the service's second thread, when the call has
-ended.
+A Recorder belongs to one version of a task. While it is on, it wraps the lane's call functions; for a call outside of
+the share this costs one random number. For a call in the share, the value is packed on the calling thread, since its
+caller may change it afterwards; everything else is done on the service's second thread, after the call has ended.
 """
 
 import contextlib
@@ -18,27 +17,27 @@ from vmhost.baseline import BaselineWriter, Header, Recorded, check_observed, pa
 from vmhost.errors import ConfigurationError, Kind, VMHostError
 
 _log = logging.getLogger("vmhost")
-_BEGIN = {"answers": None}  # a VM that is told this records
-# Calls that nobody has served, or that somebody took back.
+_BEGIN = {"answers": None}  # tells a VM to record
+# Calls that no VM served, or that were cancelled.
 _NOT_RECORDED = frozenset((Kind.CLOSED, Kind.CANCELLED, Kind.QUEUE_FULL))
-_PENDING_MOST = 256  # calls that have ended and are not written yet
+_MAX_PENDING = 256  # calls that have ended and are not yet written
 
 
 class Recorder:
-    """Records calls of `version`, a vmhost.task.Version, under `policy`, a RecordPolicy. ConfigurationError: its folder
-    cannot be used."""
+    """Records calls of `version`, a vmhost.task.Version, under `policy`, a RecordPolicy. ConfigurationError if its
+    folder cannot be used."""
 
     def __init__(self, version, policy, codec, service):
         self.policy = policy
         self._version, self._codec, self._service = version, codec, service
         self._masking = policy.masking()
         self._writer = None
-        self._pending = set()  # native calls that are recorded when they have ended
+        self._pending = set()  # native calls to be recorded once they have ended
         self._closing = False
-        self.left_out = 0  # calls of the share that were too large, or came too fast
+        self.left_out = 0  # calls of the share that were too large, or too frequent
         self._full = False
-        self.stopped = None  # why no more are recorded
-        self._draw = random.Random().random  # its own: who seeds `random` shall not choose the calls
+        self.stopped = None  # why recording has stopped
+        self._draw = random.Random().random  # our own: seeding `random` must not select the calls
         try:
             Path(policy.folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -66,7 +65,7 @@ class Recorder:
                 return native.result()
             finally:
                 if not native.done():
-                    native.stop()  # the caller was interrupted
+                    native.stop()  # the calling thread was interrupted
 
         def submit(value, timeout_s=None, priority=0, entry=None):
             if draw() >= share:
@@ -84,15 +83,15 @@ class Recorder:
         return call, submit, submit_many
 
     def _recorded(self, lane, value, timeout_s, priority, entry):
-        """The native call; it is recorded when it ends, if it can be."""
-        if self.stopped is not None or len(self._pending) >= _PENDING_MOST:
+        """Submit the call; it is recorded when it ends, if possible. Returns the native call."""
+        if self.stopped is not None or len(self._pending) >= _MAX_PENDING:
             self.left_out += 1
             return lane.submit(value, timeout_s, priority, entry)
         secrets = {}
         try:
             shown = self._masking.value(value, secrets, self._codec.pack) if self._masking else value
             packed = pack_value(shown, self._codec.pack)
-        except TypeError, ValueError, RecursionError, MemoryError:  # the lane says what is wrong with it
+        except TypeError, ValueError, RecursionError, MemoryError:  # the lane reports the error
             packed = None
         if packed is None or len(packed) > self.policy.max_value_bytes:
             self.left_out += 1
@@ -142,13 +141,13 @@ class Recorder:
             self._stop(f"{self._writer.bytes} bytes are recorded, which is `max_bytes`")
 
     def _fields(self, call, at, entry, packed, secrets):
-        """The call as a baseline has it; None where it is too large."""
+        """The fields of the call in a baseline; None if it is too large."""
         result = error = None
         kind = Kind(call.kind)
         try:
             result = self._packed(call.result(), secrets)
         except VMHostError as raised:
-            if kind is Kind.OK:  # what the host cannot make again
+            if kind is Kind.OK:  # the host cannot create the result
                 kind = Kind.VALUE
             error = _told(raised)
             error["message"] = self._masking.text(error["message"], secrets)
@@ -211,7 +210,7 @@ class Recorder:
         self._service.reroute(self._version)
 
     def close(self, why="closed"):
-        """No more calls are recorded; those of the share that are under way still are. May be repeated."""
+        """Record no more calls, except calls of the share in progress. Can be repeated."""
         self._closing = True
         self.stopped = self.stopped or why
         if not self._pending and self._writer is not None:
@@ -219,7 +218,7 @@ class Recorder:
 
 
 def _in_parts(values, share, draw, plain_many, submit_one, timeout_s, priority, entry):
-    """The calls of `values`, of which at least one is recorded; between two of these they are submitted together."""
+    """Submit `values`, of which at least one is recorded; those between recorded ones are submitted together."""
     chosen = {at for at in range(len(values)) if draw() < share} or {int(draw() * len(values))}
     calls, begin = [], 0
     try:
@@ -230,14 +229,14 @@ def _in_parts(values, share, draw, plain_many, submit_one, timeout_s, priority, 
                 calls.append(submit_one(values[at], timeout_s, priority, entry))
             begin = at + 1
     except BaseException:
-        for call in calls:  # all or none, as the lane has it
+        for call in calls:  # all or none, like the lane
             call.cancel()
         raise
     return calls
 
 
 def _observed(call):
-    """What the VM of the native `call` told of it; None where it told nothing, or made something up."""
+    """What the VM recorded of the native `call`; None if nothing, or if it is forged."""
     observed = call.record
     try:
         return None if observed is None else check_observed(observed)
@@ -246,7 +245,7 @@ def _observed(call):
 
 
 def _told(error):
-    """An error of a call as a baseline has it."""
+    """The fields of a call's error in a baseline."""
     text = getattr(error, "guest_message", None)
     return {
         "type_name": getattr(error, "type_name", None) or type(error).__name__,
@@ -255,7 +254,7 @@ def _told(error):
 
 
 def replayed(call, recorded, pack_other):
-    """What the native `call`, a replay of `recorded` that has ended, did: a Recorded."""
+    """The outcome of the native `call`, a replay of `recorded` that has ended: a Recorded."""
     kind = Kind(call.kind)
     result = error = None
     try:

@@ -1,22 +1,22 @@
-"""Which task gets a VM next, and which has to give one up.
+"""Decides which task gets a VM next, and which has to give one up.
 
-Inside a lane the native queue decides (priority of the call, then first come). Between tasks VMs are shared max-min
-fair: nobody gets more than it can use, and what is left goes evenly, by weight, to those who could use more; tasks of
-a higher priority come first. When there are more tasks than VMs, those who had least so far are next, in turns of the
-policy's quantum. Every method is called with the host's lock held, on events; an idle host runs nothing of this.
+Within a lane the native queue decides (priority of the call, then FIFO). Between tasks VMs are shared max-min fair:
+nobody gets more than it can use, and the rest is divided evenly, by weight, among those who could use more; tasks of a
+higher priority come first. If there are more tasks than VMs, those with the least VM time so far are next, in turns of
+the policy's quantum. Every method is called with the host's lock held, on events; an idle host runs none of this.
 """
 
 from dataclasses import dataclass
 
-# Calls shorter than this gain nothing from more VMs than cores: waking them costs more than what they take over.
+# Shorter calls gain nothing from more VMs than cores: waking a VM costs more than the call.
 _SHORT_CALL_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one task wants.
+    """The claim of one task.
 
-    `demand`: VMs it could use. `used`: VM time per weight that it had so far, in quanta. `held`: VMs it has.
+    `demand`: VMs it could use. `used`: VM time per weight so far, in quanta. `held`: VMs it has.
     """
 
     demand: int
@@ -27,12 +27,11 @@ class Claim:
 
 
 def shares(claims, capacity):
-    """How many of `capacity` VMs each claimant gets. `claims` maps it to its Claim; gives a dict of ints.
+    """How many of `capacity` VMs each claimant gets. `claims` maps it to its Claim; returns a dict of ints.
 
-    The first VM goes to everyone who demands any; when there are not enough for that, to those of the highest
-    `priority`, then to those who `used` least. What is left is dealt max-min fair: one by one, by `priority`, then to
-    whoever has least for its weight. Among equals those come first who hold VMs already, since moving one costs a
-    boot.
+    Everyone with a demand gets one VM; if there are not enough, first those of the highest `priority`, then those with
+    the least `used`. The rest is dealt max-min fair: one by one, by `priority`, then to the claimant with the least for
+    its weight. Ties go to claimants that already hold VMs, since moving one costs a boot.
     """
     given = dict.fromkeys(claims, 0)
     first = sorted(
@@ -52,14 +51,14 @@ def shares(claims, capacity):
 
 
 class Scheduler:
-    """Deals the VMs of `pool` to the versions that it was told of."""
+    """Deals the VMs of `pool` to the versions that were added."""
 
     def __init__(self, policy, pool, clock):
         self._policy = policy
         self._pool = pool
         self._clock = clock
-        self._used = {}  # version -> [VM seconds per weight, when that was, did it demand anything then]
-        self._capped = {}  # version of short calls -> (calls that had ended, when that was first seen)
+        self._used = {}  # version -> [VM seconds per weight, time of that, whether it then had a demand]
+        self._capped = {}  # version with short calls -> (calls ended, time when first seen)
         self.starved = 0
 
     @property
@@ -74,8 +73,8 @@ class Scheduler:
         self._capped.pop(version, None)
 
     def demand(self, version):
-        """VMs that `version` could use now."""
-        # Not those that wait and those that run: a call that a VM was handed and has not begun is neither.
+        """The number of VMs that `version` could use now."""
+        # Not queued plus running: a call that was handed to a VM and has not begun is in neither.
         demand = min(version.limits.concurrency, version.lane.unfinished)
         if demand <= self._policy.cores or version.recent_call_s() >= _SHORT_CALL_S:
             self._capped.pop(version, None)
@@ -86,7 +85,7 @@ class Scheduler:
         return demand
 
     def _stalls(self, version):
-        """Has none of its calls ended for a quantum? Then they are short no more: they may wait for each other."""
+        """Whether none of its calls has ended for a quantum: then they are not short, but may wait for each other."""
         ended = version.ended()
         seen, since = self._capped.setdefault(version, (ended, self._clock()))
         if seen != ended:
@@ -95,9 +94,9 @@ class Scheduler:
         return self._clock() - since >= self._policy.quantum_s
 
     def deal(self):
-        """Give VMs to those who should have them.
+        """Give VMs to the tasks that should have them.
 
-        Returns seconds until this must be done again, None: on the next event.
+        Returns the seconds until the next deal; None: on the next event.
         """
         pool = self._pool
         now = self._clock()
@@ -116,7 +115,7 @@ class Scheduler:
         }
         targets = shares(claims, self._policy.max_vms)
         missing = {}
-        contended = {version for version, target in targets.items() if not target}  # its turn comes with time
+        contended = {version for version, target in targets.items() if not target}  # waits for its turn
         for version in sorted(targets, key=lambda v: (-v.priority, len(pool.held_by(v)) / v.policy.weight)):
             lacking = targets[version] - len(pool.held_by(version))
             while lacking > 0:
@@ -136,9 +135,9 @@ class Scheduler:
         return self._policy.quantum_s if contended or self._capped else None
 
     def _mute(self, targets, contended):
-        """Lanes that cannot get a VM before something else happens need not say that they are starved.
+        """Mute lanes that cannot get a VM before another event: they need not report that they are starved.
 
-        A saturated lane would say it at every submission. True when one that may speak again has become starved
+        A saturated lane would report it at every submission. True if a lane that was unmuted has become starved
         meanwhile.
         """
         missed = False
@@ -151,18 +150,18 @@ class Scheduler:
         return missed
 
     def _account(self, demands, now):
-        """Bring the VM seconds per weight of all versions up to date."""
+        """Update the VM seconds per weight of all versions."""
         for version, entry in self._used.items():
             entry[0] += len(self._pool.held_by(version)) * (now - entry[1]) / version.policy.weight
             entry[1] = now
         minimum = min((entry[0] for entry in self._used.values() if entry[2]), default=0.0)
         for version, entry in self._used.items():
             if demands[version] and not entry[2]:
-                entry[0] = max(entry[0], minimum)  # it is not owed the time when it wanted nothing
+                entry[0] = max(entry[0], minimum)  # no credit for the time without a demand
             entry[2] = bool(demands[version])
 
     def _make_room(self, claimant, targets, now):
-        """All VMs are lent; take one away for `claimant`. True when it went at once, False when it is in a call."""
+        """All VMs are lent: take one away for `claimant`. True if it went at once; False if it is in a call."""
         pool = self._pool
         rich = [
             version

@@ -1,11 +1,11 @@
-"""The inside of one host: its state, its lock, and the one thread that acts on what happens natively.
+"""The inside of one host: its state, its lock, and the thread that handles native events.
 
     native core --events--> service thread --> pool, scheduler, breakers, futures, logs, host functions
 
-The thread sleeps in `events.wait` with the GIL released; an idle host burns nothing. A call on the fast path never
-comes through here. What user code may block (callbacks of futures, log handlers) runs on a second thread, host
-functions on a few of their own, so neither can hold up the scheduling. The service does not know the Host object
-strongly: a host that is dropped is cleaned up, as `owned_by` says.
+The thread sleeps in `events.wait` with the GIL released; an idle host uses no CPU. A call on the fast path never comes
+through here. User code that may block (callbacks of futures, log handlers) runs on a second thread, and host functions
+on a few of their own, so that neither delays scheduling. The service has no strong reference to the Host object: a host
+that is dropped is cleaned up, as described in `owned_by`.
 """
 
 import _thread
@@ -29,24 +29,23 @@ from vmhost.runtime.scheduler import Scheduler
 from vmhost.task import Version
 
 _log = logging.getLogger("vmhost")
-# Events after which nobody needs a VM who did not need it before.
+# Events that create no new demand for a VM.
 _NO_DEAL = frozenset(("done", "log", "host_call", "failed_call"))
-# How calls end that had no turn, or that their caller took back.
+# Outcomes of calls that never ran, or were cancelled.
 _NOT_CALLED = frozenset((Kind.CLOSED, Kind.CANCELLED, Kind.QUEUE_FULL))
 _KIND_NAMES = tuple(kind.name for kind in Kind)
-_AFTER_A_FAULT_S = 1.0
-# Quarantined VMs keep their memory until the process exits: from so many of one task on, its waiting calls get no more
-# of them.
-_GIVEN_UP_MOST = 3
-# Closing waits so long for host functions that still run, as long as for a VM that ends.
+_RETRY_AFTER_FAULT_S = 1.0
+# Quarantined VMs keep their memory until the process exits: after this many of one task, its queued calls fail.
+_MAX_GIVEN_UP = 3
+# How long a close waits for host functions that still run; as long as for a VM that ends.
 _FUNCTIONS_END_S = 2.0
-_MESSAGE_MOST = 16384  # characters of an error that a guest is told
+_MAX_MESSAGE_CHARS = 16384  # characters of an error message passed to a guest
 
 
 class Service:
-    """State of a host under `policy`. `native` is the native core, `system` the code store that VMs boot from.
+    """State of a host under `policy`. `native`: the native core; `system`: the code store that VMs boot from.
 
-    `state` is a StateFolder or None. `functions` gives the host functions by name (called with no lock held).
+    `state` is a StateFolder or None. `functions()` returns the host functions by name (called with no lock held).
     """
 
     def __init__(self, policy, native, system, state, functions, *, codec=None, clock=time.monotonic, wall=time.time):
@@ -54,7 +53,7 @@ class Service:
         self.native = native
         self.events = native.Events()
         self.lock = threading.RLock()
-        # These two are taken where a garbage collection may run a finalizer that asks for another future: reentrant.
+        # These two are held where a garbage collection may run a finalizer that uses a future: so they are reentrant.
         self.future_lock = threading.RLock()
         self._codec = codec or Codec()
         self._functions = functions
@@ -64,40 +63,40 @@ class Service:
         self._wall = wall
         self._pool = Pool(policy, native, system, self.events, clock)
         self._scheduler = Scheduler(policy, self._pool, clock)
-        self._current = {}  # name -> Version that its calls go to
-        self._by_lane = {}  # native lane -> Version, draining ones too
-        self._replaced = {}  # name of a task -> TaskStatistics of its version before, at its end
-        self._handles = weakref.WeakValueDictionary()  # name -> Task
-        self._watched = {}  # native call -> functions to run when it ended
+        self._current = {}  # task name -> Version for new calls
+        self._by_lane = {}  # native lane -> Version, including draining ones
+        self._replaced = {}  # task name -> final TaskStatistics of the previous version
+        self._handles = weakref.WeakValueDictionary()  # task name -> Task
+        self._watched = {}  # native call -> functions to run after its end
         self._watch_lock = threading.RLock()
-        self._gone = False  # the thread serves no watchers any more
+        self._gone = False  # the thread no longer serves watchers
         self._aside = None  # queue of the second thread
         self._aside_thread = None
-        self._logging = set()  # ids of VMs whose lines are about to be taken
+        self._logging = set()  # ids of VMs whose lines are about to be logged
         self._idle_at = None  # when to look for idle VMs next
-        self._closing = False  # nothing is loaded or called any more
-        self._asked = collections.deque()  # by `ask_to_close`: are waiting calls drained?
-        self._owner = None  # weak; once it is gone, the service closes by itself
-        self._drains = False  # do waiting calls still run then?
+        self._closing = False  # no more loads or calls
+        self._asked = collections.deque()  # requests of `ask_to_close`: drain queued calls?
+        self._owner = None  # weak; when it is gone, the service closes itself
+        self._drains = False  # whether queued calls still run then
         self._abandoned = False
         self._finished_at_all = False
         native.set_error_factory(from_core)
-        self._to_serve = [self]  # who takes it out serves, or sees to it that nobody does
+        self._to_serve = [self]  # whoever removes the item serves it, or makes sure that no one does
         self._thread = _ServiceThread(self._to_serve)
         self._begun = False
 
     def owned_by(self, owner, drain=False):
-        """Close when `owner` is gone; waiting calls still run when `drain`.
+        """Close when `owner` is gone; queued calls still run if `drain`.
 
-        The weak reference's callback is written in C: Ctrl-C that comes while Python runs a finalizer ends that one for
-        good, and nobody would ever close this service.
+        The weak reference's callback is a C function: a Ctrl-C while Python runs a finalizer aborts the finalizer for
+        good, and this service would never be closed.
         """
         self._drains = drain
         self._owner = weakref.ref(owner, self.events.wake)
 
     def start(self):
-        """Begin to serve. Who is interrupted in here, or gets an exception, calls `abandon`."""
-        # nobody else knows this service yet: without the lock, which an interruption might leave taken
+        """Start serving. A caller that is interrupted in here, or gets an exception, must call `abandon`."""
+        # No other thread knows this service yet. So no lock is taken, which an interruption might leave locked.
         self._scheduler.deal()
         self._thread.start()
         self._begun = True
@@ -105,10 +104,10 @@ class Service:
     # -- loading and unloading ------------------------------------------------------------------------------------
 
     def load(self, manifest, digest, store, limits, policy, make_handle, permissions=None):
-        """A handle on the task; its calls go to this version from now on, and the version before drains.
+        """Return a handle to the task. Its new calls go to this version, and the previous version drains.
 
-        `make_handle(version)` makes the handle if none lives. `permissions`: what its VMs are given, in place of the
-        manifest's. The very same bundle again changes nothing.
+        `make_handle(version)` creates the handle if none exists. `permissions`: for its VMs, instead of the manifest's.
+        Loading the very same bundle again changes nothing.
         """
         with self.lock:
             self._check_open()
@@ -164,7 +163,7 @@ class Service:
     # -- recording ------------------------------------------------------------------------------------------------
 
     def record(self, name, policy):
-        """Record the calls of the loaded task `name` under `policy`, a RecordPolicy, from now on; None: no more.
+        """Record the calls of the loaded task `name` under `policy`, a RecordPolicy, from now on; None: stop recording.
         KeyError, ConfigurationError."""
         with self.lock:
             self._check_open()
@@ -179,22 +178,22 @@ class Service:
             before.close("recording was switched")
 
     def _begin_recording(self, version, policy):
-        from vmhost.runtime.recorder import Recorder  # few hosts record
+        from vmhost.runtime.recorder import Recorder  # imported late: few hosts record
 
         version.recorder = Recorder(version, policy, self._codec, self)
 
     @property
     def codec(self):
-        """What values beyond the builtin ones are packed with."""
+        """The codec for values beyond the builtin ones."""
         return self._codec
 
     def reroute(self, version):
-        """Calls of `version` take another way: its recorder has ended."""
+        """Route the calls of `version` anew: its recorder has ended."""
         with self.lock:
             self._move_handle(version)
 
     def handle(self, name, make_handle):
-        """The handle of the loaded task `name`; KeyError."""
+        """The handle of the loaded task `name`. KeyError."""
         with self.lock:
             version = self._current[name]
             handle = self._handles.get(name)
@@ -208,7 +207,7 @@ class Service:
             return tuple(self._current)
 
     def unload(self, name, drain):
-        """Take the task `name` out; KeyError. Its waiting calls still run when `drain`, else all its calls end now."""
+        """Unload the task `name`. KeyError. Queued calls still run if `drain`, else all its calls end now."""
         with self.lock:
             version = self._current.pop(name)
             self._replaced.pop(name, None)
@@ -218,7 +217,7 @@ class Service:
             self._deal_here()
 
     def _close_version(self, version, drain, why):
-        """No more calls come into `version`; what waits still runs when `drain`."""
+        """Accept no more calls for `version`; queued ones still run if `drain`."""
         version.draining = True
         _log.debug("%s %s: %s", version.name, version.version, why)
         version.lane.close(drain)
@@ -239,16 +238,16 @@ class Service:
     # -- closing --------------------------------------------------------------------------------------------------
 
     def let_go(self):
-        """This thread holds the lock no more. For who made the service and was interrupted: Ctrl-C may come after
-        `with` has taken the lock, and before it would give it back."""
+        """Make this thread release the lock fully. For a caller that was interrupted while it created the service:
+        Ctrl-C may come after `with` has taken the lock, and before it would release it."""
         try:
             while True:
                 self.lock.release()
-        except RuntimeError:  # it holds it no more
+        except RuntimeError:  # fully released
             pass
 
     def begin_close(self, drain):
-        """Start to close: `drain` lets waiting calls run, else all end now. May be repeated, and sharpened."""
+        """Start to close: `drain` lets queued calls run, else all end now. Can be repeated, also without `drain`."""
         with self.lock:
             if not self._closing:
                 self._closing = True
@@ -262,27 +261,27 @@ class Service:
         self.events.wake()
 
     def ask_to_close(self, drain):
-        """`begin_close` on the service's own thread, soon, for who waits for the end anyway.
+        """Call `begin_close` on the service's own thread, soon; for a caller that waits for the end anyway.
 
-        Ctrl-C comes between any two steps of the main thread, when it has taken the lock too: it takes none here.
+        Ctrl-C can come between any two steps of the main thread, also while it holds a lock: this takes none.
         """
         self._asked.append(drain)
         self.events.wake()
 
     def wait_closed(self, timeout_s=None):
-        """Wait until all that `begin_close` began is done. False after `timeout_s`, and at once on a thread that it
-        waits for."""
+        """Wait until the close is complete. False after `timeout_s`, and at once on a thread that the close waits
+        for."""
         if self.is_waited_for(threading.current_thread()):
             return self._finished_at_all
         return self._thread.join(timeout_s)
 
     def is_waited_for(self, thread):
-        """Can the service not end before `thread` goes on? It serves, or runs a function that a guest waits for."""
+        """Whether the service cannot end before `thread` continues: it serves, or runs a function for a guest."""
         return self._thread.is_it(thread.ident) or self._function_threads.has(thread)
 
     def wait_functions(self):
-        """After `wait_closed`: wait a bounded time for host functions whose guests have given up on them. What still
-        runs is logged."""
+        """After `wait_closed`: wait a bounded time for host functions whose guests have given up. Those that still run
+        are logged."""
         running = self._function_threads.wait(_FUNCTIONS_END_S)
         if running:
             _log.error(
@@ -292,31 +291,31 @@ class Service:
             )
 
     def abandon(self):
-        """The owner could not be made."""
+        """The owner could not be created."""
         self._abandoned = True
         self.events.wake()
         if self._begun:
-            return  # its thread does the rest, as soon as it has a turn
+            return  # its thread does the rest as soon as it runs
         try:
             self._to_serve.pop()
         except IndexError:
-            return  # likewise
+            return  # the thread has taken it, and does the rest
         self._finished_at_all = True
         if self._state is not None:
             self._state.close()
 
     @property
     def abandoned(self):
-        """The owner is gone; the service ends by itself."""
+        """The owner is gone, and the service ends by itself."""
         return self._abandoned or self._owner is not None and self._owner() is None
 
     @property
     def finished(self):
-        """All that `begin_close` began is done."""
+        """The close is complete."""
         return self._finished_at_all
 
     def holds(self, folder):
-        """Is `folder` the state folder of this host?"""
+        """Whether `folder` is the state folder of this host."""
         return self._state is not None and os.path.realpath(self._state.path) == os.path.realpath(folder)
 
     @property
@@ -327,17 +326,17 @@ class Service:
     # -- the thread -----------------------------------------------------------------------------------------------
 
     def _run(self):
-        look_at = None  # when the scheduler wants to look again without an event
+        look_at = None  # time of the scheduler's next check without an event
         while not self._finished_at_all:
             try:
                 events = self.events.wait(None if look_at is None else max(0.0, look_at - self._clock()))
                 if not self._closing and self.abandoned:
                     self.begin_close(self._drains and not self._abandoned)
-            except Exception:  # such as MemoryError; without this thread nobody would ever get an answer
+            except Exception:  # such as MemoryError; without this thread no call would ever be answered
                 _log.exception("vmhost: events could not be taken; the host goes on")
                 events = []
             self._close_as_asked()
-            after = []  # what user code may block is done without the lock
+            after = []  # actions that run without the lock, since user code may block them
             with self.lock:
                 for event in events:
                     try:
@@ -354,16 +353,14 @@ class Service:
                         again_s = self._deal()
                     except Exception:
                         _log.exception("vmhost: VMs could not be dealt out; the host goes on")
-                        again_s = _AFTER_A_FAULT_S
+                        again_s = _RETRY_AFTER_FAULT_S
                     look_at = None if again_s is None else self._clock() + again_s
             for act in after:
                 try:
                     act()
                 except Exception:
                     _log.exception("vmhost: what followed an event could not be done; the host goes on")
-            events = event = after = act = (
-                None  # while it waits it keeps nothing alive, a host call that failed least of all
-            )
+            events = event = after = act = None  # keep nothing alive during the wait, above all no failed host call
         self._serve_late_watchers()
         if self._aside is not None:
             self._aside.put(None)
@@ -375,20 +372,19 @@ class Service:
         while self._asked:
             try:
                 self.begin_close(self._asked[0])
-            except Exception:  # such as MemoryError: who asked waits
+            except Exception:  # such as MemoryError; the requesting thread is waiting
                 _log.exception("vmhost: the host could not begin to close; it tries again")
                 self.events.wake()
                 return
             self._asked.popleft()
 
     def _deal_here(self):
-        """Deal on a thread of the user. When to look again is the service thread's business: it then deals once
-        more."""
+        """Deal on a user's thread. The service thread, woken to schedule the next check, deals again."""
         if self._deal() is not None:
             self.events.wake()
 
     def _deal(self):
-        """Give out VMs, take back what is not needed. Returns seconds until the next look, None: on the next event."""
+        """Give out VMs and take back unneeded ones. Returns seconds until the next check; None: on the next event."""
         for version in list(self._by_lane.values()):
             if version.draining and not version.lane.queued:
                 self._pool.retire_all(version)
@@ -408,7 +404,7 @@ class Service:
             reason, self._pool.cannot_boot = self._pool.cannot_boot, None
             _log.warning("a VM could not be booted: %s", reason)
             self._tell_waiting(reason)
-            again = self.policy.quantum_s  # nothing else would say when another try is worth it
+            again = self.policy.quantum_s  # no event would trigger another try
         now = self._clock()
         if self._pool.changed or self._idle_at is not None and now >= self._idle_at or self._pool.under_pressure():
             self._pool.changed = False
@@ -445,7 +441,7 @@ class Service:
             if owner is not None:
                 owner.breaker.trip(f"a VM wedged ({event[2]})")
                 owner.given_up += 1
-                if owner.given_up >= _GIVEN_UP_MOST and owner.breaker.policy.enabled:
+                if owner.given_up >= _MAX_GIVEN_UP and owner.breaker.policy.enabled:
                     owner.breaker.forgive(
                         owner.lane.fail(
                             f"{owner.given_up} VMs of the task were quarantined before, and keep their memory"
@@ -463,21 +459,21 @@ class Service:
             self._log_lines(event[1], owned and owned.owner, after)
         elif kind == "host_call":
             after.append(lambda: self._host_call(event[1]))
-        elif kind != "starved":  # starved: dealing out VMs after all events is the answer
+        elif kind != "starved":  # starved: handled by the deal after all events
             _log.warning("the native core reports %r, which this version does not know", kind)
 
     def _tell_waiting(self, reason):
-        """No VM can be booted: calls that wait for the first one of their task end as lost."""
+        """No VM can be booted: calls that wait for their task's first VM end as lost."""
         for version in list(self._by_lane.values()):
             if version.lane.queued and not self._pool.held_by(version):
                 lost = version.lane.fail(f"no VM could be booted for it: {reason}; see `vmhost doctor`")
                 version.breaker.forgive(lost)
-                version.mute(False)  # the next call must be heard
+                version.mute(False)  # the next call must be reported
 
     # -- breakers -------------------------------------------------------------------------------------------------
 
     def breaker_changed(self, version):
-        """The breaker of `version` opened, closed, or tries: route its calls, and remember it."""
+        """The breaker of `version` changed its state: reroute its calls, and save the state."""
         with self.lock:
             _log.info(
                 "%s %s: breaker %s%s",
@@ -503,18 +499,18 @@ class Service:
     # -- calls that someone watches -------------------------------------------------------------------------------
 
     def watch(self, call, act):
-        """Run `act` on the service thread, with no lock held, when the native `call` has ended."""
+        """Run `act` on the service thread, with no lock held, after the native `call` has ended."""
         with self._watch_lock:
             gone = self._gone
             if not gone:
                 self._watched.setdefault(call, []).append(act)
         if gone:
-            act()  # the thread is gone, and with it every call has ended
+            act()  # the thread has ended, so every call has ended
         else:
             call.watch()
 
     def _serve_late_watchers(self):
-        """The thread goes: what was watched in its last moment is served now, what comes later at once."""
+        """The thread ends: serve calls that were watched until now; later ones are served at once."""
         with self._watch_lock:
             self._gone = True
             late = [act for acts in self._watched.values() for act in acts]
@@ -529,17 +525,17 @@ class Service:
         with self._watch_lock:
             return self._watched.pop(call, ())
 
-    # -- what user code may block ---------------------------------------------------------------------------------
+    # -- user code that may block ---------------------------------------------------------------------------------
 
     def run_callbacks(self, act):
-        """Run `act`, which calls user code: aside when this is the service thread, else here."""
+        """Run `act`, which calls user code: on the second thread if this is the service thread, else here."""
         if self._thread.is_it(threading.get_ident()):
             self.put_aside(act)
         else:
             act()
 
     def wait_callbacks(self):
-        """After `wait_closed`: wait until all callbacks and log handlers have run. At once when called from one."""
+        """After `wait_closed`: wait until all callbacks and log handlers have run. Returns at once in one of them."""
         thread = self._aside_thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
@@ -555,9 +551,9 @@ class Service:
         self._aside.put(act)
 
     def _log_lines(self, native, owner, after):
-        """Have the lines of a VM logged, on the second thread.
+        """Log the lines of a VM, on the second thread.
 
-        Until they are taken the core bounds how many it keeps.
+        Until they are taken, the core limits how many it keeps.
         """
         if native.id in self._logging:
             return
@@ -575,7 +571,7 @@ class Service:
             request.fail("the host is closing")
 
     def _answer(self, request):
-        """Run the host function that a guest asked for."""
+        """Run the host function that a guest called."""
         with self.lock:
             version = next(
                 (
@@ -601,13 +597,13 @@ class Service:
             except BaseException as error:  # SystemExit too: the guest waits for an answer
                 request.fail(_told(error))
                 if isinstance(error, KeyboardInterrupt):
-                    # it is for who watches over the process, on whichever thread it was raised
+                    # meant for the main thread, whichever thread it was raised on
                     _thread.interrupt_main()
 
-    # -- counting -------------------------------------------------------------------------------------------------
+    # -- statistics -----------------------------------------------------------------------------------------------
 
     def numbers(self, first, step, steps):
-        """The HostNumbers of now; the buckets are those of `statistics.reached`."""
+        """The current HostNumbers; the buckets are those of `statistics.reached`."""
         with self.lock:
             vms, memory_bytes = self._pool.snapshot()
             by_id = {vm.id: vm for vm in vms}
@@ -644,7 +640,7 @@ class Service:
         )
 
     def statistics(self):
-        """A HostStatistics of now."""
+        """The current HostStatistics."""
         with self.lock:
             vms, memory_bytes = self._pool.snapshot()
             by_id = {vm.id: vm for vm in vms}
@@ -674,7 +670,7 @@ class Service:
         )
 
     def longest_calls(self, name):
-        """LongCalls of all versions of a task, the longest first. KeyError where none is loaded."""
+        """LongCalls of all versions of a task, slowest first. KeyError if it is not loaded."""
         with self.lock:
             self._current[name]
             versions = [version for version in self._by_lane.values() if version.name == name]
@@ -717,33 +713,33 @@ class Service:
 
 
 def _told(error):
-    """What a guest is told of an error of a host function."""
+    """The text for a guest about an error of a host function."""
     try:
-        return f"{type(error).__name__}: {error}"[:_MESSAGE_MOST]
+        return f"{type(error).__name__}: {error}"[:_MAX_MESSAGE_CHARS]
     except BaseException:
         return f"{type(error).__name__}: str() of the exception failed"
 
 
 def _span(limit_s):
-    """A limit as the core takes it: below zero is none."""
+    """A limit in the core's form: negative means none."""
     return -1.0 if limit_s is None else limit_s
 
 
 class _ServiceThread:
-    """The thread that serves what is in the list `to_serve`; it ends at once when somebody has taken that out before.
+    """The thread that serves the item of the list `to_serve`; it ends at once if someone has removed the item.
 
-    Ctrl-C in `threading.Thread.start` can leave a lock taken that the new thread waits for, for ever. Here one call
+    Ctrl-C in `threading.Thread.start` can leave a lock locked for which the new thread waits for ever. So a single call
     into C starts it."""
 
     def __init__(self, to_serve):
-        self._handle = _thread._ThreadHandle()  # what threading.Thread has
+        self._handle = _thread._ThreadHandle()  # as in threading.Thread
         self._to_serve = to_serve
 
     def start(self):
         _thread.start_joinable_thread(functools.partial(_serve, self._to_serve), handle=self._handle, daemon=True)
 
     def join(self, timeout_s=None):
-        """Wait for its end. Has it ended, or was it never to begin?"""
+        """Wait for its end. True if it has ended, or never began."""
         if self._handle.ident:
             self._handle.join(-1 if timeout_s is None else max(timeout_s, 0.0))
         return not self.is_alive()

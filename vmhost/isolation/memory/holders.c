@@ -281,8 +281,8 @@ void vmh_holders_rearm(vmh_meter *meter)
     vmh_holdings_unlock(holdings);
 }
 
-char *vmh_holders_tell(vmh_meter *meter)
+char *vmh_holders_report(vmh_meter *meter)
 {
     vmh_holdings *holdings = atomic_load_explicit(&meter->holdings, memory_order_acquire);
-    return holdings == NULL ? NULL : vmh_holdings_tell(holdings);
+    return holdings == NULL ? NULL : vmh_holdings_report(holdings);
 }

@@ -16,8 +16,8 @@
 void vmh_holders_start(vmh_meter *meter, const char *task, const char *version);
 /* Call when a call begins or the VM loads: drops the report of an earlier limit. */
 void vmh_holders_rearm(vmh_meter *meter);
-/* What held the memory when the limit was met: vmh_holdings_tell's text, or NULL. Any thread. */
-char *vmh_holders_tell(vmh_meter *meter);
+/* What held the memory when the limit was met: vmh_holdings_report's text, or NULL. Any thread. */
+char *vmh_holders_report(vmh_meter *meter);
 
 /* Whether `now`, an object allocator, is our hooks around `before`. */
 bool vmh_holders_are(const PyMemAllocatorEx *now, const PyMemAllocatorEx *before);

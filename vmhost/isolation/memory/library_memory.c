@@ -156,11 +156,11 @@ static void *change(header *own, size_t size)
 
 /* ---- replacements that the libraries call ---- */
 
-#define CALLED_BY_LIBRARIES __attribute__((section("vmh_called_by_libraries")))
-extern __attribute__((visibility("hidden"))) const char __start_vmh_called_by_libraries[],
-    __stop_vmh_called_by_libraries[]; /* defined by the linker */
+#define INTERPOSED __attribute__((section("vmh_interposed")))
+extern __attribute__((visibility("hidden"))) const char __start_vmh_interposed[],
+    __stop_vmh_interposed[]; /* defined by the linker */
 
-CALLED_BY_LIBRARIES static void *lead_malloc(size_t size)
+INTERPOSED static void *counted_malloc(size_t size)
 {
     vmh_critical_enter();
     vmh_meter *meter = vmh_memory_payer();
@@ -169,7 +169,7 @@ CALLED_BY_LIBRARIES static void *lead_malloc(size_t size)
     return memory;
 }
 
-CALLED_BY_LIBRARIES static void *lead_calloc(size_t count, size_t size)
+INTERPOSED static void *counted_calloc(size_t count, size_t size)
 {
     size_t bytes;
     vmh_critical_enter();
@@ -180,7 +180,7 @@ CALLED_BY_LIBRARIES static void *lead_calloc(size_t count, size_t size)
     return memory;
 }
 
-CALLED_BY_LIBRARIES static void lead_free(void *memory)
+INTERPOSED static void counted_free(void *memory)
 {
     vmh_critical_enter();
     header *own = memory == NULL ? NULL : header_of(memory);
@@ -191,10 +191,10 @@ CALLED_BY_LIBRARIES static void lead_free(void *memory)
     vmh_critical_leave();
 }
 
-CALLED_BY_LIBRARIES static void *lead_realloc(void *memory, size_t size)
+INTERPOSED static void *counted_realloc(void *memory, size_t size)
 {
     if (memory == NULL)
-        return lead_malloc(size);
+        return counted_malloc(size);
     void *moved = NULL;
     vmh_critical_enter();
     header *own = header_of(memory);
@@ -243,8 +243,8 @@ static int create(pthread_t *thread, const pthread_attr_t *attributes, void *(*r
     return rc;
 }
 
-CALLED_BY_LIBRARIES static int lead_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
-                                                   void *(*run)(void *), void *argument)
+INTERPOSED static int counted_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
+                                             void *argument)
 {
     vmh_critical_enter();
     int rc = create(thread, attributes, run, argument);
@@ -254,8 +254,8 @@ CALLED_BY_LIBRARIES static int lead_pthread_create(pthread_t *thread, const pthr
 
 void vmh_library_memory_code(const void **begin, const void **end)
 {
-    *begin = __start_vmh_called_by_libraries;
-    *end = __stop_vmh_called_by_libraries;
+    *begin = __start_vmh_interposed;
+    *end = __stop_vmh_interposed;
 }
 
 /* ---- the table of imported functions ---- */
@@ -274,25 +274,25 @@ enum { SLOTS_MAX = 2 }; /* of one function: one for calls, one for its address *
 static const struct {
     const char *name;
     void *ours;
-} leads[] = {
-    {"free", (void *)lead_free},
-    {"realloc", (void *)lead_realloc},
-    {"malloc", (void *)lead_malloc},
-    {"calloc", (void *)lead_calloc},
-    {"pthread_create", (void *)lead_pthread_create},
+} interposed[] = {
+    {"free", (void *)counted_free},
+    {"realloc", (void *)counted_realloc},
+    {"malloc", (void *)counted_malloc},
+    {"calloc", (void *)counted_calloc},
+    {"pthread_create", (void *)counted_pthread_create},
 };
-enum { LEADS = sizeof leads / sizeof *leads, LEAD_FREE = 0 };
+enum { INTERPOSED_COUNT = sizeof interposed / sizeof *interposed, INTERPOSED_FREE = 0 };
 
 /* Functions that accept malloc's blocks but are not interposed: a library that imports one is left alone. */
-static const char *const strangers[] = {"malloc_usable_size", "reallocarray", "getline",    "getdelim",
-                                        "__getdelim",         "cfree",        "free_sized", "free_aligned_sized"};
+static const char *const unsupported[] = {"malloc_usable_size", "reallocarray", "getline",    "getdelim",
+                                          "__getdelim",         "cfree",        "free_sized", "free_aligned_sized"};
 
 typedef struct {
-    uintptr_t inside;                  /* an address within the library */
-    uintptr_t base, low, high;         /* load address and extent */
-    uintptr_t closed_low, closed_high; /* read-only after relocation (RELRO) */
+    uintptr_t inside;                /* an address within the library */
+    uintptr_t base, low, high;       /* load address and extent */
+    uintptr_t relro_low, relro_high; /* read-only after relocation (RELRO) */
     const ElfW(Dyn) * dynamic;
-    void **slots[LEADS][SLOTS_MAX];
+    void **slots[INTERPOSED_COUNT][SLOTS_MAX];
 } library;
 
 static int look(struct dl_phdr_info *object, size_t size, void *context)
@@ -312,8 +312,8 @@ static int look(struct dl_phdr_info *object, size_t size, void *context)
         } else if (part->p_type == PT_DYNAMIC) {
             here.dynamic = (const ElfW(Dyn) *)low;
         } else if (part->p_type == PT_GNU_RELRO) {
-            here.closed_low = low & ~(page - 1);
-            here.closed_high = high & ~(page - 1);
+            here.relro_low = low & ~(page - 1);
+            here.relro_high = high & ~(page - 1);
         }
     }
     if (holds)
@@ -330,11 +330,11 @@ static uintptr_t absolute(const library *in, ElfW(Addr) address)
 /* False: the library cannot be interposed. */
 static bool note_slot(library *in, const char *name, unsigned type, void **slot)
 {
-    for (size_t i = 0; i < sizeof strangers / sizeof *strangers; i++)
-        if (strcmp(name, strangers[i]) == 0)
+    for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++)
+        if (strcmp(name, unsupported[i]) == 0)
             return false;
-    for (int i = 0; i < LEADS; i++)
-        if (strcmp(name, leads[i].name) == 0) {
+    for (int i = 0; i < INTERPOSED_COUNT; i++)
+        if (strcmp(name, interposed[i].name) == 0) {
             int at = 0;
             while (at < SLOTS_MAX && in->slots[i][at] != NULL)
                 at++;
@@ -384,35 +384,35 @@ static bool find_slots(library *in)
     if (calls >= rela && calls < rela + rela_bytes)
         calls_bytes = 0;
     return note_slots(in, rela, rela_bytes, symbols, names) && note_slots(in, calls, calls_bytes, symbols, names)
-           && in->slots[LEAD_FREE][0] != NULL;
+           && in->slots[INTERPOSED_FREE][0] != NULL;
 }
 
 static bool rewrite(const library *in)
 {
-    size_t closed = in->closed_high > in->closed_low ? in->closed_high - in->closed_low : 0;
-    if (closed > 0 && mprotect((void *)in->closed_low, closed, PROT_READ | PROT_WRITE) != 0)
+    size_t closed = in->relro_high > in->relro_low ? in->relro_high - in->relro_low : 0;
+    if (closed > 0 && mprotect((void *)in->relro_low, closed, PROT_READ | PROT_WRITE) != 0)
         return false;
-    for (int i = 0; i < LEADS; i++)
+    for (int i = 0; i < INTERPOSED_COUNT; i++)
         for (int at = 0; at < SLOTS_MAX && in->slots[i][at] != NULL; at++)
-            __atomic_store_n(in->slots[i][at], leads[i].ours, __ATOMIC_SEQ_CST);
+            __atomic_store_n(in->slots[i][at], interposed[i].ours, __ATOMIC_SEQ_CST);
     if (closed > 0)
-        mprotect((void *)in->closed_low, closed, PROT_READ);
+        mprotect((void *)in->relro_low, closed, PROT_READ);
     return true;
 }
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the variables below; never taken in an allocation */
-static uintptr_t led[8];                                 /* bases of libraries */
-static int led_count;
+static uintptr_t bases[8];                               /* bases of libraries */
+static int base_count;
 
-bool vmh_library_memory_lead(const void *inside)
+bool vmh_library_memory_interpose(const void *inside)
 {
     library in = {.inside = (uintptr_t)inside};
     bool done = false;
     vmh_mutex_lock(&lock);
-    if (inside == NULL || dl_iterate_phdr(look, &in) == 0 || led_count == (int)(sizeof led / sizeof *led))
+    if (inside == NULL || dl_iterate_phdr(look, &in) == 0 || base_count == (int)(sizeof bases / sizeof *bases))
         goto finish;
-    for (int i = 0; i < led_count; i++)
-        done |= led[i] == in.base;
+    for (int i = 0; i < base_count; i++)
+        done |= bases[i] == in.base;
     /* Allocations of CPython itself are charged by its own hooks. */
     uintptr_t python = (uintptr_t)dlsym(RTLD_DEFAULT, "PyObject_Malloc");
     if (done || (python >= in.low && python < in.high) || !find_slots(&in))
@@ -422,7 +422,7 @@ bool vmh_library_memory_lead(const void *inside)
     secret = (secret | UINT64_C(1) << 63) & ~UINT64_C(1);
     done = rewrite(&in);
     if (done)
-        led[led_count++] = in.base;
+        bases[base_count++] = in.base;
 finish:
     vmh_mutex_unlock(&lock);
     return done;
@@ -451,7 +451,7 @@ void vmh_library_memory_loaded(const char *name, const char *path)
     /* Kept open, since its library stays interposed. dlsym does not find hidden functions. */
     void *module = path == NULL ? NULL : dlopen(path, RTLD_NOW | RTLD_LOCAL);
     void *inside = module == NULL ? NULL : dlsym(module, functions[i]);
-    bool counted = vmh_library_memory_lead(inside);
+    bool counted = vmh_library_memory_interpose(inside);
     atomic_store_explicit(&states[i], counted ? COUNTED : UNCOUNTED, memory_order_release);
 }
 

@@ -21,6 +21,6 @@ extern const char *const vmh_library_memory_modules[];
 void vmh_library_memory_code(const void **begin, const void **end);
 
 /* Interposes the library that contains the address `inside`. False: it was left unchanged. */
-bool vmh_library_memory_lead(const void *inside);
+bool vmh_library_memory_interpose(const void *inside);
 
 #endif

@@ -197,7 +197,7 @@ static void put_stack(text *to, const vmh_holdings *holdings, const char *kind, 
     put(to, "\n", 1);
 }
 
-char *vmh_holdings_tell(vmh_holdings *holdings)
+char *vmh_holdings_report(vmh_holdings *holdings)
 {
     text told = {0};
     vmh_holdings_lock(holdings);
@@ -217,7 +217,7 @@ char *vmh_holdings_tell(vmh_holdings *holdings)
                 break;
             last = holdings->holdings[found].marked;
             last_node = found;
-            if (n == VMH_HOLDINGS_TOLD) {
+            if (n == VMH_HOLDINGS_REPORTED) {
                 for (int32_t i = 0; i < holdings->holding_count; i++) {
                     int64_t bytes = holdings->holdings[i].marked;
                     if (bytes < last || (bytes == last && i >= last_node))

@@ -13,7 +13,7 @@
 
 #include "profile/profile.h"
 
-enum { VMH_HOLDINGS_DEPTH = 24, VMH_HOLDINGS_FILTER = 1 << 15, VMH_HOLDINGS_TOLD = 64 };
+enum { VMH_HOLDINGS_DEPTH = 24, VMH_HOLDINGS_FILTER = 1 << 15, VMH_HOLDINGS_REPORTED = 64 };
 
 typedef struct vmh_holding { /* of one tree node */
     int64_t bytes, marked;
@@ -69,12 +69,12 @@ void vmh_holdings_remove(vmh_holdings *holdings, const void *address);
  * Otherwise a request was refused; the last of these is kept until the limit is passed. */
 void vmh_holdings_mark(vmh_holdings *holdings, int32_t node, int64_t bytes, bool passed);
 void vmh_holdings_unmark(vmh_holdings *holdings);
-/* The report of the snapshot, one line for each of VMH_HOLDINGS_TOLD stacks, largest first:
+/* The report of the snapshot, one line for each of VMH_HOLDINGS_REPORTED stacks, largest first:
  *
  *   kind bytes|file|line|name|file|line|name ...        innermost frame first, fields separated by \x1f
  *
  * kind is "asked" (once: the request that met the limit), "held", or "other" (the sum of all other stacks, without
  * frames). malloc'ed; NULL: there is no snapshot, or no memory. Takes the lock. */
-char *vmh_holdings_tell(vmh_holdings *holdings);
+char *vmh_holdings_report(vmh_holdings *holdings);
 
 #endif

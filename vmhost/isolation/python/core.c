@@ -295,7 +295,7 @@ static int install_sqlite(void)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static void leave_out_what_libraries_call(void)
+static void leave_out_interposition(void)
 {
     const void *begin, *end;
     vmh_library_memory_code(&begin, &end);
@@ -314,7 +314,7 @@ static int core_exec(PyObject *module)
     }
     if (vmh_memory_install() < 0 || vmh_audit_install() < 0 || vmh_creation_install() < 0 || install_sqlite() < 0)
         return -1;
-    leave_out_what_libraries_call();
+    leave_out_interposition();
     vmh_handover_try();
     vmh_buffer_type = vmh_buffer_type_new();
     vmh_packed_type = vmh_packed_type_new();

@@ -25,7 +25,7 @@ static pthread_cond_t forked = PTHREAD_COND_INITIALIZER;
 static int in_transit; /* guarded by lock: number of interpreters that are being made or ended */
 static bool forking;   /* guarded by lock: no interpreter may start to be made or ended */
 static _Thread_local bool
-    hidden; /* by this thread, between prepare and the end of its fork; others may fork at the same time */
+    hidden; /* set by this thread, from prepare to the end of its fork; other threads may fork at the same time */
 static atomic_bool child;
 
 void vmh_fork_transit_begin(void)
@@ -90,7 +90,7 @@ static void show(vmh_vm *vm, void *unused)
     (void)unused;
     vmh_mutex_lock(&vm->life);
     vmh_vm_interpreter *own = &vm->interpreter;
-    if (own->hidden_in_fork && own->interp != NULL && !own->hidden) /* neither lost meanwhile nor hidden for good */
+    if (own->hidden_in_fork && own->interp != NULL && !own->hidden) /* not lost meanwhile, nor hidden for good */
         vmh_compat_show_interpreter(own->interp);
     own->hidden_in_fork = false;
     vmh_mutex_unlock(&vm->life);

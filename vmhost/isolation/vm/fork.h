@@ -6,7 +6,7 @@
 
 #include "cpython/compat.h"
 
-/* Called around the making and the ending of an interpreter. */
+/* Call around the creation and the ending of an interpreter. */
 void vmh_fork_transit_begin(void);
 void vmh_fork_transit_end(void);
 /* -1 with an error set: this is a forked child, where no VM can run. */

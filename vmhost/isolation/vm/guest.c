@@ -21,7 +21,7 @@ void vmh_log_add(vmh_vm *vm, int level, const char *text, size_t size)
     if (size > VMH_LOG_LINE_BYTES_MAX) {
         size = VMH_LOG_LINE_BYTES_MAX;
         while (size > 0 && ((unsigned char)text[size] & 0xC0) == 0x80)
-            size--; /* do not cut a character in two */
+            size--; /* do not split a character */
     }
     vmh_log_line *line = malloc(sizeof *line + size + 1);
     vmh_mutex_lock(&vm->log.lock);
@@ -44,7 +44,9 @@ void vmh_log_add(vmh_vm *vm, int level, const char *text, size_t size)
 
 /* ---- the native module ---- */
 
-/* A text in UTF-8, cut to the longest log line. Lone surrogates, which UTF-8 cannot encode, become escapes. */
+/* Encodes a text in UTF-8, truncated to the longest log line. Lone surrogates, which UTF-8 cannot encode, become
+ * escapes.
+ */
 static PyObject *line_of(PyObject *text)
 {
     PyObject *begin = PyUnicode_Substring(text, 0, VMH_LOG_LINE_BYTES_MAX), *line = NULL;
@@ -112,7 +114,7 @@ static PyObject *native_host_call(PyObject *Py_UNUSED(module), PyObject *args)
         free(hc);
         return PyErr_NoMemory();
     }
-    atomic_init(&hc->refs, 2); /* ours, and the event's */
+    atomic_init(&hc->refs, 2); /* ours and the event's */
     hc->vm = vmh_vm_ref(vm);
     vmh_blob_init(&hc->request);
     vmh_blob_init(&hc->reply);
@@ -156,7 +158,7 @@ static PyObject *native_host_call(PyObject *Py_UNUSED(module), PyObject *args)
     return result;
 }
 
-/* ---- what the task counts itself */
+/* ---- the task's own metrics */
 
 static vmh_task_metrics *own_metrics(void)
 {
@@ -180,7 +182,7 @@ static PyObject *native_metric(PyObject *Py_UNUSED(module), PyObject *args)
     Py_ssize_t count = PyTuple_GET_SIZE(given);
     if (kind < VMH_METRIC_COUNTER || kind > VMH_METRIC_HISTOGRAM || count > VMH_METRIC_BOUNDS_MAX
         || strlen(key) > VMH_METRIC_KEY_MAX)
-        return PyErr_Format(PyExc_ValueError, "a metric of a kind that is not there, or one too large");
+        return PyErr_Format(PyExc_ValueError, "metric: unknown kind, too many bounds, or too long a key");
     for (Py_ssize_t i = 0; i < count; i++) {
         bounds[i] = PyFloat_AsDouble(PyTuple_GET_ITEM(given, i));
         if (bounds[i] == -1.0 && PyErr_Occurred())
@@ -198,7 +200,7 @@ enum metric_act { METRIC_ADD, METRIC_SET, METRIC_OBSERVE };
 static PyObject *metric_do(PyObject *const *args, Py_ssize_t count, enum metric_act act)
 {
     if (count != 2)
-        return PyErr_Format(PyExc_TypeError, "expected the number of a series and a value");
+        return PyErr_Format(PyExc_TypeError, "expected a series number and a value");
     long index = PyLong_AsLong(args[0]);
     double value = PyFloat_AsDouble(args[1]);
     if (PyErr_Occurred())
@@ -236,15 +238,15 @@ static PyObject *native_metric_observe(PyObject *Py_UNUSED(module), PyObject *co
 #define FAST(FUNCTION) (PyCFunction)(void (*)(void)) FUNCTION, METH_FASTCALL
 
 static PyMethodDef native_methods[] = {
-    {"log", native_log, METH_VARARGS, PyDoc_STR("log(level, text): one whole line to the host's logger.")},
-    {"deadline", native_deadline, METH_NOARGS, PyDoc_STR("Seconds that the current call may still take, or None.")},
+    {"log", native_log, METH_VARARGS, PyDoc_STR("log(level, text): sends one line to the host's logger.")},
+    {"deadline", native_deadline, METH_NOARGS, PyDoc_STR("Seconds left to the current call, or None.")},
     {"identity", native_identity, METH_NOARGS, PyDoc_STR("(number of this VM, task name, task version)")},
     {"metric", native_metric, METH_VARARGS,
      PyDoc_STR(
-         "metric(kind, key, bounds) -> number of the series; -1: too many, -2: known with another kind or bounds")},
-    {"metric_add", FAST(native_metric_add), PyDoc_STR("metric_add(number, value): of a counter or gauge")},
-    {"metric_set", FAST(native_metric_set), PyDoc_STR("metric_set(number, value): of a counter or gauge")},
-    {"metric_observe", FAST(native_metric_observe), PyDoc_STR("metric_observe(number, value): of a histogram")},
+         "metric(kind, key, bounds) -> series number; -1: too many, -2: the key has another kind or other bounds")},
+    {"metric_add", FAST(native_metric_add), PyDoc_STR("metric_add(number, value): for a counter or gauge")},
+    {"metric_set", FAST(native_metric_set), PyDoc_STR("metric_set(number, value): for a counter or gauge")},
+    {"metric_observe", FAST(native_metric_observe), PyDoc_STR("metric_observe(number, value): for a histogram")},
     {"host_call", native_host_call, METH_VARARGS, PyDoc_STR("host_call(name, value) -> (ok, result or message)")},
     {NULL, NULL, 0, NULL},
 };
@@ -261,8 +263,8 @@ int vmh_guest_boot(vmh_vm *vm)
         goto done;
     PyObject *stop_error = PyErr_NewExceptionWithDoc(
         "vmhost.guest.Stopped",
-        "The host stops this call: a limit was passed, or its caller gave up. Raised again and again "
-        "until the call has unwound; catching it gains nothing.",
+        "The host stops this call: a limit was passed, or its caller gave up. Raised repeatedly until the call "
+        "has unwound; catching it does not help.",
         PyExc_BaseException, NULL);
     if (stop_error == NULL)
         goto done;
@@ -273,7 +275,7 @@ int vmh_guest_boot(vmh_vm *vm)
         goto done;
     if (PyModule_AddObjectRef(vm->guest.native, "Stopped", stop_error) < 0)
         goto done;
-    /* boot.py has put its functions into the module; this file and the wire call them from here on */
+    /* boot.py has set its functions in the module; from now on this file and the wire call them. */
     if (vmh_seal_boot(vm, vm->guest.native) < 0
         || (vm->guest.entry_for = PyObject_GetAttrString(vm->guest.native, "entry_for")) == NULL
         || (vm->guest.report = PyObject_GetAttrString(vm->guest.native, "report")) == NULL
@@ -375,7 +377,7 @@ static void encode_report(vmh_vm *vm, bool full)
         return;
     PyObject *report = full ? PyObject_CallOneArg(vm->guest.report, error) : NULL;
     bool told = put_report(vm, report);
-    if (!told && report != NULL && PyDict_CheckExact(report)) { /* without the exception itself, which may not cross */
+    if (!told && report != NULL && PyDict_CheckExact(report)) { /* retry without the exception, which may not cross */
         told = PyDict_PopString(report, "error", NULL) > 0 && put_report(vm, report);
         PyErr_Clear();
     }
@@ -419,13 +421,13 @@ void vmh_guest_load(vmh_vm *vm, vmh_lane *lane)
     PyObject *permissions = vmh_wire_decode(&vm->values.permissions, "permissions", &vm->values.codec);
     vmh_seal_task(vm, lane->store);
     if (permissions == NULL || vmh_seal_grant(vm, permissions) < 0) {
-        /* a VM with half of its grants must not serve */
+        /* A VM with partial grants must not serve. */
         vm->work.load_kind = PyErr_ExceptionMatches(PyExc_MemoryError) ? VMH_MEMORY_LIMIT : VMH_VM_LOST;
         encode_report(vm, false);
         vm->work.doomed = true;
     }
     Py_XDECREF(permissions);
-    /* a failure here repeats in the first call, which reports it to its caller */
+    /* A failure here recurs in the first call, which reports it to its caller. */
     vmh_cover_begin(&vm->cover, lane, true);
     if (!vm->work.doomed && lane->entry[0] != 0 && entry_named(vm, lane->entry) == NULL)
         PyErr_Clear();
@@ -433,13 +435,13 @@ void vmh_guest_load(vmh_vm *vm, vmh_lane *lane)
     if (vmh_phase_end(vm, &kind) && kind != VMH_CLOSED)
         vm->work.load_kind = kind;
     if (vm->work.load_kind != VMH_OK) {
-        /* tell the caller now: the next VM would fail the same way, and the call might wait for ever */
+        /* Report it to a caller now: the next VM would fail the same way, and the call might wait for ever. */
         vmh_call *call = vmh_lane_take(lane, &vm->work.worker);
         if (call != NULL) {
             if (vmh_call_claim(call, VMH_RUNNING)) {
                 vmh_blob_move(&call->reply, &vm->values.scratch);
                 if (vm->work.load_kind == VMH_MEMORY_LIMIT)
-                    vmh_call_hold(call, vmh_holders_tell(vm->memory.meter));
+                    vmh_call_hold(call, vmh_holders_report(vm->memory.meter));
                 vmh_call_finish(call, vm->work.load_kind);
             }
             vmh_call_unref(call);
@@ -459,8 +461,8 @@ static PyObject *call_entry(PyObject *entry, PyObject *value, bool spread)
     return PyObject_Call(entry, PyTuple_GET_ITEM(value, 0), PyTuple_GET_ITEM(value, 1));
 }
 
-/* Whether the class of the exception that is set, or one of its bases, means that the caller is at fault. Runs no
- * Python of the guest. */
+/* Whether the class of the current exception, or one of its bases, is listed as the caller's fault. Runs no Python of
+ * the guest. */
 static bool blames_caller(const vmh_lane *lane)
 {
     if (lane->caller_errors == NULL)
@@ -482,16 +484,16 @@ static bool blames_caller(const vmh_lane *lane)
     return found;
 }
 
-/* ---- recording: done by the guest runtime (vmhost/guest/recording.py), between these two calls */
+/* ---- recording, by the guest runtime (vmhost/guest/recording.py), between these two functions */
 
-/* Where the call's memory peak starts from; the VM's own peak is kept meanwhile. */
+/* The memory figures before the call; its own peak starts at live_before, and the VM's peak is restored afterwards. */
 typedef struct recording {
     long long live_before, peak_before;
     vmh_blob told; /* the record of the call, once it has ended */
     bool complete;
 } recording;
 
-/* 0, or -1 with an error set, with which the call then ends. */
+/* 0, or -1 with an error set, which then ends the call. */
 static int recording_begin(vmh_vm *vm, vmh_call *call, recording *state)
 {
     vmh_meter *meter = vm->memory.meter;
@@ -572,14 +574,14 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
         if (vmh_wire_encode_away(&vm->values.scratch, result, "result", &vm->values.codec, vm) < 0)
             kind = PyErr_ExceptionMatches(PyExc_MemoryError) ? VMH_TASK_ERROR : VMH_VALUE;
     }
-    /* a library whose allocation failed raises an error of its own, maybe before the stop arrives */
+    /* A library whose allocation failed raises its own error, perhaps before the stop arrives. */
     if ((kind == VMH_TASK_ERROR || kind == VMH_LOAD_ERROR)
         && (PyErr_ExceptionMatches(PyExc_MemoryError) || atomic_load(&vm->memory.meter->over)
             || atomic_load(&vm->memory.meter->denied)))
         kind = VMH_MEMORY_LIMIT;
     bool unwound = kind != VMH_OK && PyErr_ExceptionMatches(vm->stop.error);
-    /* an entry point that its caller named and the task does not have is its caller's mistake as well, and so is an
-     * argument that nothing can be made of */
+    /* Also the caller's fault: an entry point that it named and the task does not have, and an argument that cannot be
+     * decoded. */
     bool excused = kind == VMH_LOAD_ERROR ? call->entry != NULL
                    : kind == VMH_VALUE    ? refused_argument
                                           : kind == VMH_TASK_ERROR && !unwound && blames_caller(lane);
@@ -593,13 +595,13 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
         else if (!PyErr_Occurred() && kind == VMH_OK)
             vmh_blob_clear(&vm->values.scratch);
     } else if (unwound) {
-        encode_report(vm, false); /* the task raised Stopped itself: report it like any other error */
+        encode_report(vm, false); /* the task itself raised Stopped: report it like any other error */
     }
     if (stopped && !unwound && result != NULL)
         vmh_blob_clear(&vm->values.scratch); /* it returned although it was stopped: drop the result */
     PyErr_Clear();
     if (kind == VMH_OK
-        && atomic_load(&lane->stop)) { /* finished before the stop, but a lane that is closing gives no results */
+        && atomic_load(&lane->stop)) { /* it finished before the stop, but a closing lane returns no results */
         kind = VMH_CLOSED;
         vmh_blob_clear(&vm->values.scratch);
     }
@@ -618,7 +620,7 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
         }
         call->runs = vmh_engine_runs_end();
         if (kind == VMH_MEMORY_LIMIT)
-            vmh_call_hold(call, vmh_holders_tell(vm->memory.meter));
+            vmh_call_hold(call, vmh_holders_report(vm->memory.meter));
         call->excused = excused && (kind == VMH_TASK_ERROR || kind == VMH_LOAD_ERROR || kind == VMH_VALUE);
         vmh_call_finish(call, kind);
     } else {

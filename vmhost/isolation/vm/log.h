@@ -1,4 +1,4 @@
-/* Lines that a guest logs, until the host takes them. */
+/* Log lines of a guest, until the host takes them. */
 #ifndef VMH_LOG_H
 #define VMH_LOG_H
 

@@ -9,7 +9,7 @@
 #include "vm/vm_private.h"
 #include "wire/engine.h"
 
-/* Sampling uses at most 1/SHARE of a core: when a sample takes longer, samples become rarer. */
+/* Sampling uses at most 1/SHARE of a core: if a sample takes longer, samples become rarer. */
 enum { SHARE = 150 };
 
 static atomic_flag under_way = ATOMIC_FLAG_INIT;
@@ -52,7 +52,7 @@ static void add_stack(sampling *look, vmh_vm *vm, const vmh_lane *lane, PyThread
         count = 0;
     }
     if (engine != vmh_engine_doing(context, (uintptr_t)ts->thread_id))
-        engine = NULL; /* the thread went on meanwhile: the stack may be that of another operator */
+        engine = NULL; /* the thread moved on: the stack may belong to another operator */
     int32_t node = vmh_profile_task(profile, lane->name, lane->version);
     if (node < 0)
         return;

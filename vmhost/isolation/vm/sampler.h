@@ -8,7 +8,7 @@
 
 typedef struct vmh_sampler {
     vmh_profile profile;
-    atomic_uint stop;    /* futex: 1 asks it to end */
+    atomic_uint stop;    /* futex; 1 asks it to end */
     int64_t interval_ns; /* requested average */
     int64_t began_ns, ended_ns;
     int64_t looks, cost_ns; /* number of samples; CPU time of the sampling thread */

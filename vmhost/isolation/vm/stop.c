@@ -1,9 +1,9 @@
 /* The phases of a VM, and the stops that the warden sends it.
  *
- * A stop is meant for one generation of the VM: one boot, load, call or ending. The warden adds a pending
- * call; it runs on some thread of that interpreter, under its GIL, finds out whether the generation still lasts, and
- * only then injects the exception into the interpreter's threads. A phase ends by raising the generation under the same
- * GIL, so an exception is never injected for a phase that is over, and one that was injected in time is taken back.
+ * A stop is for one generation of the VM: one boot, load, call or ending. The warden adds a pending call. It runs on
+ * some thread of that interpreter, under its GIL, checks whether the generation is still current, and only then injects
+ * the exception into the interpreter's threads. A phase ends by incrementing the generation under the same GIL. So an
+ * exception is never injected into a phase that is over, and one that was injected but not raised is withdrawn.
  */
 #include "vm/vm_private.h"
 
@@ -19,8 +19,8 @@
 #include "lanes/warden_vm.h"
 #include "wire/wire.h"
 
-/* A quarter of its grace is what a VM must have had cores for, by then, to be given up: a stop that is heard unwinds
- * within milliseconds. */
+/* A VM is given up only if it had a core for at least a quarter of its grace: a stop normally unwinds within
+ * milliseconds. */
 static bool had_its_grace(int64_t grace_ns, int64_t starved_ns) { return starved_ns < grace_ns - grace_ns / 4; }
 
 static atomic_bool ending_all;
@@ -46,7 +46,7 @@ void vmh_vm_give_up(vmh_vm *vm, const char *where)
     atomic_store(&vm->state, VMH_VM_QUARANTINED);
 }
 
-/* Nobody waits for what a VM loads any more: it was retired, or its lane is to stop. */
+/* Nobody needs what the VM is loading: it was retired, or its lane stops. */
 static bool loads_in_vain(vmh_vm *vm)
 {
     vmh_lane *lane = atomic_load(&vm->work.lane);
@@ -59,7 +59,7 @@ void vmh_phase_begin(vmh_vm *vm, enum vmh_phase phase, vmh_call *call, int64_t d
     int64_t now = vmh_now_ns();
     int64_t end_starved_ns = phase == VMH_PHASE_END ? vmh_starved_so_far_ns(vm->threads.tid) : 0;
     if (call != NULL)
-        call->started_ns = now; /* before the warden can find the call here, and end it in this thread's place */
+        call->started_ns = now; /* before the warden can find the call here, and end it itself */
     vmh_mutex_lock(&vm->life);
     vm->phase.generation++;
     vm->phase.which = phase;
@@ -76,7 +76,7 @@ void vmh_phase_begin(vmh_vm *vm, enum vmh_phase phase, vmh_call *call, int64_t d
         deadline_ns = 0;
     vmh_mutex_unlock(&vm->life);
     if (call != NULL && (atomic_load(&call->stop) || atomic_load(&call->lane->stop)))
-        deadline_ns = 0; /* asked to stop before it began: look at once */
+        deadline_ns = 0; /* a stop was requested before it began: check at once */
     int64_t cpu = vmh_after_ns(now, cpu_limit_ns);
     int64_t when = deadline_ns < cpu ? deadline_ns : cpu;
     if (when != VMH_FOREVER)
@@ -103,9 +103,9 @@ bool vmh_phase_end(vmh_vm *vm, enum vmh_kind *kind)
     bool let_go = vm->stop.quarantined_in != NULL || vm->stop.answered_for;
     vmh_mutex_unlock(&vm->life);
     if (let_go)
-        vm->work.doomed = true; /* its lane, or its pool, has let go of it */
+        vm->work.doomed = true; /* its lane or its pool no longer uses it */
     if (delivered) {
-        /* what was injected and did not fire yet is taken back */
+        /* Withdraw an exception that was injected but not raised. */
         PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), NULL);
         atomic_fetch_add(&vm->counters.stops, 1);
         vm->work.doomed = true;
@@ -113,8 +113,8 @@ bool vmh_phase_end(vmh_vm *vm, enum vmh_kind *kind)
     return delivered;
 }
 
-/* Runs on a thread of the VM, under its GIL, as vmh_phase_end does: between the decision, which takes the life lock,
- * and the exceptions, which take CPython's lock of thread states, no phase ends. */
+/* Runs on a thread of the VM, under its GIL, like vmh_phase_end: so no phase ends between the decision, which takes the
+ * life lock, and the injection, which takes CPython's mutex of thread states. */
 static int stop_pending(void *argument)
 {
     vmh_vm *vm = argument;
@@ -127,7 +127,7 @@ static int stop_pending(void *argument)
         if (count < VMH_GUEST_THREADS_MAX)
             spared_count += (spared[count] = vmh_compat_locks_import(ts));
     }
-    if (count == 1) { /* nobody else wants what it may leave taken */
+    if (count == 1) { /* no other thread needs a lock that it may leave locked */
         spared[0] = false;
         spared_count = 0;
     }
@@ -138,9 +138,9 @@ static int stop_pending(void *argument)
     bool deliver = now && !give_up && !fragile;
     vm->stop.parked = give_up;
     if (fragile)
-        vm->stop.inject_gap_ns = 1000000; /* not now, but soon */
+        vm->stop.inject_gap_ns = 1000000; /* retry soon */
     else if (deliver && spared_count > 0)
-        vm->stop.inject_gap_ns = 250000; /* one that hardly leaves there has to be met outside */
+        vm->stop.inject_gap_ns = 250000; /* retry often, to find a thread outside of its long import */
     if (deliver && count > spared_count)
         vm->stop.delivered = true;
     PyObject *error = vm->stop.error;
@@ -173,7 +173,7 @@ static void inject(vmh_vm *vm, int64_t now)
     }
 }
 
-/* Life lock held. The reason to stop now, or VMH_OK and the next look in *next. */
+/* Life lock held. Returns the reason to stop now; or VMH_OK, with the time of the next check in *next. */
 static enum vmh_kind reason(vmh_vm *vm, int64_t now, int64_t *next)
 {
     if (atomic_load(&ending_all) && vm->phase.which != VMH_PHASE_END)
@@ -198,8 +198,8 @@ static enum vmh_kind reason(vmh_vm *vm, int64_t now, int64_t *next)
         int64_t left = vm->phase.cpu_limit_ns - (vmh_threads_cpu_ns(vm) - vm->phase.cpu_start_ns);
         if (left <= 0)
             return VMH_CPU_LIMIT;
-        /* several threads may burn at once, the engine's among them: a part of what is left is when to look again, and
-         * a millisecond at least */
+        /* Several threads may use CPU at once, among them the engine's: check again after a fraction of what is left,
+         * or for the last 2 ms after all of it. */
         int others = vm->threads.count + (atomic_load(&vm->engine) != NULL);
         int64_t look = now + (others > 0 && left > 2000000 ? left / (1 + others) : left) + 50000;
         if (look < *next)
@@ -208,9 +208,9 @@ static enum vmh_kind reason(vmh_vm *vm, int64_t now, int64_t *next)
     return VMH_OK;
 }
 
-/* Life lock held, phase IDLE. A VM that was told to end, or was handed a call, begins to at once, unless a thread that
- * the guest left behind keeps the GIL inside C code: no phase begins then, so no deadline of a phase ends it. True: it
- * had the time of an ending to begin, and is given up. */
+/* Life lock held, phase IDLE. A VM that was asked to end, or was handed a call, begins at once, unless a thread that
+ * the guest left behind holds the GIL inside C code. Then no phase begins, so no phase's deadline applies. True: it did
+ * not begin within the time for an ending, and is given up. */
 static bool does_not_begin(vmh_vm *vm, int64_t now, int64_t handed_ns, int64_t *next)
 {
     bool asked = handed_ns != 0 || atomic_load(&vm->work.retire);
@@ -223,7 +223,7 @@ static bool does_not_begin(vmh_vm *vm, int64_t now, int64_t handed_ns, int64_t *
         vm->asked.generation = vm->phase.generation;
         vm->asked.handed_ns = handed_ns;
     }
-    /* hardly ever reached: looks at its threads begin there */
+    /* Rarely reached: from half of that time on, it also checks how long the threads waited for cores. */
     int64_t over = vmh_after_ns(vm->asked.seen_ns, vm->limits.end_ns / 2);
     if (now >= over)
         over = vmh_after_ns(vmh_after_ns(vm->asked.seen_ns, vm->limits.end_ns),
@@ -237,16 +237,16 @@ static bool does_not_begin(vmh_vm *vm, int64_t now, int64_t handed_ns, int64_t *
     return false;
 }
 
-/* Life lock held, by the warden. A thread of `vm` stands still for ever, and with it every other thread of it that
- * wants its GIL. The call that it held, to be ended; one that waits while nothing was loaded yet is taken for it, as
- * loading would end like this again. */
+/* Life lock held, by the warden. A thread of `vm` is suspended for good, and blocks all other threads that need its
+ * GIL. Returns its call, to be ended. If it was loading, a queued call is taken instead, because the next VM would fail
+ * to load in the same way. */
 static vmh_call *give_up_lost(vmh_vm *vm)
 {
     vmh_vm_give_up(vm, vm->phase.which == VMH_PHASE_LOAD  ? "stack overflow in load"
                        : vm->phase.which == VMH_PHASE_END ? "stack overflow in end"
                                                           : "stack overflow in call");
     vm->interpreter.stoppable = false;
-    /* nobody waits for it: not Py_Finalize, not a fork */
+    /* Neither Py_Finalize nor a fork may wait for it. */
     vmh_compat_hide_interpreter(vm->interpreter.interp);
     vm->interpreter.interp = NULL;
     if (vm->interpreter.in_transit)
@@ -303,11 +303,11 @@ int64_t vmh_vm_check(vmh_vm *vm, int64_t now)
         atomic_store(&vm->stop.under_way, true);
         uint64_t one = 1;
         if (write(vm->stop.fd, &one, sizeof one) < 0) {
-            /* full already: readable, which is all that it is for */
+            /* already full, and so readable, which is enough */
         }
         inject(vm, now);
         vmh_threads_starved_ns(vm, vm->phase.generation,
-                               now); /* a look, for the next ones to tell what changed since */
+                               now); /* the first check, which sets the base for the next ones */
     } else if (now >= vm->stop.next_inject_ns) {
         inject(vm, now);
         vmh_threads_starved_ns(vm, vm->phase.generation, now);
@@ -316,8 +316,7 @@ int64_t vmh_vm_check(vmh_vm *vm, int64_t now)
     if (vm->stop.quarantined_in == NULL) {
         int64_t over = vmh_after_ns(vm->stop.since_ns, vm->limits.grace_ns);
         if (now >= over) {
-            /* the caller is answered now, in any case; only the VM may have more time, when it had no core to unwind on
-             */
+            /* The caller is answered now in any case. The VM may get more time if it had no core to unwind on. */
             int64_t starved = vmh_threads_starved_ns(vm, vm->phase.generation, now);
             if (!had_its_grace(vm->limits.grace_ns, starved))
                 over = vmh_after_ns(over, starved);
@@ -339,22 +338,23 @@ int64_t vmh_vm_check(vmh_vm *vm, int64_t now)
     }
 done:
     vmh_mutex_unlock(&vm->life);
-    if (stolen != NULL) { /* its caller first: both it and the service thread want the main GIL next */
+    if (stolen
+        != NULL) { /* end the call before posting: its caller and the service thread both need the main GIL next */
         atomic_fetch_add(&vm->counters.errors, 1);
         if (why != NULL && !vmh_wire_text(&stolen->reply, why))
-            vmh_blob_clear(&stolen->reply); /* without memory for it, the error goes without its message */
+            vmh_blob_clear(&stolen->reply); /* without memory the error has no message */
         if (stolen_kind == VMH_MEMORY_LIMIT)
-            vmh_call_hold(stolen, vmh_holders_tell(vm->memory.meter));
+            vmh_call_hold(stolen, vmh_holders_report(vm->memory.meter));
         vmh_call_finish(stolen, stolen_kind);
         vmh_call_unref(stolen);
     }
     if (quarantined) {
         if (lane != NULL)
             vmh_lane_detach(lane, &vm->work.worker);
-        vmh_worker_poke(&vm->work.worker); /* should it ever wait for work again, it finds itself given up */
+        vmh_worker_poke(&vm->work.worker); /* if it ever waits for work again, it finds that it was given up */
         vmh_vm_post(vm, &vm->events.quarantined);
     } else if (stolen != NULL) {
-        vmh_vm_post(vm, &vm->events.stopped); /* it takes no more calls: another VM may */
+        vmh_vm_post(vm, &vm->events.stopped); /* it accepts no more calls: another VM can be started */
     }
     return next;
 }

@@ -1,5 +1,5 @@
-/* The threads of a VM. Its own boots the interpreter, serves calls from its lane and ends it; the guest's are counted
- * while they run. */
+/* The threads of a VM. Its own thread boots the interpreter, serves calls from its lane and ends it; guest threads are
+ * counted while they run. */
 #include "vm/vm_private.h"
 
 #include <stdio.h>
@@ -157,7 +157,7 @@ static bool boot(vmh_vm *vm)
     return rc == 0 && !stopped;
 }
 
-/* The number of thread states of the interpreter; ending it with more than our own would abort the process. */
+/* The number of thread states of the interpreter. Ending it with others than our own would abort the process. */
 static int thread_states(vmh_vm *vm)
 {
     int count = 0;
@@ -183,8 +183,8 @@ static bool given_up(vmh_vm *vm)
     return yes;
 }
 
-/* Lets the threads that were told to stop do so: the phase END goes on, so they are told again and again, until they
- * are gone or the VM is quarantined. A thread that left vmhost's count may still be on its way out of CPython. */
+/* Waits for the threads to stop, until none is left or the VM is quarantined. The phase END continues, so the stop is
+ * repeated. A thread that vmhost no longer counts may still be leaving CPython. */
 static bool wait_for_threads(vmh_vm *vm)
 {
     bool gone;
@@ -196,8 +196,8 @@ static bool wait_for_threads(vmh_vm *vm)
     return gone;
 }
 
-/* Runs inside Py_EndInterpreter, when the modules are gone and hardly a finaliser is left: from here on the
- * interpreter's own structures are taken down, and no stop may touch them. */
+/* Runs inside Py_EndInterpreter, after the modules and almost all finalisers: from now on the interpreter's own
+ * structures are freed, and no stop may use them. */
 static void beyond_stopping(PyObject *capsule)
 {
     vmh_vm *vm = PyCapsule_GetPointer(capsule, NULL);
@@ -212,16 +212,16 @@ static void beyond_stopping(PyObject *capsule)
         vmh_vm_park();
 }
 
-/* False: threads are left, so the VM must not be ended. All of it is one phase with a deadline: exit handlers, threads
- * and finalisers are stopped like a call, and a VM whose end hangs is quarantined. */
+/* False: threads are left, so the VM must not be ended. The whole ending is one phase with a deadline: exit handlers,
+ * threads and finalisers are stopped like a call, and a VM that hangs is quarantined. */
 static bool end(vmh_vm *vm)
 {
     vmh_mutex_lock(&vm->life);
     bool process_exits = vm->interpreter.hidden;
     vmh_mutex_unlock(&vm->life);
     if (process_exits)
-        vmh_vm_park(); /* it comes out of a long C call, beside CPython's own end */
-    /* the ending has no memory limit: finalisers of a full VM must be able to run */
+        vmh_vm_park(); /* it returned from a long C call during CPython's own finalisation */
+    /* The ending has no memory limit, so that finalisers of a full VM can run. */
     atomic_store(&vm->memory.meter->soft, LLONG_MAX);
     atomic_store(&vm->memory.meter->hard, LLONG_MAX);
     vmh_meter_rearm(vm->memory.meter);
@@ -231,7 +231,7 @@ static bool end(vmh_vm *vm)
     if (!wait_for_threads(vm))
         return false;
     vmh_guest_clear(vm);
-    /* borrowed; cleared late, and out of the guest's reach */
+    /* Borrowed. It is cleared late, and a guest cannot reach it. */
     PyObject *inner = PyInterpreterState_GetDict(vm->interpreter.interp);
     PyObject *capsule = PyCapsule_New(vm, NULL, beyond_stopping);
     if (inner == NULL || capsule == NULL || PyDict_SetItemString(inner, "vmhost", capsule) < 0) {
@@ -330,7 +330,7 @@ static void *run(void *argument)
     }
     if (atomic_load(&vm->state) != VMH_VM_QUARANTINED)
         atomic_store(&vm->state, VMH_VM_ENDING);
-    vmh_urgency_set(VMH_PATIENT); /* all answers are given: those who waited for one run first */
+    vmh_urgency_set(VMH_PATIENT); /* all calls are answered: their callers run first */
     if (!end(vm)) {
         vmh_mutex_lock(&vm->life);
         bool first = vm->stop.quarantined_in == NULL;
@@ -339,7 +339,7 @@ static void *run(void *argument)
         vmh_mutex_unlock(&vm->life);
         if (first)
             vmh_vm_post(vm, &vm->events.quarantined);
-        PyEval_SaveThread(); /* its threads run on; this one waits for ever */
+        PyEval_SaveThread(); /* the guest's threads continue; this one is suspended for good */
         vmh_vm_park();
     }
 gone:

@@ -1,4 +1,4 @@
-/* A VM's structure: how it is made and freed, and what lower rooms may ask it and tell it (lanes/vm.h). */
+/* A VM's structure: its creation and freeing, and the interface for lower rooms (lanes/vm.h). */
 #include "vm/vm_private.h"
 
 #include <errno.h>
@@ -35,7 +35,7 @@ void vmh_vm_engine_keep(vmh_vm *vm, struct vme_context *context)
 {
     vmh_mutex_lock(&vm->life);
     atomic_store(&vm->engine, context);
-    vmh_engine_stop(context, atomic_load(&vm->stop.under_way)); /* a stop may have come before the engine was loaded */
+    vmh_engine_stop(context, atomic_load(&vm->stop.under_way)); /* a stop may have begun before the engine was loaded */
     vmh_mutex_unlock(&vm->life);
 }
 
@@ -93,7 +93,7 @@ vmh_vm *vmh_vm_new(vmh_code_store *system, vmh_events *events)
     vmh_warden_add_vm(vm);
     return vm;
 failed:;
-    int error = vm->memory.meter == NULL ? ENOMEM : errno; /* errno: of the descriptor, for example none is left */
+    int error = vm->memory.meter == NULL ? ENOMEM : errno; /* of eventfd, for example EMFILE */
     if (vm->memory.meter != NULL)
         vmh_meter_unref(vm->memory.meter);
     free(vm);

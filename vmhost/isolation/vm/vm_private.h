@@ -1,6 +1,5 @@
-/* The whole of a VM, for the files that run it: vm.c (the structure), threads.c (its threads), stop.c (phases and
- * stops), guest.c (a call inside it), core_vm.c (its Python wrapper). The struct of each subject is declared in its
- * header. */
+/* The complete VM, for the files that run it: vm.c (the structure), threads.c (its threads), stop.c (phases and stops),
+ * guest.c (a call inside it), core_vm.c (its Python wrapper). The struct of each subject is declared in its header. */
 #ifndef VMH_VM_PRIVATE_H
 #define VMH_VM_PRIVATE_H
 
@@ -48,19 +47,19 @@ typedef struct vmh_vm_events {
 typedef struct vmh_vm_work {
     vmh_worker worker;
     _Atomic(vmh_lane *) lane; /* one reference; set once, by attach */
-    _Atomic(vmh_call *) call; /* taken by its thread and not ended; the worker's reference */
+    _Atomic(vmh_call *) call; /* taken by its thread and not yet ended; the worker's reference */
     atomic_bool retire;
-    enum vmh_kind load_kind; /* its own thread's: why loading the task failed; VMH_OK: it did not */
-    bool doomed;             /* its own thread's: a stop was delivered, so it retires */
+    enum vmh_kind load_kind; /* for its own thread: why loading the task failed; VMH_OK: it did not */
+    bool doomed;             /* for its own thread: a stop was delivered, so it retires */
 } vmh_vm_work;
 
 /* Guarded by the life lock, except `tstate`. */
 typedef struct vmh_vm_interpreter {
-    PyInterpreterState *interp; /* NULL: none (yet, or any more) */
-    PyThreadState *tstate;      /* used on the VM's own thread only */
+    PyInterpreterState *interp; /* NULL: none */
+    PyThreadState *tstate;      /* used only on the VM's own thread */
     bool hidden;                /* for good, as the process exits: must not be ended */
-    bool in_transit;            /* its interpreter is being ended: fork.c */
-    bool hidden_in_fork;        /* while the process forks: fork.c */
+    bool in_transit;            /* it is being ended: fork.c */
+    bool hidden_in_fork;        /* during a fork: fork.c */
     bool stoppable;             /* pending calls reach it: from its boot until the last part of its end */
 } vmh_vm_interpreter;
 
@@ -80,17 +79,17 @@ struct vmh_vm {
     vmh_guest guest;
     vmh_cover cover;
 
-    /* The lifetime lock. Stoppers hold it, so that the VM cannot end meanwhile. Each struct says what it guards. */
+    /* The life lock. Stoppers hold it so that the VM cannot end meanwhile. Each struct says which fields it guards. */
     pthread_mutex_t life;
     vmh_vm_interpreter interpreter;
     vmh_phase_state phase;
     vmh_stop stop;
     vmh_asked asked;
     vmh_threads threads;
-    vmh_host_call *host_call; /* the one that a guest thread waits for; borrowed; guarded by life */
+    vmh_host_call *host_call; /* the one a guest thread waits for; borrowed; guarded by life */
 
     char failure[512];              /* why it could not boot */
-    void *wrapper;                  /* Python object of the main interpreter, borrowed; NULL when it is gone */
+    void *wrapper;                  /* Python object of the main interpreter, borrowed; NULL once it is freed */
     struct vmh_vm *next_vm, **link; /* the warden's list */
 };
 
@@ -103,7 +102,7 @@ void vmh_vm_attach(vmh_vm *vm, vmh_lane *lane);
 void vmh_vm_retire(vmh_vm *vm);
 int64_t vmh_vm_cpu_ns(vmh_vm *vm);
 void vmh_vm_post(vmh_vm *vm, vmh_event *event);
-/* The process exits: stops every call and boot, and ends every VM. */
+/* For the exit of the process: stops every call and boot, and ends every VM. */
 void vmh_vm_end_all(void);
 int vmh_vm_threads(bool only_lively); /* VM threads that exist; only_lively: those not quarantined */
 

@@ -68,7 +68,7 @@ static int item_size(const char *format)
     return 0;
 }
 
-/* Fills `view`; the total size in bytes, or -1 with an error set. */
+/* Fills `view`; returns the total size in bytes, or -1 with an error set. */
 static Py_ssize_t describe(vmh_view *view, const char *format, int dimensions, const Py_ssize_t *shape)
 {
     memset(view, 0, sizeof *view);
@@ -235,7 +235,7 @@ static int buffer_get(PyObject *object, Py_buffer *view, int flags)
     buffer *self = (buffer *)object;
     bool frozen = atomic_load(&self->storage->frozen);
     if (frozen && (flags & PyBUF_WRITABLE) == PyBUF_WRITABLE) {
-        PyErr_SetString(PyExc_BufferError, "this Buffer crossed a wall: it is read-only; copy it to write");
+        PyErr_SetString(PyExc_BufferError, "this Buffer has crossed to another VM: it is read-only; copy it to write");
         view->obj = NULL;
         return -1;
     }
@@ -312,16 +312,16 @@ static Py_ssize_t buffer_length(PyObject *object)
 
 static PyGetSetDef buffer_getset[] = {
     {"shape", buffer_shape, NULL, PyDoc_STR("Sizes of the dimensions, in items."), NULL},
-    {"format", buffer_format, NULL, PyDoc_STR("One item, as the struct module writes it."), NULL},
+    {"format", buffer_format, NULL, PyDoc_STR("The format of one item, as in the struct module."), NULL},
     {"nbytes", buffer_nbytes, NULL, PyDoc_STR("Size in bytes."), NULL},
-    {"readonly", buffer_readonly, NULL, PyDoc_STR("True once it crossed a wall."), NULL},
+    {"readonly", buffer_readonly, NULL, PyDoc_STR("True once it has crossed between interpreters."), NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot buffer_slots[] = {
     {Py_tp_doc,
-     (void *)PyDoc_STR("Buffer(shape, format='B')\n--\n\nZeroed memory of the process that crosses walls without a "
-                       "copy; use memoryview(buffer). Writable until it crossed.")},
+     (void *)PyDoc_STR("Buffer(shape, format='B')\n--\n\nZeroed memory of the process that crosses between "
+                       "interpreters without a copy; use memoryview(buffer). Writable until it has crossed.")},
     {Py_tp_new, buffer_make},
     {Py_tp_dealloc, buffer_dealloc},
     {Py_tp_repr, buffer_repr},

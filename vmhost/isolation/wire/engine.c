@@ -16,7 +16,7 @@ static const char *const module_name = "vmhost.engine._array";
 /* Set once, by the host, before any VM can load the engine. */
 static _Atomic(const struct vme_api *) engine;
 static char module_path[PATH_MAX];
-static atomic_bool tracing; /* runs of models are noted, once there is an engine */
+static atomic_bool tracing; /* record model runs once the engine is attached */
 static void run_ended(int64_t began_ns);
 
 int vmh_engine_attach(uintptr_t table, const char *path)
@@ -50,7 +50,7 @@ const char *vmh_engine_module(const char *name)
     return atomic_load(&engine) != NULL && strcmp(name, module_name) == 0 ? module_path : NULL;
 }
 
-/* ---- models: in the code store, behind '%' */
+/* ---- models: in the code store, under names with the prefix '%' */
 static void drop_model(void *model) { atomic_load(&engine)->model_unref(model); }
 
 int vmh_engine_hold_model(vmh_code_store *store, const char *name, uintptr_t model)
@@ -67,7 +67,7 @@ int vmh_engine_hold_model(vmh_code_store *store, const char *name, uintptr_t mod
     return rc;
 }
 
-/* ---- embedding tables: in the code store, behind '@', once for each right: "@items:write" */
+/* ---- embedding tables: in the code store, with the prefix '@', once for each right: "@items:write" */
 enum { TABLE_KEY_MAX = 256 };
 
 static bool table_key(char key[TABLE_KEY_MAX], const char *name, bool trains)
@@ -98,7 +98,7 @@ int vmh_engine_hold_table(vmh_code_store *store, const char *name, PyObject *cap
     return rc == 0 ? 0 : -1;
 }
 
-/* The code store of the task that the VM of this thread serves; NULL: none yet. */
+/* The code store of the task that this thread's VM serves; NULL: none. */
 static vmh_code_store *task_store(void)
 {
     vmh_vm *vm = vmh_current();
@@ -192,7 +192,7 @@ static void account_worked(void *meter, uint64_t cpu_ns)
 static void account_made(void *meter, const void *buffer, size_t bytes) { vmh_holders_made(meter, buffer, bytes); }
 static void account_gone(void *meter, const void *buffer) { vmh_holders_gone(meter, buffer); }
 
-/* ---- runs of models, for those who trace calls ---- */
+/* ---- model runs, for tracing of calls ---- */
 
 static _Thread_local vmh_engine_runs runs __attribute__((tls_model("initial-exec")));
 
@@ -219,7 +219,7 @@ void vmh_engine_trace(void)
 {
     atomic_store(&tracing, true);
     const struct vme_api *api = atomic_load(&engine);
-    if (api != NULL) /* else once it is attached */
+    if (api != NULL) /* otherwise done when it is attached */
         api->runs_observe(vmh_now_ns, run_ended);
 }
 
@@ -243,7 +243,7 @@ int vmh_engine_enter(vmh_vm *vm)
             .retain = account_retain,
             .forget = account_forget,
         };
-        if (atomic_load(&vmh_vm_meter(vm)->holdings) != NULL) { /* before any array of it */
+        if (atomic_load(&vmh_vm_meter(vm)->holdings) != NULL) { /* before any array is created */
             account.made = account_made;
             account.gone = account_gone;
         }
@@ -297,7 +297,7 @@ void vmh_engine_leave(vme_context *context)
         atomic_load(&engine)->context_unref(context);
 }
 
-/* ---- arrays across the wall ---- */
+/* ---- arrays that cross ---- */
 
 const struct vme_python_api *vmh_engine_arrays(void)
 {
@@ -306,7 +306,7 @@ const struct vme_python_api *vmh_engine_arrays(void)
     return capsule == NULL ? NULL : PyCapsule_GetPointer(capsule, VME_PYTHON_CAPSULE);
 }
 
-/* The last reference to a storage that held an engine's buffer is gone. */
+/* Called with the last reference to a storage that held an engine's buffer. */
 static void drop_buffer(void *buffer) { atomic_load(&engine)->buffer_unref(buffer); }
 static void drop_storage(void *storage) { vmh_storage_unref(storage); }
 
@@ -340,7 +340,7 @@ int vmh_engine_put(PyObject *array, const struct vme_python_api *arrays, vmh_sto
     return 0;
 }
 
-/* The same, loaded now where it is not yet; NULL: an error is set. */
+/* The same, but loads the module if necessary; NULL: an error is set. */
 static const struct vme_python_api *arrays_loaded(void)
 {
     const struct vme_python_api *arrays = vmh_engine_arrays();
@@ -384,7 +384,7 @@ PyObject *vmh_engine_get(vmh_storage *storage, const vmh_array *description, con
     return array;
 }
 
-/* ---- numbers across the wall */
+/* ---- numbers that cross */
 #define NUMBER(type, make) \
     { \
         type number; \

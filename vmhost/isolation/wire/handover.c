@@ -9,7 +9,7 @@
 
 static bool works;
 
-/* Where the content begins in the block of an object. */
+/* Offset of the content in an object's block. */
 static size_t head(bool text) { return text ? sizeof(PyASCIIObject) : offsetof(PyBytesObject, ob_sval); }
 
 static bool is_large_text(PyObject *value)
@@ -30,7 +30,7 @@ void *vmh_handover_take(PyObject *value)
     vmh_memory_keep(value);
     Py_DECREF(value);
     if (vmh_memory_kept())
-        return value; /* its address alone */
+        return value; /* now only an address */
     PyErr_SetString(PyExc_SystemError, "vmhost: memory of a large value was freed past the allocator hooks");
     return NULL;
 }

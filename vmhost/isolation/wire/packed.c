@@ -6,7 +6,7 @@
 
 typedef struct {
     PyObject_HEAD
-    PyObject *data; /* exact bytes; owned, never NULL once made */
+    PyObject *data; /* exact bytes; owned; NULL only during creation */
 } packed;
 
 PyObject *vmh_packed_bytes(PyObject *self) { return ((packed *)self)->data; }
@@ -49,10 +49,10 @@ static PyGetSetDef packed_getset[] = {
 
 static PyType_Slot packed_slots[] = {
     {Py_tp_doc, (void *)PyDoc_STR("Packed(data)\n--\n\n"
-                                  "A value as bytes of msgpack, which becomes the value in the VM. For what is bytes "
-                                  "already, from a file or a socket: it is neither made nor taken apart on the "
-                                  "host.\n\nIt may be an argument, or anywhere in one but in a dict's key or a set. "
-                                  "Bytes that are no msgpack, or have an extension type, end the call with "
+                                  "A value as msgpack bytes, which the VM decodes. For values that are bytes "
+                                  "already, from a file or a socket: the host neither decodes nor encodes "
+                                  "them.\n\nIt may be an argument, or part of one except as a dict's key or in a set. "
+                                  "Bytes that are not msgpack, or have an extension type, end the call with "
                                   "CrossingError.")},
     {Py_tp_new, packed_new},
     {Py_tp_dealloc, packed_dealloc},
@@ -70,7 +70,7 @@ PyTypeObject *vmh_packed_type_new(void)
 
 /* ---- reading msgpack (https://github.com/msgpack/msgpack/blob/master/spec.md) */
 
-/* Short texts come again and again, keys above all: one object serves for all of them. */
+/* Short texts are often repeated, keys above all: they share one object. */
 enum { DEPTH_MAX = 200, KNOWN_TEXTS = 128, KNOWN_TEXT_BYTES = 24 };
 
 typedef struct {
@@ -87,7 +87,7 @@ static PyObject *cut_short(void)
     return NULL;
 }
 
-/* NULL with an error set: there are not so many bytes left. */
+/* Consumes `size` bytes. NULL with an error set: fewer are left. */
 static const uint8_t *bite(reader *r, size_t size)
 {
     if (size > (size_t)(r->end - r->at)) {
@@ -143,7 +143,7 @@ static PyObject *read_float(reader *r, int bytes)
     return PyFloat_FromDouble(value);
 }
 
-/* Up to eight bytes as a number. */
+/* The first eight bytes, or fewer, as a number. */
 static uint64_t word_of(const uint8_t *text, size_t size)
 {
     uint64_t word = 0;
@@ -151,7 +151,7 @@ static uint64_t word_of(const uint8_t *text, size_t size)
     return word;
 }
 
-/* Of a text of KNOWN_TEXT_BYTES at most. A bad spread costs new objects for texts that come again, nothing else. */
+/* The cache slot of a text of at most KNOWN_TEXT_BYTES. A collision only costs a new object. */
 static unsigned slot_of(const uint8_t *text, size_t size)
 {
     uint64_t hash = size;
@@ -203,7 +203,7 @@ static PyObject *read_bytes(reader *r, size_t size)
 
 static PyObject *read_list(reader *r, size_t count)
 {
-    if (count > (size_t)(r->end - r->at)) /* each item takes a byte at least */
+    if (count > (size_t)(r->end - r->at)) /* each item takes at least a byte */
         return cut_short();
     PyObject *list = PyList_New((Py_ssize_t)count);
     for (size_t i = 0; list != NULL && i < count; i++) {
@@ -246,7 +246,7 @@ static PyObject *read_nested(reader *r, size_t count, PyObject *(*read)(reader *
     return value;
 }
 
-/* What begins with the number of its bytes or items, which takes `bytes` bytes itself. */
+/* Reads a value that begins with its number of bytes or items, which is `bytes` bytes long. */
 static PyObject *read_counted(reader *r, int bytes, PyObject *(*read)(reader *, size_t), bool nested)
 {
     uint64_t count;

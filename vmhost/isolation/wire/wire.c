@@ -11,8 +11,8 @@
 #include "wire/packed.h"
 #include "vme_python.h"
 
-/* One byte of tag, then the payload; sizes and counts are 8 bytes. Both sides are this process, so native order serves.
- */
+/* Each value is a one-byte tag and its payload; sizes and counts are 8 bytes. Both sides are in this process, so byte
+ * order is native. */
 enum tag {
     TAG_NONE,
     TAG_TRUE,
@@ -36,18 +36,18 @@ enum tag {
     TAG_GIVEN_TEXT,
     TAG_ARRAY,
     TAG_SCALAR,
-    TAG_PACKED, /* then bytes, which hold the value */
-    TAG_KIND,   /* a byte: which kind of the codec's; then its detail and its payload */
+    TAG_PACKED, /* followed by bytes that contain the encoded value */
+    TAG_KIND,   /* followed by a byte, the codec's kind; then its detail and its payload */
 };
 
-/* malloc maps blocks from this size on, whatever it has learnt (DEFAULT_MMAP_THRESHOLD_MAX of the C library).
- * STOP_LOOK: items between two looks at whether the VM is being stopped. */
+/* MAPPED_BYTES: malloc always maps blocks of this size or more (DEFAULT_MMAP_THRESHOLD_MAX of the C library).
+ * STOP_LOOK: items between two checks whether the VM is being stopped. */
 enum { DEPTH_MAX = 200, MAPPED_BYTES = 32 << 20, STOP_LOOK = 1 << 16 };
 
-/* Where the encoder is, for messages only: one step per container level. */
+/* The encoder's position, for messages: one step per container level. */
 typedef struct step {
     const struct step *up;
-    PyObject *key; /* borrowed from the walk, which holds it; NULL: an index */
+    PyObject *key; /* borrowed from the caller, which holds it; NULL: an index */
     Py_ssize_t index;
 } step;
 
@@ -57,13 +57,13 @@ typedef struct {
     const vmh_codec *codec;
     vmh_vm *vm;
     int depth;
-    unsigned walked;  /* items of containers so far */
-    size_t max_bytes; /* bytes that the message may have */
-    bool ours;   /* nobody else has the container that we are in, nor those around it: what it holds may be taken out */
-    bool in_key; /* inside a dict's key or a set's item */
+    unsigned walked;  /* container items encoded so far */
+    size_t max_bytes; /* maximum size of the message */
+    bool ours;        /* no one else refers to the current container or those around it: its items may be taken out */
+    bool in_key;      /* within a dict's key or a set's item */
 } encoder;
 
-/* "$", "[3]" or ".key" of each step, outermost first. */
+/* The path from `$`: "[3]" or ".key" for each step, outermost first. */
 static PyObject *path(const step *at)
 {
     if (at == NULL)
@@ -83,7 +83,7 @@ static PyObject *path(const step *at)
     return all;
 }
 
-/* `format` has one %s, for the name of the value's type. */
+/* Raises `type` with the value's place. `format` has one %s, for the name of the value's type. */
 static int refuse(const encoder *e, const step *at, PyObject *type, const char *format, PyObject *value)
 {
     PyObject *where = path(at);
@@ -99,8 +99,8 @@ static int refuse(const encoder *e, const step *at, PyObject *type, const char *
     return -1;
 }
 
-/* The exception that is set tells why a value cannot cross: the same with the place. What is no `Exception` (a stop,
- * Ctrl-C) and what says that memory is short goes on as it is. Always -1. */
+/* Replaces the current exception, which says why a value cannot cross, by a ValueError with the place. An exception
+ * that is no `Exception` (a stop, Ctrl-C), and MemoryError, stay. Always -1. */
 static int refuse_because(const encoder *e, const step *at)
 {
     if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_MemoryError))
@@ -169,7 +169,7 @@ bool vmh_wire_text(vmh_blob *blob, const char *text)
     uint8_t *at = blob->data + blob->size;
     *at = TAG_ASCII;
     memcpy(at + 1, &size, 8);
-    memcpy(at + 9, text, size); /* NOLINT(bugprone-not-null-terminated-result): its size comes first */
+    memcpy(at + 9, text, size); /* NOLINT(bugprone-not-null-terminated-result): its size is stored before it */
     blob->size += 9 + size;
     return true;
 }
@@ -206,7 +206,7 @@ static int put_int(encoder *e, PyObject *value)
     return PyLong_AsNativeBytes(value, at, size, Py_ASNATIVEBYTES_LITTLE_ENDIAN) < 0 ? -1 : 0;
 }
 
-/* A reference to storage, with the view on it: format, dimensions. */
+/* A reference to a storage, with its view: format, dimensions. */
 static int put_buffer(encoder *e, vmh_storage *storage, const vmh_view *view)
 {
     if (put_tag(e, TAG_BUFFER) < 0)
@@ -225,7 +225,7 @@ static int put_buffer(encoder *e, vmh_storage *storage, const vmh_view *view)
     return 0;
 }
 
-/* A reference to an array's buffer, with what the array shows of it. */
+/* A reference to an array's buffer, with the array's description. */
 static int put_array(encoder *e, PyObject *value, const struct vme_python_api *arrays)
 {
     vmh_storage *storage = NULL;
@@ -261,7 +261,7 @@ static int put_scalar(encoder *e, const vmh_scalar *scalar)
     return 0;
 }
 
-/* 1: `value` has the attribute, 0: it has not. An error that is no `Exception` goes on: -1. */
+/* 1: `value` has the attribute; 0: it does not; -1: an error that is no `Exception`. */
 static int has_attribute(PyObject *value, const char *name)
 {
     PyObject *found;
@@ -274,7 +274,7 @@ static int has_attribute(PyObject *value, const char *name)
     return has;
 }
 
-/* The type `name` of a library that may not be loaded is one of the value's types. */
+/* Whether `value` is of the type `name`, of a library that may not be loaded, or of a subclass. */
 static bool is_a(PyObject *value, const char *name)
 {
     PyObject *types = Py_TYPE(value)->tp_mro;
@@ -284,9 +284,9 @@ static bool is_a(PyObject *value, const char *name)
     return false;
 }
 
-/* NumPy tells of some elements less through a buffer than through its own interface
- * (https://numpy.org/doc/stable/reference/ arrays.interface.html): a date is eight bytes there, a masked array forgets
- * its mask. 0: it tells all; 1: it is not from NumPy; -1: refused, or an error. */
+/* A buffer describes some NumPy elements incompletely, unlike NumPy's own interface
+ * (https://numpy.org/doc/stable/reference/arrays.interface.html): a date is just eight bytes, a masked array has no
+ * mask. 0: the buffer is complete; 1: it is not from NumPy; -1: refused, or an error. */
 static int check_array_interface(const encoder *e, const step *at, PyObject *value)
 {
     PyObject *interface, *code = NULL;
@@ -322,8 +322,8 @@ done:
     return rc;
 }
 
-/* What NumPy has for a number: hashable, read-only, without dimensions. 1: `scalar` is it; 0: it is something else; -1:
- * an error. */
+/* Recognises a scalar of NumPy's: hashable, read-only, without dimensions. 1: stored in `scalar`; 0: it is something
+ * else; -1: an error. */
 static int foreign_scalar(PyObject *value, vmh_scalar *scalar)
 {
     Py_buffer view;
@@ -332,7 +332,7 @@ static int foreign_scalar(PyObject *value, vmh_scalar *scalar)
     if (PyObject_GetBuffer(value, &view, PyBUF_FORMAT | PyBUF_STRIDES) < 0) {
         if (!PyErr_ExceptionMatches(PyExc_Exception))
             return -1;
-        PyErr_Clear(); /* said again, with the place, where it is taken for a buffer */
+        PyErr_Clear(); /* raised again, with the place, when it is encoded as a buffer */
         return 0;
     }
     scalar->dtype = view.ndim == 0 && view.readonly && view.format != NULL ? vmh_engine_dtype(view.format) : -1;
@@ -361,7 +361,7 @@ static int put_foreign_buffer(encoder *e, const step *at, PyObject *value, bool 
     return rc;
 }
 
-/* An object that lends its memory: a number by value, else the memory. */
+/* An object with the buffer protocol: a scalar by value, otherwise its memory. */
 static int put_foreign(encoder *e, const step *at, PyObject *value)
 {
     vmh_scalar scalar = {.foreign = true};
@@ -390,7 +390,7 @@ static int put_storage(encoder *e, enum tag tag, vmh_storage *storage)
     return -1;
 }
 
-/* The host lends its large bytes and ASCII str: one copy less, for the price of a reference. */
+/* The host lends large bytes and ASCII str: a reference instead of a copy. */
 static int put_lent(encoder *e, enum tag tag, PyObject *value, void *data, Py_ssize_t size)
 {
     vmh_storage *storage = vmh_buffer_lend(value, data, size);
@@ -413,7 +413,7 @@ static int put_str(encoder *e, PyObject *value)
         return put_lent(e, TAG_LENT_TEXT, value, PyUnicode_1BYTE_DATA(value), PyUnicode_GET_LENGTH(value));
     if (PyUnicode_IS_ASCII(value))
         return put_sized(e, TAG_ASCII, PyUnicode_1BYTE_DATA(value), (size_t)PyUnicode_GET_LENGTH(value));
-    /* surrogatepass: a lone surrogate is a value like any other */
+    /* surrogatepass: lone surrogates are valid values */
     PyObject *bytes = PyUnicode_AsEncodedString(value, "utf-8", "surrogatepass");
     if (bytes == NULL)
         return -1;
@@ -422,7 +422,7 @@ static int put_str(encoder *e, PyObject *value)
     return rc;
 }
 
-/* A VM gives its large bytes and ASCII str away with their memory. Takes over the reference to `value`, which fits. */
+/* A VM passes large bytes and ASCII str on with their memory. Takes over the reference to `value`, which must fit. */
 static int put_given(encoder *e, PyObject *value)
 {
     bool text = PyUnicode_Check(value);
@@ -443,7 +443,7 @@ static int put_given(encoder *e, PyObject *value)
 
 static int put(encoder *e, PyObject *value, const step *at);
 
-/* Encoding it runs no Python code: it cannot change what holds it. */
+/* True if encoding the value runs no Python code, which could change its container. */
 static inline bool is_plain(PyObject *value)
 {
     PyTypeObject *type = Py_TYPE(value);
@@ -451,7 +451,7 @@ static inline bool is_plain(PyObject *value)
            || type == &PyBool_Type || type == &PyBytes_Type || type == &PyComplex_Type;
 }
 
-/* Whether the walk may go on: a large message is made without a look at what is pending in the interpreter. */
+/* Checks for a stop every STOP_LOOK items: encoding a large message runs no pending calls. -1: stopped. */
 static int look_up(encoder *e)
 {
     if (++e->walked % STOP_LOOK != 0 || e->vm == NULL || !vmh_vm_stopping(e->vm))
@@ -460,16 +460,16 @@ static int look_up(encoder *e)
     return -1;
 }
 
-/* Code that `item` brings along may run, and change what holds it: it is held meanwhile. */
+/* Encodes an item whose code may run and change the container: so it is held meanwhile. */
 static int put_held(encoder *e, PyObject *item, const step *at)
 {
     Py_INCREF(item);
     int rc = put(e, item, at);
-    Py_DECREF(item); /* may run code as well: its finalizer's */
+    Py_DECREF(item); /* may run a finalizer */
     return rc;
 }
 
-/* Items are looked up anew each time, and their count after each one that may have run code. */
+/* Each item is read when its turn comes, and the count is checked after each item that may have run code. */
 static int put_list(encoder *e, PyObject *list, Py_ssize_t count, const step *at)
 {
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -510,7 +510,7 @@ static int put_tuple(encoder *e, PyObject *tuple, Py_ssize_t count, const step *
     return 0;
 }
 
-/* A key, or an item of a set: stays as it is, and arrives as something that can be looked up. */
+/* Encodes a dict's key or a set's item: its memory is not taken, and it must arrive as something hashable. */
 static int put_key(encoder *e, PyObject *key, const step *at)
 {
     bool ours = e->ours, in_key = e->in_key;
@@ -549,8 +549,7 @@ static int put_dict(encoder *e, PyObject *dict, Py_ssize_t count, const step *at
             rc = put_dict_item(e, dict, key, item, &here);
         } else if (rc == 0) {
             Py_INCREF(key);
-            bool held =
-                !is_plain(key); /* only then may code run before the item's turn, and a held one cannot be given away */
+            bool held = !is_plain(key); /* code can run before the item's turn; a held item cannot be handed over */
             if (held)
                 Py_INCREF(item);
             rc = put_dict_item(e, dict, key, item, &here);
@@ -583,8 +582,7 @@ static int put_set(encoder *e, PyObject *set, Py_ssize_t count, const step *at)
     return rc == 0 && (done != count || PySet_GET_SIZE(set) != count) ? refuse_change(e, at, set) : rc;
 }
 
-/* What is inside another container is held by the walk over that one: two references then mean that nobody else has it.
- */
+/* The walk over a container holds its inner containers: there, two references mean that no one else has it. */
 static int put_container(encoder *e, PyObject *value, const step *at)
 {
     if (e->depth == DEPTH_MAX)
@@ -612,7 +610,7 @@ static int put_container(encoder *e, PyObject *value, const step *at)
     return rc;
 }
 
-/* What the codec made of a value: `packed` is (kind, detail, payload). */
+/* Encodes the codec's result for a value: `packed` is (kind, detail, payload). */
 static int put_packed(encoder *e, PyObject *packed, const step *at)
 {
     int overflow = 0;
@@ -629,7 +627,7 @@ static int put_packed(encoder *e, PyObject *packed, const step *at)
     return put(e, PyTuple_GET_ITEM(packed, 1), at) < 0 ? -1 : put(e, PyTuple_GET_ITEM(packed, 2), at);
 }
 
-/* A value of a class that the codec may know. */
+/* Encodes a value of another class, if the codec knows it. */
 static int put_kind(encoder *e, PyObject *value, const step *at)
 {
     if (e->depth == DEPTH_MAX)
@@ -646,7 +644,7 @@ static int put_kind(encoder *e, PyObject *value, const step *at)
                     value);
     } else {
         bool ours = e->ours;
-        e->ours = false; /* whoever packed it may have kept what it holds */
+        e->ours = false; /* the packing function may have kept references to its contents */
         e->depth++;
         rc = put_packed(e, packed, at);
         e->depth--;
@@ -717,8 +715,8 @@ static int put(encoder *e, PyObject *value, const step *at)
     return put_kind(e, value, at);
 }
 
-/* A list that holds one list ten times, and that one another, is small in its VM, not on the wire: the VM's hard limit
- * holds there too. */
+/* Nested lists that contain the same list many times are small in the VM, but not on the wire: so the VM's hard limit
+ * applies to the message too. */
 static size_t max_message_bytes(vmh_vm *vm)
 {
     long long hard = vm == NULL ? LLONG_MAX : atomic_load(&vmh_vm_meter(vm)->hard);
@@ -749,11 +747,11 @@ typedef struct {
     size_t at;
     const vmh_codec *codec;
     bool in_key;         /* inside a dict's key or a set's item */
-    bool refused;        /* the codec, or a dict's or a set's hashing, did not take a value: the exception says why */
-    PyObject *where_not; /* then: the place of that value below the one that is being read, as text; NULL: itself */
+    bool refused;        /* the codec, or the hashing of a key, refused a value: the exception says why */
+    PyObject *where_not; /* then: the path to that value from the one being read, as text; NULL: itself */
 } decoder;
 
-/* The value that was refused lies at `key` (NULL: `index`) of the container that is being read. */
+/* Extends the path to a refused value by `key` (NULL: `index`) of the current container. */
 static void note_step(decoder *d, PyObject *key, Py_ssize_t index)
 {
     if (!d->refused)
@@ -770,11 +768,11 @@ static void note_step(decoder *d, PyObject *key, Py_ssize_t index)
         all = Py_XNewRef(own);
     Py_XDECREF(own);
     Py_XSETREF(d->where_not, all);
-    PyErr_Clear(); /* no memory for the place: the reason goes without */
+    PyErr_Clear(); /* out of memory: report without the place */
     PyErr_SetRaisedException(error);
 }
 
-/* The exception that is set came up while a value was made of what the other side sent. */
+/* Records that the current exception was raised while a value from the other side was created. */
 static void note_refused(decoder *d)
 {
     d->refused = PyErr_ExceptionMatches(PyExc_Exception) && !PyErr_ExceptionMatches(PyExc_MemoryError);
@@ -834,7 +832,7 @@ static PyObject *get_tuple(decoder *d, Py_ssize_t count)
 
 static inline PyObject *get_key(decoder *d)
 {
-    if (d->at < d->blob->size && d->blob->data[d->at] <= TAG_BYTES) /* holds nothing that would ask where it is */
+    if (d->at < d->blob->size && d->blob->data[d->at] <= TAG_BYTES) /* no codec or container: in_key does not matter */
         return get(d);
     bool in_key = d->in_key;
     d->in_key = true;
@@ -878,7 +876,7 @@ static PyObject *get_set(decoder *d, Py_ssize_t count, bool frozen)
     return set;
 }
 
-/* What the codec makes of a kind's detail and payload. */
+/* Passes a kind's detail and payload to the codec. */
 static PyObject *get_kind(decoder *d)
 {
     const uint8_t *from = bite(d, 1);
@@ -913,7 +911,7 @@ static PyObject *get_container(decoder *d, enum tag tag)
         return NULL;
     uint64_t count;
     memcpy(&count, head, 8);
-    if (count > d->blob->size - d->at) { /* each item takes a byte at least */
+    if (count > d->blob->size - d->at) { /* each item takes at least a byte */
         PyErr_SetString(PyExc_SystemError, "vmhost: a container on the wire is longer than its message");
         return NULL;
     }
@@ -989,7 +987,7 @@ static vmh_storage *get_storage(decoder *d)
     return NULL;
 }
 
-/* The value in the bytes that follow. */
+/* Decodes the value in the bytes that follow. */
 static PyObject *get_packed(decoder *d)
 {
     const uint8_t *tag = bite(d, 1), *data = NULL;
@@ -1009,14 +1007,13 @@ static PyObject *get_packed(decoder *d)
     return value;
 }
 
-/* Where a block of its own is that is large enough to be one of malloc's mappings: huge pages halve the price of a
- * first write. */
+/* Advises huge pages for a block that is so large that malloc maps it: they halve the cost of its first write. */
 static void expect_writing(void *data, size_t size)
 {
     const uintptr_t huge = 2 << 20, begin = ((uintptr_t)data + huge - 1) & ~(huge - 1),
                     end = ((uintptr_t)data + size) & ~(huge - 1);
     if (size >= MAPPED_BYTES && begin < end)
-        madvise((void *)begin, end - begin, MADV_HUGEPAGE); /* a wish: some kernels have none */
+        madvise((void *)begin, end - begin, MADV_HUGEPAGE); /* optional: some kernels do not support it */
 }
 
 static PyObject *get_lent(decoder *d, bool text)
@@ -1034,7 +1031,7 @@ static PyObject *get_lent(decoder *d, bool text)
     return value;
 }
 
-/* The first time the memory becomes the value's; from then on the storage lends that value, should it be asked for
+/* The first decoding turns the memory into the value; the storage then lends from that value, in case it is decoded
  * again. */
 static PyObject *get_given(decoder *d, bool text)
 {
@@ -1054,7 +1051,7 @@ static PyObject *get_given(decoder *d, bool text)
     storage->data = text ? (void *)PyUnicode_1BYTE_DATA(value) : (void *)PyBytes_AS_STRING(value);
     storage->lender = lender;
     if (PyBuffer_FillInfo(lender, value, storage->data, (Py_ssize_t)storage->size, 1, PyBUF_SIMPLE) < 0)
-        Py_CLEAR(value); /* impossible: it fails where writing is asked for */
+        Py_CLEAR(value); /* impossible: it fails only for writable requests */
     return value;
 }
 
@@ -1126,7 +1123,7 @@ static PyObject *get(decoder *d)
     return NULL;
 }
 
-/* The exception that is set as a ValueError that begins with the place of the value that was refused. */
+/* Replaces the current exception by a ValueError that begins with the path of the refused value. */
 static void raise_refused(const char *what, PyObject *where_not)
 {
     PyObject *error = PyErr_GetRaisedException(), *why = PyObject_Str(error);

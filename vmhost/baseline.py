@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAGIC = b"VMHB\x01\n"
 FORMAT = 1
 _FRAME = struct.Struct("<III")
-_FRAME_MOST = 1 << 30
+_MAX_FRAME = 1 << 30
 # msgpack's extension types: what msgpack cannot say itself.
 _TUPLE, _SET, _FROZENSET, _COMPLEX, _INT, _ARRAY, _KIND, _PACKED = range(1, 9)
 
@@ -268,7 +268,7 @@ def _frames(path, data):
     while len(data) - at >= _FRAME.size:
         length, check, head_check = _FRAME.unpack_from(data, at)
         start = at + _FRAME.size
-        if zlib.crc32(data[at : at + 8]) != head_check or length > _FRAME_MOST:
+        if zlib.crc32(data[at : at + 8]) != head_check or length > _MAX_FRAME:
             if not any(data[at:]):  # blocks that were given to the file and never written
                 break
             raise _damage(path, at, len(offsets))

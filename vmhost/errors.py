@@ -128,7 +128,7 @@ class ClosedError(VMHostError, RuntimeError):
 
 # Of what is taken from a guest's report: characters of a text and of a note, notes, steps of a chain, arguments. The
 # guest runtime sends less.
-_TEXT_MOST, _NOTE_MOST, _NOTES_MOST, _CHAIN_MOST, _ARGS_MOST = 1 << 17, 4096, 20, 20, 100
+_MAX_TEXT_CHARS, _MAX_NOTE_CHARS, _MAX_NOTES, _MAX_CHAIN, _MAX_ARGS = 1 << 17, 4096, 20, 20, 100
 
 
 def read_report(payload):
@@ -141,7 +141,7 @@ def read_report(payload):
     report["type"] = report["type"] or "Exception"
     report["builtin"] = given.get("builtin") is True
     args = given.get("args")
-    report["args"] = args if type(args) is list and len(args) <= _ARGS_MOST and all(map(_is_plain, args)) else None
+    report["args"] = args if type(args) is list and len(args) <= _MAX_ARGS and all(map(_is_plain, args)) else None
     attributes = _of_type(dict, given.get("attributes"))
     report["attributes"] = {
         key: attributes[key]
@@ -149,11 +149,11 @@ def read_report(payload):
         if key in attributes and _is_plain(attributes[key])
     }
     report["notes"] = [
-        note[:_NOTE_MOST] for note in _of_type(list, given.get("notes"))[:_NOTES_MOST] if type(note) is str
+        note[:_MAX_NOTE_CHARS] for note in _of_type(list, given.get("notes"))[:_MAX_NOTES] if type(note) is str
     ]
     report["chain"] = [
-        {key: _text(step.get(key))[:_NOTE_MOST] for key in ("relation", "type", "module", "message")}
-        for step in _of_type(list, given.get("chain"))[:_CHAIN_MOST]
+        {key: _text(step.get(key))[:_MAX_NOTE_CHARS] for key in ("relation", "type", "module", "message")}
+        for step in _of_type(list, given.get("chain"))[:_MAX_CHAIN]
         if type(step) is dict
     ]
     # made by the host's codec, of a class that it knows, or not there
@@ -166,14 +166,14 @@ def _of_type(kind, value):
 
 
 def _text(value):
-    return _of_type(str, value)[:_TEXT_MOST]
+    return _of_type(str, value)[:_MAX_TEXT_CHARS]
 
 
 def _is_plain(value):
     """May stand among the arguments of an exception: whoever prints it prints them, so no large int, whose text Python
     refuses."""
     if type(value) in (str, bytes):
-        return len(value) <= _TEXT_MOST
+        return len(value) <= _MAX_TEXT_CHARS
     return value is None or type(value) in (bool, float) or type(value) is int and value.bit_length() <= 256
 
 

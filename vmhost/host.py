@@ -48,7 +48,7 @@ _system_code_stores = {}  # native core -> its code store of the system; one for
 _system_lock = threading.RLock()  # reading the bundle may run finalizers
 
 
-_SIGNED_MOST = 64 << 20  # bytes of a file whose signature is checked
+_MAX_SIGNED = 64 << 20  # bytes of a file whose signature is checked
 
 
 class Host:
@@ -195,12 +195,12 @@ class Host:
         for name in (path, f"{path}.sig"):
             try:
                 with open(name, "rb") as file:
-                    found.append(file.read(_SIGNED_MOST + 1))
+                    found.append(file.read(_MAX_SIGNED + 1))
             except OSError as error:
                 advice = "; sign the file with `vmhost keys sign`" if name != path else ""
                 raise BundleError(f"{name}: {error.strerror}{advice}") from error
-        if max(map(len, found)) > _SIGNED_MOST:
-            raise BundleError(f"{path}: expected at most {_SIGNED_MOST >> 20} MiB")
+        if max(map(len, found)) > _MAX_SIGNED:
+            raise BundleError(f"{path}: expected at most {_MAX_SIGNED >> 20} MiB")
         try:
             (TrustStore({}) if self._trust is None else self._trust).verify_file(*found, path)
         except vmhost.bytecode.errors.BundleError as error:

@@ -1,11 +1,11 @@
-"""What a task can ask of its host: `from vmhost.guest import resources, log, deadline, host`.
+"""The task's interface to its host: `from vmhost.guest import resources, log, deadline, host`.
 
 resources          the files of the bundle: resources.read_bytes(path), .read_text(path), .open(path), .names()
 log                log.info("text %s", value): a line to the host's logger; `logging` and print go there too
-deadline()         seconds that the current call may still take (float), or None
-host               functions that host.yaml grants by name: host.lookup(value) -> value
+deadline()         seconds left to the current call (float), or None
+host               functions granted by name in host.yaml: host.lookup(value) -> value
 Buffer             large data that crosses without a copy: Buffer(shape, format="B")
-register           register(Class, to_plain, from_plain): values of a class that cross as plain ones
+register           register(Class, to_plain, from_plain): lets values of a class cross as plain ones
 PermissionDenied   raised (a PermissionError) for what task.yaml does not grant
 Stopped            raised (a BaseException) when the host stops the call
 
@@ -34,11 +34,11 @@ __all__ = [
 
 
 class HostFunctionError(Exception):
-    """A function of the host failed, or host.yaml does not grant it; the text is the host's."""
+    """A host function failed, or host.yaml does not grant it; the text is the host's."""
 
 
 class _Host:
-    """host.name(value) calls the function that host.yaml grants under that name and gives its result."""
+    """host.name(value) calls the function that host.yaml grants under that name, and returns its result."""
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -55,7 +55,7 @@ class _Host:
 
 
 class _Log:
-    """Lines for the host's logger, with %-formatting as in `logging`, without its cost."""
+    """Lines for the host's logger, with %-formatting as in `logging` but cheaper."""
 
     @staticmethod
     def _line(level, text, args):
@@ -77,7 +77,7 @@ class _Log:
 
 
 def __getattr__(name):
-    """These two come when they are asked for: the standard library's own start-up passes through this package."""
+    """Loads these two on demand: the standard library's own start-up passes through this package."""
     if name == "resources":
         import importlib
 

@@ -1,13 +1,13 @@
-"""Functions for classes that exist only at run time: what the text of `dataclasses` asks for, read into recipes.
+"""Functions for classes that exist only at run time: reads the source text that `dataclasses` generates into recipes.
 
-A VM cannot compile. Where CPython compiles text whose shape is known (the methods of a dataclass, the `__new__` of a
-named tuple), this file reads that text into a recipe: which method, which fields, where their values come from. The
-native writer (`vmhost/isolation/seal/function_code.c`) checks the recipe and writes the instructions that the compiler
-would write. What comes out differs from the compiler's only in having no column positions (as under `-X
-no_debug_ranges`); `tests/guest/test_assembler.py` compares the two for the running Python.
+A VM cannot compile. Where CPython compiles text of a known shape (the methods of a dataclass, the `__new__` of a named
+tuple), this file parses that text into a recipe: which method, which fields, where their values come from. The native
+writer (`vmhost/isolation/seal/function_code.c`) checks the recipe and writes the instructions that the compiler would
+write. The result differs from the compiler's only in that it has no column positions (as under `-X no_debug_ranges`);
+`tests/guest/test_assembler.py` compares the two for the running Python.
 
-Promises: a name that no compiler would accept is a SyntaxError; a body that is none of the known shapes is a
-NoCompilerError, never a wrong function.
+Promises: a name that no compiler would accept raises SyntaxError; a body of no known shape raises NoCompilerError, and
+never produces a wrong function.
 """
 
 import keyword
@@ -21,7 +21,7 @@ _COMPARISONS = {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
 
 
 def identifier(name):
-    """`name` as the compiler would read it in a text; SyntaxError where it would read something else."""
+    """`name` as the compiler would read it in a source text; SyntaxError if it would not be one identifier."""
     if not name.isascii():
         import unicodedata
 
@@ -43,11 +43,11 @@ def namedtuple_new(native, fields):
 
 
 def dataclass_functions(native, globals, variables, definitions):
-    """The functions that `dataclasses` would get by compiling its text, in order.
+    """The functions that `dataclasses` would get by compiling its source text, in order.
 
-    `native` has the writer's functions. `definitions` holds (name, parameters, body lines, decorator line or None) of
-    each function, `variables` the values of the enclosing function's parameters. Functions that name the same variable
-    share its cell, as they would if compiled.
+    `native` has the writer's functions. `definitions` has (name, parameters, body lines, decorator line or None) of
+    each function, `variables` the values of the enclosing function's parameters. Functions that use the same variable
+    share its cell, as if compiled.
     """
     variables = {identifier(name): value for name, value in variables.items()}
     cells, functions, line = {}, [], 2
@@ -94,7 +94,7 @@ def _unknown(name, body):
 
 
 def _between(text, start, end):
-    """What stands between a known start and a known end; ValueError where they are not there."""
+    """The text between a known start and a known end; ValueError if they are missing."""
     if not (text.startswith(start) and text.endswith(end) and len(text) >= len(start) + len(end)):
         raise ValueError(f"expected {start!r}...{end!r}, got {text!r}")
     return text[len(start) : len(text) - len(end)]
@@ -127,7 +127,7 @@ def _init_step(line, names):
 
 
 def _value(text, names):
-    """The recipe of the value that a field gets."""
+    """The recipe for the value of a field."""
     words = text.split(" ")
     if len(words) == 1 and text.endswith("()"):
         return "factory", identifier(text[:-2])

@@ -1,8 +1,7 @@
-"""How a VM starts: importer, streams and system module for one task, and the three functions that the C core calls.
+"""The start of a VM: importer, streams and system module for one task, and the functions that the C core calls.
 
 Runs once per VM, before the seal is armed, in well under a millisecond: so it imports nothing that the interpreter has
-not loaded already. Nothing here is secret from the task: what must hold is held by the C core (gates, importer, audit
-hook).
+not already loaded. Nothing here is secret from the task: the C core (gates, importer, audit hook) enforces the rules.
 """
 
 import _frozen_importlib
@@ -11,7 +10,7 @@ from _frozen_importlib import ModuleSpec
 
 _io = sys.modules["_io"]
 _builtins = sys.modules["builtins"]
-_getframe = sys._getframe  # as it is now: tests of packages take it away
+_getframe = sys._getframe  # saved: tests of packages remove it
 _native = None
 _COROUTINE = 0x80
 _ModuleType = type(sys)
@@ -19,18 +18,18 @@ _MODULE, _PACKAGE, _BUILTIN, _DYNAMIC = range(4)
 
 
 def breathe():
-    """Lets the interpreter run its pending calls and raise what they injected. Called by the waits in C."""
+    """Makes the interpreter run its pending calls, and raises what they injected. Called by the waits in C."""
     for _ in (0, 1):
         pass
 
 
 def enter(run):
-    """The core runs the second phase of native modules in a frame of this code, with globals of its own."""
+    """The core runs the second phase of native modules in a frame of this code, with its own globals."""
     run()
 
 
 class Importer:
-    """The one finder and loader of a VM: modules of the task's bundle, of the standard library's, and native ones."""
+    """The only finder and loader of a VM: modules of the task's bundle, of the standard library's, and native ones."""
 
     @staticmethod
     def find_spec(name, path=None, target=None):
@@ -38,7 +37,7 @@ class Importer:
         if kind is None:
             if name.startswith("_sysconfigdata_"):
                 return ModuleSpec(name, _importer, origin="empty")
-            # who only asks whether it is there (importlib.util.find_spec) is told that it is not
+            # importlib.util.find_spec, which only asks whether it exists, gets None
             if _getframe(2).f_code.co_name == "_find_and_load_unlocked":
                 _say_why_absent(name)
             return None
@@ -52,7 +51,7 @@ class Importer:
             return None
         module = _with_deferred_traceback() if spec.name == "_asyncio" else _native.create(spec.name)
         if spec.name == "select":
-            module.poll = staticmethod(_poll)  # selectors keeps it in a class, as a builtin that does not bind
+            module.poll = staticmethod(_poll)  # selectors stores it in a class, where it must not bind
         return module
 
     @staticmethod
@@ -67,7 +66,7 @@ class Importer:
             }
             return
         if spec.origin != "bundle":
-            return  # create_module has executed it
+            return  # already executed by create_module
         name = spec.name
         code = _native.code(name)
         module.__file__ = code.co_filename
@@ -84,7 +83,7 @@ class Importer:
 
     @staticmethod
     def get_source(name):
-        """The module's source, if the task names it among its files; None."""
+        """The module's source if the task lists it among its files; otherwise None."""
         if _native.find(name) not in (_MODULE, _PACKAGE):
             return None
         inside = _native.code(name).co_filename.partition("/")[2]
@@ -107,7 +106,7 @@ class Importer:
 
     @staticmethod
     def find_distributions(context):
-        """Of importlib.metadata: the packages that came along in the bundle."""
+        """For importlib.metadata: the packages in the bundle."""
         from vmhost.guest.packages import distributions
 
         return distributions(context.name)
@@ -121,7 +120,7 @@ class Importer:
 
 
 class PackageFolder:
-    """What pkgutil finds for an entry of a package's __path__: "name@version/package", also as an absolute path."""
+    """pkgutil's finder for an entry of a package's __path__: "name@version/package", or the same as absolute path."""
 
     def __init__(self, path):
         parts = [part for part in path.split("/") if part] if isinstance(path, str) else [""]
@@ -143,11 +142,11 @@ def _modules_in(package, prefix):
     return [(prefix + name, is_package) for name, is_package in sorted(_native.modules(package).items())]
 
 
-_importer = Importer()  # an instance: who lists the classes in a module shall not find its __loader__
+_importer = Importer()  # an instance: code that lists the classes of a module must not find its __loader__
 
 
 def _say_why_absent(name):
-    """Raises ModuleNotFoundError with the reason, where the cloud compiler has left one for this module."""
+    """Raises ModuleNotFoundError with the reason, if the cloud compiler recorded one for this module."""
     from vmhost.guest.texts import digest
 
     code = _native.text(digest("absent", name))
@@ -156,8 +155,8 @@ def _say_why_absent(name):
 
 
 def _with_deferred_traceback():
-    """Makes `_asyncio`, which imports traceback (and so contextlib, linecache, …) for debug mode, and asyncio, which
-    imports `_asyncio`."""
+    """Creates `_asyncio` without importing traceback (and so contextlib, linecache, …), which it uses only in debug
+    mode; and first asyncio, which imports `_asyncio`."""
     from vmhost.guest.deferred import traceback
 
     modules = sys.modules
@@ -200,7 +199,7 @@ class LogStream(_io._TextIOBase):
         return len(text)
 
     def finish(self):
-        """Logs the line that has no end yet."""
+        """Logs the unfinished line."""
         rest, self._rest = self._rest, ""
         if rest:
             _native.log(self._level, rest)
@@ -226,7 +225,7 @@ class LogStream(_io._TextIOBase):
 
 
 class _Bytes(_io._BufferedIOBase):
-    """`sys.stdout.buffer`: bytes that are text in UTF-8."""
+    """`sys.stdout.buffer`: bytes are decoded as UTF-8."""
 
     def __init__(self, stream):
         self._stream = stream
@@ -279,7 +278,7 @@ def _install_logging(module):
 
 
 def _install_path_importers(module):
-    """What is left of starting them once a VM imports them after all: nothing is found by path, but code may look at
+    """Finishes the path-based importers if a VM imports them after all: they find nothing, but code may inspect
     them."""
     module._set_bootstrap_module(_frozen_importlib)
     _frozen_importlib._bootstrap_external = module
@@ -292,10 +291,10 @@ _AFTER = {
 }
 
 
-# --- what the C core calls
+# --- functions that the C core calls
 
 _set_up = []  # modules whose setup() has run
-_failed = {}  # module name -> what its setup() raised, for every later call of the same VM
+_failed = {}  # module name -> the exception of its setup(), raised again by every later call in this VM
 _runner = None
 
 
@@ -327,12 +326,12 @@ def entry_for(name):
 def _is_async(function):
     code = getattr(function, "__code__", None) or getattr(getattr(function, "__func__", None), "__code__", None)
     if code is None:
-        code = getattr(getattr(type(function), "__call__", None), "__code__", None)  # noqa: B004 - asked of the class, as CPython does
+        code = getattr(getattr(type(function), "__call__", None), "__code__", None)  # noqa: B004 - as CPython looks it up
     return code is not None and bool(code.co_flags & _COROUTINE)
 
 
 def _run_to_end(function):
-    """`function`, a coroutine function, as a plain one: each call runs on the VM's one event loop to its end."""
+    """`function`, a coroutine function, as a plain one: each call runs to its end on the VM's single event loop."""
 
     def entry(*args, **kwargs):
         global _runner
@@ -350,10 +349,10 @@ def _settle(function):
 
 
 def report(error):
-    """What the caller learns of an exception: plain values only, of a bounded size. Never raises on account of the
-    task's own classes.
+    """What the caller gets of an exception: plain values only, of bounded size. Never fails because of the task's own
+    classes.
 
-    "attributes" and "args" are those of a builtin exception, None where they are not plain.
+    "attributes" and "args" are those of a builtin exception; None if they are not plain.
     """
     kind = type(error)
     name = _text(kind, "__qualname__")
@@ -368,15 +367,15 @@ def report(error):
         "traceback": _careful("", _traceback_of, error),
         "notes": _notes(error),
         "chain": _careful([], _chain, error),
-        # goes out as a value, where it and what it holds can cross; the core leaves it out where not
+        # crosses as a value if it and its contents can; the core leaves it out if not
         **({} if builtin or isinstance(error, (BaseExceptionGroup, _native.Stopped)) else {"error": error}),
     }
 
 
-# Characters at most: of a message, of a note, of all str and bytes among the arguments, of a traceback.
-_MAX_MESSAGE_CHARS, _NOTE_MOST, _ARGS_MOST, _TRACEBACK_MOST = 16384, 2048, 32768, 65536
-_NOTES_MOST, _PARTS_MOST = 20, 100  # notes, and exceptions in one traceback
-# As BaseException has them: a subclass may have others of these names.
+# Maximum numbers of characters: of a message, of a note, of all str and bytes among the arguments, of a traceback.
+_MAX_MESSAGE_CHARS, _MAX_NOTE_CHARS, _MAX_ARGS_CHARS, _MAX_TRACEBACK_CHARS = 16384, 2048, 32768, 65536
+_MAX_NOTES, _MAX_PARTS = 20, 100  # notes, and exceptions in one traceback
+# BaseException's own attributes: a subclass may shadow these names.
 _args_of, _cause_of, _context_of = (vars(BaseException)[name].__get__ for name in ("args", "__cause__", "__context__"))
 _traceback_of_error = vars(BaseException)["__traceback__"].__get__
 _is_suppressed = vars(BaseException)["__suppress_context__"].__get__
@@ -384,8 +383,7 @@ _exceptions_of = vars(BaseExceptionGroup)["exceptions"].__get__
 
 
 def _careful(otherwise, function, *args):
-    """What `function(*args)` gives; `otherwise` if the task's code that it calls raises anything but a stop of the
-    call."""
+    """`function(*args)`, or `otherwise` if the task's code that it calls raises anything but a stop of the call."""
     try:
         return function(*args)
     except _native.Stopped:
@@ -395,7 +393,7 @@ def _careful(otherwise, function, *args):
 
 
 def _cut(text, max_chars):
-    """`text`, a str of any class, as a str of about `max_chars` characters."""
+    """`text`, a str of any class, as an exact str truncated to about `max_chars` characters."""
     length = str.__len__(text)
     if length > max_chars:
         return str.__getitem__(text, slice(max_chars)) + f"... ({length - max_chars} more characters)"
@@ -413,7 +411,7 @@ def _message(error):
 
 
 def _plain_args(error):
-    args, left = _args_of(error), _ARGS_MOST
+    args, left = _args_of(error), _MAX_ARGS_CHARS
     plain = []
     for value in args[:100]:
         if type(value) in (str, bytes):
@@ -429,13 +427,16 @@ def _plain_args(error):
 
 
 def _attributes(error):
-    """What a builtin exception knows beside its arguments, as far as that is plain."""
+    """The attributes of a builtin exception besides its arguments, if plain."""
     names = ("filename", "filename2") if isinstance(error, OSError) else ("name", "path")
     found = {name: _careful(None, getattr, error, name, None) for name in names}
     return {
         name: value
         for name, value in found.items()
-        if type(value) in (str, bytes) and len(value) <= _NOTE_MOST or type(value) is int and value.bit_length() <= 64
+        if type(value) in (str, bytes)
+        and len(value) <= _MAX_NOTE_CHARS
+        or type(value) is int
+        and value.bit_length() <= 64
     }
 
 
@@ -443,11 +444,11 @@ def _notes(error):
     notes = _careful(None, getattr, error, "__notes__", None)
     if type(notes) is not list:
         return []
-    return [_cut(note, _NOTE_MOST) for note in notes[:_NOTES_MOST] if type(note) is str]
+    return [_cut(note, _MAX_NOTE_CHARS) for note in notes[:_MAX_NOTES] if type(note) is str]
 
 
 def _next(error):
-    """(relation, exception) that `error` came from, or None."""
+    """(relation, exception) of the cause or context of `error`, or None."""
     cause, context = _cause_of(error), _context_of(error)
     if cause is not None:
         return "cause", cause
@@ -466,7 +467,7 @@ def _chain(error):
                 "relation": relation,
                 "type": _text(type(error), "__qualname__"),
                 "module": _text(type(error), "__module__"),
-                "message": _cut(_message(error), _NOTE_MOST),
+                "message": _cut(_message(error), _MAX_NOTE_CHARS),
             }
         )
     return chain
@@ -480,14 +481,14 @@ _BRIDGES = {
 
 def _traceback_of(error):
     text = _format(error, set())
-    if len(text) > _TRACEBACK_MOST:  # what was raised last stands at its end
-        begin, end = _TRACEBACK_MOST // 8, _TRACEBACK_MOST * 7 // 8
+    if len(text) > _MAX_TRACEBACK_CHARS:  # the most recent exception is at the end
+        begin, end = _MAX_TRACEBACK_CHARS // 8, _MAX_TRACEBACK_CHARS * 7 // 8
         text = f"{text[:begin]}\n... ({len(text) - begin - end} characters left out)\n{text[-end:]}"
     return text
 
 
 def _format(error, seen, depth=0):
-    """As CPython prints a traceback, without source lines (there is no source in a VM)."""
+    """A traceback in CPython's format, without source lines (a VM has no source)."""
     seen.add(id(error))
     text = ""
     step = _next(error)
@@ -506,7 +507,7 @@ def _format(error, seen, depth=0):
         text += note + "\n"
     if isinstance(error, BaseExceptionGroup) and depth < 5:
         for number, part in enumerate(_exceptions_of(error)[:15], 1):
-            if len(seen) >= _PARTS_MOST:
+            if len(seen) >= _MAX_PARTS:
                 break
             inner = _format(part, seen, depth + 1) if id(part) not in seen else "(shown above)\n"
             text += f"  +---------------- {number} ----------------\n"
@@ -515,7 +516,7 @@ def _format(error, seen, depth=0):
 
 
 def _frames(traceback):
-    # As CPython does, the import system's own frames between an import and what it runs are left out.
+    # Like CPython, leave out the import system's own frames between an import and the imported code.
     lines, last, repeated = [], None, 0
     while traceback is not None and len(lines) < 1000:
         code = traceback.tb_frame.f_code
@@ -544,7 +545,7 @@ _EXEC_MODULE = Importer.exec_module.__code__
 def finish():
     """Ends the task in this VM: teardown(), the event loop, threads, exit handlers, finalisers.
 
-    Whatever raises is logged, and the rest goes on.
+    An exception is logged, and the rest continues.
     """
     global _runner
     for module in reversed(_set_up):
@@ -567,7 +568,7 @@ def finish():
 
 
 def _drop_task_modules():
-    """Lets go of the task's objects: their finalisers run here, where a deadline holds, not later."""
+    """Drops the task's objects, so that their finalisers run here, under a deadline, and not later."""
     library = _OWN_FILE.removesuffix("vmhost/guest/boot.py")
     names = [
         name
@@ -584,7 +585,7 @@ def _drop_task_modules():
         kept = (type, _ModuleType, type(_try), type(len))
         for name in names:
             values = sys.modules.pop(name).__dict__
-            for key in reversed(list(values)):  # the youngest first, as they may need what was there before them
+            for key in reversed(list(values)):  # the newest first, as they may need older ones
                 if not isinstance(values.get(key), kept):
                     values.pop(key, None)
 
@@ -593,7 +594,7 @@ def _try(function, *args):
     try:
         function(*args)
     except Exception as error:
-        for line in _careful("an error of the task cannot be told", _traceback_of, error).splitlines():
+        for line in _careful("an error of the task cannot be shown", _traceback_of, error).splitlines():
             _native.log(40, line)
 
 
@@ -602,21 +603,21 @@ _recording = None
 
 
 def pack(value):
-    """What the wire sends for a value of a class that it does not know itself."""
+    """Packs a value of a class that the wire does not know."""
     from vmhost.guest.codec import pack
 
     return pack(value)
 
 
 def unpack(kind, detail, payload, in_key, entry):
-    """The value that the host took apart."""
+    """The value that the host packed."""
     from vmhost.guest.codec import unpack
 
     return unpack(kind, detail, payload, in_key, entry)
 
 
 def begin_recording(given):
-    """The call that begins is recorded, or answered from a record: vmhost.guest.recording."""
+    """Starts to record a call, or to replay a record: vmhost.guest.recording."""
     global _recording
     if _recording is None:  # few VMs record
         from vmhost.guest import recording as _recording
@@ -624,12 +625,12 @@ def begin_recording(given):
 
 
 def end_recording():
-    """What the call that was recorded did."""
+    """The record of the call."""
     return _recording.end()
 
 
 def boot(native):
-    """Makes this interpreter a VM; leaves in `native` what the C core calls."""
+    """Turns this interpreter into a VM; sets in `native` the functions that the C core calls."""
     global _native, _streams
     _native = native
     modules = sys.modules
@@ -641,7 +642,7 @@ def boot(native):
     sys.path_hooks[:] = [PackageFolder]
     sys.path_importer_cache.clear()
     modules.pop("zipimport", None)
-    if "encodings" in modules:  # where file names are not in UTF-8, from a folder of the host's
+    if "encodings" in modules:  # imported from the host's folder if file names are not in UTF-8
         modules["encodings"].__path__ = []
     sys.argv = [""]
     sys.orig_argv = []

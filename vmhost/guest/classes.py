@@ -1,34 +1,34 @@
-"""Dataclasses, namedtuples, enums and exceptions on their way through the wall: taken apart into their parts, and made
-again without a call of what the class defines.
+"""Dataclasses, namedtuples, enums and exceptions that cross between interpreters: read into their parts, and made again
+without calling code that the class defines.
 
-Both sides use this module, each its own copy. A Shape reads and makes the values of one class: fields go where the
-instance keeps them; `__init__`, `__new__`, `__post_init__`, properties and other descriptors of the class do not run.
-What comes from a VM can be made up: `make` gives a whole value of the class, or raises Malformed.
+Each side has its own copy of this module. A Shape reads and makes the values of one class: fields are set where the
+instance stores them; `__init__`, `__new__`, `__post_init__`, properties and other descriptors of the class do not run.
+A VM may send forged data: `make` returns a complete value of the class, or raises Malformed.
 """
 
 import builtins
 
 from vmhost.guest.kinds import Malformed, expect
 
-# Kinds as in vmhost.guest.kinds, from a number on that leaves room there. Their detail is the class, "module:qualname".
+# Kinds as in vmhost.guest.kinds, which has the lower numbers. Their detail is the class, "module:qualname".
 FIELDS, TUPLE, MEMBER, ERROR, CONVERTED = range(100, 105)
 _WORDS = {FIELDS: "dataclass", TUPLE: "namedtuple", MEMBER: "enum", ERROR: "exception", CONVERTED: "converted class"}
 _HEAP_TYPE = 1 << 9
-_NAME_CHARS_MOST = 500
+_MAX_NAME_CHARS = 500
 _NOTHING = object()
 
 
 class Unfit(ValueError):
-    """A class whose values cannot be taken apart and made again in this way; the text says why."""
+    """A class whose values cannot be read and made in this way; the text says why."""
 
 
 def name_of(cls):
-    """What a class is called on the wire."""
+    """The name of a class on the wire."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def shape_of(cls):
-    """The Shape of the class. Unfit says why it has none."""
+    """The Shape of the class. Unfit: why it has none."""
     shape = _shapes.get(cls)
     if shape is None:
         shape = _shapes[cls] = _new_shape(cls)
@@ -36,7 +36,7 @@ def shape_of(cls):
 
 
 def has_shape(cls):
-    """Is it a dataclass, namedtuple, enum or exception, fit or not?"""
+    """Whether it is a dataclass, namedtuple, enum or exception, fit or not."""
     return (
         issubclass(cls, BaseException)
         or issubclass(cls, tuple)
@@ -55,8 +55,8 @@ def find(module, path):
 
 
 def is_builtin_error(cls):
-    """Is it one of Python's own exceptions, which need no registering? SyntaxErrors are not: whoever prints one expects
-    lines and numbers in it."""
+    """Whether it is one of Python's own exceptions, which need not be registered. SyntaxErrors are excluded: code that
+    prints them expects lines and numbers in them."""
     return (
         issubclass(cls, Exception)
         and vars(builtins).get(cls.__name__) is cls
@@ -65,7 +65,7 @@ def is_builtin_error(cls):
 
 
 def shape_of_builtin(name):
-    """The Shape of the builtin exception that has this name on the wire; None."""
+    """The Shape of the builtin exception with this name on the wire, or None."""
     module, _, path = name.partition(":")
     cls = vars(builtins).get(path) if module == "builtins" else None
     return shape_of(cls) if isinstance(cls, type) and is_builtin_error(cls) else None
@@ -90,7 +90,7 @@ def _new_shape(cls):
 
 
 def _found(cls, name):
-    """What the class or one of its bases has under this name, as it lies there; _NOTHING."""
+    """The attribute of this name in the class or a base, without descriptors; or _NOTHING."""
     for base in type.mro(cls) if type(cls) is type else cls.__mro__:
         found = vars(base).get(name, _NOTHING)
         if found is not _NOTHING:
@@ -99,12 +99,12 @@ def _found(cls, name):
 
 
 def _builtin_bases(cls):
-    """The classes beneath it that are made in C, object left out."""
+    """Its base classes that are implemented in C, without object."""
     return [base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE and base is not object]
 
 
 def _hashes_plainly(cls):
-    """May values be hashed and compared without a call of what the class itself wrote?"""
+    """Whether its values can be hashed and compared without calling code of the class."""
     for name in ("__hash__", "__eq__"):
         owner = next(base for base in cls.__mro__ if name in vars(base))
         code = getattr(vars(owner)[name], "__code__", None)
@@ -113,20 +113,20 @@ def _hashes_plainly(cls):
             and owner.__module__ != "enum"
             and not ("__dataclass_params__" in vars(owner) and code is not None and code.co_filename == "<string>")
         ):
-            return vars(owner)[name] is None  # it has no hash: who makes it a key is told so
+            return vars(owner)[name] is None  # unhashable: using it as a key raises anyway
     return True
 
 
 class _Shape:
-    """Of one class: `kind`, `read(value)` its payload, `make(payload, in_key)` a value."""
+    """Of one class: `kind`; `read(value)` returns the payload, `make(payload, in_key)` a value."""
 
     def __init__(self, cls):
         self.cls = cls
-        self.name = cls.__qualname__[:_NAME_CHARS_MOST]
+        self.name = cls.__qualname__[:_MAX_NAME_CHARS]
         self._hashes_plainly = _hashes_plainly(cls)
 
     def make(self, payload, in_key):
-        """A value of the class. Malformed. `in_key`: it will be hashed and compared."""
+        """A value of the class. Raises Malformed. `in_key`: it will be hashed and compared."""
         if in_key and not self._hashes_plainly:
             raise Malformed(
                 f"not a `{self.name}`: the class has a __hash__ or __eq__ of its own, which is not run for what a VM "
@@ -141,7 +141,7 @@ class _Shape:
 
 
 class _Fields(_Shape):
-    """A dataclass: a dict of its fields. What else an object has in it does not cross."""
+    """A dataclass: a dict of its fields. Other attributes do not cross."""
 
     kind = FIELDS
 
@@ -174,7 +174,7 @@ class _Fields(_Shape):
             try:
                 fields[name] = inside[name] if slot is None else slot.__get__(value)
             except KeyError, AttributeError:
-                # a default that nobody set lies in the class
+                # an unset default is in the class
                 fields[name] = default = _found(self.cls, name) if slot is None else _NOTHING
                 if default is _NOTHING:
                     raise ValueError(f"a `{self.name}` without its field {name} cannot cross") from None
@@ -251,7 +251,7 @@ class _Errors(_Shape):
 
     def read(self, value):
         args, state = _args_of(value), _dict_of(value)
-        if isinstance(value, OSError) and len(args) == 2:  # its file names are arguments that it takes out of them
+        if isinstance(value, OSError) and len(args) == 2:  # OSError removes file names from its args
             names = [vars(OSError)[name].__get__(value) for name in ("filename", "filename2")]
             args += (names[0], None, names[1]) if names[1] is not None else (names[0],) if names[0] is not None else ()
         return args, {name: state[name] for name in state if _is_own(name)}
@@ -283,14 +283,14 @@ _GETSET = type(vars(BaseException)["args"])
 def unknown(kind, name):
     """The Malformed for a value of a class that this side does not have."""
     word = _WORDS.get(kind, "value")
-    return Malformed(f"the {word} `{name[:_NAME_CHARS_MOST]}` is not known here")
+    return Malformed(f"the {word} `{name[:_MAX_NAME_CHARS]}` is not known here")
 
 
 def split(name):
     """(module, path) of a name on the wire. Malformed."""
     expect("its class", name, str)
     module, colon, path = name.partition(":")
-    if not (module and colon and path) or len(name) > _NAME_CHARS_MOST:
+    if not (module and colon and path) or len(name) > _MAX_NAME_CHARS:
         raise Malformed(f"its class: expected module:name, got {name[:100]!r}")
     return module, path
 

@@ -1,7 +1,7 @@
-"""A VM's side of values whose classes the native wire does not know; `vmhost.guest.boot` hands them on to here.
+"""A VM's codec for values of classes that the native wire does not know; called through `vmhost.guest.boot`.
 
-What a task has of its own (dataclasses, namedtuples, enums, exceptions) goes out under its class's name; whether the
-host takes it is the host's affair. What comes in is made of the task's own class of that name.
+A task's own dataclasses, namedtuples, enums and exceptions are sent under their class's name; the host decides whether
+it accepts them. Incoming values become instances of the task's own class of that name.
 """
 
 import sys
@@ -16,7 +16,7 @@ _executors_known = False
 
 
 def register(cls, to_plain, from_plain, *, name=None):
-    """Let values of `cls` cross: as `to_plain(value)`, made again by `from_plain(plain)`. The host registers a class
+    """Let values of `cls` cross: sent as `to_plain(value)`, created by `from_plain(plain)`. The host registers a class
     under the same name, by default "module:Class"."""
     if not isinstance(cls, type) or not callable(to_plain) or not callable(from_plain):
         raise TypeError("register: expected a class and two functions")
@@ -61,7 +61,7 @@ def unpack(kind, detail, payload, in_key, entry):
 
 
 def _class_at(module, path, entry):
-    """The task's class. What is the program's own module on the host is that of the entry point here."""
+    """The task's class. The host program's own module corresponds to the entry point's module here."""
     if module == "__main__" and entry is not None and " " in entry:
         module = entry.partition(" ")[2].partition(":")[0].replace("/", ".")
     if module not in sys.modules:
@@ -73,7 +73,7 @@ def _class_at(module, path, entry):
 
 
 def _learn_executors():
-    """What a VMExecutor was given to convert: a module that it puts into its image."""
+    """Registers the conversions of a VMExecutor, from a module that it adds to its image."""
     global _executors_known
     _executors_known = True
     try:

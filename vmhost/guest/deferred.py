@@ -1,10 +1,10 @@
-"""Modules that are imported when they are first used: for what the standard library needs seldom and imports always."""
+"""Modules that are imported at first use: for what the standard library imports always but seldom needs."""
 
 import sys
 
 
 class Module:
-    """Stands for a module in another's globals."""
+    """Replaces a module in another module's globals."""
 
     def __init__(self, name):
         self.__name__ = name
@@ -17,7 +17,7 @@ class Module:
 
 
 class Result:
-    """Stands for what a function of a module gives, which is called when the result is first used."""
+    """Replaces the result of a module's function, which is called when the result is first used."""
 
     def __init__(self, module, function, *arguments):
         self._made_by = module, function, arguments
@@ -29,7 +29,7 @@ class Result:
 
 
 class _Traceback:
-    """Stands in `sys.modules` for traceback while `_asyncio` takes `extract_stack`, which it calls to debug."""
+    """Replaces traceback in `sys.modules` while `_asyncio` gets `extract_stack`, which it calls only to debug."""
 
     def extract_stack(self, f=None, limit=None):
         return self.__getattr__("extract_stack")(sys._getframe(1) if f is None else f, limit)
@@ -49,12 +49,12 @@ traceback = _Traceback()
 def definitions(namespace, prefix, names, heads):
     """`__getattr__` and `__dir__` of a module whose source was cut (`splitting.py`, for the build).
 
-    `names`: the deferred ones, each between spaces. A part is called `prefix` and the name that it defines, or the name
-    that `heads` has for this one. The module's own `__getattr__` has become its `_own_getattr`. Two threads that ask at
-    once run a part twice and get the same objects: the second one's are dropped. A lock in its place could wait for an
-    import that waits for it.
+    `names`: the deferred ones, each between spaces. A part is named `prefix` plus the name that it defines, or plus the
+    name that `heads` has for it. The module's own `__getattr__` was renamed to `_own_getattr`. Two threads that ask at
+    the same time run a part twice and get the same objects: the second result is dropped. A lock instead could deadlock
+    with an import that waits for it.
     """
-    defined = {}  # part -> what it has defined
+    defined = {}  # part -> the names it has defined
 
     def __getattr__(name):
         if name in namespace:

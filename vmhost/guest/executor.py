@@ -1,9 +1,9 @@
-"""What `vmhost.VMExecutor` calls inside a VM.
+"""The entry points of `vmhost.VMExecutor` inside a VM.
 
-Its entry points are attributes of this module that no module has: `vmhost.guest.executor:<flags> <module>:<path>`, with
-`/` for each dot, since the core splits entry points at dots. So an entry point of the executor never takes a user's
-function `setup` for the one that a task may have, and the initializer has its place. Flags: `i`, run the initializer
-first if this VM has not; `r`, the call brings many rows of arguments.
+They are dynamic attributes of this module: `vmhost.guest.executor:<flags> <module>:<path>`, with `/` for each dot,
+since the core splits entry points at dots. So a user's function `setup` is never taken for a task's setup(), and the
+initializer can run first. Flags: `i`, run the initializer if this VM has not yet; `r`, the call has many rows of
+arguments.
 """
 
 import sys
@@ -19,10 +19,10 @@ class InitializerError(Exception):
 
 
 class Gap:
-    """Stands for what a module of the host's program imports and a VM does not have.
+    """Replaces something that a module of the host's program imports and a VM does not have.
 
-    While its module is being imported it goes along with whatever is done with it, as a decorator for one. Used later,
-    it says why it is not there: ImportError.
+    While its module is being imported it accepts most operations, for example as a decorator. Later use raises
+    ImportError with the reason.
     """
 
     def __init__(self, module, reason):
@@ -84,7 +84,7 @@ def find(target):
 
 
 def _over_rows(function):
-    """`function` on each row; gives (results, None), or (results before the error, report of it)."""
+    """`function` for each row; returns (results, None), or (results before the error, report of the error)."""
 
     def call_rows(rows, keywords):
         results = []
@@ -94,7 +94,7 @@ def _over_rows(function):
         except Exception as error:
             error.__traceback__ = error.__traceback__.tb_next  # without this frame
             report = _vmhost.report(error)
-            report.pop("error", None)  # the host might not know its class, and have nothing of all this
+            report.pop("error", None)  # if the host did not know its class, it would get nothing at all
             return results, report
         return results, None
 
@@ -102,7 +102,7 @@ def _over_rows(function):
 
 
 def _initialize():
-    """Run the executor's initializer, once; tell the host when it fails. InitializerError then, and ever after."""
+    """Run the executor's initializer, once; report a failure to the host. InitializerError then, and ever after."""
     global _initialized, _failure
     if _initialized:
         return

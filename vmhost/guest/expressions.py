@@ -1,12 +1,12 @@
-"""Python expressions read and evaluated without a compiler.
+"""Parses and evaluates Python expressions without a compiler.
 
-For the few places where the standard library of a VM must understand an expression that exists only at run time:
-forward references and string annotations, literals, plural forms, arguments in logging configurations, and the
-signatures that built-in functions carry as text. `parse` gives the nodes of `ast`, as `ast.parse` does, with line
-numbers but without columns; `evaluate` gives what `eval` gives.
+For the few places where the standard library of a VM needs an expression that exists only at run time: forward
+references and string annotations, literals, plural forms, arguments in logging configurations, and the signatures that
+built-in functions carry as text. `parse` returns nodes of `ast`, like `ast.parse`, with line numbers but without
+columns; `evaluate` returns what `eval` returns.
 
-Covers every expression but those that contain code of their own: lambda, comprehensions, f- and t-strings, yield, await
-and `:=`; these raise NoCompilerError. What is no expression at all raises SyntaxError.
+Covers every expression except those that contain code of their own: lambda, comprehensions, f- and t-strings, yield,
+await and `:=`; these raise NoCompilerError. Text that is not an expression raises SyntaxError.
 """
 
 import operator
@@ -70,7 +70,7 @@ from keyword import iskeyword
 
 from vmhost.guest.texts import NoCompilerError, name_value
 
-_MAX_DEPTH = 90  # of nested brackets and operators; the compiler's own limit is near 200, and a VM's stack is small
+_MAX_DEPTH = 90  # of nested brackets and operators; the compiler's limit is near 200, but a VM's stack is small
 
 _TOKEN = re.compile(
     r"""
@@ -102,7 +102,7 @@ _SHORT_ESCAPES = {
 }
 
 _LOAD = Load()
-_BINARY = {  # operator -> (how tightly it binds, node)
+_BINARY = {  # operator -> (precedence, node)
     "|": (0, BitOr()),
     "^": (1, BitXor()),
     "&": (2, BitAnd()),
@@ -147,7 +147,7 @@ def parse(source, filename="<unknown>", mode="exec"):
 
 
 def parse_literal(source):
-    """The tree of an expression for `ast.literal_eval`, to which what needs a compiler is malformed."""
+    """The tree of an expression for `ast.literal_eval`; an expression that needs a compiler is malformed there."""
     try:
         return parse(source, mode="eval")
     except NoCompilerError as error:
@@ -320,7 +320,7 @@ class _Parser:
         return name
 
     def _expressions(self, element):
-        """One expression, or several with commas: a tuple. `element` reads one of them."""
+        """One expression, or several separated by commas: a tuple. `element` parses one of them."""
         line = self.line
         first = element()
         if not self.at(","):
@@ -330,7 +330,7 @@ class _Parser:
         return Tuple(elts=self._more([first], element), ctx=_LOAD, lineno=line)
 
     def _more(self, elements, element):
-        """What follows the first element, up to a closing bracket or the end."""
+        """The elements after the first one, up to a closing bracket or the end."""
         while self._take(","):
             if self.kind in ("end", "line") or self.kind == "operator" and self.text in ")]}":
                 break
@@ -338,14 +338,14 @@ class _Parser:
         return elements
 
     def _starred(self):
-        """An element of a display: after its star a comparison needs brackets."""
+        """An element of a display: after a star, a comparison needs brackets."""
         line = self.line
         if self._take("*"):
             return Starred(value=self._binary(0), ctx=_LOAD, lineno=line)
         return self._expression()
 
     def _argument(self):
-        """An argument of a call, or a part of a subscript."""
+        """An argument of a call, or an item of a subscript."""
         line = self.line
         if self._take("*"):
             return Starred(value=self._expression(), ctx=_LOAD, lineno=line)
@@ -405,7 +405,7 @@ class _Parser:
         return Compare(left=left, ops=comparisons, comparators=operands, lineno=line) if operands else left
 
     def _binary(self, loosest):
-        """Operators that bind at least as tightly as `loosest`; those of one level from left to right."""
+        """Binary operators with a precedence of at least `loosest`; left-associative within a level."""
         line = self.line
         node = self._unary()
         while self.kind == "operator":
@@ -650,7 +650,7 @@ _OPERATIONS = {
 
 
 def evaluate(node, globals, locals):
-    """The value of an expression's node; names are looked up in `locals`, `globals` and the builtins, in this order."""
+    """The value of an expression's node; names are looked up in `locals`, `globals` and the builtins, in that order."""
     return _EVALUATORS[type(node)](node, globals, locals)
 
 

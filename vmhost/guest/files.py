@@ -1,7 +1,7 @@
-"""The files of the task's bundle: read whole, opened like files, or found through importlib.resources.
+"""The files of the task's bundle: read, opened like files, or accessed through importlib.resources.
 
-Paths are relative, with "/" between parts. "name@version/path" and "/name@version/path" mean the same file, so that
-paths made from a module's `__file__` work.
+Paths are relative, with "/" as separator. "name@version/path" and "/name@version/path" mean the same file, so that
+paths derived from a module's `__file__` work.
 """
 
 import io
@@ -18,7 +18,7 @@ __all__ = ["names", "open", "read_bytes", "read_text"]
 
 
 def _inside(path):
-    """The path within the bundle that `path` means."""
+    """The path within the bundle."""
     if hasattr(path, "__fspath__"):
         path = path.__fspath__()
     if isinstance(path, bytes):
@@ -34,7 +34,7 @@ def _inside(path):
 
 
 def read_bytes(path):
-    """The bytes of a file of the bundle. FileNotFoundError, which lists what there is."""
+    """The bytes of a file of the bundle. FileNotFoundError lists the existing files."""
     data = _file(_inside(path))
     if data is None:
         folder = _inside(path) + "/"
@@ -55,7 +55,7 @@ def open(path, mode="r", encoding=None, errors=None, newline=None):
 
 
 def open_file(file, mode="r", buffering=-1, encoding=None, errors=None, newline=None, closefd=True, opener=None):
-    """What builtins.open does with a relative path."""
+    """Implements builtins.open for a relative path."""
     if set(mode) - set("rbt"):
         if set(mode) <= set("rwaxbt+"):
             from _vmhost import PermissionDenied
@@ -76,7 +76,7 @@ def open_file(file, mode="r", buffering=-1, encoding=None, errors=None, newline=
 
 
 class BundleReader:
-    """importlib.resources.files(module): the files below a package's folder, or beside a module that is none."""
+    """importlib.resources.files(module): the files below a package's folder, or next to a plain module."""
 
     def __init__(self, folder):
         self._folder = folder

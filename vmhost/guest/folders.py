@@ -1,7 +1,7 @@
-"""What os.stat, lstat, access, listdir, scandir and readlink answer about the files and folders of the task's bundle.
+"""Results of os.stat, lstat, access, listdir, scandir and readlink for files and folders of the task's bundle.
 
-The C gates (bundle_files.c) have found the entry, and call `answer`. Files have no times of their own: they get one
-that every time zone and zip archives can hold. Nothing of a bundle can be written, whatever the mode says."""
+The C gates (bundle_files.c) find the entry and call `answer`. Files have no times of their own: they get one that is
+valid in every time zone and in zip archives. A bundle is read-only, whatever the mode says."""
 
 import posixpath
 import stat
@@ -13,7 +13,7 @@ _TIME = 315619200  # the second day of 1980
 
 
 def answer(function, path, inside, is_folder, size, mode):
-    """`path` is str or bytes, as it was asked for; `inside` the path in the bundle, "" for its root."""
+    """`path` is the str or bytes that was passed; `inside`: the path in the bundle, "" for its root."""
     if function in ("stat", "lstat"):
         return _status(inside, is_folder, size)
     if function == "access":
@@ -40,7 +40,7 @@ def _status(inside, is_folder, size):
 
 
 def _number(inside):
-    """An inode number: the same path has the same one, whichever process asks (FNV-1a)."""
+    """An inode number: the same for a path in every process (FNV-1a)."""
     number = 0xCBF29CE484222325
     for byte in inside.encode():
         number = (number ^ byte) * 0x100000001B3 % 2**64
@@ -53,7 +53,7 @@ def _listing(inside):
 
 
 class _Scan:
-    """What os.scandir gives: an iterator, and a context manager."""
+    """The result of os.scandir: an iterator and context manager."""
 
     def __init__(self, path, inside):
         folders = set()

@@ -1,9 +1,9 @@
-"""Values of the standard library's classes on their way through the wall: what the native wire cannot say itself.
+"""Values of standard-library classes that cross between interpreters, and that the native wire does not know.
 
-Both sides use this module, each its own copy: `pack` takes a value apart into (kind, detail, payload) of builtin
-values, `unpack` checks every part and makes the value again. Exact classes only: a subclass may keep what nobody knows
-of. What comes from a VM can be made up: whatever it is, `unpack` gives a value of the kind or raises Malformed, calls
-nothing but the standard library's own constructors, and imports no module that the other side names.
+Each side has its own copy of this module: `pack` turns a value into (kind, detail, payload) of builtin values, `unpack`
+checks every part and creates the value. Exact classes only, since a subclass may have unknown state. A VM may send
+forged data: `unpack` returns a value of the kind or raises Malformed, calls nothing but the standard library's own
+constructors, and imports no module that the other side names.
 """
 
 import sys
@@ -25,20 +25,20 @@ import sys
     PATH,
 ) = range(14)
 
-# What a defaultdict may make missing items with.
+# The classes that a defaultdict's factory may be.
 FACTORIES = {kind.__name__: kind for kind in (int, float, complex, str, bytes, bool, list, tuple, dict, set, frozenset)}
 _FACTORY_NAMES = {kind: name for name, kind in FACTORIES.items()}
-# Larger ones cost more than linear time to read or to reduce, with everybody waiting.
-_DECIMAL_CHARS_MOST, _FRACTION_BITS_MOST, _ZONE_CHARS_MOST = 100_000, 65_536, 255
+# Larger ones take more than linear time to parse or reduce, and block the other side.
+_MAX_DECIMAL_CHARS, _MAX_FRACTION_BITS, _MAX_ZONE_CHARS = 100_000, 65_536, 255
 _PATHS = ("PurePosixPath", "PosixPath", "PureWindowsPath", "WindowsPath")
 
 
 class Malformed(ValueError):
-    """What came through the wall is no value of its kind."""
+    """The data that crossed is not a value of its kind."""
 
 
 def pack(value):
-    """(kind, detail, payload) of a value of one of the classes here; None for another. ValueError says why this one
+    """(kind, detail, payload) of a value of one of the classes here; None for another class. ValueError: why this value
     cannot cross."""
     kind = type(value)
     how = _packers.get(kind) or _packer_of(kind)
@@ -46,7 +46,7 @@ def pack(value):
 
 
 def _packer_of(kind):
-    """How values of the class `kind` are packed, known from now on; None. Only what is imported can have values."""
+    """The packer for the class `kind`, cached from now on, or None. Only imported classes can have values."""
     how = _PACKERS.get((kind.__module__, kind.__qualname__))
     if how is None or getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is not kind:
         return None
@@ -55,7 +55,7 @@ def _packer_of(kind):
 
 
 def unpack(kind, detail, payload):
-    """The value that `pack` took apart. Malformed."""
+    """The value that `pack` encoded. Raises Malformed."""
     try:
         name, make = _UNPACKERS[kind]
     except KeyError:
@@ -68,7 +68,7 @@ def unpack(kind, detail, payload):
 
 
 def expect(what, value, *kinds):
-    """`value`, whose exact class is one of `kinds`. Malformed naming `what`."""
+    """`value`, if its exact class is one of `kinds`; otherwise Malformed, naming `what`."""
     if type(value) not in kinds:
         expected = " or ".join("None" if kind is _NONE else f"`{kind.__name__}`" for kind in kinds)
         raise Malformed(f"{what}: expected {expected}, got `{type(value).__name__}`")
@@ -79,7 +79,7 @@ _NONE = type(None)
 
 
 def _numbers(payload, names):
-    """`payload`, a tuple of as many exact ints as there are names."""
+    """`payload`, if it is a tuple of exact ints, one for each name; otherwise Malformed."""
     expect("its parts", payload, tuple)
     if len(payload) != len(names):
         raise Malformed(f"expected {len(names)} parts, got {len(payload)}")
@@ -201,7 +201,7 @@ def _datetime(detail, payload):
 
 
 def _zone_of(value):
-    """Its tzinfo. ValueError for one of a class that does not cross, such as those of dateutil and pytz."""
+    """Its tzinfo. ValueError for a class that does not cross, such as those of dateutil and pytz."""
     try:
         return _zone(value.tzinfo)
     except Malformed:
@@ -264,7 +264,7 @@ def _zone_info(detail, payload):
     expect("its detail", detail, _NONE)
     expect("its key", payload, str)
     parts = payload.split("/")
-    if len(payload) > _ZONE_CHARS_MOST or not all(map(_is_zone_part, parts)):
+    if len(payload) > _MAX_ZONE_CHARS or not all(map(_is_zone_part, parts)):
         raise Malformed(f"its key: expected a name such as Europe/Paris, got {payload[:100]!r}")
     return ZoneInfo(payload)
 
@@ -278,9 +278,9 @@ def _is_zone_part(part):
 
 def _pack_decimal(value):
     text = str(value)
-    if len(text) > _DECIMAL_CHARS_MOST:
+    if len(text) > _MAX_DECIMAL_CHARS:
         raise ValueError(
-            f"a `decimal.Decimal` of more than {_DECIMAL_CHARS_MOST:,} characters cannot cross; send str(it)"
+            f"a `decimal.Decimal` of more than {_MAX_DECIMAL_CHARS:,} characters cannot cross; send str(it)"
         )
     return DECIMAL, None, text
 
@@ -290,8 +290,8 @@ def _decimal(detail, payload):
 
     expect("its detail", detail, _NONE)
     expect("its text", payload, str)
-    if not 0 < len(payload) <= _DECIMAL_CHARS_MOST or not payload.isascii():
-        raise Malformed(f"its text: expected 1 to {_DECIMAL_CHARS_MOST:,} characters of ASCII, got {len(payload)}")
+    if not 0 < len(payload) <= _MAX_DECIMAL_CHARS or not payload.isascii():
+        raise Malformed(f"its text: expected 1 to {_MAX_DECIMAL_CHARS:,} characters of ASCII, got {len(payload)}")
     try:
         number = Decimal(payload)
     except ArithmeticError:
@@ -303,10 +303,9 @@ def _decimal(detail, payload):
 
 def _pack_fraction(value):
     numerator, denominator = value.as_integer_ratio()
-    if max(numerator.bit_length(), denominator.bit_length()) > _FRACTION_BITS_MOST:
+    if max(numerator.bit_length(), denominator.bit_length()) > _MAX_FRACTION_BITS:
         raise ValueError(
-            f"a `fractions.Fraction` of numbers with more than {_FRACTION_BITS_MOST:,} bits cannot cross; "
-            "send its parts"
+            f"a `fractions.Fraction` of numbers with more than {_MAX_FRACTION_BITS:,} bits cannot cross; send its parts"
         )
     return FRACTION, None, (numerator, denominator)
 
@@ -316,8 +315,8 @@ def _fraction(detail, payload):
 
     expect("its detail", detail, _NONE)
     numerator, denominator = _numbers(payload, ("numerator", "denominator"))
-    if max(numerator.bit_length(), denominator.bit_length()) > _FRACTION_BITS_MOST or denominator < 1:
-        raise Malformed(f"expected numbers of at most {_FRACTION_BITS_MOST:,} bits and a denominator above zero")
+    if max(numerator.bit_length(), denominator.bit_length()) > _MAX_FRACTION_BITS or denominator < 1:
+        raise Malformed(f"expected numbers of at most {_MAX_FRACTION_BITS:,} bits and a denominator above zero")
     return Fraction(numerator, denominator)
 
 
@@ -348,7 +347,7 @@ def _path(detail, payload):
     return getattr(pathlib, detail)(expect("its text", payload, str))
 
 
-# (module, class) -> how a value is taken apart
+# (module, class) -> packer
 _PACKERS = {
     ("collections", "Counter"): _pack_counter,
     ("collections", "defaultdict"): _pack_defaultdict,
@@ -365,8 +364,8 @@ _PACKERS = {
     ("uuid", "UUID"): _pack_uuid,
     **{("pathlib", name): _pack_path for name in _PATHS},
 }
-_packers = {}  # class -> the same, of those that were met
-# kind -> its name in messages, how a value is made
+_packers = {}  # class -> packer, of classes seen so far
+# kind -> (name in messages, function that creates the value)
 _UNPACKERS = {
     COUNTER: ("Counter", _counter),
     DEFAULTDICT: ("defaultdict", _defaultdict),

@@ -1,4 +1,4 @@
-"""Connects the standard `logging` of a VM with the host's logger. The guest's boot adds it to the root logger."""
+"""Connects a VM's standard `logging` with the host's logger. The guest's boot adds the handler to the root logger."""
 
 import logging
 
@@ -6,7 +6,7 @@ from _vmhost import log
 
 
 class HostHandler(logging.Handler):
-    """Each record as lines of the host's logger, at its level, after its logger's name unless that is the root."""
+    """Sends each record as lines to the host's logger, at its level, prefixed by its logger's name unless root."""
 
     def emit(self, record):
         try:

@@ -1,4 +1,4 @@
-"""What a task counts and times itself; its host shows it beside its own metrics, for each version of the task.
+"""A task's own metrics; the host shows them with its own, for each version of the task.
 
     from vmhost.guest import metrics
 
@@ -10,7 +10,7 @@
         prices.observe(order["price"])
 
 All VMs of a version share a series, which outlives them. A version has at most 200 series (a name with its labels'
-values): further ones are counted nowhere, and the host says so. A metric that is declared again is the same one.
+values): further ones are not counted, and the host reports that. A metric that is declared again is the same one.
 """
 
 try:
@@ -23,9 +23,9 @@ __all__ = ["Counter", "Gauge", "Histogram", "counter", "gauge", "histogram"]
 _COUNTER, _GAUGE, _HISTOGRAM = range(3)
 _RESERVED = ("vmhost_", "process_", "python_", "__")
 _HOST_LABELS = ("task", "version", "le", "quantile")
-_VALUE_MOST = 100  # characters of a label's value
-_KNOWN_MOST = 1000  # values of labels that a VM keeps the series of
-# Seconds, as Prometheus's clients have them.
+_MAX_VALUE_CHARS = 100  # characters of a label's value
+_MAX_KNOWN = 1000  # label values whose series numbers a VM caches
+# Seconds, the defaults of Prometheus's clients.
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _declared = {}  # name -> the metric
 
@@ -39,17 +39,17 @@ class _Metric:
         self._series = {}
         self._names = frozenset(labels)
         if not labels:
-            self._number(())  # it is there, with 0, before anything is counted
+            self._number(())  # creates the series, with value 0, before anything is counted
 
     def _number(self, given):
-        """The number of the series whose labels have these values, in order; below 0: there are too many."""
+        """The number of the series with these label values, in order; negative: there are too many."""
         number = self._series.get(given)
         if number is None:
             values = "".join(f"\x1f{name}\x1f{value}" for name, value in zip(self.labels, given))
             number = metric(self._kind, self._head + values, self.bounds)
             if number == -2:
                 raise ValueError(f"{self.name}: another module declares it as another kind, or with other bounds")
-            if len(self._series) < _KNOWN_MOST:
+            if len(self._series) < _MAX_KNOWN:
                 self._series[given] = number
         return number
 
@@ -66,12 +66,12 @@ class _Metric:
 
 
 class Counter(_Metric):
-    """How often something happened: it only grows."""
+    """A count of events: it only grows."""
 
     _kind = _COUNTER
 
     def add(self, value=1, **labels):
-        """Count `value` more, a number of at least 0."""
+        """Add `value`, a number of at least 0."""
         if not value >= 0:
             raise ValueError(f"{self.name}: a counter grows, got {value!r}")
         number = self._of(labels)
@@ -80,7 +80,7 @@ class Counter(_Metric):
 
 
 class Gauge(_Metric):
-    """How much there is now."""
+    """A current amount."""
 
     _kind = _GAUGE
 
@@ -90,14 +90,14 @@ class Gauge(_Metric):
             metric_set(number, value)
 
     def add(self, value=1, **labels):
-        """`value` more, or less where it is below 0."""
+        """Add `value`, which may be negative."""
         number = self._of(labels)
         if number >= 0:
             metric_add(number, value)
 
 
 class Histogram(_Metric):
-    """How large things are, counted by bounds."""
+    """The distribution of values, counted by bounds."""
 
     _kind = _HISTOGRAM
 
@@ -107,7 +107,7 @@ class Histogram(_Metric):
             metric_observe(number, value)
 
     def time(self, **labels):
-        """A context manager: observes how many seconds its block took, also where that raises."""
+        """A context manager: observes the duration of its block in seconds, even if it raises."""
         return _Timer(self, labels)
 
 
@@ -130,7 +130,7 @@ class _Timer:
 
 
 def counter(name, help_text="", *, labels=()):
-    """The Counter `name`; a name that does not end in _total is shown with it. ValueError."""
+    """The Counter `name`; the suffix _total is added for display if missing. ValueError."""
     return _declare(Counter, name, help_text, labels)
 
 
@@ -140,7 +140,7 @@ def gauge(name, help_text="", *, labels=()):
 
 
 def histogram(name, help_text="", *, labels=(), bounds=BOUNDS):
-    """The Histogram `name`: at most 32 rising `bounds`; without them those of durations in seconds. ValueError."""
+    """The Histogram `name`, with at most 32 ascending `bounds`; the default is for durations in seconds. ValueError."""
     bounds = tuple([float(bound) for bound in bounds])
     if not 1 <= len(bounds) <= 32 or not all(a < b for a, b in zip(bounds, (*bounds[1:], float("inf")))):
         raise ValueError(f"{name}: bounds: expected 1 to 32 rising numbers, got {bounds}")
@@ -175,11 +175,11 @@ def _is_name(name):
 
 
 def _label_value(value):
-    return _line(value if type(value) is str else str(value))[:_VALUE_MOST]
+    return _line(value if type(value) is str else str(value))[:_MAX_VALUE_CHARS]
 
 
 def _line(text):
-    """Without what separates parts of a key, nor NUL, which would end it, nor lone surrogates."""
+    """`text` without separators of a key's parts, NUL, which would end the key, and lone surrogates."""
     text = str(text)
     if text.isprintable():
         return text

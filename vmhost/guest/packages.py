@@ -1,4 +1,4 @@
-"""The packages that came along in the task's bundle, as importlib.metadata tells of them."""
+"""importlib.metadata for the packages in the task's bundle."""
 
 from importlib.metadata import Distribution, Prepared
 
@@ -6,7 +6,7 @@ from vmhost.guest import files
 
 
 class BundledDistribution(Distribution):
-    """A package whose description lies in the folder NAME-VERSION.dist-info of the bundle."""
+    """A package whose metadata is in the folder NAME-VERSION.dist-info of the bundle."""
 
     def __init__(self, folder):
         self._folder = folder
@@ -22,7 +22,7 @@ class BundledDistribution(Distribution):
 
 
 def distributions(name=None):
-    """An iterator over the packages called `name`, all where it is None."""
+    """An iterator over the packages called `name`; None: all."""
     wanted = None if name is None else Prepared.normalize(name)
     for path in files.names():
         folder, _, last = path.rpartition("/")

@@ -1,6 +1,7 @@
-"""`select.poll` in a VM, over epoll, whose waits a stop ends. CPython's own poll object waits where no stop arrives.
+"""`select.poll` in a VM, based on epoll, whose waits a stop ends. CPython's own poll object waits where no stop
+arrives.
 
-Every wait tells epoll of all descriptors anew, as poll(2) is told: any may have been closed meanwhile, or be another
+Each wait registers all descriptors with epoll anew, like poll(2): any may have been closed meanwhile, or be another
 file now."""
 
 import errno
@@ -15,33 +16,33 @@ class Poll:
     __slots__ = ("_epoll", "_masks", "_waiting")
 
     def __init__(self):
-        self._epoll = select.epoll()  # not made by each wait: it could get the number of a descriptor that was closed
+        self._epoll = select.epoll()  # created once: a new one could reuse the number of a closed descriptor
         self._masks = {}  # descriptor -> events
         self._waiting = False
 
     def register(self, fd, eventmask=select.POLLIN | select.POLLPRI | select.POLLOUT, /):
-        """Waits for events of `fd`, a descriptor or an object with fileno()."""
+        """Wait for events of `fd`, a descriptor or an object with fileno()."""
         self._masks[_descriptor(fd)] = _mask(eventmask)
 
     def modify(self, fd, eventmask, /):
-        """Waits for other events of `fd`. FileNotFoundError: it is not registered."""
+        """Wait for other events of `fd`. FileNotFoundError: it is not registered."""
         fd, mask = _descriptor(fd), _mask(eventmask)
         if fd not in self._masks:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory")
         self._masks[fd] = mask
 
     def unregister(self, fd, /):
-        """No longer waits for `fd`. KeyError: it is not registered."""
+        """Stop waiting for `fd`. KeyError: it is not registered."""
         fd = _descriptor(fd)
         del self._masks[fd]
         try:
             self._epoll.unregister(fd)
         except OSError:
-            pass  # closed, or not waited for yet
+            pass  # closed, or not yet waited for
 
     def poll(self, timeout=None, /):
-        """The list of (descriptor, events) once there are any, or after `timeout` milliseconds; None or less than 0:
-        waits for ever."""
+        """The list of (descriptor, events) once there are any, or after `timeout` milliseconds; None or negative: no
+        limit."""
         seconds = _seconds(timeout)
         if self._waiting:
             raise RuntimeError("concurrent poll() invocation")
@@ -59,7 +60,7 @@ class Poll:
             except OSError as error:
                 if error.errno == errno.EBADF:
                     found[fd] = select.POLLNVAL
-                elif error.errno == errno.EPERM:  # a regular file is always ready, and epoll takes none
+                elif error.errno == errno.EPERM:  # a regular file is always ready, but epoll refuses it
                     found[fd] = mask & (select.POLLIN | select.POLLOUT | select.POLLRDNORM | select.POLLWRNORM)
                 else:
                     raise
@@ -101,7 +102,7 @@ def _mask(eventmask):
 
 
 def _seconds(timeout):
-    """`timeout` in seconds, rounded up to milliseconds; below 0: for ever."""
+    """`timeout` in seconds, rounded up to milliseconds; negative: no limit."""
     if timeout is None:
         return -1
     if not isinstance(timeout, (int, float)):

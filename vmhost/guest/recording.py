@@ -1,29 +1,30 @@
-"""One call of a VM that is recorded, or replayed from a record: answers of clocks, of randomness and of host functions.
+"""Records or replays one call of a VM: results of clocks, of randomness and of host functions.
 
     {"answers": {name: [answer, ...]}, "random": states or None, "functions": [[name, value, ok, answer], ...],
      "used": [...], "beyond": {name: count}, "cut": bool}
 
-`used` names what the call used outside of the VM, `beyond` answers that a replay asked for and the record lacks, `cut`
-says that there was more than a record holds. A replay is given such a record, with `faults`: rules for host
-functions, [{"function": name, "fails": text, "slow_s": seconds, "every": n}, ...]. `vmhost/baseline.py` keeps records.
+`used` names outside resources that the call used, `beyond` results that a replay needed and the record lacks, `cut`
+says that the record is incomplete because a limit was reached. A replay gets such a record, with `faults`: rules for
+host functions, [{"function": name, "fails": text, "slow_s": seconds, "every": n}, ...]. Records are stored by
+`vmhost/baseline.py`.
 """
 
 import sys
 
 import _vmhost
 
-# Of one call; a record that has more is cut, and not compared.
-_ANSWERS_MOST, _FUNCTIONS_MOST = 20_000, 1_000
-# What uuid1, uuid6 and uuid7 made last: the next one is later.
+# Limits of one call; beyond them its record is cut, and not compared.
+_MAX_ANSWERS, _MAX_FUNCTIONS = 20_000, 1_000
+# The last values of uuid1, uuid6 and uuid7: the next ones are later.
 _LAST_IDS = ("_last_timestamp", "_last_timestamp_v6", "_last_timestamp_v7", "_last_counter_v7")
 _current = None
 
 
 class _Recorder:
-    """Calls itself for each answer of a clock or of randomness, with the real one."""
+    """Called for each result of a clock or of randomness, with the real one; returns the result to use."""
 
-    # What a call need not set: most calls ask nothing, and are as short as this is.
-    left = _ANSWERS_MOST
+    # Class attributes as defaults: most calls need none of these, and stay fast.
+    left = _MAX_ANSWERS
     cut = False
     told = faults = ()
     state = ids = None
@@ -32,7 +33,7 @@ class _Recorder:
         answers = given["answers"]
         self.replays = answers is not None
         self.answers, self.functions, self.beyond = {}, [], {}
-        self.last = {}  # clock -> (its last answer, what it really was)
+        self.last = {}  # clock -> (its last answer, the real time then)
         self.waiting = {name: told[::-1] for name, told in answers.items()} if answers else {}
         if len(given) > 1:
             self.told = list(given.get("functions") or ())
@@ -61,7 +62,7 @@ class _Recorder:
                 return answer
         self.beyond[key] = self.beyond.get(key, 0) + 1
         if key in self.last and type(real) in (int, float):
-            answer, then = self.last[key]  # the clock goes on from there
+            answer, then = self.last[key]  # continue the clock from there
             return answer + (real - then)
         return real
 
@@ -71,7 +72,7 @@ class _Recorder:
         if self.replays:
             return self.answer_function(name, value)
         ok, answer = _vmhost.host_call(name, value)
-        if len(self.functions) < _FUNCTIONS_MOST:
+        if len(self.functions) < _MAX_FUNCTIONS:
             self.functions.append([name, _snapshot(value), ok, _snapshot(answer)])
         else:
             self.cut = True
@@ -92,12 +93,12 @@ class _Recorder:
         else:
             self.beyond[f"host.{name}"] = self.beyond.get(f"host.{name}", 0) + 1
             ok, answer = False, f"LookupError: the record has no answer of {name} any more"
-        if len(self.functions) < _FUNCTIONS_MOST:
+        if len(self.functions) < _MAX_FUNCTIONS:
             self.functions.append([name, _snapshot(value), ok, _snapshot(answer)])
         return ok, answer
 
     def place_of(self, name, value):
-        """Of the first record of this function with this value; without, of the first of this function."""
+        """The index of the first record of this function with this value, or else of this function."""
         first = None
         for at, told in enumerate(self.told):
             if told[0] == name:
@@ -118,7 +119,7 @@ class _Recorder:
                     return fault
         return None
 
-    # -- what the modules `random` and `uuid` keep between calls
+    # -- the state that the modules `random` and `uuid` keep between calls
 
     def begin_random(self):
         random, uuid = sys.modules.get("random"), sys.modules.get("uuid")
@@ -130,13 +131,13 @@ class _Recorder:
         if random is not None and type(state) is tuple:
             random._inst.setstate(state)
         elif random is not None and state == "imported" and self.waiting.get("seed"):
-            random._inst.seed(self.waiting["seed"].pop())  # as its import did
+            random._inst.seed(self.waiting["seed"].pop())  # as its import did in the recording
         if uuid is not None:
             vars(uuid).update(ids or dict.fromkeys(_LAST_IDS))
 
     def end_random(self):
-        """(state of `random` before the call, last ids of `uuid`), each only where the call changed it; the state is
-        "imported" where the call imported the module."""
+        """(state of `random` before the call, last ids of `uuid`), each only if the call changed it; the state is
+        "imported" if the call imported the module."""
         random, uuid = sys.modules.get("random"), sys.modules.get("uuid")
         if random is None:
             state = None
@@ -163,7 +164,7 @@ def _last_ids(uuid):
 
 
 def _snapshot(value):
-    """The containers of `value` anew: the task may change them afterwards."""
+    """A copy of the containers of `value`, since the task may change them afterwards."""
     kind = type(value)
     if kind is list:
         return [_snapshot(item) for item in value]
@@ -177,7 +178,7 @@ def _snapshot(value):
 
 
 def begin(given):
-    """`given`: a record to answer from, or {"answers": None} to make one."""
+    """`given`: a record to replay, or {"answers": None} to record."""
     global _current
     recorder = _Recorder(given)
     recorder.begin_random()
@@ -189,7 +190,7 @@ def begin(given):
 
 
 def end():
-    """The record of the call that `begin` began."""
+    """The record of the call since `begin`."""
     global _current
     recorder, _current = _current, None
     used = _vmhost.record(None)

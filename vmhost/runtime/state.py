@@ -1,8 +1,8 @@
 """The state folder of a host: what must survive a restart. One process at a time may hold it.
 
-Files: `lock` (flock, holds the owner's process id), `breakers.msgpack` (breakers that are not closed, and crashes of
-tasks that were not loaded since), and `crash.map`, where the native core keeps what each VM runs, for the case that
-the process crashes. Files are replaced whole, so a crash leaves the old or the new one.
+Files: `lock` (flock, contains the owner's process id), `breakers.msgpack` (breakers that are not closed, and crashes of
+tasks that have not been loaded since), and `crash.map`, in which the native core records what each VM runs, in case the
+process crashes. Files are replaced as a whole, so a crash leaves the old or the new one.
 """
 
 import contextlib
@@ -21,14 +21,14 @@ from vmhost.errors import ConfigurationError
 
 _log = logging.getLogger("vmhost")
 _FORMAT = 1
-_MOST_BYTES = 64 << 20  # of a file that is read; thousands of open breakers have some hundred KB
+_MAX_BYTES = 64 << 20  # of a file that is read; thousands of open breakers take some hundred KB
 _open_folders = weakref.WeakSet()
 
 
 class StateFolder:
-    """The folder `path`, made if missing and locked until `close()`, or until the object or the process is gone.
+    """The folder `path`, created if missing and locked until `close()`, or the end of the object or the process.
 
-    ConfigurationError when another host or process holds it, or it cannot be used.
+    ConfigurationError if another host or process holds it, or it cannot be used.
     """
 
     def __init__(self, path):
@@ -47,7 +47,7 @@ class StateFolder:
             raise
 
     def _take(self):
-        """Lock the folder. A file object holds the lock, so that an interruption between two steps lets go of it."""
+        """Lock the folder. A file object holds the lock, so that an interruption between two steps releases it."""
         self.path.mkdir(parents=True, exist_ok=True)
         file = self.path / "lock"
         with contextlib.suppress(FileExistsError):
@@ -69,7 +69,7 @@ class StateFolder:
                 f"{self.path}: already in use as the state folder of a host of {whose}; close that host, or "
                 "give each host a state folder of its own"
             ) from error
-        with contextlib.suppress(OSError):  # a full disk: only the message above is poorer for it
+        with contextlib.suppress(OSError):  # a full disk: only the message above lacks the process id
             os.ftruncate(self._lock.fileno(), 0)
             os.pwrite(self._lock.fileno(), str(os.getpid()).encode(), 0)
 
@@ -80,7 +80,7 @@ class StateFolder:
     def _read(self):
         """Saved breakers by (name, version, digest), crashes by (name, version).
 
-        What is damaged or cannot be read is put aside, and told: nothing is known then. OSError: it cannot be put
+        Damaged or unreadable data is moved aside and logged; the result is empty then. OSError: it cannot be moved
         aside."""
         file = self.path / "breakers.msgpack"
         try:
@@ -100,7 +100,7 @@ class StateFolder:
         ) as error:
             aside = file.with_suffix(".damaged")
             with contextlib.suppress(OSError):
-                aside.rmdir()  # an empty folder would be in the way
+                aside.rmdir()  # an empty folder would block the rename
             file.replace(aside)
             _log.error(
                 "%s: not what this version of vmhost keeps there (%s: %s); which breakers were open is not known. It is"
@@ -113,11 +113,11 @@ class StateFolder:
             return {}, {}
 
     def breaker(self, key):
-        """What was saved for the breaker `key` (name, version, digest), or None."""
+        """The saved state of the breaker `key` (name, version, digest), or None."""
         return self._breakers.get(key)
 
     def save_breaker(self, key, saved):
-        """Keep `saved` (None: the breaker is closed) for `key`."""
+        """Save `saved` for `key`; None: the breaker is closed."""
         if self._breakers.get(key) == saved:
             return
         if saved is None:
@@ -127,12 +127,12 @@ class StateFolder:
         self._write()
 
     def add_crash(self, name, version, reason):
-        """The process before this one crashed in task `name` `version`; kept until `take_crash`."""
+        """The previous process crashed in task `name` `version`; kept until `take_crash`."""
         self._crashes[name, version] = reason
         self._try_to_write()
 
     def take_crash(self, name, version):
-        """Why `name` `version` must start with its breaker open, None: it need not. Forgotten once told."""
+        """Why `name` `version` must start with an open breaker; None: it need not. Deletes the record."""
         reason = self._crashes.pop((name, version), None)
         if reason is not None:
             self._try_to_write()
@@ -142,7 +142,7 @@ class StateFolder:
         try:
             self._write()
         except OSError as error:
-            _log.error("%s: what crashed before cannot be saved, a restart will not know of it: %s", self.path, error)
+            _log.error("%s: a crash cannot be saved, a restart will not know of it: %s", self.path, error)
 
     def _write(self):
         file = self.path / "breakers.msgpack"
@@ -164,25 +164,25 @@ class StateFolder:
             raise
 
     def close(self):
-        """Give the folder free. Repeating it does nothing."""
+        """Release the folder. Can be repeated."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
 
 def _content(file):
-    """What is in the `file`, unpacked. OSError, ValueError, msgpack's errors."""
+    """The unpacked contents of `file`. OSError, ValueError, msgpack's errors."""
     with io.FileIO(
         file, opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)
-    ) as opened:  # waits for no pipe
+    ) as opened:  # does not block on a pipe
         found = os.fstat(opened.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
-            raise ValueError(f"expected a file of at most {_MOST_BYTES >> 20} MiB")
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_BYTES:
+            raise ValueError(f"expected a file of at most {_MAX_BYTES >> 20} MiB")
         return msgpack.unpackb(opened.readall())
 
 
 def _checked(content):
-    """Breakers and crashes of what a file held. ValueError, TypeError, KeyError, AttributeError."""
+    """The breakers and crashes in a file's contents. ValueError, TypeError, KeyError, AttributeError."""
     if content["format"] != _FORMAT:
         raise ValueError(f"format {content['format']!r}, expected {_FORMAT}")
     breakers = {_key(key, 3): saved for key, saved in content["breakers"]}
@@ -208,7 +208,7 @@ def _key(key, length):
 
 
 def _let_go_in_a_child():
-    """A forked child has the lock's descriptor, too: the folder would be in use for as long as the child lives."""
+    """A forked child inherits the lock's descriptor, and would keep the folder locked as long as it lives."""
     for folder in list(_open_folders):
         folder.close()
 

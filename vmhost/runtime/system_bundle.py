@@ -1,10 +1,10 @@
-"""Where the standard-library bundle is that all VMs boot from.
+"""Finds, or builds, the standard-library bundle that all VMs boot from.
 
-A checkout has it in `vmhost/data/`, made by set-up. An installed vmhost has none: the bundle fits one exact Python
-only, and an installation outlives updates of its Python. There it is made at first use, which takes two seconds, and
-kept in the user's cache folder, under a name that tells the Python and the sources it was made from.
+A checkout has it in `vmhost/data/`, built by set-up. An installed vmhost has none: the bundle fits exactly one Python,
+and an installation outlives updates of its Python. There it is built at first use, which takes two seconds, and kept in
+the user's cache folder, under a name that identifies the Python and the sources.
 
-A device image has another file in this one's place (`vmhost/image/device`): what it boots from is mapped already.
+A device image replaces this file (`vmhost/image/device`): its bundle is already mapped.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ IN_CHECKOUT = Path(__file__).parents[1] / "data" / "stdlib.vmb"
 
 
 def system_bundle(in_checkout=IN_CHECKOUT):
-    """The path of the bundle; made first where neither the checkout nor the cache has one.
+    """The path of the bundle, which is built first if neither the checkout nor the cache has one.
 
     ConfigurationError: the cache folder can't be written, is open to other users, or the library doesn't compile.
     """
@@ -50,9 +50,9 @@ def system_bundle(in_checkout=IN_CHECKOUT):
 
 
 def boot_code_store(native, in_checkout=IN_CHECKOUT):
-    """The bundle's native code store; the engine is attached to `native`, so that VMs find it. ConfigurationError."""
+    """The bundle's native code store; attaches the engine to `native`, where VMs find it. ConfigurationError."""
     try:
-        # Made on this machine by set-up or by this user, and so unsigned; verified where that is not known.
+        # Built on this machine by set-up or this user, so unsigned; verified if that is not known.
         path = system_bundle(in_checkout)
         bundle = read_bundle(path, allow_unsigned=True)
         if not is_accepted(bundle, path):
@@ -60,7 +60,7 @@ def boot_code_store(native, in_checkout=IN_CHECKOUT):
         accept(bundle, path)
     except BundleError as error:
         raise ConfigurationError(f"{error}; run `make build`") from error
-    from vmhost.engine import library  # late: only who runs VMs pays for loading cffi
+    from vmhost.engine import library  # imported late: only hosts that run VMs pay for cffi
 
     native.engine_attach(library.table_address(), library.array_module_path())
     library.find_lapack()
@@ -68,21 +68,21 @@ def boot_code_store(native, in_checkout=IN_CHECKOUT):
 
 
 def add_model(store, name, data, search, kept=None, spend=False):
-    """Prepares the bytes of a model file for the VMs of the native code store, as `name`; `search` is a Policy's,
-    `kept` where that is kept (vmhost/runtime/kept_models.py), if anywhere; `spend`: they are writable, and nobody reads
-    them afterwards. ValueError says what is wrong with them."""
+    """Prepares the bytes of a model file for the VMs of the native code store, as `name`. `search`: a Policy's; `kept`:
+    the path that keeps the prepared model (vmhost/runtime/kept_models.py), or None; `spend`: the bytes are writable and
+    not used afterwards. Raises ValueError if they are invalid."""
     from vmhost.engine import library
 
     try:
         model = library.Model(data, search, kept, spend)
     except library.EngineError as error:
         raise ValueError(str(error)) from error
-    store.add_model(name, model.address)  # which takes a reference while `model` still has its own
+    store.add_model(name, model.address)  # takes its own reference while `model` still has one
 
 
 def kept_models(folder, search):
-    """The KeptModels in a host's state folder, of a Policy's `search`; None where there can be none."""
-    from vmhost.runtime.kept_models import KeptModels  # few hosts have models
+    """The KeptModels in a host's state folder, for a Policy's `search`; None if the folder cannot be used."""
+    from vmhost.runtime.kept_models import KeptModels  # imported late: few hosts have models
 
     try:
         return KeptModels(folder, search)
@@ -98,7 +98,7 @@ def _make(path):
         data = build_stdlib()
     except BytecodeError as error:
         raise ConfigurationError(f"the standard library of {sys.prefix} does not compile for VMs: {error}") from error
-    descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # who reads sees none or all of it
+    descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=path.name)  # readers see none or all of it
     try:
         with open(descriptor, "wb") as file:
             file.write(data)
@@ -110,7 +110,7 @@ def _make(path):
 
 
 def _sources_digest():
-    """What shapes the bundle beside the Python: the compiler, the guest runtime, the patches, `vmhost.engine.numpy`."""
+    """What determines the bundle besides the Python: compiler, guest runtime, patches, `vmhost.engine.numpy`."""
     digest = hashlib.sha256(sys.version.encode())
     here = Path(__file__).parents[1]
     for root in (Path(bytecode.__file__).parent, here / "guest", here / "stdlib", here / "engine"):
@@ -120,7 +120,7 @@ def _sources_digest():
 
 
 def _check_owner(path):
-    """What lies here is run in every VM unsigned, so nobody else may have put it there."""
+    """The bundle runs unsigned in every VM, so no other user may have written it."""
     found = path.stat()
     if found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise ConfigurationError(

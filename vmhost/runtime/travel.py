@@ -1,8 +1,8 @@
-"""How a function of the running program gets into a VM: where it is to be found, and the bytecode of its module.
+"""How a function of the running program gets into a VM: the name to find it by, and the bytecode of its module.
 
 A function travels as a name, "module:path", and its module as bytecode, compiled here from the source that the running
-program was imported from, with the modules that it imports. Nothing is pickled, so what is only reachable as an object
-(a closure, a bound method) cannot travel; CrossingError says what, where and why.
+program was imported from, together with the modules that it imports. Nothing is pickled, so a function that is only
+reachable as an object (a closure, a bound method) cannot travel; CrossingError says what, where and why.
 """
 
 import ast
@@ -30,29 +30,29 @@ from vmhost.errors import CrossingError
 from vmhost.runtime import program_packages
 from vmhost.runtime.interactive import sketch
 
-# What the program's own module is called in a VM, so that its `if __name__ == "__main__":` does not run there.
+# The name of the program's own module in a VM, so that its `if __name__ == "__main__":` does not run there.
 MAIN = "__mp_main__"
-# What stands in a VM for a name that its module cannot import there.
+# Replaces, in a VM, a name that its module cannot import there.
 _GAP = "__import__('vmhost.guest.executor', fromlist=['Gap']).Gap"
 _ERRORS_SHOWN = 5
 _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
 _BRANCHES = frozenset((*dis.hasjump, dis.opmap["FOR_ITER"]))
 
-_compiled = {}  # what _Source was compiled to, see compile_module
+_compiled = {}  # (_Source, roots) -> its compilation, see compile_module
 _compiled_lock = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Luggage:
-    """What a module is in a VM: `name`, and `modules` and `texts` of a bundle, empty for a module that every VM has."""
+    """A module as sent to a VM: `name`, and `modules` and `texts` of a bundle, empty for a module that all VMs have."""
 
     name: str
     modules: Mapping
     texts: Mapping
-    gaps: Mapping = MappingProxyType({})  # names of the module that it cannot import in a VM, and why
+    gaps: Mapping = MappingProxyType({})  # names that it cannot import in a VM -> reason
     files: Mapping = MappingProxyType({})  # of packages: path to bytes
-    absent: Mapping = MappingProxyType({})  # modules that it imports and a VM lacks, and why
+    absent: Mapping = MappingProxyType({})  # modules that it imports and a VM does not have -> reason
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class _Source:
 
 
 def place_of(function):
-    """(module name, path) where the running program finds `function`: attributes from the module on. CrossingError."""
+    """(module name, attribute path) by which the running program finds `function`. CrossingError."""
     module, path = _said_place(function)
     home = sys.modules.get(module)
     if home is None:
@@ -81,7 +81,7 @@ def place_of(function):
 
 
 def _said_place(function):
-    """Where `function` says that it is; for bound methods, where the object that they are bound to may be a global."""
+    """Where `function` claims to be; for bound methods, where a global of the same name may refer to them."""
     if isinstance(function, functools.partial):
         raise TypeError("a partial has no place of its own")
     owner = getattr(function, "__self__", None)
@@ -138,7 +138,7 @@ def _shown(function):
 
 
 def compile_module(module_name, path, function):
-    """The Luggage of the imported module `module_name`, where `function` is at `path`. CrossingError.
+    """The Luggage of the imported module `module_name`, which has `function` at `path`. CrossingError.
 
     The same module in the same state is compiled once in a process.
     """
@@ -182,7 +182,7 @@ def compile_module(module_name, path, function):
 
 
 def _refuse_guarded(source, path, function):
-    """CrossingError if only what stands under `if __name__ == "__main__":` binds the name that begins `path`."""
+    """CrossingError if the first name of `path` is bound only under `if __name__ == "__main__":`."""
     name, guarded, free = path.partition(".")[0], {}, {}
     for statement in ast.parse(source.text).body:
         is_guard = isinstance(statement, ast.If) and ast.unparse(statement.test) in (
@@ -201,7 +201,7 @@ def _refuse_guarded(source, path, function):
 
 
 def _note_bound(statement, lines):
-    """Adds the names that `statement` binds in its own scope to `lines`, each with the line where it does first."""
+    """Add the names that `statement` binds in its own scope to `lines`, with the line of the first binding."""
     pending = [statement]
     while pending:
         node = pending.pop()
@@ -217,7 +217,7 @@ def _note_bound(statement, lines):
 
 
 def _gaps(text):
-    """The names that the text of a module binds to gaps, or makes from them at its top, and what the gaps say."""
+    """The names that a module's text binds to gaps, or derives from them at top level, and the gaps' reasons."""
     if _GAP.encode() not in text:
         return {}
     tree = ast.parse(text)
@@ -247,7 +247,7 @@ def _gaps(text):
 
 
 def _refuse_gaps(luggage, function):
-    """CrossingError when `function`, or what it uses of its module, uses what the module cannot import in a VM."""
+    """CrossingError if `function`, or what it uses of its module, uses something that cannot be imported in a VM."""
     function = inspect.unwrap(function) if callable(function) else function
     _refuse_first_imports(luggage, function)
     home = sys.modules.get(function.__module__) if luggage.gaps and hasattr(function, "__code__") else None
@@ -269,11 +269,10 @@ def _refuse_gaps(luggage, function):
 
 
 def _refuse_first_imports(luggage, function):
-    """CrossingError when `function` imports what a VM does not have before it can take a branch, or has begun to handle
-    an error."""
+    """CrossingError if `function` imports a module that a VM does not have, before any branch or exception handler."""
     code = getattr(function, "__code__", None)
     if code is None or code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        return  # a coroutine handles an exception from its first step on
+        return  # a coroutine is inside an exception handler from its start
     level, handled = 0, [(entry.start, entry.end) for entry in dis.Bytecode(code).exception_entries]
     for step in dis.get_instructions(code):
         if (
@@ -283,7 +282,7 @@ def _refuse_first_imports(luggage, function):
         ):
             return
         if step.opname == "LOAD_SMALL_INT":
-            level = step.argval  # the second operand of an IMPORT_NAME
+            level = step.argval  # the level operand of an IMPORT_NAME
         elif (
             step.opname == "IMPORT_NAME"
             and level == 0
@@ -301,7 +300,7 @@ def _refuse_first_imports(luggage, function):
 
 
 def _is_the_vms_own(name, function):
-    """Does every VM have the module? CrossingError for one of the standard library, or of vmhost's, that no VM has."""
+    """Whether every VM has the module. CrossingError for one of the standard library, or of vmhost, that no VM has."""
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names and not _is_of_the_library(sys.modules.get(top)):
         raise CrossingError(
@@ -329,7 +328,7 @@ def _is_of_the_library(module):
 
 @functools.cache
 def _library():
-    """The folders of the standard library; native modules lie in a folder of one of them."""
+    """The folders of the standard library; native modules are in a subfolder of one of them."""
     return frozenset(os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
 
 
@@ -348,7 +347,7 @@ def _source_of(name, function):
             reason = str(error)
     if text is None and hasattr(getattr(spec, "loader", None), "get_source"):
         try:
-            text = (spec.loader.get_source(known_as) or "").encode() or None  # from a zip file, say
+            text = (spec.loader.get_source(known_as) or "").encode() or None  # such as from a zip file
         except (ImportError, OSError, SyntaxError) as error:
             reason = str(error)
     if text is None:
@@ -363,7 +362,7 @@ def _source_of(name, function):
 
 
 def _is_typed_in(path):
-    """Does the program's own module have `path` from a prompt, a cell or a command, rather than from its file?"""
+    """Whether `path` of the program's own module was typed at a prompt, in a cell or command, not read from a file."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     if file is None or file.startswith("<"):
@@ -375,13 +374,13 @@ def _is_typed_in(path):
 def _typed_in(path):
     text, shown = sketch(sys.modules["__main__"], path.partition(".")[0])
     text = text.encode()
-    name = f"{MAIN}_{hashlib.sha256(text).hexdigest()[:12]}"  # what is typed in again has another name
+    name = f"{MAIN}_{hashlib.sha256(text).hexdigest()[:12]}"  # retyped source gets another name
     return _Source(name, text, shown, False, os.getcwd())
 
 
 def _roots(own, packages):
-    """The folders where the modules that a travelling module imports are looked for, first match first. The folder
-    `packages`, if any, stands for all that is installed."""
+    """The folders to search for the modules that a travelling module imports, first match first. The folder `packages`,
+    if any, replaces everything that is installed."""
     yield own
     if packages is not None:
         yield str(packages)
@@ -394,7 +393,7 @@ def _roots(own, packages):
 
 
 def _stamps(files):
-    """`files`, paths as keys, with what changes when a file is written as values."""
+    """`files`, paths as keys, with stamps that change when a file is written as values."""
     return {path: _stamp(path) for path in files}
 
 

@@ -1,9 +1,9 @@
-"""The standard-library bundle is unmarshalled in every VM, so its code is verified once per file, not per boot or
-process.
+"""Remembers which standard-library bundles are verified. Every VM unmarshals that bundle, so its code must be checked
+once per file, not per boot or process.
 
-What this Python has compiled a moment ago is right as far as the verifier could tell (`docs/verifier.md`), so who
-builds the bundle only notes its digest beside it. Any other file, copied from elsewhere, restored from a backup or
-damaged before its digests were made, goes through the verifier the first time that it is used: some five seconds."""
+A bundle that this Python has just compiled is accepted without the verifier (`docs/verifier.md`): its builder notes
+the digest beside it. Any other file, such as a copy, a restored backup or one damaged before its digests were made,
+goes through the verifier when it is first used: about five seconds."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from .errors import BundleError
 
 
 def accept(bundle, path):
-    """Raises BundleError unless `bundle`, read from `path`, is a standard library that was made here or passes the
+    """Raises BundleError unless `bundle`, read from `path`, is a standard library that was built here or passes the
     verifier."""
     if bundle.manifest.kind != "stdlib":
         raise BundleError(
@@ -27,7 +27,7 @@ def accept(bundle, path):
 
 
 def is_accepted(bundle, path):
-    """Does the note beside `path` name this very bundle?"""
+    """Does the note beside `path` hold this bundle's digest?"""
     try:
         return _note(path).read_text() == bundle.digest.hex()
     except OSError, UnicodeDecodeError:
@@ -35,8 +35,7 @@ def is_accepted(bundle, path):
 
 
 def note(bundle, path):
-    """Leaves the note that `bundle`, which lies at `path`, need not be verified again; none where that can't be
-    written."""
+    """Notes beside `path` that `bundle` need not be verified again; silently not where that cannot be written."""
     with contextlib.suppress(OSError):
         descriptor, unfinished = tempfile.mkstemp(dir=Path(path).parent)
         with open(descriptor, "w") as file:

@@ -1,10 +1,9 @@
-"""The outer shape of a bundle: a zip in one canonical form, that any zip tool can list.
+"""A bundle's container: a zip in one canonical form, which any zip tool can list.
 
-There is exactly one byte string for a given set of names and contents: entries sorted by name, stored without
-compression, dated 1980-01-01, mode 0644, no comments, no extra fields, no gaps. The reader accepts that form and
-nothing else, so two readers can't disagree about what a bundle holds, nothing can be hidden between entries, and
-nothing can unfold to more than its own size. `zipfile` isn't used: what it writes may change with Python, and it reads
-too much.
+A set of names and contents has exactly one encoding: entries sorted by name, stored without compression, dated
+1980-01-01, mode 0644, no comments, no extra fields, no gaps. The reader accepts only that form, so two readers cannot
+disagree about a bundle's contents, nothing hides between entries, and nothing decompresses to more than its size.
+`zipfile` isn't used: its output may change with Python, and it accepts too much.
 """
 
 import re
@@ -14,7 +13,7 @@ import zlib
 from .errors import BundleError
 
 MAX_BYTES = 1 << 30
-MAX_ENTRIES = 65_534  # one below the number that would mean zip64
+MAX_ENTRIES = 65_534  # 65,535 would mean zip64
 MAX_NAME_BYTES = 1024
 
 _LOCAL = struct.Struct("<4s5H3I2H")
@@ -22,7 +21,7 @@ _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
 _VERSION_NEEDED = 20
 _MADE_BY = 3 << 8 | 20  # Unix, zip 2.0
-_DATE = 1 << 5 | 1  # 1980-01-01, the first day that zip knows
+_DATE = 1 << 5 | 1  # 1980-01-01, zip's first day
 _MODE = 0o100644 << 16
 _UTF8 = 1 << 11
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\:]")
@@ -30,7 +29,7 @@ _AGAIN = "copy or compile it again"
 
 
 def write_archive(entries):
-    """The canonical zip of `entries` (path to bytes). ValueError for a path or size that the form can't hold."""
+    """The canonical zip of `entries` (path to bytes). ValueError for a path or size that does not fit it."""
     if len(entries) > MAX_ENTRIES:
         raise ValueError(f"expected at most {MAX_ENTRIES} files in a bundle, got {len(entries)}")
     body, directory, offset = [], [], 0
@@ -50,8 +49,8 @@ def write_archive(entries):
 
 
 def read_archive(data, where):
-    """The entries of the zip `data`, bytes or a bytearray, as a dict of path to memoryview of it; BundleError, naming
-    `where`, unless it is canonical."""
+    """The entries of the zip `data` (bytes or bytearray): path to a memoryview of it. BundleError, naming `where`,
+    unless the zip is canonical."""
     if len(data) < _END.size:
         raise BundleError(f"{where}: truncated: expected at least {_END.size} bytes, got {len(data)}; {_AGAIN}")
     if not data.startswith((b"PK\3\4", b"PK\5\6")):
@@ -99,7 +98,7 @@ def read_archive(data, where):
 
 
 def path_problem(name):
-    """What is wrong with the path `name` (bytes) inside a bundle, in words, or None."""
+    """What is wrong with `name` (bytes) as a path in a bundle, in words; None if nothing is."""
     if not name or len(name) > MAX_NAME_BYTES:
         return f"expected a path of 1 to {MAX_NAME_BYTES} bytes, got {len(name)}"
     try:

@@ -1,15 +1,15 @@
-"""Which modules a task needs: the import closure over its folder and its packages, and what a VM lacks of it.
+"""The modules that a task needs: the import closure over its folder and its packages, and what of it a VM lacks.
 
-Every import statement counts, wherever it stands, since a bundle can't be completed later. Imports that never run in a
-VM are ignored (under `if TYPE_CHECKING:` and `if __name__ == "__main__":`). A missing module is
+Every import statement counts, wherever it stands, since a bundle can't be completed later. Exceptions are imports that
+never run in a VM (under `if TYPE_CHECKING:` and `if __name__ == "__main__":`). A missing module is
 
-- an error where the task's own code imports it at the top of a module, and nothing guards the import;
-- a warning where an `if`, a loop or a function of the task stands around it: the program may never get there;
+- an error where the task's own code imports it unguarded at the top of a module;
+- a warning where that import is in an `if`, a loop or a function of the task: it may never run;
 - ignored where the program handles it (`try: import x` with `except ImportError`,
-  `contextlib.suppress(ImportError)`), and in packages written by others, which import much that never runs.
+  `contextlib.suppress(ImportError)`), and in installed packages, which import much that never runs.
 
-`Closure.absent` lists all missing modules, so that an import that a VM does reach tells the reason. A name that is both
-in the folder and in the standard library is an error, not a matter of search order.
+`Closure.absent` lists all missing modules, so that an import that does run in a VM gives the reason. A name that is
+both in the folder and in the standard library is an error; search order does not decide it.
 """
 
 import ast
@@ -56,23 +56,23 @@ _OVER_CODE = {
     "builtins.exec",
     "types.FunctionType",
     "types.LambdaType",
-}  # work with code that is there
+}  # these work with existing code objects
 _MAKES_FUNCTIONS = {"types.FunctionType", "types.LambdaType"}
 _PICKLES = {"pickle.dump", "pickle.dumps"}
-INSTALLED = ("site-packages", "dist-packages")  # folders of what others wrote
+INSTALLED = ("site-packages", "dist-packages")  # folders of installed packages
 _BESIDE = "beside the program, nor on sys.path,"
 _MAY_NOT_RUN = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Match, ast.FunctionDef, ast.AsyncFunctionDef)
-_CERTAIN, _POSSIBLE, _OPTIONAL = range(3)  # an import runs; may run; may run, and the program expects it to fail
+_CERTAIN, _POSSIBLE, _OPTIONAL = range(3)  # an import runs; may run; is guarded: the program expects it to fail
 _NEIGHBOURS_BYTES = 512 << 10
 _SOURCELESS = {"inspect.getsource", "inspect.getsourcelines", "inspect.findsource"}
 
-# Modules that no file has: the text gives itself a path, a finder of its own, or puts them into sys.modules.
+# Modules without a file: the text sets its own path, installs a finder, or puts modules into sys.modules.
 _MAKES_MODULES = re.compile(rb"^__path__ *=|\bsys\.meta_path\b|\bsys\.modules\[[^\]\n]*\] *=", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Source:
-    """One module found: `path` as messages show it, `text` its source (empty for a folder without `__init__.py`)."""
+    """One module found: `path` for messages, `text` its source (empty for a folder without `__init__.py`)."""
 
     name: str
     path: str
@@ -82,8 +82,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Absent:
-    """A module that is imported and can't be had: why, and the first place that imports it. `certain`: that import runs
-    whenever its module is imported."""
+    """A missing module that is imported: the reason, and the first place that imports it. `certain`: importing the
+    module at that place always runs this import."""
 
     name: str
     reason: str
@@ -105,8 +105,8 @@ class Closure:
 def close_over_folder(folder, entry, packages=None, also=()):
     """The Closure of the module `entry` within the task folder `folder`. Reports problems instead of raising.
 
-    `packages` is a folder called site-packages with what the task requires; of it, the modules `also` come along
-    without being imported. A module of the task hides a package.
+    `packages` is a folder called site-packages with the task's requirements; `also` lists modules in it that are
+    included without being imported. A module of the task hides a package.
     """
 
     def find(name):
@@ -114,7 +114,7 @@ def close_over_folder(folder, entry, packages=None, also=()):
         if found or packages is None or _is_of_python(name.partition(".")[0]):
             return found and _read(name, *found)
         found = find_module(Path(packages), name)
-        # messages, and what bundles hold of them, are the same on all machines
+        # relative paths: messages, and the bundle's copies of them, are the same on all machines
         return found and replace(_read(name, *found), path=str(found[0].relative_to(Path(packages).parent)))
 
     search = _Search(find, is_task=True, packages=packages)
@@ -134,14 +134,13 @@ def close_over_folder(folder, entry, packages=None, also=()):
 def closure_of_module(module_name, source, roots, filename=None, is_package=False, gap=None, also=()):
     """The Closure of a module of the running program.
 
-    `source` is the module's text (bytes or str), `filename` what tracebacks say, `roots` the folders to look for other
-    modules in, first match first; of these, the modules `also` come along unasked. What is neither there nor offered to
-    a VM, and installed packages that are not pure Python, are refused: CompileError with each place. An import inside a
-    function is no error: it raises if the program gets there.
+    `source` is the module's text (bytes or str), `filename` its name in tracebacks, `roots` the folders to search for
+    other modules, first match first; `also` lists modules there that are included without being imported. Modules that
+    are neither there nor offered to a VM, and installed packages that are not pure Python, are refused: CompileError
+    with each place. An import inside a function is no error: it raises if it runs.
 
-    With `gap`, the text of an expression, an import at the top of one of the program's own modules is no error either:
-    in the sources that are returned, what `gap(__name__, "file:line: ...")` gives is bound to its names, on the same
-    line."""
+    With `gap`, the text of an expression, an impossible import at the top of one of the program's own modules is no
+    error either: the returned sources bind its names to `gap(__name__, "file:line: ...")`, on the same line."""
     text = source.encode() if isinstance(source, str) else source
     given = Source(module_name, str(filename or f"<{module_name}>"), is_package, text)
 
@@ -153,7 +152,7 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
             if found:
                 return _read(name, *found)
         if module_name.startswith(name + "."):
-            return Source(name, f"<{name}>", True, b"")  # a package around the module that is not under the roots
+            return Source(name, f"<{name}>", True, b"")  # a parent package that is not under the roots
         return None
 
     @functools.cache
@@ -165,7 +164,7 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
         if search.find(name) is not None:
             search.add(name)
     closure = search.run(module_name)
-    failure = search.failure(module_name)  # where others wrote it
+    failure = search.failure(module_name)  # where it is an installed package's
     if closure.errors or failure is not None:
         raise CompileError(closure.errors or [failure])
     gaps = search.gaps or {}
@@ -174,7 +173,7 @@ def closure_of_module(module_name, source, roots, filename=None, is_package=Fals
 
 
 def _can_have_gaps(source, node):
-    """Whether the import statement `node` can be replaced where it stands."""
+    """Can the import statement `node` be replaced in place?"""
     lines = source.text.splitlines(keepends=True)
     encoding, _ = tokenize.detect_encoding(iter(lines).__next__)
     after = lines[node.end_lineno - 1][node.end_col_offset :].strip()
@@ -182,7 +181,8 @@ def _can_have_gaps(source, node):
 
 
 def _fill(source, gaps, gap):
-    """The text of `source` with gaps: triples of an import, its alias that a VM can't have (None: all), and why."""
+    """The text of `source` with gaps: triples of an import, its impossible alias (None: all of them), and the
+    reason."""
     bad = {}
     for node, alias, message in gaps:
         for name in node.names if alias is None else [alias]:
@@ -213,24 +213,24 @@ def _read(name, path, is_package):
 
 
 class _Search:
-    """One run over the modules that a first one needs. `find(name)` gives a Source or None.
+    """One search for the modules that an entry module needs. `find(name)` gives a Source or None.
 
-    `native_part(name)` gives the path of the native module `name`, or None. With `gaps`, a dict,
-    imports at the top of the program's own modules that can't be are noted there instead of being errors. `packages` is
-    the folder of a task's packages, or None.
+    `native_part(name)` gives the path of the native module `name`, or None. `gaps`, a dict, collects the impossible
+    imports at the top of the program's own modules, which are errors without it. `packages` is the folder of a task's
+    packages, or None.
     """
 
     def __init__(self, find, is_task, native_part=lambda top: None, gaps=None, packages=None):
         self._find = find
-        self._folder = packages  # of a task's packages
+        self._folder = packages
         self.gaps = gaps
         self.absent = {}  # dotted name -> Absent
-        self.uses = {}  # module -> what importing it is certain to import: {dotted name: (file, line)}
-        self._outer = None  # the search that this one is done for
+        self.uses = {}  # module -> the imports that its own import always runs: {dotted name: (file, line)}
+        self._outer = None  # the search that started this one
         self._packages = {}  # installed module -> what is wrong with it, or None
         self._native_part = native_part
-        self.is_task = is_task  # if not, the modules are a running program's, written for both sides
-        self._found = {}  # what find has said
+        self.is_task = is_task  # if not, the modules are a running program's, for host and VM
+        self._found = {}  # results of `find`
         self.sources = {}
         self.errors = set()
         self.warnings = set()
@@ -266,7 +266,7 @@ class _Search:
         )
 
     def _warn_of_failures(self):
-        """Of the task's own imports of packages that are certain to fail."""
+        """Warns of the task's own imports of packages that always fail."""
         for module, used in self.uses.items():
             if module in self.sources and not is_installed(self.sources[module]):
                 for name, (path, line) in used.items():
@@ -275,14 +275,14 @@ class _Search:
                         self.warnings.add(Diagnostic(path, line, f"import {name}: it will fail in a VM: {failure}"))
 
     def lack(self, name, reason, where, certain):
-        """Notes that the module `name` can't be had; the first place that is certain to import it is kept."""
+        """Records that the module `name` is missing; a place that is certain to import it wins over others."""
         known = self.absent.get(name)
         if known is None or certain > known.certain:
             self.absent[name] = Absent(name, reason, where, certain)
 
     def failure(self, name):
-        """Why importing the installed module `name` is certain to fail, as a Diagnostic of the import that does; None
-        where it may work."""
+        """Why importing the installed module `name` always fails: a Diagnostic of the failing import; None where it may
+        work."""
         seen, pending = set(), [name]
         while pending:
             module = pending.pop()
@@ -304,7 +304,7 @@ class _Search:
         return self._found[name]
 
     def add(self, name):
-        """Takes the module `name`, which `find` finds, and the packages around it into the closure."""
+        """Adds the module `name`, which `find` finds, and its parent packages to the closure."""
         parts = name.split(".")
         for length in range(1, len(parts) + 1):
             prefix = ".".join(parts[:length])
@@ -320,8 +320,8 @@ class _Search:
                 self.errors.add(Diagnostic(source.path, 0, f"has the name of {whose}; rename it"))
 
     def add_neighbours(self, source):
-        """Takes what lies in the folder of an installed module that imports by texts: where these are few and small,
-        they are parts of which it takes one (tables, styles, what is loaded when it is asked for)."""
+        """Adds the modules beside an installed module that imports by computed names. If they are few and small, they
+        are its parts, of which it picks one (tables, styles, plug-ins)."""
         path = Path(source.path)
         folder = (path if self._folder is None else Path(self._folder).parent / path).parent
         package = source.name if source.is_package else source.name.rpartition(".")[0]
@@ -332,8 +332,8 @@ class _Search:
                     self.add(f"{package}.{each.stem}")
 
     def problem(self, name, own=True):
-        """Why the module `name` can't be imported in a VM, or None. Does not add it. `own`: by the task's own code,
-        which gets advice."""
+        """Why the module `name` can't be imported in a VM, or None. Does not add it. `own`: the task's own code imports
+        it; the text then advises."""
         top = name.partition(".")[0]
         found = self.find(top)
         if found is not None:
@@ -351,7 +351,7 @@ class _Search:
                 return None
             return "a VM has vmhost.guest and vmhost.engine only, the host's side stays on the host"
         if name in ALIASES or (name in offered_modules() and (name not in REFUSED or not own)):
-            return None  # of what is refused, a VM has some for packages that import more than they use
+            return None  # of refused modules, a VM has some for packages that import more than they use
         reason = REFUSED.get(name) or left_out(name)
         if reason:
             return f"a VM does not have it: {reason}"
@@ -375,9 +375,8 @@ class _Search:
         return f"neither {where} nor in a VM's standard library; {advice}"
 
     def _package_problem(self, name):
-        """Why the module `name` of an installed package is certain to fail when it is imported, or None.
-
-        In that case, it is added.
+        """Why importing the module `name` of an installed package always fails; None where it may work, and then adds
+        it.
         """
         if name not in self._packages:
             inner = _Search(self._find, False, self._native_part)
@@ -403,7 +402,7 @@ class _Search:
         return found and found.relative_to(Path(self._folder).parent)
 
     def first_missing(self, name):
-        """The package around the module `name`, or `name` itself, that is the first that can't be had."""
+        """The first missing one of the parent packages of `name`, or `name` itself."""
         parts = name.split(".")
         prefixes = (".".join(parts[:length]) for length in range(1, len(parts)))
         return next((prefix for prefix in prefixes if self.problem(prefix) is not None), name)
@@ -414,7 +413,7 @@ class _Search:
             prefix, outer = ".".join(parts[:length]), self.find(".".join(parts[: length - 1]))
             if self.find(prefix) is None:
                 if _MAKES_MODULES.search(outer.text):
-                    return None  # as six makes six.moves: only a run can tell
+                    return None  # such as six.moves, which six creates: only a run can tell
                 if not outer.is_package:
                     return f"{outer.path} is a module, not a package"
                 native = self.native_file(prefix) if is_installed(outer) else None
@@ -427,19 +426,19 @@ class _Search:
 
 
 class _Reader:
-    """Reads one module: adds what it imports to the search, and notes what a VM can't do.
+    """Reads one module: adds its imports to the search, and reports what a VM can't do.
 
-    Nothing here recurses: compilers take sums of thousands of terms and hundreds of elifs, which are as many levels.
+    Nothing here recurses: compilers accept sums of thousands of terms and hundreds of elifs, which nest as deep.
     """
 
     def __init__(self, search, source, tree):
         self._search, self._source, self._tree = search, source, tree
         self._own = not is_installed(source)
-        self._level = _CERTAIN  # how likely it is that what is read runs
-        self._bound = set()  # names that this module gives a meaning of its own
+        self._level = _CERTAIN  # of the node being read
+        self._bound = set()  # names that this module binds
         self._imported = {}  # local name -> dotted name it stands for
-        self._functions = set()  # names that are defined as functions, and never given another value
-        self._codes = set()  # names that are given a code object
+        self._functions = set()  # names that are only ever bound to functions
+        self._codes = set()  # names that are bound to code objects
         given = set()
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -476,7 +475,7 @@ class _Reader:
             elif isinstance(node, ast.ImportFrom):
                 self._import_from(node)
             elif isinstance(node, ast.expr):
-                excused = set()  # functions that are called, which _call judges, and what is compared
+                excused = set()  # called functions, which _call judges, and operands of comparisons
                 for part in ast.walk(node):
                     if isinstance(part, ast.Call):
                         excused.add(part.func)
@@ -520,7 +519,7 @@ class _Reader:
                 self._refuse(node, f"{shown}{alias.name}: a VM does not have it: {REFUSED_NAMES[inner]}", alias)
 
     def _import(self, name, node, shown, alias=None):
-        """Adds the module, or says why it can't be; True if it can be imported."""
+        """Adds the module, or reports why it can't be imported; True if it can."""
         search, where = self._search, (self._source.path, node.lineno)
         problem = search.problem(name, self._own)
         if self._level == _CERTAIN:
@@ -567,12 +566,12 @@ class _Reader:
         return ".".join(package + ([node.module] if node.module else []))
 
     def _listed(self, package):
-        """The names in `__all__ = [...]` of a package of the task, as far as they are written out."""
+        """The literal names in `__all__ = [...]` of a package of the task."""
         source = self._search.find(package)
         try:
             tree = parse(source.text, source.path)
         except CompileError:
-            return []  # reported when its own turn comes
+            return []  # reported when that module is read
         values = [
             node.value
             for node in tree.body
@@ -593,7 +592,7 @@ class _Reader:
     # What never runs in a VM, and what may fail
 
     def _children(self, node):
-        """The nodes in `node` that are to be read, each with how likely it is to run."""
+        """The children of `node` to read, each with its level."""
         level = self._level
         if isinstance(node, ast.If) and (known := known_test(node.test)) is not None:
             return [(statement, level) for statement in (node.body if known else node.orelse)]
@@ -602,7 +601,7 @@ class _Reader:
         if isinstance(node, (ast.Try, ast.TryStar)):
             guarded = any(catches_import_error(handler.type) for handler in node.handlers)
             tried = _OPTIONAL if guarded else level
-            # What handles the error never runs where the imports work; else it does, as its imports failed.
+            # A guarded handler never runs if all imports work; otherwise it does run, since one failed.
             handled = level
             if guarded and self._imports_succeed(node.body):
                 handled = _OPTIONAL
@@ -618,7 +617,7 @@ class _Reader:
         return [(child, level) for child in ast.iter_child_nodes(node)]
 
     def _imports_succeed(self, body):
-        """Whether `body` imports something and all of it is there: then what handles an ImportError never runs."""
+        """Does `body` import something, and is all of it there? Then a handler for ImportError never runs."""
         names = []
         for statement in body:
             if isinstance(statement, ast.Import):
@@ -664,7 +663,7 @@ class _Reader:
             self._warn(node, "code.replace: a VM makes no new code objects; write the variants out as functions")
 
     def _is_code(self, node):
-        """Whether the expression is visibly a code object: `f.__code__`, or a name that is given one."""
+        """Is the expression visibly a code object: `f.__code__`, or a name bound to one?"""
         return (
             isinstance(node, ast.Attribute)
             and node.attr == "__code__"
@@ -694,11 +693,11 @@ class _Reader:
 
     def _warn(self, node, message):
         if not self._own:
-            return  # others wrote it; much of it never runs
+            return  # an installed package's: much of it never runs
         self._search.warnings.add(Diagnostic(self._source.path, node.lineno, message))
 
     def _dotted(self, node):
-        """The dotted name that an expression stands for, through this module's imports; None if it isn't one."""
+        """The dotted name of an expression, resolved through this module's imports; None if it has none."""
         name = plain_name(node)
         first, dot, rest = (name or "").partition(".")
         if not first or first in self._bound:
@@ -729,7 +728,7 @@ def _not_pure(name, path):
 
 
 def _reads_expressions(call):
-    """Whether a call of `ast.parse` is for an expression: those a VM can read."""
+    """Is this call of `ast.parse` for an expression? Those a VM can parse."""
     return any(
         keyword.arg == "mode" and isinstance(keyword.value, ast.Constant) and keyword.value.value == "eval"
         for keyword in call.keywords
@@ -737,5 +736,5 @@ def _reads_expressions(call):
 
 
 def is_installed(source):
-    """Whether others wrote the Source: it lies in a folder of installed packages."""
+    """Does the Source lie in a folder of installed packages?"""
     return any(part in INSTALLED for part in Path(source.path).parts)

@@ -1,7 +1,7 @@
 """A task folder, or sources in memory, to a bundle.
 
-Same sources, same Python: same bytes, whatever the machine, the hash seed, the folder's place or what was imported
-before.
+Reproducible: the same sources and Python give the same bytes, whatever the machine, the hash seed, the folder's path or
+earlier imports.
 """
 
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ from .texts import absence, collect_texts
 
 @dataclass(frozen=True)
 class Included:
-    """What came along of a Package that the task requires: how many modules and files, and their bytes in the
-    bundle before it is packed."""
+    """What the bundle includes of a required Package: the number of modules and files, and their bytes before
+    packing."""
 
     package: Package
     modules: int
@@ -31,10 +31,9 @@ class Included:
 
 @dataclass(frozen=True)
 class CompiledTask:
-    """A task ready to be written. `warnings` holds what will not work in a VM if the program gets there, `savings` of
-    each model what compiling it saved, as `compile_model` tells. `included` says what came along of each package that
-    the task requires, `absent` which modules did not and why (Absent), `recorded` how many texts a script compiled, if
-    one was given."""
+    """A task ready to be written. `warnings`: what fails in a VM if it runs; `savings`: by model, what compiling it
+    saved (see `compile_model`); `included`: an Included per required package; `absent`: the missing modules (Absent);
+    `recorded`: the number of texts that a script compiled, None without one."""
 
     manifest: Manifest
     modules: Mapping
@@ -57,13 +56,13 @@ def compile_task(
 ):
     """The CompiledTask of `task`, a folder or a TaskSpec. `vmhost.compiler.compile_folder` compiles its models, too.
 
-    `target` stands for the Python that task.yaml names; only the running Python's own can be compiled. `optimize` is 0,
-    1 or 2 as CPython's -O means it. With `strict`, warnings are errors. Texts are recorded while the file
-    `script` runs (recording.py); without one, while packages are imported. `compile_model(path)` compiles a model that
-    task.yaml names: it returns an object with the bytes of the model file, `data`, and what compiling saved, `savings`,
-    or raises CompileError; `compile_model(path, weights)` one of which these weights are trained, whose object has
-    that part as `trainable`. `packages` is a folder called site-packages that stands for what the task's lock file
-    names. `with_packages` are required beside those of task.yaml. TaskSpecError or CompileError with all findings.
+    `target` overrides the Python that task.yaml names; it must be the running one. `optimize` is 0, 1 or 2, CPython's
+    -O. With `strict`, warnings are errors. Texts are recorded while the file `script` runs (recording.py); without one,
+    while packages are imported. `compile_model(path)` compiles a model that task.yaml names. It returns an object with
+    `data`, the bytes of the model file, and `savings`, or raises CompileError. `compile_model(path, weights)` compiles
+    one of which these weights are trained; its object also has `trainable`, the trainable part. `packages` is a folder
+    called site-packages that replaces the packages of the task's lock file. `with_packages` are requirements beside
+    those of task.yaml. TaskSpecError or CompileError with all findings.
     """
     spec = task if isinstance(task, TaskSpec) else read_task(task)
     _check_target(spec, target)
@@ -78,7 +77,7 @@ def compile_task(
             continue
         filename = f"{spec.name}@{spec.version}/{module_path(name, source.is_package)}.py"
         try:
-            warned = None if is_installed(source) else found  # others wrote it
+            warned = None if is_installed(source) else found  # no warnings for installed packages
             code = compile_source(source.text, filename, source.path, optimize, warned)
         except CompileError as error:
             errors += error.diagnostics
@@ -126,8 +125,8 @@ def compile_task(
 
 
 def _record(spec, folder, closure, script):
-    """What a bundle holds of the task's recorded texts; how many were recorded while the script ran, or None; and what
-    stood in the way of recording the imports."""
+    """The task's recorded texts for the bundle; the number recorded while the script ran, or None; and the problems
+    with recording the imports."""
     program = Program(
         entry=spec.entry_module,
         roots=tuple(str(each.resolve()) for each in (spec.folder, folder) if each is not None),
@@ -143,8 +142,8 @@ def _record(spec, folder, closure, script):
 
 
 def _include(folder, packages, closure, modules):
-    """What comes along of the packages that are installed in `folder`, as a tuple of Included, and the files of those
-    whose modules are in the closure."""
+    """What the bundle includes of the packages installed in `folder`: a tuple of Included, and the files of those whose
+    modules are in the closure."""
     included, files = [], {}
     theirs = {name for name, source in closure.sources.items() if is_installed(source)}
     for package in packages:
@@ -174,8 +173,8 @@ def compile_sources(sources, *, entry, name, version, optimize=0, limits=None, p
 
 
 def _compile_models(spec, compile_model, errors):
-    """The model files and the savings of a task's models by name, and of those that are trained their trainable parts;
-    what stands in the way is added to `errors`."""
+    """The model files and savings of a task's models by name, and the trainable parts of those that are trained; adds
+    problems to `errors`."""
     models, savings, trainable = {}, {}, {}
     if spec.models and compile_model is None:
         missing = "models: no compiler of models was given; call vmhost.compiler.compile_folder, or pass compile_model"
@@ -210,5 +209,5 @@ def _check_target(spec, target):
 
 
 def _advice_for(wanted):
-    """VMs need 3.14: of older ones there is none to compile with."""
+    """Advice to use Python `wanted`; none for one before 3.14, which cannot compile for VMs."""
     return f"run the compiler with Python {wanted}, or " if tuple(map(int, wanted.split("."))) >= (3, 14) else ""

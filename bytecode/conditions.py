@@ -1,5 +1,5 @@
-"""What a program's source tells about what runs in a VM: conditions whose result is known there, and imports that the
-program expects to fail."""
+"""Static knowledge about a program's source: conditions whose result in a VM is known, and imports that the program
+expects to fail."""
 
 import ast
 import operator
@@ -18,8 +18,8 @@ _CAUGHT = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
 
 def known_test(test):
-    """Whether a test is known to hold in a VM: of a constant, `TYPE_CHECKING`, `__name__`, or a comparison of Python's
-    version or the platform with a constant, and what `not`, `and` and `or` make of such; None for other tests."""
+    """The result of a test in a VM if it is known: a constant, `TYPE_CHECKING`, `__name__`, a comparison of Python's
+    version or the platform with a constant, or these under `not`, `and` and `or`. None for other tests."""
     if isinstance(test, ast.Constant):
         return bool(test.value)
     if plain_name(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING") or _is_main_guard(test):
@@ -28,7 +28,7 @@ def known_test(test):
         known = known_test(test.operand)
         return None if known is None else not known
     if isinstance(test, ast.BoolOp):
-        decides = isinstance(test.op, ast.Or)  # the value that settles it, whatever the others are
+        decides = isinstance(test.op, ast.Or)  # the operand value that settles the result
         known = [known_test(value) for value in test.values]
         return decides if decides in known else None if None in known else not decides
     if isinstance(test, ast.Call) and plain_name(test.func) == "sys.platform.startswith" and len(test.args) == 1:
@@ -66,7 +66,7 @@ def suppresses_import_error(call):
 
 
 def plain_name(node):
-    """`a.b.c` as it is written; None for any other expression."""
+    """`a.b.c` as written; None for any other expression."""
     parts = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

@@ -1,4 +1,4 @@
-"""Corrects code that CPython's compiler makes of valid source and that can crash the interpreter.
+"""Corrects CPython's compiled code of valid source where it can crash the interpreter.
 
 The verifier refuses the uncorrected code.
 """
@@ -27,11 +27,11 @@ def corrected(code):
 
 
 def _reads_its_own_cell(code):
-    """Reads the type parameters of a generic class from the right place. Instructions are exchanged for others of the
-    same size, so that no jump and no table changes.
+    """Makes a generic class read its type parameters from its cell. Instructions are replaced by others of the same
+    size, so that no jump or table changes.
 
-    Within a class body, 3.14 looks for the type parameters of a generic class in the body's namespace first, under a
-    name that no source can spell, and takes what it finds for a tuple. A namespace of `__prepare__` can hold anything.
+    Within a class body, 3.14 looks for the type parameters in the body's namespace first, under a name that no source
+    can spell, and takes what it finds for a tuple. A namespace from `__prepare__` can hold anything.
     """
     facts = table().facts
     if facts.TUPLE_BY_CELL not in code.co_cellvars:
@@ -52,7 +52,7 @@ def _reads_its_own_cell(code):
 
 
 class _Loads(Flow):
-    """Finds the loads that the verifier would refuse. After each, the local counts as assigned."""
+    """Finds the loads that the verifier refuses. After each, the local counts as assigned."""
 
     def __init__(self, instructions, found):
         super().__init__(instructions, found)
@@ -68,16 +68,16 @@ class _Loads(Flow):
 
 
 def _counts_on_emptied_locals(code):
-    """Where `text += more` runs out of memory, 3.14 leaves `text` without a value, and a handler that loads it crashes:
-    the compiler takes it for assigned. Such a load becomes LOAD_FAST_CHECK, which raises UnboundLocalError. The
-    addition stays as it is, and as fast.
+    """Checks loads of locals that an addition may have emptied. Where `text += more` runs out of memory, 3.14 leaves
+    `text` unset; a handler that loads it crashes, because the compiler considers it assigned. Such a load becomes
+    LOAD_FAST_CHECK, which raises UnboundLocalError. The addition itself stays, and stays fast.
     """
     if not code.co_exceptiontable:
         return code
     number = table().number
     both = {number("LOAD_FAST_LOAD_FAST"), number("LOAD_FAST_BORROW_LOAD_FAST_BORROW")}
     store, check, store_and_load = number("STORE_FAST"), number("LOAD_FAST_CHECK"), number("STORE_FAST_LOAD_FAST")
-    while True:  # a store that becomes an instruction of its own may be one that an addition empties
+    while True:  # splitting a store into its own instruction may expose another addition
         found = Instructions(code, table(), "")
         loads = _Loads(found, handlers(code, found))
         if not any(loads.emptied_by(index) for index in range(len(found.ops))):

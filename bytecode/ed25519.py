@@ -1,5 +1,4 @@
-"""Whether an Ed25519 signature (RFC 8032) matches. A device image has another file in this one's place
-(`vmhost/image/device`)."""
+"""Checks Ed25519 signatures (RFC 8032). A device image replaces this file by another (`vmhost/image/device`)."""
 
 
 def matches(public, signature, message):

@@ -1,7 +1,7 @@
-"""What goes wrong with task specs, compiling and bundles.
+"""Errors of task specs, compiling and bundles.
 
-Every message is one sentence or a few that say what, where, expected, got, and what to do. `vmhost` wraps these once,
-with `raise ... from`.
+Every message says in a few sentences what, where, expected, got, and the remedy. `vmhost` wraps these once, with
+`raise ... from`.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class SigningError(BytecodeError):
 
 
 class TaskSpecError(BytecodeError):
-    """A `task.yaml` is wrong. `problems` holds one line for each thing found, `file:line: key: what`."""
+    """A `task.yaml` is wrong. `problems` holds one line per finding, `file:line: key: what`."""
 
     def __init__(self, problems):
         self.problems = tuple(problems)
@@ -29,7 +29,7 @@ class TaskSpecError(BytecodeError):
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One finding of the compiler: `file` as the author knows it, `line` from 1 (0: the file as a whole)."""
+    """One finding of the compiler: `file` as the author knows it, `line` from 1 (0: the whole file)."""
 
     file: str
     line: int
@@ -41,7 +41,7 @@ class Diagnostic:
 
 
 class CompileError(BytecodeError):
-    """Sources can't become a bundle. `diagnostics` holds all findings that stood in the way."""
+    """Sources can't become a bundle. `diagnostics` holds all the findings that prevent it."""
 
     def __init__(self, diagnostics):
         self.diagnostics = tuple(diagnostics)

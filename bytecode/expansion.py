@@ -1,6 +1,6 @@
-"""Replaces instructions of a code object by several each, and adapts jumps, exception table and source positions.
+"""Replaces an instruction of a code object by several, and adapts jumps, exception table and source positions.
 
-The code comes from CPython's compiler. Replacing only increases operands, so no instruction gets shorter.
+The code is CPython's compiler's. Replacing only increases operands, so no instruction gets shorter.
 """
 
 from .verifier.tables import handlers
@@ -14,7 +14,7 @@ def expanded(code, instructions, replaced):
     None of the new instructions jumps or has inline caches.
     """
     table = instructions.table
-    rows = []  # [opcode, operand, index of the jump's target or -1, code units of its caches]
+    rows = []  # [opcode, operand, index of the jump's target or -1, code units of caches]
     first = []  # old index -> the first of its rows
     for index, op in enumerate(instructions.ops):
         first.append(len(rows))
@@ -44,7 +44,7 @@ def expanded(code, instructions, replaced):
 
 
 def _units(operand):
-    """Code units of an instruction with this operand, its prefixes included and its caches not."""
+    """Code units of an instruction with this operand, prefixes included, caches not."""
     return max(1, (operand.bit_length() + 7) // 8)
 
 
@@ -68,7 +68,7 @@ def _settled(rows, table):
 
 
 def _entry(*numbers):
-    """One entry of the exception table: numbers as six bits a byte, highest first. A bit marks its first byte."""
+    """An exception table entry: each number as six bits per byte, highest first. A bit marks the entry's first byte."""
     found = bytearray()
     for number in numbers:
         rest = [number & 0x3F]
@@ -80,7 +80,7 @@ def _entry(*numbers):
 
 
 def _positions(packed, instructions, sizes):
-    """The table of source positions for instructions of these `sizes`, in code units, instead of their old ones."""
+    """The table of source positions with the instructions' new `sizes`, in code units."""
     units = [1] * instructions.end[-1]
     for index, size in enumerate(sizes):
         begin = instructions.start[index]
@@ -103,7 +103,7 @@ def _positions(packed, instructions, sizes):
 
 
 def _on_the_same_line(kind, payload):
-    """An entry for the same line as this one, right behind it: lines are relative to the entry before."""
+    """An entry for the same line as this one, right after it; lines are relative to the previous entry."""
     if _ONE_LINE <= kind < _LINE_ONLY:
         return _ONE_LINE, payload
     if kind in (_LINE_ONLY, _LONG):

@@ -1,17 +1,17 @@
-"""What the fields of a task may hold, the kinds of permissions among them: one definition for task.yaml, for manifests,
-and for the limits that a host sets.
+"""Valid values for a task's fields and kinds of permissions: one definition for task.yaml, manifests, and a host's
+limits.
 
-`task.schema.json` and `host.schema.json` state the same for editors; tests/bytecode/test_fields.py holds them against
-this file. Patterns match a text as a whole."""
+`task.schema.json` and `host.schema.json` repeat them for editors; tests/bytecode/test_fields.py compares the three.
+Patterns match a whole text."""
 
 import math
 import re
 
 MIN_MEMORY_BYTES = 4 << 20  # a bare VM takes 1.7 MB
 MAX_MEMORY_BYTES = 1 << 48
-MIN_STACK_BYTES = 96 << 10  # below, calls fail with anything but RecursionError
+MIN_STACK_BYTES = 96 << 10  # below, calls fail with errors other than RecursionError
 MAX_STACK_BYTES = 256 << 20
-END_OF_TIME_S = 1e9  # times are below
+END_OF_TIME_S = 1e9  # all times are below
 MAX_CONCURRENCY = 1024
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
 MAX_MODELS = 1024
@@ -27,14 +27,14 @@ MODEL = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 ARCHITECTURE = re.compile(r"[A-Za-z0-9_]{1,64}")
 EXACT_PYTHON = re.compile(
     r"[0-9][0-9A-Za-z.+_-]{0,63}"
-)  # a CPython's own version, of a standard library too: "3.15.0a1+"
+)  # CPython's own version string, also of a standard library: "3.15.0a1+"
 PATH = re.compile(r"/[^\u0000*]*|(/[^\u0000*]*)?/\*\*")
 _PORT = r"([0-9]{1,4}|[0-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]|\*)"
 ADDRESS = re.compile(rf"[^\s:/\u0000]+:{_PORT}|\[[0-9a-fA-F:.]+\]:{_PORT}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*:(read|write)")
-# Kind of permission -> (pattern of one grant, what it is).
+# Kind of permission -> (pattern of a grant, its description).
 GRANTS = {
     "read": (PATH, "an absolute path, such as /var/data/**"),
     "write": (PATH, "an absolute path, such as /var/data/**"),
@@ -44,15 +44,15 @@ GRANTS = {
     "host": (FUNCTION, "the name of a host function, such as lookup"),
     "tables": (TABLE, 'an embedding table of the host\'s, such as "items:read" or "items:write"'),
 }
-# `permissions.tunnel` of task.yaml names channels; each is the host function with this before it (vmhost/tunnel).
+# `permissions.tunnel` of task.yaml names channels; each stands for a host function with this prefix (vmhost/tunnel).
 TUNNEL_FUNCTION = "tunnel_"
 # The entries that grant all of a kind; host functions and tables are named one by one.
 EVERYTHING = {"read": ("/",), "write": ("/",), "net": ("*:*",), "listen": ("*:*",), "env": ("*",)}
-# Kinds that bundles of format 1 did not have from the start. A manifest names them only where something is asked for,
-# so that hosts which do not know them still load all other bundles.
+# Kinds that were added to bundle format 1 later. A manifest names them only where a task asks for some, so that hosts
+# that do not know them still load all other bundles.
 LATER_GRANTS = frozenset({"listen", "tables"})
 
-# Name of a limit in a manifest -> what it may be, in words.
+# Name of a limit in a manifest -> its range, in words.
 EXPECTED_LIMITS = {
     "memory_bytes": "4 MiB to 256 TiB",
     "wall_time_s": "a time above 0 and below 1e9 s",
@@ -63,7 +63,7 @@ EXPECTED_LIMITS = {
 
 
 def limit_is_right(name, value):
-    """Whether `value` is valid for the limit `name`, as manifests call it. A value of the wrong type is not."""
+    """Is `value` valid for the limit `name` of a manifest? A value of the wrong type is not."""
     if name.endswith("_s"):
         return type(value) in (int, float) and 0 < value < END_OF_TIME_S
     minimum, maximum = {
@@ -75,13 +75,13 @@ def limit_is_right(name, value):
 
 
 def matches(pattern, value, max_chars):
-    """Whether `value` is a str of at most `max_chars` characters that UTF-8 can encode and that `pattern` matches as a
-    whole."""
+    """Is `value` a str of at most `max_chars` characters that UTF-8 can encode and that `pattern` matches as a
+    whole?"""
     return type(value) is str and len(value) <= max_chars and pattern.fullmatch(value) is not None and is_unicode(value)
 
 
 def is_unicode(text):
-    """Whether UTF-8 can encode `text`. It cannot encode lone surrogates."""
+    """Can UTF-8 encode `text`? It cannot encode lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -90,12 +90,12 @@ def is_unicode(text):
 
 
 def shown(value, max_chars=80):
-    """`value` as a message shows it, however large it is."""
+    """`value` for a message, shortened to `max_chars`."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**max_chars:
         # str() has a limit on digits, and nobody reads that many
         return f"a number of about {int(value.bit_length() * math.log10(2)) + 1} digits"
     try:
         text = repr(value)
-    except ValueError, RecursionError:  # a number of that size inside, or nested too deep
+    except ValueError, RecursionError:  # it contains such a number, or nests too deep
         return f"a {type(value).__name__}"
     return text if len(text) <= max_chars else text[: max_chars - 3] + "..."

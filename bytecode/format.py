@@ -1,4 +1,4 @@
-"""What is in a bundle, and how it is written and read.
+"""Bundle contents, writing and reading.
 
 A bundle is a canonical zip (`archive.py`) of
 
@@ -6,10 +6,11 @@ A bundle is a canonical zip (`archive.py`) of
     code/<target>/….pyc     16 bytes of header (magic, flags 1: unchecked hash, 8 zero bytes), then marshalled code
     files/…                 the task's resources
     texts/<hex digest>      marshalled code of texts that CPython would compile at run time (`texts.py`)
+    models/<name>           the engine's model files
     signature               the signature of the manifest (`signing.py`); absent in an unsigned bundle
 
-Reading checks shape, manifest, signature, target and digests, in that order, and unmarshals nothing. The file is read
-into memory as a whole: a mapped file that someone truncates would kill the process.
+Reading checks shape, manifest, signature, target and digests, in that order, and unmarshals nothing. The whole file is
+read into memory: a mapped file that someone truncates would kill the process.
 """
 
 import hashlib
@@ -40,7 +41,7 @@ MAX_MANIFEST_BYTES = 16 << 20  # 65,534 files of 200 bytes each
 _MANIFEST, _SIGNATURE = "manifest.msgpack", "signature"
 _HEADER = MAGIC + (1).to_bytes(4, "little") + bytes(8)
 _MARK = "vmhost-bundle"
-# Of stream tasks alone: other manifests do not name them.
+# Of stream tasks only: other manifests leave them out.
 _STREAM_FIELDS = {"trigger": Trigger, "table": Table}
 
 
@@ -54,7 +55,7 @@ class Module:
 
 @dataclass(frozen=True)
 class FileRecord:
-    """What the manifest says of one file."""
+    """The manifest's entry for one file."""
 
     sha256: bytes
     size: int
@@ -62,13 +63,13 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Who a bundle is and what it asks for.
+    """A bundle's identity and requests.
 
     `entry` is `module:function`, None in a standard-library bundle. `target` is the Python it was compiled for
-    ("3.14"), `magic` that Python's .pyc magic, `exact_python` the one version it works with ("3.14.8") or None for all
+    ("3.14"), `magic` that Python's .pyc magic, `exact_python` the one version it works with ("3.14.8"), or None for all
     of the target. `limits` has any of LIMIT_NAMES (bytes as int, seconds as float), `permissions` all of
-    PERMISSION_NAMES (tuples of str), `priority` is an int (0: usual, higher first), `fresh` asks for a new VM for each
-    call. A stream task has a `trigger` and a `table` (`stream_task.py`), or one of them. `files` maps each path in the
+    PERMISSION_NAMES (tuples of str). `priority` is an int (0 by default, higher first). `fresh` asks for a new VM for
+    each call. A stream task has a `trigger` or a `table` (`stream_task.py`), or both. `files` maps each path in the
     bundle to its FileRecord.
     """
 
@@ -105,10 +106,10 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle whose signature and digests were checked. Nothing in it has been unmarshalled.
+    """A bundle with checked signature and digests. Nothing in it has been unmarshalled.
 
     `modules` maps dotted names to Module, `files` the task's own paths to bytes, `texts` 32-byte digests to marshalled
-    code, `models` names to the engine's model files, as views of the bundle's own bytes. `digest` is the SHA-256 of the
+    code, `models` names to the engine's model files, as views of the bundle's bytes. `digest` is the SHA-256 of the
     manifest, which covers everything else. `signed_by` is the trusted key's name, None if unsigned or signed by a key
     that isn't trusted. `where` names the bundle in messages."""
 
@@ -122,9 +123,9 @@ class Bundle:
     models: Mapping = field(default_factory=lambda: MappingProxyType({}))
 
     def verify(self):
-        """Checks the manifest, unmarshals every code object and checks its structure (`verifier`); BundleError at the
+        """Checks the manifest, unmarshals every code object and checks its structure (`verifier`). BundleError at the
         first wrong one."""
-        from .verifier import load, verify  # imports opcode tables that a caller who only inspects doesn't need
+        from .verifier import load, verify  # imports opcode tables, which mere inspection doesn't need
 
         check_manifest(self.manifest, self.where)
         codes = [(f"module {name}", module.code) for name, module in self.modules.items()]
@@ -135,12 +136,12 @@ class Bundle:
 
 
 def write_bundle(manifest, modules, files=None, texts=None, key=None, models=None):
-    """The bytes of a bundle; the same for the same arguments, always.
+    """The bytes of a bundle; the same arguments always give the same bytes.
 
     `modules` maps dotted names to Module, `files` paths to bytes, `texts` 32-byte digests to marshalled code. The
     manifest's `files` are filled in here; `models` has one model file for each of its models. `key` is a SigningKey, or
-    None for an unsigned bundle. BundleError for names and sizes that a bundle can't hold, and for what no manifest may
-    say."""
+    None for an unsigned bundle. BundleError for names and sizes that a bundle can't hold, and for an invalid
+    manifest."""
     _, encoded, entries = _lay_out(manifest, modules, files or {}, texts or {}, models or {})
     entries[_MANIFEST] = encoded
     if key is not None:
@@ -152,7 +153,7 @@ def write_bundle(manifest, modules, files=None, texts=None, key=None, models=Non
 
 
 def bundle_in_memory(manifest, modules, files=None, texts=None, models=None):
-    """The Bundle that writing and reading the same arguments would give, unsigned, without the detour through a zip."""
+    """The same Bundle, unsigned, as from writing and reading these arguments, without a zip in between."""
     files, texts, models = files or {}, texts or {}, models or {}
     manifest, encoded, _ = _lay_out(manifest, modules, files, texts, models)
     return Bundle(
@@ -171,7 +172,7 @@ def read_bundle(source, trust=None, allow_unsigned=False):
     """The Bundle in `source`, a path or the bytes themselves.
 
     `trust` is a TrustStore. Unless `allow_unsigned`, only bundles signed with one of its keys are read. BundleError
-    says what is wrong. Nothing is unmarshalled here.
+    gives the reason. Nothing is unmarshalled.
     """
     data, where = _read_source(source)
     entries = read_archive(data, where)
@@ -239,14 +240,14 @@ def read_bundle(source, trust=None, allow_unsigned=False):
 
 
 def is_module_name(name):
-    """Whether this is a valid dotted module name. Some modules of packages have `-` in it; programs import them by
+    """Is this a valid dotted module name? Some modules of packages have `-` in theirs; programs import them by
     text."""
     first, *others = name.split(".")
     return first.isidentifier() and all(f"_{part.replace('-', '_')}".isidentifier() and part for part in others)
 
 
 def module_path(name, is_package):
-    """Where the module `name` lies below `code/<target>/`, without the suffix: `a.b` -> `a/b`, or `a/b/__init__`."""
+    """The path of the module `name` below `code/<target>/`, without suffix: `a.b` -> `a/b`, or `a/b/__init__`."""
     return name.replace(".", "/") + ("/__init__" if is_package else "")
 
 
@@ -272,8 +273,7 @@ def _lay_out(manifest, modules, files, texts, models):
 
 
 def check_manifest(manifest, where):
-    """Raises BundleError, naming `where`, for an invalid Manifest. `read_bundle` has checked every manifest that it
-    returns."""
+    """Raises BundleError, naming `where`, for an invalid Manifest. Those from `read_bundle` are already checked."""
     _manifest_from(_fields_of(manifest), where)
 
 
@@ -307,7 +307,7 @@ def _fields_of(manifest):
 
 
 def _read_source(source):
-    """The bytes and what to call them; of a file they are a bytearray, which nobody else has."""
+    """The bytes and their name for messages; a file's bytes come as a bytearray that nobody else holds."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         return bytes(source), "<bundle in memory>"
     try:
@@ -315,7 +315,7 @@ def _read_source(source):
         if "\0" in where:
             raise ValueError
         os.fsencode(where)
-    except TypeError, ValueError:  # of the second kind are names that no file can have
+    except TypeError, ValueError:  # ValueError: a name that no file can have
         raise BundleError(f"expected a path or the bytes of a bundle, got {fields.shown(source)}") from None
     try:
         with open(source, "rb", buffering=0) as file:
@@ -325,12 +325,12 @@ def _read_source(source):
                 while more := file.readinto(room[read:]):
                     read += more
             del data[read:]
-            while more := file.read(MAX_BYTES + 1 - len(data)):  # of what has no size, a pipe
+            while more := file.read(MAX_BYTES + 1 - len(data)):  # a pipe, which has no size
                 data += more
     except OSError as error:
         raise BundleError(f"{where}: can't read the bundle: {error.strerror}") from error
     if len(data) > MAX_BYTES:
-        raise BundleError(f"{where}: expected at most {MAX_BYTES} bytes, got more; this is no bundle of ours")
+        raise BundleError(f"{where}: expected at most {MAX_BYTES} bytes, got more; this is not a bundle")
     return data, where
 
 
@@ -373,7 +373,7 @@ def _check_signature(encoded, signature, where, trust, allow_unsigned):
 
 
 def _manifest_from(found, where):
-    """The Manifest of the decoded fields `found`. Each of them may be any value that MessagePack can encode."""
+    """The Manifest of the decoded fields `found`. Each may be any value that MessagePack can encode."""
     check = _Fields(found, where)
     python = _Fields(check.get("python", dict), where, "python.")
     limits = _Fields(check.get("limits", dict), where, "limits.")
@@ -475,7 +475,7 @@ class _Fields:
         return value
 
     def described(self, name, kind):
-        """The `kind` that the map `name` describes in plain form."""
+        """The `kind` (Trigger, Table) that the map `name` holds in plain form."""
         try:
             return kind.from_fields(self.get(name, dict))
         except FieldError as error:
@@ -490,7 +490,7 @@ class _Fields:
         return value
 
     def texts(self, name, pattern, expected, max_chars, max_items):
-        """The list `name` of different texts, as a tuple."""
+        """The list `name` of distinct texts, as a tuple."""
         value = self.get(name, list)
         if len(value) > max_items:
             self.refuse(name, f"at most {max_items} items", len(value))

@@ -1,7 +1,6 @@
-"""What a sealed VM offers to a task: which modules of the standard library, and where the sources of all that is in the
-system bundle lie.
+"""The modules that a sealed VM offers to a task, and where the sources of the system bundle are.
 
-`vmhost.stdlib` builds the bundle from it; the import closure says by it what a task can import.
+`vmhost.stdlib` builds the bundle from this; the import closure uses it to decide what a task can import.
 """
 
 import functools
@@ -9,8 +8,8 @@ import os
 import sysconfig
 from pathlib import Path
 
-# Native modules, built in or from lib-dynload, that a VM may load. Which of their names remain, and under which
-# permissions they work, is the business of the isolation layer.
+# Native modules, built in or from lib-dynload, that a VM may load. The isolation layer decides which of their names
+# remain, and under which permissions they work.
 NATIVE_MODULES = frozenset(
     """
     _abc _ast _asyncio _bisect _blake2 _bz2 _codecs _codecs_cn _codecs_hk _codecs_iso2022 _codecs_jp _codecs_kr
@@ -32,7 +31,7 @@ _PROCESS_WIDE = "it reaches what all VMs of the process share"
 _OTHER_SYSTEM = "it belongs to another operating system"
 _NO_GUI = "a VM has no display"
 
-# Standard-library modules (with all that is below them) that are neither in the bundle nor on the list above, and why.
+# Standard-library modules (with their submodules) that are neither in the bundle nor in the list above, and the reason.
 LEFT_OUT = {
     "__hello__": _HOST_TOOL,
     "__phello__": _HOST_TOOL,
@@ -125,7 +124,7 @@ LEFT_OUT = {
     "shelve": "it stores through dbm and pickle; use sqlite3 or json",
 }
 
-# In the bundle because other modules of the standard library import them, but a task has no use for them.
+# In the bundle because other modules of the standard library import them; a task may not import them itself.
 REFUSED = {
     "subprocess": _NO_PROCESSES,
     "marshal": "only the importer of a VM may unmarshal code; use json, struct or array",
@@ -140,13 +139,13 @@ REFUSED = {
     "faulthandler": _PROCESS_WIDE,
 }
 
-# Of these, native modules that packages import at their top and seldom use: `vmhost/stdlib/overlays` has them, as on a
-# machine without a terminal. `ctypes` is none of them: many packages do without it where it is not there.
+# Native ones of these that packages import at their top and seldom use: `vmhost/stdlib/overlays` has stand-ins that
+# behave as on a machine without a terminal. `ctypes` needs none: many packages do without it where it is missing.
 STAND_INS = frozenset({"termios", "faulthandler"})
 
 _SIGNALS = "signals belong to the whole process; use vmhost.guest.deadline(), or teardown() in the task's module"
 
-# Names that a VM takes out of modules it does offer, where a task is likely to look for them.
+# Names that a VM removes from modules it does offer, where a task is likely to look for them.
 REFUSED_NAMES = {
     "concurrent.futures.ProcessPoolExecutor": _NO_PROCESSES,
     "concurrent.futures.InterpreterPoolExecutor": _NO_INTERPRETERS,
@@ -193,7 +192,7 @@ REFUSED_NAMES = {
     **{f"os.{name}": _PROCESS_WIDE for name in ("_exit", "abort", "kill", "killpg", "setuid", "setgid", "nice")},
 }
 
-# Modules that exist once another one has been imported, without a file of their own.
+# Modules without a file that exist once another one is imported.
 ALIASES = frozenset(
     {
         "__main__",
@@ -206,7 +205,7 @@ ALIASES = frozenset(
     }
 )
 
-_VMHOST = Path(__file__).parents[1]  # the package above; in a checkout its folder holds a link to this one
+_VMHOST = Path(__file__).parents[1]  # the package above; in a checkout its folder has a link to this one
 GUEST, _ENGINE = _VMHOST / "guest", _VMHOST / "engine"
 _STUB = b'"""Inside a VM this package holds vmhost.guest and vmhost.engine only."""\n'
 _OUTSIDE = ("testing.py",)  # in vmhost/guest/, but never inside a VM
@@ -214,7 +213,7 @@ _NOT_LIBRARY = ("__pycache__", "lib-dynload", "site-packages", "dist-packages")
 
 
 def left_out(name):
-    """Why the stdlib module `name` is not offered to a VM, or None."""
+    """The reason why the stdlib module `name` is not offered to a VM, or None."""
     while name:
         if name in LEFT_OUT:
             return LEFT_OUT[name]
@@ -224,7 +223,7 @@ def left_out(name):
 
 @functools.cache
 def offered_modules():
-    """The names of all modules that a VM can import besides those of its task."""
+    """The names of all modules that a VM can import, apart from its task's."""
     sources = library_sources().keys() | guest_sources().keys() | engine_sources().keys()
     return frozenset(NATIVE_MODULES | STAND_INS | sources)
 
@@ -268,8 +267,7 @@ _ENGINE_PACKAGES = ("embedding", "features", "grad", "nn", "numpy", "optim", "ru
 
 
 def engine_sources():
-    """The engine's Python that runs inside a VM: the package itself, models, and what computes with
-    arrays: `vmhost.engine.numpy` and the packages of training."""
+    """The engine's Python that runs inside a VM: the package itself, models, `vmhost.engine.numpy`, and training."""
     sources = {
         "vmhost.engine": (_ENGINE / "__init__.py", (_ENGINE / "__init__.py").read_bytes(), True),
         **{

@@ -1,7 +1,7 @@
 """The instruction table of the running Python, indexed by opcode number.
 
-`bytecode/opcodes_3_14.py` holds the facts of one Python version. Another version gets a file of its own beside it and a
-line in `_MODULES`; nothing else here knows version numbers.
+`bytecode/opcodes_3_14.py` has the facts of one Python version. Another version gets its own file beside it and a line
+in `_MODULES`; nothing else here knows version numbers.
 """
 
 import importlib
@@ -15,9 +15,9 @@ _MODULES = {(3, 14): "opcodes_3_14"}
 
 
 class Table:
-    """Facts about opcodes: `name_of`, `caches` (code units of inline cache, -1: not emitted by the compiler),
-    `domain_of`, `effect_of` (text), `rule_of`, `raises`, `inlines_calls`; all lists indexed by opcode. `facts` is the
-    version's module."""
+    """Facts about opcodes, in lists indexed by opcode: `name_of`, `caches` (code units of inline cache, -1: not emitted
+    by the compiler), `domain_of`, `effect_of` (text), `rule_of`, `raises`, `inlines_calls`. `facts` is the version's
+    module."""
 
     def __init__(self, facts):
         self.facts = facts

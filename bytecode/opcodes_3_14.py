@@ -2,13 +2,12 @@
 raise.
 
 One row per instruction that 3.14's compiler emits; an opcode without a row is refused. The rows follow
-`Python/bytecodes.c` of the 3.14 branch: what the interpreter takes on trust (a NULL marker, a list, a tagged integer)
-is a kind here, what it checks itself is plain `obj`.
+`Python/bytecodes.c` of the 3.14 branch: where the interpreter trusts its input (a NULL marker, a list, a tagged
+integer), the row has a kind; where it checks the input itself, plain `obj`.
 
 Effects read `inputs -- outputs`, deepest slot first. `obj*oparg` repeats a slot, `=0` leaves input 0 as it was (with
-what it borrows), `a|b` allows either kind. Rows whose `rule` is set have an effect that depends on more than the
-operand; `vmhost.bytecode.verifier.flow` has a function of that name, and the text then says what is popped and pushed
-at least."""
+what it borrows), `a|b` allows either kind. A row with a `rule` has an effect that depends on more than the operand;
+`vmhost.bytecode.verifier.flow` has a function of that name, and the text gives the minimum popped and pushed."""
 
 from collections import namedtuple
 
@@ -33,7 +32,7 @@ COMPARE_OPERANDS = frozenset(index << 5 | mask | flag for index, mask in _COMPAR
 INTERPOLATION_OPERANDS = frozenset(conversion << 2 | 2 | spec for conversion in range(4) for spec in range(2))
 
 ROWS: dict[str, Row] = {
-    # nothing but the operand matters
+    # only the operand matters
     "NOP": Row("--", raises=False),
     "NOT_TAKEN": Row("--", raises=False),
     "RESUME": Row("--", frozenset({0, 1, 2, 3, 5, 6, 7}), rule="resume"),
@@ -137,7 +136,7 @@ ROWS: dict[str, Row] = {
     "POP_JUMP_IF_NOT_NONE": Row("obj --", "forward", rule="branch_not_none", raises=False),
     "GET_ITER": Row("obj -- obj"),
     "FOR_ITER": Row("obj -- =0 obj", "forward", rule="for_iter"),
-    "END_FOR": Row("obj obj -- =0", raises=False),  # under a trace function it asks whether a generator is below
+    "END_FOR": Row("obj obj -- =0", raises=False),  # under a trace function it checks whether a generator is below
     "POP_ITER": Row("obj --", raises=False),
     # generators and coroutines
     "YIELD_VALUE": Row("obj -- obj", (0, 1), rule="yield_value", raises=False),  # throw() raises after it; see the rule
@@ -164,18 +163,18 @@ ROWS: dict[str, Row] = {
     "MATCH_CLASS": Row("obj obj tuple -- obj", "count", rule="match_class"),
 }
 
-# Instructions that run a Python callee in the same C frame. When that callee raises, 3.14 looks for a handler at the
-# code unit before the instruction, not at the instruction's own: both handlers must fit.
+# Instructions that run a Python callee in the same C frame. When the callee raises, 3.14 looks up the handler of the
+# code unit before the instruction, not of the instruction itself: both handlers must fit.
 INLINES_CALLS = frozenset({"BINARY_OP", "CALL", "CALL_FUNCTION_EX", "CALL_KW", "FOR_ITER", "LOAD_ATTR", "SEND"})
 
-# BINARY_OP's operands that the interpreter specialises for a str which is added to: `+` and `+=`
+# BINARY_OP's operands that the interpreter specialises for appending to a str: `+` and `+=`
 ADDITIONS = frozenset({0, 13})
 
-# The interpreter keeps the distance past SEND in 16 bits while it runs a generator. (FOR_ITER too, but a far one is
-# never specialised to run one in the same C frame.)
+# The interpreter keeps the distance past SEND in 16 bits while it runs a generator. (FOR_ITER too, but one with a far
+# target is never specialised to run a generator in the same C frame.)
 MAX_RETURN_OFFSET = 0xFFFF
 
-# what CALL_INTRINSIC_1 and _2 take on trust; indices as in pycore_intrinsics.h
+# What CALL_INTRINSIC_1 and _2 trust; indices as in pycore_intrinsics.h.
 INTRINSIC_1 = {
     1: "obj -- obj",  # print
     2: "obj -- obj",  # import *
@@ -190,7 +189,7 @@ INTRINSIC_1 = {
     11: "alias -- obj",  # type X = ...
 }
 INTRINSIC_2 = {
-    1: "exc exceptions -- exc_or_none",  # what except* raises again
+    1: "exc exceptions -- exc_or_none",  # prepares what except* reraises
     2: "str obj -- obj",  # TypeVar with a bound
     3: "str obj -- obj",  # TypeVar with constraints
     4: "func tuple -- func",  # type parameters of a function
@@ -202,11 +201,11 @@ DEFAULTS, KEYWORD_DEFAULTS, ANNOTATIONS, CLOSURE, ANNOTATE = 1, 2, 4, 8, 16
 
 IMPORT_STAR, STOP_ITERATION_ERROR = 2, 3  # of CALL_INTRINSIC_1
 
-# Arguments that only the compiler can name, in its order, and what it passes in them: the code takes that on trust.
+# Arguments that only the compiler can name, in its order, and their types, which the code trusts.
 TYPED_ARGUMENTS = {".defaults": "tuple", ".kwdefaults": "dict"}
 
-# The variable in which a generic class's code keeps its type parameters, for the class's body; it reads them back
-# itself, for CALL_INTRINSIC_1 10, after no more than these instructions, which run no code that could reach the cell.
+# The variable in which a generic class's code keeps its type parameters for the class's body. The code reads it back
+# for CALL_INTRINSIC_1 10, after only these instructions, none of which runs code that could reach the cell.
 TUPLE_BY_CELL = ".type_params"
 BUILDS_CLOSURE = frozenset(
     {
@@ -224,15 +223,15 @@ BUILDS_CLOSURE = frozenset(
     }
 )
 
-# The one name whose value the compiler adds to with SET_ADD: the interpreter checks it (3.14.8) or trusts it.
+# The only name to whose value the compiler adds with SET_ADD: the interpreter checks it (3.14.8) or trusts it.
 SET_BY_NAME = "__conditional_annotations__"
 
-# Instructions that always look at the eval breaker, where a stop can land. So does the RESUME after YIELD_VALUE 0. CALL
+# Instructions that always check the eval breaker, where a stop can land. So does the RESUME after YIELD_VALUE 0. CALL
 # does not once it is specialised for `len`, `isinstance` or `list.append`.
 STOPPABLE = frozenset({"JUMP_BACKWARD"})
 
-# YIELD_VALUE's operand -> what the RESUME after it may say: after `yield`; after `yield from` or `await`, where it does
-# not look at the eval breaker, as what is delegated to does
+# YIELD_VALUE's operand -> the operands that the RESUME after it may have: after `yield`; after `yield from` or `await`,
+# where RESUME does not check the eval breaker, since the delegate does.
 RESUME_AFTER = {0: frozenset({1}), 1: frozenset({2, 3})}
 
 # flags of code objects that the compiler sets

@@ -1,12 +1,11 @@
-"""The packages that a task or a script requires: locked with hashes, installed aside, and what of them goes into a
-bundle.
+"""The packages that a task or a script requires: locking with hashes, installing, and selecting for a bundle.
 
-`requirements` in task.yaml names them as pip does, and so does the block of a script (script_block.py). `lock` writes a
-lock file beside it: one exact version of each package, of what these need in turn, and the hashes of their files. From
-then on the lock decides: `installed` puts exactly these files into a folder of the user's cache, which is made once for
-each lock. The same folder and lock give the same bundle on any machine.
+`requirements` in task.yaml names them in pip's syntax, as does a script's block (script_block.py). `lock` writes a lock
+file beside it: one exact version of each package and of its dependencies, and the hashes of their files. `installed`
+then installs exactly these files into a folder of the user's cache, once per lock. The same task folder and lock give
+the same bundle on any machine.
 
-uv or pip does the resolving and the installing, whichever is there; indexes, proxies and credentials are their matter.
+uv or pip resolves and installs, whichever is there; indexes, proxies and credentials are theirs.
 """
 
 import fcntl
@@ -33,10 +32,10 @@ LOCK_NAME = "requirements.lock"
 WITH_LOCK_NAME = "requirements.with.lock"
 _LEFT_OUT = {".py", ".pyc", ".pyo", ".pyi", ".pyx", ".pxd", ".c", ".h", ".cpp", ".so", ".dylib", ".dll", ".a"}
 _PIN = re.compile(r"^([A-Za-z0-9_.-]+)==([^ \\\n]+)", re.MULTILINE)  # a line of a lock file
-_UNKNOWN_SIGNER = re.compile("invalid peer certificate|CERTIFICATE_VERIFY_FAILED")  # as uv and pip say it
+_UNKNOWN_SIGNER = re.compile("invalid peer certificate|CERTIFICATE_VERIFY_FAILED")  # in messages of uv and pip
 _CERTIFICATES = (
-    "the index shows a certificate that nobody known has signed, as behind a company's proxy: set UV_SYSTEM_CERTS=true"
-    " so that uv asks this machine's certificates, or SSL_CERT_FILE (uv) or PIP_CERT (pip) to a file that has it"
+    "no known authority has signed the index's certificate, as behind a company's proxy: set UV_SYSTEM_CERTS=true so"
+    " that uv uses this machine's certificates, or SSL_CERT_FILE (uv) or PIP_CERT (pip) to a file that has it"
 )
 _TESTS = {"test", "tests", "testing"}
 _METADATA = {"METADATA", "entry_points.txt"}
@@ -44,9 +43,9 @@ _METADATA = {"METADATA", "entry_points.txt"}
 
 @dataclass(frozen=True)
 class Package:
-    """An installed distribution: its name and version, its licence as its makers wrote it, the top-level names that it
-    brings, and the files beside its modules, as paths below the folder of packages. `data`: its modules, where they
-    only hold files together (each is an `__init__`), so that programs open what is in them without importing any."""
+    """An installed distribution: name, version, the licence as its authors wrote it, the top-level names that it
+    provides, and the files beside its modules, as paths below the folder of packages. `data`: its modules if all are an
+    `__init__` that only makes a folder of files a package; programs open the files without importing the modules."""
 
     name: str
     version: str
@@ -58,9 +57,9 @@ class Package:
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a program requires: `names` of packages as pip takes them; `place`, where it says so, for messages; `lock`,
-    the Path of its lock file; `command`, which makes that anew. `older`: lock files whose versions are kept where they
-    fit. `follows`: a lock file for other names is made anew rather than refused. `of`: "task" or "script"."""
+    """A program's requirements: `names` of packages in pip's syntax; `place`, their source location, for messages;
+    `lock`, the Path of the lock file; `command`, which rewrites it. `older`: lock files whose versions are kept where
+    they fit. `follows`: a lock file for other names is rewritten, not refused. `of`: "task" or "script"."""
 
     names: tuple
     place: str
@@ -72,7 +71,7 @@ class Requirements:
 
     @classmethod
     def of_task(cls, spec, more=()):
-        """Those of a TaskSpec and `more`, which have a lock file of their own. TaskSpecError where `more` are none."""
+        """Those of a TaskSpec and `more`; these use another lock file. TaskSpecError if `more` has invalid ones."""
         own, command = spec.folder / LOCK_NAME, f"vmhost lock {shlex.quote(str(spec.folder))}"
         place = f"{spec.file}:{spec.lines.get('requirements', 1)}: requirements"
         names = tuple(dict.fromkeys((*spec.requirements, *more)))
@@ -85,7 +84,7 @@ class Requirements:
 
     @classmethod
     def of_script(cls, path, block):
-        """Those of the script at `path` with this ScriptBlock. TaskSpecError where they are none."""
+        """Those of the script at `path` with this ScriptBlock. TaskSpecError for invalid ones."""
         place = f"{path}:{block.line}: dependencies"
         names = tuple(each for each in block.dependencies if project_name(each) != "vmhost")  # every VM has its own
         check_names(names, place)
@@ -94,7 +93,7 @@ class Requirements:
 
 
 def check_names(names, place):
-    """TaskSpecError where one of the `names` is not as `requirements` in task.yaml may be."""
+    """TaskSpecError if one of the `names` is not valid for `requirements` in task.yaml."""
     schema = json.loads(Path(__file__).with_name("task.schema.json").read_text(encoding="utf-8"))
     item = schema["properties"]["requirements"]["items"]
     wrong = [name for name in names if not re.fullmatch(item["pattern"], name) or len(name) > item["maxLength"]]
@@ -105,8 +104,8 @@ def check_names(names, place):
 def lock(requirements, upgrade=False):
     """Resolves the Requirements and writes their lock file; returns its Path.
 
-    Without `upgrade`, versions of an older lock are kept where they still fit. TaskSpecError if there are no such
-    packages, or neither uv nor pip is there."""
+    Without `upgrade`, versions of an older lock are kept where they still fit. TaskSpecError if a package does not
+    exist, or neither uv nor pip does."""
     path = requirements.lock
     resolver = _resolver(requirements)
     older = next((each for each in requirements.older if each.exists()), None)
@@ -122,16 +121,16 @@ def lock(requirements, upgrade=False):
 
 
 def lock_of(requirements):
-    """The versions that the lock file pins, by the packages' names; {} where there is none."""
+    """The versions that the lock file pins, by package name; {} without a lock file."""
     path = requirements.lock
     return dict(sorted(_PIN.findall(path.read_text()))) if path.exists() else {}
 
 
 def installed(requirements):
-    """The folder with the packages that the lock file of the Requirements names; None if they are none.
+    """The folder with the packages that the Requirements' lock file names; None if nothing is required.
 
-    Without a lock file, one is made. TaskSpecError if the lock is for something else or damaged, or the packages can't
-    be had."""
+    Makes a missing lock file. TaskSpecError if the lock is for something else or damaged, or the packages can't be
+    installed."""
     if not requirements.names:
         return None
     if not requirements.lock.exists() or requirements.follows and _read_lock(requirements)[0] != _head(requirements):
@@ -149,13 +148,13 @@ def installed(requirements):
     except OSError as error:
         advice = "set XDG_CACHE_HOME to a folder that can be"
         raise TaskSpecError([f"{home.parent}: can't be written: {error.strerror}; {advice}"]) from error
-    with taking_turns:  # two compilers of one program
+    with taking_turns:  # another compiler may install the same lock
         fcntl.flock(taking_turns, fcntl.LOCK_EX)
         if folder.is_dir():
             return folder
         partial = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=home.parent))
         try:
-            checked = partial / LOCK_NAME  # what was read and checked, whatever becomes of the task's file
+            checked = partial / LOCK_NAME  # a copy of the checked text: the task's file may change
             checked.write_text(text)
             resolver.install(checked, partial / "site-packages")
             shutil.rmtree(home, ignore_errors=True)
@@ -166,7 +165,7 @@ def installed(requirements):
 
 
 def packages_in(folder, bringing=None):
-    """Every Package that is installed in the folder, sorted by name; with `bringing`, those that bring one of these
+    """Every Package installed in the folder, sorted by name; with `bringing`, only those that provide one of these
     top-level names."""
     found = []
     for distribution in importlib.metadata.distributions(path=[str(folder)]):
@@ -197,7 +196,7 @@ def _brings(distribution, top_level):
 
 
 def files_of(package, folder):
-    """What goes into a bundle of the Package's files: path to bytes. Of its description, only the headers."""
+    """The Package's files for a bundle: path to bytes. Of METADATA, only the headers."""
     contents = {}
     for path in package.files:
         data = (Path(folder) / path).read_bytes()
@@ -213,7 +212,7 @@ def _comes_along(path):
 
 
 def _licence(metadata):
-    """As a line for a terminal."""
+    """The licence on one line, printable."""
     return "".join(each if each.isprintable() else "?" for each in _written_licence(metadata))
 
 
@@ -228,7 +227,7 @@ def _written_licence(metadata):
 
 
 def _head(requirements):
-    """The first line of the lock file."""
+    """The lock file's first line."""
     return f"{_mark(requirements)}{json.dumps(list(requirements.names))}, Python {_version()}"
 
 
@@ -237,7 +236,7 @@ def _mark(requirements):
 
 
 def _read_lock(requirements):
-    """The first line of the lock file, and all of it."""
+    """The lock file's first line, and its whole text."""
     path = requirements.lock
     try:
         text = path.read_text()
@@ -267,7 +266,7 @@ def _version():
 
 
 def cache_folder(name):
-    """The folder `name` of what vmhost keeps for this user and can make again."""
+    """The folder `name` in this user's cache of vmhost."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(home, "vmhost", name)
 
@@ -279,7 +278,7 @@ class _Resolver:
         self.command, self._place, self._lock = command, requirements.place, requirements.lock
 
     def _run(self, *arguments, copy=None):
-        """`copy`: the file that stands for the lock; messages name the lock."""
+        """`copy`: the file that replaces the lock in the command; messages name the lock."""
         done = subprocess.run([*self.command, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if done.returncode:
             said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
@@ -293,7 +292,7 @@ class _Resolver:
 
 class _Uv(_Resolver):
     def pins(self, asked, old):
-        found = asked.with_name(LOCK_NAME)  # uv prefers the versions that its output file names
+        found = asked.with_name(LOCK_NAME)  # uv prefers the versions in its output file
         if old is not None:
             shutil.copyfile(old, found)
         options = ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-url"]
@@ -308,7 +307,7 @@ class _Uv(_Resolver):
 
 class _Pip(_Resolver):
     def pins(self, asked, old):
-        # The report says which files pip would install, with their hashes.
+        # The report lists the files that pip would install, with hashes.
         kept = ["-c", str(_without_hashes(old, asked.with_name("kept.txt")))] if old is not None else []
         report = asked.with_name("report.json")
         options = ["--dry-run", "--ignore-installed", "--disable-pip-version-check", "--report", str(report)]
@@ -331,7 +330,7 @@ def _without_hashes(lock_file, path):
 
 
 def _resolver(requirements):
-    """uv on PATH, uv or pip of this Python, in this order."""
+    """uv on PATH, then uv or pip of this Python."""
     uv = shutil.which("uv")
     if uv:
         return _Uv([uv], requirements)

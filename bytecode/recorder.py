@@ -1,13 +1,13 @@
-"""Notes each text that is given to `compile`, `exec` and `eval`. recording.py runs it in a process of its own; a
-program that is recorded (vmhost/recording_executor.py) asks it to listen in its own.
+"""Records the texts that are given to `compile`, `exec` and `eval`. recording.py runs it in a separate process; a
+recorded program (vmhost/recording_executor.py) calls `listen` in its own.
 
     python recorder.py REQUEST OUT
 
-Texts of the import system, of `runpy` and of what shows tracebacks are left out: they are source files. So are those of
-named tuples and dataclasses, which a VM makes without a compiler.
+Texts from the import system, `runpy` and traceback printing are left out: they are source files. So are those of named
+tuples and dataclasses, which a VM makes without a compiler.
 
-The program finds what it would find in a VM: of this Python's environment, code below `roots` gets the standard library
-and vmhost alone, and of these not what a VM lacks.
+Imports succeed and fail as in a VM: code below `roots` gets only the standard library and vmhost of this Python's
+environment, without the modules that a VM lacks.
 """
 
 import builtins
@@ -25,13 +25,13 @@ from types import CodeType
 _FUTURES = 0x1FE0000
 _SOURCE_FILES = {"runpy", "importlib._bootstrap", "importlib._bootstrap_external", "linecache", "traceback", "tokenize"}
 _LEFT_OUT = _SOURCE_FILES | {"collections", "dataclasses"}
-_IMPORTS = ("<frozen importlib", importlib.__file__, __file__)  # files whose frames stand for their callers
-_getframe = sys._getframe  # programs' tests take it away
+_IMPORTS = ("<frozen importlib", importlib.__file__, __file__)  # frames of these files are skipped to find the importer
+_getframe = sys._getframe  # bound now: tests of packages remove it
 _noted = {}
 
 
 def _note(mode, flags, source, caller):
-    """Notes a text; `flags` has those of the caller's code, where it inherits them."""
+    """Records a text; `flags` includes those of the caller's code where it inherits them."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         source = bytes(source).decode("utf-8", "replace")
     if isinstance(source, str) and caller.f_globals.get("__name__") not in _LEFT_OUT:
@@ -50,7 +50,7 @@ def _listening(name):
             _note(name, futures, source, caller)
             source = _compile(source, "<string>", name, futures, True)
         if not args and not {"globals", "locals"} & kwargs.keys():
-            names = caller.f_locals  # of a function, exec gets a copy
+            names = caller.f_locals  # in a function: a copy for exec
             args = caller.f_globals, names if isinstance(names, dict) else dict(names)
         return original(source, *args, **kwargs)
 
@@ -86,22 +86,23 @@ class _Given:
 
 
 class _Walls:
-    """What code below `roots` can't import: the modules `absent`, {name: reason}, and whatever else is installed."""
+    """The imports refused to code below `roots`: the modules `absent`, {name: reason}, and whatever else is
+    installed."""
 
     def __init__(self, roots, absent, outside):
         self._absent, self._outside = absent, outside
         self._known = {*sys.stdlib_module_names, "vmhost", "__main__", "__mp_main__"}
         self._below = tuple(os.path.join(root, "") for root in roots)
-        self._others = frozenset(sys.path) - set(roots)  # what else is installed; a program may add its own folders
+        self._others = frozenset(sys.path) - set(roots)  # installed packages; a program may add its own folders
 
     def stand(self):
-        """From now on."""
+        """Refuses from now on."""
         self._import = builtins.__import__
         builtins.__import__ = self._import_within
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name, path=None, target=None):
-        """For imports by name (`importlib.import_module`), and of what lies within packages."""
+        """For imports by name (`importlib.import_module`), and those inside packages."""
         frame = _getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(_IMPORTS):
             frame = frame.f_back
@@ -145,12 +146,12 @@ def _prefixes(parts):
 
 
 def main(request, out):
-    """Imports the modules, runs the script, writes the texts, and what went wrong with the entry module."""
+    """Imports the modules, runs the script, writes the texts and the entry module's error."""
     with open(request, encoding="utf-8") as file:
         asked = json.load(file)
     entry, script = asked["entry"], asked["script"]
     sys.path[:] = [*sys.path[1:], asked["library"]]  # not the folder of this file
-    importlib.import_module("vmhost")  # from there, whatever packages have under that name
+    importlib.import_module("vmhost")  # now, from the library: packages may contain the same name
     add_folders(asked["roots"])
     listen()
     sys.meta_path.insert(0, _Given(asked["sources"]))
@@ -171,7 +172,7 @@ def main(request, out):
         except KeyboardInterrupt:
             raise
         except BaseException:
-            continue  # it is as it will be in a VM: the program does without it, or fails there
+            continue  # as in a VM: the program does without it, or fails
     if script:
         sys.argv = [script]
         try:
@@ -185,19 +186,19 @@ def main(request, out):
 
 
 def add_folders(folders):
-    """From now on, modules are found in `folders` as well: before what is installed, after the standard library."""
+    """From now on, modules are also found in `folders`: after the standard library, before installed packages."""
     library = os.path.dirname(os.__file__)
     last = max((at for at, path in enumerate(sys.path) if path in (library, f"{library}/lib-dynload")), default=-1)
     sys.path[last + 1 : last + 1] = folders
 
 
 def listen():
-    """From now on, texts are noted in this process."""
+    """Records texts in this process from now on."""
     builtins.compile, builtins.exec, builtins.eval = _listening_compile, _listening("exec"), _listening("eval")
 
 
 def noted():
-    """The texts so far, as a list of (mode, flags, text)."""
+    """The texts recorded so far: a list of (mode, flags, text)."""
     return list(_noted)
 
 

@@ -1,15 +1,15 @@
 """Texts that programs give to `compile`, `exec` and `eval`: collected by running them, compiled into the bundle.
 
-Packages write Python and compile it while they are imported or used: attrs' methods, networkx's decorators, templates.
-`record` runs a task's imports, and a script of the user's, in plain Python, and writes every such text to
-`recorded.json` beside task.yaml; `record_imports` does without a script, and again when the sources have changed.
-`recorded_texts` makes of these what a bundle holds: their code under their digests.
+Packages generate Python and compile it when they are imported or used: attrs' methods, networkx's decorators,
+templates. `record` runs a task's imports, and a script of the user's, in plain Python, and writes every such text to
+`recorded.json` beside task.yaml. `record_imports` runs the imports alone, and repeats that when the sources change.
+`recorded_texts` turns the texts into bundle entries: code by digest.
 
-Many texts hold parts that differ from run to run: counters, hashes, ids. So the bundle also says of which kind each
-text is: the text with all such parts masked, which of them may differ, and what the names and numbers with them are
-called in the code. A VM puts other names and numbers into verified code, and nothing else (`renamed_code` in
-vmhost/isolation/seal/function_code.c); here each kind is tried out with other parts first, and only what the compiler
-would have made of them as well is marked as free.
+Many texts contain parts that differ from run to run: counters, hashes, ids. So the bundle also describes the kind of
+each text: the text with all such parts masked, which of them may differ, and the names and numbers in the code that
+contain them. A VM replaces names and numbers in verified code, and nothing else (`renamed_code` in
+vmhost/isolation/seal/function_code.c). Here each kind is tested with other parts first; only parts where renaming gives
+the compiler's result are marked as free.
 """
 
 import contextlib
@@ -35,20 +35,20 @@ from .texts import compile_text, text_digest
 
 RECORD_NAME = "recorded.json"
 FUTURES = 0x1FE0000  # flags of a code object: what its module imported from __future__
-GENERATED = re.compile("[0-9a-f]{32}|-?[0-9]+")  # what programs put into names to make them unique
-_RESERVED = re.compile("__[^0-9]*__")  # of Python's own: these stay
+GENERATED = re.compile("[0-9a-f]{32}|-?[0-9]+")  # what programs put into names to make them unique: UUIDs, counters
+_RESERVED = re.compile("__[^0-9]*__")  # Python's own names: never renamed
 _SMALL = 255  # larger numbers are constants of the code, smaller ones operands of instructions
-_SIGNS = 3  # at most so many numbers of a text are tried with both signs
+_SIGNS = 3  # texts with at most this many numbers are tried with both signs of each
 _MODES = ("exec", "eval", "single")
 
 
 @dataclass(frozen=True)
 class Program:
-    """What is recorded: `entry`, a dotted name or the path of a script; `roots`, the folders where its modules and
-    packages are; `modules`, the packages' modules that it may import; `absent`, {dotted name: reason}, what a VM would
-    not find. `path` is the file of its texts. `sources`: modules that it finds before all others, as tuples of dotted
-    name, text, path and whether it is a package. It runs in `folder` (None: the first of the roots), with the variables
-    `environment` beside those of this process."""
+    """What to record: `entry`, a dotted name or the path of a script; `roots`, the folders of its modules and packages;
+    `modules`, the packages' modules that it may import; `absent`, {dotted name: reason}, the modules that a VM lacks.
+    `path` is the file of its texts. `sources`: modules that take precedence, as tuples of dotted name, text, path and
+    whether it is a package. It runs in `folder` (None: the first root), with this process's environment and the
+    variables `environment`."""
 
     entry: str
     roots: tuple
@@ -60,7 +60,7 @@ class Program:
     environment: dict = field(default_factory=dict)
 
     def stamp(self, sources):
-        """A digest of all that its imports depend on; `sources` maps dotted names to texts."""
+        """A digest of everything that its imports depend on; `sources` maps dotted names to texts."""
         found = hashlib.sha256(f"{sys.version_info[:2]}\0{self.entry}\0{sorted(self.absent)}".encode())
         for name, text in sorted(sources.items()):
             found.update(f"\0{name}\0{len(text)}\0".encode() + text)
@@ -68,8 +68,8 @@ class Program:
 
 
 def record(program, script):
-    """Imports what `program` may import, then runs the script, in plain Python, and writes the texts that were compiled
-    meanwhile; returns how many. CompileError if the program fails or the file can't be written."""
+    """Imports what `program` may import, then runs the script, in plain Python, and writes the texts compiled
+    meanwhile; returns their number. CompileError if the program fails or the file can't be written."""
     texts, _ = _run(program, str(Path(script).resolve()))
     try:
         write_record(program.path, texts)
@@ -79,10 +79,10 @@ def record(program, script):
 
 
 def record_imports(program, sources):
-    """Where nobody ran a script for `program`: a record of its imports alone, made again when `sources` changed.
+    """Records the imports of a `program` for which no script was run; again when `sources` changed.
 
-    Returns the digest to marshalled code that a bundle holds, and what stands in the way as Diagnostics. CompileError
-    where a record is damaged."""
+    Returns the bundle's entries, digest to marshalled code, and the problems as Diagnostics. CompileError for a damaged
+    record."""
     stamp, problems = program.stamp(sources), []
     if program.path.exists() and _read(program.path).get("imports", stamp) == stamp:
         return recorded_texts(program.path), ()
@@ -102,7 +102,7 @@ def record_imports(program, sources):
 
 
 def _run(program, script=""):
-    """The texts, and what went wrong with the program's import, or None."""
+    """The texts, and the error of the program's import, or None."""
     with tempfile.TemporaryDirectory(prefix="vmhost-record-") as work:
         request, found = Path(work, "request.json"), Path(work, "texts.json")
         asked = {
@@ -115,7 +115,7 @@ def _run(program, script=""):
             "library": str(Path(__file__).parents[2]),
         }
         request.write_text(json.dumps(asked))
-        # one hash seed: most texts come out the same each time
+        # a fixed hash seed: most texts come out the same each time
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0", **program.environment}
         command = [sys.executable, str(Path(__file__).with_name("recorder.py")), str(request), str(found)]
         done = subprocess.run(
@@ -144,7 +144,7 @@ def _place_in(traceback, paths):
 
 
 def write_record(path, texts, head=None):
-    """Writes the file of a record: `texts` as tuples of mode, flags and text, `head` other fields."""
+    """Writes a record's file: `texts` as tuples of mode, flags and text, `head` other fields."""
     rows = [json.dumps({"mode": mode, "futures": futures, "text": text}) for mode, futures, text in sorted(set(texts))]
     fields = "".join(f"{json.dumps(name)}: {json.dumps(value)}, " for name, value in (head or {}).items())
     replace_file(path, ("{" + fields + '"texts": [\n' + ",\n".join(rows) + "\n]}\n").encode())
@@ -165,8 +165,8 @@ def _read(path):
 
 
 def recorded_texts(path):
-    """What a bundle holds of the texts recorded in the file `path`, if it is there: digest to marshalled code.
-    CompileError where it is damaged."""
+    """The bundle's entries for the texts recorded in the file `path`, if it exists: digest to marshalled code.
+    CompileError for a damaged file."""
     if not path.exists():
         return {}
     return _compiled([(row["mode"], row["futures"], row["text"]) for row in _read(path)["texts"]])
@@ -179,10 +179,10 @@ def _compiled(texts):
         try:
             code = corrected(compile(text, "<string>", mode, futures, dont_inherit=True, optimize=0))
         except SyntaxError, ValueError, RecursionError, MemoryError:
-            continue  # the program expects that, or tries something else then
+            continue  # the program expects that, or handles it
         key = f"{mode} {futures:x}" if futures else mode
         made[text_digest(key, text)] = marshalled(code)
-        if text.startswith("\n"):  # so that lines are counted right: others will begin with more or fewer
+        if text.startswith("\n"):  # for right line numbers; later texts will begin with more or fewer
             rest = text.lstrip("\n")
             above = corrected(compile(rest, "<string>", mode, futures, dont_inherit=True, optimize=0))
             made[text_digest(key, rest)] = marshalled(above)
@@ -197,8 +197,8 @@ def _compiled(texts):
 
 
 def _of_all_signs(code, mode, futures, text):
-    """The text and its code; and the same with the other sign of its large numbers, for which the compiler writes other
-    instructions. Hashes are such numbers."""
+    """The text and its code, then the same with each other combination of signs of its large numbers (often hashes),
+    for which the compiler emits other instructions."""
     yield text, code
     parts = [(found.start(), found.group()) for found in GENERATED.finditer(text)]
     numbers = [pieces[0] for _, pieces in _tokens(text, parts)[1]]
@@ -217,9 +217,9 @@ def _of_all_signs(code, mode, futures, text):
 
 
 def _kind(code, mode, futures, text):
-    """Which generated parts of `text` may differ, and how: (fixed, tokens). `fixed` has the others, as pairs of index
-    and part; `tokens` what holds the free ones, as pairs of what it is in the code and of its pieces: a str as it is,
-    an int for the part of that index. None: none may."""
+    """Which generated parts of `text` may differ, and how: (fixed, tokens), or None if none may. `fixed`: pairs of
+    index and text of the other parts. `tokens`: pairs of a name or number in the code and its pieces: a str is literal,
+    an int the index of a free part."""
     parts = [(found.start(), found.group()) for found in GENERATED.finditer(text)]
     if not parts or mode not in _MODES:
         return None
@@ -233,8 +233,8 @@ def _kind(code, mode, futures, text):
 
 
 def _tokens(text, parts):
-    """The names, the numbers, and the strings that could be names, in `text` that hold generated parts: three lists of
-    pairs of what they are and of their pieces."""
+    """The names, the numbers, and the strings that are identifiers, in `text` that contain generated parts: three lists
+    of pairs of the token's value and its pieces."""
     starts = [0]
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -245,7 +245,7 @@ def _tokens(text, parts):
                 continue
             start, end = (starts[line - 1] + column for line, column in (token.start, token.end))
             if text[start:end] != token.string:
-                return [], [], []  # lines end in another way than tokenize counts
+                return [], [], []  # tokenize counts other line ends than str.splitlines
             if token.type == tokenize.STRING:
                 if token.string[0] not in "'\"" or not token.string[1:-1].isidentifier():
                     continue
@@ -271,7 +271,7 @@ def _tokens(text, parts):
 
 
 def _is_right(code, mode, futures, text, parts, tokens, free, seed):
-    """Whether `code` under other names and numbers is what the compiler makes of the text with other parts."""
+    """Does renaming `code` give what the compiler makes of the text with other parts?"""
     chance = random.Random(f"{seed} {text}")
     others = {}
     for index in sorted(free):
@@ -280,7 +280,7 @@ def _is_right(code, mode, futures, text, parts, tokens, free, seed):
         other = chance.choice("3456789") + "".join(chance.choices(digits, k=len(part) - 1))
         others.setdefault(parts[index][1], "-" * (parts[index][1] != part) + other)
     if len(set(others.values())) < len(others):
-        return True  # says nothing: two parts became one
+        return True  # no evidence: two parts became equal
     new, at = [], 0
     for index, (place, part) in enumerate(parts):
         new += [text[at:place], others[part] if index in free else part]
@@ -303,7 +303,7 @@ def _is_right(code, mode, futures, text, parts, tokens, free, seed):
 
 
 def _renamed(renames, value):
-    """What `renamed_code` in the guest makes of a code object, or of one of its constants."""
+    """The result of the guest's `renamed_code` for a code object or one of its constants."""
     if type(value) is str and "<" in value:
         return ".".join(renames.get(part, part) for part in value.split("."))
     if type(value) is str or type(value) is int:
@@ -321,7 +321,7 @@ def _renamed(renames, value):
 
 
 def _same(one, other):
-    """Whether two code objects are equal in all but the columns of their source."""
+    """Are two code objects equal but for source positions?"""
     one, other = _without_positions(one), _without_positions(other)
     inner = [constant for constant in one.co_consts if isinstance(constant, CodeType)]
     theirs = [constant for constant in other.co_consts if isinstance(constant, CodeType)]

@@ -4,9 +4,9 @@ import os
 
 
 def replace_file(path, data):
-    """Writes the bytes `data` to the Path `path`; where a file is there, readers see the old one or the new one.
+    """Writes the bytes `data` to the Path `path`; readers of an existing file see the old one or the new one.
 
-    OSError, and then all is as it was."""
+    On OSError, nothing has changed."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         partial.write_bytes(data)

@@ -1,5 +1,5 @@
-"""JSON schemas with stricter rules: a pattern must match the whole text, UTF-8 must be able to encode a text, and
-integers are ints.
+"""JSON schemas with stricter rules: a pattern must match the whole text, UTF-8 must be able to encode it, and integers
+are ints.
 
 JSON Schema itself lets `$` match before a final line break, and accepts 1.0 as an integer.
 """

@@ -1,4 +1,4 @@
-"""What a script says of itself in comments (PEP 723): the packages that it requires.
+"""A script's metadata in comments (PEP 723): the packages that it requires.
 
     # /// script
     # requires-python = ">=3.14"
@@ -20,18 +20,18 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 @dataclass(frozen=True)
 class ScriptBlock:
-    """`dependencies` as the block lists them, and the `line` where they stand."""
+    """`dependencies` as the block lists them, and the `line` where they begin."""
 
     dependencies: tuple
     line: int
 
     def names(self):
-        """The packages' names, as indexes write them, without those that are for some machines alone."""
+        """The packages' names, normalised, without those that only some machines need."""
         return tuple(project_name(each) for each in self.dependencies if ";" not in each)
 
 
 def project_name(requirement):
-    """The name of the package that a requirement is for, as indexes write it; None if there is none."""
+    """The package name in a requirement, normalised; None if there is none."""
     found = _NAME.match(requirement.strip())
     return re.sub(r"[-_.]+", "-", found.group()).lower() if found else None
 

@@ -2,8 +2,8 @@
 
 A private key is a PKCS#8 PEM file with mode 0600. A public key is one line, `ed25519 <base64> <name>`; a trust store is
 a file of such lines, or a folder of `*.pub` files. A bundle's signature is the signer's 32-byte public key followed by
-the 64 bytes of Ed25519 over the manifest; the key in it only says which trusted key to look for. That of another file,
-such as one of rules, lies beside it as FILE.sig, and is over the file's bytes behind `_FILE`.
+64 bytes of Ed25519 over the manifest; the public key only selects the trusted key. Another file, such as one of rules,
+has its signature beside it in FILE.sig, over `_FILE` and the file's bytes.
 """
 
 import base64
@@ -18,11 +18,11 @@ from .errors import BundleError, SigningError
 
 PUBLIC_BYTES = 32
 SIGNATURE_BYTES = PUBLIC_BYTES + 64
-_FILE = b"vmhost file 1\0"  # so that no file's signature is one of a manifest
+_FILE = b"vmhost file 1\0"  # domain separation: no file's signature is valid for a manifest
 
 
 def fingerprint(public):
-    """The name of the public key `public` (32 bytes) for people: `SHA256:` and base64, as ssh writes it."""
+    """The readable name of the public key `public` (32 bytes): `SHA256:` and base64, as in ssh."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(public).digest()).decode().rstrip("=")
 
 
@@ -47,9 +47,9 @@ class SigningKey:
     def save(self, path, name=None):
         """Writes the private key to `path` (0600, never over an existing file) and the public one to `path` + `.pub`.
 
-        `name` is what trust stores call the key; the file's stem if None. SigningError if either file exists.
+        `name` is the key's name in trust stores; the file's stem if None. SigningError if either file exists.
         """
-        from pathlib import Path  # not where signatures are only checked, as on a device
+        from pathlib import Path  # here, because devices only check signatures
 
         from cryptography.hazmat.primitives import serialization
 
@@ -72,7 +72,7 @@ class SigningKey:
 
 def generate_key():
     """A new SigningKey from the system's random source."""
-    # cryptography takes tens of milliseconds to import; a host that reads only unsigned bundles never pays for it.
+    # cryptography takes tens of milliseconds to import; a host that reads only unsigned bundles avoids that.
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return SigningKey(Ed25519PrivateKey.generate())
@@ -164,7 +164,7 @@ def _text_of(path):
 
 def check_signature(manifest, signature, where, what="manifest"):
     """The public key (32 bytes) whose signature over `manifest` this is; BundleError if the signature doesn't match.
-    `what` it is, for the message."""
+    `what`: the word for `manifest` in the message."""
     if len(signature) != SIGNATURE_BYTES:
         raise BundleError(f"{where}: signature: expected {SIGNATURE_BYTES} bytes, got {len(signature)}; sign it again")
     public = signature[:PUBLIC_BYTES]

@@ -1,8 +1,8 @@
 """One source file to marshalled code, with CPython's own compiler.
 
-`marshal.dumps(compile(...))` is the same over hash seeds and machines (measured; `tests/bytecode/test_reproducible.py`
-holds it to that), but for a few constants that `_settled` sees to. The compiler is given the name that tracebacks shall
-show, so no code object is rewritten for that.
+`marshal.dumps(compile(...))` is the same over hash seeds and machines (tested by `tests/bytecode/test_reproducible.py`)
+except for a few constants, which `_settled` handles. The compiler gets the file name for tracebacks, so no code object
+is rewritten for that.
 """
 
 import ast
@@ -18,7 +18,7 @@ from .errors import CompileError, Diagnostic
 from .relocation import with_places
 
 _STATEMENTS_IN = ("body", "orelse", "handlers", "finalbody", "cases")
-_warnings_lock = threading.Lock()  # warnings.catch_warnings changes what all threads see
+_warnings_lock = threading.Lock()  # warnings.catch_warnings affects all threads
 
 
 def parse(source, shown):
@@ -30,10 +30,10 @@ def parse(source, shown):
 def compile_source(source, filename, shown, optimize=0, warned=None, docstrings=True):
     """Marshalled code of the module `source` (bytes).
 
-    `filename` is what tracebacks will say, `shown` what messages say now. CompileError with file and line for what
+    `filename` is the name in tracebacks, `shown` the one in messages. CompileError with file and line for whatever
     CPython refuses: syntax, encoding, null bytes, nesting too deep. The compiler's warnings are added as Diagnostics to
-    the list `warned`, if given, and shown to nobody else. Without `docstrings`, `__doc__` is None as `optimize` 2 makes
-    it, and asserts stay.
+    the list `warned`, if given, and shown nowhere else. Without `docstrings`, `__doc__` is None as with `optimize` 2,
+    and asserts stay.
     """
     with _reporting(source, shown, [] if warned is None else warned):
         tree = None
@@ -43,12 +43,12 @@ def compile_source(source, filename, shown, optimize=0, warned=None, docstrings=
 
 
 def marshalled(code):
-    """A code object as bundles hold it: the same bytes in any process."""
+    """A code object's bytes in a bundle; the same in any process."""
     return marshal.dumps(_settled(code))
 
 
 def _without_docstrings(tree):
-    pending = [tree]  # and all statements in it: no expression holds a docstring
+    pending = [tree]  # statements only: no expression has a docstring
     while pending:
         node = pending.pop()
         for name in _STATEMENTS_IN:
@@ -61,7 +61,7 @@ def _without_docstrings(tree):
             and isinstance(body[0], ast.Expr)
             and isinstance(body[0].value, ast.Constant)
             and (isinstance(body[0].value.value, str))
-        ):  # a second one would become the docstring
+        ):  # a loop: the next string would become the docstring
             first = body.pop(0)
             if not body and not isinstance(node, ast.Module):
                 body.append(ast.copy_location(ast.Pass(), first))
@@ -69,28 +69,28 @@ def _without_docstrings(tree):
 
 
 def _settled(code):
-    """`code`, with those constants shared that CPython shares or not as the process has interned their strings before.
+    """`code` with the sharing of certain constants made independent of the strings that the process has interned.
 
-    Two kinds are known. The body of a nested class holds its qualified name as a constant and as `co_qualname`, which
-    is interned; that stays one object, written once, only where no equal string was interned already. And a set or
-    slice of strings that several functions hold is one object until one of its strings is replaced by an interned one.
+    Two kinds are known. A nested class's body has its qualified name as a constant and as `co_qualname`, which is
+    interned; CPython makes them one object, marshalled once, only if no equal string was interned before. A set or
+    slice of strings in several functions is one object until one of its strings is replaced by an interned one.
 
-    Here both are one object, in any process. Which code objects are rebuilt for it depends on values alone, never on
-    identities: a code object that was rebuilt shares its tuples of names with no other, and marshal tells that apart
-    too."""
+    Here both are one object, in any process. Which code objects are rebuilt depends only on values, never on
+    identities: a rebuilt code object shares its tuples of names with no other, and marshal distinguishes that too."""
     shared, pending = {}, [code]
     while pending:
         inner = pending.pop()
-        if not inner.co_qualname.isidentifier():  # those are interned as constants anyway
+        if not inner.co_qualname.isidentifier():  # CPython interns identifiers among constants anyway
             shared[inner.co_qualname] = sys.intern(inner.co_qualname)
         pending += [constant for constant in inner.co_consts if isinstance(constant, CodeType)]
     return _with_constants(code, shared, {})
 
 
 def _with_constants(code, shared, known):
-    """`code` with the constants in `shared`, a dict by value that sets and slices are added to; itself if it has none.
+    """`code` with its constants replaced by those in `shared`; `code` itself if none are. `shared` maps values to
+    constants; sets and slices are added to it.
 
-    `known`: tuples of constants that are done, by identity, since code objects may share them.
+    `known`: finished tuples of constants by identity, since code objects may share them.
     """
     old = code.co_consts
     if id(old) not in known:
@@ -122,7 +122,7 @@ def _has_text(constant):
 
 
 def _value(constant):
-    """What two constants have in common if and only if one may stand for the other; a str is its own."""
+    """A key that two constants share if and only if they are interchangeable; a str is its own key."""
     if isinstance(constant, str):
         return constant
     if isinstance(constant, (tuple, slice)):
@@ -140,7 +140,7 @@ def _reporting(source, shown, warned):
             yield
     except SyntaxError as error:
         message = f"{type(error).__name__}: {error.msg}"
-        # CPython says no line for these: it looks for them before it reads
+        # CPython gives no line for null bytes: it checks for them before parsing
         line = error.lineno or (source.partition(b"\0")[0].count(b"\n") + 1 if b"\0" in source else 0)
         raise CompileError([Diagnostic(shown, line, message)]) from error
     except (RecursionError, MemoryError) as error:

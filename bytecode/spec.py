@@ -1,6 +1,6 @@
-"""`task.yaml`: read, checked against `task.schema.json` and against the folder it lies in.
+"""Reads `task.yaml` and checks it against `task.schema.json` and the task's folder.
 
-Every problem found is reported at once, each as `file:line: key: expected …, got …`.
+All problems are reported at once, each as `file:line: key: expected …, got …`.
 """
 
 import ast
@@ -33,7 +33,7 @@ _SIZES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 <
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _SPANS = {**_TIMES, "d": 86400.0}
 _QUANTITY = re.compile(r"([0-9.]+) ?([A-Za-z]+)")
-_YAML_ADVICE = {  # what the YAML reader found, in its words -> what the author most likely did
+_YAML_ADVICE = {  # message of the YAML reader -> the author's likely mistake
     "mapping values are not allowed here": (
         "indent the keys of one level alike, and put a text with ': ' in it in quotes"
     ),
@@ -44,14 +44,13 @@ _YAML_ADVICE = {  # what the YAML reader found, in its words -> what the author 
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """What a `task.yaml` says. `folder` is the task's; `file` the yaml as messages name it.
+    """The content of a `task.yaml`. `folder` is the task's; `file` the yaml's name in messages.
 
-    `limits` has those of memory_bytes, wall_time_s, cpu_time_s, stack_bytes, concurrency that are written;
-    `permissions` all of GRANTS, as tuples of str. `files` are paths below `folder`
-    with `/`, patterns resolved, sorted; `models` maps names to such paths, sorted by name, and `trainable`
-    some of these names to tuples of patterns of weights; `requirements` are packages
-    as pip names them. `trigger` and `table` are None for a task that is no stream task. `lines` maps a key's path
-    ("limits.memory") to its line."""
+    `limits` has those of memory_bytes, wall_time_s, cpu_time_s, stack_bytes, concurrency that are given; `permissions`
+    all of GRANTS, as tuples of str. `files` are paths below `folder` with `/`, patterns resolved, sorted; `models` maps
+    names to such paths, sorted by name, and `trainable` some of these names to tuples of patterns of weights;
+    `requirements` are packages in pip's syntax. `trigger` and `table` are None for a task that is no stream task.
+    `lines` maps a key's path ("limits.memory") to its line."""
 
     folder: Path
     file: str
@@ -79,7 +78,7 @@ class TaskSpec:
 
 
 def read_task(folder):
-    """The TaskSpec of the task in `folder` (str or Path); TaskSpecError with all that is wrong with it."""
+    """The TaskSpec of the task in `folder` (str or Path); TaskSpecError with all its problems."""
     folder = Path(folder)
     file = str(folder / SPEC_NAME)
     problems = _Problems(file)
@@ -129,7 +128,7 @@ def read_task(folder):
 
 
 def _granted(permissions):
-    """The permissions as bundles have them: channels of the tunnel are host functions there."""
+    """The permissions as bundles have them: a channel of the tunnel is a host function there."""
     granted = {name: tuple(permissions.get(name) or ()) for name in GRANTS}
     channels = [TUNNEL_FUNCTION + channel for channel in permissions.get("tunnel") or ()]
     granted["host"] += tuple(name for name in channels if name not in granted["host"])
@@ -139,12 +138,11 @@ def _granted(permissions):
 def find_module(folder, name):
     """The source file of the task's module `name` and whether it is a package: (Path, bool), or None.
 
-    A folder without `__init__.py` that has Python files in it, or below it, counts as a package; its path is the
-    folder.
+    A folder without `__init__.py` that contains Python files at any depth counts as a package; its path is the folder.
     """
     parts = name.split(".")
     if not is_module_name(name):
-        return None  # from import_module("../x"), say
+        return None  # for example from import_module("../x")
     base = folder.joinpath(*parts)
     if (base / "__init__.py").is_file():
         return base / "__init__.py", True
@@ -205,7 +203,7 @@ def _load(path, problems):
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         if error.context == "while scanning a simple key":
-            mark = error.context_mark  # the key; that it has no colon shows on the next line only
+            mark = error.context_mark  # the key; the missing colon shows only on the next line
         line = mark.line + 1 if mark else 1
         problem = error.problem or error.context
         advice = f"; {_YAML_ADVICE[problem]}" if problem in _YAML_ADVICE else ""
@@ -291,7 +289,7 @@ def _check_schema(values, problems):
 def _shown(value):
     try:
         text = json.dumps(value, ensure_ascii=False, default=str).encode(errors="backslashreplace").decode()
-    except ValueError:  # a number of more digits than Python writes
+    except ValueError:  # a number with more digits than Python prints
         return shown(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -324,18 +322,18 @@ def _read_limits(written, problems):
 
 
 def _quantity(value, units):
-    """Bytes as int, or seconds as float, of `64 MiB`, `2 s`, or a plain number."""
+    """`64 MiB`, `2 s` or a plain number, in bytes (int) or seconds (float)."""
     if isinstance(value, str):
         number, unit = _QUANTITY.fullmatch(value).groups()
         value = float(number) * units[unit]
     try:
         return int(value) if units is _SIZES else float(value)
-    except OverflowError:  # more than any limit may be
+    except OverflowError:  # above any limit
         return 0
 
 
 def _described(values, key, kind, lowered, problems):
-    """The `kind` (Trigger, Table) that task.yaml describes under `key`, or None."""
+    """The `kind` (Trigger, Table) under `key` in task.yaml, or None."""
     if key not in values:
         return None
     try:
@@ -358,7 +356,7 @@ def _lowered_table(written):
 
 
 def _in_ms(written, name):
-    """`written` with the span `name`, such as "30 min", as whole milliseconds under `name` and "_ms"."""
+    """`written` with the span `name`, such as "30 min", in whole milliseconds, as `name` + "_ms"."""
     found = {key: value for key, value in written.items() if key != name}
     if name in written:
         span = _quantity(written[name], _SPANS) * 1000
@@ -367,7 +365,7 @@ def _in_ms(written, name):
 
 
 def _find_resources(folder, patterns, problems):
-    """The paths of the files that `patterns` name, pairs of a key in task.yaml and what stands there."""
+    """The paths of the files that `patterns`, pairs of a key in task.yaml and its value, match."""
     root = folder.resolve()
     found = set()
     for where, pattern in patterns:
@@ -397,7 +395,7 @@ def _find_resources(folder, patterns, problems):
 
 
 def _check_sizes(folder, resources, problems):
-    """What a bundle cannot hold, before any of it is read."""
+    """Reports files that do not fit a bundle, before any is read."""
     total = 0
     for key, paths in resources.items():
         for path in paths:
@@ -429,7 +427,7 @@ def _check_entry(folder, module, function, problems):
     try:
         tree = parse(path.read_bytes(), str(path))
     except CompileError:
-        return  # the compiler reports it, with its own line
+        return  # the compiler reports it, with the line
     names, star = _top_level_names(tree.body)
     if function not in names and not star:
         near = difflib.get_close_matches(function, names, 1)
@@ -456,7 +454,7 @@ def _check_entry(folder, module, function, problems):
 
 
 def _yields(function):
-    """Whether calling the function of the node `function` makes a generator, async or not."""
+    """Is the node `function` a generator function, async or not?"""
     pending = list(function.body)
     while pending:
         node = pending.pop()
@@ -473,7 +471,7 @@ def _positional(arguments):
 
 
 def _top_level_names(body):
-    """Names that a module binds outside functions and classes, with the node that does; if it has a star import."""
+    """Names that a module binds outside functions and classes, with the binding node; whether it has a star import."""
     names, star, pending = {}, False, list(reversed(body))
     while pending:
         node = pending.pop()

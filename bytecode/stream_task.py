@@ -1,7 +1,7 @@
-"""What makes a task a stream task: `trigger` and `table` of its task.yaml, as manifests and hosts have them.
+"""The fields of stream tasks: `trigger` and `table` of task.yaml, manifests and hosts.
 
-`Trigger.from_fields` and `Table.from_fields` take the plain form, which stands in manifests, and hold it against the
-one definition of what it may say; `fields()` gives it back. docs/pipeline.md has the meaning."""
+`Trigger.from_fields` and `Table.from_fields` validate the plain form, which manifests contain; `fields()` returns it.
+For the meaning see docs/pipeline.md."""
 
 import re
 from collections.abc import Mapping
@@ -19,15 +19,15 @@ MAX_QUEUE, MAX_RETRIES = 100_000, 100
 MAX_SPAN_MS = 10 * 366 * 24 * 3600 * 1000
 MAX_COLUMNS = 256
 
-# An event's name, `page:` and a page's id, or `*` for any run of events, an empty one too.
+# An event's name, `page:` and a page's id, or `*` for any run of events, even an empty one.
 EVENT_ID = re.compile(r"[^\u0000-\u001f\u007f]+")
 COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 ANY_RUN, PAGE_PREFIX = "*", "page:"
-_SQL_NAMES = ("rowid", "oid")  # of SQLite's own column in each table
+_SQL_NAMES = ("rowid", "oid")  # SQLite's implicit column
 
 
 class FieldError(ValueError):
-    """`key` of a trigger or table is not what it may be; the text says what was expected, and what was got."""
+    """An invalid `key` of a trigger or table; the text says what was expected and given."""
 
     def __init__(self, key, expected, got):
         super().__init__(f"expected {expected}, got {shown(got)}")
@@ -36,13 +36,13 @@ class FieldError(ValueError):
 
 @dataclass(frozen=True)
 class Trigger:
-    """When a stream task is called, and what with.
+    """When a stream task is called, and with which input.
 
     `on` is a tuple of sequences of ids, any of which triggers. `level` is one of LEVELS. `within_ms` bounds the time
-    from the first event of a match to its last (None: a match ends with its visit). `events` says which events the call
-    gets: those of the visit, those of the match, or none. With `state`, calls of one key follow each other, and each
-    gets what the one before returned. `queue` calls wait at most; `overload` says who wins beyond that: the newest, the
-    oldest, or, of calls of one key, the newest. A call that fails is tried again `retries` times.
+    from the first event of a match to its last (None: a match ends with its visit). `events` selects the events that a
+    call gets: the visit's, the match's, or none. With `state`, calls of one key run one after the other, and each gets
+    the result of the one before. At most `queue` calls wait; beyond that, `overload` selects which stay: the newest,
+    the oldest, or, per key, the newest. A failed call is retried `retries` times.
     """
 
     on: tuple
@@ -56,7 +56,7 @@ class Trigger:
 
     @classmethod
     def from_fields(cls, found):
-        """The Trigger that the plain mapping `found` describes; FieldError."""
+        """The Trigger in plain form `found`; FieldError."""
         check = _Check(found, cls.__dataclass_fields__, ("on",))
         on = check.get("on", list)
         if not 1 <= len(on) <= MAX_SEQUENCES:
@@ -82,8 +82,8 @@ class Trigger:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a stream task's table: `type` is one of COLUMN_TYPES, `index` makes a search by it fast, `leaves`
-    says that it may leave the device."""
+    """One column of a stream task's table: `type` is one of COLUMN_TYPES, `index` speeds up searches by it, `leaves`
+    allows it to leave the device."""
 
     type: str
     index: bool = False
@@ -92,8 +92,8 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """The table that a stream task's rows go to: `columns` by name, in the order of task.yaml. `key` names the column
-    that says whom or what a row is about. Rows older than `retention_ms` are removed (None: they stay)."""
+    """The table for a stream task's rows: `columns` by name, in the order of task.yaml. `key` names the column of the
+    row's subject. Rows older than `retention_ms` are removed (None: never)."""
 
     columns: Mapping = field(default_factory=dict)
     key: str | None = None
@@ -104,7 +104,7 @@ class Table:
 
     @classmethod
     def from_fields(cls, found):
-        """The Table that the plain mapping `found` describes; FieldError."""
+        """The Table in plain form `found`; FieldError."""
         check = _Check(found, cls.__dataclass_fields__, ("columns",))
         described = check.get("columns", dict)
         if not 1 <= len(described) <= MAX_COLUMNS:
@@ -129,7 +129,7 @@ class Table:
 
 
 class _Check:
-    """Typed access to a plain mapping with the keys `known`, of which `required` must be there."""
+    """Typed access to a plain mapping that may have the keys `known` and must have those in `required`."""
 
     def __init__(self, found, known, required, prefix=""):
         self._prefix = prefix

@@ -1,11 +1,11 @@
 """Texts that CPython would compile at run time, compiled ahead.
 
-`namedtuple`, `typing.NamedTuple` and `dataclass` write Python text and compile it when a class is defined. A VM has no
-compiler, so for definitions that can be read off the source, the bundle carries the code of exactly that text, under
-the text's digest. What isn't found here is no error: the guest runtime builds the same functions another way.
+`namedtuple`, `typing.NamedTuple` and `dataclass` generate Python text and compile it when a class is defined. A VM has
+no compiler. So for definitions that can be read from the source, the bundle has the code of exactly that text, under
+the text's digest. For others, the guest runtime builds the same functions another way.
 
-Dataclasses aren't imitated: the running Python's own `dataclasses` writes the text, for a class with the same fields,
-options and methods, and a copy of that module hands the text over instead of keeping it to itself.
+Dataclasses aren't imitated: the running Python's own `dataclasses` generates the text, for a class with the same
+fields, options and methods. A copy of that module records the text.
 """
 
 import ast
@@ -22,7 +22,7 @@ import typing
 from .source import parse
 
 _WORDS = (b"namedtuple", b"NamedTuple", b"dataclass")
-_ANY = 0  # stands for default values: the text only depends on whether there is one
+_ANY = 0  # placeholder for default values: the text only depends on whether there is one
 
 
 def text_digest(mode, text):
@@ -31,18 +31,18 @@ def text_digest(mode, text):
 
 
 def absence(name, reason):
-    """Digest and marshalled code of the text that tells a VM why the module `name` is not there: an expression whose
-    value is the reason. The guest's importer asks for it when an import fails."""
+    """Digest and marshalled code of the text that gives a VM the reason why the module `name` is missing: an expression
+    with that value. The guest's importer looks it up when an import fails."""
     return text_digest("absent", name), compile_text("eval", repr(reason), "<absent>")
 
 
 def compile_text(mode, text, filename="<string>"):
-    """Marshalled code of one text."""
+    """Marshalled code of `text`."""
     return marshal.dumps(compile(text, filename, mode, dont_inherit=True, optimize=0))
 
 
 def collect_texts(source):
-    """Digest to marshalled code, for each text that the module `source` (bytes that parse) is seen to need."""
+    """Digest to marshalled code, for each text that the module `source` (bytes that parse) visibly needs."""
     if not any(word in source for word in _WORDS):
         return {}
     tree = parse(source, "<text>")
@@ -80,7 +80,7 @@ def _annotated(node):
 
 
 def _called_fields(node, aliases):
-    """The field names of `namedtuple("P", ...)` or `NamedTuple("P", ...)` if they are written out, else None."""
+    """The literal field names of `namedtuple("P", ...)` or `NamedTuple("P", ...)`, or None."""
     name = _last_name(node.func, aliases)
     if name not in ("namedtuple", "NamedTuple"):
         return None
@@ -92,11 +92,11 @@ def _called_fields(node, aliases):
         rename = ast.literal_eval(given["rename"]) if "rename" in given else False
         return collections.namedtuple("typename", ast.literal_eval(given["field_names"]), rename=rename)._fields
     except KeyError, ValueError, TypeError, AttributeError, IndexError:
-        return None  # only known at run time, or wrong: then it raises there
+        return None  # only known at run time, or wrong: then it raises at run time
 
 
 def _namedtuple_text(fields):
-    """The text of `__new__` as CPython's `collections.namedtuple` writes it; None if these can't be fields."""
+    """The text of `__new__` that CPython's `collections.namedtuple` generates; None for invalid fields."""
     if not all(isinstance(field, str) and field.isidentifier() and not keyword.iskeyword(field) for field in fields):
         return None
     arguments = ", ".join(fields) + ("," if len(fields) == 1 else "")
@@ -104,9 +104,9 @@ def _namedtuple_text(fields):
 
 
 def _dataclass_texts(node, aliases, stubs):
-    """The texts that the class `node` would compile, none if it is no dataclass or not all of it can be read.
+    """The texts that the class `node` compiles; none if it is no dataclass or not fully readable.
 
-    `stubs` maps the names of the dataclasses read so far to classes that look like them; this one is added.
+    `stubs` maps the names of the dataclasses read so far to equivalent classes; this one is added.
     """
     options = None
     for decorator in node.decorator_list:
@@ -124,12 +124,12 @@ def _dataclass_texts(node, aliases, stubs):
             options = {name: ast.literal_eval(value) for name, value in options.items()}
             stubs[node.name] = module.dataclass(**options)(type(node.name, bases, namespace))
         except ValueError, TypeError, SyntaxError:
-            return []  # only known at run time, or wrong: then it raises there
+            return []  # only known at run time, or wrong: then it raises at run time
         return list(texts)
 
 
 def _stub_namespace(node, aliases, module):
-    """The namespace of a class for which `dataclasses` writes the same text as for `node`."""
+    """The namespace of a class for which `dataclasses` generates the same text as for `node`."""
     namespace = {"__annotations__": {}}
     for item in node.body:
         if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -156,7 +156,7 @@ def _stub_annotation(annotation, aliases):
         except SyntaxError:
             return object
     name = _last_name(annotation, aliases)
-    # `dataclasses` compares with what sys.modules has, so these are the real ones, not the copy's.
+    # `dataclasses` compares with sys.modules, so these come from the real module, not the copy.
     known = {"ClassVar": typing.ClassVar, "InitVar": dataclasses.InitVar, "KW_ONLY": dataclasses.KW_ONLY}
     return known.get(name, object)
 
@@ -177,7 +177,8 @@ def _stub_field(call, module):
 
 @functools.cache
 def _listening_dataclasses():
-    """A copy of the module `dataclasses` that notes each text before it runs it; the list of notes; a lock for both."""
+    """A copy of the module `dataclasses` that records each text before it runs it; the list of texts; a lock for
+    both."""
     specification = importlib.util.find_spec("dataclasses")
     module = importlib.util.module_from_spec(specification)
     texts = []

@@ -1,15 +1,14 @@
-"""vmhost: run cloud-compiled Python tasks, each in a VM (a subinterpreter with a GIL of its own) on a thread of its
-own.
+"""vmhost: run cloud-compiled Python tasks, each in a VM (a subinterpreter with its own GIL) on its own thread.
 
     with vmhost.Host() as host:
         digits = host.load("build/digits.vmb")
         label = digits({"image": pixels})
 
-This file imports nothing until a name is used: `vmhost.bytecode` and `vmhost.engine` work without a host.
+Names are imported when first used, so that `vmhost.bytecode` and `vmhost.engine` work without a host.
 """
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # the same names again, for tools that read the source; `as`: they are exported
+if TYPE_CHECKING:  # the same names again, for static analysis; `as` marks them as exported
     from vmhost.errors import (
         BreakerOpenError as BreakerOpenError,
         BundleError as BundleError,
@@ -84,12 +83,12 @@ def __getattr__(name):
         globals()[name] = value
         return value
     if name == "__version__":
-        from importlib import metadata  # the version stands in pyproject.toml, and in what was installed from it
+        from importlib import metadata  # the version is in pyproject.toml, and in the installed metadata
 
         try:
             return metadata.version("vmhost")
         except metadata.PackageNotFoundError:
-            return "checkout"  # that nobody installed
+            return "checkout"  # not installed
     if name in _PACKAGES:
         from importlib import import_module
 

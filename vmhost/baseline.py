@@ -1,10 +1,10 @@
-"""Baseline files: calls of one version of a task that a host recorded, for `vmhost replay` to compare a version with.
+"""Baseline files: recorded calls of one version of a task, with which `vmhost replay` compares another version.
 
     "VMHB\\1\\n"  frame  frame  frame ...        the first frame is the header, each other one a call
     frame: length, CRC-32 of the body, CRC-32 of these eight bytes (uint32, little-endian), body (msgpack)
 
-A file is only ever appended to, a frame by one write. What the end of a process cut off behind the last whole frame is
-left out by readers; any other damage is a BaselineError that says where. docs/operations.md describes the fields.
+A file is only appended to, each frame by one write. Readers ignore an incomplete frame at the end, which a killed
+process leaves; any other damage is a BaselineError with the position. docs/operations.md describes the fields.
 """
 
 import os
@@ -27,7 +27,7 @@ MAGIC = b"VMHB\x01\n"
 FORMAT = 1
 _FRAME = struct.Struct("<III")
 _MAX_FRAME = 1 << 30
-# msgpack's extension types: what msgpack cannot say itself.
+# msgpack extension types, for what msgpack cannot express.
 _TUPLE, _SET, _FROZENSET, _COMPLEX, _INT, _ARRAY, _KIND, _PACKED = range(1, 9)
 
 
@@ -37,7 +37,7 @@ class BaselineError(ConfigurationError):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a baseline is of. `share`: of the calls that were made. `masked`: names of the rules that hid fields."""
+    """A baseline's subject. `share`: of all calls, the part recorded. `masked`: names of the rules that hid fields."""
 
     task: str
     version: str
@@ -52,10 +52,10 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One call. `outcome` is a name of vmhost.errors.Kind; `error` has type_name and message where it is not OK.
+    """One call. `outcome` is a name of vmhost.errors.Kind; `error` has type_name and message if it is not OK.
 
-    `observed`: what its VM told (vmhost/guest/recording.py), None where the VM could not tell. `hidden`: how many
-    fields were masked. `packed_result`: the result as `pack_value` gives it, None where it has none. Times are in
+    `observed`: the VM's report (vmhost/guest/recording.py), None if it could not give one. `hidden`: the number of
+    masked fields. `packed_result`: the result as bytes of `pack_value`, None without a result. Times are in
     seconds."""
 
     number: int
@@ -74,7 +74,7 @@ class Recorded:
 
     @property
     def unfit(self) -> str | None:
-        """Why a replay has nothing to compare it with, None: it has."""
+        """The reason why a replay cannot compare this call; None if it can."""
         observed = self.observed
         if observed is None:
             return "its VM could not tell what it did"
@@ -89,8 +89,8 @@ class Recorded:
 
 
 def pack_value(value: "Any", pack_other: "Any" = None) -> bytes:
-    """A value that can cross into a VM, as bytes. `pack_other(value)` gives (kind, detail, payload) of a value of a
-    class beyond the builtin ones, None where it does not know it. TypeError, ValueError."""
+    """A value that can cross into a VM, as bytes. `pack_other(value)` gives (kind, detail, payload) for a value of a
+    class beyond the builtin ones, None if it does not know it. TypeError, ValueError."""
 
     def default(value):
         return _extension(value, pack_other, pack)
@@ -131,7 +131,7 @@ def _extension(value, pack_other, pack):
 
 
 def unpack_value(data: bytes) -> "Any":
-    """The value of `pack_value`. Arrays come as memoryviews, values of classes that only a task knows as Foreign.
+    """The value in bytes from `pack_value`. Arrays become memoryviews, values of a task's own classes Foreign.
     BaselineError."""
     try:
         return msgpack.unpackb(
@@ -166,7 +166,7 @@ def _unpack_extension(code, data):
         format, shape, content = value
         flat = memoryview(content)
         return flat.cast(format, shape) if shape else flat.cast(format, ())
-    raise BaselineError(f"extension type {code}, which this version does not know, or not as it has it")
+    raise BaselineError(f"extension type {code} is unknown to this version, or malformed")
 
 
 def _unpack_kind(kind, detail, payload):
@@ -182,7 +182,7 @@ def _unpack_kind(kind, detail, payload):
 
 
 class BaselineWriter:
-    """A new file `path` with `header`; `append` adds calls, from one thread at a time. OSError."""
+    """Creates the file `path` with `header`; `append` adds calls, from one thread at a time. OSError."""
 
     def __init__(self, path: str | os.PathLike[str], header: Header) -> None:
         self.path = os.fspath(path)
@@ -197,8 +197,8 @@ class BaselineWriter:
             raise
 
     def append(self, fields: dict[str, "Any"]) -> None:
-        """Add a call: the fields of Recorded by name, but `number`; values as `pack_value` gives them. OSError,
-        ValueError: it is closed."""
+        """Adds a call: the fields of Recorded by name, without `number`; values as bytes of `pack_value`. OSError;
+        ValueError if it is closed."""
         if self._fd < 0:
             raise ValueError(f"{self.path}: is closed")
         self._write(_frame(fields))
@@ -206,13 +206,13 @@ class BaselineWriter:
 
     def _write(self, data):
         written = os.write(self._fd, data)
-        if written != len(data):  # a full disk: the frame goes again, so that later ones can be read
+        if written != len(data):  # a full disk: remove the partial frame, so that later ones can be read
             os.ftruncate(self._fd, self.bytes)
             raise OSError(28, "no space left for a whole call", self.path)
         self.bytes += written
 
     def close(self) -> None:
-        """May be repeated."""
+        """Closes the file; may be repeated."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
@@ -226,8 +226,8 @@ def _frame(fields):
 
 @dataclass
 class Baseline:
-    """A baseline file that was read: `header`, and the calls by iterating. `torn`: bytes behind the last whole frame,
-    which a process that ended left there."""
+    """A baseline file in memory: `header`, and the calls by iteration. `torn`: bytes after the last whole frame, left
+    by a killed process."""
 
     path: str
     header: Header
@@ -237,7 +237,7 @@ class Baseline:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> "Self":
-        """BaselineError: it cannot be read, is none, or is damaged."""
+        """BaselineError: it cannot be read, is not a baseline, or is damaged."""
         path = os.fspath(path)
         try:
             with open(path, "rb") as file:
@@ -269,14 +269,14 @@ def _frames(path, data):
         length, check, head_check = _FRAME.unpack_from(data, at)
         start = at + _FRAME.size
         if zlib.crc32(data[at : at + 8]) != head_check or length > _MAX_FRAME:
-            if not any(data[at:]):  # blocks that were given to the file and never written
+            if not any(data[at:]):  # allocated blocks that were never written
                 break
             raise _damage(path, at, len(offsets))
         if start + length > len(data):
             break
         if zlib.crc32(memoryview(data)[start : start + length]) != check:
             if start + length == len(data):
-                break  # the last one, half of it written
+                break  # the last one, partly written
             raise _damage(path, start, len(offsets))
         offsets.append((start, start + length))
         at = start + length
@@ -352,8 +352,7 @@ def _recorded(path, number, at, body):
 
 
 def check_observed(value: "Any") -> dict[str, "Any"]:
-    """What a VM told of a call, where it has the shape of vmhost/guest/recording.py. ValueError, KeyError: it has
-    not."""
+    """Returns a VM's report of a call if it has the shape of vmhost/guest/recording.py; else ValueError or KeyError."""
     _of(dict, value, "observed")
     for name, answers in _of(dict, value["answers"], "answers").items():
         _of(str, name, "answers")

@@ -1,7 +1,7 @@
-"""Which thousandth of all devices, or of all people, one is in.
+"""Cohorts: stable random samples of devices or people, in thousandths.
 
-Each has one of the cohorts 1 to 1000 for each task, or other salt, by a hash of both: who is among the first 5 % of a
-salt is among its first 10 %, and always will be; of another salt, others are.
+For each salt, such as a task, a hash of salt and name gives each of them a cohort from 1 to 1000. Whoever is in the
+first 5 % of a salt is also in its first 10 %, for ever; other salts give independent samples.
 """
 
 import hashlib
@@ -10,6 +10,6 @@ COHORTS = 1000
 
 
 def cohort_of(salt: str, name: str) -> int:
-    """1 to 1000, the same for ever."""
+    """1 to 1000; never changes."""
     digest = hashlib.sha256(f"{salt}\0{name}".encode(errors="surrogatepass")).digest()
     return 1 + int.from_bytes(digest[:8]) % COHORTS

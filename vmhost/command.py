@@ -1,14 +1,13 @@
-"""Where the `vmhost` command begins: what it needs is imported with Ctrl-C in mind, which ends it then as quietly as
-later.
+"""The start of the `vmhost` command. Ctrl-C during the imports ends it as quietly as later.
 
-A module of its own: what it imports is most of that time, and `vmhost --version` needs none of it.
+A separate module, because the imports take most of that time, and `vmhost --version` needs none of them.
 """
 
 import os
 import signal
 import sys
 
-# Exit codes of vmhost.lines.exit_codes, which is not there yet.
+# Exit codes as in vmhost.lines.exit_codes, which is not yet imported.
 _INTERRUPTED, _PIPE_CLOSED, _HOST_FAILED = 130, 141, 5
 
 
@@ -29,7 +28,7 @@ def main():
     if sys.argv[1:] == ["--version"]:
         return _print_version()
     usual = signal.getsignal(signal.SIGINT)
-    if usual is signal.default_int_handler:  # not where the shell said that Ctrl-C is not meant for this process
+    if usual is signal.default_int_handler:  # not if the shell made this process ignore Ctrl-C
         signal.signal(signal.SIGINT, _leave)
     from vmhost.cli import main as run
 

@@ -1,5 +1,5 @@
-"""Task folders to bundles, models included: the compiler of bundles is given the one of ONNX models, which it does not
-know (docs/decisions/rooms.md)."""
+"""Task folders to bundles, models included: gives the bundle compiler the ONNX compiler, which it does not know
+(docs/decisions/rooms.md)."""
 
 from vmhost.bytecode.compiler import compile_task
 from vmhost.bytecode.errors import CompileError, Diagnostic
@@ -20,10 +20,9 @@ def compile_folder(folder, *, target=None, optimize=0, strict=False, script=None
 
 
 def compile_onnx(path, trainable=()):
-    """The Compiled of the ONNX file at `path`: model file, savings, files of weights; where patterns of `trainable`
-    weights are given, of the part that they leave frozen, and the other part. CompileError with all that stands in the
-    way."""
-    from vmhost.engine.onnx import OnnxError, compiled  # late: NumPy and onnx are for tasks with models only
+    """The Compiled of the ONNX file at `path`: model file, savings, weight files. With patterns of `trainable` weights:
+    of the frozen part, plus the trainable part. CompileError with all problems."""
+    from vmhost.engine.onnx import OnnxError, compiled  # here: only tasks with models need NumPy and onnx
 
     try:
         if not trainable:

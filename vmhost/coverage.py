@@ -1,7 +1,7 @@
-"""Which lines and branches of tasks ran, as VMs noted them for a share of calls (TaskPolicy.coverage).
+"""The lines and branches of tasks that ran, as VMs recorded them for a share of calls (TaskPolicy.coverage).
 
-Bundles hold no sources, so this speaks of functions, lines and byte offsets of their code; `vmhost coverage` maps that
-to the sources, where they are.
+Bundles have no sources, so this uses functions, lines and byte offsets of code; `vmhost coverage` maps these to the
+sources, where there are some.
 """
 
 import json
@@ -21,7 +21,7 @@ _LINE, _BRANCH, _RETURN = 0, 1, 2
 
 @dataclass
 class Ran:
-    """What ran of one function: lines; branches, from one byte offset of its code to another; returns, by offset."""
+    """Coverage of one function: lines; branches, pairs of byte offsets of its code; offsets of returns."""
 
     lines: set[int] = field(default_factory=set)
     branches: set[tuple[int, int]] = field(default_factory=set)
@@ -30,15 +30,15 @@ class Ran:
 
 @dataclass
 class Coverage:
-    """`functions`: what ran, by (file as in "task@version/main.py", qualified name, first line). `full`: there was more
-    than is kept."""
+    """`functions`: a Ran by (file as in "task@version/main.py", qualified name, first line). `full`: the limit was
+    reached, so some are missing."""
 
     functions: dict[tuple[str, str, int], Ran] = field(default_factory=dict)
     full: bool = False
 
     @classmethod
     def taken(cls, native: "dict[str, Any]") -> "Self":
-        """What the native core told."""
+        """The Coverage in a report of the native core."""
         names = native["functions"]
         made = cls({name: Ran() for name in names}, native["full"])
         for function, kind, begin, end in native["points"]:
@@ -52,7 +52,7 @@ class Coverage:
         return made
 
     def merge(self, other: "Coverage") -> None:
-        """Adds what another process, host or device noted."""
+        """Adds the coverage of another process, host or device."""
         for name, theirs in other.functions.items():
             ran = self.functions.setdefault(name, Ran())
             ran.lines |= theirs.lines
@@ -71,7 +71,7 @@ class Coverage:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Self":
-        """What `save` wrote. ConfigurationError; OSError."""
+        """Reads a file of `save`. ConfigurationError; OSError."""
         try:
             plain = json.loads(Path(path).read_bytes())
             if plain["format"] != _FORMAT:

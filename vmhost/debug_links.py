@@ -1,8 +1,8 @@
-"""Links that open a debugging session with one host: signed, short-lived, for one use.
+"""Links that open a debugging session with one host: signed, short-lived, single use.
 
-ADDRESS/debug#PAYLOAD.SIGNATURE, both parts in base64url. The part behind # stays in the browser: it stands in no log of
-a server and in no Referer. The payload is msgpack; the signature is Ed25519 over `_CONTEXT` and the payload, behind the
-signer's 32-byte public key, so that no other signature of that key is one of a link.
+ADDRESS/debug#PAYLOAD.SIGNATURE, both parts in base64url. The part after # stays in the browser: no server's log and no
+Referer contains it. The payload is msgpack. The signature is the signer's 32-byte public key, then Ed25519 over
+`_CONTEXT` and the payload; the context keeps other signatures of that key from being valid for a link.
 """
 
 import base64
@@ -25,13 +25,13 @@ _MAX_NAME = 80  # characters of a host's name, and of the note
 
 
 class LinkError(VMHostError):
-    """A link that opens nothing here. The message says why, and what to do."""
+    """A link that is invalid here. The message gives the reason and the remedy."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """What a link says. `host`: whom it opens. `scopes`: what the session may do at most. `issued_s`, `expires_s`:
-    seconds since 1970. `nonce`: which link it is, also its id for people (`id`). `note`: what it is for."""
+    """A link's content. `host`: the host that it opens. `scopes`: the session's maximum rights. `issued_s`,
+    `expires_s`: seconds since 1970. `nonce`: identifies the link; `id` is its short form. `note`: its purpose."""
 
     address: str
     host: str
@@ -49,7 +49,7 @@ class Link:
 
     @property
     def text(self):
-        """The link itself."""
+        """The link as text."""
         return f"{self.address}/debug#{_encoded(self.payload)}.{_encoded(self.signature)}"
 
     def signed_by(self, keys):
@@ -67,7 +67,7 @@ class Link:
 
 
 def signed(key, address, host, scopes, valid_s, now_s, note=""):
-    """A new Link that `key` (a SigningKey) signs. `scopes`: some of SCOPES. ValueError for what cannot be."""
+    """A new Link, signed by `key` (a SigningKey). `scopes`: some of SCOPES. ValueError for invalid arguments."""
     scopes = checked_scopes(scopes)
     if not 0 < valid_s <= MAX_VALID_S:
         raise ValueError(f"expected a link that is valid for up to {MAX_VALID_S // 86400} days, got {valid_s:g} s")
@@ -84,7 +84,7 @@ def signed(key, address, host, scopes, valid_s, now_s, note=""):
 
 
 def read(text):
-    """The Link that a text is. LinkError where it is none. Whether its signature holds, `signed_by` says."""
+    """The Link in a text. LinkError if it is malformed. Does not check the signature; `signed_by` does."""
     if not isinstance(text, str) or len(text) > MAX_CHARACTERS:
         raise LinkError(f"expected a link of at most {MAX_CHARACTERS:,} characters")
     address, mark, rest = text.strip().partition("/debug#")
@@ -107,7 +107,7 @@ def read(text):
         link = Link(address, host, checked_scopes(scopes), issued, expires, nonce, note, payload, signature)
     except LinkError:
         raise
-    except Exception as error:  # whatever msgpack, or fields of other kinds, raise
+    except Exception as error:  # from msgpack, or from fields of other types
         raise LinkError("the link was altered, or is not whole; copy it again, from # to its end") from error
     if not 0 < expires - issued <= MAX_VALID_S:
         raise LinkError(f"the link is said to be valid for longer than {MAX_VALID_S // 86400} days; ask for a new one")
@@ -115,7 +115,7 @@ def read(text):
 
 
 def checked_scopes(scopes):
-    """Some of SCOPES, in that order. ValueError."""
+    """`scopes`, some of SCOPES, in the order of SCOPES. ValueError."""
     if not isinstance(scopes, (list, tuple)) or not scopes or any(scope not in SCOPES for scope in scopes):
         raise ValueError(f"expected some of the scopes {', '.join(SCOPES)}, got {scopes!r:.100}")
     return tuple(scope for scope in SCOPES if scope in scopes)
@@ -126,7 +126,7 @@ def _encoded(data):
 
 
 def _decoded(text):
-    """One text for the same bytes: what differs in unused bits, or has other characters, is refused."""
+    """Accepts one encoding per value: refuses set unused bits and other characters."""
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (ValueError, binascii.Error) as error:

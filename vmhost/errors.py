@@ -1,8 +1,7 @@
-"""The errors that a caller sees, and how an ended call of the native core becomes one of them.
+"""The errors that callers see, and how the end of a native call becomes one of them.
 
-Every error of this package is a `VMHostError`. A message says what happened, where, what was expected, what was found
-and what to do. `from_core` is handed to the native core (`set_error_factory`); it runs on the thread that asks for a
-result.
+Every error of this package is a `VMHostError`. A message says what happened, where, what was expected and found, and
+the remedy. The native core calls `from_core` (`set_error_factory`) on the thread that asks for a result.
 """
 
 import concurrent.futures
@@ -36,7 +35,7 @@ class Kind(IntEnum):
 class VMHostError(Exception):
     """The base of every error of vmhost.
 
-    `task` and `version` name the task where one is concerned, else they are None.
+    `task` and `version` name the task, None if no task is involved.
     """
 
     task: str | None
@@ -53,15 +52,15 @@ class ConfigurationError(VMHostError):
 
 
 class BundleError(VMHostError):
-    """A bundle that is unsigned, altered, malformed, made for another Python, or asks for what is not given here."""
+    """A bundle that is unsigned, altered, malformed, made for another Python, or asks for more than is granted."""
 
 
 class TaskError(VMHostError):
     """The task raised, or could not be imported.
 
     `type_name` is the guest's exception type ("ValueError", "shop.prices.Unknown"), `guest_message` its text,
-    `guest_traceback` its traceback with the task's own file names and lines, `report` all that the guest told.
-    `__cause__` is the exception itself, where its class is registered with the host.
+    `guest_traceback` its traceback with the task's own file names and lines, `report` the guest's whole report.
+    `__cause__` is the exception itself if its class is registered with the host.
     """
 
     type_name: str | None = None
@@ -71,9 +70,9 @@ class TaskError(VMHostError):
 
 
 class TimeLimitError(VMHostError, TimeoutError):
-    """The call took longer than it may.
+    """The call exceeded its time limit.
 
-    `resource` is "wall" or "cpu"; `guest_traceback` says where it was, if that is known.
+    `resource` is "wall" or "cpu"; `guest_traceback` says where it was stopped, if known.
     """
 
     resource: str = "wall"
@@ -81,15 +80,15 @@ class TimeLimitError(VMHostError, TimeoutError):
 
 
 class MemoryLimitError(VMHostError):
-    """The task needed more memory than its limit. `guest_traceback` says where it was, if that is known; `memory_lines`
-    which of its lines held the memory then, where TaskPolicy.memory_lines asks for that."""
+    """The task needed more memory than its limit. `guest_traceback` says where it was stopped, if known; `memory_lines`
+    which of its lines held the memory then, with TaskPolicy.memory_lines."""
 
     guest_traceback: str | None = None
     memory_lines: "MemoryLines | None" = None
 
 
 class PermissionDenied(VMHostError):
-    """The task did what its permissions do not name and did not catch the PermissionError.
+    """The task did something outside its permissions and did not catch the PermissionError.
 
     Attributes as in TaskError.
     """
@@ -101,11 +100,11 @@ class PermissionDenied(VMHostError):
 
 
 class CrossingError(VMHostError, TypeError):
-    """An argument or a result that cannot cross the wall of a VM; the message says which part of it, and why."""
+    """An argument or a result that cannot cross the wall of a VM; the message says which part, and why."""
 
 
 class BreakerOpenError(VMHostError):
-    """The breaker of this task version is open. `retry_in_s` is the time until calls are tried again."""
+    """The breaker of this task version is open. `retry_in_s` is the time until calls are allowed again."""
 
     retry_in_s: float = 0.0
 
@@ -126,15 +125,15 @@ class ClosedError(VMHostError, RuntimeError):
     guest_traceback: str | None = None
 
 
-# Of what is taken from a guest's report: characters of a text and of a note, notes, steps of a chain, arguments. The
+# Limits on a guest's report: characters of a text and of a note; number of notes, steps of a chain, arguments. The
 # guest runtime sends less.
 _MAX_TEXT_CHARS, _MAX_NOTE_CHARS, _MAX_NOTES, _MAX_CHAIN, _MAX_ARGS = 1 << 17, 4096, 20, 20, 100
 
 
 def read_report(payload):
-    """What a guest reported of an exception, `payload`, as a dict of str and plain values, of a bounded size.
+    """A guest's report of an exception, `payload`, as a dict of str and plain values, of bounded size.
 
-    A task can forge it: no part is believed.
+    A task can forge it, so every part is checked.
     """
     given = payload if type(payload) is dict else {"message": payload}
     report = {key: _text(given.get(key)) for key in ("type", "module", "message", "traceback")}
@@ -156,7 +155,7 @@ def read_report(payload):
         for step in _of_type(list, given.get("chain"))[:_MAX_CHAIN]
         if type(step) is dict
     ]
-    # made by the host's codec, of a class that it knows, or not there
+    # decoded by the host's codec, of a class that it knows, or missing
     report["error"] = given["error"] if isinstance(given.get("error"), Exception) else None
     return report
 
@@ -170,8 +169,8 @@ def _text(value):
 
 
 def _is_plain(value):
-    """May stand among the arguments of an exception: whoever prints it prints them, so no large int, whose text Python
-    refuses."""
+    """Is it safe among an exception's arguments? They get printed, so large ints, whose text Python refuses, are
+    not."""
     if type(value) in (str, bytes):
         return len(value) <= _MAX_TEXT_CHARS
     return value is None or type(value) in (bool, float) or type(value) is int and value.bit_length() <= 256
@@ -199,7 +198,7 @@ def _of_task(error_type, report, where, name, version):
 
 def _add_traceback(error, report, where):
     error.guest_traceback = report["traceback"]
-    if error.guest_traceback.startswith("  File"):  # of a call that was stopped: the core reports frames and no more
+    if error.guest_traceback.startswith("  File"):  # of a stopped call: the core reports only frames
         error.guest_traceback = f"Traceback (most recent call last):\n{error.guest_traceback}"
     if error.guest_traceback:
         error.add_note(f"{error.task} {error.version}, {where}:\n{error.guest_traceback.rstrip()}")
@@ -249,7 +248,7 @@ _EXECUTOR_ADVICE = {
 
 
 def advise_executor(error, kind):
-    """Lets `error`, which from_core made for a call that ended as `kind`, advise the user of a VMExecutor."""
+    """Replaces the advice in `error`, from from_core for a call that ended as `kind`, by that for VMExecutor."""
     if kind in _EXECUTOR_ADVICE and error.args and isinstance(error.args[0], str):
         error.args = (error.args[0].removesuffix(_ADVICE[kind][2]) + _EXECUTOR_ADVICE[kind],)
 

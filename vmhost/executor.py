@@ -3,8 +3,8 @@
     with vmhost.VMExecutor(max_workers=2) as pool:
         list(pool.map(function, items))
 
-A function is called by its name, in VMs that find its module's bytecode in one growing code store; arguments and
-results cross as values. It is a Service with one lane, so VMs, calls, futures and closing are those of a Host.
+Functions are called by name, in VMs that find their modules' bytecode in one growing code store; arguments and results
+cross as values. It is a Service with one lane, so VMs, calls, futures and closing are those of a Host.
 """
 
 import atexit
@@ -64,27 +64,26 @@ if TYPE_CHECKING:
     from vmhost.statistics import HostStatistics
 
 _log = logging.getLogger("vmhost")
-_GUEST = "vmhost.guest.executor"  # the module in each VM that takes the calls
+_GUEST = "vmhost.guest.executor"  # the module in each VM that runs the calls
 _CONVERSIONS = "__vmhost_conversions__"  # a module in its VMs, see vmhost.guest.codec
 _BATCH = 256  # calls of one map() that are queued under one lock
 _workers_alive = weakref.WeakSet()
 
 
 class BrokenVMExecutor(concurrent.futures.BrokenExecutor):
-    """The initializer of the executor failed in a VM; no call is taken any more."""
+    """The initializer of the executor failed in a VM; it accepts no more calls."""
 
 
 class VMExecutor(concurrent.futures.Executor):
-    """Runs functions in at most `max_workers` VMs (as many as the process has CPUs; never more than 1,024), which boot
-    when they are needed.
+    """Runs functions in up to `max_workers` VMs (default: the process's CPU count; at most 1,024), booted on demand.
 
     `thread_name_prefix` names the executor in logs (`vmhost.task.<name>`). `initializer(*initargs)` runs once in each
-    VM before its first call. `permissions` are as in task.yaml, by default all that the host process may do itself;
-    `limits` as well, by default none but `max_workers`. Dataclasses, namedtuples, enums and exceptions cross that a
-    submitted function's module defines or has by name; `types`: others, and Conversions, as for Host. ValueError,
+    VM before its first call. `permissions` are as in task.yaml, by default everything that the host process may do;
+    so are `limits`, by default only `max_workers`. Dataclasses, namedtuples, enums and exceptions that a submitted
+    function's module defines or imports by name can cross; `types`: others, and Conversions, as for Host. ValueError,
     TypeError, ConfigurationError, CrossingError.
 
-    `mp_context` and `max_tasks_per_child`, which process pools have, may be None only; TypeError says why.
+    `mp_context` and `max_tasks_per_child`, parameters of process pools, must be None; the TypeError says why.
     """
 
     def __new__(cls, *_, **__):
@@ -131,13 +130,13 @@ class VMExecutor(concurrent.futures.Executor):
         )
 
     def _own(self, service):
-        # Dropped without shutdown(), what was submitted still runs, as with the standard executors.
+        # If dropped without shutdown(), submitted calls still run, as with the standard executors.
         service.owned_by(self, drain=True)
 
     def submit[**P](self, fn: Callable[P, "Any"], /, *args: P.args, **kwargs: P.kwargs) -> TaskFuture:
-        """Queue `fn(*args, **kwargs)`; gives a Future, which also has `stop()`.
+        """Queues `fn(*args, **kwargs)`; returns a Future that also has `stop()`.
 
-        CrossingError (a TypeError) when `fn` or an argument cannot travel, RuntimeError after shutdown(),
+        CrossingError (a TypeError) if `fn` or an argument cannot travel, RuntimeError after shutdown(),
         BrokenVMExecutor after an initializer failed.
         """
         return _VMFuture(self._submitted(fn, args, kwargs, None), self._workers)
@@ -145,10 +144,10 @@ class VMExecutor(concurrent.futures.Executor):
     async def run(
         self, fn: Callable[..., "Any"], /, *args: "Any", timeout_s: float | None = None, **kwargs: "Any"
     ) -> "Any":
-        """Await `fn(*args, **kwargs)`. Cancelling the asyncio task stops the call and frees its worker.
+        """Awaits `fn(*args, **kwargs)`. Cancelling the asyncio task stops the call and frees its worker.
 
-        `timeout_s` counts from now on: TimeLimitError, a TimeoutError. A function that has a parameter of this name is
-        given it with `functools.partial`. Other errors as submit() and its future raise them.
+        `timeout_s` counts from now: TimeLimitError, a TimeoutError. To pass a parameter of this name to a function, use
+        `functools.partial`. Other errors as from submit() and its future.
         """
         workers = self._workers
         call = self._submitted(fn, args, kwargs, timeout_s)
@@ -170,7 +169,7 @@ class VMExecutor(concurrent.futures.Executor):
         try:
             return submit((args, kwargs), timeout_s, 0, entry, True)
         except ClosedError:
-            # By shutdown(), which says so, or by an edition of the code store that took the place of this one.
+            # Closed by shutdown(), which raises again, or because a new edition of the code store replaced this one.
             return workers.submit((args, kwargs), timeout_s, 0, entry, True)
 
     def map[T](
@@ -181,10 +180,10 @@ class VMExecutor(concurrent.futures.Executor):
         chunksize: int = 1,
         buffersize: int | None = None,
     ) -> Iterator[T]:
-        """Call `fn` on the items of `iterables` in step; an iterator over the results in order.
+        """Calls `fn` on the items of `iterables` in parallel; returns an iterator over the results in order.
 
-        `chunksize` items go to a VM as one call. `timeout` seconds from now on, the next result that is not there
-        raises TimeoutError. With `buffersize`, at most that many calls are queued ahead of the results taken.
+        `chunksize` items go to a VM as one call. A result that is not there `timeout` seconds from now raises
+        TimeoutError. With `buffersize`, at most that many calls are queued ahead of the results taken.
         """
         if not isinstance(chunksize, int):
             raise TypeError(f"chunksize must be an integer, got {shown(chunksize)}")
@@ -209,8 +208,8 @@ class VMExecutor(concurrent.futures.Executor):
         return self._map_results(calls, values, buffersize is not None, entry, sizes, end)
 
     def _map_values(self, fn, rows, chunksize):
-        """(values of the calls, their entry point, a deque that gets the number of rows in each call; None: each is one
-        row)"""
+        """(values of the calls, their entry point, a deque that gets each call's number of rows; None: one row
+        each)"""
         function, fill, keywords = _unfold(fn)
         entry = self._workers.entry_for(function, in_rows=chunksize > 1)
         if fill is not tuple:
@@ -227,12 +226,12 @@ class VMExecutor(concurrent.futures.Executor):
         return chunks(), entry, sizes
 
     def _feed(self, calls, values, count, entry):
-        """Queue the next `count` of `values`, all of them when that is None."""
+        """Queues the next `count` of `values`, all if None."""
         while batch := list(itertools.islice(values, _BATCH if count is None else min(_BATCH, count))):
             submit_many = self._workers.submit_many
             try:
                 calls.extend(submit_many(batch, None, 0, entry, True))
-            except ClosedError:  # as in submit()
+            except ClosedError:  # see _submitted()
                 calls.extend(self._workers.submit_many(batch, None, 0, entry, True))
             if count is not None:
                 count -= len(batch)
@@ -248,7 +247,7 @@ class VMExecutor(concurrent.futures.Executor):
                 if refill:
                     self._feed(calls, values, 1, entry)
                 if sizes is None:
-                    yield outcome(calls.popleft())  # not kept: it may be large
+                    yield outcome(calls.popleft())  # no reference kept: it may be large
                     continue
                 results, report = self._workers.rows_of(outcome(calls.popleft()), sizes.popleft())
                 results.reverse()
@@ -260,10 +259,10 @@ class VMExecutor(concurrent.futures.Executor):
             _cancel(calls)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """No calls are taken any more; what was submitted still runs, or is cancelled as far as it waits.
+        """Accepts no more calls; submitted ones still run, or, with `cancel_futures`, the waiting ones are cancelled.
 
-        May be repeated. `wait`: return when all calls have ended, their callbacks have run and the VMs are gone.
-        Ctrl-C while it waits stops the calls that run and cancels the others.
+        May be repeated. `wait`: return when all calls have ended, their callbacks have run and the VMs are gone. Ctrl-C
+        during the wait stops running calls and cancels the others.
         """
         try:
             self._workers.close(cancel_futures)
@@ -274,21 +273,20 @@ class VMExecutor(concurrent.futures.Executor):
             raise
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: "Any", traceback: "Any") -> bool | None:
-        # Process pools' workers get the terminal's Ctrl-C themselves; a VM that runs on would hold up the way out.
+        # Workers of process pools get the terminal's Ctrl-C themselves; a VM that ran on would delay the exit.
         if exc_type is not None and issubclass(exc_type, KeyboardInterrupt):
             self._workers.end_now()
         return super().__exit__(exc_type, exc, traceback)
 
     def terminate_workers(self) -> None:
-        """Stop the calls that run, cancel those that wait, and shut down; all end with CancelledError. Waits for
-        nothing."""
+        """Stops running calls, cancels waiting ones, and shuts down; all end with CancelledError. Does not wait."""
         self._workers.end_now()
         self._workers.close(True)
 
     kill_workers = terminate_workers
 
     def statistics(self) -> "HostStatistics":
-        """A HostStatistics of now: the executor's calls, its VMs with memory and CPU time."""
+        """Current HostStatistics: the executor's calls, its VMs with memory and CPU time."""
         return self._workers._service.statistics()
 
     def __repr__(self):
@@ -298,7 +296,7 @@ class VMExecutor(concurrent.futures.Executor):
 class _VMFuture(TaskFuture):
     """The Future of one call of a VMExecutor. Builtin errors come as the function raised them."""
 
-    _end = None  # (result, error), kept: a Future gives the same objects each time
+    _end = None  # (result, error), kept: a Future returns the same objects each time
 
     def _outcome(self):
         if self._end is None:
@@ -319,23 +317,23 @@ class _VMFuture(TaskFuture):
 
 
 class _Workers:
-    """What is behind an executor, and outlives it while calls are under way: service, lane, code store and the ways in.
+    """An executor's state, which outlives it while calls run: service, lane, code store, entry points.
 
-    `submit` and `submit_many` are those of the native lane until something speaks against it.
+    `submit` and `submit_many` are the native lane's until calls are refused.
     """
 
     def __init__(self, name, max_workers, permissions, limits, initializer, initargs, own, types):
         self.closed = False
         self.entries = {}  # function -> entry point
-        self._lock = threading.RLock()  # of the code store and what is known of it; a finalizer may submit as well
+        self._lock = threading.RLock()  # of the code store and its index; reentrant: a finalizer may submit
         self._rows = {}  # function -> entry point that takes many rows of arguments
         self._name = name
         self._process = os.getpid()
-        self._cancelling = False  # what waits when it closes counts as cancelled
+        self._cancelling = False  # calls that closing ends count as cancelled
         self._broken = None
         self._lanes = []
         self._edition = 0
-        self._modules, self._texts, self._files = {}, {}, {}  # what the code store has
+        self._modules, self._texts, self._files = {}, {}, {}  # contents of the code store
         self._initializer = None
         self._codec = Codec(types)
         self._permissions = _permissions(permissions)
@@ -377,16 +375,16 @@ class _Workers:
             _drain_at_exit()
             _workers_alive.add(self)
             self._load()
-        except BaseException:  # Ctrl-C comes between any two steps
+        except BaseException:  # Ctrl-C may come between any two steps
             if self._service is not None:
                 self._service.let_go()
                 self._service.abandon()
             raise
 
-    # -- the ways in ----------------------------------------------------------------------------------------------
+    # -- entry points ---------------------------------------------------------------------------------------------
 
     def entry_for(self, function, in_rows=False):
-        """The entry point for `function`, whose module is in the code store from now on. CrossingError."""
+        """The entry point for `function`; its module is in the code store from now on. CrossingError."""
         known = self._rows if in_rows else self.entries
         try:
             if function in known:
@@ -403,7 +401,7 @@ class _Workers:
         return entry
 
     def _pack(self, luggage):
-        """Add the modules to the code store; to a new one, with new VMs, where one has another module of its name."""
+        """Adds the modules to the code store; if it has another module of the same name, to a new one with new VMs."""
         new = {name: module for name, module in luggage.modules.items() if name not in self._modules}
         texts = {digest: code for digest, code in luggage.texts.items() if digest not in self._texts}
         again = any(self._modules[name] != module for name, module in luggage.modules.items() if name not in new)
@@ -426,7 +424,7 @@ class _Workers:
             self._load()
 
     def _load(self):
-        """Serve the code store from now on; VMs of the one before end when its calls have."""
+        """Serves the code store from now on; VMs of the previous edition end after its calls."""
         self._edition += 1
         manifest = Manifest(name=self._name, version=str(self._edition), entry="", permissions=self._permissions)
         digest = str(self._edition).encode()
@@ -436,7 +434,7 @@ class _Workers:
             self._refuse()
 
     def _move(self, version):
-        """Calls go to `version` from now on. The service asks, with its lock held."""
+        """Directs calls to `version` from now on. Called by the service, with its lock held."""
         self._current = version
         if version.lane not in self._lanes:
             self._lanes.append(version.lane)
@@ -454,7 +452,7 @@ class _Workers:
     # -- how calls end --------------------------------------------------------------------------------------------
 
     def outcome(self, call):
-        """The result of the native `call`, or its error as the standard executors would raise it."""
+        """The result of the native `call`; raises its error as the standard executors would."""
         try:
             return call.result()
         except VMHostError as error:
@@ -465,8 +463,8 @@ class _Workers:
             raise standard from error
 
     def rows_of(self, answer, size):
-        """(results, report or None) of a call that brought `size` rows; TaskError when the VM's code was made to answer
-        something else."""
+        """(results, report or None) of a call of `size` rows. TaskError for anything else: code in the VM was
+        tampered with."""
         if type(answer) is tuple and len(answer) == 2:
             results, report = answer
             if type(results) is list and (
@@ -485,7 +483,7 @@ class _Workers:
         )
 
     def raise_report(self, report):
-        """Raise the error that a guest reported."""
+        """Raises the error in a guest's report."""
         error = from_core(Kind.TASK_ERROR, report, self._name, self._current.version)
         standard = _own_of(error) or _builtin_of(error)
         if standard is None:
@@ -493,7 +491,7 @@ class _Workers:
         raise standard from error
 
     def _as_standard(self, error, call):
-        """What the standard executors raise in the place of `error`; None when they know nothing like it."""
+        """The exception of the standard executors for `error`; None if they have no equivalent."""
         if isinstance(error, ClosedError) and self._cancelling:
             return concurrent.futures.CancelledError()
         if self._broken is not None and (isinstance(error, VMLostError) or call.kind == Kind.LOAD_ERROR):
@@ -501,7 +499,7 @@ class _Workers:
         return _own_of(error) or _builtin_of(error)
 
     def was_cancelled(self, call):
-        """Did the `call`, which has ended, end by being cancelled?"""
+        """Was the `call`, which has ended, cancelled?"""
         return call.kind == Kind.CANCELLED or call.kind == Kind.CLOSED and self._cancelling
 
     # -- the initializer ------------------------------------------------------------------------------------------
@@ -511,7 +509,7 @@ class _Workers:
         return entry.partition(" ")[2], self._initargs, self._initkeywords
 
     def _break(self, report):
-        """The initializer failed in a VM: as with the standard executors, that is the end of all."""
+        """The initializer failed in a VM: as with the standard executors, everything ends."""
         self._broken = "A VM initializer failed, the executor is not usable anymore"
         _log.critical("Exception in initializer:\n%s", read_report(report)["traceback"])
         self.submit = self.submit_many = self._refuse
@@ -521,8 +519,8 @@ class _Workers:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def close(self, cancel):
-        """No more calls; those that wait are cancelled when `cancel`, else they still run. Takes no lock: Ctrl-C may
-        hit it."""
+        """Accepts no more calls; waiting ones are cancelled with `cancel`, else they still run. Takes no lock, because
+        Ctrl-C may interrupt it."""
         self.closed = True
         if os.getpid() != self._process:
             return  # a forked child: the VMs are the parent's
@@ -534,13 +532,13 @@ class _Workers:
                 lane.close(False)
 
     def end_now(self):
-        """Soon, all that was submitted ends as cancelled, also what runs. Takes no lock: it answers Ctrl-C."""
+        """Ends everything submitted as cancelled, running calls included, soon. Takes no lock: Ctrl-C calls it."""
         self._cancelling = True
         if os.getpid() == self._process:
             self._service.ask_to_close(False)
 
     def wait_closed(self):
-        """Wait until all calls have ended and all VMs are gone."""
+        """Waits until all calls have ended and all VMs are gone."""
         if os.getpid() == self._process:
             self._service.wait_closed()
             self._service.wait_callbacks()
@@ -548,7 +546,7 @@ class _Workers:
 
 
 def _refuse_what_processes_have(thread_name_prefix, mp_context, max_tasks_per_child):
-    """TypeError for arguments that only ProcessPoolExecutor takes; its second one is the mp_context."""
+    """TypeError for arguments that only ProcessPoolExecutor has; its second positional one is the mp_context."""
     if mp_context is not None or hasattr(thread_name_prefix, "get_start_method"):
         raise TypeError(
             "VMExecutor takes no mp_context: its workers are VMs in this process, nothing is started; leave it out"
@@ -567,8 +565,8 @@ def _refuse_what_processes_have(thread_name_prefix, mp_context, max_tasks_per_ch
 
 
 def _limits(limits, max_workers):
-    """The Limits that `limits`, a mapping as in task.yaml, leave: none where it says nothing."""
-    Limits.read(limits, "limits")  # says what is wrong with them
+    """The Limits from `limits`, a mapping as in task.yaml; unlimited where it has no entry."""
+    Limits.read(limits, "limits")  # raises for invalid ones
     none = Limits(memory_bytes=MAX_MEMORY_BYTES, stack_bytes=MAX_STACK_BYTES, concurrency=max_workers)
     if not isinstance(limits, Limits):
         limits = dict(limits or {})
@@ -578,9 +576,9 @@ def _limits(limits, max_workers):
 
 
 def _permissions(permissions):
-    """What `permissions`, a mapping as in task.yaml, grant, with absolute paths; ConfigurationError."""
+    """`permissions`, a mapping as in task.yaml, with absolute paths; ConfigurationError."""
     if permissions is None:
-        return dict(EVERYTHING)  # what the host process may do itself, its functions may in its VMs
+        return dict(EVERYTHING)  # functions may do in VMs whatever the host process may
     if not isinstance(permissions, Mapping):
         raise ConfigurationError(
             f"permissions: expected a mapping such as {{'read': ['/data']}}, got {shown(permissions)}"
@@ -607,7 +605,7 @@ def _granted(kind, name):
 
 
 def _unfold(function):
-    """(function, fill, keywords) of a function or a partial: calling it is `function(*fill(args), **keywords, ...)`."""
+    """(function, fill, keywords) of a function or partial: calling it is `function(*fill(args), **keywords, ...)`."""
     if not isinstance(function, functools.partial):
         return function, tuple, {}
     inner, fill_inner, keywords = _unfold(function.func)
@@ -636,8 +634,8 @@ def _luggage(function):
 
 
 def _conversions_luggage(conversions, pack):
-    """The Luggage of a module that tells `vmhost.guest.codec` what to convert; `pack` gets those of its classes and
-    functions. CrossingError."""
+    """The Luggage of a module that gives `vmhost.guest.codec` the conversions; passes those of their classes and
+    functions to `pack`. CrossingError."""
     rows = []
     for name, conversion in conversions.items():
         places = []
@@ -654,26 +652,26 @@ def _conversions_luggage(conversions, pack):
 
 
 def _own_of(error):
-    """The exception that the guest raised, of a class that the executor knows, taken from its TaskError; None."""
+    """Takes the guest's exception, of a class that the executor knows, from its TaskError; None if there is none."""
     raised = error.__cause__ if isinstance(error, TaskError) else None
     if raised is not None:
-        error.__cause__ = None  # it gets the TaskError as its cause
+        error.__cause__ = None  # the exception will get the TaskError as its cause
     return raised
 
 
 def _builtin_of(error):
-    """The builtin exception that the guest raised, made again; None if it was none, or its arguments did not cross."""
+    """Rebuilds the guest's builtin exception; None if it was of another class, or its arguments did not cross."""
     report = error.report if isinstance(error, TaskError) else None
     if not report or not report["builtin"] or report["args"] is None:
         return None
     kind, args = vars(builtins).get(report["type"]), report["args"]
     if not isinstance(kind, type) or not issubclass(kind, Exception):
-        return None  # SystemExit of a guest must not end its host
+        return None  # a guest's SystemExit must not end its host
     if issubclass(kind, SyntaxError) and len(args) > 1:
-        return None  # whoever prints one expects numbers and lines in there
+        return None  # printing one assumes valid line numbers and text
     try:
         builtin_error = kind(*args)
-    except Exception:  # what was forged, such as an ExceptionGroup of nothing
+    except Exception:  # a forged report, such as an empty ExceptionGroup
         return None
     for name, value in report["attributes"].items():
         if (
@@ -697,12 +695,12 @@ def _cancel(calls):
 
 @functools.cache
 def _drain_at_exit():
-    # After the first service, whose own exit handler ends what this one has not drained.
+    # Registered after the first service, so that it runs before that service's exit handler, which ends running calls.
     atexit.register(_drain_all, os.getpid())
 
 
 def _drain_all(process):
-    """At exit: what was submitted still runs, as with the standard executors."""
+    """At exit: submitted calls still run, as with the standard executors."""
     if os.getpid() != process:
         return
     alive = list(_workers_alive)
@@ -711,7 +709,7 @@ def _drain_all(process):
     try:
         for workers in alive:
             workers.wait_closed()
-    except KeyboardInterrupt:  # nobody waits for them any more
+    except KeyboardInterrupt:  # the user no longer waits
         for workers in alive:
             workers.end_now()
         for workers in alive:

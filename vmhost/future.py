@@ -1,9 +1,8 @@
-"""The future that `Task.submit` returns: a `concurrent.futures.Future` that makes its machinery when it is asked for.
+"""The future of `Task.submit`: a `concurrent.futures.Future` that builds its standard machinery on demand.
 
 `result()` and `done()` go straight to the native call. Callbacks, `concurrent.futures.wait`, `as_completed` and
-`asyncio.wrap_future` use the attributes that the standard Future keeps (`_condition`, `_state`, ...); the first
-access to one of them makes them all and asks the core to tell when the call ends. So a future costs well under a
-microsecond.
+`asyncio.wrap_future` use the attributes of the standard Future (`_condition`, `_state`, ...); the first access to one
+of them makes them all and watches for the end of the call. So a future costs well under a microsecond.
 """
 
 import concurrent.futures
@@ -20,7 +19,7 @@ _LAZY = frozenset(("_condition", "_state", "_result", "_exception", "_waiters", 
 
 
 def _is_asyncio(callback):
-    """Is it what `asyncio.wrap_future` adds to the future that it wraps?"""
+    """Is it the callback that `asyncio.wrap_future` adds to the future that it wraps?"""
     return getattr(callback, "__module__", None) == "asyncio.futures"
 
 
@@ -28,7 +27,7 @@ class TaskFuture(_Future):
     """One submitted call. All methods of a standard Future, and `stop()`."""
 
     def __init__(self, call, task):
-        # The standard __init__ is what this class puts off; see __getattr__.
+        # The standard __init__ is deferred; see __getattr__.
         self._call = call
         self._task = task  # keeps the host alive until the call ended
 
@@ -43,22 +42,21 @@ class TaskFuture(_Future):
                 if ended:
                     self._settle(future)
                 condition = future.__dict__.pop("_condition")
-                if "_condition" not in self.__dict__:  # a finalizer that ran just now may have made it all
+                if "_condition" not in self.__dict__:  # unless a finalizer that ran meanwhile has made them
                     self.__dict__.update(future.__dict__)
-                    self.__dict__["_condition"] = condition  # last: it is what others look for
+                    self.__dict__["_condition"] = condition  # last: other threads check for it
                     if not ended:
                         service.watch(self._call, self._ended)
         return self.__dict__[name]
 
     def result(self, timeout: float | None = None) -> "Any":
-        """The call's result; raises what went wrong with it, or TimeoutError after `timeout` seconds: the call goes
-        on."""
+        """The call's result; raises its error, or TimeoutError after `timeout` seconds, while the call continues."""
         if timeout is not None and not self._call.wait(timeout):
             raise TimeoutError(f"the call has not ended within {timeout} s; it goes on, see cancel() and stop()")
         return self._outcome()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What went wrong with the call, None if nothing did. Raises CancelledError, and TimeoutError as `result`."""
+        """The call's error, None if it succeeded. Raises CancelledError, and TimeoutError like `result`."""
         call = self._call
         if not call.wait(timeout):
             raise TimeoutError(f"the call has not ended within {timeout} s; it goes on, see cancel() and stop()")
@@ -82,18 +80,18 @@ class TaskFuture(_Future):
         return self._call.state == "running"
 
     def began(self) -> bool:
-        """Has a VM begun with the call? Of one that has ended; False where its time was over, or it was cancelled,
-        while it waited."""
+        """Did a VM start the call? For a call that has ended; False if it timed out or was cancelled while it
+        waited."""
         return self._call.timings[1] != 0
 
     def timings(self) -> tuple[int, int, int]:
-        """When the call was submitted, began to run and ended, in nanoseconds of `time.monotonic_ns`; 0: it has not, or
-        not yet."""
+        """When the call was submitted, started and ended, in nanoseconds of `time.monotonic_ns`; 0: never, or not
+        yet."""
         return self._call.timings
 
     def engine_runs(self) -> tuple[int, tuple[tuple[int, int], ...]]:
-        """How many models the call ran on its VM's own thread, and when the first ones of them began and ended, in
-        nanoseconds of `time.monotonic_ns`. After Host.trace_engine(), and once the call has ended."""
+        """The number of models that the call ran on its VM's own thread, and (begin, end) of the first ones, in
+        nanoseconds of `time.monotonic_ns`. After Host.trace_engine(), for a call that has ended."""
         return self._call.engine_runs
 
     def outcome(self) -> str | None:
@@ -102,10 +100,10 @@ class TaskFuture(_Future):
         return None if kind is None else Kind(kind).name
 
     def cancel(self) -> bool:
-        """Take the call out of the queue. False when it already runs or ended; `stop()` stops a running one too.
+        """Removes the call from the queue. False if it already runs or has ended; `stop()` also stops a running one.
 
-        Of a future that asyncio has wrapped (`run_in_executor`, `wrap_future`) a running call is stopped as well: who
-        awaited it has been cancelled, and nobody else waits for it.
+        If asyncio has wrapped the future (`run_in_executor`, `wrap_future`), a running call is stopped too: its awaiter
+        was cancelled, and nobody else waits for it.
         """
         if not self._call.cancel():
             if any(_is_asyncio(callback) for callback in self.__dict__.get("_done_callbacks", ())):
@@ -116,20 +114,20 @@ class TaskFuture(_Future):
         return True
 
     def stop(self) -> None:
-        """End the call, queued or running, as cancelled. Nothing happens when it has ended."""
+        """Ends the call, queued or running, as cancelled. Does nothing if it has ended."""
         self._call.stop()
 
     def when_ended(self, act: Callable[[], object]) -> None:
-        """Run `act()` when the call has ended, on the thread that hears of ends: it must be quick, and may neither wait
-        nor submit. Without the standard machinery it costs a tenth of `add_done_callback`."""
+        """Runs `act()` when the call has ended, on the service thread that watches calls: it must be quick and may
+        neither wait nor submit. A tenth of the cost of `add_done_callback`."""
         self._task._service.watch(self._call, act)
 
     def _ended(self):
-        """The core says that the watched call ended. Runs on the service thread."""
+        """The watched call has ended. Runs on the service thread."""
         self._settle(super())
 
     def _settle(self, future):
-        """Give the standard machinery in `future` the end of the call."""
+        """Sets the standard machinery in `future` to the call's end."""
         if self._was_cancelled():
             future.cancel()
             future.set_running_or_notify_cancel()
@@ -142,11 +140,11 @@ class TaskFuture(_Future):
             future.set_result(value)
 
     def _outcome(self):
-        """The result of the call, which has ended or is waited for, or its error raised."""
+        """The call's result, or its error raised; waits for its end."""
         return self._call.result()
 
     def _was_cancelled(self):
-        """Is that how the call ended?"""
+        """Did the call end as cancelled?"""
         return self._call.kind == Kind.CANCELLED
 
     def _invoke_callbacks(self):

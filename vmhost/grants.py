@@ -1,9 +1,8 @@
-"""The most that tasks may be granted: `permissions` of host.yaml and of policies, held against what a bundle asks for.
+"""Caps on grants: `permissions` of host.yaml and of policies, applied to a bundle's requests.
 
-A path covers itself and all below it, both as the file system has them when the bundle is loaded: symbolic links and
-`..` are resolved first. An address covers names and numbers as the VM compares them
-(vmhost/isolation/seal/addresses.c): `*` any, `*.example.org` each name below it, a number whichever way it is written;
-a name never covers a number, nor a number a name.
+A path covers itself and everything below it, both as resolved when the bundle is loaded, symbolic links and `..`
+included. An address covers names and numbers as the VM compares them (vmhost/isolation/seal/addresses.c): `*` any,
+`*.example.org` each name below it, a number in any notation; a name never covers a number, nor a number a name.
 """
 
 import ipaddress
@@ -13,12 +12,12 @@ from collections.abc import Mapping
 from vmhost.bytecode.fields import ADDRESS, EVERYTHING, GRANTS, MAX_GRANT_CHARS, PATH, TABLE, matches, shown
 from vmhost.errors import ConfigurationError
 
-_ALL = EVERYTHING | {"host": ("*",), "tables": ("*",)}  # what covers all of a kind
+_ALL = EVERYTHING | {"host": ("*",), "tables": ("*",)}  # names that cover all of a kind
 
 
 def read_caps(value, what):
-    """`value`, a mapping of kinds of permissions to lists of names, as dict of tuples; None: nothing is narrowed.
-    ConfigurationError naming `what`."""
+    """`value`, a mapping of kinds of permissions to lists of names, as dict of tuples; None: no cap. ConfigurationError
+    naming `what`."""
     if value is None:
         return None
     if not isinstance(value, Mapping):
@@ -38,11 +37,10 @@ def read_caps(value, what):
 
 
 def settle(asked, caps):
-    """(what VMs are given, what lies outside) of `asked`, the permissions of a manifest, under the `caps`, none of them
-    None.
+    """(grants for VMs, violations) for `asked`, the permissions of a manifest, under the `caps`, none of them None.
 
-    What VMs are given has its paths as they were checked, and says so: the VM does not follow links in them again. What
-    lies outside is a list of (kind, name as it was asked for, name as it was checked, names that the cap has).
+    The grants have resolved paths, and a mark that tells the VM not to follow links in them again. A violation is
+    (kind, name as requested, resolved name, the cap's names).
     """
     given, outside = {"settled": ["paths"]}, []
     caps = [{kind: [_checked(kind, name) for name in cap.get(kind, ())] for kind in GRANTS} for cap in caps]
@@ -67,7 +65,7 @@ def _covers(kind, most, name):
     pattern = GRANTS[kind][0]
     if pattern is PATH:
         return name.startswith(f"{most}/")
-    if pattern is TABLE:  # who may write one may read it
+    if pattern is TABLE:  # permission to write includes reading
         return most == name.removesuffix(":read") + ":write"
     return pattern is ADDRESS and _covers_address(most, name)
 
@@ -87,7 +85,7 @@ def _covers_address(most, name):
 
 
 def _lower(host):
-    """As the VM does: letters of ASCII only."""
+    """Lower-cases ASCII letters only, as the VM does."""
     return host.encode().lower().decode()
 
 

@@ -1,8 +1,7 @@
-"""Host: loads bundles and gives the handles that their callers use; owns the VMs and everything around them.
+"""Host: loads bundles and returns their task handles; owns the VMs and everything around them.
 
-The Host object itself is a thin front: the state lives in a Service, which a thread keeps alive. When the Host is
-dropped without `close()`, or the process exits, the service closes itself: calls still under way end with
-ClosedError.
+The Host object is a thin front: the state is in a Service, which a thread keeps alive. When the Host is dropped without
+`close()`, or the process exits, the service closes itself: calls that still run end with ClosedError.
 """
 
 import atexit
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("vmhost")
 _services = weakref.WeakSet()
-_system_code_stores = {}  # native core -> its code store of the system; one for all hosts of the process
+_system_code_stores = {}  # native core -> its code store of the system, shared by all hosts of the process
 _system_lock = threading.RLock()  # reading the bundle may run finalizers
 
 
@@ -54,15 +53,15 @@ _MAX_SIGNED = 64 << 20  # bytes of a file whose signature is checked
 class Host:
     """Runs tasks in VMs.
 
-    `trust`: whose bundles are loaded: a TrustStore, or the path of a file or folder of public keys. `allow_unsigned`:
-    load unsigned ones too (while developing). `policy`: a Policy. `state`: a folder for what survives a restart
-    (breakers, prepared models). `functions`: functions by name that tasks may call whose `permissions.host` names them;
-    each takes one value and returns one, on threads of the host. `types`: classes whose values cross as themselves
-    (dataclasses, namedtuples, enums, exceptions, or Conversions): a list, or a mapping from the names that tasks have
-    for them, "main:Order". `tables`: EmbeddingVariables by name (vmhost.engine.embedding), which tasks may read, or
-    train, whose `permissions.tables` names them; the host pays for them, and saves them. `crashes` tells of which tasks
-    the process that used the state folder before crashed in (a tuple of Crash); their breakers start open. A context
-    manager: leaving it drains, leaving it through an exception cancels."""
+    `trust`: keys of accepted bundles: a TrustStore, or the path of a file or folder of public keys. `allow_unsigned`:
+    also load unsigned bundles (for development). `policy`: a Policy. `state`: a folder for state that survives a
+    restart (breakers, prepared models). `functions`: host functions by name, for tasks whose `permissions.host` names
+    them; each takes one value and returns one, on threads of the host. `types`: classes whose values cross as
+    themselves (dataclasses, namedtuples, enums, exceptions, or Conversions): a list, or a mapping from the names that
+    tasks use for them, "main:Order". `tables`: EmbeddingVariables by name (vmhost.engine.embedding), for tasks whose
+    `permissions.tables` names them to read or train; the host provides their memory and saves them. `crashes` lists the
+    tasks in which the last process with this state folder crashed (a tuple of Crash); their breakers start open. A
+    context manager: leaving it drains, leaving it through an exception cancels."""
 
     crashes: tuple[Crash, ...]
 
@@ -87,7 +86,7 @@ class Host:
         self._tables = _checked_tables(tables)
         codec = Codec(types)
         native = isolation.core()
-        # The service must not keep this object alive, and so not the functions either, which may refer to it.
+        # The service must not keep this object alive, nor the functions, which may refer to it.
         self_ref = weakref.ref(self)
 
         def functions_now():
@@ -95,20 +94,20 @@ class Host:
             return host._functions if host is not None else {}
 
         self._service = folder = None
-        # Ctrl-C comes between any two steps: nothing may stay behind then, no thread, no VM, no lock on the folder
+        # Ctrl-C may come between any two steps and must leave no thread, VM or lock on the folder behind.
         try:
             folder = _state_folder(state) if state is not None else None
             self._state = folder.path if folder is not None else None
             self._keeps_models, self._kept_models = (
                 folder is not None,
                 None,
-            )  # the second is made with the first model; where that fails, none is kept
+            )  # the second is made with the first model; if that fails, none is kept
             self.crashes = _crashes_before(native, folder, self._policy) if folder is not None else ()
             start_service(self._policy, native, folder, functions_now, self._own, codec)
         except BaseException:
             if self._service is not None:
                 self._service.let_go()
-                self._service.abandon()  # and with it the folder
+                self._service.abandon()  # also releases the folder
             elif folder is not None:
                 folder.close()
             raise
@@ -119,11 +118,11 @@ class Host:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], *, types: "Types | None" = None) -> "Self":
-        """The host that the `host.yaml` at `path` describes, its bundles loaded; `types` are as for Host.
+        """The host described by the `host.yaml` at `path`, with its bundles loaded; `types` as for Host.
 
         ConfigurationError names file, line and key.
         """
-        from vmhost.host_yaml import read_host_yaml  # schema and YAML are needed by nobody else
+        from vmhost.host_yaml import read_host_yaml  # here: only this needs schema and YAML
 
         settings = read_host_yaml(_path(path, "host.yaml"))
         host = cls(
@@ -145,18 +144,18 @@ class Host:
 
     @property
     def tables(self) -> dict[str, "Any"]:
-        """The embedding tables by name, a dict that may be read."""
+        """The embedding tables by name, as a copy."""
         return dict(self._tables)
 
     # -- tasks ----------------------------------------------------------------------------------------------------
 
     def load(self, bundle: str | os.PathLike[str] | bytes | Bundle) -> Task:
-        """Check and load `bundle`: a path, the bytes of a .vmb, or a Bundle in memory (unsigned). Gives a Task.
+        """Checks and loads `bundle`: a path, the bytes of a .vmb, or a Bundle in memory (unsigned). Returns a Task.
 
-        A newer version of a task that is loaded takes its place: calls under way end in the old one, the Task that
-        callers hold stays and calls the new one. BundleError, ClosedError.
+        A new version of a loaded task replaces the old one: running calls end in the old one; existing Task objects
+        call the new one. BundleError, ClosedError.
         """
-        own = not isinstance(bundle, Bundle)  # nobody else has what is read here
+        own = not isinstance(bundle, Bundle)  # read here, so nobody else refers to its bytes
         bundle = self.check(bundle)
         manifest = bundle.manifest
         where = f"{bundle.where}: {manifest.name} {manifest.version}"
@@ -178,17 +177,17 @@ class Host:
         return self._service.load(manifest, bundle.digest, store, limits, policy, self._make_handle, permissions)
 
     def check(self, bundle: str | os.PathLike[str] | bytes | Bundle) -> Bundle:
-        """Check the signature, digests and structure of a task's `bundle`, as `load` does, without loading it.
+        """Checks the signature, digests and structure of a task's `bundle`, as `load` does, without loading it.
 
-        Gives it as a Bundle in memory, which `load` takes; its `manifest` says what it is (`name`, `version`, `limits`,
-        `permissions`, `trigger`, `table`). BundleError."""
+        Returns it as a Bundle in memory, which `load` accepts; its `manifest` describes it (`name`, `version`,
+        `limits`, `permissions`, `trigger`, `table`). BundleError."""
         bundle = self._read(bundle)
         if bundle.manifest.kind != "task":
             raise BundleError(f"{bundle.where}: expected the bundle of a task, got a {bundle.manifest.kind} bundle")
         return bundle
 
     def signed_content(self, path: "str | os.PathLike[str]") -> bytes:
-        """The content of a file that a key which this host trusts has signed (`vmhost keys sign FILE` makes FILE.sig).
+        """The content of a file signed by a key that this host trusts (`vmhost keys sign FILE` makes FILE.sig).
         BundleError."""
         path = os.fspath(path)
         found = []
@@ -208,7 +207,7 @@ class Host:
         return found[0]
 
     def _kept_model(self, digest):
-        """Where the prepared model is kept whose file has this SHA-256; None where none is."""
+        """The path for the prepared form of the model file with this SHA-256; None if none are kept."""
         if self._keeps_models and self._kept_models is None:
             self._kept_models = kept_models(self._state, self._policy.search)
             self._keeps_models = self._kept_models is not None
@@ -230,7 +229,7 @@ class Host:
         return bundle
 
     def _check_permissions(self, manifest, policy, where):
-        """What its VMs are given, where the host narrows that; else None. BundleError for what it does not allow."""
+        """The grants for VMs if the host narrows them, else None. BundleError for requests that it does not allow."""
         for kind, names in manifest.permissions.items():
             if names and kind not in self._policy.allow:
                 raise BundleError(
@@ -268,7 +267,7 @@ class Host:
         return given
 
     def task(self, name: str) -> Task:
-        """The Task of the loaded task `name`. KeyError names those that are loaded."""
+        """The Task of the loaded task `name`. KeyError lists the loaded ones."""
         try:
             return self._service.handle(name, self._make_handle)
         except KeyError:
@@ -280,7 +279,7 @@ class Host:
         return self._service.names()
 
     def unload(self, task: Task | str, *, drain: bool = True) -> None:
-        """Take out a task (a Task or a name).
+        """Unloads a task (a Task or a name).
 
         `drain`: its waiting calls still run; else all its calls end with ClosedError.
         """
@@ -293,9 +292,9 @@ class Host:
             raise KeyError(f"{name}: no such task is loaded; there are {', '.join(self.tasks) or 'none'}") from None
 
     def record(self, task: Task | str, policy: RecordPolicy | None) -> None:
-        """Record calls of the loaded `task` (a Task or a name) as `policy` says, from now on; None: no more.
+        """Records calls of the loaded `task` (a Task or a name) by `policy` from now on; None stops recording.
 
-        A version that is loaded later is recorded as the host's own policy says. KeyError, ConfigurationError."""
+        Versions loaded later follow the host's own policy. KeyError, ConfigurationError."""
         if policy is not None and not isinstance(policy, RecordPolicy):
             raise ConfigurationError(f"record: expected a RecordPolicy or None, got {shown(policy)}")
         name = task if isinstance(task, str) else task.name
@@ -304,23 +303,23 @@ class Host:
         except KeyError:
             raise KeyError(f"{name}: no such task is loaded; there are {', '.join(self.tasks) or 'none'}") from None
 
-    # -- looking and leaving --------------------------------------------------------------------------------------
+    # -- statistics and the end -----------------------------------------------------------------------------------
 
     def statistics(self) -> "HostStatistics":
-        """A HostStatistics: a frozen snapshot of everything that is counted."""
+        """HostStatistics: a frozen snapshot of all counters."""
         tables = {name: table.statistics() for name, table in self.tables.items()}
         return replace(self._service.statistics(), tables=tables)
 
     def numbers(self, first: int, step: int, steps: int) -> "HostNumbers":
-        """What a scrape needs of `statistics()`, in less time; durations by `steps` bounds: the ends of the first
-        `first` buckets, of `step` more, and so on."""
+        """The part of `statistics()` that a scrape needs, faster. Durations are in buckets with `steps` upper bounds:
+        the ends of the first `first` fine buckets, of `step` more, and so on."""
         numbers = self._service.numbers(first, step, steps)
         tables = {name: table.statistics() for name, table in self.tables.items()}
         return replace(numbers, whole=replace(numbers.whole, tables=tables))
 
     def longest_calls(self, task: Task | str) -> "tuple[LongCall, ...]":
         """The longest calls of the loaded `task` (a Task or a name) in the last five to ten minutes, up to 20 of each
-        version, the longest first, with the sizes of their inputs. KeyError."""
+        version, longest first, with the sizes of their inputs. KeyError."""
         name = task if isinstance(task, str) else task.name
         try:
             return self._service.longest_calls(name)
@@ -328,18 +327,18 @@ class Host:
             raise KeyError(f"{name}: no such task is loaded; there are {', '.join(self.tasks) or 'none'}") from None
 
     def profile(self, hz: float = 100) -> Profiling:
-        """Begins a sampling profile of all VMs of this process, `hz` times a second on average (fewer where looking
+        """Starts a sampling profile of all VMs of this process, `hz` times a second on average (fewer where sampling
         would take more than a hundredth of a core): `with host.profile() as profiling: ...`, then `profiling.profile`.
-        ValueError for an `hz` beyond 0.1 to 10,000; the rest as for Profiling.stop()."""
+        ValueError for an `hz` outside 0.1 to 10,000; other errors as for Profiling.stop()."""
         return Profiling(isolation.core().Profile(hz))
 
     def trace_engine(self) -> None:
-        """From now on it is noted, in all hosts of the process, when calls run models (TaskFuture.engine_runs)."""
+        """Records from now on, in all hosts of the process, when calls run models (TaskFuture.engine_runs)."""
         isolation.core().trace_engine()
 
     def coverage(self) -> Coverage:
-        """Which lines and branches of tasks ran so far in this process, in the share of calls that TaskPolicy.coverage
-        has noted."""
+        """The lines and branches of tasks that ran in this process so far, in the share of calls that
+        TaskPolicy.coverage selects."""
         return Coverage.taken(isolation.core().coverage())
 
     @property
@@ -349,7 +348,7 @@ class Host:
 
     @property
     def state(self) -> "Path | None":
-        """Its state folder."""
+        """The state folder."""
         return self._state
 
     @property
@@ -357,15 +356,15 @@ class Host:
         return self._closed
 
     def close(self, *, drain: bool = True, timeout_s: float | None = None) -> "tuple[VMStatistics, ...]":
-        """End all calls and VMs; gives the VMStatistics of what had to be quarantined. May be repeated.
+        """Ends all calls and VMs; returns the VMStatistics of VMs that had to be quarantined. May be repeated.
 
-        `drain`: calls that were submitted still run, for at most `timeout_s` seconds; then, or without `drain`, they
-        end with ClosedError. New calls get ClosedError at once. Host functions whose guests gave up on them are waited
-        for two seconds; what still runs then is logged, and is in `statistics().functions`. Called from a host
-        function, it begins to close and waits for nothing."""
+        `drain`: submitted calls still run, for at most `timeout_s` seconds; after that, or without `drain`, they end
+        with ClosedError. New calls get ClosedError at once. Host functions whose callers gave up on them get two
+        seconds; those that still run then are logged, and are in `statistics().functions`. Called from a host function,
+        this starts closing and does not wait."""
         if isinstance(timeout_s, (int, float)):
-            timeout_s = max(timeout_s, 0)  # none is left
-        end_after(timeout_s)  # says what is wrong with it
+            timeout_s = max(timeout_s, 0)  # already over
+        end_after(timeout_s)  # raises for invalid ones
         if timeout_s is not None and timeout_s > threading.TIMEOUT_MAX:
             timeout_s = None
         self._closed = True
@@ -396,9 +395,9 @@ class Host:
 
 
 def start_service(policy, native, folder=None, functions=dict, own=lambda service: None, codec=None):
-    """A Service on the native core, as Host and VMExecutor have one; closed at exit at the latest.
+    """A started Service on the native core, for Host and VMExecutor; closed at exit at the latest.
 
-    `own(service)` is called before it begins: from then on its owner abandons it when something goes wrong.
+    `own(service)` is called before it starts; from then on the owner abandons it if something fails.
     """
     _end_hosts_at_exit()
     if not native.sqlite_counted():
@@ -414,7 +413,7 @@ def start_service(policy, native, folder=None, functions=dict, own=lambda servic
 
 
 def _check_arguments(allow_unsigned, policy, state, functions):
-    """ConfigurationError for the first argument of Host that cannot be used."""
+    """ConfigurationError for the first invalid argument of Host."""
     if not isinstance(allow_unsigned, bool):
         raise ConfigurationError(f"allow_unsigned: expected True or False, got {shown(allow_unsigned)}")
     if policy is not None and not isinstance(policy, Policy):
@@ -433,13 +432,13 @@ def _check_arguments(allow_unsigned, policy, state, functions):
 def _checked_tables(tables):
     if tables is None:
         return {}
-    from vmhost.host_tables import checked_tables  # needs the engine, which few hosts have loaded
+    from vmhost.host_tables import checked_tables  # here: it needs the engine, which few hosts have loaded
 
     return checked_tables(tables)
 
 
 def _path(value, what, expected="a path"):
-    """`value` as a path that the file system can be asked for. ConfigurationError naming `what`."""
+    """`value` as a valid path for the file system. ConfigurationError naming `what`."""
     try:
         path = os.fspath(value)
         if isinstance(path, bytes):
@@ -464,9 +463,9 @@ def _trust_store(trust):
 def _state_folder(path):
     """The StateFolder at `path`.
 
-    Hosts of this process that were dropped, and are about to let go of theirs, are waited for.
+    Waits for dropped hosts of this process that are about to release that folder.
     """
-    from vmhost.runtime.state import StateFolder  # few hosts have one
+    from vmhost.runtime.state import StateFolder  # here: few hosts have one
 
     for service in list(_services):
         if service.abandoned and service.holds(path):
@@ -475,7 +474,7 @@ def _state_folder(path):
 
 
 def _crash_notes():
-    """vmhost.runtime.crash_notes; None in a device image, which has none."""
+    """vmhost.runtime.crash_notes; None in a device image, which lacks it."""
     try:
         from vmhost.runtime import crash_notes
     except ImportError:
@@ -484,11 +483,11 @@ def _crash_notes():
 
 
 def _crashes_before(native, folder, policy):
-    """What the last process with this state folder left in its breadcrumbs; from now on they are this process's."""
+    """The crashes in the breadcrumbs of the last process with this state folder, which this process now takes over."""
     found, error = native.crash_open(folder.crash_map)
     notes = _crash_notes()
     moved = notes is not None and error != errno.EBUSY and notes.put_aside(folder)
-    if error in (errno.EBUSY, errno.EEXIST):  # a process has one set of breadcrumbs, in the folder of its first host
+    if error in (errno.EBUSY, errno.EEXIST):  # a process has one breadcrumb file, in the folder of its first host
         _log.info("%s: crashes will not be traced there: %s", folder.crash_map, os.strerror(error))
     elif error:
         _log.warning("%s: crashes will not be traced: %s", folder.crash_map, os.strerror(error))
@@ -517,10 +516,10 @@ SYSTEM_BUNDLE = IN_CHECKOUT
 
 
 def system_code_store(native):
-    """The code store that all VMs boot from: the standard library and the guest runtime, as set-up compiled them."""
+    """The code store from which all VMs boot: the standard library and the guest runtime, as set-up compiled them."""
     store = _system_code_stores.get(native)
     if store is not None:
-        return store  # without the lock, which Ctrl-C in the main thread might leave taken
+        return store  # without the lock, which Ctrl-C in the main thread might leave locked
     with _system_lock:
         store = _system_code_stores.get(native)
         if store is None:
@@ -530,12 +529,12 @@ def system_code_store(native):
 
 @functools.cache
 def _end_hosts_at_exit():
-    # After the core was loaded, so that this runs before the core's own end of all VMs, which knows nothing of futures.
+    # Registered after the core's own handler, so that it runs first: that one ends all VMs without ending futures.
     atexit.register(_close_all, os.getpid())
 
 
 def _close_all(process):
-    """At exit: whatever hosts are still there end now, so that no VM's thread outlives the interpreter."""
+    """At exit: ends all remaining hosts, so that no VM's thread outlives the interpreter."""
     if os.getpid() != process:
         return  # a forked child: the VMs and their threads are the parent's
     services = [service for service in _services if not service.finished]

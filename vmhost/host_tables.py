@@ -1,4 +1,4 @@
-"""What a Host takes as `tables`. A device image has none of these, and so neither this module nor the engine for it."""
+"""Checks `tables` of Host. A device image has no tables, so it lacks this module and that part of the engine."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from vmhost.errors import ConfigurationError
 
 
 def checked_tables(tables):
-    """The tables by name, as a dict; ConfigurationError for what is none."""
+    """The tables by name, as a dict; ConfigurationError for invalid ones."""
     if not isinstance(tables, Mapping):
         raise ConfigurationError(f"tables: expected a mapping of names to EmbeddingVariables, got {shown(tables)}")
     for name, table in tables.items():

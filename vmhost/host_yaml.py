@@ -1,4 +1,4 @@
-"""`host.yaml`: read and checked against `host.schema.json`; every problem is reported at once, with file, line and key.
+"""Reads `host.yaml` and checks it against `host.schema.json`; reports all problems at once, with file, line and key.
 
 Paths in it are relative to the file's folder. Host functions are imported here, from `module:function`.
 """
@@ -22,12 +22,12 @@ from vmhost.limits import (
 from vmhost.settings_file import SettingsFile
 
 _SCHEMA = Path(__file__).with_name("host.schema.json")
-_TABLE_QUOTA = 1 << 30  # bytes of a table that says none
+_TABLE_QUOTA = 1 << 30  # bytes; default of a table
 
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """What `Host.from_file` needs; the fields are arguments of Host, and `load` the paths of bundles to load."""
+    """The settings for `Host.from_file`: arguments of Host, and `load`, the paths of bundles to load."""
 
     trust: object
     allow_unsigned: bool
@@ -39,14 +39,14 @@ class HostSettings:
 
 
 def read_host_yaml(path):
-    """The HostSettings that the file at `path` describes. ConfigurationError with all that is wrong with it."""
+    """The HostSettings in the file at `path`. ConfigurationError with all its problems."""
     file = SettingsFile(path, _SCHEMA)
     return _settings(file.values, file.folder, file.problems)
 
 
 def host_settings(values, folder, problems):
-    """The HostSettings of such values that are part of another file; `folder` is what their paths are relative to, and
-    what is wrong is added to `problems` (`vmhost.settings_file.Problems`). ConfigurationError with all that is wrong.
+    """The HostSettings in a section of another file; its paths are relative to `folder`, and `problems`
+    (`vmhost.settings_file.Problems`) collects its problems. ConfigurationError with all of them.
     """
     problems.check(values, _SCHEMA)
     return _settings(values, folder, problems)
@@ -111,7 +111,7 @@ def _table(name, options, folder, problems):
 
 
 def _restore(tables, folder, problems):
-    """From the folder's saves, if there are any."""
+    """Restores the tables from the saves in `folder`, if there are any."""
     from vmhost.engine.embedding import restore
 
     if not folder.is_dir() or not any(path.name.endswith("-full") for path in folder.iterdir()):
@@ -133,7 +133,7 @@ def _function(name, target, problems):
             f"{target} cannot be imported: {error}; if it is yours, put the folder that has it on PYTHONPATH",
         )
         return None
-    except (Exception, SystemExit) as error:  # whatever the module does when it is imported
+    except (Exception, SystemExit) as error:  # whatever importing the module may raise
         problems.add(("functions", name), f"{target} cannot be imported: {type(error).__name__}: {error}")
         return None
     if not callable(function):
@@ -208,7 +208,7 @@ def _fields(cls, values, keys, where, problems):
 
 
 def _record(values, where, folder, problems):
-    """The RecordPolicy that `values` describe; None: nothing is recorded."""
+    """The RecordPolicy in `values`; None: nothing is recorded."""
     if values is None or not values.get("enabled", True):
         return None
     if "folder" not in values:
@@ -236,7 +236,7 @@ def _task_policy(base, values, where, folder, problems):
 
 
 def _right_limits(limits, where, problems):
-    """`limits` without what is wrong in them, which is told."""
+    """The valid entries of `limits`; reports the others."""
     right = {}
     for key, value in limits.items():
         try:
@@ -280,7 +280,7 @@ def _policy(values, folder, problems):
     return replace(policy, origins=_origins(policy, values, problems))
 
 
-# As `_VMS`, for keys whose values are kept as they are, or made in a function of their own.
+# As `_VMS`, for keys whose values are kept as they are or converted elsewhere.
 _WHOLE = {"grace_time": ("grace_s", None), "allow": ("allow", None), "search": ("search", None)}
 _CAPS = {"permissions": ("permissions", None)}
 _LIMITS = {name: (name, None) for name in ("memory", "wall_time", "cpu_time", "stack", "concurrency")}
@@ -288,11 +288,11 @@ _TASK_WHOLE = {"queue": ("queue", None), "record": ("record", None)}
 
 
 def _origins(policy, values, problems):
-    """Policy.origins of what the file's `values` say."""
+    """Policy.origins for the file's `values`."""
     found = {}
 
     def note(part, path, keys, given, where=()):
-        """`part`: the policy, or the mapping of limits, that the `keys` of `given` went to."""
+        """Records the keys of `given`. `part`: the policy, or mapping of limits, that received their values."""
         for key, (name, _) in keys.items():
             if given and key in given:
                 value = part.get(name) if isinstance(part, dict) else getattr(part, name)

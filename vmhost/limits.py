@@ -1,7 +1,7 @@
-"""Limits of a task and policies of a host, as `task.yaml` and `host.yaml` write them.
+"""Limits of a task and policies of a host, as in `task.yaml` and `host.yaml`.
 
-Quantities are numbers in the unit that the field's name says, or text with a unit ("64 MiB", "500 ms"). A host only
-ever narrows what a bundle asks for: `Limits.capped_by` takes the smaller of each.
+Quantities are numbers in the unit that the field's name gives, or text with a unit ("64 MiB", "500 ms"). A host only
+narrows a bundle's requests: `Limits.capped_by` takes the smaller of each.
 """
 
 import math
@@ -73,10 +73,10 @@ def whole(value, what="count", minimum=1, maximum=None):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one task may use. `memory_bytes` is the soft limit; `hard_bytes`, where allocations fail, is 25 % above.
+    """Resource limits of a task. `memory_bytes` is the soft limit; allocations fail at `hard_bytes`, 25 % above.
 
-    None means no limit of that kind. `concurrency` is the number of VMs that may serve the task at once. The ranges are
-    those of task.yaml (`vmhost.bytecode.fields`); ConfigurationError for what lies outside."""
+    None means no limit. `concurrency` is the number of VMs that may serve the task at once. The ranges are those of
+    task.yaml (`vmhost.bytecode.fields`); ConfigurationError outside."""
 
     memory_bytes: int = 64 << 20
     wall_s: float | None = None
@@ -98,12 +98,11 @@ class Limits:
 
     @classmethod
     def read(cls, limits: Mapping[str, "Any"], where: str) -> "Self":
-        """From the mapping `limits` of task.yaml, host.yaml or a manifest. `where` names it in errors."""
+        """Reads the mapping `limits` of task.yaml, host.yaml or a manifest. `where` names it in errors."""
         return cls(**_given(limits, where))
 
     def capped_by(self, caps: Mapping[str, "Any"] | Limits) -> Limits:
-        """These limits, none of them wider than `caps`: a mapping as in host.yaml, or Limits, of which every number
-        counts."""
+        """These limits, each at most that of `caps`: a mapping as in host.yaml, or Limits."""
         changes = {}
         for name, cap in _given(caps, "host limits").items():
             mine = getattr(self, name)
@@ -112,8 +111,7 @@ class Limits:
 
 
 def _given(limits, where):
-    """Name of a field of Limits -> its number, of what `limits` says: a mapping, Limits, or None.
-    ConfigurationError."""
+    """Name of a field of Limits -> value, for `limits`: a mapping, Limits, or None. ConfigurationError."""
     if isinstance(limits, Limits):
         return {name: value for name in _MANIFEST_NAMES if (value := getattr(limits, name)) is not None}
     if limits is None:
@@ -170,17 +168,16 @@ CALLER_ERRORS = ("ValueError", "TypeError", "LookupError")
 class BreakerPolicy:
     """When a task version's breaker opens and how it closes again.
 
-    What counts as a failure: calls that end as one of `failures` says ("error": the task raised; "load": its module or
-    setup() failed; "value": it returned what cannot cross; "time", "cpu", "memory": a limit of the task), but for what
-    is its caller's doing: exceptions of `caller_errors` (names as in TaskError.type_name, subclasses included), time
-    that the caller's own `timeout_s` ended or that passed in the queue, an `entry` that the task does not have. A VM
-    that is lost counts always, a call that was cancelled, closed or refused never. Why these:
-    docs/decisions/breaker.md.
+    A call is a failure if it ends as one of `failures` ("error": the task raised; "load": its module or setup() failed;
+    "value": its result cannot cross; "time", "cpu", "memory": a limit of the task), unless the caller is to blame:
+    exceptions in `caller_errors` (names as in TaskError.type_name, subclasses included), time that the caller's own
+    `timeout_s` ended or that passed in the queue, an `entry` that the task does not have. A lost VM always counts; a
+    call that was cancelled, closed or refused never does. For the reasons see docs/decisions/breaker.md.
 
-    It opens at once when a VM of the task wedges or crashes, after `consecutive` failures in a row, and when of the
-    calls of the last `window_s` seconds (at least `min_calls`) more than `failure_rate` failed, or more than
-    `slow_rate` took longer than `slow_s` (None: slowness is not looked at). It stays open for `open_s`, doubled each
-    time a probe fails up to `max_open_s`; then `probes` calls are admitted, and closes when all of them succeed.
+    It opens at once when a VM of the task wedges or crashes, after `consecutive` failures in a row, and when, of the
+    calls of the last `window_s` seconds (at least `min_calls`), more than `failure_rate` failed, or more than
+    `slow_rate` took longer than `slow_s` (None: calls are never slow). It stays open for `open_s`, doubled each time a
+    probe fails, up to `max_open_s`. Then `probes` calls are admitted, and it closes when all of them succeed.
     """
 
     consecutive: int = 20
@@ -204,10 +201,10 @@ class BreakerPolicy:
 class RecordPolicy:
     """Which calls of a task a host records as a baseline (docs/operations.md), and where.
 
-    `folder`: where the files are made, one for each version and run of the host. `share`: of its calls, chosen at
-    random. A file ends at `max_calls` calls or `max_bytes` bytes; a call whose value, result or answers of clocks and
-    host functions have more than `max_value_bytes` is left out. `mask_fields` and `mask_patterns`: what is hidden, as
-    vmhost.masking.Masking has it. ConfigurationError.
+    `folder`: for the files, one per version and run of the host. `share`: of its calls, chosen at random. A file ends
+    at `max_calls` calls or `max_bytes` bytes; a call whose value, result or answers of clocks and host functions exceed
+    `max_value_bytes` is left out. `mask_fields` and `mask_patterns`: rules for hiding, as for vmhost.masking.Masking.
+    ConfigurationError.
     """
 
     folder: str | os.PathLike[str]
@@ -223,23 +220,23 @@ class RecordPolicy:
         self.masking()
 
     def masking(self) -> "Masking":
-        """The Masking that its rules make."""
+        """The Masking with its rules."""
         from vmhost.masking import Masking
 
         return Masking(self.mask_fields, self.mask_patterns)
 
 
 CONSENTS = ("never", "ask")
-DEBUG_SCOPES = ("config", "logs", "run", "reports")  # what a debugging session may do
+DEBUG_SCOPES = ("config", "logs", "run", "reports")  # rights of a debugging session
 
 
 @dataclass(frozen=True, slots=True)
 class DebugPolicy:
-    """Whether a host may be debugged from afar (docs/remote-debugging.md), by a signed link.
+    """Remote debugging of a host (docs/remote-debugging.md), by a signed link.
 
-    `consent`: "never", or "ask": whoever is at the device must say yes to each session. `scopes`: the most that any
-    session may do, of config, logs, run and reports. `keys`: the path of public keys whose links count besides the
-    host's own. `longest_s`: of a session and of the links that the host makes. ConfigurationError.
+    `consent`: "never", or "ask": a person at the device must agree to each session. `scopes`: the maximum rights of any
+    session, of config, logs, run and reports. `keys`: the path of public keys whose links are valid besides the host's
+    own. `longest_s`: for sessions and the host's own links. ConfigurationError.
     """
 
     consent: str = "never"
@@ -253,15 +250,15 @@ class DebugPolicy:
 
 @dataclass(frozen=True, slots=True)
 class TaskPolicy:
-    """What a host decides about one task.
+    """A host's settings for one task.
 
-    `weight`: its share of VMs against other tasks when they are scarce. `priority`: tasks of a higher one are served
-    first (None: as the bundle says). `queue`: calls that may wait. `fresh`: a new VM for each call (None: as the
-    bundle says). `ready`: VMs attached before the first call comes. `limits`: caps on the bundle's own, a mapping as in
-    host.yaml or Limits. `permissions`: the most that the bundle may ask for, a mapping of kinds to lists of names as in
-    host.yaml; None: no less than `Policy` says. `coverage`: the share of calls of which it is noted which lines and
-    branches ran (Host.coverage), 0 to 1. `memory_lines`: note which lines hold the memory of its VMs, for its
-    MemoryLimitErrors to name them. `record`: which of its calls are recorded (None: none is). ConfigurationError.
+    `weight`: its share of VMs against other tasks when they are scarce. `priority`: tasks with higher values are served
+    first (None: the bundle's). `queue`: calls that may wait. `fresh`: a new VM for each call (None: the bundle's).
+    `ready`: VMs attached before the first call. `limits`: caps on the bundle's own, a mapping as in host.yaml or
+    Limits. `permissions`: caps on the bundle's requests, a mapping of kinds to lists of names as in host.yaml; None:
+    only those of `Policy`. `coverage`: the share of calls, 0 to 1, whose lines and branches are recorded
+    (Host.coverage). `memory_lines`: track which lines hold the memory of its VMs, for its MemoryLimitErrors. `record`:
+    which of its calls are recorded (None: none). ConfigurationError.
     """
 
     weight: float = 1.0
@@ -289,21 +286,21 @@ def _cores():
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a host decides for all its tasks.
+    """A host's settings for all its tasks.
 
-    `max_vms`: VMs that serve at once. `warm`, `max_warm`: VMs booted ahead, and how far that number may grow when
-    tasks had to wait for a boot. `idle_s`: an idle VM is retired after this time. `memory_bytes`: idle VMs are
+    `max_vms`: VMs that serve at once. `warm`, `max_warm`: VMs booted ahead, and the maximum to which that number grows
+    when tasks had to wait for a boot. `idle_s`: an idle VM is retired after this time. `memory_bytes`: idle VMs are
     retired when all VMs together hold more; None is a quarter of the machine's memory. `pressure_percent`: the same
     when so much of the machine's memory is in use. `grace_s`: the time a stopped call has to unwind before its VM is
-    quarantined. `replace_warm`: a warm VM that a task got is replaced (False: for a process that ends after a call).
-    `quantum_s`: how long a task may keep VMs that another task with as good a claim waits for. `cores`: processors that
-    VMs may count on: a task of short calls gets no more VMs than that. `boot_tries`: boots that may fail in a row
+    quarantined. `replace_warm`: replace a warm VM that a task got (False: for a process that ends after a call).
+    `quantum_s`: how long a task may keep VMs that another task with an equal claim waits for. `cores`: processors
+    available to VMs: a task of short calls gets no more VMs than that. `boot_tries`: boots that may fail in a row
     before waiting calls get their error. `allow`: the kinds of permissions that a bundle may ask for. `permissions`:
-    the most that any bundle may ask for, as in TaskPolicy; kinds that it does not name are refused. `search`: how
-    models' algorithms are chosen: "measured", by what this machine's cores do, or "fixed", by built-in numbers, so that
+    caps on any bundle's requests, as in TaskPolicy; kinds that it does not name are refused. `search`: how models'
+    algorithms are chosen: "measured", by the speed of this machine's cores, or "fixed", by built-in numbers, so that
     every machine with the same backend gives the same bytes. `limits`: as in TaskPolicy, for all tasks. `tasks`: name
-    of a task -> its TaskPolicy; `task` is that of all others. `origins`: where host.yaml says a value, by the path of
-    its field, as in "task.breaker.window_s": (FILE:LINE, the value there). ConfigurationError."""
+    of a task -> its TaskPolicy; `task` applies to all others. `origins`: sources of values in host.yaml, by the path of
+    the field, as in "task.breaker.window_s": (FILE:LINE, the value there). ConfigurationError."""
 
     max_vms: int = 1000
     warm: int = 1
@@ -333,7 +330,7 @@ class Policy:
             object.__setattr__(self, "max_warm", self.warm)
 
     def masking(self) -> "Masking":
-        """What is hidden in logs and reports: all that the records of any task hide, and tokens."""
+        """The Masking for logs and reports: the rules of all tasks' records, and tokens."""
         from vmhost.masking import Masking
 
         records = [policy.record for policy in (self.task, *self.tasks.values()) if policy.record is not None]
@@ -346,8 +343,8 @@ class Policy:
         return self.tasks.get(name, self.task)
 
 
-# -- what the fields of policies may be: each checks a value, named `what` in errors, and gives what is kept
-# ---------------
+# -- validators of policy fields: each checks a value, named `what` in errors, and returns the value to keep
+# ------------
 
 
 def _whole(minimum, maximum=None):
@@ -533,13 +530,13 @@ _CHECKS = {
 
 
 def check_fields(policy):
-    """Called by a policy that is made: ConfigurationError for the first field that holds what it cannot."""
+    """Called by a new policy: ConfigurationError for its first invalid field."""
     for name, check in _CHECKS[type(policy)].items():
         object.__setattr__(policy, name, check(getattr(policy, name), f"{type(policy).__name__}: {name}"))
 
 
 def field_problem(cls, name, value):
-    """What is wrong with `value` for the field `name` of the policy class `cls`, in words; None if nothing is."""
+    """What is wrong with `value` for the field `name` of the policy class `cls`, in words; None if it is valid."""
     try:
         _CHECKS[cls][name](value, "")
     except ConfigurationError as error:

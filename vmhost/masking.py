@@ -1,8 +1,8 @@
-"""Masking: what of values and texts is hidden before they are kept, by rules.
+"""Masking: hides parts of values and texts before they are stored, by rules.
 
-A field is hidden by its name, wherever it stands: "email", or the end of its path, "customer.name", with * for any part
-of a name. A pattern hides what it finds in any text. A hidden text becomes the same pseudonym wherever it occurs in one
-record, so that a replay that passes it on still gives what was recorded.
+A field is hidden by its name at any depth: "email", or by the end of its path, "customer.name", with * for any part of
+a name. A pattern hides its matches in any text. A hidden text becomes the same pseudonym wherever it occurs in one
+record, so that a replay that passes it on still gives the recorded result.
 """
 
 import fnmatch
@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Patterns that have names.
+# Named patterns.
 PATTERNS = {
     "email": r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+",
     "phone": r"(?<![\w.])\+?\d{1,3}(?:[ /-]?\d{2,4}){3,5}(?![\w.])",
@@ -29,7 +29,7 @@ PATTERNS = {
 }
 _PSEUDONYM = re.compile(r"masked-[0-9a-f]{12}")
 _PLAIN = frozenset((bool, int, float, complex, bytes))
-_SECRET_LEAST = 3  # characters: a shorter text is hidden in its own place only
+_SECRET_LEAST = 3  # characters: a shorter hidden text is not hidden elsewhere too
 
 
 class Masking:
@@ -41,7 +41,7 @@ class Masking:
         self._found = [_compiled(pattern) for pattern in self.patterns]
         self._in_lines = _line_rules(self._rules)
         self._known = {}  # path -> is it hidden?
-        self._key = os.urandom(16)  # nobody can try names out against what is kept
+        self._key = os.urandom(16)  # prevents guessing texts by their pseudonyms
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -52,21 +52,21 @@ class Masking:
         return bool(self._rules or self._found)
 
     def pseudonym(self, text: str) -> str:
-        """What stands for `text`: the same for the same text, of this object."""
+        """The pseudonym of `text`: for this object always the same."""
         if _PSEUDONYM.fullmatch(text):
-            return text  # it was hidden already
+            return text  # already hidden
         given = text.encode("utf-8", "surrogatepass")
         return f"masked-{hmac.new(self._key, given, hashlib.sha256).hexdigest()[:12]}"
 
     def value(self, value: "Any", secrets: dict[str, str], pack_other: "Any" = None) -> "Any":
-        """`value` with what is to be hidden replaced: texts by pseudonyms, numbers by 0. `secrets` collects text ->
-        pseudonym, and what it has already is hidden wherever it occurs. `pack_other` takes values of other classes
-        apart, as in vmhost.baseline."""
+        """`value` with hidden texts replaced by pseudonyms and hidden numbers by 0. `secrets` collects text ->
+        pseudonym; its texts are hidden wherever they occur. `pack_other` decomposes values of other classes, as in
+        vmhost.baseline."""
         return self._walk(value, (), secrets, pack_other)
 
-    def text(self, text: str, secrets: Mapping[str, str] = {}) -> str:  # noqa: B006 - is only read
-        """A line of a log, or a message: without what patterns find, `name=value` and `"name": value` of hidden fields,
-        and `secrets`."""
+    def text(self, text: str, secrets: Mapping[str, str] = {}) -> str:  # noqa: B006 - read only
+        """A log line or message without matches of patterns, values of hidden fields in `name=value` and
+        `"name": value`, and `secrets`."""
         for secret, pseudonym in secrets.items():
             if secret in text:
                 text = text.replace(secret, pseudonym)
@@ -147,7 +147,7 @@ class Masking:
 
 
 def _is_meant(pattern, found):
-    """Numbers of cards have a check digit (ISO/IEC 7812-1, annex B), as other long numbers do not."""
+    """Is a match of `pattern` a real one? Card numbers have a check digit (ISO/IEC 7812-1, annex B)."""
     if pattern.pattern != PATTERNS["card"]:
         return True
     digits = [int(digit) for digit in found if digit.isdecimal()][::-1]
@@ -174,7 +174,7 @@ def _compiled(pattern):
 
 
 def _line_rules(rules):
-    """Finds the values of hidden fields in lines: name=value, name: value, "name": "value"."""
+    """A pattern for the values of hidden fields in lines: name=value, name: value, "name": "value"."""
     if not rules:
         return None
     names = "|".join(re.escape(rule[-1]).replace(r"\*", r"[\w-]*") for rule in rules)

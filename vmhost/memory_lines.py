@@ -1,6 +1,7 @@
-"""Which lines of a task held its memory when it met its limit, by samples of its allocations (TaskPolicy.memory_lines).
+"""The lines of a task that held its memory when it reached its limit, from samples of its allocations
+(TaskPolicy.memory_lines).
 
-Bundles hold no sources: a line is named by its file in the bundle ("digits@1.0.0/main.py"), as in tracebacks.
+Bundles have no sources: a line is named by its file in the bundle ("digits@1.0.0/main.py"), as in tracebacks.
 """
 
 from typing import NamedTuple
@@ -15,9 +16,9 @@ _SHOWN = 5
 
 
 class HeldMemory(NamedTuple):
-    """Memory that one line of the task's own code holds. `held_bytes`: an estimate. `inner`: the frame within the
-    standard library, or what the task brought along, that asked for the largest part on its behalf; None: the line
-    itself did. A `frame` of file "" and line 0 stands for all that no line asked for."""
+    """Memory that one line of the task's own code holds. `held_bytes`: an estimate. `inner`: the frame in the standard
+    library, or in one of the task's packages, that allocated the largest part on its behalf; None: the line itself did.
+    A `frame` of file "" and line 0 is for all memory that no line allocated."""
 
     frame: Frame
     held_bytes: int
@@ -25,8 +26,8 @@ class HeldMemory(NamedTuple):
 
 
 class MemoryLines(NamedTuple):
-    """`held`: those that held most first. `asked_bytes`: the size of the request that met the limit, `asked`: its line,
-    None where it is not known."""
+    """`held`: largest first. `asked_bytes`: the size of the request that reached the limit, `asked`: its line, None if
+    unknown."""
 
     held: tuple[HeldMemory, ...]
     asked_bytes: int
@@ -34,11 +35,11 @@ class MemoryLines(NamedTuple):
 
     @property
     def held_bytes(self) -> int:
-        """Of all lines."""
+        """The sum over all lines."""
         return sum(each.held_bytes for each in self.held)
 
     def sentence(self) -> str:
-        """The line that held most, for a log."""
+        """The line that held most, as a sentence for a log."""
         if not self.held:
             return f"a request of {_size(self.asked_bytes)}"
         first = self.held[0]
@@ -48,7 +49,7 @@ class MemoryLines(NamedTuple):
         )
 
     def plain(self) -> "dict[str, Any]":
-        """The same as plain values, for JSON."""
+        """Plain values for JSON."""
         return {
             "held": [
                 {"bytes": each.held_bytes, "at": _plain(each.frame), "inner": each.inner and _plain(each.inner)}
@@ -58,7 +59,7 @@ class MemoryLines(NamedTuple):
         }
 
     def text(self, most: int = _SHOWN) -> str:
-        """Lines for people: the lines that held most, and the request."""
+        """Readable lines: the lines that held most, and the request."""
         total = self.held_bytes or 1
         told = [
             f"{_size(each.held_bytes):>10} {each.held_bytes / total:4.0%}  {_place(each.frame)}"
@@ -74,7 +75,7 @@ class MemoryLines(NamedTuple):
 
 
 def read(text: str, task: str, version: str) -> MemoryLines:
-    """What the native core tells (profile/holdings.h)."""
+    """Parses the native core's report (profile/holdings.h)."""
     own = f"{task}@{version}/"
     held: dict[Frame, int] = {}
     inner: dict[Frame, dict[Frame | None, int]] = {}

@@ -1,4 +1,4 @@
-"""What a sampling profiler saw of the VMs: the stacks of their Python, and the time that was spent in each."""
+"""The result of a sampling profiler: the Python stacks of VMs, and the time spent in each."""
 
 import errno
 import threading
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Frame(NamedTuple):
-    """One frame: the function's name as Python has it, the file in its bundle, and the line it was at (0: unknown)."""
+    """One frame: the function's qualified name, the file in its bundle, and the line (0: unknown)."""
 
     name: str
     file: str
@@ -19,7 +19,7 @@ class Frame(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A frame below the frames that called it. `samples`, `wall_s`, `cpu_s`: with this frame as the innermost."""
+    """A frame below its callers' frames. `samples`, `wall_s`, `cpu_s`: with this frame as the innermost."""
 
     parent: int | None
     frame: Frame
@@ -29,12 +29,12 @@ class Node(NamedTuple):
 
 
 class Profile:
-    """A tree of the stacks that were met, over all VMs of the process.
+    """A tree of the sampled stacks, over all VMs of the process.
 
     `nodes`: a tuple of Node, parents before their children; those without a parent stand for a task's version and are
-    named "task@version". `span_s`: how long it took. `looks`: how often all VMs were looked at. `cost_s`: the CPU time
-    that this took. `unreadable`: stacks that could not be read; their time counts for the task alone. `full`: there
-    were more different stacks than are kept, and the rest counts for their callers.
+    named "task@version". `span_s`: its duration. `looks`: how often all VMs were sampled. `cost_s`: the CPU time of
+    sampling. `unreadable`: stacks that could not be read; their time counts only for the task. `full`: there were more
+    different stacks than are kept; the others count for their callers.
     """
 
     def __init__(self, taken: "dict[str, Any]") -> None:
@@ -57,11 +57,11 @@ class Profile:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The versions of tasks that were met, as "task@version"."""
+        """The sampled versions of tasks, as "task@version"."""
         return tuple(node.frame.name for node in self.nodes if node.parent is None)
 
     def stacks(self) -> Iterator[tuple[tuple[Frame, ...], Node]]:
-        """Each stack that was met, the task first and the innermost frame last, with its node."""
+        """Each sampled stack, the task first and the innermost frame last, with its node."""
         paths: list[tuple[Frame, ...]] = []
         for node in self.nodes:
             paths.append((*(() if node.parent is None else paths[node.parent]), node.frame))
@@ -74,7 +74,7 @@ class Profile:
 
 
 class Profiling:
-    """A profile that is being taken, on a thread of its own. A context manager, which ends it; then it is `profile`."""
+    """A running profile, on its own thread. A context manager, which ends it; `profile` is the result."""
 
     profile: Profile
 
@@ -91,12 +91,12 @@ class Profiling:
             self._error = error
 
     def wait(self, timeout_s: float) -> None:
-        """Until the time is over, or the profile has ended by itself, as it cannot be taken."""
+        """Waits until the time is over, or the profile has ended itself because it cannot be taken."""
         self._thread.join(timeout_s)
 
     def stop(self) -> Profile:
-        """Ends it, and gives the profile; again the same one. RuntimeError when another one was under way in this
-        process; OSError where the system does not let a process read its own memory by process_vm_readv(2)."""
+        """Ends it and returns the profile; may be repeated. RuntimeError if another profile ran in this process;
+        OSError if the system does not let a process read its own memory with process_vm_readv(2)."""
         self._native.stop()
         self._thread.join()
         if self._error is not None:

@@ -1,7 +1,7 @@
 """The VMExecutor of a program whose texts are recorded (VMHOST_RECORD=1, `vmhost record`).
 
-It runs functions in threads of plain Python. Every text that is given to `compile`, `exec` or `eval` meanwhile is
-written into a file beside the program's script at its end. From then on the script's VMs have these texts.
+It runs functions in threads of plain Python. Every text given to `compile`, `exec` or `eval` meanwhile is written to a
+file beside the program's script when it ends. From then on the script's VMs have these texts.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ VARIABLE = "VMHOST_RECORD"
 
 
 class RecordingExecutor(VMExecutor):
-    """Takes what a VMExecutor takes; limits and permissions hold nobody."""
+    """Accepts the arguments of VMExecutor; limits and permissions are not enforced."""
 
     def __init__(self, max_workers=None, thread_name_prefix="", initializer=None, initargs=(), **_):
         _begin()
@@ -32,7 +32,7 @@ class RecordingExecutor(VMExecutor):
         function = fn
         while isinstance(function, functools.partial):
             function = function.func
-        travel.place_of(function)  # as in VMs: CrossingError
+        travel.place_of(function)  # CrossingError, as with VMs
         future = self._threads.submit(_called, fn, args, kwargs)
         future.stop = future.cancel
         return future
@@ -78,7 +78,7 @@ def _begin():
     except BytecodeError as error:
         raise ConfigurationError(str(error)) from error
     if folder is not None:
-        recorder.add_folders([str(folder)])  # as in VMs
+        recorder.add_folders([str(folder)])  # as for VMs
     recorder.listen()
     atexit.register(_end, program_packages.record_path(path))
 

@@ -1,7 +1,7 @@
-"""Settings in YAML, checked against a JSON schema: every problem is reported at once, with file, line and key.
+"""Settings in YAML, checked against a JSON schema: all problems are reported at once, with file, line and key.
 
-`host.yaml` and `pipeline.yaml` are read with it. Schemas say in `description` what each value may be; a message is made
-of that, of what was got, and of the name that a wrong key was probably meant to be.
+`host.yaml` and `pipeline.yaml` are read with it. In schemas, `description` says what a value may be; a message consists
+of that, the value found, and, for an unknown key, a similar known one.
 """
 
 import difflib
@@ -17,7 +17,7 @@ from vmhost.errors import ConfigurationError
 class SettingsFile:
     """The settings in the file at `path`: `values`, the line of each key, and the problems found so far.
 
-    `schema`: the path of the JSON schema that they are held against. ConfigurationError where the file is no YAML.
+    `schema`: the path of their JSON schema. ConfigurationError if the file is not YAML.
     """
 
     def __init__(self, path, schema):
@@ -28,12 +28,12 @@ class SettingsFile:
 
     @property
     def folder(self):
-        """What paths in the file are relative to."""
+        """The base of relative paths in the file."""
         return self.path.parent
 
 
 class Problems:
-    """What is wrong with a file, each at its key's line. `part(*where)` is the same for the values below a key."""
+    """The problems of a file, each at its key's line. `part(*where)` is a view for the values below a key."""
 
     def __init__(self, path, lines, prefix=(), found=None):
         self._path, self._lines, self._prefix = path, lines, prefix
@@ -56,7 +56,7 @@ class Problems:
         return self._lines.get(known, 1)
 
     def check(self, values, schema):
-        """Adds what the JSON schema in the file `schema` says against the values."""
+        """Adds the violations of the JSON schema in the file `schema` by the values."""
         for error in validator(schema).iter_errors(values):
             self._add_schema_error(error)
 
@@ -78,7 +78,7 @@ class Problems:
             self.add(where, f"expected {expected}, got {shown(error.instance)}")
 
     def stop(self):
-        """ConfigurationError with all problems, where there are any."""
+        """Raises ConfigurationError with all problems if there are any."""
         if self._found:
             raise ConfigurationError("\n".join(f"{self._path}:{line}: {text}" for line, text in sorted(self._found)))
 
@@ -102,12 +102,12 @@ def _parse(path):
         RecursionError,
         ValueError,
         TypeError,
-    ) as error:  # the last two: of dates that are none, lists as keys
+    ) as error:  # the last two: invalid dates, lists as keys
         raise ConfigurationError(f"{path}: not YAML: {error}") from error
 
 
 def _small(value):
-    """`value`, which has no number of more than 64 bits in it: messages could not show it. ValueError."""
+    """`value`; ValueError if it contains a number of more than 64 bits, which messages could not show."""
     if isinstance(value, dict):
         for key, item in value.items():
             _small(key)

@@ -1,6 +1,6 @@
-"""What ran in VMs, held against the sources of tasks, where they are: coverage.py's reports of it.
+"""Maps coverage of VMs to the sources of tasks, for coverage.py's reports.
 
-Bundles hold no sources (vmhost/coverage.py). This needs the package coverage, of the extra `coverage`.
+Bundles have no sources (vmhost/coverage.py). This needs the package coverage, of the extra `coverage`.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def report_of(
     ran: Coverage, tasks: "Sequence[TaskSources]", data_file: Path | None = None
 ) -> "Iterator[tuple[Any, dict[Path, Any], list[str]]]":
-    """(coverage.py's Coverage with what `ran` in these tasks, its sources with their arcs, names of tasks that have no
-    sources here). `data_file`: where its data stays. ConfigurationError: sources that are not what ran; ImportError."""
+    """(coverage.py's Coverage of these tasks, their source files with arcs, names of tasks in `ran` without sources
+    here). `data_file`: where its data stays. ConfigurationError: the sources do not match; ImportError."""
     try:
         import coverage
     except ModuleNotFoundError as error:
@@ -52,8 +52,8 @@ def report_of(
 
 
 class TaskSources:
-    """The sources in the folder of a task, compiled once more: bytecode is a function of them, so that offsets mean the
-    same. `prefix`: what its files begin with in a Coverage, as in "task@1.0.0/". ConfigurationError."""
+    """The sources in a task's folder, compiled again: the same sources give the same bytecode, so offsets match.
+    `prefix`: of their file names in a Coverage, as in "task@1.0.0/". ConfigurationError."""
 
     def __init__(self, folder):
         from vmhost.bytecode.errors import BytecodeError
@@ -83,12 +83,12 @@ class TaskSources:
 
     @property
     def files(self) -> dict[str, Path]:
-        """The path of each source, by the name that a Coverage has for it."""
+        """The path of each source file, by its name in a Coverage."""
         return dict(self._paths)
 
     def arcs_of(self, coverage):
-        """{path of a source: [(line, line), ...]} as coverage.py has them: what ran of a line is an arc to itself. All
-        sources are there, also those of which nothing ran. ConfigurationError: they are not what ran."""
+        """{path of a source file: [(line, line), ...]} in coverage.py's form: an arc from a line to itself means that
+        it ran. Includes source files of which nothing ran. ConfigurationError: the sources do not match."""
         arcs = {path: set() for path in self._paths.values()}
         for (file, name, first), ran in coverage.functions.items():
             if not file.startswith(self.prefix) or file not in self._paths:
@@ -113,7 +113,7 @@ def _with_nested(code):
 
 
 class _Lines:
-    """From byte offsets of a code object to lines."""
+    """Maps byte offsets of a code object to lines."""
 
     _ALWAYS = {"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
     _ENDS = {"RERAISE", "RAISE_VARARGS"}
@@ -137,8 +137,8 @@ class _Lines:
         return self._steps[number].positions.lineno if number is not None else None
 
     def _branch(self, begin, end):
-        """The arc from a branch to the next line that is reached through jumps without a choice; none where another
-        branch comes first, which is noted for itself."""
+        """The arc from a branch to the next line, following unconditional jumps; none if another branch comes first,
+        which is recorded itself."""
         line, number, seen = self._line(begin), self._index.get(end), set()
         while line and number is not None and number < len(self._steps) and number not in seen:
             seen.add(number)

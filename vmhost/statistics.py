@@ -1,4 +1,4 @@
-"""Frozen snapshots of everything that a host counts. They hold plain values only and stay as they are."""
+"""Frozen snapshots of all counters of a host, as plain values."""
 
 import array
 import itertools
@@ -11,12 +11,12 @@ from vmhost.errors import Kind
 from vmhost.isolation import vm as isolation
 from vmhost.memory_lines import MemoryLines
 
-KINDS = tuple(kind.name for kind in Kind)  # how calls end
-HISTOGRAM_UNIT_S = 128e-9  # the buckets are those of isolation/lanes/histogram.h
+KINDS = tuple(kind.name for kind in Kind)  # the ways in which calls end
+HISTOGRAM_UNIT_S = 128e-9  # buckets as in isolation/lanes/histogram.h
 
 
 def bucket_end_s(bucket: int) -> float:
-    """Where the bucket with this index ends, in seconds: what is as long is in the next one."""
+    """The upper bound of the bucket with this index, in seconds; exclusive."""
     if bucket < 7:
         return (bucket + 1) * HISTOGRAM_UNIT_S
     power, eighth = divmod(bucket + 1, 8)
@@ -24,8 +24,8 @@ def bucket_end_s(bucket: int) -> float:
 
 
 def filled(template: str, texts: list[str], rows: list[Any]) -> str:
-    """`template` once for each of `texts`, which takes the place of each \\0 in it; each \\1 is the next number of its
-    row (a list or tuple of ints and floats, or the only number). ValueError where a row has more or fewer of them."""
+    """`template` once for each of `texts`, which replaces each \\0 in it; each \\1 is the next number of its row (a
+    list or tuple of ints and floats, or the only number). ValueError if a row has more or fewer numbers."""
     return isolation.core().fill(template, texts, rows)
 
 
@@ -33,8 +33,7 @@ def filled(template: str, texts: list[str], rows: list[Any]) -> str:
 class VMStatistics:
     """One VM.
 
-    `task` and `version` are None while it is not lent to a task. `counters` has what the native core counts beyond
-    this.
+    `task` and `version` are None while it serves no task. `counters` has the native core's other counters.
     """
 
     id: int
@@ -55,7 +54,7 @@ class VMStatistics:
 
 @dataclass(frozen=True, slots=True)
 class VMTotals:
-    """Sums over VMs, those too that are gone: how many there were, and what they counted."""
+    """Sums over VMs, including those that are gone: their number, and their counters."""
 
     vms: int = 0
     calls: int = 0
@@ -64,7 +63,7 @@ class VMTotals:
     cpu_s: float = 0.0
 
     def with_vms(self, vms: Sequence[VMStatistics]) -> VMTotals:
-        """These totals and those of `vms`, each a VMStatistics."""
+        """These totals plus those of `vms`, VMStatistics."""
         if not vms:
             return self
         return VMTotals(
@@ -78,9 +77,9 @@ class VMTotals:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A crash of the process that used the state folder before.
+    """A crash of the last process that used the state folder.
 
-    `phase`: what the VM did ("boot", "load", "call", "end", "idle").
+    `phase`: what the VM was doing ("boot", "load", "call", "end", "idle").
     """
 
     task: str
@@ -96,7 +95,7 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class BreakerStatistics:
-    """One breaker. `state` is "closed", "open" or "half-open"; `reason` says why it opened last, None when closed."""
+    """One breaker. `state` is "closed", "open" or "half-open"; `reason`: why it opened last, None if closed."""
 
     state: str
     reason: str | None
@@ -105,10 +104,10 @@ class BreakerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Durations of calls: how many fell into each bucket, and their sum. Buckets are an eighth of a power of two wide.
+    """Durations of calls: counts per bucket, and the sum. Buckets are an eighth of a power of two wide.
 
-    `counts`: an unsigned 64-bit number for each bucket, in the machine's order of bytes. A snapshot is not taken under
-    a lock: `total_s` may have a call more than `counts`."""
+    `counts`: an unsigned 64-bit number per bucket, in native byte order. A snapshot is not taken under a lock:
+    `total_s` may include one call more than `counts`."""
 
     counts: bytes
     total_s: float
@@ -118,13 +117,12 @@ class Histogram:
         return sum(array.array("Q", self.counts))
 
     def longer_than(self, seconds: float) -> int:
-        """How many of the durations are longer than `seconds`, which is rounded up by at most 12.5 %: those of buckets
-        that begin later."""
+        """The number of durations above `seconds`, which is rounded up by at most 12.5 %, to the start of a bucket."""
         counts = array.array("Q", self.counts)
         return sum(count for bucket, count in enumerate(counts) if bucket and bucket_end_s(bucket - 1) >= seconds)
 
     def quantile(self, share: float) -> float | None:
-        """Seconds that `share` (0 to 1) of the durations do not exceed, at most 12.5 % too many; None without any."""
+        """Seconds that `share` (0 to 1) of the durations do not exceed, at most 12.5 % too high; None if empty."""
         counts = array.array("Q", self.counts)
         wanted = max(1, math.ceil(sum(counts) * share))
         reached = itertools.accumulate(counts)
@@ -132,18 +130,18 @@ class Histogram:
 
 
 def reached(histograms: Sequence[Histogram], first: int, step: int, steps: int) -> list[list[int]]:
-    """Of each: how many of the durations are in the first `first` buckets, in `step` more, ...: `steps` numbers, then
-    how many there are in all."""
+    """For each histogram: the number of durations in the first `first` buckets, with `step` more, ...: `steps`
+    cumulative numbers, then the total."""
     native = isolation.core().reached
     return [native(one.counts, first, step, steps) for one in histograms]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskMetric:
-    """A series that a task counts itself (vmhost.guest.metrics). `kind`: "counter", "gauge" or "histogram".
+    """A series of a task's own metrics (vmhost.guest.metrics). `kind`: "counter", "gauge" or "histogram".
 
-    Of a histogram, `value` is the sum of what was observed, and `counts` says how many were at most each of `bounds`
-    and not at most the one before; the last has the others."""
+    For a histogram, `value` is the sum of the observations, and `counts` has the number of observations above the
+    previous and up to each of `bounds`; the last one counts the rest."""
 
     name: str
     help: str
@@ -163,7 +161,7 @@ _METRIC_KINDS = ("counter", "gauge", "histogram")
 
 
 def of_metrics(native):
-    """(TaskMetrics, how many series were too many) of what a lane's metrics() give. What a task made up is left out."""
+    """(TaskMetrics, number of series beyond the limit) from a lane's metrics(). Malformed ones are left out."""
     found, left_out = native
     metrics = []
     for kind, key, value, bounds, counts in found:
@@ -180,10 +178,9 @@ def of_metrics(native):
 class TaskStatistics:
     """One version of a task. `ended` maps how calls ended (names of `vmhost.errors.Kind`) to their number.
 
-    `draining` is true for a version that a newer one replaced and that still ends its calls. `totals` are of all VMs
-    that served it, also those that are gone. `walls`: how long calls ran; `waits`: how long they waited before.
-    `metrics`: what it counts itself. `memory_lines`: what held the memory when it last met its limit, where
-    TaskPolicy.memory_lines asks for that."""
+    `draining` is true for a version that was replaced and still ends its calls. `totals` are of all VMs that served it,
+    including those that are gone. `walls`: how long calls ran; `waits`: how long they waited before. `metrics`: its own
+    metrics. `memory_lines`: what held the memory when it last reached its limit, with TaskPolicy.memory_lines."""
 
     name: str
     version: str
@@ -204,8 +201,8 @@ class TaskStatistics:
 
 
 class VersionNumbers(NamedTuple):
-    """What a scrape tells of one version of a task: as TaskStatistics, and cheaper to make. `ends`: calls by
-    `vmhost.errors.Kind`. `walls`, `waits`: as `reached` has them, with the sum in seconds and their number behind."""
+    """The numbers of a task's version for a scrape: as in TaskStatistics, and cheaper. `ends`: calls by
+    `vmhost.errors.Kind`. `walls`, `waits`: as from `reached`, then the sum in seconds and the count."""
 
     calls: int
     name: str
@@ -228,8 +225,8 @@ class VersionNumbers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LongCall:
-    """One of the longest calls of the last five to ten minutes. `ended`: when, in seconds since 1970. `input_bytes`:
-    the size of what it was given, arrays included. `outcome`: a name of `vmhost.errors.Kind`."""
+    """One of the longest calls of the last five to ten minutes. `ended`: in seconds since 1970. `input_bytes`: the size
+    of its input, arrays included. `outcome`: a name of `vmhost.errors.Kind`."""
 
     version: str
     ended: float
@@ -241,13 +238,13 @@ class LongCall:
 
 @dataclass(frozen=True, slots=True)
 class HostStatistics:
-    """One host. `tasks` by name (current versions), `draining` the versions that are on their way out.
+    """One host. `tasks` by name (current versions), `draining` the versions that end their last calls.
 
-    `sqlite_counted`: the memory of SQLite is in what VMs are charged with. False where the process had connections of
-    its own before its first host: then tasks may use SQLite beyond their limit. `totals` are of all VMs that there
-    were, those of versions that are gone and of no task as well; what a VM does after it was quarantined is not in
-    them. `functions` names the host functions that run now. `tables`: the statistics of embedding tables by name.
-    `replaced`: of each loaded task, the version that was there before, as it ended, where there was one."""
+    `sqlite_counted`: memory of SQLite counts for VMs. False if the process had SQLite connections before its first
+    host: then tasks may exceed their limit with SQLite. `totals` are of all VMs so far, including those of versions
+    that are gone and of no task; they exclude what a VM does after it was quarantined. `functions`: host functions that
+    run now. `tables`: the statistics of embedding tables by name. `replaced`: for each loaded task, the previous
+    version at its end, if there was one."""
 
     tasks: dict[str, TaskStatistics]
     draining: tuple[TaskStatistics, ...]
@@ -269,8 +266,8 @@ class HostStatistics:
 
 @dataclass(frozen=True, slots=True)
 class HostNumbers:
-    """What a scrape tells of one host. `whole`: its HostStatistics without tasks; `versions`: those that are loaded or
-    drain."""
+    """The numbers of one host for a scrape. `whole`: its HostStatistics without tasks; `versions`: loaded and draining
+    ones."""
 
     whole: HostStatistics
     versions: list[VersionNumbers]
@@ -283,6 +280,6 @@ def of_vm(native, task=None, version=None):
     """The VMStatistics of a native VM that serves `task` `version`."""
     counters = dict(native.statistics())
     for name in ("id", "state"):
-        counters.pop(name, None)  # told above already
+        counters.pop(name, None)  # separate fields
     known = {name: counters.pop(name, 0) for name in _KNOWN}
     return VMStatistics(id=native.id, state=native.state, task=task, version=version, counters=counters, **known)

@@ -1,11 +1,10 @@
-"""Task: the handle that a caller uses. Version: one loaded bundle behind it.
+"""Task: the handle for callers. Version: one loaded bundle behind it.
 
     task(value)     blocks           task.submit(value)   a concurrent.futures.Future
     await task.run(value)            task.map(values)     results in order, as they come
 
-A Task stays the same object when its host loads a newer version; calls made from then on go to the new one. Each way
-of calling goes straight to the native lane while the breaker is closed: opening it swaps the bound methods that the
-handle holds.
+A Task stays the same object when its host loads a new version; later calls go to that. While the breaker is closed,
+each way of calling goes straight to the native lane; opening the breaker swaps the bound methods that the handle holds.
 """
 
 import functools
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from vmhost.bytecode.stream_task import Table, Trigger
     from vmhost.limits import Limits
 
-# What a BreakerPolicy's `failures` names.
+# Names in a BreakerPolicy's `failures`.
 _KINDS = {
     "error": Kind.TASK_ERROR,
     "load": Kind.LOAD_ERROR,
@@ -40,13 +39,13 @@ _KINDS = {
     "memory": Kind.MEMORY_LIMIT,
 }
 
-_MAP_WINDOW = 1024  # calls of one map() under way; more would only fill the queue
+_MAP_WINDOW = 1024  # calls of one map() at a time; more would only fill the queue
 
 
 class Version:
-    """One loaded bundle: its lane, limits, policy and breaker. Made by the host, known to scheduler and pool.
+    """One loaded bundle: its lane, limits, policy and breaker. Created by the host, used by scheduler and pool.
 
-    `permissions`: what its VMs are given, None: what its manifest says."""
+    `permissions`: grants for its VMs, None: the manifest's."""
 
     def __init__(self, service, manifest, digest, limits, policy, *, clock, wall, permissions=None):
         self.service = service
@@ -65,15 +64,15 @@ class Version:
         self.draining = False
         self.given_up = 0  # VMs of it in quarantine
         self.totals = VMTotals()  # of its VMs that are gone
-        self.muted = False  # of its lane: says no more that it is starved
+        self.muted = False  # its lane no longer reports that it is starved
         self.closed_because = None  # a sentence once calls are refused
         self._failures = (Kind.VM_LOST, *(_KINDS[name] for name in policy.breaker.failures))
         self.lane = None  # set by the service, which makes it
-        # Calls and their seconds at the last look, and the mean seconds between that and the look before.
+        # Calls and their seconds at the last sample, and the mean between that and the sample before.
         self._recent = (0, 0.0, float("inf"))
         self.recorder = None  # a runtime.recorder.Recorder while its calls are recorded
-        self._probes = {}  # native call -> token, of submitted probes that the breaker has not been told of
-        # No cycle: a version that is through takes its code with it at once, not at some collection.
+        self._probes = {}  # native call -> token, for submitted probes not yet reported to the breaker
+        # No reference cycle: a version that ends frees its code at once, not at some collection.
         self_ref = weakref.ref(self)
         self.breaker = Breaker(
             policy.breaker, lambda breaker: service.breaker_changed(self_ref()), clock=clock, wall=wall
@@ -81,31 +80,31 @@ class Version:
 
     @property
     def key(self):
-        """What its breaker is saved under."""
+        """The key of its saved breaker."""
         return (self.name, self.version, self.digest.hex())
 
     def observe(self):
-        """Let the breaker see how calls ended so far."""
+        """Updates the breaker with the calls that have ended."""
         self.breaker.observe(self.counts())
 
     def counts(self):
-        """The lane's totals as the breaker wants them."""
+        """The lane's totals, for the breaker."""
         counters = self.lane.statistics()
         ends, excused = counters["ends"], counters["excused"]
         failures = sum(max(0, ends[kind] - excused[kind]) for kind in self._failures)
         return Counts(ends[Kind.OK] + failures, failures, ends[Kind.VM_LOST], counters["slow"])
 
     def ended(self):
-        """How many of its calls have ended, however that was."""
+        """The number of its calls that have ended, in any way."""
         return sum(self.lane.statistics()["ends"])
 
     def mute(self, muted):
-        """Whether the lane keeps quiet about being starved."""
+        """Sets whether the lane reports that it is starved."""
         self.muted = muted
         self.lane.mute(muted)
 
     def recent_call_s(self):
-        """Mean seconds that a call ran, of the last 64 or more; infinite while too few have ended."""
+        """Mean run time of the last 64 or more calls, in seconds; infinite while too few have ended."""
         counters = self.lane.statistics()
         calls, wall_s = sum(counters["ends"]), counters["wall_s"]
         seen_calls, seen_s, mean_s = self._recent
@@ -120,7 +119,7 @@ class Version:
         try:
             return self.breaker.admit()
         except Refused as refused:
-            # Who has the results of the last probes finds it closed, though the service has not had its turn yet.
+            # Callers that have the results of the last probes must find it closed, even before the service reacts.
             ended = [call for call in list(self._probes) if call.done()]
             if ended:
                 for call in ended:
@@ -170,7 +169,7 @@ class Version:
 
     def _submitted_probe_ended(self, call):
         token = self._probes.pop(call, None)
-        if token is not None:  # nobody has told the breaker
+        if token is not None:  # not yet reported to the breaker
             self._probe_ended(token, call)
 
     def _probe_ended(self, token, call):
@@ -182,7 +181,7 @@ class Version:
             succeeded = False
         self.breaker.probe_ended(token, succeeded)
 
-    # -- after it was closed --------------------------------------------------------------------------------------
+    # -- after closing --------------------------------------------------------------------------------------------
 
     def refuse(self, *_):
         raise ClosedError(f"{self.name} {self.version}: {self.closed_because}", task=self.name, version=self.version)
@@ -190,7 +189,7 @@ class Version:
 
 @functools.cache
 def _replayed():
-    from vmhost.runtime.recorder import replayed  # few hosts replay
+    from vmhost.runtime.recorder import replayed  # here: few hosts replay
 
     return replayed
 
@@ -207,25 +206,25 @@ class Replay:
         return self._call.done()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Has it ended, at the latest after `timeout_s`?"""
+        """Waits, at most `timeout_s`; has it ended?"""
         return self._call.wait(timeout_s)
 
     def result(self) -> "Recorded":
-        """What it did now, however it ended; waits for it."""
+        """The call as recorded in the replay, however it ended; waits for it."""
         self._call.wait()
         return _replayed()(self._call, self.recorded, self._codec.pack)
 
     def stop(self) -> None:
-        """End it, wherever it is."""
+        """Ends it, queued or running."""
         self._call.stop()
 
 
 class Task:
-    """A loaded task. `name`, `version`; calls as in the module's text.
+    """A loaded task. `name`, `version`; for the ways to call it, see the module's docstring.
 
-    Each call takes one `value` that can cross into a VM (builtin values, arrays, dates, decimals and their like;
-    docs/writing-tasks.md) and gives one back. `timeout_s` counts from submission. `priority` (-8 to 7) goes before
-    first come. `entry` ("module:function") calls another function of the bundle than the manifest's. Errors: TaskError,
+    Each call takes one `value` that can cross into a VM (builtin values, arrays, dates, decimals and similar;
+    docs/writing-tasks.md) and returns one. `timeout_s` counts from submission. `priority` (-8 to 7) goes before order
+    of arrival. `entry` ("module:function") calls another function of the bundle than the manifest's. Errors: TaskError,
     TimeLimitError, MemoryLimitError, PermissionDenied, BreakerOpenError, QueueFullError, VMLostError, ClosedError,
     CrossingError.
     """
@@ -238,7 +237,7 @@ class Task:
         self._move(current)
 
     def _move(self, version):
-        """Calls go to `version` from now on, or through its guard. Called with the host's lock held."""
+        """Directs calls to `version` from now on, or to its guarded methods. Called with the host's lock held."""
         self._current = version
         if version.closed_because is not None:
             self._call = self._submit = self._submit_many = version.refuse
@@ -262,7 +261,7 @@ class Task:
 
     @property
     def version(self) -> str:
-        """The version that calls go to now."""
+        """The version that new calls use."""
         return self._current.version
 
     @property
@@ -282,23 +281,23 @@ class Task:
     def __call__(
         self, value: "Any" = None, *, timeout_s: float | None = None, priority: int = 0, entry: str | None = None
     ) -> "Any":
-        """Run the task on `value` in a VM and wait for the result."""
+        """Runs the task on `value` in a VM and waits for the result."""
         call = self._call
         try:
             return call(value, timeout_s, priority, entry)
         except ClosedError:
             if self._call is call or self._current.closed_because is not None:
                 raise
-            # The handle moved to a new version in this very moment.
+            # The handle has just moved to a new version.
             return self(value, timeout_s=timeout_s, priority=priority, entry=entry)
         except VMHostError:
-            self._current.observe()  # the next call of this thread must find the breaker open already
+            self._current.observe()  # so that this thread's next call finds the breaker open
             raise
 
     def submit(
         self, value: "Any" = None, *, timeout_s: float | None = None, priority: int = 0, entry: str | None = None
     ) -> TaskFuture:
-        """Queue a call; gives a concurrent.futures.Future (with `stop()`, which also ends a running call)."""
+        """Queues a call; returns a concurrent.futures.Future with `stop()`, which also ends a running call."""
         return TaskFuture(self._submitted(value, timeout_s, priority, entry), self)
 
     def _submitted(self, value, timeout_s, priority, entry):
@@ -313,8 +312,8 @@ class Task:
     async def run(
         self, value: "Any" = None, *, timeout_s: float | None = None, priority: int = 0, entry: str | None = None
     ) -> "Any":
-        """Await a call. Cancelling the asyncio task stops it, even when it runs."""
-        import asyncio  # late: few hosts use it, and it takes long to import
+        """Awaits a call. Cancelling the asyncio task stops it, even while it runs."""
+        import asyncio  # here: few hosts use it, and it takes long to import
 
         asyncio.get_running_loop()
         call = self._submitted(value, timeout_s, priority, entry)
@@ -328,7 +327,7 @@ class Task:
     def replay(
         self, recorded: "Recorded", *, timeout_s: float | None = None, faults: Iterable[dict[str, "Any"]] = ()
     ) -> "Replay":
-        """Submit a recorded call again: clocks, randomness and host functions answer from the record.
+        """Submits a recorded call again: clocks, randomness and host functions answer from the record.
 
         `faults`: rules for host functions, {"function": name or "*", "fails": text, "slow_s": seconds, "every": n}."""
         observed = recorded.observed or {}
@@ -349,12 +348,12 @@ class Task:
         entry: str | None = None,
         window: int = _MAP_WINDOW,
     ) -> Iterator["Any"]:
-        """Call the task on each of `values`; gives an iterator over the results in order.
+        """Calls the task on each of `values`; returns an iterator over the results in order.
 
-        Calls start at once, at most `window` ahead of what was taken from the iterator; `values` may be endless. The
-        error of a call is raised at its place and ends the iteration; what was not taken is cancelled, as it is when
-        the iterator is dropped; Ctrl-C stops what runs, too. `timeout_s` counts from this call of map() for all items
-        together: TimeLimitError, a TimeoutError."""
+        Calls start at once, at most `window` ahead of the results taken; `values` may be endless. An error of a call is
+        raised at its place and ends the iteration. Then, and when the iterator is dropped, calls not yet taken are
+        cancelled; Ctrl-C also stops running ones. `timeout_s` counts from this call of map() for all items together:
+        TimeLimitError, a TimeoutError."""
         if not isinstance(window, int) or isinstance(window, bool):
             raise TypeError(f"window: expected a whole number of at least 1, got {shown(window)}")
         if window < 1:
@@ -369,7 +368,7 @@ class Task:
         return self._results(source, calls, window, end, priority, entry)
 
     def _feed(self, source, calls, number, end, priority, entry):
-        """Submit the next `number` values, fewer when the queue is full and calls of this map will make room."""
+        """Submits the next `number` values; fewer if the queue is full and calls of this map will make room."""
         values = source.take(number)
         while values:
             left = None if end is None else max(1e-9, end - time.monotonic())
@@ -396,14 +395,14 @@ class Task:
             while calls:
                 if len(calls) <= half and not source.empty:
                     self._feed(source, calls, window - len(calls), end, priority, entry)
-                calls[0].wait()  # interrupted here, it is among those that are stopped
+                calls[0].wait()  # still in `calls` if interrupted, so that it is stopped
                 yield calls.popleft().result()
         except VMHostError:
             self._current.observe()
             raise
         except KeyboardInterrupt:
             for call in calls:
-                call.stop()  # as of a call that is waited for: nobody else could stop those that run
+                call.stop()  # nobody else could stop running ones
             raise
         finally:
             for call in calls:
@@ -411,7 +410,7 @@ class Task:
 
 
 async def until_done(service, call):
-    """Wait until the native call of the service has ended; who is cancelled meanwhile stops it."""
+    """Waits until the native call of the service has ended; cancelling the waiter stops the call."""
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -425,8 +424,7 @@ async def until_done(service, call):
 
 
 def end_after(timeout_s, name="timeout_s"):
-    """When a time-out given as the argument `name` will be over, on the monotonic clock; None: never. TypeError,
-    ValueError."""
+    """The end of a time-out, given as argument `name`, on the monotonic clock; None: never. TypeError, ValueError."""
     if timeout_s is None:
         return None
     try:
@@ -443,7 +441,7 @@ def end_after(timeout_s, name="timeout_s"):
 
 
 class _Source:
-    """An iterator over the values of a map that takes back what could not be submitted."""
+    """An iterator over the values of a map that can take back unsubmitted ones."""
 
     def __init__(self, values):
         self._values = iter(values)
@@ -465,7 +463,7 @@ def _wake(loop, ended):
     try:
         loop.call_soon_threadsafe(_set, ended)
     except RuntimeError:
-        pass  # the loop was closed; nobody waits any more
+        pass  # the loop was closed: nobody waits
 
 
 def _set(ended):

@@ -1,5 +1,5 @@
-"""The models of a task's folder or of a bundle, for `engine.load` outside VMs: the entry point `vmhost.engine.models`
-of pyproject.toml."""
+"""The models of a task's folder or bundle, for `engine.load` outside VMs: the entry point `vmhost.engine.models` of
+pyproject.toml."""
 
 from pathlib import Path
 
@@ -9,11 +9,11 @@ from vmhost.compiler import compile_onnx
 
 
 def model_file(path, name):
-    """The bytes of the model file of the model `name` of `path`, a task's folder, whose ONNX file is compiled, or a
+    """The bytes of the model file of the model `name` of `path`: a task's folder, whose ONNX file is compiled, or a
     bundle, signed or not.
 
-    LookupError names the models that there are; TaskSpecError, CompileError and BundleError say what is wrong with the
-    folder or bundle."""
+    LookupError lists the models; TaskSpecError, CompileError and BundleError describe problems of the folder or
+    bundle."""
     path = Path(path)
     task = read_task(path) if path.is_dir() else read_bundle(path, allow_unsigned=True)
     models = task.models
@@ -26,8 +26,7 @@ def model_file(path, name):
     return _compiled(path / models[name], task.trainable.get(name, ()))
 
 
-# path and trainable weights to (the stamps of what it was compiled from, the model file): a test opens the same model
-# again and again
+# (path, trainable weights) -> (stamps of the source files, the model file): tests open the same model repeatedly
 _kept = {}
 _MAX_KEPT = 4
 
@@ -46,7 +45,7 @@ def _compiled(path, trainable):
 
 
 def _stamp(file):
-    """What changes when the file is written; None: it is not there."""
+    """A value that changes when the file is written; None if there is no file."""
     try:
         status = Path(file).stat()
     except OSError:

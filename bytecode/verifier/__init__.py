@@ -1,16 +1,16 @@
-"""Is a code object one that CPython can run without harm?
+"""Can CPython run a code object safely?
 
-`load` reads a marshalled code object after a look at its bytes, `verify` accepts whatever the compiler of the running
-Python makes and refuses code objects, damaged or built wrong, that could crash the interpreter or corrupt its memory:
-it is the second line of defence, after digests and signatures. What is proved, what is taken for granted and what stays
-out is in `docs/verifier.md`.
+`load` checks the bytes of a marshalled code object and reads it. `verify` accepts whatever the compiler of the running
+Python generates, and refuses damaged or forged code objects that could crash the interpreter or corrupt its memory. It
+is the second line of defence, after digests and signatures. `docs/verifier.md` says what is proved, what is assumed and
+what is out of scope.
 
     marshalled.py     the bytes, before CPython reads them
     layout.py         counts, flags, names, constants, slots
     instructions.py   opcodes, caches, operand domains, jump targets
     tables.py         exception table, source positions
     flow.py           stack, locals and kinds of values along all paths
-    rules.py          what single instructions do to them beyond their row in the table
+    rules.py          effects of single instructions beyond their row in the table
     ../opcodes.py     the table of instructions, one file per Python version
 """
 
@@ -30,16 +30,16 @@ __all__ = ["VerifyError", "load", "verify"]
 def verify(code: CodeType, *, where: str = "", closure: bool = False) -> None:
     """Raises VerifyError if `code`, or a code object among its constants, could harm the interpreter when it runs.
 
-    `where` names the bundle and file in messages. With `closure`, `code` may have free variables: whoever runs it makes
-    a function of it, which gives it cells for them. `code` must not have run yet: the interpreter rewrites code that
-    runs. Code that this returns for may still raise, loop, or ask for much memory, as any Python may.
+    `where` names the bundle and file in messages. With `closure`, `code` may have free variables: the caller makes it a
+    function with cells for them. `code` must not have run yet: the interpreter rewrites code that runs. Accepted code
+    may still raise, loop, or ask for much memory, as any Python may.
     """
     instruction_table = table()
     facts = instruction_table.facts
     typed = facts.TYPED_ARGUMENTS.keys() & set(code.co_varnames[: argument_count(code, facts)])
-    if typed:  # code that is called with them by the function around it, which is not here
+    if typed:  # only the enclosing function may call such code, and there is none
         raise VerifyError(where, code.co_qualname, f"takes {', '.join(typed)} and stands alone")
-    if code.co_freevars and not closure:  # a module is run without a closure, and nothing looks whether it has one
+    if code.co_freevars and not closure:  # a module runs without a closure, and CPython does not check that
         raise VerifyError(where, code.co_qualname, f"has free variables {', '.join(code.co_freevars)} and stands alone")
     pending = [code]
     seen = set()

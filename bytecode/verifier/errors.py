@@ -1,4 +1,4 @@
-"""What the verifier says when it refuses a code object."""
+"""The verifier's error."""
 
 from ..errors import BundleError
 
@@ -6,8 +6,8 @@ from ..errors import BundleError
 class VerifyError(BundleError):
     """A code object that CPython could not run safely.
 
-    `where` is the bundle and file as the caller named them, `qualname` the function (None: there is no code object
-    yet), `offset` the byte offset of the instruction or None where the object as a whole is wrong.
+    `where` is the bundle and file in the caller's words, `qualname` the function (None: there is no code object yet),
+    `offset` the byte offset of the instruction, None if the whole object is wrong.
     """
 
     def __init__(self, where, qualname, message, offset=None, instruction=None):

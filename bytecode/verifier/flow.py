@@ -1,9 +1,9 @@
-"""Abstract interpretation: what lies on the stack and in the locals at every instruction, along all paths.
+"""Abstract interpretation: the contents of stack and locals at every instruction, along all paths.
 
 The state is a stack of slots (`kinds.py`) and, for locals, three bit sets: may be unassigned, may hold an object, may
-hold a cell. Straight runs of instructions are followed at once; where paths meet, states are merged and runs repeated
-until nothing changes. Every instruction that can raise leads to its handler with the part of the stack that the handler
-keeps.
+hold a cell. Straight runs of instructions are followed in one go. Where paths meet, states are merged, and runs are
+repeated until nothing changes. Every instruction that can raise leads to its handler with the part of the stack that
+the handler keeps.
 """
 
 from functools import cache, lru_cache
@@ -13,8 +13,8 @@ from .kinds import EXC, KINDS, LASTI, Effect, shared
 from .layout import argument_count, slot_names
 from .rules import Rules, constant_slot, typed_slots
 
-_MAX_STEPS_PER_INSTRUCTION = 400  # of merging; the lattice is finite, this bounds time on hostile input
-# Of all instructions together, slots taken and pushed: what takes or unpacks many has as many before it or after it.
+_MAX_STEPS_PER_INSTRUCTION = 400  # until the states settle: the lattice is finite, this bounds time on hostile input
+# Slots popped and pushed, over all instructions. One that pops or unpacks many is next to as many pushes or stores.
 _MAX_SLOTS_PER_INSTRUCTION, _MAX_SLOTS = 16, 4096
 
 
@@ -25,7 +25,7 @@ def _effect(text, operand):
 
 
 class Flow(Rules):
-    """One code object's abstract interpretation. `run` raises VerifyError or returns the deepest stack seen."""
+    """The abstract interpretation of one code object. `run` raises VerifyError or returns the maximum stack depth."""
 
     def __init__(self, instructions, handlers):
         self.instructions, self.handlers = instructions, handlers
@@ -39,7 +39,7 @@ class Flow(Rules):
         self.free = ((1 << len(code.co_freevars)) - 1) << (len(self.names) - len(code.co_freevars))
         self.cell_slots = sum(1 << self.names.index(name) for name in code.co_cellvars)
         self.typed = typed_slots(instructions, self.names)
-        self.tuple_stored = {}  # index of a STORE_DEREF -> kinds of what it stored when it was last followed
+        self.tuple_stored = {}  # index of a STORE_DEREF -> kinds that it last stored
         number = self.table.number
         self.op_resume, self.op_yield, self.op_load_const = (
             number("RESUME"),
@@ -81,7 +81,7 @@ class Flow(Rules):
     def refuse(self, message):
         self.instructions.refuse(self.index, message)
 
-    # -- the walk
+    # -- traversal
 
     def run(self):
         first = self._prologue()
@@ -97,9 +97,7 @@ class Flow(Rules):
         if self.code.co_stacksize < self.deepest:
             self.index = first
             self.refuse(f"its stack grows to {self.deepest} slots, and it has {self.code.co_stacksize}")
-        if (
-            self.code.co_stacksize > 2 * self.deepest + 64
-        ):  # the compiler asks for at most a few slots more than it uses
+        if self.code.co_stacksize > 2 * self.deepest + 64:  # the compiler asks for only a few slots more than it uses
             self.index = first
             self.refuse(f"its stack grows to {self.deepest} slots, and it asks for {self.code.co_stacksize}")
         return self.deepest
@@ -107,9 +105,9 @@ class Flow(Rules):
     def _check_loops(self):
         """Refuses a loop without an instruction at which a stop can land.
 
-        Handlers lie after their ranges and every jump but two leads forward, so only JUMP_BACKWARD_NO_INTERRUPT can
-        close such a loop; the compiler uses it in loops that delegate, and to come back from code that it moved out of
-        the way. A loop that delegates stops where what it delegates to does: it has SEND and YIELD_VALUE 1.
+        Handlers follow their ranges and every jump but two leads forward, so only JUMP_BACKWARD_NO_INTERRUPT can close
+        such a loop. The compiler uses it in loops that delegate, and to return from code that it moved out of line. A
+        loop that delegates, with SEND and YIELD_VALUE 1, stops where its delegate does.
         """
         starts = [index for index, op in enumerate(self.ops) if op == self.op_jump_back]
         if not starts:
@@ -122,7 +120,7 @@ class Flow(Rules):
             self._check_paths_back(starts, stoppable | {at for at, op in enumerate(self.ops) if op == delegates})
 
     def _check_paths_back(self, starts, stoppable):
-        """Refuses a loop through one of the instructions `starts` and through none of those in `stoppable`."""
+        """Refuses a loop that contains one of the instructions `starts` and none of `stoppable`."""
         name_of, ops, targets = self.table.name_of, self.ops, self.targets
         ends = {self.table.number(name) for name in ("RETURN_VALUE", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD")}
         done, on_path = set(), set()
@@ -152,7 +150,8 @@ class Flow(Rules):
                     work.append((self.handler_of[index].target, False))
 
     def _prologue(self):
-        """Checks what comes before the first RESUME, sets the state after it, and returns the index of that RESUME."""
+        """Checks the instructions before the first RESUME, sets the state after it, returns the index of that
+        RESUME."""
         code, ops, names = self.code, self.ops, self.table.name_of
         arguments = argument_count(code, self.facts)
         slots = len(self.names)
@@ -201,7 +200,7 @@ class Flow(Rules):
         self.cells |= bits
 
     def _find_leaders(self, first):
-        """Instructions at which paths may meet, and the handler of every code unit's instruction."""
+        """Finds the instructions at which paths may meet, and the handler of every code unit's instruction."""
         leaders = {first}
         for index, target in enumerate(self.targets):
             if target >= 0:
@@ -218,7 +217,7 @@ class Flow(Rules):
                 self.refuse("its handler is before the first instruction of the body")
             leaders.add(handler.target)
             self.handler_of[handler.first : handler.past] = [handler] * (handler.past - handler.first)
-        # a callee that runs in the same C frame raises as if at the code unit before (see opcodes_3_14.INLINES_CALLS)
+        # A callee in the same C frame raises as if at the code unit before (see opcodes_3_14.INLINES_CALLS).
         inlines = self.table.inlines_calls
         self.callee_handler_of = {}
         start, unit = self.instructions.start, self.instructions.unit
@@ -234,7 +233,7 @@ class Flow(Rules):
         self.leaders = leaders
 
     def _merge(self, index, stack):
-        """The current locals with `stack` arrive at instruction `index`."""
+        """Merges the current locals and `stack` into the state before instruction `index`."""
         state = self.states.get(index)
         depth = len(stack)
         if depth > self.deepest:
@@ -264,7 +263,8 @@ class Flow(Rules):
             self.pending.append(index)
 
     def _raise_to(self, handler, popped, last):
-        """The current instruction, which takes `popped` slots, raises; returns what was sent, to spare repeats."""
+        """The current instruction, which pops `popped` slots, raises. Returns the state sent, so that the caller can
+        skip repeats."""
         depth = handler.depth
         if len(self.stack) - popped < depth:
             self.refuse(f"raises with {len(self.stack) - popped} slots on the stack, and its handler keeps {depth}")
@@ -277,10 +277,10 @@ class Flow(Rules):
         return sent
 
     def emptied_by(self, index):
-        """The bit of the local that instruction `index` may leave without a value when it raises, or 0.
+        """The bit of the local that instruction `index` may leave unset when it raises, or 0.
 
-        Specialised for a str that is added to and stored in the same local, an addition takes the str out of the local;
-        when memory runs out it puts nothing back. It looks for the store at the code unit after its own.
+        An addition specialised for appending to a str in a local takes the str out of the local, and puts nothing back
+        when memory runs out. It looks for the store at the code unit after its own.
         """
         instructions = self.instructions
         if self.ops[index] != self.op_binary or self.operands[index] not in self.facts.ADDITIONS:
@@ -318,9 +318,9 @@ class Flow(Rules):
                     )
             if free and (self.unassigned | self.objects) & free and self.table.name_of[op] not in self.quiet:
                 self.refuse("a free variable's slot may not hold its cell here")
-            for position in kept:  # methods of what stays on the stack ran, and may have kept it
+            for position in kept:  # methods of objects that stay on the stack ran, and may have kept references
                 stack[base + position] = shared(stack[base + position])
-            if op == list_extend and base >= operands[index]:  # it may raise when it has added something
+            if op == list_extend and base >= operands[index]:  # it may raise after it added something
                 stack[base - operands[index]] = shared(stack[base - operands[index]])
             handler = handler_of[index]
             if handler:
@@ -352,10 +352,10 @@ class Flow(Rules):
 
 @cache
 def _rules(table):
-    """For each opcode the function that does what its row does not say, or None."""
+    """For each opcode, the function for the effects that its row does not give, or None."""
     return [getattr(Rules, "_" + name) if name else None for name in table.rule_of]
 
 
 def check_flow(instructions, handlers):
-    """Follows all paths of a code object; VerifyError where one could harm the interpreter."""
+    """Follows all paths of a code object; VerifyError if one could harm the interpreter."""
     Flow(instructions, handlers).run()

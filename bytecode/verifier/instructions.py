@@ -1,6 +1,6 @@
-"""From the bytes of a code object to instructions with checked operands and targets.
+"""Decodes the bytes of a code object to instructions with checked operands and targets.
 
-Reads the code as the interpreter will run it (`_co_code_adaptive`), not `co_code`, which hides specialised opcodes and
+Reads the code that the interpreter will run (`_co_code_adaptive`), not `co_code`, which hides specialised opcodes and
 the contents of inline caches. So a code object is verified before it first runs.
 """
 
@@ -13,8 +13,8 @@ from .layout import slot_names
 class Instructions:
     """The instructions of one code object, by index.
 
-    `start`: code unit of the first prefix; `unit`: of the opcode; `end`: of the next instruction. `target`: index that
-    a jump goes to, or -1. `index_at`: code unit -> index, for units at which an instruction starts.
+    `start`: code unit of the first prefix; `unit`: of the opcode; `end`: of the next instruction. `target`: index of a
+    jump's target, or -1. `index_at`: code unit -> index, for units at which an instruction starts.
     """
 
     def __init__(self, code, table, where):
@@ -44,7 +44,7 @@ class Instructions:
         while position < total:
             start, operand = position, 0
             if raw[2 * position] == extended and not raw[2 * position + 1]:
-                # FOR_ITER skips the first code unit of its END_FOR, and a prefix is one
+                # FOR_ITER skips the first code unit of its END_FOR, which must not be a prefix
                 self._refuse_at(position, "EXTENDED_ARG extends nothing")
             while raw[2 * position] == extended:
                 operand = (operand | raw[2 * position + 1]) << 8

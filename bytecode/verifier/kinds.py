@@ -1,7 +1,7 @@
-"""What can lie in one slot of a frame's stack, as bits, and the effects of instructions written with them.
+"""The kinds of values in a stack slot, as bits, and instructions' effects in terms of them.
 
-A slot is an int: the low bits say which kinds it may be (several after paths met), the bits above carry sizes of tuples
-and which locals a borrowed reference depends on. Two paths meet by `|`; a slot fits a place when it has no kind that
+A slot is an int: the low bits are its possible kinds (several after paths met), the bits above give sizes of tuples and
+the locals that a borrowed reference depends on. `|` merges the slots of two paths; a slot fits if it has no kind that
 the place forbids.
 """
 
@@ -36,7 +36,7 @@ from functools import cache
 _BITS = 24
 KINDS = (1 << _BITS) - 1
 SIZED_TUPLES = SIZED | STRINGS | CELLS | INTERPOLATIONS | ALIAS
-OBJECTS = KINDS & ~(NULL | LASTI | BARE_FUNC)  # what any code may take for an ordinary object
+OBJECTS = KINDS & ~(NULL | LASTI | BARE_FUNC)  # safe to use as an ordinary object
 
 NAMES = {
     "obj": OBJECTS,
@@ -62,7 +62,7 @@ NAMES = {
     "bare_func": BARE_FUNC,
     "interpolation": INTERPOLATION,
 }
-# what a pushed name means: one kind, where as an input it allows several
+# The meaning of a pushed name: one kind, where as an input it allows several.
 PUSHED = NAMES | {"obj": OBJ, "any": OBJ | NULL | CELL, "list": LIST, "tuple": TUPLE}
 
 _WORDS = (
@@ -88,7 +88,7 @@ _WORDS = (
 
 
 def words(slot):
-    """The kinds of a slot, for people."""
+    """The kinds of a slot, for messages."""
     return " or ".join(word for bits, word in _WORDS if slot & bits) or "nothing"
 
 
@@ -98,7 +98,7 @@ def size(count):
 
 
 def borrow(local):
-    """The bit of a reference that lives only as long as local number `local` is left alone."""
+    """The bit of a reference that is valid only until local number `local` changes."""
     return 1 << (_BITS + 1 + 2 * local)
 
 
@@ -115,8 +115,8 @@ def sizes(slot):
 
 
 def shared(slot):
-    """A slot whose object others may hold, too: what they put into a list of exceptions shows here, and a callee that
-    is given a dict of arguments counts on nobody else to change it."""
+    """The slot of an object to which others may now hold references: they may add anything to a list of exceptions, and
+    a callee relies on being the only owner of its dict of arguments."""
     if slot & EXCEPTIONS:
         slot = slot & ~EXCEPTIONS | LIST
     if slot & DICT:
@@ -133,10 +133,10 @@ def _count(expression, operand):
 
 
 class Effect:
-    """An effect as `inputs -- outputs` made ready for use.
+    """A parsed effect, `inputs -- outputs`.
 
-    `forbidden`: for each input, deepest first, the kinds that it must not have. `outputs`: kinds, or ~index of the
-    input that stays. `kept`: those inputs. `popped`: how many slots are gone, at most, when the instruction raises.
+    `forbidden`: for each input, deepest first, the kinds that it must not have. `outputs`: kinds, or ~index of an input
+    that stays. `kept`: those inputs. `popped`: how many slots at most are gone when the instruction raises.
     """
 
     __slots__ = ("forbidden", "kept", "outputs", "popped")

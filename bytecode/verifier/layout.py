@@ -1,5 +1,5 @@
-"""The parts of a code object outside its bytecode: counts, flags, names, constants, and which slot holds which
-variable."""
+"""Checks the fields of a code object other than its bytecode: counts, flags, names, constants, and the variables'
+slots."""
 
 import marshal
 from types import CodeType
@@ -10,7 +10,7 @@ from .marshalled import check_marshalled
 _PLAIN = frozenset({type(None), type(...), bool, int, float, complex, str, bytes})
 _MAX_NESTING = 200  # of tuples and frozensets in constants; the compiler's own limit for source is lower
 _LOCAL, _CELL, _FREE = 0x20, 0x40, 0x80  # bits of co_localspluskinds
-_OF_ARGUMENT = 0x1F  # bits that say what kind of argument a slot is, and whether it is hidden
+_OF_ARGUMENT = 0x1F  # bits for the kind of argument, and whether the slot is hidden
 
 
 def check_layout(code, facts, where):
@@ -40,8 +40,8 @@ def check_kinds_of_slots(code, where):
     """Refuses slots whose order is not locals, cells, free variables.
 
     Distinct names prove the order (`check_layout`). Two slots of one name, a comprehension's variable beside a free
-    one, do not; but the marshalled form has a byte for each slot, and is asked then. Decode the instructions first:
-    CPython writes past a buffer when it copies code that ends inside an inline cache.
+    one, do not; then the marshalled form, which has a byte per slot, decides. Decode the instructions first: CPython
+    writes past a buffer when it copies code that ends inside an inline cache.
     """
     expected = slot_names(code)
     if len(frozenset(expected)) != len(expected):
@@ -63,7 +63,7 @@ def _check_flags(code, facts, refuse):
 
 def _check_constants(constants, refuse):
     pending = [(constants, 0)]
-    # id of a tuple -> how deep it was met: one met again no deeper needs no second look, a cycle gets too deep
+    # id of a tuple -> deepest nesting met: no need to repeat it at that depth or less; a cycle gets too deep
     deepest = {}
     while pending:
         items, nesting = pending.pop()
@@ -106,7 +106,7 @@ def _check_slots(code, facts, refuse):
 
 
 def _check_typed_arguments(code, facts, arguments, refuse):
-    """Arguments that are taken unchecked are positional, all that there are, and each there once."""
+    """Checks that arguments used without checks are positional, the only ones, and distinct."""
     names = code.co_varnames[:arguments]
     if facts.TYPED_ARGUMENTS.keys().isdisjoint(names):
         return
@@ -123,7 +123,7 @@ def slot_names(code):
 
 
 def argument_count(code, facts):
-    """How many slots the caller fills."""
+    """The number of slots that the caller fills."""
     return (
         code.co_argcount
         + code.co_kwonlyargcount

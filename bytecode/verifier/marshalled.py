@@ -1,16 +1,16 @@
-"""Marshalled code objects, looked through before CPython reads them.
+"""Checks marshalled code objects before CPython reads them.
 
-`marshal.loads` takes on trust what a damaged file can break: a tuple that refers to itself overflows the C stack when
-the code object around it is made, and a count of 2**31 items is believed before one of them is there. Format:
-Python/marshal.c of CPython 3.14, version 5, as far as code objects use it.
+`marshal.loads` trusts its input: a tuple that refers to itself overflows the C stack when the code object around it is
+made, and it allocates for a count of 2**31 items before one of them is there. Format: Python/marshal.c of CPython 3.14,
+version 5, the part that code objects use.
 """
 
 import marshal
 
 from .errors import VerifyError
 
-_MAX_DEPTH = 500  # containers in one another; the parser stops at 200 parentheses and 100 indentations
-_MAX_UNFOLDED = 1 << 26  # objects, those within an object counted each time that it is referred to
+_MAX_DEPTH = 500  # nested containers; the parser stops at 200 parentheses and 100 indentations
+_MAX_UNFOLDED = 1 << 26  # objects, where an object's contents count again at each reference to it
 _ATOMS = {ord(letter): size for letter, size in {"N": 0, "F": 0, "T": 0, ".": 0, "i": 4, "g": 8, "y": 16}.items()}
 _LONG_STRINGS = frozenset(b"stuaA")  # four bytes of length
 _SHORT_STRINGS = frozenset(b"zZ")  # one byte of length
@@ -22,9 +22,9 @@ _CODE_NUMBERS, _CODE_OBJECTS, _LINE_NUMBER, _CODE_TABLES = (
     4,
     2,
 )  # bytes, objects, bytes, objects of a code object
-_SLOTS_MISSING = 4  # of a code object's eight, when the kinds of its slots come next
+_SLOTS_MISSING = 4  # of a code object's eight objects, when the kinds of its slots come next
 _SLOT_KINDS = frozenset({0x20, 0x40, 0x60, 0x80})  # local, cell, local in a cell, free variable
-_SLOT_KIND_MASK = 0xE0  # the bits below say what kind of argument it is, and whether it is hidden
+_SLOT_KIND_MASK = 0xE0  # the bits below give the kind of argument, and whether it is hidden
 _BYTES = b"s"[0]
 _SINGLETONS = frozenset(b"NFT.")
 _FLAG = 0x80  # the object is referred to later
@@ -33,17 +33,17 @@ _FLAG = 0x80  # the object is referred to later
 def check_marshalled(data, where=""):
     """Refuses bytes that are not exactly one well-formed marshalled code object. Builds nothing.
 
-    Gives the kinds of that code object's slots, a byte for each.
+    Returns the kinds of that code object's slots, one byte each.
     """
 
     def refuse(message):
         raise VerifyError(where, None, f"not marshalled code: byte {offset}: {message}")
 
     offset, total = 0, len(data)
-    unfolded = []  # for each flagged object, in order: how many objects it is; 0: not complete, no reference to it yet
-    flagged_bytes = {}  # number among the flagged -> where its length is
-    # one entry for each container that is open: [objects missing, its number among the flagged or -1, is it a code
-    # object whose tables are to come?, objects within]
+    unfolded = []  # for each flagged object, in order: its number of objects; 0: incomplete, can't be referred to yet
+    flagged_bytes = {}  # number among the flagged -> offset of its length
+    # one entry for each open container: [objects missing, its number among the flagged or -1, a code object whose
+    # tables are still to come?, objects within]
     open_containers = []
     outermost_kinds = b""
     if not data or data[0] & ~_FLAG != _CODE:
@@ -56,7 +56,7 @@ def check_marshalled(data, where=""):
         number = -1
         if kind & _FLAG:
             kind &= ~_FLAG
-            if kind in _SINGLETONS:  # CPython does not number them, and every number after this one would be off
+            if kind in _SINGLETONS:  # CPython does not number them: all later numbers would be off
                 refuse(f"type {kind:#x} is never referred to")
             number = len(unfolded)
             unfolded.append(1)
@@ -131,8 +131,8 @@ def check_marshalled(data, where=""):
 
 
 def load(data, *, where=""):
-    """The code object that `data`, marshalled, is; VerifyError where it is damaged. Its structure is not verified
-    yet."""
+    """The code object that `data` is the marshalled form of; VerifyError if that is damaged. Its structure is not yet
+    verified."""
     check_marshalled(data, where)
     try:
         return marshal.loads(data)

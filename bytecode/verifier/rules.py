@@ -1,7 +1,7 @@
-"""What single instructions do to stack and locals beyond their row in the table.
+"""Effects of single instructions on stack and locals beyond their row in the table.
 
-Each rule is called after its row's effect, with the operand and the slots that were popped; it changes the state, sends
-it to jump targets, or refuses. True ends the run of instructions.
+Each rule is called after its row's effect, with the operand and the popped slots. It changes the state, sends it to
+jump targets, or refuses. True ends the run of instructions.
 """
 
 from types import CodeType
@@ -59,14 +59,14 @@ def constant_slot(value):
 
 
 def typed_slots(instructions, names):
-    """{slot: kinds it always has} of positional arguments that the compiler alone can name.
+    """{slot: kinds it always has} of positional arguments with names that only the compiler can give.
 
-    Only they are believed, and only while the slot holds the object itself: `layout` refuses these names for other
-    arguments, `Rules._call` proves what is passed, and nobody else can call such code. A cell of that name, or a
+    They have these kinds because `layout` refuses such names for other arguments, `Rules._call` proves what is passed,
+    and nobody else can call such code; and only while the slot holds the object itself: a cell of that name, or a
     closure's, can be written by whoever holds it.
 
-    A generic function with keyword defaults alone gets them under the name `.defaults` (the compiler names its first
-    argument so): then the last function made in it, the generic one, is given no defaults.
+    A generic function with only keyword defaults gets them under the name `.defaults`, the compiler's name for its
+    first argument. In that case the last function made in it, the generic one, gets no defaults.
     """
     facts, table, code = instructions.table.facts, instructions.table, instructions.code
     typed = {
@@ -88,7 +88,7 @@ def typed_slots(instructions, names):
 
 
 class Rules:
-    """The rules, over the state that `flow.Flow` keeps."""
+    """The rules, over the state of `flow.Flow`."""
 
     def _resume(self, operand, popped):
         if operand == 0:
@@ -114,7 +114,7 @@ class Rules:
     # locals
 
     def _value_of(self, local):
-        """The slot that loading `local` pushes, which must be assigned."""
+        """The slot that loading `local` pushes; refuses a local that may be unassigned."""
         bit = 1 << local
         if self.unassigned & bit:
             self.refuse(f"local {self.names[local]!r} may be unassigned here")
@@ -131,7 +131,7 @@ class Rules:
     def _load_fast_check(self, operand, popped):
         bit = 1 << operand
         if self.unassigned & bit and not (self.objects | self.cells) & bit:
-            self.objects |= bit  # it always raises; what follows is dead, and anything may be assumed
+            self.objects |= bit  # it always raises; the code after it is dead, so any state is right
         self.unassigned &= ~bit
         self.stack[-1] = self._value_of(operand)
 
@@ -144,7 +144,7 @@ class Rules:
         self.stack[-1] = self._value_of(operand & 15) | borrow(operand & 15)
 
     def _release(self, local):
-        """The local's own reference is about to go: nothing may still borrow it."""
+        """Checks that nothing borrows the local's reference, which is about to go."""
         bit = borrow(local)
         for slot in self.stack:
             if slot & bit:
@@ -198,9 +198,9 @@ class Rules:
         self.cells &= ~bit
 
     def _make_cell(self, operand, popped):
-        # it raises MemoryError alone, and the compiler itself counts on it not to: a handler would find no cell
+        # It raises only MemoryError, and the compiler itself assumes that it does not: a handler would find no cell.
         self._release(operand)
-        # 3.14 puts a free variable's cell into another where a comprehension in a type parameter's bound closes over it
+        # 3.14 puts a free variable's cell into another where a comprehension in a type parameter's bound captures it.
         if not (self.cell_slots & ~self.cells | self.free) >> operand & 1:
             self.refuse(f"makes a cell of {self.names[operand]!r}, which has one or is to have none")
         self._hold_cell(1 << operand)
@@ -225,7 +225,7 @@ class Rules:
     def _holds_stored_tuple(self, local):
         """Does the cell in `local` still hold the tuple that this code put there?
 
-        Whoever holds a cell can write it, so nobody else may hold it yet: it is this code's own, was filled once,
+        Whoever holds a cell can write it, so nobody else may hold it yet: it is this code's own, was filled once and
         never read before, and since then the code has only built the closure around it.
         """
         position = self.index - 1
@@ -257,7 +257,7 @@ class Rules:
     # the stack
 
     def _reach(self, depth):
-        """The place of the slot at `depth` from the top."""
+        """The index of the slot at `depth` from the top."""
         position = len(self.stack) - depth
         if position < 0:
             self.refuse(f"operand reaches {depth} slots down, and the stack holds {len(self.stack)}")
@@ -275,7 +275,7 @@ class Rules:
     # values
 
     def _compare(self, operand, popped):
-        # without the flag the result is an object; the compiler branches on it where it compares small integers
+        # without the flag the result is an object; where the compiler branches on it, it compares small integers
         self.stack[-1] = BOOL if operand & 16 else COMPARED
 
     def _format_simple(self, operand, popped):
@@ -359,7 +359,7 @@ class Rules:
     # calls and functions
 
     def _straight(self, first):
-        """Refuses if a path can enter between instruction `first` and this one."""
+        """Refuses if a path can enter between instruction `first` and the current one."""
         for index in range(first + 1, self.index + 1):
             if index in self.leaders:
                 self.refuse("a jump leads into a sequence that belongs together")
@@ -379,9 +379,9 @@ class Rules:
             self.refuse(f"keyword names {names!r:.80} for {operand} arguments")
 
     def _made_function(self, index):
-        """The function that the instructions up to `index` make and adorn.
+        """The function that the instructions up to `index` make and give attributes.
 
-        Gives (index of the LOAD_CONST of its code, the code, the attributes it was given).
+        Returns (index of the LOAD_CONST of its code, the code, the attributes set).
         """
         past = index + 1
         while self.ops[index] == self.op_set_attribute:
@@ -416,7 +416,7 @@ class Rules:
             counts = kinds.sizes(attribute)
             ok = kind == DICT or not kind & ~kinds.SIZED_TUPLES and not any(count & 1 for count in counts)
         elif operand == facts.CLOSURE:
-            # the first attribute, so that the tuple is the one built right before the function
+            # it must be the first attribute, so that the tuple is the one built right before the function
             ok = kind == CELLS and len(attributes) == 1 and self._loaded_names(first) == code.co_freevars
             if not self._takes_typed_arguments(code):
                 self.stack[-1] = FUNC
@@ -426,8 +426,7 @@ class Rules:
             self.refuse(f"{kinds.words(attribute)} does not fit function {code.co_qualname}")
 
     def _loaded_names(self, load_const):
-        """The names of the variables whose cells make up the closure tuple built right before instruction
-        `load_const`."""
+        """The names of the variables whose cells form the closure tuple built right before instruction `load_const`."""
         build = load_const - 1
         name_of, ops = self.table.name_of, self.ops
         if name_of[ops[build]] != "BUILD_TUPLE":
@@ -450,7 +449,7 @@ class Rules:
 
     def _call(self, operand, popped):
         if popped[0] & BARE_FUNC:
-            swap = self.index - 1  # moves the function that was just made below its arguments, which are there already
+            swap = self.index - 1  # moves the function just made below its arguments, which were pushed before
             if self.ops[swap] != self.op_swap or self.operands[swap] != operand + 2:
                 self.refuse("SWAP of the function and its arguments expected before it")
             _, code, attributes = self._made_function(swap - 1)
@@ -497,7 +496,7 @@ class Rules:
         self._merge(self.targets[self.index], self.stack)
 
     def _branch_on_none(self, none_jumps):
-        """After COPY 1 the slot below is the one that was tested: it is None on one way and not on the other."""
+        """After COPY 1, the slot below the tested one is the same object: None on one path and not on the other."""
         stack = self.stack
         before = self.index - 1
         tested = (
@@ -546,12 +545,12 @@ class Rules:
         ):
             self.refuse("RESUME after a yield expected next, of the same sort")
         handler = self.handler_of[self.index]
-        if handler:  # throw() finds the value that was sent, None, where the yielded one lay
+        if handler:  # throw() enters it with None, the value sent, in place of the yielded one
             self._raise_to(handler, 0, None)
         if operand and (len(self.stack) < 2 or self.stack[-2] & KINDS & ~OBJECTS):
             self.refuse("no iterator below the value")
 
     def _end_async_for(self, operand, popped):
-        # the operand only tells tools where the loop's SEND ends; nothing jumps there
+        # the operand only tells debuggers where the loop's SEND ends; nothing jumps there
         if self.targets[self.index] >= self.index:
             self.refuse("does not point back into its loop")

@@ -1,7 +1,7 @@
-"""The two packed tables of a code object: where exceptions are handled, and where instructions come from.
+"""Reads the two packed tables of a code object: exception handlers and source positions.
 
-CPython walks both without bounds checks, in the middle of raising an exception, so every byte is accounted for here.
-Formats: InternalDocs/exception_handling.md and InternalDocs/code_objects.md of CPython.
+CPython walks both without bounds checks, while it raises an exception, so every byte is checked here. Formats:
+InternalDocs/exception_handling.md and InternalDocs/code_objects.md of CPython.
 """
 
 import re
@@ -28,7 +28,7 @@ _CONTINUATIONS = bytes(range(128))
 
 
 class Handler(namedtuple("Handler", ("first", "past", "target", "depth", "lasti"))):
-    """Instructions `first` to before `past` go to instruction `target` when they raise.
+    """Instructions from `first` up to but without `past` go to instruction `target` when they raise.
 
     `depth` slots stay on the stack; if `lasti`, the offset of the raising instruction is pushed before the exception.
     """
@@ -56,7 +56,7 @@ def _number(packed):
 
 
 def handlers(code, instructions):
-    """The exception table as Handlers in order; VerifyError where it is damaged or names what is no instruction."""
+    """The exception table as Handlers in order; VerifyError if it is damaged or points between instructions."""
     table, found, offset = code.co_exceptiontable, [], 0
     units = instructions.end[-1]
 
@@ -81,8 +81,8 @@ def handlers(code, instructions):
         if start < past_before:
             refuse(f"range from offset {2 * start} begins before the one before it ends")
         if target < start + length:
-            # a handler within or before its range could loop without looking at the eval breaker: no stop would reach
-            # it
+            # A handler within or before its range could loop without checking the eval breaker, so no stop would
+            # reach it.
             refuse(f"range from offset {2 * start} has its handler at {2 * target}, expected one after the range")
         if target >= units:
             refuse(f"handler at offset {2 * target}, and the code has {2 * units} bytes")

@@ -1,4 +1,4 @@
-"""Who may do what, and who did it: accounts with roles, tokens with scopes, limits on requests, an audit log.
+"""Access control: accounts with roles, tokens with scopes, rate limits, an audit log.
 
 Web parts share one `Access` over one `vmhost.stores.Database`.
 """

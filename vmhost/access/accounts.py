@@ -1,8 +1,8 @@
 """Accounts with roles, tokens with scopes, and the audit log, in a `vmhost.stores.Database`.
 
-A role is a set of scopes. A scope is a word ("push"), or a word and whose it is ("push:shop"); the word alone covers
-all. A token belongs to an account and may do what both its own scopes and the account's role say. The text of a token
-is shown once, when it is made; the database holds its SHA-256 (the secret is 256 random bits, so that suffices).
+A role is a set of scopes. A scope is a word ("push"), or a word and an owner ("push:shop"); the word alone covers all
+owners. A token belongs to an account and is limited to both its own scopes and the account's role. A token's text is
+shown once, when it is created; the database holds its SHA-256 (the secret is 256 random bits, so that suffices).
 """
 
 import hashlib
@@ -19,7 +19,7 @@ ROLES = {
     "releaser": ("read", "push", "release"),
     "debugger": ("read", "debug"),  # makes links that open sessions on devices
     "admin": ("read", "push", "release", "admin", "enrol", "debug"),
-    "fleet": ("enrol",),  # what devices are given, to join with
+    "fleet": ("enrol",),  # for the token with which devices join
 }
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.@-]{0,63}")
 _TOKEN = re.compile(r"vmh_([0-9a-z]{1,16})_([0-9A-Za-z_-]{43})")
@@ -42,11 +42,11 @@ _STEPS = (
 
 
 class AccessError(Exception):
-    """An account, a role or a scope that cannot be. The message says what to do."""
+    """An invalid account, role or scope. The message gives the remedy."""
 
 
 class AccessDeniedError(Exception):
-    """Who asks is not known (`known` is False), or may not do this."""
+    """The caller is unknown (`known` is False), or lacks the scope."""
 
     def __init__(self, message, known):
         super().__init__(message)
@@ -55,18 +55,18 @@ class AccessDeniedError(Exception):
 
 @dataclass(frozen=True)
 class Identity:
-    """Who asks: an account by one of its tokens. `scopes`: what the token may do."""
+    """The caller: an account, through one of its tokens. `scopes`: what the token allows."""
 
     name: str
     role: str
     scopes: tuple
 
     def may(self, scope, whose=None):
-        """Whether the scope is covered, for `whose` where that is given."""
+        """Is the scope covered, for the owner `whose` where given?"""
         return scope in self.scopes or (whose is not None and f"{scope}:{whose}" in self.scopes)
 
     def must_somewhere(self, scope):
-        """AccessDeniedError unless the scope is covered for all, or for something; for what, `must` says."""
+        """AccessDeniedError unless the scope is covered for at least one owner; `must` then checks which."""
         if not any(each.partition(":")[0] == scope for each in self.scopes):
             self.must(scope)
 
@@ -95,7 +95,7 @@ class Access:
     # ---- accounts and tokens
 
     def add_account(self, name, role, by):
-        """Makes the account. AccessError where there is one, or the name or role cannot be."""
+        """Creates the account. AccessError if it exists, or the name or role is invalid."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise AccessError(f"{name!r}: expected a name of a-z, 0-9 and _.@-, at most 64 characters")
         if role not in ROLES:
@@ -107,7 +107,7 @@ class Access:
             self.note(by, "account added", name, role=role)
 
     def change_account(self, name, by, *, role=None, disabled=None):
-        """Changes the role, or disables the account and with it all its tokens."""
+        """Changes the role, or disables the account and all its tokens."""
         if role is not None and role not in ROLES:
             raise AccessError(f"{role!r}: expected one of the roles {', '.join(ROLES)}")
         with self.database.transaction() as connection:
@@ -125,7 +125,7 @@ class Access:
         return row[0]
 
     def add_token(self, account, by, *, scopes=None, label="", expires_s=None):
-        """The text of a new token. `scopes`: all of the role's where None; `expires_s`: from now on."""
+        """Creates a token and returns its text. `scopes`: by default all of the role's; `expires_s`: from now."""
         secret = secrets.token_urlsafe(32)
         identity = "".join(secrets.choice("0123456789abcdefghijklmnopqrstuvwxyz") for _ in range(10))
         now_ms = self._now_ms()
@@ -144,7 +144,7 @@ class Access:
         return f"vmh_{identity}_{secret}"
 
     def revoke_token(self, identity, by):
-        """The token with this id (the part after `vmh_`) is worth nothing from now on."""
+        """Revokes the token with this id (the part after `vmh_`)."""
         with self.database.transaction() as connection:
             row = connection.execute("SELECT account FROM access_tokens WHERE id = ?", (identity,)).fetchone()
             if row is None:
@@ -153,7 +153,7 @@ class Access:
             self.note(by, "token revoked", row[0], token=identity)
 
     def accounts(self):
-        """Plain data on each account and its tokens, without their secrets."""
+        """Plain data about each account and its tokens, without secrets."""
         with self.database.reader() as connection:
             tokens = {}
             for identity, account, scopes, label, time_ms, expires_ms, revoked in connection.execute(
@@ -175,7 +175,7 @@ class Access:
             ]
 
     def identify(self, token, account=None):
-        """The Identity for the text of a token; AccessDeniedError. `account`: whose it must be, where that is known."""
+        """The Identity of a token's text; AccessDeniedError. `account`: the token's required owner, where known."""
         unknown = AccessDeniedError("the token is not known, was revoked or has expired; ask an admin for one", False)
         found = _TOKEN.fullmatch(token) if isinstance(token, str) else None
         if not found:
@@ -199,7 +199,7 @@ class Access:
     # ---- the audit log
 
     def note(self, who, action, subject, **details):
-        """Writes a line of the audit log. Joins a transaction that is under way."""
+        """Writes a line to the audit log. Joins the current transaction."""
         kept = {name: value for name, value in details.items() if value is not None}
         with self.database.transaction() as connection:
             connection.execute(

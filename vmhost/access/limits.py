@@ -1,4 +1,4 @@
-"""How often somebody may ask: a token bucket for each key, the number of keys bounded."""
+"""Rate limits: a token bucket per key, for a bounded number of keys."""
 
 import threading
 import time
@@ -8,15 +8,15 @@ _MAX_KEYS = 100_000
 
 
 class RateLimit:
-    """`per_s` requests a second for each key, `burst` at once. Threads may share it."""
+    """`per_s` requests a second per key, in bursts of up to `burst`. Threads may share it."""
 
     def __init__(self, per_s, burst, clock=time.monotonic):
         self._per_s, self._burst, self._clock = per_s, burst, clock
-        self._buckets = OrderedDict()  # key -> (requests left, when that was)
+        self._buckets = OrderedDict()  # key -> (requests left, at what time)
         self._lock = threading.Lock()
 
     def wait_s(self, key):
-        """0.0 where the request may go on, and is counted; else the seconds until one may."""
+        """0.0 if the request is allowed, and counts it; else the seconds until the next one is."""
         with self._lock:
             now = self._clock()
             left, since = self._buckets.pop(key, (self._burst, now))

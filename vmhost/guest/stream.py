@@ -1,5 +1,4 @@
-"""Streams of events: filtered, keyed, gathered in windows of event time, reduced, joined; the same in a VM and on the
-host.
+"""Event streams: filter, key, window by event time, reduce, join. The same code runs in a VM and on the host.
 
     counted = (
         Stream(events)
@@ -11,19 +10,19 @@ host.
     for result in counted:  # {"key", "start_ms", "end_ms", "count", "value"}
         ...
 
-A stream is an iterator: nothing happens until it is asked for the next result, and each event is read once. An event is
-a dict with `time_ms`, whole milliseconds; an `Event` or `StoredEvent` of vmhost.pipeline becomes such a dict.
+A stream is a lazy iterator: it reads events, each once, as results are asked for. An event is a dict with `time_ms`,
+whole milliseconds; an `Event` or `StoredEvent` of vmhost.pipeline is converted to such a dict.
 
-Time is event time. The *watermark* is the latest time seen less `lateness`, and never goes back: no event before it is
-expected any more. Windows are half-open, [start, end). Events may come in any order; windows take them in the order of
-their times, those of equal times as they came, so that results do not depend on the order of arrival as long as no
-event is older than the watermark. One that is, is left out of windows and counted (`late`). A window's result comes
-when the watermark has reached its end; results come by end, then start, then which window began first.
+Time is event time. The *watermark* is the latest time seen less `lateness`; it never goes back, and no older event is
+expected. Windows are half-open, [start, end). Events may come in any order: windows take them by time, and those of
+equal times in order of arrival. So the results do not depend on the order of arrival as long as no event is older than
+the watermark; windows drop and count (`late`) those that are. A window's result comes when the watermark reaches its
+end; results come by end, then start, then the order in which the windows began.
 
-State: with `ends=False` the source's end is not the end of time. Windows that are not complete wait; `snapshot()` gives
-all that is under way as a plain value, and `restore(value)` puts it into a stream made in the same way over the events
-that follow. Where events have a `position`, one at or before the snapshot's is skipped, so that each counts once; they
-must come in the order of their positions, as the time-level sequence has them.
+State: with `ends=False` the end of the source does not close the windows; incomplete ones wait. `snapshot()` gives the
+whole state as a plain value; `restore(value)` loads it into a stream of the same operators over the events that follow.
+Where events have a `position`, those at or before the snapshot's are skipped, so that each counts once; they must come
+in order of position, as the time-level sequence has them.
 """
 
 import collections
@@ -45,7 +44,7 @@ class StreamError(ValueError):
 
 
 def milliseconds(duration):
-    """`"5 min"`, `"500 ms"`, or a whole number of milliseconds, as such a number."""
+    """`duration`, such as `"5 min"`, `"500 ms"` or a whole number of milliseconds, in milliseconds."""
     if type(duration) is int:
         return duration
     number, _, unit = duration.partition(" ") if isinstance(duration, str) else ("", "", "")
@@ -84,7 +83,7 @@ def _getter(path):
     return get
 
 
-# ---- operators: what a stream is made of
+# ---- operators: the parts of a stream
 
 
 class Filter:
@@ -101,7 +100,7 @@ class Filter:
 
 
 class Map:
-    """`function(value)` in place of each value; time and key stay."""
+    """Replaces each value by `function(value)`; time and key stay."""
 
     def __init__(self, function):
         self.function = function
@@ -114,8 +113,8 @@ class Map:
 
 
 class KeyBy:
-    """Windows and reductions after it are of one key each. `key`: a path such as "contents.item", several of them (the
-    key is a tuple), or a function of the value. What lacks a path has the key None."""
+    """Sets the key; later windows and reductions work per key. `key`: a path such as "contents.item", several of them
+    (the key is a tuple), or a function of the value. A value without the path has the key None."""
 
     def __init__(self, *keys):
         if not keys:
@@ -132,12 +131,12 @@ class KeyBy:
 
 
 class TimeWindow:
-    """Which windows of event time a value belongs to; each key has windows of its own.
+    """Assigns values to windows of event time, per key.
 
-    `tumbling(size)`: one after the other. `sliding(size, every)`: one begins every so often; where `every` is shorter
-    than `size` they overlap. Both begin at multiples of the step since 1970 in UTC, plus `offset`. `session(gap)`: from
-    a key's first value to `gap` after its last; a value exactly `gap` after the last begins another. Without a Reduce
-    after it a window's value is the list of its values.
+    `tumbling(size)`: windows that do not overlap. `sliding(size, every)`: a window begins every `every`; they overlap
+    where that is shorter than `size`. Both begin at multiples of the step since 1970 in UTC, plus `offset`.
+    `session(gap)`: from a key's first value to `gap` after its last; a value exactly `gap` after the last begins a new
+    session. Without a Reduce after it, a window's value is the list of its values.
     """
 
     def __init__(self, kind, size_ms, every_ms, offset_ms=0):
@@ -158,7 +157,7 @@ class TimeWindow:
         return cls("session", _longer_than_nothing("gap of a session", gap), None)
 
     def starts(self, time_ms):
-        """The starts of the windows that hold `time_ms`, the earliest first; not for sessions."""
+        """The starts of the windows that contain `time_ms`, earliest first; not for sessions."""
         last = time_ms - (time_ms - self.offset_ms) % self.every_ms
         earliest = last - (last - (time_ms - self.size_ms) - 1) // self.every_ms * self.every_ms
         return range(earliest, last + 1, self.every_ms)
@@ -177,11 +176,11 @@ def _gathered(values, value):
 
 
 class Reduce:
-    """Makes one value of many: `function(value so far, next)`, from `initial` on, of which each window or key gets a
-    copy; `finish(value)`, where given, makes the result of it.
+    """Folds values: `function(accumulated, next)`, starting from a copy of `initial` for each window or key. `finish`,
+    where given, turns the accumulated value into the result.
 
-    After a window: one result for each window. Without one: a result `{"key", "time_ms", "count", "value"}` after each
-    value, of all that came with its key so far, in the order of arrival.
+    After a window: one result per window. Without one: a result `{"key", "time_ms", "count", "value"}` after each
+    value, over all values of its key so far, in order of arrival.
     """
 
     def __init__(self, function, initial, finish=None):
@@ -193,7 +192,7 @@ class Reduce:
 
     @classmethod
     def total(cls, path):
-        """The sum of what is at `path`; None counts as 0. So do the others leave None out."""
+        """The sum of the values at `path`. None counts as 0; `least`, `most` and `mean` skip it too."""
         get = _getter(path)
         return cls(lambda total, value: total + (get(value) or 0), 0)
 
@@ -207,7 +206,7 @@ class Reduce:
 
     @classmethod
     def mean(cls, path):
-        """None of nothing."""
+        """None if there was no value."""
         get = _getter(path)
 
         def add(pair, value):
@@ -239,9 +238,9 @@ class Reduce:
 
 
 class Join:
-    """Of two streams the pairs of values that have the same key and lie in the same window (of a session: one over the
-    values of both), as `function(left, right)`; [left, right] without one. Left ones go first by time, to each all
-    right ones. Results: {"key", "start_ms", "end_ms", "value"}."""
+    """Pairs the values of two streams that have the same key and window (a session spans the values of both). The
+    result's value is `function(left, right)`, by default [left, right]. Pairs come by the left value's time, then the
+    right one's. Results: {"key", "start_ms", "end_ms", "value"}."""
 
     def __init__(self, other, window, function=None):
         if not isinstance(other, Stream) or not isinstance(window, TimeWindow):
@@ -257,7 +256,7 @@ class Join:
         return _Windows(self.window, Reduce(_sorted_by_side, [[], []]))
 
     def pairs(self, window):
-        """The elements of a window that has closed."""
+        """The pairs of a closed window, as elements."""
         about = {name: window.value[name] for name in ("key", "start_ms", "end_ms")}
         for left, right in itertools.product(*window.value["value"]):
             yield window._replace(value={**about, "value": self.function(left, right)})
@@ -269,13 +268,13 @@ def _sorted_by_side(sides, tagged):
     return sides
 
 
-# ---- stages: operators at work, with what they keep
+# ---- stages: running operators and their state
 
 _Element = collections.namedtuple("_Element", "time_ms key value")
 
 
 def _hashable(key):
-    """A key, which a snapshot may have brought back with lists for tuples."""
+    """`key` with tuples for lists: a snapshot may have turned tuples into lists."""
     return tuple(map(_hashable, key)) if isinstance(key, list) else key
 
 
@@ -298,7 +297,7 @@ class _Plain:
 
 
 class _Running:
-    """A Reduce without windows: of each key the count and the value so far."""
+    """A Reduce without windows: the count and accumulated value per key."""
 
     late = 0
 
@@ -326,8 +325,8 @@ class _Running:
 
 
 class _Windows:
-    """Windows and their reduction. Values wait until the watermark has passed them (`_pending`), and are taken in the
-    order of their times, so a session only ever grows at its end."""
+    """Windows and their reduction. Values wait in `_pending` until the watermark has passed them and are then added in
+    order of time, so a session only grows at its end."""
 
     def __init__(self, window, reduce):
         self._window, self._reduce, self.late = window, reduce, 0
@@ -335,7 +334,7 @@ class _Windows:
         self._pending = []  # heap of (time, order, key, value)
         self._open = {}  # (key, start) -> [end, count, value]
         self._sessions = {}  # key -> start of its session
-        self._ends = []  # heap of (end, start, order, key); a session's may be from before it grew
+        self._ends = []  # heap of (end, start, order, key); a session's end may be outdated: it has grown since
 
     def take(self, element):
         if element.time_ms < self._watermark:
@@ -419,18 +418,18 @@ def _time_of(plain):
     return -math.inf if plain is None else plain
 
 
-# ---- sources: what gives elements and moves the watermark
+# ---- sources: they give elements and move the watermark
 
 
 class _Events:
-    """Events of an iterable."""
+    """Source: an iterable of events."""
 
     late = 0
 
     def __init__(self, events, lateness_ms, ends, positions):
         self._events, self._lateness_ms, self.ends, self._positions = iter(events), lateness_ms, ends, positions
         self.watermark, self._count = -math.inf, 0
-        self._known = self._position = None  # positions that a snapshot knows, and that were read
+        self._known = self._position = None  # the last position of the restored snapshot, and the last one read
 
     def pull(self):
         """(elements, watermark) of the next event; None when there is none."""
@@ -481,7 +480,7 @@ def _as_dict(event):
 
 
 class _Joined:
-    """Two streams, read so that neither runs ahead of the other, and the windows that their values meet in."""
+    """Source: the join of two streams. Reads the one that is behind, and holds the windows where their values meet."""
 
     def __init__(self, left, join):
         self._sides, self._join, self._windows = (left, join.other), join, join.stage()
@@ -527,12 +526,12 @@ class _Joined:
 
 
 class Stream:
-    """Events of an iterable, and what is made of them: an iterator of results. How time goes: at the top of this file.
+    """An iterator over the results of operators on `events`, an iterable. Time and state: see the top of this file.
 
-    `lateness`: how much older than the latest an event may be, a duration. `ends`: the source's end is the end of time,
-    and all windows close; with False they wait for what a later stream brings (`snapshot`, `restore`). `positions`:
-    events at or before a snapshot's position are skipped; False for events in another order. Each method gives a new
-    stream that reads this one's source; use the last one only.
+    `lateness`: a duration, how much older than the latest event another may be. `ends`: the end of the source closes
+    all windows; with False they stay open for a later stream (`snapshot`, `restore`). `positions`: skip events at or
+    before a snapshot's position; False if events come in another order. Each method returns a new stream over the same
+    source; use only the last one.
     """
 
     def __init__(self, events=(), *, lateness=0, ends=True, positions=True):
@@ -552,7 +551,7 @@ class Stream:
                 self._stages.append(operator.stage())
 
     def then(self, *operators):
-        """The stream with these operators after it: Filter, Map, KeyBy, TimeWindow, Reduce, Join."""
+        """This stream followed by `operators`: Filter, Map, KeyBy, TimeWindow, Reduce, Join."""
         stream = self
         for operator in operators:
             made = object.__new__(Stream)
@@ -580,7 +579,7 @@ class Stream:
         return self.then(window)
 
     def reduce(self, function, initial=None, finish=None):
-        """`reduce(function, initial)`, or `reduce(Reduce.count())` and its like."""
+        """`reduce(function, initial)`, or a ready-made one such as `reduce(Reduce.count())`."""
         return self.then(function if isinstance(function, Reduce) else Reduce(function, initial, finish))
 
     def join(self, other, window, function=None):
@@ -588,13 +587,12 @@ class Stream:
 
     @property
     def watermark(self):
-        """No event before this time is expected any more: milliseconds, -inf before the first event, inf after the
-        end."""
+        """No event before this time is expected: milliseconds; -inf before the first event, inf after the end."""
         return self._source.watermark
 
     @property
     def late(self):
-        """How many values came too late for the windows, over all of them."""
+        """The number of values that windows dropped because they came after the watermark, over all windows."""
         return self._source.late + sum(stage.late for stage in self._stages)
 
     @property
@@ -602,7 +600,7 @@ class Stream:
         return self._source.ends
 
     def describe(self):
-        """What the stream is made of, in words; a snapshot fits streams of the same description."""
+        """The source and operators in words; a snapshot fits streams of the same description."""
         return "; ".join([self._source.describe(), *(operator.describe() for operator in self._operators)])
 
     def __iter__(self):
@@ -617,8 +615,8 @@ class Stream:
         return self._ready.popleft()
 
     def advance(self, time_ms):
-        """Time has come to `time_ms` without an event: the results of windows that end by then, with those not yet
-        read, as a list."""
+        """Moves the watermark to `time_ms` without an event. Returns a list: the results not yet read and those of the
+        windows that end by then."""
         self._ready += [element.value for element in self._advanced(time_ms)[0]]
         ready = list(self._ready)
         self._ready.clear()
@@ -641,17 +639,16 @@ class Stream:
         return elements, watermark
 
     def snapshot(self):
-        """All that is under way, with the position up to which events were read: a plain value, which crosses walls.
-
-        Results that were made and not read yet are in it; the stream that goes on gives them first."""
+        """The state and the last position read, as a plain value that crosses walls. It includes results that are
+        ready and unread; the restored stream gives them first."""
         if self.ends:
             raise StreamError("a stream that ends has nothing to go on from; make it with Stream(events, ends=False)")
         return {"format": FORMAT, "of": self.describe(), **self._state()}
 
     def restore(self, snapshot):
-        """Goes on from where a snapshot was taken; None: from the beginning. Gives the stream itself.
+        """Continues from `snapshot`, or from the beginning if it is None. Returns the stream itself.
 
-        To be called before the first result is read. StreamError if the snapshot is of a stream made otherwise.
+        Call it before the first result is read. StreamError if the snapshot is of a stream with other operators.
         """
         if snapshot is None:
             return self
@@ -686,8 +683,8 @@ class Stream:
 
 
 class Columns:
-    """Events as columns: a dict of arrays of one length (`vmhost.engine.numpy`, NumPy), or an iterable of such dicts,
-    one column being `time_ms`. Filters and maps take whole columns; `rows` makes a stream of dicts.
+    """Events as columns: a dict of arrays of one length (`vmhost.engine.numpy`, NumPy), or an iterable of such dicts;
+    one column is `time_ms`. Filters and maps take whole columns; `rows` makes a stream of dicts.
 
         Columns({"time_ms": times, "item": items, "dwell_ms": dwell}).filter(lambda c: c["dwell_ms"] > 1000).rows()
     """
@@ -706,11 +703,11 @@ class Columns:
         return Columns(chosen())
 
     def map(self, function):
-        """`function(columns)`, a dict of columns, in place of each."""
+        """Replaces each dict of columns by `function(columns)`."""
         return Columns(map(function, self._batches))
 
     def rows(self, *, lateness=0, ends=True):
-        """A Stream of dicts, a row each, of Python's own numbers; a column may be a list too."""
+        """A Stream of one dict per row, with Python numbers; columns may also be lists."""
         return Stream(self._rows(), lateness=lateness, ends=ends)
 
     def _rows(self):

@@ -1,14 +1,13 @@
-"""What `vmhost.guest` is made of outside a VM, so that a task's modules are imported and tested as plain Python. Never
-inside a VM.
+"""Stands in for the native parts of `vmhost.guest` outside a VM, so that a task's modules can be imported and tested as
+plain Python. Never used inside a VM.
 
     from vmhost.guest.testing import stand_in
 
     with stand_in(folder="hello", functions={"lookup": {"Ada": 36}.get}, deadline_s=0.5):
         assert main.run({"name": "Ada"}) == "Hello, Ada (36)"
 
-Without `stand_in`: the files are those of the task folder that the calling module lies in, else of the current folder;
-there is no deadline and no host function; log lines go to the logger `vmhost.task`. Nothing is limited, denied or
-stopped here."""
+Without `stand_in`: files come from the task folder of the calling module, else from the current folder; there is no
+deadline and no host function; log lines go to the logger `vmhost.task`. Nothing is limited, denied or stopped here."""
 
 import contextlib
 import logging
@@ -28,8 +27,8 @@ _folder, _functions, _end_s = None, {}, None
 
 @contextlib.contextmanager
 def stand_in(*, folder=None, functions=None, deadline_s=None):
-    """Meanwhile, in the whole process: the bundle's files are those below `folder`, the host's functions are
-    `functions` by name, and `deadline()` counts down from `deadline_s`."""
+    """For the whole process, while the context lasts: bundle files come from below `folder`, `functions` are the host's
+    functions by name, and `deadline()` counts down from `deadline_s`."""
     global _folder, _functions, _end_s
     before = _folder, _functions, _end_s
     _folder = None if folder is None else Path(folder)
@@ -53,7 +52,7 @@ PermissionDenied.__module__ = Stopped.__module__ = "vmhost.guest"
 
 
 class Buffer:
-    """Zeroed memory of items of `format`, as the struct module writes it; use memoryview(buffer)."""
+    """Zeroed memory for items of `format` (see struct); use memoryview(buffer)."""
 
     readonly = False
 
@@ -69,12 +68,12 @@ class Buffer:
 
 
 def deadline():
-    """Seconds that are left, None without a deadline."""
+    """Seconds left; None without a deadline."""
     return None if _end_s is None else _end_s - time.monotonic()
 
 
 def host_call(name, value):
-    """(True, what the function `name` gives), or (False, why not)."""
+    """(True, the result of the host function `name`), or (False, the reason)."""
     function = _functions.get(name)
     if function is None:
         return (
@@ -91,15 +90,15 @@ def host_call(name, value):
 
 
 def identity():
-    """(number of the VM, name of the task, its version): none of these are there."""
+    """(number of the VM, name of the task, its version); placeholders here."""
     return 0, "", ""
 
 
-_series = []  # [kind, key, value or list of what was observed]
+_series = []  # [kind, key, value or list of observations]
 
 
 def metric(kind, key, bounds):
-    """The number of the series with this key."""
+    """The number of the series `key`; creates it."""
     for number, series in enumerate(_series):
         if series[1] == key:
             return number

@@ -1,21 +1,20 @@
-"""What the standard library of a VM does where CPython's compiles text at run time.
+"""Replaces run-time compilation in a VM's standard library.
 
 Three ways, in this order:
 
-1. The cloud compiler has seen the text: its code is in a bundle under the text's digest, and is run as if it had been
-   compiled just now.
-2. The text has a shape that the standard library itself makes (methods of a dataclass, `__new__` of a named tuple):
-   `assembler.py` reads it, and native code writes instruction for instruction what the compiler would have written.
-3. An expression (a forward reference, a plural form, an argument in a logging configuration) is read and evaluated by
-   `expressions.py`.
+1. The cloud compiler has seen the text: a bundle has its code under the text's digest, and that runs.
+2. The standard library generates text of this shape (methods of a dataclass, `__new__` of a named tuple):
+   `assembler.py` parses it, and native code writes the instructions that the compiler would have written.
+3. The text is an expression (a forward reference, a plural form, an argument in a logging configuration):
+   `expressions.py` parses and evaluates it.
 
-Texts that packages give to `compile`, `exec` and `eval` are found in the first way only: `recorded` looks for those
-that `vmhost compile --record` has collected, also where their generated names and numbers differ.
+Text that packages give to `compile`, `exec` and `eval` can only go the first way. `recorded` finds what
+`vmhost compile --record` has collected, even where generated names and numbers differ.
 
-Nothing else is possible in a VM; it raises NoCompilerError, which names the construct and says what to write instead.
+Anything else is impossible in a VM: NoCompilerError names the construct and the alternative.
 
-Assumes: the guest's boot calls `install` once, before the first class is defined; patched modules (`stdlib/patches/`)
-call the rest. This module imports nothing that is not built in, or nearly so, because `collections` needs it early.
+The guest's boot calls `install` once, before the first class is defined; patched modules (`stdlib/patches/`) call the
+rest. This module imports almost only built-in modules, because `collections` needs it early.
 """
 
 import builtins
@@ -23,17 +22,17 @@ import sys
 from _sha2 import sha256
 from keyword import iskeyword
 
-_getframe = sys._getframe  # as it is now: tests of packages take it away
+_getframe = sys._getframe  # bound now: tests of packages remove it
 _FunctionType = type(lambda: None)
 _CodeType = type((lambda: None).__code__)
-# As in bytecode/recording.py, which a VM does not have (tests/bytecode/test_recording.py compares them).
+# As in bytecode/recording.py, which a VM does not have; tests/bytecode/test_recording.py compares the two.
 _FUTURES = 0x1FE0000  # flags of a code object: what its module imported from __future__
-_GENERATED = "[0-9a-f]{32}|-?[0-9]+"  # what programs put into names to make them unique
+_GENERATED = "[0-9a-f]{32}|-?[0-9]+"  # what programs put into names to make them unique: UUIDs, counters
 
 _find_text = None
 _writer = None
-_read = {}  # expressions read before: the same annotations come again and again
-counts = {"precompiled": 0, "assembled": 0, "evaluated": 0}  # since boot, by the way that was taken
+_read = {}  # parsed expressions by text; annotations repeat
+counts = {"precompiled": 0, "assembled": 0, "evaluated": 0}  # texts since boot, by way taken
 
 
 class NoCompilerError(RuntimeError):
@@ -43,10 +42,10 @@ class NoCompilerError(RuntimeError):
 def install(find_text, writer):
     """Give this module its native functions.
 
-    find_text(digest: bytes) -> code object or None: looks into the task's bundle, then the system's, for the code of
-    the text with that digest (see `digest`).
-    writer: what has `namedtuple_code`, `method_code` and `coroutine_code`, which make code objects from recipes (see
-    `vmhost/isolation/seal/function_code.c`): `_vmhost` in a VM. They check what they are given; anyone may call them.
+    find_text(digest: bytes) -> code object or None: looks up a text's code by `digest` in the task's bundle, then in
+    the system's.
+    writer: has `namedtuple_code`, `method_code` and `coroutine_code`, which make code objects from recipes (see
+    `vmhost/isolation/seal/function_code.c`); `_vmhost` in a VM. They check their arguments, so anyone may call them.
     """
     global _find_text, _writer
     _find_text = find_text
@@ -54,7 +53,7 @@ def install(find_text, writer):
 
 
 def digest(mode, text):
-    """The key of a text among the precompiled ones: SHA-256 over mode ("exec", "eval"), a zero byte and the text."""
+    """The key of a precompiled text: SHA-256 over mode ("exec", "eval"), a zero byte and the text."""
     return sha256(f"{mode}\0{text}".encode()).digest()
 
 
@@ -69,7 +68,7 @@ def precompiled(mode, text):
 
 
 def compiled(source, mode, flags, filename="<string>"):
-    """The code for `compile(source, filename, mode, flags)`, where `flags` has those of the caller's code too."""
+    """The code for `compile(source, filename, mode, flags)`; `flags` includes those of the caller's code."""
     code = _recorded("compile", mode, flags & _FUTURES, source)
     if type(filename) is not str or filename == "<string>":
         return code
@@ -77,8 +76,8 @@ def compiled(source, mode, flags, filename="<string>"):
 
 
 def replaced(code, **changes):
-    """What `code.replace(**changes)` gives, where the cloud compiler has seen that `changes` only say where the code is
-    from: its file, name, qualified name and first line."""
+    """`code.replace(**changes)`, for calls of which the compiler has checked that `changes` only alter the code's
+    origin: file, name, qualified name, first line."""
     if type(code) is not _CodeType:
         return code.replace(**changes)
     first = changes.get("co_firstlineno", code.co_firstlineno)
@@ -87,7 +86,7 @@ def replaced(code, **changes):
 
 
 def recorded(function, source):
-    """The code for `exec(source)` or `eval(source)`, as `function` says, where `source` is no code object."""
+    """The code for `exec(source)` or `eval(source)`, as `function` says; `source` is not a code object."""
     text = source.lstrip(" \t") if function == "eval" and isinstance(source, str) else source
     return _recorded(function, function, _getframe(1).f_code.co_flags & _FUTURES, text)
 
@@ -117,15 +116,15 @@ def _recorded(function, mode, futures, source):
 
 
 def _further_down(mode, text):
-    """The code of a text that begins with empty lines, so that tracebacks count right, and was recorded with another
-    number of them; or None."""
+    """The code of a text that was recorded with another number of leading empty lines, which programs add to get line
+    numbers right; or None."""
     rest = text.lstrip("\n")
     code = precompiled(mode, rest)
     return code and _writer.relocated_code(code, None, None, None, len(text) - len(rest), True)
 
 
 def _of_its_kind(mode, text):
-    """The code of a text that differs from a recorded one in generated parts only, or None."""
+    """The code of a text that differs from a recorded one only in generated parts, or None."""
     import re
 
     parts = re.findall(_GENERATED, text)
@@ -140,7 +139,7 @@ def _of_its_kind(mode, text):
             new = "".join(piece if type(piece) is str else parts[piece] for piece in pieces)
             if type(old) is int:
                 if new.lstrip("-")[0] == "0" or len(new) > 100:
-                    break  # Python reads it otherwise, or not at all
+                    break  # Python parses it differently, or not at all
                 new = int(new)
                 consistent = (old < 0) == (new < 0) and renames.setdefault(-old, -new) == -new
             else:
@@ -155,7 +154,7 @@ def _of_its_kind(mode, text):
 
 
 def namedtuple_new(text, namespace, fields):
-    """What `eval(text, namespace)` gives in `collections.namedtuple`: a function for `__new__`."""
+    """`eval(text, namespace)` for `collections.namedtuple`: the function `__new__`."""
     code = precompiled("eval", text)
     if code is not None:
         return eval(code, namespace)
@@ -167,7 +166,7 @@ def namedtuple_new(text, namespace, fields):
 
 
 def dataclass_functions(text, globals, variables, definitions):
-    """What running `text` gives in `dataclasses`: the methods of one class, in the order of `definitions`."""
+    """Runs `text` for `dataclasses`: the methods of one class, in the order of `definitions`."""
     code = precompiled("exec", text)
     if code is not None:
         namespace = {}
@@ -181,9 +180,9 @@ def dataclass_functions(text, globals, variables, definitions):
 
 
 def expression(text):
-    """`text` read as an expression, to be given to `evaluate`; SyntaxError where it is none."""
+    """`text` parsed as an expression, for `evaluate`; SyntaxError if it is none."""
     if text.isidentifier() and text.isascii() and not iskeyword(text):
-        return text  # most forward references are a name
+        return text  # most forward references are plain names
     read = _read.get(text)
     if read is None:
         read = precompiled("eval", text)
@@ -197,7 +196,7 @@ def expression(text):
 
 
 def evaluate(read, globals, locals=None):
-    """What `eval` gives for an expression that `expression` has read."""
+    """`eval` of an expression that `expression` has parsed."""
     if type(read) is _CodeType:
         return eval(read, globals, locals)
     if type(read) is str:
@@ -209,7 +208,7 @@ def evaluate(read, globals, locals=None):
 
 
 def name_value(name, globals, locals):
-    """What a name stands for: looked up in `locals`, `globals` and the builtins, in this order."""
+    """The value of a name: looked up in `locals`, `globals` and the builtins, in this order."""
     try:
         return locals[name]
     except KeyError:
@@ -226,12 +225,12 @@ def name_value(name, globals, locals):
 
 
 def evaluate_text(text, globals, locals=None):
-    """What `eval(text, globals, locals)` gives."""
+    """`eval(text, globals, locals)`."""
     return evaluate(expression(text.lstrip(" \t")), {} if globals is None else globals, locals)
 
 
 def plural_function(text, formula, namespace):
-    """What running `text` gives in `gettext.c2py`: a function from a number to the index of its plural form."""
+    """Runs `text` for `gettext.c2py`: a function from a number to the index of its plural form."""
     code = precompiled("exec", text)
     if code is not None:
         exec(code, namespace)
@@ -240,7 +239,7 @@ def plural_function(text, formula, namespace):
 
     tree = expressions.parse(formula, "<string>", "eval").body
     as_int = namespace["_as_int"]
-    known = {}  # the answers so far: programs ask for few different numbers, again and again
+    known = {}  # n -> index: programs repeat a few numbers
 
     def func(n):
         if not isinstance(n, int):
@@ -252,7 +251,7 @@ def plural_function(text, formula, namespace):
                 known[n] = index
         return index
 
-    # gettext's warnings look for the first caller that is not gettext's own
+    # gettext's warnings look for the first caller outside gettext
     return _FunctionType(func.__code__, namespace, "func", None, func.__closure__)
 
 

@@ -52,5 +52,5 @@ class BundlePath(Traversable):
 @as_file.register(BundlePath)
 @contextlib.contextmanager
 def _path_of(path):
-    """A relative path, which open() and pathlib read from the bundle; nothing is copied out of it."""
+    """A relative path, which open() and pathlib read from the bundle; nothing is copied."""
     yield pathlib.Path(path._path)

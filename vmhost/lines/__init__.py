@@ -1,1 +1,1 @@
-"""Values and answers as lines of text: what `vmhost run`, `vmhost serve` and a device's vmrun have in common."""
+"""Values and answers as lines of text: shared by `vmhost run`, `vmhost serve` and a device's vmrun."""

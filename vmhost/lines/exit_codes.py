@@ -1,4 +1,4 @@
-"""With which exit code a command ends, by the error that it could not go on for.
+"""Exit codes of commands, by the error that ended them.
 
 | code | meaning |
 | --- | --- |
@@ -18,8 +18,8 @@ INTERRUPTED, PIPE_CLOSED = 130, 141
 
 
 def _codes():
-    """(classes of errors, exit code) in pairs: the first that fits is taken."""
-    import vmhost.bytecode.errors  # late: the first error is early enough
+    """Pairs of (classes of errors, exit code); the first match applies."""
+    import vmhost.bytecode.errors  # here: only needed after an error
     import vmhost.errors as ours
 
     return (
@@ -34,5 +34,5 @@ def _codes():
 
 
 def exit_code(error):
-    """The exit code for an error of ours, or None if it is not one."""
+    """The exit code for an error of vmhost, None for another one."""
     return next((code for kinds, code in _codes() if isinstance(error, kinds)), None)

@@ -1,16 +1,15 @@
 """Serves the bundles in a folder: calls come in as lines of JSON, answers go out as lines of JSON, in the order in
-which they end.
+which the calls end.
 
-    {"id": 7, "task": "digits", "input": VALUE, "timeout_s": 0.5}      id, input and timeout_s may be left out
+    {"id": 7, "task": "digits", "input": VALUE, "timeout_s": 0.5}      id, input and timeout_s are optional
     {"id": 7, "result": VALUE}
     {"id": 7, "error": {"type": "TaskError", "message": "...", "traceback": "..."}}
 
-Values are written as `json_values` says. Every line but an empty one gets one answer,
-also when the server is interrupted; one of more than MAX_LINE_BYTES is refused, and not kept while it comes. While
-nobody reads the answers no more lines are read. The folder is looked at about once a second: a bundle that comes is
-loaded, one that is replaced takes the place of its older version, one that goes is unloaded when its calls have ended.
-A bundle that the host refuses, one that is half written for example, is logged once; what was loaded from that file
-before serves on."""
+For values see `json_values`. Every non-empty line gets one answer, even when the server is interrupted. A line of more
+than MAX_LINE_BYTES is refused, and not kept in memory. While nobody reads the answers, no more lines are read. The
+folder is scanned about once a second: a new bundle is loaded, a replaced one supersedes its older version, a removed
+one is unloaded when its calls have ended. A bundle that the host refuses, for example a partly written one, is logged
+once; the one loaded from that file before continues to serve."""
 
 import contextlib
 import json
@@ -27,8 +26,7 @@ from vmhost.lines.stdout import OutputError
 
 LOOK_EVERY_S = 1.0
 MAX_LINE_BYTES = 16 << 20
-# A file that was refused so short a time after it was written may be written on without a change of its times and size:
-# it is tried again.
+# A file refused so soon after it was written may still be growing without a change of its times and size: try it again.
 _SETTLED_NS = 100_000_000
 _READ_BYTES = 1 << 20
 _LONGEST_S = 1e9
@@ -36,20 +34,20 @@ _log = logging.getLogger("vmhost")
 
 
 class FolderServer:
-    """Calls of the tasks in `folder` on `host`; answers are written to the text file `out`. ConfigurationError: no such
+    """Runs calls of the tasks in `folder` on `host`; writes answers to the text file `out`. ConfigurationError: no such
     folder."""
 
     def __init__(self, host, folder, out):
         self._host = host
         self._folder = os.fspath(folder)
         self._out = out
-        self._seen = {}  # name of a file -> what tells whether it was replaced
+        self._seen = {}  # name of a file -> its stamp, which changes when it is replaced
         self._tasks = {}  # name of a file -> name of the task that was loaded from it
         self._versions = {}  # the same -> its version
-        self._told = {}  # name of a file -> why the host refused it, as logged last
-        self._cannot_look = None  # why the folder cannot be read, as logged last
+        self._told = {}  # name of a file -> the refusal logged last
+        self._cannot_look = None  # the error of reading the folder logged last
         self._unfinished = 0
-        self._failed = None  # why no more answers are written
+        self._failed = None  # the error after which no more answers are written
         self._lock = threading.Lock()
         try:
             self._look()
@@ -57,10 +55,10 @@ class FolderServer:
             raise ConfigurationError(f"{folder}: expected a folder of bundles, got {error.strerror}") from error
 
     def run(self, descriptor, when_idle=None):
-        """Serves the lines that come from the file `descriptor` until it ends; then all calls have been submitted.
+        """Serves lines from the file `descriptor` until its end; then all calls have been submitted.
 
-        `when_idle()` is called about once a second while nothing comes and nothing runs. BrokenPipeError when nobody
-        reads the answers any more, OutputError when they cannot be written."""
+        `when_idle()` is called about once a second while nothing comes and nothing runs. BrokenPipeError if nobody
+        reads the answers any more, OutputError if they cannot be written."""
         lines = _Lines()
         while True:
             ready = select.select([descriptor], [], [], LOOK_EVERY_S)[0]
@@ -82,7 +80,7 @@ class FolderServer:
                 return
 
     def check(self):
-        """BrokenPipeError or OutputError if answers could not be written so far. To be asked again when the host is
+        """BrokenPipeError or OutputError if answers could not be written so far. Call it again when the host is
         closed."""
         if self._failed is not None:
             raise self._failed
@@ -90,7 +88,7 @@ class FolderServer:
     # -- the folder -----------------------------------------------------------------------------------------------
 
     def _look_again(self):
-        """Has the folder changed? What has is loaded and unloaded; a folder that cannot be read is logged once."""
+        """Scans the folder again; has it changed? Logs once that it cannot be read."""
         try:
             changed = self._look()
         except OSError as error:
@@ -102,7 +100,7 @@ class FolderServer:
         return changed
 
     def _look(self):
-        """Loads and unloads what has changed in the folder; whether anything has. OSError."""
+        """Loads and unloads bundles that changed in the folder; has any? OSError."""
         found = {}
         with os.scandir(self._folder) as entries:
             for entry in entries:
@@ -114,7 +112,7 @@ class FolderServer:
             return False
         new = sorted((mark, name) for name, mark in found.items() if self._seen.get(name) != mark)
         self._seen = found
-        for _, name in new:  # of two bundles of one task the one that was written last serves
+        for _, name in new:  # of two bundles of one task, the one written last serves
             self._load(name)
         for name in [name for name in self._tasks if name not in found]:
             self._forget(name)
@@ -125,7 +123,7 @@ class FolderServer:
     def _load(self, name):
         try:
             task = self._host.load(os.path.join(self._folder, name))
-        except Exception as error:  # whatever it is, others are served on
+        except Exception as error:  # whatever it is, the other tasks continue to serve
             problem = str(error) if isinstance(error, VMHostError) else f"{name}: {type(error).__name__}: {error}"
             if self._told.get(name) != problem:
                 self._told[name] = problem
@@ -142,7 +140,7 @@ class FolderServer:
         self._versions[name] = task.version
 
     def _forget(self, name):
-        """The file is gone, or has another task now. Its task goes too, unless another file has one of that name."""
+        """The file is gone, or has another task now. Unloads its task, unless another file has one of that name."""
         task = self._tasks.pop(name)
         self._versions.pop(name, None)
         others = [
@@ -160,13 +158,13 @@ class FolderServer:
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def _take(self, line):
-        key = "null"  # JSON, which comes back as it is
+        key = "null"  # JSON, echoed in the answer
         try:
             plain = _parsed(line)
             if isinstance(plain, dict) and "id" in plain:  # first, so that a bad input is answered under its id
                 key = json_values.dumps(json_values.from_plain(plain["id"]))
             task, value, timeout_s = self._understand(_value(plain, line), line)
-        except Exception as error:  # a ValueError says why; a line must not end the server, whatever else it does to it
+        except Exception as error:  # a ValueError has the reason; no line may end the server
             self._answer(key, error=_input_error(str(error) or type(error).__name__))
             return
         try:
@@ -179,7 +177,7 @@ class FolderServer:
         future.add_done_callback(lambda future: self._done(key, future))
 
     def _understand(self, asked, line):
-        """(Task, value, seconds or None) of the value `asked` of a line; ValueError."""
+        """(Task, value, seconds or None) in a line's value `asked`; ValueError."""
         if not isinstance(asked, dict) or not isinstance(asked.get("task"), str):
             raise ValueError('expected an object such as {"task": "digits", "input": 1}, got ' + _shortened(line))
         unknown = asked.keys() - {"id", "task", "input", "timeout_s"}
@@ -213,7 +211,7 @@ class FolderServer:
                 key,
                 error={
                     "type": type(error).__name__,
-                    "message": f"the task returned a value that JSON cannot say: {error}",
+                    "message": f"the task returned a value that JSON cannot express: {error}",
                 },
             )
         else:
@@ -235,21 +233,20 @@ class FolderServer:
 
 
 class _Lines:
-    """Bytes as they come, cut into lines. What a line keeps until it ends is bounded by MAX_LINE_BYTES."""
+    """Cuts incoming bytes into lines. The bytes kept of an unfinished line are bounded by MAX_LINE_BYTES."""
 
     def __init__(self):
         self._parts, self._size = [], 0
 
     def take(self, data):
-        """The lines that end in `data`, without their ends, None in the place of one that is too long; b"" ends the
-        last one."""
+        """The lines that end in `data`, without line ends; None for one that is too long. b"" ends the last line."""
         *ended, rest = data.split(b"\n")
         for part in ended:
             self._add(part)
             yield self._line()
         if data:
             self._add(rest)
-        elif self._size:  # the last line, without its end
+        elif self._size:  # the last line, which has no line end
             yield self._line()
 
     def _add(self, part):
@@ -266,7 +263,7 @@ class _Lines:
 
 
 def _parsed(line):
-    """What the JSON in `line` says, in JSON's own types; ValueError."""
+    """The JSON in `line` as JSON's own types; ValueError."""
     try:
         return json_values.parse(line.decode())
     except json.JSONDecodeError as error:
@@ -278,7 +275,7 @@ def _parsed(line):
 
 
 def _value(plain, line):
-    """The value that JSON's types stand for; ValueError."""
+    """The value that `plain` encodes; ValueError."""
     try:
         return json_values.from_plain(plain)
     except RecursionError:

@@ -1,12 +1,12 @@
-"""Values that cross a VM's wall, as JSON: what a command reads with --input and prints as a result.
+"""Values that cross a VM's wall, as JSON: for a command's --input and its result.
 
-JSON has no bytes, tuples, sets, complex numbers, infinities or keys that are not text, no dates, decimals, fractions,
-UUIDs and paths. Each of these is written as an object with one key that starts with `$`, and read back from it; `$dict`
-also carries a dict whose own key could be taken for one of them. Whole numbers of more than 4,300 decimal digits are
-written as `{"$int": "0x…"}`: Python reads and writes such decimals in more than linear time, and refuses to. Promises
-that `from_plain(to_plain(value))` is the value again; arrays, other buffers and deques come back as lists, the numbers
-in them as Python's, Counter and its like as dict, an exception as one of its type and args, paths as this machine's.
-Whatever the text, reading ends with a value or a ValueError, and takes time in proportion to its length."""
+JSON lacks bytes, tuples, sets, complex numbers, infinities, keys that are not text, dates, decimals, fractions, UUIDs
+and paths. Each of these is an object with one key that starts with `$`; `$dict` also encodes a dict whose own key could
+be mistaken for one. Whole numbers of more than 4,300 decimal digits are `{"$int": "0x…"}`: Python needs more than
+linear time for such decimals, and refuses them. Guarantees that `from_plain(to_plain(value))` equals the value, except:
+arrays, other buffers and deques become lists of Python numbers, Counter and similar become dict, an exception its type
+and args, and paths those of this machine. Reading ends with a value or a ValueError, in time linear in the text's
+length."""
 
 import base64
 import json
@@ -35,14 +35,13 @@ TAGS = (
 )
 _TEXTS = {"$bytes", "$date", "$datetime", "$decimal", "$float", "$fraction", "$int", "$path", "$time", "$uuid", "$zone"}
 _MAX_CHARS = 100_000  # of a decimal or a fraction: reading longer ones takes more than linear time
-_MAX_DIGITS = 4300  # of a decimal; Python's own bound, where nobody has set another
-_MIN_DIGITS = 640  # the least that Python's own bound may be set to
+_MAX_DIGITS = 4300  # of a decimal; Python's default limit
+_MIN_DIGITS = 640  # the smallest limit that Python allows
 _HEXADECIMAL = re.compile("-?0x[0-9a-fA-F]+")
 
 
 def read(given):
-    """The value that a command's --input stands for: a JSON file, `-` for stdin, JSON text, or None for none.
-    ValueError says why not."""
+    """The value of a command's --input: a JSON file, `-` for stdin, JSON text, or None for none. ValueError."""
     if given is None:
         return None
     try:
@@ -72,7 +71,7 @@ def read(given):
 
 
 def loads(text):
-    """The value that JSON text stands for. Raises ValueError, with the line and column of a mistake in the JSON."""
+    """The value encoded in JSON text. ValueError, with the line and column of a mistake in the JSON."""
     try:
         return from_plain(parse(text))
     except RecursionError:
@@ -80,12 +79,12 @@ def loads(text):
 
 
 def parse(text):
-    """What JSON text says in JSON's own types, for `from_plain`. ValueError as `loads` has it."""
+    """JSON text as JSON's own types, for `from_plain`. ValueError as in `loads`."""
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError, _NoConstantError:
         raise
-    except ValueError as error:  # int() knows no other
+    except ValueError as error:  # int() raises no other
         raise ValueError(
             f'a number of too many digits; write one of more than {_max_digits():,} as {{"$int": "0x..."}}'
         ) from error
@@ -98,8 +97,8 @@ class _NoConstantError(ValueError):
 
 
 def dumps(value):
-    """The value as JSON text, in ASCII, on one line. TypeError for what JSON cannot say, ValueError for what is nested
-    too deeply."""
+    """The value as JSON text, in ASCII, on one line. TypeError for values that JSON cannot express, ValueError for too
+    deep nesting."""
     try:
         return json.dumps(to_plain(value), allow_nan=False)
     except RecursionError:
@@ -107,11 +106,11 @@ def dumps(value):
 
 
 def to_plain(value):
-    """The value made of what JSON has. TypeError for what cannot be."""
+    """The value as JSON's own types. TypeError for values that they cannot express."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
-        bits = value.bit_length()  # 10**n has more than 3 n
+        bits = value.bit_length()  # 10**n has more than 3 n bits
         return value if bits < 3 * _MIN_DIGITS or bits <= 3 * _max_digits() else {"$int": hex(value)}
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": repr(value)}
@@ -138,11 +137,11 @@ def to_plain(value):
         view = memoryview(value)
     except TypeError:
         raise TypeError(f"cannot write a {type(value).__name__} as JSON") from None
-    return to_plain(getattr(value, "tolist", view.tolist)())  # arrays know complex numbers, views do not
+    return to_plain(getattr(value, "tolist", view.tolist)())  # arrays support complex numbers, memoryviews do not
 
 
 def _of_the_library(value):
-    """The object with one key for a date, a number, a name of the standard library's; None for another value."""
+    """The tagged object, or list, for a value of a class of the standard library; None for others."""
     kinds = {base.__name__: base for base in type(value).__mro__ if base.__module__ in _LIBRARY}
     if "deque" in kinds:
         return [to_plain(item) for item in value]
@@ -168,7 +167,7 @@ _AS_TEXT = {"Decimal": "$decimal", "Fraction": "$fraction", "UUID": "$uuid", "Pu
 
 
 def from_plain(plain):
-    """The value that plain JSON data stands for."""
+    """The value that plain JSON data encodes."""
     if isinstance(plain, list):
         return [from_plain(item) for item in plain]
     if not isinstance(plain, dict):
@@ -189,7 +188,7 @@ def _tagged(tag, content):
     wanted = str if tag in _TEXTS else (list, int, float) if tag == "$timedelta" else list
     if not isinstance(content, wanted) or isinstance(content, bool):
         raise problem
-    inner = [from_plain(item) for item in content] if wanted is list else None  # its own mistakes are told as its own
+    inner = [from_plain(item) for item in content] if wanted is list else None  # outside `try`: has its own messages
     try:
         match tag:
             case "$bytes":
@@ -214,7 +213,7 @@ def _tagged(tag, content):
 
 
 def _library_value(tag, content):
-    """What `_of_the_library` wrote. ValueError and its like for what it does not write."""
+    """The value that `_of_the_library` encoded. ValueError and similar for other content."""
     if isinstance(content, str) and len(content) > _MAX_CHARS:
         raise ValueError("it is too long")
     match tag:
@@ -264,7 +263,7 @@ def _in_zone(value, key):
 
 
 def _fixed_zone(zone):
-    """Its offset as text, of any name that it has: "UTC" alone, and names such as "CET", are keys of ZoneInfo."""
+    """A timezone's offset as text, whatever its name: "UTC" alone, and names such as "CET", are keys of ZoneInfo."""
     from datetime import datetime
 
     midnight = datetime(2000, 1, 1, tzinfo=zone).isoformat()
@@ -300,12 +299,12 @@ def _pair(value):
 
 
 def _max_digits():
-    """Of a decimal that Python reads and writes here, at most _MAX_DIGITS."""
+    """The most digits of a decimal that Python converts here, at most _MAX_DIGITS."""
     return min(sys.get_int_max_str_digits() or _MAX_DIGITS, _MAX_DIGITS)
 
 
 def _shortened(content):
-    """The beginning of plain data, for a message; large data is not written out for it."""
+    """The beginning of plain data, for a message; does not serialise large data."""
     if isinstance(content, (list, dict)):
         return f"a {'list' if isinstance(content, list) else 'dict'} of {len(content)}"
     return json.dumps(content[:60] if isinstance(content, str) else content)[:60]

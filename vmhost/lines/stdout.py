@@ -1,5 +1,5 @@
-"""stdout, where the answers of commands go: all of a text, or one error that says why not. For `vmhost` and a device's
-`vmrun` alike."""
+"""stdout, for the answers of commands: writes a whole text or raises an error with the reason. For `vmhost` and a
+device's `vmrun`."""
 
 import contextlib
 import json
@@ -8,12 +8,12 @@ import sys
 
 
 class OutputError(Exception):
-    """stdout cannot be written: its disk is full, for one."""
+    """stdout cannot be written, for example because its disk is full."""
 
 
 @contextlib.contextmanager
 def written():
-    """Inside, stdout is written: OutputError where it cannot be. A reader who went away (BrokenPipeError) is left to
+    """A context for writing to stdout: OutputError if that fails. BrokenPipeError, when the reader is gone, is left to
     the command."""
     if sys.stdout is None:
         raise OutputError("stdout is closed")
@@ -26,7 +26,7 @@ def written():
 
 
 def write(text):
-    """Writes the text and a newline, at once."""
+    """Writes the text and a newline, and flushes."""
     with written():
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
@@ -38,12 +38,12 @@ def write_json(plain, indent=None):
     with written():
         try:
             text.encode(sys.stdout.encoding or "utf-8")
-        except UnicodeEncodeError:  # half a surrogate pair, or a terminal that is not UTF-8: JSON has escapes for both
+        except UnicodeEncodeError:  # a lone surrogate, or a terminal without UTF-8: JSON has escapes for both
             text = json.dumps(plain, allow_nan=False, indent=indent)
     write(text)
 
 
 def abandon():
-    """What is still buffered goes nowhere: Python must not try again, and complain, when it flushes at exit."""
+    """Discards what is still buffered, so that Python does not flush it at exit and complain."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

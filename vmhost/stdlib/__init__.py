@@ -1,1 +1,1 @@
-"""How the standard library of the VMs is made: what a task may reach in it, and what is changed, cut and replaced."""
+"""Builds the VMs' standard library: the modules offered to tasks, with patches, cuts and replacements."""

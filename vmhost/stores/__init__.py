@@ -1,4 +1,4 @@
-"""Stores on disk that several rooms share: SQLite databases with one writer, schema versions and rules for damage."""
+"""On-disk stores for several rooms: SQLite databases with one writer, schema versions and damage checks."""
 
 from vmhost.stores.database import Database
 from vmhost.stores.errors import (

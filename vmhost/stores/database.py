@@ -1,15 +1,16 @@
-"""A SQLite database with one writer: transactions that last, schema versions, one process at a time.
+"""A SQLite database with one writer: durable transactions, schema versions, one process at a time.
 
-`Database` opens `path` in WAL mode with `synchronous=FULL`: what a transaction wrote is on the disk when it returns.
-There is one writing connection, behind a lock; readers have read-only connections of their own, and neither waits for
-the other. What must be written together uses one `transaction()`; inside of one, another joins it.
+`Database` opens `path` in WAL mode with `synchronous=FULL`: a transaction is on the disk when it returns. There is one
+writing connection, behind a lock; readers have their own read-only connections, and neither waits for the other.
+Writes that belong together use one `transaction()`; a nested one joins it.
 
-Parts of a program that collect in memory what they want to write join in as a *part* (`attach`): `flush()` writes all
-parts in one transaction. A part that says `with_every_commit` is written by each transaction, so that nothing that is
-committed refers to what is still in memory only.
+Components that buffer their writes in memory join as a *part* (`attach`): `flush()` writes all parts in one
+transaction. A part with `with_every_commit` is written by each transaction, so that no committed data refers to data
+that is only in memory.
 
-Beside `path` lie SQLite's `-wal` and `-shm`, and `-lock`: who has it open, and how many commits were promised. The
-database counts its commits too. Fewer than were promised means that files were cut or replaced: `StoreDamagedError`.
+Beside `path` are SQLite's `-wal` and `-shm`, and `-lock`, which is locked by the process that has the store open and
+records the number of commits. The database counts its commits too. If it has fewer, files were cut or replaced:
+`StoreDamagedError`.
 """
 
 import contextlib
@@ -33,7 +34,7 @@ from vmhost.stores.errors import (
 )
 
 APPLICATION_ID = 0x766D6873  # "vmhs"; `file` and `PRAGMA application_id` show it
-_NOTE = struct.Struct("<16sQ")  # in `-lock`: the database's id, the commits that were promised
+_NOTE = struct.Struct("<16sQ")  # in `-lock`: the database's id, the number of commits
 _WAL_LIMIT = 16 << 20  # bytes that `-wal` keeps on the disk after a checkpoint
 _BUSY_S = 5.0
 _IDLE_READERS = 4
@@ -47,13 +48,13 @@ _OWN_STEPS = (
 
 
 class Database:
-    """The store at `path`, made where there is none. Threads may share it.
+    """The store at `path`, created if missing. Threads may share it.
 
-    `read_only`: only `reader()` and `connect()` work, no lock is taken, and a writer may be at work elsewhere. Parts
-    may join in to read; `migrate` then only looks that the store is not too new, and `flush` has nothing to write.
-    `accept_loss`: opens a store whose last commits are missing, and goes on with what is there.
-    `shared`: other processes may have the store open for writing too, all of them with `shared`; their transactions
-    wait for each other.
+    `read_only`: only `reader()` and `connect()` work, no lock is taken, and a writer may be active elsewhere. Parts may
+    attach to read; `migrate` then only checks that the store is not too new, and `flush` does nothing.
+    `accept_loss`: opens a store whose last commits are missing, and continues without them.
+    `shared`: other processes may also have the store open for writing, all with `shared`; their transactions wait for
+    each other.
     Raises StoreInUseError, StoreDamagedError, StoreForeignError, StoreVersionError, StoreAccessError.
     """
 
@@ -71,7 +72,7 @@ class Database:
         self._lock_file = None
         self._turns_file = None  # of a shared store: locked by the process that writes
         self._flusher = None
-        self.flush_error = None  # why the last flush in the background failed; None after one that worked
+        self.flush_error = None  # of the last background flush, None if it succeeded
         try:
             if read_only:
                 self._open_for_reading()
@@ -106,7 +107,7 @@ class Database:
 
     @contextlib.contextmanager
     def _turn(self):
-        """Of a shared store, one process at a time is in here. SQLite alone would have the others poll."""
+        """Holds the turn of a shared store: one process at a time. With SQLite alone the others would poll."""
         if self._turns_file is None:
             yield
             return
@@ -133,7 +134,7 @@ class Database:
             run("PRAGMA synchronous = FULL")
             run(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
             run("PRAGMA foreign_keys = OFF")
-            # Some builds overwrite what is deleted, always: dropping the oldest would write as much again. See `erase`.
+            # Some builds overwrite deleted data by default: dropping the oldest rows would write as much. See `erase`.
             run("PRAGMA secure_delete = OFF")
             run("PRAGMA trusted_schema = OFF")
             if made:
@@ -149,7 +150,7 @@ class Database:
             self._id, self._commits = run("SELECT id, commits FROM store_identity").fetchone()
         except sqlite3.Error as error:
             raise store_error(self.path, error, "opening") from error
-        self._hold_against_the_note(accept_loss)
+        self._check_note(accept_loss)
 
     def _open_for_reading(self):
         with self.reader() as connection:
@@ -168,7 +169,7 @@ class Database:
             self.migrate("store", _OWN_STEPS)
 
     def _must_be_new(self, accept_loss):
-        """An empty file that once had commits has lost them: they were in its -wal, or it was replaced."""
+        """Refuses an empty file that once had commits: they were in its -wal, or it was replaced."""
         note = os.pread(self._lock_file, _NOTE.size, 0)
         if len(note) == _NOTE.size and (promised := _NOTE.unpack(note)[1]) and not accept_loss:
             raise StoreDamagedError(
@@ -176,7 +177,7 @@ class Database:
                 f"or removed. Put the missing file back, or remove {self.path}-lock too to begin anew"
             )
 
-    def _hold_against_the_note(self, accept_loss):
+    def _check_note(self, accept_loss):
         note = os.pread(self._lock_file, _NOTE.size, 0)
         if len(note) == _NOTE.size:
             identity, promised = _NOTE.unpack(note)
@@ -189,8 +190,8 @@ class Database:
         self._note()
 
     def _note(self):
-        """Outlives this process, not a power cut; then the note is older than the database, which is harmless."""
-        with contextlib.suppress(OSError):  # a full disk: the note stays behind
+        """Survives this process, but not a power cut; then it is older than the database, which is harmless."""
+        with contextlib.suppress(OSError):  # a full disk: the note stays older
             os.pwrite(self._lock_file, _NOTE.pack(self._id, self._commits), 0)
 
     def _release(self):
@@ -198,7 +199,7 @@ class Database:
         readers, self._readers = self._readers, []
         for connection in (*readers, self._writer):
             if connection is not None:
-                with contextlib.suppress(sqlite3.Error):  # what was committed is safe in -wal
+                with contextlib.suppress(sqlite3.Error):  # committed data is safe in -wal
                     connection.close()
         self._writer = None
         if self._lock_file is not None:
@@ -209,9 +210,9 @@ class Database:
             self._turns_file = None
 
     def close(self):
-        """Writes what the parts hold, and lets go of the file. Closing again does nothing.
+        """Writes the parts and releases the file. Closing again does nothing.
 
-        Raises StoreError where the parts could not be written; the store is closed all the same.
+        Raises StoreError if the parts could not be written; the store is closed anyway.
         """
         if self._flusher is not None:
             self._flusher.stop()
@@ -238,7 +239,7 @@ class Database:
 
     @property
     def identity(self):
-        """16 bytes that no other store has, also none that was made later at the same path."""
+        """16 bytes unique to this store, even among stores created at the same path."""
         return self._id
 
     # ---- schema versions
@@ -263,8 +264,8 @@ class Database:
     def migrate(self, name, steps):
         """Brings the schema `name` up to date: `steps[n]` leads from version n to n + 1, in one transaction.
 
-        A step is SQL without `;` inside of its statements, or a function of the connection. Steps are never changed
-        once they shipped. Raises StoreVersionError where the store is newer than `steps`.
+        A step is SQL without `;` inside its statements, or a function of the connection. A released step never
+        changes. Raises StoreVersionError if the store is newer than `steps`.
         """
         if self.read_only:
             with self.reader() as connection:
@@ -286,15 +287,15 @@ class Database:
     # ---- writing
 
     def attach(self, part):
-        """Lets `part` join in. `part.write(connection)` is called inside of a transaction; it returns None where there
-        was nothing to write, else an object whose `committed()` or `undone()` is called when the transaction ended.
-        `part.pending`: whether there is something to write. `part.with_every_commit`: not only in `flush`.
+        """Adds `part`. `part.write(connection)` is called inside a transaction; it returns None if there was nothing to
+        write, else an object whose `committed()` or `undone()` is called when the transaction ends. `part.pending`: is
+        there something to write? `part.with_every_commit`: write in every transaction, not only in `flush`.
         """
         with self.lock:
             self._parts.append(part)
 
     def forgotten(self, key):
-        """Tells the parts that what they hold of `key` is to go, where they have a method `forgotten`."""
+        """Calls `forgotten(key)` of the parts that have it, so that they drop what they hold of `key`."""
         for part in list(self._parts):
             if hasattr(part, "forgotten"):
                 part.forgotten(key)
@@ -306,8 +307,8 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self):
-        """The writing connection, inside of a transaction that is durable when the block ends, or undone where it
-        raises. Threads wait for each other. A block within a block joins the outer one.
+        """The writing connection, inside a transaction that is durable when the block ends, or rolled back if it
+        raises. Threads wait for each other. A nested block joins the outer one.
         """
         with self.lock:
             self._must_be_open()
@@ -333,7 +334,7 @@ class Database:
             yield connection
             if self._doomed:
                 raise StoreError(f"{self.path}: a transaction within this one failed, so this one was undone too")
-            # What refers to what others hold goes first: that may grow meanwhile, and must be there in any case.
+            # Parts that hold references go first: the other parts may grow meanwhile, and must have all referents.
             for part in sorted(parts, key=lambda part: part.with_every_commit):
                 if (written := part.write(connection)) is not None:
                     after.append(written)
@@ -359,7 +360,7 @@ class Database:
             written.committed()
 
     def flush(self):
-        """Writes what all parts hold, in one transaction. Durable on return. Where it raises, they still hold it."""
+        """Writes all parts in one transaction. Durable on return. If it raises, the parts keep their data."""
         if self.read_only:
             self._must_be_open(write=False)
             return
@@ -372,8 +373,8 @@ class Database:
                     pass
 
     def flush_every(self, interval_ms):
-        """Has a thread call `flush()` so often, or more often where somebody asked for that before. Where it fails,
-        `flush_error` says why, and it is tried again.
+        """Starts a thread that calls `flush()` at this interval, or at the shortest one asked for. If a flush fails,
+        `flush_error` has the error, and it is retried.
         """
         if self.read_only:
             return
@@ -384,7 +385,7 @@ class Database:
                 self._flusher.interval_s = min(self._flusher.interval_s, interval_ms / 1000)
 
     def flush_soon(self):
-        """Has that thread call `flush()` now, and does not wait for it. False where there is none."""
+        """Makes that thread call `flush()` now, without waiting for it. False without a thread."""
         flusher = self._flusher
         if flusher is None:
             return False
@@ -392,7 +393,7 @@ class Database:
         return True
 
     def count(self, name, n=1):
-        """Adds n to a counter that the store keeps."""
+        """Adds n to the store's counter `name`."""
         if n:
             with self.transaction() as connection:
                 connection.execute(
@@ -402,15 +403,15 @@ class Database:
                 )
 
     def counters(self):
-        """{name: value} of the counters that were ever counted."""
+        """{name: value} of all counters."""
         with self.reader() as connection:
             return dict(connection.execute("SELECT name, value FROM store_counters"))
 
     def erase(self):
         """Rewrites the file, so that bytes of deleted rows are gone from it and from its -wal.
 
-        Takes as long as writing the whole store, and as much room again. Raises StoreInUseError where a reader holds
-        an old view of the store; the rows are deleted all the same, their bytes go with the next call.
+        Takes as long as writing the whole store, and as much space again. Raises StoreInUseError if a reader holds an
+        old view of the store; the rows are deleted anyway, and their bytes go with the next call.
         """
         with self.lock:
             self._must_be_open()
@@ -435,7 +436,7 @@ class Database:
     # ---- reading
 
     def connect(self):
-        """A read-only `sqlite3.Connection` of its own. It sees what was committed. The caller closes it."""
+        """A new read-only `sqlite3.Connection` that sees committed data. The caller closes it."""
         self._must_be_open(write=False)
         try:
             connection = sqlite3.connect(
@@ -457,7 +458,7 @@ class Database:
 
     @contextlib.contextmanager
     def reader(self):
-        """Lends a read-only connection for the block. A query that is left open holds up the shrinking of -wal."""
+        """Lends a read-only connection for the block. An open query keeps -wal from shrinking."""
         self._must_be_open(write=False)
         try:
             connection = self._readers.pop()

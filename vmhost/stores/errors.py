@@ -1,10 +1,10 @@
-"""Errors of stores, and how a failure that SQLite reports becomes one of them: what, where, what to do."""
+"""Errors of stores, and the mapping of SQLite's errors to them: what, where, the remedy."""
 
 import sqlite3
 
 
 class StoreError(Exception):
-    """A store that cannot be opened, read or written. What a commit promised earlier is still there."""
+    """A store that cannot be opened, read or written. Earlier commits are still there."""
 
 
 class StoreInUseError(StoreError):
@@ -16,7 +16,7 @@ class StoreDamagedError(StoreError):
 
 
 class StoreForeignError(StoreError):
-    """The file is a database, but no store of vmhost. It was not changed."""
+    """The file is a database, but not a store of vmhost. It was not changed."""
 
 
 class StoreVersionError(StoreError):
@@ -24,7 +24,7 @@ class StoreVersionError(StoreError):
 
 
 class StoreFullError(StoreError):
-    """The disk is full. The transaction was undone; the store goes on when there is room."""
+    """The disk is full. The transaction was rolled back; the store works again when there is space."""
 
 
 class StoreAccessError(StoreError):
@@ -35,7 +35,7 @@ class StoreClosedError(StoreError):
     """The store was closed."""
 
 
-# Primary result codes of SQLite: what went wrong, what to do.
+# Primary result codes of SQLite -> (error, problem, remedy).
 _CODES = {
     sqlite3.SQLITE_FULL: (StoreFullError, "the disk is full", "make room; the store then goes on by itself"),
     sqlite3.SQLITE_CORRUPT: (
@@ -74,7 +74,7 @@ _CODES = {
 
 
 def store_error(path, error, doing):
-    """The StoreError for a `sqlite3.Error` that came up while `doing` ("writing", "opening") the store at `path`."""
+    """The StoreError for a `sqlite3.Error` raised while `doing` ("writing", "opening") the store at `path`."""
     code = getattr(error, "sqlite_errorcode", None)
     if code is None:
         return StoreError(f"{path}: {doing} failed: {error}")

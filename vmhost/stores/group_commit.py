@@ -1,33 +1,34 @@
-"""Group commit: what many threads write at about the same time is one transaction, so that each does not wait for a
-disk of its own. Nobody is told before the commit that has their own work."""
+"""Group commit: writes of many threads at about the same time share one transaction, and so one sync of the disk. Each
+`run` returns only after the commit that contains its work."""
 
 import threading
 
-_MOST = 512  # works of one transaction: what waits for it is not to wait for long
+_MAX_BATCH = 512  # items per transaction: bounds the wait of those that come later
 
 
 class GroupCommit:
-    """`act(connection, items)` writes what `run` was given, in order, and returns for each item what its `run` returns,
-    or an exception that it raises; such an item must have written nothing. Where `act` itself raises, or the commit
-    fails, the items are tried again one by one, and each raises its own. `before()` is called before each transaction.
+    """`act(connection, items)` writes the items given to `run`, in order. It returns for each item the result of its
+    `run`, or an exception for `run` to raise; such an item must have written nothing. If `act` itself raises, or the
+    commit fails, the items are retried one by one, and each raises its own error. `before()` is called before each
+    transaction.
     """
 
     def __init__(self, database, act, before=lambda: None):
         self._database, self._act, self._before = database, act, before
         self._lock = threading.Lock()
         self._waiting = []
-        self._busy = False  # a thread writes, or has been told to
+        self._busy = False  # a thread writes, or was woken to
 
     def run(self, item):
-        """The result for `item`, when it is on the disk; raises what `act` gave for it."""
+        """The result for `item`, once it is on the disk; raises the exception that `act` returned for it."""
         mine = _Item(item)
         with self._lock:
             self._waiting.append(mine)
             leads = not self._busy
             self._busy = True
         if not leads:
-            mine.told.wait()
-        if not mine.ended:  # it is this thread's turn to write, for all that wait
+            mine.wake.wait()
+        if not mine.ended:  # this thread writes next, for all that wait
             self._lead()
         if isinstance(mine.result, BaseException):
             raise mine.result
@@ -35,7 +36,7 @@ class GroupCommit:
 
     def _lead(self):
         with self._lock:
-            batch, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
+            batch, self._waiting = self._waiting[:_MAX_BATCH], self._waiting[_MAX_BATCH:]
         try:
             self._write(batch)
         finally:
@@ -44,9 +45,9 @@ class GroupCommit:
                 self._busy = following is not None
             for each in batch:
                 each.ended = True
-                each.told.set()
+                each.wake.set()
             if following is not None:
-                following.told.set()  # not ended: it leads
+                following.wake.set()  # not ended: that thread writes next
 
     def _write(self, batch):
         try:
@@ -71,4 +72,4 @@ class _Item:
         self.item = item
         self.result = RuntimeError("the thread that wrote for this one was interrupted")
         self.ended = False
-        self.told = threading.Event()
+        self.wake = threading.Event()

@@ -1,9 +1,9 @@
-"""The outbox: what is to leave the device, kept until somebody has sent it and says so.
+"""The outbox: data that is to leave the device, kept until it is acknowledged as sent.
 
-An entry has an id; one whose id is known is dropped, so that putting it again, after a crash say, sends nothing twice.
-Ids stay known after their entries were acknowledged, the newest `max_known` of them. Beyond `max_bytes` of bodies, or
-older than `max_age_ms`, the oldest entries are dropped, and counted ("outbox.dropped"). Sending is at least once: who
-takes an entry and dies before it is acknowledged gets it again; the receiver tells by the id.
+An entry has an id; one whose id is known is dropped, so that putting it again, for example after a crash, sends nothing
+twice. Ids of acknowledged entries stay known, the newest `max_known` of them. Beyond `max_bytes` of bodies, or older
+than `max_age_ms`, the oldest entries are dropped, and counted ("outbox.dropped"). Delivery is at least once: a sender
+that takes an entry and dies before the acknowledgement gets it again; the receiver deduplicates by id.
 """
 
 import time
@@ -25,7 +25,7 @@ _TAKE = 100
 
 
 class Entry(NamedTuple):
-    """`number` grows with each entry; `key` says whose it is, `time_ms` when it was put."""
+    """`number` grows with each entry; `key` is its owner, `time_ms` the time it was put."""
 
     number: int
     id: str
@@ -45,11 +45,11 @@ class Outbox:
         database.migrate("outbox", STEPS)
 
     def put(self, identity, channel, body, key=""):
-        """Keeps `body` (bytes) for `channel`; False where the id is known. Joins a transaction that is under way."""
+        """Keeps `body` (bytes) for `channel`; False if the id is known. Joins the current transaction."""
         return self.put_many([(identity, channel, body, key)]) == 1
 
     def put_many(self, entries):
-        """Puts (id, channel, body, key) in order; returns how many were new."""
+        """Puts (id, channel, body, key) in order; returns the number of new entries."""
         now_ms = int(self._clock() * 1000)
         new = size = duplicates = 0
         with self.database.transaction() as connection:
@@ -71,7 +71,7 @@ class Outbox:
         return new
 
     def _drop(self, connection, now_ms):
-        """Drops the oldest until the bounds hold."""
+        """Drops the oldest entries until the bounds hold."""
         while True:
             row = connection.execute(
                 "SELECT number, id, time_ms, length(body), "
@@ -87,7 +87,7 @@ class Outbox:
             self.database.count(DROPPED)
 
     def _remove(self, connection, identities):
-        """Deletes entries and keeps their ids; returns how many there were."""
+        """Deletes entries and keeps their ids; returns their number."""
         removed = size = 0
         for identity in identities:
             row = connection.execute("SELECT length(body) FROM outbox_entries WHERE id = ?", (identity,)).fetchone()
@@ -114,7 +114,7 @@ class Outbox:
         return [Entry(*row) for row in rows]
 
     def channels(self):
-        """The channels that have entries, in the order of their names."""
+        """The channels that have entries, sorted."""
         names, name = [], ""
         with self.database.reader() as connection:
             while row := connection.execute(
@@ -125,18 +125,18 @@ class Outbox:
         return names
 
     def highest(self):
-        """The highest number that an entry ever had; 0 where there was none."""
+        """The highest number that an entry ever had, or 0."""
         with self.database.reader() as connection:
             row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'outbox_entries'").fetchone()
         return row[0] if row else 0
 
     def acknowledge(self, identities):
-        """These were sent: their entries go, their ids stay known. Returns how many entries went. Durable on return."""
+        """Removes entries that were sent; their ids stay known. Returns how many were removed. Durable on return."""
         with self.database.transaction() as connection:
             return self._remove(connection, identities)
 
     def acknowledge_until(self, channel, number):
-        """As `acknowledge`, for all entries of the channel with numbers up to `number`."""
+        """`acknowledge` for all entries of the channel with numbers up to `number`."""
         with self.database.transaction() as connection:
             return self._remove(connection, [row[0] for row in self._until(connection, channel, number)])
 
@@ -146,14 +146,14 @@ class Outbox:
         ).fetchall()
 
     def size(self, channel):
-        """(how many entries, bytes of their bodies) of a channel."""
+        """(number of entries, bytes of their bodies) of a channel."""
         with self.database.reader() as connection:
             return connection.execute(
                 "SELECT count(*), ifnull(sum(length(body)), 0) FROM outbox_entries WHERE channel = ?", (channel,)
             ).fetchone()
 
     def drop(self, channel, count):
-        """Drops the oldest entries of a channel, and counts them; how many there were."""
+        """Drops the oldest `count` entries of a channel, and counts them as dropped; returns how many there were."""
         with self.database.transaction() as connection:
             rows = connection.execute(
                 "SELECT id FROM outbox_entries WHERE channel = ? ORDER BY number LIMIT ?", (channel, count)
@@ -162,7 +162,8 @@ class Outbox:
             return self._remove(connection, [row[0] for row in rows])
 
     def forget(self, key, identities=()):
-        """Deletes the entries of `key`, and those with these ids, without a trace; returns how many."""
+        """Deletes the entries of `key`, and those with the ids `identities`, without counting them as dropped; returns
+        how many."""
         with self.database.transaction() as connection:
             mine = connection.execute("SELECT id FROM outbox_entries WHERE key = ?", (key,)).fetchall()
             identities = {*identities, *(identity for (identity,) in mine)}

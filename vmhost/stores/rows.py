@@ -1,20 +1,19 @@
-"""Many rows written by few statements.
+"""Writes many rows with few statements.
 
-`sqlite3` gives up the GIL for each step of a statement, and each time has to get it back from threads that are busy:
-a hundred steps of one row each take a hundred times as long as one step of a hundred rows.
+`sqlite3` releases the GIL for each step of a statement, and each time must get it back from busy threads: a hundred
+steps of one row each take a hundred times as long as one step of a hundred rows.
 """
 
 import functools
 import itertools
 
 _MAX_ROWS = 512  # of one statement
-_ANY_NUMBER = 32  # a statement has so many rows, or fewer, or a power of two: few different ones stay in the cache
-_MAX_PARAMETERS = 30_000  # SQLite takes 32,766
+_ANY_NUMBER = 32  # above, a statement's rows are a power of two, so that the cache holds all variants
+_MAX_PARAMETERS = 30_000  # SQLite's limit is 32,766
 
 
 def write_rows(connection, before, rows, after=""):
-    """Executes `before VALUES (?, …), (?, …), … after` for `rows`, a sequence of tuples of one length, in their
-    order."""
+    """Executes `before VALUES (?, …), (?, …), … after` for `rows`, a sequence of tuples of one length, in order."""
     left, done = len(rows), 0
     if not left:
         return

@@ -156,7 +156,7 @@ def test_peers_are_installed_when_they_are_asked_for_and_once(checkout, machine)
     assert not [line for line in calls(checkout) if "bench.lock" in line]
     assert set_up(checkout, machine, "bench") == (
         0,
-        "set-up: installing what models are measured against (tools/bench.lock)\nset-up: ready\n",
+        "set-up: installing the benchmark peers (tools/bench.lock)\nset-up: ready\n",
     )
     assert "--no-deps --require-hashes -r tools/bench.lock" in calls(checkout)[-1]
     assert set_up(checkout, machine, "bench") == (0, "")

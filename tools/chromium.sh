@@ -1,6 +1,6 @@
 #!/bin/sh
-# Unpacks Debian's headless Chromium, and what it needs that the machine lacks, into .python/chromium of the checkout.
-# Prints the program's path.
+# Unpacks Debian's headless Chromium, and the packages that it needs and the machine lacks, into .python/chromium of the
+# checkout. Prints the program's path.
 set -eu
 cd -- "$(dirname -- "$0")/.."
 name=chromium

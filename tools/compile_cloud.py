@@ -3,7 +3,7 @@
     python tools/compile_cloud.py tasks/digits -o build/digits.vmb [--target 3.14] [--sign KEY] [--optimize N]
         [--with PKG]... [--record SCRIPT] [--strict] [--json]
 
-What it prints, and its exit status: docs/cli.md.
+Output and exit status: docs/cli.md.
 """
 
 import sys

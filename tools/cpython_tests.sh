@@ -1,8 +1,8 @@
 #!/bin/sh
-# Finds CPython's own tests for the Python of .venv, or brings them: prints the folder that holds test_dict.py.
+# Finds or fetches CPython's own tests for the Python of .venv; prints the folder that contains test_dict.py.
 #
-# Debian packs them apart (libpython3.14-testsuite); they are unpacked into .python/tests, the system stays untouched. Tests of
-# another release than the Python's are refused: they would fail for reasons of their own.
+# Debian packages them separately (libpython3.14-testsuite); they are unpacked into .python/tests, outside the system.
+# Tests of another release than the Python's are refused: they would fail for unrelated reasons.
 set -eu
 cd -- "$(dirname -- "$0")/.."
 own=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')/test

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Builds engine/libvme_cuda.so, the engine's part for NVIDIA GPUs, with nvcc: that in $NVCC or on the path, of
-# /usr/local/cuda, or of the packages nvidia-cuda-nvcc and nvidia-cublas in .venv. The machine that builds needs no GPU.
-# ARCHITECTURES: compute capabilities to build machine code for ("80 90"); newer GPUs take the last one's PTX.
+# Builds engine/libvme_cuda.so, the engine's part for NVIDIA GPUs, with nvcc: $NVCC, on the path, in /usr/local/cuda, or
+# from the packages nvidia-cuda-nvcc and nvidia-cublas in .venv. The build machine needs no GPU.
+# ARCHITECTURES: compute capabilities to build machine code for ("80 90"); newer GPUs use the last one's PTX.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -37,7 +37,7 @@ targets="$targets -gencode arch=compute_$last,code=compute_$last"
 
 folder=build/cuda
 mkdir -p "$folder"
-# Steps of tables have the CPU's results: no product and sum are made one. The others may be.
+# Updates of tables must equal the CPU's results, so no multiply-add is fused there. Other code may fuse.
 compile() {
     "$nvcc" -O3 -std=c++17 $targets -lineinfo -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra ${2:-} $include \
         -Iengine/include -Iengine/src/cuda "-DVME_CUDA_CUBLAS=\"$major\"" -c "engine/src/cuda/$1.cu" -o "$folder/$1.o"

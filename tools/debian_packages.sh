@@ -1,11 +1,11 @@
 #!/bin/sh
-# Unpacks packages of Debian's suite forky into a folder of their own.
+# Unpacks packages of Debian's suite forky into a separate folder.
 #
 #   sh tools/debian_packages.sh FOLDER PACKAGE...       (FOLDER: an absolute path)
 #
-# FOLDER/root holds what they hold, whole or not at all, FOLDER/packages their names and versions. Nothing of the system is touched and root is not needed: apt runs on
-# private lists and a private cache, and packages are unpacked with dpkg -x and never installed. The mirror's address is read
-# from the machine's own apt configuration; signatures are checked with the keyring that the machine has.
+# FOLDER/root gets their files, all or none, FOLDER/packages their names and versions. It does not touch the system and
+# needs no root: apt uses private lists and a private cache, and packages are unpacked with dpkg -x, never installed.
+# The mirror's address comes from the machine's apt configuration; signatures are checked with the machine's keyring.
 set -eu
 folder=$1
 shift
@@ -16,7 +16,7 @@ fail() { echo "debian_packages: $*" >&2; exit 1; }
 for program in apt-get dpkg dpkg-deb; do
     command -v "$program" >/dev/null 2>&1 || fail "no $program here: this way works on Debian and its kin only"
 done
-# the machine's own mirror: the first main archive of a Debian that apt knows, security and updates aside
+# the machine's own mirror: the first main archive of Debian that apt knows, except security and updates
 mirror=$(apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 2>/dev/null |
     awk '$2 == "main" && $1 !~ /security|updates|backports/ && $3 ~ /debian/ && $3 !~ /security/ { print $3; exit }')
 [ -n "$mirror" ] || fail "apt's configuration names no mirror of Debian's main archive"
@@ -28,7 +28,7 @@ rm -rf "$work"
 mkdir -p "$work/apt/lists/partial" "$work/apt/cache/archives/partial" "$work/apt/etc/sources.list.d" "$work/root" "$work/debs"
 : > "$work/apt/status"
 printf 'deb [signed-by=%s] %s %s main\n' "$keyring" "$mirror" "$suite" > "$work/apt/etc/sources.list"
-# paths by way of a configuration file: apt splits those of the command line at spaces
+# paths in a configuration file: on the command line apt splits them at spaces
 cat > "$work/apt/etc/private.conf" <<CONFIGURATION
 Dir::State "$work/apt";
 Dir::State::Lists "$work/apt/lists";
@@ -41,7 +41,7 @@ Acquire::Retries "2";
 Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
 Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled "false";
 CONFIGURATION
-# root would hand the downloads to user _apt, who may not be able to enter this folder
+# as root, apt would download as user _apt, who may lack access to this folder
 if [ "$(id -u)" = 0 ]; then echo 'APT::Sandbox::User "root";' >> "$work/apt/etc/private.conf"; fi
 private_apt() { apt-get -q -c "$work/apt/etc/private.conf" "$@"; }
 private_apt update >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "apt could not read suite $suite of the machine's mirror"; }

@@ -1,18 +1,18 @@
 #!/bin/sh
-# Unpacks the static libraries that device images are linked with into .python/device of the checkout: LibSodium and LibTomCrypt, and
-# OpenSSL and zstd, which images with these options get.
+# Unpacks the static libraries for device images into .python/device of the checkout: LibSodium and LibTomCrypt, and
+# OpenSSL and zstd for images with these options.
 #
-#   sh tools/device_libraries.sh           takes Debian's; they must be those that tools/device.lock names
-#   sh tools/device_libraries.sh --lock    takes Debian's newest and writes the lock
+#   sh tools/device_libraries.sh           fetches Debian's; they must match tools/device.lock
+#   sh tools/device_libraries.sh --lock    fetches Debian's newest and writes the lock
 #
-# SQLite's comes with the Python (python_from_debian.sh), as it must be the one that its `_sqlite3` was made for; a private Python that was
-# unpacked before images could have sqlite3 gets it now.
+# SQLite's comes with the Python (python_from_debian.sh), as it must match its `_sqlite3`; a private Python that was
+# unpacked before images supported sqlite3 gets it here.
 set -eu
 cd -- "$(dirname -- "$0")/.."
 folder=$(pwd -P)/.python/device
 lock=tools/device.lock
 
-# One at a time: another run would find the folder half made.
+# One run at a time: another would find the folder half made.
 mkdir -p .python
 exec 9> .python/device.lock
 flock 9
@@ -22,11 +22,11 @@ packages="libsodium-dev libssl-dev libtomcrypt-dev libzstd-dev"
 
 digests() { (cd "$folder/root/usr/lib/"*-linux-gnu && sha256sum $archives); }
 
-# A folder of an older checkout lacks some of them.
+# A folder from an older checkout may lack some.
 complete() { for name in $archives; do ls "$folder/root/usr/lib/"*-linux-gnu/"$name" >/dev/null 2>&1 || return 1; done; }
 
 if [ "${1:-}" = --lock ] || ! complete; then
-    # shellcheck disable=SC2086  # word splitting is meant: no name has a blank
+    # shellcheck disable=SC2086  # word splitting is intended: no name has a blank
     sh tools/debian_packages.sh "$folder" $packages
 fi
 python=$(pwd -P)/.python/debian

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Has Apache Flink's CEP library and its runtime, which `make cep-oracle` compares the matcher of patterns with: the jars of the wheel
-# apache-flink-libraries from PyPI (330 MB to fetch, 150 MB kept), in .python/flink. Prints the folder. Java 17 with javac is the machine's
-# (Debian: openjdk-17-jdk-headless).
+# Fetches Apache Flink's CEP library and its runtime, with which `make cep-oracle` compares the pattern matcher: the
+# jars of the wheel apache-flink-libraries from PyPI (330 MB to fetch, 150 MB kept), in .python/flink. Prints the
+# folder. Java 17 with javac must be on the machine (Debian: openjdk-17-jdk-headless).
 set -eu
 cd -- "$(dirname -- "$0")/.."
 version=2.3.0

@@ -1,15 +1,15 @@
 #!/bin/sh
-# Holds the sources to the rules: ruff's for Python and mypy's for the public API's type hints (pyproject.toml),
-# clang-format's and clang-tidy's for C (.clang-format, .clang-tidy).
+# Checks the sources: ruff for Python and mypy for the public API's type hints (pyproject.toml), clang-format and
+# clang-tidy for C (.clang-format, .clang-tidy).
 #
-#   sh tools/lint.sh [--fix] [FILE ...]     all of the checkout's when no file is named; --fix: lays them out
+#   sh tools/lint.sh [--fix] [FILE ...]     all files of the checkout if none is named; --fix: formats them
 set -eu
 cd -- "$(dirname -- "$0")/.."
 bin=$(pwd)/.venv/bin
 fix=
 if [ "${1:-}" = --fix ]; then fix=yes; shift; fi
 
-# The files that are named, or all; vendored ones and other people's are left alone.
+# The named files, or all; without vendored ones.
 python=$(printf '%s\n' "$@" | grep '\.py$' || true)
 c=$(printf '%s\n' "$@" | grep '\.[ch]$' | grep -v /vendor/ || true)
 if [ $# = 0 ]; then
@@ -32,7 +32,7 @@ if [ -n "$c" ]; then
     [ -z "$fix" ] || lines "$c" | xargs -0 "$bin/clang-format" -i
     # shellcheck disable=SC2016
     lines "$c" | xargs -0 -n 40 -P 2 "$bin/clang-format" --dry-run -Werror || failed=yes
-    # Of these, clang-tidy reads what the build compiles, and vmrun's files not, whose headers come with a device image.
+    # clang-tidy reads only files that the build compiles, and not vmrun's, whose headers come with a device image.
     # Clang lacks GNU C's __builtin_shuffle and glibc's CMPLX, which some kernels use.
     "$bin/python" tools/native_build.py commands
     compiled=$(sed -n 's/^ *"file": "\(.*\)",*$/\1/p' build/compile_commands.json)
@@ -41,4 +41,4 @@ if [ -n "$c" ]; then
     # shellcheck disable=SC2016
     [ -z "$sources" ] || lines "$sources" | xargs -0 -n 10 -P 2 "$bin/clang-tidy" -p build --quiet 2>build/clang-tidy.log || failed=yes
 fi
-[ -z "$failed" ] || { echo "lint: the files above are not as the rules want them; \`make format\` lays them out" >&2; exit 1; }
+[ -z "$failed" ] || { echo "lint: the files above break the rules; \`make format\` formats them" >&2; exit 1; }

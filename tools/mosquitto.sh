@@ -1,5 +1,5 @@
 #!/bin/sh
-# Unpacks Debian's MQTT broker mosquitto, which the tunnel is measured against, into .python/mosquitto of the checkout.
+# Unpacks Debian's MQTT broker mosquitto, with which the tunnel is compared, into .python/mosquitto of the checkout.
 # Prints the program's path.
 set -eu
 cd -- "$(dirname -- "$0")/.."

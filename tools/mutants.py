@@ -1,29 +1,29 @@
-"""Mutation testing: changes one line of bytecode or engine at a time and asks whether that room's tests notice.
+"""Mutation testing: changes one line of bytecode or engine at a time and checks whether that room's tests notice.
 
     python tools/mutants.py map                              which test files run which line, and how long each takes
-    python tools/mutants.py run -o after.jsonl               a sample of mutants through their room's tests
-    python tools/mutants.py run -o after.jsonl --of before.jsonl    the mutants of another run again
-    python tools/mutants.py pairs BEFORE -o FOLDER           each mutant here and in BEFORE, another checkout
+    python tools/mutants.py run -o after.jsonl               runs a sample of mutants through their room's tests
+    python tools/mutants.py run -o after.jsonl --of before.jsonl    runs the mutants of another run again
+    python tools/mutants.py pairs BEFORE -o FOLDER           runs each mutant here and in BEFORE, another checkout
     python tools/mutants.py compare before.jsonl after.jsonl        lists the mutants that only one run caught
 
 The sample is drawn with a seed, in equal parts from `bytecode` (Python), `engine` (Python) and `engine` (C). Each
-mutant is applied to a private copy of the checkout, C is compiled there, and the room's test files run, those that are
-likely to notice first, until one test fails. A test that fails without a mutant is left out. Results:
+mutant is applied to a private copy of the checkout, C is compiled there, and the room's test files run, the likeliest
+to notice first, until one test fails. A test that fails without a mutant is left out. Results:
 
 | result | means |
 | --- | --- |
-| caught | a test failed, or the tests ran longer than they may: `by` names it |
-| survived | the test files that run the line passed; `all` is false where they are not known, as for C |
-| not compiled | the compiler refuses it; drawn anew, and not counted |
+| caught | a test failed, or the tests exceeded their time: `by` names it |
+| survived | the test files that run the line passed; `all` is false if these are not known, as for C |
+| not compiled | the compiler refused it; another is drawn, and this one is not counted |
 
-Files beyond --seconds of tests for one mutant are not run. Results are written one line a mutant. A run that was
-interrupted goes on where it stopped. Only the standard library and pytest are needed.
+At most --seconds of tests run for one mutant. Results are written one line per mutant. An interrupted run continues
+where it stopped. Needs only the standard library and pytest.
 
-`pairs` compares the tests of two checkouts whose sources differ too. It draws lines of .py and .c files that stand
-unchanged in both and applies each mutation in both, against the tests of each. The files that the map of this checkout
-names for a line are run in both, so both are given the same files in the same order; a file that BEFORE has not is
-left out there. BEFORE begins with the file that caught the mutant here. FOLDER holds before.jsonl and after.jsonl. A
-test that catches a mutant is run again without it; if it fails then too, it is left out from there on."""
+`pairs` compares the tests of two checkouts whose sources may differ. It draws lines of .py and .c files that are the
+same in both and applies each mutation in both, against the tests of each. Both run the files that the map of this
+checkout names for a line, in the same order; BEFORE skips those that it lacks, and begins with the file that caught the
+mutant here. FOLDER gets before.jsonl and after.jsonl. A test that catches a mutant is run again without it; if it still
+fails, it is left out from then on."""
 
 import argparse
 import ast
@@ -51,10 +51,10 @@ KINDS = {  # kind: patterns of its sources, folders of its tests
 }
 NOT_COPIED = shutil.ignore_patterns(
     *(".git", ".venv", ".python", ".hypothesis", ".pytest_cache", ".ruff_cache", ".mypy_cache", "__pycache__", "*.new"),
-    *("mutants", "native_tests"),  # of build/: the copy itself lies in the former
+    *("mutants", "native_tests"),  # in build/: the copy itself is in build/mutants
 )
-CHUNKS_S = (10, 40)  # seconds of tests before it is looked whether one failed; the rest comes last
-IDLE_LIMIT = 12  # wall time over processor time that tests may take before they count as hanging, on a busy machine
+CHUNKS_S = (10, 40)  # seconds of tests in the first chunks, after each of which the result is checked
+IDLE_LIMIT = 12  # wall time over processor time after which tests count as hanging, even on a busy machine
 
 # ---- mutations of one line
 
@@ -106,7 +106,7 @@ def python_mutations(path):
 
 
 def compiles(path, row, line):
-    """Whether a Python file with this line differs and compiles; of C its compiler tells."""
+    """Does a Python file with this line differ, and compile? For C, the compiler decides later."""
     lines = path.read_text().splitlines()
     if line.rstrip() == lines[row - 1].rstrip():
         return False
@@ -131,7 +131,7 @@ C_STATEMENT = re.compile(
 
 
 def c_mutations(path):
-    """{line number: [mutated line, ...]} of a C file laid out by clang-format; some may not compile."""
+    """{line number: [mutated line, ...]} of a C file formatted by clang-format; some may not compile."""
     found, comment = {}, False
     for row, line in enumerate(path.read_text().splitlines(), 1):
         if comment or line.lstrip().startswith(("#", "/*", "*")):
@@ -149,7 +149,7 @@ def c_mutations(path):
 
 
 def draw(root, kinds, seed):
-    """Mutants without end, in turns of each kind, no line twice: (kind, file, row, old line, new line)."""
+    """Endless mutants, alternating between the kinds, no line twice: (kind, file, row, old line, new line)."""
     decks = {}
     for kind in kinds:
         order = random.Random(f"{seed} {kind}")
@@ -184,7 +184,7 @@ def _turned_up(deck, mutations, order):
 
 
 class Copy:
-    """A copy of a checkout, with what is built in it, where mutants are applied one after the other."""
+    """A copy of a checkout and its build, in which mutants are applied one after the other."""
 
     def __init__(self, source, folder):
         self.folder = folder
@@ -195,7 +195,7 @@ class Copy:
             os.symlink(source / ".venv", part / ".venv")
             os.replace(part, folder)
         for pattern in {pattern for patterns, _ in KINDS.values() for pattern in patterns}:
-            for path in source.glob(pattern):  # a run that was killed left its mutant
+            for path in source.glob(pattern):  # restore: a killed run leaves its mutant
                 there = folder / path.relative_to(source)
                 if there.exists() and there.read_bytes() != path.read_bytes():
                     there.write_bytes(path.read_bytes())
@@ -207,7 +207,7 @@ class Copy:
         }
 
     def run(self, command, log, cpu_s=None, **environment):
-        """Runs the command in the copy; its exit status, None where it took too long."""
+        """Runs the command in the copy; returns its exit status, None if it exceeded its time."""
         limits = (lambda: resource.setrlimit(resource.RLIMIT_CPU, (int(cpu_s), int(cpu_s) + 5))) if cpu_s else None
         with open(log, "w") as output:
             process = subprocess.Popen(
@@ -226,14 +226,14 @@ class Copy:
                 status = None
             finally:
                 try:
-                    os.killpg(process.pid, 9)  # it and what it started and left
+                    os.killpg(process.pid, 9)  # the process and its remaining children
                 except ProcessLookupError:
                     pass
                 process.wait()
         return None if status in (-24, -9) and cpu_s else status  # SIGXCPU, or SIGKILL at the hard limit
 
     def change(self, mutant):
-        """Applies a mutant; a function that takes it back, or None where the old line is not there any more."""
+        """Applies a mutant; returns a function that undoes it, or None if the old line is gone."""
         path = self.folder / mutant["file"]
         if not path.exists():
             return None
@@ -242,7 +242,7 @@ class Copy:
         rows = [row for row, line in enumerate(lines) if line == mutant["old"]]
         if not rows:
             return None
-        row = min(rows, key=lambda row: abs(row + 1 - mutant["row"]))  # lines above may have come or gone
+        row = min(rows, key=lambda row: abs(row + 1 - mutant["row"]))  # lines above may have been added or removed
         times = path.stat()
         lines[row] = mutant["new"]
         path.write_text("\n".join(lines) + "\n")
@@ -250,7 +250,7 @@ class Copy:
         def undo():
             path.write_text(text)
             if path.suffix == ".py":
-                os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # C is to be compiled again
+                os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # C must be recompiled, Python need not
 
         return undo
 
@@ -258,9 +258,9 @@ class Copy:
         return self.run([self.python, "setup.py", "-q", "build_ext", "--inplace"], log) == 0
 
     def failing(self, files, log, cpu_s, without):
-        """The first test of these files that fails; "time" where they take too long; None where all pass. Those of
-        `without` are left out."""
-        shutil.rmtree(self.folder / ".hypothesis", ignore_errors=True)  # what failed with another mutant
+        """The first failing test of these files; "time" if they exceed their time; None if all pass. Leaves out the
+        tests `without`."""
+        shutil.rmtree(self.folder / ".hypothesis", ignore_errors=True)  # failing examples of other mutants
         options = ["-q", "-x", "--tb=line", "-p", "no:cacheprovider", "-p", "no:randomly", "--hypothesis-seed=0"]
         options += [f"--deselect={name}" for name in without if name.partition("::")[0] in files]
         status = self.run([self.python, "-m", "pytest", *options, *files], log, cpu_s)
@@ -272,11 +272,11 @@ class Copy:
         return told[1] if told else f"exit status {status}"
 
 
-# ---- which test files run a line: this file as a plugin of pytest
+# ---- which test files run a line: this file as a pytest plugin
 
 
 class Tracer:
-    """Notes for each test file the lines of bytecode and engine that it runs in the main interpreter."""
+    """Records for each test file the lines of bytecode and engine that it runs in the main interpreter."""
 
     def __init__(self, out, folder):
         self.out, self.prefixes = out, tuple(f"{folder}/{name}/" for name in ("bytecode", "engine"))
@@ -361,13 +361,13 @@ class Map:
         run = set()
         for row in _statement(self.root / mutant["file"], mutant["row"]):
             run |= self.lines.get(mutant["file"], {}).get(row, set())
-        if not run or "import" in run:  # in child processes and VMs only, or while the module is made
+        if not run or "import" in run:  # it runs only in child processes and VMs, or during imports
             return likely, False
         return [name for name in likely if name in run], True
 
 
 def _statement(path, row):
-    """The rows of the smallest statement around a row, without those of the statements in it."""
+    """The rows of the smallest statement around a row, without nested statements."""
     rows = range(row, row + 1)
     size = None
     for node in ast.walk(ast.parse(path.read_text())):
@@ -383,7 +383,7 @@ def _statement(path, row):
 
 
 def try_mutant(copy, mutant, files, times, log, limit_s, first=()):
-    """What becomes of a mutant: {"result": ..., "by": ..., "ran": number of test files}."""
+    """The result for a mutant: {"result": ..., "by": ..., "ran": number of test files}."""
     undo = copy.change(mutant)
     if undo is None:
         return {"result": "gone"}

@@ -1,4 +1,4 @@
-"""The native parts: what each is made of and how it is compiled. Whatever compiles our C, or reads it, asks here.
+"""The native parts: sources and compiler flags. Everything that compiles or reads this project's C uses this file.
 
 | reader | makes |
 | --- | --- |
@@ -11,7 +11,7 @@
     python tools/native_build.py commands               writes build/compile_commands.json
     python tools/native_build.py runtimes SANITIZERS    lists the shared libraries of sanitizers
 
-Paths are relative to the checkout. Only the standard library is needed, and no build has to come before."""
+Paths are relative to the checkout. Needs only the standard library, and no earlier build."""
 
 import json
 import os
@@ -28,7 +28,7 @@ GENERATED = "build/generated"  # C tables that setup.py writes
 COMMANDS = "build/compile_commands.json"
 
 X86_64 = platform.machine() in ("x86_64", "AMD64")
-# glibc's vector functions of the transcendental kind: libmvec has all of them since 2.35. Elsewhere libm's serve.
+# glibc's vectorised transcendental functions: libmvec has all of them since 2.35. Elsewhere libm's are used.
 LIBC, LIBC_VERSION = platform.libc_ver()
 LIBMVEC = X86_64 and LIBC == "glibc" and tuple(map(int, LIBC_VERSION.split(".")[:2])) >= (2, 35)
 
@@ -36,9 +36,9 @@ LIBMVEC = X86_64 and LIBC == "glibc" and tuple(map(int, LIBC_VERSION.split(".")[
 
 LANGUAGE = ["-std=c11"]
 DEFINES = {"_GNU_SOURCE": "1"}
-HIDDEN = ["-fvisibility=hidden"]  # but for test programs, which have a library of their own
+HIDDEN = ["-fvisibility=hidden"]  # except for test programs, which have a separate library
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wmissing-prototypes"]
-# CPython's own signatures (slots, METH_NOARGS) force parameters that a function does not read.
+# CPython's signatures (slots, METH_NOARGS) force parameters that a function does not read.
 PYTHON_WARNINGS = ["-Wno-unused-parameter"]
 SANITIZERS = {
     "address": ["-fsanitize=address", "-fno-omit-frame-pointer"],
@@ -46,8 +46,8 @@ SANITIZERS = {
     "thread": ["-fsanitize=thread", "-fno-omit-frame-pointer"],
 }
 RUNTIMES = {"address": "libasan.so", "undefined": "libubsan.so", "thread": "libtsan.so"}
-# Of C files that lie in a folder of this name. A CPU has these before a kernel compiled for them runs:
-# engine/src/runtime/backend.c asks.
+# For C files in a folder of this name. engine/src/runtime/backend.c checks that the CPU has them before it runs such a
+# kernel.
 INSTRUCTIONS = {
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
     "avx512": [
@@ -63,8 +63,8 @@ INSTRUCTIONS = {
 }
 if LIBMVEC:
     INSTRUCTIONS = {name: [*flags, "-DVME_LIBMVEC"] for name, flags in INSTRUCTIONS.items()}
-# Results are NumPy's: no contraction to fused products behind the source's back. The engine reads no errno and no
-# exception flags.
+# Results must equal NumPy's, so no contraction to fused multiply-add. The engine reads neither errno nor the
+# floating-point exception flags.
 ARITHMETIC = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 
 
@@ -73,10 +73,10 @@ ARITHMETIC = ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
 
 @dataclass(frozen=True)
 class Part:
-    """C files that are compiled alike.
+    """C files with the same compiler flags.
 
-    `sources` are patterns; `folders` those that its includes may start from; `flags` what it has beyond the
-    language, the warnings and the instructions of a folder, `optimize` apart; `libraries` the ones of the system.
+    `sources` are patterns; `folders` the include paths; `flags` those beyond the language, the warnings, a folder's
+    instructions and `optimize`; `libraries` the system's.
     """
 
     sources: tuple = ()
@@ -86,12 +86,11 @@ class Part:
     libraries: tuple = ()
     link_flags: tuple = ()
     python: bool = True  # includes Python.h
-    needs_engine: bool = False  # linked with libvme.so, which lies beside it
-    warnings: bool = True  # we answer for them
+    needs_engine: bool = False  # linked with libvme.so, in the same folder
+    warnings: bool = True  # false for generated code
 
     def files(self):
-        """Its C files that are compiled on this machine: vendored ones are included by ours, and kernels may be for
-        another one."""
+        """Its C files for this machine, without vendored ones, which others include, and kernels of other machines."""
         found = (path.relative_to(ROOT) for pattern in self.sources for path in ROOT.glob(pattern))
         return sorted(
             str(path)
@@ -106,7 +105,7 @@ class Part:
         return [*WARNINGS, *(PYTHON_WARNINGS if self.python else [])] if self.warnings else ["-w"]
 
     def command(self, source):
-        """How the compiler is called for one of its files, without an output, for tools that read sources."""
+        """The compiler command for one of its files, without an output, for tools that read sources."""
         return [
             "cc",
             *LANGUAGE,
@@ -122,11 +121,11 @@ class Part:
         ]
 
 
-# The matcher of patterns uses the memory and the tables of the trigger engine.
+# The pattern matcher uses the memory and tables of the trigger engine.
 EVENT_FOLDERS = ("vmhost/pipeline/patterns", "vmhost/pipeline/triggers")
 ENGINE = "vmhost.engine.libvme"  # a plain shared library: no Python, no suffix in its name
-BINDING = "vmhost.engine._vme"  # its one source is written when it is built
-# What is installed, by the names under which it is imported, in the order in which it can be linked.
+BINDING = "vmhost.engine._vme"  # its only source is generated by the build
+# The installed parts, by import name, in link order.
 INSTALLED = {
     "vmhost.isolation._core": Part(("vmhost/isolation/**/*.c",), ("vmhost/isolation", "engine/include", GENERATED)),
     ENGINE: Part(
@@ -135,8 +134,7 @@ INSTALLED = {
         (*ARITHMETIC,),
         ("-O3",),
         ("mvec", "m") if LIBMVEC else ("m",),
-        # Functions of other libraries are found when it is loaded: finding one takes 3 KiB of the stack that first
-        # calls it.
+        # Binds symbols when loaded: lazy binding takes 3 KiB of the stack of the first caller.
         ("-Wl,-soname,libvme.so", "-Wl,-z,now"),
         python=False,
     ),
@@ -154,7 +152,7 @@ INSTALLED = {
     ),
     "vmhost.pipeline.triggers._triggers": Part(("vmhost/pipeline/triggers/**/*.c",), EVENT_FOLDERS),
 }
-# The executable of device images: the core once more, for size. The engine in it is setup.py's object files.
+# The executable of device images: the core again, optimised for size. Its engine consists of setup.py's object files.
 IMAGE = Part(
     ("vmhost/image/native/*.c", "vmhost/isolation/**/*.c"),
     ("vmhost/image/native", "vmhost/isolation", GENERATED, "engine/include"),
@@ -168,10 +166,10 @@ IMAGE = Part(
     ),
     ("-Os",),
 )
-# What every file of the engine is compiled with where looks at the stop flag are counted: test_polls.c.
+# Flags for every file of the engine in a build that counts polls of the stop flag (test_polls.c).
 POLLS = ["-DVME_POLLS", "-include", "tests/native/engine/polls.h"]
-# Test programs: which files go into which is tests/native/run.py's.
-# The core's have a stub of Python.h in tests/native/python.
+# Test programs; tests/native/run.py decides which files go into which. The core's use a stub of Python.h in
+# tests/native/python.
 CORE_TESTS = Part(
     ("tests/native/*.c", "tests/native/python/*.c"),
     ("vmhost/isolation", "engine/include", "tests/native", "tests/native/python"),
@@ -191,12 +189,12 @@ PATTERN_TESTS = Part(("tests/native/patterns/*.c",), (*EVENT_FOLDERS, "tests/nat
 
 
 def instructions(source):
-    """The flags of the folder that the C file lies in."""
+    """The instruction flags of the C file's folder."""
     return INSTRUCTIONS.get(Path(source).parent.name, [])
 
 
 def python_headers():
-    """The folders of Python.h and of the internal headers; ends the build where the headers are missing."""
+    """The folders of Python.h and of the internal headers; exits if the headers are missing."""
     include = Path(sysconfig.get_path("include"))
     if not (include / "Python.h").exists():
         raise SystemExit(
@@ -207,8 +205,7 @@ def python_headers():
 
 
 def sanitizers(chosen, where="VMHOST_SANITIZE"):
-    """The sanitizers of a text as "address,undefined"; ends the program where it does not know one, with the name of
-    `where` it was said."""
+    """The sanitizers in a text such as "address,undefined"; exits if one is unknown, naming its source `where`."""
     names = [name for name in chosen.split(",") if name]
     for name in names:
         if name not in SANITIZERS:
@@ -219,29 +216,29 @@ def sanitizers(chosen, where="VMHOST_SANITIZE"):
 def sanitizer_flags(names):
     flags = list(dict.fromkeys(flag for name in names for flag in SANITIZERS[name]))
     if len(names) > 1:
-        flags.append("-fno-var-tracking-assignments")  # else gcc tells of each function that is too large for it
+        flags.append("-fno-var-tracking-assignments")  # else gcc notes each function that is too large for it
     return flags
 
 
 def symbol_flags(sanitize):
-    """The linker's flags: what is linked holds no symbols for debuggers, but where a sanitizer names lines by them or
-    VMHOST_SYMBOLS=1 asks for them. Object files keep them, so that linking again is enough."""
+    """The linker's flags for symbols: strips them, unless a sanitizer needs them for line numbers or VMHOST_SYMBOLS=1
+    is set. Object files keep them, so that relinking is enough."""
     return [] if sanitize or os.environ.get("VMHOST_SYMBOLS") == "1" else ["-Wl,--strip-all"]
 
 
-# ---- object files: compiled only when what they are made of has changed
+# ---- object files: recompiled only when their inputs have changed
 
 
 def objects_folder(names=()):
-    """Where the object files with these sanitizers lie: one place for all ways to build, editable installations
-    included, so that none compiles what another has compiled."""
+    """The folder of the object files with these sanitizers: shared by all kinds of builds, editable installations
+    included, so that none compiles a file again."""
     python = f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
     return f"build/objects-{python}-{'-'.join(names) or 'plain'}"
 
 
 def included(made, root=ROOT):
-    """The project's files that the object file `made` was made of, as its compiler listed them (-MMD); None where it
-    did not."""
+    """The project's files that went into the object file `made`, as listed by the compiler (-MMD); None without a
+    list."""
     listed = Path(made).with_suffix(".d")
     if not listed.is_file():
         return None
@@ -249,14 +246,13 @@ def included(made, root=ROOT):
 
 
 def named_by_compiler(text):
-    """The names of files in what the compiler lists with -MD or -MMD."""
+    """The names of files in the compiler's output of -MD or -MMD."""
     names = re.split(r"(?<!\\)\s+", text.partition(":")[2].replace("\\\n", " ").strip())
     return [name.replace("\\ ", " ") for name in names]
 
 
 def newer_than(made, source, root=ROOT):
-    """A file that the object file `made` was made of and that is missing or newer, headers included; None where it is
-    up to date."""
+    """An input of the object file `made`, headers included, that is missing or newer; None if it is up to date."""
     files = included(made, root)
     if files is None or not Path(made).is_file():
         return source
@@ -265,16 +261,16 @@ def newer_than(made, source, root=ROOT):
 
 
 def compile_changed(made, source, settings, compile_it, *, strict):
-    """Calls `compile_it(flags)`, which makes the object file `made` of `source` and lists its headers (-MMD), unless it
-    is up to date and was made with the same `settings`, a text.
+    """Calls `compile_it(flags)`, which compiles `source` to the object file `made` and lists its headers (-MMD), unless
+    `made` is up to date and was made with the same `settings`, a text.
 
-    `strict`: warnings are errors. What compiled so serves plain builds too."""
+    `strict`: warnings are errors. Plain builds reuse such object files too."""
     note = Path(f"{made}.settings")
     without_warnings = f"{settings}\nwithout a warning"
     accepted = [without_warnings] if strict else [without_warnings, settings]
     if note.exists() and note.read_text() in accepted and newer_than(made, ROOT / source) is None:
         return
-    note.unlink(missing_ok=True)  # an object file that an interruption cut short is never taken
+    note.unlink(missing_ok=True)  # so that an interrupted object file is never reused
     compile_it(["-Werror"] if strict else [])
     note.write_text(without_warnings if strict else settings)
 
@@ -283,7 +279,7 @@ def compile_changed(made, source, settings, compile_it, *, strict):
 
 
 def write_commands():
-    """Writes COMMANDS: how each of our C files is compiled, for clangd and clang-tidy. A file of several parts has one
+    """Writes COMMANDS, the compiler command of each C file, for clangd and clang-tidy. A file of several parts has one
     entry."""
     entries = {}
     for part in (*INSTALLED.values(), IMAGE, CORE_TESTS, ENGINE_TESTS, TRIGGER_TESTS, PATTERN_TESTS, FEATURE_TESTS):
@@ -300,7 +296,7 @@ def write_commands():
 
 
 def inputs():
-    """All that the native parts are made of."""
+    """All input files of the native parts."""
     files = {"setup.py", "tools/native_build.py", "engine/declarations.py", "vmhost/stdlib/policy.py"}
     for part in INSTALLED.values():
         files.update(str(path.relative_to(ROOT)) for folder in part.folders for path in (ROOT / folder).rglob("*.[ch]"))
@@ -308,12 +304,12 @@ def inputs():
 
 
 def output(name):
-    """Where a part lies in the checkout, by its name in INSTALLED."""
+    """The path of a part in the checkout, by its name in INSTALLED."""
     return name.replace(".", "/") + (".so" if name == ENGINE else sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 def runtimes(names):
-    """The shared libraries to preload into a program that knows nothing of these sanitizers."""
+    """The shared libraries to preload into a program that is built without these sanitizers."""
     compiler = os.environ.get("CC", "gcc")
     for name in names:
         asked = [compiler, f"-print-file-name={RUNTIMES[name]}"]

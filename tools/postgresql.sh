@@ -1,8 +1,8 @@
 #!/bin/sh
 # Prints the folder of PostgreSQL's server programs (initdb, postgres): the machine's own, else Debian's, which it
-# unpacks into .python/postgresql of the checkout. `--private`: Debian's, also where the machine has its own.
+# unpacks into .python/postgresql of the checkout. `--private`: always Debian's.
 #
-# What PostgreSQL needs of libraries that the machine lacks comes along; its compiler of queries (LLVM) does not.
+# Includes the libraries that PostgreSQL needs and the machine lacks, but not its query compiler (LLVM).
 set -eu
 cd -- "$(dirname -- "$0")/.."
 
@@ -22,10 +22,10 @@ if [ ! -d "$folder" ]; then
         --no-enhances "$server" "$client" 2>>"$work/log" | grep '^lib[a-z0-9.+-]*$' | grep -v '^lib\(llvm\|perl\|python\)' | sort -u)
     mkdir "$work/debs"
     cd "$work/debs"
-    # shellcheck disable=SC2086  # word splitting is meant: no name has a blank
+    # shellcheck disable=SC2086  # word splitting is intended: no name has a blank
     fetch "PostgreSQL could not be had" apt-get -q download "$server" "$client" $libraries
     for deb in *.deb; do
-        case $deb in libc6_* | libgcc-s1_* | libstdc++6_*) continue ;; esac  # the machine's own fit its loader
+        case $deb in libc6_* | libgcc-s1_* | libstdc++6_*) continue ;; esac  # the machine's own match its loader
         dpkg -x "$deb" "$work/root"
     done
     cd - >/dev/null

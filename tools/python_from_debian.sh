@@ -1,10 +1,10 @@
 #!/bin/sh
-# Brings a CPython 3.14 into a folder of its own: packages of Debian's suite forky, unpacked (debian_packages.sh).
+# Installs a CPython 3.14 into a separate folder: packages of Debian's suite forky, unpacked (debian_packages.sh).
 #
 #   sh tools/python_from_debian.sh PREFIX PATCHELF
 #
-# Prints the path of the interpreter, which is pointed at the private libc with PATCHELF. A PREFIX that is complete but was
-# moved is only pointed anew, which needs no network.
+# Prints the path of the interpreter, which PATCHELF links to the private libc. A complete PREFIX that was moved is only
+# relinked, which needs no network.
 set -eu
 prefix=$1
 patchelf=$2
@@ -17,10 +17,11 @@ fail() { echo "python_from_debian: $*" >&2; exit 1; }
 root=$prefix/root
 # shellcheck disable=SC2086
 [ -x "$root/usr/bin/python3.14" ] || sh "$(dirname -- "$0")/debian_packages.sh" "$prefix" $packages
-# Debian's pyconfig.h sends the reader to the multiarch folder under /usr/include; here there is one architecture
+# Debian's pyconfig.h refers to the multiarch folder under /usr/include; here there is one architecture
 cmp -s "$root/usr/include/"*-linux-gnu/python3.14/pyconfig.h "$root/usr/include/python3.14/pyconfig.h" ||
     cp "$root/usr/include/"*-linux-gnu/python3.14/pyconfig.h "$root/usr/include/python3.14/pyconfig.h"
-# The interpreter's loader is an absolute path, so the folder is pointed at itself wherever it lies now: a copy of it, as it may be running.
+# The interpreter has its loader's absolute path, so it is relinked for the folder's current path: in a copy, because it
+# may be running.
 loader=$(ls "$root"/usr/lib64/ld-linux-x86-64.so.2 "$root"/usr/lib/ld-linux-aarch64.so.1 2>/dev/null | head -n 1)
 libraries=$(dirname "$root"/usr/lib/*-linux-gnu/libc.so.6)
 [ -n "$loader" ] && [ -d "$libraries" ] || fail "the libc package holds no loader for this architecture"

@@ -1,13 +1,13 @@
 #!/bin/sh
 # Makes this checkout ready to run: finds or fetches a Python, makes .venv, installs the pinned dependencies, builds the
-# native core and the standard-library bundle. Does only what is not done yet; a second run does nothing and needs no network.
+# native core and the standard-library bundle. Skips what is done already; then it needs no network.
 #
-#   sh tools/setup.sh [bench|browser|docs|lint]   bench: also what models are measured against; browser: what drives a
-#                                        browser in tests; docs: what builds the site; lint: what reads the sources
+#   sh tools/setup.sh [bench|browser|docs|lint]   also installs benchmark peers; a browser driver for tests; the tools
+#                                                 that build the docs' site; the lint tools
 #
-# Takes the first Python that works of: $VMHOST_PYTHON; python3.14 and python3.15 on PATH; one that uv has or installs;
-# Debian's packages, unpacked privately. Everything lands in .python/, .venv/, build/ and vmhost/data/ of the checkout; the
-# system is not touched. Safe to run twice at once and to interrupt at any time: whatever has no stamp is made again.
+# Uses the first Python that works of: $VMHOST_PYTHON; python3.14 and python3.15 on PATH; one that uv has or installs;
+# Debian's packages, unpacked privately. Everything goes into .python/, .venv/, build/ and vmhost/data/ of the checkout,
+# nothing into the system. Safe to run concurrently and to interrupt: a step without a stamp is repeated.
 set -eu
 unset CDPATH
 cd -- "$(dirname -- "$0")/.."
@@ -15,13 +15,13 @@ here=$(pwd -P)
 python=.venv/bin/python
 
 began=$(date +%s)
-worked=             # not empty once something was done
+worked=             # not empty once a step was done
 say() { printf '%s\n' "set-up: $*" >&2; worked=yes; }
 fail() { say "$*"; exit 1; }
 duration() { awk -v s="$1" 'BEGIN { if (s < 60) printf "%d s", s; else printf "%d min %d s", s / 60, s % 60 }'; }
 
-# Tells how much lies in FOLDER, and for how long that goes on, until `unwatch`: on a line of its own that changes, or a
-# line every 15 s where there is no terminal.
+# Shows the size of FOLDER and the elapsed time until `unwatch`: updates one line, or without a terminal prints a line
+# every 15 s.
 watcher=
 watch() {           # watch FOLDER
     if ! command -v du >/dev/null 2>&1 || ! command -v sleep >/dev/null 2>&1; then return 0; fi
@@ -29,7 +29,7 @@ watch() {           # watch FOLDER
     since=$(date +%s)
     # shellcheck disable=SC2059
     (
-        exec 9>&- >/dev/null        # whoever waits for the lock or reads what set-up says waits for no `sleep`
+        exec 9>&- >/dev/null        # so that `sleep` holds neither the lock nor a pipe that reads this output
         while sleep "$pause" 2>/dev/null && kill -0 $$ 2>/dev/null; do
             kilobytes=$(du -sk "$1" 2>/dev/null | cut -f 1)
             printf "%sset-up:   %s, %s MB so far$stop" "$start" "$(duration $(($(date +%s) - since)))" \
@@ -40,7 +40,7 @@ watch() {           # watch FOLDER
 }
 unwatch() {
     [ -n "$watcher" ] || return 0
-    # SIGTERM is lost where it comes before the forked shell has dropped its parent's traps; SIGKILL is not
+    # SIGTERM is lost if it comes before the forked shell has reset its parent's traps; SIGKILL is not
     kill -s KILL "$watcher" 2>/dev/null || true
     wait "$watcher" 2>/dev/null || true
     watcher=
@@ -61,9 +61,10 @@ done
 exec 9>.python/lock
 flock -n 9 || { say "another set-up runs in this checkout; waiting for it"; flock 9; }
 
-# ---- the Python ---------------------------------------------------------------------------------------------------------
+# ---- the Python
+# ---------------------------------------------------------------------------------------------------------
 
-refused=            # what was tried and why not, one line each
+refused=            # candidates with the reasons against them, one per line
 accepted=
 accept() {          # accept CANDIDATE: sets `accepted`, or adds the reason to `refused`
     if ! command -v "$1" >/dev/null 2>&1; then
@@ -77,7 +78,7 @@ accept() {          # accept CANDIDATE: sets `accepted`, or adds the reason to `
     return 1
 }
 
-on_path() {         # every python3.14 and python3.15 of PATH, one a line
+on_path() {         # every python3.14 and python3.15 of PATH, one per line
     for name in python3.14 python3.15; do
         printf '%s\n' "$PATH" | tr ':' '\n' | while IFS= read -r folder; do
             if [ -x "$folder/$name" ]; then printf '%s\n' "$folder/$name"; fi
@@ -92,12 +93,12 @@ old_python() {      # a Python with pip, of any age
     return 1
 }
 
-fetch() {           # fetch NAME: takes one of the tools of bootstrap.lock from PyPI into .python/tools, with any old pip
+fetch() {           # fetch NAME: installs a tool of bootstrap.lock from PyPI into .python/tools, with a pip of any age
     if [ -e ".python/tools/$1/complete" ]; then return 0; fi
     pip_of=$(old_python) || { refused="$refused
   $1: not on PATH, and there is no pip to get it with"; return 1; }
     say "fetching $1 from PyPI"
-    rm -rf ".python/tools/$1"       # a folder for each: pip's --target would remove the others' programs
+    rm -rf ".python/tools/$1"       # a folder for each: pip's --target removes the programs of others
     mkdir -p ".python/tools/$1"
     sed -n "/^$1==/,/[^\\\\]\$/p" tools/bootstrap.lock > ".python/tools/$1/lock"
     if PIP_USER=0 PIP_REQUIRE_VIRTUALENV=0 PIP_ROOT_USER_ACTION=ignore "$pip_of" -m pip install -q --no-deps \
@@ -131,7 +132,7 @@ from_uv() {
     else
         unwatch
         refused="$refused
-  uv: $(sed -n 's/^error: //p' .python/uv.log | head -n 1) (the whole story: .python/uv.log)"
+  uv: $(sed -n 's/^error: //p' .python/uv.log | head -n 1) (see .python/uv.log)"
     fi
     return 1
 }
@@ -166,22 +167,24 @@ CANDIDATES
 install CPython 3.14 with its headers, or point VMHOST_PYTHON at one"
 }
 
-# ---- stamps: a step is done when its stamp holds what the step would be made from now -----------------------------------
+# ---- stamps: a step is done if its stamp holds the digests of its current inputs
+# ----------------------------------------
 
 digest() { cat -- "$@" | sha256sum | cut -d ' ' -f 1; }
 is_stamped() { [ -r "$1" ] && [ "$(cat "$1")" = "$2" ]; }
 stamp() { printf '%s\n' "$2" > "$1.partial"; mv -f "$1.partial" "$1"; }
 states() { for built_file in "$@"; do sha256sum < "$built_file" || echo missing; done 2>/dev/null; }
 
-# ---- the virtual environment with its dependencies, and the checkout installed in it ------------------------------------
+# ---- the virtual environment with its dependencies, and the checkout installed in it
+# ------------------------------------
 
-install() {         # install ARGUMENTS: pip's, into .venv; with uv where there is one (quicker), otherwise or failing that with pip
+install() {         # install ARGUMENTS: pip's, into .venv; with uv if possible (quicker), else with pip
     if uv=$(command -v uv || ls .python/tools/uv/site/bin/uv 2>/dev/null) &&
         UV_NO_PROGRESS=1 "$uv" pip install -q --python "$python" "$@" > .python/install.log 2>&1
     then
         return 0
     fi
-    # Debian's ensurepip is there but has nothing to install; then a pip beside .venv does the work
+    # Debian's ensurepip exists but has nothing to install; then a pip outside .venv is used
     if "$python" -I -m pip --version >/dev/null 2>&1 || "$python" -I -m ensurepip >/dev/null 2>&1; then
         set -- "$python" -I -m pip --disable-pip-version-check install -q --no-warn-script-location "$@"
     elif fetch pip; then
@@ -197,8 +200,8 @@ install() {         # install ARGUMENTS: pip's, into .venv; with uv where there 
 
 running() { "$python" -I -S -c 'import sys; print(sys.version, sys.base_prefix)' 2>/dev/null; }
 
-# The checkout's own address is in the stamp (scripts and .venv hold absolute paths), so a checkout that moved starts anew.
-# $VMHOST_PYTHON counts where it is set; unset, any environment that was made will do.
+# The checkout's path is in the stamp (scripts and .venv hold absolute paths), so a moved checkout starts anew. If
+# $VMHOST_PYTHON is set, it must match; if not, any existing environment is accepted.
 environment="$here $(digest requirements.lock tools/python_probe.py)"
 if ! is_stamped .venv/dependencies.stamp "$environment
 $(running)" || { [ -n "${VMHOST_PYTHON:-}" ] && ! is_stamped .venv/chosen.stamp "$VMHOST_PYTHON"; }; then
@@ -216,9 +219,10 @@ $(running)" || { [ -n "${VMHOST_PYTHON:-}" ] && ! is_stamped .venv/chosen.stamp 
 $(running)"
 fi
 
-# ---- the native core ----------------------------------------------------------------------------------------------------
+# ---- the native core
+# ----------------------------------------------------------------------------------------------------
 
-# word splitting is meant: no name here has a blank
+# word splitting is intended: no name here has a blank
 built=$("$python" -I -S tools/native_build.py outputs)
 native_sources=$("$python" -I -S tools/native_build.py inputs)
 sources="$(running) ${VMHOST_SANITIZE:-} ${VMHOST_WERROR:-} ${VMHOST_SYMBOLS:-} $(digest $native_sources)"
@@ -235,7 +239,8 @@ if ! is_stamped .venv/command.stamp "$packaging"; then
     stamp .venv/command.stamp "$packaging"
 fi
 
-# ---- the standard-library bundle ----------------------------------------------------------------------------------------
+# ---- the standard-library bundle
+# ----------------------------------------------------------------------------------------
 
 bundle=vmhost/data/stdlib.vmb
 sources="$(running) $(find bytecode vmhost/guest vmhost/stdlib engine -name '*.py' -o -name '*.json' -o -name '*.patch' | LC_ALL=C sort | xargs cat | sha256sum)"
@@ -245,7 +250,8 @@ if ! is_stamped .venv/stdlib.stamp "$sources $(states "$bundle")"; then
     stamp .venv/stdlib.stamp "$sources $(states "$bundle")"
 fi
 
-# ---- what only some targets need ------------------------------------------------------------------------------------------
+# ---- for some targets only
+# ----------------------------------------------------------------------------------------------
 
 more() {            # more NAME WHAT ADVICE: installs tools/NAME.lock
     wanted="$environment $(digest "tools/$1.lock")
@@ -260,10 +266,10 @@ $(running)"
 }
 
 case ${1:-} in
-    bench) more bench "what models are measured against" "; vmhost bench does without, and says so" ;;
-    browser) more browser "what drives a browser in tests" "" ;;
-    docs) more docs "what builds the docs' site" "" ;;
-    lint) more lint "what reads the sources" "" ;;
+    bench) more bench "the benchmark peers" "; vmhost bench works without them, and says so" ;;
+    browser) more browser "the browser driver for tests" "" ;;
+    docs) more docs "the tools that build the docs' site" "" ;;
+    lint) more lint "the lint tools" "" ;;
 esac
 
 [ -z "$worked" ] || say "ready, after $(duration $(($(date +%s) - began)))"

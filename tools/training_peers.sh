@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what training is measured against (tools/training_peers.lock: torch, which brings 5 GB) into
-# .python/training-peers of the checkout, beside the environment, where only `vmhost bench training` looks.
+# Installs the benchmark peers of training (tools/training_peers.lock: torch, 5 GB with its dependencies) into
+# .python/training-peers of the checkout, outside .venv, where only `vmhost bench training` looks.
 set -eu
 cd -- "$(dirname -- "$0")/.."
 folder=.python/training-peers

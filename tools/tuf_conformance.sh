@@ -1,12 +1,13 @@
 #!/bin/sh
-# Has the conformance suite of The Update Framework in build/tuf-conformance: its source at one commit, an environment of
-# its own with pinned dependencies (tools/tuf_conformance.lock), and what stands for the program faketime. Prints the folder.
+# Installs the conformance suite of The Update Framework into build/tuf-conformance: its source at one commit, a
+# separate environment with pinned dependencies (tools/tuf_conformance.lock), and a substitute for the program faketime.
+# Prints the folder.
 #
-# TUF_CONFORMANCE: another place to clone the suite from, a folder for instance.
+# TUF_CONFORMANCE: another source to clone the suite from, such as a folder.
 set -eu
 cd -- "$(dirname -- "$0")/.."
 source=${TUF_CONFORMANCE:-https://github.com/theupdateframework/tuf-conformance}
-commit=eec841c186f81f2d9d8d30460c7e7deefa615f9e  # behind 2.4.0: it has the tests of delegations that python-tuf fails
+commit=eec841c186f81f2d9d8d30460c7e7deefa615f9e  # after 2.4.0: it has the tests of delegations that python-tuf fails
 folder=$(pwd -P)/build/tuf-conformance
 
 fail() { echo "tuf_conformance: $*" >&2; exit 1; }
@@ -28,7 +29,7 @@ if [ "$(cat "$folder/is" 2>/dev/null)" != "$want" ]; then
     "$uv" venv -q --python .venv/bin/python "$folder/env" >&2
     "$uv" pip install -q --python "$folder/env/bin/python" --require-hashes -r tools/tuf_conformance.lock >&2 ||
         fail "the suite's dependencies could not be installed"
-    # The client's clock is a variable (tests/deployment/tuf_client.py): no library to preload is needed.
+    # The client reads its time from a variable (tests/deployment/tuf_client.py): no library to preload is needed.
     printf '%s\n' '#!/bin/sh' 'time=$1; shift; TUF_CLIENT_TIME=$time exec "$@"' > "$folder/bin/faketime"
     chmod +x "$folder/bin/faketime"
     echo "$want" > "$folder/is"

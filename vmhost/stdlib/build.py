@@ -1,12 +1,11 @@
 """Builds the standard-library bundle that VMs boot from: `python -m vmhost.stdlib OUT.vmb`.
 
-It holds the running Python's own standard library (its .py sources), minus what has no use in a VM
-(`vmhost.bytecode.offered`), plus the guest runtime and `vmhost.engine.numpy`; only this exact Python accepts it. Same
-Python, same sources: same bytes.
+It has the running Python's own standard library (its .py sources), minus modules without use in a VM
+(`vmhost.bytecode.offered`), plus the guest runtime and `vmhost.engine.numpy`; only this exact Python accepts it. The
+same Python and sources give the same bytes.
 
-What shapes it lies beside this file: `overlays/<dotted name>.py` stands in for that module; `patches/` changes sources;
-`system_texts.py` lists the texts that modules compile at run time; `splitting.py` cuts modules into parts that come
-when they are asked for."""
+Beside this file: `overlays/<dotted name>.py` replaces that module; `patches/` changes sources; `system_texts.py` lists
+the texts that modules compile at run time; `splitting.py` cuts modules into parts that are loaded on demand."""
 
 import argparse
 import os
@@ -29,7 +28,7 @@ _OVERLAYS = Path(__file__).parent / "overlays"
 
 
 class LibraryError(BytecodeError):
-    """This Python's standard library is not what it is made into a VM's from: patches or cuts do not fit it."""
+    """This Python's standard library is not the expected one: patches or cuts do not fit."""
 
 
 def build_stdlib():
@@ -70,22 +69,22 @@ def _bundle():
 
 def main(arguments=None):
     """`python -m vmhost.stdlib OUT.vmb`; exit status 0, 1 if it can't be compiled or written, 2 for wrong usage, 130
-    for Ctrl-C."""
+    after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m vmhost.stdlib", description="Build the standard-library bundle.")
     parser.add_argument("out", type=Path, metavar="OUT.vmb")
     out = parser.parse_args(arguments).out
     try:
         data = build_stdlib()
         out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=out.parent, delete=False) as file:  # a reader sees the old or the new
+        with tempfile.NamedTemporaryFile(dir=out.parent, delete=False) as file:  # readers see the old or the new file
             file.write(data)
-        os.chmod(file.name, 0o644)  # whoever may use the checkout may read it
+        os.chmod(file.name, 0o644)  # readable by all users of the checkout
         os.replace(file.name, out)
         note(read_bundle(data, allow_unsigned=True), out)
     except (BytecodeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:  # set-up says so
+    except KeyboardInterrupt:  # set-up prints a message
         return 130
     print(f"{out}: {len(data):,} bytes, Python {platform.python_version()}")
     return 0

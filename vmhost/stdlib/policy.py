@@ -1,20 +1,20 @@
-"""What a guest may reach in each native module: the one table, for the C core, the tests and the reader.
+"""What a guest may use of each native module: one table, for the C core and the tests.
 
 Each name of a native module that is not a plain constant (int, float, str, bytes, tuple, frozenset, None) is filed as
   allowed   stays as CPython made it
   gated     stays under its name, behind a check or a replacement in vmhost/isolation (gates*.c, waits.c)
   refused   stays callable, and raises PermissionDenied: the standard library looks it up while importing
   absent    is deleted from the module when it is loaded
-A name that is in none of them is deleted too; the test of the table (tests/guest/test_sealing_policy.py) fails on it.
-A module that is not here cannot be imported. "Type.method" files a method of a native type; where a type has such
-lines, all its methods have, and one that has none is deleted. Other types are filed as a whole.
+A name that is not filed is deleted too, and fails the test of the table (tests/guest/test_sealing_policy.py). A module
+that is not in the table cannot be imported. "Type.method" files a method of a native type; of a type with such entries,
+all other methods are deleted. Other types are filed as a whole.
 
 `python vmhost/stdlib/policy.py` prints the table for the C core (policy_table.h); the build writes it. Not imported
 inside a VM."""
 
 
 class Rules:
-    """The filing of one native module; each argument is a text of names."""
+    """The filed names of one native module; each argument is names separated by blanks."""
 
     def __init__(self, allowed="", gated="", refused="", absent=""):
         self.allowed = frozenset(allowed.split())
@@ -23,7 +23,7 @@ class Rules:
         self.absent = frozenset(absent.split())
 
     def verdict(self, name):
-        """ "allowed", "gated", "refused" or "absent"; None: not filed."""
+        """ "allowed", "gated", "refused" or "absent"; None if not filed."""
         for verdict in ("allowed", "gated", "refused", "absent"):
             if name in getattr(self, verdict):
                 return verdict
@@ -132,7 +132,7 @@ POLICY = {
     """,
         absent="clock_settime clock_settime_ns pthread_getcpuclockid tzset",
     ),
-    # --- the tensor engine's arrays: ours, and without a way out
+    # --- the tensor engine's arrays: this project's own, with no access outside the VM
     "vmhost.engine._array": Rules(
         allowed="""
         AxisError _address _as_strided _bincount _bits_packed _bits_unpacked _bpe_pieces _bpe_table
@@ -298,7 +298,7 @@ POLICY = {
         Connection.load_extension Connection.enable_load_extension Connection.setconfig
     """,
     ),
-    # --- computation and data: nothing in them reaches outside the VM
+    # --- computation and data: no access outside the VM
     "_abc": Rules(
         allowed="""
         _abc_init _abc_instancecheck _abc_register _abc_subclasscheck _get_dump _reset_caches
@@ -528,7 +528,7 @@ POLICY = {
     "zlib": Rules(allowed="_ZlibDecompressor adler32 compress compressobj crc32 decompress decompressobj error"),
 }
 
-# Native modules of CPython that no guest gets, and why. Whatever is in neither table is refused as well.
+# CPython's native modules that no guest gets, and the reason. Modules in neither table are refused as well.
 ABSENT = {
     "_ctypes": "calls any function of the process",
     "_ctypes_test": "for tests",

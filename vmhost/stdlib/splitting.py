@@ -1,18 +1,18 @@
-"""Which parts of the standard library's modules come only when they are asked for, and how the modules are cut.
+"""Cuts the standard library's modules so that parts of them are loaded on demand.
 
-Used where the standard-library bundle is built, after `patches/`: a class or function named in PARTS is taken out of
-its module and becomes a part of its own, and the module gets a `__getattr__` that runs the part when the name is first
-looked up (`deferred.definitions`). Lines and files are as before, so are `__module__`, `__qualname__`, `__all__`,
+Applied when the standard-library bundle is built, after `patches/`: a class or function in PARTS is moved out of its
+module into a separate part, and the module gets a `__getattr__` that runs the part when the name is first looked up
+(`deferred.definitions`). Lines and files stay the same, as do `__module__`, `__qualname__`, `__all__`,
 `from module import *` and `dir()`; `vars(module)` shows the difference. Regular expressions that a module compiles
-while it is imported are compiled here, so that the compiler of `re` comes when a task brings one of its own.
+during its import are compiled here, so that the compiler of `re` is loaded only for a task's own.
 
-An idle VM pays for what it uses: most of what `import typing` or `import asyncio` makes is never asked for
+An idle VM then holds only what it uses: most definitions of `import typing` or `import asyncio` are never used
 (docs/decisions/memory-of-an-idle-vm.md).
 
-`split` refuses to cut where the module needs the name while it is imported, so a Python whose source differs fails the
-build instead of a task.
+`split` refuses a cut if the module needs the name during its import, so a Python with other sources fails the build
+instead of a task.
 
-This file imports the standard library only: it is loaded by its path, by the builder, in a process that is no VM.
+This file imports only the standard library: the builder loads it by its path, in a process that is no VM.
 """
 
 import ast
@@ -20,10 +20,10 @@ import importlib
 import pkgutil
 import re
 
-_ASK = "_deferred_"  # what gives a deferred name, in the globals of a module that was cut
-EVERYTHING = "*"  # all other classes and functions that the import does not need, each by itself
+_ASK = "_deferred_"  # the global of a cut module that looks up a deferred name
+EVERYTHING = "*"  # all other classes and functions that the import does not need, one part each
 
-# module -> its parts: each a line of names that come together
+# module -> its parts: each is a text of names that are loaded together
 PARTS = {
     "annotationlib": [EVERYTHING],
     "collections": ["Counter", "ChainMap", "UserDict", "UserList", "UserString"],
@@ -63,13 +63,13 @@ PARTS = {
     "weakref": [EVERYTHING],
 }
 
-# Packages whose __init__ does nothing but import all names of its modules: these come when one of them is asked for.
+# Packages whose __init__ only imports all names of its modules: a module is loaded when one of its names is used.
 FACADES = ("asyncio",)
 NO_PART_OF_FACADES = ("__main__", "tools", "windows_events", "windows_utils")
 
 
 class SplitError(Exception):
-    """A source cannot be cut as PARTS says."""
+    """A source cannot be cut according to PARTS."""
 
 
 def split(module_name, source):
@@ -131,12 +131,12 @@ def split(module_name, source):
 
 
 def _part(module_name, head):
-    """The name of a part in the bundle: of no module that could be imported, as `vmhost.parts` is none."""
+    """The bundle's name of a part; not importable, because there is no package `vmhost.parts`."""
     return f"vmhost.parts.{module_name.replace('.', '_')}__{head}"
 
 
 def _groups(module_name, statements):
-    """The sets of names that make the parts of a module."""
+    """The sets of names that form the parts of a module."""
     listed = [set(group.split()) for group in PARTS[module_name] if group != EVERYTHING]
     bound = [name for statement in statements for name in _bound(statement)]
     missing = set().union(*listed) - set(bound)
@@ -157,7 +157,7 @@ def _groups(module_name, statements):
         and statement.name != "__getattr__"
     }
     more -= {name for statement in statements for name in _unaskable(statement)}
-    while True:  # what the import itself needs stays
+    while True:  # names that the import itself needs stay
         needed = set()
         for statement in statements:
             if not _bound(statement) & (known | more):
@@ -175,7 +175,7 @@ def _names(node):
 
 
 def _unaskable(statement):
-    """The names in a statement that a call cannot stand for: what functions bind too, and what patterns match."""
+    """The names in a statement that a call cannot replace: those that functions also bind, and names in patterns."""
     for node in ast.walk(statement):
         if isinstance(node, ast.pattern):
             for inner in ast.walk(node):
@@ -191,7 +191,7 @@ def _unaskable(statement):
 
 
 def _now(node):
-    """The nodes below `node` that run with it: not the bodies of functions."""
+    """The nodes below `node` that run together with it: not the bodies of functions."""
     yield node
     later = node.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) else ()
     later = later if isinstance(later, (list, tuple)) else [later]
@@ -201,7 +201,7 @@ def _now(node):
 
 
 class _End:
-    """The place behind a statement, as a node without length."""
+    """The position after a statement, as a node of length zero."""
 
     def __init__(self, statement):
         self.lineno = self.end_lineno = statement.end_lineno
@@ -213,7 +213,7 @@ def _first_line(statement):
 
 
 def _bound(statement):
-    """The names that a statement at the top level binds, or changes an attribute of, if a part can be made of it."""
+    """The names that a top-level statement binds, or of which it sets an attribute, if it can move into a part."""
     if isinstance(statement, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         return {statement.name}
     if not isinstance(statement, ast.Assign):
@@ -224,7 +224,7 @@ def _bound(statement):
 
 
 def _redirect(module_name, node, deferred, later, edits):
-    """Notes in `edits` how the code below `node` asks for the `deferred` names. `later`: it runs after the import."""
+    """Adds to `edits` the lookups of `deferred` names in the code below `node`. `later`: it runs after the import."""
     if isinstance(node, ast.Name) and node.id in deferred:
         if not later or not isinstance(node.ctx, ast.Load):
             raise SplitError(
@@ -245,7 +245,7 @@ def _redirect(module_name, node, deferred, later, edits):
 
 
 def _apply(edits, lines):
-    """Makes the `edits`, each a node and the text that takes its place, in `lines`, which keep their number."""
+    """Applies the `edits`, pairs of a node and its replacement, to `lines`; line numbers stay the same."""
     for node, text in sorted(edits, key=lambda edit: (edit[0].lineno, edit[0].col_offset), reverse=True):
         first, last = node.lineno - 1, node.end_lineno - 1
         tail = lines[last].encode()[node.end_col_offset :].decode()
@@ -257,7 +257,7 @@ def _apply(edits, lines):
 
 
 def compile_patterns(source):
-    """`source` with the regular expressions that it compiles while it is imported compiled already."""
+    """`source` with the regular expressions precompiled that it compiles during its import."""
     if "re.compile(" not in source:
         return source
     tree = ast.parse(source)
@@ -287,7 +287,7 @@ def compile_patterns(source):
 
 
 def _is_constant(node, constants):
-    """Is it made of literals, flags of `re` and names in `constants` that are?"""
+    """Does it consist of literals, flags of `re` and names in `constants` that do?"""
     if isinstance(node, ast.Name):
         return node.id == "re" or node.id in constants and _is_constant(constants[node.id], {})
     if isinstance(node, ast.Attribute):
@@ -308,7 +308,7 @@ def _inlined(node, constants):
 
 
 def _pattern(text, flags=0):
-    """An expression for what `re.compile(text, flags)` gives; this Python is the one that the bundle is for."""
+    """An expression for the result of `re.compile(text, flags)`; valid for this Python, which is the bundle's."""
     parsed = re._parser.parse(text, int(flags))
     code = [int(word) for word in re._compiler._code(parsed, int(flags))]
     names = parsed.state.groupdict
@@ -322,12 +322,12 @@ def _pattern(text, flags=0):
 
 
 def _facade(package, source):
-    """The source of a package's __init__ whose `from .module import *` have become lookups."""
+    """The source of a package's __init__ with lookups instead of `from .module import *`."""
     homes, modules, own = {}, [], []
     for statement in ast.parse(source).body:
         if isinstance(statement, ast.ImportFrom) and statement.level == 1 and statement.names[0].name == "*":
             modules.append(statement.module)
-        elif isinstance(statement, ast.If):  # the module of the operating system
+        elif isinstance(statement, ast.If):  # modules that depend on the operating system
             modules += [inner.module for inner in statement.orelse if isinstance(inner, ast.ImportFrom)]
         elif isinstance(statement, ast.FunctionDef) and statement.name == "__getattr__":
             own.append(statement)

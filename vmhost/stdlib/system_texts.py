@@ -1,7 +1,7 @@
-"""The texts that the standard library compiles while it is imported, and those that its users ask for most.
+"""The texts that the standard library compiles during its imports, and common ones of its users.
 
-Where the standard-library bundle is built, the builder compiles them and puts them into the bundle under their digests
-(`vmhost.guest.texts.digest`): a VM has no compiler.
+The builder compiles them into the standard-library bundle under their digests (`vmhost.guest.texts.digest`), because a
+VM has no compiler.
 """
 
 import marshal
@@ -13,7 +13,7 @@ class RecordingError(Exception):
     """The texts could not be recorded."""
 
 
-# Plural forms as they stand in message catalogues (gettext's manual and the Unicode plural rules).
+# Plural forms as written in message catalogues (gettext's manual and the Unicode plural rules).
 PLURAL_FORMS = (
     "0",
     "n != 1",
@@ -89,8 +89,8 @@ marshal.dump(list(seen), out.buffer)
 def system_texts(modules):
     """(mode, text) of every text that CPython compiles while it imports `modules`, and of well-known plural forms.
 
-    Runs them in a process of its own; a module that cannot be imported there is passed over. Same modules, same list.
-    Compile each with `compile(text, "<string>", mode, dont_inherit=True)`.
+    Imports them in a separate process; one that cannot be imported there is skipped. The same modules give the same
+    list. Compile each text with `compile(text, "<string>", mode, dont_inherit=True)`.
     """
     task = marshal.dumps((sorted(modules), PLURAL_FORMS))
     done = subprocess.run(

@@ -1,14 +1,14 @@
-"""In place of the standard library's `_colorize`: no colours.
+"""Replaces the standard library's `_colorize`: no colours.
 
-What a VM prints goes to the host's logger, never to a terminal. CPython's own module makes its themes of dataclasses,
-which costs every process that formats a traceback the import of dataclasses, inspect, ast and dis.
+A VM's output goes to the host's logger, never to a terminal. CPython's module defines its themes as dataclasses, so
+that every process that formats a traceback imports dataclasses, inspect, ast and dis.
 """
 
 COLORIZE = False
 
 
 class _NoColor:
-    """Every attribute and every key is the empty string; of the theme itself, a section like this one."""
+    """Every attribute and key is the empty string; a theme's sections are objects of this class."""
 
     def __getattr__(self, name):
         if name.startswith("__"):

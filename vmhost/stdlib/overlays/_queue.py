@@ -1,4 +1,4 @@
-"""_queue without native waits, which nothing could stop: its SimpleQueue waits on locks, as the rest of a VM does."""
+"""_queue without native waits, which could not be stopped: its SimpleQueue waits on locks, like the rest of a VM."""
 
 from _thread import allocate_lock
 from collections import deque
@@ -9,7 +9,7 @@ __all__ = ["Empty", "SimpleQueue"]
 
 
 class Empty(Exception):
-    """Raised by get() where nothing is in the queue, and none came in time."""
+    """Raised by get() if the queue is empty and nothing came in time."""
 
 
 class SimpleQueue:
@@ -18,7 +18,7 @@ class SimpleQueue:
     def __new__(cls):
         self = super().__new__(cls)
         self._items = deque()
-        self._waiting = deque()     # one locked lock for each get() that waits
+        self._waiting = deque()     # one locked lock per waiting get()
         return self
 
     def put(self, item, block=True, timeout=None):
@@ -49,11 +49,11 @@ class SimpleQueue:
         return self.get(block=False)
 
     def empty(self):
-        """Whether nothing is in the queue (not reliable if others use it)."""
+        """Is the queue empty? (Unreliable if others use it.)"""
         return not self._items
 
     def qsize(self):
-        """How many items are in the queue (not reliable if others use it)."""
+        """The number of items in the queue (unreliable if others use it)."""
         return len(self._items)
 
     def _wait(self, left):
@@ -61,12 +61,12 @@ class SimpleQueue:
         lock.acquire()
         self._waiting.append(lock)
         try:
-            if not self._items:     # else one was put before anyone could see the lock
+            if not self._items:     # else one was put before the lock was visible
                 lock.acquire() if left is None else lock.acquire(timeout=left)
         finally:
             try:
                 self._waiting.remove(lock)
-            except ValueError:      # taken by a put(): if its item is still there, it is for the next
+            except ValueError:      # taken by a put(): if its item is still there, wake the next
                 if self._items:
                     self._wake()
 

@@ -1,6 +1,6 @@
-"""bdb, where nothing traces: the names that packages import at their top; tracing is denied.
+"""bdb without tracing: the names that packages import at their top; tracing is denied.
 
-Stands for the standard library's module in a VM. Test runners catch `BdbQuit` in all that they run.
+Replaces the standard library's module in a VM. Test runners catch `BdbQuit` around all tests.
 """
 
 __all__ = ["BdbQuit", "Bdb", "Breakpoint"]

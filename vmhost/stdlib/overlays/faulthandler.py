@@ -1,6 +1,7 @@
-"""faulthandler, where signals are the process's: what it says of itself, and tracebacks of this VM; handlers are denied.
+"""faulthandler without signal handlers, which belong to the process: status, and tracebacks of this VM; handlers are
+denied.
 
-Stands for the standard library's module in a VM. The host has one of its own for all VMs.
+Replaces the standard library's module in a VM. The host has its own crash handler for all VMs.
 """
 
 import sys
@@ -52,4 +53,4 @@ def dump_traceback_later(timeout, repeat=False, file=None, exit=False):
 def _refuse(name):
     from vmhost.guest import PermissionDenied
 
-    raise PermissionDenied(13, f"faulthandler.{name}: signals belong to the whole process; the host tells what crashed")
+    raise PermissionDenied(13, f"faulthandler.{name}: signals belong to the whole process; the host reports crashes")

@@ -1,6 +1,6 @@
-"""pdb, where there is no terminal and nothing traces: the names that packages import at their top; debugging is denied.
+"""pdb without terminal and tracing: the names that packages import at their top; debugging is denied.
 
-Stands for the standard library's module in a VM. `Pdb` can be subclassed and its methods replaced, as test tools do.
+Replaces the standard library's module in a VM. `Pdb` can be subclassed and its methods replaced, as test tools do.
 """
 
 __all__ = ["run", "pm", "Pdb", "runeval", "runctx", "runcall", "set_trace", "post_mortem", "help"]

@@ -1,6 +1,6 @@
-"""subprocess, where there are no processes: the names that the standard library imports; starting one is denied.
+"""subprocess without processes: the names that the standard library imports; starting one is denied.
 
-Stands for the standard library's module in a VM, which would load select, selectors, signal and threading to say the same.
+Replaces the standard library's module in a VM, which would load select, selectors, signal and threading in vain.
 """
 
 PIPE = -1
@@ -55,7 +55,7 @@ call = check_call = check_output = getoutput = getstatusoutput = run
 
 
 def list2cmdline(seq):
-    """The arguments as one line, quoted as Windows does: in the standard library, all print with it."""
+    """The arguments as one line, quoted for Windows, as the standard library prints them on all systems."""
     import os
 
     return " ".join(map(_quoted, map(os.fsdecode, seq)))

@@ -1,5 +1,5 @@
-"""termios, where there is no terminal: the names that packages import at their top; every call fails as it does for a
-file that is none. Stands for the standard library's module in a VM. The numbers are those of Linux."""
+"""termios without terminal: the names that packages import at their top; every call fails as for a file that is no
+terminal. Replaces the standard library's module in a VM. The numbers are those of Linux."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ def _no_terminal(fd, *unused):
         if fileno is None:
             raise TypeError("argument must be an int, or have a fileno() method.")
         fd = fileno()
-    os.fstat(fd)  # OSError for one that is closed or another's
+    os.fstat(fd)  # OSError for a closed descriptor or one of another VM
     raise error(errno.ENOTTY, os.strerror(errno.ENOTTY))
 
 

@@ -1,12 +1,12 @@
-"""What `vmhost` is inside a VM: the package that holds `vmhost.guest` and `vmhost.engine`.
+"""The package `vmhost` inside a VM: it holds `vmhost.guest` and `vmhost.engine`.
 
-A module whose functions travel to a VM may also be the program that makes the host or the executor. Its `import vmhost` and
-`from vmhost import VMExecutor` work here, and raise only where the host's side is used.
+A module whose functions travel to a VM may also be the program that makes the host or the executor. Its `import vmhost`
+and `from vmhost import VMExecutor` work here, and raise only when the host's side is used.
 """
 
 
 class _HostSide:
-    """Stands for a name of the host's side."""
+    """Placeholder for a name of the host's side."""
 
     def __init__(self, name):
         self._name = name

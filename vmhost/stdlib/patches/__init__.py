@@ -1,14 +1,14 @@
-"""Patches of the standard library's sources for VMs, and what applies them where the standard-library bundle is built.
+"""Patches to the standard library's sources for VMs, applied when the standard-library bundle is built.
 
-    3.14/required/NAME.patch    what the module NAME needs in a VM: it has no compiler, and shares its process
-    3.14/startup/NAME.patch     what only saves time and memory of its import; made on top of the required patch
+    3.14/required/NAME.patch    changes that the module NAME needs in a VM: no compiler, a shared process
+    3.14/startup/NAME.patch     only saves time and memory of its import; applied after the required patch
 
-A patch file is a unified diff of one module against the standard library of that Python; the lines before the diff say
-why it is there. `patch` applies a hunk where its lines stand in the source, whatever their line numbers, and refuses it
-where they do not stand there exactly once: a Python whose source differs fails the build with the module and the hunk.
-`python -m vmhost.stdlib.patches --check LIB` lists all hunks that do not apply to the library in the folder LIB.
+A patch file is a unified diff of one module against the standard library of that Python; the lines before the diff give
+the reason. `patch` finds a hunk by its lines, whatever their line numbers, and refuses it unless they occur exactly
+once: a Python with other sources fails the build with the module and the hunk. `python -m vmhost.stdlib.patches --check
+LIB` lists all hunks that do not apply to the library in the folder LIB.
 
-This file imports `os` and `sys` only: the tests' stand-in for a VM runs it before any module that is patched.
+This file imports only `os` and `sys`: the tests' stand-in for a VM runs it before any patched module.
 """
 
 import os
@@ -20,11 +20,11 @@ VERSION = "{}.{}".format(*sys.version_info)
 
 
 class PatchError(Exception):
-    """A patch does not apply to a source, or is none."""
+    """A patch does not apply to a source, or is malformed."""
 
 
 class Hunk:
-    """One change of a patch: `header` as in the diff, and the lines `before` and `after` it."""
+    """One change of a patch: `header` as in the diff, and the lines `before` and `after` the change."""
 
     def __init__(self, header):
         self.header = header
@@ -33,8 +33,8 @@ class Hunk:
 
 
 class Patch:
-    """A patch file: its `name` from the version on, its `reason`, the source that it changes (`target`, as it is called
-    in the library's folder), its `hunks`."""
+    """A patch file: `name`, its path from the version on; `reason`; `target`, the path of the changed source in the
+    library's folder; `hunks`."""
 
     def __init__(self, name):
         self.name = name
@@ -45,7 +45,7 @@ class Patch:
         start = next((number for number, line in enumerate(lines) if line.startswith("--- ")), len(lines))
         self.reason = "\n".join(lines[:start]).strip()
         for line in lines[start:]:
-            mark, text = line[:1] or " ", line[1:]  # editors cut the blank of an empty line
+            mark, text = line[:1] or " ", line[1:]  # editors strip the blank of an empty line
             if line.startswith("+++ b/") and not self.hunks:
                 self.target = line.removeprefix("+++ b/").partition("\t")[0]
             elif line.startswith("@@ "):
@@ -60,12 +60,12 @@ class Patch:
         for hunk in self.hunks:
             counts = [int(lines.partition(",")[2] or 1) for lines in hunk.header.split()[1:3]]  # of -7,3 +7,4
             if counts != [len(hunk.before), len(hunk.after)]:
-                raise PatchError(f"{name}: the lines of {hunk.header} are not as many as it says")
+                raise PatchError(f"{name}: the number of lines does not match {hunk.header}")
         if self.target is None or not self.hunks:
             raise PatchError(f"{name}: a unified diff of one file is expected, with a/ and b/ before its path")
 
     def apply(self, source):
-        """(`source` with all hunks that apply, [(hunk, how often its lines are there)] of the others)."""
+        """(`source` with all hunks that apply, [(hunk, number of matches)] of the others)."""
         lines = source.split("\n")
         refused = []
         for hunk in self.hunks:
@@ -78,7 +78,7 @@ class Patch:
         return "\n".join(lines), refused
 
     def refusal(self, hunk, found):
-        """What to tell of a hunk that `apply` refused."""
+        """The message for a hunk that `apply` refused."""
         return (
             f"vmhost/stdlib/patches/{self.name}: {hunk.header} does not apply: {self.target} must hold these lines "
             f"once, and holds them {found} times:\n" + "\n".join(hunk.before)
@@ -86,7 +86,7 @@ class Patch:
 
 
 def patch_names(version=VERSION):
-    """The names of all patches for that Python, sorted, those of each set after one another."""
+    """The names of all patches for that Python, grouped by set, sorted within each."""
     if not os.path.isdir(os.path.join(FOLDER, version)):
         raise PatchError(
             f"vmhost/stdlib/patches has no patches for Python {version}; docs/development.md says how to make them"
@@ -100,12 +100,12 @@ def patch_names(version=VERSION):
 
 
 def patched_modules(version=VERSION):
-    """The names of all modules that have a patch."""
+    """The names of all modules with a patch."""
     return {os.path.basename(name).removesuffix(".patch") for name in patch_names(version)}
 
 
 def patch(module_name, source, sets=SETS):
-    """`source` of a standard-library module of the running Python as a VM needs it; PatchError where a hunk does not
+    """`source`, a module of the running Python's standard library, patched for VMs; PatchError if a hunk does not
     apply."""
     for name in patch_names():
         _, group, file = name.split("/")

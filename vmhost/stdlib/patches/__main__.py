@@ -8,7 +8,7 @@ from vmhost.stdlib.patches import VERSION, Patch, PatchError, patch_names
 
 
 def check(library, version):
-    """What each hunk that is refused by the sources below `library` says, and how many patches there are."""
+    """The messages for hunks refused by the sources below `library`, and the number of patches."""
     sources, refusals = {}, []
     names = patch_names(version)
     for name in names:
@@ -19,7 +19,7 @@ def check(library, version):
                 refusals.append(f"vmhost/stdlib/patches/{name}: there is no {path}")
                 continue
             sources[patch.target] = path.read_bytes().decode()
-        # what applies is applied, so that a startup patch meets the source that it was made for
+        # keep what was applied, so that a startup patch meets the source that it was made for
         sources[patch.target], refused = patch.apply(sources[patch.target])
         refusals += [patch.refusal(hunk, found) for hunk, found in refused]
     return refusals, len(names)

@@ -180,8 +180,8 @@ done:
     return result;
 }
 
-/* A path of the permissions, resolved in the file system. "/**" at its end means the folder, which grants all below it
- * anyway. malloc'ed; NULL: no memory. */
+/* A path of the permissions, resolved in the file system. A trailing slash with two stars is cut off: the folder grants
+ * everything below it anyway. malloc'ed; NULL: no memory. */
 static char *granted_path(const char *text)
 {
     size_t size = strlen(text);

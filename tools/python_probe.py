@@ -1,7 +1,7 @@
-"""Tells whether the Python that runs this file can run vmhost.
+"""Says whether the Python that runs this file can carry vmhost.
 
-Prints its version and the path of its executable, outside of any virtual environment, separated by a tab, and exits
-with 0; or prints the reason why not and exits with 1. Any Python since 2.7 can run this file."""
+Prints its version and the path of its executable, outside of any virtual environment, with a tab between, and ends with
+0; or prints the reason why not and ends with 1. Written so that any Python since 2.7 can run it."""
 
 import os
 import platform

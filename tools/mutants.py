@@ -447,7 +447,7 @@ def run(arguments):
 
 
 class Pairs:
-    """Mutants of lines that stand in two checkouts, against the tests of each."""
+    """Runs mutants of lines that two checkouts share, against the tests of each."""
 
     def __init__(self, arguments):
         self.copies = {
@@ -455,13 +455,13 @@ class Pairs:
             "before": Copy(arguments.before, arguments.work / "before"),
         }
         self.times = {name: Map(arguments.work, self.copies["after"].folder, arguments.kinds) for name in self.copies}
-        self.times["before"].failing = []  # of the other checkout; found where they catch a mutant
+        self.times["before"].failing = []  # of the other checkout; filled when they catch a mutant
         self.rows, self.sound = {}, set()
         self.log = {name: arguments.work / f"pairs.{name}.log" for name in self.copies}
         self.limit_s = arguments.seconds
 
     def in_before(self, mutant):
-        """The row of the line in the older checkout; None where it is not the same there."""
+        """The row of the same line in the older checkout; None if it differs there."""
         name = mutant["file"]
         if name not in self.rows:
             here, there = (copy.folder / name for copy in self.copies.values())
@@ -474,7 +474,7 @@ class Pairs:
         return self.rows[name].get(mutant["row"])
 
     def outcome(self, name, mutant, files, first):
-        """What becomes of a mutant in one of the checkouts, by tests that pass without it."""
+        """The result for a mutant in one of the checkouts, with only tests that pass without it."""
         copy, times = self.copies[name], self.times[name]
         while True:
             began = time.monotonic()
@@ -505,7 +505,7 @@ def pairs(arguments):
         if counted.total() - counted["not compiled"] >= arguments.count:
             break
         row = pair.in_before(mutant)
-        if row is None or mutant["file"].endswith(".h"):  # of a header all that include it would be compiled
+        if row is None or mutant["file"].endswith(".h"):  # a header would recompile all files that include it
             continue
         files, _ = pair.times["after"].files(mutant)
         first, results = [], []
@@ -553,16 +553,18 @@ def main():
     commands = parser.add_subparsers(dest="command", required=True)
     for name in ("map", "run", "pairs"):
         one = commands.add_parser(name)
-        one.add_argument("--checkout", type=Path, default=ROOT, help="what is copied; built, with its .venv")
-        one.add_argument("--work", type=Path, default=ROOT / "build/mutants", help="where the copy and the maps lie")
+        one.add_argument("--checkout", type=Path, default=ROOT, help="the checkout to copy; built, with its .venv")
+        one.add_argument(
+            "--work", type=Path, default=ROOT / "build/mutants", help="the folder of the copy and the maps"
+        )
         one.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
         if name != "map":
             one.add_argument("--count", type=int, default=200)
             one.add_argument("--seed", type=int, default=1)
-            one.add_argument("--seconds", type=float, default=600, help="of tests for one mutant, at most")
+            one.add_argument("--seconds", type=float, default=600, help="the most seconds of tests for one mutant")
             one.add_argument("-o", "--out", type=Path, required=True)
         if name == "run":
-            one.add_argument("--of", type=Path, help="the results of another run, whose mutants are tried again")
+            one.add_argument("--of", type=Path, help="the results of another run, to run its mutants again")
         if name == "pairs":
             one.add_argument("before", type=Path, help="the other checkout; built, with its .venv")
     one = commands.add_parser("compare")

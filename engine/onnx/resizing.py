@@ -344,11 +344,27 @@ def _of_open_sizes(add, node, x, axes, scales, sizes):
     return x
 
 
+def _as_before(add, node, x, dtype):
+    """The result in the operand's dtype. Integers that were interpolated lose their fraction, or with antialias are
+    rounded, as in ONNX Runtime; cubic ones stay within the dtype."""
+    if add.dtype(x) == dtype:
+        return x
+    if node.get("antialias", 0):
+        x = add.do("floor", add.do("add", x, 0.5))
+    if node.get("mode") == "cubic" and dtype.itemsize <= 2:  # float32 has their bounds
+        limits = numpy.iinfo(dtype)
+        x = add.do("minimum", add.do("maximum", x, float(limits.min)), float(limits.max))
+    return add.cast(x, dtype)
+
+
 @reads("Resize", "Upsample")
 def resize(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     own = add.shape(x)
     values = [reader.network.values.get(name, reader.constant(name)) for name in node.inputs]
+    dtype = add.dtype(x)
+    if dtype.kind in "iu" and node.get("mode", "nearest") != "nearest":
+        x = add.cast(x, numpy.float32)
     if any(name is not None and value is None for name, value in zip(node.inputs[1:], values[1:])):
         raise Unsupported("has sizes that are not constant")
     region = scales = sizes = None
@@ -360,7 +376,7 @@ def resize(reader, node):
         )
     axes = [axis % len(own) for axis in node.get("axes", range(len(own)))]
     if any(is_open(own[axis]) for axis in axes) or (sizes is not None and is_open(sizes)):
-        add.done(_of_open_sizes(add, node, x, axes, scales, sizes))
+        add.done(_as_before(add, node, _of_open_sizes(add, node, x, axes, scales, sizes), dtype))
         return
     if sizes is not None:
         scales = [int(size) / own[axis] for size, axis in zip(sizes, axes)]
@@ -371,9 +387,10 @@ def resize(reader, node):
     elif scales is None:
         raise Unsupported("has neither scales nor sizes")
     else:
-        sizes = [math.floor(own[axis] * float(scale)) for axis, scale in zip(axes, scales)]
+        # in float32, as ONNX's shape inference has it: 10 * 1.3 is 13
+        sizes = [math.floor(numpy.float32(own[axis]) * numpy.float32(scale)) for axis, scale in zip(axes, scales)]
     for number, axis in enumerate(axes):
         part = (0.0, 1.0) if region is None else (float(region[number]), float(region[number + len(axes)]))
         if sizes[number] != own[axis] or part != (0.0, 1.0) or float(scales[number]) != 1.0:
             x = _resized_axis(add, node, x, axis, int(sizes[number]), float(scales[number]), part)
-    add.done(x)
+    add.done(_as_before(add, node, x, dtype))

@@ -30,6 +30,7 @@ _FACTORS = ((3, 5, 7, 11, 13, 17, 19, 23), (4, 6, 9, 8, 10, 14, 15, 21))
 _TRIES = ((None, False), (None, True), (64, False), (1920, False))  # (multiple, largest size first)
 _PICTURE, _COUNT = 224, 32  # sizes that algorithms are chosen for: image sides, counted elements
 MAX_OPEN_SIZES = 16
+_LISTED = 6  # names that a message tells
 _MAX_DEGREE = 8  # variables in a term
 _MAX_QUOTIENTS = 239
 _MAX_READINGS = 64  # each, except the last two, unifies two sizes
@@ -179,9 +180,9 @@ def _compile_at(samples, found, network_at, where):
         except OnnxError as error:
             if not dimensions:
                 raise
-            tried = ", ".join(f"{name} = {size}" for name, size in numbers.items())
+            tried = _listed(f"{name} = {size}" for name, size in numbers.items())
             note = (
-                f"that is at {tried}, tried since the model leaves {', '.join(dimensions)} open; export it with fixed"
+                f"that is at {tried}, tried since the model leaves {_listed(dimensions)} open; export it with fixed"
                 " sizes if it cannot take all"
             )
             raise OnnxError(where, *error.messages, note) from error
@@ -190,14 +191,14 @@ def _compile_at(samples, found, network_at, where):
         samples.names = [name for name in dimensions if name not in bound]
         try:
             if len(samples.names) > MAX_OPEN_SIZES + 8:
-                break
+                raise _too_many(samples.names, [], where)
             first, second = read_at(0), read_at(1)
             break
         except Unequal as unequal:
             if not _count_as(counts, unequal, set(dimensions)):
                 _bind(bound, unequal, where, samples.names, set(dimensions))
     else:
-        raise OnnxError(where, f"leaves more sizes open than can be followed: {', '.join(samples.names)}")
+        raise OnnxError(where, f"leaves more sizes open than can be followed: {_listed(samples.names)}")
     if len(first) != len(second):
         raise OnnxError(where, _sentence("the list of parts", samples.names))
     return [_both(*pair, samples, where) for pair in zip(first, second)]
@@ -234,11 +235,7 @@ def _both(first, second, tried, where):
     samples = [dict(zip(names, tried.of(number))) | _counted(own) for number, own in enumerate((first, second))]
     known = [name for name in samples[0] if any(_tells(first, name, own) for own in first.inputs)]
     if len(known) > MAX_OPEN_SIZES:
-        raise OnnxError(
-            where,
-            f"leaves {len(known)} sizes open ({', '.join(known)}), at most {MAX_OPEN_SIZES} can be; fix others when"
-            " exporting",
-        )
+        raise _too_many(known, [name for name in known if name not in names], where)
     here, there = ({name: some[name] for name in known} for some in samples)
     alike = _is_alike(first, second, there)
     improve(first)
@@ -250,6 +247,27 @@ def _both(first, second, tried, where):
     if not known:
         return first, None
     return first, _followed(first, here, pictures, where)
+
+
+def _too_many(names, counted, where):
+    """The error that a file cannot have so many open sizes, of which some are `counted`."""
+    remedy = "fix others when exporting"
+    if counted:
+        remedy = (
+            f"{len(counted)} of them follow from values, such as how many elements NonZero finds: export the model"
+            " without the operators that find them, or in parts"
+        )
+    return OnnxError(
+        where, f"leaves {len(names)} sizes open ({_listed(names)}), at most {MAX_OPEN_SIZES} can be; {remedy}"
+    )
+
+
+def _listed(names):
+    """The first few names, and how many others there are."""
+    names = list(names)
+    if len(names) <= _LISTED + 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:_LISTED])} and {len(names) - _LISTED} more"
 
 
 def _is_alike(first, second, there):
@@ -311,7 +329,7 @@ def _put_in(terms, name, other):
 
 def _sentence(problem, names):
     return (
-        f"{problem} depends on the open size{'s' if len(names) > 1 else ''} {', '.join(names)} in a way that the engine"
+        f"{problem} depends on the open size{'s' if len(names) > 1 else ''} {_listed(names)} in a way that the engine"
         " cannot follow; export the model with fixed sizes"
     )
 

@@ -250,16 +250,30 @@ def test_what_would_count_padding_of_an_open_width_is_refused():
     )
 
 
-def test_more_open_sizes_than_a_file_can_have_are_refused():
-    names = [f"n{number}" for number in range(17)]
+@pytest.mark.parametrize("count", [17, 30])
+def test_more_open_sizes_than_a_file_can_have_are_refused(count):
+    names = [f"n{number}" for number in range(count)]
     inputs = {f"x{name}": (name,) for name in names}
     nodes = [helper.make_node("Relu", [key], [f"y{name}"]) for key, name in zip(inputs, names)]
     refused(
         nodes,
         inputs,
         {f"y{name}": (name,) for name in names},
-        f"leaves 17 sizes open ({', '.join(names)}), at most 16 can be; fix others when exporting",
+        f"leaves {count} sizes open (n0, n1, n2, n3, n4, n5 and {count - 6} more), at most 16 can be; fix others when"
+        " exporting",
     )
+
+
+def test_more_counted_sizes_than_a_file_can_have_are_refused():
+    nodes = [helper.make_node("NonZero", [f"x{number}"], [f"y{number}"]) for number in range(17)]
+    given = {f"x{number}": numpy.ones(5, "float32") for number in range(17)}
+    with pytest.raises(OnnxError) as caught:
+        compile_model(networks.graph_of(nodes, given, [f"y{number}" for number in range(17)]), "model.onnx")
+    listed = ", ".join(f"count of y{number}" for number in range(6))
+    assert (
+        f"leaves 17 sizes open ({listed} and 11 more), at most 16 can be; 17 of them follow from values, such as how"
+        " many elements NonZero finds: export the model without the operators that find them, or in parts"
+    ) in str(caught.value)
 
 
 def opened_of(nodes, inputs, outputs, constants=None):

@@ -142,6 +142,7 @@ class Network:
     guards: list = field(default_factory=list)  # (tensor, side, parent or None), see guards.py
     notes: dict | None = None
     repeats: bool = False  # a loop's body is being read
+    rounded: set = field(default_factory=set)  # what the model itself casts to float16, which stays so
     kept: dict = field(default_factory=dict)  # parts of arrays to constants, shared by all readings
     _made: dict = field(default_factory=dict)  # parts of arrays to names in this network
     _makers: dict = field(default_factory=dict)  # of the first `_seen` layers

@@ -7,6 +7,7 @@ import numpy
 from .equal import merge_equal
 from .factoring import factor_products
 from .guards import find_guards
+from .halves import widen_halves
 from .network import Layer, contiguous, dtype_number, has_rows, is_binary
 from .operations import BINARY
 from .patterns import find_attention, find_patterns
@@ -55,6 +56,7 @@ def improve(network):
     savings, views = network.savings, network.views
     with savings.counting("unused", network):
         drop_dead(network)
+        widen_halves(network)
     savings.begin(network, views)
     with savings.counting("run once", network):
         if merge_equal(network):

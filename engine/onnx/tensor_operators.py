@@ -228,6 +228,8 @@ def cast(reader, node):
         reader.same(node.output, node.inputs[0])
     else:
         reader.network.copied(node.output, node.inputs[0], dtype, node.name)
+        if dtype == numpy.float16:
+            reader.network.rounded.add(node.output)
 
 
 @reads("BitCast")
@@ -664,8 +666,13 @@ def softmax(reader, node):
     own, label = reader.shape(source), node.output
     axis = axis_of(reader, node, source, default=-1 if node.opset >= 13 else 1)
     axes = [axis] if node.opset >= 13 else list(range(axis, len(own)))
-    if axes == [len(own) - 1] and reader.dtype(source) == numpy.float32 and own[-1] <= MAX_ROW:
-        reader.add_layer("Softmax", node, [source, None], own, parameters=(int(node.op == "LogSoftmax"), float_bits(1)))
+    dtype = reader.dtype(source)
+    if axes == [len(own) - 1] and dtype in (numpy.float16, numpy.float32) and own[-1] <= MAX_ROW:
+        add = Lowering(reader, node)
+        parameters, output = (int(node.op == "LogSoftmax"), float_bits(1)), add.fresh(f"{label}/softmax")
+        source = add.cast(source, numpy.float32)
+        reader.add_layer("Softmax", node, [source, None], own, numpy.float32, output, parameters=parameters)
+        add.done(add.cast(output, dtype))
         return
     largest = network.reduced("max", node.name, source, axes, network.fresh(f"{label}/max"))
     below = network.binary("subtract", node.name, source, largest, network.fresh(f"{label}/below"))

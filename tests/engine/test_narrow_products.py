@@ -147,3 +147,35 @@ def test_weights_of_other_bits_are_refused():
     data = few_bits_model(["x", "w", "s"], numpy.zeros((1, 32), "float32"), constants, (1, 4), **attributes)
     with pytest.raises(OnnxError, match=r"MatMulNBits \(node 'few'\) has 2 bits in blocks of 32, expected 4 or 8"):
         compile_model(data, "model")
+
+
+def test_networks_of_float16_are_computed_in_float32():
+    """But for inputs, outputs and what the model itself casts to float16."""
+    draw = numpy.random.default_rng(3)
+    weights = {name: (draw.standard_normal((24, 24)) * 0.3).astype("float16") for name in "uv"}
+    nodes = [
+        helper.make_node("MatMul", ["x", "u"], ["a"]),
+        helper.make_node("Softmax", ["a"], ["b"], axis=-1),
+        helper.make_node("MatMul", ["b", "v"], ["c"]),
+        helper.make_node("Add", ["c", "z"], ["y"]),
+        helper.make_node("Cast", ["w"], ["h"], to=10),
+        helper.make_node("Cast", ["h"], ["r"], to=1),
+    ]
+    ports = [
+        helper.make_tensor_value_info(name, kind, (5, 24))
+        for name, kind in (("x", 10), ("z", 10), ("w", 1), ("y", 10), ("r", 1))
+    ]
+    arrays = [numpy_helper.from_array(values, name) for name, values in weights.items()]
+    graph = helper.make_graph(nodes, "halves", ports[:3], ports[3:], arrays)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    x, z, w = (draw.standard_normal((5, 24)) for _ in range(3))
+    given = {"x": x.astype("float16"), "z": z.astype("float16"), "w": w.astype("float32")}
+    run = opened("halves", compile_model(model.SerializeToString(), "halves"))
+    answer = {name: numpy.asarray(values) for name, values in run(given).items()}
+    powers = numpy.exp(given["x"].astype("float64") @ weights["u"])
+    expected = powers / powers.sum(1, keepdims=True) @ weights["v"].astype("float64") + given["z"]
+    assert answer["y"].dtype == numpy.float16
+    numpy.testing.assert_allclose(answer["y"], expected, atol=0, rtol=2**-10)  # rounded once
+    numpy.testing.assert_array_equal(answer["r"], given["w"].astype("float16").astype("float32"))
+    steps = {step.kind: str(step.dtype) for step in run.steps}
+    assert steps["NarrowProduct"] == steps["Softmax"] == "float32" and steps["Binary"] == "float16"

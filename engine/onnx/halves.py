@@ -1,0 +1,84 @@
+"""Networks of float16 with matrix products are computed in float32, as ONNX Runtime does on CPUs: weights stay float16
+(NarrowProduct), and what lies between inputs, outputs, casts of the model and operators that are not in `_WIDENED` is
+float32. Results are rounded less often, and passes find their patterns."""
+
+import numpy
+
+from .network import Layer, dtype_number
+
+_HALF, _SINGLE = numpy.dtype("float16"), numpy.dtype("float32")
+_WIDENED = {"Unary", "Binary", "Reduce", "MatMul", "Where", "Copy", "NarrowProduct"}
+_COMPUTES_IN = {"Unary", "Binary", "Reduce"}  # their second parameter is the compute dtype; the result is cast
+
+
+def widen_halves(network):
+    """Whether it changed something."""
+    if not any(
+        layer.op in ("MatMul", "NarrowProduct") and network.dtype(layer.output) == _HALF for layer in network.layers
+    ):
+        return False
+    kept = {network.base(name) for name in (*network.inputs, *network.outputs, *network.rounded)}
+    for layer in network.layers:
+        if layer.op not in _WIDENED:
+            kept.update(network.base(name) for name in (*layer.inputs, layer.output) if name)
+    casts = {layer.output for layer in network.layers if network.dtype(layer.inputs[0]) != network.dtype(layer.output)}
+    for name, dtype in network.dtypes.items():
+        base = network.base(name)
+        if dtype == _HALF and base not in kept and base not in network.constants:
+            network.dtypes[name] = _SINGLE
+    layers, twins = network.layers, {}
+    network.layers = []
+    for layer in layers:
+        if layer.op in _COMPUTES_IN and layer.parameters[1] == dtype_number(_HALF):
+            first, _, *rest = layer.parameters
+            layer.parameters = (first, dtype_number(_SINGLE), *rest)
+            layer.inputs = [_as_single(network, name, twins) for name in layer.inputs]
+            network.layers.append(layer)
+        elif layer.op in ("MatMul", "Where", "NarrowProduct"):
+            _widen_operands(network, layer, twins)
+        elif layer.op == "Copy" and _is_no_cast_now(network, layer, casts):
+            network.become_view(layer.output, network.as_view(layer.inputs[0]))
+        else:
+            network.layers.append(layer)
+    return True
+
+
+def _is_no_cast_now(network, layer, casts):
+    """Whether the copy was a cast, and its result could as well be its operand."""
+    [source] = layer.inputs
+    return (
+        layer.output in casts
+        and layer.output not in network.views
+        and layer.output not in network.outputs
+        and network.dtype(source) == network.dtype(layer.output) == _SINGLE
+        and network.base(source) not in network.constants
+        and network.shape(source) == network.shape(layer.output)
+        and network.is_dense(source)
+    )
+
+
+def _widen_operands(network, layer, twins):
+    """Appends the layer, whose operands have the dtype of its result: float32 if one of them or the result is."""
+    rows = range(1) if layer.op == "NarrowProduct" else range(layer.op == "Where", len(layer.inputs))
+    dtypes = {network.dtype(layer.inputs[place]) for place in rows} | {network.dtype(layer.output)}
+    network.layers.append(layer)
+    if dtypes != {_HALF, _SINGLE}:
+        return
+    network.layers.pop()
+    for place in rows:
+        layer.inputs[place] = _as_single(network, layer.inputs[place], twins)
+    output = layer.output
+    network.layers.append(layer)
+    if network.dtype(output) == _HALF:
+        layer.output = network.declare(network.fresh(f"{output}/single"), network.shape(output), _SINGLE)
+        network.layers.append(Layer("Copy", layer.name, [layer.output], output))
+
+
+def _as_single(network, name, twins):
+    if name is None or network.dtype(name) != _HALF:
+        return name
+    if name not in twins and name in network.constants and name not in network.values:
+        twins[name] = network.constant(f"{name}/single", network.constants[name], _SINGLE)
+    elif name not in twins:
+        twins[name] = network.copied(network.fresh(f"{name}/single"), name, _SINGLE)
+    return twins[name]

@@ -123,7 +123,7 @@ class Lowering:
     def where(self, condition, a, b):
         dtype = self.dtype(a if isinstance(a, str) else b)
         names = [name if isinstance(name, str) else self.constant(name, dtype) for name in (condition, a, b)]
-        shape = sizes.broadcast(*(self.shape(name) for name in names))
+        shape = self.network.broadcast(*(self.shape(name) for name in names))
         return self.reader.add_layer("Where", self.node, names, shape, dtype, self.fresh("where"))
 
     def cast(self, source, dtype):
@@ -214,13 +214,13 @@ class Lowering:
     def matmul(self, a, b):
         """The product of matrices, or of batches of them."""
         a_shape, b_shape = self.shape(a), self.shape(b)
-        shape = (*sizes.broadcast(a_shape[:-2], b_shape[:-2]), a_shape[-2], b_shape[-1])
+        shape = (*self.network.broadcast(a_shape[:-2], b_shape[:-2]), a_shape[-2], b_shape[-1])
         return self.reader.add_layer("MatMul", self.node, [a, b], shape, output=self.fresh("matmul"))
 
     def take(self, source, indices, first=0):
         """Gathers by broadcast indices (int64, names or arrays) of the dimensions first, first+1, …"""
         names = [name if isinstance(name, str) else self.constant(name, numpy.int64) for name in indices]
-        own, middle = self.shape(source), sizes.broadcast(*(self.shape(name) for name in names))
+        own, middle = self.shape(source), self.network.broadcast(*(self.shape(name) for name in names))
         return self.reader.add_layer(
             "Gather",
             self.node,

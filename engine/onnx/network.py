@@ -325,6 +325,32 @@ class Network:
             name, source, shape, [0 if size == 1 else stride for size, stride in zip(own, strides)], view.offset
         )
 
+    def broadcast(self, *shapes):
+        """The shape that these are broadcast to. Rejects calls at whose sizes they are not, although they are at those
+        that the model is read at."""
+        made = sizes.broadcast(*shapes)
+        for shape in shapes:
+            differ = [own for own, size in zip(shape[::-1], made[::-1]) if own != size and own != 1]
+            if differ and not any(self._is_counted(own) for own in (*shape, *made)):  # calls find out about those
+                self.need_broadcast(shape, made)
+        return made
+
+    def need_same(self, one, other):
+        """Rejects calls at whose sizes these numbers of rows and columns that are multiplied differ."""
+        sizes.same(one, other)
+        if one != other and not (self._is_counted(one) or self._is_counted(other)):
+            self.need(
+                one,
+                other,
+                lambda: (
+                    f"multiplies {sizes.told(one)} columns by {sizes.told(other)} rows, which fit at some sizes only:"
+                    " call it with such sizes"
+                ),
+            )
+
+    def _is_counted(self, size):
+        return bool(self.counted) and not self.counted.keys().isdisjoint(sizes.variables(sizes.terms_of(size)))
+
     def need_broadcast(self, shape, other):
         """Rejects calls at whose sizes a dimension of `shape`, aligned from the last, is neither 1 nor that of
         `other`."""
@@ -356,7 +382,7 @@ class Network:
         loop = numpy.dtype(loop or self.dtype(a))
         self.declare(
             output,
-            sizes.broadcast(self.shape(a), self.shape(b)),
+            self.broadcast(self.shape(a), self.shape(b)),
             dtype or (numpy.bool_ if op in TRUTHS else loop),
         )
         self.layers.append(Layer("Binary", layer, [a, b], output, parameters=(BINARY.index(op), dtype_number(loop))))

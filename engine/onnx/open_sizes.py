@@ -470,7 +470,9 @@ def _move_to(sizes, point):
             max(0, span) for span in spans
         ) >= math.prod(base):
             return False
-    works = all(size >= 1 for shape in shapes.values() for size in shape)
+    works = all(size >= 1 for shape in shapes.values() for size in shape) and not any(
+        need.equal and worked_out(need.terms, values_at) for need in network.needs.values()
+    )
     if works:
         network.move(shapes, views)
     return works

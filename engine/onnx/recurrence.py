@@ -136,7 +136,7 @@ def _gates(reader, add, x, weights, bias, times_axis):
     """The inputs' contribution to all gates: [times, batch, directions * gates * hidden]."""
     shape, (directions, columns, inputs) = add.shape(x), add.shape(weights)
     columns = directions * columns
-    sizes.same(shape[2], inputs)
+    add.network.need_same(shape[2], inputs)
     rows = add.reshape(x, (shape[0] * shape[1], inputs))
     values, bias_values = reader.constant(weights), None if bias is None else reader.constant(bias)
     if values is not None and (bias is None or bias_values is not None):

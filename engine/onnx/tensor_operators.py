@@ -208,7 +208,7 @@ def curve(reader, node):
 
 @reads("Where")
 def where(reader, node):
-    shape = sizes.broadcast(*(reader.shape(name) for name in node.inputs))
+    shape = reader.network.broadcast(*(reader.shape(name) for name in node.inputs))
     reader.add_layer("Where", node, node.inputs, shape, reader.dtype(node.inputs[1]))
 
 
@@ -287,8 +287,8 @@ def matmul(reader, node):
     network, (a, b) = reader.network, node.inputs
     sides = [reader.shape(a), reader.shape(b)]
     wide = [sides[0] if len(sides[0]) > 1 else (1, *sides[0]), sides[1] if len(sides[1]) > 1 else (*sides[1], 1)]
-    sizes.same(wide[0][-1], wide[1][-2])
-    shape = (*sizes.broadcast(wide[0][:-2], wide[1][:-2]), wide[0][-2], wide[1][-1])
+    network.need_same(wide[0][-1], wide[1][-2])
+    shape = (*network.broadcast(wide[0][:-2], wide[1][:-2]), wide[0][-2], wide[1][-1])
     final = shape[:-2] + (shape[-2:-1] if len(sides[0]) > 1 else ()) + (shape[-1:] if len(sides[1]) > 1 else ())
     weights = reader.constant(b)
     if weights is not None and weights.ndim == 2 and reader.dtype(a) == numpy.float32:

@@ -281,6 +281,35 @@ def opened_of(nodes, inputs, outputs, constants=None):
     return data, opened("model", compile_model(data, "model"))
 
 
+@pytest.mark.parametrize(
+    ("op", "constant", "told"),
+    [
+        ("Add", (7,), "Add .* broadcasts .* which fit at some sizes only"),
+        ("MatMul", (7, 2), "MatMul .* multiplies .* columns by 7 rows, which fit at some sizes only"),
+    ],
+)
+def test_a_size_that_is_a_constants_at_long_inputs_alone(op, constant, told):
+    """The file was one that the engine refused: its numbers stood for one element, at which the sizes do not fit."""
+    node = helper.make_node
+    slices = {"start": numpy.array([1]), "end": numpy.array([15]), "axis": numpy.array([1]), "step": numpy.array([2])}
+    data, model = opened_of(
+        [
+            node("Reshape", ["x", "rows"], ["flat"]),
+            node("Slice", ["flat", *slices], ["first"]),
+            node(op, ["first", "c"], ["y"]),
+        ],
+        {"x": (2, "n", 5)},
+        {"y": (2, constant[-1])},
+        {"rows": numpy.array([0, -1]), **slices, "c": networks.values(constant)},
+    )
+    for size in (3, 4):
+        given = {"x": networks.values((2, size, 5))}
+        [wanted] = networks.expected(data, given)
+        numpy.testing.assert_allclose(model(given)["y"], wanted, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match=told):
+        model({"x": networks.values((2, 2, 5))})
+
+
 def test_five_open_sizes_and_a_quotient_without_a_remainder():
     """Halves of what was doubled."""
     node = helper.make_node

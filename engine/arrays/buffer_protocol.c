@@ -115,7 +115,7 @@ array *array_from_exporter(array_state *state, PyObject *object)
     }
     if (view->itemsize != vme_dtype_size(dtype) || view->suboffsets != NULL || rank > VME_RANK_MAX) {
         PyErr_Format(PyExc_ValueError,
-                     "the buffer of '%.200s' does not lie as an array can (item size %zd, %d dimensions)",
+                     "the buffer of '%.200s' has a layout that no array can have (item size %zd, %d dimensions)",
                      Py_TYPE(object)->tp_name, view->itemsize, view->ndim);
         goto refused;
     }

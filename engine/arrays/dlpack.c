@@ -112,7 +112,7 @@ PyObject *array_method___dlpack__(PyObject *object, ARRAY_VECTORCALL)
             return PyErr_Format(PyExc_TypeError, "dl_device must be None or a tuple of two ints");
         }
         if (device != DL_CPU || number != 0)
-            return PyErr_Format(PyExc_BufferError, "cannot export to device (%d, %d): arrays lie in CPU memory, (1, 0)",
+            return PyErr_Format(PyExc_BufferError, "cannot export to device (%d, %d): arrays are in CPU memory, (1, 0)",
                                 device, number);
     }
     int copy = array_given(values[3]) ? PyObject_IsTrue(values[3]) : 0;

@@ -260,9 +260,10 @@ static int check_plain(const array *rows)
         && (rows->t.shape[1] == 1 || rows->t.strides[1] == sizeof(float))
         && rows->t.strides[0] % (int64_t)sizeof(float) == 0)
         return 0;
-    PyErr_SetString(PyExc_ValueError,
-                    "table: expected an EmbeddingVariable, or an array of float32 of shape [rows, dim], the numbers of "
-                    "a row side by side");
+    PyErr_SetString(
+        PyExc_ValueError,
+        "table: expected an EmbeddingVariable, or an array of float32 of shape [rows, dim], with contiguous "
+        "rows");
     return -1;
 }
 

@@ -203,7 +203,7 @@ PyObject *array_function__depthwise_weights(PyObject *module, ARRAY_VECTORCALL)
     if (size == NULL)
         return NULL;
     if (windows.kernel[0] < 1 || windows.kernel[1] < 1)
-        return PyErr_Format(PyExc_ValueError, "windows: expected a kernel from 1 on");
+        return PyErr_Format(PyExc_ValueError, "windows: expected a kernel of at least 1");
     const int64_t shape[4] = {size[1], 1, windows.kernel[0], windows.kernel[1]};
     return depthwise(array_state_of(module), &windows, args, shape, vme_depthwise_weights);
 }

@@ -1,17 +1,17 @@
-/* The tensor engine, as everything outside engine/src sees it: the cffi binding, the Python array type, the isolation
- * core.
+/* The tensor engine's interface for everything outside engine/src: the cffi binding, the Python array type, the
+ * isolation core.
  *
- * Words: a *buffer* is reference-counted bytes; a *tensor* is a view on one (dtype, shape, strides); a *context* says
- * who pays for memory and CPU and may stop the work; an *operator* writes its result into a tensor that the caller
- * made. No Python in here, and no mutable global but one process-wide state (threads, backend).
+ * Terms: a *buffer* is reference-counted bytes; a *tensor* is a view on one (dtype, shape, strides); a *context*
+ * accounts for memory and CPU and can stop the work; an *operator* writes its result into a tensor that the caller
+ * made. No Python in here, and no mutable globals except the process-wide settings (threads, backend).
  *
  * Threads: any thread may call with any context; one buffer must not be written by two calls at once. Operators use at
- * most 16 KiB of the calling thread's stack. Every operator polls its context's stop flag at least once a millisecond
- * of work per thread and then ends with VME_STOPPED, leaving its output half written but valid memory.
+ * most 16 KiB of the calling thread's stack. Every operator polls its context's stop flag at least once in a
+ * millisecond of work per thread; if it is set, the operator ends with VME_STOPPED and leaves its output partly written
+ * but valid memory.
  *
- * Results: every function that can fail returns a status and leaves its outputs alone when it is not VME_OK; the
- * sentence that says why is kept for the calling thread until its next failing call (vme_message).
- */
+ * Results: every function that can fail returns a status, and leaves its outputs alone unless that is VME_OK. The error
+ * message is kept for the calling thread until its next failing call (vme_message). */
 #ifndef VME_H
 #define VME_H
 
@@ -26,27 +26,27 @@ extern "C" {
 #endif
 
 #define VME_API       __attribute__((visibility("default")))
-#define VME_ABI       6  /* changes when a struct or the meaning of a function does */
-#define VME_RANK_MAX  64 /* as NumPy 2 */
-#define VME_ALIGNMENT 64 /* bytes; every buffer that the engine allocates starts there */
+#define VME_ABI       6  /* incremented when a struct or the meaning of a function changes */
+#define VME_RANK_MAX  64 /* as in NumPy 2 */
+#define VME_ALIGNMENT 64 /* bytes; alignment of every buffer that the engine allocates */
 
-/* ---- status: one table to exceptions stands in engine/arrays/errors.c */
+/* ---- status: engine/arrays/errors.c maps statuses to exceptions */
 typedef enum vme_status {
     VME_OK = 0,
     VME_NO_MEMORY,   /* refused by the context's account, or by the system: MemoryError */
-    VME_BAD_SHAPE,   /* shapes that do not fit together, overflow, negative sizes: ValueError */
+    VME_BAD_SHAPE,   /* shapes that do not match, overflow, negative sizes: ValueError */
     VME_BAD_DTYPE,   /* no such loop or cast: TypeError */
     VME_BAD_INDEX,   /* out of bounds: IndexError */
-    VME_BAD_AXIS,    /* numpy.exceptions.AxisError's place: ValueError and IndexError at once */
-    VME_BAD_VALUE,   /* anything else about a value: ValueError */
+    VME_BAD_AXIS,    /* numpy.exceptions.AxisError: both ValueError and IndexError */
+    VME_BAD_VALUE,   /* any other bad value: ValueError */
     VME_READ_ONLY,   /* the output is frozen or lent: ValueError */
-    VME_STOPPED,     /* the context was stopped: the pending exception of the VM follows */
-    VME_UNSUPPORTED, /* this build or machine cannot: NotImplementedError */
+    VME_STOPPED,     /* the context was stopped: the VM's pending exception follows */
+    VME_UNSUPPORTED, /* not supported by this build or machine: NotImplementedError */
     VME_IO_ERROR,    /* a file cannot be read or written: OSError */
 } vme_status;
 
 VME_API const char *vme_status_name(vme_status status);
-/* The sentence on the calling thread's last failure; "" when there was none. Valid until its next failing call. */
+/* The message of the calling thread's last failure; "" if there was none. Valid until its next failing call. */
 VME_API const char *vme_message(void);
 
 /* ---- dtypes, in NumPy's order of kinds */
@@ -70,52 +70,54 @@ typedef enum vme_dtype {
 
 VME_API int vme_dtype_size(vme_dtype dtype);           /* bytes of an element */
 VME_API const char *vme_dtype_name(vme_dtype dtype);   /* "float32" */
-VME_API const char *vme_dtype_format(vme_dtype dtype); /* "f", as the struct module and the buffer protocol write it */
-VME_API bool vme_dtype_from_format(const char *format, vme_dtype *dtype); /* false: none of ours, or not native order */
-/* The smallest dtype that holds both, as numpy.promote_types. Always exists. */
+VME_API const char *vme_dtype_format(vme_dtype dtype); /* "f", in the notation of the struct module and the buffer
+                                                        * protocol */
+VME_API bool vme_dtype_from_format(const char *format, vme_dtype *dtype); /* false: not supported, or not in native byte
+                                                                           * order */
+/* The smallest dtype that holds both, as numpy.promote_types; there always is one. */
 VME_API vme_dtype vme_dtype_promote(vme_dtype a, vme_dtype b);
 
-/* ---- contexts: who pays, who stops. One per VM, one for the host. */
+/* ---- contexts: accounting and stopping. One for each VM, one for the host. */
 typedef struct vme_context vme_context;
-typedef struct vme_account { /* all may be NULL; called from any thread, also after the context is gone while buffers
-                                live */
+typedef struct vme_account { /* all functions may be NULL; called from any thread, also after the context has ended
+                              * while its buffers live */
     void *owner;
     bool (*charge)(void *owner, size_t bytes); /* false: refused, nothing charged */
     void (*release)(void *owner, size_t bytes);
-    /* Pays from now on for bytes whose payer ended (vme_context_end). Not `forced`: only if they fit; false: nothing
-     * charged. Must not call the engine. An account without it inherits nothing. */
+    /* Charges bytes whose payer has ended (vme_context_end). Not `forced`: only if they fit; false: nothing charged.
+     * Must not call the engine. An account without it inherits nothing. */
     bool (*inherit)(void *owner, size_t bytes, bool forced);
-    void (*worked)(void *owner, uint64_t cpu_ns); /* CPU that helper threads spent for this context */
-    void (*retain)(void *owner);                  /* once per context */
-    void (*forget)(void *owner);                  /* when the context and all buffers it paid for are gone */
-    /* An array's memory, charged, was made; and will be freed. For who wants to know what holds it. */
+    void (*worked)(void *owner, uint64_t cpu_ns); /* CPU time of helper threads for this context */
+    void (*retain)(void *owner);                  /* called once for each context */
+    void (*forget)(void *owner);                  /* called when the context and all buffers charged to it are gone */
+    /* An array's memory was allocated and charged, and will be freed: for tracking allocations. */
     void (*made)(void *owner, const void *buffer, size_t bytes);
     void (*gone)(void *owner, const void *buffer);
 } vme_account;
-#define VME_FLUSH_SUBNORMALS 1u /* FTZ and DAZ while this context computes; off means NumPy's results */
+#define VME_FLUSH_SUBNORMALS 1u /* FTZ and DAZ while this context computes; off: NumPy's results */
 
-/* `account` is copied; NULL: nobody is charged (the host). */
+/* `account` is copied; NULL: nobody is charged (used by the host). */
 VME_API vme_status vme_context_new(const vme_account *account, unsigned flags, vme_context **context);
 VME_API vme_context *vme_context_ref(vme_context *context);
 VME_API void vme_context_unref(vme_context *context);
-/* Call when the owner has ended. Each buffer that the context paid for and that others still hold is charged to one of
- * its holders from now on, even beyond that account's limit: the first holder with room, else the first with an
- * account, else the first of all (the host), else nobody. The context itself lives as long as it is referenced. */
+/* Call when the owner has ended. Each buffer charged to the context that others still hold is charged to one of its
+ * holders from now on, even beyond that account's limit: the first holder with room, else the first with an account,
+ * else the first one without (the host), else nobody. The context itself lives as long as it is referenced. */
 VME_API void vme_context_end(vme_context *context);
-/* From any thread, also from a signal handler: operators of this context end with VME_STOPPED until it is called with
+/* From any thread and from signal handlers: operators of this context end with VME_STOPPED until it is called with
  * false. */
 VME_API void vme_context_stop(vme_context *context, bool stop);
 VME_API bool vme_context_stopped(const vme_context *context);
-/* The operator that `thread` (its pthread_self) is at now for this context: of a model, as vme_model_step names its
- * kind, or what vme_context_do said. NULL: none, or another thread began one since. From any thread; the text stays for
- * good. */
+/* The operator that `thread` (its pthread_self) is running for this context: for a model the kind as in vme_model_step,
+ * or the name passed to vme_context_do. NULL: none, or another thread has begun one since. From any thread; the string
+ * is never freed. */
 VME_API const char *vme_context_doing(const vme_context *context, uintptr_t thread);
-/* This thread begins `what`, a text that stays for good, for this context. Gives what it did before, which it is to be
- * called with at the end. */
+/* This thread begins `what`, a string that is never freed, for this context. Returns the previous one, to be passed in
+ * another call at the end. */
 VME_API const char *vme_context_do(vme_context *context, const char *what);
 
 typedef struct vme_statistics {
-    int64_t live_bytes, peak_bytes, buffers; /* buffers that this context paid for and that live; a count */
+    int64_t live_bytes, peak_bytes, buffers; /* bytes charged to this context by live buffers, and their number */
     int64_t operators, stopped, refused;     /* operators begun; ended by a stop; allocations refused */
     uint64_t helper_cpu_ns;
 } vme_statistics;
@@ -123,9 +125,9 @@ VME_API void vme_context_statistics(const vme_context *context, vme_statistics *
 
 /* ---- buffers */
 typedef struct vme_buffer vme_buffer;
-/* `bytes` may be 0. Zeroed on request, else undefined. */
+/* `bytes` may be 0. Zeroed on request, otherwise undefined. */
 VME_API vme_status vme_buffer_new(vme_context *context, size_t bytes, bool zeroed, vme_buffer **buffer);
-/* Foreign memory: not charged; `drop(owner)` is called once, on whatever thread drops the last reference. */
+/* Foreign memory: not charged; `drop(owner)` is called once, on the thread that releases the last reference. */
 VME_API vme_status vme_buffer_wrap(vme_context *context, void *data, size_t bytes, bool writable, void *owner,
                                    void (*drop)(void *owner), vme_buffer **buffer);
 VME_API vme_buffer *vme_buffer_ref(vme_buffer *buffer);
@@ -133,36 +135,36 @@ VME_API void vme_buffer_unref(vme_buffer *buffer);
 VME_API void *vme_buffer_data(const vme_buffer *buffer);
 VME_API size_t vme_buffer_size(const vme_buffer *buffer);
 VME_API int vme_buffer_references(const vme_buffer *buffer);
-/* Crossing a wall freezes: nobody writes while there is more than one holder. The last one may write again: asking,
- * which only a holder may do, thaws. */
+/* Passing a buffer to another context freezes it: nobody may write while it has more than one holder. The last holder
+ * may write again: calling vme_buffer_writable, which only a holder may do, unfreezes it. */
 VME_API void vme_buffer_freeze(vme_buffer *buffer);
 VME_API bool vme_buffer_writable(vme_buffer *buffer);
-/* The same bytes, held by `holder`: what the receiver of a buffer keeps, so that it is known who holds it. */
+/* The same bytes, held by `holder`: receivers keep a share, so that holders are known. */
 VME_API vme_status vme_buffer_share(vme_context *holder, vme_buffer *buffer, vme_buffer **share);
-/* What crosses again in place of `buffer`, borrowed: of a share the buffer that it shares, else itself. */
+/* The buffer to pass on in place of `buffer`, borrowed: for a share the buffer that it shares, otherwise itself. */
 VME_API vme_buffer *vme_buffer_whole(vme_buffer *buffer);
 
-/* ---- tensors: plain views, made and owned by the caller; `shape` and `strides` are the caller's arrays */
+/* ---- tensors: plain views owned by the caller; `shape` and `strides` are the caller's arrays */
 typedef struct vme_tensor {
     vme_buffer *buffer;     /* borrowed; keeps `data` alive */
     char *data;             /* the element at index 0, 0, … */
     const int64_t *shape;   /* `rank` sizes, none negative */
     const int64_t *strides; /* `rank` steps in bytes; any sign, 0 for a broadcast dimension */
-    int32_t rank;           /* 0 .. VME_RANK_MAX */
+    int32_t rank;           /* 0 to VME_RANK_MAX */
     int32_t dtype;          /* vme_dtype */
 } vme_tensor;
 
-/* Bytes of a C-contiguous array of this shape; VME_BAD_SHAPE when negative, above VME_RANK_MAX or too large for
- * memory. Writes the C-contiguous strides when `strides` is not NULL. */
+/* Bytes of a C-contiguous array of this shape; VME_BAD_SHAPE if a size is negative, the rank above VME_RANK_MAX, or the
+ * array too large for memory. Writes the C-contiguous strides if `strides` is not NULL. */
 VME_API vme_status vme_shape_bytes(vme_dtype dtype, int rank, const int64_t *shape, int64_t *strides, size_t *bytes);
-/* Broadcasting of `count` shapes, as NumPy: `out_shape` has room for VME_RANK_MAX. */
+/* Broadcasts `count` shapes, as NumPy: `out_shape` has room for VME_RANK_MAX. */
 VME_API vme_status vme_shape_broadcast(int count, const vme_tensor *const *tensors, int *out_rank, int64_t *out_shape);
-/* VME_BAD_SHAPE unless every element of the view lies inside its buffer. For views that come from outside. */
+/* VME_BAD_SHAPE unless every element of the view is inside its buffer. For views from outside the engine. */
 VME_API vme_status vme_tensor_check(const vme_tensor *tensor);
 
-/* ---- operators. Inputs broadcast to the output's shape; an output must be writable. An output may be the very view of
- * an input; other overlaps are resolved with a copy. dtypes of inputs and output may differ: values are cast on the way
- * in (to what *_types says) and on the way out (as NumPy's casting="unsafe"; the caller refuses casts it does not
+/* ---- operators. Inputs broadcast to the output's shape; an output must be writable. An output may be exactly an
+ * input's view; other overlaps are resolved with a copy. dtypes of inputs and output may differ: inputs are cast to the
+ * dtype given by *_types, results to the output's (as NumPy's casting="unsafe"; the caller refuses casts it does not
  * want).
  *
  * vme_operators.h has the rows: VME_NEGATIVE, VME_ADD, VME_SUM, VME_CUMSUM and so on. */
@@ -177,14 +179,14 @@ VME_API const char *vme_binary_name(vme_binary_op op);
 VME_API const char *vme_reduce_name(vme_reduce_op op);
 VME_API const char *vme_scan_name(vme_scan_op op);
 
-/* What NumPy's ufunc of that name computes in (`loop`) and returns; VME_BAD_DTYPE with NumPy's sentence when it has no
- * loop. */
+/* The dtypes in which NumPy's ufunc of that name computes (`loop`) and that it returns; VME_BAD_DTYPE with NumPy's
+ * message if it has no loop. */
 VME_API vme_status vme_unary_types(vme_unary_op op, vme_dtype in, vme_dtype *loop, vme_dtype *result);
 VME_API vme_status vme_binary_types(vme_binary_op op, vme_dtype a, vme_dtype b, vme_dtype *loop, vme_dtype *result);
 VME_API vme_status vme_reduce_types(vme_reduce_op op, vme_dtype in, vme_dtype *loop, vme_dtype *result);
 VME_API vme_status vme_scan_types(vme_scan_op op, vme_dtype in, vme_dtype *loop, vme_dtype *result);
 
-/* `loop`: the dtype to compute in, normally what *_types said. */
+/* `loop`: the dtype to compute in, normally the one from *_types. */
 VME_API vme_status vme_unary(vme_context *context, vme_unary_op op, vme_dtype loop, const vme_tensor *in,
                              const vme_tensor *out);
 VME_API vme_status vme_binary(vme_context *context, vme_binary_op op, vme_dtype loop, const vme_tensor *a,
@@ -198,17 +200,17 @@ VME_API vme_status vme_copy(vme_context *context, const vme_tensor *in, const vm
 VME_API vme_status vme_arange(vme_context *context, double start, double step, int64_t int_start, int64_t int_step,
                               const vme_tensor *out);
 
-/* Reduces the dimensions whose bit is set in `axes` (bit i: dimension i). `out` has the rank of `in`, size 1 there.
- * `initial`: what the reduction starts from (one element of dtype `loop`), or NULL; without one, max, min, argmax and
- * argmin of nothing are VME_BAD_VALUE with NumPy's sentence. Floating sums are pairwise. argmax and argmin take one
+/* Reduces the dimensions whose bit is set in `axes` (bit i: dimension i). `out` has the rank of `in`, with size 1
+ * there. `initial`: the initial value (one element of dtype `loop`), or NULL; without one, max, min, argmax and argmin
+ * of no elements are VME_BAD_VALUE with NumPy's message. Floating-point sums are pairwise. argmax and argmin take one
  * axis. */
 VME_API vme_status vme_reduce(vme_context *context, vme_reduce_op op, vme_dtype loop, const vme_tensor *in,
                               uint64_t axes, const void *initial, const vme_tensor *out);
 VME_API vme_status vme_scan(vme_context *context, vme_scan_op op, vme_dtype loop, const vme_tensor *in, int axis,
                             const vme_tensor *out);
 
-/* out[..., i, j] = sum over k of a[..., i, k] * b[..., k, j]; leading dimensions broadcast. All three of rank >= 2 and
- * of one dtype (cast before); any strides. bool is or-of-ands. */
+/* out[..., i, j] = sum over k of a[..., i, k] * b[..., k, j]; leading dimensions broadcast. All three have rank >= 2
+ * and one dtype (cast before), with any strides. bool uses or and and. */
 VME_API vme_status vme_matmul(vme_context *context, const vme_tensor *a, const vme_tensor *b, const vme_tensor *out);
 
 /* ---- data movement: the raster primitive. A region copies
@@ -235,46 +237,46 @@ typedef enum vme_pad_mode {
     VME_PAD_SYMMETRIC,
     VME_PAD_WRAP
 } vme_pad_mode;
-/* `before`: elements in front of each dimension; what follows comes from out's shape. `value`: one element of out's
+/* `before`: elements before each dimension; the padding after follows from out's shape. `value`: one element of out's
  * dtype. */
 VME_API vme_status vme_pad(vme_context *context, vme_pad_mode mode, const vme_tensor *in, const int64_t *before,
                            const void *value, const vme_tensor *out);
 VME_API vme_status vme_tile(vme_context *context, const vme_tensor *in, const vme_tensor *out);
 VME_API vme_status vme_roll(vme_context *context, const vme_tensor *in, const int64_t *shifts, const vme_tensor *out);
 
-/* ---- by index. Indices are int64 tensors; negative ones count from the end; out of bounds is VME_BAD_INDEX. */
-/* NumPy's advanced indexing with `count` broadcast index tensors for dimensions `first` .. `first`+count-1 of `in`:
+/* ---- indexing. Indices are int64 tensors; negative ones count from the end; out of bounds is VME_BAD_INDEX. */
+/* NumPy's advanced indexing with `count` broadcast index tensors for dimensions `first` to `first`+count-1 of `in`:
  * out[lead..., b..., tail...] = in[lead..., index0[b], index1[b], …, tail...]. */
 VME_API vme_status vme_gather(vme_context *context, const vme_tensor *in, int first, int count,
                               const vme_tensor *const *indices, const vme_tensor *out);
-/* The same places written: target[lead..., index0[b], …, tail...] = values[lead..., b..., tail...] (values broadcast);
- * the last one wins where an index repeats; with `add` they are summed (numpy.add.at). */
+/* Writes the same elements: target[lead..., index0[b], …, tail...] = values[lead..., b..., tail...] (values broadcast).
+ * If an index repeats, the last value wins; with `add` values are summed (numpy.add.at). */
 VME_API vme_status vme_scatter(vme_context *context, const vme_tensor *values, int first, int count,
                                const vme_tensor *const *indices, bool add, const vme_tensor *target);
-/* Where a bool tensor is true: `count` first (out NULL), then `rank` int64 tensors of rank 1 and that size, one a
- * dimension. */
+/* The indices of true elements of a bool tensor: `count` first (out NULL), then `rank` int64 tensors of rank 1 and that
+ * size, one for each dimension. */
 VME_API vme_status vme_nonzero(vme_context *context, const vme_tensor *mask, int64_t *count,
                                const vme_tensor *const *out);
 
-/* ---- order. NaNs last. `stable` keeps equal elements in place; argsort writes int64. */
+/* ---- order. NaNs are last. argsort is stable and writes int64. */
 VME_API vme_status vme_sort(vme_context *context, const vme_tensor *in, int axis, bool descending,
                             const vme_tensor *out);
 VME_API vme_status vme_argsort(vme_context *context, const vme_tensor *in, int axis, bool descending,
                                const vme_tensor *out);
-/* Left (or right) insertion places of `values` in `sorted` (rank 1, same dtype), int64, shape of `values`. */
+/* Left (or right) insertion points of `values` in `sorted` (rank 1, same dtype): int64, with the shape of `values`. */
 VME_API vme_status vme_searchsorted(vme_context *context, const vme_tensor *sorted, const vme_tensor *values,
                                     bool right, const vme_tensor *out);
 
 /* ---- linear algebra. Operands are C-contiguous matrices (vectors, numbers) of float64 or complex128 (NumPy computes
- * in these only), as many of each as `batch` says, one behind the other; those marked real are float64. solve, inverse,
- * slogdet and cholesky have own loops, for small matrices and where there is no LAPACK; the rest is LAPACK's, on
- * copies, on a thread of the engine's own that a stop abandons. Outputs that are NULL are not made. An item that is
- * singular, not positive definite or does not converge is filled with NaN and counted in *failed. */
+ * in these only), `batch` of each, one after the other; those marked real are float64. solve, inverse, slogdet and
+ * cholesky have loops of their own, for small matrices and if there is no LAPACK; the rest is LAPACK, on copies, on an
+ * engine thread that a stop abandons. Outputs that are NULL are not computed. An item that is singular, not positive
+ * definite or does not converge is filled with NaN and counted in *failed. */
 typedef enum vme_linear_op {
     VME_LINEAR_SOLVE,    /* a[n,n], b[n,columns] -> x[n,columns] */
     VME_LINEAR_INVERSE,  /* a[n,n] -> inverse[n,n] */
-    VME_LINEAR_SLOGDET,  /* a[n,n] -> sign, log |det| (real); a singular matrix is no failure: 0, -inf */
-    VME_LINEAR_CHOLESKY, /* a[n,n] -> factor[n,n]; reads the triangle that it makes */
+    VME_LINEAR_SLOGDET,  /* a[n,n] -> sign, log |det| (real); a singular matrix does not fail: 0, -inf */
+    VME_LINEAR_CHOLESKY, /* a[n,n] -> factor[n,n]; reads the triangle that it computes */
     VME_LINEAR_QR,   /* a[m,n] -> q[m,k], r[k,n], k = min(m,n), FULL: m; RAW: a's reflectors transposed [n,m], tau[k] */
     VME_LINEAR_SVD,  /* a[m,n] -> s[k] real, u[m,k], vh[k,n]; FULL: u[m,m], vh[n,n] */
     VME_LINEAR_EIG,  /* a[n,n] -> w[n] complex, v[n,n] complex */
@@ -289,75 +291,74 @@ typedef enum vme_linear_op {
 VME_API vme_status vme_linear(vme_context *context, vme_linear_op op, unsigned flags, double cutoff, int64_t batch,
                               int64_t m, int64_t n, int64_t columns, const vme_tensor *const in[2],
                               const vme_tensor *const out[3], int64_t *failed);
-/* Names the shared library that has LAPACK; it is opened when it is first needed. Process-wide. */
+/* Sets the path of the shared library with LAPACK; it is opened when it is first needed. Process-wide. */
 VME_API vme_status vme_lapack_at(const char *path);
 
-/* ---- models: what tools/compile_cloud.py made of ONNX (docs/model-format.md). A model is prepared once, for the
- * backend in use, and never written again: any number of sessions share it. */
+/* ---- models: the output of tools/compile_cloud.py (docs/model-format.md). A model is prepared once, for the backend
+ * in use, and never changes: any number of sessions share it. */
 typedef struct vme_model vme_model;
 typedef struct vme_port { /* an input or output; valid as long as the model */
     const char *name;
     const int64_t *shape;
     int32_t rank, dtype;
     const char *const
-        *open; /* what each size is called that a call chooses, and NULL of those that are fixed; NULL: all are */
+        *open; /* for each size its name if calls choose it, or NULL if it is fixed; NULL: all sizes are fixed */
 } vme_port;
-/* Reads and checks the file's bytes, which are not needed afterwards; `context` pays for the packed weights.
- * VME_BAD_VALUE: damaged, or not for this engine. */
-/* A model may have parts, files one behind the other, which are run in turn: what an earlier one makes says how large
- * tensors of a later one are. This is the first one; NULL: there is none of that number. The first one owns the others.
- */
+/* A model may have parts, concatenated files that run in turn: results of earlier parts determine sizes of later ones.
+ * `model` is the first one, and owns the others; NULL: there is no part with that number. */
 VME_API vme_model *vme_model_part(vme_model *model, int number);
+/* Reads and checks the file's bytes, which are not needed afterwards; the packed weights are charged to `context`.
+ * VME_BAD_VALUE: damaged, or not for this engine. */
 VME_API vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, vme_model **model);
 VME_API vme_model *vme_model_ref(vme_model *model);
 VME_API void vme_model_unref(vme_model *model);
 VME_API int vme_model_count(const vme_model *model, bool outputs);
 VME_API void vme_model_port(const vme_model *model, bool outputs, int number, vme_port *port);
-/* The input that an output goes on from, as a cache of keys goes on with those of a new token: a run may be given one
- * array as both, which is then written in place. -1: it is no such output. */
+/* The input that an output continues, as a cache of keys continues with those of a new token: a run may pass one array
+ * as both, which is then updated in place. -1: no input. */
 VME_API int vme_model_continues(const vme_model *model, int output);
-/* What the file notes for those who call the model, JSON (docs/model-format.md); "": nothing. Valid as long as it. */
+/* The file's notes for callers of the model, JSON (docs/model-format.md); "": none. Valid as long as the model. */
 VME_API const char *vme_model_notes(const vme_model *model);
 
-/* A model as one context runs it, which pays for its arena. Runs at the same time are allowed; each but one allocates
- * an arena for itself. */
+/* A model and its arena, charged to one context. Simultaneous runs are allowed; each but one allocates an arena of its
+ * own. */
 typedef struct vme_session vme_session;
 VME_API vme_status vme_session_new(vme_context *context, vme_model *model, vme_session **session);
 VME_API void vme_session_free(vme_session *session);
 VME_API vme_model *vme_session_model(const vme_session *session); /* borrowed */
-/* How its runs compute from now on: on `threads` threads (0, and more than vme_threads(): as many as that), and with
- * `flags` (VME_FLUSH_SUBNORMALS) beside the context's. Not while it runs. VME_BAD_VALUE: fewer threads than none, or
- * unknown flags. */
+/* Options of later runs: `threads` (0, or more than vme_threads(): vme_threads()), and `flags` (VME_FLUSH_SUBNORMALS)
+ * in addition to the context's. Must not be called during a run. VME_BAD_VALUE: negative threads, or unknown flags. */
 VME_API vme_status vme_session_options(vme_session *session, int threads, unsigned flags);
-/* The model as it is for inputs of these shapes, a new reference: the session's own where no size is open, else a plan
- * for these sizes, of which a session keeps the last ones. Its ports say what shapes outputs have. VME_BAD_SHAPE: other
+/* The model at the sizes of these inputs, a new reference: the session's own if no size is open, otherwise a plan for
+ * these sizes, of which a session caches the last ones. Its ports have the shapes of outputs. VME_BAD_SHAPE: other
  * dimensions; VME_BAD_VALUE: it does not work at these sizes. */
 VME_API vme_status vme_session_plan(vme_session *session, const vme_tensor *const *inputs, vme_model **plan);
-/* One tensor for each input and output, contiguous, of its dtype and shape. Outputs are half written when it was
- * stopped. Outputs do not overlap inputs or each other, but one that goes on from an input may be the same memory. */
+/* One tensor for each input and output, contiguous, with its dtype and shape. Outputs are partly written if the run was
+ * stopped. Outputs must not overlap inputs or each other, except that one which continues an input may be the same
+ * memory. */
 VME_API vme_status vme_session_run(vme_session *session, const vme_tensor *const *inputs,
                                    const vme_tensor *const *outputs);
-/* The same, and how long each step took: a number for each of vme_model_steps(). */
+/* The same, and the time of each step: one number for each of vme_model_steps(). */
 VME_API vme_status vme_session_profile(vme_session *session, const vme_tensor *const *inputs,
                                        const vme_tensor *const *outputs, uint64_t *ns);
 
-/* What a model does, in order: its inputs are taken in, its nodes follow (one may be several steps, or be left with
- * nothing to do), its outputs are given out. Strings are valid as long as the model. */
+/* The steps of a model, in order: importing its inputs, its nodes (a node may be several steps, or need none),
+ * exporting its outputs. Strings are valid as long as the model. */
 typedef struct vme_step {
-    const char *name;      /* the node's, the input's or the output's */
+    const char *name;      /* of the node, the input or the output */
     const char *kind;      /* the operator in docs/model-format.md, "Input" or "Output" */
-    const char *algorithm; /* how it is computed, where there are several ways, or "nothing" where there is nothing to
-                              do; else "" */
-    const int64_t *shape;  /* of what it makes */
+    const char *algorithm; /* the algorithm if there are several, or "nothing" if there is nothing to do; otherwise ""
+                            */
+    const int64_t *shape;  /* of its result */
     int32_t rank, dtype;
-    int64_t products; /* that its definition adds up: of convolutions and matrix products, else 0 */
-    int64_t bytes;    /* of the elements that it reads, weights too, and makes */
+    int64_t products; /* in its definition, for convolutions and matrix products; otherwise 0 */
+    int64_t bytes;    /* of the elements that it reads, including weights, and writes */
 } vme_step;
 VME_API int vme_model_steps(const vme_model *model);
 VME_API void vme_model_step(const vme_model *model, int number, vme_step *step);
 
-/* ---- random: Philox 4x64-10 (Salmon et al., SC '11), as numpy.random.Philox(key): the same words on any number of
- * threads. Fills `out` (uint64, any shape, C order) with words number `first`, `first`+1, … of the stream. */
+/* ---- random: Philox 4x64-10 (Salmon et al., SC '11), as numpy.random.Philox(key): the same words with any number of
+ * threads. Fills `out` (uint64, any shape, C order) with words `first`, `first`+1, … of the stream. */
 VME_API vme_status vme_philox(vme_context *context, const uint64_t key[2], const uint64_t counter[4], uint64_t first,
                               const vme_tensor *out);
 
@@ -366,30 +367,31 @@ VME_API int vme_backend_count(void);
 VME_API const char *vme_backend_name(int backend); /* "portable", "avx2", "avx512" */
 VME_API bool vme_backend_available(int backend);   /* this CPU can run it */
 VME_API int vme_backend_current(void);
-/* Forces one, for tests and measurements; -1: the best again. VME_UNSUPPORTED when this CPU cannot. Process-wide. */
+/* Forces a backend, for tests and measurements; -1: the fastest again. VME_UNSUPPORTED if this CPU cannot run it.
+ * Process-wide. */
 VME_API vme_status vme_backend_force(int backend);
-VME_API int vme_threads(void);                   /* threads that one operator may use, the caller among them */
-VME_API vme_status vme_threads_set(int threads); /* 1 .. the machine's cores; process-wide */
-/* Ways to compute models' convolutions and products with constant weights: "direct", "winograd2" and "winograd4"
- * (squares of 2 and of 4; 3x3 windows at stride 1), "strassen", "im2col"; and attention: "fused", "apart". A model
- * chooses for each when it is made; forcing one, for tests and measurements, makes models from then on use it wherever
- * it can be used, and "direct" and "fused" elsewhere; -1: models choose again. Process-wide. */
+VME_API int vme_threads(void);                   /* maximum threads of one operator, including its caller */
+VME_API vme_status vme_threads_set(int threads); /* 1 to the number of cores; process-wide */
+/* Algorithms of models' convolutions and products with constant weights: "direct", "winograd2" and "winograd4" (squares
+ * of 2 and of 4; 3x3 windows at stride 1), "strassen", "im2col"; and of attention: "fused", "apart". A model chooses
+ * for each step when it is prepared. Forcing an algorithm, for tests and measurements, makes models prepared later use
+ * it wherever possible, and "direct" and "fused" elsewhere; -1: models choose again. Process-wide. */
 VME_API int vme_algorithm_count(void);
 VME_API const char *vme_algorithm_name(int algorithm);
 VME_API vme_status vme_algorithm_force(int algorithm);
-/* How operators are made, for `vmhost doctor`: of all headers' functions that take a context and tensors, their names
- * without "vme_". */
+/* How operators are implemented, for `vmhost doctor`: for all functions in the headers that take a context and tensors,
+ * named without "vme_". */
 typedef enum vme_making {
     VME_BY_KERNELS, /* kernels in the backends' tables */
-    VME_BY_LOOPS,   /* loops of its own in C, once for all backends; kernels of others at most */
+    VME_BY_LOOPS,   /* loops in C, once for all backends; may use other operators' kernels */
     VME_LOWERED,    /* calls of other operators: nothing to write for a backend */
 } vme_making;
 VME_API int vme_operator_count(void);
-VME_API const char *vme_operator_name(int number); /* 0 .. vme_operator_count() - 1 */
+VME_API const char *vme_operator_name(int number); /* 0 to vme_operator_count() - 1 */
 VME_API vme_making vme_operator_making(int number);
-VME_API int vme_backend_kernels(int backend); /* that are in its own tables; others come from the backend below it */
+VME_API int vme_backend_kernels(int backend); /* kernels in its own tables; others come from the backend below it */
 
-/* ---- the table that the isolation core keeps: it does not link the engine, it is handed this pointer by the host */
+/* ---- the table for the isolation core, which does not link the engine: the host hands it this pointer */
 typedef struct vme_embedding vme_embedding; /* vme_embedding.h */
 struct vme_api {
     uint32_t abi;  /* VME_ABI */
@@ -419,8 +421,8 @@ struct vme_api {
     void (*runs_observe)(int64_t (*now_ns)(void), void (*ended)(int64_t began_ns));
 };
 VME_API const struct vme_api *vme_api(void);
-/* From now on `ended` is told of each run of a model of a VM or of the host, on the thread that it ran on, with what
- * `now_ns` gave as it began. Of a run within another one, nothing. */
+/* Registers an observer: `ended` is called after each run of a model of a VM or of the host, on the thread that ran it,
+ * with the value that `now_ns` returned at its start. Nested runs are not reported. */
 VME_API void vme_runs_observe(int64_t (*now_ns)(void), void (*ended)(int64_t began_ns));
 
 #ifdef __cplusplus

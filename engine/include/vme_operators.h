@@ -1,13 +1,13 @@
-/* The elementwise operators, reductions and scans of the engine: one row each, from which the enums of vme.h, the names
- * (operators/names.c), the rules of dtypes (operators/types.c) and the costs (operators/elementwise.c) are made, and
- * what Python reads of them.
+/* The elementwise operators, reductions and scans of the engine, one row each. The rows generate the enums of vme.h,
+ * the names (operators/names.c), the rules of dtypes (operators/types.c), the costs (operators/elementwise.c), and
+ * Python's tables.
  *
- * Files of models have the numbers: rows never move, new ones come last. docs/development.md tells how to add one.
+ * Model files contain the numbers: rows never move, new ones come last. docs/development.md explains how to add one.
  *
  *   ROW(ENUMERATOR, "NumPy's name", dtypes that it computes in, dtype of its result, cost)
  *
- * The words of the last three columns are defined where they are read: dtypes and results in types.c, costs in
- * elementwise.c. An operator that has no loop for float16 of its own computes in float32. */
+ * The values of the last three columns are defined where they are read: dtypes and results in types.c, costs in
+ * elementwise.c. An operator without a float16 loop of its own computes in float32. */
 #ifndef VME_OPERATORS_H
 #define VME_OPERATORS_H
 
@@ -57,7 +57,7 @@
     ROW(CONJUGATE,     "conjugate",     INTEGERS | FLOATS | COMPLEX, LOOP_DTYPE, CHEAP)             \
     ROW(BITWISE_COUNT, "bitwise_count", INTEGERS,                    BYTE,       CHEAP)
 
-/* out = op(a, b). The comparisons, EQUAL to GREATER_EQUAL, are neighbours. */
+/* out = op(a, b). The comparisons, EQUAL to GREATER_EQUAL, are consecutive. */
 #define VME_BINARY_OPERATORS(ROW)                                                        \
     ROW(ADD,           "add",           ANY,                         LOOP_DTYPE, CHEAP)  \
     ROW(SUBTRACT,      "subtract",      INTEGERS | FLOATS | COMPLEX, LOOP_DTYPE, CHEAP)  \
@@ -94,7 +94,7 @@
     ROW(GCD,           "gcd",           INTEGERS,                    LOOP_DTYPE, COSTLY) \
     ROW(LCM,           "lcm",           INTEGERS,                    LOOP_DTYPE, COSTLY)
 
-/* KNOWN_MAX and KNOWN_MIN: of what is no NaN; NaN where nothing is left. */
+/* KNOWN_MAX and KNOWN_MIN ignore NaN; the result is NaN if there is nothing else. */
 #define VME_REDUCE_OPERATORS(ROW)       \
     ROW(SUM,           "sum")           \
     ROW(PROD,          "prod")          \

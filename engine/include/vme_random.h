@@ -1,9 +1,8 @@
-/* Random numbers of many distributions, a part of the engine that only its arrays call: see vme.h for contexts and
- * tensors.
+/* Random numbers of many distributions; used by the engine's arrays only. See vme.h for contexts and tensors.
  *
- * One stream, drawn in order: how many words a number takes is known only when it is drawn. The algorithms and the
- * order in which they take words are those of numpy.random.Generator, so that the same key gives the same numbers, to
- * rounding. */
+ * One stream, drawn in order: the words that a number takes are known only when it is drawn. The algorithms and the
+ * order in which they consume words are those of numpy.random.Generator, so that the same key gives the same numbers,
+ * up to rounding. */
 #ifndef VME_RANDOM_H
 #define VME_RANDOM_H
 
@@ -32,18 +31,18 @@ typedef enum vme_random_kind {
     VME_RANDOM_ZIPF,                 /* a */
     VME_RANDOM_INTEGERS,             /* first, last - first (uint64, both included) -> any integer dtype or bool */
     VME_RANDOM_SHUFFLE,              /* the rows of `out` (int64), by masked rejection */
-    VME_RANDOM_SHUFFLE_TAIL,         /* the same by multiplication, down to place `first` (parameter 0) */
-    VME_RANDOM_SAMPLE, /* different numbers below `population` (parameter 0), unordered (Floyd's algorithm) */
+    VME_RANDOM_SHUFFLE_TAIL,         /* the same by multiplication, down to index `first` (parameter 0) */
+    VME_RANDOM_SAMPLE, /* distinct numbers below `population` (parameter 0), unordered (Floyd's algorithm) */
     VME_RANDOM_KINDS,
 } vme_random_kind;
 
-/* numpy.random.Philox's state: what is left of its block of words, and half a word. */
+/* The state of numpy.random.Philox: the rest of its current block of words, and half a word. */
 typedef struct vme_random_state {
     uint64_t key[2], counter[4], buffer[4], buffer_pos, has_uint32, uinteger;
 } vme_random_state;
 
-/* Fills `out` (C-contiguous) and moves the state on. `parameters`: C-contiguous float64 (uint64 for integers), of rank
- * 0 or with as many elements as `out`; NULL where the kind has fewer. */
+/* Fills `out` (C-contiguous) and advances the state. `parameters`: C-contiguous float64 (uint64 for integers), of rank
+ * 0 or with as many elements as `out`; NULL beyond the kind's parameters. */
 VME_API vme_status vme_random(vme_context *context, vme_random_state *state, vme_random_kind kind,
                               const vme_tensor *const parameters[3], const vme_tensor *out);
 

@@ -149,18 +149,18 @@ class _Translation:
     """Translates Oniguruma's (Ruby's) syntax to Python's, for characters below a limit."""
 
     def __init__(self, source, limit, where):
-        self.source, self.limit, self.where, self.place = source, limit, where, 0
+        self.source, self.limit, self.where, self.position = source, limit, where, 0
 
     def refuse(self, what):
         raise TokenizerError(
-            f"{self.where}: {what} at character {self.place} of {shown(self.source)} is not supported; write it in"
+            f"{self.where}: {what} at character {self.position} of {shown(self.source)} is not supported; write it in"
             " other words"
         )
 
     def whole(self):
         made, source = [], self.source
-        while self.place < len(source):
-            c = source[self.place]
+        while self.position < len(source):
+            c = source[self.position]
             if c == "\\":
                 made.append(self.escape(inside=False))
             elif c == "[":
@@ -169,31 +169,31 @@ class _Translation:
                 made.append(self.group())
             else:
                 made.append(r"(?=\n|\Z)" if c == "$" else c)
-                self.place += 1
+                self.position += 1
         return "".join(made)
 
     def group(self):
-        rest = self.source[self.place :]
+        rest = self.source[self.position :]
         if (name := re.match(r"\(\?<([A-Za-z_]\w*)>", rest)) is not None:
-            self.place += name.end()
+            self.position += name.end()
             return f"(?P<{name[1]}>"
         for start in ("(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!", "(?i:", "(?#"):
             if rest.startswith(start):
-                self.place += len(start)
+                self.position += len(start)
                 return start
         if rest.startswith("(?i)"):  # valid until the group's end; Python needs a group for that
-            self.place += 4
+            self.position += 4
             end = self._end_of_group()
-            inner = _Translation(self.source[self.place : end], self.limit, self.where).whole()
-            self.place = end
+            inner = _Translation(self.source[self.position : end], self.limit, self.where).whole()
+            self.position = end
             return f"(?i:{inner})"
         if rest.startswith("(?"):
             self.refuse(f"{rest[:4]!r}")
-        self.place += 1
+        self.position += 1
         return "("
 
     def _end_of_group(self):
-        depth, i, source, bracket = 0, self.place, self.source, False
+        depth, i, source, bracket = 0, self.position, self.source, False
         while i < len(source):
             c = source[i]
             if c == "\\":
@@ -211,40 +211,40 @@ class _Translation:
 
     def bracket(self):
         """A character class, written out in full."""
-        self.place += 1
+        self.position += 1
         source, negated, parts, first = self.source, False, [], True
-        if source[self.place : self.place + 1] == "^":
+        if source[self.position : self.position + 1] == "^":
             negated = True
-            self.place += 1
+            self.position += 1
         while True:
-            if self.place >= len(source):
+            if self.position >= len(source):
                 self.refuse("a class without an end")
-            c = source[self.place]
+            c = source[self.position]
             if c == "]" and not first:
-                self.place += 1
+                self.position += 1
                 break
             first = False
             if c == "[":
                 parts.append(self.inner_class())
-            elif source.startswith("&&", self.place):
+            elif source.startswith("&&", self.position):
                 self.refuse("an intersection of classes")
             elif c == "\\":
                 parts.append(self.escape(inside=True))
             else:
                 parts.append("-" if c == "-" else re.escape(c))
-                self.place += 1
+                self.position += 1
         inside = "".join(parts)
         if not inside:
             return f"[{_NOTHING}]" if not negated else r"[\s\S]"
         return f"[{'^' if negated else ''}{inside}]"
 
     def inner_class(self):
-        posix = re.match(r"\[:(\^?)(\w+):\]", self.source[self.place :])
+        posix = re.match(r"\[:(\^?)(\w+):\]", self.source[self.position :])
         if posix is None:
-            if self.source.startswith("[^", self.place):
+            if self.source.startswith("[^", self.position):
                 self.refuse("a negated class in a class")
             return self.bracket()[1:-1]
-        self.place += posix.end()
+        self.position += posix.end()
         if posix[2] == "space":
             return ranges((), self.limit, bool(posix[1]), WHITESPACE)
         if posix[2] not in _NAMED:
@@ -253,13 +253,13 @@ class _Translation:
 
     def escape(self, inside):
         source = self.source
-        c = source[self.place + 1 : self.place + 2]
+        c = source[self.position + 1 : self.position + 2]
         if not c:
             self.refuse("a backslash at the end")
         if c in "pP":
             return self.property(inside)
         if c in "sSwWdDhH":
-            self.place += 2
+            self.position += 2
             negated = c.isupper()
             made = {
                 "s": lambda: ranges((), self.limit, negated, WHITESPACE),
@@ -270,37 +270,37 @@ class _Translation:
             return self._as_class(made, inside)
         if c in "xu":
             code = re.match(
-                r"\\x\{([0-9A-Fa-f]{1,8})\}|\\x([0-9A-Fa-f]{1,2})|\\u([0-9A-Fa-f]{4})", source[self.place :]
+                r"\\x\{([0-9A-Fa-f]{1,8})\}|\\x([0-9A-Fa-f]{1,2})|\\u([0-9A-Fa-f]{4})", source[self.position :]
             )
             if code is None or int(code[1] or code[2] or code[3], 16) > 0x10FFFF:
                 self.refuse("an escape")
-            self.place += code.end()
+            self.position += code.end()
             return _escaped(int(code[1] or code[2] or code[3], 16))
         if c in "RX":
             if inside or c == "X":
                 self.refuse(f"\\{c}")
-            self.place += 2
+            self.position += 2
             return "(?:\\r\\n|[\\n-\\r\\x85\\u2028\\u2029])"
         if c in "zZ":
-            self.place += 2
+            self.position += 2
             return r"\Z" if c == "z" else r"(?=\n?\Z)"
         if c in "bB" and not inside:
-            self.place += 2
+            self.position += 2
             word = f"[{word_class(self.limit)}]"
             both, none = f"(?<={word})(?!{word})|(?<!{word})(?={word})", f"(?<={word})(?={word})|(?<!{word})(?!{word})"
             return f"(?:{both if c == 'b' else none})"
         if c.isalnum() and c not in "tnrfvaA" and not (c.isdigit() and not inside):
             self.refuse(f"\\{c}")
-        self.place += 2
+        self.position += 2
         return f"\\{c}" if c.isalnum() else re.escape(c)
 
     def property(self, inside):
-        found = re.match(r"\\([pP])(?:\{(\^?)([A-Za-z_ ]+)\}|([A-Z]))", self.source[self.place :])
+        found = re.match(r"\\([pP])(?:\{(\^?)([A-Za-z_ ]+)\}|([A-Z]))", self.source[self.position :])
         if found is None:
             self.refuse("a property")
         name = found[3] or found[4]
         negated = (found[1] == "P") != bool(found[2])
-        self.place += found.end()
+        self.position += found.end()
         if name in _CATEGORIES:
             made = ranges((name,), self.limit, negated)
         elif name.lower() in _NAMED:

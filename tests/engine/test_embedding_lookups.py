@@ -308,8 +308,8 @@ def test_what_is_no_plain_table(rows):
 
 
 @pytest.mark.parametrize("rows", [np.ones((4, 6), "float32")[:, ::2], np.ones((4, 0), "float32")])
-def test_rows_whose_numbers_do_not_lie_side_by_side(rows):
-    with pytest.raises(ValueError, match="side by side"):
+def test_rows_that_are_not_contiguous(rows):
+    with pytest.raises(ValueError, match="contiguous rows"):
         safe_embedding_lookup_sparse(rows, np.asarray([0]))
 
 

@@ -277,13 +277,13 @@ BUFFERS = {
     "a record": (dict(format=b"T{d:a:}"), TypeError, "for which there is no dtype"),
     "another byte order": (dict(format=b">d"), TypeError, "for which there is no dtype"),
     "an empty format": (dict(format=b""), TypeError, "for which there is no dtype"),
-    "an item of another size": (dict(itemsize=4), ValueError, "does not lie as an array can"),
-    "an item of size 0": (dict(itemsize=0), ValueError, "does not lie as an array can"),
-    "suboffsets": (dict(suboffsets=(0,)), ValueError, "does not lie as an array can"),
+    "an item of another size": (dict(itemsize=4), ValueError, "has a layout that no array can have"),
+    "an item of size 0": (dict(itemsize=0), ValueError, "has a layout that no array can have"),
+    "suboffsets": (dict(suboffsets=(0,)), ValueError, "has a layout that no array can have"),
     "too many dimensions": (
         dict(ndim=65, shape=(1,) * 65, strides=(8,) * 65, len=8),
         ValueError,
-        "does not lie as an array can",
+        "has a layout that no array can have",
     ),
     "fewer than none": (
         dict(ndim=-1),

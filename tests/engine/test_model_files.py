@@ -355,8 +355,8 @@ def altered(name, operator, parameter, value):
         ("places", 44, 0, 1, "takes 2 dimensions from number 1 of 2"),
         ("places", 44, 1, 3, "unknown operation 3 for dtype 10"),
         ("places", 44, 1, -2, "unknown operation -2"),
-        ("classic", 47, 0, 3, "puts leaves together in an unknown way"),
-        ("classic", 47, 2, 0, "puts leaves together in an unknown way"),
+        ("classic", 47, 0, 3, "combines leaves in an unknown way"),
+        ("classic", 47, 2, 0, "combines leaves in an unknown way"),
         ("classic", 47, 2, 3, "are no decision trees"),
     ],
 )
@@ -439,7 +439,7 @@ def test_a_guard_is_a_computed_bool():
     for tensor in range(tensors):
         dtype = struct.unpack_from("<I", file, _HEADER + _TENSOR * tensor + 8)[0]
         if dtype != 0:
-            with pytest.raises(ValueError, match=f"stands under tensor {tensor}, which is no computed bool"):
+            with pytest.raises(ValueError, match=f"has a guard on tensor {tensor}, which is not a computed bool"):
                 opened(behind("chosen", "guard", 0, tensor))
 
 

@@ -126,7 +126,7 @@ vme_status embedding_bags_check(const vme_embedding_bags *bags, bool written, in
         && (!written || plain == NULL || plain->dtype != VME_FLOAT32 || plain->rank != 2 || plain->shape[1] < 1
             || (plain->shape[1] > 1 && plain->strides[1] != sizeof(float))
             || plain->strides[0] % (int64_t)sizeof(float)))
-        return vme_fail(VME_BAD_SHAPE, "table: expected float32 of [rows, dim], the numbers of a row side by side");
+        return vme_fail(VME_BAD_SHAPE, "table: expected float32 of [rows, dim], with contiguous rows");
     if (bags->combiner < 0 || bags->combiner >= VME_EMBEDDING_COMBINERS)
         return vme_fail(VME_BAD_VALUE, "combiner: there is no number %d", bags->combiner);
     if (ids->rank != 1 || offsets->rank != 1)

@@ -2,7 +2,7 @@
  *
  * A table has VME_EMBEDDING_SHARDS shards; a key's hash determines its shard. A shard has
  *   - keys: a directory of segments (extendible hashing: Fagin et al. 1979), each an open-addressing table of fixed
- *   size whose buckets are cache lines. A full segment is split in two, so the cost of growing is bounded;
+ *     size whose buckets are cache lines. A full segment is split in two, so the cost of growing is bounded;
  *   - rows: chunks that never move; a row is a number within its shard.
  *
  * Locks: a shard's lock is only held for a bounded piece of work. Lookups hold the locks of all shards in shared mode,

@@ -70,8 +70,8 @@ static void cell_lstm(int64_t n, const float *restrict x, const float *restrict 
     }
 }
 
-/* `q`: the candidate's product with the state. If the reset gate multiplies products, `bias` is included in it;
- * otherwise the gate was already applied to the state. */
+/* `q`: the candidate's product with the state. With a `bias` the reset gate multiplies q + bias; otherwise it was
+ * already applied to the state. */
 static void cell_gru(int64_t n, const float *restrict x, const float *restrict p, const float *restrict q,
                      const float *restrict bias, float *restrict h, float *restrict y)
 {

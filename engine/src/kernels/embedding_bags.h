@@ -1,9 +1,9 @@
 /* Bags of rows of an embedding table, pipelined by groups of eight keys: while one bag is summed, the rows of later
  * keys are prefetched, and the entries of still later keys. Two things would stall the pipeline:
  *   - a chain of dependent operations from key to row that exceeds the processor's reorder window: each stage is a
- *   short part of the chain and passes its results to the next one through memory some turns later;
+ *     short part of the chain and passes its results to the next one through memory some turns later;
  *   - an unpredictable branch: keys that are not in their own bucket are set aside, and looked up when the next bucket
- *   has arrived. */
+ *     has arrived. */
 #include "embedding/table.h"
 
 #ifdef __AVX2__

@@ -428,7 +428,7 @@ vme_status model_make_attention(model_preparation *preparation, uint32_t number,
         if (step->operand[i] >= 0) {
             model->value[step->operand[i]].plain = true;
             if (model_root(model, step->operand[i]) == model_root(model, step->out))
-                return MODEL_WRONG(number, "writes where it reads");
+                return MODEL_WRONG(number, "has a result that overlaps an operand");
             tensors[i] = model_tensor(model, step->operand[i], NULL);
         }
     out->plain = true;
@@ -443,7 +443,7 @@ vme_status model_make_attention(model_preparation *preparation, uint32_t number,
         if (addend->dtype != VME_FLOAT32 || addend->rank < 1 || addend->channels_last || last(addend, 1) != last(k, 1)
             || (last(addend, 1) > 1 && addend->strides[addend->rank - 1] != sizeof(float))
             || vme_broadcast_strides(&tensors[3], &result, strides) != VME_OK)
-            return MODEL_WRONG(number, "adds what is not made of such rows");
+            return MODEL_WRONG(number, "has an addend of another shape or dtype");
     }
     attention sizes;
     return lay_out(&sizes, &model->kernels->gemm.of[VME_FLOAT32], q, k, out)

@@ -6,8 +6,9 @@
  * strip's start. A value that others read is computed in full in the arena, and no step of the chain reads it. Threads
  * take pieces of the image, in slots with strips of their own; rows that two pieces need are computed in both.
  *
- *     rows of   input     made                a band more of the last step's rows, and what the steps before it need
- * for that stem      made |  band pool      made | band         <- these rows are the chain's */
+ *     input   |===========|   rows that the stem reads for this band
+ *     stem      |=======|     rows that the pool reads for this band
+ *     pool        |===|       the band: some rows of the chain's last value */
 #include "models/bands.h"
 #include "models/bands_walk.h"
 #include "models/model.h"

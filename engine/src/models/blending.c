@@ -109,6 +109,6 @@ vme_status model_make_blending(model_preparation *preparation, uint32_t number, 
            && model_lies_dense(preparation, step->operand[2], VME_FLOAT32)
            && model_lies_dense(preparation, step->out, VME_FLOAT32);
     if (!fits)
-        return MODEL_WRONG(number, "has operands that do not go together");
+        return MODEL_WRONG(number, "has operands whose shapes or dtypes do not match");
     return model_writes_apart(preparation, number, step);
 }

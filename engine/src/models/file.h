@@ -35,7 +35,7 @@ enum {
 #define MODEL_ELEMENTS_MAX ((int64_t)1 << 40)
 
 enum { MODEL_COMPUTED, MODEL_CONSTANT, MODEL_VIEW };
-/* Operator numbers in files: never reused. Those below 32 work on images. */
+/* Operator numbers in files; they never change. Those below 32 work on images. */
 typedef enum model_op {
     MODEL_CONV = 1,            /* x, weights [out, in, kh, kw], bias or absent, addend or absent */
     MODEL_MAX_POOL,            /* x */

@@ -462,17 +462,17 @@ vme_status model_make_integer_product(model_preparation *preparation, uint32_t n
         || (bytes
             && (p[INTEGER_LOW] < lowest || p[INTEGER_LOW] > p[INTEGER_HIGH] || p[INTEGER_HIGH] > lowest + 255
                 || p[INTEGER_ZERO] < lowest || p[INTEGER_ZERO] > lowest + 255)))
-        return MODEL_WRONG(number, "makes no bytes, sums or float32 by factors");
+        return MODEL_WRONG(number, "has a result that is neither bytes, sums, nor float32 with factors");
     int64_t taps, k;
     if (__builtin_mul_overflow((int64_t)p[KERNEL_H], (int64_t)p[KERNEL_W], &taps)
         || __builtin_mul_overflow(taps, channels / groups, &k) || k > INT32_MAX / 255 / 128)
-        return MODEL_WRONG(number, "adds up more numbers than 32 bits hold");
+        return MODEL_WRONG(number, "has sums that may exceed 32 bits");
     const int64_t own = outputs / groups + (step->operand[5] >= 0), one = 1;
     const int64_t packed[] = {groups, ceil_div(own, QUANTIZED_COLUMNS), ceil_div(k, QUANTIZED_QUAD), QUANTIZED_COLUMNS,
                               QUANTIZED_QUAD},
                   single_packed[] = {1, 1, taps * max(1, p[INTEGER_SINGLE]), channels, 1};
     if (single && (groups != channels || outputs != channels || step->operand[5] >= 0 || taps > WINDOW_MAX))
-        return MODEL_WRONG(number, "has no windows of single channels");
+        return MODEL_WRONG(number, "is not depthwise");
     const bool fits =
         byte_tensor_is_dense(preparation, step->operand[0], in->dtype, 4, in->shape)
         && byte_tensor_is_dense(preparation, step->operand[1], VME_INT8, 5, single ? single_packed : packed)
@@ -485,10 +485,10 @@ vme_status model_make_integer_product(model_preparation *preparation, uint32_t n
                    : !out->channels_last && has_pixels(out));
     preparation->model->value[step->out].plain = true;
     if (!fits)
-        return MODEL_WRONG(number, "has operands that do not go together");
+        return MODEL_WRONG(number, "has operands whose shapes or dtypes do not match");
     for (int i = 0; i < 7; i++)
         if (step->operand[i] >= 0
             && model_root(preparation->model, step->operand[i]) == model_root(preparation->model, step->out))
-            return MODEL_WRONG(number, "writes where it reads");
+            return MODEL_WRONG(number, "has a result that overlaps an operand");
     return VME_OK;
 }

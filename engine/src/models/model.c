@@ -105,7 +105,7 @@ vme_status model_as_image(model_preparation *preparation, uint32_t number, int t
                      && (value->shape[0] == 1 || value->strides[0] == 4 * value->shape[1]));
     if (value->dtype != VME_FLOAT32 || model_is_constant(preparation, (uint32_t)tensor) || !dense
         || (value->rank != 2 && (value->rank != 4 || value->kind == MODEL_VIEW || value->plain)))
-        return MODEL_WRONG(number, "wants images or matrices of float32 that no view sees, tensor %d is none", tensor);
+        return MODEL_WRONG(number, "needs float32 images or matrices without views; tensor %d is not one", tensor);
     value->channels_last = value->rank == 4;
     return VME_OK;
 }
@@ -312,7 +312,8 @@ static vme_status activation_read(uint32_t number, model_step *step)
     case ACTIVATION_CLIP:
         memcpy(&step->bounds.low, &step->p[LOW], 4);
         memcpy(&step->bounds.high, &step->p[HIGH], 4);
-        return step->bounds.low <= step->bounds.high ? VME_OK : MODEL_WRONG(number, "clips to no range");
+        return step->bounds.low <= step->bounds.high ? VME_OK
+                                                     : MODEL_WRONG(number, "has a lower bound above its upper bound");
     default:
         return product && step->p[ACTIVATION] >= ACTIVATION_CURVES && step->p[ACTIVATION] < ACTIVATION_CURVES + CURVES
                    ? VME_OK
@@ -332,7 +333,7 @@ static vme_status check_guard(model_preparation *preparation, uint32_t number, i
         for (int d = 0; d < value->rank; d++)
             fits = fits && value->shape[d] == 1;
         if (!fits)
-            return MODEL_WRONG(number, "stands under tensor %u, which is no computed bool", tensor);
+            return MODEL_WRONG(number, "has a guard on tensor %u, which is not a computed bool", tensor);
     }
     return VME_OK;
 }

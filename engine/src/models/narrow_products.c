@@ -259,9 +259,9 @@ vme_status model_make_narrow_product(model_preparation *preparation, uint32_t nu
         || !is_dense(preparation, step->operand[3], VME_FLOAT32, 3, scales)
         || !is_dense(preparation, step->operand[4], VME_FLOAT32, 1, &out->shape[1])
         || !is_dense(preparation, step->out, out->dtype, 2, out->shape))
-        return MODEL_WRONG(number, "has operands that do not go together");
+        return MODEL_WRONG(number, "has operands whose shapes or dtypes do not match");
     for (int i = 0; i < 5; i++)
         if (step->operand[i] >= 0 && model_root(model, step->operand[i]) == model_root(model, step->out))
-            return MODEL_WRONG(number, "writes where it reads");
+            return MODEL_WRONG(number, "has a result that overlaps an operand");
     return VME_OK;
 }

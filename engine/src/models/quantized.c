@@ -182,9 +182,9 @@ vme_status model_make_quantized(model_preparation *preparation, uint32_t number,
                    && is_zero(p[QUANTIZED_HIGH], out) && p[QUANTIZED_LOW] <= p[QUANTIZED_HIGH];
     }
     if (!fits)
-        return MODEL_WRONG(number, "has operands, or zero points, that do not go together");
+        return MODEL_WRONG(number, "has operands whose shapes, dtypes or zero points do not match");
     for (uint32_t i = 0; i < inputs; i++)
         if (model_root(model, step->operand[i]) == model_root(model, step->out))
-            return MODEL_WRONG(number, "writes where it reads");
+            return MODEL_WRONG(number, "has a result that overlaps an operand");
     return VME_OK;
 }

@@ -138,8 +138,8 @@ static vme_status trial_run(algorithm_trial *trial)
 
 vme_status trials_run(algorithm_trial *trials, int count)
 {
-    const vme_wishes before =
-        vme_wish((vme_wishes){.threads = 1, .kernels = trials->model.kernels}); /* all trials use one backend */
+    const vme_thread_options before = vme_thread_options_set(
+        (vme_thread_options){.threads = 1, .kernels = trials->model.kernels}); /* all trials use one backend */
     vme_status status = VME_OK;
     for (int i = 0; status == VME_OK && i < count; i++) {
         status = trial_run(&trials[i]);
@@ -153,7 +153,7 @@ vme_status trials_run(algorithm_trial *trials, int count)
             status = trial_run(&trials[i]);
         spent += now_ns() - began;
     }
-    vme_wish(before);
+    vme_thread_options_set(before);
     return status;
 }
 
@@ -307,7 +307,8 @@ vme_status vme_rates_set(const double rates[VME_RATES])
     vme_rates_fixed(fixed);
     for (int i = 0; i < VME_RATES; i++)
         if (!(rates[i] > fixed[i] / BOUND && rates[i] < fixed[i] * BOUND))
-            return vme_fail(VME_BAD_VALUE, "rate %d: %g a nanosecond is beyond what a core does, %g", i, rates[i],
+            return vme_fail(VME_BAD_VALUE,
+                            "rate %d: %g a nanosecond is implausible for a core; the built-in rate is %g", i, rates[i],
                             fixed[i]);
     pthread_mutex_lock(&measured.lock);
     int slot = slot_of(vme_kernels_current());

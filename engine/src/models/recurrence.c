@@ -475,7 +475,7 @@ vme_status model_make_recurrence(model_preparation *preparation, uint32_t number
             return MODEL_WRONG(number, "has the unknown function %d", p[i]);
     const recurrence_kind kind = (recurrence_kind)p[RECURRENCE_KIND];
     if (gates->rank != 3 || out->rank != 4)
-        return MODEL_WRONG(number, "does not go through times of a batch");
+        return MODEL_WRONG(number, "has gates or a result of the wrong rank");
     const int64_t directions = out->shape[1], batch = gates->shape[1], hidden = out->shape[3];
     const int64_t all_gates[] = {gates->shape[0], batch, directions * gates_of(kind) * hidden},
                   weights[] = {directions, slivers_of(kind, hidden), hidden, VME_SLIVER},
@@ -492,13 +492,13 @@ vme_status model_make_recurrence(model_preparation *preparation, uint32_t number
                       && is_tensor(preparation, step->operand[6], VME_INT64, 1, &batch, true)
                       && is_tensor(preparation, step->out, VME_FLOAT32, 4, all, true);
     if (!fits)
-        return MODEL_WRONG(number, "has operands that do not go together");
+        return MODEL_WRONG(number, "has operands whose shapes or dtypes do not match");
     if ((step->operand[2] >= 0) != (kind == RECURRENCE_GRU && (p[RECURRENCE_FLAGS] & RECURRENCE_RESET_AFTER))
         || (kind != RECURRENCE_LSTM && (step->operand[3] >= 0 || step->operand[5] >= 0)))
-        return MODEL_WRONG(number, "has a bias, peepholes or a cell that its kind has not, or lacks a bias");
+        return MODEL_WRONG(number, "has a bias, peepholes or a cell that its kind does not have, or lacks a bias");
     for (int i = 0; i < 7; i++)
         if (step->operand[i] >= 0
             && model_root(preparation->model, step->operand[i]) == model_root(preparation->model, step->out))
-            return MODEL_WRONG(number, "writes where it reads");
+            return MODEL_WRONG(number, "has a result that overlaps an operand");
     return VME_OK;
 }

@@ -312,6 +312,6 @@ vme_status model_make_regions(model_preparation *preparation, uint32_t number, c
                       && model_lies_dense(preparation, step->operand[2], VME_INT64)
                       && model_lies_dense(preparation, step->out, dtype);
     if (!fits)
-        return MODEL_WRONG(number, "has operands that do not go together");
+        return MODEL_WRONG(number, "has operands whose shapes or dtypes do not match");
     return model_writes_apart(preparation, number, step);
 }

@@ -141,14 +141,14 @@ vme_status model_make_softmax(model_preparation *preparation, uint32_t number, c
                       *addend = row_operand(preparation, step->operand[1]), *out = row_operand(preparation, step->out);
     step->run = run_softmax;
     if (step->operand[2] >= 0 || !has_contiguous_rows(in) || !has_contiguous_rows(out) || !same_sizes(in, out))
-        return MODEL_WRONG(number, "does not read and make rows of float32");
+        return MODEL_WRONG(number, "does not read and write rows of float32");
     if (addend != NULL) {
         vme_tensor added = model_tensor(preparation->model, step->operand[1], NULL),
                    result = model_tensor(preparation->model, step->out, NULL);
         int64_t strides[VME_RANK_MAX];
         if (!has_contiguous_rows(addend) || addend->shape[addend->rank - 1] != out->shape[out->rank - 1]
             || vme_broadcast_strides(&added, &result, strides) != VME_OK)
-            return MODEL_WRONG(number, "adds what is not made of such rows");
+            return MODEL_WRONG(number, "has an addend of another shape or dtype");
     }
     return VME_OK;
 }
@@ -284,9 +284,9 @@ vme_status model_make_activate(model_preparation *preparation, uint32_t number, 
     const model_value *in = &preparation->model->value[step->operand[0]], *out = &preparation->model->value[step->out];
     step->run = run_activate;
     if (step->operand[1] >= 0 || in->dtype != VME_FLOAT32 || out->dtype != VME_FLOAT32 || !same_sizes(in, out))
-        return MODEL_WRONG(number, "does not read and make float32 of one shape");
+        return MODEL_WRONG(number, "does not read and write float32 of one shape");
     if (out->kind == MODEL_VIEW && !has_contiguous_rows(out))
-        return MODEL_WRONG(number, "writes to a view whose rows do not lie side by side");
+        return MODEL_WRONG(number, "writes to a view whose rows are not contiguous");
     if (step->p[0] < 0 || step->p[0] >= CURVES)
         return MODEL_WRONG(number, "has the unknown activation %d", step->p[0]);
     return VME_OK;

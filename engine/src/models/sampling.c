@@ -343,6 +343,6 @@ vme_status model_make_sampling(model_preparation *preparation, uint32_t number, 
     fits = fits && model_lies_dense(preparation, step->operand[0], dtype)
            && model_lies_dense(preparation, step->operand[1], dtype) && model_lies_dense(preparation, step->out, dtype);
     if (!fits)
-        return MODEL_WRONG(number, "has operands that do not go together");
+        return MODEL_WRONG(number, "has operands whose shapes or dtypes do not match");
     return model_writes_apart(preparation, number, step);
 }

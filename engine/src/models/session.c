@@ -17,7 +17,7 @@ struct vme_session {
     char *arena;
     size_t arena_bytes;
     atomic_bool busy;
-    vme_wishes wishes;
+    vme_thread_options options;
     model_plans plans;
 };
 
@@ -103,7 +103,7 @@ vme_status vme_session_options(vme_session *session, int threads, unsigned flags
         return vme_fail(VME_BAD_VALUE, "threads: expected 1 or more, got %d", threads);
     if (flags & ~VME_FLUSH_SUBNORMALS)
         return vme_fail(VME_BAD_VALUE, "there are no session options %#x", flags & ~VME_FLUSH_SUBNORMALS);
-    session->wishes = (vme_wishes){.threads = threads, .flags = flags};
+    session->options = (vme_thread_options){.threads = threads, .flags = flags};
     return VME_OK;
 }
 
@@ -148,10 +148,10 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
             atomic_store(&session->busy, false);
         return status;
     }
-    vme_wishes wishes = session->wishes;
-    wishes.kernels = model->kernels;
-    const vme_wishes before = vme_wish(wishes);
-    VME_FLUSHING_IF(session->wishes.flags);
+    vme_thread_options options = session->options;
+    options.kernels = model->kernels;
+    const vme_thread_options before = vme_thread_options_set(options);
+    VME_FLUSHING_IF(session->options.flags);
     const char *const outer = vme_context_do(context, "model");
     void (*const ended)(int64_t) = outer == NULL ? atomic_load_explicit(&run_ended, memory_order_acquire) : NULL;
     int64_t run_began_ns = ended == NULL ? 0 : atomic_load_explicit(&run_now_ns, memory_order_relaxed)();
@@ -180,7 +180,7 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
     vme_context_do(context, outer);
     if (ended != NULL)
         ended(run_began_ns);
-    vme_wish(before);
+    vme_thread_options_set(before);
     if (own)
         atomic_store(&session->busy, false);
     else

@@ -192,6 +192,6 @@ vme_status model_make_suppression(model_preparation *preparation, uint32_t numbe
         && (step->operand[4] < 0 || is_number(preparation, step->operand[4], VME_FLOAT32))
         && model_lies_dense(preparation, step->out, VME_INT64);
     if (!fits)
-        return MODEL_WRONG(number, "has operands that do not go together");
+        return MODEL_WRONG(number, "has operands whose shapes or dtypes do not match");
     return model_writes_apart(preparation, number, step);
 }

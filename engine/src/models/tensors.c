@@ -85,7 +85,7 @@ vme_status model_writes_apart(const model_preparation *preparation, uint32_t num
     for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
         if (step->operand[i] >= 0
             && model_root(preparation->model, step->operand[i]) == model_root(preparation->model, step->out))
-            return MODEL_WRONG(number, "writes where it reads");
+            return MODEL_WRONG(number, "has a result that overlaps an operand");
     return VME_OK;
 }
 
@@ -191,7 +191,7 @@ vme_status model_make_where(model_preparation *preparation, uint32_t number, con
     step->run = run_where;
     vme_status status = inputs_are(number, node, operands, 3, 3);
     if (status == VME_OK && dtype_of(preparation, step->operand[0]) != VME_BOOL)
-        return MODEL_WRONG(number, "chooses by what is no bool");
+        return MODEL_WRONG(number, "has a condition that is not bool");
     return status == VME_OK ? inputs_broadcast(preparation, number, node, step) : status;
 }
 
@@ -338,7 +338,7 @@ static vme_status indices_fit(const model_preparation *preparation, uint32_t num
     int64_t shape[VME_RANK_MAX];
     for (int i = 0; i < count; i++)
         if (index[i].dtype != VME_INT64)
-            return MODEL_WRONG(number, "has indices that are no int64");
+            return MODEL_WRONG(number, "has indices that are not int64");
     if (count < 1 || first < 0 || first > whole->rank - count || whole->dtype != part->dtype
         || vme_shape_broadcast(count, indices, &rank, shape) != VME_OK)
         return MODEL_WRONG(number, "takes %d dimensions from number %d of %d", count, first, whole->rank);
@@ -394,7 +394,7 @@ vme_status model_make_scatter(model_preparation *preparation, uint32_t number, c
     const model_value *in = &preparation->model->value[step->operand[0]], *out = &preparation->model->value[step->out];
     if (in->dtype != out->dtype || in->rank != out->rank
         || memcmp(in->shape, out->shape, sizeof(int64_t) * (size_t)in->rank) != 0)
-        return MODEL_WRONG(number, "does not write to what its operand is");
+        return MODEL_WRONG(number, "has a result of another shape or dtype than its operand");
     if (step->p[1] != -1 && !vme_scatters_by(step->p[1], out->dtype))
         return MODEL_WRONG(number, "has the unknown operation %d for dtype %d", step->p[1], out->dtype);
     return indices_fit(preparation, number, step, 2, out, &preparation->model->value[step->operand[1]]);

@@ -204,18 +204,18 @@ vme_status model_make_trees(model_preparation *preparation, uint32_t number, con
     if (!is_table(preparation, step->operand[NODES], 2, 2) || !is_table(preparation, step->operand[TREES], 2, 3)
         || tree->dtype != VME_INT32
         || (nodes->dtype != VME_INT64 && (nodes->dtype != VME_INT32 || x->dtype != VME_FLOAT32)))
-        return MODEL_WRONG(number, "has nodes or trees of another form");
+        return MODEL_WRONG(number, "has nodes or trees of an unexpected shape or dtype");
     if (step->operand[VALUES] >= 0
         && (!is_table(preparation, step->operand[VALUES], 2, out->shape[1])
             || (value[step->operand[VALUES]].dtype != VME_FLOAT32
                 && value[step->operand[VALUES]].dtype != VME_FLOAT64)))
-        return MODEL_WRONG(number, "has values of leaves of another form");
+        return MODEL_WRONG(number, "has leaf values of an unexpected shape or dtype");
     if (step->operand[BASE] >= 0
         && (!is_table(preparation, step->operand[BASE], 1, out->shape[1])
             || value[step->operand[BASE]].dtype != out->dtype))
-        return MODEL_WRONG(number, "begins with sums of another form");
+        return MODEL_WRONG(number, "has initial sums of an unexpected shape or dtype");
     if (step->p[COMBINE] < 0 || step->p[COMBINE] >= COMBINES || step->p[DIVISOR] < 0 || step->p[NAN_KEYS] < 1
         || step->p[NAN_KEYS] > 3)
-        return MODEL_WRONG(number, "puts leaves together in an unknown way");
+        return MODEL_WRONG(number, "combines leaves in an unknown way");
     return VME_OK;
 }

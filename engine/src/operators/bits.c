@@ -120,8 +120,9 @@ vme_status vme_split(vme_context *context, const vme_tensor *in, const vme_tenso
     for (int i = 0; i < 3; i++)
         fits = fits && vme_is_contiguous(all[i]) && vme_elements(all[i]) == vme_elements(in);
     if (!fits || vme_overlap(in, first) || vme_overlap(in, second) || vme_overlap(first, second))
-        return vme_fail(VME_BAD_DTYPE,
-                        "floats are taken apart into contiguous arrays of their own dtype, and of it or int32");
+        return vme_fail(
+            VME_BAD_DTYPE,
+            "splitting floats takes contiguous arrays: one of their dtype, and one of their dtype or int32");
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     const vme_bits_kernels *kernels = &vme_kernels_current()->bits;
     splitting s = {parts ? kernels->parts[wide] : kernels->split[wide],

@@ -46,7 +46,7 @@ static vme_status look_at(const vme_windows *w, const vme_tensor *images, const 
     if ((images->dtype != VME_FLOAT32 && images->dtype != VME_FLOAT64) || !plain(images, images, 4)
         || !plain(given, images, patches ? 3 : 4))
         return vme_fail(VME_BAD_SHAPE, "windows over images take contiguous float32 or float64, [examples, channels, "
-                                       "height, width], and what belongs to it");
+                                       "height, width], and matching operands");
     int64_t count[2], covered[2];
     for (int i = 0; i < 2; i++) {
         const int64_t size = images->shape[2 + i];
@@ -54,7 +54,7 @@ static vme_status look_at(const vme_windows *w, const vme_tensor *images, const 
         if (w->kernel[i] < 1 || w->stride[i] < 1 || w->dilation[i] < 1 || w->padding[i] < 0 || w->kernel[i] > limit
             || w->stride[i] > limit || w->dilation[i] > limit || w->padding[i] > limit || size > limit)
             return vme_fail(VME_BAD_SHAPE,
-                            "windows: expected kernel, stride and dilation from 1 on, padding from 0 on");
+                            "windows: expected kernel, stride and dilation of at least 1, padding of at least 0");
         covered[i] = size + 2 * w->padding[i] - w->dilation[i] * (w->kernel[i] - 1) - 1;
         if (covered[i] < 0)
             return vme_fail(VME_BAD_SHAPE, "images of %lld x %lld are smaller than the kernel %lld x %lld",
@@ -67,7 +67,7 @@ static vme_status look_at(const vme_windows *w, const vme_tensor *images, const 
         patches ? shape[1] == images->shape[1] * w->kernel[0] * w->kernel[1] && shape[2] == count[0] * count[1]
                 : shape[1] == images->shape[1] && shape[2] == count[0] && shape[3] == count[1];
     if (!fits || shape[0] != images->shape[0])
-        return vme_fail(VME_BAD_SHAPE, "windows: expected what %lld x %lld windows of each image give",
+        return vme_fail(VME_BAD_SHAPE, "windows: expected the result of %lld x %lld windows of each image",
                         (long long)count[0], (long long)count[1]);
     *of = (image_plane){*w, images->shape[2], images->shape[3], count[0], count[1]};
     return VME_OK;
@@ -100,7 +100,7 @@ vme_status vme_patches(vme_context *context, const vme_windows *windows, const v
     if (status != VME_OK || (status = look_at(windows, images, out, true, &job.plane)) != VME_OK)
         return status;
     if (vme_overlap(images, out))
-        return vme_fail(VME_BAD_VALUE, "out: it lies over the images");
+        return vme_fail(VME_BAD_VALUE, "out: it overlaps the images");
     const vme_kernels *kernels = vme_kernels_current();
     job.one = kernels->images->patches[number_of(images)];
     return run(&job, images, pixels(&job.plane), windows_of(&job.plane) * places(&job.plane));
@@ -114,7 +114,7 @@ vme_status vme_patches_sum(vme_context *context, const vme_windows *windows, con
     if (status != VME_OK || (status = look_at(windows, out, patches, true, &job.plane)) != VME_OK)
         return status;
     if (vme_overlap(patches, out))
-        return vme_fail(VME_BAD_VALUE, "out: it lies over the patches");
+        return vme_fail(VME_BAD_VALUE, "out: it overlaps the patches");
     const vme_kernels *kernels = vme_kernels_current();
     job.one = kernels->images->patches_sum[number_of(out)];
     return run(&job, out, windows_of(&job.plane) * places(&job.plane), pixels(&job.plane));
@@ -136,7 +136,7 @@ vme_status vme_max_pool(vme_context *context, const vme_windows *windows, const 
     if (status != VME_OK || (status = look_at(&plain_ones, images, out, false, &job.plane)) != VME_OK)
         return status;
     if (vme_overlap(images, out))
-        return vme_fail(VME_BAD_VALUE, "out: it lies over the images");
+        return vme_fail(VME_BAD_VALUE, "out: it overlaps the images");
     const vme_kernels *kernels = vme_kernels_current();
     job.one = kernels->images->max_pool[number_of(images)];
     return run(&job, images, pixels(&job.plane), windows_of(&job.plane));
@@ -156,7 +156,7 @@ vme_status vme_max_pool_gradient(vme_context *context, const vme_windows *window
     if (!plain(out, images, 4) || memcmp(out->shape, images->shape, 4 * sizeof *out->shape) != 0)
         return vme_fail(VME_BAD_SHAPE, "out: expected the images' shape and dtype");
     if (vme_overlap(images, out) || vme_overlap(pooled, out) || vme_overlap(gradient, out))
-        return vme_fail(VME_BAD_VALUE, "out: it lies over what is read");
+        return vme_fail(VME_BAD_VALUE, "out: it overlaps an operand");
     const vme_kernels *kernels = vme_kernels_current();
     job.gradient = kernels->images->max_pool_gradient[number_of(images)];
     return run(&job, images, pixels(&job.plane), pixels(&job.plane));
@@ -242,7 +242,7 @@ static vme_status depthwise(depthwise_job *job, const vme_windows *windows, cons
                         (long long)windows->kernel[0], (long long)windows->kernel[1]);
     for (const vme_tensor *const *one = (const vme_tensor *const[]){images, weights, given, NULL}; *one != NULL; one++)
         if (*one != out && vme_overlap(*one, out))
-            return vme_fail(VME_BAD_VALUE, "out: it lies over what is read");
+            return vme_fail(VME_BAD_VALUE, "out: it overlaps an operand");
     if (channels == 0 || images->shape[0] == 0) {
         if (out == weights)
             memset(out->data, 0, (size_t)(vme_elements(out) * vme_dtype_size((vme_dtype)out->dtype)));

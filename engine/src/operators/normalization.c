@@ -70,7 +70,7 @@ static vme_status normalize(normalize_job *job, int count, int written)
         for (int k = 0; k < count; k++)
             over = over || (job->vectors[k] != to && (k < written || k < i) && vme_overlap(job->vectors[k], to));
         if (over)
-            return vme_fail(VME_BAD_VALUE, "out: it lies over what is read, or over another result");
+            return vme_fail(VME_BAD_VALUE, "out: it overlaps an operand or another result");
     }
     job->channels = x->shape[1];
     job->step = vme_elements(x) / x->shape[0];

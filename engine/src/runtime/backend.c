@@ -103,8 +103,9 @@ static void start(void)
 
 const vme_kernels *vme_kernels_current(void)
 {
-    const vme_kernels *kernels =
-        vme_wished.kernels != NULL ? vme_wished.kernels : atomic_load_explicit(&current, memory_order_acquire);
+    const vme_kernels *kernels = vme_thread_options_now.kernels != NULL
+                                     ? vme_thread_options_now.kernels
+                                     : atomic_load_explicit(&current, memory_order_acquire);
     if (kernels == NULL) {
         pthread_once(&once, start);
         kernels = atomic_load_explicit(&current, memory_order_relaxed);

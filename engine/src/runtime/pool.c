@@ -37,8 +37,8 @@ struct job {
     vme_body *body;
     void *argument;
     int64_t count, grain;
-    vme_wishes wishes; /* of the caller */
-    int parts;         /* of the range: each begins where the one before it ends */
+    vme_thread_options options; /* of the caller */
+    int parts;                  /* of the range: each begins where the one before it ends */
     struct {
         _Atomic int64_t next;
         int64_t end;
@@ -108,18 +108,21 @@ vme_status vme_threads_set(int threads)
 }
 
 static _Thread_local int worker; /* number of this helper, from 1; 0: a caller */
-_Thread_local vme_wishes vme_wished;
+_Thread_local vme_thread_options vme_thread_options_now;
 
 int vme_worker(void) { return worker; }
 
-vme_wishes vme_wish(vme_wishes wishes)
+vme_thread_options vme_thread_options_set(vme_thread_options options)
 {
-    vme_wishes before = vme_wished;
-    vme_wished = wishes;
+    vme_thread_options before = vme_thread_options_now;
+    vme_thread_options_now = options;
     return before;
 }
 
-int vme_parallel_threads(void) { return vme_wished.threads == 0 ? vme_threads() : vme_wished.threads; }
+int vme_parallel_threads(void)
+{
+    return vme_thread_options_now.threads == 0 ? vme_threads() : vme_thread_options_now.threads;
+}
 
 /* ---- jobs */
 static void fail(struct job *job, int64_t piece, vme_status status, const char *message)
@@ -183,7 +186,7 @@ static bool do_piece(struct job *job)
 /* The number of helpers that may work on the job at once. */
 static int helpers_max(const struct job *job)
 {
-    return (job->wishes.threads == 0 ? vme_threads() : job->wishes.threads) - 1;
+    return (job->options.threads == 0 ? vme_threads() : job->options.threads) - 1;
 }
 
 static bool wants_help(const struct job *job)
@@ -221,11 +224,11 @@ static void help(struct job *job)
     vme_context *context = job->context; /* stays valid: the caller waits until this helper has left */
     uint64_t before = thread_cpu_ns();
     {
-        VME_FLUSHING_IF(context->flags | job->wishes.flags);
-        const vme_wishes own = vme_wish(job->wishes);
+        VME_FLUSHING_IF(context->flags | job->options.flags);
+        const vme_thread_options own = vme_thread_options_set(job->options);
         while (atomic_load_explicit(&pool.working, memory_order_relaxed) <= vme_threads() && do_piece(job))
             ;
-        vme_wish(own);
+        vme_thread_options_set(own);
     }
     uint64_t spent = thread_cpu_ns() - before;
     atomic_fetch_add_explicit(&context->helper_ns, spent, memory_order_relaxed);
@@ -482,8 +485,12 @@ static vme_status divided(vme_context *context, int64_t count, int64_t grain, vm
     VME_FLUSHING(context);
     if (count <= grain)
         return body(argument, 0, count);
-    struct job job = {
-        .context = context, .body = body, .argument = argument, .count = count, .grain = grain, .wishes = vme_wished};
+    struct job job = {.context = context,
+                      .body = body,
+                      .argument = argument,
+                      .count = count,
+                      .grain = grain,
+                      .options = vme_thread_options_now};
     const int64_t pieces = (count + grain - 1) / grain, threads = helpers_max(&job) + 1,
                   parts = threads < max_threads ? threads : max_threads;
     job.parts = (int)(parts < pieces ? parts : pieces);

@@ -241,14 +241,14 @@ static void parts(void)
     if (vme_threads() < 2)
         return;
     vme_context *context = context_with(0);
-    vme_wishes before = vme_wish((vme_wishes){.threads = 2});
+    vme_thread_options before = vme_thread_options_set((vme_thread_options){.threads = 2});
     struct apart apart = {0};
     CHECK(vme_parallel_threads() == 2);
     CHECK(vme_parallel_apart(context, APART, 1, keep_apart, &apart) == VME_OK);
     CHECK(atomic_load(&apart.done[0]) == APART / 2 && atomic_load(&apart.done[1]) == APART / 2);
     CHECK(atomic_load(&apart.helped) % 2 == 0
           || atomic_load(&apart.strayed) == 0); /* a helper of an even number has the caller's part */
-    vme_wish(before);
+    vme_thread_options_set(before);
     vme_context_unref(context);
 }
 

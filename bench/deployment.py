@@ -113,7 +113,7 @@ def profiles(quick):
 
 
 def middleware(quick):
-    """What the middleware adds to a Starlette request, without HTTP itself."""
+    """The time that the middleware adds to a Starlette request, without HTTP."""
     from starlette.applications import Starlette
     from starlette.responses import PlainTextResponse
     from starlette.routing import Route

@@ -1,4 +1,4 @@
-"""What operations cost: recording, metrics, profiles, the dashboard, replays. Functions are in bench/operations.py."""
+"""Costs of operations: recording, metrics, profiles, the dashboard, replays. Functions are in bench/operations.py."""
 
 from bench import operations
 

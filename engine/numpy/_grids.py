@@ -103,7 +103,7 @@ r_, c_ = _Joined(0), _Joined(-1, 2, 0)
 
 
 class _Key:
-    """What stands between the brackets, as it is."""
+    """Returns the index expression itself."""
 
     def __init__(self, as_tuple):
         self._as_tuple = as_tuple

@@ -355,7 +355,7 @@ class _Session:
         return self.dice.choices(self.market.items, cum_weights=weights)[0]
 
     def _context(self):
-        """What each event of a session says about app, device and network."""
+        """The app, device and network in each event of a session."""
         dice = self.dice
         return {
             "app": {"name": "shop", "version": f"10.{dice.randrange(30)}.{dice.randrange(9)}", "build": 20_400_117},

@@ -1,5 +1,5 @@
-"""What to show a shopper next, from the shopper's latest visits of item pages: the features stored by the task `ipv`,
-read when the application asks.
+"""Recommends items to a shopper by the latest visits of item pages: the features stored by the task `ipv`, read on
+request.
 
 Takes the input of a triggered call, `{"key", "visit", "events", …}`, and reads the shopper's rows with the host
 function `table_rows`; or takes the rows themselves, `{"key", "rows": rows of the table ipv, latest first}`. Returns the

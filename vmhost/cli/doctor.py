@@ -156,7 +156,7 @@ def machine():
 
 
 def installation():
-    """What `pip install` or set-up put in place."""
+    """The parts installed by `pip install` or set-up."""
     import vmhost
 
     yield Finding("vmhost", OK, f"{vmhost.__version__}, {Path(vmhost.__file__).parent}")
@@ -226,7 +226,7 @@ def engine():
 
 
 def _operators():
-    """What the engine can compute: operators with kernels, lowered ones, and what lowering saves."""
+    """The engine's operators: those with kernels, lowered ones, and what lowering saves."""
     from vmhost.engine import inventory
     from vmhost.engine.onnx import READERS
     from vmhost.engine.onnx.writing import OPS

@@ -29,7 +29,7 @@ class Counted(NamedTuple):
         )
 
     def since(self, before):
-        """What was counted after `before`. The peak memory is that of all time."""
+        """The counts since `before`; the peak memory is not reset."""
         return Counted(
             calls=self.calls - before.calls,
             failures=self.failures - before.failures,

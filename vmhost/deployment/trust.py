@@ -1,4 +1,4 @@
-"""What may run: a client of The Update Framework 1.0 (theupdateframework.github.io/specification), for devices.
+"""Which tasks may run: a client of The Update Framework 1.0 (theupdateframework.github.io/specification) for devices.
 
 `Metadata(folder, fetch)` keeps the trusted roles (root, timestamp, snapshot, targets and delegated ones) in `folder`,
 starting with the `root.json` given to the device. `refresh()` is the specification's detailed client workflow, section

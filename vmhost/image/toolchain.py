@@ -1,5 +1,5 @@
-"""What an image is made with on this machine: CPython's static library and headers, gcc, and static libraries that are
-linked in.
+"""The tools that build an image on this machine: CPython's static library and headers, gcc, and static libraries to
+link.
 
 LibSodium (Ed25519), LibTomCrypt (hash functions), OpenSSL and zstd are Debian's, unpacked privately by
 tools/device_libraries.sh like the Python, and checked against the digests in tools/device.lock, so that an image is the

@@ -26,7 +26,7 @@ PREFIX = "rule:"
 TIMED_OUT = ":timeout"
 SAVE_S = 5.0
 COUNTS = ("events", "looked_at", "matched", "timed_out", "dropped", "ended", "missed")  # an engine's growing counters
-_EVENTS_TOLD = 100  # at most so many events of one step in the contents of a match's event
+_EVENTS_TOLD = 100  # most events of one step in the contents of a match's event
 _AT_ONCE = 1000
 _KEYS = (
     "name", "about", "by", "pattern", "within_ms", "within", "skip", "when_changed", "fields", "then", "timeout",

@@ -386,7 +386,7 @@ class EventStore:
                 return
 
     def at(self, position):
-        """The StoredEvent at a position; None where it is gone."""
+        """The StoredEvent at a position; None if it was removed."""
         found = next(self.read(position - 1, 1, until=position), None)
         return found if found is not None and found.position == position else None
 

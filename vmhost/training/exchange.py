@@ -2,7 +2,7 @@
 
 The memory has a box for each pair of processes. A message goes through its box in pieces: the sender fills the box and
 announces it on the pair's socket, the receiver takes the piece and acknowledges it there. A socket closes with its
-process, so nobody waits for a process that is gone."""
+process, so nobody waits for a process that has ended."""
 
 import mmap
 import struct
@@ -16,7 +16,7 @@ _ARRAY = struct.Struct("<8sQ")  # dtype, number of dimensions; the dimensions fo
 
 
 class PeerLostError(Exception):
-    """The process with number `rank` is gone."""
+    """The process with number `rank` has ended."""
 
     def __init__(self, rank):
         super().__init__(f"shard {rank} has ended")
@@ -94,7 +94,7 @@ class Exchange:
 
 
 def own_part(arrays):
-    """What a process sends to itself, as arrays that may cross into a VM."""
+    """A process's message to itself, as arrays that may cross into a VM."""
     return [numpy.asarray(one, order="C") for one in arrays]
 
 

@@ -198,7 +198,7 @@ def child(rank, count, memory, peers, control):
 
 
 def _ends_with(control):
-    """Ends this process when its parent is gone."""
+    """Ends this process when its parent has ended."""
     try:
         control.recv()
     except EOFError, OSError:

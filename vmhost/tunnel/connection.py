@@ -676,7 +676,7 @@ class Connection:
         self._events.append(self.closed)
 
     def lost(self, why):
-        """The transport is gone."""
+        """The transport was closed or lost."""
         if not self.closed:
             self.open = False
             self.closed = events.Closed(LOST, why, False)

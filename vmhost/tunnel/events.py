@@ -89,7 +89,7 @@ class DictionaryCame(NamedTuple):
 
 
 class Draining(NamedTuple):
-    """The other end is going to close; reconnect after so many seconds, elsewhere if possible."""
+    """The other end is about to close; reconnect after `after_s`, elsewhere if possible."""
 
     after_s: float
     why: str

@@ -59,7 +59,7 @@ def version_key(text):
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a device when an audience is tested."""
+    """A device's facts when an audience is tested."""
 
     device: str
     facts: Mapping  # as the device stated them

@@ -1,4 +1,4 @@
-"""What a push may change in a repository of tasks, and what follows from it.
+"""Rules for pushes to a repository of tasks, and their effects.
 
 A branch is a task, named as in its task.yaml; a tag is a version of it: `1.2.0`, `v1.2.0`, `rank/1.2.0` or `rank-1.2.0`
 on a commit of the branch `rank`. Branches only move forward, tags never move, and neither can be deleted once it is a

@@ -68,7 +68,7 @@ static PyObject *ed25519_matches(PyObject *Py_UNUSED(module), PyObject *args)
     return PyBool_FromLong(matches);
 }
 
-/* What VMs boot from, without a copy: the mapped library outlives all VMs. */
+/* The code that VMs boot from, without a copy: the mapped library outlives all VMs. */
 static PyObject *fill_code_store(PyObject *Py_UNUSED(module), PyObject *object)
 {
     if (vmh_code_store_type == NULL || !PyObject_TypeCheck(object, vmh_code_store_type))

@@ -104,7 +104,7 @@ class Client:
         return self.ask("state", wait_s=wait_s)
 
     def wait_for_consent(self, timeout_s=None):
-        """What was granted. DebugError where consent was refused, or did not come in time."""
+        """Returns the granted scopes. DebugError if consent was refused or did not come in time."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left_s = _WAIT_S if end is None else max(0.0, min(_WAIT_S, end - time.monotonic()))

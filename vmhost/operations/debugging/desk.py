@@ -58,8 +58,8 @@ _log = logging.getLogger("vmhost")
 
 @dataclass(frozen=True)
 class ConsentRequest:
-    """What the person at the device is asked. `signer`: the name of the key that signed the link. `via`: how the client
-    connected. `scopes`: what the client asks for."""
+    """The question to the person at the device. `signer`: the name of the key that signed the link. `via`: how the
+    client connected. `scopes`: the requested ones."""
 
     id: str
     signer: str

@@ -1,10 +1,10 @@
-"""What features are: data that names the events, the field, the window and the operator of each.
+"""Definitions of features: data that names the events, the field, the window and the operator of each.
 
 carts:      {source: cart, operator: count, window: 7 d}
 spent:      {source: order, field: price, operator: sum, window: 30 d, default: 0}
 conversion: {ratio: [orders, carts], default: 0}
 
-Equal features are computed once, whoever asks: features of the same source, field, key and window share the stored
+Equal features are computed once, for all consumers: features of the same source, field, key and window share the stored
 history and the passes over it.
 """
 

@@ -77,7 +77,7 @@ class ChannelSettings:
     then: tuple = ()
 
     def wait_ms(self, tried):
-        """How long a message waits after so many tries."""
+        """The wait after that number of attempts."""
         return min(self.first_wait_ms << min(tried - 1, 40), self.max_wait_ms)
 
 

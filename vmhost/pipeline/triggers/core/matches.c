@@ -183,7 +183,7 @@ uint32_t vmt_match_find(vmt_visit *visit, uint32_t node)
 
 /* ---- growing */
 
-/* Visits given up to make room: at most so many, to bound the time of an event. */
+/* Limit of visits dropped to make room, which bounds the time of an event. */
 enum { VICTIMS = 64 };
 
 static void *resize_for(vmt_engine *engine, uint32_t current, void *old, size_t old_size, size_t new_size)

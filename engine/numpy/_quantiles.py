@@ -20,7 +20,7 @@ def _last(a, axis):
 
 
 def _with_nans(result, ordered):
-    """NaN where a sorted row ends with NaN."""
+    """NaN if a sorted row ends with NaN."""
     if ordered.dtype.kind in "fc" and ordered.shape[-1]:
         last = ordered[..., -1]
         bad = _a.isnan(last)

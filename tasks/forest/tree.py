@@ -50,7 +50,7 @@ def grow(rows, labels, random, depth):
 
 
 def best_threshold(column, labels, ones):
-    """`(impurity, threshold)` of the best cut through one column, or None where all its values are the same."""
+    """`(impurity, threshold)` of the best cut through one column, or None if all its values are the same."""
     order = sorted(zip(column, labels))
     count = len(order)
     best = None
@@ -71,7 +71,7 @@ def best_threshold(column, labels, ones):
 
 
 def share(tree, row):
-    """The share of class 1 where `row` ends up in `tree`."""
+    """The share of class 1 if `row` ends up in `tree`."""
     while isinstance(tree, Split):
         tree = tree.left if row[tree.column] <= tree.threshold else tree.right
     return tree.share

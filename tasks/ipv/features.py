@@ -14,7 +14,7 @@ TARGETS = ("gallery", "reviews", "variant", "item", "shop", "share", "favourite"
 
 
 def feature(events):
-    """The feature of a visit's events; None where none of them names the page's item."""
+    """The feature of a visit's events; None if none of them names the page's item."""
     events = [event for event in events if not _was_made(event)]
     events.sort(key=lambda event: event["time_ms"])  # stable: equal times stay in order of arrival
     contents = [event["contents"] if isinstance(event["contents"], dict) else {} for event in events]

@@ -158,7 +158,7 @@ def confusion(targets, answers, classes):
 
 
 def precision_recall(table):
-    """Precision, recall and their harmonic mean for each class, (3, classes); 0 where undefined."""
+    """Precision, recall and their harmonic mean for each class, (3, classes); 0 if undefined."""
     right = np.diagonal(table).astype(np.float64)
     precision, recall = (right / np.maximum(table.sum(axis=axis), 1) for axis in (0, 1))
     both = precision + recall

@@ -2,7 +2,7 @@
 of Rauch, Tung and Striebel (1965), and the noise of motion and observations learned by expectation maximization
 (Shumway and Stoffer, 1982).
 
-A state is (x, speed in x, y, speed in y); its velocity is a random walk. An observation is (x, y), NaN where it is
+A state is (x, speed in x, y, speed in y); its velocity is a random walk. An observation is (x, y), NaN if it is
 missing.
 """
 

@@ -53,7 +53,7 @@ class ArtifactFolder:
         return path.with_name(path.name + _RECIPE)
 
     def recipe(self, digest):
-        """The recipe for the file; None where it is stored whole, or not at all."""
+        """The recipe for the file; None if it is stored whole, or not at all."""
         try:
             recipe = json.loads(self._recipe_path(digest).read_bytes())
             pieces.check(recipe)
@@ -74,7 +74,7 @@ class ArtifactFolder:
         return digest
 
     def put_recipe(self, digest, recipe):
-        """Stores a file as the recipe for the pieces here; DamagedError where they make another file."""
+        """Stores a file as the recipe for the pieces here; DamagedError if they make another file."""
         found = digest_of(pieces.join(recipe, self.read))
         if found != digest:
             raise DamagedError(f"the pieces of {digest} make another file, {found}")
@@ -122,7 +122,7 @@ class ArtifactFolder:
         return path
 
     def read(self, digest):
-        """The bytes; DamagedError where they have another digest. FileNotFoundError."""
+        """The bytes; DamagedError if they have another digest. FileNotFoundError."""
         try:
             data = self.path(digest).read_bytes()
         except FileNotFoundError:

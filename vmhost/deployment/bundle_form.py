@@ -38,7 +38,7 @@ def unfold(data):
 
 
 def fold(form):
-    """The bundle's bytes; NotABundleError where the form is invalid. The caller checks the digest."""
+    """The bundle's bytes; NotABundleError if the form is invalid. The caller checks the digest."""
     try:
         unpacker = msgpack.Unpacker(max_buffer_size=max(1, len(form)))
         unpacker.feed(form)

@@ -33,7 +33,7 @@ def import_module(task, module, timeout_s=_CALL_S):
 
 
 def run_case(task, name, case, timeout_s=_CALL_S):
-    """Calls the task; (seconds, the result as plain data). CaseError where the outcome differs from the case."""
+    """Calls the task; (seconds, the result as plain data). CaseError if the outcome differs from the case."""
     began = time.perf_counter()
     try:
         result = task(json_values.from_plain(case["input"]), timeout_s=timeout_s, entry=case.get("entry"))

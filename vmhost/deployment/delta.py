@@ -62,7 +62,7 @@ def _compress(old, new, level):
 
 
 def apply(old, delta, size):
-    """The new file, of `size` bytes; DamagedError where the delta does not fit or gives another size."""
+    """The new file, of `size` bytes; DamagedError if the delta does not fit or gives another size."""
     if len(old) + size > MAX_BYTES:
         raise DamagedError(f"a delta to {size:,} bytes: expected at most {MAX_BYTES - len(old):,}")
     if not delta.startswith(_OF_BUNDLES):

@@ -62,7 +62,7 @@ class Demonstration:
         self._agents = []
 
     def run(self):
-        """Returns what happened, as plain data. DeploymentError where the outcome is not the expected one."""
+        """Returns what happened, as plain data. DeploymentError if the outcome is not the expected one."""
         cloud = self.folder / "cloud"
         Platform.make(cloud)
         with Platform(cloud, poll_s=_POLL_S) as platform, serving(platform) as address:

@@ -57,7 +57,7 @@ class Signed:
         return self._folder / f"{repository}-{keyid[:32]}.json"
 
     def last(self, keyid, repository):
-        """{path: its entry in the list}; {} where the key has signed none here. RefusedError where it cannot be
+        """{path: its entry in the list}; {} where the key has signed none here. RefusedError if it cannot be
         read."""
         path = self._path(keyid, repository)
         try:

@@ -15,7 +15,7 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 
 
 def split(data):
-    """(recipe, {digest: bytes of a piece}) of a bundle; None where it has no large file, or is not a bundle."""
+    """(recipe, {digest: bytes of a piece}) of a bundle; None if it has no large file, or is not a bundle."""
     from vmhost.bytecode.archive import read_archive
     from vmhost.bytecode.errors import BundleError
 

@@ -159,7 +159,7 @@ class Metadata:
     # ---- section 5.7
 
     def target(self, path):
-        """{"length", "hashes", "custom"} of the target file; None where no authorized role lists it. After `refresh`.
+        """{"length", "hashes", "custom"} of the target file; None if no authorized role lists it. After `refresh`.
         TrustError."""
         now = datetime.fromtimestamp(self._clock(), UTC)
         todo, seen = [("targets", "root")], set()

@@ -181,7 +181,7 @@ def link(toolchain, modules, *, engine):
 
 
 def _engine_objects(build):
-    """The engine's object files from `make build`; ImageError where they are missing or older than their sources."""
+    """The engine's object files from `make build`; ImageError if they are missing or older than their sources."""
     objects = []
     for name in ("vmhost.engine._array", build.ENGINE):
         for source in build.INSTALLED[name].files():

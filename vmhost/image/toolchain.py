@@ -42,7 +42,7 @@ class Toolchain:
     shared_modules: dict
 
     def archives_of(self, module):
-        """The archives with the functions of a module of SHARED, by name; ImageError where one is missing."""
+        """The archives with the functions of a module of SHARED, by name; ImageError if one is missing."""
         if module == "_sqlite3":
             advice = "run `make device-libraries`, or install libsqlite3-dev beside the Python"
             return {"libsqlite3.a": _beside(self.python_library, "libsqlite3.a", advice)}

@@ -11,7 +11,7 @@ MAX_CHARACTERS = 2000  # of a line
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One log record. `number` counts from 1; `task` and `version` are None where the host itself logged."""
+    """One log record. `number` counts from 1; `task` and `version` are None if the host itself logged."""
 
     number: int
     time_s: float
@@ -54,7 +54,7 @@ class LogTail(logging.Handler):
 
     @property
     def oldest(self):
-        """The number of the oldest line kept; 0 where there is none."""
+        """The number of the oldest line kept; 0 if there is none."""
         with self.lock:
             return self._lines[0].number if self._lines else 0
 

@@ -85,7 +85,7 @@ class Report:
         return any(counts[status] for status in statuses)
 
     def medians(self) -> tuple[float, float]:
-        """Median seconds of a call, recorded and now; 0 where none was compared."""
+        """Median seconds of a call, recorded and now; 0 if none was compared."""
         ran = [outcome for outcome in self.outcomes if outcome.status != "skipped"]
         if not ran:
             return 0.0, 0.0

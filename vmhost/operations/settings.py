@@ -54,7 +54,7 @@ def _rows(policy, default, whole, path, without=()):
 
 
 def _place(policy, path, value):
-    """FILE:LINE of a value; None where no file sets it, or it was replaced since."""
+    """FILE:LINE of a value; None if no file sets it, or it was replaced since."""
     place, written = policy.origins.get(path, (None, None))
     return place if place is not None and written == value else None
 

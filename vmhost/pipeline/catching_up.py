@@ -95,7 +95,7 @@ class CatchingUp(threading.Thread):
         return True
 
     def _offer(self):
-        """Makes the triggered calls while there is room for them; False where catching up is to stop."""
+        """Makes the triggered calls while there is room for them; False if catching up is to stop."""
         while self._fired:
             position, fires = self._fired[0]
             with self._pipeline._idle:

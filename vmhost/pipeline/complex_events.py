@@ -79,7 +79,7 @@ def read_rules(rules, content_of=Path.read_bytes):
 
 
 def check_rules(rules):
-    """ConfigurationError where these RuleSettings cannot be together in one pipeline."""
+    """ConfigurationError if these RuleSettings cannot be together in one pipeline."""
     engine, names = PatternEngine(), set()
     for rule in rules:
         if rule.name in names:
@@ -147,7 +147,7 @@ class ComplexEvents:
 
     @classmethod
     def of(cls, rules, database, store, **options):
-        """ComplexEvents with these RuleSettings; None where there are none. ConfigurationError."""
+        """ComplexEvents with these RuleSettings; None if there are none. ConfigurationError."""
         return cls(rules, database, store, **options) if rules else None
 
     def add(self, rule):

@@ -30,7 +30,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fiel
 class StoredEvent(msgspec.Struct, frozen=True, gc=False):
     """An event and its `position` in the store: an integer that grows with each event taken.
 
-    `packed`: its contents as plain msgpack; None where they are not at hand, or have types beyond msgpack's.
+    `packed`: its contents as plain msgpack; None if they are not at hand, or have types beyond msgpack's.
     """
 
     position: int

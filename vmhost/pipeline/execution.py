@@ -45,7 +45,7 @@ class Call:
         self.handed_s = 0.0  # when it was handed to the host; monotonic clock
 
     def forget(self, key):
-        """Removes events of `key` from a call of another key; True where there were any."""
+        """Removes events of `key` from a call of another key; True if there were any."""
         if type(self.value) is not Value:
             return False  # it reads from the store later, when the events are gone
         less = self.value.without(key)
@@ -170,7 +170,7 @@ class StreamTask:
         self.waiting.free(call.key)
 
     def _submit(self, call):
-        """False where the call has to wait."""
+        """False if the call has to wait."""
         try:
             if callable(call.value):
                 call.value = call.value()

@@ -67,7 +67,7 @@ class Feed:
 
     def take_lines(self, lines):
         """Takes the next lines of JSON of the source. An empty line is skipped; None stands for a line that was too
-        long. Returns False where `stop` came first; the remaining lines were not taken. BadLineError, StoreError,
+        long. Returns False if `stop` came first; the remaining lines were not taken. BadLineError, StoreError,
         PipelineError."""
         events, numbers = [], []
         for line in lines:
@@ -90,7 +90,7 @@ class Feed:
         return self._take(events, numbers)
 
     def take(self, events):
-        """Takes Events in order. Returns False where `stop` came first. ValueError, StoreError, PipelineError."""
+        """Takes Events in order. Returns False if `stop` came first. ValueError, StoreError, PipelineError."""
         done = 0
         while done < len(events):
             room = self._room(len(events) - done)
@@ -123,7 +123,7 @@ class Feed:
         return True
 
     def _room(self, wanted):
-        """The number of events that may be taken now; 0 where `stop` came first."""
+        """The number of events that may be taken now; 0 if `stop` came first."""
         wanted = min(wanted, _AT_ONCE)
         if self.when_full == "drop":
             return 0 if self.stop.is_set() else wanted
@@ -136,7 +136,7 @@ class Feed:
         return 0
 
     def _append(self, events):
-        """False where `stop` came while the disk was full."""
+        """False if `stop` came while the disk was full."""
         while True:
             try:
                 self.pipeline.append_many(events, bounded=self.when_full == "drop")

@@ -294,7 +294,7 @@ class HttpSource:
         self.url = None
 
     def start(self):
-        """ConfigurationError where the port cannot be bound."""
+        """ConfigurationError if the port cannot be bound."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         try:

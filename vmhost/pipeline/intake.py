@@ -220,7 +220,7 @@ class Intake:
         return out
 
     def _enter_or_exit(self, event, visit, out):
-        """Handles an event of a visit that is not open, or one that ends a visit; False where the visit is over."""
+        """Handles an event of a visit that is not open, or one that ends a visit; False if the visit is over."""
         name = event.visit
         if visit is not None:
             self._shut(name, max(visit.last_ms, event.time_ms))

@@ -29,7 +29,7 @@ class _Interrupts:
         self._deaf_until_s = 0.0
 
     def open(self):
-        """Called on the main thread, where Ctrl-C raises KeyboardInterrupt. True where `close` is to be called."""
+        """Called on the main thread, where Ctrl-C raises KeyboardInterrupt. True if `close` is to be called."""
         if threading.current_thread() is not threading.main_thread():
             return False
         if signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, self.heard):

@@ -33,7 +33,7 @@ class Matching:
         self.triggers[name] = trigger
 
     def check(self, name, trigger):
-        """TriggerError where `change` would refuse the trigger."""
+        """TriggerError if `change` would refuse the trigger."""
         if condition(trigger) != condition(self.triggers[name]):
             self.engine.add(f"\0{name}", *condition(trigger))
             self.engine.remove(f"\0{name}")

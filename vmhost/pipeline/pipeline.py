@@ -47,7 +47,7 @@ class PipelineError(ConfigurationError):
 
 
 class Pipeline:
-    """A pipeline with its store in `folder` (made where there is none) and the stream tasks in `bundles`.
+    """A pipeline with its store in `folder` (created if missing) and the stream tasks in `bundles`.
 
     Events, rows and positions are durable with `flush()`, after `batch_ms`, or, with `durability="each"`, when `append`
     returns. `max_age_ms`, `max_count` and `max_bytes` bound the stored events (see EventStore); None: no bound.

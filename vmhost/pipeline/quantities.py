@@ -18,7 +18,7 @@ _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]+)")
 
 
 def whole(value, units, unit, least=0):
-    """The quantity in a text such as "30 min", or a number of `unit`s, as an integer. ValueError where it is none, or
+    """The quantity in a text such as "30 min", or a number of `unit`s, as an integer. ValueError if it is none, or
     not from `least` to MAX_MS."""
     found = None
     if isinstance(value, str):

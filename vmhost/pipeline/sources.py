@@ -45,7 +45,7 @@ class LineSource:
     """Lines of JSON from the file or named pipe `path`, or from stdin ("-"), one event each. It ends with the file; a
     named pipe ends when its writers have closed it.
 
-    ConfigurationError where the file cannot be read.
+    ConfigurationError if the file cannot be read.
     """
 
     ends = True
@@ -139,7 +139,7 @@ class Lines:
 class Sources:
     """Runs the sources of `settings` (SourceSettings) for `pipeline`, from `with` on.
 
-    When one fails, the others stop too. ConfigurationError where one cannot begin: a file cannot be read, a port is in
+    When one fails, the others stop too. ConfigurationError if one cannot begin: a file cannot be read, a port is in
     use.
     """
 

@@ -193,7 +193,7 @@ class EventStore:
         return bool(self._waiting)
 
     def append(self, event):
-        """Stores one event and returns its position. ValueError for contents that cannot be stored; StoreError where
+        """Stores one event and returns its position. ValueError for contents that cannot be stored; StoreError if
         waiting events cannot be written. The event was not taken then.
         """
         return self.append_many((event,))[0]

@@ -22,7 +22,7 @@ DROPPED_EVENTS = "events.dropped"
 
 
 class StoredPipeline:
-    """The store in `folder`, read only. StoreAccessError where there is none; StoreError."""
+    """The store in `folder`, read only. StoreAccessError if there is none; StoreError."""
 
     def __init__(self, folder):
         self.folder = Path(folder)

@@ -542,7 +542,7 @@ class _Progress:
             self.position = position
 
     def end(self, position):
-        """False where no such call is open."""
+        """False if no such call is open."""
         if self.open.pop(position, None) is None:
             return False
         if self._begun.pop(position, None) is None:
@@ -685,7 +685,7 @@ class Table:
     def give_up(self, position, event, error, traceback="", tries=1, key=""):
         """Ends an open call as a dead letter; as `Tables.dead_letter`, but written with the next flush.
 
-        StoreError where waiting rows cannot be written; the call is still open then.
+        StoreError if waiting rows cannot be written; the call is still open then.
         """
         letter = self._tables._letter(self.task, self.version, position, event, error, traceback, tries, key)
         self._tables._make_room()
@@ -716,7 +716,7 @@ class Table:
         of rows, and the new `state` of `key` unless that is None.
 
         A position added before, even before a crash, changes nothing. An open call ends as stored. TableError for a row
-        that does not fit, StoreError where waiting rows cannot be written; nothing was taken then.
+        that does not fit, StoreError if waiting rows cannot be written; nothing was taken then.
         """
         if not _is_text(key):
             raise TableError(f"{self.task}: position {position}: expected text as the key, got {_short(key)}")
@@ -844,7 +844,7 @@ class Table:
         return new
 
     def _entry(self, row):
-        """The outbox entry for a row; None where no column leaves."""
+        """The outbox entry for a row; None if no column leaves."""
         values = dict(zip(self._names, row[3:]))
         leaving = {
             name: values[name] if convert is None else convert(values[name])

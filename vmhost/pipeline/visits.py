@@ -15,7 +15,7 @@ class Visits:
 
     def __init__(self, store):
         self._store = store
-        self._held = {}  # visit: its EventList; None where calls read the store
+        self._held = {}  # visit: its EventList; None if calls read the store
         self._count = 0  # number of events held
         self._wanted = False  # whether any task gets the events of visits
 
@@ -181,7 +181,7 @@ class Value:
         }
 
     def without(self, key):
-        """The same value without events of `key`; None where it has none."""
+        """The same value without events of `key`; None if it has none."""
         if type(self._events) is EventList:
             kept = self._events.without(key)
         else:

@@ -45,12 +45,12 @@ class WaitingCalls:
             self._offer(call.key)
 
     def oldest(self, key=None):
-        """The call that has waited longest, of all or of a key; None where there is none."""
+        """The call that has waited longest, of all or of a key; None if there is none."""
         calls = self._calls if key is None else self._of_key.get(key)
         return next(iter(calls.values())) if calls else None
 
     def take(self):
-        """Removes and returns the oldest call that may run; None where there is none."""
+        """Removes and returns the oldest call that may run; None if there is none."""
         if not self._one_of_a_key:
             call = self.oldest()
         else:

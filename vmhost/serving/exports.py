@@ -211,7 +211,7 @@ def _manifest(folder, number):
 
 
 def latest(folder):
-    """The number of the last version; None where there is none."""
+    """The number of the last version; None if there is none."""
     return max((number for number, _ in _versions(folder)), default=None)
 
 

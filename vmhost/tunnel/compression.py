@@ -25,7 +25,7 @@ _UNPACKING = {zstd.DecompressionParameter.window_log_max: _WINDOW_LOG}
 
 
 def train(samples, size=DICTIONARY_BYTES):
-    """The bytes of a dictionary trained on samples (bytes). TunnelConfigurationError where there are too few."""
+    """The bytes of a dictionary trained on samples (bytes). TunnelConfigurationError if there are too few."""
     try:
         return zstd.train_dict(samples, size).dict_content
     except (zstd.ZstdError, ValueError) as error:
@@ -46,7 +46,7 @@ class Compression:
             self.add(channel, number, data)
 
     def add(self, channel, number, data):
-        """ValueError where the bytes are not a dictionary."""
+        """ValueError if the bytes are not a dictionary."""
         try:
             self._dictionaries[number] = zstd.ZstdDict(data)
         except (zstd.ZstdError, ValueError) as error:
@@ -59,7 +59,7 @@ class Compression:
         return sorted(self._dictionaries)
 
     def newest(self, channel):
-        """The number of the channel's newest dictionary; 0 where there is none."""
+        """The number of the channel's newest dictionary; 0 if there is none."""
         return self._newest.get(channel, 0)
 
     def only(self, numbers):
@@ -67,7 +67,7 @@ class Compression:
         return _Restricted(self, frozenset(numbers))
 
     def pack(self, channel, data):
-        """(number of the dictionary, packed data); None where packing saves nothing."""
+        """(number of the dictionary, packed data); None if packing saves nothing."""
         return self._pack(self._newest.get(channel, 0), data)
 
     def _pack(self, number, data):

@@ -381,7 +381,7 @@ class Connection:
 
     def offer(self, channel, messages):
         """Sends messages (number, id, body) in order of number, as far as there is room; returns how many. TunnelError
-        where the other end takes no more channels, MessageTooLargeError where the first one is larger than it takes."""
+        where the other end takes no more channels, MessageTooLargeError if the first one is larger than it takes."""
         lane = self._lane(channel)
         if lane.refused is not None:
             return 0
@@ -638,7 +638,7 @@ class Connection:
             self._say(frames.PING, self.watch.ping_number, self.watch.promised_ms)
 
     def send_dictionary(self, channel, number, data):
-        """TunnelError where the other end takes no more channels, or nothing of this size."""
+        """TunnelError if the other end takes no more channels, or nothing of this size."""
         if len(data) > self.peer_limits.message_bytes:
             raise TunnelError(
                 f"a dictionary of {len(data)} bytes; the other end takes {self.peer_limits.message_bytes}"

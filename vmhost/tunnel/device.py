@@ -597,7 +597,7 @@ class AsyncDevice:
                 future.set_exception((NoAnswerError if late else AnswerError)(event.error))
 
     async def ask(self, channel, value, *, timeout_s=None, fallback=None):
-        """The cloud's answer, or the result of `fallback(value)` where there is none: offline, too late, or the cloud
+        """The cloud's answer, or the result of `fallback(value)` if there is none: offline, too late, or the cloud
         failed. Without `fallback` it raises as `request`."""
         try:
             return await self.request(channel, value, timeout_s)

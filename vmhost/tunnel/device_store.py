@@ -150,7 +150,7 @@ class DeviceStore:
             return sum(self.outbox.acknowledge_until(channel, number) for channel, number in pairs)
 
     def welcomed(self, received, cloud_epoch):
-        """Takes the cloud's last numbers of this device's epoch; returns how many outbox entries they cover. None where
+        """Takes the cloud's last numbers of this device's epoch; returns how many outbox entries they cover. None if
         the cloud has numbers that were never given out: this store is older than what was sent from it, and begins a
         new epoch."""
         if received and max(received.values()) > self.outbox.highest():

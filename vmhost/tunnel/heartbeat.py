@@ -86,7 +86,7 @@ class Watch:
         return max(_PATIENCE_S, 8 * (self.rtt_s or 0.0))
 
     def probe(self, now):
-        """True where a ping is to be sent now."""
+        """True if a ping is to be sent now."""
         if self._pinged is not None:
             return False
         self.ping_number += 1

@@ -11,7 +11,7 @@ from vmhost.tunnel.inbox import Inbox, Table
 
 def train_channel(store, channel, table="messages", samples=2000, size=32 << 10):
     """Trains a dictionary on the channel's latest messages in the SQL table, and stores it; the server sends it to each
-    device once. Returns a dict of figures. TunnelConfigurationError where there are too few messages."""
+    device once. Returns a dict of figures. TunnelConfigurationError if there are too few messages."""
     name = Table(table).name
     with Database(store, shared=True) as database:
         with database.reader() as connection:

@@ -108,7 +108,7 @@ class Audience:
         self._tests.append((key, test, lambda facts: facts.facts.get(key)))
 
     def why_not(self, facts):
-        """None where the device belongs to the audience, else the reason in words."""
+        """None if the device belongs to the audience, else the reason in words."""
         if facts.device in self.deny:
             return "it is in `deny`"
         if facts.device in self.allow:

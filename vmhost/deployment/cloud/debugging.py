@@ -35,7 +35,7 @@ _COLUMNS = ("id", "device", "who", "scopes", "note", "time_ms", "expires_ms", "r
 
 
 class DebugRelay:
-    """`ask(device, text, timeout_s)`: the device's answer to a text, by the tunnel; it blocks. None where the platform
+    """`ask(device, text, timeout_s)`: the device's answer to a text, by the tunnel; it blocks. None if the platform
     has no tunnel."""
 
     def __init__(self, database, access, keys, clock):

@@ -49,7 +49,7 @@ class Fleet:
     # ---- reports of devices
 
     def take_report(self, device, body):
-        """Adds a device's report to the sums, once. RefusedError where it is invalid, or about a version not
+        """Adds a device's report to the sums, once. RefusedError if it is invalid, or about a version not
         assigned."""
         epoch, number, tasks = body.get("epoch"), body.get("number"), body.get("tasks")
         if not _is_name(epoch) or not _is_count(number) or not isinstance(tasks, list) or len(tasks) > _MAX_TASKS:

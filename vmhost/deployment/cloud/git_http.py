@@ -244,7 +244,7 @@ def _line(text):
 
 
 async def _receive(receive, body, is_gzip):
-    """Writes the request's body to the file; False where the client went away. RefusedError beyond MAX_PUSH_BYTES."""
+    """Writes the request's body to the file; False if the client went away. RefusedError beyond MAX_PUSH_BYTES."""
     unzip = zlib.decompressobj(zlib.MAX_WBITS | 16) if is_gzip else None
     total, more = 0, True
     while more:
@@ -314,7 +314,7 @@ class Repositories:
             left.unlink(missing_ok=True)
 
     def open(self, name):
-        """dulwich's Repo, which the caller closes. RefusedError where there is none."""
+        """dulwich's Repo, which the caller closes. RefusedError if there is none."""
         try:
             return Repo(self.folder / f"{name}.git")
         except NotGitRepository:

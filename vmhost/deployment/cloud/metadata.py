@@ -203,7 +203,7 @@ class SignedMetadata:
         return next((each for each in roles if each["name"] == role), None), known
 
     def _owners_of(self, role):
-        """{key id: TUF's key} of the repository's owners; None where the platform signs."""
+        """{key id: TUF's key} of the repository's owners; None if the platform signs."""
         entry, known = self._delegation(role)
         path = self._keys / role
         if entry is None:
@@ -307,7 +307,7 @@ class SignedMetadata:
         return listed is None or path in listed
 
     def _bring(self, role, targets):
-        """Publishes a list of these targets for the role, or lets it wait for owners. True where something was
+        """Publishes a list of these targets for the role, or lets it wait for owners. True if something was
         published."""
         known, owners = self._read(role), self._owners_of(role)
         if owners is None:
@@ -396,7 +396,7 @@ class SignedMetadata:
         return [int(path.name.partition(".")[0]) for path in self.folder.glob(f"*.{role}.json")]
 
     def _version(self, role):
-        """The newest version written, even if nothing names it yet; 0 where there is none."""
+        """The newest version written, even if nothing names it yet; 0 if there is none."""
         return max(self._versions(role), default=0)
 
     def _path(self, role):

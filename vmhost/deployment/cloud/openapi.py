@@ -235,7 +235,7 @@ _FAILURES = {
 
 
 def checker(method, path):
-    """A function that raises DeploymentError where a request's body does not fit its route."""
+    """A function that raises DeploymentError if a request's body does not fit its route."""
     _, _, _, body, required = ROUTES[method, path.replace(":int", "")]
     if body is None:
         return lambda body: None

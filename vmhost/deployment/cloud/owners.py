@@ -27,7 +27,7 @@ class Waiting:
             return None
 
     def get(self, role):
-        """{"signed", "signatures"}, or None where nothing waits."""
+        """{"signed", "signatures"}, or None if nothing waits."""
         try:
             return json.loads((self._folder / f"{role}.json").read_bytes())
         except FileNotFoundError:

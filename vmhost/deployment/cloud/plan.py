@@ -74,7 +74,7 @@ WHOLE_FLEET = {"steps": [{"percent": 100}]}
 
 @dataclass(frozen=True)
 class Step:
-    """One step. `percent` in thousandths; None where it does not select devices that way. `soak_s` in seconds."""
+    """One step. `percent` in thousandths; None if it does not select devices that way. `soak_s` in seconds."""
 
     devices: frozenset = frozenset()
     cohorts: frozenset = frozenset()

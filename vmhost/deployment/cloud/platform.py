@@ -256,7 +256,7 @@ class Platform:
         return identity
 
     def _compare_with_baseline(self, task, report, tell):
-        """Reports cases whose results differ from the version before; RefusedError where they must not."""
+        """Reports cases whose results differ from the version before; RefusedError if they must not."""
         with self.database.reader() as connection:
             row = connection.execute(
                 "SELECT version, report FROM deploy_versions WHERE task = ? AND state = 'ready' AND bad IS NULL "
@@ -450,7 +450,7 @@ class Platform:
         self.fleet.take_crash(device, body)
 
     def _whole_statement(self, device, request, facts, tasks):
-        """Full (facts, tasks) from a request that has only changes; None where that is impossible."""
+        """Full (facts, tasks) from a request that has only changes; None if that is impossible."""
         old_facts, old_tasks = self.devices.stated(device)
         if header_value(device, old_facts, old_tasks) != request["base"]:
             return None

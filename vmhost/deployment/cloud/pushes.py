@@ -24,7 +24,7 @@ _RESERVED = re.compile(rb"(?i)(\.git|git~[0-9]+|\.|\.\.)[ .]*")
 
 
 def check_tree(store, tree, seen, path=b""):
-    """RefusedError where the tree has what no task may have: links, submodules, names that leave the folder, too much.
+    """RefusedError if the tree has what no task may have: links, submodules, names that leave the folder, too much.
 
     `seen`: trees and blobs that were checked, at any depth."""
     todo = [(tree, path)]
@@ -93,7 +93,7 @@ class Push:
         self._built = {}
 
     def decide(self, ref, old, new):
-        """RefusedError where the ref must not become `new`. Builds a tag."""
+        """RefusedError if the ref must not become `new`. Builds a tag."""
         self._identity.must("push", self._name)
         if ref.startswith(BRANCHES):
             self._decide_branch(ref, old, new)

@@ -44,7 +44,7 @@ HAS_NO_MORE = ("failed", "declined")
 
 
 def after(state, event):
-    """The state of a release after `event`; RefusedError where the event is not possible."""
+    """The state of a release after `event`; RefusedError if the event is not possible."""
     try:
         return RELEASE[state, event]
     except KeyError:

@@ -121,7 +121,7 @@ def _simulation_outside(rules, version):
 
 
 def _counted(plain):
-    """The Counted of a report; None where it has none, or an invalid one."""
+    """The Counted of a report; None if it has none, or an invalid one."""
     try:
         found = Counted(**plain)
         return found if all(0 <= each < _MAX_CALLS for each in found) else None
@@ -388,7 +388,7 @@ class Releases:
         return chosen
 
     def why_not(self, release, about, state):
-        """None where the device (Facts; `state`: its state in the release, or None) should have it, else the reason."""
+        """None if the device (Facts; `state`: its state in the release, or None) should have it, else the reason."""
         plan = release.plan
         if release.version.bad is not None:
             return f"the version is bad: {release.version.bad}"

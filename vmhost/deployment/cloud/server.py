@@ -48,7 +48,7 @@ def _server(platform, tls):
 
 
 def serve(platform, listening, tls=None):
-    """Serves until Ctrl-C or SIGTERM. `tls`: paths of a certificate and its key. DeploymentError where they are
+    """Serves until Ctrl-C or SIGTERM. `tls`: paths of a certificate and its key. DeploymentError if they are
     unusable."""
     server = _server(platform, tls)
     platform.start_ticking()

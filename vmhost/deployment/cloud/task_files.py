@@ -111,7 +111,7 @@ class TaskFiles:
         return hmac.new(self._key, f"{digest}\n{device}\n{until}".encode(), hashlib.sha256).hexdigest()
 
     def open_by_ticket(self, digest, device, until, ticket):
-        """The path of the file; None where the ticket is invalid or has expired."""
+        """The path of the file; None if the ticket is invalid or has expired."""
         if not until.isdecimal() or len(until) > 12 or int(until) < self._clock():
             return None
         if not hmac.compare_digest(self._sign(digest, device, int(until)).encode(), ticket.encode()):

@@ -40,7 +40,7 @@ class TunnelCalls:
         self._watching = None
 
     async def answer(self, request):
-        """`request`: `device`, `value`. ValueError where the value is not a call."""
+        """`request`: `device`, `value`. ValueError if the value is not a call."""
         method, path, headers, body = _checked(request.value)
         if not path.startswith(_REACHED.get(method, ())):
             return [404, {}, b'{"error": "devices do not reach this by the tunnel"}']

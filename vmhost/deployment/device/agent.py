@@ -50,7 +50,7 @@ class Agent:
     """The agent for `settings`. Close it. `host` runs the tasks; `hint()` makes it ask at once. `transfers`: its way to
     the platform; None: HTTP.
 
-    ConfigurationError where another agent runs in the folder.
+    ConfigurationError if another agent runs in the folder.
     """
 
     def __init__(self, settings, clock=time.time, transfers=None):
@@ -508,7 +508,7 @@ class Agent:
 
     def go_back(self, task, why="the person in front of it went back"):
         """Makes the version before the current one current again, until another release. Called on the agent's thread.
-        DeploymentError where there is none."""
+        DeploymentError if there is none."""
         slots = self.memory.tasks().get(task)
         if not slots or not slots["previous"]:
             raise DeploymentError(f"{task}: there is no version to go back to")
@@ -581,7 +581,7 @@ class Agent:
         return sum(compressed.get(digest, (None, size))[1] for digest, size in missing.items())
 
     def _keep_bundle(self, data, digest, recipe):
-        """Stores the bundle, in pieces if there is a valid recipe. DamagedError where the digest differs."""
+        """Stores the bundle, in pieces if there is a valid recipe. DamagedError if the digest differs."""
         if digest_of(data) != digest:
             raise DamagedError(f"the delta makes another file than {digest}")
         if recipe:
@@ -702,7 +702,7 @@ def _check_poll(answer):
 
 
 def _check_answer(answer):
-    """TransferError where the platform's answer is invalid; nothing of it is applied then."""
+    """TransferError if the platform's answer is invalid; nothing of it is applied then."""
     try:
         for each in answer["wanted"].values():
             strings, digests = [each["name"], each["version"]], [each["digest"]]

@@ -68,7 +68,7 @@ class FleetReport:
         return time.monotonic() >= self._next
 
     def next(self, host, current):
-        """The report to be sent; None where nothing is new."""
+        """The report to be sent; None if nothing is new."""
         kept = self._memory.value("fleet", {"number": 0, "seen": {}, "pending": None})
         if kept["pending"] is None:
             sources = self._sources() | {self._own: counted(host, current)}
@@ -112,7 +112,7 @@ class FleetReport:
 
 
 def _read(path):
-    """The counts of a process; None where the file cannot be read."""
+    """The counts of a process; None if the file cannot be read."""
     try:
         plain = json.loads(path.read_bytes())
         return {

@@ -27,7 +27,7 @@ _MAX_GIVEN_UP = 1000
 
 
 class Memory:
-    """The memory in `folder`. StoreInUseError where another agent has it open."""
+    """The memory in `folder`. StoreInUseError if another agent has it open."""
 
     def __init__(self, folder, clock=time.time):
         path = folder / "agent.db"

@@ -12,7 +12,7 @@ from vmhost.stores import StoreError
 
 
 def run(path, *, once=False):
-    """Runs the agent for the file `path` (agent.yaml); `once`: for one round. False where the last round failed.
+    """Runs the agent for the file `path` (agent.yaml); `once`: for one round. False if the last round failed.
     VMHostError."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:

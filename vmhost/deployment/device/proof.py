@@ -14,7 +14,7 @@ class ProofError(DeploymentError):
 
 def prove(bundle, proof, trust, policy, rules, functions=()):
     """Loads the bundle (its bytes) in a temporary Host, and runs the cases in `proof` (bytes or None). `functions`:
-    names of host functions that the task asks for. ProofError where a case has another outcome, or a bound of `rules`
+    names of host functions that the task asks for. ProofError if a case has another outcome, or a bound of `rules`
     on time or memory is exceeded."""
     try:
         plain = json.loads(proof) if proof else {"module": None, "cases": {}}

@@ -141,7 +141,7 @@ class Transfers:
             raise TransferError(f"{url}: ended after {got:,} of {size:,} bytes; goes on from there")
 
     def fetch(self, path, max_bytes):
-        """The bytes of a small file of the platform; None where it does not exist. TransferError."""
+        """The bytes of a small file of the platform; None if it does not exist. TransferError."""
         with self._request("GET", self.platform + path, None, {}) as response:
             data = response.read(max_bytes + 1)
             if response.status in (403, 404):

@@ -65,7 +65,7 @@ class Client:
 
     @classmethod
     def saved(cls, path):
-        """The session in such a file; None where there is none."""
+        """The session in such a file; None if there is none."""
         try:
             plain = json.loads(Path(path).read_text(encoding="utf-8"))
             return cls(plain["address"], plain["who"], plain["asked"])

@@ -75,7 +75,7 @@ class Debugging:
     `consent(request)`: a function of the embedding program that asks its user about a ConsentRequest; it returns True,
     False, or the granted scopes. It runs on a thread of its own. Without it, consent is given on the dashboard, by
     `vmhost debug consent`, or by `decide`. `names`: names that links may use for the host besides `ledger.host()`.
-    `logs`: a LogTail that is already attached. ConfigurationError; DebugError where the ledger cannot be opened.
+    `logs`: a LogTail that is already attached. ConfigurationError; DebugError if the ledger cannot be opened.
     """
 
     def __init__(self, host, *, consent=None, names=(), logs=None, clock=time.time):

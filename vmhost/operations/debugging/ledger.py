@@ -183,7 +183,7 @@ class Ledger:
             self._finish(connection, "link", identity, "ended", "the link was revoked", who)
 
     def check_clock(self):
-        """DebugError where the clock was set back, as expired links would seem valid."""
+        """DebugError if the clock was set back, as expired links would seem valid."""
         before_ms, now_ms = int(self._fact("clock_ms") or 0), self.now_ms()
         if now_ms < before_ms - CLOCK_TOLERANCE_S * 1000:
             raise DebugError(
@@ -202,7 +202,7 @@ class Ledger:
 
     def open(self, link, signer, via, asked, max_s):
         """Opens a session, which waits for consent, for a link whose signature was checked; returns (session, secret).
-        DebugError where the link was used, was revoked or has expired, or too many sessions wait."""
+        DebugError if the link was used, was revoked or has expired, or too many sessions wait."""
         self.check_clock()
         now_ms = self.now_ms()
         if link.expires_s * 1000 <= now_ms:
@@ -293,7 +293,7 @@ class Ledger:
             )
 
     def end(self, identity, who, why):
-        """Ends a waiting or active session; an ended one stays as it is. False where there is none."""
+        """Ends a waiting or active session; an ended one stays as it is. False if there is none."""
         with self._writing() as connection:
             return self._finish(connection, "id", identity, "ended", why, who)
 
@@ -305,7 +305,7 @@ class Ledger:
                 self._finish(connection, "id", identity, "ended", why, who)
 
     def act(self, identity, scope, who, action, **details):
-        """Adds the audit line of an action of the session, before it happens. DebugError where it is not allowed: no
+        """Adds the audit line of an action of the session, before it happens. DebugError if it is not allowed: no
         consent (any more), the session is over, the scope is not granted, or the line cannot be written."""
         with self._writing() as connection:
             row = connection.execute(f"SELECT {_COLUMNS} FROM debug_sessions WHERE id = ?", (identity,)).fetchone()

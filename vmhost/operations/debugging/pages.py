@@ -42,7 +42,7 @@ HEADERS = {
 
 
 def routes(debugging, render, has_token):
-    """The dashboard's routes. `debugging`: a Debugging; None where the host allows none."""
+    """The dashboard's routes. `debugging`: a Debugging; None if the host allows none."""
     device = _Device(debugging, render, has_token)
     found = [Route("/debugging", device.page), Route("/part/debugging", device.part)]
     if debugging is None:

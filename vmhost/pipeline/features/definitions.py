@@ -84,7 +84,7 @@ class Feature:
     since the last whole multiple of `window_ms`, in local time; "previous": those of the multiple before. "session":
     those of the current session, at most its last `most_ms`; a session ends `window_ms` after its last event. `when`:
     "read": the window ends at the time of reading; "write": it ends with the last event, so the value stays until the
-    next one. `default`: the number where there is none. `fresh_ms`: there is none if the last event is older than this.
+    next one. `default`: the number if there is none. `fresh_ms`: there is none if the last event is older than this.
 
     `of`: the names of two other features, for the operators of DERIVED. `compute`: for the operator "function", a
     function of a Window. `task`, `entry`: for the operator "task", the task that computes it in a VM.
@@ -128,7 +128,7 @@ class Feature:
 
 class Window(NamedTuple):
     """The input of an own operator. `times_ms`: an array of int64, ascending; `values`, `others`: arrays of float64,
-    NaN where an event has none; `others` is None without a second field."""
+    NaN if an event has none; `others` is None without a second field."""
 
     at_ms: int
     times_ms: object
@@ -217,7 +217,7 @@ class FeatureSet:
         return tuple(self.features) if view == ANY else self.views[view]
 
     def merged(self, other):
-        """The union with `other`; ConfigurationError where a name has two meanings."""
+        """The union with `other`; ConfigurationError if a name has two meanings."""
         for mine, theirs in ((self.features, other.features), (self.views, other.views)):
             for name in mine.keys() & theirs.keys():
                 if mine[name] != theirs[name] and mine[name] is not theirs[name]:

@@ -71,7 +71,7 @@ class Features:
     one history; beyond it the oldest is dropped before its time, and counted (`statistics`). `store`: where events can
     be read again (`read(position)`), for evicted keys and for times in the past; None: they have no answer.
     `call_task(name, entry, window)`: the number that a task computes from the fields of a Window; None: features of
-    tasks have no answer. ConfigurationError where a condition cannot be used. `tasks`: the names of the tasks that
+    tasks have no answer. ConfigurationError if a condition cannot be used. `tasks`: the names of the tasks that
     compute features.
     """
 
@@ -224,7 +224,7 @@ class Features:
         return history.version(column), window, fresh
 
     def _own_number(self, each, key, version, window):
-        """The number from a feature's own function or task; NaN where that fails. With `when: write` it is computed
+        """The number from a feature's own function or task; NaN if that fails. With `when: write` it is computed
         once for each event."""
         known = self._own_known.get((each.name, key)) if each.when == "write" else None
         if known is not None and known[:2] == (version, window.at_ms):
@@ -351,7 +351,7 @@ class Features:
 
 def features_of(declared, store, call_task=None, content_of=Path.read_bytes):
     """The Features of FeatureSets, lists of Features, mappings, and paths of files, whose bytes `content_of(path)`
-    reads. None where there are none. ConfigurationError."""
+    reads. None if there are none. ConfigurationError."""
     merged = None
     for one in declared:
         if isinstance(one, Mapping):
@@ -404,7 +404,7 @@ class _Conditions:
 
 
 def value_of(event, path):
-    """(value, identity) of an event's field, as histories store it. The value is NaN where there is none; that of a
+    """(value, identity) of an event's field, as histories store it. The value is NaN if there is none; that of a
     text is a number that only tells it from other texts."""
     if path is None:
         return math.nan, 0

@@ -245,7 +245,7 @@ def _check_depth(operations, leaf):
 
 
 def _value(condition, name):
-    """The value of a condition for events of this name: True, False, or None where it depends on more than the name."""
+    """The value of a condition for events of this name: True, False, or None if it depends on more than the name."""
     kind = condition[0]
     if kind == "true":
         return True

@@ -43,7 +43,7 @@ class Audience:
             self._outside = f"audience {name}: the device's profile is not one that `where` holds for"
 
     def why_not(self, key):
-        """None where the person `key` belongs to the audience, else the reason in words."""
+        """None if the person `key` belongs to the audience, else the reason in words."""
         if self._outside is not None or self._limit is None:
             return self._outside
         cohort = cohort_of(self._salt, self._device if self._of == "device" else key)

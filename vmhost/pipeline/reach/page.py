@@ -196,7 +196,7 @@ class Pages:
 
 class PageServer:
     """Serves Pages on a loopback address ("127.0.0.1:8500"; port 0: any free one), on a thread of its own, from `start`
-    to `close`. `url`: its address. ConfigurationError where the port cannot be bound."""
+    to `close`. `url`: its address. ConfigurationError if the port cannot be bound."""
 
     def __init__(self, address, token=None, origins=()):
         host, _, port = address.rpartition(":")

@@ -182,7 +182,7 @@ class MessageQueue:
         return None if row is None else Waiting(*row[:-1], unpack(row[-1]))
 
     def next_due_ms(self, channel):
-        """When the next message of a channel is due; None where none waits."""
+        """When the next message of a channel is due; None if none waits."""
         sql = "SELECT min(due_ms) FROM reach_messages WHERE channel = ? AND state = 0"
         with self.database.reader() as connection:
             return connection.execute(sql, (channel,)).fetchone()[0]
@@ -194,7 +194,7 @@ class MessageQueue:
             return connection.execute(sql, (channel, person, since_ms)).fetchone()[0]
 
     def end(self, channel, message, what, why, then=()):
-        """Ends a message: it was sent, or never will be. `then`: Messages that follow from it. False where it was
+        """Ends a message: it was sent, or never will be. `then`: Messages that follow from it. False if it was
         forgotten meanwhile. StoreError."""
         now_ms, tries = self.now_ms(), message.tries + (what in (SENT_WORD, GIVEN_UP))
         with self.database.transaction() as connection:

@@ -35,7 +35,7 @@ class TriggerEngine(Engine):
         """Adds a condition: any of its `sequences`, lists of ids, completes it; it sees events from the next one on.
 
         `level`: "page", the events of one visit, or "time", all events. `within_ms`: the last event comes less than so
-        many milliseconds after the first. TriggerError where an argument is wrong, the key is in use, or it does not
+        many milliseconds after the first. TriggerError if an argument is wrong, the key is in use, or it does not
         fit; nothing has changed then.
         """
         self.put(*_checked(key, sequences, level, within_ms))

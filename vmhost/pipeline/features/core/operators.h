@@ -37,7 +37,7 @@ typedef struct vmf_pair_groups {
 
 typedef struct vmf_window {
     const vmf_item *items;
-    const vmf_item *others; /* the same events by another field; NULL where no operator asks for it */
+    const vmf_item *others; /* the same events by another field; NULL if no operator asks for it */
     size_t count;
     int64_t at_ms, span_ms, offset_ms;    /* time of reading; length; offset of local time from UTC */
     bool summed, sorted, grouped, failed; /* passes that were made; failed: one had no memory */

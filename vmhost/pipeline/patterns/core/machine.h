@@ -223,7 +223,7 @@ bool vmp_text_equal(const vmt_text *a, const vmt_text *b);
 /* Copies the bytes; the owner frees them with `vmp_text_free`. */
 bool vmp_text_copy(vmp_engine *engine, vmt_kind kind, vmt_text *to, const vmt_text *from);
 void vmp_text_free(vmp_engine *engine, vmt_kind kind, vmt_text *text);
-/* Makes room for `wanted` items of `size` bytes; false where there is no memory. */
+/* Makes room for `wanted` items of `size` bytes; false if out of memory. */
 bool vmp_reserve(vmp_engine *engine, vmt_kind kind, void *items, uint32_t *capacity, uint32_t wanted, size_t size);
 
 /* ---- buffer.c */

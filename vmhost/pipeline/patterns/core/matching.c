@@ -425,7 +425,7 @@ static vmp_status settle_complete(vmp_engine *engine, const vmp_rule *rule)
     return VMP_OK;
 }
 
-/* Copies a scratch heap into the instance's; false where there is no memory. */
+/* Copies a scratch heap into the instance's; false if out of memory. */
 static bool keep_heap(vmp_engine *engine, vmp_heap *to, const vmp_heap *from)
 {
     if (!vmp_reserve(engine, VMT_OF_MATCHES, &to->matches, &to->capacity, from->count, sizeof *to->matches))

@@ -228,7 +228,7 @@ vmp_statistics vmp_engine_statistics(const vmp_engine *engine);
 typedef void vmp_tell_match(void *context, uint16_t state, vmt_text key, uint32_t events, int64_t started_ms);
 vmp_status vmp_matches(const vmp_engine *engine, vmt_text rule, vmp_tell_match *tell, void *context);
 
-/* The value of a rule's predicate for an event and an empty match; VMP_NONE where there is no such predicate. Texts are
+/* The value of a rule's predicate for an event and an empty match; VMP_NONE if there is no such predicate. Texts are
  * owned by the event or the rule. */
 vmp_value vmp_evaluate(vmp_engine *engine, vmt_text rule, uint32_t predicate, const vmp_event *event);
 

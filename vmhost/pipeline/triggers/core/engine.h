@@ -196,7 +196,7 @@ typedef struct {
 
 vmt_fingerprint vmt_fingerprint_of(const vmt_engine *engine, const vmt_text *visit);
 uint32_t vmt_visit_find(const vmt_engine *engine, vmt_fingerprint id);
-/* 0 where it does not fit even after older visits were given up. */
+/* 0 if it does not fit even after older visits were given up. */
 uint32_t vmt_visit_new(vmt_engine *engine, vmt_fingerprint id);
 /* The caller counts its matches. */
 void vmt_visit_drop(vmt_engine *engine, uint32_t number);

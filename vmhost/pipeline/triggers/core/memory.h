@@ -14,7 +14,7 @@ typedef struct {
     bool bound_met; /* whether the last failed request hit the bound; otherwise the allocator failed */
 } vmt_memory;
 
-/* NULL where the allocator fails or the kind's bound is reached; `old` is then unchanged. Freeing never fails. */
+/* NULL if the allocator fails or the kind's bound is reached; `old` is then unchanged. Freeing never fails. */
 void *vmt_resize(vmt_memory *memory, vmt_kind kind, void *old, size_t old_size, size_t new_size);
 
 enum { VMT_CHUNK_BITS = 8, VMT_CHUNK = 1 << VMT_CHUNK_BITS, VMT_LINE = 64 };
@@ -34,7 +34,7 @@ typedef struct {
 #define VMT_AT(type, pool, number) (&((type *)(pool)->chunks[(number) >> VMT_CHUNK_BITS])[(number) & (VMT_CHUNK - 1)])
 
 void vmt_pool_begin(vmt_pool *pool, uint32_t size, vmt_kind kind);
-/* 0 where there is no memory. The record's contents are undefined. */
+/* 0 if out of memory. The record's contents are undefined. */
 uint32_t vmt_pool_take(vmt_pool *pool, vmt_memory *memory);
 void vmt_pool_give(vmt_pool *pool, uint32_t number);
 void vmt_pool_end(vmt_pool *pool, vmt_memory *memory);

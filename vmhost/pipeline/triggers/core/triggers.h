@@ -91,7 +91,7 @@ typedef struct {
     int64_t position;                               /* the last event's */
 } vmt_statistics;
 
-/* NULL where there is no memory. */
+/* NULL if out of memory. */
 vmt_engine *vmt_engine_new(const vmt_settings *settings);
 /* Calls `release` with each condition's token. */
 void vmt_engine_free(vmt_engine *engine, void (*release)(void *token));

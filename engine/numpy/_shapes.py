@@ -376,9 +376,9 @@ def delete(arr, obj, axis=None):
             return arr.copy()
         if obj.size <= 16 and obj.dtype.kind == "i":  # few: join the parts between them
             n = len(keep)
-            gone = sorted({position if position >= 0 else position + n for position in obj.ravel().tolist()})
-            if 0 <= gone[0] and gone[-1] < n:
-                ends = zip([0, *(position + 1 for position in gone)], [*gone, n], strict=True)
+            removed = sorted({position if position >= 0 else position + n for position in obj.ravel().tolist()})
+            if 0 <= removed[0] and removed[-1] < n:
+                ends = zip([0, *(position + 1 for position in removed)], [*removed, n], strict=True)
                 return _a.concatenate([arr[(slice(None),) * axis + (slice(*pair),)] for pair in ends], axis)
     if isinstance(obj, int) and not -len(keep) <= obj < len(keep):
         raise IndexError(f"index {obj} is out of bounds for axis {axis} with size {len(keep)}")

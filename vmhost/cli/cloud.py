@@ -422,12 +422,12 @@ def owners(output, folder, repository, add, remove, threshold):
         if add or remove or threshold is not None:
             publics = dict(known["publics"])
             for path in remove:
-                gone = [identity for identity in publics if len(path) >= 8 and identity.startswith(path)]
+                removed = [identity for identity in publics if len(path) >= 8 and identity.startswith(path)]
                 if Path(path).exists():
-                    gone = [key_of_public(public)[0] for public in TrustStore.load(path).keys]
-                if not gone or not all(identity in publics for identity in gone):
+                    removed = [key_of_public(public)[0] for public in TrustStore.load(path).keys]
+                if not removed or not all(identity in publics for identity in removed):
                     raise RefusedError(f"{path}: is no key of an owner of {repository}")
-                for identity in gone:
+                for identity in removed:
                     del publics[identity]
             for path in add:
                 publics |= {key_of_public(public)[0]: public for public in TrustStore.load(path).keys}

@@ -82,13 +82,13 @@ class Supervisor:
                 process.stdin.write(line)
                 process.stdin.flush()
                 return True
-            except OSError, ValueError:  # the process is gone: the next one gets the line, unless it was answered
+            except OSError, ValueError:  # the process has ended: the next one gets the line, unless it was answered
                 with self._lock:
                     if self._pending[name] == 0:
                         return True
                     self._pending[name] -= 1
                 with self._changed:
-                    self._changed.wait_for(lambda gone=process: self._process is not gone)
+                    self._changed.wait_for(lambda failed=process: self._process is not failed)
 
     def _watch(self):
         wait_s, in_a_row = self._first_wait_s, 0

@@ -284,24 +284,24 @@ class StreamTask:
     def forget(self, key):
         """Ends the calls of `key`, and restarts those of other keys whose input holds its events. Returns how many
         ended. Running ones are stopped and their results discarded: see `Call.forgotten` and `Call.stale`."""
-        gone = 0
+        ended = 0
         for call in self.waiting:
             if call.key == key:
                 self.waiting.remove(call)
                 call.table.end(call.position, FORGOTTEN)
-                gone += 1
+                ended += 1
             else:
                 call.forget(key)
         for call, future in list(self.running.values()):
             if call.key == key and not call.forgotten:
                 call.forgotten = True
                 call.table.end(call.position, FORGOTTEN)
-                gone += 1
+                ended += 1
                 future.stop()
             elif call.forget(key):
                 call.stale = True
                 future.stop()
-        return gone
+        return ended
 
     def put_in_place(self, table):
         """Switches to a new version of the task, with this table; waiting calls go over to it."""
@@ -320,6 +320,6 @@ class StreamTask:
     def tables_let_go(self):
         """Tables of earlier versions that no call uses any more; each is returned once."""
         used = {id(call.table) for call, _ in self.running.values()}
-        gone = [table for table in self.old_tables if id(table) not in used]
+        released = [table for table in self.old_tables if id(table) not in used]
         self.old_tables = [table for table in self.old_tables if id(table) in used]
-        return gone
+        return released

@@ -13,7 +13,7 @@ _BEGUN, _ERASED = "forget.begun", "forget.erased"  # counters
 
 def forget(database, key):
     """Deletes the events, late events, state, rows, outbox entries, dead letters and messages of `key`, in one
-    transaction. Then rewrites the file, so that their bytes are gone from it, from its -wal and from the tracking log.
+    transaction. Then rewrites the file, so that their bytes disappear from it, its -wal and the tracking log.
 
     A row is of `key` if its event was, or if the column declared as `key` holds it. Waiting calls and messages go too.
     Returns the number of each: {"events", "late_events", "states", "rows", "outbox", "dead_letters", "messages"}.
@@ -26,22 +26,22 @@ def forget(database, key):
     database.migrate("pipeline.tables", tables.STEPS)
     database.migrate("pipeline.reach", queue.STEPS)
     outbox = Outbox(database)
-    gone = {}
+    removed = {}
     with database.lock:
         database.flush()
         with database.transaction() as connection:
             database.count(_BEGUN)
-            gone["events"] = _forget_events(connection, key)
-            gone["late_events"] = connection.execute("DELETE FROM late_events WHERE key = ?", (key,)).rowcount
-            gone["states"] = connection.execute("DELETE FROM task_states WHERE key = ?", (key,)).rowcount
-            gone["rows"], identities = _forget_rows(connection, key)
-            gone["outbox"] = outbox.forget(key, identities)
-            gone["dead_letters"] = _forget_dead_letters(connection, key)
-            gone["messages"] = queue.forget(connection, key)
+            removed["events"] = _forget_events(connection, key)
+            removed["late_events"] = connection.execute("DELETE FROM late_events WHERE key = ?", (key,)).rowcount
+            removed["states"] = connection.execute("DELETE FROM task_states WHERE key = ?", (key,)).rowcount
+            removed["rows"], identities = _forget_rows(connection, key)
+            removed["outbox"] = outbox.forget(key, identities)
+            removed["dead_letters"] = _forget_dead_letters(connection, key)
+            removed["messages"] = queue.forget(connection, key)
         database.forgotten(key)
         _erase(database)
     channels.forget_lines(database.path.parent / channels.TRACKING, key)
-    return gone
+    return removed
 
 
 def finish(database):
@@ -61,13 +61,13 @@ def _erase(database):
 def _forget_dead_letters(connection, key):
     """Deletes the letters of calls of `key`, and of calls whose input held its events: error and traceback may quote
     them."""
-    gone = [(identity,) for (identity,) in connection.execute("SELECT id FROM dead_letters WHERE key = ?", (key,))]
+    removed = [(identity,) for (identity,) in connection.execute("SELECT id FROM dead_letters WHERE key = ?", (key,))]
     mark = key.encode(errors="surrogatepass")
     for identity, event in connection.execute("SELECT id, event FROM dead_letters WHERE key != ?", (key,)):
         if mark in event and any(each.get("key") == key for each in _events_of(unpack(event))):
-            gone.append((identity,))
-    connection.executemany("DELETE FROM dead_letters WHERE id = ?", gone)
-    return len(gone)
+            removed.append((identity,))
+    connection.executemany("DELETE FROM dead_letters WHERE id = ?", removed)
+    return len(removed)
 
 
 def _events_of(value):
@@ -77,14 +77,14 @@ def _events_of(value):
 
 def _forget_events(connection, key):
     firsts = connection.execute("SELECT first FROM event_marks WHERE kind = ? AND name = ?", (KEY, key)).fetchall()
-    gone, bodies = 0, Bodies()
+    removed, bodies = 0, Bodies()
     for (first,) in firsts:
         data, body, last = connection.execute(
             "SELECT head, body, last FROM event_blocks WHERE first = ?", (first,)
         ).fetchone()
         head = Head(first, data)
         kept = [index for index, whose in enumerate(head.keys) if whose != key]
-        gone += len(head.keys) - len(kept)
+        removed += len(head.keys) - len(kept)
         delete_block(connection, first)
         if not kept:
             keep_position(connection, last)
@@ -102,12 +102,12 @@ def _forget_events(connection, key):
             (first, last, len(kept), len(new_head) + len(new_body), min(times), max(times), new_head, new_body),
         )
         write_marks(connection, [(first, visits, keys)])
-    return gone
+    return removed
 
 
 def _forget_rows(connection, key):
     """(number of rows deleted, ids of their messages)"""
-    gone, identities = 0, []
+    removed, identities = 0, []
     for task, generation, name, column in connection.execute(
         "SELECT task, generation, sql_name, key FROM task_tables"
     ).fetchall():
@@ -116,6 +116,6 @@ def _forget_rows(connection, key):
         values = [key] * len(columns)
         rows = connection.execute(f"SELECT _id FROM {quoted(name)} WHERE {where}", values).fetchall()
         identities += [outbox_id(task, generation, identity) for (identity,) in rows]
-        gone += len(rows)
+        removed += len(rows)
         connection.execute(f"DELETE FROM {quoted(name)} WHERE {where}", values)
-    return gone, identities
+    return removed, identities

@@ -496,13 +496,13 @@ class Pipeline:
                 self._complex.forget(key, visits)
             if self.features is not None:
                 self.features.forget(key, visits)
-            gone = forgetting.forget(self._database, key)
+            removed = forgetting.forget(self._database, key)
             self._reach.forget(key)
             self._visits.forget(key, visits)
             for matching in (*self._matchings, *(behind.matching for behind in self._behind.values())):
                 self._forget_matches(matching, visits)
             self._idle.notify_all()
-        return {**gone, "calls": calls}
+        return {**removed, "calls": calls}
 
     def _forget_matches(self, matching, visits):
         """Ends matches of these visits; looks for those of the time level anew, in the events still stored."""
@@ -655,8 +655,8 @@ class Pipeline:
                         self._feed(self._intake.tick())
                     self._move_on()
                     self._pump()
-                    gone = [table for task in self._tasks.values() for table in task.tables_let_go()]
-                for table in gone:
+                    released = [table for task in self._tasks.values() for table in task.tables_let_go()]
+                for table in released:
                     self._tables.withdraw(table)
                 self._tables.sweep()
             except StoreError as error:

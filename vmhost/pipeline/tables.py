@@ -476,11 +476,11 @@ class Tables:
         )
         (count,) = connection.execute("SELECT count(*) FROM dead_letters").fetchone()
         if count > self.max_dead_letters:
-            gone = count - self.max_dead_letters
+            excess = count - self.max_dead_letters
             connection.execute(
-                "DELETE FROM dead_letters WHERE id IN (SELECT id FROM dead_letters ORDER BY id LIMIT ?)", (gone,)
+                "DELETE FROM dead_letters WHERE id IN (SELECT id FROM dead_letters ORDER BY id LIMIT ?)", (excess,)
             )
-            self.database.count(DEAD_LETTERS_DROPPED, gone)
+            self.database.count(DEAD_LETTERS_DROPPED, excess)
 
     def dead_letters(self, task=None):
         """The DeadLetters, oldest first; waiting ones are written first."""

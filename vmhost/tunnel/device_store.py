@@ -157,10 +157,10 @@ class DeviceStore:
             self.epoch = self.inbox.new_epoch()
             return None
         pairs = [(channel, number) for channel, number in received.items() if number]
-        gone = self.acknowledged(pairs) if pairs else 0
+        removed = self.acknowledged(pairs) if pairs else 0
         if self.inbox.peer_epoch() != cloud_epoch:
             self.inbox.set_peer_epoch(cloud_epoch)
-        return gone
+        return removed
 
     # ---- receiving
 

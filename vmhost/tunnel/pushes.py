@@ -79,11 +79,11 @@ class Pushes:
         expires_ms = None if ttl_s is None else now_ms + int(ttl_s * 1000)
         with self.database.transaction() as connection:
             if collapse is not None:
-                gone = connection.execute(
+                removed = connection.execute(
                     "DELETE FROM tunnel_pushes WHERE device = ? AND channel = ? AND collapse = ? AND id != ?",
                     (device, channel, collapse, identity),
                 ).rowcount
-                self.database.count(COLLAPSED, gone)
+                self.database.count(COLLAPSED, removed)
             self._expire(connection, now_ms)
             waiting = connection.execute(
                 "SELECT count(*) FROM tunnel_pushes WHERE device = ? AND channel = ?", (device, channel)
@@ -107,8 +107,8 @@ class Pushes:
         return identity
 
     def _expire(self, connection, now_ms):
-        gone = connection.execute("DELETE FROM tunnel_pushes WHERE expires_ms <= ?", (now_ms,)).rowcount
-        self.database.count(EXPIRED, gone)
+        removed = connection.execute("DELETE FROM tunnel_pushes WHERE expires_ms <= ?", (now_ms,)).rowcount
+        self.database.count(EXPIRED, removed)
 
     def expire(self):
         with self.database.transaction() as connection:

@@ -27,11 +27,11 @@ def forget(output, folder, key, yes):
         click.confirm(f"Remove everything of {key!r} from {folder}, for good?", abort=True, err=True)
     with stores.errors():
         try:
-            gone = ask(folder, "forget", timeout_s=None, key=key)
+            removed = ask(folder, "forget", timeout_s=None, key=key)
         except NotRunningError:
-            gone = _forget_at_rest(folder, key)
-    output.document({"key": key, "removed": gone})
-    found = [f"{count:,} {name.replace('_', ' ')}" for name, count in gone.items() if count]
+            removed = _forget_at_rest(folder, key)
+    output.document({"key": key, "removed": removed})
+    found = [f"{count:,} {name.replace('_', ' ')}" for name, count in removed.items() if count]
     if found:
         output.line(f"removed of {key!r}: {', '.join(found)}")
     else:

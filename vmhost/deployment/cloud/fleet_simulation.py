@@ -54,9 +54,9 @@ def _come_and_go(random, day, now_s, step_s, lacking, offline, tried, away):
     devices that have it). Changes `lacking` and `offline` by those that leave. Who comes is random among the offline
     ones."""
     leave = -numpy.expm1(-step_s / day.visit_s)
-    gone = random.binomial(lacking, leave)
-    lacking -= gone
-    offline += gone
+    leaving = random.binomial(lacking, leave)
+    lacking -= leaving
+    offline += leaving
     away = away + random.binomial(tried - away, leave)
     devices = int(lacking.sum() + offline.sum() + tried.sum())
     wanted = day.online(now_s) * devices - int(lacking.sum()) - int((tried - away).sum())

@@ -136,14 +136,14 @@ class GitServer:
             thread = asyncio.create_task(asyncio.to_thread(work))
             try:
                 await _begin(send, 200, f"application/x-{service}-result")
-                gone = False
+                disconnected = False
                 while (data := await queue.get()) is not None:
-                    if not gone:
+                    if not disconnected:
                         try:
                             await send({"type": "http.response.body", "body": data, "more_body": True})
                         except OSError:
-                            gone = True  # a push that began runs to its end anyway
-                if not gone:
+                            disconnected = True  # a push that began runs to its end anyway
+                if not disconnected:
                     await send({"type": "http.response.body", "body": b""})
             finally:
                 await thread

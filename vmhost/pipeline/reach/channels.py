@@ -289,20 +289,20 @@ def _id_of(line):
 
 def forget_lines(folder, key):
     """Removes a person's lines from the files in a `tracking` folder. Returns their number."""
-    gone = 0
+    removed = 0
     for path in sorted(Path(folder).glob("*")) if Path(folder).is_dir() else ():
         lines = path.read_bytes().split(b"\n")
         kept = [line for line in lines if not _is_of(line, key)]
         if len(kept) == len(lines):
             continue
-        gone += len(lines) - len(kept)
+        removed += len(lines) - len(kept)
         new = path.with_name(f"{path.name}.new")
         with open(new, "wb") as file:
             file.write(b"\n".join(kept))
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, path)
-    return gone
+    return removed
 
 
 def _is_of(line, key):

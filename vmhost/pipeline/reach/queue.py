@@ -301,7 +301,7 @@ def waiting(connection, limit=100, channel=None):
 def forget(connection, key):
     """Deletes a person's messages and audit, and messages of others that mention the person. Returns how many
     messages."""
-    gone = connection.execute("DELETE FROM reach_messages WHERE person = ?", (key,)).rowcount
+    removed = connection.execute("DELETE FROM reach_messages WHERE person = ?", (key,)).rowcount
     connection.execute("DELETE FROM reach_audit WHERE person = ?", (key,))
     mark = key.encode(errors="surrogatepass")
     holding = [
@@ -310,7 +310,7 @@ def forget(connection, key):
         if mark in body and _says(unpack(body), key)
     ]
     connection.executemany("DELETE FROM reach_messages WHERE number = ?", holding)
-    return gone + len(holding)
+    return removed + len(holding)
 
 
 def _says(value, key):

@@ -255,13 +255,13 @@ def slow_outcomes(count, *, now_s):
 
 def test_where_all_calls_look_slower_one_that_is_not_ends_the_looking():
     outcomes, task = slow_outcomes(8, now_s=3.0), Alone(1.0)
-    replay._look_again_at_slow_ones(task, outcomes, replay.Rules(), 0.0)
+    replay._retime_slow_ones(task, outcomes, replay.Rules(), 0.0)
     assert task.ran == 1, "each of them runs again, though the first took no longer than it did"
     assert [outcome.status for outcome in outcomes] == ["same"] * 8
 
 
 def test_where_all_calls_are_slower_one_of_them_tells():
     outcomes, task = slow_outcomes(8, now_s=3.0), Alone(3.0)
-    replay._look_again_at_slow_ones(task, outcomes, replay.Rules(), 0.0)
+    replay._retime_slow_ones(task, outcomes, replay.Rules(), 0.0)
     assert task.ran == 2
     assert [outcome.status for outcome in outcomes].count("slower") == 1

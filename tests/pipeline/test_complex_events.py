@@ -349,7 +349,7 @@ def test_nobody_outside_makes_matches(tmp_path):
 def test_an_event_that_is_no_match_does_not_stop_its_channel(tmp_path, monkeypatch, caplog):
     """Stores of older versions may hold one."""
     sent = []
-    monkeypatch.setattr("vmhost.pipeline.pipeline._must_come_from_outside", lambda events: None)
+    monkeypatch.setattr("vmhost.pipeline.pipeline._refuse_match_names", lambda events: None)
     with open_pipeline(tmp_path, rules=[RULE], channels={"shop": sent.append}) as pipeline:
         pipeline.append_many([Event("rule:hesitates", BEGIN_MS, key="mallory"), *visit(0)])
         assert pipeline.wait(WAIT_S)

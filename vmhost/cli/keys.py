@@ -141,7 +141,10 @@ def list_keys(output):
         output.table(
             f"Keys in {folder}",
             ["name", "fingerprint", "can sign", "trusted"],
-            [[key["name"], key["fingerprint"], _yes(key["private"]), _yes(key["trusted"])] for key in listed],
+            [
+                [key["name"], key["fingerprint"], _yes_or_dash(key["private"]), _yes_or_dash(key["trusted"])]
+                for key in listed
+            ],
         )
     else:
         output.line(f"no keys in {folder}; make one with: vmhost keys new NAME")
@@ -175,5 +178,5 @@ def _make_folder(folder, mode):
         raise failures.Failure(f"{folder}: cannot make the folder: {error.strerror}") from error
 
 
-def _yes(truth):
+def _yes_or_dash(truth):
     return "yes" if truth else "-"

@@ -124,7 +124,7 @@ def replay(
             outcomes.append(outcome)
             progress(len(outcomes))
         if not faults:
-            _look_again_at_slow_ones(task, outcomes, rules, (time.perf_counter() - began) * _LOOKED_AT_SHARE)
+            _retime_slow_ones(task, outcomes, rules, (time.perf_counter() - began) * _LOOKED_AT_SHARE)
         return Report(baseline, task.version, tuple(outcomes), time.perf_counter() - began, faults)
 
 
@@ -216,7 +216,7 @@ def _warm_up(task, calls, faults):
         task.replay(first, faults=faults.functions).result()
 
 
-def _look_again_at_slow_ones(task, outcomes, rules, most_s):
+def _retime_slow_ones(task, outcomes, rules, most_s):
     """Runs calls that look slower up to twice more, alone; the best time counts. First the general slowdown, such as
     from parallel calls, is taken off; if that is large, only a sample runs again, for at most about `most_s`."""
     same = [at for at, outcome in enumerate(outcomes) if outcome.status == "same" and outcome.recorded.wall_s > 0]
@@ -229,12 +229,12 @@ def _look_again_at_slow_ones(task, outcomes, rules, most_s):
         suspects = sorted(same, key=lambda at: outcomes[at].wall_s, reverse=True)
     began = time.perf_counter()
     for at in suspects[:_LOOKED_AT_MOST]:
-        outcomes[at] = _looked_at_again(task, outcomes[at], rules)
+        outcomes[at] = _retimed(task, outcomes[at], rules)
         if all_are and time.perf_counter() - began > most_s:
             return
 
 
-def _looked_at_again(task, outcome, rules):
+def _retimed(task, outcome, rules):
     best, tries = outcome.wall_s, 2
     while tries and _is_slower(outcome, best, rules):
         best, tries = min(best, task.replay(outcome.recorded).result().wall_s), tries - 1

@@ -104,7 +104,7 @@ def _matching(rule):
     return said, rule.by, rule.timeout is not None
 
 
-def _goes_on(rule):
+def _continues(rule):
     return rule.said.get("when_changed") == "go_on"
 
 
@@ -162,7 +162,7 @@ class ComplexEvents:
         keeps its matches under way, and so does a changed one that asks for it and has the same steps. All others begin
         anew; their names are returned."""
         wanted = {rule.name: rule for rule in rules}
-        if any(map(_goes_on, rules)):
+        if any(map(_continues, rules)):
             return self._change_and_go_on(wanted)
         for name, rule in list(self.rules.items()):
             if name not in wanted or _matching(wanted[name]) != _matching(rule):

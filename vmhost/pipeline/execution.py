@@ -27,7 +27,7 @@ COUNTED = (TRIGGERED, *ENDS, RETRIES, PUT_OFF)
 STALE = "stale"  # the call's input held events that were forgotten since; it is made again without them
 
 
-def _reaching_nobody(position, key, rows):
+def _no_messages(position, key, rows):
     return contextlib.nullcontext()
 
 
@@ -82,7 +82,7 @@ class StreamTask:
         self.old_tables = []  # of earlier versions, whose calls may still run
         self.admits = None  # for a task with an audience: a function that says whether a key is in it
         self.outside = 0  # calls that were not made, as their key is outside of the audience
-        self.reaching = _reaching_nobody  # a context in which a call's rows are stored
+        self.reaching = _no_messages  # a context in which a call's rows are stored
         self._progress_s = 0.0  # when the idle task last got a call, or a call that had begun ended; monotonic clock
         self._refused_since_s = None  # when the breaker first refused a call after the last stored result
         self._size()
@@ -133,7 +133,7 @@ class StreamTask:
         call.table = self.table
         self.table.begin(call.position, call.start)
         if bounded and self.room <= 0:
-            loser = self._loser(call)
+            loser = self._call_to_drop(call)
             self.table.end(loser.position, DROPPED)
             if loser is call:
                 return
@@ -145,7 +145,7 @@ class StreamTask:
     def _has_room(self):
         return not self.paused and len(self.running) < self._window
 
-    def _loser(self, call):
+    def _call_to_drop(self, call):
         rule = self.trigger.overload
         if rule == "oldest":
             return call

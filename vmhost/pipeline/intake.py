@@ -236,7 +236,7 @@ class Intake:
             return True
         if event.name == PAGE_ENTER and self.enter_closes != "none":
             for other in list(self._of_key.get(event.key, ())):
-                if self._entered_over(self._open[other], event):
+                if self._closes_visit(self._open[other], event):
                     self._close(other, ENTER, out)
         while len(self._open) >= self.max_visits:
             self._close(self._next_due()[1], BOUND, out)
@@ -244,7 +244,7 @@ class Intake:
         self._undo.append((self._forget_visit, name))
         return True
 
-    def _entered_over(self, visit, event):
+    def _closes_visit(self, visit, event):
         """Whether the page_enter `event` closes an open visit of its key."""
         if self.enter_closes == "covered":
             return visit.covered_ms == visit.last_ms

@@ -102,7 +102,7 @@ class Pipeline:
         self.final = None  # `statistics()` as of the end
         self.store_error = None  # the last write's error; None after a successful write
         with contextlib.ExitStack() as undo:  # undone when a later step fails
-            undo.callback(self._hear_no_interrupts)
+            undo.callback(self._close_interrupts)
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -549,7 +549,7 @@ class Pipeline:
         """
         self._must_be_open()
         events = events if isinstance(events, (list, tuple)) else list(events)
-        _must_come_from_outside(events)
+        _refuse_match_names(events)
         self._store.make_room()  # without the lock, so that results are stored meanwhile
         with self._lock:
             self._must_be_open()
@@ -732,7 +732,7 @@ class Pipeline:
     def _unfinished(self):
         return [task for task in (*self._tasks.values(), *self._leaving.values()) if task.unfinished]
 
-    def _tell_what_is_stuck(self):
+    def _log_stuck_tasks(self):
         for task in self._unfinished():
             if task.is_stuck:
                 _log.error(
@@ -846,7 +846,7 @@ class Pipeline:
                 except KeyboardInterrupt as error:
                     interrupted = error
                 drain = self.store_error is None and interrupted is None
-                self._tell_what_is_stuck()
+                self._log_stuck_tasks()
         if drain:
             try:
                 self._reach.wait(_SENDING_S)
@@ -871,11 +871,11 @@ class Pipeline:
             try:
                 self._database.close()
             finally:
-                self._hear_no_interrupts()
+                self._close_interrupts()
         if interrupted is not None:
             raise interrupted
 
-    def _hear_no_interrupts(self):
+    def _close_interrupts(self):
         if self._interruptible:
             self._interruptible = False
             interrupts.close()
@@ -897,7 +897,7 @@ class Pipeline:
         self.close(drain=error_type is None)
 
 
-def _must_come_from_outside(events):
+def _refuse_match_names(events):
     """ValueError for an event with the name of a rule's match, which channels and tasks would mistake for one."""
     with contextlib.suppress(AttributeError):  # not an Event: the intake refuses it
         for event in events:

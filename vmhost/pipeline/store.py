@@ -72,7 +72,7 @@ class _Written:
         store._count, store._bytes, store._latest_ms = self.count, self.size, self.latest_ms
 
     def undone(self):
-        self.store._wait_again(self.blocks)
+        self.store._requeue(self.blocks)
 
 
 def _column(values):
@@ -278,7 +278,7 @@ class EventStore:
         try:
             return self._write_blocks(connection, blocks)
         except BaseException:
-            self._wait_again(blocks)
+            self._requeue(blocks)
             raise
 
     def _write_blocks(self, connection, blocks):
@@ -291,7 +291,7 @@ class EventStore:
         gone_count, gone_size = self._drop_oldest(connection, self._count + count, self._bytes + size, latest_ms)
         return _Written(self, blocks, self._count + count - gone_count, self._bytes + size - gone_size, latest_ms)
 
-    def _wait_again(self, blocks):
+    def _requeue(self, blocks):
         with self._lock:
             self._waiting[:0] = blocks
             self._waiting_count += sum(map(len, blocks))

@@ -611,7 +611,7 @@ class _Written:
         tables = self.tables
         with tables._lock:
             for batch in self.batches:
-                tables._waiting += batch.table._undone(batch)
+                tables._waiting += batch.table._put_back(batch)
             for step in self.steps:
                 step.progress.undone(step)
                 tables._waiting += len(step.states)
@@ -815,7 +815,7 @@ class Table:
         if batch.rows:
             self._last_id = max(self._last_id, max(row[0] for row in batch.rows))
 
-    def _undone(self, batch):
+    def _put_back(self, batch):
         """Puts a batch back into the waiting rows; returns their number."""
         self._rows[:0] = batch.rows
         return len(batch.rows)

@@ -27,7 +27,7 @@ class Run:
         self.tables, self.keep = dict(tables), max(keep, 1 if shard is None else 2)
         self.folder = folder if shard is None else shards.part(folder, shard.rank, shard.count)
         if shard is not None:
-            self._agree(folder)
+            self._resume_from_common_checkpoint(folder)
         saved = runs.load(self.folder, tables=self.tables)
         self._state = None if saved is None else saved["task"]
         self.samples = samples(None if saved is None else saved["position"])
@@ -38,7 +38,7 @@ class Run:
             "resume": lambda _=None: self._state,
         }
 
-    def _agree(self, folder):
+    def _resume_from_common_checkpoint(self, folder):
         """Makes every shard resume from the last checkpoint that all have: a crash may have come between two saves."""
         if others := [name for name in shards.parts(folder) if not name.endswith(f"-of-{self.shard.count}")]:
             raise runs.RunError(f"{folder}: has states of {others[0]}: go on with as many shards")

@@ -212,13 +212,13 @@ def _results(processes, controls):
     while waiting:
         for report in wait(list(waiting)):
             rank = waiting.pop(report)
-            told[rank] = _told_by(processes[rank], report)
+            told[rank] = _message_of(processes[rank], report)
             if told[rank][0] != "result":
                 raise ShardError(_why(rank, processes, controls, told))
     return [result for _, result in told]
 
 
-def _told_by(process, control):
+def _message_of(process, control):
     try:
         return control.recv()
     except EOFError, OSError:
@@ -233,7 +233,7 @@ def _why(rank, processes, controls, told):
         seen.add(rank)
         waited_by, rank = rank, value
         if told[rank] is None:
-            told[rank] = _told_by(processes[rank], controls[rank])
+            told[rank] = _message_of(processes[rank], controls[rank])
         kind, value = told[rank]
     where = f"shard {rank} of {len(processes)}"
     if kind == "error":

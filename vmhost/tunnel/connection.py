@@ -147,11 +147,11 @@ class Connection:
     def hello(self, told):
         """Sends the device's first frame. `told`: a dict (docs/tunnel-protocol.md); limits and heartbeat are added."""
         told = told | {"limits": self.limits.told(), "heartbeat_ms": self.watch.promised_ms}
-        self._say(frames.HELLO, frames.VERSION, told)
+        self._send_control(frames.HELLO, frames.VERSION, told)
 
     def welcome(self, told):
         """Sends the cloud's answer to `Greeted`."""
-        self._say(frames.WELCOME, frames.VERSION, told | {"limits": self.limits.told()})
+        self._send_control(frames.WELCOME, frames.VERSION, told | {"limits": self.limits.told()})
         self._greeted = self.open = True
         self._decoder.limit = FRAME_BYTES
 
@@ -331,7 +331,7 @@ class Connection:
         for alias, incoming in self._incoming.items():
             if incoming.name == channel and not incoming.refused:
                 incoming.refused = True
-                self._say(frames.REFUSE, alias, why[:_CLOSE_TEXT])
+                self._send_control(frames.REFUSE, alias, why[:_CLOSE_TEXT])
 
     def _refuse(self, alias, why):
         if alias >= len(self._by_alias):
@@ -444,18 +444,18 @@ class Connection:
     def cancel(self, number):
         """Cancels a request whose answer is no longer wanted."""
         if self._requests.pop(number, None) is not None:
-            self._say(frames.CANCEL, number)
+            self._send_control(frames.CANCEL, number)
 
     def _request(self, number, alias, left_ms, value):
         channel = self._of(alias)
         if number in self._asked:
             raise ProtocolError(f"REQUEST {number} twice")
         if len(self._asked) >= self.limits.requests:
-            self._say(frames.RESPONSE, number, 1, f"{self.limits.requests} requests wait already")
+            self._send_control(frames.RESPONSE, number, 1, f"{self.limits.requests} requests wait already")
             return
         size = self._frame_bytes
         if self._asked_bytes and self._asked_bytes + size > self.limits.fragments_bytes:
-            self._say(frames.RESPONSE, number, 1, f"requests of {self._asked_bytes} bytes wait already")
+            self._send_control(frames.RESPONSE, number, 1, f"requests of {self._asked_bytes} bytes wait already")
             return
         self._asked[number] = channel, size
         self._asked_bytes += size
@@ -472,7 +472,7 @@ class Connection:
         OverflowError if msgpack cannot express the value; the caller may then call `fail`."""
         channel, _ = self._asked.get(number, (None, 0))
         body = None if channel is None else frames.pack((frames.RESPONSE, number, 0, value))
-        self._let_go(number)
+        self._forget_request(number)
         if channel is None or self.closed:
             return
         if len(body) > self.peer_limits.message_bytes:
@@ -483,18 +483,18 @@ class Connection:
         try:
             lane = self._lane(channel.name, channel.priority)
         except TunnelError as error:  # no more channels
-            self._say(frames.RESPONSE, number, 1, str(error))
+            self._send_control(frames.RESPONSE, number, 1, str(error))
         else:
             self._queue(lane, body)
 
-    def _let_go(self, number):
+    def _forget_request(self, number):
         channel, size = self._asked.pop(number, (None, 0))
         self._asked_bytes -= size
         return channel
 
     def fail(self, number, why, late=False):
         """Tells the other end why its request has no answer. `late`: its time is over."""
-        channel = self._let_go(number)
+        channel = self._forget_request(number)
         if channel is not None and not self.closed:
             self._reply(channel, number, frames.pack((frames.RESPONSE, number, frames.LATE if late else 1, why[:4096])))
 
@@ -528,7 +528,7 @@ class Connection:
         else:
             raise ProtocolError(f"OPEN of stream {number}, which is not next")
         if len(self._streams) >= self.limits.streams:
-            self._say(frames.END, number, f"{self.limits.streams} streams are open already")
+            self._send_control(frames.END, number, f"{self.limits.streams} streams are open already")
             return
         lane = self._lane(channel.name, channel.priority)
         self._streams[number] = _Stream(lane, self.peer_limits.stream_window_bytes, self.limits.stream_window_bytes)
@@ -562,7 +562,7 @@ class Connection:
         stream = self._streams.get(number)
         if stream is not None and not stream.remote_end and size:
             stream.granted += size
-            self._say(frames.CREDIT, number, size)
+            self._send_control(frames.CREDIT, number, size)
 
     def _data(self, number, data):
         stream = self._streams.get(number)
@@ -607,7 +607,7 @@ class Connection:
     def _ping(self, number, promise_ms):
         if not self.client:
             self.watch.heard_promise(promise_ms)
-        self._say(frames.PONG, number)
+        self._send_control(frames.PONG, number)
 
     def _pong(self, number):
         self.watch.pong(number, self._now)
@@ -621,7 +621,7 @@ class Connection:
         expecting = bool(self._requests) or any(lane.unacknowledged for lane in self._lanes.values())
         what = self.watch.tick(now, expecting)
         if what == "ping":
-            self._say(frames.PING, self.watch.ping_number, self.watch.promised_ms)
+            self._send_control(frames.PING, self.watch.ping_number, self.watch.promised_ms)
         elif what == "silent":
             self.closed = events.Closed(SILENT, f"nothing was heard for {now - self.watch.last_heard:.1f} s", False)
             self.open = False
@@ -635,7 +635,7 @@ class Connection:
         """Pings now, for example after the machine woke up."""
         self._now = now
         if self.open and self.watch.probe(now):
-            self._say(frames.PING, self.watch.ping_number, self.watch.promised_ms)
+            self._send_control(frames.PING, self.watch.ping_number, self.watch.promised_ms)
 
     def send_dictionary(self, channel, number, data):
         """TunnelError if the other end takes no more channels, or nothing of this size."""
@@ -656,7 +656,7 @@ class Connection:
     def drain(self, after_s, why):
         """Asks the other end to reconnect after this time."""
         if self.open:
-            self._say(frames.DRAIN, int(after_s * 1000), why[:_CLOSE_TEXT])
+            self._send_control(frames.DRAIN, int(after_s * 1000), why[:_CLOSE_TEXT])
 
     def _drain(self, after_ms, why):
         self._events.append(events.Draining(min(after_ms, 3_600_000) / 1000, why[:_CLOSE_TEXT]))
@@ -665,7 +665,7 @@ class Connection:
         """Closes the connection; `data_to_send` returns the last bytes."""
         if self.closed:
             return
-        self._say(frames.CLOSE, code, why[:_CLOSE_TEXT])
+        self._send_control(frames.CLOSE, code, why[:_CLOSE_TEXT])
         self.open = False
         self.closed = events.Closed(code, why, False)
         self._events.append(self.closed)
@@ -683,7 +683,7 @@ class Connection:
 
     # ---- bytes out
 
-    def _say(self, *frame):
+    def _send_control(self, *frame):
         data = frames.encode(*frame)
         self._control.append(data)
         self.queued_bytes += len(data)
@@ -698,7 +698,7 @@ class Connection:
             if self._resumed:
                 lane.last = self._resumed.pop(name, 0)
             self._by_alias.append(lane)
-            self._say(frames.CHANNEL, lane.alias, name, priority)
+            self._send_control(frames.CHANNEL, lane.alias, name, priority)
         return lane
 
     def _queue(self, lane, body):

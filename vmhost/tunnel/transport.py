@@ -74,7 +74,7 @@ class Transport(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=_BUDGET)
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) and len(name) > 1 else str(name or "")
-        self._shake()
+        self._handshake()
 
     def get_buffer(self, hint):
         return self._buffer
@@ -84,7 +84,7 @@ class Transport(asyncio.BufferedProtocol):
             return
         self._in.write(self._buffer[:size])
         if not self.secured:
-            self._shake()
+            self._handshake()
             if not self.secured:
                 return
         try:
@@ -113,7 +113,7 @@ class Transport(asyncio.BufferedProtocol):
 
     # ---- TLS
 
-    def _shake(self):
+    def _handshake(self):
         try:
             self.tls.do_handshake()
         except ssl.SSLWantReadError:

@@ -81,7 +81,7 @@ class Worker:
         self._streamers = ThreadPoolExecutor(server.threads, thread_name_prefix="tunnel-stream")
         self._listening = []
         self._heard, self._heard_path = pushes.listen(server.store)
-        self.loop.add_reader(self._heard, self._hear)
+        self.loop.add_reader(self._heard, self._read_notices)
         self._pending_bytes = 0
         self._paused = set()
         self._arrived = {}  # transport -> {channel: deque of (number, when)}
@@ -434,7 +434,7 @@ class Worker:
 
     # ---- pushes
 
-    def _hear(self):
+    def _read_notices(self):
         for _ in range(1000):
             try:
                 told = self._heard.recv(512)

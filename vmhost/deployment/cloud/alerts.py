@@ -188,7 +188,7 @@ class Alerts:
                 within_s = rule.bounds["within"]
                 if within_s not in sums:
                     sums[within_s] = self._fleet.sums(within_s / 3600)
-                found = _beyond(rule, sums[within_s])
+                found = _exceeded(rule, sums[within_s])
             firing |= {(rule.name, *of): why for of, why in found.items()}
         firing = dict(sorted(firing.items())[:MAX_OPEN])
         now_ms = self._fleet.now_ms()
@@ -298,7 +298,7 @@ class Alerts:
         return [each for each in found if may(each["task"])][:limit]
 
 
-def _beyond(rule, sums):
+def _exceeded(rule, sums):
     """{(task, version, cohort): why} of the sums beyond the rule's bound."""
     found = {}
     for each in sums:

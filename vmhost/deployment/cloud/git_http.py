@@ -79,7 +79,7 @@ class GitServer:
             await _answer(send, 404, f"{error}\n")
             return
         except (StoreError, OSError) as error:
-            await _answer(send, 503, f"{_unable(error)}\n")
+            await _answer(send, 503, f"{_unavailable_message(error)}\n")
             return
         with contextlib.closing(repo):
             if what == "info/refs":
@@ -109,7 +109,7 @@ class GitServer:
                 await _answer(send, 413, f"{error}\n")
                 return
             except OSError as error:
-                await _answer(send, 507, f"{_unable(error)}\n")
+                await _answer(send, 507, f"{_unavailable_message(error)}\n")
                 return
             body.seek(0)
             loop, queue = asyncio.get_running_loop(), asyncio.Queue()
@@ -202,7 +202,7 @@ class _ReceivePack(ReceivePackHandler):
                 told.add(ref)
                 yield ref, status
         except (StoreError, OSError) as error:
-            reason = _unable(error)
+            reason = _unavailable_message(error)
             self._tell(f"refused: {reason}")
             for ref in (b"unpack", *(ref for _, _, ref in refs)):
                 if ref not in told:
@@ -224,7 +224,7 @@ class _ReceivePack(ReceivePackHandler):
             reason = str(error)
         except (StoreError, OSError) as error:
             _log.warning("%s: %s", self._name, error)
-            reason = _unable(error)
+            reason = _unavailable_message(error)
         else:
             return None
         self._tell(f"refused: {reason}")
@@ -234,7 +234,7 @@ class _ReceivePack(ReceivePackHandler):
         pass
 
 
-def _unable(error):
+def _unavailable_message(error):
     """The message for the user where the platform is at fault."""
     return f"the platform cannot take it now: {getattr(error, 'strerror', None) or error}; push again when it can"
 

@@ -140,7 +140,7 @@ class SignedMetadata:
                 each.unlink(missing_ok=True)
             key.save(new, role.removeprefix("role-"))
             if role in (*delegated, "targets"):  # signed by both keys first, so that it is valid before and after
-                self._sign_anew(role, LIFE["role" if role in delegated else "targets"], [self._key(role), key])
+                self._sign_again(role, LIFE["role" if role in delegated else "targets"], [self._key(role), key])
                 self._write_snapshot_and_timestamp(True)
             if role in delegated:
                 self._delegate(role, [key.public])
@@ -166,7 +166,7 @@ class SignedMetadata:
         known = self._read("targets")
         return [each["name"] for each in known["delegations"]["roles"]] if known else []
 
-    def _sign_anew(self, role, life, keys):
+    def _sign_again(self, role, life, keys):
         """Signs the role's current contents again, with these keys."""
         if (known := self._read(role)) is not None:
             signed = {name: known[name] for name in ("targets", "delegations") if name in known}

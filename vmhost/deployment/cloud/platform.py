@@ -78,7 +78,7 @@ class Platform:
             self.metadata = SignedMetadata(self.folder / "metadata", self.folder / "keys", clock)
             self.releases.why_not_yet, self.task_files.is_listed = self._why_not_yet, self.metadata.is_listed
             self.sync_metadata()
-            self._bring_together()
+            self._reconcile()
             self.sync_metadata()
         except BaseException:
             self.database.close()
@@ -129,17 +129,17 @@ class Platform:
 
     def start_ticking(self):
         """Starts a thread that advances releases as time passes."""
-        self._ticker = threading.Thread(target=self._tick_on, name="deployment-tick", daemon=True)
+        self._ticker = threading.Thread(target=self._run_ticks, name="deployment-tick", daemon=True)
         self._ticker.start()
 
-    def _tick_on(self):
+    def _run_ticks(self):
         while not self._stopped.wait(_TICK_S):
             try:
                 self.releases.tick()
                 self.devices.flush()
                 self.alerts.look()
                 if self._unpublished:
-                    self._bring_together()
+                    self._reconcile()
                     self._unpublished = False
                 self.sync_metadata()
             except (StoreError, OSError) as error:  # such as a full disk; it is tried again
@@ -354,15 +354,15 @@ class Platform:
                 release = self.releases.start(version.task, version.version, plan, version.who, why)
         return version, release
 
-    def _bring_together(self):
+    def _reconcile(self):
         """Completes versions that a killed platform had built: publishes those whose tag is written, drops the others.
         Waits for pushes of other processes."""
         for name in self.repositories.names():
             with self.repositories.pushing(name):
                 self.repositories.clean(name)
-                self._bring_together_in(name)
+                self._reconcile_repository(name)
 
-    def _bring_together_in(self, name):
+    def _reconcile_repository(self, name):
         with self.database.reader() as connection:
             built = connection.execute(
                 "SELECT id, task, tag FROM deploy_versions WHERE state = 'built' AND task LIKE ?", (f"{name}/%",)

@@ -450,7 +450,7 @@ class Releases:
             ).fetchone()
             if row is None or state not in states.DEVICE[row[1]]:
                 return False
-            self._becomes(connection, release, device, *row, state, reason)
+            self._set_state(connection, release, device, *row, state, reason)
             self._judge(connection, release)
         return True
 
@@ -491,7 +491,7 @@ class Releases:
             row,
         )
 
-    def _becomes(self, connection, release, device, step, before, state, reason):
+    def _set_state(self, connection, release, device, step, before, state, reason):
         connection.execute(
             "UPDATE deploy_assignments SET state = ?, since_ms = ?, reason = ? WHERE device = ? AND release = ?",
             (state, self.now_ms(), str(reason)[:_MAX_REASON], device, release.id),
@@ -548,7 +548,7 @@ class Releases:
             with self.change() as connection:
                 for device, step, state in silent:
                     reason = f"{state}, then silent for {release.plan.silence_s:g} s"
-                    self._becomes(connection, release, device, step, state, "silent", reason)
+                    self._set_state(connection, release, device, step, state, "silent", reason)
 
     def _judge(self, connection, release):
         if release.state not in ("running", "done"):

@@ -486,7 +486,7 @@ class _Api:
 
     def _fleet(self, identity, parts, query, body):
         """What devices reported in the last `hours`."""
-        fleet, may, hours = self._platform.fleet, _sees(identity), _hours(query)
+        fleet, may, hours = self._platform.fleet, _may_see(identity), _hours(query)
         return {
             "hours": hours,
             "adoption": fleet.adoption(may),
@@ -495,10 +495,10 @@ class _Api:
         }
 
     def _fleet_crash(self, identity, parts, query, body):
-        return self._platform.fleet.crash(parts["device"], parts["crash"], _sees(identity))
+        return self._platform.fleet.crash(parts["device"], parts["crash"], _may_see(identity))
 
     def _alerts(self, identity, parts, query, body):
-        found = {"alerts": self._platform.alerts.list(_sees(identity), _limit(query))}
+        found = {"alerts": self._platform.alerts.list(_may_see(identity), _limit(query))}
         if identity.may("admin"):  # the webhook's address may have a secret
             found["rules"] = self._platform.alerts.rules()
         return found
@@ -604,7 +604,7 @@ def _why(body):
     return why
 
 
-def _sees(identity):
+def _may_see(identity):
     """A function that says whether the caller may see reports of a task; "": crashes of no task, which need full read
     access."""
     return lambda task: identity.may("read", task.partition("/")[0] or None)

@@ -218,7 +218,7 @@ class Agent:
     def step(self):
         """One round: asks, and acts on the answer. Returns the seconds until the next one."""
         try:
-            if self._settled is not None and (poll_s := self._still_settled()) is not None:
+            if self._settled is not None and (poll_s := self._seconds_if_settled()) is not None:
                 self._tell_fleet()
                 return poll_s * random.uniform(0.8, 1.2)
             answer = self._ask()
@@ -278,7 +278,7 @@ class Agent:
         )
         return self._check()
 
-    def _still_settled(self):
+    def _seconds_if_settled(self):
         """Seconds until the next round, where nothing is new here, nor on the platform by the profile's digest. None: a
         full request is needed."""
         _, _, profile = self._now()

@@ -125,7 +125,7 @@ class Client:
         after = 0
         while True:
             asked = {"after": after, "task": task, "level": level, "text": text}
-            answer = self._patient("logs", wait_s=_WAIT_S if follow else 0, **asked)
+            answer = self._ask_patiently("logs", wait_s=_WAIT_S if follow else 0, **asked)
             if answer["missed"]:
                 yield f"{answer['missed']} lines came too fast, and are not shown"
             yield from map(tuple, answer["lines"])
@@ -138,7 +138,7 @@ class Client:
         limit = {} if timeout_s is None else {"timeout_s": timeout_s}
         begun = self.ask("run", task=task, value=plain, profile=profile, trace=trace, **limit)
         try:
-            while (answer := self._patient("result", run=begun["run"], wait_s=_WAIT_S))["state"] == "running":
+            while (answer := self._ask_patiently("result", run=begun["run"], wait_s=_WAIT_S))["state"] == "running":
                 pass
             return answer
         except BaseException:
@@ -155,7 +155,7 @@ class Client:
         """The bytes of a report, or of a file made by a run."""
         data, offset = bytearray(), 0
         while offset is not None:
-            piece = self._patient("fetch", name=name, offset=offset)
+            piece = self._ask_patiently("fetch", name=name, offset=offset)
             data += base64.b64decode(piece["data"], validate=True)
             if piece["next"] is not None and piece["next"] <= offset:
                 raise DebugError("host", f"{name}: came in pieces that do not follow each other")
@@ -169,7 +169,7 @@ class Client:
         except DebugError, OSError:
             pass
 
-    def _patient(self, do, **what):
+    def _ask_patiently(self, do, **what):
         """As `ask`, repeated while the rate limit refuses it."""
         while True:
             try:

@@ -60,7 +60,7 @@ class Pages:
             routes=[
                 Route("/", self._root),
                 Route("/messages", self._messages),
-                Route("/seen", self._saw, methods=["POST"]),
+                Route("/seen", self._acknowledge, methods=["POST"]),
             ]
         )
 
@@ -172,7 +172,7 @@ class Pages:
                 self._pages.pop(page.name, None)
                 self._changed.notify_all()
 
-    async def _saw(self, request):
+    async def _acknowledge(self, request):
         if (refused := self._refusal(request)) is not None:
             return refused
         body = bytearray()

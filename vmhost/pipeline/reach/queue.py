@@ -307,11 +307,11 @@ def forget(connection, key):
     holding = [
         (number,)
         for number, body in connection.execute("SELECT number, body FROM reach_messages WHERE body IS NOT NULL")
-        if mark in body and _says(unpack(body), key)
+        if mark in body and _mentions(unpack(body), key)
     ]
     connection.executemany("DELETE FROM reach_messages WHERE number = ?", holding)
     return removed + len(holding)
 
 
-def _says(value, key):
+def _mentions(value, key):
     return json.dumps(key) in json.dumps(value, default=repr)

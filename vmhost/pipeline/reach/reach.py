@@ -68,7 +68,7 @@ class Reach:
                     wake=self.wake,
                     closing=self._closing,
                 )
-            self._take_up()
+            self._load_positions()
         except BaseException:
             self._close_adapters()
             raise
@@ -120,7 +120,7 @@ class Reach:
         """The URL that pages of an address get messages from, by address."""
         return {address: server.url for address, server in self._servers.items()}
 
-    def _take_up(self):
+    def _load_positions(self):
         with self._database.reader() as connection:
             known = dict(connection.execute("SELECT name, position FROM reach_channels"))
         self._positions = {name: known.get(name, self._store.position) for name in self._settings}
@@ -176,7 +176,7 @@ class Reach:
         for number, row in enumerate(listed if isinstance(listed, list | tuple) else ()):
             identity = f"{self._identity}:task:{task}:{position}:{number}"
             body = {"id": identity, "key": key, "position": position, "task": task, "row": row}
-            messages += self._messages(f"task:{task}", said["then"], identity, key, body, **_but(said, "then"))
+            messages += self._messages(f"task:{task}", said["then"], identity, key, body, **_without(said, "then"))
         with self._database.lock:  # no commit between `offer` and the body
             self.queue.offer(messages)
             try:
@@ -377,5 +377,5 @@ class Reach:
             self.wake()
 
 
-def _but(said, key):
+def _without(said, key):
     return {name: value for name, value in said.items() if name != key}

@@ -518,8 +518,8 @@ def test_a_pipeline_takes_up_rule_packs_as_they_come(cloud, agent, tmp_path, cap
         click("22")
         packs.append(give(RULES.format("b")))
         click("333")
-        packs.append(give("name: wrong\n"))  # those before stay
-        assert "those before stay" in caplog.text
+        packs.append(give("name: wrong\n"))  # the previous ones stay
+        assert "the previous ones stay" in caplog.text
         click("4444")
         for identity in packs:
             platform.remove_file(identity, "ann")

@@ -307,7 +307,7 @@ def fuzz_a_server(make_server, make_device, settings_of, tmp_path, caplog, conne
         until(lambda: set(server.worker.sessions) <= {"bob"})
         until(lambda: server.worker._pending_bytes == 0)
         assert set(server.worker._arrived) <= server.worker.transports and not server.worker._paused
-    faults = [each for each in caplog.records if each.exc_info or "fault of this program" in each.getMessage()]
+    faults = [each for each in caplog.records if each.exc_info or "internal error" in each.getMessage()]
     assert not faults, caplog.text
     found = rows(tmp_path / "cloud.sqlite", "SELECT body FROM messages WHERE device = 'bob' ORDER BY position")
     assert found == [(b"%d" % number,) for number in range(0, connections, 20)]

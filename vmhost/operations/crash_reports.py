@@ -124,7 +124,7 @@ class CrashFolder:
                 self._write(report)
                 dump.unlink()
             except (OSError, ValueError) as error:
-                _log.error("%s: no report can be made of it: %s", dump, error)
+                _log.error("%s: no report can be made from it: %s", dump, error)
                 with contextlib.suppress(OSError):
                     dump.rename(dump.with_suffix(".damaged"))
                 continue

@@ -116,7 +116,7 @@ class OtlpExporter:
                     scope = {"scope": _SCOPE, "logRecords": lines}
                     self._send("logs", {"resourceLogs": [{"resource": self._resource, "scopeLogs": [scope]}]})
             except Exception:
-                _log.exception("vmhost: what the host does could not be sent; it is tried again")
+                _log.exception("vmhost: telemetry could not be sent; it is retried")
             if over:
                 return
 

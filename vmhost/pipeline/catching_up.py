@@ -42,7 +42,7 @@ class CatchingUp(threading.Thread):
                 if self._go_on():
                     return
             except StoreDamagedError as error:
-                _log.error("%s: it goes on without stored events that cannot be read: %s", self._task.task.name, error)
+                _log.error("%s: skips stored events that cannot be read: %s", self._task.task.name, error)
                 self._pipeline.store_error = error
                 with self._pipeline._idle:
                     self.matching.position = self._pipeline._fed
@@ -50,7 +50,7 @@ class CatchingUp(threading.Thread):
                 return
             except Exception as error:
                 if not isinstance(error, StoreError):
-                    _log.exception("%s: it cannot go on with stored events", self._task.task.name)
+                    _log.exception("%s: reading stored events failed", self._task.task.name)
                     self._pipeline.store_error = error
                     with self._pipeline._idle:
                         if not self._stopped.is_set():

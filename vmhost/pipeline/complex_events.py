@@ -269,7 +269,7 @@ class ComplexEvents:
             return []
         ended = self.engine.statistics()["ended"]
         if ended:
-            _log.warning("%d matches under way have ended: their rules are gone, or have changed", ended)
+            _log.warning("%d matches under way have ended: their rules were removed or changed", ended)
         self.position = row[0]
         there = {one.event.id for one in self._store.read(row[0]) if one.event.name.startswith(PREFIX)}
         batch = []

@@ -644,7 +644,7 @@ class Pipeline:
                 if self._closing.wait(TICK_S):
                     return None  # a restart makes the call again
             except Exception as error:
-                _log.exception("%s: the result of a call of %s could not be kept", self.folder, task.task.name)
+                _log.exception("%s: the result of a call of %s could not be stored", self.folder, task.task.name)
                 call.value, future, call.tries = None, Failed(error), task.trigger.retries
 
     def _tick(self):
@@ -662,7 +662,7 @@ class Pipeline:
             except StoreError as error:
                 _log.error("%s: %s", self.folder, error)
             except Exception:  # the next tick must come in any case
-                _log.exception("%s: what time brings could not be done", self.folder)
+                _log.exception("%s: periodic work failed", self.folder)
 
     def _pump(self):
         for task in (*self._tasks.values(), *self._leaving.values()):
@@ -692,7 +692,7 @@ class Pipeline:
         try:
             self._complex.save(now=self._ended)
         except StoreError as error:  # a start will feed more events again
-            _log.error("%s: %s; what rules have matched so far is saved later", self.folder, error)
+            _log.error("%s: %s; the state of rules is saved later", self.folder, error)
 
     def wait(self, timeout_s=None):
         """Waits until no call is open, and no task is behind. False after `timeout_s`."""

@@ -492,7 +492,7 @@ class AsyncDevice:
         try:
             self.store.acknowledged(pairs)
         except StoreError as error:  # they are sent again on the next connection; the cloud knows them
-            _log.error("tunnel: what was sent cannot be removed from the outbox: %s", error)
+            _log.error("tunnel: sent messages cannot be removed from the outbox: %s", error)
         self._call(self._changed.set)
 
     def _latency(self, what, channel):
@@ -711,7 +711,9 @@ class AsyncDevice:
         self._disk.submit(self.store.inbox.keep_dictionary, event.channel, event.number, event.data)
 
     def _refused(self, transport, event):
-        _log.warning("tunnel: the cloud takes nothing on %s: %s; it stays in the outbox", event.channel, event.why)
+        _log.warning(
+            "tunnel: the cloud accepts no messages on %s: %s; they stay in the outbox", event.channel, event.why
+        )
 
     def _draining(self, transport, event):
         """The server asks to reconnect elsewhere. Closes once requests, streams and messages have ended, after the

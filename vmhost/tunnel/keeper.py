@@ -118,7 +118,7 @@ class Keeper:
             try:
                 self._keep(fresh, acknowledged, failures)
             except Exception:
-                _log.exception("tunnel: what came in could not be kept")
+                _log.exception("tunnel: received messages could not be stored")
 
     def _next(self):
         """All queued items; none if a retry is due. None among them: the end."""
@@ -143,7 +143,7 @@ class Keeper:
             return
         except StoreError as error:
             if self._error is None:
-                _log.error("tunnel: what comes in waits until the store can be written: %s", error)
+                _log.error("tunnel: received messages wait until the store can be written: %s", error)
             self._error = error
             for item in items:
                 self._stall([item], failures, None)

@@ -36,7 +36,7 @@ def supervise(work, count, end_s, started=None):
                 for pid in [pid for pid, began in children.items() if began is None]:
                     del children[pid]
                     if not wanted:
-                        _log.error("tunnel: a process of the server died and is started anew")
+                        _log.error("tunnel: a process of the server died and is restarted")
                         children[_fork(work)] = time.monotonic()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, (*_SIGNALS, signal.SIGCHLD))

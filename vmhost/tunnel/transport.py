@@ -92,8 +92,8 @@ class Transport(asyncio.BufferedProtocol):
         except ssl.SSLError as error:
             self.lose(tls_trouble(error))
         except Exception:
-            _log.exception("tunnel: %s: a fault of this program; the connection is closed", self.peer)
-            self.lose("a fault of this program")
+            _log.exception("tunnel: %s: an internal error; the connection is closed", self.peer)
+            self.lose("an internal error")
 
     def eof_received(self):
         return False

@@ -259,7 +259,7 @@ class Alerts:
         try:
             self.send()
         except Exception:
-            _log.exception("alerts could not be sent; it is tried again")
+            _log.exception("alerts could not be sent; they are retried")
 
     def send(self):
         """Sends due notices. A failed one is tried again with growing delays, `MAX_TRIES` times."""
@@ -277,7 +277,7 @@ class Alerts:
             state = "sent" if webhook is None or _posted(webhook, body, alert) else None
             if state is None and tries + 1 >= MAX_TRIES:
                 state = "given up"
-                _log.error("%s: does not take the notice of alert %d; it is given up", webhook, alert)
+                _log.error("%s: refuses the notice of alert %d; it is dropped", webhook, alert)
             if state is not None:
                 with self._database.transaction() as connection:
                     connection.execute("UPDATE fleet_notices SET state = ? WHERE id = ?", (state, identity))

@@ -143,7 +143,7 @@ class Platform:
                     self._unpublished = False
                 self.sync_metadata()
             except (StoreError, OSError) as error:  # such as a full disk; it is tried again
-                _log.error("releases do not go on: %s", error)
+                _log.error("releases are stalled: %s", error)
 
     def sync_metadata(self):
         """Brings the signed metadata up to date with the releases."""

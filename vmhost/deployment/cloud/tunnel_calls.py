@@ -121,7 +121,7 @@ class TunnelCalls:
                 self.tell, device, CHANNEL, str(int(time.time() * 1000)).encode(), ttl_s=KEPT_S, collapse="ask"
             )
         except Exception as error:  # such as a full disk; the device asks by itself later
-            _log.warning("%s is not told to ask: %s", device, error)
+            _log.warning("%s could not be notified of a change: %s", device, error)
 
 
 def _checked(value):

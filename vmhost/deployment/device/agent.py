@@ -95,7 +95,7 @@ class Agent:
         except (StoreError, OSError) as error:
             if not self._reserve.exists():
                 raise
-            _log.error("%s; beginning with what was kept for a full disk", error)
+            _log.error("%s; using the space reserved for a full disk", error)
             self._reserve.unlink()
             if self.memory is not None:
                 self.memory.close()
@@ -394,7 +394,7 @@ class Agent:
             raise problem
 
     def _remove(self, task, slots):
-        _log.info("%s: nothing is to run here any more", task)
+        _log.info("%s: the task is no longer assigned to this device", task)
         self.memory.set_task(task, current=None, previous=None, trial=None)
         self._write_list()
         if slots["current"]:

@@ -159,7 +159,7 @@ class _Follower:
             try:
                 self._runner.change_rules([*self._own_rules, *packs])
             except VMHostError as error:  # tried again when the packs change
-                _log.error("rules: %s; those before stay", error)
+                _log.error("rules: %s; the previous ones stay", error)
 
     def report(self):
         """Reports the Host's health now; otherwise it is reported every second."""

@@ -57,12 +57,12 @@ class Body:
         for proto in self._nodes:
             names.update((name, before + name) for name in proto.output if name)
         if reader.depth >= _MAX_DEPTH:
-            raise Unsupported(f"has more than {_MAX_DEPTH} graphs within each other")
+            raise Unsupported(f"has more than {_MAX_DEPTH} nested graphs")
         reader.read_in_bodies += len(self._nodes) + 1
         if reader.read_in_bodies > _MAX_READ:
             raise Unsupported(
-                f"comes to more than {_MAX_READ:,} nodes: loops are written out; export it with fewer passes, or with"
-                " the operators LSTM, GRU or RNN"
+                f"unrolls to more than {_MAX_READ:,} nodes; export it with fewer iterations, or with the operators"
+                " LSTM, GRU or RNN"
             )
         problems = len(reader.problems)
         reader.depth += 1
@@ -117,8 +117,8 @@ def chosen(reader, node, condition, one, other, output):
     a, b = reader.shape(one), reader.shape(other)
     if len(a) != len(b) or any(sizes.terms_of(x) != sizes.terms_of(y) for x, y in zip(a, b)):
         raise Unsupported(
-            f"gives a tensor of shape {reader.told(a)} in one case and {reader.told(b)} in the other, and which case is"
-            " known at run time only; export it with one shape"
+            f"gives a tensor of shape {reader.told(a)} in one case and {reader.told(b)} in the other, as a condition"
+            " computed at run time decides; export it with one shape"
         )
     if reader.dtype(one) != reader.dtype(other):
         raise Unsupported(f"gives {reader.dtype(one).name} in one case and {reader.dtype(other).name} in the other")
@@ -149,8 +149,8 @@ def _choose_structures(reader, node, condition, one, other, output):
             reader.structures[output] = first
             return
     raise Unsupported(
-        "gives sequences of other lengths, or an optional that is there in one case only, and which case is known at"
-        " run time only"
+        "gives sequences of different lengths, or an optional that is empty in one case only, as a condition computed"
+        " at run time decides"
     )
 
 

@@ -69,8 +69,8 @@ def loop(reader, node):
     while condition is not False and (trips is None or number < trips):
         if number >= _MAX_PASSES or (trips is None and active is not None):
             raise Unsupported(
-                f"goes round {'without an end that is known' if trips is None else f'{trips:,} times'}; loops are"
-                f" written out, up to {_MAX_PASSES:,} passes: give it a constant number of passes"
+                f"has {'an unknown number of' if trips is None else f'{trips:,}'} iterations; loops are unrolled, up to"
+                f" {_MAX_PASSES:,} iterations: give it a constant number of iterations"
             )
         count = f"{body.prefix}/pass {number}"
         reader.keep_constant(count, numpy.int64(number))
@@ -81,7 +81,7 @@ def loop(reader, node):
         goes_on, new = results[0], results[1 : 1 + len(carried)]
         if active is not None:
             if scans:
-                raise Unsupported("ends at a pass that is known at run time only, and has scan outputs")
+                raise Unsupported("ends at an iteration that is known only at run time, and has scan outputs")
             new = [
                 _kept(reader, node, active, pair, f"{count}/carried {place}")
                 for place, pair in enumerate(zip(new, carried))
@@ -114,11 +114,11 @@ def _trips(reader, name):
     value = reader.constant(name)
     if value is None or name in reader.network.values:
         raise Unsupported(
-            "goes round as often as a value says that is known at run time only; loops are written out: export it with"
-            " a constant number of passes"
+            "has a number of iterations that is computed at run time; loops are unrolled: export it with a constant"
+            " number of iterations"
         )
     if value.size != 1 or value.dtype.kind not in "iu":
-        raise Unsupported(f"has a number of passes of {value.dtype.name}{value.shape}, expected one int64")
+        raise Unsupported(f"has a number of iterations of {value.dtype.name}{value.shape}, expected one int64")
     return max(0, int(value.reshape(())[()]))
 
 
@@ -137,13 +137,13 @@ def _stack(reader, node, outputs, rows, axes, backwards=()):
         if not output:
             continue
         if not row:
-            raise Unsupported("has scan outputs of no pass: a tensor of no elements")
+            raise Unsupported("has no iterations and scan outputs, which would be empty tensors")
         if any(structure_of(reader, name) is not None for name in row):
             raise Unsupported("has a scan output that is a sequence")
         rank = len(reader.shape(row[0])) + 1
         row = row[::-1] if place < len(backwards) and backwards[place] else row
         if any(reader.shape(name) != reader.shape(row[0]) for name in row):
-            raise Unsupported("has scan outputs whose shapes change from pass to pass")
+            raise Unsupported("has scan outputs whose shapes change between iterations")
         stacked(reader, node, row, axis + rank if axis < 0 else axis, output)
 
 

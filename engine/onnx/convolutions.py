@@ -172,5 +172,5 @@ def causal_convolution(reader, node):
     add.done(made)
     if len(node.outputs) > 1 and node.outputs[1]:
         if kernel < 2:
-            raise Unsupported("makes a state of no elements")
+            raise Unsupported("makes an empty state")
         add.done(add.part(whole, 2, length, length + kernel - 1), node.outputs[1])

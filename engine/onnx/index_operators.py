@@ -160,7 +160,7 @@ def compress(reader, node):
         x, axis = add.reshape(x, (math.prod(add.shape(x)),)), 0
     indices = numpy.flatnonzero(kept)
     if not len(indices):
-        raise Unsupported("makes a tensor of no elements")
+        raise Unsupported("makes an empty tensor")
     add.done(add.take(x, [indices], axis % len(add.shape(x))))
 
 

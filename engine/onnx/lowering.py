@@ -153,7 +153,7 @@ class Lowering:
         span = stop - start if step > 0 else start - stop
         shape[axis], strides[axis] = -(-span // abs(step)) if span > 0 else 0, strides[axis] * step
         if shape[axis] < 1:
-            raise Unsupported("makes a tensor of no elements")
+            raise Unsupported("makes an empty tensor")
         last = start + (shape[axis] - 1) * step
         self.network.need_within(source, axis, *((start, last) if step > 0 else (last, start)))
         return self.network.view(self.fresh("part"), source, shape, strides, offset)

@@ -145,7 +145,7 @@ class Network:
     rounded: set = field(default_factory=set)  # what the model itself casts to float16, which stays so
     kept: dict = field(default_factory=dict)  # parts of arrays to constants, shared by all readings
     _made: dict = field(default_factory=dict)  # parts of arrays to names in this network
-    _makers: dict = field(default_factory=dict)  # of the first `_seen` layers
+    _makers: dict = field(default_factory=dict)  # makers of the first `_seen` layers
     _seen: int = 0
     _whole: dict = field(default_factory=dict)  # tensors to their views of themselves
 
@@ -200,7 +200,7 @@ class Network:
         return view
 
     def base(self, name):
-        """The tensor that it sees, or itself."""
+        """The tensor that the view `name` is of, or the tensor itself."""
         view = self.views.get(name)
         return name if view is None else view.base
 
@@ -258,8 +258,8 @@ class Network:
             math.prod(left),
             math.prod(right),
             lambda: (
-                f"makes {sizes.told_shape(other)} of {sizes.told_shape(shape)}, which are of as many elements at some"
-                " sizes only: call it with such sizes"
+                f"makes {sizes.told_shape(other)} of {sizes.told_shape(shape)}, which have equally many elements at"
+                " some sizes only: call it with such sizes"
             ),
         )
 
@@ -408,7 +408,7 @@ class Network:
         return {layer.output: layer for layer in self.layers}
 
     def makers_so_far(self):
-        """The same while the model is read, when layers are only added."""
+        """`makers`, cached; only while the model is read, since layers are only appended then."""
         for layer in self.layers[self._seen :]:
             self._makers[layer.output] = layer
         self._seen = len(self.layers)

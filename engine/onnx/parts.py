@@ -64,7 +64,7 @@ def parted(network, where):
         part_of[name] = max(part_of.get(name, 0), part_of.get(_base(network, name), 0), *known, 0)
     last = max((part_of[name] for name in (*(layer.output for layer in network.layers), *network.outputs)), default=0)
     if last >= MAX_PARTS:
-        cause = f"has sizes that follow from values {last} times in turn, at most {MAX_PARTS - 1} can be"
+        cause = f"has a chain of {last} sizes that depend on values, expected at most {MAX_PARTS - 1}"
         raise OnnxError(where, cause)
     return [_part(network, number, last, part_of) for number in range(last + 1)]
 
@@ -180,8 +180,8 @@ def _vanishes(network, number, size):
 
 
 def _is_nothing(network, variable, size):
-    """Whether that variable is 0 where the size is: itself, what is counted of so many, or a quotient of these, such as
-    sizes.at_most has, which divides by what is endless then."""
+    """Whether that variable is 0 if the size is: the size itself, one bounded by it, or a quotient of these. In the
+    quotients of sizes.at_most the divisor then becomes infinite."""
     if isinstance(variable, str):
         return variable == size or _vanishes(network, network.bounds.get(variable), size)
     over, under = (dict(part) for part in variable[1:])

@@ -140,7 +140,7 @@ def fold_channels(network):
     single, makers, kept, folded = _read_once(network), {}, [], {}
 
     def constant(name, of, make):
-        """What is made of the same constants, which passes of a loop have in common, is made once."""
+        """A constant, made once for constants that iterations of a loop share."""
         if of not in folded:
             folded[of] = network.constant(name, make(), "float32")
         return folded[of]

@@ -18,7 +18,7 @@ _WRITES_ANYWHERE = {
 }  # operators that can write a result of any strides
 
 
-# Those on bytes, whose results have runs of numbers side by side, at one distance from each other.
+# Operators on bytes that can write a result of contiguous runs at one distance.
 _WRITES_RUNS = {"LookUp", "Quantize", "QuantizedAdd", "QuantizedMultiply", "IntegerProduct"}
 
 
@@ -27,7 +27,7 @@ def _can_write(network, layer, view):
     if layer.op in _WRITES_ANYWHERE:
         return True
     shape = network.shape(layer.output)
-    if layer.op not in _WRITES_RUNS or (layer.op == "IntegerProduct" and layer.parameters[-1]):  # of single channels
+    if layer.op not in _WRITES_RUNS or (layer.op == "IntegerProduct" and layer.parameters[-1]):  # depthwise
         return False
     large = [(size, stride) for size, stride in zip(shape[:-1], view.strides) if size != 1]
     apart = all(stride == next_stride * next_size for (_, stride), (next_size, next_stride) in zip(large, large[1:]))

@@ -184,7 +184,7 @@ class Reader:
         kinds = {value.name for value in self.graph.input if value.type.WhichOneof("value") in _STRUCTURES}
         for name in network.inputs:
             if name in kinds:
-                cause = "is a sequence or an optional, of no length that is known; take its tensors as inputs"
+                cause = "is a sequence or an optional, whose length is unknown; take its tensors as inputs"
                 self.problems.append(Problem(None, f"input {name}", cause))
             elif name not in self.inferred:
                 self.problems.append(Problem(None, name, "expected a tensor with a number of dimensions"))
@@ -369,7 +369,7 @@ class Reader:
         except Unsupported as error:
             self.problems.append(Problem(operator, node.label, str(error), error.remedy))
         except ValueError as error:
-            self.problems.append(Problem(operator, node.label, f"has operands that do not go together: {error}"))
+            self.problems.append(Problem(operator, node.label, f"has incompatible operands: {error}"))
 
     def _early(self, node, proto):
         self.proto = proto
@@ -542,16 +542,14 @@ class Reader:
         except Unsupported as error:
             self.problems.append(Problem(operator, node.label, str(error), error.remedy))
         except (ValueError, ZeroDivisionError) as error:  # operands that ONNX's shape inference accepted
-            self.problems.append(Problem(operator, node.label, f"has operands that do not go together: {error}"))
+            self.problems.append(Problem(operator, node.label, f"has incompatible operands: {error}"))
 
     def _check_texts(self, proto):
         texts, operator = self._texts_of(proto), _operator(proto)
         if texts and operator not in READERS_OF_TEXTS:
             raise Unsupported(f"works on the texts {texts[0]!r}", TEXTS)
         if texts and operator == "Equal" and not any(name in self.network.constants for name in texts):
-            raise Unsupported(
-                "compares texts that are both computed: they are known only as far as the model says them", TEXTS
-            )
+            raise Unsupported("compares two computed texts: a model only knows the texts that it contains", TEXTS)
 
     def _name_outputs(self):
         """Gives outputs their own names, and layers that make them if they are inputs, constants or other outputs as
@@ -567,7 +565,7 @@ class Reader:
                 self.problems.append(Problem(None, f"output {value.name}", "no operator computes it"))
                 continue
             if name in self._given:
-                cause = "gives back texts of an input; only texts that the model says can be told"
+                cause = "returns texts of an input; a model can only return texts that it contains"
                 self.problems.append(Problem(None, f"output {value.name}", cause))
                 continue
             if name in network.values:

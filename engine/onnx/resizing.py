@@ -75,7 +75,7 @@ def tile(reader, node):
             x = add.expand(add.reshape(x, (*shape[:d], 1, *shape[d:])), (*shape[:d], count, *shape[d:]))
             x = add.reshape(x, (*shape[:d], count * shape[d], *shape[d + 1 :]))
         elif count < 1:
-            raise Unsupported("makes a tensor of no elements")
+            raise Unsupported("makes an empty tensor")
     add.done(x)
 
 

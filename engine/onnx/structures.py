@@ -38,13 +38,13 @@ def _sequence(reader, node, place=0):
     if isinstance(found, Sequence):
         return found
     if name is not None and not reader.knows(name):
-        raise Unsupported(f"works on {name!r}, of which nothing is known")
+        raise Unsupported(f"works on {name!r}, which is unknown")
     raise Unsupported(f"works on {name!r}, which is no sequence")
 
 
 def _keep(reader, output, items, dtype=None):
     if len(items) > _MAX_LENGTH:
-        raise Unsupported(f"makes a sequence of {len(items):,} tensors, at most {_MAX_LENGTH:,} are done")
+        raise Unsupported(f"makes a sequence of {len(items):,} tensors, expected at most {_MAX_LENGTH:,}")
     for name in items:
         if not reader.knows(name) or structure_of(reader, name) is not None:
             raise Unsupported(f"makes a sequence of {name!r}, which is no tensor")
@@ -180,7 +180,7 @@ def fixed(size, reader):
             f"goes through a dimension of the open size {reader.told_size(size)}; export the model with that size fixed"
         )
     if size > _MAX_LENGTH:
-        raise Unsupported(f"goes through a dimension of {size:,}, at most {_MAX_LENGTH:,} are done")
+        raise Unsupported(f"goes through a dimension of {size:,}, expected at most {_MAX_LENGTH:,}")
     return int(size)
 
 
@@ -220,7 +220,7 @@ def split(reader, node):
 def optional(reader, node):
     name = node.input(0)
     if name is not None and not reader.knows(name):
-        raise Unsupported(f"works on {name!r}, of which nothing is known")
+        raise Unsupported(f"works on {name!r}, which is unknown")
     reader.structures[node.output] = Optional(name)
 
 
@@ -229,7 +229,7 @@ def has_element(reader, node):
     name = node.input(0)
     found = structure_of(reader, name)
     if name is not None and not reader.knows(name):
-        raise Unsupported(f"works on {name!r}, of which nothing is known")
+        raise Unsupported(f"works on {name!r}, which is unknown")
     there = name is not None and not (isinstance(found, Optional) and found.item is None)
     reader.keep_constant(node.output, numpy.bool_(there))
 
@@ -238,7 +238,7 @@ def has_element(reader, node):
 def get_element(reader, node):
     name = node.input(0)
     if not reader.knows(name):
-        raise Unsupported(f"works on {name!r}, of which nothing is known")
+        raise Unsupported(f"works on {name!r}, which is unknown")
     found = structure_of(reader, name)
     if isinstance(found, Optional):
         if found.item is None:

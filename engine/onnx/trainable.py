@@ -150,10 +150,10 @@ def _frozen(model, nodes, outputs, where):
     known = {one.name: one for one in (*graph.value_info, *graph.output)}
     if unknown := [name for name in outputs if name not in known]:
         raise OnnxError(where, f"the type of {', '.join(unknown)} is not known, where the trained part begins")
-    gone = {name for node in nodes for name in node.output}
+    removed = {name for node in nodes for name in node.output}
     needed, kept = set(outputs), []
     for node in reversed(graph.node):
-        if not gone.intersection(node.output) and needed.intersection(node.output):
+        if not removed.intersection(node.output) and needed.intersection(node.output):
             kept.append(node)
             needed.update(node.input)
     ports = [known[name] for name in outputs]

@@ -20,8 +20,8 @@ _LARGEST_TABLE = 1 << 26  # elements of a leaf table
 _MOST_SURE = (1 << 12) - 1  # limit in engine/src/models/trees.c
 _COMBINES = {"SUM": 0, "AVERAGE": 0, "MIN": 1, "MAX": 2}
 _HIGH, _LOW = 0, 1  # position of NaN in the order of keys
-_NOWHERE = "has nodes that lead nowhere"
-_NO_TREES = "has nodes that are no trees: they share children, or go round"
+_NOWHERE = "has nodes that refer to nodes that do not exist"
+_NO_TREES = "has nodes that form no trees: shared children or cycles"
 
 
 class _Ensemble(NamedTuple):

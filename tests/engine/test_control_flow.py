@@ -288,18 +288,18 @@ def deep(levels):
 
 MANY, TRUE = numpy.int64(10**12), yes_no(True)
 REFUSED = [
-    (loop(), {}, "Loop", "without an end that is known"),
-    (loop(condition="t"), {"t": TRUE}, "Loop", "without an end that is known"),
-    (loop(condition="c"), {}, "Loop", "without an end that is known"),
-    (loop(condition="c", goes="c", count="n"), {"n": MANY}, "Loop", "goes round 1,000,000,000,000 times"),
-    (loop(count="m"), {}, "Loop", "as often as a value says that is known at run time only"),
+    (loop(), {}, "Loop", "an unknown number of iterations"),
+    (loop(condition="t"), {"t": TRUE}, "Loop", "an unknown number of iterations"),
+    (loop(condition="c"), {}, "Loop", "an unknown number of iterations"),
+    (loop(condition="c", goes="c", count="n"), {"n": MANY}, "Loop", "has 1,000,000,000,000 iterations"),
+    (loop(count="m"), {}, "Loop", "has a number of iterations that is computed at run time"),
     (loop(count="n", goes="c", scan=True), {"n": numpy.int64(3)}, "Loop", "and has scan outputs"),
     (loop(count="n", body="h_new = Concat <axis = 0> (h, h)", goes="c"), {"n": numpy.int64(3)}, "Loop", "(8,) in one"),
     (loop(count="n", body="h_new = Det(h)"), {"n": numpy.int64(3)}, "Det", ""),
     (loop(count="n"), {"n": numpy.float32(3)}, "Loop", ""),
     (loop(count="n", body="h_new = Neg(missing)"), {"n": numpy.int64(3)}, "", "missing"),
     (loop(count="n", body="g = Neg(h_new)\nh_new = Neg(g)"), {"n": numpy.int64(3)}, "", "h_new"),
-    (deep(20), {}, "If", "more than 16 graphs within each other"),
+    (deep(20), {}, "If", "more than 16 nested graphs"),
     (
         """other (float[n, 3] x, bool c) => (float[m, 3] y) {
             y = If (c) < then_branch = a () => (float[o, 3] t) { t = Concat <axis = 0> (x, x) },
@@ -350,7 +350,7 @@ def test_what_stands_in_its_own_way_is_told(number):
 
 
 def test_loops_within_loops_are_bounded():
-    """A thousand passes of a thousand passes are refused long before they are all written out."""
+    """A thousand iterations of a thousand iterations are refused long before they are all unrolled."""
     text = """loops (float[2] x) => (float[2] y) {
         y = Loop (n, , x) <body = outer (int64 k, bool on, float[2] h) => (bool goes, float[2] h_new) {
             goes = Identity(on)
@@ -360,7 +360,7 @@ def test_loops_within_loops_are_bounded():
             }>
         }>
     }"""
-    with pytest.raises(OnnxError, match="loops are written out"):
+    with pytest.raises(OnnxError, match="unrolls to more than"):
         compile_model(model(text, n=numpy.int64(1000)), "model.onnx")
 
 

@@ -82,7 +82,7 @@ TEXTS, NUMBERS = TensorProto.STRING, TensorProto.FLOAT
 @pytest.mark.parametrize(
     ("nodes", "inputs", "output", "message"),
     [
-        ([helper.make_node("Identity", ["x"], ["y"])], {"x": TEXTS}, TEXTS, "gives back texts of an input"),
+        ([helper.make_node("Identity", ["x"], ["y"])], {"x": TEXTS}, TEXTS, "returns texts of an input"),
         (
             [helper.make_node("Cast", ["x"], ["y"], to=1)],
             {"x": TEXTS},
@@ -93,7 +93,7 @@ TEXTS, NUMBERS = TensorProto.STRING, TensorProto.FLOAT
             [helper.make_node("Equal", ["x", "z"], ["y"])],
             {"x": TEXTS, "z": TEXTS},
             TensorProto.BOOL,
-            "compares texts that are both computed",
+            "compares two computed texts",
         ),
         (
             [classic.ml("LabelEncoder", ["x"], ["y"], keys_strings=["a"], values_int64s=[1])],

@@ -144,7 +144,7 @@ def test_an_input_that_is_no_tensor_is_refused():
     )
     refused(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString(),
-        "input x: is a sequence or an optional, of no length that is known; take its tensors as inputs",
+        "input x: is a sequence or an optional, whose length is unknown; take its tensors as inputs",
     )
 
 
@@ -240,7 +240,7 @@ def test_element_types_that_the_engine_lacks_are_named(kind, name, op):
         {"y": (kind, shape)},
         [numpy_helper.from_array(numpy.array([1, 0, 1, 0]), "widths")],
     )
-    told = {"Identity": "output y: gives back texts"}.get(op, f"operator {op} (node 'y') works on the texts 'x'")
+    told = {"Identity": "output y: returns texts"}.get(op, f"operator {op} (node 'y') works on the texts 'x'")
     refused(model.SerializeToString(), told if name == "string" else f"x: the engine has no element type {name}")
 
 

@@ -181,7 +181,10 @@ static vme_status run_where(vme_context *context, const vme_model *model, const 
     vme_tensor condition = model_tensor(model, step->operand[0], arena),
                a = model_tensor(model, step->operand[1], arena);
     vme_tensor b = model_tensor(model, step->operand[2], arena), out = model_tensor(model, step->out, arena);
-    return vme_where(context, &condition, &a, &b, &out);
+    /* one condition, as branches have it: the other side is not read */
+    const vme_tensor *chosen = *(const unsigned char *)condition.data != 0 ? &a : &b;
+    return vme_elements(&condition) == 1 && chosen->data != out.data ? vme_copy(context, chosen, &out)
+                                                                     : vme_where(context, &condition, &a, &b, &out);
 }
 
 vme_status model_make_where(model_preparation *preparation, uint32_t number, const model_node_record *node,

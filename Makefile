@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test lint format docs browser-tests cuda gpu-tests stress mutations mutants fuzz differential conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
+.PHONY: help build device-libraries demo test lint format docs browser-tests cuda gpu-tests stress mutations mutants fuzz differential conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread sanitize-python polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
 PYTHON := .venv/bin/python
 # Where an environment forbids .pyc files, each of the many processes of tests and benchmarks would compile all that it
 # imports. They lie in .venv and in folders that git ignores.
@@ -56,6 +56,9 @@ sanitize-undefined: build  ## the native core under the undefined-behaviour sani
 
 sanitize-thread: build     ## the parts that build without CPython, or with a stub of it, under the thread sanitizer
 	@$(PYTHON) tests/native/run.py core thread && $(PYTHON) tests/native/run.py engine thread && $(PYTHON) tests/native/run.py triggers thread && $(PYTHON) tests/native/run.py patterns thread && $(PYTHON) tests/native/run.py features thread
+
+sanitize-python: build     ## a guest's locks, threads and waits under the thread sanitizer, CPython too (PYTHON_SOURCE=FOLDER)
+	@PYTHON_SOURCE="$(PYTHON_SOURCE)" sh tests/native/sanitize_python.sh $(ARGS)
 
 polls: build               ## how long the engine's operators go without a look at the stop flag; wants a quiet machine
 	@$(PYTHON) tests/native/run.py engine none

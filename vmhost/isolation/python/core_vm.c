@@ -7,9 +7,9 @@
 #include "vm/fork.h"
 #include "wire/wire.h"
 
-/* What a VM is told: its permissions and, under "environ", the variables that they name, as bytes "NAME=value"; a new
- * reference. They are read here because the main interpreter's GIL guards the process's environment: os.environ of the
- * host moves and frees it. */
+/* The configuration for a VM: its permissions and, under "environ", the granted variables as bytes "NAME=value"; a new
+ * reference. The variables are read here because the main interpreter's GIL guards the process's environment: os.environ
+ * of the host moves and frees it. */
 static PyObject *with_environ(PyObject *permissions)
 {
     PyObject *names = PyDict_Check(permissions) ? vmh_dict_get(permissions, "env") : NULL;

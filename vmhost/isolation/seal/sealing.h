@@ -101,7 +101,7 @@ typedef struct vmh_seal {
     char runtime[256]; /* folder of the guest runtime, as in its code objects' file names */
 
     vmh_list read, write, net, listen, env;
-    vmh_list environ; /* "NAME=value" of what env names; without items: read from the process */
+    vmh_list environ; /* "NAME=value" of the granted variables; without items: read from the process */
     vmh_resolved *resolved;
     vmh_owned_fd *fds;
     size_t fd_room;

@@ -8,8 +8,8 @@
 #include "wire/wire.h"
 
 /* The configuration for a VM: its permissions and, under "environ", the granted variables as bytes "NAME=value"; a new
- * reference. The variables are read here because the main interpreter's GIL guards the process's environment: os.environ
- * of the host moves and frees it. */
+ * reference. The variables are read here because the main interpreter's GIL guards the process's environment:
+ * os.environ of the host moves and frees it. */
 static PyObject *with_environ(PyObject *permissions)
 {
     PyObject *names = PyDict_Check(permissions) ? vmh_dict_get(permissions, "env") : NULL;

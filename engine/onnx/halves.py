@@ -1,6 +1,6 @@
-"""Networks of float16 with matrix products are computed in float32, as ONNX Runtime does on CPUs: weights stay float16
-(NarrowProduct), and what lies between inputs, outputs, casts of the model and operators that are not in `_WIDENED` is
-float32. Results are rounded less often, and passes find their patterns."""
+"""Computes float16 networks with matrix products in float32, as ONNX Runtime does on CPUs: weights stay float16
+(NarrowProduct); tensors become float32 unless they are inputs, outputs, casts of the model, or operands of operators
+that are not in `_WIDENED`. Results are rounded less often, and passes find their patterns."""
 
 import numpy
 
@@ -12,7 +12,7 @@ _COMPUTES_IN = {"Unary", "Binary", "Reduce"}  # their second parameter is the co
 
 
 def widen_halves(network):
-    """Whether it changed something."""
+    """Widens the network. Returns whether it changed."""
     if not any(
         layer.op in ("MatMul", "NarrowProduct") and network.dtype(layer.output) == _HALF for layer in network.layers
     ):
@@ -44,7 +44,7 @@ def widen_halves(network):
 
 
 def _is_no_cast_now(network, layer, casts):
-    """Whether the copy was a cast, and its result could as well be its operand."""
+    """Whether the copy was a cast that widening has made redundant."""
     [source] = layer.inputs
     return (
         layer.output in casts

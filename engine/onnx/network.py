@@ -326,8 +326,7 @@ class Network:
         )
 
     def broadcast(self, *shapes):
-        """The shape that these are broadcast to. Rejects calls at whose sizes they are not, although they are at those
-        that the model is read at."""
+        """The broadcast shape. Rejects calls at whose sizes the shapes cannot be broadcast to it."""
         made = sizes.broadcast(*shapes)
         for shape in shapes:
             differ = [own for own, size in zip(shape[::-1], made[::-1]) if own != size and own != 1]
@@ -336,7 +335,7 @@ class Network:
         return made
 
     def need_same(self, one, other):
-        """Rejects calls at whose sizes these numbers of rows and columns that are multiplied differ."""
+        """Rejects calls at whose sizes the inner dimensions of a matrix product differ."""
         sizes.same(one, other)
         if one != other and not (self._is_counted(one) or self._is_counted(other)):
             self.need(

@@ -88,8 +88,8 @@ def of_groups(reader, node):
 
 @reads("com.microsoft.GroupNorm", "com.microsoft.SkipGroupNorm")
 def of_groups_with_channels_last(reader, node):
-    """Of x [n, …, channels], or with `channels_last` 0 [n, channels, …]; then SiLU, where `activation` is 1. What
-    SkipGroupNorm adds first, an image or a number for each channel of it and a bias, is its second result."""
+    """Normalizes x [n, …, channels], or [n, channels, …] with `channels_last` 0; then SiLU if `activation` is 1.
+    SkipGroupNorm first adds an image, or a number for each of its channels, and a bias; output 2 is the sum."""
     add, (x, scale, bias, *added) = Lowering(reader, node), node.inputs
     own, groups, last = add.shape(x), node.get("groups"), node.get("channels_last", 1)
     rank = len(own)

@@ -250,7 +250,7 @@ def _both(first, second, tried, where):
 
 
 def _too_many(names, counted, where):
-    """The error that a file cannot have so many open sizes, of which some are `counted`."""
+    """The error for too many open sizes; `counted` ones are among them."""
     remedy = "fix others when exporting"
     if counted:
         remedy = (
@@ -263,7 +263,7 @@ def _too_many(names, counted, where):
 
 
 def _listed(names):
-    """The first few names, and how many others there are."""
+    """The first names, and the number of the others."""
     names = list(names)
     if len(names) <= _LISTED + 1:
         return ", ".join(names)

@@ -157,8 +157,8 @@ def gemm(reader, node):
 
 @reads("com.microsoft.FusedConv", "com.microsoft.NhwcConv", "com.microsoft.NhwcFusedConv")
 def convolution(reader, node):
-    """With an addend, which is added before the activation. Nhwc: images have channels last, weights are those of
-    Conv."""
+    """With an addend, which is added before the activation. In Nhwc variants images have channels last, and weights
+    are those of Conv."""
     add = Lowering(reader, node)
     x, weights, bias, addend = _optional(node, 4)
     attributes = {key: value for key, value in node.attributes.items() if not key.startswith("activation")}
@@ -180,7 +180,7 @@ def _channels_last(add, name):
     return add.transpose(name, (0, *range(2, len(add.shape(name))), 1))
 
 
-# ONNX's operators on images, in the domain where ONNX Runtime's layout transformer has them with channels last
+# ONNX's image operators with channels last, in the domain of ONNX Runtime's layout transformer
 _IMAGES = (
     "AveragePool",
     "BatchNormalization",

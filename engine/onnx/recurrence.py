@@ -223,8 +223,8 @@ def with_integer_weights(reader, node):
 
 
 def _widened(add, name, scale, zero):
-    """The weights as LSTM has them, [directions, gates * hidden, from]; scales and zero points are those of a direction
-    or of each of its columns."""
+    """The weights in LSTM's layout, [directions, gates * hidden, from]. Scales and zero points are for each direction,
+    or for each of its columns."""
     values, scales, zeros = (add.reader.constant(some) for some in (name, scale, zero))
     if values is None or scales is None or (zero is not None and zeros is None):
         raise Unsupported("has weights, scales or zero points that are computed at run time")

@@ -345,8 +345,8 @@ def _of_open_sizes(add, node, x, axes, scales, sizes):
 
 
 def _as_before(add, node, x, dtype):
-    """The result in the operand's dtype. Integers that were interpolated lose their fraction, or with antialias are
-    rounded, as in ONNX Runtime; cubic ones stay within the dtype."""
+    """Casts the result to the operand's dtype. Interpolated integers are truncated, or rounded with antialias, as in
+    ONNX Runtime; cubic interpolation is clipped to the dtype's range."""
     if add.dtype(x) == dtype:
         return x
     if node.get("antialias", 0):

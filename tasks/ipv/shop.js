@@ -1,8 +1,8 @@
-// The shop's page: shows what PAGE says, tells every event to the server that it came from, and, in the hands of the
-// pilot, clicks itself through the shop. Scrolling, exposures and leaving are the browser's own; times are its clock's.
+// The shop's page: shows PAGE, reports every event to its server, and, driven by the pilot, clicks through the shop.
+// Scrolling, exposures and leaving are the browser's events; times are those of its clock.
 "use strict";
 
-const SCROLL_MS = 50; // one scroll event in so long at most
+const SCROLL_MS = 50; // between reported scroll events
 const SEND_MS = 200;
 const AREAS = ["recommended", "bought_together", "same_shop"];
 
@@ -77,7 +77,7 @@ function about(link) {
 }
 
 function watch() {
-  const since = new Map(); // links on the screen, and since when
+  const since = new Map(); // visible links to the time they became visible
   const gone = (link) => {
     tell("exposure", { ...about(link), visible_ms: Math.round(performance.now() - since.get(link)) });
     since.delete(link);

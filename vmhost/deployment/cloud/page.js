@@ -1,4 +1,4 @@
-// Releases with live progress, who is stuck and why, devices, and a button for each thing that can be done.
+// Releases with live progress, stuck devices and why, all devices, and a button for each action.
 "use strict";
 
 const CAN = {
@@ -9,9 +9,9 @@ const CAN = {
   done: ["pause", "halt", "roll_back"],
 };
 const PAGE = 50;
-let mayRelease = () => false; // of a task
-let underWay = 0; // looks that were not answered yet
-let looking = 0; // number of the latest look: the answers of an earlier one come too late
+let mayRelease = () => false; // (task) => boolean
+let underWay = 0; // refreshes without an answer yet
+let looking = 0; // number of the latest refresh; answers of earlier ones are ignored
 
 function show(release) {
   const id = "release-" + release.id;
@@ -37,7 +37,7 @@ function show(release) {
   return article;
 }
 
-// Does what a button is for, by hand; its failure is told.
+// Runs the action of a button and shows its failure.
 async function doing(pressed, work) {
   pressed.disabled = true;
   try {
@@ -58,7 +58,7 @@ function act(id, pressed) {
 
 const versions = (tasks) => Object.entries(tasks).filter(([task]) => !task.includes(" "))
   .map(([task, has]) => `${task} ${has.version} ${has.state}`).join(", ");
-let listed = []; // devices, as far as they were asked for
+let listed = []; // devices loaded so far
 
 async function list(more) {
   const after = more && listed.length ? listed.at(-1).device : "";

@@ -1,9 +1,9 @@
-// What devices report: versions that run, errors by cohort, crashes, alerts and their rules.
+// Device reports: running versions, errors by cohort, crashes, alerts and their rules.
 "use strict";
 
-let looking = 0; // number of the latest look: the answers of an earlier one come too late
-let underWay = 0; // looks that were not answered yet
-let shownRules = null; // the text that the platform had: what somebody types meanwhile stays
+let looking = 0; // number of the latest refresh; answers of earlier ones are ignored
+let underWay = 0; // refreshes without an answer yet
+let shownRules = null; // the platform's text when last loaded; keeps what is being typed
 
 const percent = (share) => (share * 100).toFixed(share > 0 && share < 0.01 ? 2 : 1) + " %";
 const number = (n) => n.toLocaleString("en");
@@ -22,7 +22,7 @@ function bar(share, kind) {
   return cell;
 }
 
-// "none" where a table would be empty: nothing reported is something to see.
+// Shows "none" for an empty table: no reports is information too.
 function listed(table, lines, key) {
   rows(table, lines.length ? lines : [["none"]], key);
 }

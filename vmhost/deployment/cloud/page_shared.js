@@ -1,5 +1,5 @@
-// What all pages of the platform share: who is signed in, asking, tables. Each page has a function `look`.
-// Text from the platform goes into the page as text, never as markup.
+// Common parts of the platform's pages: sign-in, requests, tables. Each page has a function `look`, which refreshes it.
+// Text from the platform is inserted as text, never as markup.
 "use strict";
 
 const $ = (id) => document.getElementById(id);
@@ -10,7 +10,7 @@ async function ask(method, path, body) {
     method,
     headers: { authorization: "Bearer " + token, "content-type": "application/json" },
     body: body && JSON.stringify(body),
-    signal: AbortSignal.timeout(15000), // a platform that went without a word must not keep the next look waiting
+    signal: AbortSignal.timeout(15000), // an unresponsive platform must not delay the next refresh
   });
   const answer = await response.json().catch(() => ({ error: `the platform answered with HTTP ${response.status}` }));
   if (!response.ok) throw Object.assign(new Error(answer.error), { status: response.status });
@@ -35,7 +35,7 @@ function leave() {
   signIn(true);
 }
 
-// Fills a table; a cell is a text, or an element. Rows that did not change stay: a click in them is not lost.
+// Fills a table; a cell is a text or an element. Unchanged rows are kept, so that a click in them is not lost.
 function rows(table, lines, key = JSON.stringify(lines)) {
   if ($(table).dataset.shown === key) return;
   $(table).dataset.shown = key;

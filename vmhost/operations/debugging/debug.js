@@ -1,5 +1,5 @@
-// The page that a link opens: asks for the session, waits for consent, and shows what the session may see.
-// What comes from the device is put in as text, or drawn anew from numbers: a device that lies runs nothing here.
+// The page behind a debugging link: requests a session, waits for consent, and shows what the session permits.
+// Data from the device is inserted as text or redrawn from numbers, so that a hostile device runs no code here.
 "use strict";
 (() => {
   const by = (id) => document.getElementById(id);
@@ -56,7 +56,7 @@
     trouble("");
     say(why);
   }
-  // Does what a button asks; what is refused is told, and the end of the session ends the page.
+  // Runs the action of a button and shows a refusal; the end of the session ends the page.
   async function tried(work) {
     trouble("");
     try {
@@ -73,7 +73,7 @@
   async function begin() {
     const link = location.href, opened = location.hash.length > 1;
     if (opened) {
-      history.replaceState(null, "", location.pathname);  // a link is a key: it does not stay in the address
+      history.replaceState(null, "", location.pathname);  // the link is a secret: remove it from the address
       await tried(async () => {
         session = null;
         const answer = await ask({ do: "open", link });
@@ -92,7 +92,7 @@
     }
     if (session !== null) follow();
   }
-  // Waits for consent, then looks every few seconds whether the session goes on.
+  // Waits for consent, then checks every few seconds whether the session is still active.
   async function follow() {
     let shown = false;
     while (!over) {
@@ -190,7 +190,7 @@
     if (answer.files.length) parts.push(element("h2", "Files"), files(answer.files.map((name) => ({ name }))));
     by("outcome").replaceChildren(...parts);
   }
-  // Spans as bars; children below those that they are part of.
+  // Spans as bars, children below their parents.
   function drawn(spans) {
     const times = spans.map((span) => [Number(BigInt(span.startTimeUnixNano) - BigInt(spans[0].startTimeUnixNano)), Number(BigInt(span.endTimeUnixNano) - BigInt(spans[0].startTimeUnixNano))]);
     const whole = Math.max(1, ...times.map(([, end]) => end));
@@ -209,7 +209,7 @@
     });
     return made;
   }
-  // The device's SVG, with the few elements and attributes that a flame graph has.
+  // Redraws the device's SVG with the elements and attributes of a flame graph only.
   function copied(text) {
     const KNOWN = { svg: ["viewBox", "width", "height", "font-family", "font-size"], g: [], title: [], rect: ["x", "y", "width", "height", "rx", "fill"], text: ["x", "y", "fill"] };
     const read = new DOMParser().parseFromString(text, "image/svg+xml");

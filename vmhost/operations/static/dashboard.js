@@ -1,4 +1,4 @@
-// Draws the charts, and says when the host does not answer.
+// Draws the charts, and shows when the host does not answer.
 "use strict";
 (() => {
   const EVERY_MS = 2000;
@@ -6,7 +6,7 @@
   const SCALES = { memory_bytes: 1 / (1 << 20) };
   const trouble = (is) => { document.getElementById("trouble").hidden = !is; };
 
-  // htmx shows nothing new while requests fail; it asks on, and so do the charts.
+  // htmx keeps the old content while requests fail; it retries, and so do the charts.
   document.addEventListener("htmx:sendError", () => trouble(true));
   document.addEventListener("htmx:responseError", (event) => {
     const gone = event.detail.xhr.status === 404;
@@ -28,7 +28,7 @@
     return new uPlot(options, [[], ...fields.map(() => [])], element);
   }
 
-  const groups = new Map();  // the address that numbers come from -> its charts
+  const groups = new Map();  // data URL -> its charts
   function begin() {
     for (const element of document.querySelectorAll(".chart")) {
       const task = element.dataset.task;
@@ -47,7 +47,7 @@
           const scaled = (field) => columns[field].map((value) => value * (SCALES[field] || 1));
           plot.setData([columns.time_s, ...fields.map(scaled)]);
         }
-      } catch { /* htmx's requests fail as well, and tell */ }
+      } catch { /* htmx's requests fail too and report it */ }
     }
   }
   begin();

@@ -21,7 +21,7 @@ import warnings
 import pytest
 
 import vmhost
-from tests.hosts import ROOT, bundle
+from tests.hosts import ROOT, bundle, in_a_process
 
 # name: (what to read, what changes it)
 SETTINGS = {
@@ -412,3 +412,21 @@ def test_the_environment_is_read_while_the_host_changes_it(host):
         done.set()
         changing.join()
         del os.environ["VMHOST_TEST_GIVEN"]
+
+
+def test_the_first_vms_of_a_process_start_side_by_side():
+    """What the first one changes for all, slots of static types, is in place before others read it: `make
+    sanitize-python` reports where it is not."""
+    done = in_a_process("""
+        with vmhost.Host(allow_unsigned=True) as host:
+            tasks = []
+            def load(number):
+                tasks.append(host.load(bundle("def run(value): return value", f"side-{number}")))
+            threads = [threading.Thread(target=load, args=(number,)) for number in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            print(sorted(task(number) for number, task in enumerate(tasks)))
+    """)
+    assert done.stdout == "[0, 1, 2, 3, 4, 5]\n", done.stderr

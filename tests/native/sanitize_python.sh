@@ -86,6 +86,7 @@ BUILD
 # ---- the tests
 
 [ $# -gt 0 ] || set -- tests/guest/test_waits.py \
+    tests/isolation/test_apart.py::test_the_first_vms_of_a_process_start_side_by_side \
     tests/isolation/test_apart.py::test_the_environment_is_read_while_the_host_changes_it
 echo "sanitizer: thread, CPython and the core"
 cat "$made/suppressions" tests/native/suppressions.txt > suppressions

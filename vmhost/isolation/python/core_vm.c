@@ -3,6 +3,7 @@
 #include "wire/buffer.h"
 #include "lanes/clock.h"
 #include "python/core.h"
+#include "seal/seal.h"
 #include "wire/engine.h"
 #include "vm/fork.h"
 #include "wire/wire.h"
@@ -51,7 +52,7 @@ static PyObject *vm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
                                      vmh_events_type, &events, &stack_bytes, &soft_bytes, &hard_bytes, &grace_s,
                                      &permissions, &boot_s, &load_s, &end_s))
         return NULL;
-    if (vmh_fork_check() < 0)
+    if (vmh_fork_check() < 0 || vmh_seal_prepare() < 0)
         return NULL;
     if (stack_bytes < 128 * 1024)
         return PyErr_Format(PyExc_ValueError, "stack_bytes: expected 131072 or more, got %zd", stack_bytes);

@@ -147,7 +147,7 @@ static int wrapper_repair(PyTypeObject *type, const char *name, void *function)
     return rc;
 }
 
-int vmh_repairs_make(void)
+void vmh_repairs_slots(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     PyTypeObject *stop = (PyTypeObject *)PyExc_StopIteration;
@@ -164,6 +164,12 @@ int vmh_repairs_make(void)
         __atomic_store_n(&stop->tp_init, stop_init_repaired, __ATOMIC_SEQ_CST);
     }
     pthread_mutex_unlock(&lock);
+}
+
+int vmh_repairs_make(void)
+{
+    PyTypeObject *stop = (PyTypeObject *)PyExc_StopIteration;
+    vmh_repairs_slots();
     if (wrapper_repair(&PySuper_Type, "__init__", (void *)super_init_repaired) < 0
         || wrapper_repair(stop, "__init__", (void *)stop_init_repaired) < 0)
         return -1;

@@ -184,7 +184,7 @@ static PyMethodDef locals_methods[] = {
     LOCALS_DEF(pop),
 };
 
-static int locals_gate(void)
+static void locals_slots(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     PyTypeObject *type = &PyFrameLocalsProxy_Type;
@@ -196,6 +196,12 @@ static int locals_gate(void)
         __atomic_store_n(&type->tp_as_number->nb_inplace_or, locals_merge_gate, __ATOMIC_SEQ_CST);
     }
     pthread_mutex_unlock(&lock);
+}
+
+static int locals_gate(void)
+{
+    PyTypeObject *type = &PyFrameLocalsProxy_Type;
+    locals_slots();
     PyObject *dict = PyType_GetDict(type), *new = NULL;
     int rc = dict == NULL ? -1 : 0;
     for (size_t i = 0; rc == 0 && i < sizeof locals_methods / sizeof *locals_methods; i++) {
@@ -236,6 +242,13 @@ static PyObject *module_run(const char *name, PyObject *code)
         Py_CLEAR(module);
     Py_XDECREF(result);
     return module;
+}
+
+int vmh_seal_prepare(void)
+{
+    locals_slots();
+    vmh_repairs_slots();
+    return vmh_super_gate() < 0 || vmh_function_gate() < 0 ? -1 : 0;
 }
 
 int vmh_seal_boot(vmh_vm *vm, PyObject *native)

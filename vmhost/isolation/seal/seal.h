@@ -6,6 +6,10 @@
 #include "lanes/code_store.h"
 #include "lanes/vm.h"
 
+/* Puts the gates of static types into their slots, which all interpreters share. In the interpreter that starts VMs,
+ * before the first: its boot would do that too, but while others read the slots. 0, or -1 with a Python error set. */
+int vmh_seal_prepare(void);
+
 /* All on the VM's thread, with the GIL held; 0, or -1 with a Python error set. */
 
 /* For a fresh interpreter: adds the native functions of importer, gates and waits to `native` (the `_vmhost` module),

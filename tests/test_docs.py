@@ -790,7 +790,7 @@ def script_with_packages(text, folder, capfd):
 BLOCKS = {
     ("README.md", "make demo"): make_targets,
     ("README.md", "import vmhost\n"): ten_lines,
-    ("README.md", "import vmhost.engine.numpy as np"): arrays_in_tasks,
+    ("docs/overview.md", "import vmhost.engine.numpy as np"): arrays_in_tasks,
     ("docs/architecture.md", "tasks/digits/ ── compile_cloud"): shown_only,
     ("docs/bundle.md", "python tools/compile_cloud.py"): compile_cloud,
     ("docs/bundle.md", "digits.vmb: compiled for Python 3.15"): shown_only,  # tests/bytecode/test_format.py

@@ -1,10 +1,10 @@
-"""Tables of cases as one test: a test of pytest's own costs several milliseconds, many a case a tenth of that.
+"""Tables of cases as one test: a test of pytest's own costs several milliseconds, a case often a tenth of that.
 
     @each("text", ["1 + 1", "2 * 3"])
     def test_expressions(backend, text): ...
 
-stands where `@pytest.mark.parametrize` would, with the same arguments, and may be stacked. All cases run, each failure
-is told with its case; fixtures are shared by the cases of a batch. A batch is skipped where all its cases are.
+replaces `@pytest.mark.parametrize`: it takes the same arguments and may be stacked. All cases run, each failure is
+reported with its case; the cases of a batch share fixtures. A batch is skipped if all its cases are.
 `pytest --case TEXT` runs the cases whose name has TEXT in it."""
 
 import functools
@@ -14,7 +14,7 @@ import traceback
 
 import pytest
 
-TOLD_WHOLE = 3  # failures whose traceback is printed; of the others one line
+TOLD_WHOLE = 3  # failures printed with a traceback; the others get one line
 chosen = ""  # --case; tests/conftest.py sets it
 
 
@@ -32,7 +32,7 @@ def each(names, values, ids=None):
 
 
 def _batch(test, tables, cases):
-    """The function that pytest sees; its `batch` is what a further table is added to."""
+    """The function that pytest collects; a further table is added to its `batch`."""
     tables = (*tables, cases)
     parameters = inspect.signature(test).parameters
     own = {name for table in tables for name in table[0][1]}
@@ -74,7 +74,7 @@ def _told(failures, count):
 
 
 def _case(names, number, value, ids):
-    """(what the case is called, {argument: value})."""
+    """(name of the case, {argument: value})."""
     told = getattr(value, "id", None) if type(value) is type(pytest.param()) else None
     if type(value) is type(pytest.param()):
         if value.marks:

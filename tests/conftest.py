@@ -1,4 +1,4 @@
-"""What holds for every test. Warnings are errors and `stress` tests wait for `make stress`: see pyproject.toml.
+"""Options and fixtures of all tests. Warnings are errors and `stress` tests run by `make stress`: see pyproject.toml.
 
 Checks that wrap every test (VMs, threads, file descriptors left behind) belong here, as autouse fixtures.
 """
@@ -17,11 +17,11 @@ from hypothesis.strategies import none
 
 from tests import batches, warm
 
-# On a busy machine time tells nothing about the code.
+# On a busy machine a test's time says nothing about the code.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
-# A process that was started in the background ignores Ctrl-C, and so would the programs that tests interrupt.
+# A process started in the background ignores Ctrl-C, and programs that tests start and interrupt inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -77,14 +77,14 @@ class Belongings:
             try:
                 self.files[number] = os.readlink(f"/proc/self/fd/{number}")
             except OSError:
-                pass  # the folder's own, closed by now
+                pass  # the listing's own descriptor, closed by now
 
     def left_since(self, before):
-        """A sentence on each thing that is there and was not `before`."""
+        """A sentence about each thing that exists now and did not `before`."""
         left = [f"thread {thread.name}" for thread in self.threads - before.threads]
         if self.native - before.native > 1:
             left.append(f"{self.native - before.native - 1} native threads of VMs")
-        # the breadcrumbs of a process stay open, and locked, as long as it lives; so does the socket of tests/warm.py
+        # a process keeps its breadcrumbs open and locked until it ends, and the socket of tests/warm.py open
         return left + [
             f"file {number}: {path}"
             for number, path in self.files.items()

@@ -1,6 +1,6 @@
-"""Functions that tests have run in VMs: the good, the slow, the failing, the greedy and those that do not want to end.
+"""Functions that tests run in VMs: some return, some are slow, fail, take too much memory or never end.
 
-`GUESTS` is the source of a task's module; what a test needs beyond it is added to its end.
+`GUESTS` is the source of a task's module; tests append what else they need.
 """
 
 GUESTS = """

@@ -1,5 +1,5 @@
-"""What tests of running hosts share: bundles from a text, waiting for a condition, and scripts in a process of their
-own."""
+"""Helpers for tests of running hosts: bundles from source text, waiting for a condition, and scripts in a process of
+their own."""
 
 import itertools
 import os

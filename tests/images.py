@@ -1,4 +1,4 @@
-"""Device images for tests, and what making them needs."""
+"""Device images for tests, and the tools that build them."""
 
 import fcntl
 import os

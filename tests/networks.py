@@ -1,4 +1,4 @@
-"""ONNX models for tests: small ones, made anew each time, and what ONNX's reference or ONNX Runtime says of them."""
+"""ONNX models for tests: small ones, made anew each time, and their outputs by ONNX's reference or ONNX Runtime."""
 
 import os
 import pickle
@@ -20,7 +20,7 @@ def small(**changes):
 
 
 def images(**changes):
-    """The same on any number of images, `batch`."""
+    """The same network for any number of images, `batch`."""
     model = load_model_from_string(small(**changes))
     for value in (model.graph.input[0], model.graph.output[0]):
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
@@ -64,7 +64,7 @@ def graph_of(nodes, inputs, outputs, constants=None, opset=18):
     )
     model = helper.make_model(onnx_graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
     model = shape_inference.infer_shapes(model, data_prop=True)
-    for value in model.graph.output:  # the checker wants types; what follows in our own compiler is not told shapes
+    for value in model.graph.output:  # the checker needs types; our own compiler infers the shapes
         if not value.type.tensor_type.elem_type:
             value.type.tensor_type.elem_type = TensorProto.FLOAT
         if not value.type.tensor_type.HasField("shape"):
@@ -77,7 +77,7 @@ def values(shape, seed=0):
 
 
 def expected(model, inputs):
-    """What ONNX's own reference in NumPy computes: a list of arrays. Too slow for large models."""
+    """The outputs of ONNX's own reference in NumPy: a list of arrays. Too slow for large models."""
     return ReferenceEvaluator(load_model_from_string(model)).run(None, inputs)
 
 

@@ -17,13 +17,13 @@ END_S = 60
 
 
 def programs():
-    """The folder of initdb and postgres. 60 MB are fetched where the machine has none."""
+    """The folder of initdb and postgres. 60 MB are downloaded if the machine has none."""
     done = subprocess.run(["sh", ROOT / "tools" / "postgresql.sh"], capture_output=True, text=True, check=True)
     return Path(done.stdout.split()[0])
 
 
 class PostgreSQLServer:
-    """PostgreSQL in a folder, reached by a socket there. As root it runs as another user, as it wants."""
+    """PostgreSQL in a folder, with its socket there. Started by root it runs as another user, as it refuses root."""
 
     def __init__(self):
         self.folder = Path(tempfile.mkdtemp(prefix="postgresql-"))
@@ -60,7 +60,7 @@ class PostgreSQLServer:
         self._launch()
         while True:
             if self._process.poll() is not None:
-                self._launch()  # it does not start beside processes of one that was ended before
+                self._launch()  # it does not start while processes of a killed server are still there
             with contextlib.suppress(psycopg.OperationalError):
                 psycopg.connect(self.dsn()).close()
                 return
@@ -81,7 +81,7 @@ class PostgreSQLServer:
         self._process.wait(END_S)
 
     def crash(self):
-        """Ends it without a checkpoint; what was committed has to be in its log."""
+        """Ends it without a checkpoint; commits have to be in its log."""
         self.end(signal.SIGQUIT)
 
     def close(self):

@@ -1,5 +1,5 @@
-"""The arrows between rooms, as docs/architecture.md draws them: every import of every source file, read and held
-against them; then every `#include` of the C files of vmhost/isolation and engine/src."""
+"""Checks the dependencies between rooms that docs/architecture.md draws: every import of every source file, and every
+`#include` of the C files of vmhost/isolation and engine/src."""
 
 import ast
 import os
@@ -18,7 +18,7 @@ from vmhost.stdlib.policy import POLICY
 ROOT = Path(__file__).resolve().parent.parent
 OURS = {"vmhost", "tools", "tasks", "bench", "tests"}
 
-# What all of the host stands on.
+# The modules that all of the host is built on.
 BENEATH = {
     f"vmhost.{name}"
     for name in (
@@ -34,9 +34,9 @@ BENEATH = {
         "stdlib",
     )
 }
-# What everybody may import: the names of `vmhost` itself.
+# All files may import these: the names of `vmhost` itself.
 PUBLIC = {f"vmhost.{name}" for name in vmhost.__all__}
-# What lies in a folder may import these packages of ours, and no other. The first folder that holds a file decides.
+# Files of a folder may import these packages of ours, and no other. The first folder that holds a file decides.
 ROOMS = {
     "vmhost/guest": {"vmhost.guest"},
     "vmhost/isolation": {"vmhost.isolation"},
@@ -142,7 +142,7 @@ ROOMS = {
         "tests.pipeline.flink.__main__",
     },
 }
-# Within vmhost a module imports none that stands after it here.
+# Within vmhost a module imports none that is listed after it here.
 STACK = [
     "vmhost.isolation",
     "vmhost.runtime.pool",
@@ -155,12 +155,12 @@ STACK = [
 # What a VM itself offers to the guest runtime: made by vmhost/isolation, and by an executor with `types`; known to no
 # other Python.
 IN_EVERY_VM = {"_vmhost", "__vmhost_conversions__"}
-# What only a device image has: `vmhost/image`.
+# Modules that only a device image has: `vmhost/image`.
 IN_EVERY_IMAGE = {"_vmrun", "vmrun_commands"}
 # Dependencies that callers use with vmhost: their arrays cross the wall by the buffer protocol, without an import of
 # ours.
 FOR_CALLERS = {"numpy"}
-# PyPI's name of what is imported under another one.
+# The PyPI names of packages that are imported under another name.
 DISTRIBUTIONS = {"cel_expr_python": "cel-expr-python", "yaml": "pyyaml", "onnx_ir": "onnx-ir"}
 
 
@@ -285,7 +285,7 @@ def test_a_wrong_arrow_is_found(path, text):
 # ---- the C files of vmhost/isolation: `#include "room/file.h"`
 
 ISOLATION = ROOT / "vmhost" / "isolation"
-# What lies in a room may include the room's own headers and those of these rooms.
+# Files of a room may include the room's own headers and those of these rooms.
 C_ROOMS = {
     "lanes": set(),
     "cpython": set(),
@@ -306,7 +306,7 @@ C_OUTSIDE = {
     "policy_table.h": {"seal/gates.c"},
     "vme_python.h": {"wire/engine.c", "wire/wire.c"},
 }
-# Built and tested without CPython: lanes/, and what says so in its first lines.
+# Built and tested without CPython: lanes/, and files whose first lines say so.
 NO_PYTHON = re.compile(r"\A/\*(?:(?!\*/).)*No Python in here", re.DOTALL)
 
 
@@ -316,12 +316,12 @@ def c_sources():
 
 
 def c_includes(text):
-    """What a file includes in quotes, and of what stands in angle brackets CPython's header."""
+    """The headers that a file includes in quotes, and CPython's header in angle brackets."""
     return re.findall(r'^\s*#\s*include\s*(?="|<Python\.h>)["<]([^">]+)', text, re.MULTILINE)
 
 
 def c_reached(name, sources):
-    """All that a file includes, itself and through others."""
+    """All headers that a file includes, directly or through others."""
     reached, left = set(), [name]
     while left:
         for header in c_includes(sources.get(left.pop(), "")):
@@ -332,7 +332,7 @@ def c_reached(name, sources):
 
 
 def circle(arrows):
-    """The nodes of one circle of `{from: {to, ...}}`, in its order; [] where there is none."""
+    """The nodes of one cycle of `{from: {to, ...}}`, in its order; [] if there is none."""
     done = set()
 
     def walk(node, chain):

@@ -1,4 +1,4 @@
-"""Bad input, from a user's side: one clear error each, and nothing else is hurt.
+"""Bad input of users: one clear error each, and no effect on anything else.
 
 Wrong task folders are in tests/bytecode/, altered and foreign bundles in tests/bytecode/test_format.py and
 test_signing.py, a host's settings in tests/vmhost/. Here: values, what a task does to its process, and hosts closed at

@@ -1,4 +1,4 @@
-"""Batches: each case runs, each failure is told by its name, and fixtures are those of pytest."""
+"""Batches: each case runs, each failure is reported by its name, and fixtures are those of pytest."""
 
 import pytest
 

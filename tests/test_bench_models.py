@@ -1,5 +1,5 @@
-"""What `vmhost bench models` makes of times: ratios against the best peer, validity, peers that are kept out; and that
-it runs."""
+"""How `vmhost bench models` evaluates times: ratios against the best peer, validity, excluded peers; and that it
+runs."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""How `vmhost bench others` holds our answers against ONNX Runtime's."""
+"""How `vmhost bench others` compares our answers with ONNX Runtime's."""
 
 import numpy
 

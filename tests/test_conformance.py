@@ -1,4 +1,4 @@
-"""The command that runs CPython's tests in VMs: what it leaves out, how it counts, what it holds later runs against."""
+"""The command that runs CPython's tests in VMs: what it leaves out, how it counts, and its baseline for later runs."""
 
 import json
 import shutil

@@ -1,8 +1,8 @@
 """The README and the pages in docs/: every block of code and every command in them runs as it is printed.
 
-`BLOCKS` says of each block how it is tried, by its first words; one that no entry knows fails, so that a new block
-comes with its trial. What a block takes for granted (pixels, a task folder, a key) is made around it, the block itself
-is taken as it stands."""
+`BLOCKS` names the check of each block, by the block's first words. A block without an entry fails, so a new block needs
+a check. The check prepares what a block presupposes (pixels, a task folder, a key); the block itself is run
+unchanged."""
 
 import ast
 import contextlib
@@ -58,7 +58,7 @@ def block(page, first):
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
-    """A folder as a reader's checkout is: tasks/, tools/, and build/digits.vmb signed with the key `signer`, in
+    """A folder like a reader's checkout: tasks/, tools/, and build/digits.vmb signed with the key `signer`, in
     keys/. Copied by each test."""
     made = tmp_path_factory.mktemp("checkout")
     for name in ("tasks", "tools"):
@@ -74,7 +74,7 @@ def checkout(tmp_path_factory):
 
 @pytest.fixture
 def folder(checkout, tmp_path, monkeypatch):
-    """The current folder, as a reader's checkout is."""
+    """The current folder, made like a reader's checkout."""
     shutil.copytree(checkout, tmp_path, symlinks=True, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VMHOST_KEYS", str(tmp_path / "own"))
@@ -350,7 +350,7 @@ def pipeline_by_http(text, folder, capfd):
 
 
 def dashboards(text, folder, capfd):
-    """Each command tells its address, answers there, and ends: at Ctrl-C, and when no more calls come."""
+    """Each command prints its address, answers there, and ends: at Ctrl-C, and when no more calls come."""
     for command in text.strip().splitlines():
         arguments = shlex.split(command.replace("9464", "0"), comments=True)[1:]
         if "--dashboard" not in arguments:
@@ -394,7 +394,7 @@ def ask():
 
 
 def traces_in_python(text, folder, capfd):
-    """No collector is there: calls go on, and it is told once."""
+    """There is no collector: calls go on, and this is reported once."""
     (folder / "host.yaml").write_text("trust: keys\nload: [build/digits.vmb]\n")
     text = text.replace("127.0.0.1:4318", "127.0.0.1:1")
     said = run_script(folder, f"pixels = [0] * 64\n{text}    print(future.traceparent)\n")
@@ -770,7 +770,7 @@ def rule_in_python(text, folder, capfd):
 
 
 def shown_only(text, folder, capfd):
-    """A drawing, or messages that tests of their own hold to."""
+    """A drawing, or messages that other tests check."""
 
 
 def events_on_the_disk(text, folder, capfd):
@@ -928,7 +928,7 @@ def test_every_page_that_is_named_is_there():
 
 
 def test_every_vmhost_command_that_a_page_names_has_its_options(capfd):
-    """Those in running text and tables too: `vmhost run x.vmb --each`."""
+    """Commands in running text and tables too: `vmhost run x.vmb --each`."""
     helps, wrong = {}, []
     for page in ALL_PAGES:
         for span in re.findall(r"`(vmhost [a-z][^`\n]*)`", (ROOT / page).read_text(encoding="utf-8")):

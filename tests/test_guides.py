@@ -35,7 +35,7 @@ def run(command, folder):
 
 
 def as_pattern(line):
-    """What a printed line may be: other numbers than on the page, and anything for `…`."""
+    """A pattern of the lines that may be printed: numbers may differ from the page's, and `…` matches anything."""
     pieces = re.split(r"(…|\d[\d,]*(?:\.\d+)?)", line)
     return "".join(
         ".*" if piece == "…" else r"\d[\d,.]*" if i % 2 else re.escape(piece) for i, piece in enumerate(pieces)
@@ -43,7 +43,7 @@ def as_pattern(line):
 
 
 def follow(text, folder):
-    """Does what the page `text` says, in `folder`. AssertionError for the first command that says something else."""
+    """Follows the page `text` in `folder`. AssertionError for the first command that prints something else."""
     for kind, block in _BLOCK.findall(text):
         if kind == "console":
             for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:

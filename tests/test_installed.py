@@ -80,7 +80,7 @@ def run(installed, folder, program):
 
 
 def test_one_package_is_installed(installed):
-    """PyPI has another `bytecode`: what is installed there under our names would be mixed with it."""
+    """PyPI has another `bytecode`: modules installed under our short names would be mixed with it."""
     assert [path.name for path in installed.iterdir()] == ["vmhost"]
 
 

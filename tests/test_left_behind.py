@@ -1,4 +1,4 @@
-"""The check that wraps every test finds what it is there for."""
+"""The check that wraps every test finds VMs, threads and files that a test leaves behind."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""The tool that mutates lines: same seed, same sample; what it makes compiles and is taken back."""
+"""The tool that mutates lines: the same seed gives the same sample; mutants compile and are reverted."""
 
 import importlib.util
 import itertools

@@ -1,4 +1,4 @@
-"""setup.py on a checkout with next to no C in it: what is compiled again when, and when a warning is an error."""
+"""setup.py on a checkout with very little C: what is compiled again when, and when a warning is an error."""
 
 import os
 import re
@@ -90,7 +90,7 @@ def test_progress_is_told_to_who_asks(built):
 
 
 def test_only_who_asks_gets_symbols_for_debuggers(built):
-    """They were four fifths of what was installed. Sections are named in an ELF file by these words."""
+    """Debug symbols were four fifths of the installed size. Their sections of an ELF file have these names."""
     library = built / "engine" / "libvme.so"
     for asked, there in (("1", True), ("", False)):
         status, said, compiled = build(built, VMHOST_SYMBOLS=asked, VMHOST_WERROR="")

@@ -1,4 +1,4 @@
-"""`make packages`: what it counts, and what it makes of the tests that it runs."""
+"""`make packages`: what it counts, and how it judges the tests that it runs."""
 
 import hashlib
 

@@ -1,5 +1,5 @@
-"""tools/setup.sh, tried in copies of the checkout with a machine of fakes: what it chooses, what it refuses, what it
-makes again.
+"""tools/setup.sh, run in copies of the checkout with fake tools: what it chooses, what it refuses, what it makes
+again.
 
 The fake Pythons and tools are shell scripts, so that nothing is downloaded and nothing is compiled here.
 """
@@ -36,7 +36,7 @@ esac
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A copy of what set-up reads, in a folder whose name has a space."""
+    """A copy of the files that set-up reads, in a folder whose name has a space."""
     copy = tmp_path / "a checkout"
     for name in ("tools", "bytecode", "engine", "vmhost/guest", "vmhost/stdlib", "vmhost/isolation"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
@@ -144,7 +144,7 @@ def test_a_terminal_shows_that_a_long_step_goes_on(checkout, machine):
         try:
             while more := terminal.read(1000):
                 said += more
-        except OSError:  # as a terminal says that nobody writes any more
+        except OSError:  # a terminal reports its end like this
             pass
     assert started.wait(30) == 0
     assert said.rstrip().rpartition(b"\n")[2].startswith(b"set-up: ready, after ")

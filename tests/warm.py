@@ -23,7 +23,7 @@ PRELOADED = (
     "vmhost.cli.compile", "vmhost.cli.terminal", "vmhost.compiler", "vmhost.host", "vmhost.limits",
     "vmhost.runtime.service", "psutil", "tests.hosts",
 )  # fmt: skip
-# What Python, its libraries or the C library read when a process starts; all other variables are set in a child.
+# Variables that Python, its libraries or the C library read when a process starts; others are set in a child.
 AT_THE_START = ("PYTHON", "LD_", "MALLOC", "ASAN", "UBSAN", "TSAN", "OPENBLAS", "OMP_", "LANG", "LC_", "TZ")
 SET_ALL_THE_SAME = ("PYTHONPATH", "PYTHONUNBUFFERED")
 
@@ -33,14 +33,14 @@ _server = None  # (socket, environment)
 
 
 def files():
-    """The numbers of this process's files that stay open between tests."""
+    """The descriptors of this process that stay open between tests."""
     return () if _server is None else (str(_server[0].fileno()),)
 
 
 def run(*arguments, cwd=None, env=None, timeout=240, merged=False):
     """subprocess.run([sys.executable, *arguments], capture_output=True, text=True, ...), without a standard input.
     `merged`: standard error goes where standard output goes.
-    What the server cannot do is run anew: options but -c and -m, and variables that a process reads at its start."""
+    A new Python runs what the server cannot: options but -c and -m, and variables that a process reads at its start."""
     arguments, env = [str(each) for each in arguments], dict(os.environ if env is None else env)
     server, started_with = _started()
     job = json.dumps([arguments, str(cwd or os.getcwd()), env]).encode()
@@ -87,14 +87,14 @@ def _started():
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-            ).returncode = 0  # ends with this process: nobody waits for it
+            ).returncode = 0  # it ends with this process, which does not wait for it
         atexit.register(ours.close)
         _server = ours, environment
     return _server
 
 
 def _read(ends, until):
-    """All that comes out of the pipes, as text, until nobody has them open; they are closed."""
+    """Reads the pipes to their end, as text, and closes them."""
     found = {end: bytearray() for end in ends}
     try:
         with selectors.DefaultSelector() as selector:

@@ -1,4 +1,4 @@
-"""Wheels that tests write, and a folder of them that is the only index."""
+"""Wheels that tests write, and a folder of wheels as the only index."""
 
 import base64
 import hashlib

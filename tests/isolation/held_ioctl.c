@@ -12,7 +12,7 @@
 static atomic_bool armed;
 static sem_t here, gone_on;
 
-/* The next one stops. */
+/* Stops the next ioctl. */
 void held_arm(void)
 {
     sem_init(&here, 0, 0);
@@ -20,7 +20,7 @@ void held_arm(void)
     atomic_store(&armed, true);
 }
 
-/* Returns when one has stopped. */
+/* Returns when an ioctl has stopped. */
 void held_wait(void)
 {
     while (sem_wait(&here) != 0)

@@ -40,7 +40,7 @@ void near_use_openssl(void)
     near_methods.round_up = nothing;
 }
 
-/* Where the stack that this thread stands on ends: below, nothing may be touched. */
+/* The end of this thread's stack: nothing below it may be touched. */
 static uintptr_t lowest(void)
 {
     uintptr_t here = (uintptr_t)__builtin_frame_address(0), found = 0;

@@ -1,4 +1,4 @@
-"""Proof of isolation: what one VM changes of itself is not seen in another one, nor in the host.
+"""Proof of isolation: a VM's changes to its own state are not seen in another VM, nor in the host.
 
 Each case is a probe that reads a setting of an interpreter and an act that changes it. Two tasks run the same bundle in
 a VM each; one acts, then both and the host are probed. What CPython keeps per process instead is refused or virtual:
@@ -162,7 +162,7 @@ def probes():
 def test_a_change_in_one_vm_is_not_seen_in_another_nor_in_the_host(pair, probes, setting):
     first, second = pair
     before, in_host = [task(setting, entry="main:probe") for task in pair], probes(setting)
-    if setting == "a builtin function":  # the last that the first VM can use: its own runtime needs len() too
+    if setting == "a builtin function":  # must be last: the first VM's own runtime needs len() too
         first = first._host.load(bundle(TASK, "third"))
         before[0] = first(setting, entry="main:probe")
     first(list(SETTINGS).index(setting), entry="main:act")
@@ -207,7 +207,7 @@ def test_what_the_process_shares_is_refused_and_stays_as_it_was(host, what):
 
 
 def test_memory_of_each_vm_is_its_own(host):
-    """Arenas of the hook belong to the VM that asked for them: what one takes is not on the other's account, nor its
+    """Arenas of the hook belong to the VM that asked for them: one VM's arenas are not charged to the other, nor are
     ids shared."""
     source = (
         "kept = []\ndef run(value):\n    kept.append([object() for _ in range(value)])\n    return id(kept[-1][0])\n"
@@ -275,7 +275,7 @@ def test_a_vm_reads_its_codecs_from_the_bundle(host):
 
 
 def test_interpreters_that_others_make_during_boots_are_as_ever(host):
-    """VMs do without `site`, the path-based importers and the early codecs; what the process makes beside them has them
+    """VMs have no `site`, path-based importers or early codecs; other subinterpreters of the process have them
     all."""
     checks = f"""if True:
         import sys, encodings, zipimport, importlib.machinery as machinery
@@ -383,7 +383,7 @@ def test_the_host_keeps_its_own_settings(host):
 
 
 def test_the_environment_is_read_while_the_host_changes_it(host):
-    """The C library moves the environment when it grows, and frees what it was. `make sanitize-python` reports a VM
+    """The C library moves the environment when it grows, and frees the old one. `make sanitize-python` reports a VM
     that reads it meanwhile."""
     source = """
         import os

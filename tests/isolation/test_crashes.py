@@ -1,5 +1,5 @@
-"""A crash of the process is laid at the right door: whatever phase the VM was in, whichever of its threads, and at no
-task's when the host itself crashed. Tasks have no way to crash by design, so a signal is sent to the thread that the
+"""A crash of the process is attributed to the right task, in every phase of a VM and on each of its threads, and to no
+task when the host itself crashed. Tasks have no way to crash by design, so a signal is sent to the thread that the
 guest names."""
 
 import signal

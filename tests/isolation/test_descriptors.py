@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).with_name("taken_numbers.py")
-# What CPython raises for a descriptor that is closed.
+# CPython's errors for a closed descriptor.
 RAISE = """
 file read, file readall, file readinto, file write, file seek, file tell, file truncate, file readline, file __next__,
 socket recv, socket recv_into, socket recvfrom, socket recvmsg, socket send, socket sendall, socket sendmsg,

@@ -1,5 +1,5 @@
-"""fork(2) in a process that runs VMs: the parent goes on, the child lives without them and says so. It crashed once,
-inside CPython."""
+"""fork(2) in a process that runs VMs: the parent goes on; the child has no VMs and says so. It once crashed inside
+CPython."""
 
 from tests.hosts import in_a_process
 

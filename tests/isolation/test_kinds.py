@@ -1,4 +1,4 @@
-"""Values of the standard library's classes cross as themselves; what a task makes up of them is refused."""
+"""Values of the standard library's classes cross as themselves; forged ones are refused."""
 
 import collections
 import datetime
@@ -16,7 +16,7 @@ from tests.batches import each
 from tests.hosts import bundle
 
 ECHO = "def run(value):\n    return value\n"
-# A task that takes over what its side of the wall packs values with: whatever it is asked to send goes out.
+# A task that replaces the packing of values on its side of the wall: it sends whatever a test asks for.
 FORGER = """
     import vmhost.guest.kinds as kinds
 

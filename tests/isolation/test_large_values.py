@@ -1,4 +1,4 @@
-"""Large bytes and str change hands with their memory, and nobody who still has them may notice: not the task, not
+"""Large bytes and str cross with their memory. Other holders of the value do not notice: neither the task nor
 another caller."""
 
 import tracemalloc
@@ -97,7 +97,7 @@ def test_memory_that_is_given_away_is_paid_for_no_longer():
     source = "def run(size):\n    return [bytes(size), {'text': 'x' * size}]\n"
     with vmhost.Host(allow_unsigned=True) as host:
         task = host.load(bundle(source, "giver", limits={"memory_bytes": 64 << 20, "concurrency": 1}))
-        results = [task(10_000_000) for _ in range(10)]  # in all three times what the VM may have
+        results = [task(10_000_000) for _ in range(10)]  # in total three times the VM's limit
         assert all(len(data) == len(rest["text"]) == 10_000_000 for data, rest in results)
         [vm] = [vm for vm in host.statistics().vms if vm.task == "giver"]
         assert 0 < vm.live_bytes < 10_000_000
@@ -157,7 +157,7 @@ def test_other_allocators_get_copies(allocator):
 
 
 def test_tracemalloc_in_the_host_sees_whole_lives(task):
-    """While tracemalloc counts, memory is copied: its books would be wrong otherwise."""
+    """While tracemalloc counts, memory is copied: its counts would be wrong otherwise."""
     tracemalloc.start()
     try:
         value = task(None, entry="main:make_0")

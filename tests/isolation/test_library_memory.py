@@ -1,5 +1,5 @@
-"""What OpenSSL and libzstd ask of the C library counts against the limit of the VM that asks for it, and is given
-back."""
+"""Memory that OpenSSL and libzstd take from the C library counts against the limit of the VM that uses them, and is
+released."""
 
 import subprocess
 import sys
@@ -108,14 +108,14 @@ def task(host, request):
     host.unload("libraries")
     until(
         lambda: not any(vm.task == "libraries" for vm in host.statistics().vms)
-    )  # a VM that still ends would be read for the next
+    )  # a VM that is still ending would be read instead of the next
 
 
 def live(host, name="libraries"):
     return next(vm.live_bytes for vm in host.statistics().vms if vm.task == name)
 
 
-# What each at least takes from the C library; the bytes of Python's own objects are far fewer.
+# The least that each takes from the C library; the bytes of Python's own objects are far fewer.
 TAKES = {
     "compressor": (19, 60 * MIB),
     "decompressor": (26, 60 * MIB),

@@ -1,5 +1,5 @@
-"""Memory: what a limit stops, what a single request gets, that nobody else notices, and that an ended VM has given all
-of it back."""
+"""Memory: what a limit stops, what a single request gets, that others are not affected, and that an ended VM has
+released all of it."""
 
 import pytest
 
@@ -311,7 +311,7 @@ USES = {
 
 
 def run_and_end(source, value):
-    """What `source` gives for `value`, and the statistics of its VM after its end."""
+    """The result of `source` for `value`, and the statistics of its VM after its end."""
     core = isolation.core()
     events = core.Events()
     loaded = bundle(source)

@@ -1,4 +1,4 @@
-"""Packed: bytes of msgpack that become a value in the VM, and bytes that do not."""
+"""Packed: msgpack bytes that are unpacked in the VM, valid and invalid ones."""
 
 import msgpack
 import pytest
@@ -87,7 +87,7 @@ def test_where_it_cannot_be(echo):
 
 
 def test_a_value_that_takes_more_than_the_vm_has(echo):
-    """A byte of msgpack may become an object of many: the VM pays, and the host does not notice."""
+    """A byte of msgpack may become an object of many bytes: they are charged to the VM, not to the host."""
     with vmhost.Host(allow_unsigned=True, policy=vmhost.Policy(grace_s=30)) as host:
         small = host.load(bundle("def run(value):\n    return len(value)\n", limits={"memory": "16 MiB"}))
         with pytest.raises(vmhost.MemoryLimitError):

@@ -1,4 +1,4 @@
-"""Stops on a machine without a core to spare: a VM that has no turn cannot unwind, and is not quarantined for that.
+"""Stops on a machine without a free core: a VM that is not scheduled cannot unwind, and is not quarantined for that.
 
 The program and six busy loops share one core: each thread has a turn every twenty milliseconds or so, which is many
 times the grace."""

@@ -1,7 +1,7 @@
-"""Stops, seen from outside: the caller has the documented answer, other tasks do not notice, the process leaves as it
-should.
+"""Stops, seen from outside: the caller has the documented answer, other tasks are not affected, the process ends
+normally.
 
-Each case is a task that does not want to end. The ways in which a call is stopped: its deadline, its CPU time,
+Each case is a task that does not end by itself. The ways in which a call is stopped: its deadline, its CPU time,
 `stop()`, closing the host, and the end of the process."""
 
 import concurrent.futures
@@ -439,8 +439,8 @@ def match(go):
 
 
 def test_what_a_vm_is_handed_and_cannot_begin_ends_in_time_and_so_does_closing(tmp_path):
-    """A thread that a task left behind keeps the GIL of its idle VM: no phase begins in there, so no deadline of a
-    phase helps."""
+    """A thread that a task left behind keeps the GIL of its idle VM: no phase begins, so the deadline of a phase does
+    not apply."""
     done = in_a_process(
         """
         from tests.isolation.test_stops import KEEPS
@@ -534,7 +534,7 @@ def run(value):
 
 
 def test_threads_left_behind_are_all_told_before_one_is_waited_for():
-    """Each goes only when it has seen the others be told: one after the other, the first would never go."""
+    """Each ends only when it has seen the others stopped: stopped one after the other, the first would never end."""
     source = """
         import threading, time
 
@@ -686,7 +686,7 @@ def test_a_process_ends_as_it_would_without_the_calls_under_way(ending, entry):
 
 
 def test_a_vm_that_comes_out_of_a_long_c_call_while_the_process_exits_does_not_abort_it():
-    """It is hidden from CPython by then, which aborts when an interpreter ends that it does not know."""
+    """The VM is hidden from CPython by then, which aborts when an unknown interpreter ends."""
     done = in_a_process("""
         import atexit
         def steady(seen=[-1.0]):
@@ -710,8 +710,8 @@ def test_a_vm_that_comes_out_of_a_long_c_call_while_the_process_exits_does_not_a
 
 
 def test_a_stop_leaves_no_lock_of_the_import_system_behind():
-    """Threads that wait for such a lock hear no stop, so one that an ended thread kept would hold the others, and the
-    VM, for ever."""
+    """Threads that wait for such a lock are not stopped, so a lock kept by an ended thread would block the others, and
+    the VM, forever."""
     done = in_a_process("""
         source = '''
             import threading

@@ -1,4 +1,4 @@
-"""A host that traces its memory makes VMs as any other. CPython holds its lock of thread states while it makes an
+"""A host that traces its memory makes VMs like any other. CPython holds its lock of thread states while it makes an
 interpreter; tracemalloc wants that lock for an allocation of a thread that has no thread state."""
 
 import subprocess

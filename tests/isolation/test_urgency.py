@@ -1,4 +1,4 @@
-"""A VM that boots gives way to others; once it serves calls it must be as urgent as any thread of the host, or callers
+"""A VM gives way to other threads while it boots; once it serves calls it must be scheduled as they are, or callers
 wait."""
 
 import ctypes

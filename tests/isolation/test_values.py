@@ -1,4 +1,4 @@
-"""Values that cross a wall and come back: equal, of the same type, and let go of afterwards."""
+"""Values that cross a wall and come back: equal, of the same type, and released afterwards."""
 
 import array
 import sys
@@ -72,7 +72,7 @@ def test_bytes_of_any_size_come_back_and_are_let_go_of(echo, size):
     before = sys.getrefcount(data)
     assert echo({"a": [data, data], "b": data}) == {"a": [data, data], "b": data}
     echo(None)
-    echo(None)  # the host's references are given back by one of its next calls
+    echo(None)  # the host's references are released by one of its next calls
     assert sys.getrefcount(data) == before
 
 

@@ -1,4 +1,4 @@
-"""Functions of os that take a path or a descriptor, given what is none: a task sees the error that plain CPython
+"""Functions of os that take a path or a descriptor, called with invalid ones: a task sees the error that plain CPython
 raises."""
 
 import pytest

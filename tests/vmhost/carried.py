@@ -1,4 +1,4 @@
-"""A module of a program: functions for VMs, and the classes of what they take and give."""
+"""A module of a program: functions for VMs, and the classes of their arguments and results."""
 
 import dataclasses
 import enum

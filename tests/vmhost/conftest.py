@@ -1,4 +1,4 @@
-"""Hosts on the fake core, for tests of what the host decides."""
+"""Hosts on the fake core, for tests of the host's decisions."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def fake_host(monkeypatch):
 
 
 class _Bundle(Bundle):
-    """A bundle whose code is never looked at."""
+    """A bundle whose code is never run."""
 
     def verify(self):
         pass

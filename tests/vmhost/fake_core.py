@@ -1,4 +1,4 @@
-"""A stand-in for `vmhost.isolation._core` without native threads, whose every step a test decides.
+"""A fake of `vmhost.isolation._core` without native threads: the test decides each step.
 
 `FakeCore()` has the classes of the native module. With `boots` True a VM is ready at once, else `boot(vm)` or
 `fail_boot(vm)` says when. `guest` is what runs for a call: a function of (value, entry) that returns the result or
@@ -28,13 +28,13 @@ class FakeCore:
         self.boots = boots
         self.lock = threading.RLock()
         self.factory = None
-        self.vms = []  # all that were ever made
+        self.vms = []  # all that were made, ended ones too
         self.lanes = []
         self.boots_to_fail = 0
         self.threads_left = 10**9  # below one, a VM cannot even begin to boot
         self.ids = itertools.count(1)
-        self.lingers = False  # a VM that was stopped says so at once, and ends when the test calls its leave()
-        self.crashes = []  # what crash_open() tells
+        self.lingers = False  # a stopped VM reports the stop at once, and ends when the test calls its leave()
+        self.crashes = []  # the results of crash_open()
         self.now = 0.0  # seconds, for idle times
         bind = lambda cls: lambda *args, **kwargs: cls(self, *args, **kwargs)
         self.CodeStore, self.Events, self.VM, self.Lane = bind(CodeStore), bind(Events), bind(VM), bind(Lane)
@@ -189,7 +189,7 @@ class VM:
         }
 
     def quarantine(self, phase):
-        """The call in it wedged: its caller gets VM_LOST, the VM is out."""
+        """The VM's call is wedged: its caller gets VM_LOST, the VM is quarantined."""
         call, self.call = self.call, None
         self._leave("quarantined")
         if call is not None:
@@ -358,7 +358,7 @@ class Call:
         self.vm = None
         self.kind = None
         self.excused = False
-        self.record = None  # what its VM tells of it
+        self.record = None  # the VM's record of it
         self.timings = (0, 0, 0)
         self._over = threading.Event()
         self._watched = False

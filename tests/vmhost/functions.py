@@ -1,4 +1,4 @@
-"""Functions that the executor's tests send to VMs: a module such as a user has, which imports the standard library."""
+"""Functions that the executor's tests send to VMs: a module like a user's, which imports the standard library."""
 
 import functools
 import os
@@ -77,7 +77,7 @@ def raise_noted():
 
 
 class Unheard(Exception):
-    """An exception that no one else knows."""
+    """An exception class of this module only."""
 
 
 def raise_unheard():

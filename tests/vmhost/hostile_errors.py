@@ -1,5 +1,5 @@
-"""What a task can do to be told of wrongly: exceptions whose every part fails, lies or never ends, and a guest runtime
-made to lie.
+"""Attempts of a task to falsify the report of its error: exceptions whose every part fails, lies or never ends, and a
+forged guest runtime.
 
 Each function takes one value and is run in a VM of its own. Used by test_forged_errors.py, for tasks and for
 VMExecutor."""
@@ -276,7 +276,7 @@ FUNCTIONS = [
 ]
 
 
-# What is run beside these.
+# Helpers of these functions.
 
 
 def vars_of(error):

@@ -1,4 +1,4 @@
-"""Arrays and the engine's threads beside what comes and goes: hosts, VMs, forked children, and memory that runs out."""
+"""Arrays and the engine's threads while hosts, VMs and forked children come and go, and when memory runs out."""
 
 import gc
 import os
@@ -73,12 +73,12 @@ def test_arrays_outlive_their_vm_and_their_host():
         assert back[2] == [3, 99_999 * 50_000]
     del back
     gc.collect()
-    given[0] = kept[0] = 42  # nobody else holds them any more
+    given[0] = kept[0] = 42  # no other reference to them is left
     assert (given[0], kept[0], given.sum()) == (42, 42, kept.sum())
     before = _array._statistics()["live_bytes"]
     del given, kept
     gc.collect()
-    assert _array._statistics()["live_bytes"] == before - 1_600_000  # the host paid for them since
+    assert _array._statistics()["live_bytes"] == before - 1_600_000  # they are charged to the host by now
 
 
 def test_one_pool_serves_hosts_that_come_and_go():

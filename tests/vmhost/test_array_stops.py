@@ -1,5 +1,5 @@
 """A stop in the middle of each class of the engine's operations, on arrays that the VM shares with the host: the call
-ends, what was shared is as it was and the host's again, and nothing stays charged."""
+ends, the shared arrays are unchanged and the host's again, and nothing stays charged."""
 
 import gc
 import threading
@@ -14,7 +14,7 @@ from tests.hosts import bundle, until
 from vmhost.engine import _array, inventory
 from vmhost.limits import Policy
 
-# One call each that takes long against all around it, so that a stop falls into the engine.
+# One long call each, compared with the code around it, so that a stop falls into the engine.
 LOOPS = {
     "elementwise": "np.power(a.x, 1.7, out=out)",
     "elementwise_of_one": "np.tan(a.x, out=out)",
@@ -73,7 +73,7 @@ LOOPS = {
     "product_of_integers": "np.matmul(a.whole, a.whole)",
     "products_with_a_vector": "np.matmul(np.broadcast_to(a.square, (50, *a.square.shape)), a.x[:a.square.shape[1]])",
 }
-# Which of them is in which of the library's operators.
+# The loop above that each of the library's operators runs.
 LOOP_OF = {
     "raster": "transpose",
     "copy": "cast",
@@ -161,7 +161,7 @@ def iteration(_):
 
 
 class Running:
-    """A host whose task tells when its loop begins."""
+    """A host whose task reports when its loop begins."""
 
     def __init__(self):
         self.begun = threading.Event()
@@ -232,7 +232,7 @@ def test_a_stop_in_the_middle(running, arrays, name):
     gc.collect()
     for name, value in arrays.items():
         assert numpy.array_equal(numpy.asarray(value), before[name]), name
-        until(lambda value=value: value.flags.writeable)  # the VM has let go of it
+        until(lambda value=value: value.flags.writeable)  # the VM has released it
     # no more than before: what a test before this one left to be collected may have gone meanwhile
     until(lambda: _array._statistics()["live_bytes"] <= live)
     assert running.task(3) == 3

@@ -1,4 +1,4 @@
-"""What has crossed is not written any more, whoever holds a way to write it: a window (memoryview, DLPack), or an
+"""An array that has crossed is not written any more, neither through a window (memoryview, DLPack) nor by an
 operation under way."""
 
 import numpy
@@ -263,7 +263,7 @@ EXPECTED = numpy.arange(12.0).reshape(3, 4)
 
 
 class Taken(list):
-    """The host function `take`: keeps the arrays, and what was in them then."""
+    """The host function `take`: keeps the arrays, and copies of their contents at that time."""
 
     def __call__(self, value):
         value = numpy.asarray(value)

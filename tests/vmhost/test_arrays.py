@@ -246,12 +246,12 @@ def test_the_maker_pays_for_an_array_as_long_as_it_lives(host, load):
 
 
 def paid(host, task):
-    """What its VMs are charged with, but for the small buffers that they keep for reuse."""
+    """The bytes charged to its VMs, except for the small buffers that they keep for reuse."""
     return round(charged(host, task), -4)
 
 
 def ended(host, task):
-    """Unloads the task and waits until its VMs are gone."""
+    """Unloads the task and waits until its VMs have ended."""
     host.unload(task)
     until(lambda: not [vm for vm in host.statistics().vms if vm.task == task.name])
 
@@ -336,8 +336,8 @@ def test_a_stop_reaches_the_engine_in_the_middle(load, entry, size):
 
 
 def test_the_engine_works_on_the_smallest_stack(host):
-    """An operator takes at most 16 KiB of a VM's stack (tests/engine/test_stack.py): it works deep in calls of the
-    guest, too."""
+    """An operator takes at most 16 KiB of a VM's stack (tests/engine/test_stack.py), so it works in the guest's deep
+    calls, too."""
     task = host.load(
         bundle(
             """

@@ -1,4 +1,4 @@
-"""What a breaker counts as a failure of the task, and what as its caller's doing (docs/decisions/breaker.md)."""
+"""Which failures a breaker attributes to the task, and which to the caller (docs/decisions/breaker.md)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The breaker on its own: a clock in the test's hand, counters as a lane would show them."""
+"""The breaker on its own: the test sets the clock, and counters like a lane's."""
 
 import pytest
 

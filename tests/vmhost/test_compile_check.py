@@ -1,4 +1,4 @@
-"""`vmhost compile --check`: what ONNX files lack, before there is a task."""
+"""`vmhost compile --check`: what prevents ONNX files from being compiled, before there is a task."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Histograms of durations: what longer_than and quantile say of durations that are known."""
+"""Histograms of durations: longer_than and quantile for known durations."""
 
 import pytest
 

@@ -16,7 +16,7 @@ import pytest
 import vmhost
 from tests.vmhost import functions
 
-LONG_S = 60  # longer than any test takes: nothing waits so long unless something is wrong
+LONG_S = 60  # longer than any test takes: such a wait means an error
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""VMExecutor under asyncio: awaiting a call, and stopping it by not awaiting it any more."""
+"""VMExecutor under asyncio: awaiting a call, and stopping it by cancelling the await."""
 
 import asyncio
 import concurrent.futures
@@ -67,7 +67,7 @@ def test_a_cancelled_call_stops_and_its_worker_is_free(pool, tmp_path, way):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        return await pool.run(functions.add, 1, 2)  # of the one worker, which would spin for ever
+        return await pool.run(functions.add, 1, 2)  # on the only worker, which would spin forever
 
     assert asyncio.run(main()) == 3
 

@@ -1,4 +1,4 @@
-"""How a VMExecutor ends, in every order, and what becomes of what was submitted."""
+"""How a VMExecutor ends, in every order, and what becomes of submitted calls."""
 
 import concurrent.futures
 import gc
@@ -392,7 +392,7 @@ def test_ctrl_c_stops_what_runs_as_it_ends_the_workers_of_a_process_pool(tmp_pat
 
 
 def test_ctrl_c_between_any_two_steps_of_shutdown(tmp_path):
-    """A lock that was taken in that step, and is never given back, would hold up the second shutdown for ever."""
+    """A lock that was taken in that step, and is never released, would block the second shutdown forever."""
     out = run_script(
         tmp_path,
         """

@@ -1,4 +1,4 @@
-"""Which functions travel to a VM, from where, and what is said of those that cannot."""
+"""Which functions travel to a VM, from where, and the errors for those that cannot."""
 
 import functools
 import importlib
@@ -280,7 +280,7 @@ def test_a_module_that_is_loaded_again_travels_again(write_module, tmp_path):
         with pytest.raises(vmhost.CrossingError, match="defined again"):
             executor.submit(old)
         gate.touch()
-        assert before.result() == 1  # what was submitted runs as it was
+        assert before.result() == 1  # a submitted call runs the code as it was
 
 
 def test_two_executors_have_vms_of_their_own(pool):

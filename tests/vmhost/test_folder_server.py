@@ -23,7 +23,7 @@ from vmhost.lines.stdout import OutputError
 
 
 def put(folder, name, source, version="1.0.0"):
-    """Puts a bundle there at once, as a careful user would."""
+    """Puts a bundle there atomically, as a careful user would."""
     data = bundle(source, name=name, version=version)
     unfinished = folder.parent / f"{name}.unfinished"
     unfinished.write_bytes(write_bundle(data.manifest, data.modules, data.files, data.texts))
@@ -40,7 +40,7 @@ def folder(tmp_path):
 
 
 class Served:
-    """A FolderServer on a thread of its own, which is asked line by line."""
+    """A FolderServer on a thread of its own, which gets requests line by line."""
 
     def __init__(self, folder, monkeypatch, out=None, **options):
         monkeypatch.setattr(folder_server, "LOOK_EVERY_S", 0.01)
@@ -295,7 +295,7 @@ def test_a_line_too_long_at_the_end_of_the_input_is_answered_too(folder, monkeyp
 
 
 class Slow(io.StringIO):
-    """A reader who does not read until it is told to."""
+    """A reader that does not read until the test lets it."""
 
     def __init__(self):
         super().__init__()
@@ -316,7 +316,7 @@ def test_a_client_that_does_not_read_holds_up_itself_only(folder, monkeypatch):
     said.start()
     until(lambda: server.host.statistics().tasks["double"].calls)
     assert server.host.task("double")(4) == 8  # others are served
-    assert server.host.statistics().tasks["double"].calls < 3000  # no more is taken in than is answered
+    assert server.host.statistics().tasks["double"].calls < 3000  # requests are read only as fast as they are answered
     server.out.reads.set()
     said.join()
     server.end()

@@ -1,4 +1,4 @@
-"""Whatever a task raises or forges is one error of vmhost for its caller, in time, and of a bounded size."""
+"""A task may raise or forge anything: its caller gets one vmhost error, in time and of bounded size."""
 
 import _thread
 import logging
@@ -187,7 +187,7 @@ def test_ctrl_c_in_a_host_function_answers_the_guest_and_reaches_the_main_thread
 
 
 def test_a_host_function_call_that_nobody_answers_is_answered(monkeypatch, caplog):
-    """As when memory runs out while its answer is made."""
+    """As if memory ran out while its answer is made."""
 
     def fails(self, request):
         raise MemoryError

@@ -1,5 +1,5 @@
-"""Orders of events after which someone waited for ever, or would have. Each is forced here; threads that wait are
-joined with a limit."""
+"""Orders of events that once caused a wait without end, or would. Each is forced here; waiting threads are joined
+with a limit."""
 
 import threading
 
@@ -14,7 +14,7 @@ LONG_S = 30
 
 
 def in_time(act):
-    """What `act` gives, run on a thread of its own, which must not hang."""
+    """Runs `act` on a thread of its own, which must not hang; returns its result."""
     results = []
     thread = threading.Thread(target=lambda: results.append(act()), daemon=True)
     thread.start()
@@ -30,7 +30,7 @@ def task():
 
 
 def test_each_who_watches_a_call_is_told_though_another_was_told_before(task):
-    """A probe of a breaker is watched by the breaker, and then by who awaits it; it may have ended in between."""
+    """A breaker's probe is watched by the breaker, and then by its awaiter; it may have ended in between."""
     call = task._current.lane.submit(1)
     for _ in range(3):
         told = threading.Event()
@@ -40,7 +40,7 @@ def test_each_who_watches_a_call_is_told_though_another_was_told_before(task):
 
 @pytest.mark.parametrize("same", [True, False])
 def test_a_finalizer_may_ask_for_a_future_while_another_is_made(task, monkeypatch, same):
-    """A collection runs where it wants, also while the lock for making futures is held."""
+    """The garbage collector may run anywhere, also while the lock for making futures is held."""
     asked, other = task.submit(1), task.submit(2)
     called = [threading.Event(), threading.Event()]
     make = future_module._Future
@@ -138,7 +138,7 @@ def test_ctrl_c_that_comes_right_before_the_sleep_is_seen():
 
 
 def test_two_threads_that_fork_at_once_do_not_keep_vms_from_booting():
-    """The one that waits for the other's fork said that nothing was hidden, and so nobody gave the lock back."""
+    """The thread that waits for the other's fork reported that nothing was hidden, so no one released the lock."""
     done = in_a_process("""
         import warnings
         warnings.simplefilter("ignore", DeprecationWarning)     # CPython's, that a process with threads forks
@@ -158,8 +158,8 @@ def test_two_threads_that_fork_at_once_do_not_keep_vms_from_booting():
 
 
 def test_a_forked_child_lets_go_of_everything_without_a_lock():
-    """A thread that is not in the child may have held any of them at that moment: the child runs with all of them
-    taken."""
+    """A thread that does not exist in the child may have held any of these locks at the fork: the child runs with all
+    of them taken."""
     done = in_a_process("""
         import gc, warnings
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -81,7 +81,7 @@ def test_a_call_that_meets_the_closed_lane_of_an_old_version_goes_to_the_new_one
     fresh = task._call, task._submit, task._submit_many
 
     class Racing:
-        """The moment between reading the handle's function and calling it, in which the version changed."""
+        """The version changes between reading the handle's function and calling it."""
 
         def __init__(self, old, new, name):
             self.old, self.new, self.name = old, new, name
@@ -366,7 +366,7 @@ def test_probes_close_it(fake_host, bundle, method):
 
 
 def test_who_has_the_results_of_the_probes_finds_it_closed(fake_host, bundle, monkeypatch):
-    """However late the service's thread has its turn."""
+    """Holds however late the service's thread is scheduled."""
     policy = Policy(task=TaskPolicy(breaker=BreakerPolicy(consecutive=2, open_s=1e-9, probes=2)))
     host, core = fake_host(FakeCore(failing()), policy=policy)
     task = host.load(bundle())

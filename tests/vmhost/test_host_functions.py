@@ -1,5 +1,5 @@
-"""Host functions that take their time: what a guest gets, and what becomes of them when the host ends, or the
-process."""
+"""Slow host functions: what a guest gets, and what becomes of them when the host or the process
+ends."""
 
 import logging
 import os
@@ -135,7 +135,7 @@ def test_the_process_leaves_though_a_function_never_returns(closes):
 
 
 def test_an_initializer_runs_though_its_vm_boots_when_the_program_has_ended(tmp_path):
-    """CPython's own thread pools take no more work by then."""
+    """By then CPython's own thread pools refuse work."""
     program = tmp_path / "program.py"
     program.write_text(
         "import vmhost\n"

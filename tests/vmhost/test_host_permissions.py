@@ -1,5 +1,5 @@
-"""`permissions` of a host: the most that its tasks may ask for, by path, address and name; whoever asks for more is not
-loaded."""
+"""`permissions` of a host: the most that its tasks may ask for, by path, address and name; a task that asks for more is
+not loaded."""
 
 import os
 
@@ -180,7 +180,7 @@ def test_what_is_granted_works_and_nothing_else(tree, monkeypatch):
 
 
 def test_a_link_that_comes_after_the_check_leads_nowhere(tree):
-    """The path is granted as it was when it was looked at, whatever it has become when the VM gets it."""
+    """The path is granted as it was when it was checked, even if it has changed by the time the VM gets it."""
     policy = vmhost.Policy(permissions={"read": [f"{tree}/data"]}, warm=0, max_warm=0)
     with vmhost.Host(allow_unsigned=True, policy=policy) as host:
         task = host.load(bundle(READER, permissions={"read": [f"{tree}/data/later", f"{tree}/data/in"]}))

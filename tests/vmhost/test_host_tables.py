@@ -107,7 +107,7 @@ def test_a_host_narrows_tables():
             loaded(host, ["items:write"])
     policy = vmhost.Policy(permissions={"tables": ["items:write"], "host": ["*"]})
     with vmhost.Host(allow_unsigned=True, policy=policy, functions=functions, tables={"items": made()}) as host:
-        loaded(host, ["items:read"], "reader")  # who may write may read
+        loaded(host, ["items:read"], "reader")  # permission to write includes reading
 
 
 def test_many_vms_train_one_table_and_no_step_is_lost(tmp_path):

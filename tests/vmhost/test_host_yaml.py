@@ -1,4 +1,4 @@
-"""host.yaml: all that it can say reaches the host, and what is wrong in it is named with file, line and key."""
+"""host.yaml: every setting reaches the host, and mistakes are named with file, line and key."""
 
 import math
 

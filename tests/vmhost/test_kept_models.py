@@ -1,5 +1,5 @@
-"""Prepared models in a state folder that is damaged, open to others, full, read-only or gone: answers stay right, loads
-succeed."""
+"""Prepared models in a state folder that is damaged, open to others, full, read-only or missing: answers stay right,
+loads succeed."""
 
 import os
 import resource

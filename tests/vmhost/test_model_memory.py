@@ -1,5 +1,5 @@
-"""How much memory a process takes at most while it loads a large model: the file's bytes are given back while weights
-are packed."""
+"""The peak memory of a process that loads a large model: the file's bytes are released while weights are
+packed."""
 
 import subprocess
 import sys

@@ -113,7 +113,7 @@ def never(*_, **__):
 
 
 class Trap:
-    """Whatever is called of it is noted."""
+    """A class whose methods call never()."""
 
     __init__ = __setattr__ = __post_init__ = __reduce__ = __setstate__ = __copy__ = never
 

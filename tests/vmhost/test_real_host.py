@@ -1,4 +1,4 @@
-"""Hosts on the native core: what a user sees of calls, limits, logs, closing and the end of the process."""
+"""Hosts on the native core, from a user's side: calls, limits, logs, closing and the end of the process."""
 
 import asyncio
 import concurrent.futures
@@ -324,7 +324,7 @@ def test_a_flood_of_lines_is_bounded_and_says_so(echo):
     gate.acquire()
     handler.addFilter(lambda record: gate.acquire(timeout=120) and (gate.release() or True))
     try:
-        echo(20_000, entry="main:flood")  # the logger stands still meanwhile
+        echo(20_000, entry="main:flood")  # the logger is blocked meanwhile
         gate.release()
         echo(1)
         until(lambda: any("lines were dropped" in record.getMessage() for record in handler.records))
@@ -577,7 +577,7 @@ def test_ctrl_c_in_close_can_be_followed_by_a_harder_close():
 
 
 def test_ctrl_c_between_any_two_steps_of_close():
-    """A lock that was taken in that step, and is never given back, would hold up the second close for ever."""
+    """A lock that was taken in that step, and is never released, would block the second close forever."""
     done = in_a_process("""
         for number in itertools.count(5, 7):
             host = vmhost.Host(allow_unsigned=True)

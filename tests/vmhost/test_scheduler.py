@@ -1,4 +1,4 @@
-"""Who gets how many VMs: `shares` on its own, then hosts on the fake core that have too few VMs for all."""
+"""How many VMs each task gets: `shares` on its own, then hosts on the fake core with too few VMs for all."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -219,7 +219,7 @@ def test_short_calls_get_no_more_vms_than_cores_and_long_ones_do(fake_host, bund
 
 
 def test_short_calls_that_do_not_end_get_all_their_vms_after_a_quantum(fake_host, bundle):
-    """They may wait for each other, or for what only another call can do: with fewer VMs they would wait for ever."""
+    """Calls may wait for each other, or for something only another call does: with fewer VMs they would deadlock."""
     host, core = fake_host(FakeCore(), policy=Policy(max_vms=8, warm=4, max_warm=4, cores=2, quantum_s=0.01))
     task = host.load(bundle("a"))
     assert [task(i) for i in range(100)] == list(range(100))
@@ -234,7 +234,7 @@ def test_short_calls_that_do_not_end_get_all_their_vms_after_a_quantum(fake_host
 
 
 def test_a_call_that_its_vm_has_not_begun_yet_counts(fake_host, bundle):
-    """Two calls at once: the idle VM is handed one, and when VMs are dealt the other waits for, it still sleeps."""
+    """Two calls at once: the idle VM gets one, and is still asleep when VMs are dealt for the other."""
     host, core = fake_host(idle_core(), policy=Policy(max_vms=2, warm=0, max_warm=0))
     host.load(bundle("a"))
     [lane] = core.lanes

@@ -1,5 +1,5 @@
 """The state folder when things go wrong: damage, a full disk, two processes, kill -9, Ctrl-C anywhere. Hosts start,
-errors are typed, nothing stays behind."""
+errors are typed, nothing is left behind."""
 
 import logging
 import math
@@ -165,7 +165,7 @@ FULL = """
 
 @pytest.mark.parametrize("how", ["tiny", "full"])
 def test_a_full_disk_costs_traces_and_memory_of_breakers_and_nothing_else(tmp_path, how):
-    """Breadcrumbs were mapped once: a VM that took a slot on a page without a block was a SIGBUS."""
+    """Breadcrumbs used to be mapped: a VM that took a slot on a page without a block got SIGBUS."""
     namespace = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
     mount = f"mount -t tmpfs -o size=32k none {tmp_path}"
     if subprocess.run([*namespace, "sh", "-c", mount], capture_output=True).returncode != 0:
@@ -286,7 +286,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_old_or_the_new(tmp_
 
 
 def test_ctrl_c_between_any_two_steps_of_making_or_closing_a_host_leaves_nothing(tmp_path):
-    """Between each 37th and the next here, others in each run; all of them were tried."""
+    """Tries one step in 37, others in each run; all of them were tried once."""
     first = 1 + int.from_bytes(os.urandom(4)) % 37
     print("first", first)
     done = in_a_process(

@@ -1,6 +1,6 @@
 """Ways of calling a task: blocking, futures, await, map.
 
-On the fake core, so that every moment is the test's choice.
+On the fake core, so that the test decides when each thing happens.
 """
 
 import asyncio

@@ -16,7 +16,7 @@ FUNCTIONS = [
     for name, one in vars(cls).items()
     if inspect.isfunction(function := getattr(one, "fget", None) or getattr(one, "__func__", one))
     and cls.__module__.startswith("vmhost.")
-    and (name != "__init__" or cls not in (vmhost.Task, TaskFuture))  # which hosts make
+    and (name != "__init__" or cls not in (vmhost.Task, TaskFuture))  # made by hosts only
     and (not name.startswith("_") or name in ("__init__", "__call__", "__enter__", "__exit__"))
 ]
 

@@ -1,5 +1,5 @@
-"""Models in VMs: opened by name from the task's own bundle, shared, charged for what a run takes, stopped in the middle
-of a run."""
+"""Models in VMs: opened by name from the task's own bundle, shared, charged for the memory of a run, stopped in the
+middle of a run."""
 
 import dataclasses
 import threading
@@ -208,7 +208,7 @@ def test_prepared_models_are_kept_in_the_state_folder(tmp_path):
 
 @pytest.mark.parametrize("order", [("fixed", "measured"), ("measured", "fixed")])
 def test_the_host_chooses_how_algorithms_are_searched_and_keeps_each_kind_apart(tmp_path, monkeypatch, order):
-    """What one kind of search prepared is never mapped for the other; each finds its own again."""
+    """A model prepared with one kind of search is never mapped for the other; each finds its own again."""
     model = networks.small(width=32, size=64)
     bundle, value = task_bundle(tmp_path / "task", {"net": model}), ("net", {"input": networks.values((1, 3, 64, 64))})
     (tmp_path / "task.vmb").write_bytes(bundle)

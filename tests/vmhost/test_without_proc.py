@@ -1,4 +1,4 @@
-"""A machine without /proc: what needs it says that it is missing, and all else works."""
+"""A machine without /proc: functions that need it say that it is missing, and all others work."""
 
 import os
 import subprocess

@@ -1,5 +1,5 @@
-"""Every public constructor and call, given what it cannot take: one error of the documented type that says what, what
-was expected and what came."""
+"""Every public constructor and call with a wrong argument: one error of the documented type that names the argument,
+the expected and the given value."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What all commands have in common: wrong input, exit codes, what is printed where."""
+"""Common to all commands: wrong input, exit codes, and which stream gets which output."""
 
 import json
 import os
@@ -96,7 +96,7 @@ def test_errors_as_json_come_on_stdout(vmhost, tmp_path):
 
 
 def test_what_needs_the_checkout_says_so(tmp_path):
-    """As an installed package sees it: no tasks/ and no bench/ beside it, nor in the current folder."""
+    """As in an installed package: no tasks/ and no bench/ beside it, nor in the current folder."""
     for package in ("vmhost", "bytecode"):
         shutil.copytree(
             ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("data", "__pycache__", "*.so", "*.c")
@@ -181,7 +181,7 @@ def test_ctrl_c_that_breaks_what_it_hits_is_still_ctrl_c(vmhost, monkeypatch):
 
 @pytest.mark.parametrize(("module", "arguments"), [("click", ["--help"]), ("rich", ["keys", "list"])])
 def test_ctrl_c_while_the_command_is_imported_ends_it_as_quietly_as_later(tmp_path, module, arguments):
-    """In the place of a package that it needs stands one that presses Ctrl-C when it is imported."""
+    """A package that the command needs is replaced by one that presses Ctrl-C when it is imported."""
     (tmp_path / f"{module}.py").write_text(
         "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\nfor _ in range(100): time.sleep(0.1)\n"
     )
@@ -212,7 +212,7 @@ def test_help_names_every_command(vmhost):
 
 
 def loaded(*arguments):
-    """What `vmhost ARGUMENTS` prints, and the names of the modules that were imported for it."""
+    """The output of `vmhost ARGUMENTS`, and the names of the modules that it imported."""
     program = (
         "import sys\nfrom vmhost.command import main\ntry: code = main()\n"
         "finally: print(*sys.modules, file=sys.stderr)\nsys.exit(code)"

@@ -1,4 +1,4 @@
-"""`vmhost compile` and `vmhost inspect`: what one made, the other shows."""
+"""`vmhost compile` and `vmhost inspect`: one makes bundles, the other shows them."""
 
 import json
 import zipfile

@@ -51,7 +51,7 @@ def test_json_holds_the_same_and_sums_up(vmhost, tmp_path, onnx):
 
 @pytest.fixture
 def fonts():
-    """Matplotlib keeps the font files that it read open."""
+    """Matplotlib keeps the font files open that it has read."""
     yield
     from matplotlib import font_manager
 

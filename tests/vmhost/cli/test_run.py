@@ -216,7 +216,7 @@ def test_what_the_docs_say_a_task_can_ask_for_is_there(bundle):
             assert task([1, 2]) == 3
             try:
                 return [task([1, 2], timeout_s=0.09)]
-            except TimeLimitError:  # a machine so slow that it cannot even begin
+            except TimeLimitError:  # a machine too slow to begin the call in time
                 return None
 
         assert until(called_in_time) == [None], "less than a tenth of a second is left"

@@ -7,13 +7,13 @@ from vmhost.deployment.trust import canonical
 
 
 def sign_all(platform):
-    """As the platform does every second."""
+    """Does what the platform does every second."""
     platform.metadata._due = platform.metadata._now()
     platform.sync_metadata()
 
 
 class Repository:
-    """What a device is given: the platform's files, unless the test puts others in their place."""
+    """The files that a device gets: the platform's, unless the test replaces them."""
 
     def __init__(self, platform):
         self.folder, self.instead = platform.metadata.folder, {}

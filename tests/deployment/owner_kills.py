@@ -44,7 +44,7 @@ def work(platform, what, keys, number):
 
 
 def killed(folder, what, keys, number, wait_s):
-    """A process that does the work, killed so many seconds after it began."""
+    """A process that does the work, killed `wait_s` seconds after it began."""
     child = os.fork()
     if child == 0:
         try:
@@ -52,7 +52,7 @@ def killed(folder, what, keys, number, wait_s):
                 work(platform, what, keys, number)
         finally:
             os._exit(0)
-    time.sleep(wait_s)  # where the kill falls is left to chance
+    time.sleep(wait_s)  # the kill falls at random
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 

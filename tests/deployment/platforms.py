@@ -21,7 +21,7 @@ DOUBLE = "def run(value):\n    return value * 2\n"
 
 @contextlib.contextmanager
 def nothing_left():
-    """What a block starts (threads, files, VMs) is gone at its end."""
+    """Threads, files and VMs that a block starts have ended at its end."""
     before = Belongings()
     yield
     end = time.monotonic() + 30
@@ -32,7 +32,7 @@ def nothing_left():
 
 
 class Clock:
-    """Seconds since 1970, as the test says."""
+    """Seconds since 1970, set by the test."""
 
     def __init__(self, now_s=1_800_000_000.0):
         self.now_s = now_s
@@ -42,7 +42,7 @@ class Clock:
 
 
 def platform_in(folder, postgresql=None, **options):
-    """An open Platform, made where there is none, with the repository `shop`."""
+    """An open Platform with the repository `shop`; both are made if missing."""
     if not any((folder / name).exists() for name in ("platform.db", "postgresql")):
         Platform.make(folder, postgresql=postgresql)
         with Platform(folder) as platform:
@@ -78,7 +78,7 @@ class WorkingCopy:
         self.git("init", "-q", "-b", branch)
 
     def git(self, *arguments, check=True):
-        """What git said on stderr; with `check=False`, (status, that)."""
+        """git's stderr; with `check=False`, (status, stderr)."""
         done = subprocess.run(
             ["git", "-c", "user.name=Ann", "-c", "user.email=ann@shop.example", *arguments],
             cwd=self.folder,

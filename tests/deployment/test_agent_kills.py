@@ -1,4 +1,4 @@
-"""kill -9 of agent and platform in the middle of what they do: nothing is lost, nobody is stuck."""
+"""kill -9 of agent and platform in the middle of their work: nothing is lost, neither is stuck."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def cloud(tmp_path_factory):
     with nothing_left(), platform_in(folder / "cloud") as platform, serving(platform) as address:
         copy = WorkingCopy(folder / "work", f"{address}/git/shop", platform.access.add_token("ann", "test"))
         for version, factor in (("1.0.0", 2), ("1.1.0", 3)):
-            # large files, which are pieces of their own: one that both have, one of each
+            # large files, which are pieces of their own: one common to both versions, one of each
             padding = {"both.txt": "0123456789abcdef" * 10_000, "own.txt": os.urandom(100_000).hex()}
             padding["task.yaml"] = SPEC.format(name="rank", version=version) + "files: [both.txt, own.txt]\n"
             main = f"FACTOR = {factor}\ndef run(value):\n    return value * FACTOR\n"
@@ -70,9 +70,9 @@ def kill_agents(cloud, folder, kills, seed):
             time.sleep(chance.uniform(0.2, 0.9))  # where the kill falls is left to chance
             agent.kill()
         store = BundleStore(folder / "state")
-        for entry in store.current().values():  # what is current is whole, at every moment
+        for entry in store.current().values():  # current bundles are whole, at every moment
             assert store.artifacts.read(entry["digest"])
-    for _ in range(2):  # nothing the kills left is in the way
+    for _ in range(2):  # nothing that the kills left blocks it
         with vmhost(
             "agent", "--once", folder / "agent.yaml", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         ) as agent:
@@ -126,7 +126,7 @@ def kill_platform_in_pushes(folder, kills, seed):
             time.sleep(chance.uniform(0.05, 1.6))  # where the kill falls is left to chance
             process.kill()
             push.wait(60)
-        if push.returncode == 0:  # it was through, and promised
+        if push.returncode == 0:  # the push succeeded: the version is promised
             with platform_in(folder / "cloud") as platform:
                 assert platform.releases.version("shop/rank", f"1.0.{version}")
             version += 1
@@ -171,7 +171,7 @@ def test_a_version_whose_tag_was_written_before_the_kill_is_published_and_anothe
     with platform_in(tmp_path / "cloud") as platform:
         assert [each.version for each in platform.releases.versions.values()] == ["1"]
         repo = platform.open_repository("shop")
-        repo.refs[b"refs/tags/3"] = b"c0ffee" + b"0" * 34  # the lock that was left is in nobody's way
+        repo.refs[b"refs/tags/3"] = b"c0ffee" + b"0" * 34  # the lock that was left blocks nobody
         repo.close()
 
 

@@ -1,4 +1,4 @@
-"""Real agents against a real platform: pulled, proved, switched, reported; and what happens when that goes wrong."""
+"""Real agents against a real platform: versions are pulled, proven, switched to and reported; and failures of that."""
 
 import contextlib
 import http.server
@@ -57,7 +57,7 @@ def nothing_is_left_behind():
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """A platform with versions that were pushed: 1.0.0 doubles, 1.1.0 fails on devices of a kind, 1.2.0 triples,
-    1.3.0 takes the seconds and bytes that it is told."""
+    1.3.0 takes the seconds and bytes that its input says."""
     folder = tmp_path_factory.mktemp("built")
     with nothing_left(), platform_in(folder / "cloud") as platform, serving(platform) as address:
         copy = WorkingCopy(folder / "work", f"{address}/git/shop", platform.access.add_token("ann", "test"))
@@ -128,7 +128,7 @@ def test_a_version_that_fails_its_proof_never_gets_a_call(cloud, agent, monkeypa
     assert agent.host.task("rank").version == "1.0.0"
     [failed] = platform.releases.devices_of(second.id)
     assert failed["state"] == "failed" and "KeyError: 'old'" in failed["reason"]
-    agent.step()  # it is told to have the one before, and keeps it
+    agent.step()  # the platform assigns the previous version; it keeps that
     assert agent.store.current()["shop/rank"]["version"] == "1.0.0"
     # given a second chance, it takes it
     monkeypatch.delenv("KIND")
@@ -303,7 +303,7 @@ def test_damaged_files_and_a_damaged_memory_are_pulled_and_begun_anew(cloud, age
     with agent_for(platform, address, folder) as again:
         assert again.host.task("rank")(2) == 4  # by the bundle store's list
         again.step()
-        # its secret went with its memory: an admin lets it in again, it runs on meanwhile
+        # it lost its secret: an admin lets it in again; its tasks run meanwhile
         assert again.failed
         platform.devices.forget("kitchen-1")
         again.step()
@@ -325,7 +325,7 @@ def test_two_agents_in_one_folder_and_two_devices_of_one_name_are_refused(cloud,
 
 
 def test_a_bundle_that_the_metadata_does_not_list_never_runs_whoever_offers_it(cloud, agent, monkeypatch):
-    """Who took over the platform's answers, but not its keys, makes a device run nothing of his own."""
+    """An attacker who controls the platform's answers, but not its keys, cannot make a device run his code."""
     platform, _ = cloud
     platform.releases.act(release(platform, "1.0.0").id, "next", "ann")
     agent.step()
@@ -391,7 +391,7 @@ def test_files_shared_and_exclusive_reach_whom_they_are_for(cloud, agent, tmp_pa
         ):
             assert other._transfers.fetch(url, 1000) is None
         assert other._transfers.fetch(platform.task_files.ticket(digest, "a"), 1000) == b"of kitchen-1 alone"
-    # a newer one of the same name takes its place, one that is removed goes; the version stays
+    # a newer one of the same name replaces it, a removed one ends; the version stays
     platform.add_file("shop/rank", "words.txt", "shared", b"more words", {}, "ann")
     platform.remove_file(own, "ann")
     agent.step()
@@ -428,7 +428,7 @@ def test_a_device_that_is_where_it_should_be_asks_by_its_digest_alone(cloud, age
     asked = []
     post = agent._transfers.post
     monkeypatch.setattr(agent._transfers, "post", lambda *a: asked.append(sorted(a[1])) or post(*a))
-    free = itertools.count(60_000_000_000, 50_000_000)  # others write on the disk: that alone is no news
+    free = itertools.count(60_000_000_000, 50_000_000)  # other programs write to the disk: that alone is not reported
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=next(free)))
 
     def in_short():
@@ -440,10 +440,10 @@ def test_a_device_that_is_where_it_should_be_asks_by_its_digest_alone(cloud, age
     agent.step()
     assert not in_short() and in_short() and in_short()  # the round after the last change settles it
     agent.host.task("rank")(1)
-    assert not in_short() and first.called.calls == 1 and in_short()  # what was counted is told
+    assert not in_short() and first.called.calls == 1 and in_short()  # the new counts are reported
     platform.releases.act(first.id, "next", "ann")
     assert not in_short() and in_short()
-    platform.profiles._known.clear()  # the platform began anew
+    platform.profiles._known.clear()  # the platform was restarted
     assert not in_short() and in_short()
     second = release(platform, "1.2.0")
     assert not in_short() and state(platform, second) == "proven" and agent.host.task("rank")(1) == 3
@@ -464,7 +464,7 @@ def test_a_pipeline_follows_the_bundle_store_and_reports_its_calls(cloud, agent,
     first = take("2.0.0")
     release(platform, "1.0.0")
     agent.step()
-    assert agent.host.tasks == ("rank",)  # nobody gives the other one its functions here
+    assert agent.host.tasks == ("rank",)  # the other task's host functions are missing here
     with (
         Pipeline(tmp_path / "data", [], trust=agent._trust) as pipeline,
         BundleStore(agent.settings.folder).follow(pipeline) as following,
@@ -518,7 +518,7 @@ def test_a_pipeline_takes_up_rule_packs_as_they_come(cloud, agent, tmp_path, cap
         click("22")
         packs.append(give(RULES.format("b")))
         click("333")
-        packs.append(give("name: wrong\n"))  # the previous ones stay
+        packs.append(give("name: wrong\n"))  # the previous packs stay
         assert "the previous ones stay" in caplog.text
         click("4444")
         for identity in packs:
@@ -604,7 +604,7 @@ def test_calls_are_counted_by_version_here_and_in_processes_that_follow_the_stor
         following.report()
     agent.step()
     assert (first.called.calls, first.called.failures) == (3, 1)
-    agent.step()  # said again, counted once
+    agent.step()  # reported again, counted once
     assert (first.called.calls, first.called.failures) == (3, 1)
     platform.releases.act(first.id, "next", "ann")
     second = release(platform, "1.2.0")

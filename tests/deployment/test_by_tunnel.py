@@ -1,4 +1,4 @@
-"""Agents that reach the platform by a tunnel and by nothing else; the calls that it answers, and those it does not."""
+"""Agents that reach the platform by a tunnel only; the calls that the tunnel answers, and those it does not."""
 
 import asyncio
 import contextlib
@@ -34,10 +34,10 @@ from vmhost.tunnel.tls import make_certificates
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 30
-NOWHERE = "http://127.0.0.1:9"  # nothing answers there: what comes, comes by the tunnel
+NOWHERE = "http://127.0.0.1:9"  # nothing answers there: everything comes by the tunnel
 PLAN = "steps: [{percent: 100, min_reports: 9}]\nmax_error: 100 %\nproof: {calls: 0}\n"
 DOUBLE = "def run(value):\n    return value * 2\n"
-# Larger than a piece of a download, and not to be packed.
+# Larger than a piece of a download, and incompressible.
 LARGE = "import random\n\ndef run(value):\n    return value * 3\n\nTEXT = %r\n"
 
 
@@ -122,7 +122,7 @@ def test_a_release_reaches_a_device_by_the_tunnel_alone_as_soon_as_it_is_made(cl
                     assert switched.wait_for(lambda: runs("1.0.0"), WAIT_S)
                 assert agent.host.task("rank")(21) == 42
                 platform.releases.act(first.id, "next", "ann")
-                release(platform, "1.1.0")  # nobody asks for an hour: it is told
+                release(platform, "1.1.0")  # the device asks once an hour: it is notified
                 with switched:
                     assert switched.wait_for(lambda: runs("1.1.0"), WAIT_S)
                 assert agent.host.task("rank")(21) == 63
@@ -250,7 +250,7 @@ def test_devices_are_told_of_each_change_one_after_the_other():
             raise OSError("full")
         told.append(device)
         if len(told) == 1:
-            generation[0] += 1  # a change while devices are told
+            generation[0] += 1  # a change while devices are notified
 
     async def app(scope, receive, send):
         await send({"type": "http.response.start", "status": 200, "headers": []})

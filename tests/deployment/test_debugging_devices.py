@@ -1,4 +1,4 @@
-"""Debugging a device from the platform, over the tunnel: what the platform lets through, and what it notes."""
+"""Debugging a device from the platform, over the tunnel: what the platform permits, and what it logs."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""Deltas: of any files, and of bundles; what does not fit is refused."""
+"""Deltas of any files, and of bundles; a delta that does not fit is refused."""
 
 import os
 import random

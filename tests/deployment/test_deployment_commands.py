@@ -96,7 +96,7 @@ def test_from_an_empty_folder_to_a_device_that_runs_a_release(tmp_path, run, mon
         run("cloud", "rotate", cloud, "timestamp")
         assert "expected one of root" in run("cloud", "rotate", cloud, "nobody", code=_refused())
         run("agent", device / "agent.yaml", "--once")
-    # the platform is gone: what the device has goes on, and the command says why it failed
+    # the platform is down: the device's tasks go on, and the command says why it failed
     run("agent", device / "agent.yaml", "--once", code=_host_failed())
 
 

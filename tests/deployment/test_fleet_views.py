@@ -1,4 +1,4 @@
-"""Fleet views: what devices report is counted once, of what they were assigned only; alerts begin, end and are told."""
+"""Fleet views: reports of devices count once, and for assigned versions only; alerts begin, end and are sent."""
 
 import http.server
 import json
@@ -67,14 +67,14 @@ def test_reports_are_summed_once_by_version_and_cohort(platform):
     [everybody, canary] = platform.fleet.sums(1)
     assert everybody["share"] == 0.05 and canary["errors"] == {"TASK_ERROR": 10} and canary["denied"] == 3
     assert 0 < everybody["p50_s"] == everybody["p99_s"] < 0.001
-    platform.take_report("a", SECRET, report(1, ok=1) | {"epoch": "new"})  # it was set up anew
+    platform.take_report("a", SECRET, report(1, ok=1) | {"epoch": "new"})  # the device was set up anew
     assert calls(platform)[""] == (201, 10)
     platform.devices.forget("a")
     assert platform.fleet.sums(1)[0]["calls"] == 201
 
 
 def test_reports_of_many_devices_at_once_are_each_counted_once(platform):
-    """Each is sent twice; one in ten tells of what the device was not assigned."""
+    """Each report is sent twice; one in ten is about a version that the device was not assigned."""
     devices = [f"device-{number}" for number in range(8)]
     for device in devices:
         platform.devices.enrol(device, SECRET)
@@ -208,7 +208,7 @@ def test_sums_stay_numbers_whatever_devices_say(platform):
 
 
 class Collector:
-    """A webhook: `got` has what came; it fails while `fails`."""
+    """A webhook: `got` has the received alerts; it fails while `fails`."""
 
     def __init__(self):
         self.got, self.fails = [], False
@@ -257,7 +257,7 @@ def test_an_alert_is_told_once_ends_once_and_is_tried_again(platform, clock):
         platform.alerts.set_rules(RULES.format(url=collector.url), "ann")
         platform.take_report("a", SECRET, report(1, ok=80, failed=10))
         platform.alerts.evaluate()
-        assert platform.alerts.list() == []  # 90 calls say too little
+        assert platform.alerts.list() == []  # 90 calls are too few
         platform.take_report("a", SECRET, report(2, ok=10))
         for _ in range(3):
             platform.alerts.evaluate()
@@ -285,7 +285,7 @@ def test_an_alert_is_told_once_ends_once_and_is_tried_again(platform, clock):
             ("errors", False),
         ]
         collector.fails = True
-        platform.alerts.set_rules(f"webhook: {collector.url}", "ann")  # the rule is gone: its alert ends
+        platform.alerts.set_rules(f"webhook: {collector.url}", "ann")  # the rule was removed: its alert ends
         platform.alerts.evaluate()
         for _ in range(MAX_TRIES + 1):
             platform.alerts.send()
@@ -387,7 +387,7 @@ def test_an_agent_sends_what_its_processes_counted_once(tmp_path):
                 agent._fleet._next = 0.0
                 agent.step()
             assert platform.fleet.sums(1)[0]["calls"] == 7
-        with agent_for(platform, address, tmp_path / "device") as agent:  # what was told before is not told again
+        with agent_for(platform, address, tmp_path / "device") as agent:  # earlier alerts are not sent again
             agent._fleet._next = 0.0
             agent.step()
             assert platform.fleet.sums(1)[0]["calls"] == 7
@@ -419,7 +419,7 @@ def test_a_report_keeps_its_number_until_it_is_confirmed(tmp_path):
         assert reports.next(Host(), current) is None
         file.write({"rank": ["1", {"call:OK": 2}, "closed"]})  # its process loaded the task anew
         assert reports.next(Host(), current)["tasks"][0]["counts"] == {"call:OK": 2}
-        (tmp_path / "fleet" / "1-x.json").write_text("{")  # damaged: counts as none
+        (tmp_path / "fleet" / "1-x.json").write_text("{")  # damaged: as if missing
         reports.confirm()
         assert reports.next(Host(), current) is None
     finally:

@@ -1,4 +1,4 @@
-"""A full disk, of a device and of the platform: what runs goes on, who pushes is told; once there is room, all goes on.
+"""A full disk, of a device and of the platform: tasks run on, pushes get an error; once there is room, all goes on.
 
 The disk is a small file system in a namespace of a process of its own, which runs platform and agent."""
 

@@ -1,4 +1,4 @@
-"""Repositories whose owners hold the keys: what they did not sign, no device runs, and nobody is offered."""
+"""Repositories whose owners hold the keys: versions that they did not sign are neither offered nor run."""
 
 import json
 import subprocess
@@ -60,7 +60,7 @@ def signature(key, waiting):
 
 
 def sign(platform, *keys):
-    """Each of them signs what waits; what the last one was told."""
+    """Each owner signs what waits for signatures; returns the answer to the last one."""
     for key in keys:
         waiting = platform.metadata.signing("shop")["waiting"]
         told = platform.sign("shop", key_of(key)[0], signature(key, waiting), "ann")
@@ -106,7 +106,7 @@ def test_a_threshold_takes_so_many_owners(platform, device, ann, ben):
     own(platform, ann, ben, threshold=2)
     assert sign(platform, ann) is None
     assert platform.metadata.signing("shop")["waiting"]["signed_by"] == [key_of(ann)[0]]
-    assert sign(platform, ann) is None  # twice is once
+    assert sign(platform, ann) is None  # signing twice counts once
     sign(platform, ben)
     assert lists(device, "1")
     with pytest.raises(RefusedError, match="threshold: expected 1 to 2"):
@@ -184,7 +184,7 @@ def test_a_version_that_went_bad_leaves_the_list_with_the_next_signature(platfor
 
 
 def test_another_process_may_change_owners(platform, tmp_path, device, ann):
-    """The commands do, beside a platform that runs: it follows with its next look."""
+    """The commands work beside a running platform, which follows at its next look."""
     from vmhost.deployment.cloud.metadata import SignedMetadata
 
     other = SignedMetadata(platform.metadata.folder, platform.folder / "keys", platform.clock)
@@ -234,7 +234,7 @@ LIST = {
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"delegations": {"keys": {}, "roles": []}},  # which would make another key speak for the repository
+        {"delegations": {"keys": {}, "roles": []}},  # which would let another key sign for the repository
         {"_type": "root"},
         {"version": 0},
         {"version": "3"},
@@ -262,7 +262,7 @@ def nothing_is_left_behind():
 
 @pytest.fixture
 def run(capfd, monkeypatch, tmp_path):
-    """Runs `vmhost cloud ...`; what it says, on stderr where it is to fail."""
+    """Runs `vmhost cloud ...`; returns its output, or stderr if it is to fail."""
     monkeypatch.setenv("VMHOST_KEYS", str(tmp_path / "config"))
 
     def run(*arguments, fails=False):

@@ -18,7 +18,7 @@ from vmhost.deployment.cloud.server import listen
 from vmhost.deployment.cloud.web import application
 
 ROOT = Path(__file__).resolve().parents[2]
-# Becomes the page, as a person would open it, types the token and clicks; what went wrong, or "", goes to /done.
+# Opens the page as a person would, types the token and clicks; sends the error, or "", to /done.
 DRIVER = """<script>
 (async () => {
   const wait = async (what, holds) => {

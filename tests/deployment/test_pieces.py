@@ -1,4 +1,4 @@
-"""Bundles in pieces: a large file that several tasks and versions hold is kept and pulled once."""
+"""Bundles in pieces: a large file shared by several tasks and versions is kept and pulled once."""
 
 import itertools
 import json
@@ -66,7 +66,7 @@ def cloud(tmp_path_factory):
 
 @pytest.fixture
 def device(cloud):
-    """What makes an agent of a device of this test's own, in a folder."""
+    """A function that makes an agent of the test's own device, in a folder."""
     name = f"device-{next(NUMBERS)}"
     return lambda folder: agent_for(*cloud, folder, name)
 
@@ -134,7 +134,7 @@ def test_a_recipe_that_makes_another_bundle_changes_nothing(cloud, device, tmp_p
             recipe["members"] = [[0, *recipe["members"][0][1:]]]
         elif wrong == "another piece":
             recipe["shell"] = [platform.files.put(bytes(recipe["shell"][1])), recipe["shell"][1]]
-        elif wrong == "another size":  # they are not put together, which would take 3 GB of memory
+        elif wrong == "another size":  # the pieces are not joined, which would take 3 GB of memory
             recipe["members"] *= 1000
             recipe["size"] = recipe["shell"][1] + 1000 * len(MODEL)
         else:

@@ -1,4 +1,4 @@
-"""The platform on PostgreSQL: what it does on SQLite, and two processes on one database."""
+"""The platform on PostgreSQL: the same as on SQLite, and two processes on one database."""
 
 import concurrent.futures
 import contextlib
@@ -52,7 +52,7 @@ def cluster():
 
 @pytest.fixture
 def two(cluster, tmp_path):
-    """Two platforms on one database and one folder, as two processes have it."""
+    """Two platforms on one database and one folder, like two processes."""
     with platform_in(tmp_path / "cloud", cluster.new()) as first, Platform(tmp_path / "cloud") as second:
         yield first, second
 
@@ -120,7 +120,7 @@ def test_what_one_process_does_the_other_one_knows(two):
     assert check(first, "a")["version"] == check(first, "b")["version"] == "1" and release.id == 1
     proven = [[1, {"release": 1, "state": "proven"}]]
     check(second, "a", proven)
-    check(first, "a", proven)  # said to both, counted once
+    check(first, "a", proven)  # reported to both, counted once
     check(first, "b", proven)
     second.releases.refresh()
     for platform in two:
@@ -178,7 +178,7 @@ def served(folder):
 
 
 def ask_at(address, device, reports=()):
-    """The device's request to one process; None where that is gone."""
+    """The device's request to one process; None if that has ended."""
     body = {"facts": {"python": "3.14"}, "tasks": {}, "epoch": "1", "reports": list(reports)}
     headers = {"authorization": f"Bearer {SECRET}", "x-vmhost-device": device, "content-type": "application/json"}
     transfers = Transfers(address)
@@ -218,7 +218,7 @@ def test_of_two_processes_one_is_killed_while_a_release_is_under_way(cluster, tm
                 assert wanted["version"] == "1.0.0"
                 report = [1, {"release": wanted["release"], "state": "proven"}]
                 while (answer := ask_at(addresses[(number + round) % 2], device, [report])) is None:
-                    round += 1  # told again, to the other one: counted once
+                    round += 1  # reported again, to the other one: counted once
                 if answer["acknowledged"] == 1:
                     proven.add(device)
                     return

@@ -1,5 +1,5 @@
-"""What a device states, against the whole of it, by Hypothesis: facts and tasks change, requests and answers are lost,
-come late or twice, device and platform begin anew in any order. What the platform answered, it has wholly right."""
+"""A device's statements of changes against its whole profile, by Hypothesis: facts and tasks change, requests and
+answers are lost, late or repeated, both ends restart. A profile that the platform acknowledged is complete."""
 
 import json
 
@@ -97,13 +97,13 @@ class Profiles(RuleBasedStateMachine):
         assert "again" not in answer and len(asked) <= 2
         device.statements.confirm(facts, tasks, profile)
         device.confirmed = (facts, tasks)
-        if is_base:  # it states what changed, and nothing else
+        if is_base:  # it states the changes, and nothing else
             [plain] = asked
             gone = plain.get("gone", {})
             assert [set(plain[of]) | set(gone.get(of, ())) for of in ("facts", "tasks")] == different
         known = self.platform(which + 1).devices.get(name)
         assert (known["facts"], known["tasks"]) == (facts, tasks)
-        # the next one states nothing, as nothing changed; whatever platform hears it
+        # the next one states nothing, as nothing changed, to either platform
         device.statements.tell(facts, tasks, profile, post)
         assert asked[-1] == {"base": profile, "facts": {}, "tasks": {}, "profile": profile}
 

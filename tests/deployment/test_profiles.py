@@ -1,4 +1,4 @@
-"""A device says what it has in a header of any request; the answer tells it to ask where it is due something else."""
+"""A device states its tasks in a header of any request; the answer tells it to ask if it is assigned others."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ FACTS = {"python": "3.14"}
 
 
 def business(platform, headers):
-    """(status, headers) of a request to somebody's own service behind the middleware."""
+    """(status, headers) of a request to an application behind the middleware."""
 
     async def buy(request):
         return PlainTextResponse("bought")
@@ -45,7 +45,7 @@ def business(platform, headers):
 
 
 class Device:
-    """A device that runs what it is told to, without bundles."""
+    """A device that runs the assigned versions, without bundles."""
 
     def __init__(self, platform, name="kitchen-1"):
         self._platform, self.name = platform, name
@@ -77,7 +77,7 @@ class Device:
 def test_only_a_device_that_is_due_something_is_told_to_ask(tmp_path):
     with platform_in(tmp_path / "cloud") as platform:
         device = Device(platform)
-        assert device.is_told_to_ask()  # nobody knows it yet
+        assert device.is_told_to_ask()  # the platform does not know it yet
         device.ask()
         assert not device.is_told_to_ask()
         add_version(platform, "shop/rank", "1")
@@ -123,13 +123,13 @@ def test_a_request_without_the_header_is_not_touched(tmp_path):
 def test_the_header_is_short():
     value = header_value("kitchen-1", FACTS, {f"shop/task{n}": {"digest": "0" * 64} for n in range(300)})
     assert len(f"vmhost-tasks: {value}") < 64
-    # the digest has 12 characters whatever the device has: the name, of at most 128, is all that can grow
+    # the digest always has 12 characters: only the name can grow, to at most 128
     facts = {f"fact{n}": "x" * 1000 for n in range(100)}
     assert len(header_value("d" * 128, facts, {})) == 128 + 1 + 12
 
 
 class Exchange:
-    """What an agent and the platform say to each other, some of it lost."""
+    """Requests and answers of an agent and the platform, some of them lost."""
 
     def __init__(self, agent):
         self.sent, self.lose = [], False
@@ -159,7 +159,7 @@ def test_a_device_states_what_changed_and_all_where_that_is_not_enough(tmp_path)
             assert (body["facts"], body["tasks"], body["gone"]) == ({"fact7": "other"}, {}, {"facts": ["fact8"]})
             known = {name: value for name, value in first["facts"].items() if name != "fact8"}
             assert platform.devices.get("kitchen-1")["facts"] == known | {"fact7": "other"}
-            # the platform hears it, and its answer is lost: the device tells it again, and then all
+            # the platform gets it, and its answer is lost: the device states it again, and then everything
             agent.settings.facts["fact9"] = "lost"
             exchange.lose = True
             agent.step()
@@ -170,7 +170,7 @@ def test_a_device_states_what_changed_and_all_where_that_is_not_enough(tmp_path)
             assert "base" in told and again == {"again": True}
             assert "base" not in all_of_it and "wanted" in answer
             assert platform.devices.get("kitchen-1")["facts"]["fact9"] == "found"
-            # the platform lost what it knew
+            # the platform lost its data
             with platform.database.transaction() as connection:
                 connection.execute("UPDATE deploy_devices SET facts = '{}'")
             agent.settings.facts["fact9"] = "more"

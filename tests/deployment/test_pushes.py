@@ -1,4 +1,4 @@
-"""git push to the platform, by git's own program: what is taken, what is refused and with which words."""
+"""git push to the platform, by git itself: what is accepted, and what is refused with which message."""
 
 import os
 import subprocess
@@ -183,7 +183,7 @@ def blob(work, data):
 
 
 def commit_of(work, entries):
-    """A commit of a tree with any names and modes, as `git mktree` never makes."""
+    """A commit of a tree with any names and modes, also those that `git mktree` refuses."""
     body = b"".join(f"{mode:o} ".encode() + name + b"\0" + bytes.fromhex(sha) for mode, name, sha in entries)
     tree = (
         subprocess.run(
@@ -219,7 +219,7 @@ def test_names_links_and_submodules_that_leave_the_folder_are_refused(cloud, wor
     assert status and told in said, said
     repo = cloud[0].open_repository(work.task.partition("/")[0])
     try:
-        assert commit.encode() not in repo.object_store  # what was refused does not stay
+        assert commit.encode() not in repo.object_store  # refused objects are not kept
     finally:
         repo.close()
 

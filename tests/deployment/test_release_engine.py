@@ -1,4 +1,4 @@
-"""Releases: who gets which version when, and what reports make of it."""
+"""Releases: which devices get which version when, and the effect of reports."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def finished(platform, version):
         ({"calls": 20, "failures": 1, "wall_s": 1.9, "peak_bytes": 49 << 20}, "failed"),
         ({"calls": 20, "failures": 1, "wall_s": 1.9, "peak_bytes": 47 << 20, "slow": 2}, "proven"),
         ({"calls": 20, "failures": 1, "wall_s": 1.9, "peak_bytes": 47 << 20, "slow": 3}, "failed"),
-        (None, "proven"),  # it was proven by its self-test
+        (None, "proven"),  # proven by its self-test
         ({"calls": -1}, "proven"),
         ({"calls": float("nan"), "wall_s": "x"}, "proven"),
         ("nonsense", "proven"),
@@ -99,7 +99,7 @@ def test_cohorts_are_stable_prefixes_and_differ_between_tasks():
     other = {device for device in devices if cohort_of("shop/search", device) <= 50}
     assert five < ten and 150 < len(five) < 350
     assert len(five & other) < len(five) / 2
-    assert cohort_of(TASK, "device-1") == 258  # for ever: devices would change sides
+    assert cohort_of(TASK, "device-1") == 258  # must never change: devices would change cohorts
 
 
 def test_steps_reach_more_and_more_devices_and_never_fewer(platform):
@@ -114,7 +114,7 @@ def test_steps_reach_more_and_more_devices_and_never_fewer(platform):
     assert release.step == 1
     assert {device for device in devices if gets(platform, device)} == tenth
     prove(platform, release, *list(tenth)[:5])
-    assert release.step == 1  # the next one waits for a person
+    assert release.step == 1  # the next step waits for a person
     platform.releases.act(release.id, "next", "ann")
     assert {device for device in devices if gets(platform, device)} == set(devices)
 
@@ -169,10 +169,10 @@ def test_too_many_failures_do_what_the_release_says(platform, on_failure, state)
     release = start(platform, "2", {"steps": steps, "on_failure": on_failure, "max_error": "25 %"})
     assert [gets(platform, device) for device in "abcd"] == ["2"] * 4
     platform.releases.report("a", release.id, "failed", "ValueError: no")
-    assert release.state == "running"  # one of four that are waited for
+    assert release.state == "running"  # one of the four that it waits for
     platform.releases.report("b", release.id, "failed", "ValueError: no")
     assert release.state == state
-    # who has it keeps it, unless it was taken back; nobody else gets it
+    # devices that have it keep it, unless it was taken back; no other device gets it
     assert [gets(platform, device) for device in "cd"] == ["1" if state == "rolled_back" else "2"] * 2
     assert gets(platform, "a") == "1"
     assert gets(platform, "new") == "1"
@@ -314,7 +314,7 @@ def test_hours_bound_when_devices_are_offered_it(platform, clock):
     clock.now_s += 11 * 3600
     assert gets(platform, "a") == "1"
     clock.now_s += 12 * 3600
-    assert gets(platform, "a") == "1"  # who has it keeps it
+    assert gets(platform, "a") == "1"  # a device that has it keeps it
     assert gets(platform, "b") is None
 
 
@@ -412,11 +412,11 @@ def test_a_release_is_measured_against_a_control_cohort_that_keeps_the_version_b
     before = finished(platform, "1")
     release = start(platform, "2", control_plan(on_failure="halt"))
     has, keep = sides(platform, release)
-    for device in keep:  # 4 of 100 calls fail there, and did before this release
+    for device in keep:  # 4 of 100 calls fail there, as before this release
         platform.releases.count_calls(device, TASK, before.id, 50, 2)
     for device in has[:1]:
         platform.releases.count_calls(device, TASK, release.id, 60, failures)
-    assert release.state == "running"  # too few calls to tell
+    assert release.state == "running"  # too few calls to decide
     platform.releases.count_calls(has[1], TASK, release.id, 40, 0)
     assert release.state == state
     if state == "halted":

@@ -62,7 +62,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def drip(self, data):
-        """A byte now and then, as long as anybody listens."""
+        """A byte now and then, as long as the client reads."""
         self.close_connection = True
         with contextlib.suppress(OSError):
             for byte in data:
@@ -178,5 +178,5 @@ def test_a_delta_that_does_not_fit_is_refused(harm):
         made_of = delta.make(b"", bytes(5_000_000), level=3)
     with pytest.raises(DamagedError):
         data = delta.apply(old, made_of, size)
-        if digest_of(data) != digest_of(new):  # as the agent finds out
+        if digest_of(data) != digest_of(new):  # the agent finds this by the digest
             raise DamagedError

@@ -1,4 +1,4 @@
-"""Signed metadata: rollback, freeze, rotation, stolen keys, thresholds; nothing runs that is not listed."""
+"""Signed metadata: rollback, freeze, rotation, stolen keys, thresholds; only listed bundles run."""
 
 import itertools
 import json
@@ -122,7 +122,7 @@ def test_a_timestamp_key_that_was_stolen_is_replaced_and_devices_follow(platform
     device.refresh()
     stolen = load_key(platform.folder / "keys" / "timestamp")
     plain = repository.plain("timestamp.json")
-    plain["signed"]["version"] = 1000  # what the thief left on devices
+    plain["signed"]["version"] = 1000  # the thief's metadata on devices
     repository.instead["timestamp.json"] = signed(plain, stolen)
     device.refresh()
     repository.instead.clear()
@@ -144,7 +144,7 @@ def test_a_frozen_repository_is_noticed_and_a_platform_that_lives_signs_anew(pla
         device.refresh()
     sign_all(platform)
     device.refresh()
-    clock.now_s += 200 * DAY  # a device that was away for months, a platform that was not
+    clock.now_s += 200 * DAY  # the device was offline for months, the platform was not
     for _ in range(2):
         sign_all(platform)
     device.refresh()

@@ -1,4 +1,4 @@
-"""The platform's API and page over HTTP: who may what, what is wrong is said, limits."""
+"""The platform's API and page over HTTP: permissions, error messages, limits."""
 
 import asyncio
 import base64
@@ -270,7 +270,7 @@ JUNK = [
 
 @pytest.mark.parametrize("junk", JUNK, ids=range(len(JUNK)))
 def test_no_route_breaks_on_values_of_any_kind(cloud, junk):
-    """Whatever stands in a request's fields is answered, not an error of the server's own."""
+    """Any value of a request's fields gets an answer, never an internal server error."""
     platform, _ = cloud
     junk = json.loads(junk)
     platform.access.add_account(name := f"root{secrets.token_hex(4)}", "admin", "test")

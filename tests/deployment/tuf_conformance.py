@@ -1,10 +1,10 @@
-"""Runs the conformance suite of The Update Framework on the device's client, and holds its results against kept ones.
+"""Runs the conformance suite of The Update Framework on the device's client, and compares its results with kept ones.
 
     python tests/deployment/tuf_conformance.py build/tuf-conformance [--write] [-k WORD]
 
 `make tuf-conformance` brings the suite and runs this. tuf_conformance.txt has one line for each test: its result and
-its name. A result that is not as there, and a test that is missing or new there, is an error; --write keeps what was
-found.
+its name. A different result, a missing test and a new test are errors; --write keeps the results of
+this run.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def run(folder, arguments):
 
 
 def differences(kept, found, is_part):
-    """What is otherwise than it is kept, one line each."""
+    """The differences from the kept results, one line each."""
     names = found if is_part else sorted(kept | found)
     return [
         f"{name}: expected {kept.get(name, 'no such test')}, got {found.get(name, 'no such test')}"

@@ -1,4 +1,4 @@
-"""One device image for all tests of this folder, made by the command as a user would; and what they run in it."""
+"""One device image for all tests of this folder, made by the command as a user would; and helpers to run it."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ def image(tools, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def engine_image(tools, tmp_path_factory):
-    """The same with the tensor engine and LAPACK."""
+    """The folder of an image with the tensor engine and LAPACK too."""
     return made_once(tmp_path_factory, "--with-lapack")
 
 

@@ -87,4 +87,4 @@ def test_damage_to_the_executable_is_told_where_it_gets_as_far_as_to_look(image,
         and "vmrun: altered or damaged" in done.stderr
         for _, done in damaged(image, tmp_path / "copy", "vmrun", bundle)
     ]
-    assert sum(told) >= len(told) // 3  # a file that was cut ends in the kernel, code that runs before may do anything
+    assert sum(told) >= len(told) // 3  # the kernel refuses a cut file; damaged code that runs earlier may do anything

@@ -1,4 +1,4 @@
-"""A device image: it runs what the full host runs, holds no compiler, and says what is wrong with it."""
+"""A device image: it runs the same tasks as the full host, holds no compiler, and names its damage."""
 
 import _tokenize
 import errno
@@ -94,7 +94,7 @@ def test_a_bundle_with_a_model_gives_the_answer_of_the_full_host(vmrun, engine_i
         expected = host.load(bundle)(0.25)
     done = vmrun("run", bundle, "--allow-unsigned", "--input", "0.25", folder=engine_image)
     assert (done.returncode, done.stderr) == (0, "")
-    # each measured for itself which algorithms are fastest here, and they round differently
+    # each measured which algorithms are fastest here, and algorithms round differently
     assert json.loads(done.stdout)["output"] == [pytest.approx(expected["output"][0], rel=0, abs=1e-5)]
     refused = vmrun("run", bundle, "--allow-unsigned", "--input", "0.25")
     assert (
@@ -257,7 +257,7 @@ def test_an_image_for_a_bundle_has_what_it_imports_and_not_more(image, task, tmp
     assert vmrun("run", bundle, "--allow-unsigned", folder=out).stdout == "1\n"
     other = task("def run(value):\n    import sched\n", "other")
     assert "sched is not in this image" in vmrun("run", other, "--allow-unsigned", folder=out).stderr
-    for folder in (image, out):  # nor the engine, where nothing computes with it
+    for folder in (image, out):  # nor the engine, if the image has none
         assert "engine no\n" in (folder / "manifest").read_text()
 
 

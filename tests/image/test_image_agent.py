@@ -1,5 +1,5 @@
 """The deployment platform's agent in a device image: pulls, proves and runs as on a full host; by TLS, deltas and YAML
-where the image has these, and with a word on what is missing where it has not."""
+if the image has these, else with an error that names what is missing."""
 
 import json
 import subprocess
@@ -52,7 +52,7 @@ def built(tmp_path_factory):
 
 
 def agent(image, folder, text):
-    """What one round of the image's agent came to, with nothing of this machine's in its environment."""
+    """The result of one round of the image's agent, with nothing of this machine in its environment."""
     folder.mkdir(exist_ok=True)
     (folder / "agent.yaml").write_text(text)
     return subprocess.run(

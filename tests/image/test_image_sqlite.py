@@ -1,5 +1,5 @@
-"""sqlite3 in a device image: it is there where it is asked for, and then is what it is in a VM of the full host;
-elsewhere it costs nothing."""
+"""sqlite3 in a device image: included on request, and then the same as in a VM of the full host;
+other images have none of its code."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Code whose columns were taken out still tells the line of each instruction."""
+"""Code without column numbers still has the line of each instruction."""
 
 import inspect
 import marshal

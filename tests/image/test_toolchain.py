@@ -1,4 +1,4 @@
-"""What is said where an image cannot be made."""
+"""Error messages if an image cannot be made."""
 
 import os
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""A host that may be debugged, sessions on it, and links that somebody tampered with."""
+"""A host that may be debugged, sessions on it, and tampered links."""
 
 import contextlib
 import time
@@ -50,7 +50,7 @@ class Clock:
 
 @contextlib.contextmanager
 def debugged(folder, *, keys=None, consent=None, clock=time.time, scopes=ALL, longest_s=3600.0, fields=("email",)):
-    """(host, its Debugging) with the task `worker`; `folder` is made ready where it is not."""
+    """(host, its Debugging) with the task `worker`; `folder` is prepared if it is not yet."""
     record = vmhost.RecordPolicy(str(folder / "base"), share=1e-9, mask_fields=fields, mask_patterns=("card",))
     policy = vmhost.Policy(
         debugging=vmhost.DebugPolicy("ask", scopes, keys, longest_s), task=vmhost.TaskPolicy(record=record)
@@ -74,7 +74,7 @@ def debugged_dashboard(folder):
 
 
 class Session:
-    """What the other end does, without a wire between."""
+    """The other end's actions, without a network between."""
 
     def __init__(self, debugging, link, via="a test"):
         self.debugging, self.via = debugging, via
@@ -126,7 +126,7 @@ def new_key(folder, name):
 
 
 def until(said, timeout_s=30):
-    """What `said()` gives, once that is true."""
+    """Waits until `said()` is true; returns its result."""
     end = time.monotonic() + timeout_s
     while not (found := said()):
         assert time.monotonic() < end, "it did not come"

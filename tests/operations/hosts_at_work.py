@@ -1,4 +1,4 @@
-"""A task folder whose calls succeed and fail as asked, and what reads the dashboard's answers."""
+"""A task folder whose calls succeed and fail as asked, and readers of the dashboard's answers."""
 
 import http.client
 

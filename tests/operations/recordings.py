@@ -4,7 +4,7 @@ import vmhost
 from tests.hosts import bundle
 from vmhost.baseline import FOREIGN, Baseline
 
-# Asks every clock and generator that there is, and a host function.
+# Reads all clocks and random generators, and calls a host function.
 SOURCE = """
 import datetime, os, random, secrets, time, uuid
 from time import monotonic as bound_early
@@ -37,7 +37,7 @@ def host(functions=None, **options):
 
 
 def recorded(folder, values, source=SOURCE, functions=None, permissions=PERMISSIONS, types=None, **policy):
-    """The Baseline of calls with `values`; errors of theirs are left."""
+    """The Baseline of calls with `values`; their errors are ignored."""
     with host(functions, types=types) as running:
         task = running.load(task_bundle(source, permissions=permissions))
         running.record(task, vmhost.RecordPolicy(folder, **{"share": 1.0, **policy}))
@@ -55,7 +55,7 @@ def baseline_in(folder):
 
 
 def replayed(baseline, source, permissions=PERMISSIONS):
-    """What each call of `baseline` does in a task of `source`: a list of Recorded."""
+    """The calls of `baseline` in a task of `source`: a list of Recorded."""
     with host(types=FOREIGN) as running:
         task = running.load(task_bundle(source, "1.1.0", permissions))
         return [task.replay(call).result() for call in baseline]

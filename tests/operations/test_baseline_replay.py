@@ -25,7 +25,7 @@ def run(value):
             return str(error)
     return {"value": value, "near": 1.0}
 """
-# What each value makes of the new version.
+# The new version's outcome for each value.
 CHANGED = """
 import time
 from vmhost.guest import host

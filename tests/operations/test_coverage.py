@@ -1,4 +1,4 @@
-"""Coverage of what ran in VMs, held against coverage.py's own in plain Python."""
+"""Coverage of code that ran in VMs, compared with coverage.py's own in plain Python."""
 
 import itertools
 import json
@@ -109,7 +109,7 @@ INPUTS = {"choices": [[1, 2], [-1, 200]], "errors": [[1, 0], [5]], "shapes": [[1
 
 
 def covered(path, share, name, calls=(), source=None, **policy):
-    """A host whose tasks' coverage is noted, and a task of a name of its own."""
+    """A host that records coverage, and a task with a name of its own."""
     host = vmhost.Host(
         allow_unsigned=True, policy=vmhost.Policy(warm=0, task=vmhost.TaskPolicy(coverage=share, **policy))
     )
@@ -124,7 +124,7 @@ def of_task(host, name):
 
 
 def report(path, name, noted, capfd):
-    """(exit code, what `vmhost coverage --json` said)."""
+    """(exit code, output of `vmhost coverage --json`)."""
     noted.save(path / "ran.json")
     arguments = ["coverage", str(path / "ran.json"), "--source", str(path / f"{name}-1.0.0"), "--json"]
     code = main(

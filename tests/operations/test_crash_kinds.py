@@ -1,5 +1,5 @@
-"""What tests/crashers keeps did crash the process once: run without the checks that refuse it now, each crash leads to
-its report, which names the task."""
+"""The programs in tests/crashers once crashed the process: run without the checks that refuse them now, each leads to
+a crash report that names the task."""
 
 import signal
 from pathlib import Path
@@ -13,7 +13,7 @@ CRASHERS = sorted(Path(__file__).parents[1].joinpath("crashers").glob("verifier-
 
 FATAL = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 
-# The module `mutant` of the task is damaged code, which no verifier looks at here.
+# The module `mutant` of the task is damaged code, which is not verified here.
 MUTANT = """
     import base64, dataclasses
     from pathlib import Path
@@ -72,7 +72,7 @@ def test_damaged_code_that_crashes_cpython_leads_to_a_report_of_its_task(tmp_pat
     assert len(crashed) > len(CRASHERS) / 4, "what is kept crashes CPython"
     for code, report in crashed:
         assert (report.signal, report.task, report.version) == (signal.Signals(-code).name, "bad", "1.0.0")
-        # what the call damaged may be met only as its VM ends
+        # damage may have an effect only when the VM ends
         assert report.phase in ("call", "end") and report.complete and report.native
         assert report.call["entry"] == "main:run" if report.phase == "call" else report.call is None
 

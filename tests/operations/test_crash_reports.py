@@ -1,4 +1,4 @@
-"""Crashes of each kind lead to a report: who it was, what it did, the stacks of all VMs; reports by cause and rank,
+"""Crashes of each kind lead to a report: the task, its call, the stacks of all VMs; reports by cause and rank,
 masked, sent, shown; and the supervisor that goes on after them."""
 
 import http.server
@@ -164,7 +164,7 @@ def test_reports_are_sent_to_a_webhook(tmp_path):
 
 
 def test_reports_are_sent_to_sentry(tmp_path, caplog):
-    """The envelope as Sentry's documentation has it; a report that is read again is the same event."""
+    """The envelope follows Sentry's documentation; a report that is read again is the same event."""
     got = []
 
     class Receiver(http.server.BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""The dashboard's pages over HTTP: what they show, and whom they are shown to."""
+"""The dashboard's pages over HTTP: their contents, and who may see them."""
 
 import dataclasses
 import json

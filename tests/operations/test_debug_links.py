@@ -1,4 +1,4 @@
-"""Links that open debugging sessions: what they promise, and that nobody makes, changes, cuts or reuses one."""
+"""Links that open debugging sessions: what they grant, and that they cannot be forged, changed, cut or reused."""
 
 import io
 
@@ -49,7 +49,7 @@ def test_another_key_and_another_kind_of_signature_are_refused():
     with pytest.raises(LinkError, match="does not trust"):
         LINK.signed_by({signing.generate_key().public: "ben"})
     forged = debug_links.Link(**{**LINK.__dict__, "signature": KEY.sign_file(LINK.payload)})
-    with pytest.raises(LinkError, match="altered"):  # what the key signed as a file is no link
+    with pytest.raises(LinkError, match="altered"):  # a signature of a file does not make a link
         debug_links.read(forged.text).signed_by(KEYS)
 
 
@@ -95,7 +95,7 @@ def test_an_independent_reader_reads_the_code_of_the_terminal():
 
 
 def test_each_link_has_one_text():
-    """Bits of the last letter that say nothing are not free: a text that differs is another link, and is refused."""
+    """Unused bits of the last letter must be zero: a link with other bits is refused."""
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     tried = 0
     for host in ("k", "ki", "kit"):

@@ -1,4 +1,4 @@
-"""Debugging a host from afar: nothing beyond what was signed and consented to, and all of it is in the audit."""
+"""Remote debugging of a host: only what was signed and consented to, and all of it is in the audit."""
 
 import base64
 import json
@@ -466,7 +466,7 @@ def test_what_cannot_be_audited_is_not_done(host, monkeypatch):
     asking = session(host[1])
     path = host[1].ledger.path
     pages = host[1].ledger.database
-    with pages.lock:  # SQLite's own way to have no room: no page more than there are
+    with pages.lock:  # SQLite's own "disk full": the limit of pages is reached
         count = pages._writer.execute("PRAGMA page_count").fetchone()[0]
         pages._writer.execute(f"PRAGMA max_page_count = {count}")
     refused = None

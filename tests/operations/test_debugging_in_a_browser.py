@@ -14,12 +14,12 @@ from tests.operations.debugged_hosts import debugged_dashboard
 from tests.operations.test_dashboard_in_a_browser import browser  # noqa: F401  (a fixture)
 
 pytestmark = pytest.mark.browser
-PICTURES = os.environ.get("VMHOST_PICTURES")  # a folder, for whoever wants to look
+PICTURES = os.environ.get("VMHOST_PICTURES")  # a folder for screenshots
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind():
-    """Playwright begins threads when it needs them, as for downloads. Other tests of debugging look at what is left."""
+    """Playwright starts threads as needed, such as for downloads. Other tests of debugging check for leftovers."""
     yield
 
 
@@ -31,7 +31,7 @@ def dashboard(tmp_path):
 
 @contextmanager
 def pages(browser, complaints, **options):  # noqa: F811
-    """(the device's page, the other end's) in browsers that share nothing."""
+    """(the device's page, the other end's) in separate browsers."""
     contexts = [browser.new_context(**options), browser.new_context(accept_downloads=True, **options)]
     made = []
     for context in contexts:

@@ -1,5 +1,5 @@
-"""What tasks count themselves: against what they really did, from many VMs at once and while they come and go; bounds;
-denials; and the Grafana dashboard, whose queries ask for what there is."""
+"""Metrics that tasks count themselves: compared with their work, in many VMs at once that come and go; bounds;
+denials; and the Grafana dashboard, whose queries name existing metrics."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The lines that hold the memory when a task meets its limit, of programs whose holders are known."""
+"""The lines whose allocations fill the memory when a task reaches its limit, in programs with known answers."""
 
 import json
 import sys
@@ -98,7 +98,7 @@ def test_lines_hold_what_they_hold(running):
     }
     for text, size in sizes.items():
         assert abs(found[line_of(text)] - size / sum(sizes.values())) < 0.05, (text, found)
-    assert found.get(line_of("range(50)"), 0) < 0.01  # what was freed again
+    assert found.get(line_of("range(50)"), 0) < 0.01  # freed memory
     by = {each.frame.line: each.inner for each in error.memory_lines.held}
     assert by[line_of("bytearray(7000)")] is None
     assert by[line_of("json.loads")].file.endswith("json/decoder.py")
@@ -158,7 +158,7 @@ def test_nothing_is_told_where_nobody_asked():
 
 
 def test_tracemalloc_comes_and_goes_beside_it():
-    """Its hooks come on top of ours, or under them, and ours go when the last VM is gone that wanted them."""
+    """Its hooks are above or below ours, and ours are removed when the last VM that needs them has ended."""
     policy = vmhost.Policy(task=vmhost.TaskPolicy(memory_lines=True))
     for _ in range(3):
         with vmhost.Host(allow_unsigned=True, policy=policy) as host:

@@ -1,4 +1,4 @@
-"""What /metrics says, against what ran, counted by the callers; read by the parsers of Prometheus's own client."""
+"""/metrics against the calls that ran, counted by the callers; read by the parsers of Prometheus's own client."""
 
 import subprocess
 import threading
@@ -29,7 +29,7 @@ BUCKETS = 264
 
 
 def samples(text, parse=parse_prometheus):
-    """Value by (name, labels) of every sample, each told once."""
+    """Value by (name, labels) of every sample; each appears once."""
     found = {}
     for family in parse(text):
         for sample in family.samples:

@@ -1,5 +1,5 @@
-"""Metrics, traces and logs by OTLP, received and decoded by the rules of the protocol: against what callers counted,
-and with contexts that come in and go out."""
+"""Metrics, traces and logs by OTLP, received and decoded by the rules of the protocol: against the callers' counts,
+and with incoming and outgoing trace contexts."""
 
 import http.server
 import json

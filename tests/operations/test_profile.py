@@ -1,4 +1,4 @@
-"""Sampling profiles of VMs: whose time they tell, how they are written, and what the dashboard and commands make of
+"""Sampling profiles of VMs: whose time they show, how they are written, and how the dashboard and commands show
 them."""
 
 import gzip
@@ -73,7 +73,7 @@ def profile_of(running, task, values, hz=100):
 
 
 def functions_in(profile, names, measure="cpu"):
-    """The share of each of these functions in the time of all of them, in percent, and the samples that were met."""
+    """The share of each of these functions in the time of all of them, in percent, and the number of their samples."""
     spent, samples = dict.fromkeys(names, 0.0), 0
     for stack, node in profile.stacks():
         for frame in stack:
@@ -85,7 +85,7 @@ def functions_in(profile, names, measure="cpu"):
 
 
 def test_four_vms_at_once_have_the_shares_that_they_should_have(shares):
-    """Its samples are as many as a tenth of the stress test's: the bounds are five standard errors of so many."""
+    """It takes a tenth of the stress test's samples: the bounds are five standard errors for that number."""
     for _ in range(8):  # a busy machine leaves a profile few samples
         profile = profile_of(*shares, [1.5] * 4, hz=300)
         found, samples = functions_in(profile, NAMES)
@@ -141,7 +141,7 @@ def test_a_name_in_another_alphabet(shares):
 
 
 def test_vms_that_come_and_go_while_they_are_looked_at(tmp_path):
-    """Stacks are read of interpreters that are made and ended meanwhile."""
+    """Stacks are read while their interpreters are made and ended."""
     source = "import json, random\ndef run(value):\n    return len(json.dumps(list(range(value))))\n"
     with host(warm=1, max_vms=3) as running:
         for version in range(12):
@@ -173,7 +173,7 @@ def test_a_models_operators_are_below_the_python_that_runs_it():
     with host(warm=1) as running:
         task = running.load(compile_folder(ROOT / "tasks" / "digits_cnn").to_bytes(None))
         found = set()
-        for _ in range(100):  # calls take some 100 us: until one is met inside of an operator
+        for _ in range(100):  # calls take some 100 us: until one is sampled inside an operator
             with running.profile(2000) as profiling:
                 list(task.map([picture] * 300))
             stacks = [stack for stack, _ in profiling.profile.stacks()]
@@ -204,7 +204,7 @@ def spread(a):
     with host(warm=1) as running:
         task = running.load(bundle(tmp_path, "arrays", source=source))
         found = set()
-        for _ in range(100):  # until each is met inside of an operator
+        for _ in range(100):  # until each is sampled inside an operator
             with running.profile(2000) as profiling:
                 list(task.map([None] * 20))
             stacks = [stack for stack, _ in profiling.profile.stacks()]

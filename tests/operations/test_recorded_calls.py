@@ -1,4 +1,4 @@
-"""Recording of calls: what a baseline holds, what answers a replay, what is hidden, and files that are cut off."""
+"""Recording of calls: what a baseline holds, what a replay gets from it, what is hidden, and truncated files."""
 
 import asyncio
 import dataclasses
@@ -75,7 +75,7 @@ def test_a_share_of_the_calls_is_recorded(tmp_path):
             task(value)
         list(task.map(range(1000)))
         recorder = task._current.recorder
-    count = len(baseline_in(tmp_path)) + recorder.left_out  # those that came faster than they could be written
+    count = len(baseline_in(tmp_path)) + recorder.left_out  # calls that came faster than they could be written
     assert 300 < count < 500, "2,000 calls, a fifth of them, and six standard deviations (18 each)"
 
 

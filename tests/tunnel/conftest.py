@@ -11,7 +11,7 @@ from vmhost.tunnel.addresses import parse
 from vmhost.tunnel.backoff import Backoff
 from vmhost.tunnel.tls import make_certificates
 
-WAIT_S = 20  # how long a test waits for what must come
+WAIT_S = 20  # a test's longest wait for an expected event
 DEVICES = ("ann", "bob", "cyd")
 
 
@@ -24,7 +24,7 @@ def keys(tmp_path_factory):
 
 @pytest.fixture
 def make_server(keys, tmp_path):
-    """make_server(**settings) -> a Server that keeps what comes on all channels in the table `messages`."""
+    """make_server(**settings) -> a Server that keeps the messages of all channels in the table `messages`."""
 
     def make(store=tmp_path / "cloud.sqlite", table="messages", **settings):
         given = {"certificate": keys / "server.pem", "key": keys / "server.key", "client_ca": keys / "ca.pem"}
@@ -38,7 +38,7 @@ def make_server(keys, tmp_path):
 
 @pytest.fixture
 def settings_of(keys):
-    """settings_of("ann") -> what tells a Device whom to trust and who it is."""
+    """settings_of("ann") -> a Device's settings for its identity and trust."""
 
     def settings(name):
         return {"ca": keys / "ca.pem", "certificate": keys / f"{name}.pem", "key": keys / f"{name}.key"}

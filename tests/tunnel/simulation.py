@@ -1,9 +1,9 @@
 """A device, a cloud and a network in simulated time: the real protocol and stores, without sockets and threads.
 
 A *link* is one connection: two queues of bytes. It may be cut for both ends or for one (half-open), and bytes may be
-anywhere when that happens. The cloud may still read what was on its way of an older link when the device has a newer
-one, as it does where two processes serve a device. What a process holds in memory is gone when it is killed; what its
-store has committed stays.
+anywhere when that happens. The cloud may still read bytes of an older link when the device has a newer one, as if two
+processes serve a device. A killed process loses the contents of its memory; transactions that its store has committed
+stay.
 """
 
 import random
@@ -26,7 +26,7 @@ class Link:
     def __init__(self, device_end, cloud_end):
         self.device_end, self.cloud_end = device_end, cloud_end
         self.up, self.down = bytearray(), bytearray()
-        self.device_knows = self.cloud_knows = False  # that it is over
+        self.device_knows = self.cloud_knows = False  # that the link has ended
 
 
 class Simulation:
@@ -63,7 +63,7 @@ class Simulation:
         self.to_keep, self.to_drop = [], []
 
     def kill_device(self):
-        """kill -9: connections, and what was read and not written, are gone."""
+        """kill -9: connections, and data that was read and not yet written, are lost."""
         for link in self.links:
             link.device_knows = True
         self.current = None
@@ -104,7 +104,7 @@ class Simulation:
         self._flush(link)
 
     def cut(self, link, device=True, cloud=True):
-        """The ends that are told know at once; the other believes that the connection lives."""
+        """The ends that are notified know at once; the other assumes that the connection is alive."""
         link.device_knows = link.device_knows or device
         link.cloud_knows = link.cloud_knows or cloud
         if link is self.current and link.device_knows:
@@ -168,7 +168,7 @@ class Simulation:
             self.pump_device()
 
     def forget(self):
-        """The device's disk catches up with what was acknowledged."""
+        """The device's disk catches up with the acknowledgements."""
         if self.to_forget:
             self.store.acknowledged([self.to_forget.pop(0)])
 
@@ -208,7 +208,7 @@ class Simulation:
             self.pump_cloud()
 
     def keep(self, count=1):
-        """The cloud's disk catches up: so many arrivals in one transaction, then their acknowledgements."""
+        """The cloud's disk catches up: a number of arrivals in one transaction, then their acknowledgements."""
         taken, self.to_keep = self.to_keep[:count], self.to_keep[count:]
         if taken:
             self.kept += self.inbox.keep([arrival for _, arrival in taken])
@@ -244,7 +244,7 @@ class Simulation:
                 assert values == wanted[channel][: len(values)], channel
 
     def settle(self):
-        """The network heals, and everybody goes on until nothing is left."""
+        """The network heals, and both ends go on until nothing is left."""
         for link in self.links:
             self.cut(link)
         self.connect()
@@ -265,7 +265,7 @@ class Simulation:
         assert not self.store.channels(), "acknowledged messages stayed in the outbox"
 
     def step(self, chance):
-        """One random thing; `chance` is a random.Random."""
+        """One random event; `chance` is a random.Random."""
         what = chance.randrange(100)
         live = [link for link in self.links[-3:] if link.up or link.down]
         if what < 15:
@@ -307,7 +307,7 @@ def _by_channel(database, query):
 
 
 def run(folder, seed, steps=150):
-    """A whole random life; raises AssertionError with the seed."""
+    """A whole random run; raises AssertionError with the seed."""
     simulation = Simulation(folder)
     chance = random.Random(seed)
     try:

@@ -1,4 +1,4 @@
-"""Messages wait for others to travel with, by time and size: with a clock of the test's, then on a real loop."""
+"""Messages wait to be sent together, by time and size: with a clock that the test sets, then on a real loop."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from vmhost.tunnel.connection import Connection
 
 
 class Loop:
-    """Runs what is due when the test moves its clock."""
+    """Runs due callbacks when the test moves its clock."""
 
     def __init__(self):
         self.now, self._timers = 0.0, []
@@ -91,7 +91,7 @@ def test_without_batching_each_goes_at_once(batching):
 
 def test_the_first_waits_as_long_as_it_may_and_no_longer(batching):
     device, loop, sent = batching(batch_ms=50)
-    for _ in range(12):  # one each 10 ms: those that come later do not put it off
+    for _ in range(12):  # one each 10 ms: later messages do not delay the sending
         device.store.put("c", [b"x"])
         loop.move(0.01)
     loop.move(1.0)

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Elsewhere:
-    """As PostgreSQL is: it keeps messages and their numbers together. `fail` has what it does at the next calls."""
+    """Like PostgreSQL: it keeps messages and their numbers together. `fail` has the failures of the next calls."""
 
     schema = None
 
@@ -92,7 +92,7 @@ def test_who_sends_what_cannot_be_kept_waits_alone(make_server, make_device):
 
 
 class Hooks:
-    """A web server that answers as `answers` says, then 200, and collects what it took."""
+    """A web server that answers as `answers` says, then 200, and collects what it accepted."""
 
     def __init__(self):
         self.taken, self.answers, self.seen = [], [], []

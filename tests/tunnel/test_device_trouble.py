@@ -1,4 +1,4 @@
-"""What befalls a device: killed with SIGKILL, a store that is damaged, full, read-only or used twice, a clock that is
+"""Faults of a device: SIGKILL, a store that is damaged, full, read-only or used twice, a clock that is
 wrong."""
 
 import os

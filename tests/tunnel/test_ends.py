@@ -94,7 +94,7 @@ def test_a_cloud_whose_clock_is_faster_says_no_more_than_the_devices_own(answeri
         with pytest.raises(NoAnswerError, match=f"no answer within {WAIT_S:g} s"):
             device.ask("never", 1, timeout_s=WAIT_S)
         with pytest.raises(AnswerError):
-            device.ask("never", 1)  # it has all the time: whatever the other end says, it is no matter of time
+            device.ask("never", 1)  # without a time limit: the other end's answer cannot be a timeout
 
 
 def test_what_cannot_be_answered(answering, make_device, caplog):
@@ -201,7 +201,7 @@ def test_an_id_counts_once_also_from_a_new_store(make_server, make_device, tmp_p
 
 
 def test_a_store_from_a_backup_counts_anew(make_server, make_device, tmp_path):
-    """Its numbers were used before: what is sent with them again is not taken for known."""
+    """Its numbers were used before: new messages with these numbers are not taken for known ones."""
     server = make_server()
     store = tmp_path / "ann.sqlite"
     with server.running() as address:
@@ -472,7 +472,7 @@ def test_who_does_not_read_stops_nobody_else(make_server, settings_of, tmp_path)
 
 
 def test_a_small_message_goes_before_a_large_one(make_server):
-    """Of what waits, the channel with the better priority goes first, between two fragments of another one."""
+    """Among waiting messages the channel with the higher priority goes first, between two fragments of another one."""
     from tests.tunnel.test_hostile import greeted
     from vmhost.tunnel import events
 
@@ -497,7 +497,7 @@ def test_a_small_message_goes_before_a_large_one(make_server):
 
 
 def test_a_half_open_connection_is_found_and_replaced(make_server, make_device, monkeypatch, tmp_path):
-    """The network swallows everything, without a sign. Whoever waits for something asks, and goes elsewhere."""
+    """The network drops everything silently. An end that waits for an answer pings, and reconnects elsewhere."""
     from vmhost.tunnel import heartbeat
 
     monkeypatch.setattr(heartbeat, "_PROBE_S", 0.05)
@@ -509,7 +509,7 @@ def test_a_half_open_connection_is_found_and_replaced(make_server, make_device, 
         device.send("c", b"into the dark")
         while dark.connections < 2:
             assert not device.wait_sent(0.01)
-        monkeypatch.undo()  # a machine that is busy is not silent
+        monkeypatch.undo()  # a busy machine must not count as silent
         dark.release()
         assert device.wait_sent(WAIT_S)
     assert [body for (body,) in bodies(tmp_path / "cloud.sqlite")] == [b"into the dark"]
@@ -659,7 +659,7 @@ def test_tokens(make_server, make_device, keys, tmp_path):
     ("shift_days", "why"), [(-900, "certificate has expired"), (30, "certificate is not yet valid")]
 )
 def test_certificates_of_another_time(make_server, make_device, keys, tmp_path, caplog, shift_days, why):
-    """Expired, or a clock that is wrong: the device is not let in, and both sides say why."""
+    """An expired certificate, or a wrong clock: the device is refused, and both sides say why."""
     import shutil
 
     folder = tmp_path / "other-keys"

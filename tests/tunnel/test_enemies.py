@@ -1,5 +1,5 @@
-"""Devices that were let in and mean ill: they ask and do not read, claim to be others, and tell odd limits. The server
-goes on serving the others, and its memory stays bounded."""
+"""Malicious devices with valid credentials: they ask and do not read, claim to be others, and state odd limits. The
+server goes on serving the others, and its memory stays bounded."""
 
 import contextlib
 import logging
@@ -25,7 +25,7 @@ HELLO = {"epoch": b"raw", "from": None, "received": {}, "limits": {}, "heartbeat
 
 
 class Raw:
-    """A device that sends what it is told to, frame by frame."""
+    """A device that sends the test's frames, one by one."""
 
     def __init__(self, address, settings, **told):
         context = ssl.create_default_context(cafile=settings["ca"])
@@ -171,7 +171,7 @@ def test_a_device_is_who_its_certificate_says(make_server, settings_of, tmp_path
 
 
 def test_numbers_of_another_epoch_and_lies_about_what_was_received(make_server, settings_of, tmp_path):
-    """A device that says that it has pushes which never were: the cloud counts anew, and they arrive."""
+    """A device that claims pushes which were never sent: the cloud counts anew, and pushes arrive."""
     server = make_server()
     with server.running() as address:
         with Raw(address, settings_of("ann")) as raw:
@@ -324,7 +324,7 @@ def test_a_hundred_thousand_mutated_frames_into_a_server(make_server, make_devic
 
 @pytest.mark.parametrize("blindly", [False, True], ids=["", "and acknowledges blindly"])
 def test_pushes_for_a_device_that_does_not_read_stay_in_the_store(make_server, make_device, settings_of, blindly):
-    """It says that its windows are two gigabytes, and 24 pushes of a megabyte wait for it, on three channels."""
+    """It states windows of two gigabytes, and 24 pushes of a megabyte wait for it, on three channels."""
     server = make_server()
     server.prepare()
     for number in range(24):

@@ -1,4 +1,4 @@
-"""The way of a feature: a pipeline's outbox, a connection that is cut again and again, a table in the cloud."""
+"""The path of a feature: a pipeline's outbox, a connection that is cut again and again, a table in the cloud."""
 
 import random
 
@@ -16,7 +16,7 @@ COUNT = 400
 
 
 def put_features(database, count):
-    """What a stream task's table does: a row, and what of it leaves, in one transaction."""
+    """What a stream task's table does: writes a row, and its outgoing message, in one transaction."""
     events, tables = EventStore(database), Tables(database)
     table = tables.declare(
         "seen", "1", {"item": "text", "ms": Column("integer", leaves=True), "code": Column("bytes", leaves=True)}
@@ -46,7 +46,7 @@ def test_features_arrive_once_and_in_order_through_a_connection_that_is_cut(make
 
 
 def test_a_message_and_its_number_are_one_transaction(make_server, make_device, tmp_path):
-    """Where the consumer fails after it wrote, nothing of it stays, and the message comes again."""
+    """If the consumer fails after a write, the write is rolled back, and the message comes again."""
     from vmhost.tunnel import Transactional
 
     failures = []

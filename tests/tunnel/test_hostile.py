@@ -1,4 +1,4 @@
-"""What an enemy may send: the connection is closed with one line, and nothing else happens."""
+"""Hostile bytes: the connection is closed with one line, and nothing else happens."""
 
 import random
 import tracemalloc

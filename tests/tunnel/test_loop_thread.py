@@ -1,4 +1,4 @@
-"""A loop that threads share: whoever asks often runs it himself, and nothing of it hangs or breaks."""
+"""A loop that threads share: a thread that asks often runs it itself, and nothing hangs or breaks."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from tests.tunnel.conftest import WAIT_S, until
 from vmhost.tunnel import AsyncDevice
 from vmhost.tunnel.loop_thread import LoopEndedError, LoopThread
 
-# A thread that asks again at once is lent the loop within so many calls; a slow machine may take some more.
+# A thread that asks again at once gets the loop within this number of calls; a slow machine may need more.
 OFTEN = 10_000
 
 
@@ -159,7 +159,7 @@ def test_ctrl_c_ends_the_call_and_nothing_else(often):
 
 
 def test_after_a_handler_that_raises_a_device_connects_anew(make_server, make_device, monkeypatch):
-    """What it interrupted on the loop is half done."""
+    """The interrupted callback of the loop is half done."""
 
     def raises(number, frame):
         raise ZeroDivisionError

@@ -13,7 +13,7 @@ from tests.tunnel.simulation import Simulation, run
 
 
 def fast_folder():
-    """A folder in memory where the machine has one: syncs are not what is tried here."""
+    """A folder in memory if the machine has one: these tests do not test syncs."""
     return Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None, prefix="tunnel-"))
 
 

@@ -1,4 +1,4 @@
-"""A pipeline that sends what leaves its tables, and tasks of it that use channels, by the commands."""
+"""A pipeline that sends its tables' outgoing rows, and its tasks that use channels, by the commands."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A loop spins where that helps, and nowhere else: against a kernel and a clock that are simulated."""
+"""A loop spins only where that helps: against a simulated kernel and clock."""
 
 import selectors
 
@@ -52,7 +52,7 @@ class Machine:
         self._asleep = self._arrival(began, True)
         found = self.selector.select(timeout)
         self.waits_s.append(self.now - began)
-        self.now += 10e-6  # what the loop does with it
+        self.now += 10e-6  # the loop's work for it
         return found
 
 
@@ -88,7 +88,7 @@ def test_after_a_burst_two_waits_at_most_are_spun_for_nothing(simulate):
 @pytest.mark.parametrize(
     "arrival, lost_s",
     [
-        (lambda now, asleep: 20e-6 if asleep else 1.0, 0.0),  # who sends runs only when this process sleeps
+        (lambda now, asleep: 20e-6 if asleep else 1.0, 0.0),  # the sender runs only when this process sleeps
         (lambda now, asleep: 20e-6 if asleep else 50e-6, 0.002),  # the kernel gives the core to others
     ],
 )

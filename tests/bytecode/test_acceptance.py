@@ -1,4 +1,4 @@
-"""The standard-library bundle: whatever VMs unmarshal was made here or went through the verifier, once per file."""
+"""The standard-library bundle: all code that VMs unmarshal was compiled here or verified, once per file."""
 
 import marshal
 import platform

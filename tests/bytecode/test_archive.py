@@ -1,4 +1,4 @@
-"""The canonical zip: what zip tools see of it, and that nothing but the canonical form is read."""
+"""The canonical zip: zip tools can read it, and we read the canonical form only."""
 
 import io
 import mmap

@@ -1,4 +1,4 @@
-"""Which modules a task takes along, and what it is told about those that a VM can't have."""
+"""Which modules a task's bundle includes, and the errors about those that a VM cannot have."""
 
 import textwrap
 

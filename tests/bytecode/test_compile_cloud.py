@@ -1,4 +1,4 @@
-"""The compiler's command line: what it writes, what it says, and its exit status."""
+"""The compiler's command line: its files, messages and exit status."""
 
 import json
 import subprocess

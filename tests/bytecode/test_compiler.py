@@ -1,4 +1,4 @@
-"""Task folders to bundles: what goes in, what tracebacks say, and which mistakes stop it."""
+"""Task folders to bundles: their contents, tracebacks, and the mistakes that are errors."""
 
 import dis
 import marshal

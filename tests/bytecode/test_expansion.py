@@ -1,4 +1,4 @@
-"""Instructions that become several: jumps, handlers and source positions of the rest say what they said."""
+"""Instructions that are expanded to several: jumps, handlers and source positions of the others stay right."""
 
 import dis
 import os
@@ -27,7 +27,7 @@ def code_objects(code):
 
 
 def split_loads(code):
-    """`code` with every load of two locals made two loads, and which instructions these were."""
+    """`code` with every load of two locals split into two loads, and the places of these."""
     found, load = Instructions(code, table(), ""), table().number("LOAD_FAST")
     replaced = {
         index: [(load, operand >> 4), (load, operand & 15)]
@@ -103,7 +103,7 @@ def f(text, more, pieces):
     ],
 )
 def test_loads_of_locals_that_an_addition_may_empty_are_checked(statement, used):
-    """What CPython compiles is refused; what is compiled here is accepted, adds as it did, and runs as it ran."""
+    """CPython's code is refused; code compiled here is accepted, and adds and runs as CPython's does."""
     source = SUMS.format(statement=statement, used=used)
     with pytest.raises(VerifyError, match="may be unassigned here"):
         verify(compile(source, "sample.py", "exec", dont_inherit=True))
@@ -122,7 +122,7 @@ def test_loads_of_locals_that_an_addition_may_empty_are_checked(statement, used)
 
 
 def test_a_store_that_was_one_with_a_load_is_looked_at_again():
-    """Split from its load, it comes right after the addition, which may then be specialised and empty its local too."""
+    """Split from its load, it follows the addition directly, which may then be specialised and clear its local too."""
     source = "def f(a, b, c):\n try:\n  while c: b += c; a = b + c; f(b)\n except MemoryError: return a"
     verify(compile_corrected(source, "sample.py"))
 

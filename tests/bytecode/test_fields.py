@@ -1,5 +1,5 @@
-"""One definition of what a task's fields hold: the schemas that editors read say the same, and nothing that a reader
-refuses is written."""
+"""A task's fields are defined once: the schemas for editors agree with the definition, and only values that readers
+accept are written."""
 
 import json
 from dataclasses import replace
@@ -158,7 +158,7 @@ def test_a_reader_and_a_writer_take_the_same_values(name, value, says):
 
 
 def _forged(manifest, code):
-    """The bytes of a bundle whose manifest says what `manifest` does, written without looking at it."""
+    """The bytes of a bundle with this manifest, written without a check."""
     from vmhost.bytecode import format as bundle_format
 
     entries = read_archive(write_bundle(MANIFEST, code), "x")

@@ -58,7 +58,7 @@ def written(key=KEY, manifest=MANIFEST):
 
 
 def resigned(change, key=KEY):
-    """A signed bundle whose manifest is what `change` makes of the decoded one (which may be anything)."""
+    """A signed bundle whose manifest is `change` of the decoded one (the result may be anything)."""
     entries = read_archive(written(), "x")
     fields = msgpack.unpackb(entries["manifest.msgpack"])
     changed = change(fields)
@@ -304,7 +304,7 @@ def test_any_manifest_gives_bundle_error(value):
 
 
 def hand_made(extra):
-    """A signed bundle with `extra` entries that the writer would not write, listed in the manifest as they are."""
+    """A signed bundle with `extra` entries that the writer would refuse, listed in the manifest unchanged."""
     entries = read_archive(written(), "x")
     fields = msgpack.unpackb(entries["manifest.msgpack"])
     for path, content in extra.items():

@@ -1,5 +1,5 @@
-"""Wheels whose makers mean harm, and lock files that change while they are used: nothing but the package's own files
-comes along, and nothing is written or read elsewhere."""
+"""Malicious wheels, and lock files that change while they are used: a bundle gets the package's own files only,
+and nothing is written or read elsewhere."""
 
 import zipfile
 

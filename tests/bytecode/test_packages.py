@@ -1,4 +1,4 @@
-"""Packages that a task requires: locked, installed aside, and what of them comes along in its bundle.
+"""Packages that a task requires: locked, installed aside, and which of their files are in its bundle.
 
 The packages are wheels that the tests write; uv finds them in a folder, and no index is asked.
 """
@@ -235,7 +235,7 @@ def test_imports_of_packages_that_never_run_are_no_errors(wheels, task):
 
 
 def test_modules_that_a_package_makes_by_itself_are_found(wheels, task):
-    """As `six` makes `six.moves`, others put theirs into `sys.modules`."""
+    """Packages put modules into `sys.modules` themselves, as `six` does with `six.moves`."""
     write_wheel(
         wheels,
         "seven",

@@ -1,5 +1,5 @@
-"""The kinds of permissions stand in one list; what cannot import it says the same, and bundles from before `listen`
-load."""
+"""The kinds of permissions are in one list; files that cannot import it agree with it, and bundles from before
+`listen` load."""
 
 import json
 import marshal

@@ -44,7 +44,7 @@ def run(value):
 
 @pytest.fixture
 def recorded(write_task):
-    """A task that writes functions, recorded while a script ran; `recorded(script)` gives what a call of it gives."""
+    """A task that writes functions, recorded while a script ran; `recorded(script)` returns the result of a call."""
 
     def made(script="import main\nmain.run({'before': 0})\n", **files):
         folder = write_task({"main.py": MAIN, "maker.py": MAKER, "use.py": script, **files})
@@ -133,7 +133,7 @@ def run(value):
 
 
 def test_lines_files_and_names_are_those_that_were_asked_for(recorded):
-    """As template engines do it: empty lines before a text, and another name for its code."""
+    """As in template engines: empty lines before a text, and another name for its code."""
     main = """
 import sys
 import traceback
@@ -227,7 +227,7 @@ def test_texts_that_are_no_python_are_left_out(recorded):
 
 
 def test_a_guest_cannot_forge_what_recorded_gives(recorded):
-    """The function that looks texts up is the guest's; whatever it gives, exec runs code objects alone."""
+    """The guest's own function looks texts up; whatever it returns, exec runs code objects only."""
     main = """
 def run(value):
     from vmhost.guest import texts

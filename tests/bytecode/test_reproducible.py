@@ -1,4 +1,4 @@
-"""Same inputs, same bytes: over hash seeds, what else was imported, the folder's place, the umask, the time zone."""
+"""Same inputs, same bytes: for any hash seed, other imports, place of the folder, umask and time zone."""
 
 import os
 import subprocess
@@ -90,7 +90,7 @@ def test_a_task_gives_the_same_bytes_everywhere(write_task, tmp_path):
 
 
 def test_the_library_gives_the_same_bytes_everywhere(tmp_path):
-    """The one that set-up has made, with a hash seed that nobody chose, is the other that is compared."""
+    """It is compared with the bundle that set-up has made, with a random hash seed."""
     out = tmp_path / "stdlib.vmb"
     command = [sys.executable, "-m", "vmhost.stdlib", out]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, env={"PYTHONHASHSEED": "1"})

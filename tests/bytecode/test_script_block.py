@@ -1,4 +1,4 @@
-"""What scripts say that they require (PEP 723)."""
+"""Requirements that scripts declare (PEP 723)."""
 
 import pytest
 

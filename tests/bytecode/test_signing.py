@@ -1,4 +1,4 @@
-"""Keys on disk, trust stores, and whom a host believes."""
+"""Keys on disk, trust stores, and which keys a host trusts."""
 
 import stat
 

@@ -1,4 +1,4 @@
-"""`task.yaml`: what it may say, and that every mistake is named with file, line and key."""
+"""`task.yaml`: valid contents, and that every mistake is named with file, line and key."""
 
 import pytest
 from hypothesis import given, settings

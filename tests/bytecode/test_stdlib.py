@@ -18,7 +18,7 @@ from vmhost.stdlib.patches import patch
 
 
 def unshaped(patcher, guest):
-    """The library as it is: nothing edited, cut or replaced, and the guest runtime in the folder `guest`."""
+    """The library unchanged: nothing edited, cut or replaced, and the guest runtime in the folder `guest`."""
     patcher.setattr(build, "guest_sources", lambda: offered.guest_sources(guest))
     patcher.setattr(build, "_OVERLAYS", guest / "overlays")
     patcher.setattr(build, "patch", lambda name, source: source)
@@ -137,7 +137,7 @@ def test_asserts_stay_and_docstrings_go(bundle):
 
 
 def test_what_is_imported_unconditionally_is_offered_too(bundle):
-    """No module of the bundle needs, at its top level, a module that the tables forget."""
+    """No module of the bundle needs, at its top level, a module that is missing in the tables."""
     import ast
     import warnings
 
@@ -250,7 +250,7 @@ def test_native_modules_exist_in_this_python():
 
 
 def test_native_modules_are_those_that_the_walls_know():
-    """What the compiler lets a task import is what the isolation layer has filed, and nothing else."""
+    """The compiler lets a task import the modules in the isolation layer's tables, and no others."""
     only_for_the_library = {name for name in policy.POLICY if offered.left_out(name)}
     assert set(policy.POLICY) - only_for_the_library == offered.NATIVE_MODULES
 

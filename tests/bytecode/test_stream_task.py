@@ -1,4 +1,4 @@
-"""`trigger` and `table` of task.yaml: what they may say, how they travel in a bundle."""
+"""`trigger` and `table` of task.yaml: valid contents, and their form in a bundle."""
 
 import pytest
 
@@ -104,7 +104,7 @@ def test_what_is_wrong_is_told_with_its_line(write_task, before, after, says):
 
 
 class _Raw:
-    """Stands for a Trigger or Table and gives whatever plain form it was made with."""
+    """A fake Trigger or Table with the plain form that it was made with."""
 
     def __init__(self, found):
         self._found = found

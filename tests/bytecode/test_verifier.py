@@ -1,4 +1,4 @@
-"""The verifier accepts what the compiler makes and refuses what would crash the interpreter, saying where and why."""
+"""The verifier accepts the compiler's code and refuses code that would crash the interpreter, saying where and why."""
 
 import dis
 import marshal
@@ -28,7 +28,7 @@ def compiled(source, level=0):
 
 
 def function(source):
-    """The code object of the one function in `source`."""
+    """The code object of the only function in `source`."""
     return next(constant for constant in compiled(source).co_consts if isinstance(constant, types.CodeType))
 
 
@@ -374,7 +374,7 @@ def test_refuses_constants_that_marshal_does_not_make(constant):
 
 
 def nested(depth):
-    """A tuple in a tuple in a tuple, every one twice in its outer one: 2**depth ways lead to the innermost."""
+    """Nested tuples, each twice in the outer one: 2**depth paths lead to the innermost."""
     inner = ()
     for _ in range(depth):
         inner = (inner, inner)
@@ -472,7 +472,7 @@ def test_a_python_without_a_table_is_named(monkeypatch):
 
 
 def test_damage_that_was_signed_is_a_bundle_error():
-    """Signature and digests are right, the code was damaged before: it is read, and refused by its structure."""
+    """The code was damaged before it was signed: signature and digests fit, and its structure is refused."""
     key = generate_key()
     module = compiled("def run(value):\n return value + 1")
     inner = next(each for each in module.co_consts if isinstance(each, types.CodeType))
@@ -491,7 +491,7 @@ def test_damage_that_was_signed_is_a_bundle_error():
 
 
 def test_a_generic_class_within_a_class_reads_its_own_parameters():
-    """What CPython compiles looks into the class's namespace first, takes what it finds for a tuple, and is refused."""
+    """CPython's code looks into the class's namespace first, assumes a tuple there, and is refused."""
     source = "class M(type):\n __prepare__ = classmethod(lambda *a, **k: {'.type_params': 5})\n"
     source += "class A(metaclass=M):\n class B[T]: pass\n"
     with pytest.raises(VerifyError, match="finds some object at depth 1, expected tuple"):

@@ -1,4 +1,4 @@
-"""Opcode by opcode: what CPython 3.14's interpreter asserts or takes on trust, violated by hand, is refused.
+"""Opcode by opcode: code that violates an assertion or assumption of CPython 3.14's interpreter is refused.
 
 The rows follow `Python/bytecodes.c` and `Python/intrinsics.c`: operand domains, depth of the stack, kinds of values,
 NULL markers, cells, lifetimes of borrowed references, what lies where an exception is handled. No compiled code is
@@ -93,7 +93,7 @@ def assembled(
 
 
 def within(*inner, body=None):
-    """A module around functions, as most code stands; by default one without free variables is made of each."""
+    """A module around functions, like most code; by default each becomes a function without free variables."""
     if body is None:
         body = "".join(f"LOAD_CONST {index + 1}; MAKE_FUNCTION; POP_TOP;" for index in range(len(inner)))
         body += "LOAD_CONST 0; RETURN_VALUE"
@@ -770,7 +770,7 @@ def test_accepts_a_generic_function_as_it_is_called():
 
 
 def test_a_prefix_that_extends_nothing_is_refused():
-    """FOR_ITER skips one code unit at its end; that would be the prefix, and END_FOR would take the iterator."""
+    """FOR_ITER skips one code unit at its end; that would be the prefix, and END_FOR would pop the iterator."""
     code = assembled(
         f"LOAD_FAST 0; GET_ITER; top: FOR_ITER @end; POP_TOP; JUMP_BACKWARD @top; end: END_FOR; POP_ITER; {RETURN}"
     )
@@ -828,7 +828,7 @@ BYTES = {
 
 @pytest.mark.parametrize("what", BYTES)
 def test_refuses_bytes_that_cpython_trips_over(what):
-    """Unmended, one of these kills the process or never ends."""
+    """Without the check, one of these kills the process or never ends."""
     fields, said = BYTES[what]
     with pytest.raises(VerifyError) as caught:
         verify(load(marshalled(**fields)), closure=True)

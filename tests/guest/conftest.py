@@ -45,11 +45,11 @@ class Programs:
         return done
 
     def plain(self, program):
-        """What the program prints in CPython."""
+        """The program's output in CPython."""
         return self._run(self._path(program)).stdout
 
     def sealed(self, program, texts=()):
-        """What it prints in the sealed process; `texts` (mode, text) have been compiled beforehand."""
+        """Its output in the sealed process; `texts` (mode, text) have been compiled beforehand."""
         file = self.folder / "texts"
         file.write_bytes(marshal.dumps(list(texts)))
         return self._run(HERE / "sealed_python.py", self._path(program), file).stdout

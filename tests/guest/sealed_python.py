@@ -73,7 +73,7 @@ class Finder:
 
 
 class Seal:
-    """The audit hook, and who may pass it."""
+    """The audit hook, and the callers that it lets pass."""
 
     def __init__(self):
         self.open = False
@@ -101,7 +101,7 @@ seal = Seal()
 
 
 def writer():
-    """The native core, which writes code objects from recipes; by its file, as its packages are not there."""
+    """The native core, which writes code objects from recipes; loaded by its file, as its packages are missing."""
     suffix = _imp.extension_suffixes()[0]
     spec = ModuleSpec("vmhost.isolation._core", None, origin=f"{ROOT}/vmhost/isolation/_core{suffix}")
     core = _imp.create_dynamic(spec)

@@ -1,4 +1,4 @@
-"""Functions written from recipes: instruction for instruction what the running Python's compiler writes."""
+"""Functions written from recipes: the same instructions as the running Python's compiler writes."""
 
 import dataclasses
 import dis
@@ -44,7 +44,7 @@ def lines_by_offset(code):
 
 
 class Recording(dataclasses._FuncBuilder):
-    """dataclasses' own builder; keeps what it was asked for."""
+    """dataclasses' own builder; keeps its arguments."""
 
     kept = []
 
@@ -140,7 +140,7 @@ def test_dataclasses_are_what_the_compiler_writes(fields, frozen, slots, post_in
 
 @pytest.mark.parametrize("count", [15, 16, 17, 100, 255, 256, 300, 1100])
 def test_many_fields_need_wide_operands(count):
-    """__init__ and __eq__ do not change their form with the number of fields, so they stay comparable."""
+    """The form of __init__ and __eq__ does not depend on the number of fields, so they stay comparable."""
     compiled, assembled = functions_of([(f"f{index}", int) for index in range(count)])
     for one, other in zip(compiled, assembled, strict=True):
         if one.__name__ != "__repr__":

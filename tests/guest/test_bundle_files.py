@@ -1,5 +1,5 @@
-"""A task's own files through os, os.path, glob, pathlib, shutil and pkgutil, as code meant for a folder asks for
-them."""
+"""A task's own files through os, os.path, glob, pathlib, shutil and pkgutil, for code that was written for a
+folder."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Named tuples and dataclasses in a process without a compiler: the same, in all that a user can see, as CPython's."""
+"""Named tuples and dataclasses in a process without a compiler: for a user the same as CPython's."""
 
 import ast
 from pathlib import Path
@@ -62,7 +62,7 @@ def test_each_way_is_counted(programs):
     "source", ["eval('1+1')", "exec('x = 1')", "compile('1', '', 'eval')", "(lambda: 0).__code__.replace(co_flags=0)"]
 )
 def test_the_stand_in_is_sealed(programs, source):
-    """The other tests of this folder mean something only while this one passes."""
+    """The other tests of this folder are valid only if this one passes."""
     assert "PermissionError: sealed: " in programs.sealed_error(source)
 
 

@@ -1,4 +1,4 @@
-"""What task.yaml grants works, and nothing beside it: paths, addresses, environment names, own descriptors."""
+"""Access that task.yaml grants works, and no other: paths, addresses, environment names, own descriptors."""
 
 import os
 import socket
@@ -197,7 +197,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server():
-    """The port of a server on this machine that greets and hangs up."""
+    """The port of a server on this machine that greets and closes the connection."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve():

@@ -1,4 +1,4 @@
-"""What a task finds in a VM: files, log, deadline, setup and teardown, async entry points, reports of its errors."""
+"""A task's API in a VM: files, log, deadline, setup and teardown, async entry points, reports of its errors."""
 
 import logging
 
@@ -180,7 +180,7 @@ def task():
 
 @pytest.fixture
 def lines(caplog):
-    """What the host's logger of the task got: (level, text)."""
+    """The records of the host's logger for the task: (level, text)."""
     caplog.set_level(logging.DEBUG, "vmhost.task.asks")
     return lambda: [
         (record.levelno, record.getMessage()) for record in caplog.records if record.name == "vmhost.task.asks"

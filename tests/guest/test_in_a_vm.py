@@ -1,4 +1,4 @@
-"""The same programs in real VMs: what a sealed VM prints is what CPython prints.
+"""The same programs in real VMs: a sealed VM prints the same as CPython.
 
 The standard library of a VM carries no docstrings, so CPython runs with -OO here; the program itself keeps its own.
 """

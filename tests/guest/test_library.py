@@ -142,7 +142,7 @@ def test_other_sources_are_left_as_they_are():
     assert patches.patch("json.tool", "x = 1\n") == "x = 1\n"
 
 
-# What is left in the standard library of a VM that compiles when it is called, and why it may stay.
+# Functions of a VM's standard library that still compile when they are called, and why they may stay.
 STAYS = {
     ("dis", "compile"): "dis.dis takes functions; a text needs the compiler, and is refused",
     ("importlib._bootstrap", "exec"): "runs code that the importer gives it",

@@ -1,5 +1,5 @@
-"""Listening is a permission of its own: what `listen` names can be reached by others, and nothing else of a task
-can."""
+"""Listening is a permission of its own: others can reach the addresses that `listen` names, and nothing else of a
+task."""
 
 import socket
 import threading
@@ -263,7 +263,7 @@ def test_an_unbound_datagram_socket_is_answered(asked):
 
 @pytest.fixture
 def server():
-    """Where somebody answers each datagram, after a stranger has sent to who asks, or to the port that it names."""
+    """The port of a server of datagrams; another socket sends to the asker, or a named port, before each answer."""
     with (
         socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as answering,
         socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as stranger,

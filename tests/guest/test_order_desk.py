@@ -21,7 +21,7 @@ IN_PLAIN_PYTHON = "import json, sys, main; json.dump(main.run(None), sys.stdout)
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
-    """What plain Python says and what a VM says: two dicts of section to list of text."""
+    """The output of plain Python and of a VM: two dicts of section to list of text."""
     bundle = tmp_path_factory.mktemp("desk") / "desk.vmb"
     compiled = compile_task(FOLDER, target=TARGET, strict=True)
     bundle.write_bytes(compiled.to_bytes())

@@ -1,4 +1,4 @@
-"""A task that imports `vmhost.guest` runs as plain Python as well, and gives what it gives in a VM."""
+"""A task that imports `vmhost.guest` runs as plain Python as well, with the same results as in a VM."""
 
 import json
 import subprocess

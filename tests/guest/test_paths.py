@@ -1,5 +1,5 @@
-"""Paths in a VM mean what they mean to plain CPython where they are granted, and lead nowhere else, whatever is moved
-meanwhile: what a call does is done to the file that was checked."""
+"""Granted paths in a VM mean the same as in plain CPython, and no others can be reached, even if files are moved
+meanwhile: a call acts on the file that was checked."""
 
 import os
 import sqlite3
@@ -14,7 +14,7 @@ import pytest
 import vmhost
 from tests.hosts import bundle
 
-# What both Pythons do: every operation with every path, each in a tree of its own.
+# Both Pythons do this: every operation with every path, each in a tree of its own.
 TABLE = '''
 import io, os, posix
 
@@ -323,7 +323,7 @@ def make_tree(tree):
 
 
 def state(root):
-    """What there is below `root`, by name: kind, contents or target."""
+    """The files below `root`, by name: kind, contents or target."""
     found = {}
     for folder, folders, files in os.walk(root):
         for name in folders + files:
@@ -362,7 +362,7 @@ def task(folder):
 
 
 def held(folder):
-    """What this process has open below `folder`."""
+    """The open files of this process below `folder`."""
     found = []
     for number in os.listdir("/proc/self/fd"):
         try:
@@ -478,7 +478,7 @@ def test_write_ahead_logs_are_exclusive(task, folder):
 
 
 class Swaps(threading.Thread):
-    """Somebody with write access: brings `root`/x and `root`/folder in and out of what is granted."""
+    """Another process with write access: moves `root`/x and `root`/folder into and out of the granted folder."""
 
     def __init__(self, root, outside):
         super().__init__()

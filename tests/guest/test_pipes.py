@@ -1,4 +1,4 @@
-"""A pipe's end that cannot do what is asked of it says so, as in plain CPython: no call waits for what never comes."""
+"""A pipe's wrong end raises an error, as in plain CPython: no call waits for something that never comes."""
 
 import pytest
 

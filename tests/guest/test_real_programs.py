@@ -1,4 +1,4 @@
-"""What programs rely on that CPython's own tests found missing in VMs: sources in the bundle, locales, odd modules."""
+"""Features that CPython's own tests found missing in VMs: sources in the bundle, locales, rare modules."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a sealed VM refuses, tried from inside one: each way out is denied with PermissionDenied or is not there.
+"""What a sealed VM refuses, tried from inside one: each escape is denied with PermissionDenied or does not exist.
 
 And the process is as it was.
 """
@@ -17,7 +17,7 @@ import vmhost
 from tests.batches import each
 from vmhost.bytecode.compiler import compile_sources
 
-# name -> the body of a function that tries something; what it does in the end is told by the tests below
+# name -> the body of a function that tries something; the tests below state its outcome
 DENIED = {
     # code
     "compile_text": "compile('1', 'text', 'eval')",

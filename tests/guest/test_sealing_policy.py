@@ -1,4 +1,4 @@
-"""The policy's table against the native modules: every callable of every module that a VM can load is filed.
+"""The policy's table against the native modules: it lists every callable of every module that a VM can load.
 
 And the VM has exactly what is filed.
 """
@@ -66,7 +66,7 @@ def task():
 
 @pytest.fixture(scope="module")
 def plain():
-    """What CPython itself has: {module: names}, asked in a process that nothing was imported into."""
+    """CPython's own names, {module: names}, from a process without imports."""
     asked = {module: types_of(rules) for module, rules in POLICY.items()}
     program = (
         LISTING

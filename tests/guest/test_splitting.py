@@ -1,4 +1,4 @@
-"""Modules that were cut: what a task sees of them is what CPython has, and an idle VM does not pay for it."""
+"""Modules that were split: a task sees the same as in CPython, and they cost an idle VM no memory."""
 
 import collections
 import importlib
@@ -119,7 +119,7 @@ def described(value):
     return [type(value).__qualname__]
 
 
-# modules that wait, behind a stand-in or for whoever imports them, and what `patches/` has made another thing of
+# modules loaded later, behind a stand-in or at an import, and those that `patches/` replaces
 ELSEWHERE = {
     "ast",
     "copy",

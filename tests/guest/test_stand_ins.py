@@ -1,5 +1,5 @@
-"""Modules of terminals, processes and signals that packages import at their top: there for them, as where
-there is no terminal."""
+"""Modules of terminals, processes and signals that packages import at their top: they can be imported, and behave as
+if there were no terminal."""
 
 import random
 import subprocess

@@ -257,7 +257,7 @@ def test_an_image_for_a_bundle_has_what_it_imports_and_not_more(image, task, tmp
     assert vmrun("run", bundle, "--allow-unsigned", folder=out).stdout == "1\n"
     other = task("def run(value):\n    import sched\n", "other")
     assert "sched is not in this image" in vmrun("run", other, "--allow-unsigned", folder=out).stderr
-    for folder in (image, out):  # nor the engine, if the image has none
+    for folder in (image, out):  # these images have no engine
         assert "engine no\n" in (folder / "manifest").read_text()
 
 

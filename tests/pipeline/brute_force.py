@@ -1,5 +1,5 @@
-"""What the trigger engine promises, in the plainest words: all events are kept, and for each new one every sequence is
-tried from every event that it may have begun at."""
+"""A reference for the trigger engine, as simple as possible: it keeps all events, and for each new one tries every
+sequence from every event that it may have begun at."""
 
 from dataclasses import dataclass
 

@@ -1,10 +1,10 @@
-"""The conformance cases of the CEL specification for what conditions may use of the language.
+"""The conformance cases of the CEL specification for the subset of the language that conditions may use.
 
-    python -m tests.pipeline.cel_cases                      tells what is claimed, passed and left out, by file
+    python -m tests.pipeline.cel_cases                      prints what is claimed, passed and left out, by file
     python -m tests.pipeline.cel_cases --read FOLDER        makes cel_cases.jsonl.gz of a folder of .textproto files
 
-A case is claimed where the subset takes its expression: it is then to give the value, or the error, that the
-specification wants. The cases are the specification's, under the Apache License 2.0 (cel_cases.NOTICE).
+A case is claimed if the subset accepts its expression: it must then give the value, or the error, that the
+specification states. The cases are the specification's, under the Apache License 2.0 (cel_cases.NOTICE).
 """
 
 import argparse
@@ -106,7 +106,7 @@ class _Tokens:
 
 
 def _value(said):
-    """[kind, value as JSON]; None for what the subset has no values of."""
+    """[kind, value as JSON]; None for kinds that the subset lacks."""
     if len(said) != 1:
         return None
     ((kind, (value, *_)),) = said.items()
@@ -204,7 +204,7 @@ def _same(got, wanted):
 
 
 def evaluated(program, contents):
-    """(kind, value) that a program gives."""
+    """(kind, value) of a program's result."""
     from vmhost.pipeline.patterns import automaton
     from vmhost.pipeline.patterns.rules import Rule
 

@@ -1,7 +1,7 @@
-"""A process that works on a store until it is killed, and what must be found afterwards.
+"""A process that works on a store until it is killed, and checks of the store afterwards.
 
-Event n is at position n and its contents follow from n; a table counts events, one row and one state each. So the whole
-store follows from how far it got, and it must have got at least as far as was promised.
+Event n is at position n and n determines its contents; a table counts events, one row and one state each. So the number
+of events determines the whole store, and it must be at least the promised one.
 
     python tests/pipeline/crash_workload.py work PATH SEED DURABILITY SYNCHRONOUS OPERATIONS
     python tests/pipeline/crash_workload.py kill PATH SEED ROUNDS
@@ -25,7 +25,7 @@ DURABILITIES = ("batch", "each")
 
 
 def event(n):
-    """Every 40th is of somebody who may be forgotten."""
+    """Every 40th event belongs to a person who may be forgotten."""
     key = f"gone{n % 3}" if n % 40 == 0 else "kept"
     return Event("click", 1000 + n, f"p{n % 3}", f"v{n // 7}", {"n": n, "pad": bytes(n * 37 % 900)}, f"id{n}", key)
 
@@ -42,7 +42,7 @@ def opened(path, durability="batch"):
 
 
 def compute(store, table):
-    """Goes on behind the table's position, as after a restart: a row for each event, a state that counts them."""
+    """Continues after the table's position, as after a restart: a row for each event, a state that counts them."""
     state = table.state("kept")
     count = state.value["count"] if state else 0
     for stored in store.read(table.position):
@@ -53,7 +53,7 @@ def compute(store, table):
 
 
 def work(path, seed, durability, promise, synchronous="FULL", operations=1 << 60):
-    """Calls `promise(position of the events, position of the table)` for what was promised."""
+    """Calls `promise(position of the events, position of the table)` once these are durable."""
     dice = random.Random(seed)
     database, store, table = opened(path, durability)
     with database.transaction() as connection:
@@ -80,7 +80,7 @@ def work(path, seed, durability, promise, synchronous="FULL", operations=1 << 60
 
 
 def verify(path, promised, promised_table):
-    """AssertionError or StoreError where something that was promised is missing, or what is there is not whole."""
+    """AssertionError or StoreError if something promised is missing, or the contents are not consistent."""
     database, store, table = opened(path)
     try:
         database.check()
@@ -106,7 +106,7 @@ def verify(path, promised, promised_table):
 
 
 def kill(path, seed, rounds):
-    """Lets children work on one store and kills each at a random moment; prints what they got to."""
+    """Lets children work on one store and kills each at a random moment; prints their progress."""
     dice, promised, promised_table, killed = random.Random(seed), 0, 0, 0
     for _ in range(rounds):
         reading, writing = os.pipe()

@@ -1,4 +1,4 @@
-"""Each operator of features, in plain Python: what docs/features-of-events.md says of it, written as it reads.
+"""Each operator of features, in plain Python: a literal translation of docs/features-of-events.md.
 
 An event is (seconds since 1970, value or None, identity, the other value or None). `at` is when it is read, `span` the
 window's length in seconds.
@@ -39,7 +39,7 @@ def deviation(values):
 
 
 def nth(values, number):
-    """The number-th, 1 being the first; as many as there are, else none."""
+    """The number-th, counted from 1; none if there are fewer."""
     number = math.floor(number) if number >= 1 else 1
     return values[number - 1] if number <= len(values) else NAN
 
@@ -82,7 +82,7 @@ def weekday(time):
 
 
 def line(points):
-    """(slope, part of the variance that it tells) of the line of least squares through (hour, value)."""
+    """(slope, share of the variance that it explains) of the line of least squares through (hour, value)."""
     if not points:
         return NAN, NAN
     x0, y0 = mean([x for x, _ in points]), mean([y for _, y in points])

@@ -1,4 +1,4 @@
-"""Random questions for the matcher of patterns, and for Flink: rules of every word there is, over short streams.
+"""Random questions for the matcher of patterns, and for Flink: rules with all features, over short streams.
 
 python -m tests.pipeline.pattern_questions --count 1000 --seed 1 > questions.jsonl
 """

@@ -1,4 +1,4 @@
-"""A whole pipeline that works until it is killed, and what must be found afterwards.
+"""A whole pipeline that works until it is killed, and checks of its data afterwards.
 
 Event n is at position n, and triggers each of the tasks. So each task has, for each event that is stored, one row, one
 dead letter, or one call that it dropped and counted; whatever was promised is stored.
@@ -48,7 +48,7 @@ def open_pipeline(folder, loaded, durability="batch"):
 
 
 def work(folder, loaded, seed, promise):
-    """Calls `promise(position)` for the last event that was promised to be durable."""
+    """Calls `promise(position)` with the last event that is durable."""
     dice = random.Random(seed)
     durability = dice.choice(("batch", "each"))
     pipeline = open_pipeline(folder, loaded, durability)
@@ -68,7 +68,7 @@ def work(folder, loaded, seed, promise):
 
 
 def verify(folder, loaded, promised):
-    """AssertionError where an event has not ended as it should. Returns how many there are."""
+    """AssertionError if an event has not ended as it should. Returns the number of events."""
     with open_pipeline(folder, loaded) as pipeline:
         assert pipeline.wait(60)
         pipeline.close(keep_visits=True)
@@ -106,7 +106,7 @@ def verify(folder, loaded, promised):
 
 
 def kill(seed, rounds, work):
-    """Lets children `work(seed, promise)` and kills each at a random moment; returns the most that was promised."""
+    """Lets children `work(seed, promise)` and kills each at a random moment; returns the highest promise."""
     dice, promised, killed = random.Random(seed), 0, 0
     for number in range(rounds):
         reading, writing = os.pipe()

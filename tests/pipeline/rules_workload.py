@@ -1,4 +1,4 @@
-"""A pipeline with rules and a channel that works until it is killed, and what must be found afterwards.
+"""A pipeline with rules and a channel that works until it is killed, and checks of its data afterwards.
 
 The rules' matches are those that one engine finds in the stored events without any restart: each is one event of the
 store, one message of the queue, and one line of the tracking log.
@@ -66,7 +66,7 @@ def event(n):
 
 
 def events_of(pipeline):
-    """The stored events that are no matches."""
+    """The stored events that are not matches."""
     stored = pipeline._store.read(0)
     return [one for one in stored if not one.event.name.startswith(complex_events.PREFIX)]
 
@@ -92,7 +92,7 @@ def open_pipeline(folder, now_ms):
 
 
 def work(folder, seed, promise):
-    """Calls `promise(count)` for so many events that were promised to be durable."""
+    """Calls `promise(count)` with the number of durable events."""
     dice, now_ms = random.Random(seed), [BEGIN_MS]
     complex_events.SAVE_S = dice.choice((0.005, 0.05, 5.0))
     pipeline = open_pipeline(folder, now_ms)
@@ -111,7 +111,7 @@ def work(folder, seed, promise):
 
 
 def verify(folder, promised):
-    """AssertionError where a match is missing or there twice. Returns how many events and matches there are."""
+    """AssertionError if a match is missing or duplicated. Returns the numbers of events and matches."""
     now_ms = [BEGIN_MS]
     with open_pipeline(folder, now_ms) as pipeline:
         count = len(events_of(pipeline))
@@ -136,7 +136,7 @@ def verify(folder, promised):
 
 
 def uninterrupted(stored):
-    """The Matches of the rules that are told, without a restart."""
+    """The reported Matches of the rules, without a restart."""
     engine, matches = PatternEngine(), []
     for rule in RULES:
         engine.add(rule["name"], rule, rule.get("by", "key"), timeouts="timeout" in rule)

@@ -57,7 +57,7 @@ def test_a_pipeline_is_an_async_context_manager_too(tmp_path):
 
 
 def test_the_loop_goes_on_while_the_store_takes_its_time(tmp_path):
-    """A transaction that holds the store is as a disk that is slow."""
+    """A transaction that holds the store acts like a slow disk."""
 
     async def main():
         async with opened(tmp_path, durability="each") as pipeline:

@@ -175,7 +175,7 @@ def test_a_changed_rule_begins_anew_and_others_go_on(tmp_path, caplog):
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_changed_rule_says_that_matches_under_way_go_on(tmp_path, restarts):
-    """By the conditions and times of the new one, whether it comes while events flow or at a start."""
+    """Matches follow the new rule's conditions and times, whether it comes while events flow or at a start."""
     sent, channels = (
         [],
         {"shop": lambda message: sent.append((message["rule"], message["steps"]["gone"][0]["contents"]))},
@@ -211,7 +211,7 @@ def test_rules_change_while_events_flow(tmp_path):
             "old",
         ]
         pipeline.append_many(visit(10)[:2])
-        # one begins anew, one goes on and tells others, one is gone, one is new
+        # one rule begins anew, one continues with other channels, one is removed, one is new
         changed, same, new = (
             RULE | {"within_ms": 50_000},
             RULE | {"name": "same", "then": ["log"]},
@@ -256,7 +256,7 @@ def test_who_is_forgotten_is_in_no_match(tmp_path):
 
 @contextlib.contextmanager
 def server(answers):
-    """A page that gives these statuses, one after the other; yields its address and what came."""
+    """A web page that answers with these statuses, one after the other; yields its address and the requests."""
     came = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -359,7 +359,7 @@ def test_an_event_that_is_no_match_does_not_stop_its_channel(tmp_path, monkeypat
 
 
 def test_a_replay_makes_its_own_matches(tmp_path):
-    """Those that were recorded are passed over: with other positions they would come twice."""
+    """Recorded matches are skipped: with other positions they would come twice."""
     (tmp_path / "first").mkdir(), (tmp_path / "again").mkdir()
     with open_pipeline(tmp_path / "first", rules=[RULE], channels={"shop": lambda message: None}) as pipeline:
         pipeline.append_many(visit(0))

@@ -1,4 +1,4 @@
-"""pipeline.yaml: all that it can say reaches the pipeline, and what is wrong in it is named with file, line and key."""
+"""pipeline.yaml: every setting reaches the pipeline, and mistakes are named with file, line and key."""
 
 import math
 

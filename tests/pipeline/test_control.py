@@ -1,4 +1,4 @@
-"""The control socket, and what is read beside a pipeline at work."""
+"""The control socket, and reading the data of a running pipeline."""
 
 import os
 import socket
@@ -75,7 +75,7 @@ def test_nobody_answers_in_a_folder_at_rest(tmp_path):
             pass
         assert not (pipeline.folder / control.NAME).exists()
         left = socket.socket(socket.AF_UNIX)
-        left.bind(str(pipeline.folder / control.NAME))  # as a process leaves it that is killed
+        left.bind(str(pipeline.folder / control.NAME))  # as left by a killed process
         left.close()
         with pytest.raises(NotRunningError):
             ask(pipeline.folder, "status")

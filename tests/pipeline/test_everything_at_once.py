@@ -1,5 +1,5 @@
 """Threads append events, load, change and withdraw a task, forget a person, and read, all at once: the task that stays
-gets each visit, each call of the one that comes and goes ends once, and nothing is left of the person."""
+gets each visit, each call of the changing task ends once, and nothing is left of the person."""
 
 import random
 import threading

@@ -1,4 +1,4 @@
-"""`forget`: a person's bytes are gone from the files, and everybody else's are there."""
+"""`forget`: a person's bytes are removed from the files, and all others' are still there."""
 
 import pytest
 
@@ -61,7 +61,7 @@ def test_a_person_is_gone_from_the_files(tmp_path, buffered):
 
 
 def test_deletes_alone_would_leave_the_bytes(tmp_path):
-    """What the test above holds against: SQLite leaves what was deleted in the file."""
+    """Why the test above is needed: SQLite leaves deleted data in the file."""
     path = tmp_path / "pipeline.db"
     with Database(path) as database:
         Outbox(database).put("a", "t", MARK.encode() * 1000)

@@ -1,6 +1,6 @@
-"""`Pipeline.forget` in the middle of all: calls that wait, run, or have just ended, open visits, matches, late events.
+"""`Pipeline.forget` during all kinds of work: calls that wait, run, or just ended, open visits, matches, late events.
 
-Afterwards the person's bytes are nowhere in the files, and everybody else's calls gave what they would give without."""
+Afterwards the person's bytes are nowhere in the files, and other people's calls gave the same as without `forget`."""
 
 import random
 import threading
@@ -64,7 +64,7 @@ def test_calls_that_wait_and_run(tmp_path):
 
 
 def test_results_that_are_not_stored_yet(tmp_path, monkeypatch):
-    """Hers has come back from the VM, and stands before the door of the table."""
+    """Her call has returned from the VM, and waits to write to the table."""
     arrived, go_on = threading.Event(), threading.Event()
     with open_pipeline(tmp_path, stream_task(tmp_path, ROWS)) as pipeline:
         kept = pipeline._kept
@@ -85,14 +85,14 @@ def test_results_that_are_not_stored_yet(tmp_path, monkeypatch):
 
 
 def test_a_result_on_its_way_into_the_table(tmp_path, monkeypatch):
-    """It is let through the door first, and then goes with all that is stored."""
+    """It is written first, and then removed with everything else."""
     with open_pipeline(tmp_path, stream_task(tmp_path, ROWS)) as pipeline:
         table, gone = pipeline.table("clicks"), []
         add, forgetting_her = table.add, threading.Thread(target=lambda: gone.append(pipeline.forget(MARK)))
 
         def slowly(*what):
             forgetting_her.start()
-            forgetting_her.join(0.2)  # it would be through by now, if nobody kept it
+            forgetting_her.join(0.2)  # it would have ended by now if nothing held it
             add(*what)
 
         monkeypatch.setattr(table, "add", slowly)

@@ -1,4 +1,4 @@
-"""Events by HTTP: what is taken, what is refused with which status and why, and the end."""
+"""Events by HTTP: accepted ones, refused ones with status and reason, and the end."""
 
 import contextlib
 import http.client

@@ -84,7 +84,7 @@ def test_recommendations_over_stored_rows_are_those_of_a_plain_forward_pass(tmp_
     items = [one["id"] for one in json.loads((TASKS / "ipv_recommend" / "catalogue.json").read_text())]
     log = list(sessions.events(sessions.Options(seed=6, visits=120, **sessions.CLEAN)))
     stream, asked = Stream(tmp_path, bundles), []
-    with stream.open(visit_timeout_ms=24 * 3_600_000) as pipeline:  # no visit ends in the moment somebody asks
+    with stream.open(visit_timeout_ms=24 * 3_600_000) as pipeline:  # no visit ends at the moment of a request
         for event in log:
             if event["name"] == "recommendations":
                 assert pipeline.wait(WAIT_S)

@@ -1,4 +1,4 @@
-"""The matcher of patterns against Flink's answers, which are kept as a file, and against what its bounds promise."""
+"""The matcher of patterns against Flink's answers, which are kept as a file, and against its own bounds."""
 
 import gzip
 import json
@@ -173,7 +173,7 @@ def test_a_greedy_loop_with_an_end_may_stand_behind_not_followed_by():
 
 
 def test_past_last_skips_past_the_latest_event_by_time():
-    """The match of 0 and 1 ends at time 5, although 1 came last: what began by then is given up."""
+    """The match of 0 and 1 ends at time 5, although 1 came last: matches that began by then are dropped."""
     pattern = [{"name": "p", "event": "a"}, {"name": "q", "contiguity": "followed_by_any"}]
     events = [("a", 5), ("x", 3), ("x", 6)]
     assert answers(pattern, events, skip="past_last") == [{"p": [0], "q": [1]}]

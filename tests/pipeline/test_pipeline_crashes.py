@@ -1,4 +1,4 @@
-"""The store after kill -9 and after power cuts at random moments: what was promised is there, and the whole fits."""
+"""The store after kill -9 and after power cuts at random moments: promised data is there, and all is consistent."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ def library(tmp_path_factory):
 
 
 def cut_often(tmp_path, library, seed, cuts, durability="batch", synchronous="FULL", operations=60):
-    """How many of the power cuts lost something that was promised, and what the first one lost."""
+    """How many of the power cuts lost promised data, and what the first one lost."""
     folder, after, log = tmp_path / "before", tmp_path / "after", tmp_path / "log"
     folder.mkdir()
     after.mkdir()

@@ -1,4 +1,4 @@
-"""Ctrl-C, wherever it meets a pipeline: all is closed, no lock stays taken, and calls are left to the next start."""
+"""Ctrl-C at any point of a pipeline: all is closed, no lock stays taken, and calls are left to the next start."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ def with_interrupted_lock(pipeline):
 
 @contextlib.contextmanager
 def closed_at_the_end(pipeline):
-    """Fails, instead of waiting for ever, where the test's thread still has the pipeline's lock."""
+    """Fails, instead of waiting forever, if the test's thread still holds the pipeline's lock."""
     try:
         yield pipeline
     finally:
@@ -136,8 +136,8 @@ def test_the_handler_is_that_of_before_after_the_last_pipeline(tmp_path):
 
 @pytest.mark.stress
 def test_interrupts_at_any_moment(tmp_path):
-    """A timer interrupts a program that appends and looks, each time a little later; it always comes to its end, and
-    each event that was taken has its row afterwards."""
+    """A timer interrupts a program that appends and reads, each time a little later; it always ends, and
+    each accepted event has its row afterwards."""
     bundle = stream_task(tmp_path, ROWS, "on: [click], queue: 100000")
     heard = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:

@@ -1,5 +1,5 @@
-"""A pipeline on a disk that is full, in a folder that is in use, or over a store that is damaged: one clear error each,
-and nothing is lost that was promised."""
+"""A pipeline on a full disk, in a folder that is in use, or on a damaged store: one clear error each,
+and no promised data is lost."""
 
 import shutil
 import threading
@@ -13,7 +13,7 @@ from vmhost.stores import StoreAccessError, StoreDamagedError, StoreForeignError
 
 
 def fill_disk(pipeline):
-    """As if the disk had no page more than the store has."""
+    """As if the disk had no room for another page of the store."""
     writer = pipeline._database._writer
     (pages,) = writer.execute("PRAGMA page_count").fetchone()
     writer.execute(f"PRAGMA max_page_count = {pages}")
@@ -28,7 +28,7 @@ def large(n):
 
 
 def test_a_full_disk_lets_results_wait_and_refuses_events(tmp_path):
-    """Everything that `append_many` took is there when there is room again, with a row for each."""
+    """All events that `append_many` accepted are there when there is room again, with a row for each."""
     taken, refused = [], 0
     with open_pipeline(tmp_path, stream_task(tmp_path, ROWS, "on: [click], queue: 100000")) as pipeline:
         fill_disk(pipeline)
@@ -55,7 +55,7 @@ def test_a_full_disk_lets_results_wait_and_refuses_events(tmp_path):
 
 
 def test_a_pipeline_ends_on_a_full_disk_and_says_so(tmp_path):
-    """What was flushed before is there afterwards, and each event of it has its row."""
+    """Events flushed before are there afterwards, and each has its row."""
     bundle = stream_task(tmp_path, ROWS, "on: [click], queue: 100000")
     pipeline = open_pipeline(tmp_path, bundle)
     pipeline.append_many([large(n) for n in range(50)])

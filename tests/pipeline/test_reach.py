@@ -1,4 +1,4 @@
-"""The reach centre: who gets which message, when, how often, and what is told of it."""
+"""The reach centre: who gets which message, when, how often, and what is recorded of it."""
 
 import contextlib
 import http.client
@@ -50,7 +50,7 @@ class Clock:
 
 
 class Receiver:
-    """A host function that does what it is told with each message, in turn: raises, or waits for an event."""
+    """A host function with a given behaviour for each message, in turn: it raises, or waits for an event."""
 
     def __init__(self, *does):
         self.does, self.got = list(does), []
@@ -94,7 +94,7 @@ def sent(pipeline):
 
 
 def settled(pipeline):
-    """All that can be decided of messages now is."""
+    """Waits until all pending decisions about messages are made."""
     pipeline.flush()
     until(lambda: pipeline.reach.wait(0.5))
 
@@ -257,7 +257,7 @@ def test_a_message_is_neither_lost_nor_another_one_after_kill_9(tmp_path):
     def answer(handler, number, stopped):
         simple(200)(handler)
         if number == process[-1][1]:
-            process[-1][0].kill()  # it has taken this one, and never hears that it was
+            process[-1][0].kill()  # it has sent this one, and never gets the answer
 
     with gateway(answer) as (address, came):
         for kill_at in (*kills, None):
@@ -404,7 +404,7 @@ def test_what_waits_goes_by_priority(tmp_path):
 
 
 def test_audiences(tmp_path):
-    """CEL over the device's profile, and people by a hash, of whom the same stay in."""
+    """CEL over the device's profile, and people by a hash, always the same ones."""
     receiver, people = Receiver(), [f"user{n}" for n in range(60)]
     said = {
         "android": {"where": 'profile.os == "android" && profile.app >= 20'},
@@ -518,7 +518,7 @@ def test_the_tracking_log_has_each_id_once_and_forgets(tmp_path):
 
 
 class PageReader:
-    """A page as a browser has one: reads the stream, and says what it has shown."""
+    """A page as in a browser: reads the stream, and confirms the messages that it has shown."""
 
     def __init__(self, url, key):
         self.address = urllib.parse.urlsplit(url).netloc

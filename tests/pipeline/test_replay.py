@@ -78,7 +78,7 @@ def test_the_speed_is_kept_and_the_clock_stands_at_the_next_event(tmp_path, bund
     now_s[0] += 0.5
     assert clock() == pytest.approx(BEGIN_MS / 1000 + 30)
     now_s[0] += 100
-    assert clock() == BEGIN_MS / 1000 + 60  # who falls behind does not make the next event late
+    assert clock() == BEGIN_MS / 1000 + 60  # falling behind does not delay the next event
 
 
 def test_lines_are_replayed(tmp_path, bundle):

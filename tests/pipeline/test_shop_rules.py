@@ -1,4 +1,4 @@
-"""The rules of a shop that ship: each fires for the events beside it, and does not for those that nearly make it."""
+"""The shipped rules of a shop: each fires for the events beside it, and does not for those that nearly match."""
 
 import json
 
@@ -28,7 +28,7 @@ def test_the_files_are_those_of_the_rules():
 
 
 def matches(name, kind):
-    """What a rule makes of the events in its file."""
+    """A rule's result for the events in its file."""
     engine = PatternEngine()
     engine.add(name, RULES[name].said)
     found = []

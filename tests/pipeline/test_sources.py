@@ -1,4 +1,4 @@
-"""Sources of lines: files and pipes, lines that are no events, queues that are full, an end that is asked for."""
+"""Sources of lines: files and pipes, lines that are not events, full queues, a requested end."""
 
 import json
 import os

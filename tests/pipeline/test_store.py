@@ -79,7 +79,7 @@ def test_contents_that_cannot_be_stored_take_nothing_along(path):
     ids=str,
 )
 def test_fields_that_cannot_be_stored_are_refused_at_once(path, fields):
-    """Else they would come up when events are written, and hold up all others."""
+    """Otherwise the errors would appear when events are written, and block all others."""
     with Database(path) as database:
         store = EventStore(database, batch_ms=None)
         for batch in ([event(1, **fields)], [event(1), event(2, **fields)]):
@@ -178,7 +178,7 @@ def test_positions_are_not_used_again_when_all_events_went(path):
 
 
 def test_threads_append_read_and_flush_at_once(path):
-    """Readers see a prefix without a hole, whatever is written meanwhile; each thread's events stay in its order."""
+    """Readers see a prefix without a gap during writes; each thread's events stay in its order."""
     with Database(path) as database:
         store = EventStore(database, batch_ms=1, batch_count=50)
         failed, done = [], threading.Event()

@@ -1,4 +1,4 @@
-"""Values as bytes: each comes back with its exact type; what cannot be stored is named; junk runs nothing."""
+"""Values as bytes: each comes back with its exact type; errors name values that cannot be stored; junk runs no code."""
 
 import enum
 

@@ -1,4 +1,4 @@
-"""Stream tasks come, change and go while events flow: what is of others is not lost, and what is theirs is neither."""
+"""Stream tasks come, change and go while events flow: neither their own data nor that of others is lost."""
 
 import threading
 
@@ -118,7 +118,7 @@ def test_a_new_version_with_the_same_trigger_keeps_its_matches(tmp_path):
 
 
 def test_a_version_with_other_columns_and_back_again(tmp_path):
-    """Each keeps its table. The older one sees what came meanwhile, since its own table has nothing of it."""
+    """Each keeps its table. The older one processes the events that came meanwhile, which its own table lacks."""
     first = versioned(tmp_path, "1.0.0")
     with open_pipeline(tmp_path, first) as pipeline:
         pipeline.append_many(clicks("a"))

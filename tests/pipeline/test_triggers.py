@@ -1,4 +1,4 @@
-"""The trigger engine: what fires, held against brute force, and what its callers may do wrong."""
+"""The trigger engine: what fires, compared with brute force, and mistakes of its callers."""
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings

@@ -1,4 +1,4 @@
-"""The trigger engine and what nobody should give it: junk, huge texts, long sequences, and streams without an end."""
+"""The trigger engine with hostile input: junk, huge texts, long sequences, and endless streams."""
 
 import pytest
 

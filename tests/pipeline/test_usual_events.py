@@ -1,4 +1,4 @@
-"""What intake passes over in C is taken as it would be one by one."""
+"""Events that intake processes in C in one pass are taken as they would be one by one."""
 
 from contextlib import closing
 

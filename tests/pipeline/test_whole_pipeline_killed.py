@@ -43,7 +43,7 @@ def test_killed_hundreds_of_times_with_matches_under_way(tmp_path, seed):
 
 
 class Meanwhile:
-    """A part of the database that lets something happen while a commit is written."""
+    """A part of the database that calls a function while a commit is written."""
 
     with_every_commit = True
 
@@ -59,7 +59,7 @@ class Meanwhile:
 def test_what_comes_during_a_commit_is_not_counted_before_it_is_stored(tmp_path):
     """The files as they are right after a commit, in which an event came too late to be written, but was triggered on.
 
-    The events after the restart have the same positions, and are others."""
+    Other events have the same positions after the restart."""
     bundle = stream_task(tmp_path, ROWS)
     with open_pipeline(tmp_path, bundle, batch_ms=60_000) as pipeline:
         pipeline.append_many(clicks("a"))
@@ -70,7 +70,7 @@ def test_what_comes_during_a_commit_is_not_counted_before_it_is_stored(tmp_path)
             assert pipeline.wait(WAIT_S)
 
         database = pipeline._database
-        database._parts.insert(1, Meanwhile(happen))  # right behind the events
+        database._parts.insert(1, Meanwhile(happen))  # right after the events
         pipeline.flush()
         copied = shutil.copytree(tmp_path / "data", tmp_path / "copy" / "data")
     for name in copied.glob("*-shm"):

@@ -1,12 +1,12 @@
-"""Holds the matcher of patterns against Apache Flink CEP: random rules and streams go through both, and every match and
+"""Compares the matcher of patterns with Apache Flink CEP: random rules and streams go through both, and every match and
 time-out is compared, as multisets per event. `make cep-oracle` runs it.
 
     python -m tests.pipeline.flink FOLDER [--count 2000] [--seed N] [--questions FILE] [--keep FILE]
 
-FOLDER holds Flink's jars (tools/flink.sh puts them there) and what is compiled here. Java 17 with javac is needed. With
+FOLDER holds Flink's jars (tools/flink.sh puts them there) and compiled classes. Java 17 with javac is needed. With
 `--keep`, questions and Flink's answers become the file that tests without Java use.
 
-What counts as the same: both refuse a rule; Flink says itself that its answer hangs on the order of a heap (`fragile`)
+Counted as the same: both refuse a rule; Flink says itself that its answer depends on the order of a heap (`fragile`)
 and numbers of matches agree. What is left out: rules that we refuse on purpose (docs/patterns.md), questions at which
 Flink itself fails with an error of its own (NullPointerException, no answer in time), and differences where time goes
 back (see time_comes_again).
@@ -39,7 +39,7 @@ def class_path(folder):
 
 
 def compiled(folder):
-    """The folder with the classes of the Java files beside this one, compiled anew where one has changed."""
+    """The folder with the classes of the Java files beside this one, compiled again if one has changed."""
     classes, sources = Path(folder, "classes"), sorted(HERE.glob("*.java"))
     made = classes / f"{MAIN}.class"
     if not made.exists() or made.stat().st_mtime < max(source.stat().st_mtime for source in sources):
@@ -56,9 +56,9 @@ def java(folder, main):
 
 
 def flinks_answers(folder, questions):
-    """One answer for each question. The Java process ends where Flink goes round in circles; another one goes on."""
+    """One answer for each question. If Flink loops without end, the Java process ends; another one continues."""
     command = java(folder, MAIN)
-    # The first one loads Flink's classes, which on a busy machine takes longer than a question may.
+    # The first question loads Flink's classes, which on a busy machine takes longer than the limit of a question.
     warm = {"rule": {"pattern": [{"name": "a"}]}, "events": [{"id": 1, "at": 1}], "probe": True, "limit_ms": 120_000}
     answers = []
     while len(answers) < len(questions):

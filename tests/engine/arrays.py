@@ -1,4 +1,4 @@
-"""Arrays of any dtype, shape and strides for hypothesis, with the values that break things: NaN, infinities, signed
+"""Arrays of any dtype, shape and strides for hypothesis, with special values: NaN, infinities, signed
 zeros, ends of integer ranges."""
 
 import numpy as np
@@ -38,7 +38,7 @@ def values(dtype, size, seed):
 
 
 def stretched(array, seed):
-    """The same values in other memory: dimensions permuted, spaced out, walked backwards."""
+    """The same values in another layout: dimensions permuted, with gaps, reversed."""
     random = np.random.default_rng(seed)
     order = random.permutation(array.ndim)
     steps = random.choice([1, 1, 2, 3, -1, -2], array.ndim)

@@ -28,7 +28,7 @@ def viewed(np, memory, shape, strides, first):
 
 
 def tellable(value):
-    """What tells one outcome from every other, without the elements of arrays: these may be many."""
+    """The key that identifies an outcome, without the elements of arrays, which may be many."""
     if isinstance(value, (list, tuple)):
         return [type(value).__name__, [tellable(item) for item in value]]
     if hasattr(value, "tobytes"):
@@ -47,7 +47,7 @@ def _function(expression, names):
 
 
 def _packed(array):
-    """(memory, shape, strides, place of the first element) of an array of NumPy's: what `viewed` takes."""
+    """(memory, shape, strides, place of the first element) of a NumPy array: the arguments of `viewed`."""
     if array.size == 0:
         return numpy.empty(0, array.dtype), array.shape, numpy.empty(array.shape, array.dtype).strides, 0
     low, high = numpy.lib.array_utils.byte_bounds(array)
@@ -83,7 +83,7 @@ def outcomes(expression, **values):
 
 
 def check(expression, **values):
-    """AssertionError if values, dtypes, shapes, exceptions or their sentences differ from NumPy's."""
+    """AssertionError if values, dtypes, shapes, exceptions or their messages differ from NumPy's."""
     wanted, got = outcomes(expression, **values)
     if isinstance(wanted, Exception) or isinstance(got, Exception):
         assert isinstance(got, Exception), f"NumPy raised {wanted!r}"

@@ -1,4 +1,4 @@
-"""What the engine's tests share: every operator runs on each backend, and nothing stays charged."""
+"""Fixtures of the engine's tests: every operator runs on each backend, and nothing stays charged."""
 
 import gc
 

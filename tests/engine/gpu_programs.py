@@ -1,5 +1,5 @@
-"""Runs the programs of vmhost.engine.cuda with NumPy, over one arena as a GPU does, so that they are held against the
-CPU's engine where there is no GPU."""
+"""Runs the programs of vmhost.engine.cuda with NumPy, over one arena as a GPU does, so that they are compared with the
+CPU's engine without a GPU."""
 
 import math
 
@@ -40,8 +40,8 @@ _REDUCTIONS = {"sum": numpy.sum, "prod": numpy.prod, "max": numpy.max, "min": nu
 
 
 def run(file, sizes, inputs, *, fused=True):
-    """The outputs by name of a ModelFile at these sizes for inputs by name. The arena begins as NaN, so that what
-    nobody wrote is seen."""
+    """The outputs by name of a ModelFile at these sizes for inputs by name. The arena begins as NaN, so that unwritten
+    elements are seen."""
     program = programs.made(file, sizes, fused=fused)
     arena = numpy.full(program.arena_bytes // 4, numpy.nan, "float32")
     for name, shape, offset in program.inputs:

@@ -175,7 +175,7 @@ CASES = [
     ("dot", np.dot, (SCALAR, ROW)),
 ]
 
-# What NumPy's names that are written in Python make of the operators above.
+# NumPy's functions that are written in Python with the operators above.
 COMPOSITES = {
     "var": (np.var, (X,)),
     "std over an axis": (lambda x: np.std(x, 1, ddof=1), (X,)),

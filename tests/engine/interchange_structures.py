@@ -1,4 +1,4 @@
-"""The structures of C that memory is exchanged by, as ctypes: for tests that make exporters which lie. Layouts are
+"""C structures for the exchange of memory, as ctypes: for tests that make lying exporters. Layouts are
 those of CPython's `Py_buffer` and of dlpack.h."""
 
 import ctypes

@@ -50,7 +50,7 @@ def names(kind):
 
 
 class EngineError(Exception):
-    """A status that is not OK: `status` and, as text, the sentence that the library kept."""
+    """A status that is not OK: `status` and, as text, the library's message."""
 
     def __init__(self, status, sentence):
         super().__init__(sentence)
@@ -77,7 +77,7 @@ class _Tensor(ctypes.Structure):
 
 
 class Tensor(_Tensor):
-    """`array` as the library sees it: same memory, no copy."""
+    """`array` as a tensor of the library: same memory, no copy."""
 
     def __init__(self, array):
         self.array = array
@@ -118,7 +118,7 @@ class Account(ctypes.Structure):
 
 
 class Context:
-    """An engine context. `charged` is what lives now, in bytes; `requests` counts allocations; the one numbered
+    """An engine context. `charged` is the memory in use, in bytes; `requests` counts allocations; the one numbered
     `refuse` (from 0) and those after it are refused."""
 
     def __init__(self, refuse=None):
@@ -159,7 +159,7 @@ def backend_name(number):
 
 @contextlib.contextmanager
 def on_backend(number):
-    """The backend is that one inside; what fails there says so."""
+    """Uses that backend inside the block; failures name it."""
     check(library.vme_backend_force(number))
     try:
         yield

@@ -1,4 +1,4 @@
-"""What tests and benchmarks run: operators with dtypes, and layouts of operands. Plain data.
+"""Cases of tests and benchmarks: operators with dtypes, and layouts of operands. Plain data.
 
 A case is an operator's name, the dtypes of its inputs and a domain (which values make sense); a layout says how
 operands of `n` elements lie in memory."""
@@ -10,7 +10,7 @@ FLOATS = ["float16", "float32", "float64"]
 COMPLEX = ["complex64", "complex128"]
 ALL = ["bool", *INTEGERS, *FLOATS, *COMPLEX]
 
-# what the values of a benchmark are drawn from: (low, high)
+# the range of a benchmark's values: (low, high)
 DOMAINS = {"any": (-50, 50), "positive": (0.1, 50), "unit": (-0.99, 0.99), "above one": (1.01, 50), "small": (1, 5)}
 
 # operator: domain of its input
@@ -92,7 +92,7 @@ BINARY = {
     "lcm": "any",
 }
 
-# what a benchmark measures: (operator, dtypes of its inputs)
+# measured by the benchmark: (operator, dtypes of its inputs)
 MEASURED = [
     *(
         (name, (dtype, dtype))
@@ -147,7 +147,7 @@ REDUCED = {
 }
 REDUCED_DOMAIN = {name: "unit" if name == "prod" else "any" for name in REDUCED}
 
-# what a benchmark casts: from, to
+# casts of the benchmark: from, to
 CASTS = [
     ("float32", "float64"),
     ("float64", "float32"),

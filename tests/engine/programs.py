@@ -255,7 +255,7 @@ class Program:
 
 
 def step(module, names, statement):
-    """What one statement raises, or None."""
+    """The exception of one statement, or None."""
     try:
         with numpy.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
             exec(statement, {"np": module}, names)
@@ -265,7 +265,7 @@ def step(module, names, statement):
 
 
 def tame(value):
-    """Whether what follows is exact, too."""
+    """Whether the next statements are exact, too."""
     value = numpy.asarray(value)
     if value.dtype == "uint64" and (value > 2**53).any():  # NumPy's add.at goes through float64
         return False
@@ -294,7 +294,7 @@ def exact_part(statements):
 
 
 def difference(statements):
-    """None, or a sentence on the first statement after which the two are not the same."""
+    """None, or a sentence on the first statement after which the two differ."""
     theirs, ours = {}, {}
     statements = exact_part(statements)
     for number, statement in enumerate(statements):

@@ -168,14 +168,14 @@ static void operate(tested_call *call)
     }
 }
 
-/* Paints what lies below this frame, operates, and looks. */
+/* Paints the stack below this frame, runs the operator, and looks. */
 __attribute__((noinline)) static void measure(tested_call *call, const char *name)
 {
     volatile uint64_t *top = (volatile uint64_t *)__builtin_frame_address(0), *bottom = top - PAINTED / sizeof *top;
     for (volatile uint64_t *word = bottom; word < top - 32; word++) /* but for this frame */
         *word = paint;
     operate(call);
-    if (call->status != VME_OK && call->status != VME_BAD_DTYPE) { /* not everything has a loop for every dtype */
+    if (call->status != VME_OK && call->status != VME_BAD_DTYPE) { /* not every operator has a loop for every dtype */
         fprintf(stderr, "%s: %s: %s\n", name, vme_status_name(call->status), vme_message());
         exit(1);
     }
@@ -322,7 +322,7 @@ static void reductions(void)
 static void products(void)
 {
     static const int64_t sizes[][4] = {
-        /* matrices, rows, columns, k: every way of matmul.c */
+        /* matrices, rows, columns, k: every path of matmul.c */
         {1, 3, 4, 5},     {5, 7, 9, 8},      {1, 100, 1, 300},  {1, 1, 100, 300}, {1, 200, 6, 90},    {1, 6, 200, 90},
         {1, 300, 400, 4}, {1, 90, 100, 110}, {3, 70, 100, 400}, {1, 5, 3, 70000}, {1, 150, 2100, 10},
     };
@@ -479,7 +479,7 @@ static void bits_draws_and_tables(void)
         call.c = tensor(3, call.op ? VME_FLOAT64 : VME_FLOAT32, 0, 1, line);
         measure(&call, "whole and fractional parts");
     }
-    static double ones[3] = {0.25, 0.5, 0.75}; /* that every distribution allows */
+    static double ones[3] = {0.25, 0.5, 0.75}; /* parameters that every distribution allows */
     static uint64_t words[3] = {0, 100, 100};
     for (call.kind = RANDOM, call.op = 0; call.op < (int)VME_RANDOM_KINDS; call.op++) {
         bool whole = call.op >= (int)VME_RANDOM_INTEGERS;
@@ -734,7 +734,7 @@ static void *everything(void *unused)
             products();
             movement();
         }
-    memset(memory[0], 0, 1 << 20); /* what was scattered there is no place in a table */
+    memset(memory[0], 0, 1 << 20); /* the scattered values are not valid rows of a table */
     for (int backend = 0; backend < vme_backend_count(); backend++)
         if (vme_backend_available(backend)) {
             CHECK(vme_backend_force(backend) == VME_OK);

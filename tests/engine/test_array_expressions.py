@@ -390,7 +390,7 @@ def flat(array, key, value):
 
 
 def part(np, array, kth, axis=-1):
-    """The elements at kth; how the others lie is held here, since any order of them is right."""
+    """The elements at kth; the partition of the others is checked here, since any order of them is right."""
     partitioned, indices = np.partition(array, kth, axis), np.argpartition(array, kth, axis)
     ordered = np.sort(array, axis)
     for found in (

@@ -54,7 +54,7 @@ OTHERS = """
     np.unravel_index(99, (2, 3))
 """
 
-# refused by both; NumPy's sentence speaks of its insides, or of what the engine has otherwise
+# refused by both; NumPy's message names its internals, or things that differ in the engine
 OTHER_WORDS = """
     np.zeros(None); fixed.partition(1); x.reshape(-1, 0); x.reshape(7, -1); np.broadcast_to(x, (2**62, 2**62, 2, 3, 4));
     x[(None,) * 62]; np.put(fixed, [0], 1); np.place(fixed, x > 3, 1); np.putmask(fixed, x > 3, 1);
@@ -71,7 +71,7 @@ def expressions(text):
 
 
 def refused(expression, sentences=True):
-    """NumPy and the engine refuse alike, and what they were given is as it was."""
+    """NumPy and the engine refuse with the same error, and leave their arguments unchanged."""
     kept = []
 
     def evaluate(np, x):
@@ -267,7 +267,7 @@ def test_foreign_buffers_that_cannot_be(layout, error, sentence):
 
 
 class Producer:
-    """A DLPack producer that says anything about 64 bytes of its own."""
+    """A DLPack producer that may lie about its 64 bytes."""
 
     def __init__(self, shape=(8,), strides=(1,), device=1, said=1, code=2, bits=64, lanes=1, capsule=None):
         self.memory, self.freed, self.said, self.capsule = ctypes.create_string_buffer(64), [], said, capsule
@@ -329,7 +329,7 @@ def test_what_the_system_refuses_is_no_peak(size):
 
 
 def test_a_number_that_becomes_a_sequence_while_an_array_is_made_is_refused():
-    """What was to be an element would else stay undefined."""
+    """Otherwise an element would stay undefined."""
 
     class Changes:
         looks = 0

@@ -1,4 +1,4 @@
-"""The host's binding of the engine: cffi was told what the header says, and the library answers."""
+"""The host's binding of the engine: cffi's declarations match the header, and the library answers."""
 
 import re
 
@@ -90,7 +90,7 @@ def test_the_account_outlives_its_context_with_the_last_buffer():
 
 
 class Payer:
-    """A context whose account has room for so many bytes, and counts them; `room` None: a context without an
+    """A context whose account has room for `room` bytes, and counts them; `room` None: a context without an
     account."""
 
     def __init__(self, room):

@@ -1,4 +1,4 @@
-"""The first clean-up of an ONNX graph, by onnx-ir: what it takes away, what it must leave, and that its errors are one
+"""The first clean-up of an ONNX graph, by onnx-ir: what it removes, what it must keep, and that its errors are one
 sentence."""
 
 import numpy
@@ -93,7 +93,7 @@ def test_functions_that_cannot_be_written_out_are_one_error(functions, expected)
 
 
 def test_training_is_not_cleaned_away():
-    """Without the outputs that nobody reads it would look like inference, which has other numbers."""
+    """Without the unused outputs it would look like inference, which computes other numbers."""
     names = ["x", "scale", "bias", "mean", "variance"]
     nodes = [helper.make_node("BatchNormalization", names, ["y", "m", "v"], training_mode=1)]
     model = networks.graph(
@@ -113,7 +113,7 @@ def test_nodes_without_names_are_told_by_their_outputs():
 
 
 def test_what_onnx_ir_refuses_is_one_error(monkeypatch):
-    """It wraps errors in its own, which say in several lines where in it that was."""
+    """onnx-ir wraps errors in its own, which describe the place in onnx-ir in several lines."""
     from onnx_ir.passes import common
 
     def fails():

@@ -1,5 +1,5 @@
-"""Graphs within models (If, Loop, Scan), sequences and optionals: what ONNX Runtime answers, and models that stand in
-their own way. ONNX's own cases are in test_onnx_nodes.py, larger models in test_other_models.py."""
+"""Graphs within models (If, Loop, Scan), sequences and optionals: compared with ONNX Runtime, and models that are
+refused. ONNX's own cases are in test_onnx_nodes.py, larger models in test_other_models.py."""
 
 import numpy
 import pytest
@@ -162,7 +162,7 @@ def test_graphs_within_give_what_onnx_runtime_computes():
 
 
 def test_a_pass_behind_the_end_looks_nothing_up():
-    """Places that a loop would come to after its end are out of range."""
+    """Indices of a loop after its last iteration are out of range."""
     run = opened("model", compile_model(EARLY_END, "model"))
     answer = run({"x": values(2, 3), "start": yes_no(False), "i": numpy.int64(10**6)})
     assert answer["n"].tolist() == 0
@@ -200,7 +200,7 @@ THEN, NAMED = {"outside", "product", "row"}, {"outside", "product", "row", "inne
     ],
 )
 def test_a_branch_that_is_not_taken_is_not_run(c, d, runs):
-    """A step that was left out has taken no time, and what it would have looked up does not matter."""
+    """A skipped step takes no time, and its indices are not checked."""
     run = opened("model", compile_model(SIDES, "model"))
     given = {"x": abs(values(3, 8)), "c": yes_no(c), "d": yes_no(d), "i": numpy.int64(2 if c else 900)}
     _, steps = run.run(given, profile=True)

@@ -1,5 +1,5 @@
-"""Results as large as values say: what is found, chosen or told apart. Answers are ONNX Runtime's, also where there is
-nothing."""
+"""Results whose sizes depend on values: found, chosen or distinct elements. Answers are ONNX Runtime's, also for empty
+results."""
 
 import os
 import subprocess
@@ -129,7 +129,7 @@ def case_expand_and_fill():
 
 
 def case_open_rows():
-    """Beside a size that calls choose, and with a product behind."""
+    """Beside a size that calls choose, and with a product after it."""
     nodes = [
         node("Greater", "x half", "more"),
         node("NonZero", "more", "places"),
@@ -147,7 +147,7 @@ def case_open_rows():
 
 
 def case_detections():
-    """Boxes that are left, of which the best ten, as detectors end."""
+    """The best ten of the remaining boxes, as at the end of detectors."""
     nodes = [
         node("NonMaxSuppression", "boxes scores most overlap", "chosen"),
         node("Gather", "chosen two", "places", axis=1),
@@ -167,7 +167,7 @@ def case_detections():
 
 
 def case_first_of_found():
-    """Of what is found the first ten, or all where there are fewer, or none."""
+    """The first ten of the found elements, or all if there are fewer, or none."""
     nodes = [
         node("NonZero", "x", "places"),
         node("Squeeze", "places zero", "all"),
@@ -231,7 +231,7 @@ def test_a_vm_runs_all_parts(tmp_path):
 
 
 def test_what_is_found_behind_the_first_elements():
-    """A part of an open size, of which there is nothing at 1."""
+    """A part of an open size that is empty at 1."""
     constants = {"first": numpy.array([5]), "end": numpy.array([1 << 31])}
     nodes = [node("Slice", "x first end", "part"), node("NonZero", "part", "y")]
     data = model(nodes, {"x": floats(9)}, {"y": (INT, 2)}, constants, {"x": ["n"]})

@@ -1,4 +1,4 @@
-"""Stops of what walks over elements with the GIL held, without an operator that would look at the flag.
+"""Stops of loops over elements with the GIL held, without an operator that would check the flag.
 
 They run in a process of their own, whose interpreter gets a context that can be stopped, as a VM's has one."""
 

@@ -1,4 +1,4 @@
-"""Elementwise operators against NumPy: values that break things, every dtype, any strides and broadcasts, casts,
+"""Elementwise operators against NumPy: special values, every dtype, any strides and broadcasts, casts,
 overlaps, stops, refused memory; each backend in turn."""
 
 import ctypes
@@ -74,7 +74,7 @@ def binary(context, name, a, b, out=None, loop=None):
 
 
 def same(a, b):
-    """Equal to the last bit; any NaN is like any other."""
+    """Equal to the last bit; all NaNs are equal."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     if a.dtype.kind == "c":
@@ -119,7 +119,7 @@ def close(name, found, plain, exact):
 
 
 def hard_values(dtype):
-    """Values of a dtype at which functions change their ways, and ordinary ones."""
+    """Values of a dtype at which functions change their algorithm, and ordinary ones."""
     dtype = np.dtype(dtype)
     random = np.random.default_rng(7)
     if dtype.kind == "b":
@@ -480,7 +480,7 @@ def test_refused_memory(backend):
 
 
 def test_long_runs_from_any_place(backend, context):
-    """The first elements are done apart, up to where lines begin: nothing is left out, done twice, or written beyond
+    """The first elements up to a cache line are computed separately: none is skipped, computed twice, or written beyond
     the end."""
     a, b = np.arange(40_100.0), np.arange(40_100.0)[::-1].copy()
     for first, second, third in ((0, 0, 0), (1, 1, 0), (2, 2, 2), (3, 5, 1), (0, 0, 7), (4, 0, 4), (7, 6, 5)):

@@ -1,4 +1,4 @@
-"""Lookups of bags, of many tables at once, and their gradients, against the same in plain Python and NumPy."""
+"""Lookups of bags, of many tables at once, and their gradients, against plain Python and NumPy."""
 
 import math
 import threading
@@ -73,7 +73,7 @@ def test_bags_of_many_tables(dim, combiner):
 
 @pytest.mark.parametrize("dim", [1, 16, 64, 1024])
 def test_rows_of_a_table_that_has_grown(dim):
-    """Many chunks of rows, keys that lie outside of their own buckets, and keys that are not there."""
+    """Many chunks of rows, keys outside of their own buckets, and missing keys."""
     count, optimizer = 9000, optim.SGD(1.0)
     table = EmbeddingVariable(dim, optimizer="sgd", initializer=np.zeros((1, dim), "float32"))
     generator = np.random.default_rng(dim)
@@ -128,7 +128,7 @@ def test_a_key_that_waits_reads_no_permission_in_bags_too():
 
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 def test_a_gradient_step_is_that_of_a_dense_table(combiner):
-    """The rows after one step of SGD tell their gradients: those of the dense table by engine.grad."""
+    """The rows after one step of SGD give their gradients: equal to those of the dense table by engine.grad."""
     generator = np.random.default_rng(4)
     ids, weights = drawn(generator, 40, 9)
     given = np.asarray(sum(weights, []), "float32")
@@ -264,7 +264,7 @@ def test_what_does_not_belong_together_is_refused():
 @each("dim", [1, 3, 16, 64, 100])
 @each("combiner", ["sum", "mean", "sqrtn"])
 def test_bags_of_plain_tables(dim, combiner):
-    """Arrays as tables, beside one that grows, give what it gives."""
+    """Arrays as tables give the same as a growing table beside them."""
     generator = np.random.default_rng(dim)
     table, first = made(dim)
     wide = np.zeros((50, dim + 5), "float32")

@@ -1,5 +1,5 @@
-"""EmbeddingVariable: what DeepRec and TFRA document of admission, first rows, eviction and saving, as cases; and steps
-that are those of vmhost.engine.optim."""
+"""EmbeddingVariable: the documentation of DeepRec and TFRA on admission, first rows, eviction and saving, as cases; and
+steps equal to those of vmhost.engine.optim."""
 
 import json
 import os
@@ -247,7 +247,7 @@ def test_tables_without_keys_are_saved_too(tmp_path):
 
 
 def test_rows_are_of_one_moment_while_training_goes_on(tmp_path):
-    """Both tables make each step: a save that has other numbers of steps of them, or of rows of one, is of two
+    """Both tables make each step: a save with different numbers of steps in them, or in rows of one, mixes two
     moments."""
     tables = [fresh(first=0.0), made(first=0.0, name="u")]
     keys = np.arange(4000)

@@ -186,7 +186,7 @@ def test_wrong_storage_is_refused(tmp_path, options, error, said):
 
 
 def test_a_disk_that_is_full_loses_no_row(tmp_path):
-    """RLIMIT_FSIZE stands for it: writes fail, and work again when it is raised."""
+    """RLIMIT_FSIZE simulates a full disk: writes fail, and work again when it is raised."""
     code = """
 import resource, sys
 from tests.engine.test_embedding_tiers import *
@@ -241,7 +241,7 @@ while True:
 
 
 def test_many_threads_train_read_and_save(tmp_path):
-    """Each key is trained by one thread at a time, so that each row tells of its own steps."""
+    """Each key is trained by one thread at a time, so that each row counts its own steps."""
     table, problems = made(tmp_path), []
 
     def trains(first):

@@ -1,4 +1,4 @@
-"""Equal layers run once: what they are, what they are not, and that the answers are the same bytes with and without."""
+"""Equal layers run once: which layers are equal, which are not, and that answers are the same bytes either way."""
 
 import numpy
 from hypothesis import given, settings
@@ -19,7 +19,7 @@ def steps(model):
 
 
 def apart(model):
-    """The model file where nothing is merged."""
+    """The model file without merging."""
     merge = passes.merge_equal
     try:
         passes.merge_equal = lambda network: None
@@ -33,7 +33,7 @@ def answers(data, inputs):
 
 
 def run_once(model, count, inputs):
-    """Asserts that `count` layers are gone, and that the answers are the same bytes."""
+    """Asserts that `count` layers were removed, and that the answers are the same bytes."""
     result = compiled(model, "net")
     assert result.savings.saved["run once"][0] == count
     one, other = answers(result.data, inputs), answers(apart(model), inputs)
@@ -132,7 +132,7 @@ def test_bounds_of_zero_have_a_sign():
 
 
 def test_what_draws_numbers_is_never_merged():
-    """There is no such operator yet: one that the pass does not know stays, however equal."""
+    """There is no such operator yet: the pass keeps equal layers of an unknown operator."""
     network = Network(["x"])
     for name in ("x", "a", "b", "c", "d"):
         network.declare(name, (2,), "float32")

@@ -1,5 +1,5 @@
-"""No operator of the engine's headers is missing in the tests that call them all from C: whoever adds one is told where
-it belongs."""
+"""No operator of the engine's headers is missing in the tests that call them all from C: a failure names the place for
+a new one."""
 
 import importlib
 import re
@@ -52,8 +52,8 @@ def test_every_operator_is_called(path, wanted):
     assert sorted(wanted - called) == []
 
 
-# Where the values that operators give are held against NumPy's. Files of whole programs, models and linear algebra
-# choose what they repeat.
+# The tests that compare operators' values with NumPy's. Files of whole programs, models and linear algebra
+# repeat some of them.
 OF_VALUES = (
     "array_expressions",
     "arrays_against_numpy",

@@ -1,5 +1,5 @@
-"""Products of a concatenation whose parts are made of each other: what becomes of them, and that they are the same
-sums."""
+"""Products of a concatenation whose parts are computed from each other: their compiled steps, and that sums are the
+same."""
 
 import numpy
 import pytest
@@ -137,7 +137,7 @@ def test_any_parts_are_the_same_sums(parts, batch, rows, bias):
 
 
 def test_what_else_reads_the_parts_stays():
-    """The concatenation is an output, too, and is there whole."""
+    """The concatenation is an output, too, and is complete."""
     values = operands(1, 20)
     nodes = [
         helper.make_node("Sub", ["q", "h"], ["d"]),

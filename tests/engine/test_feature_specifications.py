@@ -64,7 +64,7 @@ def test_columns_become_what_the_specification_says():
 
 
 def test_arrays_and_ragged_give_what_lists_give():
-    """What the reader hands over: hashed texts, values and offsets, also as pairs, which is what crosses a wall."""
+    """The reader's columns: hashed texts, values and offsets, also as pairs, the form that crosses a wall."""
     spec, offsets = FeatureSpec(TOLD), numpy.array([0, 3, 3, 4])
     arrays = dict(
         COLUMNS,

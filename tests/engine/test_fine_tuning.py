@@ -1,5 +1,5 @@
-"""Models of which the last blocks are trained: the split, what the trained part computes beside ONNX Runtime, its
-training, weights in files, and what is refused."""
+"""Models whose last blocks are trained: the split, the trained part's results beside ONNX Runtime's, its
+training, weights in files, and refused models."""
 
 import numpy
 import onnxruntime

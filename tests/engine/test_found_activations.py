@@ -1,4 +1,4 @@
-"""Activations that exporters take apart become one step again, and those that look alike do not."""
+"""Activations that exporters decompose become one step again, and similar patterns do not."""
 
 import numpy
 import pytest
@@ -53,7 +53,7 @@ def hard_swish(x):
         ),
         ([node("Pow", "x three", "y")], lambda x: x**3, ["Unary", "Binary"]),
         ([node("Pow", "x two", "y")], lambda x: x**2, ["Unary"]),
-        # not those: another number, and a quotient by what is computed
+        # no activations: another constant, and a quotient by a computed value
         ([*CUBE[:3], node("Mul", "s six", "i"), *END], None, None),
         ([*CLIPPED, node("Div", "k two", "g"), node("Mul", "x g", "y")], None, None),
         ([*CLIPPED, node("Div", "six k", "g"), node("Mul", "x g", "y")], None, None),

@@ -30,7 +30,7 @@ SWITCHES = ("streams", "merged_copies", "copy_stream", "graphs", "fused")
 
 @pytest.fixture(autouse=True, scope="module")
 def the_gpu_is_open():
-    """What CUDA keeps for the process, threads and files, is there before the first test."""
+    """CUDA keeps threads and files for the process: they are opened before the first test."""
     data = click_network("deepfm")
     model = opened("deepfm", data, device="cuda")
     model.warmup({"batch": 2})

@@ -1,5 +1,5 @@
-"""What can be said of the GPU without one: programs against the CPU's engine, what is refused, and what is said where
-there is no library and no GPU."""
+"""Tests of the GPU's code without a GPU: programs against the CPU's engine, refusals, and the errors if there is no
+library and no GPU."""
 
 import subprocess
 import sys

@@ -24,7 +24,7 @@ capsule_new.restype, capsule_new.argtypes = ctypes.py_object, [ctypes.c_void_p, 
 
 
 class Producer:
-    """Eight float64, 0 to 7, and what a test says otherwise. `deleted` counts the consumer's calls of the deleter."""
+    """Eight float64, 0 to 7, unless a test says otherwise. `deleted` counts the consumer's calls of the deleter."""
 
     def __init__(
         self,

@@ -61,7 +61,7 @@ def test_antialias_rounds(mode, bound):
 
 
 def test_cubic_stays_within_the_dtype():
-    """ONNX Runtime has it of floats alone."""
+    """ONNX Runtime has it for floats only."""
     x = numpy.where(numpy.arange(8) % 4 < 2, 0, 255).astype("uint8").reshape(1, 1, 1, 8)
     _, theirs = resized(x.astype("float32"), (1, 1, 1, 2), mode="cubic")
     ours = by_engine(model(x, (1, 1, 1, 2), mode="cubic"), x)
@@ -75,6 +75,6 @@ def test_open_sizes():
 
 
 def test_a_scale_times_a_size_is_that_of_float32():
-    """10 * 1.3 is 13, which it is not in float64."""
+    """10 * 1.3 is 13 in float32, but not in float64."""
     ours, theirs = resized(image("uint8", 1, 1, 10, 10).astype("float32"), (1, 1, 1.3, 1.3), mode="nearest")
     assert ours.shape == theirs.shape == (1, 1, 13, 13)

@@ -1,4 +1,4 @@
-"""The module in interpreters of their own, side by side: a stand-in for VMs."""
+"""The module in several subinterpreters at once, which simulate VMs."""
 
 import concurrent.interpreters
 import textwrap

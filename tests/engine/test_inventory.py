@@ -1,5 +1,5 @@
-"""The lists of operators that `vmhost doctor` prints are what the sources do, and what lowering saves is counted from
-them."""
+"""The lists of operators that `vmhost doctor` prints agree with the sources, and the savings of lowering are counted
+from them."""
 
 import re
 from pathlib import Path
@@ -176,7 +176,7 @@ def test_what_is_no_operator_is_still_there():
 
 
 def test_functions_of_the_array_module_are_lowered_when_they_call_no_kernel_of_their_own():
-    """Whoever adds a function in C says here that it is made of operators, or lists it among those that are one."""
+    """A new function in C is listed here, as made of operators or as an operator itself."""
     builtins = {name for name in inventory.lowered() if hasattr(_array, name)}
     assert builtins == {
         "ascontiguousarray",

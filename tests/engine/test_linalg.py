@@ -237,7 +237,7 @@ def test_in_a_sealed_vm():
 
 
 def test_a_stop_abandons_lapack():
-    """A factorization that nobody can interrupt: the VM still ends by itself, nothing is lost or quarantined."""
+    """A factorization cannot be interrupted: the VM still ends by itself, nothing is lost or quarantined."""
     host = vmhost.Host(allow_unsigned=True)
     try:
         task = host.load(bundle(TASK, name="linalg-stop", limits={"memory": "1 GiB"}))

@@ -42,7 +42,7 @@ def values(dtype, shape, seed):
 
 
 def same(got, right):
-    """As NumPy's assert_array_equal, which takes long and tells more, says where they are not."""
+    """A fast check; if it fails, NumPy's slower assert_array_equal reports where the arrays differ."""
     if not np.array_equal(got, right):
         np.testing.assert_array_equal(got, right)
 
@@ -109,7 +109,7 @@ def test_block_edges(backend, context, dtype, m, n, k):
     ("dtype", "m"), [("float32", 16), ("float32", 31), ("float64", 2), ("float64", 5), ("float64", 17)]
 )
 def test_few_rows_of_a_large_matrix(backend, context, dtype, m):
-    """The second operand goes by in strips; 1031 and 1030 end in parts of them."""
+    """The second operand is processed in strips; 1031 and 1030 end in partial ones."""
     a, b = values(dtype, (2, m, 1031), 1), values(dtype, (2, 1031, 1030), 2)
     wanted = a @ b
     same(matmul(context, a, b), wanted)

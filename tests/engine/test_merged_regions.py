@@ -1,4 +1,4 @@
-"""What moves elements only (reshapes, transposes, slices, concatenations) is read and written where it lies: with a
+"""Operators that only move elements (reshapes, transposes, slices, concatenations) work in place: with a
 copy for each of these instead, any network of them gives the same bytes, and NumPy's."""
 
 import numpy

@@ -183,7 +183,7 @@ def opened(data):
 
 
 def refuses(data):
-    """Whether the file is refused, with one sentence; a weight or a name may be anything, and what is a model runs."""
+    """Whether the file is refused, with one sentence; a weight or a name may be anything, and a valid model runs."""
     try:
         model = opened(data)
     except (ValueError, MemoryError, NotImplementedError) as error:
@@ -528,6 +528,6 @@ def with_node(place, number, value):
     ],
 )
 def test_nodes_that_are_no_trees_are_refused(place, number, value):
-    """A walk through them would not end, or leave the model."""
+    """A traversal would not end, or leave the model."""
     with pytest.raises(ValueError, match="the nodes of ensemble '' are no decision trees"):
         opened(with_node(place, number, value))

@@ -1,4 +1,4 @@
-"""Operators of models beyond what ONNX's own cases hold: older versions, convolutions of one and three dimensions,
+"""Operators of models beyond ONNX's own cases: older versions, convolutions of one and three dimensions,
 networks that mix them."""
 
 import numpy
@@ -14,7 +14,7 @@ IMAGE = networks.values((2, 4, 6, 7))
 
 
 def node(op, inputs, output="y", **attributes):
-    """With two blanks for an input that is left out."""
+    """A node of these inputs; two blanks stand for an omitted one."""
     return helper.make_node(op, inputs.split(" "), output.split(), **attributes)
 
 

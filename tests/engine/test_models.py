@@ -1,5 +1,5 @@
-"""Models in the engine: against ONNX's reference on every backend, ResNet18 against ONNX Runtime, and what a session
-may be asked."""
+"""Models in the engine: against ONNX's reference on every backend, ResNet18 against ONNX Runtime, and a session's
+methods."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Which of NumPy's names are here: each one works or is absent with advice, and nothing is both."""
+"""Which of NumPy's names are here: each either works or is absent with advice."""
 
 import numpy
 import pytest

@@ -22,7 +22,7 @@ def some(*shape):
 
 
 class Clicks(nn.Module):
-    """A small network with what click models are made of."""
+    """A small network with the layers of click models."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""ONNX to the engine's model file: what becomes of a graph, and what is refused."""
+"""ONNX to the engine's model file: the compiled form of a graph, and refused ones."""
 
 import os
 import struct
@@ -107,7 +107,7 @@ def test_constants_are_computed_and_dead_nodes_dropped():
 
 
 def test_an_output_that_is_another_one_is_a_copy():
-    """In either order: what an identity gave its name to was looked for in a circle once."""
+    """In either order: resolving the name of an identity's output once looped without end."""
     nodes = [helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Identity", ["a"], ["b"])]
     for outputs in (["a", "b"], ["b", "a"]):
         found = operators(networks.graph_of(nodes, {"x": numpy.ones(2, "float32")}, outputs))
@@ -245,7 +245,7 @@ def test_element_types_that_the_engine_lacks_are_named(kind, name, op):
 
 
 def test_what_is_wrong_with_many_nodes_is_one_line():
-    """A quantized model of 364 nodes was 364 lines."""
+    """The errors of a quantized model of 364 nodes were once 364 lines."""
     names = ["x", *(f"a{number}" for number in range(49)), "y"]
     nodes = [
         helper.make_node(
@@ -265,7 +265,7 @@ def test_what_is_wrong_with_many_nodes_is_one_line():
 
 
 def test_shapes_that_onnx_does_not_follow_are_asked_for_again():
-    """Pads that the graph computes: ONNX's inference gives up there, and the convolution behind them was blamed."""
+    """Pads that the graph computes: ONNX's inference fails there, and the error named the convolution after them."""
     nodes = [
         helper.make_node("Shape", ["x"], ["s"]),
         helper.make_node("Gather", ["s", "last"], ["n"]),

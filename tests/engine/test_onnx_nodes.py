@@ -1,4 +1,4 @@
-"""ONNX's own tests of single nodes: what the compiler claims, the engine computes as ONNX says. docs/onnx-operators.md
+"""ONNX's own tests of single nodes: the engine computes all claimed nodes as ONNX says. docs/onnx-operators.md
 tells the numbers."""
 
 import re

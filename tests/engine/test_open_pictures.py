@@ -1,5 +1,5 @@
 """Images of any height and width: strides, pools that round either way, padding that follows the size, interpolation.
-They give what ONNX Runtime answers, at sizes of every remainder."""
+They give ONNX Runtime's answers, at sizes of every remainder."""
 
 import numpy
 import pytest
@@ -14,7 +14,7 @@ SIZES = [(224, 224), (97, 131), (64, 33), (33, 64), (50, 39), (32, 34)]
 
 
 class Layers:
-    """Of a network on images [batch, 3, height, width]."""
+    """The model of a network on images [batch, 3, height, width]."""
 
     def __init__(self):
         self.nodes, self.constants, self.random = [], [], numpy.random.default_rng(5)
@@ -145,7 +145,7 @@ def test_a_size_that_is_too_small_is_the_callers_error():
 
 
 def test_algorithms_are_those_of_a_usual_size():
-    """Not those of an image of one pixel: Winograd's squares are for more."""
+    """Not the choices for an image of one pixel: Winograd's squares need more."""
     layers = Layers()
     x = layers.do("Conv", "x", layers.weights(64, 3, 3, 3), pads=[1, 1, 1, 1])
     data = layers.model(layers.do("Conv", x, layers.weights(64, 64, 3, 3), pads=[1, 1, 1, 1]))

@@ -1,5 +1,5 @@
-"""Models that leave sizes open: every size gives what ONNX's reference computes, plans are kept, and what does not work
-says so."""
+"""Models that leave sizes open: every size gives what ONNX's reference computes, plans are kept, and unsupported models
+get an error."""
 
 import threading
 
@@ -71,7 +71,7 @@ def attention(heads=2, depth=8, positions=40):
 
 
 def concatenation():
-    """Two inputs of one size, which are also put together: a strange model, with a number that is a sum."""
+    """Two inputs of one size, which are also concatenated: a strange model, with a size that is a sum."""
     return networks.graph(
         [helper.make_node("Concat", ["a", "b", "c"], ["y"], axis=0)],
         {"a": ("n", 3), "b": ("n", 3), "c": (1, 3)},
@@ -289,7 +289,7 @@ def opened_of(nodes, inputs, outputs, constants=None):
     ],
 )
 def test_a_size_that_is_a_constants_at_long_inputs_alone(op, constant, told):
-    """The file was one that the engine refused: its numbers stood for one element, at which the sizes do not fit."""
+    """The engine once refused the file: its numbers were those for one element, for which the sizes do not fit."""
     node = helper.make_node
     slices = {"start": numpy.array([1]), "end": numpy.array([15]), "axis": numpy.array([1]), "step": numpy.array([2])}
     data, model = opened_of(
@@ -311,7 +311,7 @@ def test_a_size_that_is_a_constants_at_long_inputs_alone(op, constant, told):
 
 
 def test_five_open_sizes_and_a_quotient_without_a_remainder():
-    """Halves of what was doubled."""
+    """Halves of a doubled size."""
     node = helper.make_node
     data, model = opened_of(
         [

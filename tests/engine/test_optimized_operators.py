@@ -1,5 +1,5 @@
 """The fused operators that ONNX Runtime's optimizers write (com.microsoft) give what ONNX Runtime computes, and so do
-transformers that its optimizer went over."""
+transformers after its optimizer."""
 
 import os
 import subprocess
@@ -314,7 +314,7 @@ FIRST, LAST = [0, 3, 1, 2], [0, 2, 3, 1]
 
 @pytest.mark.parametrize("domain", ["com.microsoft", "com.ms.internal.nhwc"])
 def test_convolutions_with_channels_last(domain):
-    """ONNX Runtime has kernels of these for devices only: its convolution between two transposes is right."""
+    """ONNX Runtime has these kernels for GPUs only: the reference is its convolution between two transposes."""
     x, constants = numbers(2, 9, 8, 6), {"W": numbers(4, 3, 3, 3), "B": numbers(4)}
     attributes = {"pads": [1, 0, 1, 2], "strides": [2, 1], "group": 2}
     op = "NhwcConv" if domain == "com.microsoft" else "Conv"
@@ -353,7 +353,7 @@ def with_domain(data, domain):
 @pytest.mark.parametrize(("last", "activation"), [(1, 0), (1, 1), (0, 1)])
 @pytest.mark.parametrize("skips", [False, True])
 def test_group_norm(last, activation, skips):
-    """ONNX Runtime has no kernel of it for CPUs: its GroupNormalization, Sigmoid and sums are right."""
+    """ONNX Runtime has no CPU kernel of it: the reference is its GroupNormalization, Sigmoid and sums."""
     x, skip, row = numbers(2, 5, 7, 8), numbers(2, 8), {"G": numbers(8), "B": numbers(8)}
     own = x if last else numpy.ascontiguousarray(x.transpose(FIRST))
     given = {"x": own, **row, **({"skip": skip, "BIAS": numbers(8)} if skips else {})}

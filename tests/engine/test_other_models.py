@@ -1,4 +1,4 @@
-"""Models as people bring them (bench/other_models): what ONNX Runtime answers."""
+"""Models from other sources (bench/other_models): the answers are ONNX Runtime's."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""poly1d: NumPy the oracle for coefficients, text and errors of every expression, in the host and in a VM."""
+"""poly1d: coefficients, text and errors of every expression against NumPy's, in the host and in a VM."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Arrays print as NumPy prints them, to the letter."""
+"""Arrays print exactly as NumPy's."""
 
 import numpy
 import pytest

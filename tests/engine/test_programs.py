@@ -1,4 +1,4 @@
-"""Random programs on arrays that share memory give in `vmhost.engine.numpy`, in the host and in a VM, what they give in
+"""Random programs on arrays that share memory give the same in `vmhost.engine.numpy`, in the host and in a VM, as in
 NumPy: see programs.py."""
 
 import warnings

@@ -1,5 +1,5 @@
-"""`vmhost quantize`: networks of int8 and int4 are near to what they were made of, run here and in ONNX Runtime with
-one answer, and bad data is told in one sentence."""
+"""`vmhost quantize`: networks of int8 and int4 are close to the original, give the same answer here and in ONNX
+Runtime, and bad data gives an error of one sentence."""
 
 import json
 
@@ -114,7 +114,7 @@ def test_weights_alone_need_no_data(tmp_path, capsys):
 
 
 def wrong(tmp_path):
-    """Files of data, and what is said of each."""
+    """Files of data, and the error for each."""
     x = images(2)["x"]
     cases = {
         "name": ({"y": x}, "there is no array 'x'; the model's inputs are 'x', the file has 'y'"),

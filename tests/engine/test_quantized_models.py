@@ -67,7 +67,7 @@ for path in [folder / f"{name}.onnx" for name in sys.argv[2:]]:
 
 
 def layers():
-    """Two dense layers on rows, as dynamic quantization is for."""
+    """Two dense layers on rows, the usual case of dynamic quantization."""
     net = networks_of_bench.Network("layers", 5)
     x = net.relu("active", net.dense("first", net.input("x", [3, 7, 32]), 32, 48))
     y = net.dense("second", x, 48, 10)

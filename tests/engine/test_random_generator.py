@@ -285,7 +285,7 @@ DRAWS = [
 
 
 def test_draws_of_any_kind_after_any_other(backend):
-    """Each leaves the state, half words and begun blocks included, where NumPy leaves it."""
+    """Each leaves the same state as NumPy, with half words and begun blocks."""
     ours, theirs = both()
     order = numpy.random.default_rng(7)
     for _ in range(300):

@@ -1,5 +1,5 @@
-"""Random chains of rearrangements and operators: whatever the compiler writes, the engine loads, and computes what
-ONNX's reference does."""
+"""Random chains of rearrangements and operators: the engine loads all files that the compiler writes, and computes the
+same as ONNX's reference."""
 
 import math
 import random

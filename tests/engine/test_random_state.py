@@ -41,7 +41,7 @@ DRAWS = """
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @each("draw", [draw.strip() for draw in DRAWS.split(";")])
 def test_a_draw_and_the_next(draw):
-    """The number after a draw tells whether it took as many words as NumPy's, and whether it kept a normal number."""
+    """The number after a draw shows whether it took as many words as NumPy's, and whether it kept a normal number."""
     wanted, got = outcomes(
         f"(lambda r: [r.randn(1), r.{draw}, r.rand(), r.randn(2)])(np.random.RandomState(len({draw!r})))"
     )

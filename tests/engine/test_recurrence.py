@@ -14,7 +14,7 @@ from vmhost.engine.onnx import OnnxError, compile_model
 
 SEED, CASES = 20261130, 120
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-# What cannot grow without end: small differences stay small.
+# Bounded functions: small differences stay small.
 FUNCTIONS = ["Sigmoid", "Tanh", "Softsign", "HardSigmoid", "ScaledTanh"]
 OTHERS = ["Relu", "LeakyRelu", "Elu", "ThresholdedRelu", "Affine", "Softplus"]
 ALPHA = {"Affine": 0.3, "LeakyRelu": 0.2, "ThresholdedRelu": 0.4, "ScaledTanh": 0.9, "HardSigmoid": 0.3, "Elu": 0.5}

@@ -50,7 +50,7 @@ def wanted(op, array, axis):
 
 
 def expect(result, expected, array, op):
-    """Equal values; sums and products of floats as near as rounding lets them be."""
+    """Equal values; sums and products of floats are equal up to rounding."""
     expected = np.asarray(expected)
     assert result.dtype == expected.dtype
     result = result.reshape(expected.shape)
@@ -199,7 +199,7 @@ def test_first_place_among_ties(backend, context, op, dtype):
 
 @each("op", list(OPS))
 def test_bytes_above_one_are_true(backend, context, op):
-    """As memory from outside may hold them: what they count for is the truth that they are."""
+    """Bools of foreign memory, with other bytes than 0 and 1: each non-zero byte counts as True."""
     for shape, axes in [((40,), (0,)), ((5, 7), (1,)), ((9, 130), (0,)), ((3, 50_000), (1,)), ((50, 3000), (0,))]:
         raw = np.random.default_rng(5).choice(np.array([0, 1, 2, 128, 255], "uint8"), shape).view("bool")
         honest = raw.view("uint8") != 0

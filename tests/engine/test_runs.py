@@ -29,7 +29,7 @@ class Net(nn.Module):
 
 
 def trained(folder, kill_at=None):
-    """A run from where `folder` left it: its weights and table afterwards. `kill_at`: the step that it dies in."""
+    """Resumes the run of `folder`: its weights and table afterwards. `kill_at`: the step in which it is killed."""
     nn.seed(3)
     table = EmbeddingVariable(4, optimizer="adam", filter=CounterFilter(2), name="items")
     net, optimizer = Net(table), optim.Adam(optim.cosine_decay(0.05, STEPS))
@@ -83,7 +83,7 @@ def test_a_state_is_a_tree_that_comes_back(tmp_path):
 
 
 def test_what_a_folder_keeps(tmp_path):
-    """Two states, and the saves of tables that they stand on."""
+    """Two states, and the saves of tables that they refer to."""
     table = table_of(100)
     for step in range(2, 9):
         table.step(np.arange(10), np.ones((10, 2), "float32"), optim.SGD(1.0), step)

@@ -1,5 +1,5 @@
-"""Images read at computed places, computed convolutions, signals and random numbers: what ONNX Runtime answers where it
-has the operator for these dtypes, and what happens to numbers that are none."""
+"""Images read at computed places, computed convolutions, signals and random numbers: against ONNX Runtime if it has
+the operator for these dtypes, and with NaNs."""
 
 import numpy
 import pytest

@@ -1,4 +1,4 @@
-"""What compiling a model saved, on networks where the numbers are known by hand; and where it is told."""
+"""What compiling a model saves, on networks whose numbers are known by hand; and where it is shown."""
 
 import json
 from pathlib import Path

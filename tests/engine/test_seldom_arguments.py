@@ -1,5 +1,5 @@
-"""What calls may say and programs seldom do: dtype=, where= of a wider shape, orders in memory, devices, reductions by
-any ufunc, comparisons with what is no number. NumPy the oracle; in the host and again in a sealed VM: see cases.py."""
+"""Rare arguments: dtype=, where= of a wider shape, orders in memory, devices, reductions by any ufunc, comparisons with
+values that are not numbers. Compared with NumPy, in the host and again in a sealed VM: see cases.py."""
 
 import numpy
 import pytest

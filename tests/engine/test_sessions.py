@@ -1,5 +1,5 @@
-"""What a session offers beside answers: its steps and their times, options, warming up, the choice of algorithms, and
-prepared models in files."""
+"""Other features of a session than answers: its steps and their times, options, warming up, the choice of algorithms,
+and prepared models in files."""
 
 import os
 
@@ -134,7 +134,7 @@ def test_fixed_choices_go_by_the_built_in_rates_alone(path):
 
 
 def test_few_rows_are_no_reason_for_narrow_vectors():
-    """Open sizes are prepared at one row, of which little can be told."""
+    """Open sizes are prepared at one row, where times say little."""
     model, _ = other_models.make("classic/linear_regression")
     found = opened("linear", compile_model(model.SerializeToString(), "linear")).backends
     assert next(iter(found)) == [backend.name for backend in library.backends() if backend.available][-1]
@@ -236,8 +236,8 @@ def test_how_attention_is_done_is_kept_too(tmp_path, algorithm):
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("algorithm", ["fused", "apart"])
 def test_all_steps_of_a_model_run_on_its_backend(threads, algorithm):
-    """On the one that it was prepared for, whatever the process's is when it runs; and what else the thread computes
-    runs on the process's."""
+    """A model runs on the backend that it was prepared for, not on the process's; the thread's other operators
+    run on the process's."""
     data, x = everything(), np.asarray(networks.values((2, 37, 65)))
     answers, kinds = {}, set()
     library.force_algorithm(algorithm)
@@ -312,7 +312,7 @@ def test_a_kept_file_that_is_not_ours_or_not_whole_is_made_anew(path, tmp_path, 
 
 
 def test_a_model_like_another_takes_its_choices_without_a_search(path, tmp_path):
-    """Forced choices stand for measured ones: nothing but the model before can have told of them."""
+    """Forced choices replace measured ones: they can come only from the previous model."""
     free = [step.algorithm for step in engine.load(path, search="fixed").steps]
     library.force_algorithm("im2col")
     try:

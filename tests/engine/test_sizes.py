@@ -1,4 +1,4 @@
-"""Numbers that follow from open sizes: whatever is computed with them is, at all sizes, what its polynomial says."""
+"""Numbers computed from open sizes: at all sizes each result is the value of its polynomial."""
 
 import math
 import random
@@ -12,7 +12,7 @@ from vmhost.engine.onnx.sizes import Size, Unequal, is_open, terms_of, worked_ou
 
 
 def computed(names, choices):
-    """Some number, by the same steps whatever the values are; no quotient is by something that may be 0."""
+    """A random number, by the same steps for all values; no divisor may be 0."""
     seed = random.Random(choices)
     numbers = [*names, 1, 3, 7]
     for _ in range(6):

@@ -1,5 +1,5 @@
 """Open sizes that are equal where a model is read and differ elsewhere: a length that is cut off at 128, images that
-are cropped, windows of 7 and 8 at the same stride. Each model is called below, at and above where they part."""
+are cropped, windows of 7 and 8 at the same stride. Each model is called below, at and above the size of divergence."""
 
 import numpy
 import pytest

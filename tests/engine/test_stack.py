@@ -1,4 +1,4 @@
-"""The library as it ships keeps to 16 KiB of its caller's stack: stack.c beside this file, linked with it."""
+"""The shipped library uses at most 16 KiB of its caller's stack: stack.c beside this file, linked with it."""
 
 import os
 import shlex

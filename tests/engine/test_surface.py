@@ -1,4 +1,4 @@
-"""docs/numpy.md is what its command makes, and no name of NumPy is missing without advice."""
+"""docs/numpy.md is the output of its command, and no name of NumPy is missing without advice."""
 
 from pathlib import Path
 

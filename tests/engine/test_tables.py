@@ -1,5 +1,5 @@
-"""Counting, interpolation, windows, parts of reductions, floats taken apart and extremes of known numbers: values, odd
-ones and refusals as NumPy's."""
+"""Counting, interpolation, windows, parts of reductions, parts of floats and extremes of known numbers: values, special
+values and errors as NumPy's."""
 
 import numpy
 import pytest
@@ -14,7 +14,7 @@ LENGTHS = [0, 1, 2, 7, 8, 33, 64, 257, 1003]
 
 
 def both(function, *arrays):
-    """What the function of a module and arrays gives of ours and of NumPy's, or the exception."""
+    """The results of the function for our module and NumPy's with arrays of each, or the exceptions."""
 
     def outcome(module):
         with numpy.errstate(all="ignore"):

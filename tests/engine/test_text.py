@@ -1,5 +1,5 @@
-"""Numbers in text: loadtxt, genfromtxt, savetxt, fromstring, and arrays of numbers written as text; NumPy the oracle,
-in the host and in a VM."""
+"""Numbers in text: loadtxt, genfromtxt, savetxt, fromstring, and arrays of numbers written as text; compared with
+NumPy, in the host and in a VM."""
 
 import io
 import itertools

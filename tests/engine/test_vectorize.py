@@ -1,4 +1,4 @@
-"""vectorize: a Python function of numbers as one of arrays; NumPy the oracle, in the host and in a VM."""
+"""vectorize: a Python function of numbers as one of arrays; compared with NumPy, in the host and in a VM."""
 
 import pytest
 

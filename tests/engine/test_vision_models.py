@@ -240,7 +240,7 @@ IMAGE = node(
 @pytest.mark.parametrize("source", ["x", "i"])
 @pytest.mark.parametrize("backwards", [False, True])
 def test_values_put_together_are_read_as_one(backwards, source):
-    """Convolutions write next to each other; a value twice and one that lies elsewhere already too."""
+    """Convolutions write next to each other; so do a repeated value and one that already has a place."""
     inputs = f"a {source} b a".split()[:: -1 if backwards else 1]
     nodes = [
         IMAGE,

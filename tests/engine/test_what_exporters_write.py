@@ -1,5 +1,5 @@
-"""Forms that exporters write: what they cut off to nothing, constants in nodes, outputs without shapes, images halved
-and doubled, sounds that are long before anything of them is left. ONNX Runtime's answers, or its refusals."""
+"""Forms that exporters write: empty slices, constants in nodes, outputs without shapes, images halved and
+doubled, sounds that must be long for a result that is not empty. ONNX Runtime's answers, or its refusals."""
 
 import numpy
 import pytest
@@ -36,7 +36,7 @@ def halved_and_doubled():
 
 
 def sound():
-    """Nothing is left of fewer than 400 samples."""
+    """The result of fewer than 400 samples is empty."""
     text = """m (float[n, samples] x) => (float[n, t, 6] y) {
         one = Unsqueeze(x, axis)
         a = Conv <strides = [20]> (one, w)
@@ -48,7 +48,7 @@ def sound():
 
 
 def cut_to_nothing():
-    """Rotary embeddings of all of a head, of which nothing passes by."""
+    """Rotary embeddings of a whole head, without an unrotated part."""
     text = """m (float[n, t, 8] x) => (float[n, t, 8] y) {
         turned = Slice(x, zero, eight, two)
         rest = Slice(x, eight, far, two)
@@ -58,7 +58,7 @@ def cut_to_nothing():
 
 
 def positions():
-    """A linear layer on as many rows of a table as there are words, as DeBERTa has it."""
+    """A linear layer on one row of a table for each word, as in DeBERTa."""
     text = """m (float[n, t, 8] x) => (float[n, t, 8] y) {
         shape = Shape(x)
         words = Gather(shape, one)
@@ -101,7 +101,7 @@ def output_of_no_shape():
 
 
 def cut_at_a_number():
-    """No more than so many words, or things found, are kept: as many as there are, where these are fewer."""
+    """At most a fixed number of words, or found elements, is kept: all, if there are fewer."""
     text = "m (float[n, t] x) => (float[n, T] y) { a = Slice(x, zero, end, axis) y = Exp(a) }"
     return parsed(text, zero=numpy.int64([0]), end=numpy.int64([32]), axis=numpy.int64([1]))
 

@@ -1,4 +1,4 @@
-"""What is compared of a tokenizer's answers, of Hugging Face's and of ours: a digest of each text's, and some whole."""
+"""The compared parts of a tokenizer's answers, Hugging Face's and ours: a digest for each text, and some whole ones."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ COUNT, PAIRS = 1500, 300
 
 
 def shown(encoding):
-    """All that an encoding has, its windows too."""
+    """All fields of an encoding, with its windows."""
     return [
         list(encoding.ids), list(encoding.type_ids), list(encoding.tokens), [list(pair) for pair in encoding.offsets],
         list(encoding.word_ids), list(encoding.special_tokens_mask), list(encoding.attention_mask),
@@ -18,7 +18,7 @@ def shown(encoding):
 
 
 def tried(function, *arguments):
-    """What it gives; "refused" where it raises."""
+    """The result; "refused" if it raises."""
     try:
         return function(*arguments)
     except BaseException as error:  # a panic of Rust's is no Exception

@@ -1,4 +1,4 @@
-"""Trains small tokenizers of every type and writes down what Hugging Face's library makes of random texts.
+"""Trains small tokenizers of every type and writes the answers of Hugging Face's library for random texts.
 
     python -m tests.engine.tokenizers.make        # in an environment with `tokenizers` (0.23) beside what tests need
 

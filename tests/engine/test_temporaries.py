@@ -1,5 +1,5 @@
-"""An expression's intermediate results lend their memory to the next operator, and nothing that a program can still
-name ever does.
+"""An expression's intermediate results give their memory to the next operator, but never a value that a program can
+still name.
 
 Programs are drawn at random from the ways in which Python holds on to values (locals, cells, globals, defaults,
 containers, generators, the walrus, C functions that look at an argument twice, …) and run with NumPy as well: every

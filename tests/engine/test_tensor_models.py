@@ -105,7 +105,7 @@ def test_parts_of_a_whole_are_made_in_their_places():
 
 
 def test_images_and_tensors_meet():
-    """A convolution between views: each side has the layout that it wants."""
+    """A convolution between views: each side has its preferred layout."""
     constants = {
         "w": networks.values((5, 3, 3, 3), 1),
         "v": networks.values((3, 5, 1, 1), 2),
@@ -218,7 +218,7 @@ def test_any_number_of_threads_gives_the_same_bytes_of_products(rows):
 
 
 def test_probabilities_are_normal_numbers_or_0():
-    """What a mask closes is 0 and not a subnormal number, whose products take a hundred cycles each. (masked BERT was 8
+    """Masked scores become 0 and not subnormal numbers, whose products take a hundred cycles each. (masked BERT was 8
     % slower)"""
     x = numpy.array(
         [[0, -86.5, -87.5, -95, -103, -110, -1e30, -numpy.inf] * 5, [-1, -3e38] * 20, [numpy.nan, -100] * 20], "float32"

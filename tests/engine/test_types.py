@@ -1,4 +1,4 @@
-"""What operators compute in and return: every operator with every combination of dtypes, against NumPy's ufuncs."""
+"""The dtypes that operators compute in and return: every combination of dtypes, against NumPy's ufuncs."""
 
 import ctypes
 
@@ -17,7 +17,7 @@ def types(function, number, *inputs):
 
 
 def expected(ufunc, *inputs):
-    """NumPy's loop (of the first input) and result; or its sentence."""
+    """NumPy's loop (of the first input) and result; or its error message."""
     try:
         ufunc(*(np.zeros(0, dtype) for dtype in inputs))
     except TypeError as error:

@@ -25,7 +25,7 @@ void *__wrap_aligned_alloc(size_t alignment, size_t size);
 ssize_t __wrap_pread(int file, void *to, size_t bytes, off_t offset);
 ssize_t __wrap_pwrite(int file, const void *from, size_t bytes, off_t offset);
 
-/* Which call of its kind is the one that fails. */
+/* The number of the failing call of its kind. */
 typedef struct {
     atomic_long left; /* how many go well before it; -1: none fails */
     atomic_int failed;
@@ -68,7 +68,7 @@ void *__wrap_aligned_alloc(size_t alignment, size_t size)
 
 int failing_files(long after) { return start(&accesses, after); }
 
-/* In pieces and interrupted now and then, as the system may do it. */
+/* Sometimes in pieces and interrupted, as the system may do it. */
 static size_t some(size_t bytes)
 {
     static atomic_uint calls;

@@ -100,7 +100,7 @@ int vmh_guest_boot(vmh_vm *vm)
     return late ? nap(INT64_C(3600000000000)) : 0;
 }
 
-/* As locks.c waits. -1: stopped. */
+/* Waits as locks.c does. -1: stopped. */
 static int lock(int64_t deadline_ns)
 {
     vmh_waiter waiter = {0};
@@ -121,7 +121,7 @@ static int lock(int64_t deadline_ns)
     return 1;
 }
 
-/* Takes the lock, waits with it, gives it back. -1: stopped, and it is given back all the same. */
+/* Takes the lock, waits with it, releases it. -1: stopped, and the lock is released all the same. */
 static int use_lock(void)
 {
     int rc = lock(VMH_FOREVER);
@@ -147,7 +147,7 @@ static void *guest_thread(void *argument)
     vmh_thread_state(vm, python_thread(vm->interpreter.interp));
     while (!guest->finishing)
         if (use_lock() < 0 || nap(50000) < 0 || python_breathe() == NULL) {
-            PyErr_Clear(); /* it catches what stops it, and goes on */
+            PyErr_Clear(); /* it catches the stop, and goes on */
             atomic_fetch_add(&guest_stopped, 1);
         }
     guest->threads--;

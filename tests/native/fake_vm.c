@@ -1,4 +1,4 @@
-/* A VM for the warden that is no VM: it counts looks and asks for another one. */
+/* A fake VM for the warden: it counts looks and asks for another one. */
 #include "fake_vm.h"
 
 #include <stdlib.h>

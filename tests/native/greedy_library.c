@@ -1,4 +1,4 @@
-/* A shared library that knows no allocator but malloc, as OpenSSL and libzstd. */
+/* A shared library that uses malloc only, like OpenSSL and libzstd. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

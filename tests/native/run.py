@@ -36,7 +36,7 @@ PYTHON = f"{HERE}/python"  # a stub of CPython
 OBJECTS = (f"{PYTHON}/objects.c", f"{PYTHON}/errors.c")
 RECORDING = ("vmhost/isolation/seal/recording.c", "vmhost/isolation/lanes/critical.c")
 SAMPLER = ("vmhost/isolation/vm/sampler.c", "vmhost/isolation/lanes/clock.c")
-# What runs VMs; test_vms.c has it with a stub of CPython.
+# The files that run VMs; test_vms.c builds them with a stub of CPython.
 VMS = [f"vmhost/isolation/{name}.c" for name in ("vm/vm", "vm/stop", "vm/threads", "seal/waits", "crash/starvation")]
 
 

@@ -1,5 +1,5 @@
-/* What a crashing process writes (crash/dump.c), without CPython: whole where writes come in pieces or are interrupted;
- * where one of them fails, all others are there. */
+/* The dump of a crashing process (crash/dump.c), without CPython: complete if writes are split or interrupted;
+ * if one of them fails, all others are there. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -19,7 +19,7 @@ static PyInterpreterState *main_interpreter = (PyInterpreterState *)(void *)&sta
 static char path[] = "/tmp/test_dump.XXXXXX";
 static int target = -1, opens; /* opens: errno of what fails; 0: nothing */
 static enum failing failing;
-static long writes, failing_at; /* of `writes`, which one */
+static long writes, failing_at; /* the number of the failing write */
 
 int __real_open(const char *name, int flags, ...);
 int __wrap_open(const char *name, int flags, ...);
@@ -69,7 +69,7 @@ int vmh_stack_read(PyThreadState *ts, vmh_stack_frame *frames, int max, bool *cu
     return FRAMES;
 }
 
-/* The second one is gone. */
+/* The second one has ended. */
 bool vmh_stack_name_into(const vmh_stack_frame *frame, vmh_stack_code *code, unsigned char *room)
 {
     *code = (vmh_stack_code){.first_line = 10, .lines = room};
@@ -142,7 +142,7 @@ static void fill(void)
     states[2] = (PyThreadState){.thread_id = 2};
 }
 
-/* How many lines of `whole`, but for those that tell times, are not among those of `found`. */
+/* The number of lines of `whole`, except for those with times, that are not among those of `found`. */
 static int lines_lost(const char *whole, const char *found)
 {
     int lost = 0;

@@ -6,7 +6,7 @@
 #include "fake_vm.h"
 #include "lanes/lane.h"
 
-/* All of it once; 0 when everything was there, -1 when an allocation failed and was told. */
+/* All of it once; 0 if everything succeeded, -1 if an allocation failed and was reported. */
 static int everything(void)
 {
     int rc = -1;

@@ -1,4 +1,4 @@
-/* What holds a VM's memory: each allocation fails once, notes come and go in any order, and the mark stands. */
+/* The holdings of a VM's memory: each allocation fails once, notes come and go in any order, and the mark stays. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,7 +59,7 @@ static void failing_allocations(void)
     }
 }
 
-/* Against a plain array of what is there. */
+/* Against a plain array of the live allocations. */
 static void in_any_order(void)
 {
     enum { BLOCKS = 3000 };
@@ -116,7 +116,7 @@ static void marks(void)
     vmh_holdings_mark(holdings, holdings->root, 1, true);
     told = vmh_holdings_report(holdings);
     const char *rest = strstr(told, "other ");
-    CHECK(rest != NULL && strcmp(rest, "other 77\n") == 0); /* one of 300 and 74 of 7; 64 are told */
+    CHECK(rest != NULL && strcmp(rest, "other 77\n") == 0); /* one of 300 and 74 of 7; 64 are listed */
     free(told);
     vmh_holdings_free(holdings);
 }

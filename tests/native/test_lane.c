@@ -1,4 +1,4 @@
-/* Lanes, calls, events and the warden under many threads: every call ends exactly once, whoever ends it. */
+/* Lanes, calls, events and the warden under many threads: every call ends exactly once, on any of them. */
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
@@ -255,7 +255,7 @@ static void order(void)
     vmh_events_unref(events);
 }
 
-/* A queued call whose time is over is ended by the warden, with nobody else awake. */
+/* The warden ends a queued call whose time is over, while all other threads sleep. */
 static void expiry(void)
 {
     vmh_events *events = vmh_events_new();
@@ -318,7 +318,7 @@ static void add_another(vmh_vm *vm, void *count)
     ++*(int *)count;
 }
 
-/* Who visits holds no lock: it may wait for what others hold who wait for the list. */
+/* A visitor holds no lock: it may wait for a lock whose holder waits for the list. */
 static void visitors(void)
 {
     vmh_vm *all[3];
@@ -344,7 +344,7 @@ static vmh_call *pushed(vmh_lane *lane, int64_t deadline_ns)
     return call;
 }
 
-/* A call that an idle worker was handed and has not taken: counted, and ended by whoever wants to. */
+/* A call that was handed to an idle worker and not taken: it is counted, and any thread may end it. */
 static void handed_over(void)
 {
     vmh_events *events = vmh_events_new();
@@ -375,7 +375,7 @@ static void handed_over(void)
     call = pushed(lane, vmh_now_ns() + INT64_C(3600000000000));
     CHECK(vmh_lane_take(lane, &other) == NULL);
     CHECK(vmh_lane_expire_slot(lane, &worker, vmh_now_ns(), &handed_ns) == call->deadline_ns && handed_ns != 0);
-    vmh_lane_detach(lane, &worker); /* what it was handed goes to the idle one */
+    vmh_lane_detach(lane, &worker); /* its handed call goes to the idle one */
     CHECK(other.slot == call && atomic_load(&other.inbox) == 1);
     CHECK(vmh_lane_expire_slot(lane, &worker, vmh_now_ns(), &handed_ns) == VMH_FOREVER && handed_ns == 0);
     CHECK(vmh_lane_expire_slot(lane, &other, call->deadline_ns, &handed_ns) == VMH_FOREVER);

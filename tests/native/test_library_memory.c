@@ -22,7 +22,7 @@ static long long live(vmh_meter *meter)
     return atomic_load(&meter->live);
 }
 
-/* As malloc's blocks are: aligned, and as large as they were asked for. */
+/* Like malloc's blocks: aligned, and at least of the requested size. */
 static bool is_good(void *memory, size_t size)
 {
     memset(memory, 0x5a, size);
@@ -229,7 +229,7 @@ static void threads(vmh_meter *meter, vmh_meter *other)
     CHECK(live(meter) == 0 && live(other) == 0 && atomic_load(&meter->refs) == 1 && atomic_load(&other->refs) == 1);
 }
 
-/* Each allocation that the library asks for fails once: it is told, and nothing is charged for it. */
+/* Each allocation of the library fails once: the library gets NULL, and nothing is charged for it. */
 static void faults(vmh_meter *meter)
 {
     int told = 0;

@@ -1,4 +1,4 @@
-/* What a profile keeps: each allocation fails once, its bounds are met, and time goes where it belongs. */
+/* The data of a profile: each allocation fails once, its bounds are reached, and time is counted where it belongs. */
 #include <stdlib.h>
 
 #include "check.h"
@@ -6,7 +6,7 @@
 
 static unsigned char *some_lines(void) { return calloc(4, 1); }
 
-/* Some functions and stacks; whatever fails, the profile stays whole, and all time is somewhere. */
+/* Some functions and stacks; if anything fails, the profile stays consistent, and all time is counted. */
 static void fill(vmh_profile *profile)
 {
     int64_t added = 0, found = 0;
@@ -58,7 +58,7 @@ static void bounds(void)
     for (int32_t line = 0; line < VMH_PROFILE_NODES + 10; line++)
         vmh_profile_add(&profile, vmh_profile_node_of(&profile, root, 0, line), 1, 1);
     CHECK(profile.node_count == VMH_PROFILE_NODES && profile.full);
-    CHECK(profile.nodes[root].samples == 11); /* what had no room */
+    CHECK(profile.nodes[root].samples == 11); /* samples that had no room */
     vmh_profile_add(&profile, -1, 1, 1);
     vmh_profile_clear(&profile);
 }

@@ -43,7 +43,7 @@ PyObject *objects_called(PyObject *object, const char *name, PyObject *const *ar
         asked++;
         if (ends)
             vmh_recording_stop();
-        CHECK(object->refs > 0); /* who calls it holds it */
+        CHECK(object->refs > 0); /* the caller holds it */
         return objects_new(NULL, 12, args[0]->pointer);
     }
     if (strcmp(name, "localtime") == 0)
@@ -145,7 +145,7 @@ static const vmh_gate *gate_of(const char *name)
     return *gate;
 }
 
-/* What the check says, and the number of what it put at the place `access`; all that it made goes. */
+/* The check's result, and the number that it put at the place `access`; all its objects are freed. */
 static int check(const char *name, Py_ssize_t nargs, PyObject *argument, double *number)
 {
     vmh_gate gate = *gate_of(name);
@@ -190,7 +190,7 @@ static int check_one(int which)
     return rc;
 }
 
-/* datetime.now() or utcnow(), as the gate has it. */
+/* datetime.now() or utcnow(), through the gate. */
 static int date_one(int which)
 {
     PyObject zone = {.number = 2}, *args[] = {&zone}, tz = {.pointer = (char[]){"tz"}},
@@ -199,7 +199,7 @@ static int date_one(int which)
     const struct {
         Py_ssize_t nargs;
         PyTupleObject *names;
-        double number; /* 0: the original's affair */
+        double number; /* 0: left to the original */
     } calls[] = {{0, NULL, 13},
                  {1, NULL, which == 0 ? 13 : 0},
                  {0, &by_name, which == 0 ? 13 : 0},
@@ -230,7 +230,7 @@ static int record(PyObject *to, double used)
     return kinds == NULL ? -1 : 0;
 }
 
-/* A recorded call that does all of it. */
+/* A recorded call that makes each kind of call. */
 static int everything(void)
 {
     static vmh_owned_fd fds[2] = {{.state = VMH_FD_OPEN, .blocks = true}, {.state = VMH_FD_CLOSED}};
@@ -270,7 +270,7 @@ static void fresh(void)
 static void unusual(void)
 {
     for (int i = 0; i < (int)(sizeof checks / sizeof *checks); i++)
-        CHECK(check_one(i) == 0); /* nothing is recorded: all is the original's affair */
+        CHECK(check_one(i) == 0); /* nothing is recorded: all is left to the original */
     CHECK(date_one(0) == 0 && date_one(1) == 0);
     ends = true;
     for (int i = 0; i < 2; i++) {

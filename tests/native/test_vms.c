@@ -103,7 +103,7 @@ static void *submit(void *argument)
     return NULL;
 }
 
-/* Who asks VMs for their figures, and now and then sends one away in the middle of whatever it does. */
+/* Asks a VM for its figures, and now and then retires one at any point of its work. */
 static void look(vmh_vm *vm, void *seen)
 {
     if (++*(long *)seen % 64 == 0)
@@ -158,7 +158,7 @@ int main(void)
         ended += atomic_load(&by_kind[kind]);
     CHECK(ended == SUBMITTERS * CALLS);
     for (int i = 0; i < 1000 && (vmh_vm_threads(false) > 0 || atomic_load(&store->refs) > 2); i++)
-        usleep(5000); /* their threads, and those of their guests, are on their way out */
+        usleep(5000); /* their threads, and those of their guests, are ending */
     vmh_warden_visit_vms(count, &left);
     CHECK(left == 0 && vmh_vm_threads(false) == 0 && python_interpreters() == 0 && atomic_load(&guest_seals) == 0);
     CHECK(atomic_load(&failed) > 0);

@@ -1,4 +1,4 @@
-/* What nobody should write into a model file, for test_model_fuzz.c. */
+/* Hostile changes to model files, for test_model_fuzz.c. */
 #ifndef TEST_HOSTILE_FILES_H
 #define TEST_HOSTILE_FILES_H
 
@@ -39,7 +39,7 @@ static uint64_t hostile(void)
     return one_in(3) ? (uint64_t)below(64) : (uint64_t)numbers[below((int)(sizeof numbers / sizeof *numbers))];
 }
 
-/* One thing changed in what is added, before it is written. */
+/* One change to the added parts, before they are written. */
 static void hurt(void)
 {
     model_tensor_record *tensor = &tensors[below((int)tensor_count)];

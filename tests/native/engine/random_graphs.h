@@ -143,7 +143,7 @@ static bool matrix_node(uint32_t x)
 
 static int any_dtype(void) { return one_in(2) ? VME_FLOAT32 : below(VME_DTYPE_COUNT); }
 
-/* What is written lies in a tensor of its own, or in both halves of one, which two views are. */
+/* The output is a tensor of its own, or two views, the halves of one tensor. */
 static void copy_to_halves(uint32_t x)
 {
     shape in = shape_of(x), whole = in;
@@ -341,7 +341,7 @@ static void narrow_node(uint32_t x)
     p[NARROW_BLOCK] = integers ? (int32_t)block : 0;
 }
 
-/* Interpolation along a dimension, of places that are there. */
+/* Interpolation along a dimension, at places within it. */
 static void blend_node(uint32_t x, int axis)
 {
     const shape in = shape_of(x);

@@ -30,7 +30,7 @@ static int below(int max)
     return (int)(((state >> 29) ^ (state >> 47)) % (unsigned)max);
 }
 
-/* A node that reads `x`, and what it makes; MODEL_ABSENT: there is no room for its window. */
+/* A node that reads `x`; its output, or MODEL_ABSENT: there is no room for its window. */
 static uint32_t one_more(const uint32_t *values, int count, uint32_t x)
 {
     const int64_t *of = tensors[x].shape;

@@ -137,7 +137,7 @@ static void prepare(const shape *layer)
 
 static void release(void) { free(arena), free(weights), free(bias), free(step.weights), free(result), free(again); }
 
-/* max|a - b| / max|b| of what was made, b in float64 */
+/* max|a - b| / max|b| of the result, b in float64 */
 static double error_of(const shape *layer)
 {
     double worst = 0, largest = 0;

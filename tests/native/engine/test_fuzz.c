@@ -680,7 +680,7 @@ static vme_status try_raster(vme_context *context, operand *m, int *used)
     return status;
 }
 
-/* Views from outside: any numbers. What is accepted is read, all of it. */
+/* Views from outside: any numbers. Accepted ones are read completely. */
 static vme_status try_check(vme_context *context, operand *m, int *used)
 {
     size_t bytes = (size_t)below(300);

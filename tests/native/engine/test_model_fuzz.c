@@ -94,7 +94,7 @@ static bool is_small(const vme_model *model)
     return model->arena_bytes <= 1 << 24;
 }
 
-/* All that is told of a model: numbers that are worked out, too. */
+/* All figures of a model, computed ones too. */
 static void look_at(const vme_model *model)
 {
     for (int s = 0; s < vme_model_steps(model); s++) {

@@ -37,7 +37,7 @@ static int64_t key_of(int pattern, int64_t i, int64_t n, bool wide)
 
 static void check_line(vme_context *context, const vme_order_kernels *kernels, bool wide, int pattern, int64_t n)
 {
-    /* of exactly the size: an address sanitizer sees a step beyond */
+    /* of exactly the size: an address sanitizer sees accesses beyond it */
     size_t size = wide ? 8 : 4;
     char *keys = malloc((size_t)n * size + 1), *again = malloc((size_t)n * size + 1);
     int64_t *sorted = malloc((size_t)n * sizeof *sorted + 1);

@@ -42,7 +42,7 @@ void vme_polled(void)
 static vme_context *context;
 static int failures;
 
-/* The shortest of a few tries counts: what else runs on the machine disturbs some. */
+/* The shortest of a few tries counts: other processes disturb some. */
 #define LOOK(name, call) \
     do { \
         double min_ms = 1e9; \

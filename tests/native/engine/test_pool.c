@@ -26,7 +26,7 @@ static vme_context *context_with(unsigned flags)
     return context;
 }
 
-/* ---- every element is visited once, whoever calls how often at once */
+/* ---- every element is visited once, for any number of callers at once */
 enum { ELEMENTS = 5000 };
 struct visits {
     unsigned char seen[ELEMENTS];
@@ -296,7 +296,7 @@ static void slots(void)
     vme_context_unref(slotted.context);
 }
 
-/* ---- the lowest piece that fails is what the caller hears */
+/* ---- the caller gets the error of the lowest piece that fails */
 static vme_status fail_from(void *argument, int64_t begin, int64_t end)
 {
     (void)end;

@@ -1,5 +1,5 @@
 /* Trials of attention, which break the search's ties: of values that lie in any order, backwards and repeated; with
- * every allocation made to fail once. What they take is given back. */
+ * every allocation made to fail once. Their memory is released. */
 #include <string.h>
 
 #include "../check.h"

@@ -66,7 +66,7 @@ struct _object {
     PyTypeObject *type;
 };
 
-/* What objects.c's tests need of these types: a tuple has up to two items. */
+/* The parts of these types that objects.c's tests need: a tuple has up to two items. */
 struct _typeobject {
     PyObject base;
     PyObject *dict;
@@ -175,12 +175,12 @@ PyObject *PyErr_SetFromErrno(PyObject *type);
 PyObject *PyErr_Format(PyObject *type, const char *format, ...);
 void PyErr_Clear(void);
 
-/* ---- what tests have beside: objects.c */
+/* ---- further functions for tests: objects.c */
 
 /* One call that may fail does, after `after` more went well; -1: none does. Gives whether one failed since the last
  * time. */
 bool objects_fail(long after);
-long objects_live(void); /* counted ones that were made and are not gone */
+long objects_live(void); /* counted ones that were made and not freed */
 PyObject *objects_new(PyTypeObject *type, double number, const char *text);
 /* For attributes, methods and functions of objects: a new reference, or NULL with an error. The test's own. */
 PyObject *objects_attribute(PyObject *object, const char *name);
@@ -196,7 +196,7 @@ void python_thread_end(void);
 /* What the interpreter does between two instructions: pending calls run, and what was injected is raised. NULL: it was.
  */
 PyObject *python_breathe(void);
-/* Interpreters that were made and did not end. */
+/* Interpreters that were made and have not ended. */
 int python_interpreters(void);
 
 #endif

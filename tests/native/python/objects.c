@@ -37,7 +37,7 @@ static bool fails(void)
     return true;
 }
 
-/* ---- made and gone */
+/* ---- made and freed */
 
 static void gone(PyObject *object)
 {
@@ -88,7 +88,7 @@ PyObject *PyDescr_NewClassMethod(PyTypeObject *type, PyMethodDef *def)
     return made;
 }
 
-/* ---- asked */
+/* ---- queries */
 
 long PyLong_AsLong(PyObject *object) { return (long)object->number; }
 int PyUnicode_EqualToUTF8(PyObject *text, const char *other) { return strcmp(text->pointer, other) == 0; }
@@ -123,7 +123,7 @@ int PyList_Append(PyObject *list, PyObject *item)
     return 0;
 }
 
-/* ---- called */
+/* ---- calls */
 
 static PyObject *call(PyObject *object, const char *name, const char *format, va_list values)
 {

@@ -100,7 +100,7 @@ static size_t feed(vmt_engine *engine, const char *name, const char *page, const
     return count;
 }
 
-/* What the engine says of itself against what it holds. */
+/* The engine's statistics against its contents. */
 static void check_counts(vmt_engine *engine)
 {
     uint64_t matches = engine->all.gap_count + engine->all.strict_count, visits = 0;
@@ -135,7 +135,7 @@ static bool add(vmt_engine *engine, const char *key, const char *written, vmt_le
     return false;
 }
 
-/* All of it once; false when an allocation failed and was told. What fails while events flow is counted as dropped. */
+/* All of it once; false if an allocation failed and was reported. Failures while events flow count as dropped. */
 static bool everything(account *mine)
 {
     bool done = false;
@@ -265,7 +265,7 @@ static void large_visit(void)
     CHECK(mine.live == 0);
 }
 
-/* ---- random doings */
+/* ---- random operations */
 
 static int tell(void *context, const vmt_step *step)
 {

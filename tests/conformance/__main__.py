@@ -38,7 +38,7 @@ class Run:
         self.process = Process(options.vms) if options.vmrun is None else device.Process(options.vmrun.resolve())
 
     def module(self, module):
-        """What judge() reads: both runs of the module, or {"module", "error"}."""
+        """The input of judge(): both runs of the module, or {"module", "error"}."""
         name = module.replace(".", "_")
         kept = self.home / f"{name}.run.json"
         if self.resume and kept.exists():
@@ -54,7 +54,7 @@ class Run:
         problem = self._compile(module, bundle)
         if problem:
             return {"module": module, "error": f"not compiled: {problem}"}
-        # tests that do what a VM denies come last: some wait for what will not come, and take the module's time
+        # tests of denied operations come last: some wait in vain, and use up the module's time
         names = sorted(plain["listed"], key=lambda name: name in plain["denied"])
         found = {"module": module, "plain": plain["outcomes"], "denied": plain["denied"]} | self.sealed(
             module, bundle, names
@@ -93,7 +93,7 @@ class Run:
         return folder
 
     def _plain(self, module, out):
-        """What plain.py wrote about the module."""
+        """The output of plain.py for the module."""
         if (self.keep or self.resume) and out.exists():
             kept = json.loads(out.read_text(encoding="utf-8"))
             if "error" not in kept:

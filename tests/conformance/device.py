@@ -18,7 +18,7 @@ from . import sealed
 
 
 class Process:
-    """What sealed.Process is, of the executable `vmrun`."""
+    """The same as sealed.Process, for the executable `vmrun`."""
 
     def __init__(self, vmrun):
         self._vmrun = vmrun
@@ -42,7 +42,7 @@ class Process:
 
 
 class _Host:
-    """One `vmrun serve` with one bundle, as much of a vmhost.Host as sealed.serve() asks for."""
+    """One `vmrun serve` with one bundle, with the parts of a vmhost.Host that sealed.serve() uses."""
 
     def __init__(self, vmrun):
         self._vmrun = vmrun

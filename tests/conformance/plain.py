@@ -204,7 +204,7 @@ _FILES = (
     "sqlite3.connect",
 )
 _TWO_PATHS = ("os.rename", "os.link", "os.symlink")
-# What neither run has: packages (for hypothesis the tests bring a stand-in), native modules that only test the C
+# Missing in both runs: packages (for hypothesis the tests have a stand-in), native modules that only test the C
 # interface
 _NEITHER = (
     "hypothesis",

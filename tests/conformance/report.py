@@ -1,5 +1,5 @@
-"""What the runs say: per module how many tests pass, every difference with its reason, as lines, JSON, an HTML page,
-and the table in docs/conformance.md, against which later runs are held."""
+"""Reports of the runs: per module how many tests pass, every difference with its reason, as lines, JSON, an HTML page,
+and the table in docs/conformance.md, the baseline of later runs."""
 
 import collections
 import fnmatch
@@ -16,7 +16,7 @@ _ROW = re.compile(r"\| (test_[\w.]+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+
 
 
 def known_reasons():
-    """What reasons.toml says: what `judge` and `reason_of` go by."""
+    """The contents of reasons.toml, for `judge` and `reason_of`."""
     path = Path(__file__).with_name("reasons.toml")
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 

@@ -158,6 +158,6 @@ def test_what_changes_while_it_crosses_is_refused_or_whole():
     for crossing in "result", "function", "argument":
         for shape in "list_longer", "dict_cleared", "dict_longer":
             for moment in "__buffer__", "__release_buffer__", "__array_interface__", "__dlpack__":
-                # what the host lends is given back later, where its change harms nobody
+                # memory lent by the host is returned later, when a change does no harm
                 crosses = crossing == "argument" and moment == "__release_buffer__"
                 assert said[crossing, shape, moment] == ("crossed" if crosses else "refused"), (crossing, shape, moment)

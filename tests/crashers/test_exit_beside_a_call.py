@@ -1,5 +1,5 @@
-"""A VM that was given up in a long C call, and came out of it while the process exited: it began to end, imported what
-its end needs, and crashed beside CPython's own end."""
+"""A VM was abandoned in a long C call, which returned while the process exited: the VM began to end, imported modules
+for that, and crashed beside CPython's own finalization."""
 
 from tests.hosts import in_a_process
 

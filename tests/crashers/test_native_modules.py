@@ -3,7 +3,7 @@ One process runs them all."""
 
 from tests.hosts import in_a_process
 
-# Without those that wait, or read and write what they are given.
+# Except functions that wait, or read and write their arguments.
 NAMES = """
     _asyncio _bisect _blake2 _bz2 _collections _csv _datetime _decimal _elementtree _functools _heapq _json _lzma _md5
     _opcode _operator _pickle _random _sha1 _sha2 _sha3 _sqlite3 _ssl _statistics _struct _uuid _zoneinfo _zstd array
@@ -106,7 +106,7 @@ TASKS = {
         assert not spied, spied
     """
     ),
-    # sqlite takes what the cache gives for statements, without a look
+    # sqlite takes the cache's objects for statements, without a check
     "a cache of statements that gives something else": (
         """
         import functools
@@ -118,7 +118,7 @@ TASKS = {
         assert connection.execute("select 4").fetchall() == [(4,)]
     """
     ),
-    # what `_decimal` shows it is not whole yet
+    # the objects that `_decimal` exposes are not complete yet
     "a kind of numbers that uses what it is shown": (
         """
         import numbers, sys
@@ -150,7 +150,7 @@ TASKS = {
         assert isinstance(decimal.Decimal(1), numbers.Number) and decimal.getcontext().prec == 28
     """
     ),
-    # types that are being made are not told of
+    # types that are being made are not reported
     "an import function that uses what is being made": (
         """
         import builtins, _vmhost

@@ -1,5 +1,5 @@
-"""Connections and blobs that are closed by what they call, or by another thread meanwhile: plain CPython 3.14 crashes
-over many of these, or waits for ever; a VM answers with ProgrammingError."""
+"""Connections and blobs that are closed by a callback, or by another thread meanwhile: plain CPython 3.14 crashes
+over many of these, or waits forever; a VM answers with ProgrammingError."""
 
 from tests.hosts import in_a_process
 

@@ -133,7 +133,7 @@ def test_the_process_gets_through_all_of_them():
 
 
 def test_a_stop_in_the_middle_of_a_generic_class_is_put_off_a_moment():
-    """CPython 3.14 crashes over any exception that comes out of what it calls for the `*Ts`."""
+    """CPython 3.14 crashes over any exception of the function that it calls for the `*Ts`."""
     done = in_a_process("""
         source = "def run(value):\\n    while True:\\n        class Made[*Ts]: pass\\n"
         calm = TaskPolicy(breaker=BreakerPolicy(enabled=False))

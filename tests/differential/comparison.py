@@ -68,7 +68,7 @@ def compared(ours, right, exact):
 
 
 def unsettled(graph, data, call, name, right):
-    """Whether theirs differs from itself as much: optimized, or of inputs that are a little further on."""
+    """Whether ONNX Runtime's answers differ from each other as much: optimized, or for slightly changed inputs."""
     inputs = graph.inputs(call)
     moved = {
         key: (array * (1 + array.dtype.type(_UNSTABLE)) if array.dtype.kind == "f" else array)

@@ -100,7 +100,7 @@ class Graph:
         return names[0] if count == 1 else names
 
     def add(self, op, inputs, like, shape=None, dtype=None, exact=None, counted=False, domain="", **attributes):
-        """A node of one result, like `like` but for what is said."""
+        """A node of one result, like `like` except for the given arguments."""
         name = self.node(op, inputs, domain=domain, **attributes)
         return self.keep(name, like, shape, dtype, exact, counted)
 
@@ -247,7 +247,7 @@ def bounded(graph, value):
 
 
 def partner(graph, value):
-    """What goes with `value` by broadcasting: (name, exact, shape of both)."""
+    """An operand that broadcasts with `value`: (name, exact, shape of both)."""
     same = [
         other
         for other in graph.values
@@ -713,7 +713,7 @@ def resize(graph, value):
 
 # ---- sizes and counts
 def by_size(graph, value):
-    """What is made of the sizes of `value`."""
+    """Values computed from the sizes of `value`."""
     if not value.rank:
         return
     shape = graph.node("Shape", [value.name])

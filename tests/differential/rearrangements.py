@@ -1,4 +1,4 @@
-"""Random chains of what rearranges elements, over open sizes: reshapes (with -1, 0, allowzero, computed shapes),
+"""Random chains of rearranging operators, over open sizes: reshapes (with -1, 0, allowzero, computed shapes),
 slices, splits, broadcasts and the like, in a graph or in a body of If, Loop or Scan within it.
 
 Each model is called at many sizes. Where ONNX Runtime answers, ours answers the same or refuses; where it raises, since

@@ -1,4 +1,4 @@
-"""Some random graphs, and what such graphs have found before; `make differential` runs them for an hour."""
+"""Some random graphs, and earlier failing ones; `make differential` runs random ones for an hour."""
 
 import os
 import subprocess

@@ -308,7 +308,7 @@ def tokens(native):
 
 
 def failing(np, a, square):
-    """The sentences of errors are made, too."""
+    """The messages of errors are made, too."""
     sentences = []
     for wrong in (
         lambda: a + square,

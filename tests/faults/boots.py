@@ -152,7 +152,7 @@ def code_of_the_core(core):
 
 
 def try_once(core, system, store, arm, calls=CALLS, disarm=None):
-    """(how boot and calls ended, what is wrong with it). With `disarm` allocations fail in the last call alone, until
+    """(how boot and calls ended, the errors in that). With `disarm` allocations fail in the last call alone, until
     it has ended."""
     wrong = []
     events = core.Events()
@@ -215,8 +215,8 @@ def while_posix_is_made(failing):
 
 
 def bytes_left(vm, wait_s=1.0):
-    """What a VM that has ended holds. Libraries free some of theirs as its thread exits, a moment after that: for them
-    it waits."""
+    """The memory that an ended VM still holds. Libraries free some of theirs as its thread exits, a moment later: this
+    function waits for them."""
     end = time.monotonic() + wait_s
     while (left := vm.statistics()["live_bytes"]) != 0 and time.monotonic() < end:
         time.sleep(0.002)

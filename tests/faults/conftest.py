@@ -1,4 +1,4 @@
-"""What the fault tests share: the library that lets allocations fail, built once."""
+"""A fixture of the fault tests: the library that makes allocations fail, built once."""
 
 import os
 import shutil

@@ -78,7 +78,7 @@ def test_each_allocation_of_the_core_fails_once(failing):
 
 
 def test_some_allocations_that_openssl_and_libzstd_ask_the_core_for_fail(failing):
-    """Whatever error of theirs that ends in, they go on working for the next VM."""
+    """The libraries may give any error, and work again for the next VM."""
     chosen = sorted(random.Random(1).sample(range(1, 1500), 60))
     ends, crashes, _ = run(failing, "libraries", chosen)
     report("libraries", ends, crashes, None)
@@ -86,8 +86,8 @@ def test_some_allocations_that_openssl_and_libzstd_ask_the_core_for_fail(failing
 
 
 def test_each_allocation_of_cpython_fails_once_while_a_database_is_backed_up(failing):
-    """A backup's gate makes arguments of its own: the call ends with MemoryError or as ever, and the VM with nothing
-    left."""
+    """A backup's gate makes arguments of its own: the call ends with MemoryError or as usual, and the VM leaves
+    nothing."""
     ends, crashes, total = run(failing, "backups", range(1, BEYOND // 10000))
     report("backups", ends, crashes, total)
     assert total > 20 and ends == {"result,result,MemoryLimitError": total} and not crashes
@@ -126,8 +126,8 @@ def test_the_allocations_of_cpython_fail_while_an_interpreter_is_made(failing, p
 
 @pytest.mark.stress
 def test_cpython_alone_leaves_an_interpreters_memory_behind_when_making_it_fails_in_some_places(failing):
-    """The control, and the proof that CPYTHON_LEAVES is none of ours. One such place is some ninety allocations
-    wide."""
+    """The control: it proves that CPYTHON_LEAVES is not caused by our code. One such place spans some ninety
+    allocations."""
     ends, crashes, _ = run(failing, "alone", range(1, 20000, 40))
     report("alone", ends, crashes, None)
     assert ends["nothing"] > 0 and not crashes and any(end.endswith("bytes left") for end in ends)

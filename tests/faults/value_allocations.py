@@ -57,7 +57,7 @@ ERRORS = (vmhost.VMHostError, MemoryError)
 
 
 class Task:
-    """Calls of one task in one VM at a time, without a service: its threads' allocations are not what is tried."""
+    """Calls of one task in one VM at a time, without a service, so that its threads' allocations do not fail."""
 
     def __init__(self, core):
         types = {f"main:{cls.__name__}": cls for cls in (Order, Colour, Point, BadOrder)}

@@ -1,7 +1,7 @@
-"""What the fuzzer leaves out, and why. A CPython bug stands here only if a guest cannot reach it, or if
+"""The fuzzer's exclusions, and the reasons. A CPython bug stands here only if a guest cannot reach it, or if
 docs/isolation.md names it."""
 
-# Effects that are let pass, up to a bound.
+# Tolerated effects, up to a bound.
 KEPT = {
     "SQLite's files": (
         "CPython's own functions lose a reference here and there (to what they were given, when they fail half-way). A"

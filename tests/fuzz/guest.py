@@ -42,7 +42,7 @@ class Junk(Exception):
 
 
 class Found:
-    """What of the VM can be called: functions and types by name, and the types' own attributes."""
+    """The callable objects of the VM: functions and types by name, and the types' own attributes."""
 
     def __init__(self, modules, skipped):
         self.functions, self.types = {}, {}
@@ -77,7 +77,7 @@ class Found:
 
 
 class Meddler:
-    """An object that gives something else each time it is asked, and changes what lies around meanwhile."""
+    """An object that gives something else each time it is used, and changes other objects meanwhile."""
 
     def __init__(self, fuzz):
         self.fuzz = fuzz
@@ -221,7 +221,7 @@ async def agenerator(fuzz):
 
 
 class Shared:
-    """What the threads of a batch share: the objects that calls gave."""
+    """The shared state of a batch's threads: the results of calls."""
 
     def __init__(self, found, settings):
         self.found, self.settings = found, settings
@@ -314,7 +314,7 @@ class Fuzz:
         return tuple([self.junk() for _ in range(count)]), named
 
     def keep(self, value):
-        """A result is there for later calls, unless it is what the fuzzer itself stands on."""
+        """Keeps a result for later calls, unless the fuzzer itself depends on it."""
         if value is None or id(value) in self.shared.own or isinstance(value, (bool, types.ModuleType, Fuzz, Shared)):
             return
         if type(value) in (str, bytes):
@@ -336,7 +336,7 @@ class Fuzz:
             self.shared.leaks.append(self.last)
 
     def meddle(self):
-        """What a callback does while its caller works: changes, closes or makes again what is in the pool."""
+        """The work of a callback while its caller runs: it changes, closes or recreates objects in the pool."""
         if self.depth > 3 or self.random.random() < 0.6:
             return
         self.depth += 1
@@ -457,7 +457,7 @@ class Fuzz:
             self.keep(function)
 
     def change(self):
-        """Attributes of what is in the pool; not of classes and modules, which all of the VM stands on."""
+        """Attributes of objects in the pool; not of classes and modules, on which all of the VM depends."""
         if not self.pool:
             return
         value = self.random.choice(self.pool)

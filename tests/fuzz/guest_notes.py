@@ -1,4 +1,4 @@
-"""What each thread of the guest was about to do, from the files that it notes it in (tests/fuzz/guest.py)."""
+"""The next step of each thread of the guest, from the files in which they note it (tests/fuzz/guest.py)."""
 
 
 def notes(folder):

@@ -86,7 +86,7 @@ class Canaries:
             os.close(number)
 
     def state(self):
-        """Everything that must be the same after each round, by what it is called."""
+        """Everything that must be the same after each round, by name."""
         files = {}
         for top in ("outside", "readable"):
             for path in sorted((self.folder / top).rglob("*")):
@@ -145,12 +145,12 @@ class Canaries:
         return {number: about for number, about in seen[0].items() if all(one.get(number) == about for one in seen)}
 
     def peek(self):
-        """What waits in the pipe and in the socket, which stays there."""
+        """The data waiting in the pipe and in the socket; it stays there."""
         waiting = fcntl.ioctl(self.pipe[0], termios.FIONREAD, bytes(4))
         return waiting, self.sockets[1].recv(4096, socket.MSG_PEEK | socket.MSG_DONTWAIT)
 
     def changed(self, lost):
-        """Sentences on what is not as it was. A VM that was lost keeps the descriptors that it had."""
+        """Sentences on the changes. A lost VM keeps the descriptors that it had."""
         now = self.state()
         if self.before is None:
             while True:  # the last descriptors of the first host's VM go after its end was told
@@ -214,7 +214,7 @@ def good_bundle():
 
 
 def one_round(canaries, folder, seed, number, modules):
-    """One round: a host, a task, some batches. What it counted, and what went wrong."""
+    """One round: a host, a task, some batches. Returns its counts, and errors."""
     counts = {
         "round": number,
         "steps": 0,
@@ -271,7 +271,7 @@ def one_round(canaries, folder, seed, number, modules):
         counts["lost"] += len(host.close())
     end = time.monotonic() + SETTLE_S
     while (changed := canaries.changed(counts["lost"])) and time.monotonic() < end:
-        time.sleep(0.1)  # a VM's last steps come after its end is told
+        time.sleep(0.1)  # a VM's last steps come after its end is reported
     counts["effects"] += changed
     return counts
 

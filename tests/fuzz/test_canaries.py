@@ -1,5 +1,5 @@
-"""What the fuzzer looks at after each round: each effect that a task may not have on the host is noticed, and no
-effect is not."""
+"""The fuzzer's checks after each round: each forbidden effect of a task on the host is noticed, and without an
+effect nothing is."""
 
 import os
 import resource

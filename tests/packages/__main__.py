@@ -1,4 +1,4 @@
-"""`make packages`: runs packages' own test suites in plain Python and in VMs, and says what differs and why.
+"""`make packages`: runs packages' own test suites in plain Python and in VMs, and prints the differences and reasons.
 
     python -m tests.packages [NAME...] [--write] [--check]
 
@@ -96,7 +96,7 @@ def _in_vms(chosen):
 
 
 class Row:
-    """What became of one suite: how many tests pass in plain Python, of these in VMs, and why the others do not."""
+    """The result of one suite: how many tests pass in plain Python, of these in VMs, and why the others fail."""
 
     def __init__(self, suite, run, plain, passed, reasons, unexplained):
         self.suite, self.run, self.plain, self.passed = suite, run, plain, passed

@@ -51,7 +51,7 @@ class Suite:
         return sorted(str(path.relative_to(self.root)) for path in found)
 
     def request(self, files, processes):
-        """What guest/suite.py runs of the files."""
+        """The files that guest/suite.py runs."""
         return {
             "root": str(self.root),
             "writable": str(self.writable),

@@ -1,4 +1,4 @@
-"""Groups, networks and tables of a test are gone when it ends."""
+"""Groups, networks and tables of a test are freed when it ends."""
 
 import gc
 

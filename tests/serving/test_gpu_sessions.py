@@ -19,7 +19,7 @@ OPTIONS = (
 
 @pytest.fixture(autouse=True, scope="module")
 def the_gpu_is_open(tmp_path_factory):
-    """What CUDA keeps for the process, threads and files, is there before the first test."""
+    """CUDA keeps threads and files for the process: they are opened before the first test."""
     trainer = Trainer(tmp_path_factory.mktemp("first"))
     trainer.train()
     trainer.publish(full=True)

@@ -1,4 +1,4 @@
-"""Published versions and session groups: what is refused, what is answered, and updates while calls go on."""
+"""Published versions and session groups: refusals, answers, and updates while calls go on."""
 
 import json
 import os

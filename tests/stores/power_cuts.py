@@ -1,4 +1,4 @@
-"""What power cuts leave of files: `write_log.c` wrote down every write and sync, `states` plays them back to a moment.
+"""The files after power cuts: `write_log.c` logs every write and sync, `states` replays them up to a moment.
 
 What was synced is there. Of what was written since, a part is there: none of it, all of it, or some writes and parts of
 writes, in sectors of 512 bytes, in any order. Names of files are durable at once, as on a journaling file system.
@@ -53,7 +53,7 @@ def _apply(content, kind, offset, data):
 
 
 def _left(dice, durable, pending):
-    """What a cut leaves of one file."""
+    """The contents of one file after a cut."""
     content = bytearray(durable)
     way = dice.random()
     for kind, offset, data in pending:

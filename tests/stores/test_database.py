@@ -262,7 +262,7 @@ def test_a_thread_flushes(path):
 
 
 def test_missing_commits_are_found(path, tmp_path):
-    """What a cut or lost `-wal` looks like: SQLite itself goes back to an earlier commit without a word."""
+    """A truncated or lost `-wal`: SQLite itself goes back to an earlier commit without an error."""
     filled(path, "a")
     database = Database(path)
     with database.transaction() as connection:

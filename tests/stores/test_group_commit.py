@@ -1,4 +1,4 @@
-"""Group commit: threads that write at the same time share a transaction, and each is told of its own work after it."""
+"""Group commit: threads that write at the same time share a transaction, after which each gets its own result."""
 
 import threading
 

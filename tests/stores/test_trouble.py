@@ -28,7 +28,7 @@ def big(n):
 
 
 def limited(database, pages):
-    """As a disk that is full after so many pages."""
+    """Like a disk that is full after this number of pages."""
     database._writer.execute(f"PRAGMA max_page_count = {pages}")
 
 

@@ -24,7 +24,7 @@ def test_from_parquet_to_a_served_model(tmp_path, capsys):
     own, best = map(float, re.search(r"AUC: ([\d.]+) of .*best possible: ([\d.]+)", said).groups())
     assert best == LIMITED and 0.70 < own < best
     assert re.search(r"trained: 186 steps of 512", said)
-    # the engine's model and ONNX Runtime say the same of the same network
+    # the engine's model and ONNX Runtime give the same answers for the same network
     batch = next(clicks.batches(tmp_path / "test.parquet", 100))
     inputs = {"ids": batch["ids"], "numbers": batch["numbers"]}
     served = engine.load(str(tmp_path / "deepfm.vmm"))(inputs)["click"]

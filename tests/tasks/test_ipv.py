@@ -71,7 +71,7 @@ def test_no_feature_of_a_rough_stream_differs_from_the_reference():
     assert len(wanted) == len(visits) >= 600
     wrong = [visit for visit, events in visits.items() if ipv.features.feature(events) != wanted[visit]]
     assert wrong == []
-    # What could differ is there.
+    # The stream has the cases that could differ.
     assert {"favourite", "cart", "order"} <= {name for one in wanted.values() for name in one["events"]}
     assert any(not one["complete"] for one in wanted.values())
     assert any(one["exposures"]["clicked"] for one in wanted.values())

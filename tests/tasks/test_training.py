@@ -1,4 +1,4 @@
-"""What trains the shipped networks: gradients against differences, and training that is the same for the same seed."""
+"""Training of the shipped networks: gradients against differences, and the same training for the same seed."""
 
 import numpy
 import pytest

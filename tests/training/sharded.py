@@ -1,4 +1,4 @@
-"""What the processes of test_shards.py run. Each of them imports this module anew, so it imports little: pytest alone
+"""Functions for the processes of test_shards.py. Each imports this module anew, so it imports little: pytest alone
 would take as long as all else that such a process does."""
 
 import os

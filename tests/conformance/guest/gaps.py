@@ -1,8 +1,8 @@
-"""What stands in a test module for a module that a VM does not have: any use of it says so."""
+"""Replaces a module that a VM does not have in a test module: any use of it raises an error that says so."""
 
 
 class AbsentError(ImportError, NotImplementedError):
-    """What a gap was asked for is absent: tests prepare for either."""
+    """An attribute of a gap is absent: tests expect either error."""
 
 
 class Gap:

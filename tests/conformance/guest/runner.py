@@ -87,7 +87,7 @@ def prepare(folder, home):
 
 
 def _tidy():
-    """Removes what tests left under the name that is meant for it: the next class would stumble over it."""
+    """Removes files that tests left under their reserved name: the next class would fail over them."""
     from test.support import os_helper
 
     if os.path.isdir(os_helper.TESTFN):

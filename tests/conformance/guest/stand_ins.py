@@ -1,4 +1,4 @@
-"""What lets test modules be imported in a VM: answers of `test.support` to questions that need modules a VM does not
+"""Lets test modules be imported in a VM: answers of `test.support` that would need modules a VM does not
 have."""
 
 import builtins
@@ -42,7 +42,7 @@ def place(home):
 
 
 def install():
-    """To be called in a VM before the test module is imported. What depends on an absent module fails when it is
+    """To be called in a VM before the test module is imported. Functions that need an absent module fail when they are
     used."""
     from test import support
     from test.support import import_helper, strace_helper
@@ -73,7 +73,7 @@ def _set_debug(flags):
 
 
 def import_with_gaps():
-    """What a test module asks for at its top and can't have is a gap, rather than the end of the test module."""
+    """Missing imports at the top of a test module become gaps, so that the module itself can be imported."""
     from test.support import import_helper
 
     import_module = import_helper.import_module

@@ -1,4 +1,4 @@
-"""Runs a package's own tests with pytest, and says what became of each: the same code in a VM and in plain Python.
+"""Runs a package's own tests with pytest, and returns the outcome of each: the same code in a VM and in plain Python.
 
 A request is a dict: `root` (the folder with the tests, and the package's settings for pytest), `writable` (where tests
 may write), `environment` (variables), `files` (of tests, below `root`), `options` (of pytest), `marks` (of tests that
@@ -34,7 +34,7 @@ _OPTIONS = [
 
 
 class Outcomes:
-    """A pytest plugin that notes what became of each test."""
+    """A pytest plugin that notes the outcome of each test."""
 
     def __init__(self, marks, processes):
         self.noted = {}
@@ -44,14 +44,14 @@ class Outcomes:
         subprocess.check_output = self._check_output
 
     def _check_output(self, command, **options):
-        """What test modules ask of a process while they are imported (data): a VM gets the answer of plain Python."""
+        """Data that test modules get from a process while they are imported: a VM gets the answer of plain Python."""
         key = " ".join(map(str, command[1:]))
         if key not in self.processes:
             self.processes[key] = self._start(command, **options).decode()
         return self.processes[key].encode()
 
     def pytest_collection_modifyitems(self, config, items):
-        """As pytest's own `-m`, which needs a compiler."""
+        """Replaces pytest's own `-m`, which needs a compiler."""
         items[:] = [item for item in items if not any(item.get_closest_marker(mark) for mark in self._marks)]
 
     @pytest.fixture(scope="session")
@@ -80,7 +80,7 @@ class Outcomes:
 
 
 def _stay(path, change=os.chdir):
-    """chdir, which pytest calls at its end to return to where it is; a VM has no say in that."""
+    """chdir, which pytest calls at its end to return to its folder; a VM cannot change folders."""
     if os.fspath(path) != os.getcwd():
         change(path)
 

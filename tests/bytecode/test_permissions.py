@@ -45,7 +45,7 @@ def test_all_of_a_kind_can_be_granted_but_not_all_host_functions_and_tables():
 @pytest.mark.parametrize("page", ["task-yaml.md", "isolation.md", "bundle.md", "host-yaml.md"])
 def test_the_pages_name_each_kind(page):
     text = (ROOT / "docs" / page).read_text()
-    kinds = EVERYTHING if page == "isolation.md" else KINDS  # host functions are told elsewhere
+    kinds = EVERYTHING if page == "isolation.md" else KINDS  # host functions are described elsewhere
     assert [kind for kind in kinds if not re.search(rf"`{kind}`|[\[ {{]{kind}[:,\]]", text)] == []
 
 

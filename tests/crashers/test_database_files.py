@@ -35,7 +35,7 @@ def run(asked):
 
 
 def test_a_hidden_sqlite_has_no_write_ahead_logs(tmp_path):
-    """Where a Python hides SQLite's functions, its files go unwatched; a log is refused before there is one."""
+    """If a Python hides SQLite's functions, its files are not watched; a log is refused before it exists."""
     from tests.isolation.test_sqlite_rules import LOOKUPS
 
     with closing(sqlite3.connect(tmp_path / "log")) as own:

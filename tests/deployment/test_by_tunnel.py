@@ -57,7 +57,7 @@ def cloud(tmp_path_factory):
             copy = WorkingCopy(folder / "work", f"{address}/git/shop", platform.access.add_token("ann", "test"))
             copy.release("1.0.0", main=DOUBLE)
             copy.release("1.1.0", main=LARGE % text)
-        # from here on nobody listens for HTTP
+        # from here on there is no HTTP server
         keys = folder / "keys"
         server = Server(
             folder / "tunnel.db", certificate=keys / "server.pem", key=keys / "server.key", client_ca=keys / "ca.pem"

@@ -528,7 +528,7 @@ static void measure_model(const char *name, uint32_t output, bool open)
 
 static uint32_t image(int64_t channels) { return value(4, 1, channels, SIDE, SIDE); }
 
-/* A node on tensor 0, an image, and on what `more` says, whose result has so many channels. */
+/* A node on tensor 0, an image, and the operands `more`; its result has that number of channels. */
 static model_node_record *image_node(uint32_t op, int64_t channels, int more, uint32_t *output)
 {
     *output = image(channels);

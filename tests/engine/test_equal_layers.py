@@ -62,7 +62,7 @@ def test_chains_of_equal_nodes_are_one():
 
 
 def test_equal_rasters_run_once():
-    """A concatenation is a copy of each part, here of an input, which nobody makes in its place."""
+    """A concatenation copies each part, here an input, which no layer computes in place."""
     nodes = [
         helper.make_node("Concat", ["x", "z"], ["a"], axis=1),
         helper.make_node("Concat", ["x", "z"], ["b"], axis=1),

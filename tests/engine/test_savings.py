@@ -66,7 +66,7 @@ def test_what_is_fused_computed_and_of_no_use():
     savings = compiled(model, "net").savings
     assert (savings.nodes, savings.needed, savings.computed, savings.steps) == (5, 4, 1, 1)
     assert savings.saved["fused"] == (2, 3 * 64 + 2 * 64)
-    assert savings.saved["unused"] == (0, 0) and savings.operators == 3  # the node that nobody reads is none
+    assert savings.saved["unused"] == (0, 0) and savings.operators == 3  # the unused node does not count
 
 
 def test_every_operator_is_a_step_or_saved():

@@ -330,7 +330,7 @@ class Fuzz:
             self.pool[self.random.randrange(STRIDE)] = value
 
     def look(self, text):
-        """The host's secret is in files and descriptors that nobody granted, and in its environment."""
+        """The host's secret is in files and descriptors that were not granted, and in its environment."""
         secret = self.shared.settings["secret"][::-1]
         if (secret if type(text) is str else secret.encode()) in text:
             self.shared.leaks.append(self.last)

@@ -238,7 +238,7 @@ def test_a_client_may_ask_for_a_free_port(asked):
         try:
             assert asked("net", "fetch", server.getsockname()[1], ("127.0.0.1", 0)) == b"hello"
         finally:
-            server.shutdown(socket.SHUT_RDWR)  # where nobody came
+            server.shutdown(socket.SHUT_RDWR)  # if no client came
             answering.join()
     assert asked("net", "bind", "", 0, "SOCK_DGRAM")[0] == "0.0.0.0"
     assert denied(asked("net", "bind", "example.org", 0)), "that would ask for a name that nothing grants"

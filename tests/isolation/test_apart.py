@@ -232,7 +232,7 @@ def test_memory_of_each_vm_is_its_own(host):
 
 
 def test_objects_of_a_vm_are_not_in_the_allocator_of_the_host(host, capfd):
-    """What CPython itself says of the main interpreter's allocator: objects of a VM leave its arenas alone, as many of
+    """CPython's own statistics of the main interpreter's allocator: objects of a VM leave its arenas alone, as many of
     the host's own do not."""
 
     def arenas_ever_made():
@@ -415,8 +415,8 @@ def test_the_environment_is_read_while_the_host_changes_it(host):
 
 
 def test_the_first_vms_of_a_process_start_side_by_side():
-    """What the first one changes for all, slots of static types, is in place before others read it: `make
-    sanitize-python` reports where it is not."""
+    """The first one changes slots of static types for all; this is done before others read them: `make
+    sanitize-python` reports a VM that reads them earlier."""
     done = in_a_process("""
         with vmhost.Host(allow_unsigned=True) as host:
             tasks = []

@@ -128,7 +128,7 @@ TAKES = {
 
 
 def test_this_python_has_no_library_that_is_not_counted():
-    """Where one is linked into the interpreter, the tests below are to be read with that in mind."""
+    """The tests below assume that neither library is linked into the interpreter."""
     assert isolation.core().libraries_uncounted() == []
 
 

@@ -1,4 +1,4 @@
-"""What tasks allocate in SQLite counts, whatever the host itself did with SQLite before it made its first host."""
+"""Tasks' allocations in SQLite are charged, even if the process used SQLite before it made its first host."""
 
 import json
 import subprocess

@@ -13,7 +13,7 @@ enum work {
     WORK_POST,    /* speaks to the host */
     WORK_SLEEP,   /* time.sleep */
     WORK_READ,    /* a descriptor that nothing is written to */
-    WORK_BLOCKED, /* a lock that nobody gives back */
+    WORK_BLOCKED, /* a lock that is never released */
     WORK_SPIN,
     WORK_MEMORY, /* spins, over its memory limit */
     WORK_KINDS

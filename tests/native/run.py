@@ -29,7 +29,7 @@ COMPILER = os.environ.get("CC", "gcc")
 FAILING_CALLS = f"{HERE}/failing_calls.c"  # answers for these
 FAILING = ("malloc", "calloc", "realloc", "strdup", "strndup", "aligned_alloc", "pread", "pwrite")
 WRAPS = [f"-Wl,--wrap={name}" for name in FAILING]
-GREEDY_LIBRARY = f"{HERE}/greedy_library.c"  # a library of somebody else that allocates
+GREEDY_LIBRARY = f"{HERE}/greedy_library.c"  # stands for a foreign library that allocates
 PROFILE = native_build.Part(("vmhost/isolation/profile/*.c", "vmhost/isolation/lanes/critical.c")).files()
 LANES = native_build.Part(("vmhost/isolation/lanes/*.c",)).files()
 PYTHON = f"{HERE}/python"  # a stub of CPython

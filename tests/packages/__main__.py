@@ -120,7 +120,7 @@ class Row:
         return cls(suite, len(plain), len(good), passed, reasons, unexplained)
 
     def share(self):
-        """How many pass in VMs of those that could, from 0 to 1."""
+        """The share of tests that pass in VMs among those that could, from 0 to 1."""
         could = self.plain - self.reasons.total()
         return self.passed / could if could else 0.0
 

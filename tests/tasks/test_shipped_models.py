@@ -1,5 +1,5 @@
-"""The networks that shipped tasks carry: in a VM they are as good as it says, and give what a plain NumPy forward pass
-gives."""
+"""The networks of shipped tasks: in a VM they are as accurate as stated, and give the same as a plain NumPy forward
+pass."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Samples from Parquet: every row once and in its order, whatever the batches, files, row groups and threads; places to
-go on from; what columns become; what is refused. And a run that a task resumes."""
+"""Samples from Parquet: every row once and in order, for all batches, files, row groups and threads; positions to
+resume from; types of columns; refused files. And a run that a task resumes."""
 
 import itertools
 

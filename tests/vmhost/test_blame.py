@@ -67,7 +67,7 @@ def load():
 
 
 def opened(task, value=None, times=3, **call):
-    """Is the breaker of `task` open after so many calls, each of which fails?"""
+    """Is the breaker of `task` open after this number of calls, each of which fails?"""
     for _ in range(times):
         try:
             task(value, **call)

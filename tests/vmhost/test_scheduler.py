@@ -52,7 +52,7 @@ def test_shares_are_complete_bounded_and_fair(claims, capacity):
         assert 0 <= given_out[a] <= mine.demand
         for b, other in claims.items():
             if given_out[a] < mine.demand and mine.priority >= other.priority:
-                # nobody of no higher rank has more for its weight than one VM of rounding, beyond its first
+                # beyond its first VM no task of the same or a lower rank has more for its weight, but for rounding
                 assert given_out[b] <= 1 or given_out[b] / other.weight <= (given_out[a] + 1) / mine.weight
 
 

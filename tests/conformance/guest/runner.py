@@ -16,7 +16,7 @@ _tests = {}  # test module -> its tests; modules ask class by class, and some ha
 
 
 class Outcomes(unittest.TestResult):
-    """Notes what became of each test; `on_start(id)` and `on_stop()` are told where one begins and ends."""
+    """Notes the outcome of each test; `on_start(id)` and `on_stop()` are called when one begins and ends."""
 
     def __init__(self, on_start=None, on_stop=None):
         super().__init__()

@@ -137,7 +137,7 @@ static vme_status look_and_meet(void *argument, int64_t begin, int64_t end)
     return meet(&placement->meeting, begin, end);
 }
 
-/* Where a helper may run that was asleep when a caller on this core woke it. */
+/* The cores on which a helper may run that a caller on this core woke. */
 static cpu_set_t helpers_from(int core, const cpu_set_t *wanted)
 {
     cpu_set_t one;
@@ -183,7 +183,7 @@ static void indices(void)
     CPU_CLR(second, &but_second);
     expect_helpers(first, &none, &but_first);
     expect_helpers(second, &none, &but_second);
-    expect_helpers(first, &first_alone, &but_first); /* and then somebody else leaves it one core */
+    expect_helpers(first, &first_alone, &but_first); /* and then another program leaves it one core */
     expect_helpers(second, &none, &first_alone);
     expect_helpers(first, &all, &first_alone);
     expect_helpers(second, &none, &but_second);

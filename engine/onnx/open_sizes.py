@@ -29,6 +29,7 @@ _PICTURE_SAMPLES = ((197, 211, 227, 239, 251, 263, 269, 281), (262, 230, 278, 24
 _FACTORS = ((3, 5, 7, 11, 13, 17, 19, 23), (4, 6, 9, 8, 10, 14, 15, 21))
 _TRIES = ((None, False), (None, True), (64, False), (1920, False))  # (multiple, largest size first)
 _PICTURE, _COUNT = 224, 32  # sizes that algorithms are chosen for: image sides, counted elements
+_ROUND = (2, 3, 4, 6, 12, 60)  # tried where none of those fits: a Reshape may need a multiple
 MAX_OPEN_SIZES = 16
 _LISTED = 6  # names that a message tells
 _MAX_DEGREE = 8  # variables in a term
@@ -427,7 +428,8 @@ def _followed(network, here, pictures, where):
         for own in names
     ]
     # small sizes may be invalid: a part that begins after the first element is empty at size 1
-    for picture, counted, other in ((_PICTURE, _COUNT, 1), (_PICTURE, 1, 1), (1, 1, 1), (_PICTURE, 1, _COUNT)):
+    points = ((_PICTURE, _COUNT, 1), (_PICTURE, 1, 1), (1, 1, 1), (_PICTURE, 1, _COUNT), *((n, n, n) for n in _ROUND))
+    for picture, counted, other in points:
         likely = {**dict.fromkeys(pictures, picture), **dict.fromkeys(network.counted, counted)}
         if _move_to(sizes, [likely.get(name, other) for name in names]):
             break

@@ -35,7 +35,8 @@ def test_the_schemas_name_the_same_kinds():
 def test_the_core_fills_a_list_of_each_kind_but_host_and_tables():
     text = (ROOT / "vmhost" / "isolation" / "seal" / "grants.c").read_text()
     filled = re.findall(r'list_fill\(seal, &seal->(\w+), permissions, "\1", (paths|NAMES)\)', text)
-    assert filled == [(kind, "paths" if GRANTS[kind][0] is PATH else "NAMES") for kind in EVERYTHING]
+    kinds = [(kind, "paths" if GRANTS[kind][0] is PATH else "NAMES") for kind in EVERYTHING]
+    assert filled == [*kinds, ("environ", "NAMES")]  # the host's values of what `env` grants
 
 
 def test_all_of_a_kind_can_be_granted_but_not_all_host_functions_and_tables():

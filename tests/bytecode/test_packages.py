@@ -181,7 +181,8 @@ def test_an_unknown_signer_of_the_index_comes_with_advice(wheels, task, tmp_path
     monkeypatch.setenv("PATH", f"{uv.parent}{os.pathsep}{os.environ['PATH']}")
     folder = task("def run(value):\n    return 1\n", ["words"])
     with pytest.raises(
-        TaskSpecError, match=r"certificate.*; no known authority has signed the index's certificate, .* set UV_SYSTEM_CERTS=true"
+        TaskSpecError,
+        match=r"certificate.*; no known authority has signed the index's certificate, .* set UV_SYSTEM_CERTS=true",
     ):
         compile_task(folder)
 

@@ -103,8 +103,8 @@ def test_a_patch_is_a_unified_diff_of_one_file(tmp_path, monkeypatch):
     assert (patch(DIFF).reason, patch(DIFF).target) == ("Why.", "module.py")
     assert patch(DIFF).apply("zero\none\n\ntwo\n") == ("zero\none\n\n", [])
     for text, error in {
-        DIFF + " three\n": "not as many as it says",
-        DIFF + "--- a/other.py\n+++ b/other.py\n": "not as many as it says",
+        DIFF + " three\n": "the number of lines does not match @@",
+        DIFF + "--- a/other.py\n+++ b/other.py\n": "the number of lines does not match @@",
         DIFF + "three\n": "not a line of a unified diff: 'three",
         "Why.\n": "a unified diff of one file is expected",
         DIFF.replace("+++ b/", "+++ "): "not a line of a unified diff",

@@ -72,7 +72,7 @@ def test_what_was_committed_elsewhere_counts_once(make_server, make_device, capl
         assert server.worker.statistics()["counts"]["retries"] >= 2
     assert consumer.kept == [("ann", b"%d" % number) for number in range(200)]
     assert consumer.closed == 1
-    assert "waits until the store can be written: the database is away" in caplog.text
+    assert "wait until the store can be written: the database is away" in caplog.text
 
 
 def test_who_sends_what_cannot_be_kept_waits_alone(make_server, make_device):

@@ -297,7 +297,7 @@ def test_a_full_disk_of_the_cloud_holds_messages_up(make_server, make_device, tm
         assert len(device.store.outbox) == 10, "nothing is acknowledged that is not kept"
         full.clear()
         assert device.wait_sent(WAIT_S)
-    assert "waits until the store can be written" in caplog.text
+    assert "wait until the store can be written" in caplog.text
     assert [body for (body,) in bodies(tmp_path / "cloud.sqlite")] == [b"%d" % n for n in range(10)]
 
 

@@ -177,8 +177,10 @@ void embedding_unshare(vme_embedding *table);
 /* Prefetches what embedding_share will read. Needs no lock: nothing is read. */
 static inline void embedding_ask(const vme_embedding *table)
 {
-    for (size_t line = 0; line < sizeof table->shards; line += 64)
-        __builtin_prefetch((const char *)table->shards + line, 1);
+    const char *shards = (const char *)table->shards;
+    const char *end = (const char *)(table->shards + SHARDS);
+    for (const char *line = shards; line < end; line += 64)
+        __builtin_prefetch(line, 1);
 }
 void embedding_lock_all(vme_embedding *table);
 void embedding_unlock_all(vme_embedding *table);

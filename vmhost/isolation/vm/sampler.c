@@ -9,8 +9,9 @@
 #include "vm/vm_private.h"
 #include "wire/engine.h"
 
-/* Sampling uses at most 1/SHARE of a core: if a sample takes longer, samples become rarer. */
-enum { SHARE = 150 };
+/* Sampling uses at most 1/SHARE of a core: if a sample takes longer, samples become rarer. The first UNPACED_NS are
+ * not counted: the first samples learn the functions, and a pause for their cost would leave a short profile empty. */
+enum { SHARE = 150, UNPACED_NS = 10000000 };
 
 static atomic_flag under_way = ATOMIC_FLAG_INIT;
 static int64_t runs; /* guarded by `under_way` */
@@ -133,7 +134,7 @@ int vmh_sampler_run(vmh_sampler *sampler)
         sampler->looks++;
         sampler->cost_ns = clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu_began;
         int64_t due = now + sampler->interval_ns / 2 + sampler->interval_ns * uneven(&state) / 1024;
-        int64_t affordable = sampler->began_ns + sampler->cost_ns * SHARE;
+        int64_t affordable = sampler->began_ns + (sampler->cost_ns - UNPACED_NS) * SHARE;
         due = due < affordable ? affordable : due;
         while (atomic_load(&sampler->stop) == 0 && vmh_futex_wait(&sampler->stop, 0, due) != ETIMEDOUT) {}
     }

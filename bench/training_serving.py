@@ -142,7 +142,9 @@ def _group(kind, publisher, size, rounds, two_cores):
     try:
         for number in range(rounds + 1):
             for name, group in groups.items():
-                found, rate, _ = _asked(group, inputs, SECONDS)
+                found, rate, errors = _asked(group, inputs, SECONDS)
+                if errors:  # a call that fails is quick, so it would count as several
+                    raise errors[0]
                 if number:
                     rates[name].append(rate)
                     times[name] += found

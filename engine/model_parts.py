@@ -26,7 +26,10 @@ class Parts:
     def __init__(self, notes, sessions):
         try:
             inputs, outputs, parts = notes["inputs"], notes["outputs"], notes["parts"]
-            self._counted = [(item["part"], item["count"], item["ruler"], item["size"]) for item in notes["counted"]]
+            self._counted = [
+                (item["part"], item["count"], item["ruler"], item["size"], item.get("most", _LARGEST))
+                for item in notes["counted"]
+            ]
             self._empty = notes["empty"]
             self.sessions = tuple(sessions)
             self._ports = [_array._model_ports(session)[:2] for session in self.sessions]
@@ -49,14 +52,7 @@ class Parts:
         pool = {port[0]: array for port, array in zip(self.inputs, arrays)}
         nothing, steps = set(), []
         for number, session in enumerate(self.sessions):
-            for part, count, ruler, size in self._counted:
-                if part == number:
-                    found = int(pool[count].reshape(-1)[0])
-                    if not 0 <= found <= _LARGEST:
-                        raise ValueError(f"{model}: {size} is {found:,}, expected at most {_LARGEST:,}")
-                    if found == 0:
-                        nothing.add(size)
-                    pool[ruler] = _array.zeros((max(found, 1),), "bool")
+            self._count(model, number, pool, nothing)
             inputs, outputs = self._ports[number]
             given = tuple(pool[port[0]] for port in inputs)
             made = _array._model_run(session, given, profile)
@@ -64,8 +60,20 @@ class Parts:
                 made, times = made
                 steps += zip(_array._model_steps(session, given), times)
             pool.update((port[0], array) for port, array in zip(outputs, made))
+        self._count(model, self.count, pool, nothing)
         results = tuple(self._without(model, port[0], pool[port[0]], nothing) for port in self.outputs)
         return (results, steps) if profile else results
+
+    def _count(self, model, number, pool, nothing):
+        """Adds to `pool` the rulers of what is counted before part `number`, and to `nothing` the sizes that are 0."""
+        for part, count, ruler, size, most in self._counted:
+            if part == number:
+                found = int(pool[count].reshape(-1)[0])
+                if not 0 <= found <= most:
+                    raise ValueError(f"{model}: {size} is {found:,}, expected at most {most:,}")
+                if found == 0:
+                    nothing.add(size)
+                pool[ruler] = _array.zeros((max(found, 1),), "bool")
 
     def _without(self, model, name, array, nothing):
         """The output if these sizes are 0: parts ran as if they were 1."""

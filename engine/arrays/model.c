@@ -230,7 +230,7 @@ typedef struct open_size {
     int64_t size;
 } open_size;
 
-enum { OPEN_SIZES_MAX = 16 };
+enum { OPEN_SIZES_MAX = 64 };
 
 /* Whether the array is the port's, with the open sizes that earlier ones have told; adds what it tells. */
 static bool fits_port(const vme_port *port, const vme_tensor *given, open_size *known, int *count)

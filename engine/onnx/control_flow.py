@@ -1,7 +1,8 @@
 """If, Loop, Scan and SequenceMap. Bodies are inlined (bodies.py).
 
 If: a constant condition selects its branch. Otherwise both branches are read and the condition selects between their
-results; layers that only one of them needs are skipped when the other is taken (guards.py).
+results; layers that only one of them needs are skipped when the other is taken (guards.py). A counted size (parts.py)
+is taken to be at least 1, except where only the branch for 0 fits what follows.
 
 Loop, Scan and SequenceMap are unrolled, so that the compiler fuses and plans across iterations and the arena holds only
 live tensors. The number of iterations is bounded at compile time. Where a condition is known only at run time,
@@ -12,6 +13,7 @@ import numpy
 from .bodies import Body, chosen, scalar, truth
 from .lowering import Lowering
 from .readers import Unsupported, reads_whole
+from .shape_values import if_none
 from .structures import Sequence, stacked, structure_of, unstacked
 
 _MAX_PASSES = 1 << 12  # iterations of a loop
@@ -25,7 +27,7 @@ def branch(reader, node):
     known = truth(reader, condition)
     if known is not None:
         name = "then_branch" if known else "else_branch"
-        results = Body(reader, node, name, name).read()
+        results = _if_none(reader, node, condition, name) or Body(reader, node, name, name).read()
         if results is not None:
             _same_count(node, len(results))
             for output, name in zip(node.outputs, results):
@@ -43,6 +45,41 @@ def branch(reader, node):
     for output, a, b in zip(node.outputs, one, two):
         if output:
             chosen(reader, node, condition, a, b, output)
+
+
+def _if_none(reader, node, condition, taken):
+    """The results of the branch for a counted size of 0, if that branch passes tensors through, and the branch `taken`
+    at other sizes gives tensors of other ranks: what follows works on those of one branch alone. Calls at which that
+    size is not 0 are then refused. None: the branch `taken` serves all calls.
+
+    KNNImputer's graph is the case: rows without a neighbour go through such a branch, at which ONNX Runtime fails."""
+    network, compared = reader.network, reader.made.get(condition)
+    if compared is None or not network.counted:
+        return None
+    values = [name and network.values.get(name, network.constants.get(name)) for name in compared.inputs]
+    found = if_none(compared, values, network.counted)
+    if found is None or found[1] == (taken == "then_branch"):
+        return None
+    other = Body(reader, node, "else_branch" if taken == "then_branch" else "then_branch", "none")
+    passed = other.passed()
+    if passed is None or not all(reader.knows(name) and structure_of(reader, name) is None for name in passed):
+        return None
+    kept = [(own, dict(own)) for own in (network.counted, network.bounds, network.needs)]
+    problems, layers = len(reader.problems), len(network.layers)
+    results = Body(reader, node, taken, taken).read()
+    if results is not None and [_rank(reader, name) for name in results] == [_rank(reader, name) for name in passed]:
+        return results
+    for own, before in kept:
+        own.clear()
+        own.update(before)
+    del reader.problems[problems:]
+    network.forget(layers)
+    network.none.add(found[0])
+    return passed
+
+
+def _rank(reader, name):
+    return len(reader.shape(name)) if structure_of(reader, name) is None else None
 
 
 def _same_count(node, count):

@@ -138,6 +138,7 @@ class Network:
     needs: dict = field(default_factory=dict)  # conditions on a call's sizes: keys to sizes.Need
     reads: object = None  # the node that is being read
     bounds: dict = field(default_factory=dict)  # counted sizes to their upper bounds
+    none: set = field(default_factory=set)  # counted sizes that must be 0
     guarded: dict = field(default_factory=dict)  # results of scatters to the counted sizes that may be 0
     guards: list = field(default_factory=list)  # (tensor, side, parent or None), see guards.py
     notes: dict | None = None
@@ -412,6 +413,11 @@ class Network:
             self._makers[layer.output] = layer
         self._seen = len(self.layers)
         return self._makers
+
+    def forget(self, count):
+        """Removes all layers but the first `count`, while the model is read."""
+        del self.layers[count:]
+        self._makers, self._seen = {}, 0
 
     def readers(self):
         """Maps each tensor to the layers that read it directly; None stands for a model output."""

@@ -30,10 +30,11 @@ _FACTORS = ((3, 5, 7, 11, 13, 17, 19, 23), (4, 6, 9, 8, 10, 14, 15, 21))
 _TRIES = ((None, False), (None, True), (64, False), (1920, False))  # (multiple, largest size first)
 _PICTURE, _COUNT = 224, 32  # sizes that algorithms are chosen for: image sides, counted elements
 _ROUND = (2, 3, 4, 6, 12, 60)  # tried where none of those fits: a Reshape may need a multiple
-MAX_OPEN_SIZES = 16
+MAX_OPEN_SIZES = 64
 _LISTED = 6  # names that a message tells
 _MAX_DEGREE = 8  # variables in a term
 _MAX_QUOTIENTS = 239
+_MAX_VARIABLES = 255  # open sizes and quotients together: a term names one in a byte
 _MAX_READINGS = 64  # each, except the last two, unifies two sizes
 
 
@@ -87,8 +88,9 @@ class OpenSizes:
                 for part in variable[1:]:
                     self._divide(dict(part), where)
                 self.quotients[variable] = None
-        if len(self.quotients) > _MAX_QUOTIENTS:
-            raise OnnxError(where, _sentence(f"more than {_MAX_QUOTIENTS} quotients of sizes", self.names))
+        most = min(_MAX_QUOTIENTS, _MAX_VARIABLES - len(self.names))
+        if len(self.quotients) > most:
+            raise OnnxError(where, _sentence(f"more than {most} quotients of sizes", self.names))
 
     def told(self, size):
         return self.label(terms_of(size))

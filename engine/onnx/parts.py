@@ -17,17 +17,23 @@ _SAMPLES = ((43, 47, 53, 59, 61, 67, 71, 73), (50, 54, 58, 62, 66, 70, 74, 78))
 MAX_PARTS = 32
 
 
+def sample(reading, place):
+    """The sample of counted size number `place`; it may exceed what can be found. No two sizes of a model, open ones
+    included (open_sizes.py), have the same samples in both readings."""
+    some = _SAMPLES[reading]
+    return some[place % len(some)] + 60 * (place // len(some))
+
+
 def counted_size(reader, node, count, bound=None):
     """The Size given by the int64 tensor `count` of one element. `bound`: a size that it cannot exceed, and that makes
     it 0 when it is 0."""
     network = reader.network
     count = network.copied(network.fresh(f"{node.output}/count"), count, layer=node.name)
     name = next(f"count of {node.output}{suffix}" for suffix in _suffixes() if not _is_known(network, node, suffix))
-    some = _SAMPLES[reader.reading]
-    sample = some[len(network.counted) % len(some)]  # may exceed the maximum
+    number = sample(reader.reading, len(network.counted))
     if reader.open_inputs:
-        sample = reader.open_inputs.counted(name, sample)
-    size = Size.open(name, sample)
+        number = reader.open_inputs.counted(name, number)
+    size = Size.open(name, number)
     ruler = network.declare(network.fresh(f"{node.output}/ruler"), (size,), "bool")
     if bound is not None:
         network.bounds[name] = bound
@@ -62,7 +68,7 @@ def parted(network, where):
     for name in network.outputs:  # outputs are cut to the counted sizes
         known = [counts.get(size, 0) for size in _used(network, name)]
         part_of[name] = max(part_of.get(name, 0), part_of.get(_base(network, name), 0), *known, 0)
-    last = max((part_of[name] for name in (*(layer.output for layer in network.layers), *network.outputs)), default=0)
+    last = max((part_of[name] for name in network.outputs), default=0)  # later layers lead nowhere
     if last >= MAX_PARTS:
         cause = f"has a chain of {last} sizes that depend on values, expected at most {MAX_PARTS - 1}"
         raise OnnxError(where, cause)
@@ -111,7 +117,7 @@ def _part(network, number, last, part_of):
     layers = [layer for layer in network.layers if part_of[layer.output] == number]
     names = [name for layer in layers for name in (*layer.inputs, layer.output) if name]
     made = {_base(network, layer.output) for layer in layers}
-    later = [layer for layer in network.layers if part_of[layer.output] > number]
+    later = [layer for layer in network.layers if number < part_of[layer.output] <= last]
     counts = [count for count, _ in network.counted.values() if part_of.get(_base(network, count), 0) == number]
     wanted = [_base(network, name) for layer in later for name in layer.inputs if name]
     outputs = [name for name in network.outputs if part_of[name] == number]
@@ -159,7 +165,11 @@ def _notes(network, last, part_of):
     counted = []
     for size, (count, ruler) in network.counted.items():
         base = _base(network, count)
+        if part_of.get(base, 0) > last:
+            continue
         counted.append({"part": part_of.get(base, 0) + 1, "count": base, "ruler": ruler, "size": size})
+        if size in network.none:
+            counted[-1]["most"] = 0
     depends = _depends(network)
     empty = {}
     for name in network.outputs:

@@ -194,6 +194,23 @@ def _compared(node, values, dtypes):
     return _each(lambda a, b: _truth(a, b, _RELATIONS[node.op]), *values), numpy.bool_
 
 
+def if_none(node, values, counted):
+    """(name of a counted size, result of the comparison where that size is 0) for a comparison of one of the `counted`
+    sizes alone with a number; None for other nodes. Elsewhere a size counts as at least 1."""
+    relation = _RELATIONS.get(node.op)
+    if relation is None or any(value is None or value.size != 1 for value in values):
+        return None
+    one, other = (value.astype(object).item() for value in values)
+    terms = sizes.terms_of(one - other)
+    if len(sizes.variables(terms)) != 1 or not sizes.variables(terms) <= set(counted) or set(map(len, terms)) - {0, 1}:
+        return None
+    [name] = sizes.variables(terms)
+    if set(terms) - {(), (name,)}:
+        return None
+    rest = terms.get((), 0)
+    return name, {">": rest > 0, ">=": rest >= 0, "<": rest < 0, "<=": rest <= 0, "==": rest == 0}[relation]
+
+
 @_computes("Where")
 def _chosen(node, values, dtypes):
     return _each(lambda choice, a, b: a if choice else b, *values), dtypes[1]

@@ -179,6 +179,46 @@ def case_first_of_found():
     return nodes, given, {"y": (FLOAT, 1)}, {"zero": [0], "ten": [10]}
 
 
+def case_many():
+    """More sizes than a file had once; each cuts the others' tensors."""
+    nodes, outputs = [], {}
+    for number in range(20):
+        nodes += [
+            node("Greater", f"x bound{number}", f"more{number}"),
+            node("NonZero", f"more{number}", f"places{number}"),
+            node("Squeeze", f"places{number} zero", f"all{number}"),
+            node("Gather", f"x all{number}", f"y{number}"),
+        ]
+        outputs[f"y{number}"] = (FLOAT, 1)
+    constants = {f"bound{number}": numpy.float32(number / 20) for number in range(20)} | {"zero": [0]}
+    return nodes, [{"x": floats(30)}, {"x": floats(30) * 0.5}], outputs, constants
+
+
+def branch(*nodes):
+    return helper.make_graph(nodes, "branch", [], [helper.make_tensor_value_info("result", FLOAT, None)])
+
+
+def case_nothing_left_over():
+    """Rows that are left over, if there are any, go through a branch that adds a dimension, as KNNImputer's does: what
+    follows cannot work on its result."""
+    branches = {
+        "then_branch": branch(node("Unsqueeze", "rows one", "result")),
+        "else_branch": branch(node("Identity", "rows", "result")),
+    }
+    nodes = [
+        node("Compress", "numbers kept", "places", axis=0),
+        node("GatherND", "x places", "rows"),
+        node("Not", "kept", "lost"),
+        node("Compress", "x lost", "others", axis=0),
+        node("Size", "others", "size"),
+        node("Greater", "size zero", "some"),
+        node("If", "some", "made", **branches),
+        node("ScatterND", "x places made"),
+    ]
+    constants = {"zero": 0, "one": [1], "numbers": [[3], [1], [6], [2], [5], [4], [0]]}
+    return nodes, [{"x": floats(7, 4), "kept": numpy.ones(7, bool)}], {"y": (FLOAT, 2)}, constants
+
+
 CASES = {name.removeprefix("case_"): make for name, make in globals().items() if name.startswith("case_")}
 
 
@@ -200,6 +240,15 @@ def test_as_many_as_onnx_runtime_says(expected, name):
                 answers = counted(given)
                 for output, theirs in expected[2][f"{name} {number}"]:
                     assert_same(answers[output], theirs)
+
+
+def test_leftovers_that_the_compiled_branch_does_not_take_are_refused():
+    nodes, [given], *rest = case_nothing_left_over()
+    found = opened("left", compile_model(model(nodes, given, *rest), "left"))
+    kept = given["kept"].copy()
+    kept[2] = False
+    with pytest.raises(ValueError, match="^left: count of others is 1, expected at most 0$"):
+        found(given | {"kept": kept})
 
 
 def test_sizes_say_what_they_count():

@@ -119,6 +119,22 @@ def bounded_memory():
     resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+def _many():
+    """As many open sizes as a file can have, some with a quotient."""
+    names = [f"n{number}" for number in range(64)]
+    nodes = [node("Relu", f"x{name}", f"r{name}") for name in names]
+    for name in names[:8]:
+        nodes += [
+            node("Shape", f"x{name}", f"s{name}"),
+            node("Div", f"s{name} two", f"h{name}"),
+            node("Slice", f"x{name} zero h{name}", f"y{name}"),
+        ]
+    nodes.append(node("Concat", " ".join(f"r{name}" for name in names), "y", axis=0))
+    outputs = {f"y{name}": (f"m{name}",) for name in names[:8]} | {"y": ("all",)}
+    constants = {"two": numpy.array([2]), "zero": numpy.array([0])}
+    return networks.graph(nodes, {f"x{name}": (name,) for name in names}, outputs, constants)
+
+
 FILES = {
     "network": networks.small,
     "images": _images,
@@ -169,6 +185,7 @@ FILES = {
     ),
     "bert": lambda: bench.networks.bert(4, 1, 8, 2, 8, 10).SerializeToString(),
     "classic": _classic,
+    "many": _many,
     "din": lambda: bench.networks.din(5, 10, 10, 4).SerializeToString(),
 }
 
@@ -451,6 +468,16 @@ def test_a_node_stands_under_a_guard_that_is_there():
         struct.pack_into("<I", damaged, _HEADER + _TENSOR * tensors + _NODE * number + 120, 99)
         with pytest.raises(ValueError, match=f"node {number} has guard 99 of "):
             opened(damaged)
+
+
+@pytest.mark.parametrize(("opens", "quotients"), [(65, 8), (64, 192), (17, 239), (16, 240)])
+def test_more_sizes_and_quotients_than_a_byte_tells_apart_are_refused(opens, quotients):
+    """Terms would name the wrong ones."""
+    file = bytearray(file_of("many"))
+    struct.pack_into("<I", file, 44, opens)
+    struct.pack_into("<I", file, 80, quotients)
+    with pytest.raises(ValueError, match=f" {opens} open sizes and {quotients} quotients are not possible"):
+        opened(file)
 
 
 @pytest.mark.parametrize(("field", "value"), [(0, 1 << 20), (1, 1 << 20), (2, 1 << 31), (3, 1 << 20)])

@@ -14,7 +14,7 @@ from tests.engine.library import backends, on_backend
 from tests.networks import images
 from vmhost.engine import _array
 from vmhost.engine.models import opened
-from vmhost.engine.onnx import OnnxError, compile_model
+from vmhost.engine.onnx import OnnxError, compile_model, open_sizes, parts
 
 
 def attention(heads=2, depth=8, positions=40):
@@ -250,7 +250,7 @@ def test_what_would_count_padding_of_an_open_width_is_refused():
     )
 
 
-@pytest.mark.parametrize("count", [17, 30])
+@pytest.mark.parametrize("count", [65, 80])
 def test_more_open_sizes_than_a_file_can_have_are_refused(count):
     names = [f"n{number}" for number in range(count)]
     inputs = {f"x{name}": (name,) for name in names}
@@ -259,21 +259,83 @@ def test_more_open_sizes_than_a_file_can_have_are_refused(count):
         nodes,
         inputs,
         {f"y{name}": (name,) for name in names},
-        f"leaves {count} sizes open (n0, n1, n2, n3, n4, n5 and {count - 6} more), at most 16 can be; fix others when"
+        f"leaves {count} sizes open (n0, n1, n2, n3, n4, n5 and {count - 6} more), at most 64 can be; fix others when"
         " exporting",
     )
 
 
 def test_more_counted_sizes_than_a_file_can_have_are_refused():
-    nodes = [helper.make_node("NonZero", [f"x{number}"], [f"y{number}"]) for number in range(17)]
-    given = {f"x{number}": numpy.ones(5, "float32") for number in range(17)}
+    nodes = [helper.make_node("NonZero", [f"x{number}"], [f"y{number}"]) for number in range(65)]
+    given = {f"x{number}": numpy.ones(5, "float32") for number in range(65)}
     with pytest.raises(OnnxError) as caught:
-        compile_model(networks.graph_of(nodes, given, [f"y{number}" for number in range(17)]), "model.onnx")
+        compile_model(networks.graph_of(nodes, given, [f"y{number}" for number in range(65)]), "model.onnx")
     listed = ", ".join(f"count of y{number}" for number in range(6))
     assert (
-        f"leaves 17 sizes open ({listed} and 11 more), at most 16 can be; 17 of them follow from values, such as how"
+        f"leaves 65 sizes open ({listed} and 59 more), at most 64 can be; 65 of them follow from values, such as how"
         " many elements NonZero finds: export the model without the operators that find them, or in parts"
     ) in str(caught.value)
+
+
+def test_as_many_open_sizes_as_a_file_can_have():
+    """Half of the tensors are cut in the middle: each size has a quotient."""
+    names = [f"n{number}" for number in range(64)]
+    inputs = {f"x{name}": (name,) for name in names}
+    node, nodes = helper.make_node, []
+    for place, name in enumerate(names):
+        if place % 2:
+            nodes.append(node("Relu", [f"x{name}"], [f"y{name}"]))
+            continue
+        nodes += [
+            node("Shape", [f"x{name}"], [f"s{name}"]),
+            node("Add", [f"s{name}", "three"], [f"more{name}"]),
+            node("Div", [f"more{name}", "two"], [f"half{name}"]),
+            node("Slice", [f"x{name}", "zero", f"half{name}"], [f"y{name}"]),
+        ]
+    constants = {"zero": numpy.array([0]), "two": numpy.array([2]), "three": numpy.array([3])}
+    data, model = opened_of(nodes, inputs, {f"y{name}": (f"m{name}",) for name in names}, constants)
+    for step in (1, 5):
+        given = {key: networks.values((3 + place * step % 13,), place) for place, key in enumerate(inputs)}
+        answers = model(given)
+        for name, wanted in zip(answers, networks.expected(data, given), strict=True):
+            networks.assert_close(answers[name], wanted)
+    [sizes] = {len(port.shape) for port in model.inputs}
+    assert sizes == 1 and len({port.shape[0] for port in model.inputs}) == 64
+
+
+def test_sizes_and_quotients_that_a_byte_cannot_tell_apart_are_refused():
+    names = [f"n{number}" for number in range(64)]
+    inputs, node = {f"x{name}": (name,) for name in names}, helper.make_node
+    nodes = [
+        part
+        for place, (key, name) in enumerate(zip(inputs, names))
+        for divisor in (2, 3, 4)
+        for part in (
+            node("Shape", [key], [f"s{name}{divisor}"]),
+            node("Div", [f"s{name}{divisor}", f"by{divisor}"], [f"part{name}{divisor}"]),
+            node("Slice", [key, "zero", f"part{name}{divisor}"], [f"y{place * 3 + divisor}"]),
+        )
+    ]
+    constants = {f"by{divisor}": numpy.array([divisor]) for divisor in (2, 3, 4)} | {"zero": numpy.array([0])}
+    outputs = [name for part in nodes for name in part.output if name.startswith("y")]
+    refused(
+        nodes,
+        inputs,
+        {name: (f"m{name}",) for name in outputs},
+        "more than 191 quotients of sizes depends on the open",
+        constants,
+    )
+
+
+def test_samples_tell_all_sizes_apart():
+    """Sizes that agreed in both readings would be taken for one."""
+    count = open_sizes.MAX_OPEN_SIZES
+    names = [f"n{number}" for number in range(count)]
+    for pictures, multiple in ((set(), None), (set(names), None), (set(names[::2]), None), (set(), 64), (set(), 1920)):
+        places = {(f"x{name}", 1): name for name in names}
+        samples = open_sizes._Samples((dict.fromkeys(names, []), places, pictures), multiple)
+        pairs = list(zip(samples.of(0), samples.of(1)))
+        pairs += zip(*([parts.sample(number, place) for place in range(count)] for number in range(2)))
+        assert len(set(pairs)) == 2 * count
 
 
 def opened_of(nodes, inputs, outputs, constants=None):

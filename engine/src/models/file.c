@@ -247,9 +247,12 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file)
         || head.varyings > (head.opens == 0 ? 0 : MODEL_VARYING_MAX)
         || head.terms > (head.opens == 0 ? 0 : MODEL_TERMS_MAX)
         || head.quotients > (head.opens == 0 ? 0 : MODEL_QUOTIENTS_MAX)
-        || head.needs > (head.opens == 0 ? 0 : MODEL_NEEDS_MAX) || head.guards > MODEL_GUARDS_MAX)
-        return DAMAGED("%u tensors, %u nodes, %u inputs, %u outputs, %u operands and %u open sizes are not possible",
-                       head.tensors, head.nodes, head.inputs, head.outputs, head.operands, head.opens);
+        || head.opens + head.quotients > MODEL_VARIABLES_MAX || head.needs > (head.opens == 0 ? 0 : MODEL_NEEDS_MAX)
+        || head.guards > MODEL_GUARDS_MAX)
+        return DAMAGED(
+            "%u tensors, %u nodes, %u inputs, %u outputs, %u operands, %u open sizes and %u quotients are not"
+            " possible",
+            head.tensors, head.nodes, head.inputs, head.outputs, head.operands, head.opens, head.quotients);
     if (head.notes_at > head.names_size || head.notes_size > head.names_size - head.notes_at)
         return DAMAGED("its notes lie outside the names");
     /* these sums cannot overflow: all counts are bounded above */

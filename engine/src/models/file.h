@@ -20,10 +20,11 @@ enum {
     MODEL_NODE_INPUTS = 256,
     MODEL_STEP_OPERANDS = 10,
     MODEL_NAME_MAX = 1 << 10,
-    MODEL_OPEN_MAX = 16,
+    MODEL_OPEN_MAX = 64,
     MODEL_VARYING_MAX = 1 << 17,
     MODEL_TERMS_MAX = 1 << 18,
     MODEL_QUOTIENTS_MAX = 239,
+    MODEL_VARIABLES_MAX = 255, /* open sizes and quotients together: a term names one in a byte */
     MODEL_NEEDS_MAX = 1 << 16,
     MODEL_GUARDS_MAX = 1 << 14,
     MODEL_PARTS_MAX = 32,

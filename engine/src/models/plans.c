@@ -126,7 +126,7 @@ static vme_status plan_new(vme_context *context, vme_model *base, const int64_t 
     if (front == NULL)
         return VME_NO_MEMORY;
     memcpy(front, base->front, base->front_bytes);
-    int64_t values[1 + MODEL_OPEN_MAX + MODEL_QUOTIENTS_MAX];
+    int64_t values[1 + MODEL_VARIABLES_MAX];
     vme_status status = model_file_read(front, base->file_bytes, &file);
     if (status == VME_OK)
         status = variables_at(&file, sizes, values);
@@ -151,7 +151,7 @@ static vme_status plan_new(vme_context *context, vme_model *base, const int64_t 
     if (status == VME_OK)
         status = model_new(context, &file, base->file_bytes, NULL, base, plan);
     if (status == VME_OK)
-        memcpy((*plan)->size, sizes, sizeof(*plan)->size);
+        memcpy((*plan)->size, sizes, (size_t)base->opens * sizeof *sizes);
     else if (status == VME_BAD_VALUE)
         status = does_not_work(base, sizes, status);
     vme_scratch_free(context, front, base->front_bytes);
@@ -160,7 +160,6 @@ static vme_status plan_new(vme_context *context, vme_model *base, const int64_t 
 
 static vme_status sizes_of(const vme_model *model, const vme_tensor *const *inputs, int64_t sizes[MODEL_OPEN_MAX])
 {
-    memset(sizes, 0, MODEL_OPEN_MAX * sizeof *sizes);
     for (int i = 0; i < model->inputs; i++) {
         vme_port port;
         vme_model_port(model, false, i, &port);
@@ -178,14 +177,14 @@ static vme_status sizes_of(const vme_model *model, const vme_tensor *const *inpu
     return VME_OK;
 }
 
-/* Returns a new reference to the cached plan for these sizes, or NULL. */
-static vme_model *plan_kept(model_plans *plans, const int64_t *sizes)
+/* Returns a new reference to the cached plan for these `opens` sizes, or NULL. */
+static vme_model *plan_kept(model_plans *plans, const int64_t *sizes, int opens)
 {
     vme_model *found = NULL;
     pthread_mutex_lock(&plans->lock);
     for (int i = 0; i < PLANS_MAX && found == NULL; i++)
         if (plans->kept[i].plan != NULL
-            && memcmp(plans->kept[i].plan->size, sizes, MODEL_OPEN_MAX * sizeof *sizes) == 0) {
+            && memcmp(plans->kept[i].plan->size, sizes, (size_t)opens * sizeof *sizes) == 0) {
             found = vme_model_ref(plans->kept[i].plan);
             plans->kept[i].used = ++plans->clock;
         }
@@ -218,7 +217,7 @@ vme_status plans_find(model_plans *plans, vme_context *context, vme_model *model
         return VME_OK;
     }
     vme_status status = sizes_of(model, inputs, sizes);
-    if (status != VME_OK || (*plan = plan_kept(plans, sizes)) != NULL)
+    if (status != VME_OK || (*plan = plan_kept(plans, sizes, model->opens)) != NULL)
         return status;
     status = plan_new(context, model, sizes, plan); /* two threads may make the same plan */
     if (status == VME_OK)

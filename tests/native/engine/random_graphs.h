@@ -653,16 +653,18 @@ static void build(void)
 {
     model_file_begin();
     memset(names, 'n', sizeof names - 1);
-    open_count = one_in(2) ? 0 : 1 + (uint32_t)below(3);
-    for (uint32_t i = 0; i < open_count; i++)
+    distinct = open_count = one_in(2) ? 0 : 1 + (uint32_t)below(3);
+    for (uint32_t i = 0; i < distinct; i++)
         open_size[i] = 2 + (int64_t)i;
-    input_count = open_count + 1 + (uint32_t)below(2);
+    if (distinct > 0 && seed_now % 4 == 0)
+        open_count = MODEL_OPEN_MAX - (uint32_t)(seed_now % 3);
+    input_count = distinct + 1 + (uint32_t)below(2);
     for (uint32_t i = 0; i < input_count; i++) {
         const bool picture = i == 0 || one_in(4);
         shape of = {.rank = picture ? 4 : below(RANK + 1)};
         for (int d = 0; d < of.rank; d++)
             of.size[d] = picture && d > 0 ? 1 + below(d == 1 ? 20 : 10) : 1 + below(5);
-        if (i < open_count) {
+        if (i < distinct) {
             const int d = picture || of.rank == 0 ? 0 : below(of.rank);
             of.rank += of.rank == 0;
             of.size[d] = open_size[i];
@@ -672,6 +674,8 @@ static void build(void)
         ports[i] = computed(picture ? VME_FLOAT32 : any_dtype(), &of);
         readable[ports[i]] = true;
     }
+    for (uint32_t i = distinct; i < open_count; i++)
+        opens[i] = opens[i % distinct];
     for (int tries = 1 + below(24);
          tries > 0 && node_count + 4 < FILE_NODES && operand_count + 12 < FILE_OPERANDS && room(8); tries--) {
         const uint32_t image = one_in(2) ? pick_image() : MODEL_ABSENT,

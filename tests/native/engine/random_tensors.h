@@ -23,6 +23,7 @@ static bool one_in(int max) { return below(max) == 0; }
 static int8_t open_of[FILE_TENSORS][MODEL_RANK];
 static bool readable[FILE_TENSORS], is_image[FILE_TENSORS], is_viewed[FILE_TENSORS];
 static int64_t open_size[MODEL_OPEN_MAX]; /* at which the file's numbers are */
+static uint32_t distinct;                 /* open size i, from this number on, is a second name of size i % distinct */
 
 typedef struct shape {
     int rank;
@@ -43,10 +44,13 @@ static bool room(int more)
 /* The open size, or a quotient that it is too: twice of it by two. */
 static uint8_t variable_of(int size)
 {
-    if (one_in(2) || quotient_count == MODEL_QUOTIENTS_MAX || term_count > 2 * FILE_VARYINGS - 3)
-        return (uint8_t)(size + 1);
+    const uint32_t same = (open_count - (uint32_t)size + distinct - 1) / distinct;
+    const uint8_t variable = (uint8_t)(1 + (uint32_t)size + distinct * (term_count % same));
+    if (one_in(2) || quotient_count == MODEL_QUOTIENTS_MAX || open_count + quotient_count == MODEL_VARIABLES_MAX
+        || term_count > 2 * FILE_VARYINGS - 3)
+        return variable;
     quotients[quotient_count] = (model_quotient_record){term_count, 1, term_count + 1, 1};
-    terms[term_count++] = (model_term_record){2, {(uint8_t)(size + 1)}};
+    terms[term_count++] = (model_term_record){2, {variable}};
     terms[term_count++] = (model_term_record){2, {0}};
     return (uint8_t)(1 + open_count + quotient_count++);
 }

@@ -20,7 +20,7 @@
 #include "random_graphs.h"
 #include "vme_search.h"
 
-enum { ROUNDS = 4000, MEMORY = 64 << 20 };
+enum { ROUNDS = 4000, MEMORY = 64 << 20, SIZES = 16 /* that calls choose from */ };
 
 void *__real_malloc(size_t size); /* never fails here: what models work on */
 
@@ -62,7 +62,7 @@ typedef struct block {
 static bool block_for(block *result, const vme_port *port, const int64_t *sizes, bool filled)
 {
     for (int d = 0; d < port->rank; d++)
-        result->shape[d] = port->open != NULL && port->open[d] != NULL ? sizes[below(MODEL_OPEN_MAX)] : port->shape[d];
+        result->shape[d] = port->open != NULL && port->open[d] != NULL ? sizes[below(SIZES)] : port->shape[d];
     result->tensor = (vme_tensor){NULL, NULL, result->shape, result->strides, port->rank, port->dtype};
     if (vme_shape_bytes((vme_dtype)port->dtype, port->rank, result->shape, result->strides, &result->bytes) != VME_OK
         || result->bytes > LARGEST * 16)
@@ -257,9 +257,9 @@ static vme_status try_one(int *kind, int stop_after)
     free(copy);
     if (status == VME_OK) {
         look_at(model);
-        int64_t sizes[MODEL_OPEN_MAX];
+        int64_t sizes[SIZES];
         const int64_t many = one_in(12) ? (int64_t)hostile() : 1 + below(4);
-        for (int i = 0; i < MODEL_OPEN_MAX; i++)
+        for (int i = 0; i < SIZES; i++)
             sizes[i] = one_in(30) ? (int64_t)hostile() : one_in(10) ? 1 + below(4) : many;
         status = vme_session_new(context, model, &session);
         int threads = one_in(3) ? 1 + below(2) : 0;

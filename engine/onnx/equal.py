@@ -3,7 +3,7 @@ equal parts (rasters, in the paper's terms: a transpose or concatenation that tw
 
 import hashlib
 
-from .network import Layer, float_bits
+from .network import Layer, float_bits, same_strides
 
 # Operators whose results depend only on their operands: all at present. An operator that draws random numbers or keeps
 # a state must not be listed.
@@ -65,26 +65,26 @@ def merge_equal(network):
     named = {}  # staying bases to the model outputs whose names they take
     last, early = _written(network)
     writers, found, kept, outputs, copied = {}, {}, [], set(network.outputs), False
+    odd = set()  # bases that another operator writes a part of
     for number, layer in enumerate(network.layers):
-        base = network.base(layer.output)
-        operands = tuple(name and _operand(network, name, one_for) for name in layer.inputs)
-        bounds = layer.bounds and tuple(map(float_bits, layer.bounds))
-        written = _operand(network, layer.output, {})[1:]
+        base, *written = _operand(network, layer.output, {})
         writers.setdefault(base, []).append(
             (
                 layer.op,
-                operands,
+                tuple([name and _operand(network, name, one_for) for name in layer.inputs]),
                 layer.window,
                 layer.relu,
-                bounds,
+                layer.bounds and tuple(map(float_bits, layer.bounds)),
                 layer.curve,
                 layer.further,
                 layer.parameters,
-                written,
+                tuple(written),
             )
         )
         kept.append(layer)
-        if number != last[base] or base in early or not all(writer[0] in _ALIKE for writer in writers[base]):
+        if layer.op not in _ALIKE:
+            odd.add(base)
+        if number != last[base] or base in early or base in odd:
             continue
         first = found.setdefault((network.shape(base), network.dtype(base), tuple(writers[base])), base)
         if first == base:
@@ -99,14 +99,15 @@ def merge_equal(network):
     if not one_for and not copied:
         return False
 
-    def final(name):
-        name = one_for.get(name, name)
-        return named.get(name, name)
-
+    final = named | {name: named.get(one, one) for name, one in one_for.items()}
     network.layers = [layer for layer in kept if network.base(layer.output) not in one_for]
     for layer in network.layers:
-        layer.inputs, layer.output = [name and final(name) for name in layer.inputs], final(layer.output)
-    network.views = {name: view._replace(base=final(view.base)) for name, view in network.views.items()}
+        layer.inputs = [final.get(name, name) for name in layer.inputs]
+        layer.output = final.get(layer.output, layer.output)
+    network.views = {
+        name: view._replace(base=final[view.base]) if view.base in final else view
+        for name, view in network.views.items()
+    }
     network.constants = {name: values for name, values in network.constants.items() if name not in one_for}
     return True
 
@@ -126,20 +127,23 @@ def _constants(network):
 
 def _written(network):
     """Returns (index of the last layer that writes each base, bases that are read before that layer)."""
+    views = network.views
     last = {network.base(layer.output): number for number, layer in enumerate(network.layers)}
     early = set()
     for number, layer in enumerate(network.layers):
-        bases = {network.base(name) for name in layer.inputs if name}
-        early.update(base for base in bases if last.get(base, -1) >= number)
+        for name in layer.inputs:
+            base = views[name].base if name in views else name
+            if base in last and last[base] >= number:
+                early.add(base)
     return last, early
 
 
 def _operand(network, name, one_for):
-    """The elements that the tensor consists of: equal for equal tensors."""
-    view, shape = network.as_view(name), network.shape(name)
-    return (
-        one_for.get(view.base, view.base),
-        view.offset,
-        shape,
-        tuple(0 if size == 1 else stride for size, stride in zip(shape, view.strides)),
-    )
+    """The elements that the tensor consists of: equal for equal tensors. Dense ones have no strides."""
+    view, shape = network.views.get(name), network.shape(name)
+    if view is None:
+        return one_for.get(name, name), 0, shape, None
+    strides = None
+    if not same_strides(shape, view.strides):
+        strides = tuple(0 if size == 1 else stride for size, stride in zip(shape, view.strides))
+    return one_for.get(view.base, view.base), view.offset, shape, strides

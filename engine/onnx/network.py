@@ -209,9 +209,11 @@ class Network:
         """Whether the tensor's elements are contiguous and in order."""
         return same_strides(self.shape(name), self.as_view(name).strides)
 
-    def become_view(self, name, view):
-        """Makes the tensor, a base so far, a dense `view` of another one; its own views become views of that one."""
-        for other, old in self.views.items():
+    def become_view(self, name, view, views=None):
+        """Makes the tensor, a base so far, a dense `view` of another one; its own views, among `views` if the caller
+        knows them, become views of that one."""
+        for other in self.views if views is None else views:
+            old = self.views[other]
             if old.base == name:
                 self.views[other] = old._replace(base=view.base, offset=view.offset + old.offset)
         self.views[name] = View(view.base, view.offset, contiguous(self.shape(name)))

@@ -60,11 +60,15 @@ def find_attention(network):
 
 def _replace(network, *matches):
     """`matches`: (function, operator of the last layer of a match)."""
-    graph, changed = None, False
+    graph, changed, places = None, False, {op: [] for _, op in matches}
+    for number, layer in enumerate(network.layers):
+        if layer.op in places and network.dtype(layer.output) == numpy.float32:
+            places[layer.op].append(number)
     for match, op in matches:
         replaced = False
-        for number, layer in enumerate(network.layers):
-            if layer.op == op and network.dtype(layer.output) == numpy.float32:
+        for number in places[op]:
+            layer = network.layers[number]
+            if layer.op == op:  # no match has replaced it
                 graph = graph or Graph(network)
                 found = match(graph, layer)
                 if found is not None:

@@ -41,6 +41,7 @@ class _Products:
         self.network, self.readers, self.makers, self.seen = network, network.readers(), network.makers(), {}
         for name, view in network.views.items():
             self.seen.setdefault(view.base, set()).add(name)
+        self.views = {base: list(names) for base, names in self.seen.items()}  # bases to all their views
 
     def of(self, name):
         """The Gemm whose whole result is read only as `name` and by one layer; else None."""
@@ -60,12 +61,16 @@ class _Products:
 
     def becomes(self, product, name, output):
         """Makes `output`, computed from the result read as `name`, the product's result."""
-        network = self.network
+        moved = [other for other in self.views.pop(output, ()) if self.network.views[other].base == output]
         self.readers.pop(name)
-        network.become_view(output, View(product.output, 0, ()))
-        self.seen.setdefault(product.output, set()).update(
-            other for other, view in network.views.items() if view.base == product.output
-        )
+        self.network.become_view(output, View(product.output, 0, ()), moved)
+        self.views.setdefault(product.output, []).extend((output, *moved))
+        self.seen.setdefault(product.output, set()).update(self.views[product.output])
+
+    def view(self, name, base, shape, offset):
+        """Adds a dense view of the base."""
+        self.views.setdefault(base, []).append(name)
+        return self.network.view(name, base, shape, contiguous(shape), offset)
 
 
 def _has_products(network):
@@ -126,9 +131,7 @@ def add_in_products(network):
                 product.inputs[3] = (
                     other
                     if shape == size
-                    else network.view(
-                        network.fresh(f"{layer.output}/addend"), view.base, size, contiguous(size), view.offset
-                    )
+                    else products.view(network.fresh(f"{layer.output}/addend"), view.base, size, view.offset)
                 )
                 products.readers.setdefault(product.inputs[3], []).append(product)
                 layers[position[id(product)]], layers[number] = (

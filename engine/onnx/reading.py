@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy
 
 from . import sizes
+from .lists import array_of_list
 from .lowering import Lowering
 from .network import Network, has_dtype
 from .problems import ELEMENTS, OPERATOR, OTHERS_OPERATOR, SHAPE, TEXTS, OnnxError, Problem, told
@@ -44,6 +45,17 @@ class _Attributes(Mapping):
                 value = [texts[text] for text in value]
             self._made[name] = value
         return self._made[name]
+
+    def array(self, name, dtype):
+        """The attribute, a list of numbers, as a new array; None if there is none."""
+        item = self._items.get(name)
+        if item is None:
+            return None
+        return array_of_list(item, dtype) if item.floats or item.ints else numpy.array(self[name], dtype)
+
+    def texts(self, name):
+        """The attribute's list of texts as bytes; empty if there is none."""
+        return list(self._items[name].strings) if name in self._items else []
 
     def once(self, name, make):
         """The result of `make` for the attribute, computed once."""
@@ -622,7 +634,7 @@ class Reader:
             shape, dtype = network.shape(name), network.dtype(name)
             if not has_dtype(dtype):
                 self.problems.append(Problem(None, name, _no_element_type(dtype), ELEMENTS))
-            elif any(size < 1 for size in shape) or len(shape) > _MAX_RANK:
+            elif min(shape, default=1) < 1 or len(shape) > _MAX_RANK:
                 self.problems.append(
                     Problem(
                         None,

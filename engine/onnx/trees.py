@@ -46,26 +46,26 @@ def _array(node, name):
     """An attribute as an array: a list of floats, or a tensor under another name; None if there is neither."""
     from onnx import numpy_helper
 
-    tensor, values = node.get(f"{name}_as_tensor"), node.get(name)
+    tensor = node.get(f"{name}_as_tensor")
     if tensor is not None and not isinstance(tensor, list | tuple):
         return numpy_helper.to_array(tensor)
-    return None if values is None else numpy.array(values, "float32")
+    return node.attributes.array(name, "float32")
 
 
 def _integers(node, name, count=None):
-    values = node.get(name)
-    return numpy.zeros(count or 0, "int64") if not values else numpy.array(values, "int64")
+    values = node.attributes.array(name, "int64")
+    return numpy.zeros(count or 0, "int64") if values is None or not values.size else values
 
 
 def _classic(node, kind):
     """The ensemble of TreeEnsembleClassifier ("class") or TreeEnsembleRegressor ("target")."""
     thresholds, weights = _array(node, "nodes_values"), _array(node, f"{kind}_weights")
     trees, numbers = _integers(node, "nodes_treeids"), _integers(node, "nodes_nodeids")
-    known = {mode: number for number, mode in enumerate(_MODES) if number != _MEMBER}
-    names = node.get("nodes_modes", ())
+    known = {mode.encode(): number for number, mode in enumerate(_MODES) if number != _MEMBER}
+    names = node.attributes.texts("nodes_modes")
     if not known.keys() >= set(names):
         unknown = next(mode for mode in names if mode not in known)
-        raise Unsupported(f"has nodes of the unknown mode {unknown!r}")
+        raise Unsupported(f"has nodes of the unknown mode {unknown.decode(errors='replace')!r}")
     columns = [_integers(node, f"nodes_{name}") for name in ("featureids", "truenodeids", "falsenodeids")]
     missing = _integers(node, "nodes_missing_value_tracks_true", len(trees)).astype(bool)
     ends = [_integers(node, f"{kind}_{name}") for name in ("treeids", "nodeids", "ids")]
@@ -77,7 +77,7 @@ def _classic(node, kind):
         raise Unsupported("has lists of nodes that differ in length")
     if {len(weights)} != {*map(len, ends)} or not len(trees):
         raise Unsupported("has lists of leaves that differ in length")
-    modes = numpy.array([known[mode] for mode in names])
+    modes = numpy.fromiter(map(known.__getitem__, names), "int64", len(names))
     width = int(max(numbers.max(initial=0), columns[1].max(initial=0), columns[2].max(initial=0))) + 1
     if min(trees.min(), numbers.min(), *(values.min() for values in columns)) < 0 or width > 1 << 31:
         raise Unsupported(_NOWHERE)

@@ -87,7 +87,7 @@ def _compiled(data, where, folder, counts):
         import onnx
 
         from . import caches
-        from .cleaning import cleaned, tell_types
+        from .cleaning import cleaned, forget_shapes_of_outputs, tell_types
         from .parsing import parse, reason, without_lists
     except ImportError as error:
         raise OnnxError(where, _MISSING) from error
@@ -110,8 +110,12 @@ def _compiled(data, where, folder, counts):
         try:
             inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
         except Exception as error:  # it may be wrong: unlike the reader, it does not evaluate constants first
-            contradiction = f"contradicts itself, says ONNX's shape inference: {reason(error)}"
-            inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+            forget_shapes_of_outputs(model)
+            try:
+                inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+            except Exception:
+                contradiction = f"contradicts itself, says ONNX's shape inference: {reason(error)}"
+                inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
         built = read(inferred, where, opens, contradiction, weights, kept)
         built.savings.nodes = nodes
         built.savings.idle = not counts or (opens is not None and opens.number > 0)  # report the first reading

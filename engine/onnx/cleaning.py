@@ -70,6 +70,14 @@ def tell_types(model):
             break
 
 
+def forget_shapes_of_outputs(model):
+    """Removes the shapes that the model declares for its outputs. Converters write wrong ones (skl2onnx: of votes, of
+    PLSRegression), which ONNX Runtime only warns of: shapes follow from inputs and operators."""
+    for value in model.graph.output:
+        if value.type.HasField("tensor_type"):
+            value.type.tensor_type.ClearField("shape")
+
+
 def _drop_unused(model):
     """Removes nodes and weights that no output needs, and names of unused outputs if the operator may omit them."""
     version = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), None)

@@ -26,8 +26,10 @@ from .writing import numbered
 # all others in the file.
 _SAMPLES = ((11, 17, 19, 23, 29, 31, 37, 41), (13, 26, 34, 22, 38, 46, 58, 62))
 _PICTURE_SAMPLES = ((197, 211, 227, 239, 251, 263, 269, 281), (262, 230, 278, 246, 294, 310, 326, 342))  # image sides
+_SMALL_SAMPLES = ((3, 5, 7, 8, 9, 10, 11, 12), (4, 6, 5, 9, 10, 11, 13, 14))  # for tables of few positions
 _FACTORS = ((3, 5, 7, 11, 13, 17, 19, 23), (4, 6, 9, 8, 10, 14, 15, 21))
 _TRIES = ((None, False), (None, True), (64, False), (1920, False))  # (multiple, largest size first)
+_BROADCASTS = {"Binary", "Where"}
 _PICTURE, _COUNT = 224, 32  # sizes that algorithms are chosen for: image sides, counted elements
 _ROUND = (2, 3, 4, 6, 12, 60)  # tried where none of those fits: a Reshape may need a multiple
 MAX_OPEN_SIZES = 64
@@ -101,9 +103,11 @@ class OpenSizes:
 
 class Opens:
     """The sizes of one reading: `variables` are the open sizes, `shape` gives the Sizes of inputs. `number` counts
-    readings; `counts` maps counted sizes (parts.py) that must equal another one to its name, or to terms."""
+    readings; `counts` maps counted sizes (parts.py) that must equal another one to its name, or to terms.
+    `beyond_an_end`: a slice by these sizes ends beyond a fixed dimension."""
 
     def __init__(self, places, numbers, number=0, counts=None):
+        self.beyond_an_end = False
         self.number, self.counts, self._counted = number, counts or {}, {}
         self.variables = {name: number for name, number in numbers.items() if terms_of(number) == {(name,): 1}}
         self._sizes = {place: numbers[name] for place, name in places.items()}
@@ -126,7 +130,8 @@ def compile_open(found, network_at, where):
     try:
         for multiple, largest_first in _TRIES:
             try:
-                return _compile_at(_Samples(found, multiple, largest_first), found, network_at, where)
+                compile_at = _compile_around if (multiple, largest_first) == _TRIES[0] else _compile_at
+                return compile_at(_Samples(found, multiple, largest_first), found, network_at, where)
             except OnnxError as error:
                 refused = refused or error
                 if not any(axis > 0 for _, axis in found[1]):
@@ -136,11 +141,37 @@ def compile_open(found, network_at, where):
         refused = None  # its traceback references this frame
 
 
-class _Samples:
-    """Sizes to read a model at: `names` are the free ones, `of(number)` gives their values in that reading."""
+def _compile_around(samples, found, network_at, where):
+    """`_compile_at`. A model with a table of few positions is compiled at lengths that the table has, if it fits
+    there: the samples may exceed it, and the model would be one of these lengths alone."""
+    made = refused = None
+    try:
+        try:
+            made = _compile_at(samples, found, network_at, where)
+        except OnnxError as error:
+            refused = error
+        if samples.beyond_an_end:
+            few = _Samples(found, None, few=True)
+            try:
+                fitting = _compile_at(few, found, network_at, where)
+                if not few.beyond_an_end:
+                    return fitting
+            except OnnxError:
+                pass  # the first result or error counts
+        if refused:
+            raise refused
+        return made
+    finally:
+        refused = None  # its traceback references this frame
 
-    def __init__(self, found, multiple, largest_first=False):
+
+class _Samples:
+    """Sizes to read a model at: `names` are the free ones, `of(number)` gives their values in that reading; `few` are
+    small ones. `beyond_an_end`: as of a reading's Opens."""
+
+    def __init__(self, found, multiple, largest_first=False, few=False):
         dimensions, places, self.pictures = found
+        self._few, self.beyond_an_end = few, False
         self.names, self._multiple, self._turned = list(dimensions), multiple, largest_first
         self._counts = {
             name for name in dimensions if {axis for (_, axis), own in places.items() if own == name} == {0}
@@ -150,7 +181,7 @@ class _Samples:
         made = []
         for place, name in enumerate(self.names):
             index = len(self.names) - 1 - place if self._turned else place
-            some = (_PICTURE_SAMPLES if name in self.pictures else _SAMPLES)[number]
+            some = (_PICTURE_SAMPLES if name in self.pictures else _SMALL_SAMPLES if self._few else _SAMPLES)[number]
             size = some[index % len(some)] + 60 * (index // len(some))
             if self._multiple and name not in self._counts:
                 some = _FACTORS[number]
@@ -178,8 +209,9 @@ def _compile_at(samples, found, network_at, where):
         for name, size in numbers.items():
             for dimension in dimensions[name]:
                 dimension.dim_value = int(size)
+        opens = Opens(places, numbers, number, counts)
         try:
-            return network_at(Opens(places, numbers, number, counts))
+            return network_at(opens)
         except OnnxError as error:
             if not dimensions:
                 raise
@@ -189,6 +221,8 @@ def _compile_at(samples, found, network_at, where):
                 " sizes if it cannot take all"
             )
             raise OnnxError(where, *error.messages, note) from error
+        finally:
+            samples.beyond_an_end |= opens.beyond_an_end
 
     for _ in range(_MAX_READINGS):
         samples.names = [name for name in dimensions if name not in bound]
@@ -445,6 +479,16 @@ def _pictures(model, places):
     return {places[name, axis] for name, axis in sides if {(name, axis - 1), (name, axis + 1)} & sides}
 
 
+def _fits(layer, constants, shapes):
+    """Whether the operands are broadcast to the result: sizes that are counted hold no call to that."""
+    made = shapes[layer.output]
+    for name in layer.inputs:
+        own = constants[name].shape if name in constants else shapes[name]
+        if any(size not in (1, whole) for size, whole in zip(own[::-1], made[::-1])):
+            return False
+    return True
+
+
 def _move_to(sizes, point):
     """Sets the network's numbers to those at these sizes. Returns False if the sizes are invalid, e.g. a slice of two
     elements at size 1."""
@@ -476,6 +520,9 @@ def _move_to(sizes, point):
             return False
     works = all(size >= 1 for shape in shapes.values() for size in shape) and not any(
         need.equal and worked_out(need.terms, values_at) for need in network.needs.values()
+    )
+    works = works and all(
+        _fits(layer, network.constants, shapes) for layer in network.layers if layer.op in _BROADCASTS
     )
     if works:
         network.move(shapes, views)

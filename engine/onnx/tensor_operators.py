@@ -494,6 +494,9 @@ def slices(reader, node):
 def sliced(reader, node, shape, axis, start, end, step=1):
     """Returns (first index, number of elements) of a slice of that axis."""
     shape = tuple(shape)
+    if reader.open_inputs and not sizes.is_open(shape[axis]):
+        if any(sizes.is_open(place) and abs(place) > shape[axis] for place in (start, end)):
+            reader.open_inputs.beyond_an_end = True
 
     def need(one, other):
         reader.network.need(

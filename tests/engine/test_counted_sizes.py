@@ -55,6 +55,13 @@ def case_nonzero():
     return [node("NonZero", "x")], [{"x": x}, {"x": x * 0}, {"x": x * 0 + 1}], {"y": (INT, 2)}
 
 
+def case_expansion_to_an_open_size():
+    """The size that is counted must be n; the engine once refused the file, which had other numbers for the two."""
+    nodes = [node("Expand", "one size", "many"), node("Mul", "many x", "y")]
+    given = [{"x": floats(n), "size": numpy.array([n])} for n in (1, 4, 40)]
+    return nodes, given, {"y": (FLOAT, 1)}, {"one": floats(1)}, {"x": ["n"]}
+
+
 def case_suppression():
     inputs = {"boxes": boxes(2, 30), "scores": floats(2, 3, 30)}
     constants = {"most": [5], "overlap": numpy.float32(0.3), "least": numpy.float32(0.2), "one": [1], "two": [2]}

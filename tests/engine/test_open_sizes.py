@@ -372,6 +372,36 @@ def test_a_size_that_is_a_constants_at_long_inputs_alone(op, constant, told):
         model({"x": networks.values((2, 2, 5))})
 
 
+@pytest.mark.parametrize("from_the_middle", [False, True])
+def test_a_table_of_few_positions_leaves_the_lengths_open_that_it_has(from_the_middle):
+    """The lengths that the model is read at first are longer than the table."""
+    node = helper.make_node
+    start, end, far = numpy.array([0]), numpy.array([12]), numpy.array([1 << 60])
+    middle = [
+        node("Sub", ["middle", "length"], ["first"]),
+        node("Add", ["middle", "length"], ["behind"]),
+        node("Slice", ["table", "first", "behind", "axis"], ["around"]),
+        node("Slice", ["around", "length", "far", "axis"], ["places"]),
+    ]
+    data, model = opened_of(
+        [
+            node("Shape", ["x"], ["shape"]),
+            node("Slice", ["shape", "one", "two"], ["length"]),
+            *(middle if from_the_middle else [node("Slice", ["table", "axis", "length", "axis"], ["places"])]),
+            node("Add", ["x", "places"], ["y"]),
+        ],
+        {"x": ("n", "m", 3)},
+        {"y": ("n", "m", 3)},
+        {"one": numpy.array([1]), "two": numpy.array([2]), "axis": start, "middle": end, "far": far}
+        | {"table": networks.values((24 if from_the_middle else 12, 3))},
+    )
+    for size in (1, 5, 12):
+        given = {"x": networks.values((2, size, 3))}
+        networks.assert_close(model(given)["y"], networks.expected(data, given)[0])
+    with pytest.raises(ValueError, match="m = 13: Slice .* call it with such sizes"):
+        model({"x": networks.values((2, 13, 3))})
+
+
 def test_five_open_sizes_and_a_quotient_without_a_remainder():
     """Halves of a doubled size."""
     node = helper.make_node

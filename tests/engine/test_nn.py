@@ -17,6 +17,13 @@ RANDOM = np.random.default_rng(5)
 nn.seed(0)  # here, since the generator stays
 
 
+@pytest.fixture(autouse=True)
+def same_numbers():
+    """Each test draws the same numbers, whichever tests ran before it."""
+    global RANDOM
+    RANDOM = np.random.default_rng(5)
+
+
 def some(*shape):
     return RANDOM.standard_normal(shape).astype("float32")
 

@@ -202,8 +202,16 @@ def sigmoid(reader, node):
 @reads("Gelu", "Mish")
 def curve(reader, node):
     name = "mish" if node.op == "Mish" else "gelu tanh" if node.get("approximate", "none") == "tanh" else "gelu"
-    if not activated(reader, node, name, node.inputs[0]):
-        raise Unsupported(f"works on {reader.dtype(node.inputs[0])}, expected float32")
+    if activated(reader, node, name, node.inputs[0]):
+        return
+    dtype = reader.dtype(node.inputs[0])
+    if dtype != numpy.float16:
+        raise Unsupported(f"works on {dtype}, expected float32 or float16")
+    network = reader.network
+    single = network.copied(network.fresh(f"{node.output}/single"), node.inputs[0], numpy.float32, node.name)
+    made = network.fresh(f"{node.output}/made")
+    activated(reader, node, name, single, made)
+    network.copied(node.output, made, dtype, node.name)
 
 
 @reads("Where")

@@ -237,3 +237,13 @@ def test_layer_normalization_before_its_opset_is_that_of_onnx_runtimes_optimizer
     centred = x - x.mean(axis=-1, keepdims=True)
     expected = -centred / numpy.sqrt(x.var(axis=-1, keepdims=True) + 1e-5) * scale
     numpy.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("op", "given"), [("Gelu", {}), ("Gelu", {"approximate": "tanh"}), ("Mish", {})])
+def test_curves_of_float16_are_computed_in_float32(op, given):
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, ["n", 9]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node(op, ["x"], ["y"], **given)], "half", ports[:1], ports[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+    x = (floats(4, 9) * 3).astype("float16")
+    [theirs] = networks.expected(model.SerializeToString(), {"x": x})
+    assert_same(opened("half", compile_model(model.SerializeToString(), "half"))({"x": x})["y"], theirs, 2e-3)

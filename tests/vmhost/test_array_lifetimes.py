@@ -131,7 +131,8 @@ def test_a_fork_while_the_engine_works():
             while not over.is_set():
                 work()
 
-        threads = [threading.Thread(target=work_on, args=[work]) for work in works]
+        # daemons: if a child fails, the process ends and says so
+        threads = [threading.Thread(target=work_on, args=[work], daemon=True) for work in works]
         for thread in threads:
             thread.start()
         for turn in range(6):

@@ -432,7 +432,7 @@ static vme_status bags_some(void *argument, int64_t begin, int64_t end)
         const int64_t to = (last < end ? last : end) - first;
         int64_t n = 1, bag = (begin > first ? begin : first) - first;
         if (bag < to && i + 1 < job->count && job->bags[i + 1].table != NULL)
-            embedding_ask(job->bags[i + 1].table);
+            embedding_prefetch_locks(job->bags[i + 1].table);
         while (bag < to) {
             cold_rows cold = {0};
             share_table(&reader);

@@ -174,8 +174,8 @@ void embedding_memory_free(vme_embedding *table, void *memory, size_t bytes);
 void *embedding_slab_memory(vme_embedding *table, size_t bytes);
 void embedding_share(vme_embedding *table);
 void embedding_unshare(vme_embedding *table);
-/* Prefetches what embedding_share will read. Needs no lock: nothing is read. */
-static inline void embedding_ask(const vme_embedding *table)
+/* Prefetches the locks that embedding_share takes. Reads and changes nothing, so no lock is needed. */
+static inline void embedding_prefetch_locks(const vme_embedding *table)
 {
     const char *shards = (const char *)table->shards;
     const char *end = (const char *)(table->shards + SHARDS);

@@ -58,13 +58,13 @@ def _is_no_cast_now(network, layer, casts):
 
 
 def _widen_operands(network, layer, twins):
-    """Appends the layer, whose operands have the dtype of its result: float32 if one of them or the result is."""
+    """Appends the layer. If some of its operands and its result are float32 and others float16, all become float32; a
+    float16 result is cast back afterwards."""
     rows = range(1) if layer.op == "NarrowProduct" else range(layer.op == "Where", len(layer.inputs))
     dtypes = {network.dtype(layer.inputs[place]) for place in rows} | {network.dtype(layer.output)}
-    network.layers.append(layer)
     if dtypes != {_HALF, _SINGLE}:
+        network.layers.append(layer)
         return
-    network.layers.pop()
     for place in rows:
         layer.inputs[place] = _as_single(network, layer.inputs[place], twins)
     output = layer.output

@@ -32,5 +32,5 @@ def show(output, link, no_qr=False):
             output.remark(str(error))
     output.line(link.text)
     output.line(
-        f"link {link.id} opens one session for {', '.join(link.scopes)}, until {until}; keep it to whom it is for"
+        f"link {link.id} opens one session for {', '.join(link.scopes)}, until {until}; share it with nobody else"
     )

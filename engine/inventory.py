@@ -15,7 +15,7 @@ from vmhost.engine.library import operator_names
 from vmhost.engine.numpy._composites import Composite
 
 KERNELS, LOOPS, LOWERED = "kernels", "loops", "lowered"
-_MAKINGS = {lib.VME_BY_KERNELS: KERNELS, lib.VME_BY_LOOPS: LOOPS, lib.VME_LOWERED: LOWERED}
+_MAKING_NAMES = {lib.VME_BY_KERNELS: KERNELS, lib.VME_BY_LOOPS: LOOPS, lib.VME_LOWERED: LOWERED}
 _FAMILIES = {"unary", "binary", "reduce", "scan"}  # operator families of the library, with a name for each member
 
 # Files of vmhost.engine.numpy without operators on arrays: dtypes, files, text, printing, options, iteration, and
@@ -32,8 +32,8 @@ _NO_OPERATORS = {
     "_printing",
     "_text",
 }
-# Functions that are not operators: their result is no array, comes from outside, or comes from the caller's function.
-_NONE = {
+# Functions that are not operators: their result is not an array, or comes from outside or from the caller's function.
+_NOT_OPERATORS = {
     "array",
     "asarray",
     "asarray_chkfinite",
@@ -61,8 +61,8 @@ _NONE = {
     "shape",
     "size",
 }
-# Functions that are one operator of the library, under NumPy's name.
-_ONE = {
+# NumPy's names for functions that are one operator of the library.
+_NUMPY_NAMED = {
     "argpartition",
     "astype",
     "bincount",
@@ -101,7 +101,7 @@ class Pieces(NamedTuple):
 def listed():
     """Every Operator in the library's headers, with a family as one: raster, copy, unary, ..."""
     return [
-        Operator(_text(lib.vme_operator_name(i)), _MAKINGS[lib.vme_operator_making(i)])
+        Operator(_text(lib.vme_operator_name(i)), _MAKING_NAMES[lib.vme_operator_making(i)])
         for i in range(lib.vme_operator_count())
     ]
 
@@ -132,7 +132,7 @@ def lowered():
     files = {file for file in vmhost.engine.numpy._FILE_OF.values() if file not in _NO_OPERATORS}
     for file in files:
         importlib.import_module(f"vmhost.engine.numpy.{file}")
-    known = {operator.name for operator in operators()} | _NONE | _ONE
+    known = {operator.name for operator in operators()} | _NOT_OPERATORS | _NUMPY_NAMED
     found = {}  # a function under several names counts once
     for name in sorted(
         set(dir(_array)) | {name for name, file in vmhost.engine.numpy._FILE_OF.items() if file in files}
@@ -153,11 +153,9 @@ def lowered():
 def pieces():
     """The Pieces of all operators, counted as in Walle (OSDI '22, section 4.1: 1954 become 1055)."""
     backends, makings = lib.vme_backend_count(), [operator.making for operator in operators()]
-    made_of_others = len(lowered())
+    composed = len(lowered())
     own = len(makings) - makings.count(LOWERED)
-    return Pieces(
-        makings.count(KERNELS) * backends + makings.count(LOOPS) + made_of_others, (own + made_of_others) * backends
-    )
+    return Pieces(makings.count(KERNELS) * backends + makings.count(LOOPS) + composed, (own + composed) * backends)
 
 
 def _text(characters):

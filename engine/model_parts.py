@@ -4,17 +4,17 @@ with the sizes that earlier parts determined (docs/model-format.md)."""
 from vmhost.engine import _array
 
 DAMAGED = "not a model file that this engine can run: its notes on parts are damaged; compile it again"
-_LARGEST = 1 << 30  # of a size
+_MAX_SIZE = 1 << 30  # of one dimension
 
 
 def sizes_of_files(data):
     """Where each of the concatenated model files begins and ends."""
-    at, found = 0, []
-    while at < len(data):
-        size = int.from_bytes(data[at + 16 : at + 24], "little")
-        end = at + size if 128 <= size < len(data) - at else len(data)
-        found.append((at, end))
-        at = end
+    begin, found = 0, []
+    while begin < len(data):
+        size = int.from_bytes(data[begin + 16 : begin + 24], "little")
+        end = begin + size if 128 <= size < len(data) - begin else len(data)
+        found.append((begin, end))
+        begin = end
     return found
 
 
@@ -27,16 +27,16 @@ class Parts:
         try:
             inputs, outputs, parts = notes["inputs"], notes["outputs"], notes["parts"]
             self._counted = [
-                (item["part"], item["count"], item["ruler"], item["size"], item.get("most", _LARGEST))
+                (item["part"], item["count"], item["ruler"], item["size"], item.get("most", _MAX_SIZE))
                 for item in notes["counted"]
             ]
             self._empty = notes["empty"]
             self.sessions = tuple(sessions)
             self._ports = [_array._model_ports(session)[:2] for session in self.sessions]
-            given = {port[0]: port for some, _ in reversed(self._ports) for port in some}
-            made = {port[0]: port for _, some in self._ports for port in some}
-            self.inputs = [given[name] for name in inputs if name in given]
-            self.outputs = [made[name] for name in outputs]
+            input_ports = {port[0]: port for ports, _ in reversed(self._ports) for port in ports}
+            output_ports = {port[0]: port for _, ports in self._ports for port in ports}
+            self.inputs = [input_ports[name] for name in inputs if name in input_ports]
+            self.outputs = [output_ports[name] for name in outputs]
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(DAMAGED) from error
         if parts != len(self.sessions) or len(self.inputs) != len(inputs):
@@ -50,37 +50,38 @@ class Parts:
         """A tuple of the outputs' arrays; with `profile` a pair of that and a list of (step, nanoseconds). ValueError:
         a size is 0, and an output is computed from it."""
         pool = {port[0]: array for port, array in zip(self.inputs, arrays)}
-        nothing, steps = set(), []
+        zero_sizes, steps = set(), []
         for number, session in enumerate(self.sessions):
-            self._count(model, number, pool, nothing)
+            self._add_counts(model, number, pool, zero_sizes)
             inputs, outputs = self._ports[number]
             given = tuple(pool[port[0]] for port in inputs)
-            made = _array._model_run(session, given, profile)
+            computed = _array._model_run(session, given, profile)
             if profile:
-                made, times = made
+                computed, times = computed
                 steps += zip(_array._model_steps(session, given), times)
-            pool.update((port[0], array) for port, array in zip(outputs, made))
-        self._count(model, self.count, pool, nothing)
-        results = tuple(self._without(model, port[0], pool[port[0]], nothing) for port in self.outputs)
+            pool.update((port[0], array) for port, array in zip(outputs, computed))
+        self._add_counts(model, self.count, pool, zero_sizes)
+        results = tuple(self._emptied(model, port[0], pool[port[0]], zero_sizes) for port in self.outputs)
         return (results, steps) if profile else results
 
-    def _count(self, model, number, pool, nothing):
-        """Adds to `pool` the rulers of what is counted before part `number`, and to `nothing` the sizes that are 0."""
-        for part, count, ruler, size, most in self._counted:
+    def _add_counts(self, model, number, pool, zero_sizes):
+        """Adds to `pool` the rulers of what is counted before part `number`, and to `zero_sizes` the sizes that
+        are 0."""
+        for part, count, ruler, size, limit in self._counted:
             if part == number:
                 found = int(pool[count].reshape(-1)[0])
-                if not 0 <= found <= most:
-                    raise ValueError(f"{model}: {size} is {found:,}, expected at most {most:,}")
+                if not 0 <= found <= limit:
+                    raise ValueError(f"{model}: {size} is {found:,}, expected at most {limit:,}")
                 if found == 0:
-                    nothing.add(size)
+                    zero_sizes.add(size)
                 pool[ruler] = _array.zeros((max(found, 1),), "bool")
 
-    def _without(self, model, name, array, nothing):
+    def _emptied(self, model, name, array, zero_sizes):
         """The output if these sizes are 0: parts ran as if they were 1."""
         for size, axes in self._empty.get(name, {}).items():
-            if size in nothing:
+            if size in zero_sizes:
                 if axes is None:
-                    raise ValueError(f"{model}: {size} is 0, and the output {name!r} is made of what it counts")
+                    raise ValueError(f"{model}: {size} is 0, and the output {name!r} is computed from it")
                 array = array[tuple(slice(0 if d in axes else None) for d in range(array.ndim))]
         return array
 

@@ -51,11 +51,11 @@ class Texts:
 
         return _array.asarray(numbered(value), dtype="int64")
 
-    def told(self, outputs, arrays):
+    def decoded(self, outputs, arrays):
         """The outputs by name, as callers receive them."""
-        return {port.name: self._told(port, arrays[port.name]) for port in outputs}
+        return {port.name: self._decoded(port, arrays[port.name]) for port in outputs}
 
-    def _told(self, port, array):
+    def _decoded(self, port, array):
         if port.dtype == "str":
             return self._named(array.tolist())
         if port.labels is not None:

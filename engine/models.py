@@ -71,10 +71,10 @@ class Model:
                 from vmhost.engine.model_parts import Parts
 
                 count = found["parts"].get("parts") if isinstance(found["parts"], dict) else 0
-                more = [] if part is None or not isinstance(count, int) else map(part, range(1, min(count, 64)))
-                self._parts = Parts(found["parts"], [session, *more])
+                further = [] if part is None or not isinstance(count, int) else map(part, range(1, min(count, 64)))
+                self._parts = Parts(found["parts"], [session, *further])
                 ports = self._parts.inputs, self._parts.outputs
-        self.inputs, self.outputs = (tuple(Port(*port) for port in some) for some in ports)
+        self.inputs, self.outputs = (tuple(Port(*port) for port in group) for group in ports)
         self._continued = () if self._parts is not None else continued
         if notes and found.keys() - {"parts"}:
             self._texts = model_texts.Texts(found, self.inputs, self.outputs)
@@ -267,7 +267,7 @@ class Model:
 
     def _named(self, arrays):
         found = {port.name: array for port, array in zip(self.outputs, arrays)}
-        return found if self._texts is None else self._texts.told(self.outputs, found)
+        return found if self._texts is None else self._texts.decoded(self.outputs, found)
 
     def _names(self):
         return ", ".join(repr(port.name) for port in self.inputs)
@@ -307,7 +307,7 @@ def opened(name, data, *, threads=0, ftz=False, search=None, spend=False, like=N
         whole = opened(name, data, threads=1, search="fixed")  # refuses damaged files
         return CudaModel(name, data, whole, device=found, options=device_options, like=like)
     if device_memory or device_options is not None:
-        raise ValueError("device_memory, device_options: they are of device='cuda'")
+        raise ValueError("device_memory, device_options: expected with device='cuda' only")
     whole = memoryview(data)
     files = sizes_of_files(whole)
 

@@ -35,8 +35,8 @@ def find(name):
     source = None if isinstance(name, os.PathLike) or os.sep in name else _source()
     if source is None and not os.path.isfile(name):
         raise LookupError(
-            f"there is no model file {os.fspath(name)!r}, and no {SPEC_NAME} beside the caller or in the current folder"
-            " that could name a model so; name a file, call it from the task's folder, or say where: with"
+            f"there is no model file {os.fspath(name)!r}, and no {SPEC_NAME} beside the caller or in the current"
+            " folder; pass the path of a model file, run in the task's folder, or choose the folder with"
             " vmhost.engine.task_models.look_in(FOLDER_OR_BUNDLE)"
         )
     if source is not None:
@@ -48,9 +48,9 @@ def find(name):
     with open(name, "rb", buffering=0) as file:
         data = bytearray(os.fstat(file.fileno()).st_size)
         read = 0
-        with memoryview(data) as room:
-            while more := file.readinto(room[read:]):
-                read += more
+        with memoryview(data) as buffer:
+            while count := file.readinto(buffer[read:]):
+                read += count
         del data[read:]
         return os.fspath(name), data
 

@@ -17,7 +17,7 @@ _NAMES = {number: name for name, number in OPS.items()}
 
 @dataclass
 class Tensor:
-    """`base`, `offset`, `strides` (elements) for a view; `place` and `size` of a constant's bytes in the weights."""
+    """`base`, `offset`, `strides` (elements): of a view; `data_offset`, `size`: of a constant's bytes in `weights`."""
 
     name: str
     dtype: str
@@ -26,7 +26,7 @@ class Tensor:
     base: int
     offset: int
     strides: tuple
-    place: int
+    data_offset: int
     size: int
 
 
@@ -70,14 +70,28 @@ class ModelFile:
         self.nodes, self._tensors = [], []
         for record in tensor_records:
             (name_at, name_size, dtype, rank, *rest) = struct.unpack(f"<4I{_RANK}q2Q2Iq{_RANK}q16x", record)
-            shape, (place, size, kind, base, offset), strides = rest[:_RANK], rest[_RANK : _RANK + 5], rest[_RANK + 5 :]
+            shape, (data_offset, size, kind, base, offset), strides = (
+                rest[:_RANK],
+                rest[_RANK : _RANK + 5],
+                rest[_RANK + 5 :],
+            )
             name = text[name_at : name_at + name_size].decode()
             self._tensors.append(
-                Tensor(name, DTYPES[dtype], tuple(shape[:rank]), kind, base, offset, tuple(strides[:rank]), place, size)
+                Tensor(
+                    name,
+                    DTYPES[dtype],
+                    tuple(shape[:rank]),
+                    kind,
+                    base,
+                    offset,
+                    tuple(strides[:rank]),
+                    data_offset,
+                    size,
+                )
             )
         for record in node_records:
-            name_at, name_size, op, first, given, _, *parameters = struct.unpack(f"<6I{_PARAMETERS}i8x", record)
-            operands = operand_list[first : first + given + 1]
+            name_at, name_size, op, first, input_count, _, *parameters = struct.unpack(f"<6I{_PARAMETERS}i8x", record)
+            operands = operand_list[first : first + input_count + 1]
             self.nodes.append(
                 Node(
                     text[name_at : name_at + name_size].decode(),
@@ -103,33 +117,33 @@ class ModelFile:
 
         def total(first, count):
             return sum(
-                factor * math.prod(variables[one] for one in some)
-                for factor, *some in self._terms[first : first + count]
+                factor * math.prod(variables[one] for one in group)
+                for factor, *group in self._terms[first : first + count]
             )
 
         for over_at, overs, under_at, unders in self._quotients:
             variables.append(total(over_at, overs) // total(under_at, unders))
-        for first, count, text, least in self._needs:
+        for first, count, text, is_minimum in self._needs:
             number = total(first, count)
-            if number < 0 or (number and not least):
+            if number < 0 or (number and not is_minimum):
                 raise ValueError(f"at {', '.join(f'{name} = {size}' for name, size in sizes.items())}: {text}")
-        made = [Tensor(**vars(one)) for one in self._tensors]
+        tensors = [Tensor(**vars(one)) for one in self._tensors]
         for number, field, first, count in self._varyings:
-            tensor, value = made[number], total(first, count)
+            tensor, value = tensors[number], total(first, count)
             if field < _RANK:
                 tensor.shape = (*tensor.shape[:field], value, *tensor.shape[field + 1 :])
             elif field == _RANK:
                 tensor.offset = value
             else:
-                place = field - _RANK - 1
-                tensor.strides = (*tensor.strides[:place], value, *tensor.strides[place + 1 :])
-        return made
+                dimension = field - _RANK - 1
+                tensor.strides = (*tensor.strides[:dimension], value, *tensor.strides[dimension + 1 :])
+        return tensors
 
-    def place_of(self, number):
+    def data_offset_of(self, number):
         """Offset of a constant's bytes in the weights."""
-        return self._tensors[number].place
+        return self._tensors[number].data_offset
 
     def constant(self, tensor):
         """A constant's elements."""
-        data = self.weights[tensor.place : tensor.place + tensor.size]
+        data = self.weights[tensor.data_offset : tensor.data_offset + tensor.size]
         return numpy.frombuffer(data, tensor.dtype).reshape(tensor.shape)

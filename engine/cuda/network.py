@@ -57,7 +57,7 @@ class CudaModel(Model):
             raise UnsupportedError(f"{name}: the GPU runs no models with texts or labels: open it with device='cpu'")
         ffi, lib = library()
         try:
-            programs.made(self._file, dict.fromkeys(self._file.opens, 2))  # reports missing operators now
+            programs.build(self._file, dict.fromkeys(self._file.opens, 2))  # reports missing operators now
         except UnsupportedError as error:
             raise UnsupportedError(f"{name}: {error}") from error
         except ValueError:  # it does not work at these sizes: calls report that at theirs
@@ -82,7 +82,7 @@ class CudaModel(Model):
         key = sizes, bound
         plan = self._plans.get(key)
         if plan is None:
-            program = programs.made(self._file, dict(sizes), fused=self.options.fused)
+            program = programs.build(self._file, dict(sizes), fused=self.options.fused)
             plan = self._plans[key] = _Plan(self, program, bound, self.options.graphs and sizes in self._graphed)
             while len(self._plans) > _PLANS:
                 self._plans.popitem(last=False)
@@ -203,7 +203,7 @@ class CudaModel(Model):
         return 1
 
     def session(self, number):
-        raise ValueError(f"{self.name}: a network on a GPU has no session of the CPU's")
+        raise ValueError(f"{self.name}: a network on a GPU has no CPU session")
 
     def run(self, inputs, feed=None, run_options=None, *, profile=False):
         """As Model.run, without profiles."""
@@ -271,12 +271,12 @@ class _Plan:
         lookups = ffi.new("vme_cuda_lookup[]", len(tables))
         names = [port.name for port in model.inputs]
         count = 0
-        for place, (name, (table, combiner, default_id)) in enumerate(tables.items()):
+        for index, (name, (table, combiner, default_id)) in enumerate(tables.items()):
             _, shape, offset = program.inputs[names.index(name)]
-            count, to = shape[0], lookups[place]
+            count, to = shape[0], lookups[index]
             to.table, to.offset, to.step = table.handle.handle, offset, shape[1]
-            to.default_id, to.combiner, to.weighted = default_id, combiner, rooms[1][place]
-            to.ids_room = 0 if place else 1 << rooms[0]  # for all lookups together
+            to.default_id, to.combiner, to.weighted = default_id, combiner, rooms[1][index]
+            to.ids_room = 0 if index else 1 << rooms[0]  # for all lookups together
         made = ffi.new("vme_cuda_plan **")
         check(
             lib.vme_cuda_plan_new(
@@ -296,10 +296,12 @@ class _Plan:
         )
         self.handle = ffi.gc(made[0], lib.vme_cuda_plan_unref)
         self._pinned = [lib.vme_cuda_plan_input(self.handle, number) for number in range(len(fed))]
-        self._staged = [self._over(number, ffi.cast("char *", pointer)) for number, pointer in zip(fed, self._pinned)]
+        self._staged = [
+            self._pinned_array(number, ffi.cast("char *", pointer)) for number, pointer in zip(fed, self._pinned)
+        ]
         self._tables = [table.handle.handle for table, *_ in tables.values()]
 
-    def _over(self, number, pointer):
+    def _pinned_array(self, number, pointer):
         """An array over the pinned memory of input `number`, for a `char *` that it keeps alive."""
         shape, size = self._shapes[number], 4
         for one in shape:
@@ -309,43 +311,43 @@ class _Plan:
     def staged(self, number):
         """The same as an array that keeps the plan alive."""
         pointer = self._ffi.cast("char *", self._pinned[self._fed.index(number)])
-        return self._over(number, self._ffi.gc(pointer, _Kept(self)))
+        return self._pinned_array(number, self._ffi.gc(pointer, _KeepAlive(self)))
 
     def run(self, arrays, out, bags=None):
         """A tuple of the outputs. `arrays`: the inputs; None: those that were staged."""
         ffi, lib = self._ffi, self._lib
         inputs = ffi.new("void *[]", max(len(self._fed), 1))
         held = []
-        for place, number in enumerate(self._fed if arrays is not None else ()):
+        for index, number in enumerate(self._fed if arrays is not None else ()):
             array = arrays[number]
             try:
                 pointer = ffi.from_buffer(array)
             except BufferError, ValueError:  # its elements are not contiguous
-                self._staged[place][...] = array
+                self._staged[index][...] = array
                 continue
             held.append(pointer)
-            if pointer != self._pinned[place]:
-                inputs[place] = pointer
-        made, targets = [], ffi.new("void *[]", max(len(self._outputs), 1))
-        for place, shape in enumerate(self._outputs):
-            target = None if out is None else out[place]
+            if pointer != self._pinned[index]:
+                inputs[index] = pointer
+        results, targets = [], ffi.new("void *[]", max(len(self._outputs), 1))
+        for index, shape in enumerate(self._outputs):
+            target = None if out is None else out[index]
             if target is None:
                 array = np.empty(shape, "float32")
             elif target.dtype != np.float32 or target.shape != shape:
                 raise ValueError(f"out: expected float32 of shape {shape}, got {target.dtype} of {target.shape}")
             else:
                 array = target if target.flags.c_contiguous else np.empty(shape, "float32")
-            made.append(array)
+            results.append(array)
             pointer = ffi.from_buffer(array, require_writable=True)
             held.append(pointer)
-            targets[place] = ffi.cast("void *", pointer)
+            targets[index] = ffi.cast("void *", pointer)
         check(lib.vme_cuda_plan_run(self.handle, inputs, targets, self._bags(bags, held)))
         if out is not None:
-            for place, target in enumerate(out):
-                if target is not None and target is not made[place]:
-                    target[...] = made[place]
-                    made[place] = target
-        return tuple(made)
+            for index, target in enumerate(out):
+                if target is not None and target is not results[index]:
+                    target[...] = results[index]
+                    results[index] = target
+        return tuple(results)
 
     def _bags(self, bags, held):
         if not bags:
@@ -356,7 +358,7 @@ class _Plan:
         return made
 
 
-class _Kept:
+class _KeepAlive:
     """A destructor whose only purpose is to keep the plan alive while its memory is used."""
 
     def __init__(self, plan):
@@ -369,12 +371,12 @@ class _Kept:
 def write_bags(ffi, to, table, ids, offsets, weights, held, known):
     """Fills a vme_cuda_bags. `held` receives the objects that must stay alive with it; `known` holds offsets used
     before, which lookups of one shape share."""
-    where = known.get(id(offsets))
-    if where is None:
+    pointer = known.get(id(offsets))
+    if pointer is None:
         whole = np.ascontiguousarray(offsets)
         if whole.dtype != np.int64 or whole.ndim != 1:
             raise ValueError(f"offsets: expected int64 in one dimension, got {offsets.dtype} of {offsets.shape}")
-        where = known[id(offsets)] = ffi.from_buffer("int64_t[]", whole)
+        pointer = known[id(offsets)] = ffi.from_buffer("int64_t[]", whole)
         held.append((offsets, whole))
     if ids.dtype != np.int64 or ids.ndim != 1:
         raise ValueError(f"ids: expected int64 in one dimension, got {ids.dtype} of {ids.shape}")
@@ -384,7 +386,7 @@ def write_bags(ffi, to, table, ids, offsets, weights, held, known):
     except BufferError, ValueError:  # its elements are not contiguous
         keys = ffi.from_buffer("int64_t[]", np.ascontiguousarray(ids))
     held.append(keys)
-    to.table, to.ids_count, to.ids, to.offsets = table, count, keys, where
+    to.table, to.ids_count, to.ids, to.offsets = table, count, keys, pointer
     if weights is None:
         to.weights = ffi.NULL
         return
@@ -396,26 +398,26 @@ def write_bags(ffi, to, table, ids, offsets, weights, held, known):
     to.weights = numbers
 
 
-def _write_step(lib, step, to, offsets, file):
-    to.op, to.rank = programs.STEPS.index(step.op), len(step.shape)
-    to.operand_count, to.instruction_count = len(step.operands), len(step.instructions)
-    to.before, to.together, to.low = step.before, step.together, step.scale
-    to.reduction, to.reduced = programs.REDUCTIONS.index(step.reduction), sum(1 << d for d in step.reduced)
+def _write_step(lib, step, record, offsets, file):
+    record.op, record.rank = programs.STEPS.index(step.op), len(step.shape)
+    record.operand_count, record.instruction_count = len(step.operands), len(step.instructions)
+    record.before, record.together, record.low = step.before, step.together, step.scale
+    record.reduction, record.reduced = programs.REDUCTIONS.index(step.reduction), sum(1 << d for d in step.reduced)
     for d, size in enumerate(step.shape):
-        to.shape[d] = size
+        record.shape[d] = size
     for number, one in enumerate(step.operands):
-        operand = to.operands[number]
+        operand = record.operands[number]
         if one is None:
             operand.space = lib.VME_CUDA_ABSENT
             continue
         if one.tensor in offsets:
-            operand.space, place = lib.VME_CUDA_ARENA, offsets[one.tensor]
+            operand.space, begin = lib.VME_CUDA_ARENA, offsets[one.tensor]
         else:
-            operand.space, place = lib.VME_CUDA_WEIGHTS, file.place_of(one.tensor)
-        operand.offset = place + 4 * one.offset
+            operand.space, begin = lib.VME_CUDA_WEIGHTS, file.data_offset_of(one.tensor)
+        operand.offset = begin + 4 * one.offset
         for d, stride in enumerate(one.strides):
             operand.strides[d] = stride
     for number, one in enumerate(step.instructions):
-        instruction = to.instructions[number]
+        instruction = record.instructions[number]
         instruction.function, instruction.operand = programs.FUNCTIONS.index(one.function), one.operand
         instruction.low, instruction.high = one.low, one.high

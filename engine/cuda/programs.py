@@ -22,7 +22,7 @@ FUNCTIONS = (
 )
 STEPS = ("map", "reduce", "product", "softmax")
 REDUCTIONS = ("sum", "prod", "max", "min")
-_TURNED = {name: name for name in ("add", "multiply", "maximum", "minimum")} | {
+_REVERSED = {name: name for name in ("add", "multiply", "maximum", "minimum")} | {
     "subtract": "subtract from",
     "subtract from": "subtract",
     "divide": "divide by",
@@ -81,21 +81,21 @@ class Program:
     arena_bytes: int
 
 
-def made(file, sizes, *, fused=True):
+def build(file, sizes, *, fused=True):
     """The Program of a ModelFile at these sizes. UnsupportedError: an operator or dtype that the GPU lacks."""
     if file.guards:
         raise UnsupportedError(
-            "the GPU runs no networks in which a value chooses what is run (If); open the network with device='cpu'"
+            "the GPU does not run networks with data-dependent branches (If); open the network with device='cpu'"
         )
-    maker = _Maker(file, file.at(sizes))
+    builder = _Builder(file, file.at(sizes))
     for node in file.nodes:
-        maker.add(node)
-    maker.finish_outputs()
-    steps = [_without_ones(step) for step in maker.steps]
+        builder.add(node)
+    builder.finish_outputs()
+    steps = [_without_ones(step) for step in builder.steps]
     if fused:
-        steps = _fuse(steps, set(maker.outputs), maker.tensors)
+        steps = _fuse(steps, set(builder.outputs), builder.tensors)
         _group(steps)
-    return _placed(maker, [_merged(step) for step in steps])
+    return _allocated(builder, [_merged(step) for step in steps])
 
 
 def _contiguous(shape):
@@ -110,7 +110,7 @@ def _float(bits):
     return struct.unpack("<f", struct.pack("<i", bits))[0]
 
 
-class _Maker:
+class _Builder:
     def __init__(self, file, tensors):
         self.file, self.tensors, self.steps = file, tensors, []
         self.outputs = list(file.outputs)
@@ -120,8 +120,8 @@ class _Maker:
         tensor = self.tensors[number]
         if tensor.dtype != "float32":
             raise UnsupportedError(
-                f"node {node.name!r}: {node.op} of {tensor.dtype} is not there for the GPU, float32 is; open the"
-                " network with device='cpu'"
+                f"node {node.name!r}: {node.op}: the GPU supports float32, not {tensor.dtype}; open the network with"
+                " device='cpu'"
             )
         base, offset = (tensor.base, tensor.offset) if tensor.kind == VIEW else (number, 0)
         strides = tensor.strides if tensor.kind == VIEW else _contiguous(tensor.shape)
@@ -148,10 +148,10 @@ class _Maker:
         )
 
     def add(self, node):
-        maker = getattr(self, f"_{node.op.lower()}", None)
-        if maker is None:
+        method = getattr(self, f"_{node.op.lower()}", None)
+        if method is None:
             raise self.lacking(node, node.op)
-        maker(node)
+        method(node)
 
     def activation(self, node):
         """The activation in an image operator's parameters, as Instructions."""
@@ -275,15 +275,15 @@ class _Maker:
     # ---- outputs
     def finish_outputs(self):
         """Makes outputs contiguous tensors of their own."""
-        made = {step.operands[0].tensor for step in self.steps}
-        for place, number in enumerate(self.outputs):
+        written = {step.operands[0].tensor for step in self.steps}
+        for index, number in enumerate(self.outputs):
             tensor = self.tensors[number]
-            if tensor.kind == COMPUTED and number in made and number not in self.outputs[:place]:
+            if tensor.kind == COMPUTED and number in written and number not in self.outputs[:index]:
                 continue
             own = dataclasses.replace(tensor, kind=COMPUTED, base=0, offset=0, strides=())
             self.tensors.append(own)
-            self.outputs[place] = len(self.tensors) - 1
-            self.map(_Output(tensor.name, "Output"), [number], [("load", 0)], output=self.outputs[place])
+            self.outputs[index] = len(self.tensors) - 1
+            self.map(_Output(tensor.name, "Output"), [number], [("load", 0)], output=self.outputs[index])
 
 
 @dataclasses.dataclass
@@ -303,7 +303,7 @@ def _one_step(batch, strides):
 
 
 # ---- simplification of steps
-def _taken(step, dimensions):
+def _with_dimensions(step, dimensions):
     """The step with only these dimensions."""
     operands = [
         None if one is None else dataclasses.replace(one, strides=tuple(one.strides[d] for d in dimensions))
@@ -313,7 +313,7 @@ def _taken(step, dimensions):
         step,
         shape=tuple(step.shape[d] for d in dimensions),
         operands=operands,
-        reduced=tuple(place for place, d in enumerate(dimensions) if d in step.reduced),
+        reduced=tuple(index for index, d in enumerate(dimensions) if d in step.reduced),
     )
 
 
@@ -321,7 +321,7 @@ def _without_ones(step):
     if step.op == "product":
         return step
     kept = [d for d, size in enumerate(step.shape) if size != 1 or (step.op == "softmax" and d == len(step.shape) - 1)]
-    return _taken(step, kept)
+    return _with_dimensions(step, kept)
 
 
 def _merged(step):
@@ -335,7 +335,7 @@ def _merged(step):
             one is None or one.strides[at] == size * one.strides[at + 1] for one in step.operands
         ):
             whole = step.shape[at] * size
-            step = _taken(step, [d for d in range(len(step.shape)) if d != at])
+            step = _with_dimensions(step, [d for d in range(len(step.shape)) if d != at])
             step.shape = (*step.shape[:at], whole, *step.shape[at + 1 :])
             last -= 1
         else:
@@ -343,7 +343,7 @@ def _merged(step):
     return step
 
 
-def _made_whole(step, tensors):
+def _writes_whole_tensor(step, tensors):
     """Whether its result is a whole contiguous tensor."""
     out = step.operands[0]
     kept = [size for d, size in enumerate(step.shape) if d not in step.reduced]
@@ -361,17 +361,17 @@ def _fuse(steps, outputs, tensors):
                 reads[one.tensor] = reads.get(one.tensor, 0) + 1
     for step in steps:
         while step.op in ("map", "reduce"):
-            for place, one in enumerate(step.operands[1:], 1):
-                maker = next((other for other in reversed(done) if other.operands[0].tensor == one.tensor), None)
+            for index, one in enumerate(step.operands[1:], 1):
+                producer = next((other for other in reversed(done) if other.operands[0].tensor == one.tensor), None)
                 if (
-                    maker is not None
+                    producer is not None
                     and reads[one.tensor] == 1
                     and one.tensor not in outputs
-                    and maker.op in ("map", "reduce")
-                    and _made_whole(maker, tensors)
-                    and (joined := _joined(maker, step, place)) is not None
+                    and producer.op in ("map", "reduce")
+                    and _writes_whole_tensor(producer, tensors)
+                    and (joined := _joined(producer, step, index)) is not None
                 ):
-                    done = [other for other in done if other is not maker]
+                    done = [other for other in done if other is not producer]
                     step = joined
                     break
             else:
@@ -380,45 +380,45 @@ def _fuse(steps, outputs, tensors):
     return done
 
 
-def _joined(maker, step, place):
-    """The step merged with the step that computes its operand `place`, or None."""
-    one = step.operands[place]
-    kept = tuple(size for d, size in enumerate(maker.shape) if d not in maker.reduced)
+def _joined(producer, step, index):
+    """The step merged with the step that computes its operand `index`, or None."""
+    one = step.operands[index]
+    kept = tuple(size for d, size in enumerate(producer.shape) if d not in producer.reduced)
     if one.offset or one.strides != _contiguous(step.shape) or kept != step.shape:
         return None
-    if maker.op == "reduce" and step.op == "reduce":
+    if producer.op == "reduce" and step.op == "reduce":
         return None
-    if sum(other.operand == place for other in step.instructions) != 1:
+    if sum(other.operand == index for other in step.instructions) != 1:
         return None
     first, *rest = step.instructions
-    if first.operand == place:
+    if first.operand == index:
         rest_before = step.before - 1
-    elif rest and rest[0].operand == place and rest[0].function in _TURNED and (step.op == "map" or step.before >= 2):
-        rest = [Instruction(_TURNED[rest[0].function], first.operand), *rest[1:]]
+    elif rest and rest[0].operand == index and rest[0].function in _REVERSED and (step.op == "map" or step.before >= 2):
+        rest = [Instruction(_REVERSED[rest[0].function], first.operand), *rest[1:]]
         rest_before = step.before - 1
     else:
         return None
     # operands: the step's result, the maker's operands, the step's other operands, broadcast to the maker's dimensions
-    places, operands = {}, [None, *maker.operands[1:]]
+    positions, operands = {}, [None, *producer.operands[1:]]
     for number, other in enumerate(step.operands):
-        strides, shape = iter(other.strides), range(len(maker.shape))
-        spread = dataclasses.replace(other, strides=tuple(0 if d in maker.reduced else next(strides) for d in shape))
+        strides, shape = iter(other.strides), range(len(producer.shape))
+        spread = dataclasses.replace(other, strides=tuple(0 if d in producer.reduced else next(strides) for d in shape))
         if number == 0:
             operands[0] = spread
-        elif number != place:
+        elif number != index:
             same = next((p for p, old in enumerate(operands[1:], 1) if old == spread), None)
             if same is None:
                 operands.append(spread)
                 same = len(operands) - 1
-            places[number] = same
-    rest = [dataclasses.replace(r, operand=places[r.operand] if r.operand >= 0 else -1) for r in rest]
-    instructions = maker.instructions + rest
+            positions[number] = same
+    rest = [dataclasses.replace(r, operand=positions[r.operand] if r.operand >= 0 else -1) for r in rest]
+    instructions = producer.instructions + rest
     if len(operands) > MAX_OPERANDS or len(instructions) > MAX_INSTRUCTIONS:
         return None
-    of = maker if maker.op == "reduce" else step
-    before = maker.before if maker.op == "reduce" else len(maker.instructions) + rest_before
-    return Step(of.op, step.name, maker.shape, operands, instructions, before if of.op == "reduce" else 0, of.reduction,
-                of.reduced)  # fmt: skip
+    source = producer if producer.op == "reduce" else step
+    before = producer.before if producer.op == "reduce" else len(producer.instructions) + rest_before
+    return Step(source.op, step.name, producer.shape, operands, instructions, before if source.op == "reduce" else 0,
+                source.reduction, source.reduced)  # fmt: skip
 
 
 def _group(steps):
@@ -438,8 +438,8 @@ def _group(steps):
 
 
 # ---- arena offsets
-def _placed(maker, steps):
-    tensors, file = maker.tensors, maker.file
+def _allocated(builder, steps):
+    tensors, file = builder.tensors, builder.file
     offsets, end = {}, 0
 
     def size_of(number):
@@ -447,25 +447,25 @@ def _placed(maker, steps):
         return size + -size % ALIGNMENT
 
     ports = []
-    for numbers in (file.inputs, maker.outputs):
-        some = []
+    for numbers in (file.inputs, builder.outputs):
+        group = []
         for number in numbers:
             tensor = tensors[number]
             if tensor.dtype != "float32":
                 raise UnsupportedError(
-                    f"{tensor.name!r} is of {tensor.dtype}: the GPU takes and gives float32; open the network with"
-                    " device='cpu'"
+                    f"{tensor.name!r}: inputs and outputs on the GPU are float32, not {tensor.dtype}; open the network"
+                    " with device='cpu'"
                 )
             offsets[number] = end
-            some.append((tensor.name, tensor.shape, end))
+            group.append((tensor.name, tensor.shape, end))
             end += size_of(number)
-        ports.append(some)
+        ports.append(group)
     first, last, at = {}, {}, 0
-    for number, turn in zip(range(len(steps)), _turns(steps)):
+    for number, launch in zip(range(len(steps)), _launches(steps)):
         for one in steps[number].operands:
             if one is not None and tensors[one.tensor].kind != CONSTANT and one.tensor not in offsets:
-                first.setdefault(one.tensor, turn)
-                last[one.tensor] = turn
+                first.setdefault(one.tensor, launch)
+                last[one.tensor] = launch
     free = []  # (offset, size) of gaps between live tensors
     living = []  # (last turn, offset, size)
     top = end
@@ -488,14 +488,14 @@ def _placed(maker, steps):
     return Program(steps, *ports, offsets, top)
 
 
-def _turns(steps):
+def _launches(steps):
     """For each step the number of its launch."""
-    turn, left = -1, 0
+    launch, left = -1, 0
     for step in steps:
         if left == 0:
-            turn, left = turn + 1, step.together
+            launch, left = launch + 1, step.together
         left -= 1
-        yield turn
+        yield launch
 
 
 def _joined_gaps(gaps):

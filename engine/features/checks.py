@@ -48,83 +48,83 @@ def checked(specification, problems):
         elif unknown := options.keys() - _TABLE_OPTIONS:
             problems.append(f"tables.{name}: unknown {', '.join(sorted(unknown))}")
     features = {}
-    for name, one in specification["features"].items():
-        features[name] = _checked_feature(name, one, tables, features, problems)
+    for name, feature in specification["features"].items():
+        features[name] = _checked_feature(name, feature, tables, features, problems)
     return features, tables
 
 
-def _checked_feature(name, one, tables, before, problems):
+def _checked_feature(name, feature, tables, earlier, problems):
     def wrong(text):
         problems.append(f"{name}: {text}")
 
-    kind = one.get("kind") if isinstance(one, dict) else None
+    kind = feature.get("kind") if isinstance(feature, dict) else None
     if kind not in _OPTIONS:
         wrong(f"kind: expected one of {', '.join(_OPTIONS)}, got {kind!r}")
         return {"kind": "key", "column": name}
-    one = dict(one)
+    feature = dict(feature)
     if kind != "cross":
-        one.setdefault("column", name)
+        feature.setdefault("column", name)
     allowed = _OPTIONS[kind] | {"kind"} | ({"table", "combiner", "default_id", "offset"} if kind != "number" else set())
     if kind in ("key", "hashed", "vocabulary"):
         allowed = allowed | _LISTS
-    for key in sorted(one.keys() - allowed):
+    for key in sorted(feature.keys() - allowed):
         wrong(f"{key!r} is unknown to {kind}; it has {', '.join(sorted(allowed))}")
-    if "table" in one and one["table"] not in tables:
-        wrong(f"table {one['table']!r}: expected one of {', '.join(tables) or 'none: there are no tables'}")
+    if "table" in feature and feature["table"] not in tables:
+        wrong(f"table {feature['table']!r}: expected one of {', '.join(tables) or 'none: there are no tables'}")
     for key in ("combiner", "default_id", "weights"):
-        if key in one and "table" not in one:
+        if key in feature and "table" not in feature:
             wrong(f"{key}: goes with a table")
-    if one.get("combiner", "mean") not in COMBINERS:
+    if feature.get("combiner", "mean") not in COMBINERS:
         wrong(f"combiner: expected one of {', '.join(COMBINERS)}")
-    if "hash" in one and one["hash"] not in HASHES:
-        wrong(f"hash: expected one of {', '.join(HASHES)}, got {one['hash']!r}")
+    if "hash" in feature and feature["hash"] not in HASHES:
+        wrong(f"hash: expected one of {', '.join(HASHES)}, got {feature['hash']!r}")
     for key in ("buckets", "unknown_buckets", "length"):
-        if key in one and not (type(one[key]) is int and one[key] > 0):
-            wrong(f"{key}: expected a whole number above 0, got {one[key]!r}")
-    if "offset" in one and not (type(one["offset"]) is int and 0 <= one["offset"] <= MAX_KEY):
-        wrong(f"offset: expected a whole number from 0 on, got {one['offset']!r}")
+        if key in feature and not (type(feature[key]) is int and feature[key] > 0):
+            wrong(f"{key}: expected a whole number above 0, got {feature[key]!r}")
+    if "offset" in feature and not (type(feature["offset"]) is int and 0 <= feature["offset"] <= MAX_KEY):
+        wrong(f"offset: expected a whole number from 0 on, got {feature['offset']!r}")
     for key in ("length", "weights"):
-        if key in one and not one.get("sequence"):
+        if key in feature and not feature.get("sequence"):
             wrong(f"{key}: goes with `sequence: true`")
     if kind == "number":
-        _check_number(one, wrong)
-    if kind == "buckets" and not _rising(one.get("boundaries")):
-        wrong("boundaries: expected rising numbers")
+        _check_number(feature, wrong)
+    if kind == "buckets" and not _ascending(feature.get("boundaries")):
+        wrong("boundaries: expected ascending numbers")
     if kind == "vocabulary":
-        words = one.get("words")
+        words = feature.get("words")
         if not isinstance(words, list) or not words or len({type(word) for word in words} & {str, int}) != 1:
             wrong("words: expected a list of texts, or of whole numbers")
         elif len(set(words)) != len(words) or len({type(word) for word in words}) != 1:
             wrong("words: expected different ones, of one type")
     if kind == "cross":
-        of = one.get("of")
-        if not isinstance(of, list) or len(of) < 2:
+        names = feature.get("of")
+        if not isinstance(names, list) or len(names) < 2:
             wrong("of: expected the names of two features or more")
         else:
-            for other in of:
-                if other not in before or before[other]["kind"] == "number" or before[other].get("sequence"):
-                    wrong(f"of: {other!r} is no feature before this one that has one key an example")
-    return one
+            for other in names:
+                if other not in earlier or earlier[other]["kind"] == "number" or earlier[other].get("sequence"):
+                    wrong(f"of: {other!r}: expected a feature defined earlier, with one key per example")
+    return feature
 
 
-def _check_number(one, wrong):
-    scale = one.get("scale", "none")
+def _check_number(feature, wrong):
+    scale = feature.get("scale", "none")
     if scale not in _SCALES:
         wrong(f"scale: expected one of {', '.join(_SCALES)}, got {scale!r}")
         return
     for key in _SCALES[scale]:
-        if not isinstance(one.get(key), (int, float)):
+        if not isinstance(feature.get(key), (int, float)):
             wrong(f"{key}: expected a number, which scale {scale} needs")
             return
-    if scale == "standard" and not one["deviation"] > 0:
+    if scale == "standard" and not feature["deviation"] > 0:
         wrong("deviation: expected a number above 0")
-    if scale == "range" and not one["high"] > one["low"]:
+    if scale == "range" and not feature["high"] > feature["low"]:
         wrong("high: expected more than low")
-    if "clip" in one and not (_rising(one["clip"]) and len(one["clip"]) == 2):
-        wrong("clip: expected two rising numbers")
+    if "clip" in feature and not (_ascending(feature["clip"]) and len(feature["clip"]) == 2):
+        wrong("clip: expected two ascending numbers")
 
 
-def _rising(numbers):
+def _ascending(numbers):
     return (
         isinstance(numbers, list)
         and len(numbers) > 0

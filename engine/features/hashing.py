@@ -18,14 +18,14 @@ HASHES = {"blake2b": _blake2b, "crc32": zlib.crc32}  # results have 63 and 32 bi
 
 def hashed(texts, function="blake2b"):
     """int64 keys of texts (UTF-8), -1 for None. TypeError for anything else."""
-    of, known = HASHES[function], {None: -1}
+    hash_function, known = HASHES[function], {None: -1}
     keys = []
     for text in texts:
         key = known.get(text)
         if key is None:
             if not isinstance(text, str):
                 raise TypeError(f"expected texts, got {type(text).__name__}")
-            key = known[text] = of(text.encode())
+            key = known[text] = hash_function(text.encode())
         keys.append(key)
     return np.asarray(keys, "int64")
 
@@ -33,12 +33,12 @@ def hashed(texts, function="blake2b"):
 def crossed(columns, buckets=None):
     """One int64 key for the keys of each example, in [0, buckets); -1 if one of them is negative."""
     mixed = np.zeros(len(columns[0]), "uint64")
-    factor, half = np.asarray(_MIX, "uint64"), np.asarray(32, "uint64")
+    factor, shift = np.asarray(_MIX, "uint64"), np.asarray(32, "uint64")
     missing = columns[0] < 0
     for keys in columns:
         missing = np.logical_or(missing, keys < 0)
         mixed = (mixed ^ keys.astype("uint64")) * factor
-        mixed = (mixed ^ (mixed >> half)) * factor
+        mixed = (mixed ^ (mixed >> shift)) * factor
     keys = (mixed >> np.asarray(1, "uint64")).astype("int64")
     if buckets is not None:
         keys = keys % buckets

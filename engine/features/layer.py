@@ -14,14 +14,14 @@ class FeatureEmbedding(Module):
         self._names = tuple(spec.of_tables if features is None else features)
         self.lookups, self.width = [], 0
         for name in self._names:
-            one = spec.features[name]
-            table = tables[one["table"]]
-            if table.dim != spec.tables[one["table"]]["dim"]:
+            feature = spec.features[name]
+            table = tables[feature["table"]]
+            dim = spec.tables[feature["table"]]["dim"]
+            if table.dim != dim:
                 raise ValueError(
-                    f"{name}: the specification's table {one['table']!r} has {spec.tables[one['table']]['dim']} numbers"
-                    f", this one has {table.dim}"
+                    f"{name}: table {feature['table']!r} of the specification has {dim} numbers, this one {table.dim}"
                 )
-            self.lookups.append(SparseEmbedding(table, one.get("combiner", "mean"), one.get("default_id")))
+            self.lookups.append(SparseEmbedding(table, feature.get("combiner", "mean"), feature.get("default_id")))
             self.width += table.dim
 
     def __call__(self, ids, weights=None):

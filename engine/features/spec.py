@@ -45,13 +45,13 @@ class FeatureSpec:
                 raise
             raise FeatureError(f"features: expected JSON: {error}") from error
 
-    def told(self):
+    def as_dict(self):
         return {"format": FORMAT, "tables": self.tables, "features": self.features}
 
     def to_bytes(self):
         """Canonical JSON: equal for equal specifications. The order of features is part of the specification: it is the
         order of the numbers that a network reads."""
-        values = self.told()
+        values = self.as_dict()
         features = {name: dict(sorted(one.items())) for name, one in values.pop("features").items()}
         text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         features = json.dumps(features, separators=(",", ":"), ensure_ascii=False)

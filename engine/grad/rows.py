@@ -23,11 +23,11 @@ class RowGradient:
         """The same with ascending unique ids."""
         from vmhost.engine.numpy import unique
 
-        ids, places = unique(self.ids, return_inverse=True)
+        ids, positions = unique(self.ids, return_inverse=True)
         if len(ids) == len(self.ids):
             order = self.ids.argsort()
             return RowGradient(self.ids[order], self.rows[order], self.shape)
-        return RowGradient(ids, call("scatter_add", self.rows, places, (len(ids), *self.shape[1:])), self.shape)
+        return RowGradient(ids, call("scatter_add", self.rows, positions, (len(ids), *self.shape[1:])), self.shape)
 
     def dense(self):
         """The gradient as a full array."""

@@ -34,9 +34,9 @@ REFUSED = frozenset(
 )
 
 
-def rule(of):
-    RULES[of.__name__.rstrip("_")] = of
-    return of
+def rule(function):
+    RULES[function.__name__.rstrip("_")] = function
+    return function
 
 
 # ---- elementwise
@@ -44,24 +44,24 @@ def _fit(g, x):
     """`g` summed over the dimensions along which `x` was broadcast, in the dtype of `x`."""
     shape = x.shape
     if g.shape != shape:
-        ahead = len(g.shape) - len(shape)
-        if ahead:
-            g = _a.sum(g, tuple(range(ahead)))
-        again = tuple(i for i, size in enumerate(shape) if size == 1 and g.shape[i] != 1)
-        if again:
-            g = _a.sum(g, again, keepdims=True)
+        leading = len(g.shape) - len(shape)
+        if leading:
+            g = _a.sum(g, tuple(range(leading)))
+        broadcast = tuple(i for i, size in enumerate(shape) if size == 1 and g.shape[i] != 1)
+        if broadcast:
+            g = _a.sum(g, broadcast, keepdims=True)
     return g if g.dtype is x.dtype else _a.astype(g, x.dtype)
 
 
-def _of_one(name, derivative):
+def _unary(name, derivative):
     """A rule for a unary operator: `derivative(x, y)`, where y is the result."""
     base = getattr(_a, name)
 
-    def one(x):
+    def unary(x):
         y = base(x)
         return y, (lambda g: g * derivative(x, y),)
 
-    RULES[name] = one
+    RULES[name] = unary
 
 
 _ROOT_PI = 2 / math.sqrt(math.pi)
@@ -92,7 +92,7 @@ for _name, _derivative in {
     "arctanh": lambda x, y: 1 / (1 - x * x),
     "erf": lambda x, y: _a.exp(-(x * x)) * _ROOT_PI,
 }.items():
-    _of_one(_name, _derivative)
+    _unary(_name, _derivative)
 
 
 @rule
@@ -157,17 +157,17 @@ def power(x, y):
     if type(y) in (int, float):
         return z, (lambda g: g * (x ** (y - 1) * y), None)
 
-    def of_exponent(g):
-        known = _a.where(_a.asarray(x) > 0, x, 1.0)  # the gradient of 0 ** y is 0
-        return _fit(g * z * _a.log(known), y)
+    def exponent_gradient(g):
+        positive = _a.where(_a.asarray(x) > 0, x, 1.0)  # the gradient of 0 ** y is 0
+        return _fit(g * z * _a.log(positive), y)
 
-    return z, (lambda g: _fit(g * (y * x ** (y - 1.0)), x), of_exponent)
+    return z, (lambda g: _fit(g * (y * x ** (y - 1.0)), x), exponent_gradient)
 
 
-def _extreme(name):
+def _pairwise_extreme(name):
     base = getattr(_a, name)
 
-    def one_of_two(x, y):
+    def binary(x, y):
         z = base(x, y)
 
         def share(own, other):  # equal elements get half each
@@ -175,11 +175,11 @@ def _extreme(name):
 
         return z, (lambda g: _fit(g * share(x, y), x), lambda g: _fit(g * share(y, x), y))
 
-    RULES[name] = one_of_two
+    RULES[name] = binary
 
 
 for _name in ("maximum", "minimum", "fmax", "fmin"):
-    _extreme(_name)
+    _pairwise_extreme(_name)
 
 
 @rule
@@ -230,14 +230,14 @@ def where(condition, x, y):
 def clip(x, a_min=None, a_max=None, out=None, *, min=None, max=None):
     low, high = a_min if a_min is not None else min, a_max if a_max is not None else max
     if out is not None or type(low) is Traced or type(high) is Traced:
-        raise TypeError("engine.grad: clip() takes the gradient of the array alone, not of its bounds, and no out=")
+        raise TypeError("engine.grad: clip() has a gradient for the array only, not for its bounds; it takes no out=")
 
     def inside(g):
         if low is None and high is None:
             return g
-        held = [_a.greater_equal(x, low)] if low is not None else []
-        held += [_a.less_equal(x, high)] if high is not None else []
-        return _a.where(held[0] if len(held) == 1 else _a.logical_and(*held), g, 0.0)
+        conditions = [_a.greater_equal(x, low)] if low is not None else []
+        conditions += [_a.less_equal(x, high)] if high is not None else []
+        return _a.where(conditions[0] if len(conditions) == 1 else _a.logical_and(*conditions), g, 0.0)
 
     return _a.clip(x, low, high), (inside,)
 
@@ -278,23 +278,23 @@ def _axes(axis, rank):
     return tuple(sorted({one % rank for one in (axis if isinstance(axis, (tuple, list)) else (axis,))})) if rank else ()
 
 
-def _kept(shape, axis):
+def _keepdims_shape(shape, axis):
     axes = _axes(axis, len(shape))
     return tuple(1 if i in axes else size for i, size in enumerate(shape))
 
 
-def _whole(name, out, initial=None, where=True):
+def _refuse_options(name, out, initial=None, where=True):
     if out is not None or initial is not None or where is not True:
         raise TypeError(f"engine.grad: {name}() of a traced array takes no out=, initial= or where=")
 
 
 @rule
 def sum_(x, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=True):
-    _whole("sum", out, initial, where)
+    _refuse_options("sum", out, initial, where)
     shape, kind = x.shape, x.dtype
     if axis is None and dtype is None and not keepdims:
         return _a.sum(x), (lambda g: _a.broadcast_to(g, shape),)
-    kept = _kept(shape, axis)
+    kept = _keepdims_shape(shape, axis)
 
     def back(g):
         g = g if g.dtype is kind else _a.astype(g, kind)
@@ -305,8 +305,8 @@ def sum_(x, axis=None, dtype=None, out=None, keepdims=False, initial=None, where
 
 @rule
 def mean(x, axis=None, dtype=None, out=None, keepdims=False, *, where=True):
-    _whole("mean", out, where=where)
-    kept, kind, shape = _kept(x.shape, axis), x.dtype, x.shape
+    _refuse_options("mean", out, where=where)
+    kept, kind, shape = _keepdims_shape(x.shape, axis), x.dtype, x.shape
     count = math.prod(shape) // max(math.prod(kept), 1)
 
     def back(g):
@@ -315,12 +315,12 @@ def mean(x, axis=None, dtype=None, out=None, keepdims=False, *, where=True):
     return _a.mean(x, axis, dtype, keepdims=bool(keepdims)), (back,)
 
 
-def _extremes(name):
+def _reduced_extreme(name):
     base = getattr(_a, name)
 
     def extreme(x, axis=None, out=None, keepdims=False, initial=None, where=True):
-        _whole(name, out, initial, where)
-        kept = _kept(x.shape, axis)
+        _refuse_options(name, out, initial, where)
+        kept = _keepdims_shape(x.shape, axis)
         y = base(x, axis, keepdims=bool(keepdims))
 
         def back(g):  # equal elements share it
@@ -333,21 +333,21 @@ def _extremes(name):
     RULES[name] = extreme
 
 
-_extremes("max")
-_extremes("min")
+_reduced_extreme("max")
+_reduced_extreme("min")
 
 
 @rule
 def prod(x, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=True):
-    _whole("prod", out, initial, where)
+    _refuse_options("prod", out, initial, where)
     if axis is not None and isinstance(axis, (tuple, list)):
         raise TypeError("engine.grad: prod() of a traced array takes one axis, or None")
-    kept = _kept(x.shape, axis)
+    kept = _keepdims_shape(x.shape, axis)
 
     def back(g):
         rows = _a.reshape(x, (-1,)) if axis is None else _a.swapaxes(x, axis, -1)
         one = _a.ones((*rows.shape[:-1], 1), rows.dtype)
-        # the product of all other elements: of those before times those after, which is right even if some are zero
+        # the product of the other elements, as the product before times the product after: correct even with zeros
         before = _a.cumprod(_a.concatenate([one, rows[..., :-1]], -1), -1)
         after = _a.cumprod(_a.concatenate([one, rows[..., :0:-1]], -1), -1)[..., ::-1]
         others = before * after
@@ -359,7 +359,7 @@ def prod(x, axis=None, dtype=None, out=None, keepdims=False, initial=None, where
 
 @rule
 def cumsum(x, axis=None, dtype=None, out=None):
-    _whole("cumsum", out)
+    _refuse_options("cumsum", out)
 
     def back(g):
         at = (slice(None),) * (0 if axis is None else axis % x.ndim) + (slice(None, None, -1),)
@@ -371,19 +371,19 @@ def cumsum(x, axis=None, dtype=None, out=None):
 # ---- shapes
 @rule
 def reshape(x, shape, order="C", *, copy=None):
-    _in_c_order("reshape", order)
+    _refuse_fortran("reshape", order)
     before = x.shape
     return _a.reshape(x, shape), (lambda g: _a.reshape(g, before),)
 
 
-def _in_c_order(name, order):
+def _refuse_fortran(name, order):
     if order == "F":
         raise TypeError(f"engine.grad: {name}() of a traced array works in order 'C' only; transpose first")
 
 
 @rule
 def ravel(x, order="C"):
-    _in_c_order("ravel", order)
+    _refuse_fortran("ravel", order)
     before = x.shape
     return _a.reshape(x, (-1,)), (lambda g: _a.reshape(g, before),)
 
@@ -414,17 +414,17 @@ def broadcast_to(x, shape, subok=False):
 
 @rule
 def concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
-    _whole("concatenate", out)
+    _refuse_options("concatenate", out)
     if axis is None:
         shapes, arrays = [one.shape for one in arrays], [_a.reshape(one, (-1,)) for one in arrays]
         axis = 0
     else:
         shapes = None
-    ahead, pulls, start = (slice(None),) * (axis % arrays[0].ndim), [], 0
+    leading, pulls, start = (slice(None),) * (axis % arrays[0].ndim), [], 0
     for i, one in enumerate(arrays):
         stop = start + one.shape[axis]
 
-        def back(g, one=one, key=(*ahead, slice(start, stop)), shape=shapes and shapes[i]):
+        def back(g, one=one, key=(*leading, slice(start, stop)), shape=shapes and shapes[i]):
             part = _fit(call("getitem", g, key), one)
             return part if shape is None else _a.reshape(part, shape)
 
@@ -435,24 +435,24 @@ def concatenate(arrays, axis=0, out=None, *, dtype=None, casting="same_kind"):
 
 @rule
 def diagonal(x, offset=0, axis1=0, axis2=1):
-    places = _a.diagonal(_a.reshape(_a.arange(x.size), x.shape), offset, axis1, axis2)
-    return _a.diagonal(x, offset, axis1, axis2), (lambda g: _spread(g, places, x.shape),)
+    indices = _a.diagonal(_a.reshape(_a.arange(x.size), x.shape), offset, axis1, axis2)
+    return _a.diagonal(x, offset, axis1, axis2), (lambda g: _spread(g, indices, x.shape),)
 
 
 @rule
 def trace(x, offset=0, axis1=0, axis2=1, dtype=None, out=None):
-    _whole("trace", out)
-    places = _a.diagonal(_a.reshape(_a.arange(x.size), x.shape), offset, axis1, axis2)
+    _refuse_options("trace", out)
+    indices = _a.diagonal(_a.reshape(_a.arange(x.size), x.shape), offset, axis1, axis2)
 
     def back(g):
-        return _spread(_a.broadcast_to(_a.reshape(g, (*g.shape, 1)), places.shape), places, x.shape)
+        return _spread(_a.broadcast_to(_a.reshape(g, (*g.shape, 1)), indices.shape), indices, x.shape)
 
     return _a.sum(_a.diagonal(x, offset, axis1, axis2), -1, dtype), (back,)
 
 
-def _spread(g, places, shape):
-    """Zeros of that shape, to which `g` is added at the elements with the indices `places`, in C order."""
-    flat = call("scatter_add", _a.reshape(g, (-1,)), _a.reshape(places, (-1,)), (math.prod(shape),))
+def _spread(g, indices, shape):
+    """Zeros of that shape, to which `g` is added at the elements with these flat `indices` (C order)."""
+    flat = call("scatter_add", _a.reshape(g, (-1,)), _a.reshape(indices, (-1,)), (math.prod(shape),))
     return _a.reshape(flat, shape)
 
 
@@ -483,7 +483,7 @@ def _roll(x, shifts):
 @rule
 def sort(x, axis=-1, kind=None, order=None, *, stable=None, descending=False):
     if descending:
-        raise TypeError("engine.grad: sort() of a traced array rises only; flip the result")
+        raise TypeError("engine.grad: sort() of a traced array is ascending only; flip the result")
     flat = axis is None
     rows = _a.reshape(x, (-1,)) if flat else x
     at = -1 if flat else axis
@@ -498,7 +498,7 @@ def sort(x, axis=-1, kind=None, order=None, *, stable=None, descending=False):
 
 
 # ---- indexing
-def _is_whole_numbers(key):
+def _is_integer_array(key):
     return hasattr(key, "dtype") and key.dtype.kind in "iu"
 
 
@@ -507,10 +507,10 @@ def getitem(x, key):
     shape = x.shape
 
     def back(g):
-        if _is_whole_numbers(key) and key.ndim and len(shape):
+        if _is_integer_array(key) and key.ndim and len(shape):
             return _row_gradient(g, key, shape)
         keys = key if isinstance(key, tuple) else (key,)
-        if any(_is_whole_numbers(one) and one.ndim or isinstance(one, list) for one in keys):
+        if any(_is_integer_array(one) and one.ndim or isinstance(one, list) for one in keys):
             return call("scatter_add", g, key, shape)
         return call("scatter", g, key, shape)
 
@@ -528,9 +528,9 @@ def _row_gradient(g, ids, shape):
 
 @rule
 def take(x, indices, axis=None, out=None, mode="raise"):
-    _whole("take", out)
+    _refuse_options("take", out)
     if mode != "raise":
-        raise TypeError(f"engine.grad: take() of a traced array knows mode 'raise' only, got {mode!r}")
+        raise TypeError(f"engine.grad: take() of a traced array: expected mode 'raise', got {mode!r}")
     indices = _a.asarray(indices)
     if axis is None and x.ndim != 1:
         return _a.take(x, indices), (lambda g: _spread(g, indices, x.shape),)
@@ -576,10 +576,10 @@ def _max_pool(x, windows):
 @rule
 def _pool_gradient(x, y, g, windows):
     def back(h):  # the mean over the maxima of each window
-        apart = (*x.shape[:2], -1, y.shape[2] * y.shape[3])
+        patch_shape = (*x.shape[:2], -1, y.shape[2] * y.shape[3])
         top = _a.reshape(y, (*x.shape[:2], 1, -1))
-        chosen = _a.astype(_a.equal(_a.reshape(_a._patches(x, windows), apart), top), x.dtype)
-        seen = _a.reshape(_a._patches(h, windows), apart)
+        chosen = _a.astype(_a.equal(_a.reshape(_a._patches(x, windows), patch_shape), top), x.dtype)
+        seen = _a.reshape(_a._patches(h, windows), patch_shape)
         return _a.reshape(_a.sum(chosen * seen, 2) / _a.sum(chosen, 2), y.shape)
 
     return _a._pool_gradient(x, y, g, windows), (None, None, back)
@@ -609,33 +609,33 @@ def _depthwise_weights(x, g, windows):
 # ---- products
 @rule
 def matmul(x, y, out=None):
-    _whole("matmul", out)
+    _refuse_options("matmul", out)
     if x.ndim < 1 or y.ndim < 1:
         return _a.matmul(x, y), ()  # raises the error
     left = _a.reshape(x, (1, x.shape[0])) if x.ndim == 1 else x
     right = _a.reshape(y, (y.shape[0], 1)) if y.ndim == 1 else y
 
-    def full(g):
+    def as_matrices(g):
         if x.ndim == 1:
             g = _a.reshape(g, (*g.shape[: g.ndim - (y.ndim > 1)], 1, *g.shape[g.ndim - (y.ndim > 1) :]))
         return _a.reshape(g, (*g.shape, 1)) if y.ndim == 1 else g
 
-    def of_left(g):
+    def left_gradient(g):
         if x.ndim == 2 and y.ndim == 3 and x.size > (g.shape[1] + y.shape[1]) * y.shape[2]:
             # many products with few columns: one product over all columns costs less than the products and their sum
             joined = [_a.reshape(_a.transpose(one, (1, 0, 2)), (one.shape[1], -1)) for one in (g, y)]
             return _fit(_a.matmul(joined[0], _a.transpose(joined[1])), x)
-        return _a.reshape(_fit(_a.matmul(full(g), _a.swapaxes(right, -1, -2)), left), x.shape)
+        return _a.reshape(_fit(_a.matmul(as_matrices(g), _a.swapaxes(right, -1, -2)), left), x.shape)
 
     return _a.matmul(x, y), (
-        of_left,
-        lambda g: _a.reshape(_fit(_a.matmul(_a.swapaxes(left, -1, -2), full(g)), right), y.shape),
+        left_gradient,
+        lambda g: _a.reshape(_fit(_a.matmul(_a.swapaxes(left, -1, -2), as_matrices(g)), right), y.shape),
     )
 
 
 @rule
 def dot(x, y, out=None):
-    _whole("dot", out)
+    _refuse_options("dot", out)
     x, y = _a.asarray(x), _a.asarray(y)
     if not x.ndim or not y.ndim:
         return multiply(x, y)

@@ -26,8 +26,8 @@ class Tape:
     def apply(self, name, args, kwargs):
         if self.entries is None:
             raise NoGradientError(
-                f"{name}: an array of a function whose gradient has been taken was kept; "
-                "give it back as a result, or keep stop_gradient(array)"
+                f"{name}: a traced array was used after its gradient was computed; return it from the function as a "
+                "result, or keep stop_gradient(array)"
             )
         rule = None if self.paused else RULES.get(name)
         if rule is None:
@@ -56,12 +56,12 @@ class Tape:
         if not notes:
             return value
         if value.dtype.kind == "c":
-            raise NoGradientError(f"engine.grad: {name}() gives complex numbers, of which there are no gradients here")
+            raise NoGradientError(f"engine.grad: {name}() returns complex numbers; gradients are of real numbers only")
         result = Traced(value, self)
         self.entries.append((result, notes))
         return result
 
-    def apply_to_two(self, name, x, y):
+    def apply_binary(self, name, x, y):
         """The same for a binary operator, where `x` is on this tape, and `y` is on it or not traced at all."""
         both = type(y) is Traced
         if self.entries is None or self.paused or not (both or type(y) in _PLAIN):
@@ -103,7 +103,7 @@ class Tape:
                 raise NoGradientError(f"engine.grad: {name}() takes a traced array by position only, not as {key}=")
         return args, kwargs
 
-    def read_back(self, result, gradient):
+    def propagate(self, result, gradient):
         """Propagates the gradient to every argument that led to `result`."""
         result.gradient = gradient
         entries = self.entries
@@ -115,7 +115,7 @@ class Tape:
             node.gradient = None
             if type(g) is RowGradient:
                 g = g.dense()
-            if type(notes) is _Again:
+            if type(notes) is _Checkpoint:
                 notes.run(self, g)
                 continue
             for one, pull in notes:
@@ -124,7 +124,7 @@ class Tape:
                 one.gradient = more if old is None else old + more
 
 
-class _Again:
+class _Checkpoint:
     """The record of a checkpointed call: when its gradient is needed, the function is called again and its operators
     are recorded."""
 
@@ -156,18 +156,18 @@ def checkpoint(function):
         finally:
             tape.paused = False
         if isinstance(result, tuple):
-            return tuple(_noted(tape, one, _Again(function, args, kwargs, i)) for i, one in enumerate(result))
-        return _noted(tape, result, _Again(function, args, kwargs, None))
+            return tuple(_recorded(tape, one, _Checkpoint(function, args, kwargs, i)) for i, one in enumerate(result))
+        return _recorded(tape, result, _Checkpoint(function, args, kwargs, None))
 
     return checkpointed
 
 
-def _noted(tape, value, again):
+def _recorded(tape, value, checkpointed_call):
     value = tape.plain(value)
     if not (is_array(value) or type(value) is Traced) or value.dtype.kind != "f":
         return value
     result = Traced(value, tape)
-    tape.entries.append((result, again))
+    tape.entries.append((result, checkpointed_call))
     return result
 
 
@@ -228,7 +228,7 @@ def value_and_grad(f, argnums=0):
                         "one float: take its sum() or mean()"
                     )
                 value = loss.value
-                tape.read_back(loss, _a.ones(value.shape, value.dtype))
+                tape.propagate(loss, _a.ones(value.shape, value.dtype))
             elif not (is_array(loss) or type(loss) in (Traced, float, int)):
                 raise TypeError(f"the function gives {type(loss).__name__}; a gradient is of one float in an array")
             result = _without(tape, result)
@@ -267,8 +267,8 @@ def _watched(tape, tree, number):
     else:
         watched = mapped(watch, tree)
     if type(watched) is not Traced and (is_array(watched) or isinstance(watched, (int, complex))):
-        told = watched.dtype if is_array(watched) else type(watched).__name__
-        raise TypeError(f"argnums: argument {number} is {told}; gradients are of float arrays")
+        kind = watched.dtype if is_array(watched) else type(watched).__name__
+        raise TypeError(f"argnums: argument {number} is {kind}; gradients are of float arrays")
     return watched
 
 

@@ -43,15 +43,15 @@ def call(name, *args, **kwargs):
     return PRIMITIVES[name](*args, **kwargs)
 
 
-def primitive(of):
+def primitive(implementation):
     """Makes a function of arrays an operator with the function's name, for which a rule can be defined."""
-    name = of.__name__
-    PRIMITIVES[name] = of
+    name = implementation.__name__
+    PRIMITIVES[name] = implementation
 
     def operator(*args, **kwargs):
         return call(name, *args, **kwargs)
 
-    operator.__name__, operator.__doc__ = name, of.__doc__
+    operator.__name__, operator.__doc__ = name, implementation.__doc__
     return operator
 
 
@@ -128,8 +128,8 @@ class Traced:
     def __float__(self):
         return float(self.value)
 
-    def item(self, *place):
-        return self.value.item(*place)
+    def item(self, *index):
+        return self.value.item(*index)
 
     def tolist(self):
         return self.value.tolist()
@@ -178,8 +178,8 @@ def _forward(operator, name):
         if type(other) is Traced and other.tape is not tape:
             if tape.level < other.tape.level:
                 tape = other.tape
-            return tape.apply(name, (self, other), _NOTHING)
-        return tape.apply_to_two(name, self, other)
+            return tape.apply(name, (self, other), _NO_KEYWORDS)
+        return tape.apply_binary(name, self, other)
 
     method.__name__ = operator
     setattr(Traced, operator, method)
@@ -187,13 +187,13 @@ def _forward(operator, name):
 
 def _reflected(operator, name):
     def method(self, other):  # `other` is not traced
-        return self.tape.apply(name, (other, self), _NOTHING)
+        return self.tape.apply(name, (other, self), _NO_KEYWORDS)
 
     method.__name__ = operator
     setattr(Traced, operator, method)
 
 
-_NOTHING = {}
+_NO_KEYWORDS = {}
 for _name, _operators in {
     "add": "add",
     "subtract": "sub",
@@ -219,7 +219,7 @@ Traced.__hash__ = object.__hash__
 for _operator, _name in {"neg": "negative", "pos": "positive", "abs": "absolute"}.items():
 
     def _unary(self, _name=_name):
-        return self.tape.apply(_name, (self,), _NOTHING)
+        return self.tape.apply(_name, (self,), _NO_KEYWORDS)
 
     setattr(Traced, f"__{_operator}__", _unary)
 
@@ -228,7 +228,7 @@ def _method(name, module=_a):
     def method(self, *args, **kwargs):
         if args or kwargs:
             return dispatch(name, self, *args, **kwargs)
-        return self.tape.apply(name, (self,), _NOTHING)
+        return self.tape.apply(name, (self,), _NO_KEYWORDS)
 
     method.__name__ = name
     setattr(Traced, name, method)

@@ -83,20 +83,20 @@ def export(model, example, outputs=("output",), *, with_lookups=False):
     if len(batch) != 1 or min(one or 0 for one in batch) < 2:
         raise ExportError("example: arrays of the same number of examples, at least two, in the first dimension")
     graph = _Graph(batch.pop())
-    was = model.training
+    was_training = model.training
     model.eval()
     try:
         for path, array in leaves(model.parameters()):
             graph.names[id(array)] = (".".join(map(str, path)), array)
-        given = {
+        traced = {
             name: {key: graph.input(f"{name}.{key}", part) for key, part in one.items()}
             if isinstance(one, dict)
             else graph.input(name, one)
             for name, one in example.items()
         }
-        result = model(**given)
+        result = model(**traced)
     finally:
-        model.train(was)
+        model.train(was_training)
     results = result if isinstance(result, tuple) else (result,)
     if len(results) != len(outputs):
         raise ExportError(f"outputs: {len(outputs)} names for {len(results)} results")
@@ -219,7 +219,7 @@ class _Graph:
     def sizes(self, numbers):
         return self.name_of(_a.asarray([int(one) for one in numbers], "int64"))
 
-    def apply_to_two(self, name, x, y):
+    def apply_binary(self, name, x, y):
         return self.apply(name, (x, y), {})
 
     def apply(self, name, args, kwargs):
@@ -295,22 +295,31 @@ class _Graph:
         if Ellipsis in keys:
             at = keys.index(Ellipsis)
             keys = (*keys[:at], *[slice(None)] * (x.ndim - len(keys) + 1), *keys[at + 1 :])
-        starts, stops, axes, steps, gone, last = [], [], [], [], [], 2**62
+        starts, stops, axes, steps, squeezed, unbounded = [], [], [], [], [], 2**62
         for axis, one in enumerate(keys):
             if isinstance(one, int):
-                starts.append(one), stops.append(one + 1 if one != -1 else last), axes.append(axis), steps.append(1)
-                gone.append(axis)
+                (
+                    starts.append(one),
+                    stops.append(one + 1 if one != -1 else unbounded),
+                    axes.append(axis),
+                    steps.append(1),
+                )
+                squeezed.append(axis)
             elif one != slice(None):
                 step = one.step or 1
                 if step < 0:
                     raise ExportError("x[...]: steps below 0")
-                starts.append(one.start or 0), stops.append(last if one.stop is None else one.stop)
+                starts.append(one.start or 0), stops.append(unbounded if one.stop is None else one.stop)
                 axes.append(axis), steps.append(step)
         name = self.name_of(x)
         if axes:
             sizes = [self.sizes(numbers) for numbers in (starts, stops, axes, steps)]
             name = self.node("Slice", [name, *sizes], value).gradient
-        return self.node("Squeeze", [name, self.sizes(gone)], value) if gone else self.node("Identity", [name], value)
+        return (
+            self.node("Squeeze", [name, self.sizes(squeezed)], value)
+            if squeezed
+            else self.node("Identity", [name], value)
+        )
 
     def model(self):
         looked_up = {name for one in self.lookups for name in (one.ids, one.weights)}

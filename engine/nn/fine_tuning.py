@@ -167,8 +167,8 @@ def _squeeze(attributes, x, axes=None):
 def _unsqueeze(attributes, x, axes=None):
     axes = _axes(attributes, axes)
     rank = x.ndim + len(axes)
-    gone, sizes = {one % rank for one in axes}, iter(x.shape)
-    return x.reshape(tuple(1 if i in gone else next(sizes) for i in range(rank)))
+    inserted, sizes = {one % rank for one in axes}, iter(x.shape)
+    return x.reshape(tuple(1 if i in inserted else next(sizes) for i in range(rank)))
 
 
 def _hard_sigmoid(attributes, x, alpha=0.2):

@@ -16,9 +16,9 @@ def _pair(value):
 def _counts(x, windows):
     """The numbers of windows in a column and in a row."""
     height, width, *rest = windows
-    kernel, (down, across, high, wide, top, left) = (height, width), rest
-    rows = (x.shape[2] + 2 * top - high * (height - 1) - 1) // down + 1
-    columns = (x.shape[3] + 2 * left - wide * (width - 1) - 1) // across + 1
+    kernel, (stride_h, stride_w, dilation_h, dilation_w, top, left) = (height, width), rest
+    rows = (x.shape[2] + 2 * top - dilation_h * (height - 1) - 1) // stride_h + 1
+    columns = (x.shape[3] + 2 * left - dilation_w * (width - 1) - 1) // stride_w + 1
     if rows < 1 or columns < 1:
         raise ValueError(f"images of {x.shape[2]} x {x.shape[3]} are smaller than the kernel {kernel[0]} x {kernel[1]}")
     return rows, columns
@@ -42,11 +42,13 @@ def convolution(x, weight, bias=None, stride=(1, 1), dilation=(1, 1), groups=1, 
         patches = x.reshape(*x.shape[:2], rows * columns)
     else:
         patches = _a._patches(x if x.dtype == kind else x.astype(kind), windows)
-    places = inner * kernel[0] * kernel[1]
+    patch_size = inner * kernel[0] * kernel[1]
     if groups == 1:
-        y = weight.reshape(out, places) @ patches
+        y = weight.reshape(out, patch_size) @ patches
     else:
-        y = weight.reshape(groups, out // groups, places) @ patches.reshape(len(x), groups, places, rows * columns)
+        y = weight.reshape(groups, out // groups, patch_size) @ patches.reshape(
+            len(x), groups, patch_size, rows * columns
+        )
         y = y.reshape(len(x), out, rows * columns)
     if bias is not None:
         y = y + bias.reshape(-1, 1)

@@ -153,11 +153,11 @@ def _batch_normalized_rule(x, weight, bias, eps, moments):
     y = call("batch_normalized", x, weight, bias, eps, moments)
     (mean, var), axes = moments, tuple(i for i, size in enumerate(weight.shape) if size == 1)
     root, count, kept = 1 / np.sqrt(var + eps), x.size // weight.size, {}
-    whole = _of_channels(x, weight, bias) and all(type(one) is _a.ndarray for one in (x, weight, mean, var))
+    native = _of_channels(x, weight, bias) and all(type(one) is _a.ndarray for one in (x, weight, mean, var))
 
-    def of_all(g):  # the gradients of x, weight and bias
+    def gradients(g):  # the gradients of x, weight and bias
         if kept.get("of") is not g:
-            if whole and type(g) is _a.ndarray and g.dtype == x.dtype:
+            if native and type(g) is _a.ndarray and g.dtype == x.dtype:
                 flat = (one.reshape(-1) for one in (mean, var, weight))
                 of_x, *others = _a._normalize_gradient(x, g, *flat, eps)
                 kept.update(of=g, all=(of_x, *(one.reshape(weight.shape) for one in others)))
@@ -171,7 +171,7 @@ def _batch_normalized_rule(x, weight, bias, eps, moments):
         turned = along * root / count
         return (g - x * turned - (total / count - turned * mean)) * (weight * root), along, total
 
-    return y, (lambda g: of_all(g)[0], lambda g: of_all(g)[1], lambda g: of_all(g)[2], None, None)
+    return y, (lambda g: gradients(g)[0], lambda g: gradients(g)[1], lambda g: gradients(g)[2], None, None)
 
 
 RULES["batch_normalized"] = _batch_normalized_rule
@@ -197,8 +197,8 @@ class BatchNorm(Module):
         if self._training:
             moments, count = [], x.size // x.shape[1]
             y = batch_normalized(x, self.weight.reshape(shape), self.bias.reshape(shape), self._eps, moments)
-            self._follow("running_mean", moments[0], 1)
-            self._follow("running_var", moments[1], count / max(count - 1, 1))
+            self._update_running("running_mean", moments[0], 1)
+            self._update_running("running_var", moments[1], count / max(count - 1, 1))
             return y
         if (graph := graph_of(x)) is not None:
             arrays = (x, self.weight, self.bias, self.running_mean, self.running_var)
@@ -207,6 +207,6 @@ class BatchNorm(Module):
         centred, var = x - self.running_mean.reshape(shape), self.running_var.reshape(shape)
         return centred / np.sqrt(var + self._eps) * self.weight.reshape(shape) + self.bias.reshape(shape)
 
-    def _follow(self, name, value, factor):
-        now = stop_gradient(value).reshape(-1) * factor
-        setattr(self, name, getattr(self, name) * (1 - self._momentum) + now * self._momentum)
+    def _update_running(self, name, value, factor):
+        scaled = stop_gradient(value).reshape(-1) * factor
+        setattr(self, name, getattr(self, name) * (1 - self._momentum) + scaled * self._momentum)

@@ -17,8 +17,8 @@ def binary_cross_entropy(inputs, targets, with_logits=True, reduction="mean"):
     if with_logits:
         loss = np.logaddexp(inputs, 0) - inputs * targets
     else:
-        kept = np.clip(inputs, 1e-7, 1 - 1e-7)
-        loss = -(np.log(kept) * targets + np.log(1 - kept) * (1 - targets))
+        clipped = np.clip(inputs, 1e-7, 1 - 1e-7)
+        loss = -(np.log(clipped) * targets + np.log(1 - clipped) * (1 - targets))
     return _reduced(loss, reduction)
 
 

@@ -19,13 +19,13 @@ class Module:
     # ---- parameters
     def parameters(self):
         """The arrays as a tree of dicts and lists, by attribute."""
-        return self._chosen(lambda module, name: True)
+        return self._filtered(lambda module, name: True)
 
     def trainable_parameters(self):
         """The same without frozen parameters."""
-        return self._chosen(lambda module, name: name not in module._frozen)
+        return self._filtered(lambda module, name: name not in module._frozen)
 
-    def _chosen(self, wanted):
+    def _filtered(self, wanted):
         tree = {}
         for name, value in vars(self).items():
             if not name.startswith("_"):
@@ -96,10 +96,10 @@ class Module:
         for name in sorted(own.keys() & arrays.keys()):
             if own[name].shape != arrays[name].shape:
                 raise ValueError(f"{path}: {name} has shape {arrays[name].shape}, the network's has {own[name].shape}")
-        places = iter(own)
+        names = iter(own)
 
         def loaded(array):
-            read = arrays.get(next(places))
+            read = arrays.get(next(names))
             return array if read is None else read.astype(array.dtype)
 
         self.update(mapped(loaded, self.parameters()))
@@ -114,7 +114,7 @@ def _parameters(value, wanted, module, name):
     if is_array(value) or type(value) is Traced:
         return value if wanted(module, name) else None
     if isinstance(value, Module):
-        return value._chosen(wanted)
+        return value._filtered(wanted)
     if isinstance(value, dict):
         return {key: _parameters(one, wanted, module, name) for key, one in value.items()}
     if isinstance(value, (list, tuple)) and any(isinstance(one, Module) or is_array(one) for one in value):

@@ -51,8 +51,8 @@ def gauc(labels, scores, groups):
 
 
 def log_loss(labels, probabilities):
-    labels, kept = np.asarray(labels, "float64"), np.clip(np.asarray(probabilities, "float64"), 1e-12, 1 - 1e-12)
-    return -float(np.mean(labels * np.log(kept) + (1 - labels) * np.log(1 - kept)))
+    labels, clipped = np.asarray(labels, "float64"), np.clip(np.asarray(probabilities, "float64"), 1e-12, 1 - 1e-12)
+    return -float(np.mean(labels * np.log(clipped) + (1 - labels) * np.log(1 - clipped)))
 
 
 class Calibration(NamedTuple):
@@ -74,9 +74,9 @@ def calibration(labels, probabilities, bins=10):
     order = np.argsort(probabilities, kind="stable")
     count, rows = len(labels), []
     for i in range(min(bins, count)):
-        some = order[count * i // min(bins, count) : count * (i + 1) // min(bins, count)]
-        rows.append((len(some), float(np.mean(probabilities[some])), float(np.mean(labels[some]))))
-    error = sum(size * abs(expected - seen) for size, expected, seen in rows) / count
+        members = order[count * i // min(bins, count) : count * (i + 1) // min(bins, count)]
+        rows.append((len(members), float(np.mean(probabilities[members])), float(np.mean(labels[members]))))
+    error = sum(size * abs(expected - observed) for size, expected, observed in rows) / count
     return Calibration(float(np.sum(probabilities) / np.sum(labels)), error, rows)
 
 

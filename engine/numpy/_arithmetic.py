@@ -1,7 +1,7 @@
 """Elementwise functions composed of a few operators each."""
 
 from vmhost.engine import _array as _a
-from vmhost.engine.numpy._composites import Composite, floating, together
+from vmhost.engine.numpy._composites import Composite, floating, promoted
 from vmhost.engine.numpy._shapes import moveaxis
 from vmhost.engine.numpy._statistics import diff
 
@@ -142,7 +142,7 @@ def _float_power(x1, x2):
 
 def _logaddexp2(x1, x2):
     """log2(2**x1 + 2**x2)."""
-    x1, x2 = together(x1, x2)
+    x1, x2 = promoted(x1, x2)
     x1, x2 = floating(x1), floating(x2)
     _refuse("logaddexp2", x1, kinds="f")
     low, high = _a.minimum(x1, x2), _a.maximum(x1, x2)
@@ -197,11 +197,11 @@ def interp(x, xp, fp, left=None, right=None, period=None):
         start = fp[below]
         result = slope[below] * (x - xp[below]) + start
         # infinite slope or end: interpolate from the other end, or take the value that both ends share
-        odd = _a.isnan(result)
-        if odd.any():
-            again = slope[below] * (x - xp[below + 1]) + fp[below + 1]
-            again = _a.where(_a.isnan(again) & (start == fp[below + 1]), start, again)
-            result = _a.where(x == xp[below], start, _a.where(odd, again, result))
+        undefined = _a.isnan(result)
+        if undefined.any():
+            from_right = slope[below] * (x - xp[below + 1]) + fp[below + 1]
+            from_right = _a.where(_a.isnan(from_right) & (start == fp[below + 1]), start, from_right)
+            result = _a.where(x == xp[below], start, _a.where(undefined, from_right, result))
     result = _a.where(x < xp[0], fp[0] if left is None else left, result)
     result = _a.where(x > xp[-1], fp[-1] if right is None else right, _a.where(x == xp[-1], fp[-1], result))
     return _a.where(_a.isnan(x), x, result)[()]

@@ -13,7 +13,7 @@ def _order(bitorder):
 
 
 def packbits(a, /, axis=None, bitorder="big"):
-    """Packs eight truth values into each uint8, padding with zeros."""
+    """Packs eight booleans into each uint8, padding with zeros."""
     a = _a.asarray(a)
     kind = a.dtype.kind
     if kind not in "biu":

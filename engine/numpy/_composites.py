@@ -107,7 +107,7 @@ def floating(x):
     return x
 
 
-def together(x1, x2):
+def promoted(x1, x2):
     """Both operands as arrays of their common dtype; Python numbers adopt the other's dtype (NEP 50)."""
     x1, x2 = (x if isinstance(x, (int, float, complex)) else _a.asarray(x) for x in (x1, x2))
     dtype = _a.result_type(x1, x2)

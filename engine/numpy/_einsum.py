@@ -73,9 +73,9 @@ def _subscripts(text, ranks):
                 else f"einstein sum subscripts string contains too many subscripts for operand {i}"
             )
     if not arrow:
-        together = "".join(inputs)
+        joined = "".join(inputs)
         result = dots + "".join(
-            sorted(letter for letter in set(together) if together.count(letter) == 1 and letter not in dots)
+            sorted(letter for letter in set(joined) if joined.count(letter) == 1 and letter not in dots)
         )
     else:
         result = result.replace("...", dots)
@@ -126,11 +126,11 @@ def _diagonal(array, term):
     return _a._as_strided(array, tuple(shape), tuple(strides)), once
 
 
-def _without(array, term, kept, dtype):
+def _summed_out(array, term, kept, dtype):
     """Sums over the letters that nothing else needs."""
-    gone = tuple(i for i, letter in enumerate(term) if letter not in kept)
-    if gone:
-        array = _a.any(array, gone) if dtype.kind == "b" else _a.sum(array, gone, dtype)
+    summed = tuple(i for i, letter in enumerate(term) if letter not in kept)
+    if summed:
+        array = _a.any(array, summed) if dtype.kind == "b" else _a.sum(array, summed, dtype)
         array = _a.asarray(array)
     return array, "".join(letter for letter in term if letter in kept)
 
@@ -206,15 +206,15 @@ def _plan_of_sum(term, result):
         paired_axes = None
     else:
         return None
-    gone = tuple(i for i, letter in enumerate(term) if letter not in result)
+    summed = tuple(i for i, letter in enumerate(term) if letter not in result)
     kept = [letter for letter in term if letter in result]
     order = [kept.index(letter) for letter in result]
-    if not gone:
+    if not summed:
         return None  # a view
 
     def total(array):
         array = array if paired_axes is None else _a.diagonal(array, 0, *paired_axes)
-        array = _a.any(array, gone) if array.dtype.kind == "b" else _a.sum(array, gone, array.dtype)
+        array = _a.any(array, summed) if array.dtype.kind == "b" else _a.sum(array, summed, array.dtype)
         return array if len(order) < 2 else array.transpose(order)
 
     return total
@@ -260,7 +260,7 @@ def _cost(letters, sizes):
     return _product(sizes[letter] for letter in letters)
 
 
-def _rest(terms, chosen, result):
+def _needed_letters(terms, chosen, result):
     """The letters that the other operands and the result need."""
     return set(result).union(*(set(term) for i, term in enumerate(terms) if i not in chosen))
 
@@ -274,7 +274,7 @@ def _greedy(terms, result, sizes):
         for i in range(len(terms)):
             for j in range(i + 1, len(terms)):
                 letters = set(terms[i]) | set(terms[j])
-                joined = letters & _rest(terms, (i, j), result)
+                joined = letters & _needed_letters(terms, (i, j), result)
                 shared = bool(set(terms[i]) & set(terms[j]))
                 rank = (
                     not shared,
@@ -303,7 +303,7 @@ def _optimal(terms, result, sizes):
         for i in range(len(terms)):
             for j in range(i + 1, len(terms)):
                 letters = set(terms[i]) | set(terms[j])
-                joined = "".join(sorted(letters & _rest(terms, (i, j), result)))
+                joined = "".join(sorted(letters & _needed_letters(terms, (i, j), result)))
                 walk(
                     [term for k, term in enumerate(terms) if k not in (i, j)] + [joined],
                     spent + _cost(letters, sizes),
@@ -348,7 +348,7 @@ def einsum(*operands, out=None, optimize=False, dtype=None, order="K", casting="
     pending = []
     for i, (array, term) in enumerate(pairs):
         needed = set(result).union(*(set(other) for j, (_, other) in enumerate(pairs) if j != i))
-        pending.append(_without(array, term, needed, loop))
+        pending.append(_summed_out(array, term, needed, loop))
     for step in _order([term for _, term in pending], result, sizes, optimize):
         chosen = [pending[i] for i in step]
         pending = [one for i, one in enumerate(pending) if i not in step]
@@ -356,7 +356,7 @@ def einsum(*operands, out=None, optimize=False, dtype=None, order="K", casting="
         for other, other_term in chosen[1:]:
             kept = set(result).union(*(set(one) for _, one in pending), *(set(one) for _, one in chosen[2:]))
             array, term = _pair(array, term, other, other_term, kept, sizes)
-        pending.append(_without(array, term, set(result).union(*(set(one) for _, one in pending)), loop))
+        pending.append(_summed_out(array, term, set(result).union(*(set(one) for _, one in pending)), loop))
     array, term = pending[0]
     array = array.transpose([term.index(letter) for letter in result])
     wanted = tuple(sizes[letter] for letter in result)
@@ -381,7 +381,7 @@ def einsum_path(*operands, optimize="greedy", einsum_call=False):
     for step in path:
         chosen = [left[i] for i in step]
         letters = set("".join(chosen))
-        joined = "".join(sorted(letters & _rest(left, step, result)))
+        joined = "".join(sorted(letters & _needed_letters(left, step, result)))
         left = [term for i, term in enumerate(left) if i not in step] + [joined]
         if len(left) == 1:
             left = [result]

@@ -75,12 +75,12 @@ def _read(file, start=b"", max_header_size=_MAX_HEADER):
     if size >= 1 << 63:
         raise ValueError(f"{_name_of(file)}: an array of shape {shape} and dtype {dtype} is larger than any memory")
     raw, filled = _a.empty(size, _a.uint8), 0
-    bytes_of = memoryview(raw)
+    buffer = memoryview(raw)
     while filled < size:  # in pieces, into the array: no second copy of the data
         part = file.read(min(size - filled, _PIECE))
         if not part:
             raise ValueError(f"{_name_of(file)}: EOF: reading array data, expected {size} bytes got {filled}")
-        bytes_of[filled : filled + len(part)] = part
+        buffer[filled : filled + len(part)] = part
         filled += len(part)
     array = raw != 0 if dtype == _a.bool else (_swapped(raw, dtype) if swap else raw).view(dtype)
     return array.reshape(shape[::-1]).T if fortran else array.reshape(shape)
@@ -118,30 +118,30 @@ def _literal(text):
     tokens = re.findall(r"\s*('[^'\\]*'|\"[^\"\\]*\"|[{}()\[\],:]|True|False|[0-9]+L?)", text)
     if re.sub(r"\s+", "", "".join(tokens)) != re.sub(r"\s+", "", text):
         return None
-    at = 0
+    position = 0
 
     def value():
-        nonlocal at
-        token = tokens[at]
-        at += 1
+        nonlocal position
+        token = tokens[position]
+        position += 1
         if token == "{":
             result = {}
-            while tokens[at] != "}":
+            while tokens[position] != "}":
                 key = value()
-                at += 1  # the colon
+                position += 1  # the colon
                 result[key] = value()
-                if tokens[at] == ",":
-                    at += 1
-            at += 1
+                if tokens[position] == ",":
+                    position += 1
+            position += 1
             return result
         if token in "([":
             items = []
             end = ")" if token == "(" else "]"
-            while tokens[at] != end:
+            while tokens[position] != end:
                 items.append(value())
-                if tokens[at] == ",":
-                    at += 1
-            at += 1
+                if tokens[position] == ",":
+                    position += 1
+            position += 1
             return tuple(items) if token == "(" else items
         if token[0] in "'\"":
             return token[1:-1]
@@ -153,7 +153,7 @@ def _literal(text):
         result = value()
     except IndexError, ValueError, TypeError, RecursionError:
         return None
-    return result if at == len(tokens) else None
+    return result if position == len(tokens) else None
 
 
 def _swapped(raw, dtype):
@@ -284,7 +284,7 @@ def _save_all(file, arrays, named, compressed):
         file = _path_with(file, ".npz")
     with ZipFile(file, "w", ZIP_DEFLATED if compressed else ZIP_STORED) as archive:
         for name, array in members.items():
-            about = ZipInfo(f"{name}.npy")  # dated 1980, so that equal arrays give equal bytes
-            about.compress_type = ZIP_DEFLATED if compressed else ZIP_STORED
-            with archive.open(about, "w", force_zip64=True) as member:
+            info = ZipInfo(f"{name}.npy")  # dated 1980, so that equal arrays give equal bytes
+            info.compress_type = ZIP_DEFLATED if compressed else ZIP_STORED
+            with archive.open(info, "w", force_zip64=True) as member:
                 _write(member, array)

@@ -1,4 +1,4 @@
-"""`array.flat`: access to elements by their number in C order, without a copy."""
+"""`array.flat`: access to elements by their flat index in C order, without a copy."""
 
 from vmhost.engine import _array as _a
 

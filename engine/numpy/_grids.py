@@ -1,5 +1,5 @@
-"""Places in grids: open and full grids by slices, joining by index syntax, flat numbers to indices and back, walking
-all indices."""
+"""Index grids: open and full grids by slices, joining by index syntax, flat indices to coordinates and back, iteration
+over all indices."""
 
 from vmhost.engine import _array as _a
 from vmhost.engine.numpy._shapes import _count
@@ -51,8 +51,8 @@ mgrid, ogrid = _Grid(False), _Grid(True)
 
 
 class _Joined:
-    """`r_[1:4, 0, [7, 8]]`: ranges, numbers and arrays joined along an axis. A first item "axis,least rank,place" as in
-    NumPy."""
+    """`r_[1:4, 0, [7, 8]]`: ranges, numbers and arrays joined along an axis. A first item "axis,min rank,position" is
+    as in NumPy."""
 
     def __init__(self, axis, rank=1, position=-1):
         self._axis, self._rank, self._position = axis, rank, position
@@ -63,7 +63,7 @@ class _Joined:
         if items and isinstance(items[0], str):
             directive = items.pop(0)
             if directive in ("r", "c"):
-                raise ValueError("matrices are absent: expected 'axis,least rank,place' with numbers")
+                raise ValueError("matrices are absent: expected 'axis,min rank,position' with numbers")
             try:
                 numbers = [int(part) for part in directive.split(",")]
             except ValueError:
@@ -93,7 +93,7 @@ class _Joined:
 
 
 def _raised(array, rank, position):
-    """`array` with dimensions of size 1 up to `rank`, its own standing at `position` and after (-1: at the end)."""
+    """`array` with dimensions of size 1 added up to `rank`; its own begin at `position` (-1: at the end)."""
     extra = rank - array.ndim
     before = extra if position == -1 else min(position if position >= 0 else position + rank, extra)
     return array.reshape((1,) * before + array.shape + (1,) * (extra - before))
@@ -116,7 +116,7 @@ index_exp, s_ = _Key(True), _Key(False)
 
 
 def ix_(*args):
-    """Index arrays that pick the rows, columns, ... of a block; truth values stand for their places."""
+    """Index arrays that pick the rows, columns, ... of a block; booleans stand for the indices of true elements."""
     grids, rank = [], len(args)
     for i, one in enumerate(args):
         one = _a.asarray(one)
@@ -189,7 +189,7 @@ class broadcast:
 
 
 def unravel_index(indices, shape, order="C"):
-    """For numbers of elements of a flat array, their indices, an array for each dimension."""
+    """The coordinates of elements with these flat indices, an array for each dimension."""
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     flat = _a.asarray(indices)
     if flat.dtype.kind not in "iu" and flat.size:
@@ -215,7 +215,7 @@ def _is_c(order):
 
 
 def ravel_multi_index(multi_index, dims, mode="raise", order="C"):
-    """The numbers in the flat array of elements at these indices."""
+    """The flat indices of elements at these coordinates."""
     dims = (dims,) if isinstance(dims, int) else tuple(dims)
     indices = [_a.asarray(one) for one in multi_index]
     if (

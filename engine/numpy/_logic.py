@@ -77,7 +77,7 @@ def isreal(x):
 
 
 def isscalar(element):
-    """Whether it is a Python number or string, or takes the place of a NumPy scalar."""
+    """Whether it is a Python number or string, or stands for a NumPy scalar."""
     if isinstance(element, _a.ndarray):
         return isinstance(element, element.dtype)
     from numbers import Number

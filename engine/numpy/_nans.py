@@ -83,14 +83,14 @@ def _extreme(reduce, known, worst, a, axis, out, keepdims, initial, where):
     a = _a.asarray(a)
     if where is True:
         return known(a, axis, out, keepdims, **_options(initial, where))
-    a, there = _known(a)
-    # the mask excludes NaNs; the reduction starts from the least (largest) number
-    there = _where_known(there, where)
+    a, mask = _known(a)
+    # the mask excludes NaNs; the reduction starts from the worst value of the dtype
+    mask = _where_known(mask, where)
     result = reduce(
-        a, axis, keepdims=keepdims, initial=_a.asarray(worst if initial is None else initial, a.dtype), where=there
+        a, axis, keepdims=keepdims, initial=_a.asarray(worst if initial is None else initial, a.dtype), where=mask
     )
     if initial is None:
-        result = _a.where(_a.any(there, axis, keepdims=keepdims), result, _a.asarray(float("nan"), a.dtype))[()]
+        result = _a.where(_a.any(mask, axis, keepdims=keepdims), result, _a.asarray(float("nan"), a.dtype))[()]
     return _finish(result, out)
 
 

@@ -6,11 +6,11 @@ from vmhost.engine import _array as _a
 from vmhost.engine.numpy._shapes import atleast_1d
 
 
-def _of_poly1d_too(function):
+def _accepts_poly1d(function):
     """Lets the function take poly1d as well; if an argument is one, the results are too."""
 
     @wraps(function)
-    def either(*args, **options):
+    def wrapped(*args, **options):
         for argument in args:
             if hasattr(argument, "coeffs"):
                 break
@@ -21,7 +21,7 @@ def _of_poly1d_too(function):
         result = function(*(getattr(argument, "coeffs", argument) for argument in args), **options)
         return tuple(map(poly1d, result)) if isinstance(result, tuple) else poly1d(result)
 
-    return either
+    return wrapped
 
 
 def polyval(p, x):
@@ -87,7 +87,7 @@ def roots(p):
     return _a.concatenate((found, _a.zeros(trailing, found.dtype)))
 
 
-@_of_poly1d_too
+@_accepts_poly1d
 def polyint(p, m=1, k=None):
     """The `m`-th antiderivative with the constants `k`."""
     m = int(m)
@@ -104,7 +104,7 @@ def polyint(p, m=1, k=None):
     return p
 
 
-@_of_poly1d_too
+@_accepts_poly1d
 def polyder(p, m=1):
     """The `m`-th derivative."""
     m = int(m)
@@ -124,19 +124,19 @@ def _aligned(a1, a2):
     return tuple(_a.concatenate((_a.zeros(size - len(a), a.dtype), a)) for a in (a1, a2))
 
 
-@_of_poly1d_too
+@_accepts_poly1d
 def polyadd(a1, a2):
     a1, a2 = _aligned(a1, a2)
     return a1 + a2
 
 
-@_of_poly1d_too
+@_accepts_poly1d
 def polysub(a1, a2):
     a1, a2 = _aligned(a1, a2)
     return a1 - a2
 
 
-@_of_poly1d_too
+@_accepts_poly1d
 def polymul(a1, a2):
     from vmhost.engine.numpy._products import convolve
     from vmhost.engine.numpy._shapes import trim_zeros
@@ -145,7 +145,7 @@ def polymul(a1, a2):
     return convolve(*(a if len(a) else _a.zeros(1, a.dtype) for a in (a1, a2)))
 
 
-@_of_poly1d_too
+@_accepts_poly1d
 def polydiv(u, v):
     """(quotient, remainder)."""
     u, v = atleast_1d(u) + 0.0, atleast_1d(v) + 0.0

@@ -380,8 +380,8 @@ def _scalar_text(array):
         return str(value)
     part = "float32" if array.dtype.name == "complex64" else "float64"
 
-    def piece(of, sign):
-        text = _scalar_float(of.item(), _array._shortest(of)[0], part, sign)
+    def piece(component, sign):
+        text = _scalar_float(component.item(), _array._shortest(component)[0], part, sign)
         return text.removesuffix(".0")
 
     real, imaginary = _contiguous(array.real), _contiguous(array.imag)
@@ -470,13 +470,13 @@ def format_float_positional(
     if not unique and precision is None:
         raise ValueError("in non-unique mode `precision` must be supplied")
     _, digits, power = _split(shortest)
-    behind = max(len(digits) - 1 - power, 0)
+    decimals = max(len(digits) - 1 - power, 0)
     if precision is not None:
         wanted = precision if fractional else precision - 1 - power
-        behind = wanted if not unique else min(behind, wanted)
-    text = f"{abs(value):.{max(behind, 0)}f}" if behind >= 0 else f"{round(abs(value), behind):.0f}"
+        decimals = wanted if not unique else min(decimals, wanted)
+    text = f"{abs(value):.{max(decimals, 0)}f}" if decimals >= 0 else f"{round(abs(value), decimals):.0f}"
     whole, _, fraction = text.partition(".")
-    cut = behind < len(digits) - 1 - power
+    cut = decimals < len(digits) - 1 - power
     if unique and not (cut and float(text) < abs(value)):  # keep zeros that replace digits cut off
         fraction = fraction.rstrip("0")
     if min_digits is not None:
@@ -495,10 +495,10 @@ def format_float_scientific(
     if not unique and precision is None:
         raise ValueError("in non-unique mode `precision` must be supplied")
     _, digits, power = _split(shortest)
-    behind = max(len(digits) - 1, 0)
+    decimals = max(len(digits) - 1, 0)
     if precision is not None:
-        behind = precision if not unique else min(behind, precision)
-    mantissa, _, exponent = f"{abs(value):.{behind}e}".partition("e")
+        decimals = precision if not unique else min(decimals, precision)
+    mantissa, _, exponent = f"{abs(value):.{decimals}e}".partition("e")
     whole, _, fraction = mantissa.partition(".")
     if unique:
         fraction = fraction.rstrip("0")

@@ -59,7 +59,7 @@ def _cores_last(axes, *arrays_and_counts):
     return [moveaxis(array, entry, tuple(range(-count, 0))) for (array, count), entry in zip(arrays_and_counts, named)]
 
 
-def _core_placed(axes, result, inputs):
+def _core_moved(axes, result, inputs):
     """The result with its last dimension moved to where the output's entry of `axes` says."""
     from vmhost.engine.numpy._shapes import moveaxis
 
@@ -129,7 +129,7 @@ def matvec(x1, x2, /, out=None, *, axes=None, dtype=None):
         x1, x2 = _cast("matvec", dtype, x1, x2)
     if axes is None and x2.ndim == 1:
         return _finish(_a.matmul(x1, x2), out)
-    return _finish(_core_placed(axes, _a.matmul(x1, x2[..., None])[..., 0], 2), out)
+    return _finish(_core_moved(axes, _a.matmul(x1, x2[..., None])[..., 0], 2), out)
 
 
 def vecmat(x1, x2, /, out=None, *, axes=None, dtype=None):
@@ -146,7 +146,7 @@ def vecmat(x1, x2, /, out=None, *, axes=None, dtype=None):
     if dtype is not None:
         x1, x2 = _cast("vecmat", dtype, x1, x2)
     x1 = _a.conjugate(x1) if x1.dtype.kind == "c" else x1
-    return _finish(_core_placed(axes, _a.matmul(x1[..., None, :], x2)[..., 0, :], 2), out)
+    return _finish(_core_moved(axes, _a.matmul(x1[..., None, :], x2)[..., 0, :], 2), out)
 
 
 def _cast(name, dtype, *operands, casting="same_kind"):

@@ -11,14 +11,14 @@ from random import Random
 from vmhost.engine import _array as _a
 from vmhost.engine.numpy.random import _limits, _mean_and_covariances, _shape, _shape_of
 
-_HALF = (1 << 32) - 1
+_WORD_MAX = (1 << 32) - 1
 
 
 def _twister_of_number(seed):
     state, value = [], seed
     for i in range(1, 625):
         state.append(value)
-        value = (1812433253 * (value ^ value >> 30) + i) & _HALF
+        value = (1812433253 * (value ^ value >> 30) + i) & _WORD_MAX
     return state
 
 
@@ -26,12 +26,12 @@ def _twister_of_words(words):
     """Matsumoto and Nishimura's init_by_array (2002)."""
     state, i, j = _twister_of_number(19650218), 1, 0
     for _ in range(max(624, len(words))):
-        state[i] = ((state[i] ^ (state[i - 1] ^ state[i - 1] >> 30) * 1664525) + words[j] + j) & _HALF
+        state[i] = ((state[i] ^ (state[i - 1] ^ state[i - 1] >> 30) * 1664525) + words[j] + j) & _WORD_MAX
         i, j = i + 1, (j + 1) % len(words)
         if i == 624:
             state[0], i = state[623], 1
     for _ in range(623):
-        state[i] = ((state[i] ^ (state[i - 1] ^ state[i - 1] >> 30) * 1566083941) - i) & _HALF
+        state[i] = ((state[i] ^ (state[i - 1] ^ state[i - 1] >> 30) * 1566083941) - i) & _WORD_MAX
         i += 1
         if i == 624:
             state[0], i = state[623], 1
@@ -76,11 +76,11 @@ class RandomState:
             if words.ndim != 1:
                 raise ValueError("Seed array must be 1-d") from None
             words = words.tolist()
-            if min(words) < 0 or max(words) > _HALF:
+            if min(words) < 0 or max(words) > _WORD_MAX:
                 raise ValueError("Seed must be between 0 and 2**32 - 1") from None
             state = _twister_of_words(words)
         else:
-            if not 0 <= number <= _HALF:
+            if not 0 <= number <= _WORD_MAX:
                 raise ValueError("Seed must be between 0 and 2**32 - 1")
             state = _twister_of_number(number)
         self._twister.setstate((3, (*state, 624), None))
@@ -145,7 +145,7 @@ class RandomState:
         """A number from 0 to `maximum`: masked words until one is small enough."""
         mask, bits = (1 << maximum.bit_length()) - 1, self._twister.getrandbits
         while True:
-            value = bits(32) if maximum <= _HALF else bits(32) << 32 | bits(32)
+            value = bits(32) if maximum <= _WORD_MAX else bits(32) << 32 | bits(32)
             if value & mask <= maximum:
                 return value & mask
 
@@ -158,7 +158,7 @@ class RandomState:
 
     def _below(self, maximum, count, width):
         """`count` numbers from 0 to `maximum`, from pieces of words of `width` bits each."""
-        if width == 64 and maximum <= _HALF:
+        if width == 64 and maximum <= _WORD_MAX:
             width = 32
         dtype, per_word = _a.dtype(f"uint{width}"), max(32 // width, 1)
         if maximum == 0:
@@ -201,7 +201,7 @@ class RandomState:
         ]
         return draw(count, *flat).reshape(shape)
 
-    def _each(self, size, one, *parameters, dtype=float):
+    def _each_element(self, size, one, *parameters, dtype=float):
         """one(*numbers) for every element in order."""
 
         def draw(count, *flat):
@@ -283,7 +283,7 @@ class RandomState:
             mask = (1 << span.bit_length()) - 1
             return int(minimum) + next(piece & mask for piece in pieces if piece & mask <= span)
 
-        return self._each(size, one, lows, highs, dtype=dtype)
+        return self._each_element(size, one, lows, highs, dtype=dtype)
 
     def _bits(self, count, last):
         if last == 0:
@@ -428,41 +428,41 @@ class RandomState:
         _checked(scale, lambda scale: scale >= 0, "scale < 0")
         return self._drawn(size, lambda count, scale: scale * self._exponentials(count), scale)
 
-    def _of_positive(self, size, a, function, name="a", strictly=True):
+    def _with_positive(self, size, a, function, name="a", strictly=True):
         (a,) = _numbers(a)
         _checked(a, lambda a: a > 0 if strictly else a >= 0, f"{name} <= 0" if strictly else f"{name} < 0")
         return self._drawn(size, function, a)
 
     def pareto(self, a, size=None):
-        return self._of_positive(size, a, lambda count, a: _a.expm1(self._exponentials(count) / a))
+        return self._with_positive(size, a, lambda count, a: _a.expm1(self._exponentials(count) / a))
 
     def weibull(self, a, size=None):
         (a,) = _numbers(a)
         if (a == 0).any():  # consumes no word for these
-            return self._each(size, lambda a: a and (-log(1.0 - self._twister.random())) ** (1.0 / a), a)
-        return self._of_positive(size, a, lambda count, a: self._exponentials(count) ** (1.0 / a), strictly=False)
+            return self._each_element(size, lambda a: a and (-log(1.0 - self._twister.random())) ** (1.0 / a), a)
+        return self._with_positive(size, a, lambda count, a: self._exponentials(count) ** (1.0 / a), strictly=False)
 
     def power(self, a, size=None):
-        return self._of_positive(size, a, lambda count, a: (-_a.expm1(-self._exponentials(count))) ** (1.0 / a))
+        return self._with_positive(size, a, lambda count, a: (-_a.expm1(-self._exponentials(count))) ** (1.0 / a))
 
     def rayleigh(self, scale=1.0, size=None):
-        return self._of_positive(
+        return self._with_positive(
             size, scale, lambda count, scale: scale * _a.sqrt(2.0 * self._exponentials(count)), "scale", False
         )
 
-    def _located(self, size, loc, scale, function):
+    def _location_scale(self, size, loc, scale, function):
         loc, scale = _numbers(loc, scale)
         _checked(scale, lambda scale: scale >= 0, "scale < 0")
         return self._drawn(size, lambda count, loc, scale: loc + scale * function(self._doubles(count)), loc, scale)
 
     def laplace(self, loc=0.0, scale=1.0, size=None):
-        return self._located(size, loc, scale, lambda u: _a.where(u >= 0.5, -_a.log(2.0 - u - u), _a.log(u + u)))
+        return self._location_scale(size, loc, scale, lambda u: _a.where(u >= 0.5, -_a.log(2.0 - u - u), _a.log(u + u)))
 
     def gumbel(self, loc=0.0, scale=1.0, size=None):
-        return self._located(size, loc, scale, lambda u: -_a.log(-_a.log(1.0 - u)))
+        return self._location_scale(size, loc, scale, lambda u: -_a.log(-_a.log(1.0 - u)))
 
     def logistic(self, loc=0.0, scale=1.0, size=None):
-        return self._located(size, loc, scale, lambda u: _a.log(u / (1.0 - u)))
+        return self._location_scale(size, loc, scale, lambda u: _a.log(u / (1.0 - u)))
 
     def triangular(self, left, mode, right, size=None):
         left, mode, right = _numbers(left, mode, right)
@@ -520,18 +520,18 @@ class RandomState:
     def standard_gamma(self, shape, size=None):
         (shape,) = _numbers(shape)
         _checked(shape, lambda shape: shape >= 0, "shape < 0")
-        return self._each(size, self._gamma, shape)
+        return self._each_element(size, self._gamma, shape)
 
     def gamma(self, shape, scale=1.0, size=None):
         shape, scale = _numbers(shape, scale)
         _checked(shape, lambda shape: shape >= 0, "shape < 0")
         _checked(scale, lambda scale: scale >= 0, "scale < 0")
-        return self._each(size, lambda shape, scale: scale * self._gamma(shape), shape, scale)
+        return self._each_element(size, lambda shape, scale: scale * self._gamma(shape), shape, scale)
 
     def chisquare(self, df, size=None):
         (df,) = _numbers(df)
         _checked(df, lambda df: df > 0, "df <= 0")
-        return self._each(size, lambda df: 2.0 * self._gamma(df / 2.0), df)
+        return self._each_element(size, lambda df: 2.0 * self._gamma(df / 2.0), df)
 
     def standard_t(self, df, size=None):
         (df,) = _numbers(df)
@@ -541,7 +541,7 @@ class RandomState:
             normal = self._normal()
             return sqrt(df / 2.0) * normal / sqrt(self._gamma(df / 2.0))
 
-        return self._each(size, one, df)
+        return self._each_element(size, one, df)
 
     def beta(self, a, b, size=None):
         a, b = _numbers(a, b)
@@ -562,7 +562,7 @@ class RandomState:
                     larger = max(x, y)
                     return exp(x - larger - log(exp(x - larger) + exp(y - larger)))
 
-        return self._each(size, one, a, b)
+        return self._each_element(size, one, a, b)
 
     def dirichlet(self, alpha, size=None):
         alpha = _a.asarray(alpha, dtype=float)
@@ -576,7 +576,7 @@ class RandomState:
         _checked(
             lam, lambda lam: lam >= 0, "lam < 0 or lam is NaN" if lam.ndim == 0 else "lam < 0 or lam contains NaNs"
         )
-        return self._each(size, self._poisson, lam, dtype=int)
+        return self._each_element(size, self._poisson, lam, dtype=int)
 
     def _poisson(self, lam):
         uniform = self._twister.random

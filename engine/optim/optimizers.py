@@ -28,17 +28,17 @@ class Optimizer:
         if self._rate is not None:
             self.learning_rate = self._rate(self.state["step"])
         self.state["step"] += 1
-        of_tables = [one for _, one in leaves(gradients) if isinstance(one, TableGradient)]
-        apply_gradients(of_tables, self)
-        places = (".".join(map(str, path)) for path, _ in leaves(gradients))
-        return mapped(lambda g, p: self._changed(next(places), g, p), gradients, _like(gradients, parameters))
+        table_gradients = [one for _, one in leaves(gradients) if isinstance(one, TableGradient)]
+        apply_gradients(table_gradients, self)
+        names = (".".join(map(str, path)) for path, _ in leaves(gradients))
+        return mapped(lambda g, p: self._updated(next(names), g, p), gradients, _like(gradients, parameters))
 
     def table_rates(self):
         """(learning rate, eps, beta1, beta2, l1, l2, beta), for tables; 0 for parameters that the optimizer does not
         have."""
         raise NotImplementedError
 
-    def _changed(self, name, gradient, parameter):
+    def _updated(self, name, gradient, parameter):
         if isinstance(gradient, TableGradient):
             return parameter
         slots = self.state["slots"].get(name)
@@ -49,10 +49,10 @@ class Optimizer:
         if isinstance(gradient, RowGradient):
             gradient = gradient.combined()
             ids, rows = gradient.ids, parameter[gradient.ids]
-            few = {one: array[ids] for one, array in slots.items()}
-            parameter[ids] = self.step(gradient.rows, rows, few)
+            row_slots = {one: array[ids] for one, array in slots.items()}
+            parameter[ids] = self.step(gradient.rows, rows, row_slots)
             for one, array in slots.items():
-                array[ids] = few[one]
+                array[ids] = row_slots[one]
         else:
             after = self.step(gradient, parameter, slots)
             if after is not parameter:
@@ -148,9 +148,9 @@ class Adam(Optimizer):
         first, second = self.betas
         mean = slots["mean"] = slots["mean"] * first + gradient * (1 - first)
         squares = slots["squares"] = slots["squares"] * second + gradient * gradient * (1 - second)
-        done = self.state["step"]
-        rate = self.learning_rate / (1 - first**done)
-        return parameter - mean * rate / (np.sqrt(squares) / math.sqrt(1 - second**done) + self.eps)
+        steps = self.state["step"]
+        rate = self.learning_rate / (1 - first**steps)
+        return parameter - mean * rate / (np.sqrt(squares) / math.sqrt(1 - second**steps) + self.eps)
 
 
 class AdamW(Adam):

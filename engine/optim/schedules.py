@@ -25,7 +25,7 @@ def join_schedules(schedules, boundaries):
         raise ValueError(f"{len(schedules)} schedules need {len(schedules) - 1} boundaries, got {len(boundaries)}")
 
     def joined(step):
-        place = sum(step >= boundary for boundary in boundaries)
-        return schedules[place](step - (boundaries[place - 1] if place else 0))
+        index = sum(step >= boundary for boundary in boundaries)
+        return schedules[index](step - (boundaries[index - 1] if index else 0))
 
     return joined

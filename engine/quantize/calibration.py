@@ -18,7 +18,7 @@ def ranges(graph, names, feeds, method="min-max", percentile=99.99):
 
     "percentile" excludes the numbers beyond it on both sides; "entropy" clips where that changes the distribution least
     (Kullback-Leibler divergence, as TensorRT's calibrator)."""
-    model = _showing(graph, names)
+    model = _with_outputs(graph, names)
     lows, highs = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
     for found in _runs(model, names, feeds):
         for name, values in found.items():
@@ -38,18 +38,18 @@ def ranges(graph, names, feeds, method="min-max", percentile=99.99):
             else:
                 top = max(-lows[name], highs[name]) or 1.0
                 counts[name] += numpy.histogram(numpy.abs(values), _BINS, (0.0, top))[0]
-    made = {}
+    found_ranges = {}
     for name in names:
         low, high = lows[name], highs[name]
         if method == "percentile":
-            made[name] = _between(counts[name], low, high, percentile)
+            found_ranges[name] = _percentile_range(counts[name], low, high, percentile)
         else:
-            top = (max(-low, high) or 1.0) * _least_divergence(counts[name])
-            made[name] = max(low, -top), min(high, top)
-    return made
+            top = (max(-low, high) or 1.0) * _min_divergence_share(counts[name])
+            found_ranges[name] = max(low, -top), min(high, top)
+    return found_ranges
 
 
-def _between(counts, low, high, percentile):
+def _percentile_range(counts, low, high, percentile):
     edges = numpy.linspace(low, high or 1.0, len(counts) + 1)
     cumulated = numpy.cumsum(counts) / max(1, counts.sum())
     share = (100.0 - percentile) / 100.0
@@ -58,7 +58,7 @@ def _between(counts, low, high, percentile):
     return min(0.0, float(edges[first])), max(0.0, float(edges[min(last, len(counts) - 1) + 1]))
 
 
-def _least_divergence(counts):
+def _min_divergence_share(counts):
     """The share of the bins that is kept."""
     best, kept = numpy.inf, len(counts)
     counts = counts.astype("float64")
@@ -74,14 +74,14 @@ def _least_divergence(counts):
         filled = numpy.bincount(level, inside > 0, _LEVELS)
         spread = numpy.where(inside > 0, (sums / numpy.maximum(filled, 1))[level], 0.0)
         p, q = wanted / wanted.sum(), spread / max(spread.sum(), 1e-300)
-        there = p > 0
-        divergence = float((p[there] * numpy.log(p[there] / numpy.maximum(q[there], 1e-10))).sum())
+        nonzero = p > 0
+        divergence = float((p[nonzero] * numpy.log(p[nonzero] / numpy.maximum(q[nonzero], 1e-10))).sum())
         if divergence < best:
             best, kept = divergence, size
     return kept / len(counts)
 
 
-def _showing(graph, names):
+def _with_outputs(graph, names):
     """The model with these tensors, except inputs, as outputs."""
     model = onnx.ModelProto()
     model.CopyFrom(graph.model)
@@ -108,6 +108,6 @@ def _runs(model, names, feeds):
         found = (
             {}
             if model is None
-            else {name.removesuffix(_ROW): numpy.asarray(made) for name, made in model(feed).items()}
+            else {name.removesuffix(_ROW): numpy.asarray(values) for name, values in model(feed).items()}
         )
         yield {**{name: feed[name] for name in names if name in feed}, **found}

@@ -8,11 +8,11 @@ import numpy
 
 def outputs_of(model, feeds):
     """For each feed a dict of arrays by output; numeric outputs only."""
-    made = []
+    outputs = []
     for feed in feeds:
         found = {name: numpy.asarray(value) for name, value in model(feed).items() if not isinstance(value, list)}
-        made.append({name: value.copy() for name, value in found.items() if value.dtype.kind in "fiu"})
-    return made
+        outputs.append({name: value.copy() for name, value in found.items() if value.dtype.kind in "fiu"})
+    return outputs
 
 
 def agreement(before, after, labels=None):
@@ -25,7 +25,7 @@ def agreement(before, after, labels=None):
     for name in before[0]:
         ours = [feed[name].astype("float64") for feed in after]
         theirs = [feed[name].astype("float64") for feed in before]
-        a, b = (numpy.concatenate([each.reshape(-1) for each in some]) for some in (theirs, ours))
+        a, b = (numpy.concatenate([each.reshape(-1) for each in group]) for group in (theirs, ours))
         size = float(numpy.sqrt((a * a).sum()))
         both = size * float(numpy.sqrt((b * b).sum()))
         row = {
@@ -35,12 +35,12 @@ def agreement(before, after, labels=None):
             "top1": None,
         }
         if theirs[0].ndim >= 2 and theirs[0].shape[-1] > 1:
-            places = [[each.argmax(-1).reshape(-1) for each in some] for some in (theirs, ours)]
-            row["top1"] = float(numpy.mean(numpy.concatenate(places[0]) == numpy.concatenate(places[1])))
-            if labels is not None and sum(map(len, labels)) == sum(map(len, places[0])):
+            classes = [[each.argmax(-1).reshape(-1) for each in group] for group in (theirs, ours)]
+            row["top1"] = float(numpy.mean(numpy.concatenate(classes[0]) == numpy.concatenate(classes[1])))
+            if labels is not None and sum(map(len, labels)) == sum(map(len, classes[0])):
                 right = numpy.concatenate(labels)
-                for key, some in zip(("right_before", "right_after"), places):
-                    row[key] = float(numpy.mean(numpy.concatenate(some) == right))
+                for key, group in zip(("right_before", "right_after"), classes):
+                    row[key] = float(numpy.mean(numpy.concatenate(group) == right))
         result[name] = row
     return result
 
@@ -52,8 +52,8 @@ def durations(models, feed, seconds=1.0):
         model(feed)
     end = time.perf_counter() + seconds
     while not times[0] or (time.perf_counter() < end and len(times[0]) < 100):
-        for model, some in zip(models, times):
+        for model, own_times in zip(models, times):
             start = time.perf_counter()
             model(feed)
-            some.append((time.perf_counter() - start) * 1e3)
-    return [statistics.median(some) for some in times]
+            own_times.append((time.perf_counter() - start) * 1e3)
+    return [statistics.median(own_times) for own_times in times]

@@ -7,7 +7,7 @@ from onnx import helper, numpy_helper, shape_inference, version_converter
 
 from vmhost.engine.quantize.errors import QuantizeError
 
-_LEAST = 13  # the first version whose QuantizeLinear has an axis
+_MIN_OPSET = 13  # the first version whose QuantizeLinear has an axis
 
 
 class Graph:
@@ -25,7 +25,7 @@ class Graph:
                 self.ranks[each.name] = len(kind.shape.dim)
         self.inputs = {each.name for each in self.graph.input} - self.constants.keys()
         self.outputs = {each.name for each in self.graph.output}
-        self.made = {name: node for node in self.graph.node for name in node.output}
+        self.producers = {name: node for node in self.graph.node for name in node.output}
         self.readers = {}
         for node in self.graph.node:
             for name in node.input:
@@ -51,10 +51,10 @@ class Graph:
 
     def fresh(self, name):
         """An unused tensor name."""
-        taken = self.constants.keys() | self.made.keys() | self.inputs
+        taken = self.constants.keys() | self.producers.keys() | self.inputs
         while name in taken:
             name += "_"
-        self.made[name] = None
+        self.producers[name] = None
         return name
 
     def drop_dead_constants(self):
@@ -90,14 +90,14 @@ def ready(path):
     if any(node.op_type in ("QuantizeLinear", "QLinearConv", "MatMulNBits") for node in model.graph.node):
         raise QuantizeError(f"{path}: is quantized already; give the model of float32")
     version = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 1)
-    if version < _LEAST:
+    if version < _MIN_OPSET:
         try:
-            model = version_converter.convert_version(model, _LEAST)
+            model = version_converter.convert_version(model, _MIN_OPSET)
         except Exception as error:  # the converter's own class
             reason = str(error).strip().splitlines()[0]
             raise QuantizeError(
-                f"{path}: its operators are of version {version}, and cannot be made version {_LEAST}: {reason}; export"
-                f" it with opset {_LEAST} or newer"
+                f"{path}: its operators are of version {version}, and cannot be converted to version {_MIN_OPSET}:"
+                f" {reason}; export it with opset {_MIN_OPSET} or newer"
             ) from error
     _constants_as_initializers(model.graph)
     _fold_normalizations(model.graph)
@@ -118,7 +118,7 @@ def _constants_as_initializers(graph):
 def _fold_normalizations(graph):
     """Folds BatchNormalization into the weights of a preceding convolution that nothing else reads."""
     arrays = {each.name: each for each in graph.initializer}
-    made = {name: node for node in graph.node for name in node.output}
+    producers = {name: node for node in graph.node for name in node.output}
     uses = {}
     for node in graph.node:
         for name in _names(node):
@@ -126,7 +126,7 @@ def _fold_normalizations(graph):
     for each in graph.output:
         uses[each.name] = uses.get(each.name, 0) + 1
     for node in [node for node in graph.node if node.op_type == "BatchNormalization"]:
-        before = made.get(node.input[0])
+        before = producers.get(node.input[0])
         if before is None or before.op_type != "Conv" or uses[node.input[0]] > 1 or len(node.output) > 1:
             continue
         names = [*node.input[1:], *before.input[1:]]
@@ -152,9 +152,8 @@ def _fold_normalizations(graph):
         graph.node.remove(node)
 
 
-def nodes_in_place(graph, added):
-    """Restores the nodes of `graph`, inserting those of `added` (pairs of the node to insert before, None: at the
-    front, and a node)."""
+def insert_nodes(graph, added):
+    """Inserts the nodes of `added` into `graph`: pairs of the node to insert before (None: at the front) and a node."""
     at = {}
     for before, node in added:
         at.setdefault(id(before), []).append(node)
@@ -162,12 +161,12 @@ def nodes_in_place(graph, added):
     for node in graph.node:
         nodes += at.get(id(node), ())
         nodes.append(node)
-    nodes = [helper_copy(node) for node in nodes]
+    nodes = [_copied(node) for node in nodes]
     del graph.node[:]
     graph.node.extend(nodes)
 
 
-def helper_copy(node):
+def _copied(node):
     copied = onnx.NodeProto()
     copied.CopyFrom(node)
     return copied

@@ -15,7 +15,7 @@ def feeds(paths, ports, labels=None):
 
     An .npz file has an array for each input; an .npy file is that of the only input. If the first dimension is larger
     than the model's, it counts examples; a missing dimension is added. A folder stands for the files in it."""
-    found, answers = [], []
+    found, found_labels = [], []
     for path in _files(paths):
         arrays = _arrays(path, ports)
         wanted = arrays.pop(labels, None) if labels is not None else None
@@ -29,11 +29,11 @@ def feeds(paths, ports, labels=None):
                     f" {_names(arrays)}"
                 )
         given = {name: _fitting(arrays[name], port, path) for name, port in known.items()}
-        made = _cut(given, known, path)
-        found += made
+        batch_feeds = _split_feeds(given, known, path)
+        found += batch_feeds
         if wanted is not None:
-            answers += _labels(wanted, made, known, path)
-    return found, answers if labels is not None else None
+            found_labels += _labels(wanted, batch_feeds, known, path)
+    return found, found_labels if labels is not None else None
 
 
 def _files(paths):
@@ -75,7 +75,7 @@ def _fitting(array, port, path):
     where = f"{path}: array {port.name!r}"
     wanted = numpy.dtype(str(port.dtype)) if str(port.dtype) != "str" else None
     if wanted is None:
-        raise QuantizeError(f"{where}: the model takes texts, which cannot be calibrated with")
+        raise QuantizeError(f"{where}: the model takes texts; calibration needs numbers")
     if array.size == 0:
         raise QuantizeError(f"{where}: is empty, of shape {array.shape}; give at least one example")
     if array.dtype != wanted:
@@ -98,7 +98,7 @@ def _fitting(array, port, path):
     return numpy.ascontiguousarray(array)
 
 
-def _cut(given, ports, path):
+def _split_feeds(given, ports, path):
     """Feeds of the sizes that the model accepts."""
     counts = {}
     for name, array in given.items():
@@ -111,19 +111,19 @@ def _cut(given, ports, path):
     if any(count not in (1, longest) for _, count in counts.values()):
         listing = ", ".join(f"{name!r} has {given[name].shape[0]}" for name in counts)
         raise QuantizeError(f"{path}: the arrays do not have the same number of examples: {listing}")
-    made = []
+    split = []
     for i in range(longest):
         feed = {}
         for name, array in given.items():
             step, count = counts.get(name, (1, 1))
             feed[name] = array if count == 1 or array.ndim == 0 else array[i * step : (i + 1) * step]
-        made.append(feed)
-    return made
+        split.append(feed)
+    return split
 
 
-def _labels(wanted, made, ports, path):
+def _labels(wanted, batch_feeds, ports, path):
     name = next(iter(ports))
-    rows = [feed[name].shape[0] for feed in made]
+    rows = [feed[name].shape[0] for feed in batch_feeds]
     if wanted.ndim != 1 or len(wanted) != sum(rows) or wanted.dtype.kind not in "iu":
         raise QuantizeError(
             f"{path}: labels are of shape {wanted.shape} and {wanted.dtype}, expected a whole number for each of"

@@ -5,7 +5,7 @@ import numpy
 from onnx import helper
 
 from vmhost.engine.quantize.errors import QuantizeError
-from vmhost.engine.quantize.graphs import nodes_in_place, pair
+from vmhost.engine.quantize.graphs import insert_nodes, pair
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 # On images these run on bytes between convolutions.
@@ -78,39 +78,39 @@ def _weights(graph, node):
 def statically(graph, ranges):
     """Changes the Graph's model to int8. `ranges` has (min, max) of each of its quantized_tensors."""
     tensors, products, on_bytes = quantized_tensors(graph)
-    ranges, added, again, units = dict(ranges), [], {}, {}
+    ranges, added, dequantized, tensor_scales = dict(ranges), [], {}, {}
     for node in graph.graph.node:
         if node.op_type in _SAME and node.input[0] in ranges and node.output[0] in ranges:
             ranges[node.output[0]] = ranges[node.input[0]]
-    order = {name: node for node in graph.graph.node for name in node.output}
+    producers = {name: node for node in graph.graph.node for name in node.output}
     following = dict(zip(map(id, graph.graph.node), [*list(graph.graph.node)[1:], None]))
     last = []
     for name in tensors:
         low, high = ranges[name]
         scale = numpy.float32((high - low) / 255.0) or numpy.float32(1.0)
         zero = numpy.uint8(min(255, max(0, round(-low / float(scale)))))
-        units[name] = scale
+        tensor_scales[name] = scale
         names = (
             graph.put(graph.fresh(f"{name}_scale"), numpy.array(scale, "float32")),
             graph.put(graph.fresh(f"{name}_zero"), numpy.array(zero, "uint8")),
         )
-        nodes, again[name] = pair(graph, name, *names)
-        made = order.get(name)
-        before = None if made is None else following[id(made)]
-        if made is not None and before is None:
+        nodes, dequantized[name] = pair(graph, name, *names)
+        producer = producers.get(name)
+        before = None if producer is None else following[id(producer)]
+        if producer is not None and before is None:
             last += nodes
         else:
-            added += [(before if made is not None else None, node) for node in nodes]
+            added += [(before if producer is not None else None, node) for node in nodes]
     readers = {id(node) for node in products}
     for node in graph.graph.node:
         on_image = node.output and node.output[0] in on_bytes
         for i, name in enumerate(node.input):
-            if name in again and (name in on_bytes or id(node) in readers and i == 0 or on_image):
-                node.input[i] = again[name]
+            if name in dequantized and (name in on_bytes or id(node) in readers and i == 0 or on_image):
+                node.input[i] = dequantized[name]
     shared = {}
     for node in products:
         values, axis = _weights(graph, node)
-        scale = units[_of(again, node.input[0])]
+        scale = tensor_scales[_source_of(dequantized, node.input[0])]
         name = node.input[1]
         if (name, axis) not in shared:
             shared[name, axis] = _narrowed(graph, name, values, axis, added)
@@ -118,20 +118,20 @@ def statically(graph, ranges):
         node.input[1] = out
         if len(node.input) > 2 and (bias := graph.weights(node.input[2])) is not None and bias.size == len(scales):
             node.input[2] = _bias(graph, node.input[2], bias.reshape(-1), scale * scales, added, node)
-    nodes_in_place(graph.graph, added)
+    insert_nodes(graph.graph, added)
     graph.graph.node.extend(last)
     graph.drop_dead_constants()
     return graph.model
 
 
-def _of(again, out):
-    return next(name for name, made in again.items() if made == out)
+def _source_of(dequantized, out):
+    return next(name for name, result in dequantized.items() if result == out)
 
 
 def _narrowed(graph, name, values, axis, added):
     """(the name of the weights after DequantizeLinear, their scales)."""
-    others = tuple(d for d in range(values.ndim) if d != axis)
-    scales = (numpy.abs(values).max(axis=others) / 127.0).astype("float32")
+    other_axes = tuple(d for d in range(values.ndim) if d != axis)
+    scales = (numpy.abs(values).max(axis=other_axes) / 127.0).astype("float32")
     scales[scales == 0] = 1.0
     shape = [1] * values.ndim
     shape[axis] = -1

@@ -5,7 +5,7 @@ import numpy
 from onnx import helper
 
 from vmhost.engine.quantize.errors import QuantizeError
-from vmhost.engine.quantize.graphs import nodes_in_place
+from vmhost.engine.quantize.graphs import insert_nodes
 
 BLOCK = 32
 _DOMAIN = "com.microsoft"
@@ -13,7 +13,7 @@ _DOMAIN = "com.microsoft"
 
 def with_narrow_weights(graph, bits, block=BLOCK):
     """Changes products with constant weights in the Graph's model to MatMulNBits."""
-    added, gone, shared = [], [], {}
+    added, replaced, shared = [], [], {}
     for node in graph.graph.node:
         found = _weights(graph, node)
         if found is None:
@@ -30,11 +30,11 @@ def with_narrow_weights(graph, bits, block=BLOCK):
         added.append((node, new))
         if bias is not None:
             added.append((node, helper.make_node("Add", [product, bias], [node.output[0]], f"{node.name}_bias")))
-        gone.append(node)
-    if not gone:
+        replaced.append(node)
+    if not replaced:
         raise QuantizeError("there is nothing to quantize: no product with constant weights of float32 in the model")
-    nodes_in_place(graph.graph, added)
-    outputs = {node.output[0] for node in gone}
+    insert_nodes(graph.graph, added)
+    outputs = {node.output[0] for node in replaced}
     for node in [each for each in graph.graph.node if each.op_type in ("MatMul", "Gemm") and each.output[0] in outputs]:
         graph.graph.node.remove(node)
     if all(each.domain != _DOMAIN for each in graph.model.opset_import):

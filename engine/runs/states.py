@@ -48,15 +48,15 @@ def put_state(state, *, model=None, optimizer=None, generators=None):
                 raise RunError(f"model: the state has no {name} of {array.dtype} {array.shape}")
         if unknown := given.keys() - wanted.keys():
             raise RunError(f"model: it has no {', '.join(sorted(unknown))}")
-        places = iter(given[name].copy() for name in wanted)
-        model.update(mapped(lambda _: next(places), model.parameters()))
+        arrays = iter(given[name].copy() for name in wanted)
+        model.update(mapped(lambda _: next(arrays), model.parameters()))
     if optimizer is not None:
         if "optimizer" not in state:
             raise RunError("optimizer: the state has none")
-        held = dict(state["optimizer"])
-        optimizer.learning_rate = held.pop("learning_rate")
-        slots = {name: {one: array.copy() for one, array in of.items()} for name, of in held["slots"].items()}
-        optimizer.state = held | {"slots": slots}
+        saved = dict(state["optimizer"])
+        optimizer.learning_rate = saved.pop("learning_rate")
+        slots = {name: {slot: array.copy() for slot, array in own.items()} for name, own in saved["slots"].items()}
+        optimizer.state = saved | {"slots": slots}
     for name, one in (generators or {}).items():
         if name not in state.get("generators", {}):
             raise RunError(f"generators: the state has no {name!r}")
@@ -83,7 +83,7 @@ def save(folder, state, *, tables=(), keep=2, full=None):
     os.makedirs(folder, exist_ok=True)
     tables = list(tables.values() if isinstance(tables, dict) else tables)
     number = max((number for number, _ in _states(folder)), default=0) + 1
-    beside, place = save_folders.unfinished(folder, f"{number:06}"), os.path.join(folder, f"run-{number:06}")
+    temporary, target = save_folders.unfinished(folder, f"{number:06}"), os.path.join(folder, f"run-{number:06}")
     save_folders.remove_unfinished(folder)
     arrays = {}
     description = {"format": _FORMAT, "state": _split(state, arrays, ""), "tables": None}
@@ -91,22 +91,22 @@ def save(folder, state, *, tables=(), keep=2, full=None):
         in_tables = os.path.join(folder, "tables")
         whole = _needs_full(tables, in_tables) if full is None else full
         description["tables"] = os.path.basename(save_tables(tables, in_tables, incremental=not whole))
-    os.mkdir(beside)
+    os.mkdir(temporary)
     try:
-        path = os.path.join(beside, "arrays.safetensors")
+        path = os.path.join(temporary, "arrays.safetensors")
         save_arrays(path, arrays)
         description["crc32"] = _checksum(path)
-        save_folders.write(os.path.join(beside, "state.json"), json.dumps(description).encode())
-        save_folders.flush(beside)
-        os.rename(beside, place)
+        save_folders.write(os.path.join(temporary, "state.json"), json.dumps(description).encode())
+        save_folders.flush(temporary)
+        os.rename(temporary, target)
     except BaseException:
-        save_folders.remove(beside)
+        save_folders.remove(temporary)
         raise
     save_folders.flush(folder)
     for _, name in _states(folder)[:-keep]:
         save_folders.remove(os.path.join(folder, name))
     _remove_old_tables(folder)
-    return place
+    return target
 
 
 def numbers(folder):
@@ -173,9 +173,9 @@ def _needs_full(tables, folder):
     names = sorted(one for one in os.listdir(folder) if not one.startswith(".")) if os.path.isdir(folder) else []
     if not names or {one.saved for one in tables} != {(folder, names[-1])}:
         return True
-    behind = next(i for i, name in enumerate(reversed(names)) if name.endswith("-full") or i + 1 == len(names))
+    increments = next(i for i, name in enumerate(reversed(names)) if name.endswith("-full") or i + 1 == len(names))
     changed, rows = (sum(getattr(one.statistics(), what) for one in tables) for what in ("changed", "rows"))
-    return behind >= _INCREMENTS or changed * 2 > rows
+    return increments >= _INCREMENTS or changed * 2 > rows
 
 
 def _remove_old_tables(folder):

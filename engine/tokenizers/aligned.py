@@ -39,32 +39,32 @@ class Aligned:
             return starts, [start + 1 for start in starts]
         return self.starts, self.ends
 
-    def become(self, characters, sources):
+    def replace_all(self, characters, sources):
         """Replaces the characters; `sources[i]` is the index of the old character that new character i comes from."""
         starts, ends = self.alignments()
         self.text = "".join(characters)
         self.starts, self.ends = [starts[i] for i in sources], [ends[i] for i in sources]
 
-    def become_changed(self, changes):
+    def apply_changes(self, changes):
         """Replaces the characters by pairs (character, change), counted as in Hugging Face's library: a change of 0
         replaces one character, 1 inserts one that comes from the previous character, -n replaces 1 + n characters and
         comes from the first of them."""
-        characters, sources, place = [], [], 0
+        characters, sources, position = [], [], 0
         for character, change in changes:
             characters.append(character)
             if change > 0:
-                sources.append(max(place - 1, 0))
+                sources.append(max(position - 1, 0))
             else:
-                sources.append(place)
-                place += 1 - change
-        self.become(characters, sources)
+                sources.append(position)
+                position += 1 - change
+        self.replace_all(characters, sources)
 
     def keep(self, wanted):
         """Keeps only the characters for which `wanted` is true."""
         kept = [i for i, character in enumerate(self.text) if wanted(character)]
         if len(kept) < len(self.text):
             text = self.text
-            self.become([text[i] for i in kept], kept)
+            self.replace_all([text[i] for i in kept], kept)
 
     def translate(self, table):
         """Replaces each character by the characters of `table(character)`, which have the same origin."""
@@ -75,7 +75,7 @@ class Aligned:
             sources.extend([i] * len(made))
         made = "".join(characters)
         if made != text:
-            self.become([made], sources)
+            self.replace_all([made], sources)
 
     def prepend(self, prefix):
         """Puts `prefix` before a non-empty text; it has the origin of the first character."""
@@ -83,7 +83,7 @@ class Aligned:
             self.text = prefix + self.text
             self.head += len(prefix)
         elif self.text:
-            self.become([prefix, self.text], [0] * len(prefix) + list(range(len(self.text))))
+            self.replace_all([prefix, self.text], [0] * len(prefix) + list(range(len(self.text))))
 
     def replace(self, matches, content):
         """Replaces the spans `matches` by `content`, which has the origin of each span's last character."""
@@ -102,4 +102,4 @@ class Aligned:
         if characters:
             characters.append(text[done:])
             sources.extend(range(done, len(text)))
-            self.become(characters, sources)
+            self.replace_all(characters, sources)

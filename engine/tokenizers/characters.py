@@ -106,15 +106,15 @@ def numeric(limit):
     return patterns.ranges(("N",), limit, False, "\U00011de0-\U00011de9\U00016ff4-\U00016ff6")
 
 
-def _of_bytes():
+def _byte_characters():
     """GPT-2's characters for bytes: printable bytes stand for themselves, the others are U+0100 and up."""
-    seen = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    hidden = [byte for byte in range(256) if byte not in seen]
-    return {byte: chr(byte) for byte in seen} | {byte: chr(256 + i) for i, byte in enumerate(hidden)}
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
 
 
-OF_BYTES = _of_bytes()
-BYTES = {c: byte for byte, c in OF_BYTES.items()}
+BYTE_CHARACTERS = _byte_characters()
+CHARACTER_BYTES = {c: byte for byte, c in BYTE_CHARACTERS.items()}
 
 
 def clusters(text):
@@ -154,11 +154,11 @@ def _is_picture(c):
     return c >= "\u2190" and unicodedata.category(c) == "So"
 
 
-def _joins_picture(text, place):
-    """Whether the joiner at `place`, and the extending characters before it, follow a pictograph."""
-    while place > 0 and _extends(text[place]):
-        place -= 1
-    return _is_picture(text[place])
+def _joins_picture(text, position):
+    """Whether the joiner at `position`, and the extending characters before it, follow a pictograph."""
+    while position > 0 and _extends(text[position]):
+        position -= 1
+    return _is_picture(text[position])
 
 
 def _separates(c):

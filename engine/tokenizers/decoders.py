@@ -6,7 +6,7 @@ from vmhost.engine.tokenizers import characters, patterns
 
 
 def make(section):
-    return section.made(_MAKERS, "decoder")
+    return section.make(_MAKERS, "decoder")
 
 
 def _sequence(section):
@@ -24,7 +24,7 @@ def _byte_level(tokens):
     made = bytearray()
     for token in tokens:
         try:
-            made += bytes([characters.BYTES[c] for c in token])
+            made += bytes([characters.CHARACTER_BYTES[c] for c in token])
         except KeyError:
             made += token.encode("utf-8", "surrogatepass")
     return [made.decode("utf-8", "replace")]

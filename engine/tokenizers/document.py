@@ -58,7 +58,7 @@ class Section:
             raise TokenizerError(f"{self.where}.{name}: expected one character, got {shown(value)}")
         return value
 
-    def made(self, makers, what):
+    def make(self, makers, what):
         """The result of the maker for this object's `type`."""
         kind = self.take("type", str)
         if kind not in makers:

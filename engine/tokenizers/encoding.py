@@ -73,10 +73,10 @@ class Encoding:
 
     # --- used by processors and tokenizers
 
-    def of_sequence(self, number):
+    def set_sequence(self, number):
         self._ranges[number] = range(len(self))
 
-    def of_type(self, number):
+    def set_type(self, number):
         self.type_ids = [number] * len(self)
 
     def part(self, start, end):
@@ -99,8 +99,8 @@ class Encoding:
         for theirs in other.overflowing:
             windows.append(self.copy().extend(theirs))
         size = len(self)
-        for number, places in other._ranges.items():
-            self._ranges[number] = range(size + places.start, size + places.stop)
+        for number, tokens in other._ranges.items():
+            self._ranges[number] = range(size + tokens.start, size + tokens.stop)
         for name in _LISTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.overflowing = windows
@@ -150,5 +150,5 @@ class Encoding:
             setattr(self, name, values + [value] * count if direction == "right" else [value] * count + values)
         if direction == "left":
             self._ranges = {
-                number: range(places.start + count, places.stop + count) for number, places in self._ranges.items()
+                number: range(tokens.start + count, tokens.stop + count) for number, tokens in self._ranges.items()
             }

@@ -11,10 +11,10 @@ def make(section):
     if "type" not in section.values:  # files of old versions
         kind = "BPE" if "merges" in section.values else "Unigram" if type(section.values.get("vocab")) is list else None
         section.values["type"] = kind or ("WordPiece" if "continuing_subword_prefix" in section.values else "WordLevel")
-    return section.made({"BPE": Bpe, "WordPiece": WordPiece, "WordLevel": WordLevel, "Unigram": Unigram}, "model")
+    return section.make({"BPE": Bpe, "WordPiece": WordPiece, "WordLevel": WordLevel, "Unigram": Unigram}, "model")
 
 
-class _OfVocabulary:
+class _VocabularyModel:
     """A model whose tokens are a dict of texts to ids."""
 
     def __init__(self, section):
@@ -35,7 +35,7 @@ class _OfVocabulary:
             raise TokenizerError(f"{self.where}: the unknown token {shown(text)} is not in the vocabulary") from None
 
 
-class WordLevel(_OfVocabulary):
+class WordLevel(_VocabularyModel):
     def __init__(self, section):
         super().__init__(section)
         self.unk = section.take("unk_token", str, "<unk>")
@@ -47,7 +47,7 @@ class WordLevel(_OfVocabulary):
         return [number], [text], [(0, len(text))]
 
 
-class WordPiece(_OfVocabulary):
+class WordPiece(_VocabularyModel):
     """The longest token at the start of a word, then of the rest, and so on (Wu et al. 2016)."""
 
     def __init__(self, section):
@@ -76,10 +76,10 @@ class WordPiece(_OfVocabulary):
         return numbers, texts, spans
 
 
-_NOT_THERE = (1 << 31) - 2  # the number of an unknown token that is not in the vocabulary
+_NOT_IN_VOCABULARY = (1 << 31) - 2  # the number of an unknown token that is not in the vocabulary
 
 
-class Bpe(_OfVocabulary):
+class Bpe(_VocabularyModel):
     """Byte pair encoding: merges neighbouring characters in the order of the list of merges."""
 
     def __init__(self, section):
@@ -93,8 +93,8 @@ class Bpe(_OfVocabulary):
         if section.take("dropout", NUMBER, 0):
             raise TokenizerError(f"{self.where}.dropout: is for training; set it to null")
         names = (f"<0x{byte:02X}>" for byte in range(256))
-        self._of_bytes = tuple(map(self.ids.get, names)) if self.byte_fallback else None
-        self._unknown = None if self.unk is None else self.ids.get(self.unk, _NOT_THERE)
+        self._byte_ids = tuple(map(self.ids.get, names)) if self.byte_fallback else None
+        self._unknown = None if self.unk is None else self.ids.get(self.unk, _NOT_IN_VOCABULARY)
         try:
             self._table = _array._bpe_table(self._merges(section))
         except OverflowError as error:
@@ -123,7 +123,7 @@ class Bpe(_OfVocabulary):
             return [self.ids[text]], [text], [(0, len(text))]
         given = self._symbols(text) if self.prefix or self.suffix else text
         numbers, spans = _array._bpe_pieces(
-            self.ids, self._table, given, self._unknown, self.fuse, self._of_bytes
+            self.ids, self._table, given, self._unknown, self.fuse, self._byte_ids
         )  # fmt: skip
         if self._texts is None:
             self.token(0)
@@ -146,7 +146,7 @@ class Bpe(_OfVocabulary):
                 unknown = False
                 continue
             if self.byte_fallback:
-                numbers = [self._of_bytes[byte] for byte in c.encode("utf-8", "surrogatepass")]
+                numbers = [self._byte_ids[byte] for byte in c.encode("utf-8", "surrogatepass")]
                 if None not in numbers:
                     found += [(number, i, i + 1) for number in numbers]
                     continue

@@ -13,7 +13,7 @@ _HANGUL = range(0xAC00, 0xD7A4)
 
 def make(section):
     """The normalizer of a Section."""
-    return section.made(_MAKERS, "normalizer")
+    return section.make(_MAKERS, "normalizer")
 
 
 def _sequence(section):
@@ -77,7 +77,7 @@ def _strip(section):
         end = len(whole.rstrip(characters.WHITESPACE)) if right else len(whole)
         if start or end < len(whole):
             kept = range(start, end) if start < end else range(0)
-            text.become([whole[start:end]], kept)
+            text.replace_all([whole[start:end]], kept)
 
     return normalize
 
@@ -86,7 +86,7 @@ def _decompose(text, form):
     """NFD or NFKD."""
     if unicodedata.is_normalized(form, text.text):
         return
-    text.become_changed(_decomposed(text.text, form))
+    text.apply_changes(_decomposed(text.text, form))
 
 
 def _decomposed(whole, form):
@@ -113,18 +113,18 @@ def _compose(text, form):
     combining = unicodedata.combining
     made, starter, last_class = [], None, None  # `starter`: its index in `made`
     for part, change in _decomposed(text.text, "NFD" if form == "NFC" else "NFKD"):
-        its_class = combining(part)
-        if starter is not None and (last_class is None or (last_class and last_class < its_class)):
+        combining_class = combining(part)
+        if starter is not None and (last_class is None or (last_class and last_class < combining_class)):
             composed = _pair(made[starter][0], part)
             if composed is not None:
                 made[starter] = (composed, made[starter][1] + change - 1)
                 continue
-        if its_class:
-            last_class = its_class
+        if combining_class:
+            last_class = combining_class
         else:
             starter, last_class = len(made), None
         made.append((part, change))
-    text.become_changed(made)
+    text.apply_changes(made)
 
 
 def _pair(first, second):
@@ -159,9 +159,11 @@ def _prepend(section):
 def bytes_as_characters(text):
     """Replaces each byte of the UTF-8 encoding by its character."""
     if text.text.isascii():
-        text.text = text.text.translate(characters.OF_BYTES)
+        text.text = text.text.translate(characters.BYTE_CHARACTERS)
     else:
-        text.translate(lambda c: c.encode("utf-8", "surrogatepass").decode("latin-1").translate(characters.OF_BYTES))
+        text.translate(
+            lambda c: c.encode("utf-8", "surrogatepass").decode("latin-1").translate(characters.BYTE_CHARACTERS)
+        )
 
 
 class _Precompiled:
@@ -201,7 +203,7 @@ class _Precompiled:
                     found = self.texts[start : self.texts.index(b"\0", start)].decode()
                     break
         except IndexError, ValueError:
-            raise TokenizerError("the map of the Precompiled normalizer leads out of itself") from None
+            raise TokenizerError("precompiled_charsmap: an offset of its trie is out of range") from None
         if len(self.known) < 10_000:
             self.known[part] = found
         return found
@@ -232,7 +234,7 @@ class _Precompiled:
                         changes.append((last, change + more))
                 changes += map(tuple, new)
         if modified:
-            text.become_changed(changes)
+            text.apply_changes(changes)
 
 
 def _offset(unit):

@@ -129,12 +129,12 @@ def any_of(inside):
 
 def of_section(section, name="pattern"):
     """The pattern in `{"String": ...}` or `{"Regex": ...}`."""
-    given = section.section(name)
-    if "String" in given.values:
-        return literal(given.take("String", str))
-    source = given.take("Regex", str)
-    where = f"{given.where}.Regex"
-    pattern = Pattern(lambda limit: _Translation(source, limit, where).whole())
+    value = section.section(name)
+    if "String" in value.values:
+        return literal(value.take("String", str))
+    source = value.take("Regex", str)
+    where = f"{value.where}.Regex"
+    pattern = Pattern(lambda limit: _Translation(source, limit, where).translated())
     try:
         pattern.at("a")
     except (re.error, RecursionError, OverflowError) as error:
@@ -157,7 +157,7 @@ class _Translation:
             " other words"
         )
 
-    def whole(self):
+    def translated(self):
         made, source = [], self.source
         while self.position < len(source):
             c = source[self.position]
@@ -184,7 +184,7 @@ class _Translation:
         if rest.startswith("(?i)"):  # valid until the group's end; Python needs a group for that
             self.position += 4
             end = self._end_of_group()
-            inner = _Translation(self.source[self.position : end], self.limit, self.where).whole()
+            inner = _Translation(self.source[self.position : end], self.limit, self.where).translated()
             self.position = end
             return f"(?i:{inner})"
         if rest.startswith("(?"):

@@ -19,19 +19,19 @@ def make(section):
     if bytes_at_end:
         steps.pop()
 
-    def cut(pieces):
+    def split(pieces):
         for step in steps:
             pieces = step(pieces)
         return pieces
 
-    return cut, bytes_at_end
+    return split, bytes_at_end
 
 
 def _steps(section):
-    return section.made(_MAKERS, "pre-tokenizer")
+    return section.make(_MAKERS, "pre-tokenizer")
 
 
-def _cutting(pattern, behavior=_REMOVED, invert=False):
+def _splitter(pattern, behavior=_REMOVED, invert=False):
     """A step that splits each piece at the matches of a pattern."""
 
     def step(pieces):
@@ -39,7 +39,7 @@ def _cutting(pattern, behavior=_REMOVED, invert=False):
         for piece in pieces:
             text = piece.text
             if text:
-                for start, end in _cuts(pattern.spans(text), len(text), behavior, invert):
+                for start, end in _split_spans(pattern.spans(text), len(text), behavior, invert):
                     if start < end:
                         made.append(piece.part(start, end))
         return made
@@ -47,7 +47,7 @@ def _cutting(pattern, behavior=_REMOVED, invert=False):
     return [step]
 
 
-def _cuts(matches, size, behavior, invert):
+def _split_spans(matches, size, behavior, invert):
     if behavior == _REMOVED and invert:
         return matches
     spans, done = [], 0  # (start, end, is a match)
@@ -62,17 +62,17 @@ def _cuts(matches, size, behavior, invert):
         return [(start, end) for start, end, match in spans if not match]
     if behavior == _ISOLATED:
         return [(start, end) for start, end, _ in spans]
-    cuts, before = [], False
+    found, before = [], False
     for start, end, match in reversed(spans) if behavior == _NEXT else spans:
         joins = match == before if behavior == _CONTIGUOUS else match and not before
-        if not joins or not cuts:
-            cuts.append((start, end))
+        if not joins or not found:
+            found.append((start, end))
         elif behavior == _NEXT:
-            cuts[-1] = (start, cuts[-1][1])
+            found[-1] = (start, found[-1][1])
         else:
-            cuts[-1] = (cuts[-1][0], end)
+            found[-1] = (found[-1][0], end)
         before = match
-    return cuts[::-1] if behavior == _NEXT else cuts
+    return found[::-1] if behavior == _NEXT else found
 
 
 def _as_bytes(pieces):
@@ -105,7 +105,7 @@ def _byte_level(section):
     if section.take("add_prefix_space", bool, True):
         steps.append(_prefixing(" ", lambda piece: True))
     if section.take("use_regex", bool, True):
-        steps += _cutting(patterns.Pattern(gpt2), _ISOLATED)
+        steps += _splitter(patterns.Pattern(gpt2), _ISOLATED)
     return [*steps, _as_bytes]
 
 
@@ -126,22 +126,22 @@ def _metaspace(section):
     steps = [step]
     if scheme != "never":
         steps.append(_prefixing(replacement, lambda piece: scheme == "always" or piece.origin == 0))
-    return steps + (_cutting(mark, _NEXT) if section.take("split", bool, True) else [])
+    return steps + (_splitter(mark, _NEXT) if section.take("split", bool, True) else [])
 
 
 def _punctuation(section):
     inside = patterns.any_of(characters.punctuation)
-    return _cutting(inside, section.choice("behavior", BEHAVIORS, _ISOLATED))
+    return _splitter(inside, section.choice("behavior", BEHAVIORS, _ISOLATED))
 
 
 def _digits(section):
     inside = patterns.any_of(characters.numeric)
-    return _cutting(inside, _ISOLATED if section.take("individual_digits", bool, False) else _CONTIGUOUS)
+    return _splitter(inside, _ISOLATED if section.take("individual_digits", bool, False) else _CONTIGUOUS)
 
 
 def _fixed_length(section):
     size = max(1, section.natural("length", 5))
-    return _cutting(patterns.Pattern(lambda limit: f"(?s:.{{1,{size}}})"), _ISOLATED)
+    return _splitter(patterns.Pattern(lambda limit: f"(?s:.{{1,{size}}})"), _ISOLATED)
 
 
 def _whitespace(section):
@@ -149,24 +149,24 @@ def _whitespace(section):
         word = patterns.word_class(limit, of_rust=True)
         return f"[{word}]+|[^{word}{patterns.ranges((), limit, False, patterns.WHITESPACE)}]+"
 
-    return _cutting(patterns.Pattern(source), _REMOVED, invert=True)
+    return _splitter(patterns.Pattern(source), _REMOVED, invert=True)
 
 
 def _split(section):
-    return _cutting(
+    return _splitter(
         patterns.of_section(section), section.choice("behavior", BEHAVIORS), section.take("invert", bool, False)
     )
 
 
 def _delimiter(section):
-    return _cutting(patterns.literal(section.character("delimiter")))
+    return _splitter(patterns.literal(section.character("delimiter")))
 
 
 _SPACES = patterns.any_of(lambda limit: patterns.ranges((), limit, False, patterns.WHITESPACE))
 _MAKERS = {
     "Sequence": lambda section: [step for each in section.sections("pretokenizers") for step in _steps(each)],
     "BertPreTokenizer": lambda section: (
-        _cutting(_SPACES) + _cutting(patterns.any_of(characters.punctuation), _ISOLATED)
+        _splitter(_SPACES) + _splitter(patterns.any_of(characters.punctuation), _ISOLATED)
     ),
     "ByteLevel": _byte_level,
     "CharDelimiterSplit": _delimiter,
@@ -176,5 +176,5 @@ _MAKERS = {
     "Punctuation": _punctuation,
     "Split": _split,
     "Whitespace": _whitespace,
-    "WhitespaceSplit": lambda section: _cutting(_SPACES),
+    "WhitespaceSplit": lambda section: _splitter(_SPACES),
 }

@@ -9,7 +9,7 @@ from vmhost.engine.tokenizers.encoding import Encoding
 
 
 def make(section):
-    return section.made(_MAKERS, "post-processor")
+    return section.make(_MAKERS, "post-processor")
 
 
 def _special(ids, tokens, type_id):
@@ -43,7 +43,7 @@ class _Wrapped:
             size = len(each)
             made = _special([token[1] for token in before], [token[0] for token in before], type_id)
             plain = each.part(0, size)
-            plain.of_sequence(number)
+            plain.set_sequence(number)
             if plain.special_tokens_mask:
                 plain.special_tokens_mask = [0] * size
                 plain.attention_mask = [1] * size
@@ -75,7 +75,7 @@ class _Roberta(_Wrapped):
         for each in encodings:
             if self.trim:
                 _trim(each, self.prefix)
-            each.of_type(0)
+            each.set_type(0)
         if not add_special:
             return encodings
         return [self._wrap(each, i, 1 if i else 0, 0) for i, each in enumerate(encodings)]
@@ -116,7 +116,7 @@ class _ByteLevel:
         for i, each in enumerate(encodings):
             if self.trim:
                 _trim(each, self.prefix)
-            each.of_sequence(i)
+            each.set_sequence(i)
         return encodings
 
 
@@ -151,24 +151,24 @@ class _Template:
                 made.append((token, None, each.natural("type_id", 0)))
         have = {"AB"[number] for token, number, _ in made if token is None}
         if have - set(wanted):
-            raise TokenizerError(f"{where}: there is no text B here")
+            raise TokenizerError(f"{where}: uses text B, which only the template of pairs has")
         return made
 
-    def _of(self, is_pair):
+    def _template_for(self, is_pair):
         if is_pair and self.pair is None:
             raise TokenizerError("the post-processor has no template for pairs of texts; encode one text")
         return self.pair if is_pair else self.single
 
     def added(self, is_pair):
-        return sum(len(self.tokens[token][0]) for token, _, _ in self._of(is_pair) if token is not None)
+        return sum(len(self.tokens[token][0]) for token, _, _ in self._template_for(is_pair) if token is not None)
 
     def process(self, encodings, add_special):
         made = []
-        for token, number, type_id in self._of(len(encodings) == 2):
+        for token, number, type_id in self._template_for(len(encodings) == 2):
             if token is None:
                 each = encodings[number].copy()
-                each.of_type(type_id)
-                each.of_sequence(number)
+                each.set_type(type_id)
+                each.set_sequence(number)
                 made.append(each)
             elif add_special:
                 made.append(_special(*self.tokens[token], type_id))

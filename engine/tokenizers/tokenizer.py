@@ -55,8 +55,8 @@ class Tokenizer:
 
         self.model = models.make(section.section("model"))
         self._normalizer = part("normalizer", normalizers.make)
-        cut = part("pre_tokenizer", pretokenizers.make)
-        self._cut, self._bytes_at_end = cut or (None, False)
+        pretokenizer = part("pre_tokenizer", pretokenizers.make)
+        self._pretokenize, self._bytes_at_end = pretokenizer or (None, False)
         self._processor = part("post_processor", processors.make)
         self._decoder = part("decoder", decoders.make)
         self._added, self._added_texts, self._special = {}, {}, set()
@@ -113,13 +113,13 @@ class Tokenizer:
 
     def add_tokens(self, tokens):
         """Adds tokens, which are matched verbatim in texts; returns the number of new ones."""
-        return self._more(tokens, False)
+        return self._add_texts(tokens, False)
 
     def add_special_tokens(self, tokens):
         """The same; `decode` skips them."""
-        return self._more(tokens, True)
+        return self._add_texts(tokens, True)
 
-    def _more(self, tokens, special):
+    def _add_texts(self, tokens, special):
         before = len(self._added)
         self._add(
             [_Added(Section({"content": text, "special": special, "normalized": not special}, "$")) for text in tokens]
@@ -161,23 +161,23 @@ class Tokenizer:
 
     def encode(self, sequence, pair=None, is_pretokenized=False, add_special_tokens=True):
         """The Encoding of a text, or of a pair of texts. With `is_pretokenized` each is a list of words."""
-        made = self._one(sequence, pair, is_pretokenized, add_special_tokens)
-        self._pad([made])
-        return made
+        encoding = self._encoded(sequence, pair, is_pretokenized, add_special_tokens)
+        self._pad([encoding])
+        return encoding
 
     def encode_batch(self, input, is_pretokenized=False, add_special_tokens=True):
         """The Encodings of many texts, or of pairs (tuples of two texts), padded together."""
-        made = []
+        encodings = []
         for each in input:
-            two = type(each) is tuple and len(each) == 2 and (not is_pretokenized or type(each[0]) is not str)
-            sequence, pair = each if two else (each, None)
-            made.append(self._one(sequence, pair, is_pretokenized, add_special_tokens))
-        self._pad(made)
-        return made
+            has_pair = type(each) is tuple and len(each) == 2 and (not is_pretokenized or type(each[0]) is not str)
+            sequence, pair = each if has_pair else (each, None)
+            encodings.append(self._encoded(sequence, pair, is_pretokenized, add_special_tokens))
+        self._pad(encodings)
+        return encodings
 
     encode_batch_fast = encode_batch
 
-    def _one(self, sequence, pair, is_pretokenized, add_special):
+    def _encoded(self, sequence, pair, is_pretokenized, add_special):
         encodings = [self._sequence(sequence, is_pretokenized, 0)]
         if pair is not None:
             encodings.append(self._sequence(pair, is_pretokenized, 1))
@@ -185,20 +185,20 @@ class Tokenizer:
             self._truncate(encodings, add_special)
         if self._processor is None:
             for i, each in enumerate(encodings):
-                each.of_sequence(i)
-                each.of_type(i)
+                each.set_sequence(i)
+                each.set_type(i)
         else:
             for i, each in enumerate(encodings):
                 for one in (each, *each.overflowing):
-                    one.of_sequence(i)
-                each.of_type(i)
+                    one.set_sequence(i)
+                each.set_type(i)
             encodings = self._processor.process(encodings, add_special)
         if len(encodings) == 1:
             return encodings[0]
-        whole = Encoding()
+        joined = Encoding()
         for each in encodings:
-            whole.extend(each)
-        return whole
+            joined.extend(each)
+        return joined
 
     def _sequence(self, text, is_pretokenized, type_id):
         if not is_pretokenized:
@@ -209,10 +209,10 @@ class Tokenizer:
             return self._tokens(text, type_id, None)
         if isinstance(text, str) or not all(isinstance(word, str) for word in text):
             raise TypeError("encode: with is_pretokenized=True each text is a list of words, each a str")
-        whole = Encoding()
+        joined = Encoding()
         for i, word in enumerate(text):
-            whole.extend(self._tokens(word, type_id, i))
-        return whole
+            joined.extend(self._tokens(word, type_id, i))
+        return joined
 
     def _tokens(self, text, type_id, word):
         ids, tokens, offsets, words = [], [], [], []
@@ -224,16 +224,16 @@ class Tokenizer:
             if self._normalizer is not None:
                 self._normalizer(piece)
             pieces += self._split(piece, self._normalized)
-        known, place = self._words, 0
+        known, word_index = self._words, 0
         for piece, number in pieces:
             if number is not None:
                 ids.append(number)
                 tokens.append(piece.text)
                 offsets.append(piece.span(0, len(piece.text)))
-                words.append(place if word is None else word)
-                place += 1
+                words.append(word_index if word is None else word)
+                word_index += 1
                 continue
-            for part in self._cut([piece]) if self._cut is not None else (piece,):
+            for part in self._pretokenize([piece]) if self._pretokenize is not None else (piece,):
                 text = part.text
                 if not text:
                     continue
@@ -241,8 +241,8 @@ class Tokenizer:
                 count = len(found[0])
                 ids += found[0]
                 tokens += found[1]
-                words += (place if word is None else word,) * count
-                place += 1
+                words += (word_index if word is None else word,) * count
+                word_index += 1
                 if part.starts is None:
                     base = part.base
                     if part.head:
@@ -260,16 +260,16 @@ class Tokenizer:
 
     def _word(self, text):
         """(ids, texts, spans of characters) of a word's tokens, cached."""
-        places = None  # origins of the characters that the model sees, if they differ
+        origins = None  # origins of the characters that the model sees, if they differ
         if self._bytes_at_end:
             piece = Aligned(text)
             normalizers.bytes_as_characters(piece)
             ids, tokens, spans = self.model.pieces(piece.text)
-            places = piece.starts
+            origins = piece.starts
         else:
             ids, tokens, spans = self.model.pieces(text)
-        if places is not None:
-            spans = [(places[start], places[end - 1] + 1) for start, end in spans]
+        if origins is not None:
+            spans = [(origins[start], origins[end - 1] + 1) for start, end in spans]
         made = tuple(ids), tuple(tokens), tuple(spans)
         if len(text) <= _LONGEST_KEPT:
             if len(self._words) >= _WORDS_KEPT:
@@ -313,25 +313,25 @@ class Tokenizer:
     padding = property(lambda self: self._padding)
 
     def _truncate(self, encodings, add_special):
-        given = self._truncation
-        limit, cut = given["max_length"], (given["stride"], given["direction"])
+        settings = self._truncation
+        limit, window = settings["max_length"], (settings["stride"], settings["direction"])
         if add_special and self._processor is not None:
             limit -= self._processor.added(len(encodings) == 2)
             if limit < 0:
                 raise TokenizerError(
-                    f"truncation: {given['max_length']} tokens have no room for the"
-                    f" {given['max_length'] - limit} special ones; make max_length larger"
+                    f"truncation: {settings['max_length']} tokens have no room for the"
+                    f" {settings['max_length'] - limit} special ones; make max_length larger"
                 )
         if limit == 0:
             for each in encodings:
-                each.truncate(0, *cut)
+                each.truncate(0, *window)
             return
         total = sum(map(len, encodings))
         if total <= limit:
             return
-        if given["strategy"] == "longest_first":
+        if settings["strategy"] == "longest_first":
             if len(encodings) == 1:
-                encodings[0].truncate(limit, *cut)
+                encodings[0].truncate(limit, *window)
                 return
             short, long = sorted(map(len, encodings))
             swapped = len(encodings[0]) > len(encodings[1])
@@ -340,27 +340,27 @@ class Tokenizer:
                 short = limit // 2
                 long = short + limit % 2
             for each, size in zip(encodings, (long, short) if swapped else (short, long)):
-                each.truncate(size, *cut)
+                each.truncate(size, *window)
             return
-        if given["strategy"] == "only_second" and len(encodings) == 1:
+        if settings["strategy"] == "only_second" and len(encodings) == 1:
             raise TokenizerError("truncation: the strategy only_second wants a second text; give one, or change it")
-        which = encodings[given["strategy"] == "only_second"]
-        if len(which) <= total - limit:
+        shortened = encodings[settings["strategy"] == "only_second"]
+        if len(shortened) <= total - limit:
             raise TokenizerError(
-                f"truncation: {total - limit} tokens are too many and the {given['strategy'].removeprefix('only_')}"
-                f" text has {len(which)}; make max_length larger, or the strategy longest_first"
+                f"truncation: {total - limit} tokens are too many and the {settings['strategy'].removeprefix('only_')}"
+                f" text has {len(shortened)}; make max_length larger, or the strategy longest_first"
             )
-        which.truncate(len(which) - (total - limit), *cut)
+        shortened.truncate(len(shortened) - (total - limit), *window)
 
     def _pad(self, encodings):
-        given = self._padding
-        if given is None or not encodings:
+        settings = self._padding
+        if settings is None or not encodings:
             return
-        length = max(map(len, encodings)) if given["length"] is None else given["length"]
-        if multiple := given["pad_to_multiple_of"]:
+        length = max(map(len, encodings)) if settings["length"] is None else settings["length"]
+        if multiple := settings["pad_to_multiple_of"]:
             length += -length % multiple
         for each in encodings:
-            each.pad(length, *(given[name] for name in ("direction", "pad_id", "pad_type_id", "pad_token")))
+            each.pad(length, *(settings[name] for name in ("direction", "pad_id", "pad_type_id", "pad_token")))
 
     # --- decoding, and the vocabulary
 

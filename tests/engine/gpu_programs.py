@@ -42,7 +42,7 @@ _REDUCTIONS = {"sum": numpy.sum, "prod": numpy.prod, "max": numpy.max, "min": nu
 def run(file, sizes, inputs, *, fused=True):
     """The outputs by name of a ModelFile at these sizes for inputs by name. The arena begins as NaN, so that unwritten
     elements are seen."""
-    program = programs.made(file, sizes, fused=fused)
+    program = programs.build(file, sizes, fused=fused)
     arena = numpy.full(program.arena_bytes // 4, numpy.nan, "float32")
     for name, shape, offset in program.inputs:
         arena[offset // 4 : offset // 4 + math.prod(shape)] = inputs[name].reshape(-1)

@@ -305,7 +305,7 @@ def test_what_is_made_of_nothing_is_the_callers_error():
     ]
     largest = opened("largest", compile_model(model(nodes, {"x": floats(4)}, {"y": (FLOAT, 0)}), "largest"))
     assert numpy.asarray(largest({"x": numpy.array([0, 3, 9, 0], "float32")})["y"]) == 9
-    with pytest.raises(ValueError, match="largest: count of places is 0, and the output 'y' is made of what it counts"):
+    with pytest.raises(ValueError, match="largest: count of places is 0, and the output 'y' is computed from it"):
         largest({"x": numpy.zeros(4, "float32")})
 
 

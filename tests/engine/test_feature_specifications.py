@@ -113,7 +113,7 @@ WRONG = [
     ({"kind": "text"}, "x: kind: expected one of number, key"),
     ({"kind": "number", "scale": "standard", "mean": 1}, "x: deviation: expected a number"),
     ({"kind": "number", "table": "items"}, "x: 'table' is unknown to number"),
-    ({"kind": "number", "clip": [3, 1]}, "clip: expected two rising numbers"),
+    ({"kind": "number", "clip": [3, 1]}, "clip: expected two ascending numbers"),
     ({"kind": "key", "table": "others"}, "table 'others': expected one of items"),
     ({"kind": "key", "combiner": "sum"}, "combiner: goes with a table"),
     ({"kind": "key", "table": "items", "combiner": "max"}, "combiner: expected one of sum, mean, sqrtn"),
@@ -121,8 +121,8 @@ WRONG = [
     ({"kind": "hashed", "length": 3}, "length: goes with `sequence: true`"),
     ({"kind": "key", "offset": -1}, "offset: expected a whole number from 0 on"),
     ({"kind": "vocabulary", "words": ["a", "a"]}, "words: expected different ones"),
-    ({"kind": "buckets", "boundaries": [2, 1]}, "boundaries: expected rising numbers"),
-    ({"kind": "cross", "of": ["x", "y"]}, "of: 'x' is no feature before this one"),
+    ({"kind": "buckets", "boundaries": [2, 1]}, "boundaries: expected ascending numbers"),
+    ({"kind": "cross", "of": ["x", "y"]}, "of: 'x': expected a feature defined earlier"),
 ]
 
 
@@ -141,7 +141,7 @@ def test_what_is_wrong_with_a_specification_is_told_at_once():
     [
         ("width", [1, None, 2], "width: a value is missing, and the feature has no `default`"),
         ("width", ["a", "b", "c"], "width: .*elements are bool, int, float"),
-        ("width", [[1], [2], [3]], "width: expected one value an example"),
+        ("width", [[1], [2], [3]], "width: expected one value per example"),
         ("hour", [1.5, 2, 3], "hour: expected whole numbers"),
         ("hour", [1, 2], "columns: expected as many examples in each"),
         ("item", [b"x", "y", "z"], "item: expected texts, got bytes"),
@@ -194,7 +194,7 @@ def test_exports_that_would_be_ambiguous_are_refused():
     spec, inputs = FeatureSpec(TOLD), FeatureSpec(TOLD).transform(COLUMNS)
     with pytest.raises(nn.ExportError, match="there are two tables of this name"):
         nn.export(Net(spec, made(("one", "one"))), inputs._asdict())
-    with pytest.raises(ValueError, match="the specification's table 'small' has 4 numbers, this one has 8"):
+    with pytest.raises(ValueError, match="table 'small' of the specification has 4 numbers, this one 8"):
         FeatureEmbedding(spec, {name: EmbeddingVariable(8) for name in ("items", "small")})
 
     class Sums(nn.Module):

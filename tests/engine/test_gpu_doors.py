@@ -34,7 +34,7 @@ def test_fused_steps_are_fewer_launches():
     file = ModelFile(click_network("deepfm"))
     launches = {}
     for fused in (True, False):
-        steps = programs.made(file, {"batch": 64}, fused=fused).steps
+        steps = programs.build(file, {"batch": 64}, fused=fused).steps
         launches[fused] = len(set(programs._turns(steps)))
     assert launches[True] < 15 and launches[False] > 40
 
@@ -42,7 +42,7 @@ def test_fused_steps_are_fewer_launches():
 def test_what_lives_at_one_time_does_not_overlap():
     """The arena's tensors, by the launches that they are used in."""
     file = ModelFile(click_network("din"))
-    program, tensors = programs.made(file, {"batch": 33}), file.at({"batch": 33})
+    program, tensors = programs.build(file, {"batch": 33}), file.at({"batch": 33})
     spans = {}
     for step, turn in zip(program.steps, programs._turns(program.steps)):
         for one in step.operands:
@@ -75,7 +75,7 @@ def test_an_operator_that_the_gpu_lacks_is_named(nodes, constants, dtype, text):
 
     file = ModelFile(compile_model(as_onnx(nodes, constants, ["batch", 4], ["batch", 4], dtype), "lacking.onnx"))
     with pytest.raises(UnsupportedError, match=text):
-        programs.made(file, {"batch": 2})
+        programs.build(file, {"batch": 2})
 
 
 # ---- no library, no GPU

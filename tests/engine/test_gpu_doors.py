@@ -35,7 +35,7 @@ def test_fused_steps_are_fewer_launches():
     launches = {}
     for fused in (True, False):
         steps = programs.build(file, {"batch": 64}, fused=fused).steps
-        launches[fused] = len(set(programs._turns(steps)))
+        launches[fused] = len(set(programs._launches(steps)))
     assert launches[True] < 15 and launches[False] > 40
 
 
@@ -44,7 +44,7 @@ def test_what_lives_at_one_time_does_not_overlap():
     file = ModelFile(click_network("din"))
     program, tensors = programs.build(file, {"batch": 33}), file.at({"batch": 33})
     spans = {}
-    for step, turn in zip(program.steps, programs._turns(program.steps)):
+    for step, turn in zip(program.steps, programs._launches(program.steps)):
         for one in step.operands:
             if one is not None and one.tensor in program.offsets:
                 first, _ = spans.get(one.tensor, (turn, turn))

@@ -119,9 +119,9 @@ class Gpu:
     def __init__(self, number, memory):
         self.number = number
         self._ffi, self._lib = library()
-        made = self._ffi.new("vme_cuda_device **")
-        check(self._lib.vme_cuda_device_new(number, memory, made))
-        self.handle = self._ffi.gc(made[0], self._lib.vme_cuda_device_unref)
+        out = self._ffi.new("vme_cuda_device **")
+        check(self._lib.vme_cuda_device_new(number, memory, out))
+        self.handle = self._ffi.gc(out[0], self._lib.vme_cuda_device_unref)
         self._shared, self._sharing = None, threading.Lock()
 
     def facts(self):
@@ -147,9 +147,9 @@ class Gpu:
         return self._new_stream()
 
     def _new_stream(self):
-        made = self._ffi.new("vme_cuda_stream **")
-        check(self._lib.vme_cuda_stream_new(self.handle, made))
-        return self._ffi.gc(made[0], self._lib.vme_cuda_stream_unref)
+        out = self._ffi.new("vme_cuda_stream **")
+        check(self._lib.vme_cuda_stream_new(self.handle, out))
+        return self._ffi.gc(out[0], self._lib.vme_cuda_stream_unref)
 
 
 def gpu(device="cuda", *, memory=0):
@@ -164,7 +164,7 @@ def gpu(device="cuda", *, memory=0):
     with _lock:
         known = _gpus.get((number, memory))
     if known is None:
-        made = Gpu(number, memory)
+        created = Gpu(number, memory)
         with _lock:
-            known = _gpus.setdefault((number, memory), made)
+            known = _gpus.setdefault((number, memory), created)
     return known

@@ -62,10 +62,10 @@ class CudaModel(Model):
             raise UnsupportedError(f"{name}: {error}") from error
         except ValueError:  # it does not work at these sizes: calls report that at theirs
             pass
-        made = ffi.new("vme_cuda_weights **")
+        out = ffi.new("vme_cuda_weights **")
         weights = self._file.weights
-        check(lib.vme_cuda_weights_new(self.device.handle, ffi.from_buffer(weights), len(weights), made))
-        self._weights = ffi.gc(made[0], lib.vme_cuda_weights_unref)
+        check(lib.vme_cuda_weights_new(self.device.handle, ffi.from_buffer(weights), len(weights), out))
+        self._weights = ffi.gc(out[0], lib.vme_cuda_weights_unref)
         self._stream = self.device.stream(shared=not self.options.streams)
         self._plans, self._graphed, self._bound = OrderedDict(), set(), {}
         self._lock = threading.Lock()
@@ -277,7 +277,7 @@ class _Plan:
             to.table, to.offset, to.step = table.handle.handle, offset, shape[1]
             to.default_id, to.combiner, to.weighted = default_id, combiner, rooms[1][index]
             to.ids_room = 0 if index else 1 << rooms[0]  # for all lookups together
-        made = ffi.new("vme_cuda_plan **")
+        out = ffi.new("vme_cuda_plan **")
         check(
             lib.vme_cuda_plan_new(
                 model.device.handle,
@@ -291,10 +291,10 @@ class _Plan:
                 len(tables),
                 lookups,
                 count,
-                made,
+                out,
             )
         )
-        self.handle = ffi.gc(made[0], lib.vme_cuda_plan_unref)
+        self.handle = ffi.gc(out[0], lib.vme_cuda_plan_unref)
         self._pinned = [lib.vme_cuda_plan_input(self.handle, number) for number in range(len(fed))]
         self._staged = [
             self._pinned_array(number, ffi.cast("char *", pointer)) for number, pointer in zip(fed, self._pinned)
@@ -352,10 +352,10 @@ class _Plan:
     def _bags(self, bags, held):
         if not bags:
             return self._ffi.NULL
-        made, offsets = self._ffi.new("vme_cuda_bags[]", len(bags)), {}
-        for table, bag, to in zip(self._tables, bags, made):
+        records, offsets = self._ffi.new("vme_cuda_bags[]", len(bags)), {}
+        for table, bag, to in zip(self._tables, bags, records):
             write_bags(self._ffi, to, table, *bag, held, offsets)
-        return made
+        return records
 
 
 class _KeepAlive:

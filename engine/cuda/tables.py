@@ -52,9 +52,9 @@ class _Table:
         options.l2_weight_threshold, options.quota_bytes = l2_weight_threshold, quota
         options.default_rows, options.defaults = len(defaults), rows
         options.seed = secrets.randbits(64)
-        made = ffi.new("vme_cuda_table **")
-        check(lib.vme_cuda_table_new(device.handle, options, made))
-        self.handle = ffi.gc(made[0], lib.vme_cuda_table_unref)
+        out = ffi.new("vme_cuda_table **")
+        check(lib.vme_cuda_table_new(device.handle, options, out))
+        self.handle = ffi.gc(out[0], lib.vme_cuda_table_unref)
 
     @property
     def slots(self):
@@ -119,8 +119,8 @@ class _Natives:
 
     def _sets(self, sets):
         """(vme_cuda_bags of each, number of bags, objects that must stay alive)."""
-        made, held, counts, known = self._ffi.new("vme_cuda_bags[]", max(len(sets), 1)), [], set(), {}
-        for one, to in zip(sets, made):
+        records, held, counts, known = self._ffi.new("vme_cuda_bags[]", max(len(sets), 1)), [], set(), {}
+        for one, to in zip(sets, records):
             table, ids, offsets, weights, default_id, combiner = one[:6]
             if not isinstance(table, _Table):
                 raise ValueError("tables: all tables of one lookup lie on the same GPU, or all in the host's memory")
@@ -131,24 +131,24 @@ class _Natives:
             counts.add(len(offsets) - 1)
         if len(counts) != 1 or min(counts) < 0:
             raise ValueError("offsets: expected as many bags of each table, and one offset more than bags")
-        return made, counts.pop(), held
+        return records, counts.pop(), held
 
     def _embedding_bags(self, sets, apart=False):
-        made, bags, held = self._sets(sets)
+        records, bags, held = self._sets(sets)
         out = np.empty((bags, sum(one[0].dim for one in sets)), "float32")
         numbers, column = self._float(out), 0
-        for one, to in zip(sets, made):
+        for one, to in zip(sets, records):
             to.dense, to.step = numbers + column, out.shape[1]
             column += one[0].dim
-        check(self._lib.vme_cuda_lookup_bags(len(sets), bags, made))
+        check(self._lib.vme_cuda_lookup_bags(len(sets), bags, records))
         if not apart:
             return out
         ends = list(itertools.accumulate(one[0].dim for one in sets))
         return [out[:, end - one[0].dim : end] for one, end in zip(sets, ends)]
 
     def _embedding_update_bags(self, sets, rates):
-        made, bags, held = self._sets(sets)
-        for one, to in zip(sets, made):
+        records, bags, held = self._sets(sets)
+        for one, to in zip(sets, records):
             gradient = np.ascontiguousarray(one[6])
             if gradient.dtype != np.float32 or gradient.shape != (bags, one[0].dim):
                 raise ValueError(
@@ -157,7 +157,7 @@ class _Natives:
                 )
             held.append(gradient)
             to.dense, to.step = self._float(gradient), one[0].dim
-        check(self._lib.vme_cuda_update_bags(len(sets), bags, made, self._rates(rates)))
+        check(self._lib.vme_cuda_update_bags(len(sets), bags, records, self._rates(rates)))
 
     def _embedding_evict(self, table, step):
         count = self._ffi.new("int64_t *")
@@ -166,9 +166,9 @@ class _Natives:
 
     def _embedding_snapshot(self, tables, incremental):
         handles = self._ffi.new("vme_cuda_table *[]", [one.handle for one in tables])
-        made = self._ffi.new("vme_cuda_snapshot *[]", max(len(tables), 1))
-        check(self._lib.vme_cuda_snapshot_new(len(tables), handles, incremental, made))
-        return [_Snapshot(table, handle) for table, handle in zip(tables, made)]
+        out = self._ffi.new("vme_cuda_snapshot *[]", max(len(tables), 1))
+        check(self._lib.vme_cuda_snapshot_new(len(tables), handles, incremental, out))
+        return [_Snapshot(table, handle) for table, handle in zip(tables, out)]
 
     def _embedding_snapshot_end(self, snapshot, saved):
         handle, snapshot.handle = snapshot.handle, self._ffi.NULL
@@ -215,10 +215,10 @@ class _Natives:
         check(self._lib.vme_cuda_table_put(table.handle, len(keys), *columns, self._float(values), beside))
 
     def _rates(self, rates):
-        made = self._ffi.new("vme_cuda_rates *")
+        record = self._ffi.new("vme_cuda_rates *")
         for name, number in zip(_RATES, rates):
-            setattr(made, name, int(number) if name in ("updates", "step") else float(number))
-        return made
+            setattr(record, name, int(number) if name in ("updates", "step") else float(number))
+        return record
 
     def _int64(self, array):
         """A pointer to the elements; empty arrays have none."""

@@ -45,7 +45,7 @@ from . import (  # noqa: F401 - readers register themselves
     texts,
     trees,
 )
-from .parts import parted
+from .parts import split_parts
 from .passes import improve
 from .problems import OnnxError
 from .readers import READERS
@@ -119,7 +119,7 @@ def _compiled(data, where, folder, counts):
         built = read(inferred, where, opens, contradiction, weights, kept)
         built.savings.nodes = nodes
         built.savings.idle = not counts or (opens is not None and opens.number > 0)  # report the first reading
-        return parted(built, where)
+        return split_parts(built, where)
 
     found = open_sizes.find(model)
     try:

@@ -44,7 +44,7 @@ def _join_heads(add, x):
     return add.reshape(add.transpose(x, (0, 2, 1, 3)), (batch, length, heads * size))
 
 
-def _behind(add, past, x):
+def _appended(add, past, x):
     """Appends keys or values to the cached ones."""
     return x if past is None else add.joined([past, x], 2)
 
@@ -74,16 +74,16 @@ def _window(add, rows, keys, offset, left=-1, right=0):
     position is its index plus `offset`, a number or the name of an int64 tensor [batch, 1, 1, 1]."""
     fixed = not any(isinstance(number, str) or sizes.is_open(number) for number in (rows, keys, offset))
     if fixed:
-        place, key = numpy.arange(rows)[:, None] + offset, numpy.arange(keys)
-        return (left < 0 or key >= place - left) & (right < 0 or key <= place + right)
-    place, key = add.reshape(add.counted(rows), (rows, 1)), add.counted(keys)
+        position, key = numpy.arange(rows)[:, None] + offset, numpy.arange(keys)
+        return (left < 0 or key >= position - left) & (right < 0 or key <= position + right)
+    position, key = add.reshape(add.counted(rows), (rows, 1)), add.counted(keys)
     if isinstance(offset, str) or sizes.is_open(offset) or offset != 0:
-        place = add.do("add", place, offset)
+        position = add.do("add", position, offset)
     parts = []
     if right >= 0:
-        parts.append(add.do("less_equal", key, place if right == 0 else add.do("add", place, right)))
+        parts.append(add.do("less_equal", key, position if right == 0 else add.do("add", position, right)))
     if left >= 0:
-        parts.append(add.do("greater_equal", key, add.do("subtract", place, left)))
+        parts.append(add.do("greater_equal", key, add.do("subtract", position, left)))
     return parts[0] if len(parts) == 1 else add.do("logical_and", *parts)
 
 
@@ -141,12 +141,12 @@ def rotated(add, x, cosines, sines, interleaved=False, size=0):
     return result
 
 
-def _angles(add, caches, places, dtype):
-    """The rows of the caches at `places` [batch, length], int64; without places, the caches themselves."""
+def _angles(add, caches, positions, dtype):
+    """The rows of the caches at `positions` [batch, length], int64; the caches themselves if there are none."""
     found = []
     for cache in caches:
-        if places is not None:
-            cache = add.operator("Gather", cache, places)
+        if positions is not None:
+            cache = add.operator("Gather", cache, positions)
         batch, length, half = add.shape(cache)
         found.append(add.cast(add.reshape(cache, (batch, 1, length, half)), dtype))
     return found
@@ -158,23 +158,23 @@ def rotary_embedding(reader, node):
     if node.get("is_packed_batching", 0) or node.get("scale", 1.0) != 1.0:
         raise Unsupported("has scale or is_packed_batching")
     if node.domain == "com.microsoft":
-        x, places, *caches = _inputs(node, 4)
+        x, positions, *caches = _inputs(node, 4)
     else:
-        x, *caches, places = _inputs(node, 4)
+        x, *caches, positions = _inputs(node, 4)
     rank, size = len(add.shape(x)), node.get("rotary_embedding_dim", 0)
     heads = node.get("num_heads", 0)
     if rank == 3 and not heads:
         heads = add.shape(x)[2] // (size or 2 * add.shape(caches[0])[-1])
     q = x if rank == 4 else _split_heads(add, x, heads)
     batch, _, length, _ = add.shape(q)
-    if places is not None:
-        places = add.cast(places, numpy.int64)
-        if math.prod(add.shape(places)) == 1 and len(add.shape(places)) == 1:  # the position of the first row
-            places = add.reshape(add.do("add", add.counted(length), places), (1, length))
-    whole = rotated(
-        add, q, *_angles(add, caches, places, add.dtype(x)), interleaved=bool(node.get("interleaved", 0)), size=size
+    if positions is not None:
+        positions = add.cast(positions, numpy.int64)
+        if math.prod(add.shape(positions)) == 1 and len(add.shape(positions)) == 1:  # the position of the first row
+            positions = add.reshape(add.do("add", add.counted(length), positions), (1, length))
+    result = rotated(
+        add, q, *_angles(add, caches, positions, add.dtype(x)), interleaved=bool(node.get("interleaved", 0)), size=size
     )
-    add.done(whole if rank == 4 else _join_heads(add, whole))
+    add.done(result if rank == 4 else _join_heads(add, result))
 
 
 # ---- ONNX's own
@@ -189,7 +189,7 @@ def attention(reader, node):
     if rank == 3:
         q = _split_heads(add, q, node.get("q_num_heads"))
         k, v = (_split_heads(add, name, node.get("kv_num_heads")) for name in (k, v))
-    k, v = _behind(add, past_k, k), _behind(add, past_v, v)
+    k, v = _appended(add, past_k, k), _appended(add, past_v, v)
     rows, keys = add.shape(q)[2], add.shape(k)[2]
     offset = 0 if past_k is None else add.shape(past_k)[2]
     length = None
@@ -209,20 +209,20 @@ def attention(reader, node):
     result, *scores = attend(add, *(_single(add, name) for name in (q, k, v)), scale, bias, node.get("softcap", 0.0))
     if bias is not None:
         largest = add.reduce("max", bias, [len(add.shape(bias)) - 1])
-        none = add.do("equal", largest, -math.inf)
-        result = add.where(none, 0, result)
-        scores[2] = add.where(none, 0, scores[2])
+        all_masked = add.do("equal", largest, -math.inf)
+        result = add.where(all_masked, 0, result)
+        scores[2] = add.where(all_masked, 0, scores[2])
     result = add.cast(result, dtype)
-    y, *presents, told = _outputs(node, 4)
+    y, *presents, scores_output = _outputs(node, 4)
     add.done(_join_heads(add, result) if rank == 3 else result, y)
     for name, output in zip((k, v), presents):
         if output:
             add.done(name, output)
-    if told:
+    if scores_output:
         mode = node.get("qk_matmul_output_mode", 0)
         if mode == 1 and node.opset < 25 and not node.get("softcap", 0.0):
             mode = 2 if node.opset < 24 else mode
-        add.done(add.cast(scores[{0: 0, 1: 0, 2: 1, 3: 2}[mode]], dtype), told)
+        add.done(add.cast(scores[{0: 0, 1: 0, 2: 1, 3: 2}[mode]], dtype), scores_output)
 
 
 def _own_mask(add, mask, keys):
@@ -275,7 +275,7 @@ def _mask(add, node, padding, extra, batch, rows, keys, offset):
 
 
 @reads("com.microsoft.Attention")
-def attention_of_inputs(reader, node):
+def packed_attention(reader, node):
     add = Lowering(reader, node)
     x, weights, bias, mask, past, extra, past_length = _inputs(node, 7)
     _refuse(node, past_sequence_length=past_length)
@@ -286,18 +286,18 @@ def attention_of_inputs(reader, node):
     whole = add.operator("MatMul", x, weights)
     if bias is not None:
         whole = add.operator("Add", whole, bias)
-    at, parts = 0, []
+    begin, parts = 0, []
     for width in widths:
-        parts.append(_split_heads(add, add.part(whole, 2, at, at + width), heads))
-        at += width
+        parts.append(_split_heads(add, add.part(whole, 2, begin, begin + width), heads))
+        begin += width
     q, k, v = parts
     offset = 0
     if past is not None:
         offset = add.shape(past)[3]
         shape = add.shape(past)[1:]
         k, v = (
-            _behind(add, add.reshape(add.part(past, 0, place, place + 1), shape), name)
-            for place, name in enumerate((k, v))
+            _appended(add, add.reshape(add.part(past, 0, index, index + 1), shape), name)
+            for index, name in enumerate((k, v))
         )
     batch, _, rows, size = add.shape(q)
     mask = _mask(add, node, mask, extra, batch, rows, add.shape(k)[2], offset)
@@ -313,84 +313,88 @@ def _query_key_value(add, node, query, key, value, bias):
     """The heads of all three, which may be packed together or already split into heads."""
     heads = node.get("num_heads")
     if len(add.shape(query)) == 5:  # [batch, length, heads, 3, size]
-        return [_of_several(add, query, place) for place in range(3)]
+        return [_packed_part(add, query, index) for index in range(3)]
     hidden = add.shape(query)[2]
     biases = [None] * 3
     if bias is not None:
-        at = 0
-        for place, width in enumerate((hidden, hidden, add.shape(bias)[0] - 2 * hidden)):
-            biases[place] = add.part(bias, 0, at, at + width)
-            at += width
+        begin = 0
+        for index, width in enumerate((hidden, hidden, add.shape(bias)[0] - 2 * hidden)):
+            biases[index] = add.part(bias, 0, begin, begin + width)
+            begin += width
 
-    def of(name, place):
+    def heads_of(name, index):
         if len(add.shape(name)) == 4:
             return name
-        return _split_heads(add, name if biases[place] is None else add.do("add", name, biases[place]), heads)
+        return _split_heads(add, name if biases[index] is None else add.do("add", name, biases[index]), heads)
 
     if key is not None and len(add.shape(key)) == 5:  # [batch, keys, heads, 2, size]
-        return [of(query, 0), _of_several(add, key, 0), _of_several(add, key, 1)]
-    return [of(query, 0), of(key if key is not None else query, 1), of(value if value is not None else query, 2)]
+        return [heads_of(query, 0), _packed_part(add, key, 0), _packed_part(add, key, 1)]
+    return [
+        heads_of(query, 0),
+        heads_of(key if key is not None else query, 1),
+        heads_of(value if value is not None else query, 2),
+    ]
 
 
-def _of_several(add, name, place):
+def _packed_part(add, name, index):
     batch, length, heads, _, size = add.shape(name)
-    return add.transpose(add.reshape(add.part(name, 3, place, place + 1), (batch, length, heads, size)), (0, 2, 1, 3))
+    return add.transpose(add.reshape(add.part(name, 3, index, index + 1), (batch, length, heads, size)), (0, 2, 1, 3))
 
 
 @reads("com.microsoft.MultiHeadAttention")
-def attention_of_heads(reader, node):
+def multi_head_attention(reader, node):
     add = Lowering(reader, node)
     query, key, value, bias, mask, extra, past_k, past_v, past_length, indirection = _inputs(node, 10)
     _refuse(node, past_sequence_length=past_length, cache_indirection=indirection)
     dtype = add.dtype(query)
     q, k, v = _query_key_value(add, node, query, key, value, bias)
-    k, v = _behind(add, past_k, k), _behind(add, past_v, v)
+    k, v = _appended(add, past_k, k), _appended(add, past_v, v)
     batch, _, rows, size = add.shape(q)
     offset = 0 if past_k is None else add.shape(past_k)[2]
     mask = _mask(add, node, mask, extra, batch, rows, add.shape(k)[2], offset)
     scale = node.get("scale") or 1 / math.sqrt(size)
     result, scores, *_ = attend(add, *(_single(add, name) for name in (q, k, v)), scale, mask)
-    y, present_k, present_v, told = _outputs(node, 4)
+    y, present_k, present_v, scores_output = _outputs(node, 4)
     add.done(_join_heads(add, add.cast(result, dtype)), y)
-    for name, output in ((k, present_k), (v, present_v), (scores, told)):
+    for name, output in ((k, present_k), (v, present_v), (scores, scores_output)):
         if output:
             add.done(add.cast(name, dtype), output)
 
 
 @reads("com.microsoft.GroupQueryAttention")
-def attention_of_groups(reader, node):
+def group_query_attention(reader, node):
     """New keys and values are written to the cache at the position given by seqlens_k; later positions are masked."""
     add = Lowering(reader, node)
-    query, key, value, past_k, past_v, lengths, _, *caches, places, extra, sink = _inputs(node, 12)
+    query, key, value, past_k, past_v, lengths, _, *caches, positions, extra, sink = _inputs(node, 12)
     _refuse(node, head_sink=sink)
     for attribute in ("smooth_softmax", "qk_output"):
         if node.get(attribute, 0) > 0:
             raise Unsupported(f"has {attribute}")
     heads, shared, dtype = node.get("num_heads"), node.get("kv_num_heads"), add.dtype(query)
     if key is None:
-        size, at, parts = add.shape(query)[2] // (heads + 2 * shared), 0, []
+        size, begin, parts = add.shape(query)[2] // (heads + 2 * shared), 0, []
         for width in (heads * size, shared * size, shared * size):
-            parts.append(add.part(query, 2, at, at + width))
-            at += width
+            parts.append(add.part(query, 2, begin, begin + width))
+            begin += width
         query, key, value = parts
     q, k, v = _split_heads(add, query, heads), _split_heads(add, key, shared), _split_heads(add, value, shared)
     batch, _, rows, size = add.shape(q)
-    before = 0  # number of cached keys of each example
+    cached = 0  # number of cached keys of each example
     if past_k is not None:
-        before = add.do("subtract", add.reshape(add.cast(lengths, numpy.int64), (batch, 1)), rows - 1)
+        cached = add.do("subtract", add.reshape(add.cast(lengths, numpy.int64), (batch, 1)), rows - 1)
     if node.get("do_rotary", 0):
-        if places is None:
-            places = add.counted(rows)
-            places = add.reshape(places, (1, rows)) if past_k is None else add.do("add", before, places)
-        angles = _angles(add, caches, add.cast(places, numpy.int64), dtype)
-        turned = {"interleaved": bool(node.get("rotary_interleaved", 0)), "size": 2 * add.shape(caches[0])[1]}
-        q, k = rotated(add, q, *angles, **turned), rotated(add, k, *angles, **turned)
+        if positions is None:
+            positions = add.counted(rows)
+            positions = add.reshape(positions, (1, rows)) if past_k is None else add.do("add", cached, positions)
+        angles = _angles(add, caches, add.cast(positions, numpy.int64), dtype)
+        rotation = {"interleaved": bool(node.get("rotary_interleaved", 0)), "size": 2 * add.shape(caches[0])[1]}
+        q, k = rotated(add, q, *angles, **rotation), rotated(add, k, *angles, **rotation)
     if past_k is not None:
-        write = _written if node.get(SHARED, 0) else _at_places
-        k, v = (write(add, past, name, before) for past, name in ((past_k, k), (past_v, v)))
-        before = add.reshape(before, (batch, 1, 1, 1))
+        write = _written_in_place if node.get(SHARED, 0) else _extended
+        k, v = (write(add, past, name, cached) for past, name in ((past_k, k), (past_v, v)))
+        cached = add.reshape(cached, (batch, 1, 1, 1))
     window = node.get("local_window_size", -1)
-    allowed = _window(add, rows, add.shape(k)[2], before, window - 1 if window > 0 else -1)
+    allowed = _window(add, rows, add.shape(k)[2], cached, window - 1 if window > 0 else -1)
     mask = _sum(add, _masked(add, allowed, _lowest()), _single(add, extra))
     scale = node.get("scale") or 1 / math.sqrt(size)
     result = attend(add, *(_single(add, name) for name in (q, k, v)), scale, mask, node.get("softcap", 0.0))[0]
@@ -401,22 +405,22 @@ def attention_of_groups(reader, node):
             add.done(name, output)
 
 
-def _written(add, past, x, before):
+def _written_in_place(add, past, x, cached):
     """The cache with `x` written after each example's cached rows. Writing past its capacity is the caller's error."""
     batch, heads, rows, _ = add.shape(x)
-    places = add.do("add", before, add.counted(rows))
-    indices = [add.along(batch, 0, 3), add.along(heads, 1, 3), add.reshape(places, (batch, 1, rows))]
+    positions = add.do("add", cached, add.counted(rows))
+    indices = [add.along(batch, 0, 3), add.along(heads, 1, 3), add.reshape(positions, (batch, 1, rows))]
     return add.scattered(past, x, indices)
 
 
-def _at_places(add, past, x, before):
+def _extended(add, past, x, cached):
     """The cache extended by `x`, placed after each example's cached rows."""
     batch, heads, rows, _ = add.shape(x)
     whole = add.joined([past, x], 2)
     if not sizes.is_open(batch) and batch == 1:
         return whole
-    places = add.reshape(add.do("add", before, add.counted(rows)), (batch, 1, rows))
-    indices = [add.along(batch, 0, 3), add.along(heads, 1, 3), places]
+    positions = add.reshape(add.do("add", cached, add.counted(rows)), (batch, 1, rows))
+    indices = [add.along(batch, 0, 3), add.along(heads, 1, 3), positions]
     return add.reader.add_layer(
         "Scatter",
         add.node,

@@ -65,9 +65,9 @@ class Body:
         if len(given) != len(self.graph.input):
             raise Unsupported(f"has a {self.attribute} of {len(self.graph.input)} inputs, expected {len(given)}")
         names = self._shared | dict(zip(self.inputs, given))
-        before = f"{self.prefix}/" if number is None else f"{self.prefix}{number}/"
+        prefix = f"{self.prefix}/" if number is None else f"{self.prefix}{number}/"
         for proto in self._nodes:
-            names.update((name, before + name) for name in proto.output if name)
+            names.update((name, prefix + name) for name in proto.output if name)
         if reader.depth >= _MAX_DEPTH:
             raise Unsupported(f"has more than {_MAX_DEPTH} nested graphs")
         reader.read_in_bodies += len(self._nodes) + 1
@@ -96,14 +96,14 @@ class Body:
 
 def _renamed(proto, names):
     """The node with tensors renamed, also in its nested graphs except for names that these define."""
-    made = type(proto)()
-    made.CopyFrom(proto)
-    for values in (made.input, made.output):
+    copy = type(proto)()
+    copy.CopyFrom(proto)
+    for values in (copy.input, copy.output):
         values[:] = [names.get(name, name) for name in values]
-    for item in made.attribute:
+    for item in copy.attribute:
         for graph in (*([item.g] if item.HasField("g") else ()), *item.graphs):
             _rename_within(graph, names)
-    return made
+    return copy
 
 
 def _rename_within(graph, names):
@@ -129,8 +129,8 @@ def chosen(reader, node, condition, one, other, output):
     a, b = reader.shape(one), reader.shape(other)
     if len(a) != len(b) or any(sizes.terms_of(x) != sizes.terms_of(y) for x, y in zip(a, b)):
         raise Unsupported(
-            f"gives a tensor of shape {reader.told(a)} in one case and {reader.told(b)} in the other, as a condition"
-            " computed at run time decides; export it with one shape"
+            f"gives a tensor of shape {reader.shape_text(a)} in one case and {reader.shape_text(b)} in the other, chosen by"
+            " a condition computed at run time; export it with one shape"
         )
     if reader.dtype(one) != reader.dtype(other):
         raise Unsupported(f"gives {reader.dtype(one).name} in one case and {reader.dtype(other).name} in the other")
@@ -169,7 +169,7 @@ def _choose_structures(reader, node, condition, one, other, output):
 def scalar(add, name):
     """A tensor of one element, reshaped to no dimensions."""
     if math.prod(add.shape(name)) != 1:
-        raise Unsupported(f"has a condition of shape {add.reader.told(add.shape(name))}, expected one element")
+        raise Unsupported(f"has a condition of shape {add.reader.shape_text(add.shape(name))}, expected one element")
     if add.dtype(name).kind != "b":
         raise Unsupported(f"has a condition of {add.dtype(name).name}, expected bool")
     return name if add.shape(name) == () else add.reshape(name, ())

@@ -51,7 +51,7 @@ def random_numbers(reader, node):
 
 
 @reads("Bernoulli")
-def coins(reader, node):
+def bernoulli(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     dtype = _dtype_of(node, add.dtype(x))
     numbers = drawn(add, add.shape(x), add.dtype(x), _UNIFORM, 0.0, 1.0)
@@ -59,7 +59,7 @@ def coins(reader, node):
 
 
 @reads("Multinomial")
-def classes(reader, node):
+def multinomial(reader, node):
     """Gumbel-max sampling: the class with the largest log-probability plus Gumbel noise."""
     add, x = Lowering(reader, node), node.inputs[0]
     (rows, count), samples = add.shape(x), node.get("sample_size", 1)

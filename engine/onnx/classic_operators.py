@@ -47,8 +47,8 @@ def normalizer(reader, node):
 @reads("ai.onnx.ml.Imputer")
 def imputer(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
-    whole = node.get("imputed_value_int64s") is not None and add.dtype(x).kind == "i"
-    kind, values = ("int64", "int64s") if whole else ("float", "floats")
+    is_integer = node.get("imputed_value_int64s") is not None and add.dtype(x).kind == "i"
+    kind, values = ("int64", "int64s") if is_integer else ("float", "floats")
     replaced = node.get(f"replaced_value_{kind}", 0)
     values = numpy.array(node.get(f"imputed_value_{values}"), add.dtype(x))
     missing = (
@@ -126,8 +126,10 @@ def _kernels(add, node, x, vectors):
         return products
     if kind == "RBF":
         squares = add.reduce("sum", add.do("square", x), [1])
-        apart = add.do("subtract", add.do("add", squares, (vectors**2).sum(1)[None]), add.do("multiply", products, 2.0))
-        return add.do("exp", add.do("multiply", add.do("maximum", apart, 0.0), -gamma))
+        distances = add.do(
+            "subtract", add.do("add", squares, (vectors**2).sum(1)[None]), add.do("multiply", products, 2.0)
+        )
+        return add.do("exp", add.do("multiply", add.do("maximum", distances, 0.0), -gamma))
     inner = add.do("add", add.do("multiply", products, gamma), coef0)
     if kind == "POLY":
         if degree not in (2, 3, 4):

@@ -41,10 +41,10 @@ def transformed(add, scores, transform):
         return _probit(add, scores)
     largest = add.reduce("max", scores, [1])
     powers = add.do("exp", add.do("subtract", scores, largest))
-    there = add.do("greater", add.do("absolute", scores), 1e-7)
-    total = add.reduce("sum", add.where(there, powers, 0), [1])
+    nonzero = add.do("greater", add.do("absolute", scores), 1e-7)
+    total = add.reduce("sum", add.where(nonzero, powers, 0), [1])
     small = add.do("multiply", scores, add.do("exp", add.do("negative", largest)))
-    return add.do("divide", add.where(there, powers, small), total)
+    return add.do("divide", add.where(nonzero, powers, small), total)
 
 
 def _logistic(add, scores):
@@ -101,7 +101,7 @@ def put_out_single(add, labels, single, transform, positive):
     """Both outputs for two classes, from the second one's score [rows, 1], a probability if `positive`."""
     label_output(add, labels, add.cast(add.do("greater", single, 0.5 if positive else 0), numpy.int64))
     if transform == "PROBIT":
-        raise Unsupported("has one score and the post_transform PROBIT, which says nothing of the other class")
+        raise Unsupported("has one score and the post_transform PROBIT, which does not define the other class's score")
     if positive and transform != "LOGISTIC":
         other = add.do("subtract", add.constant(1, "float32"), single)
         score_output(add, add.joined([other, single], 1))

@@ -63,8 +63,10 @@ def tell_types(model):
     for node in model.graph.node:
         if node.op_type != "LabelEncoder" or node.domain != "ai.onnx.ml" or node.input[0] in known:
             continue
-        said = [item.t.data_type if item.name == "keys_tensor" else kinds.get(item.name) for item in node.attribute]
-        for kind in filter(None, said):
+        key_types = [
+            item.t.data_type if item.name == "keys_tensor" else kinds.get(item.name) for item in node.attribute
+        ]
+        for kind in filter(None, key_types):
             model.graph.value_info.append(helper.make_tensor_value_info(node.input[0], kind, None))
             known.add(node.input[0])
             break
@@ -95,13 +97,13 @@ def _drop_within(graph, version):
     used = set(outputs)
     for number in reversed(range(len(graph.node))):
         node = graph.node[number]
-        made = list(node.output)
-        if used.isdisjoint(made):
+        produced = list(node.output)
+        if used.isdisjoint(produced):
             del graph.node[number]
             continue
         while node.input and not node.input[-1]:
             del node.input[-1]
-        if len(made) > 1 and not used.issuperset(made):
+        if len(produced) > 1 and not used.issuperset(produced):
             _drop_outputs(node, used, version)
         used.update(node.input)
         for attribute in node.attribute:
@@ -120,9 +122,9 @@ def _drop_outputs(node, used, version):
             item.name == "training_mode" and item.i for item in node.attribute
         ):
             return
-    for place, (name, said) in enumerate(zip(list(node.output), schema.outputs)):
-        if said.option == onnx.defs.OpSchema.FormalParameterOption.Optional and name not in used:
-            node.output[place] = ""
+    for index, (name, formal) in enumerate(zip(list(node.output), schema.outputs)):
+        if formal.option == onnx.defs.OpSchema.FormalParameterOption.Optional and name not in used:
+            node.output[index] = ""
     while node.output and not node.output[-1]:
         del node.output[-1]
 

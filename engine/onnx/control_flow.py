@@ -27,7 +27,7 @@ def branch(reader, node):
     known = truth(reader, condition)
     if known is not None:
         name = "then_branch" if known else "else_branch"
-        results = _if_none(reader, node, condition, name) or Body(reader, node, name, name).read()
+        results = _branch_for_zero(reader, node, condition, name) or Body(reader, node, name, name).read()
         if results is not None:
             _same_count(node, len(results))
             for output, name in zip(node.outputs, results):
@@ -47,13 +47,13 @@ def branch(reader, node):
             chosen(reader, node, condition, a, b, output)
 
 
-def _if_none(reader, node, condition, taken):
+def _branch_for_zero(reader, node, condition, taken):
     """The results of the branch for a counted size of 0, if that branch passes tensors through, and the branch `taken`
     at other sizes gives tensors of other ranks: what follows works on those of one branch alone. Calls at which that
     size is not 0 are then refused. None: the branch `taken` serves all calls.
 
     KNNImputer's graph is the case: rows without a neighbour go through such a branch, at which ONNX Runtime fails."""
-    network, compared = reader.network, reader.made.get(condition)
+    network, compared = reader.network, reader.producers.get(condition)
     if compared is None or not network.counted:
         return None
     values = [name and network.values.get(name, network.constants.get(name)) for name in compared.inputs]
@@ -74,7 +74,7 @@ def _if_none(reader, node, condition, taken):
         own.update(before)
     del reader.problems[problems:]
     network.forget(layers)
-    network.none.add(found[0])
+    network.must_be_zero.add(found[0])
     return passed
 
 
@@ -111,25 +111,27 @@ def loop(reader, node):
             )
         count = f"{body.prefix}/pass {number}"
         reader.keep_constant(count, numpy.int64(number))
-        here = active if active is not None else reader.keep_constant(f"{count}/condition", numpy.bool_(True))
-        results = body.read([count, here, *carried], number)
+        iteration_condition = (
+            active if active is not None else reader.keep_constant(f"{count}/condition", numpy.bool_(True))
+        )
+        results = body.read([count, iteration_condition, *carried], number)
         if results is None:
             return
-        goes_on, new = results[0], results[1 : 1 + len(carried)]
+        continues, new = results[0], results[1 : 1 + len(carried)]
         if active is not None:
             if scans:
                 raise Unsupported("ends at an iteration that is known only at run time, and has scan outputs")
             new = [
-                _kept(reader, node, active, pair, f"{count}/carried {place}")
-                for place, pair in enumerate(zip(new, carried))
+                _selected(reader, node, active, pair, f"{count}/carried {index}")
+                for index, pair in enumerate(zip(new, carried))
             ]
         for row, name in zip(rows, results[1 + len(carried) :]):
             row.append(name)
         carried, number = new, number + 1
-        known = truth(reader, goes_on)
+        known = truth(reader, continues)
         if known is None:
-            goes_on = scalar(add, reader.as_tensor(goes_on, node))
-            active = goes_on if active is None or goes_on == active else add.where(active, goes_on, False)
+            continues = scalar(add, reader.as_tensor(continues, node))
+            active = continues if active is None or continues == active else add.where(active, continues, False)
         elif known is False:
             break
     for output, name in zip(node.outputs, carried):
@@ -138,7 +140,7 @@ def loop(reader, node):
     _stack(reader, node, node.outputs[len(carried) :], rows, [0] * scans)
 
 
-def _kept(reader, node, active, pair, output):
+def _selected(reader, node, active, pair, output):
     new, old = pair
     chosen(reader, node, active, new, old, output)
     return reader.name_of(output) if structure_of(reader, output) is None else output
@@ -170,7 +172,7 @@ def _condition(reader, name):
 
 
 def _stack(reader, node, outputs, rows, axes, backwards=()):
-    for place, (output, row, axis) in enumerate(zip(outputs, rows, axes)):
+    for index, (output, row, axis) in enumerate(zip(outputs, rows, axes)):
         if not output:
             continue
         if not row:
@@ -178,7 +180,7 @@ def _stack(reader, node, outputs, rows, axes, backwards=()):
         if any(structure_of(reader, name) is not None for name in row):
             raise Unsupported("has a scan output that is a sequence")
         rank = len(reader.shape(row[0])) + 1
-        row = row[::-1] if place < len(backwards) and backwards[place] else row
+        row = row[::-1] if index < len(backwards) and backwards[index] else row
         if any(reader.shape(name) != reader.shape(row[0]) for name in row):
             raise Unsupported("has scan outputs whose shapes change between iterations")
         stacked(reader, node, row, axis + rank if axis < 0 else axis, output)
@@ -199,27 +201,29 @@ def scan(reader, node):
     states, scanned = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
     if len(body.outputs) < len(states):
         raise Unsupported(f"has a body of {len(body.outputs)} outputs, expected at least {len(states)}")
-    outs = len(body.outputs) - len(states)
+    scan_count = len(body.outputs) - len(states)
     _same_count(node, len(body.outputs))
     if not batched:
-        results = _scanned(reader, node, body, states, scanned, outs, "")
+        results = _scanned(reader, node, body, states, scanned, scan_count, "")
         for output, name in zip(node.outputs, results or ()):
             if output:
                 reader.same(output, name)
         return
-    parts = [unstacked(reader, name, 0, f"{body.prefix}/{place}") for place, name in enumerate((*states, *scanned))]
+    parts = [unstacked(reader, name, 0, f"{body.prefix}/{index}") for index, name in enumerate((*states, *scanned))]
     if len({len(part) for part in parts}) != 1:
         raise Unsupported("has inputs of different batches")
     found = []
-    for number, some in enumerate(zip(*parts)):
-        results = _scanned(reader, node, body, some[: len(states)], some[len(states) :], outs, f"example {number}/")
+    for number, example in enumerate(zip(*parts)):
+        results = _scanned(
+            reader, node, body, example[: len(states)], example[len(states) :], scan_count, f"example {number}/"
+        )
         if results is None:
             return
         found.append(results)
     _stack(reader, node, node.outputs, [list(row) for row in zip(*found)], [0] * len(node.outputs))
 
 
-def _scanned(reader, node, body, states, scanned, outs, label):
+def _scanned(reader, node, body, states, scanned, scan_count, label):
     """Returns the names of the final states and of the scan outputs."""
 
     def option(name, count, default=0):
@@ -232,24 +236,26 @@ def _scanned(reader, node, body, states, scanned, outs, label):
     axes = option("scan_input_axes", len(scanned))
     backwards = option("directions" if batched else "scan_input_directions", len(scanned))
     parts = []
-    for place, (name, axis, back) in enumerate(zip(scanned, axes, backwards)):
+    for index, (name, axis, back) in enumerate(zip(scanned, axes, backwards)):
         rank = len(reader.shape(name))
         if not -rank <= axis < rank:
             raise Unsupported(f"has the scan axis {axis} of a tensor of {rank} dimensions")
-        part = unstacked(reader, name, axis % rank, f"{body.prefix}/{label}scanned {place}")
+        part = unstacked(reader, name, axis % rank, f"{body.prefix}/{label}scanned {index}")
         parts.append(part[::-1] if back else part)
     if len({len(part) for part in parts}) != 1:
         raise Unsupported(f"scans tensors of {' and '.join(str(len(part)) for part in parts)} parts")
-    rows, states = [[] for _ in range(outs)], list(states)
-    for number, some in enumerate(zip(*parts)):
-        results = body.read([*states, *some], f"{label}{number}")
+    rows, states = [[] for _ in range(scan_count)], list(states)
+    for number, elements in enumerate(zip(*parts)):
+        results = body.read([*states, *elements], f"{label}{number}")
         if results is None:
             return None
         states = results[: len(states)]
         for row, name in zip(rows, results[len(states) :]):
             row.append(name)
-    names = [f"{body.prefix}/{label}stacked {place}" for place in range(outs)]
-    _stack(reader, node, names, rows, option("scan_output_axes", outs), option("scan_output_directions", outs))
+    names = [f"{body.prefix}/{label}stacked {index}" for index in range(scan_count)]
+    _stack(
+        reader, node, names, rows, option("scan_output_axes", scan_count), option("scan_output_directions", scan_count)
+    )
     return [*states, *(reader.name_of(name) for name in names)]
 
 

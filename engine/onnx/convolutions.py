@@ -14,7 +14,7 @@ from .windows import Full, Window, convolved, pads_within, seeing, spread_out, t
 _MAX_TAPS = 1 << 10  # elements of a window; each costs a copy
 
 
-def _read_apart(reader, node, computed):
+def _read_lowered(reader, node, computed):
     """Whether the engine's convolution does not take the node's weights or dtype, so that this file lowers it."""
     rank, dtype = len(reader.shape(node.inputs[1])) - 2, reader.dtype(node.inputs[0])
     if not 1 <= rank <= 3:
@@ -22,13 +22,13 @@ def _read_apart(reader, node, computed):
     constant = all(name is None or reader.constant(name) is not None for name in node.inputs[1:])
     if constant and dtype == numpy.float32:
         return False
-    (_in_single if dtype == numpy.float16 else computed)(reader, node)
+    (_in_float32 if dtype == numpy.float16 else computed)(reader, node)
     return True
 
 
 @reads("Conv")
 def convolution(reader, node):
-    if _read_apart(reader, node, _computed_convolution):
+    if _read_lowered(reader, node, _computed_convolution):
         return
     weights, bias = reader.constant(node.inputs[1]), reader.constant(node.input(2))
     window, groups = Window(reader, node, weights.shape[2:]), node.get("group", 1)
@@ -49,12 +49,12 @@ def convolution(reader, node):
 
 @reads("ConvTranspose")
 def transposed_convolution(reader, node):
-    if not _read_apart(reader, node, _computed_transposed):
+    if not _read_lowered(reader, node, _computed_transposed):
         weights, bias = reader.constant(node.inputs[1]), reader.constant(node.input(2))
         reader.same(node.output, transposed(reader, node, weights, bias))
 
 
-def _in_single(reader, node):
+def _in_float32(reader, node):
     """float16, computed in float32."""
     add = Lowering(reader, node)
     operands = [name and add.cast(name, numpy.float32) for name in node.inputs]
@@ -98,26 +98,26 @@ def _windows_times(add, x, weights, window, groups):
     if channels % groups or outputs % groups or add.shape(weights)[1] != channels // groups:
         raise Unsupported(f"has weights of the shape {add.shape(weights)} for {channels} channels in {groups} groups")
 
-    def seen(places):
+    def values_at(offsets):
         part = x
-        for d, place in enumerate(places):
-            first = place * window.dilations[d]
+        for d, offset in enumerate(offsets):
+            first = offset * window.dilations[d]
             last = first + (sizes[d] - 1) * window.strides[d] + 1
             part = add.part(part, d + 2, first, last, window.strides[d])
         return part
 
-    places = list(itertools.product(*map(range, kernel)))
+    offsets = list(itertools.product(*map(range, kernel)))
     if groups == channels == outputs:  # depthwise: no sums over channels
         flat, total = add.reshape(weights, (channels, taps)), None
-        for tap, place in enumerate(places):
+        for tap, offset in enumerate(offsets):
             factor = add.reshape(add.part(flat, 1, tap, tap + 1), (channels, *(1,) * len(kernel)))
-            product = add.do("multiply", seen(place), factor)
+            product = add.do("multiply", values_at(offset), factor)
             total = product if total is None else add.do("add", total, product)
         return total
     inner = channels // groups
     columns = add.whole((n, groups, inner, taps, *sizes), add.dtype(x))
-    for tap, place in enumerate(places):
-        add.put(add.part(columns, 3, tap, tap + 1), add.reshape(seen(place), (n, groups, inner, 1, *sizes)))
+    for tap, offset in enumerate(offsets):
+        add.put(add.part(columns, 3, tap, tap + 1), add.reshape(values_at(offset), (n, groups, inner, 1, *sizes)))
     columns = add.reshape(columns, (n, groups, inner * taps, math.prod(sizes)))
     rows = add.reshape(weights, (1, groups, outputs // groups, inner * taps))
     return add.reshape(add.matmul(rows, columns), (n, outputs, *sizes))
@@ -138,19 +138,19 @@ def columns_to_image(reader, node):
     n, wide, length = add.shape(x)
     if min((*image, *block, *counts)) < 1 or wide % taps or math.prod(counts) != length:
         raise Unsupported(f"does not make images of {image} of windows of {block} in {add.shape(x)}")
-    place = numpy.zeros((1,) * (2 * rank), numpy.int64)
-    there = numpy.ones((1,) * (2 * rank), bool)
+    positions = numpy.zeros((1,) * (2 * rank), numpy.int64)
+    inside = numpy.ones((1,) * (2 * rank), bool)
     for d in range(rank):
-        at = numpy.arange(block[d])[:, None] * dilations[d] + numpy.arange(counts[d]) * strides[d] - pads[d]
+        offsets = numpy.arange(block[d])[:, None] * dilations[d] + numpy.arange(counts[d]) * strides[d] - pads[d]
         shape = [1] * (2 * rank)
-        shape[d], shape[rank + d] = at.shape
-        at = at.reshape(shape)
-        place, there = place * image[d] + at, there & (at >= 0) & (at < image[d])
+        shape[d], shape[rank + d] = offsets.shape
+        offsets = offsets.reshape(shape)
+        positions, inside = positions * image[d] + offsets, inside & (offsets >= 0) & (offsets < image[d])
     whole = math.prod(image)
-    indices = numpy.where(there, place, whole).reshape(-1)  # positions outside the image go to an element after it
-    nothing = add.network.expanded(add.fresh("nothing"), add.constant(0, add.dtype(x)), (n, wide // taps, whole + 1))
+    indices = numpy.where(inside, positions, whole).reshape(-1)  # positions outside the image go to an element after it
+    zeros = add.network.expanded(add.fresh("nothing"), add.constant(0, add.dtype(x)), (n, wide // taps, whole + 1))
     values = add.reshape(x, (n, wide // taps, taps * length))
-    sums = add.scattered(nothing, values, [indices], 2, "add")
+    sums = add.scattered(zeros, values, [indices], 2, "add")
     add.done(add.reshape(add.part(sums, 2, 0, whole), (n, wide // taps, *image)))
 
 
@@ -163,13 +163,13 @@ def causal_convolution(reader, node):
         whole = add.padded(x, (0, 0, kernel - 1), (0, 0, 0), 0)
     else:
         whole = add.joined([past, x], 2) if kernel > 1 else x
-    made = add.operator("Conv", whole, weights, bias, group=channels, kernel_shape=[kernel])
+    result = add.operator("Conv", whole, weights, bias, group=channels, kernel_shape=[kernel])
     active = node.get("activation", "none")
     if active in ("silu", "swish"):
-        made = add.do("multiply", made, add.operator("Sigmoid", made))
+        result = add.do("multiply", result, add.operator("Sigmoid", result))
     elif active != "none":
         raise Unsupported(f"has the activation {active!r}")
-    add.done(made)
+    add.done(result)
     if len(node.outputs) > 1 and node.outputs[1]:
         if kernel < 2:
             raise Unsupported("makes an empty state")

@@ -13,7 +13,7 @@ from .sizes import is_open
 from .tensor_operators import axis_of, numbers_of
 
 
-def _counted_up(add, flags):
+def _running_count(add, flags):
     """The running count of true elements in a 1-d tensor, as int64."""
     parameters = (0, dtype_number(numpy.int64), 0)
     numbers = add.cast(flags, numpy.int64)
@@ -25,11 +25,11 @@ def _counted_up(add, flags):
 def places_of(add, flags):
     """Returns (int64 indices of the true elements, in order, followed by zeros; int64 [1], their number)."""
     [size] = add.shape(flags)
-    sums = _counted_up(add, flags)
+    sums = _running_count(add, flags)
     slots = add.where(flags, add.do("subtract", sums, 1), add.constant(size, numpy.int64))  # others go past the end
-    nothing = add.network.expanded(add.fresh("nothing"), add.constant(0, numpy.int64), (size + 1,))
-    places = add.scattered(nothing, add.counted(size), [slots])
-    return add.part(places, 0, 0, size), add.part(sums, 0, size - 1, size)
+    zeros = add.network.expanded(add.fresh("nothing"), add.constant(0, numpy.int64), (size + 1,))
+    indices = add.scattered(zeros, add.counted(size), [slots])
+    return add.part(indices, 0, 0, size), add.part(sums, 0, size - 1, size)
 
 
 def _cut(add, name, size, axis=0):
@@ -38,8 +38,8 @@ def _cut(add, name, size, axis=0):
 
 def found(add, flags):
     """The indices of the true elements, as many as there are."""
-    places, count = places_of(add, flags)
-    return _cut(add, places, counted_size(add.reader, add.node, count, math.prod(add.shape(flags))))
+    indices, count = places_of(add, flags)
+    return _cut(add, indices, counted_size(add.reader, add.node, count, math.prod(add.shape(flags))))
 
 
 @reads("NonZero")
@@ -49,11 +49,11 @@ def nonzero(reader, node):
     if not shape:
         raise Unsupported("works on a tensor of no dimensions")
     flags = x if add.dtype(x).kind == "b" else add.do("not_equal", x, 0)
-    places = found(add, add.reshape(flags, (math.prod(shape),)))
+    indices = found(add, add.reshape(flags, (math.prod(shape),)))
     rows = []
     for size, stride in zip(shape, contiguous(shape)):
         numbers = [add.constant(number, numpy.int64) for number in (stride, size)]
-        rows.append(add.do("remainder", add.do("floor_divide", places, numbers[0]), numbers[1]))
+        rows.append(add.do("remainder", add.do("floor_divide", indices, numbers[0]), numbers[1]))
     add.done(add.joined([add.reshape(row, (1, add.shape(row)[0])) for row in rows], 0))
 
 
@@ -75,8 +75,8 @@ def top_by_value(reader, node):
     size = add.shape(x)[axis]
     parameters = (axis, int(node.get("largest", 1)))
     order = reader.add_layer("Argsort", node, [x], add.shape(x), numpy.int64, add.fresh("order"), parameters=parameters)
-    room = add.constant(size, numpy.int64)
-    bounded = add.do("minimum", add.do("maximum", add.cast(count, numpy.int64), 0), room)
+    capacity = add.constant(size, numpy.int64)
+    bounded = add.do("minimum", add.do("maximum", add.cast(count, numpy.int64), 0), capacity)
     order = _cut(add, order, counted_size(reader, node, add.reshape(bounded, (1,)), size), axis)
     if node.outputs[0]:
         add.done(add.take(x, add.others(add.shape(order), axis, order)))
@@ -90,20 +90,20 @@ def _numbers(add, name, dtype=numpy.int64):
     return add.cast(name, dtype) if values is None else add.constant(values, dtype)
 
 
-def _sizes_said(reader, node, name):
+def _sizes_from(reader, node, name):
     """The counted sizes in the tensor `name`, which are known once it is computed."""
     add = Lowering(reader, node)
     [count], flat = add.shape(name), _numbers(add, name)
-    return [counted_size(reader, node, add.part(flat, 0, place, place + 1)) for place in range(count)]
+    return [counted_size(reader, node, add.part(flat, 0, index, index + 1)) for index in range(count)]
 
 
 @reads_by_value("Expand")
 def expand_by_value(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
-    own, said = add.shape(x), _sizes_said(reader, node, node.inputs[1])
-    rank = max(len(own), len(said))
-    own, said = (1,) * (rank - len(own)) + own, [1] * (rank - len(said)) + said
-    shape = [size if is_open(size) or size != 1 else other for size, other in zip(own, said)]
+    own, requested = add.shape(x), _sizes_from(reader, node, node.inputs[1])
+    rank = max(len(own), len(requested))
+    own, requested = (1,) * (rank - len(own)) + own, [1] * (rank - len(requested)) + requested
+    shape = [size if is_open(size) or size != 1 else other for size, other in zip(own, requested)]
     add.done(add.copy(add.expand(x, shape)))
 
 
@@ -114,7 +114,7 @@ def filled_by_value(reader, node):
     add = Lowering(reader, node)
     value = numpy.float32(0) if node.get("value") is None else numpy_helper.to_array(node.get("value"))
     number = add.constant(value.reshape(()), value.dtype)
-    add.done(add.copy(add.expand(number, _sizes_said(reader, node, node.inputs[0]))))
+    add.done(add.copy(add.expand(number, _sizes_from(reader, node, node.inputs[0]))))
 
 
 @reads_by_value("Range")
@@ -130,8 +130,8 @@ def range_by_value(reader, node):
         span, by = add.cast(span, numpy.int64), add.cast(step, numpy.int64)
         count = add.do("negative", add.do("floor_divide", add.do("negative", span), by))
         count = add.do("maximum", count, 0)
-    at = add.cast(add.counted(counted_size(reader, node, count)), dtype)
-    add.done(add.do("add", add.do("multiply", at, step), start))
+    indices = add.cast(add.counted(counted_size(reader, node, count)), dtype)
+    add.done(add.do("add", add.do("multiply", indices, step), start))
 
 
 @reads_by_value("Slice")
@@ -141,44 +141,50 @@ def sliced_by_value(reader, node):
     axes = numbers_of(reader, node, 3, "axes") or range(count)
     steps = numbers_of(reader, node, 4, "steps") or [1] * count
     starts, ends = (_numbers(add, name) for name in node.inputs[1:3])
-    for place, (axis, step) in enumerate(zip(axes, steps)):
+    for number, (axis, step) in enumerate(zip(axes, steps)):
         if step < 1:
             raise Unsupported("has starts or ends that are computed at run time, and a step backwards")
         axis %= rank
         size = add.constant(add.shape(x)[axis], numpy.int64)
-        first, last = (_bounded(add, add.part(name, 0, place, place + 1), size) for name in (starts, ends))
+        first, last = (_bounded(add, add.part(name, 0, number, number + 1), size) for name in (starts, ends))
         span = add.do("maximum", add.do("subtract", last, first), 0)
         length = add.do("floor_divide", add.do("add", span, step - 1), step)
         length = counted_size(reader, node, length, add.shape(x)[axis])
-        at = add.do("add", add.do("multiply", add.counted(length), step), first)
-        at = add.do("minimum", at, add.do("subtract", size, 1))  # where the slice is empty
-        x = add.take(x, [at], axis)
+        indices = add.do("add", add.do("multiply", add.counted(length), step), first)
+        indices = add.do("minimum", indices, add.do("subtract", size, 1))  # where the slice is empty
+        x = add.take(x, [indices], axis)
     add.done(x)
 
 
-def _bounded(add, place, size):
+def _bounded(add, index, size):
     """Clips to 0 .. size; a negative number counts from the end."""
-    place = add.where(add.do("less", place, 0), add.do("add", place, size), place)
-    return add.do("minimum", add.do("maximum", place, 0), size)
+    index = add.where(add.do("less", index, 0), add.do("add", index, size), index)
+    return add.do("minimum", add.do("maximum", index, 0), size)
 
 
 @reads("NonMaxSuppression")
 def suppression(reader, node):
     add = Lowering(reader, node)
-    boxes, scores, most, overlap, least = (*node.inputs, None, None, None)[:5]
+    boxes, scores, max_per_class, overlap, min_score = (*node.inputs, None, None, None)[:5]
     dtype = numpy.float32
     images, classes, count = add.shape(scores)
-    room = count
-    if most is None:
-        room, most = 1, add.constant([0], numpy.int64)
-    elif reader.constant(most) is not None:
-        given = max(0, int(reader.constant(most).reshape(-1)[0]))
-        room, most = max(1, given if int(count) > given else count), add.constant([given], numpy.int64)
+    capacity = count
+    if max_per_class is None:
+        capacity, max_per_class = 1, add.constant([0], numpy.int64)
+    elif reader.constant(max_per_class) is not None:
+        given = max(0, int(reader.constant(max_per_class).reshape(-1)[0]))
+        capacity, max_per_class = max(1, given if int(count) > given else count), add.constant([given], numpy.int64)
     else:
-        most = add.reshape(add.cast(most, numpy.int64), (1,))
-    bounds = [add.reshape(add.cast(name, dtype), (1,)) if name else None for name in (overlap, least)]
-    operands = [add.cast(boxes, dtype), add.cast(scores, dtype), most, bounds[0] or add.constant([0], dtype), bounds[1]]
-    rows = images * classes * room
+        max_per_class = add.reshape(add.cast(max_per_class, numpy.int64), (1,))
+    bounds = [add.reshape(add.cast(name, dtype), (1,)) if name else None for name in (overlap, min_score)]
+    operands = [
+        add.cast(boxes, dtype),
+        add.cast(scores, dtype),
+        max_per_class,
+        bounds[0] or add.constant([0], dtype),
+        bounds[1],
+    ]
+    rows = images * classes * capacity
     whole = reader.add_layer(
         "Suppress",
         node,
@@ -206,7 +212,7 @@ def unique(reader, node):
     axis %= len(shape)
     total, columns = shape[axis], math.prod(shape) // shape[axis]
     if is_open(columns) or columns > _MAX_COLUMNS:
-        raise Unsupported(f"tells rows of {columns} numbers apart, expected {_MAX_COLUMNS} at most")
+        raise Unsupported(f"compares rows of {columns} numbers, expected at most {_MAX_COLUMNS}")
     rows = add.transpose(x, [axis, *(d for d in range(len(shape)) if d != axis)])
     rows = add.reshape(rows, (total, columns))
     order = None
@@ -218,24 +224,24 @@ def unique(reader, node):
     add.put(add.part(differ, 0, 0, 1), True)
     if total > 1:
         pair = add.part(values, 0, 1, total), add.part(values, 0, 0, total - 1)
-        others = add.reduce("max", add.do("not_equal", *pair), [1])
-        add.put(add.part(differ, 0, 1, total), add.reshape(others, (total - 1,)))
-    group = add.do("subtract", _counted_up(add, differ), 1)  # of each element, in sorted order
-    nothing = add.network.expanded(add.fresh("nothing"), add.constant(0, numpy.int64), (total,))
-    places, count = places_of(add, differ)
+        changes = add.reduce("max", add.do("not_equal", *pair), [1])
+        add.put(add.part(differ, 0, 1, total), add.reshape(changes, (total - 1,)))
+    group = add.do("subtract", _running_count(add, differ), 1)  # of each element, in sorted order
+    zeros = add.network.expanded(add.fresh("nothing"), add.constant(0, numpy.int64), (total,))
+    indices, count = places_of(add, differ)
     size = counted_size(reader, node, count, total)
-    firsts = add.take(order, [_cut(add, places, size)])
-    inverse = add.scattered(nothing, group, [order])
+    firsts = add.take(order, [_cut(add, indices, size)])
+    inverse = add.scattered(zeros, group, [order])
     ones = add.network.expanded(add.fresh("ones"), add.constant(1, numpy.int64), (total,))
-    counts = _cut(add, add.scattered(nothing, ones, [group], reduction="add"), size)
+    counts = _cut(add, add.scattered(zeros, ones, [group], reduction="add"), size)
     if not node.get("sorted", 1):
         turned = _sorted(add, firsts)
         firsts, counts = add.take(firsts, [turned]), add.take(counts, [turned])
-        nothing = add.network.expanded(add.fresh("nothing"), add.constant(0, numpy.int64), (size,))
-        inverse = add.take(add.scattered(nothing, add.counted(size), [turned]), [inverse])
-    for name, made in zip(node.outputs, (add.take(x, [firsts], axis), firsts, inverse, counts)):
+        zeros = add.network.expanded(add.fresh("nothing"), add.constant(0, numpy.int64), (size,))
+        inverse = add.take(add.scattered(zeros, add.counted(size), [turned]), [inverse])
+    for name, result in zip(node.outputs, (add.take(x, [firsts], axis), firsts, inverse, counts)):
         if name:
-            add.done(made, name)
+            add.done(result, name)
 
 
 def _sorted(add, row):

@@ -6,7 +6,7 @@ import string
 from .lowering import Lowering
 from .readers import Unsupported, reads
 
-_READ = 4  # number of reads that makes a copy worthwhile
+_MIN_READS = 4  # number of reads that makes a copy worthwhile
 
 
 def _terms(equation, ranks):
@@ -59,9 +59,9 @@ def _ordered(add, name, term, wanted):
     return moved if tuple(sizes) == add.shape(moved) else add.reshape(moved, sizes)
 
 
-def _side_by_side(add, name, made):
-    """A dense copy of a tensor that is read often to make `made` elements; else the tensor itself."""
-    return name if add.network.is_dense(name) or math.prod(add.shape(name)) * _READ > made else add.copy(name)
+def _dense_if_reread(add, name, count):
+    """A dense copy of a tensor that is read often to compute `count` elements; else the tensor itself."""
+    return name if add.network.is_dense(name) or math.prod(add.shape(name)) * _MIN_READS > count else add.copy(name)
 
 
 def _joined(add, a, left, b, right, kept):
@@ -82,15 +82,15 @@ def _joined(add, a, left, b, right, kept):
     uneven = any(add.shape(a)[left.index(letter)] != add.shape(b)[right.index(letter)] for letter in shared)
     if not summed:
         sides = [_ordered(add, a, left, letters), _ordered(add, b, right, letters)]
-        made = math.prod(sizes.get(letter, 1) for letter in letters)
-        return add.do("multiply", *(_side_by_side(add, side, made) for side in sides)), letters
+        element_count = math.prod(sizes.get(letter, 1) for letter in letters)
+        return add.do("multiply", *(_dense_if_reread(add, side, element_count) for side in sides)), letters
     if uneven:  # a dimension of size 1 is broadcast: multiply elementwise
         both = letters + "".join(summed)
         whole = add.do("multiply", _ordered(add, a, left, both), _ordered(add, b, right, both))
         return _summed(add, whole, both, letters)
 
-    def count(some):
-        return math.prod(sizes.get(letter, 1) for letter in some)
+    def count(group):
+        return math.prod(sizes.get(letter, 1) for letter in group)
 
     outer = [sizes.get(letter, 1) for letter in batch]
     first = add.reshape(_ordered(add, a, left, (*batch, *rows, *summed)), (*outer, count(rows), count(summed)))

@@ -7,7 +7,7 @@ from .network import Layer, float_bits, same_strides
 
 # Operators whose results depend only on their operands: all at present. An operator that draws random numbers or keeps
 # a state must not be listed.
-_ALIKE = frozenset(
+_PURE = frozenset(
     {
         "Conv",
         "MaxPool",
@@ -56,22 +56,22 @@ _ALIKE = frozenset(
     }
 )
 
-_LOOKED_AT = 16  # leading elements of constants, compared first
+_PREFIX = 16  # leading elements of constants, compared first
 
 
 def merge_equal(network):
     """Removes layers that repeat an earlier one, and constants equal to others. Returns whether anything changed."""
-    one_for = _constants(network)  # removed bases to the equal ones that stay
+    replacements = _constants(network)  # removed bases to the equal ones that stay
     named = {}  # staying bases to the model outputs whose names they take
     last, early = _written(network)
     writers, found, kept, outputs, copied = {}, {}, [], set(network.outputs), False
-    odd = set()  # bases that another operator writes a part of
+    impure = set()  # bases that another operator writes a part of
     for number, layer in enumerate(network.layers):
         base, *written = _operand(network, layer.output, {})
         writers.setdefault(base, []).append(
             (
                 layer.op,
-                tuple([name and _operand(network, name, one_for) for name in layer.inputs]),
+                tuple([name and _operand(network, name, replacements) for name in layer.inputs]),
                 layer.window,
                 layer.relu,
                 layer.bounds and tuple(map(float_bits, layer.bounds)),
@@ -82,25 +82,25 @@ def merge_equal(network):
             )
         )
         kept.append(layer)
-        if layer.op not in _ALIKE:
-            odd.add(base)
-        if number != last[base] or base in early or base in odd:
+        if layer.op not in _PURE:
+            impure.add(base)
+        if number != last[base] or base in early or base in impure:
             continue
         first = found.setdefault((network.shape(base), network.dtype(base), tuple(writers[base])), base)
         if first == base:
             continue
         if base not in outputs:
-            one_for[base] = first
+            replacements[base] = first
         elif first not in outputs and first not in named:
-            one_for[base], named[first] = first, base
+            replacements[base], named[first] = first, base
         elif len(writers[base]) == 1:
             kept[-1], copied = Layer("Copy", layer.name, [first], layer.output), True  # two outputs are two tensors
 
-    if not one_for and not copied:
+    if not replacements and not copied:
         return False
 
-    final = named | {name: named.get(one, one) for name, one in one_for.items()}
-    network.layers = [layer for layer in kept if network.base(layer.output) not in one_for]
+    final = named | {name: named.get(one, one) for name, one in replacements.items()}
+    network.layers = [layer for layer in kept if network.base(layer.output) not in replacements]
     for layer in network.layers:
         layer.inputs = [final.get(name, name) for name in layer.inputs]
         layer.output = final.get(layer.output, layer.output)
@@ -108,21 +108,21 @@ def merge_equal(network):
         name: view._replace(base=final[view.base]) if view.base in final else view
         for name, view in network.views.items()
     }
-    network.constants = {name: values for name, values in network.constants.items() if name not in one_for}
+    network.constants = {name: values for name, values in network.constants.items() if name not in replacements}
     return True
 
 
 def _constants(network):
-    alike, one_for = {}, {}
+    candidates, replacements = {}, {}
     for name, values in network.constants.items():
-        alike.setdefault((values.dtype, values.shape, values.flat[:_LOOKED_AT].tobytes()), []).append(name)
-    for names in alike.values():
+        candidates.setdefault((values.dtype, values.shape, values.flat[:_PREFIX].tobytes()), []).append(name)
+    for names in candidates.values():
         found = {}
         for name in names if len(names) > 1 else ():  # only candidates are hashed in full
             first = found.setdefault(hashlib.sha256(network.constants[name].tobytes()).digest(), name)
             if first != name:
-                one_for[name] = first
-    return one_for
+                replacements[name] = first
+    return replacements
 
 
 def _written(network):
@@ -138,12 +138,12 @@ def _written(network):
     return last, early
 
 
-def _operand(network, name, one_for):
+def _operand(network, name, replacements):
     """The elements that the tensor consists of: equal for equal tensors. Dense ones have no strides."""
     view, shape = network.views.get(name), network.shape(name)
     if view is None:
-        return one_for.get(name, name), 0, shape, None
+        return replacements.get(name, name), 0, shape, None
     strides = None
     if not same_strides(shape, view.strides):
         strides = tuple(0 if size == 1 else stride for size, stride in zip(shape, view.strides))
-    return one_for.get(view.base, view.base), view.offset, shape, strides
+    return replacements.get(view.base, view.base), view.offset, shape, strides

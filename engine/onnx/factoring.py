@@ -37,7 +37,7 @@ class _Part:
 def factor_products(network):
     """Rewrites each product where that reduces the number of multiplications."""
     layers, network.layers = network.layers, []
-    makers, writers = {layer.output: layer for layer in layers}, {}
+    producers, writers = {layer.output: layer for layer in layers}, {}
     for layer in layers:
         writers.setdefault(network.base(layer.output), []).append(layer)
     for layer in layers:
@@ -46,7 +46,7 @@ def factor_products(network):
             if layer.op == "Gemm" and not layer.activated and not layer.inputs[3]
             else None
         )
-        if not (parts and _rewrite(network, layer, parts, makers)):
+        if not (parts and _rewrite(network, layer, parts, producers)):
             network.layers.append(layer)
 
 
@@ -62,7 +62,7 @@ def _parts(network, product, writers):
         or network.as_view(rows).offset
     ):
         return None
-    shape, found, at = network.shape(whole), [], 0
+    shape, found, begin = network.shape(whole), [], 0
     copies = writers.get(whole, ())
     if (
         len(shape) < 2
@@ -75,30 +75,30 @@ def _parts(network, product, writers):
         view, part = network.as_view(copy.output), network.shape(copy.output)
         if (
             copy.op != "Copy"
-            or view.offset != at
+            or view.offset != begin
             or part[:-1] != shape[:-1]
             or not same_strides(shape, view.strides)
             or network.dtype(copy.inputs[0]) != numpy.float32
             or copy.inputs[0] in network.constants
         ):
             return None
-        found.append((_Part(network, copy.inputs[0], part), at))
-        at += part[-1]
-    return found if at == shape[-1] else None
+        found.append((_Part(network, copy.inputs[0], part), begin))
+        begin += part[-1]
+    return found if begin == shape[-1] else None
 
 
-def _terms(network, part, makers, columns, sign=1):
+def _terms(network, part, producers, columns, sign=1):
     """[(sign, part, factor)] that sum up to the part, each of its shape. `factor` is a single-row part that can be
     multiplied into the weights, or None."""
     base = part.view.base
     whole = network.shape(base) == part.shape and _Part(network, base, part.shape).view == part.view
-    layer = makers.get(base) if whole else None
+    layer = producers.get(base) if whole else None
     if layer is None or layer.op != "Binary" or any(name in network.constants for name in layer.inputs):
         return [(sign, part, None)]
     left, right = (_Part(network, name, part.shape) for name in layer.inputs)
     if is_binary(layer, "add") or is_binary(layer, "subtract"):
         second = sign if is_binary(layer, "add") else -sign
-        return _terms(network, left, makers, columns, sign) + _terms(network, right, makers, columns, second)
+        return _terms(network, left, producers, columns, sign) + _terms(network, right, producers, columns, second)
     *lead, rows, width = part.shape
     if (
         is_binary(layer, "multiply")
@@ -111,17 +111,17 @@ def _terms(network, part, makers, columns, sign=1):
     return [(sign, part, None)]
 
 
-def _rewrite(network, product, parts, makers):
+def _rewrite(network, product, parts, producers):
     """Rewrites the product over these parts if that reduces the multiplications. Returns whether it did; the layers are
     added then."""
     weights = network.constants[product.inputs[1]].astype("float64")
     groups = {}  # multiplied part to {factor: (the factor's part, weights)}
-    for part, at in parts:
+    for part, begin in parts:
         width = part.shape[-1]
-        for sign, term, factor in _terms(network, part, makers, len(weights)):
+        for sign, term, factor in _terms(network, part, producers, len(weights)):
             _, blocks = groups.setdefault((term.view, width), (term, {}))
             key = factor and factor.view
-            blocks[key] = factor, sign * weights[:, at : at + width] + (blocks[key][1] if key in blocks else 0)
+            blocks[key] = factor, sign * weights[:, begin : begin + width] + (blocks[key][1] if key in blocks else 0)
     rows = [group for group in groups.values() if group[0].one_row]
     others = [group for group in groups.values() if not group[0].one_row]
     if not others or sum(term.shape[-1] for term, _ in others) > weights.shape[1] - _MIN_SAVED:
@@ -144,7 +144,7 @@ class _Builder:
         if rows:
             terms = [
                 (
-                    self._seen(
+                    self._view_of(
                         "row", term, (*term.shape[:-2], term.shape[-1]), term.view.strides[:-2] + term.view.strides[-1:]
                     ),
                     blocks[None][1],
@@ -157,7 +157,7 @@ class _Builder:
             bias = None
         if fixed:
             whole = not added and len(fixed) == len(others)
-            terms = [(self._seen("part", term, term.shape, term.view.strides), block) for term, block in fixed]
+            terms = [(self._view_of("part", term, term.shape, term.view.strides), block) for term, block in fixed]
             product = self._products(terms, bias, self.product.output if whole else None)
             if whole:
                 return
@@ -166,7 +166,7 @@ class _Builder:
         for term, blocks in others:
             if list(blocks) != [None]:
                 product = network.declare(self._name("matrix"), shape, "float32")
-                operand = self._seen("part", term, term.shape, term.view.strides)
+                operand = self._view_of("part", term, term.shape, term.view.strides)
                 network.layers.append(Layer("MatMul", self.product.name, [operand, self._weights(blocks)], product))
                 added.append(product)
         added += [bias] * (bias is not None)
@@ -178,7 +178,7 @@ class _Builder:
     def _name(self, what):
         return self.network.fresh(f"{self.product.output}/{what}")
 
-    def _seen(self, what, part, shape, strides):
+    def _view_of(self, what, part, shape, strides):
         return self.network.view(self._name(what), part.name, shape, strides, part.view.offset)
 
     def _products(self, terms, bias, output=None):
@@ -203,7 +203,7 @@ class _Builder:
         for factor, block in sorted(blocks.values(), key=lambda pair: pair[0] is not None):
             weights = network.constant(f"{self.product.output}/weights", block.T, "float32")
             if factor is not None:
-                column = self._seen(
+                column = self._view_of(
                     "factor",
                     factor,
                     (*(1 for _ in self.shape[:-1]), len(block.T), 1),

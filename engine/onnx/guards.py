@@ -28,10 +28,10 @@ def find_guards(network):
         chain = _known(needed.get(bases[layer.output], ()), number, bases, last)
         layer.guard = _number(network, numbers, chain)
         chosen = _is_choice(network, layer)
-        for place, name in enumerate(layer.inputs):
+        for index, name in enumerate(layer.inputs):
             if not name:
                 continue
-            own = (*chain, (layer.inputs[0], place == 1)) if chosen and place > 0 else chain
+            own = (*chain, (layer.inputs[0], index == 1)) if chosen and index > 0 else chain
             base = bases[name]
             needed[base] = own if base not in needed else _common(needed[base], own)
 
@@ -62,7 +62,7 @@ def _known(chain, number, bases, last):
 
 
 def _common(one, other):
-    count = next((place for place, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
+    count = next((index for index, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
     return one[:count]
 
 

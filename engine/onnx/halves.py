@@ -26,24 +26,24 @@ def widen_halves(network):
         base = network.base(name)
         if dtype == _HALF and base not in kept and base not in network.constants:
             network.dtypes[name] = _SINGLE
-    layers, twins = network.layers, {}
+    layers, widened = network.layers, {}
     network.layers = []
     for layer in layers:
         if layer.op in _COMPUTES_IN and layer.parameters[1] == dtype_number(_HALF):
             first, _, *rest = layer.parameters
             layer.parameters = (first, dtype_number(_SINGLE), *rest)
-            layer.inputs = [_as_single(network, name, twins) for name in layer.inputs]
+            layer.inputs = [_as_single(network, name, widened) for name in layer.inputs]
             network.layers.append(layer)
         elif layer.op in ("MatMul", "Where", "NarrowProduct"):
-            _widen_operands(network, layer, twins)
-        elif layer.op == "Copy" and _is_no_cast_now(network, layer, casts):
+            _widen_operands(network, layer, widened)
+        elif layer.op == "Copy" and _is_redundant_cast(network, layer, casts):
             network.become_view(layer.output, network.as_view(layer.inputs[0]))
         else:
             network.layers.append(layer)
     return True
 
 
-def _is_no_cast_now(network, layer, casts):
+def _is_redundant_cast(network, layer, casts):
     """Whether the copy was a cast that widening has made redundant."""
     [source] = layer.inputs
     return (
@@ -57,16 +57,16 @@ def _is_no_cast_now(network, layer, casts):
     )
 
 
-def _widen_operands(network, layer, twins):
+def _widen_operands(network, layer, widened):
     """Appends the layer. If some of its operands and its result are float32 and others float16, all become float32; a
     float16 result is cast back afterwards."""
     rows = range(1) if layer.op == "NarrowProduct" else range(layer.op == "Where", len(layer.inputs))
-    dtypes = {network.dtype(layer.inputs[place]) for place in rows} | {network.dtype(layer.output)}
+    dtypes = {network.dtype(layer.inputs[index]) for index in rows} | {network.dtype(layer.output)}
     if dtypes != {_HALF, _SINGLE}:
         network.layers.append(layer)
         return
-    for place in rows:
-        layer.inputs[place] = _as_single(network, layer.inputs[place], twins)
+    for index in rows:
+        layer.inputs[index] = _as_single(network, layer.inputs[index], widened)
     output = layer.output
     network.layers.append(layer)
     if network.dtype(output) == _HALF:
@@ -74,11 +74,11 @@ def _widen_operands(network, layer, twins):
         network.layers.append(Layer("Copy", layer.name, [layer.output], output))
 
 
-def _as_single(network, name, twins):
+def _as_single(network, name, widened):
     if name is None or network.dtype(name) != _HALF:
         return name
-    if name not in twins and name in network.constants and name not in network.values:
-        twins[name] = network.constant(f"{name}/single", network.constants[name], _SINGLE)
-    elif name not in twins:
-        twins[name] = network.copied(network.fresh(f"{name}/single"), name, _SINGLE)
-    return twins[name]
+    if name not in widened and name in network.constants and name not in network.values:
+        widened[name] = network.constant(f"{name}/single", network.constants[name], _SINGLE)
+    elif name not in widened:
+        widened[name] = network.copied(network.fresh(f"{name}/single"), name, _SINGLE)
+    return widened[name]

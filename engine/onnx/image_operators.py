@@ -12,8 +12,8 @@ from .readers import reads
 from .windows import Window, averages, indices_of_largest, largest, sums, two_dimensional
 
 # Operators that make images, and those that preserve them.
-_MAKERS = {"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Concat", "Slice", "Shuffle", "Interleave"}
-_KEEPERS = {"Relu", "Clip", "Unary", "Binary"}
+_IMAGE_PRODUCERS = {"Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "Concat", "Slice", "Shuffle", "Interleave"}
+_IMAGE_PRESERVING = {"Relu", "Clip", "Unary", "Binary"}
 _MAX_CONCAT_INPUTS = 256
 
 
@@ -116,29 +116,29 @@ def _normalized_by_tensors(add):
     if node.get("training_mode", 0):
         axes = [d for d in range(len(add.shape(x))) if d != 1]
         mean = add.mean(x, axes)
-        apart = add.do("subtract", x, mean)
-        variance = add.mean(add.do("multiply", apart, apart), axes)
-        kept = node.get("momentum", 0.9)
+        centred = add.do("subtract", x, mean)
+        variance = add.mean(add.do("multiply", centred, centred), axes)
+        momentum = node.get("momentum", 0.9)
         for output, old, new in zip(node.outputs[1:], running, (mean, variance)):
             if output:
-                new = add.do("multiply", add.reshape(new, add.shape(old)), 1 - kept)
-                add.done(add.do("add", add.do("multiply", old, kept), new), output)
+                new = add.do("multiply", add.reshape(new, add.shape(old)), 1 - momentum)
+                add.done(add.do("add", add.do("multiply", old, momentum), new), output)
     else:
-        apart, variance = add.do("subtract", x, add.reshape(mean, channels)), add.reshape(variance, channels)
+        centred, variance = add.do("subtract", x, add.reshape(mean, channels)), add.reshape(variance, channels)
     deviation = add.do("sqrt", add.do("add", variance, node.get("epsilon", 1e-5)))
     factor = add.do("divide", add.reshape(scale, channels), deviation)
-    add.done(add.do("add", add.do("multiply", apart, factor), add.reshape(bias, channels)))
+    add.done(add.do("add", add.do("multiply", centred, factor), add.reshape(bias, channels)))
 
 
 # ---- operators on tensors, where their operands are images
-def lies_as_image(reader, *names):
+def are_images(reader, *names):
     """Whether the engine keeps all of these tensors as images: each is the result of an image operator, possibly after
     a chain of elementwise ones."""
     network = reader.network
-    makers = network.makers_so_far()
+    producers = network.producers_so_far()
 
     def of_images(name, depth):
-        layer = makers.get(name)
+        layer = producers.get(name)
         if (
             layer is None
             or name in network.views
@@ -148,13 +148,15 @@ def lies_as_image(reader, *names):
         ):
             return False
         same = [other for other in layer.inputs if other and network.shape(other) == network.shape(name)]
-        return layer.op in _MAKERS or (layer.op in _KEEPERS and any(of_images(other, depth - 1) for other in same[:1]))
+        return layer.op in _IMAGE_PRODUCERS or (
+            layer.op in _IMAGE_PRESERVING and any(of_images(other, depth - 1) for other in same[:1])
+        )
 
     return all(of_images(name, 8) for name in names)
 
 
 def concatenated(reader, node, axis, shape):
-    if axis != 1 or len(node.inputs) > _MAX_CONCAT_INPUTS or not lies_as_image(reader, *node.inputs):
+    if axis != 1 or len(node.inputs) > _MAX_CONCAT_INPUTS or not are_images(reader, *node.inputs):
         return False
     reader.add_layer("Concat", node, node.inputs, shape)
     return True
@@ -163,7 +165,7 @@ def concatenated(reader, node, axis, shape):
 def channels_sliced(reader, node, output, first, count):
     """Makes `output` a slice of `count` channels of the node's first operand."""
     source = node.inputs[0]
-    if count < 1 or not lies_as_image(reader, source):
+    if count < 1 or not are_images(reader, source):
         return False
     size, _, height, width = reader.shape(source)
     reader.add_layer("Slice", node, [source], (size, count, height, width), output=output, further=(0, 0, 0, first))
@@ -177,7 +179,7 @@ def shuffled(reader, node, shape):
     view = reader.network.as_view(source)
     if (
         len(grouped) != 5
-        or not lies_as_image(reader, view.base)
+        or not are_images(reader, view.base)
         or tuple(shape) != reader.shape(view.base)
         or view.offset != 0
     ):
@@ -187,7 +189,7 @@ def shuffled(reader, node, shape):
         (grouped[0], groups, grouped[1], *grouped[3:]), (strides[0], strides[2], strides[1], *strides[3:])
     ):
         return False
-    whole = reader.network.makers_so_far()[view.base]
+    whole = reader.network.producers_so_far()[view.base]
     halves = (
         whole.op == "Concat"
         and groups == 2
@@ -201,7 +203,7 @@ def shuffled(reader, node, shape):
 def averaged(reader, node, axes):
     """The name of the mean over height and width, which keep size 1; None if it is not one of an image."""
     source = node.inputs[0]
-    if axes != [2, 3] or not lies_as_image(reader, source):
+    if axes != [2, 3] or not are_images(reader, source):
         return None
     return reader.add_layer(
         "GlobalAveragePool",

@@ -14,7 +14,7 @@ _SCANS = ("cumsum", "cumprod")
 
 
 @reads("CumSum", "CumProd")
-def running(reader, node):
+def cumulative(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     [axis] = numbers_of(reader, node, 1, "axis")
     shape, axis, dtype = add.shape(x), axis % len(add.shape(x)), add.dtype(x)
@@ -49,7 +49,7 @@ def _order(add, x, axis, largest):
 
 
 @reads("TopK")
-def top(reader, node):
+def top_k(reader, node):
     """Always sorted, even if not requested; equal numbers keep their order."""
     add, x = Lowering(reader, node), node.inputs[0]
     axis = axis_of(reader, node, x, default=-1)
@@ -61,7 +61,7 @@ def top(reader, node):
         add.done(order, node.outputs[1])
 
 
-def _long(add, indices):
+def _as_int64(add, indices):
     """The indices as int64."""
     values = add.reader.constant(indices)
     return add.constant(values, numpy.int64) if values is not None else add.cast(indices, numpy.int64)
@@ -71,7 +71,7 @@ def _long(add, indices):
 def gather_elements(reader, node):
     add, (x, indices) = Lowering(reader, node), node.inputs
     axis = axis_of(reader, node, x, default=0)
-    add.done(add.take(x, add.others(add.shape(indices), axis, _long(add, indices))))
+    add.done(add.take(x, add.others(add.shape(indices), axis, _as_int64(add, indices))))
 
 
 def _columns(add, indices):
@@ -89,7 +89,7 @@ def gather_nd(reader, node):
     add, (x, indices) = Lowering(reader, node), node.inputs
     batch, shape = node.get("batch_dims", 0), add.shape(indices)
     leading = [add.along(shape[d], d, len(shape) - 1) for d in range(batch)]
-    add.done(add.take(x, [*leading, *_columns(add, _long(add, indices))]))
+    add.done(add.take(x, [*leading, *_columns(add, _as_int64(add, indices))]))
 
 
 def _scattered(add, x, values, indices):
@@ -103,15 +103,15 @@ def _scattered(add, x, values, indices):
         add.done(add.scattered(x, values, indices, reduction=op))
         return
     rank, size = len(add.shape(x)), add.shape(x)[0]
-    roomy = add.padded(x, [0] * rank, [1] + [0] * (rank - 1), 0)
-    wanted = None  # parts run with a count of at least one; a count of 0 redirects the write past the end
+    extended = add.padded(x, [0] * rank, [1] + [0] * (rank - 1), 0)
+    all_nonzero = None  # parts run with a count of at least one; a count of 0 redirects the write past the end
     for name in counted:
-        some = add.do("greater", add.network.counted[name][0], 0)
-        wanted = some if wanted is None else add.do("logical_and", wanted, some)
-    first = add.where(wanted, indices[0], add.constant(size, numpy.int64))
-    made = add.scattered(roomy, values, [first, *indices[1:]], reduction=op)
-    add.network.guarded[made] = counted
-    add.done(add.copy(add.part(made, 0, 0, size)))
+        is_nonzero = add.do("greater", add.network.counted[name][0], 0)
+        all_nonzero = is_nonzero if all_nonzero is None else add.do("logical_and", all_nonzero, is_nonzero)
+    first = add.where(all_nonzero, indices[0], add.constant(size, numpy.int64))
+    result = add.scattered(extended, values, [first, *indices[1:]], reduction=op)
+    add.network.guarded[result] = counted
+    add.done(add.copy(add.part(result, 0, 0, size)))
 
 
 def _counted(add, values):
@@ -125,13 +125,13 @@ def _counted(add, values):
 def scatter_elements(reader, node):
     add, (x, indices, values) = Lowering(reader, node), node.inputs
     axis = axis_of(reader, node, x, default=0)
-    _scattered(add, x, values, add.others(add.shape(indices), axis, _long(add, indices)))
+    _scattered(add, x, values, add.others(add.shape(indices), axis, _as_int64(add, indices)))
 
 
 @reads("ScatterND")
 def scatter_nd(reader, node):
     add, (x, indices, values) = Lowering(reader, node), node.inputs
-    _scattered(add, x, values, _columns(add, _long(add, indices)))
+    _scattered(add, x, values, _columns(add, _as_int64(add, indices)))
 
 
 @reads("OneHot")
@@ -169,15 +169,17 @@ def reverse_sequences(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     lengths = numbers_of(reader, node, 1, "sequence_lens")
     batch, time, own = node.get("batch_axis", 1), node.get("time_axis", 0), add.shape(x)
-    at = numpy.arange(own[time])
-    sources = numpy.stack([numpy.where(at < length, length - 1 - at, at) for length in lengths])  # [batch, time]
-    others = numpy.arange(own[batch])[:, None]
-    add.done(add.take(x, [others, sources]) if (batch, time) == (0, 1) else add.take(x, [sources.T, others.T]))
+    steps = numpy.arange(own[time])
+    sources = numpy.stack(
+        [numpy.where(steps < length, length - 1 - steps, steps) for length in lengths]
+    )  # [batch, time]
+    batches = numpy.arange(own[batch])[:, None]
+    add.done(add.take(x, [batches, sources]) if (batch, time) == (0, 1) else add.take(x, [sources.T, batches.T]))
 
 
 @reads("MaxUnpool")
-def unpool(reader, node):
-    """Puts each number back to its place, with zeros elsewhere."""
+def max_unpool(reader, node):
+    """Writes each number back to its original position, with zeros elsewhere."""
     add, (x, indices) = Lowering(reader, node), node.inputs[:2]
     own, kernel = add.shape(x), node.get("kernel_shape")
     rank = len(kernel)
@@ -186,9 +188,9 @@ def unpool(reader, node):
     if len(own) != rank + 2 or min(sizes) < 1:
         raise Unsupported(f"makes images of {sizes}")
     shape = (*own[:2], *sizes)
-    nothing = add.network.expanded(add.fresh("nothing"), add.constant(0, add.dtype(x)), (math.prod(shape),))
-    flat = [add.reshape(name, (math.prod(own),)) for name in (x, _long(add, indices))]
-    result = add.reshape(add.scattered(nothing, flat[0], [flat[1]]), shape)
+    zeros = add.network.expanded(add.fresh("nothing"), add.constant(0, add.dtype(x)), (math.prod(shape),))
+    flat = [add.reshape(name, (math.prod(own),)) for name in (x, _as_int64(add, indices))]
+    result = add.reshape(add.scattered(zeros, flat[0], [flat[1]]), shape)
     wanted = numbers_of(reader, node, 2, "output_shape")
     if wanted:
         result = add.padded(result, [0] * len(shape), [new - old for new, old in zip(wanted, shape)], 0)
@@ -196,7 +198,7 @@ def unpool(reader, node):
 
 
 @reads("TensorScatter")
-def write_rows(reader, node):
+def tensor_scatter(reader, node):
     """Writes rows of a cache along one axis, from the position given by the batch's index."""
     add, (x, rows, first) = Lowering(reader, node), (*node.inputs, None)[:3]
     own, new = add.shape(x), add.shape(rows)
@@ -204,10 +206,10 @@ def write_rows(reader, node):
     rank, mode = axis + 1, node.get("mode", "linear")
     if axis == 0 or mode not in ("linear", "circular"):
         raise Unsupported(f"has the axis {axis} and the mode {mode!r}")
-    at = add.along(new[axis], axis, rank)
+    positions = add.along(new[axis], axis, rank)
     if first is not None:
-        begin = add.reshape(_long(add, first), (own[0], *(1,) * (rank - 1)))
-        at = add.do("add", add.expand(at, (own[0], *(1,) * (rank - 2), new[axis])), begin)
+        begin = add.reshape(_as_int64(add, first), (own[0], *(1,) * (rank - 1)))
+        positions = add.do("add", add.expand(positions, (own[0], *(1,) * (rank - 2), new[axis])), begin)
     if mode == "circular":
-        at = add.do("remainder", at, add.constant(own[axis], numpy.int64))
-    add.done(add.scattered(x, rows, [*(add.along(own[d], d, rank) for d in range(axis)), at]))
+        positions = add.do("remainder", positions, add.constant(own[axis], numpy.int64))
+    add.done(add.scattered(x, rows, [*(add.along(own[d], d, rank) for d in range(axis)), positions]))

@@ -20,11 +20,11 @@ def convolved(add, node, x, zero, weights, zeros, bias, dtype, factors, limits):
     if rank not in (1, 2):
         raise Unsupported(f"convolves {rank} dimensions of bytes, expected 1 or 2")
     groups = node.get("group", 1)
-    kernel, made, _ = _window(node, weights.shape[2:], add.shape(x)[2:])
+    kernel, sizes, _ = _window(node, weights.shape[2:], add.shape(x)[2:])
     image = add.reshape(x, (*add.shape(x)[:2], 1, add.shape(x)[2])) if rank == 1 else x
     weights = weights.reshape(*weights.shape[:2], *((1,) * (2 - rank)), *weights.shape[2:])
-    result = _layer(add, image, zero, weights, zeros, bias, (*kernel, groups), made, dtype, factors, limits)
-    return add.reshape(result, (add.shape(x)[0], len(weights), made[1])) if rank == 1 else result
+    result = _layer(add, image, zero, weights, zeros, bias, (*kernel, groups), sizes, dtype, factors, limits)
+    return add.reshape(result, (add.shape(x)[0], len(weights), sizes[1])) if rank == 1 else result
 
 
 def _window(node, kernel, sizes):
@@ -33,41 +33,41 @@ def _window(node, kernel, sizes):
     rank = len(kernel)
     strides, dilations = node.get("strides", (1,) * rank), node.get("dilations", (1,) * rank)
     pads, automatic = node.get("pads", (0,) * (2 * rank)), node.get("auto_pad", "NOTSET")
-    before, after, made, up = [], [], [], False
+    before, after, counts, rounded_up = [], [], [], False
     for d, size in enumerate(sizes):
         reach = dilations[d] * (kernel[d] - 1) + 1
         begin, end = (pads[d], pads[rank + d]) if automatic == "NOTSET" else (0, 0)
         if automatic in ("SAME_UPPER", "SAME_LOWER"):
-            whole = max(0, (-(-size // strides[d]) - 1) * strides[d] + reach - size)
-            begin = whole // 2 if automatic == "SAME_UPPER" else whole - whole // 2
-            end = whole - begin
+            padding = max(0, (-(-size // strides[d]) - 1) * strides[d] + reach - size)
+            begin = padding // 2 if automatic == "SAME_UPPER" else padding - padding // 2
+            end = padding - begin
         span = size + begin + end - reach
         count = span // strides[d] + 1
         if node.get("ceil_mode", 0) and span % strides[d] and count * strides[d] < size + begin:
-            up, end, count = True, end + strides[d] - span % strides[d], count + 1
+            rounded_up, end, count = True, end + strides[d] - span % strides[d], count + 1
         before.append(begin)
         after.append(end)
-        made.append(count)
+        counts.append(count)
     flat = rank == 1
     numbers = ((1, kernel), (1, strides), (0, before), (0, after), (1, dilations))
     parameters = tuple(number for lead, own in numbers for number in (*[lead] * flat, *own))
-    return parameters, (*[1] * flat, *made), up
+    return parameters, (*[1] * flat, *counts), rounded_up
 
 
 def largest(add, node, x):
     """Maxima over the windows of an image of bytes; None if it is not such an image."""
     if len(add.shape(x)) != 4 or math.prod(node.get("kernel_shape")) > MAX_TAPS:
         return None
-    kernel, made, _ = _window(node, node.get("kernel_shape"), add.shape(x)[2:])
-    return largest_bytes(add, x, (*kernel, 1), made)
+    kernel, sizes, _ = _window(node, node.get("kernel_shape"), add.shape(x)[2:])
+    return largest_bytes(add, x, (*kernel, 1), sizes)
 
 
-def largest_bytes(add, x, parameters, made):
+def largest_bytes(add, x, parameters, sizes):
     """The largest bytes of the windows (the 11 parameters of one) of an image [n, channels, height, width]."""
     image = add.transpose(x, (0, 2, 3, 1))
     if not add.network.is_dense(image):
         image = add.copy(image)
-    shape = (add.shape(x)[0], *made, add.shape(x)[1])
+    shape = (add.shape(x)[0], *sizes, add.shape(x)[1])
     name = add.reader.add_layer(
         "ByteMaxPool", add.node, [image], shape, add.dtype(x), add.fresh("largest"), parameters=parameters
     )
@@ -80,8 +80,8 @@ def multiplied(add, x, zero, weights, zeros, bias, dtype, factors, limits):
     rows = math.prod(shape[:-1]) if len(shape) > 1 else 1
     image = add.transpose(add.reshape(x, (1, 1, rows, shape[-1])), (0, 3, 1, 2))
     kernel = (1, 1, 1, 1, 0, 0, 0, 0, 1, 1, 1)
-    made = _layer(add, image, zero, weights[:, :, None, None], zeros, bias, kernel, (1, rows), dtype, factors, limits)
-    return add.reshape(add.transpose(made, (0, 2, 3, 1)), (*shape[:-1], len(weights)))
+    result = _layer(add, image, zero, weights[:, :, None, None], zeros, bias, kernel, (1, rows), dtype, factors, limits)
+    return add.reshape(add.transpose(result, (0, 2, 3, 1)), (*shape[:-1], len(weights)))
 
 
 def pooled(add, node, x, target, low, high):
@@ -90,10 +90,10 @@ def pooled(add, node, x, target, low, high):
     if len(shape) != 4 or any(not isinstance(size, int) or type(size) is not int for size in shape[1:]):
         return None
     if node.op == "GlobalAveragePool":
-        kernel, made = (*shape[2:], 1, 1, 0, 0, 0, 0, 1, 1, shape[1]), (1, 1)
+        kernel, sizes = (*shape[2:], 1, 1, 0, 0, 0, 0, 1, 1, shape[1]), (1, 1)
     else:
-        kernel, made, up = _window(node, node.get("kernel_shape"), shape[2:])
-        if up or (any(kernel[4:8]) and not node.get("count_include_pad", 0)):
+        kernel, sizes, rounded_up = _window(node, node.get("kernel_shape"), shape[2:])
+        if rounded_up or (any(kernel[4:8]) and not node.get("count_include_pad", 0)):
             return None
         kernel = (*kernel, shape[1])
     count = kernel[0] * kernel[1]
@@ -105,24 +105,24 @@ def pooled(add, node, x, target, low, high):
     factors = numpy.full(shape[1], factor, "float32")
     limits = (int(target.zero.reshape(())), low, high)
     zeros = numpy.zeros(shape[1], "int64")
-    return _layer(add, x.source, zero, weights, zeros, None, kernel, made, target.dtype, factors, limits)
+    return _layer(add, x.source, zero, weights, zeros, None, kernel, sizes, target.dtype, factors, limits)
 
 
-def _layer(add, x, zero, weights, zeros, bias, kernel, made, dtype, factors, limits):
+def _layer(add, x, zero, weights, zeros, bias, kernel, sizes, dtype, factors, limits):
     """Adds the layer; x and the result are [n, channels, height, width], with bytes channels last."""
     reader, groups = add.reader, kernel[10]
     image = add.transpose(x, (0, 2, 3, 1))
     if not add.network.is_dense(image):
         image = add.copy(image)
     outputs, channels = weights.shape[0], add.shape(x)[1]
-    single = groups == channels == outputs and groups > 1
-    there = weights.__array_interface__["data"][0], weights.shape, weights.strides, weights.dtype.str
+    depthwise = groups == channels == outputs and groups > 1
+    address = weights.__array_interface__["data"][0], weights.shape, weights.strides, weights.dtype.str
     # one layout for each dtype of the result; keeps `weights` alive, so that their address is not reused
-    laid = reader.once(
-        ("integer weights", there, zeros.tobytes(), groups, single),
-        lambda: (*_laid_out(weights, zeros, groups, single), weights),
+    layout = reader.once(
+        ("integer weights", address, zeros.tobytes(), groups, depthwise),
+        lambda: (*_packed_layout(weights, zeros, groups, depthwise), weights),
     )
-    packed, sums, zeros, parts = laid[:4]
+    packed, sums, zeros, parts = layout[:4]
     operands = [
         image,
         add.constant(packed, "int8"),
@@ -136,7 +136,7 @@ def _layer(add, x, zero, weights, zeros, bias, kernel, made, dtype, factors, lim
         "IntegerProduct",
         add.node,
         operands,
-        (add.shape(x)[0], *made, outputs),
+        (add.shape(x)[0], *sizes, outputs),
         dtype,
         add.fresh("product"),
         parameters=(*kernel, *(limits or (0, 0, 0)), parts),
@@ -144,25 +144,25 @@ def _layer(add, x, zero, weights, zeros, bias, kernel, made, dtype, factors, lim
     return add.transpose(name, (0, 3, 1, 2))
 
 
-def _laid_out(weights, zeros, groups, single):
+def _packed_layout(weights, zeros, groups, depthwise):
     """Returns (packed weights, their sums for each output, remaining zero points, number of parts that depthwise
     weights are split into)."""
-    weights, zeros = _signed(weights, zeros, single)
+    weights, zeros = _signed(weights, zeros, depthwise)
     outputs = weights.shape[0]
     flat = weights.reshape(groups, outputs // groups, *weights.shape[1:]).transpose(0, 1, 3, 4, 2)
     flat = flat.reshape(groups, outputs // groups, -1)
     sums = flat.sum(-1, dtype="int32").reshape(-1)
-    if single:
+    if depthwise:
         parts = _parts(flat.reshape(outputs, -1))
         return numpy.concatenate(parts, 1).T[None, None, :, :, None], sums, zeros, len(parts)
     return _packed(flat.astype("int8"), zeros.any()), sums, zeros, 0
 
 
-def _signed(weights, zeros, single):
+def _signed(weights, zeros, depthwise):
     """Returns (weights as int8, or int16 if depthwise; remaining zero points). They are subtracted if the differences
     fit."""
     above = weights.astype("int16") - zeros.reshape(-1, 1, 1, 1).astype("int16")
-    if single or (above.min() >= -128 and above.max() <= 127):
+    if depthwise or (above.min() >= -128 and above.max() <= 127):
         return above, numpy.zeros_like(zeros)
     return (weights, zeros) if weights.dtype == numpy.int8 else (weights.astype("int16") - 128, zeros - 128)
 

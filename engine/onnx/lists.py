@@ -35,22 +35,22 @@ def _floats(data, count):
 def _integers(data, count):
     """The first `count` fields, if all are integers; else None. Tags and values are varints: 7 bits in each byte, the
     lowest first, and the 8th bit in all bytes but the last."""
-    values, at = numpy.empty(count, "uint64"), 0
+    values, offset = numpy.empty(count, "uint64"), 0
     for begin in range(0, count, _CHUNK):
-        made = values[begin : begin + _CHUNK]
-        some = data[at : at + 11 * len(made)]
-        ends = numpy.flatnonzero(some < 0x80)[: 2 * len(made)]
-        if len(ends) < 2 * len(made):
+        chunk = values[begin : begin + _CHUNK]
+        encoded = data[offset : offset + 11 * len(chunk)]
+        ends = numpy.flatnonzero(encoded < 0x80)[: 2 * len(chunk)]
+        if len(ends) < 2 * len(chunk):
             return None
         tags, last = ends[::2], ends[1::2]
-        if tags[0] != 0 or (some[tags] != _INT).any() or (tags[1:] - last[:-1] != 1).any():  # each tag is one byte
+        if tags[0] != 0 or (encoded[tags] != _INT).any() or (tags[1:] - last[:-1] != 1).any():  # each tag is one byte
             return None
         first = tags + 1
         lengths = last - tags
-        made[:] = some[first] & 0x7F
+        chunk[:] = encoded[first] & 0x7F
         for byte in range(1, int(lengths.max())):
-            more = some[numpy.minimum(first + byte, last)] & 0x7F
-            more[lengths <= byte] = 0
-            made |= more.astype("uint64") << numpy.uint64(7 * byte)
-        at += int(last[-1]) + 1
+            bits = encoded[numpy.minimum(first + byte, last)] & 0x7F
+            bits[lengths <= byte] = 0
+            chunk |= bits.astype("uint64") << numpy.uint64(7 * byte)
+        offset += int(last[-1]) + 1
     return values.view("int64")

@@ -14,12 +14,12 @@ def _loss(add, logarithms, target, weights):
     target = add.cast(target, numpy.int64)
     own = add.shape(target)
     kept = None if ignored is None else add.do("not_equal", target, ignored)
-    known = target if kept is None else add.where(kept, target, 0)
-    others = [add.along(size, d, len(own)) for d, size in enumerate(own)]
-    loss = add.do("negative", add.take(logarithms, [others[0], known, *others[1:]]))
+    valid = target if kept is None else add.where(kept, target, 0)
+    positions = [add.along(size, d, len(own)) for d, size in enumerate(own)]
+    loss = add.do("negative", add.take(logarithms, [positions[0], valid, *positions[1:]]))
     factors = None
     if weights is not None:
-        factors = add.take(weights, [known])
+        factors = add.take(weights, [valid])
     elif kept is not None:
         factors = add.constant(1, dtype)
     if kept is not None:

@@ -16,7 +16,7 @@ _MAX_COUNTED = 1 << 26  # elements of a counting constant
 _OPERATIONS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2)}
 
 
-def _may_be_none(width):
+def _may_be_zero(width):
     """Whether a width that depends on open sizes may be 0 in a call, which no tensor dimension can be."""
     bound = sizes.at_least(width)
     return sizes.is_open(width) and (bound is None or bound < 1)
@@ -60,9 +60,9 @@ class Lowering:
 
     def _polynomial(self, terms):
         total = None
-        for some, factor in terms.items():
+        for variables, factor in terms.items():
             product = None
-            for variable in some:
+            for variable in variables:
                 own = self._variable(variable)
                 product = own if product is None else self.do("multiply", product, own)
             if product is None:
@@ -89,7 +89,7 @@ class Lowering:
         """The int64 tensor 0, 1, 2 … of length `size`."""
         if not sizes.is_open(size):
             if not 0 <= size <= _MAX_COUNTED:
-                raise Unsupported(f"counts {size:,} places, expected 0 to {_MAX_COUNTED:,}")
+                raise Unsupported(f"makes a range of {size:,} elements, expected 0 to {_MAX_COUNTED:,}")
             return self.constant(numpy.arange(size), numpy.int64)
         ones = self.expand(self.constant(1, numpy.int64), (size,))
         parameters = (0, dtype_number(numpy.int64), 0)
@@ -177,10 +177,10 @@ class Lowering:
         whole = self.whole(
             [*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :]], self.dtype(names[0])
         )
-        at = 0
+        begin = 0
         for name, shape in zip(names, shapes):
-            self.put(self.part(whole, axis, at, at + shape[axis]), name)
-            at += shape[axis]
+            self.put(self.part(whole, axis, begin, begin + shape[axis]), name)
+            begin += shape[axis]
         return whole
 
     def padded(self, source, before, after, value):
@@ -191,18 +191,18 @@ class Lowering:
                 source = self.part(source, d, max(0, -front), self.shape(source)[d] - max(0, -back))
         before, after = ([0 if n < 0 else n for n in widths] for widths in (before, after))
         own = self.shape(source)
-        if all(map(sizes.is_nothing, (*before, *after))):
+        if all(map(sizes.is_zero, (*before, *after))):
             return source
         spare = [
-            [int(_may_be_none(n)) for n in widths] for widths in (before, after)
+            [int(_may_be_zero(n)) for n in widths] for widths in (before, after)
         ]  # one more row, which the views exclude
-        before, after = ([n + more for n, more in zip(*pair)] for pair in zip((before, after), spare))
+        before, after = ([n + extra for n, extra in zip(*pair)] for pair in zip((before, after), spare))
         whole = self.whole([sum(widths) for widths in zip(before, own, after)], self.dtype(source))
         inside = whole
         for d, (front, size, back) in enumerate(zip(before, own, after)):  # disjoint slabs
-            if not sizes.is_nothing(front):
+            if not sizes.is_zero(front):
                 self.put(self.part(inside, d, 0, front), value)
-            if not sizes.is_nothing(back):
+            if not sizes.is_zero(back):
                 self.put(self.part(inside, d, front + size, front + size + back), value)
             inside = self.part(inside, d, front, front + size)
         self.put(inside, source)

@@ -28,7 +28,7 @@ def blocks_of(values, scales, zeros, axis, block):
     """The Blocks of a DequantizeLinear with constants of rank 2, in columns along the other axis; None if the engine
     has no product for such blocks."""
     bits = 4 if values.dtype.name in ("int4", "uint4") else 8 if values.dtype.name in ("int8", "uint8") else 0
-    if values.ndim != 2 or not bits or block % _at_once(bits) or values.shape[axis] % block:
+    if values.ndim != 2 or not bits or block % _numbers_per_step(bits) or values.shape[axis] % block:
         return None
     lowest = -(1 << bits - 1) if values.dtype.name.startswith("int") else 0
     whole = values.astype("int32") - lowest
@@ -53,14 +53,14 @@ def multiplied_by_blocks(add, x, blocks, bias=None):
         packed = packed[:, :, ::2] | packed[:, :, 1::2] << 4
     packed = numpy.ascontiguousarray(packed.transpose(0, 2, 1)).view("uint8").reshape(count, -1, columns * 4)
     kind, zero = _NIBBLES if blocks.bits == 4 else _BYTES, blocks.zeros.flat[0] if blocks.zeros.size else 0
-    alike = float(zero).is_integer() and (blocks.zeros == zero).all()
+    uniform = float(zero).is_integer() and (blocks.zeros == zero).all()
     sides = [None if side is None else (_slivers(side).transpose(0, 2, 1), "float32")
-             for side in (blocks.scales, None if alike else blocks.zeros)]  # fmt: skip
-    parameters = kind, blocks.block, int(zero) if alike else 0
+             for side in (blocks.scales, None if uniform else blocks.zeros)]  # fmt: skip
+    parameters = kind, blocks.block, int(zero) if uniform else 0
     return _product(add, x, len(blocks.numbers), parameters, [(packed, "uint8"), *sides], bias)
 
 
-def _at_once(bits):
+def _numbers_per_step(bits):
     """Consecutive numbers that the kernel sums at once; a block must be a multiple."""
     return 8 if bits == 4 else 4
 
@@ -80,7 +80,7 @@ def _product(add, x, columns, parameters, constants, bias):
         rows = add.copy(rows)
     names = [None if each is None else add.constant(*each) for each in constants]
     names.append(None if bias is None else add.constant(bias, "float32"))
-    made = add.reader.add_layer(
+    result = add.reader.add_layer(
         "NarrowProduct",
         add.node,
         [rows, *names],
@@ -88,7 +88,7 @@ def _product(add, x, columns, parameters, constants, bias):
         output=add.fresh("product"),
         parameters=parameters,
     )
-    return add.reshape(made, (*shape[:-1], columns))
+    return add.reshape(result, (*shape[:-1], columns))
 
 
 @reads("com.microsoft.MatMulNBits")
@@ -101,7 +101,7 @@ def product_of_few_bits(reader, node):
         name is not None and value is None for name, value in zip((weights, scales, zeros, bias), constants)
     ):
         raise Unsupported("has weights, scales, zero points or a bias that are computed, or a g_idx")
-    if bits not in (4, 8) or not block or block % _at_once(bits):
+    if bits not in (4, 8) or not block or block % _numbers_per_step(bits):
         raise Unsupported(f"has {bits} bits in blocks of {block}, expected 4 or 8 in blocks of a multiple of 8")
     if add.dtype(x) not in (numpy.float32, numpy.float16):
         raise Unsupported(f"works on {add.dtype(x)}, expected float32 or float16")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy
 
 from . import sizes
-from .operations import BINARY, REDUCE, TRUTHS, UNARY
+from .operations import BINARY, BOOLEAN_RESULTS, REDUCE, UNARY
 
 # In the order of the engine's numbers (engine/include/vme.h), which the file stores.
 DTYPES = (
@@ -138,15 +138,15 @@ class Network:
     needs: dict = field(default_factory=dict)  # conditions on a call's sizes: keys to sizes.Need
     reads: object = None  # the node that is being read
     bounds: dict = field(default_factory=dict)  # counted sizes to their upper bounds
-    none: set = field(default_factory=set)  # counted sizes that must be 0
+    must_be_zero: set = field(default_factory=set)  # counted sizes that must be 0
     guarded: dict = field(default_factory=dict)  # results of scatters to the counted sizes that may be 0
     guards: list = field(default_factory=list)  # (tensor, side, parent or None), see guards.py
     notes: dict | None = None
     repeats: bool = False  # a loop's body is being read
     rounded: set = field(default_factory=set)  # what the model itself casts to float16, which stays so
     kept: dict = field(default_factory=dict)  # parts of arrays to constants, shared by all readings
-    _made: dict = field(default_factory=dict)  # parts of arrays to names in this network
-    _makers: dict = field(default_factory=dict)  # makers of the first `_seen` layers
+    _constant_names: dict = field(default_factory=dict)  # parts of arrays to names in this network
+    _producers: dict = field(default_factory=dict)  # producers in the first `_seen` layers
     _seen: int = 0
     _whole: dict = field(default_factory=dict)  # tensors to their views of themselves
 
@@ -183,13 +183,13 @@ class Network:
             name = self.fresh(name)
             self.constants[name] = numpy.array(values, dtype)
             return name
-        there = values.__array_interface__["data"][0], values.strides, values.shape, values.dtype.str
-        key = there, values.dtype if dtype is None else numpy.dtype(dtype)
-        if self.repeats and key in self._made:
-            return self._made[key]
+        address = values.__array_interface__["data"][0], values.strides, values.shape, values.dtype.str
+        key = address, values.dtype if dtype is None else numpy.dtype(dtype)
+        if self.repeats and key in self._constant_names:
+            return self._constant_names[key]
         if key not in self.kept:  # keeps `values` alive, so that its address is not reused
             self.kept[key] = numpy.array(values, dtype, copy=None if values.nbytes >= _LARGE else True), values
-        self._made[key] = name = self.fresh(name)
+        self._constant_names[key] = name = self.fresh(name)
         self.constants[name] = self.kept[key][0]
         return name
 
@@ -261,7 +261,7 @@ class Network:
             math.prod(left),
             math.prod(right),
             lambda: (
-                f"makes {sizes.told_shape(other)} of {sizes.told_shape(shape)}, which have equally many elements at"
+                f"makes {sizes.shape_text(other)} of {sizes.shape_text(shape)}, which have equally many elements at"
                 " some sizes only: call it with such sizes"
             ),
         )
@@ -272,8 +272,8 @@ class Network:
 
         def text():
             return (
-                f"takes elements {sizes.told(first)} to {sizes.told(last)} along axis {axis} of"
-                f" {sizes.told_shape(shape)}: call it with sizes at which they are there"
+                f"takes elements {sizes.size_text(first)} to {sizes.size_text(last)} along axis {axis} of"
+                f" {sizes.shape_text(shape)}: call it with sizes at which they exist"
             )
 
         self.need(first, 0, text, equal=False)
@@ -287,7 +287,7 @@ class Network:
                     own,
                     size,
                     lambda: (
-                        f"joins {sizes.told_shape(shape)} and {sizes.told_shape(other)} along axis {axis}, which fit at"
+                        f"joins {sizes.shape_text(shape)} and {sizes.shape_text(other)} along axis {axis}, which fit at"
                         " some sizes only: call it with such sizes"
                     ),
                 )
@@ -298,7 +298,7 @@ class Network:
             self.need(
                 *((-1, width) if width < 0 else (width, 0)),
                 lambda: (
-                    f"has a border of {sizes.told(width)}: call it with sizes at which that is"
+                    f"has a border of {sizes.size_text(width)}: call it with sizes at which that is"
                     f" {'below' if width < 0 else 'not below'} 0"
                 ),
                 equal=False,
@@ -330,23 +330,23 @@ class Network:
 
     def broadcast(self, *shapes):
         """The broadcast shape. Rejects calls at whose sizes the shapes cannot be broadcast to it."""
-        made = sizes.broadcast(*shapes)
+        result = sizes.broadcast(*shapes)
         for shape in shapes:
-            differ = [own for own, size in zip(shape[::-1], made[::-1]) if own != size and own != 1]
-            if differ and not any(self._is_counted(own) for own in (*shape, *made)):  # calls find out about those
-                self.need_broadcast(shape, made)
-        return made
+            differ = [own for own, size in zip(shape[::-1], result[::-1]) if own != size and own != 1]
+            if differ and not any(self._is_counted(own) for own in (*shape, *result)):  # calls find out about those
+                self.need_broadcast(shape, result)
+        return result
 
-    def need_same(self, one, other):
+    def need_same(self, columns, rows):
         """Rejects calls at whose sizes the inner dimensions of a matrix product differ."""
-        sizes.same(one, other)
-        if one != other and not (self._is_counted(one) or self._is_counted(other)):
+        sizes.same(columns, rows)
+        if columns != rows and not (self._is_counted(columns) or self._is_counted(rows)):
             self.need(
-                one,
-                other,
+                columns,
+                rows,
                 lambda: (
-                    f"multiplies {sizes.told(one)} columns by {sizes.told(other)} rows, which fit at some sizes only:"
-                    " call it with such sizes"
+                    f"multiplies {sizes.size_text(columns)} columns by {sizes.size_text(rows)} rows, which fit at some"
+                    " sizes only: call it with such sizes"
                 ),
             )
 
@@ -362,7 +362,7 @@ class Network:
                     own,
                     size,
                     lambda: (
-                        f"broadcasts {sizes.told_shape(shape)} to {sizes.told_shape(other)}, which fit at some sizes"
+                        f"broadcasts {sizes.shape_text(shape)} to {sizes.shape_text(other)}, which fit at some sizes"
                         " only: call it with such sizes"
                     ),
                 )
@@ -375,7 +375,7 @@ class Network:
     def unary(self, op, layer, source, output, dtype=None, loop=None):
         """Adds a layer that applies `op` to each element, computing in `loop` (default: the operand's dtype)."""
         loop = numpy.dtype(loop or self.dtype(source))
-        self.declare(output, self.shape(source), dtype or (numpy.bool_ if op in TRUTHS else loop))
+        self.declare(output, self.shape(source), dtype or (numpy.bool_ if op in BOOLEAN_RESULTS else loop))
         self.layers.append(Layer("Unary", layer, [source], output, parameters=(UNARY.index(op), dtype_number(loop))))
         return output
 
@@ -385,7 +385,7 @@ class Network:
         self.declare(
             output,
             self.broadcast(self.shape(a), self.shape(b)),
-            dtype or (numpy.bool_ if op in TRUTHS else loop),
+            dtype or (numpy.bool_ if op in BOOLEAN_RESULTS else loop),
         )
         self.layers.append(Layer("Binary", layer, [a, b], output, parameters=(BINARY.index(op), dtype_number(loop))))
         return output
@@ -405,21 +405,21 @@ class Network:
         )
         return output
 
-    def makers(self):
+    def producers(self):
         """Maps each tensor to the layer that writes it as a whole; parts written through views are not included."""
         return {layer.output: layer for layer in self.layers}
 
-    def makers_so_far(self):
-        """`makers`, cached; only while the model is read, since layers are only appended then."""
+    def producers_so_far(self):
+        """`producers`, cached; only while the model is read, since layers are only appended then."""
         for layer in self.layers[self._seen :]:
-            self._makers[layer.output] = layer
+            self._producers[layer.output] = layer
         self._seen = len(self.layers)
-        return self._makers
+        return self._producers
 
     def forget(self, count):
         """Removes all layers but the first `count`, while the model is read."""
         del self.layers[count:]
-        self._makers, self._seen = {}, 0
+        self._producers, self._seen = {}, 0
 
     def readers(self):
         """Maps each tensor to the layers that read it directly; None stands for a model output."""

@@ -37,8 +37,8 @@ def reduce(reader, node):
 
 
 def _normalized(add, x, axes, epsilon):
-    below = add.do("subtract", x, add.mean(x, axes))
-    return add.do("divide", below, add.do("sqrt", add.do("add", add.mean(add.do("square", below), axes), epsilon)))
+    centred = add.do("subtract", x, add.mean(x, axes))
+    return add.do("divide", centred, add.do("sqrt", add.do("add", add.mean(add.do("square", centred), axes), epsilon)))
 
 
 def _of_channels(add, name, rank):
@@ -46,7 +46,7 @@ def _of_channels(add, name, rank):
 
 
 @reads("InstanceNormalization")
-def of_instances(reader, node):
+def instance_normalization(reader, node):
     add, (x, scale, bias) = Lowering(reader, node), node.inputs
     rank = len(add.shape(x))
     normalized = _planes_normalized(add, x, 2, node.get("epsilon", 1e-5))
@@ -76,7 +76,7 @@ def _planes_normalized(add, x, first, epsilon):
 
 
 @reads("GroupNormalization")
-def of_groups(reader, node):
+def group_normalization(reader, node):
     add, (x, scale, bias) = Lowering(reader, node), node.inputs
     own, groups = add.shape(x), node.get("num_groups")
     rows = add.reshape(x, (own[0], groups, own[1] // groups, -1))
@@ -87,7 +87,7 @@ def of_groups(reader, node):
 
 
 @reads("com.microsoft.GroupNorm", "com.microsoft.SkipGroupNorm")
-def of_groups_with_channels_last(reader, node):
+def group_normalization_channels_last(reader, node):
     """Normalizes x [n, …, channels], or [n, channels, …] with `channels_last` 0; then SiLU if `activation` is 1.
     SkipGroupNorm first adds an image, or a number for each of its channels, and a bias; output 2 is the sum."""
     add, (x, scale, bias, *added) = Lowering(reader, node), node.inputs
@@ -116,7 +116,7 @@ def of_groups_with_channels_last(reader, node):
 
 
 @reads("RMSNormalization")
-def by_root_mean_square(reader, node):
+def rms_normalization(reader, node):
     """Computed in at least float32, as stash_type requires."""
     add, (x, scale) = Lowering(reader, node), node.inputs
     dtype = add.dtype(x)
@@ -140,7 +140,7 @@ def by_root_mean_square(reader, node):
 
 
 @reads("LpNormalization")
-def by_norm(reader, node):
+def lp_normalization(reader, node):
     add, x, p = Lowering(reader, node), node.inputs[0], node.get("p", 2)
     axes = [axis_of(reader, node, x, default=-1)]
     norm = add.reduce("sum", add.do("absolute" if p == 1 else "square", x), axes)
@@ -149,7 +149,7 @@ def by_norm(reader, node):
 
 
 @reads("LRN")
-def of_neighbours(reader, node):
+def local_response_normalization(reader, node):
     """Scales each channel by the squares of its neighbours."""
     add, x, size = Lowering(reader, node), node.inputs[0], node.get("size")
     own, dtype = add.shape(x), add.dtype(x)
@@ -181,7 +181,7 @@ def hardmax(reader, node):
 
 
 @reads("ArgMax", "ArgMin")
-def index_of_extreme(reader, node):
+def arg_extreme(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     axis, op = axis_of(reader, node, x, default=0), node.op.lower()
     if node.get("select_last_index", 0):
@@ -198,15 +198,15 @@ def index_of_extreme(reader, node):
 
 
 @reads("GlobalMaxPool")
-def largest_of_channels(reader, node):
+def global_max_pool(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     add.done(add.reduce("max", x, list(range(2, len(add.shape(x))))))
 
 
 @reads("MeanVarianceNormalization")
-def by_mean_and_variance(reader, node):
+def mean_variance_normalization(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     axes = [axis % len(add.shape(x)) for axis in node.get("axes", (0, 2, 3))]
-    below = add.do("subtract", x, add.mean(x, axes))
-    deviation = add.do("sqrt", add.mean(add.do("square", below), axes))
-    add.done(add.do("divide", below, add.do("add", deviation, 1e-9)))
+    centred = add.do("subtract", x, add.mean(x, axes))
+    deviation = add.do("sqrt", add.mean(add.do("square", centred), axes))
+    add.done(add.do("divide", centred, add.do("add", deviation, 1e-9)))

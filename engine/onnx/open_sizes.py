@@ -1,7 +1,7 @@
 """Open sizes of an ONNX model (numbers of examples, lengths of sequences): one model file for all of them.
 
-The model is read at sample sizes. Each number in it (a size, an offset or a stride) carries the polynomial of the open
-sizes that it is the value of (sizes.py). A second reading at other sizes must give the same layers and constants, and
+The model is read at sample sizes. Each number in it (a size, an offset or a stride) carries its polynomial in the open
+sizes (sizes.py). A second reading at other sizes must give the same layers and constants, and
 numbers that agree with the polynomials. The passes (passes.py) work on Sizes alone, so only one network is improved;
 if the two differ before the passes, both are improved and must agree afterwards. If they do not, the model depends on
 sizes in a way that polynomials cannot express, and the error says where. Sizes that must be equal because the model
@@ -17,7 +17,7 @@ import numpy
 
 from .passes import drop_dead, improve
 from .problems import OnnxError
-from .sizes import Size, Unequal, label, terms_of, variables, worked_out
+from .sizes import Size, Unequal, evaluated, label, terms_of, variables
 from .writing import numbered
 
 # Sample sizes: large and odd enough not to coincide with other numbers of a model. If they fail, try larger ones first
@@ -33,7 +33,7 @@ _BROADCASTS = {"Binary", "Where"}
 _PICTURE, _COUNT = 224, 32  # sizes that algorithms are chosen for: image sides, counted elements
 _ROUND = (2, 3, 4, 6, 12, 60)  # tried where none of those fits: a Reshape may need a multiple
 MAX_OPEN_SIZES = 64
-_LISTED = 6  # names that a message tells
+_LISTED = 6  # names listed in a message
 _MAX_DEGREE = 8  # variables in a term
 _MAX_QUOTIENTS = 239
 _MAX_VARIABLES = 255  # open sizes and quotients together: a term names one in a byte
@@ -43,7 +43,7 @@ _MAX_READINGS = 64  # each, except the last two, unifies two sizes
 def find(model):
     """Returns (the inputs' dimensions without a number, by name; these names by (input, axis); the names of image
     heights and widths). Unnamed dimensions get a name. Calls choose the size of each name."""
-    constants, found, places = {item.name for item in model.graph.initializer}, {}, {}
+    constants, found, named_axes = {item.name for item in model.graph.initializer}, {}, {}
     for value in model.graph.input:
         if value.name in constants:
             continue
@@ -52,12 +52,12 @@ def find(model):
                 if not size.dim_param:
                     size.dim_param = f"{value.name}[{axis}]"
                 found.setdefault(size.dim_param, [])
-                places[value.name, axis] = size.dim_param
+                named_axes[value.name, axis] = size.dim_param
     for value in model.graph.input:  # declared sizes of other tensors follow, and may be wrong
         for size in value.type.tensor_type.shape.dim:
             if size.dim_param in found:
                 found[size.dim_param].append(size)
-    return found, places, _pictures(model, places)
+    return found, named_axes, _pictures(model, named_axes)
 
 
 class OpenSizes:
@@ -70,16 +70,16 @@ class OpenSizes:
         self.inputs, self.needs = [], []
         self.network = network
 
-    def follow(self, name, place, terms, where):
+    def follow(self, name, slot, terms, where):
         """Records that number's polynomial."""
-        if any(len(some) > _MAX_DEGREE for some in terms):
+        if any(len(factors) > _MAX_DEGREE for factors in terms):
             raise OnnxError(where, _sentence(f"a product of more than {_MAX_DEGREE} sizes", self.names))
         self._divide(terms, where)
-        self.numbers.setdefault(name, {})[place] = terms
+        self.numbers.setdefault(name, {})[slot] = terms
 
-    def hold(self, need, where):
+    def add_need(self, need, where):
         """Records a condition on calls."""
-        if any(len(some) > _MAX_DEGREE for some in need.terms):
+        if any(len(factors) > _MAX_DEGREE for factors in need.terms):
             raise OnnxError(where, _sentence(f"a product of more than {_MAX_DEGREE} sizes", self.names))
         self._divide(need.terms, where)
         self.needs.append(need)
@@ -94,7 +94,7 @@ class OpenSizes:
         if len(self.quotients) > most:
             raise OnnxError(where, _sentence(f"more than {most} quotients of sizes", self.names))
 
-    def told(self, size):
+    def size_text(self, size):
         return self.label(terms_of(size))
 
     def label(self, terms):
@@ -106,17 +106,17 @@ class Opens:
     readings; `counts` maps counted sizes (parts.py) that must equal another one to its name, or to terms.
     `beyond_an_end`: a slice by these sizes ends beyond a fixed dimension."""
 
-    def __init__(self, places, numbers, number=0, counts=None):
+    def __init__(self, named_axes, numbers, number=0, counts=None):
         self.beyond_an_end = False
         self.number, self.counts, self._counted = number, counts or {}, {}
         self.variables = {name: number for name, number in numbers.items() if terms_of(number) == {(name,): 1}}
-        self._sizes = {place: numbers[name] for place, name in places.items()}
+        self._sizes = {place: numbers[name] for place, name in named_axes.items()}
 
     def counted(self, name, sample):
         """The sample of a counted size: `sample`, or that of a counted size that it must equal."""
         same = self.counts.get(name, name)
         if not isinstance(same, str):
-            return worked_out(same, {own: int(size) for own, size in self.variables.items()})
+            return evaluated(same, {own: int(size) for own, size in self.variables.items()})
         return self._counted.setdefault(same, sample)
 
     def shape(self, name, sizes):
@@ -144,10 +144,10 @@ def compile_open(found, network_at, where):
 def _compile_around(samples, found, network_at, where):
     """`_compile_at`. A model with a table of few positions is compiled at lengths that the table has, if it fits
     there: the samples may exceed it, and the model would be one of these lengths alone."""
-    made = refused = None
+    compiled = refused = None
     try:
         try:
-            made = _compile_at(samples, found, network_at, where)
+            compiled = _compile_at(samples, found, network_at, where)
         except OnnxError as error:
             refused = error
         if samples.beyond_an_end:
@@ -160,7 +160,7 @@ def _compile_around(samples, found, network_at, where):
                 pass  # the first result or error counts
         if refused:
             raise refused
-        return made
+        return compiled
     finally:
         refused = None  # its traceback references this frame
 
@@ -170,37 +170,39 @@ class _Samples:
     small ones. `beyond_an_end`: as of a reading's Opens."""
 
     def __init__(self, found, multiple, largest_first=False, few=False):
-        dimensions, places, self.pictures = found
+        dimensions, named_axes, self.pictures = found
         self._few, self.beyond_an_end = few, False
-        self.names, self._multiple, self._turned = list(dimensions), multiple, largest_first
+        self.names, self._multiple, self._largest_first = list(dimensions), multiple, largest_first
         self._counts = {
-            name for name in dimensions if {axis for (_, axis), own in places.items() if own == name} == {0}
+            name for name in dimensions if {axis for (_, axis), own in named_axes.items() if own == name} == {0}
         }
 
-    def of(self, number):
+    def values_at(self, number):
         made = []
-        for place, name in enumerate(self.names):
-            index = len(self.names) - 1 - place if self._turned else place
-            some = (_PICTURE_SAMPLES if name in self.pictures else _SMALL_SAMPLES if self._few else _SAMPLES)[number]
-            size = some[index % len(some)] + 60 * (index // len(some))
+        for position, name in enumerate(self.names):
+            index = len(self.names) - 1 - position if self._largest_first else position
+            candidates = (_PICTURE_SAMPLES if name in self.pictures else _SMALL_SAMPLES if self._few else _SAMPLES)[
+                number
+            ]
+            size = candidates[index % len(candidates)] + 60 * (index // len(candidates))
             if self._multiple and name not in self._counts:
-                some = _FACTORS[number]
-                size = self._multiple * (some[index % len(some)] + 24 * (index // len(some)))
+                candidates = _FACTORS[number]
+                size = self._multiple * (candidates[index % len(candidates)] + 24 * (index // len(candidates)))
             made.append(size)
         return made
 
 
 def _compile_at(samples, found, network_at, where):
-    dimensions, places, pictures = found
+    dimensions, named_axes, pictures = found
     bound = {}  # names of open sizes to the terms of others that they must equal
     counts = {}  # names of counted sizes to the names or terms that they must equal
 
     def numbers_at(number):
         """{name: Size}."""
-        free = {name: Size.open(name, size) for name, size in zip(samples.names, samples.of(number))}
+        free = {name: Size.open(name, size) for name, size in zip(samples.names, samples.values_at(number))}
         values = {name: int(size) for name, size in free.items()}
         return free | {
-            name: Size(worked_out(terms, values), terms) if any(terms) else terms.get((), 0)
+            name: Size(evaluated(terms, values), terms) if any(terms) else terms.get((), 0)
             for name, terms in bound.items()
         }
 
@@ -209,7 +211,7 @@ def _compile_at(samples, found, network_at, where):
         for name, size in numbers.items():
             for dimension in dimensions[name]:
                 dimension.dim_value = int(size)
-        opens = Opens(places, numbers, number, counts)
+        opens = Opens(named_axes, numbers, number, counts)
         try:
             return network_at(opens)
         except OnnxError as error:
@@ -238,7 +240,7 @@ def _compile_at(samples, found, network_at, where):
         raise OnnxError(where, f"leaves more sizes open than can be followed: {_listed(samples.names)}")
     if len(first) != len(second):
         raise OnnxError(where, _sentence("the list of parts", samples.names))
-    return [_both(*pair, samples, where) for pair in zip(first, second)]
+    return [_improved(*pair, samples, where) for pair in zip(first, second)]
 
 
 def _count_as(counts, unequal, free):
@@ -260,30 +262,30 @@ def _count_as(counts, unequal, free):
 
 def _counted_name(size, free):
     terms = terms_of(size)
-    [some, factor] = next(iter(terms.items())) if len(terms) == 1 else [(), 0]
-    if factor == 1 and len(some) == 1 and isinstance(some[0], str) and some[0] not in free:
-        return some[0]
+    [factors, factor] = next(iter(terms.items())) if len(terms) == 1 else [(), 0]
+    if factor == 1 and len(factors) == 1 and isinstance(factors[0], str) and factors[0] not in free:
+        return factors[0]
     return None
 
 
-def _both(first, second, tried, where):
+def _improved(first, second, tried, where):
     """Returns (one part's improved network, its OpenSizes)."""
     names, pictures = tried.names, tried.pictures
-    samples = [dict(zip(names, tried.of(number))) | _counted(own) for number, own in enumerate((first, second))]
-    known = [name for name in samples[0] if any(_tells(first, name, own) for own in first.inputs)]
+    samples = [dict(zip(names, tried.values_at(number))) | _counted(own) for number, own in enumerate((first, second))]
+    known = [name for name in samples[0] if any(_has_dimension(first, name, own) for own in first.inputs)]
     if len(known) > MAX_OPEN_SIZES:
         raise _too_many(known, [name for name in known if name not in names], where)
-    here, there = ({name: some[name] for name in known} for some in samples)
-    alike = _is_alike(first, second, there)
+    first_sizes, second_sizes = ({name: sizes[name] for name in known} for sizes in samples)
+    agree = _is_alike(first, second, second_sizes)
     improve(first)
-    if not alike:
+    if not agree:
         improve(second)
-    problem = _without_numbers(first) if alike else _difference(first, second) or _misfit(first, second, there)
+    problem = _open_parameter(first) if agree else _difference(first, second) or _mismatch(first, second, second_sizes)
     if problem:
         raise OnnxError(where, _sentence(problem, names or known))
     if not known:
         return first, None
-    return first, _followed(first, here, pictures, where)
+    return first, _followed(first, first_sizes, pictures, where)
 
 
 def _too_many(names, counted, where):
@@ -307,19 +309,19 @@ def _listed(names):
     return f"{', '.join(names[:_LISTED])} and {len(names) - _LISTED} more"
 
 
-def _is_alike(first, second, there):
+def _is_alike(first, second, sizes):
     """Whether the needed parts of both networks, before the passes, agree."""
     one, other = copy.copy(first), copy.copy(second)
     drop_dead(one)
     drop_dead(other)
-    return not _difference(one, other) and not _misfit(one, other, there)
+    return not _difference(one, other) and not _mismatch(one, other, sizes)
 
 
 def _counted(network):
     return {name: int(network.shapes[ruler][0]) for name, (_, ruler) in network.counted.items()}
 
 
-def _tells(network, name, tensor):
+def _has_dimension(network, name, tensor):
     """Whether a dimension of that input is the open size itself."""
     return any(terms_of(size) == {(name,): 1} for size in network.shapes[tensor])
 
@@ -336,30 +338,30 @@ def _bind(bound, unequal, where, names, free):
     if found:
         name, terms = min(found, key=lambda pair: any(factor < 0 for factor in pair[1].values()))
         for key, old in bound.items():
-            bound[key] = _put_in(old, name, terms)
+            bound[key] = _substituted(old, name, terms)
         bound[name] = terms
         return
     raise OnnxError(
         where,
-        f"works on tensors of the sizes {OpenSizes(names, None).told(unequal.one)} and"
-        f" {OpenSizes(names, None).told(unequal.other)} as if they were equal; export the model with fixed sizes",
+        f"works on tensors of the sizes {OpenSizes(names, None).size_text(unequal.one)} and"
+        f" {OpenSizes(names, None).size_text(unequal.other)} as if they were equal; export the model with fixed sizes",
     )
 
 
 def _solutions(difference):
     """Yields (name of an open size, the terms that make the difference 0)."""
-    for some, factor in terms_of(difference).items():
-        if factor in (-1, 1) and len(some) == 1 and isinstance(some[0], str):
-            others = {other: -factor * own for other, own in terms_of(difference).items() if other != some}
-            if some[0] not in variables(others):
-                yield some[0], others
+    for factors, factor in terms_of(difference).items():
+        if factor in (-1, 1) and len(factors) == 1 and isinstance(factors[0], str):
+            others = {other: -factor * own for other, own in terms_of(difference).items() if other != factors}
+            if factors[0] not in variables(others):
+                yield factors[0], others
 
 
-def _put_in(terms, name, other):
+def _substituted(terms, name, other):
     """The polynomial with `other` substituted for the open size `name`."""
     total = 0
-    for some, factor in terms.items():
-        parts = [Size(1, other) if variable == name else Size(1, {(variable,): 1}) for variable in some]
+    for factors, factor in terms.items():
+        parts = [Size(1, other) if variable == name else Size(1, {(variable,): 1}) for variable in factors]
         total = total + math.prod(parts) * factor
     return terms_of(total)
 
@@ -389,11 +391,12 @@ def _difference(one, other):
     for name in numbered(one):
         if name not in one.constants and _form(one, name) != _form(other, name):
             return f"tensor {name!r}"
-    return _without_numbers(one)
+    return _open_parameter(one)
 
 
-def _without_numbers(network):
-    """Where an open size is used where the file stores a plain number; None if nowhere."""
+def _open_parameter(network):
+    """The first operator with an open size as a parameter, which the file stores as a plain number; None if there is
+    none."""
     for layer in network.layers:
         for size in (*layer.window, *layer.further, *layer.parameters):
             if isinstance(size, Size):
@@ -405,23 +408,23 @@ def _operator(layer):
     return f"operator {layer.op} (node {layer.name!r})"
 
 
-def _misfit(network, other, there):
-    """A tensor's number whose polynomial, evaluated at the sizes `there` of the other network, gives another value;
-    None if there is none."""
+def _mismatch(network, other, sizes):
+    """A tensor's number whose polynomial, evaluated at the `sizes` of the other network, gives another value; None if
+    there is none."""
     numbers, values = _numbers(other), {}
-    for (name, place), value in _numbers(network).items():
-        if _worked_out(value, there, values) != int(numbers[name, place]):
-            return f"number {place} of tensor {name!r}"
+    for (name, slot), value in _numbers(network).items():
+        if _evaluated(value, sizes, values) != int(numbers[name, slot]):
+            return f"number {slot} of tensor {name!r}"
     return None
 
 
-def _worked_out(number, point, known):
+def _evaluated(number, point, known):
     """The number at those sizes; `known` caches the values of Sizes."""
     if not isinstance(number, Size):
         return number
     found = known.get(id(number))
     if found is None:  # keeps the Size alive, so that its id is not reused
-        found = known[id(number)] = worked_out(number.terms, point), number
+        found = known[id(number)] = evaluated(number.terms, point), number
     return found[0]
 
 
@@ -444,16 +447,16 @@ def _numbers(network):
     return table
 
 
-def _followed(network, here, pictures, where):
-    """The OpenSizes of a network read at the sizes `here`: the polynomial of each number that varies."""
-    names = list(here)
+def _followed(network, sample_sizes, pictures, where):
+    """The OpenSizes of a network read at `sample_sizes`: the polynomial of each number that varies."""
+    names = list(sample_sizes)
     sizes = OpenSizes(names, network)
-    network.savings.sizes = here
-    for (name, place), value in _numbers(network).items():
+    network.savings.sizes = sample_sizes
+    for (name, slot), value in _numbers(network).items():
         if isinstance(value, Size) and any(value.terms):
-            sizes.follow(name, place, value.terms, where)
+            sizes.follow(name, slot, value.terms, where)
     for need in network.needs.values():
-        sizes.hold(need, where)
+        sizes.add_need(need, where)
     sizes.inputs = [
         next(
             (number, axis)
@@ -472,19 +475,19 @@ def _followed(network, here, pictures, where):
     return sizes
 
 
-def _pictures(model, places):
+def _pictures(model, named_axes):
     """The open sizes that are heights or widths of images: adjacent dimensions of a rank-4 input after the first."""
     ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in model.graph.input}
-    sides = {(name, axis) for name, axis in places if ranks[name] == 4 and axis >= 1}
-    return {places[name, axis] for name, axis in sides if {(name, axis - 1), (name, axis + 1)} & sides}
+    sides = {(name, axis) for name, axis in named_axes if ranks[name] == 4 and axis >= 1}
+    return {named_axes[name, axis] for name, axis in sides if {(name, axis - 1), (name, axis + 1)} & sides}
 
 
 def _fits(layer, constants, shapes):
-    """Whether the operands are broadcast to the result: sizes that are counted hold no call to that."""
-    made = shapes[layer.output]
+    """Whether the operands broadcast to the result's shape; calls do not check that for counted sizes."""
+    shape = shapes[layer.output]
     for name in layer.inputs:
         own = constants[name].shape if name in constants else shapes[name]
-        if any(size not in (1, whole) for size, whole in zip(own[::-1], made[::-1])):
+        if any(size not in (1, whole) for size, whole in zip(own[::-1], shape[::-1])):
             return False
     return True
 
@@ -500,7 +503,7 @@ def _move_to(sizes, point):
         for slot, terms in numbers.items():
             if id(terms) not in known:
                 try:
-                    known[id(terms)] = worked_out(terms, values_at)
+                    known[id(terms)] = evaluated(terms, values_at)
                 except ZeroDivisionError:
                     return False
             values[slot] = known[id(terms)]
@@ -519,7 +522,7 @@ def _move_to(sizes, point):
         ) >= math.prod(base):
             return False
     works = all(size >= 1 for shape in shapes.values() for size in shape) and not any(
-        need.equal and worked_out(need.terms, values_at) for need in network.needs.values()
+        need.equal and evaluated(need.terms, values_at) for need in network.needs.values()
     )
     works = works and all(
         _fits(layer, network.constants, shapes) for layer in network.layers if layer.op in _BROADCASTS

@@ -20,4 +20,6 @@ _ROWS = _rows()
 UNARY, BINARY, REDUCE = (
     tuple(cells[1].strip('"') for cells in _ROWS[family]) for family in ("UNARY", "BINARY", "REDUCE")
 )
-TRUTHS = {cells[1].strip('"') for family in ("UNARY", "BINARY") for cells in _ROWS[family] if cells[3] == "TRUTH"}
+BOOLEAN_RESULTS = {
+    cells[1].strip('"') for family in ("UNARY", "BINARY") for cells in _ROWS[family] if cells[3] == "TRUTH"
+}

@@ -19,13 +19,13 @@ def gelu(reader, node):
     if bias is not None:
         x = add.do("add", x, bias)
     approximate = "tanh" if node.op == "FastGelu" else "none"
-    add.done(_in_single(add, x, lambda name: add.operator("Gelu", name, approximate=approximate)))
+    add.done(_in_float32(add, x, lambda name: add.operator("Gelu", name, approximate=approximate)))
 
 
-def _in_single(add, x, made):
-    """Applies `made` to x, in float32 if x is narrower."""
+def _in_float32(add, x, function):
+    """Applies `function` to x, in float32 if x is narrower."""
     dtype = add.dtype(x)
-    return add.cast(made(add.cast(x, numpy.float32)), dtype) if dtype == numpy.float16 else made(x)
+    return add.cast(function(add.cast(x, numpy.float32)), dtype) if dtype == numpy.float16 else function(x)
 
 
 @reads("com.microsoft.QuickGelu")
@@ -50,20 +50,20 @@ def bias_split_gelu(reader, node):
     x = add.do("add", x, bias)
     last, half = len(add.shape(x)) - 1, add.shape(x)[-1] // 2
     left, right = add.part(x, last, 0, half), add.part(x, last, half, 2 * half)
-    add.done(add.do("multiply", left, _in_single(add, right, lambda name: add.operator("Gelu", name))))
+    add.done(add.do("multiply", left, _in_float32(add, right, lambda name: add.operator("Gelu", name))))
 
 
 # ---- normalizations
 @reads("com.microsoft.SimplifiedLayerNormalization")
-def by_root_mean_square(reader, node):
+def simplified_layer_normalization(reader, node):
     add, (x, scale) = Lowering(reader, node), node.inputs
     if any(node.outputs[1:]):
-        raise Unsupported("gives the deviation, which only training wants")
+        raise Unsupported("has the deviation as an output, which only training uses")
     add.done(add.operator("RMSNormalization", x, scale, axis=node.get("axis", -1), epsilon=node.get("epsilon", 1e-5)))
 
 
 @reads("com.microsoft.SkipLayerNormalization", "com.microsoft.SkipSimplifiedLayerNormalization")
-def of_sum(reader, node):
+def skip_layer_normalization(reader, node):
     add = Lowering(reader, node)
     simplified = node.op == "SkipSimplifiedLayerNormalization"
     x, skip, scale, beta, bias = (
@@ -71,7 +71,7 @@ def of_sum(reader, node):
     )
     outputs = (*node.outputs, "", "", "")[:4]
     if any(outputs[1:3]):
-        raise Unsupported("gives the mean or the deviation, which only training wants")
+        raise Unsupported("has the mean or the deviation as an output, which only training uses")
     if bias is not None:
         x = add.do("add", x, bias)
     total = add.do("add", x, skip)
@@ -85,14 +85,14 @@ def of_sum(reader, node):
 
 
 @reads("com.microsoft.EmbedLayerNormalization")
-def of_embeddings(reader, node):
+def embed_layer_normalization(reader, node):
     add = Lowering(reader, node)
-    ids, segments, words, positions, kinds, scale, beta, mask, places = _optional(node, 9)
+    ids, segments, words, positions, kinds, scale, beta, mask, position_ids = _optional(node, 9)
     batch, length = add.shape(ids)
-    if places is None:
+    if position_ids is None:
         total = add.part(positions, 0, 0, length)
     else:
-        total = add.operator("Gather", positions, places)
+        total = add.operator("Gather", positions, position_ids)
     total = add.do("add", add.operator("Gather", words, ids), total)
     if segments is not None:
         total = add.do("add", total, add.operator("Gather", kinds, segments))
@@ -197,6 +197,6 @@ _IMAGES = (
 @reads(*(f"com.ms.internal.nhwc.{op}" for op in _IMAGES))
 def with_channels_last(reader, node):
     if any(node.outputs[1:]):
-        raise Unsupported("gives more than its image")
+        raise Unsupported("has more outputs than its image")
     add, (x, *others) = Lowering(reader, node), node.inputs
     add.done(_channels_last(add, add.operator(node.op, _channels_first(add, x), *others, **dict(node.attributes))))

@@ -13,10 +13,10 @@ from .bfloat16 import widen
 from .problems import OnnxError
 
 _MAX_BYTES = (1 << 31) - 1  # largest protobuf message
-_APART = 4096  # bytes from which weights are kept apart
+_LARGE = 4096  # bytes from which weights are kept apart
 _KINDS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.INT8, TensorProto.UINT8)
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
-_OF_TREES = ("nodes_", "class_", "target_")  # prefixes of attributes that list nodes and leaves
+_TREE_PREFIXES = ("nodes_", "class_", "target_")  # prefixes of attributes that list nodes and leaves
 _PLACEHOLDER = b"these weights are kept apart"  # data of a tensor whose values are in `weights`
 
 
@@ -37,7 +37,7 @@ def parse(data, where, folder, weights=None):
     _sort(model.graph)
     files = _load_weights(model, where, folder)
     _check_form(model, where)
-    apart = [] if weights is None else _keep_apart(model.graph, weights)
+    extracted = [] if weights is None else _extract_large(model.graph, weights)
     size = model.ByteSize() + sum(values.nbytes for values in (weights or {}).values())
     if size > _MAX_BYTES:
         raise OnnxError(where, f"has {size:,} bytes with its weights; ONNX's checks take at most {_MAX_BYTES:,}")
@@ -50,7 +50,7 @@ def parse(data, where, folder, weights=None):
         raise OnnxError(where, f"is no valid ONNX model: {reason(error)}") from error
     for kind in shapeless:
         kind.ClearField("shape")
-    for tensor in apart:
+    for tensor in extracted:
         tensor.dims[:], tensor.raw_data = weights[tensor.name].shape, _PLACEHOLDER
     widen(model)
     return model, files
@@ -66,32 +66,32 @@ def array_of(tensor, weights):
 def without_lists(model):
     """Removes the node lists of tree ensembles, which ONNX's shape inference would copy each time but does not use.
     Returns the original ensembles, {index of the node: NodeProto}."""
-    whole = {}
+    originals = {}
     for number, node in enumerate(model.graph.node):
         if node.domain == "ai.onnx.ml" and node.op_type in ("TreeEnsembleClassifier", "TreeEnsembleRegressor"):
-            whole[number] = onnx.NodeProto.FromString(node.SerializeToString())
+            originals[number] = onnx.NodeProto.FromString(node.SerializeToString())
             for attribute in node.attribute:
-                if attribute.name.startswith(_OF_TREES):
+                if attribute.name.startswith(_TREE_PREFIXES):
                     for field in ("ints", "floats", "strings"):
                         attribute.ClearField(field)
-    return whole
+    return originals
 
 
-def _keep_apart(graph, weights):
+def _extract_large(graph, weights):
     """Moves large weights to `weights` and empties their tensors, which the checker accepts. Returns these tensors."""
-    apart, names = [], collections.Counter(tensor.name for tensor in graph.initializer)
+    extracted, names = [], collections.Counter(tensor.name for tensor in graph.initializer)
     for tensor in graph.initializer:
         kind = tensor.data_type
         if kind not in _KINDS or not tensor.HasField("raw_data") or names[tensor.name] != 1:
             continue
-        if math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(kind).itemsize >= _APART:
+        if math.prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(kind).itemsize >= _LARGE:
             try:
                 weights[tensor.name] = numpy_helper.to_array(tensor)
             except ValueError:  # reported by the checker
                 continue
             tensor.dims[:], tensor.raw_data = [0], b""
-            apart.append(tensor)
-    return apart
+            extracted.append(tensor)
+    return extracted
 
 
 def _has_no_shape(kind):
@@ -137,8 +137,8 @@ def _sort(graph):
     nodes in a cycle keep their places, for the checker to reject."""
     for inner in (inner for node in graph.node for inner in _graphs_of(node)):
         _sort(inner)
-    makers = {name: number for number, node in enumerate(graph.node) for name in node.output if name}
-    reads = [{makers[name] for name in _names_read(node) if name in makers} for node in graph.node]
+    producers = {name: number for number, node in enumerate(graph.node) for name in node.output if name}
+    reads = [{producers[name] for name in _names_read(node) if name in producers} for node in graph.node]
     if all(number > max(before, default=-1) for number, before in enumerate(reads)):
         return
     followers = collections.defaultdict(list)
@@ -200,7 +200,7 @@ def _load_weights(model, where, folder):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of keys that the library does not know
                 location = external_data_helper.ExternalDataInfo(tensor).location
-        except ValueError as error:  # of numbers that are none, or negative
+        except ValueError as error:  # an offset or length that is no number, or negative
             raise OnnxError(
                 where, f"does not say where in another file the weights of tensor {tensor.name!r} lie: {reason(error)}"
             ) from error

@@ -17,11 +17,11 @@ _SAMPLES = ((43, 47, 53, 59, 61, 67, 71, 73), (50, 54, 58, 62, 66, 70, 74, 78))
 MAX_PARTS = 32
 
 
-def sample(reading, place):
-    """The sample of counted size number `place`; it may exceed what can be found. No two sizes of a model, open ones
+def sample(reading, number):
+    """The sample of counted size `number`; it may exceed what can be found. No two sizes of a model, open ones
     included (open_sizes.py), have the same samples in both readings."""
-    some = _SAMPLES[reading]
-    return some[place % len(some)] + 60 * (place // len(some))
+    samples = _SAMPLES[reading]
+    return samples[number % len(samples)] + 60 * (number // len(samples))
 
 
 def counted_size(reader, node, count, bound=None):
@@ -49,7 +49,7 @@ def _is_known(network, node, suffix):
     return f"count of {node.output}{suffix}" in network.counted
 
 
-def _used(network, name):
+def _open_sizes_of(network, name):
     """The open sizes in the tensor's numbers."""
     if name in network.constants:
         return set()
@@ -58,7 +58,7 @@ def _used(network, name):
     return set().union(*(variables(terms_of(number)) for number in numbers if isinstance(number, Size)))
 
 
-def parted(network, where):
+def split_parts(network, where):
     """[network] if nothing is counted, else the networks of all parts, in order."""
     if not network.counted:
         return [network]
@@ -66,9 +66,9 @@ def parted(network, where):
 
     part_of, counts = _parts(network)
     for name in network.outputs:  # outputs are cut to the counted sizes
-        known = [counts.get(size, 0) for size in _used(network, name)]
+        known = [counts.get(size, 0) for size in _open_sizes_of(network, name)]
         part_of[name] = max(part_of.get(name, 0), part_of.get(_base(network, name), 0), *known, 0)
-    last = max((part_of[name] for name in network.outputs), default=0)  # later layers lead nowhere
+    last = max((part_of[name] for name in network.outputs), default=0)  # no output needs later layers
     if last >= MAX_PARTS:
         cause = f"has a chain of {last} sizes that depend on values, expected at most {MAX_PARTS - 1}"
         raise OnnxError(where, cause)
@@ -90,10 +90,10 @@ def _parts(network):
     counts = {}  # counted sizes to the first part that knows them
     part_of = dict.fromkeys(network.inputs, 0)
 
-    def needed(layer):
+    def earliest_part(layer):
         operands = [name for name in layer.inputs if name]
         parts = [part_of.get(_base(network, name), 0) for name in operands]
-        for variable in set().union(*(_used(network, name) for name in (*operands, layer.output))):
+        for variable in set().union(*(_open_sizes_of(network, name) for name in (*operands, layer.output))):
             parts.append(counts.get(variable, 0))
         return max((*parts, part_of.get(_base(network, layer.output), 0)), default=0)
 
@@ -101,7 +101,7 @@ def _parts(network):
     while changed:  # layers that write one base all belong to the part of the last
         changed = False
         for layer in network.layers:
-            part, base = needed(layer), _base(network, layer.output)
+            part, base = earliest_part(layer), _base(network, layer.output)
             if part_of.get(base, -1) != part:
                 part_of[base], changed = part, True
             part_of[layer.output] = part
@@ -116,33 +116,33 @@ def _part(network, number, last, part_of):
     """The network of one part. Its inputs are the tensors that it reads, and others that give its open sizes."""
     layers = [layer for layer in network.layers if part_of[layer.output] == number]
     names = [name for layer in layers for name in (*layer.inputs, layer.output) if name]
-    made = {_base(network, layer.output) for layer in layers}
+    written = {_base(network, layer.output) for layer in layers}
     later = [layer for layer in network.layers if number < part_of[layer.output] <= last]
     counts = [count for count, _ in network.counted.values() if part_of.get(_base(network, count), 0) == number]
     wanted = [_base(network, name) for layer in later for name in layer.inputs if name]
     outputs = [name for name in network.outputs if part_of[name] == number]
     seen = [_base(network, name) for name in network.outputs if part_of[name] > number]
     names = list(dict.fromkeys((*names, *outputs)))  # ordered: equal models give equal bytes
-    outputs += [name for name in (*wanted, *seen, *(_base(network, name) for name in counts)) if name in made]
+    outputs += [name for name in (*wanted, *seen, *(_base(network, name) for name in counts)) if name in written]
     read = [_base(network, name) for name in names]
-    inputs = [name for name in read if name not in made and name not in network.constants]
-    sizes = set().union(*(_used(network, name) for name in (*names, *inputs, *outputs)))
+    inputs = [name for name in read if name not in written and name not in network.constants]
+    sizes = set().union(*(_open_sizes_of(network, name) for name in (*names, *inputs, *outputs)))
     needs = {
         key: need
         for key, need in network.needs.items()
         if max((_known(network, size, part_of) for size in variables(need.terms)), default=0) == number
     }
     sizes |= set().union(*(variables(need.terms) for need in needs.values()))
-    given = set().union(*(_used(network, name) for name in inputs if name in network.inputs))
+    given = set().union(*(_open_sizes_of(network, name) for name in inputs if name in network.inputs))
     for size in sorted(sizes):
         if size in network.counted:
             inputs.append(network.counted[size][1])
         elif size not in given:
-            inputs += [name for name in network.inputs if size in _used(network, name)][:1]
+            inputs += [name for name in network.inputs if size in _open_sizes_of(network, name)][:1]
     if number == 0:  # also inputs that nothing reads
         somewhere = {_base(network, name) for layer in network.layers for name in layer.inputs if name}
         inputs += [name for name in network.inputs if name not in somewhere]
-    order = {name: place for place, name in enumerate(network.inputs)}
+    order = {name: index for index, name in enumerate(network.inputs)}
     inputs = sorted(dict.fromkeys(inputs), key=lambda name: order.get(name, len(order)))
     part = Network(inputs or network.inputs[:1], list(dict.fromkeys(outputs)))
     for key in ("shapes", "dtypes", "constants", "views", "sources", "values"):
@@ -168,7 +168,7 @@ def _notes(network, last, part_of):
         if part_of.get(base, 0) > last:
             continue
         counted.append({"part": part_of.get(base, 0) + 1, "count": base, "ruler": ruler, "size": size})
-        if size in network.none:
+        if size in network.must_be_zero:
             counted[-1]["most"] = 0
     depends = _depends(network)
     empty = {}
@@ -186,31 +186,31 @@ def _vanishes(network, number, size):
     """Whether the number is 0 if that size is: each term contains it, or a size bounded by it."""
     if not isinstance(number, Size):
         return False
-    return all(any(_is_nothing(network, own, size) for own in some) for some in number.terms)
+    return all(any(_is_zero(network, own, size) for own in factors) for factors in number.terms)
 
 
-def _is_nothing(network, variable, size):
+def _is_zero(network, variable, size):
     """Whether that variable is 0 if the size is: the size itself, one bounded by it, or a quotient of these. In the
     quotients of sizes.at_most the divisor then becomes infinite."""
     if isinstance(variable, str):
         return variable == size or _vanishes(network, network.bounds.get(variable), size)
     over, under = (dict(part) for part in variable[1:])
     return _vanishes(network, Size(0, over), size) or any(
-        isinstance(own, tuple) and len(some) == 1 and _vanishes(network, Size(0, dict(own[2])), size)
-        for some in under
-        for own in some
+        isinstance(own, tuple) and len(factors) == 1 and _vanishes(network, Size(0, dict(own[2])), size)
+        for factors in under
+        for own in factors
     )
 
 
 def _depends(network):
-    """Bases to the counted sizes that tensors on the way to them were as long as."""
+    """Maps each base to the counted sizes in the shapes of the tensors that it depends on."""
     found = {}
     for layer in network.layers:
         own = set()
-        for place, name in enumerate(layer.inputs):
+        for index, name in enumerate(layer.inputs):
             if name:
-                some = found.get(_base(network, name), set()) | (_used(network, name) & set(network.counted))
-                own |= some.difference(network.guarded.get(layer.output, ()) if place else ())
+                sizes = found.get(_base(network, name), set()) | (_open_sizes_of(network, name) & set(network.counted))
+                own |= sizes.difference(network.guarded.get(layer.output, ()) if index else ())
         base = _base(network, layer.output)
         found[base] = found.get(base, set()) | own
     return found

@@ -31,8 +31,8 @@ IMAGES = {
 }
 
 ROWS = ("Softmax", "Normalize", "Attention", "Recurrence")  # read and make rows of plain tensors
-_WIDE = 16  # channels; a minimum
-# read or make plain tensors of float32
+_MIN_CHANNELS = 16  # for activations at the end of convolutions
+# Operators that read or make plain tensors of float32.
 BYTES = (
     "IntegerProduct",
     "Quantize",
@@ -67,7 +67,7 @@ def improve(network):
         if find_attention(network):
             drop_dead(network)
         before = network.layers
-        part_phases(network)
+        push_into_phases(network)
         fold_channels(network)
         add_in_products(network)
         factor_products(network)
@@ -76,14 +76,14 @@ def improve(network):
         activate_products(network)
         fuse(network)
     with savings.counting("layouts", network):
-        settle(network)
-        part_rows(network)
+        lower_plain_tensors(network)
+        copy_rows(network)
         drop_dead(network)
     with savings.counting("made in place", network):
         make_in_place(network)
     with savings.counting("layouts", network):
         read_bases(network)
-        part_layouts(network)
+        separate_layouts(network)
         drop_dead(network)
     find_guards(network)
 
@@ -137,20 +137,20 @@ def fold_channels(network):
     """Folds a factor or offset for each channel, as from batch normalization, into the preceding convolution."""
     if not any(layer.op == "Conv" for layer in network.layers):
         return
-    single, makers, kept, folded = _read_once(network), {}, [], {}
+    single, producers, kept, folded = _read_once(network), {}, [], {}
 
-    def constant(name, of, make):
+    def constant(name, key, make):
         """A constant, made once for constants that iterations of a loop share."""
-        if of not in folded:
-            folded[of] = network.constant(name, make(), "float32")
-        return folded[of]
+        if key not in folded:
+            folded[key] = network.constant(name, make(), "float32")
+        return folded[key]
 
     for layer in network.layers:
         op = next((op for op in ("multiply", "add") if is_binary(layer, op)), None)
         constants = [name for name in layer.inputs if name in network.constants]
         if op and len(constants) == 1:
             [image] = [name for name in layer.inputs if name != constants[0]]
-            before, values = makers.get(image), None
+            before, values = producers.get(image), None
             if (
                 before
                 and before.op == "Conv"
@@ -160,27 +160,27 @@ def fold_channels(network):
             ):
                 values = _channels(network, constants[0], image)
             if values is not None:
-                (_, weights, bias, _), by = before.inputs, constants[0]
+                (_, weights, bias, _), own = before.inputs, constants[0]
                 old = network.constants.get(bias, numpy.zeros(len(values)))
                 if op == "multiply":
                     factors = values[:, None, None, None]
                     before.inputs[1] = constant(
-                        f"{layer.output}/weights", (weights, by), lambda: network.constants[weights] * factors
+                        f"{layer.output}/weights", (weights, own), lambda: network.constants[weights] * factors
                     )
                 before.inputs[2] = constant(
                     f"{layer.output}/bias",
-                    (op, bias, by, len(values)),
+                    (op, bias, own, len(values)),
                     lambda: old * values if op == "multiply" else old + values,
                 )
                 before.output = layer.output
-                makers[layer.output] = before
+                producers[layer.output] = before
                 continue
-        makers[layer.output] = layer
+        producers[layer.output] = layer
         kept.append(layer)
     network.layers = kept
 
 
-def part_phases(network):
+def push_into_phases(network):
     """Moves channelwise operations from interleaved images to the images before, where the convolutions that make them
     absorb them."""
     if not any(layer.op == "Interleave" for layer in network.layers):
@@ -191,23 +191,23 @@ def part_phases(network):
             interleaved[layer.output] = layer
         constants = [name for name in layer.inputs if name in network.constants]
         images = [name for name in layer.inputs if name in interleaved and name in single]
-        alike = layer.op in ("Relu", "Clip", "Activate") and len(layer.inputs) == 1
+        channelwise = layer.op in ("Relu", "Clip", "Activate") and len(layer.inputs) == 1
         if layer.op == "Activate" and images:  # convolutions apply it pixel by pixel
-            alike = network.shape(layer.output)[1] >= _WIDE
+            channelwise = network.shape(layer.output)[1] >= _MIN_CHANNELS
         if is_binary(layer, "multiply") or is_binary(layer, "add"):
-            alike = len(constants) == len(images) == 1 and _channels(network, constants[0], images[0]) is not None
-        if not alike or not images or network.shape(layer.output) != network.shape(images[0]):
+            channelwise = len(constants) == len(images) == 1 and _channels(network, constants[0], images[0]) is not None
+        if not channelwise or not images or network.shape(layer.output) != network.shape(images[0]):
             kept.append(layer)
             continue
         whole = interleaved.pop(images[0])
         kept.remove(whole)
-        for place, name in enumerate(whole.inputs):
+        for index, name in enumerate(whole.inputs):
             part = copy.copy(layer)
             part.inputs = [name if other == images[0] else other for other in layer.inputs]
             part.output = network.fresh(f"{layer.output}/phase")
             network.declare(part.output, network.shape(name), network.dtype(name))
             kept.append(part)
-            whole.inputs[place] = part.output
+            whole.inputs[index] = part.output
         whole.output = layer.output
         interleaved[layer.output] = whole
         kept.append(whole)
@@ -226,31 +226,34 @@ def fuse(network):
             and shapes[0] == shapes[1]
             and layer.inputs[0] != layer.inputs[1]
         ):
-            makers = [position[name] for name in layer.inputs if name in position and name in single]
-            makers = [
+            candidates = [position[name] for name in layer.inputs if name in position and name in single]
+            candidates = [
                 number
-                for number in makers
+                for number in candidates
                 if kept[number].op == "Conv" and not kept[number].inputs[3] and not kept[number].activated
             ]
-            if makers and not any(name in network.constants for name in layer.inputs):
-                number = max(makers)
-                maker, kept[number] = kept[number], None
-                maker.inputs[3] = next(name for name in layer.inputs if name != maker.output)
-                maker.output = layer.output
-                layer = maker  # moves here, after its addend
+            if candidates and not any(name in network.constants for name in layer.inputs):
+                number = max(candidates)
+                producer, kept[number] = kept[number], None
+                producer.inputs[3] = next(name for name in layer.inputs if name != producer.output)
+                producer.output = layer.output
+                layer = producer  # moves here, after its addend
         elif layer.op in ("Relu", "Clip", "Activate"):
             number = position.get(layer.inputs[0])
-            maker = None if number is None else kept[number]
+            producer = None if number is None else kept[number]
             if (
-                maker is not None
+                producer is not None
                 and layer.inputs[0] in single
-                and not maker.activated
-                and (maker.op in ("Conv", "Gemm") or (layer.op != "Activate" and _adds_images(network, maker, kept)))
+                and not producer.activated
+                and (
+                    producer.op in ("Conv", "Gemm")
+                    or (layer.op != "Activate" and _adds_images(network, producer, kept))
+                )
             ):
-                if maker.op == "Binary":
-                    maker.op, maker.parameters = "Add", ()
-                maker.takes(layer)
-                maker.output = layer.output
+                if producer.op == "Binary":
+                    producer.op, producer.parameters = "Add", ()
+                producer.takes(layer)
+                producer.output = layer.output
                 position[layer.output] = number
                 continue
         position[layer.output] = len(kept)
@@ -272,7 +275,7 @@ def _adds_images(network, layer, layers):
     )
 
 
-def settle(network):
+def lower_plain_tensors(network):
     """Replaces ReLU, bounds and flattening of plain tensors by the engine's tensor operators."""
     images, kept = set(), network.layers
     network.layers = []
@@ -314,10 +317,10 @@ def read_bases(network):
                 layer.inputs[index] = view.base
 
 
-def part_rows(network):
+def copy_rows(network):
     """Inserts copies before operators on rows or dense tensors whose operand has another layout, as after a transpose
     or a strided slice. The producer may still write the copy directly (make_in_place)."""
-    twins, kept = {}, network.layers
+    copies, kept = {}, network.layers
     network.layers = []
     for layer in kept:
         for index, name in enumerate(layer.inputs):
@@ -325,20 +328,20 @@ def part_rows(network):
                 continue
             rows = layer.op in READS_ROWS and not has_rows(network.shape(name), network.as_view(name).strides)
             if rows or (layer.op in READS_DENSE and not network.is_dense(name)):
-                if name not in twins:
-                    twins[name] = network.copied(network.fresh(f"{name}/rows"), name)
-                layer.inputs[index] = twins[name]
+                if name not in copies:
+                    copies[name] = network.copied(network.fresh(f"{name}/rows"), name)
+                layer.inputs[index] = copies[name]
         network.layers.append(layer)
 
 
-def part_layouts(network):
+def separate_layouts(network):
     """Gives images that have views, and views that are read as images, a second tensor with a copy between the two, so
     that each is either image or plain tensor."""
     bases = {view.base for view in network.views.values()}
     bases.update(
         name for layer in network.layers if layer.op in ROWS + BYTES for name in (*layer.inputs, layer.output) if name
     )
-    twins, kept = {}, network.layers
+    copies, kept = {}, network.layers
     network.layers = []
 
     def fits(name):
@@ -353,14 +356,14 @@ def part_layouts(network):
         for index in indices:
             name = layer.inputs[index] if index < len(layer.inputs) else None
             if name and not fits(name):
-                if name not in twins:
-                    twins[name] = network.copied(network.fresh(f"{name}/image"), name)
-                layer.inputs[index] = twins[name]
+                if name not in copies:
+                    copies[name] = network.copied(network.fresh(f"{name}/image"), name)
+                layer.inputs[index] = copies[name]
         network.layers.append(layer)
         if indices and not fits(layer.output):
             plain, layer.output = (
                 layer.output,
                 network.declare(network.fresh(f"{layer.output}/image"), network.shape(layer.output), "float32"),
             )
-            twins[plain] = layer.output
+            copies[plain] = layer.output
             network.layers.append(Layer("Copy", layer.name, [layer.output], plain))

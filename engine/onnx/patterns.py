@@ -11,14 +11,14 @@ class Graph:
     """Producers and readers of tensors, for one pass over the layers; matches go backwards from their last layer."""
 
     def __init__(self, network):
-        self.network, self.makers = network, network.makers()
+        self.network, self.producers = network, network.producers()
         self.readers = network.readers()
         self.bases = {view.base for view in network.views.values()}
 
     def producer(self, name, op, single=True):
         """The layer of that kind that makes `name`; with `single`, only if exactly one layer reads it. None
         otherwise."""
-        layer = self.makers.get(name)
+        layer = self.producers.get(name)
         if layer is None or (
             single and (len(self.readers.get(name, ())) != 1 or self.readers[name][0] is None or name in self.bases)
         ):
@@ -60,20 +60,20 @@ def find_attention(network):
 
 def _replace(network, *matches):
     """`matches`: (function, operator of the last layer of a match)."""
-    graph, changed, places = None, False, {op: [] for _, op in matches}
+    graph, changed, positions = None, False, {op: [] for _, op in matches}
     for number, layer in enumerate(network.layers):
-        if layer.op in places and network.dtype(layer.output) == numpy.float32:
-            places[layer.op].append(number)
+        if layer.op in positions and network.dtype(layer.output) == numpy.float32:
+            positions[layer.op].append(number)
     for match, op in matches:
         replaced = False
-        for number in places[op]:
+        for number in positions[op]:
             layer = network.layers[number]
             if layer.op == op:  # no match has replaced it
                 graph = graph or Graph(network)
                 found = match(graph, layer)
                 if found is not None:
                     network.layers[number] = found
-                    graph.makers[found.output] = found
+                    graph.producers[found.output] = found
                     replaced = changed = True
         if replaced:  # the readers have changed
             graph = None
@@ -160,8 +160,8 @@ def _is_inner(graph, name, x):
     for first, cube in (total.inputs, total.inputs[::-1]):
         power = _factors(graph, cube, x)
         values = graph.network.constants.get(first)
-        begins = first == x if whole[1] == 0 else values is not None and values.size == 1 and values.reshape(()) == 1
-        if begins and power and power[2] is None and power[1] == 3 - whole[1] and near(power[0], 0.044715):
+        matches = first == x if whole[1] == 0 else values is not None and values.size == 1 and values.reshape(()) == 1
+        if matches and power and power[2] is None and power[1] == 3 - whole[1] and near(power[0], 0.044715):
             return True
     return False
 
@@ -172,14 +172,14 @@ def _hard_swish(graph, layer):
         return None
     number, factors = 1.0, []
 
-    def gather(made):
+    def gather(product):
         nonlocal number
-        for place, operand in enumerate(made.inputs):
+        for index, operand in enumerate(product.inputs):
             values = graph.network.constants.get(operand)
             if values is not None and values.size == 1:
-                number *= float(values.reshape(())) ** (-1 if _is(graph, made, "divide") and place == 1 else 1)
+                number *= float(values.reshape(())) ** (-1 if _is(graph, product, "divide") and index == 1 else 1)
                 continue
-            if _is(graph, made, "divide") and place == 1:
+            if _is(graph, product, "divide") and index == 1:
                 factors.extend((None, None, None))  # a quotient of tensors
                 return
             inner = graph.producer(operand, "multiply") or graph.producer(operand, "divide")
@@ -235,17 +235,17 @@ def _normalization(graph, layer):
             variance = graph.producer(root.inputs[0], "add") if root else None
             squares, epsilon = graph.split(variance) if variance else (None, None)
             square = _mean(graph, squares) if squares else None
-            power, below = (
-                graph.makers.get(square),
+            power, centred = (
+                graph.producers.get(square),
                 graph.producer(quotient.inputs[0], "subtract", single=False) if quotient else None,
             )
-            if power is None or below is None or power.inputs[0] != below.output:
+            if power is None or centred is None or power.inputs[0] != centred.output:
                 continue
             squared = _squares(graph, square, power)
-            source, length = below.inputs[0], network.shape(layer.output)[-1]
+            source, length = centred.inputs[0], network.shape(layer.output)[-1]
             if (
                 squared
-                and _mean(graph, below.inputs[1]) == source
+                and _mean(graph, centred.inputs[1]) == source
                 and length <= MAX_ROW
                 and all(network.shape(name) == (length,) for name in (scale, bias))
             ):
@@ -268,7 +268,7 @@ def _root_mean_square(graph, layer):
             variance = graph.producer(root.inputs[0], "add") if root is not None else None
             squares, epsilon = graph.split(variance) if variance else (None, None)
             square = _mean(graph, squares) if squares else None
-            power = graph.makers.get(square)
+            power = graph.producers.get(square)
             if (
                 power is not None
                 and power.inputs[0] == source
@@ -368,10 +368,10 @@ def _attention(graph, layer):
 def _guarded(graph, name):
     """The softmax whose NaNs `name` replaces by 0 (rows that attend to nothing), or None."""
     choice = graph.producer(name, "Where")
-    truth = graph.producer(choice.inputs[0], "isnan") if choice is not None else None
+    is_nan = graph.producer(choice.inputs[0], "isnan") if choice is not None else None
     zero = graph.network.constants.get(choice.inputs[1]) if choice is not None else None
-    if truth is None or truth.inputs[0] != choice.inputs[2] or zero is None or zero.any():
+    if is_nan is None or is_nan.inputs[0] != choice.inputs[2] or zero is None or zero.any():
         return None
-    weights, readers = graph.producer(truth.inputs[0], "Softmax", single=False), graph.readers[truth.inputs[0]]
-    alone = len(readers) == 2 and all(reader is choice or reader is truth for reader in readers)
-    return weights if alone and truth.inputs[0] not in graph.bases else None
+    weights, readers = graph.producer(is_nan.inputs[0], "Softmax", single=False), graph.readers[is_nan.inputs[0]]
+    alone = len(readers) == 2 and all(reader is choice or reader is is_nan for reader in readers)
+    return weights if alone and is_nan.inputs[0] not in graph.bases else None

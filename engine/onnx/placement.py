@@ -38,16 +38,16 @@ class _Products:
     """Finds the Gemm whose result is read by one layer, directly or through a view."""
 
     def __init__(self, network):
-        self.network, self.readers, self.makers, self.seen = network, network.readers(), network.makers(), {}
+        self.network, self.readers, self.producers, self.seen = network, network.readers(), network.producers(), {}
         for name, view in network.views.items():
             self.seen.setdefault(view.base, set()).add(name)
         self.views = {base: list(names) for base, names in self.seen.items()}  # bases to all their views
 
-    def of(self, name):
+    def product_read_as(self, name):
         """The Gemm whose whole result is read only as `name` and by one layer; else None."""
         network, readers = self.network, self.readers
         base = network.base(name)
-        layer = self.makers.get(base)
+        layer = self.producers.get(base)
         if layer is None or layer.op != "Gemm" or layer.activated:
             return None
         alone = (
@@ -59,7 +59,7 @@ class _Products:
         )
         return layer if alone and whole and unseen else None
 
-    def becomes(self, product, name, output):
+    def make_view_of_product(self, product, name, output):
         """Makes `output`, computed from the result read as `name`, the product's result."""
         moved = [other for other in self.views.pop(output, ()) if self.network.views[other].base == output]
         self.readers.pop(name)
@@ -84,12 +84,12 @@ def activate_products(network):
         return
     products, kept = _Products(network), []
     for layer in network.layers:
-        product = products.of(layer.inputs[0]) if layer.op in ("Relu", "Clip", "Activate") else None
+        product = products.product_read_as(layer.inputs[0]) if layer.op in ("Relu", "Clip", "Activate") else None
         if product is None or product.output == layer.inputs[0] or network.dtype(layer.output) != numpy.float32:
             kept.append(layer)
             continue
         product.takes(layer)
-        products.becomes(product, layer.inputs[0], layer.output)
+        products.make_view_of_product(product, layer.inputs[0], layer.output)
     network.layers = kept
 
 
@@ -105,7 +105,7 @@ def add_in_products(network):
         if layer is None or not is_binary(layer, "add") or layer.inputs[0] == layer.inputs[1]:
             continue
         for name, other in (layer.inputs, layer.inputs[::-1]):
-            product, shape = products.of(name), network.shape(name)
+            product, shape = products.product_read_as(name), network.shape(name)
             if product is None or network.shape(layer.output) != shape or network.dtype(layer.output) != numpy.float32:
                 continue
             columns = network.shape(product.output)[1]
@@ -141,7 +141,7 @@ def add_in_products(network):
                 position[id(product)] = number
             else:
                 continue
-            products.becomes(product, name, layer.output)
+            products.make_view_of_product(product, name, layer.output)
             if layers[number] is layer:
                 layers[number] = None
             break
@@ -168,16 +168,21 @@ def _wanted(network, copy):
 
 def make_in_place(network):
     """Removes copies, to another layout or into part of a tensor, whose producer can write the target directly."""
-    made, read, views, gone = {}, {}, {}, set()  # bases to the layers that write and read them, and to their views
+    writers_of, readers_of, views, removed = (
+        {},
+        {},
+        {},
+        set(),
+    )  # bases to the layers that write and read them, and to their views
     for layer in network.layers:
-        made.setdefault(network.base(layer.output), []).append(layer)
+        writers_of.setdefault(network.base(layer.output), []).append(layer)
         for base in dict.fromkeys(network.base(name) for name in layer.inputs if name):
-            read.setdefault(base, []).append(layer)
+            readers_of.setdefault(base, []).append(layer)
     for name, view in network.views.items():
         views.setdefault(view.base, set()).add(name)
     for copy in [layer for layer in network.layers if layer.op == "Copy"]:
         source = network.base(copy.inputs[0])
-        makers, seen, readers = made.get(source, []), views.get(source, set()), read.get(source, [])
+        writers, seen, readers = writers_of.get(source, []), views.get(source, set()), readers_of.get(source, [])
         target = network.base(copy.output)
         if (
             source in network.constants
@@ -185,9 +190,9 @@ def make_in_place(network):
             or any(name == source or name in seen for name in network.outputs)
             or len(readers) != 1
             or readers[0] is not copy
-            or len(makers) != 1
-            or makers[0].output != source
-            or makers[0].op not in _WRITES_ANYWHERE | _WRITES_RUNS
+            or len(writers) != 1
+            or writers[0].output != source
+            or writers[0].op not in _WRITES_ANYWHERE | _WRITES_RUNS
             or target == source
             or network.dtype(source) != network.dtype(target)
             or network.shape(copy.inputs[0]) != network.shape(copy.output)
@@ -196,15 +201,15 @@ def make_in_place(network):
         wanted = _wanted(network, copy)
         if (
             wanted is not None
-            and _can_write(network, makers[0], wanted)
-            and not any(network.base(name) == target for name in makers[0].inputs if name)
+            and _can_write(network, writers[0], wanted)
+            and not any(network.base(name) == target for name in writers[0].inputs if name)
         ):
             for name in seen:
                 del network.views[name]
             network.views[source] = wanted
-            made[target] = [layer for layer in made[target] if layer is not copy] + made.pop(source)
+            writers_of[target] = [layer for layer in writers_of[target] if layer is not copy] + writers_of.pop(source)
             views.setdefault(target, set()).add(source)
             views.pop(source, None)
-            read.pop(source)
-            gone.add(id(copy))
-    network.layers = [layer for layer in network.layers if id(layer) not in gone]
+            readers_of.pop(source)
+            removed.add(id(copy))
+    network.layers = [layer for layer in network.layers if id(layer) not in removed]

@@ -34,20 +34,20 @@ class Problem(NamedTuple):
     remedy: str | None = None
 
 
-class Told(str):
+class Sentence(str):
     """A sentence about problems; its remedy is a sentence too, or None."""
 
     remedy = None
 
 
-def told(problems):
+def as_sentences(problems):
     """The problems as sentences, in order of first occurrence; problems that differ only in names share a sentence."""
     groups = {}
     for problem in dict.fromkeys(problems):
         groups.setdefault((problem.operator, re.sub(r"'[^']*'", "''", problem.cause)), []).append(problem)
     sentences = []
     for group in groups.values():
-        sentences.append(Told(_sentence(group)))
+        sentences.append(Sentence(_sentence(group)))
         sentences[-1].remedy = group[0].remedy
     return sentences
 

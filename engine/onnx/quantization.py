@@ -158,8 +158,8 @@ def _looked_up(add, quantized, target, function=None):
     table = numpy.rint(values / target.scale.reshape(())) + int(target.zero.reshape(()))
     table = numpy.clip(numpy.nan_to_num(table, nan=lowest), lowest, highest).astype(target.dtype).view("uint8")
     source, order = _turned(add, quantized.source)
-    made = _byte_layer(add, "LookUp", [source, add.constant(table, numpy.uint8)], target.dtype, ())
-    return _back(add, made, order)
+    result = _byte_layer(add, "LookUp", [source, add.constant(table, numpy.uint8)], target.dtype, ())
+    return _back(add, result, order)
 
 
 def _as_target(add, quantized, target):
@@ -196,10 +196,10 @@ def _bounds(reader, node, target):
         limits = (
             [node.get("min"), node.get("max")]
             if node.opset < 11
-            else [reader.constant(node.input(place)) for place in (1, 2)]
+            else [reader.constant(node.input(number)) for number in (1, 2)]
         )
         if node.opset >= 11 and any(
-            node.input(place) and (limits[place - 1] is None or limits[place - 1].size != 1) for place in (1, 2)
+            node.input(number) and (limits[number - 1] is None or limits[number - 1].size != 1) for number in (1, 2)
         ):
             return None
         ends = [None if limit is None else round(float(numpy.reshape(limit, ())) / scale) + zero for limit in limits]
@@ -214,7 +214,7 @@ def fused(add, node, target):
     low, high = target.limits
     if target.scale.size != 1 or target.dtype not in _BYTES or not node.names:
         return None
-    before = reader.made.get(node.names[0])
+    before = reader.producers.get(node.names[0])
     if node.op in ("Relu", "Clip") and before is not None and node.names[0] not in found:
         limits = _bounds(reader, node, target)
         if before.op not in _BOUNDED or limits is None or limits[0] > limits[1]:
@@ -236,8 +236,8 @@ def fused(add, node, target):
     if node.op == "Concat" and all(operand is not None and operand.plain for operand in operands):
         return _joined(add, [_as_target(add, operand, target) for operand in operands], node.get("axis", 0))
     if node.op == "MaxPool" and not any(node.outputs[1:]):
-        made = largest(add, node, operands[0].source)
-        return made and _as_target(add, operands[0]._replace(source=made), target)
+        result = largest(add, node, operands[0].source)
+        return result and _as_target(add, operands[0]._replace(source=result), target)
     if node.op in _MOVES:
         moved = copy.copy(node)
         moved.inputs, moved.outputs = [operands[0].source, *node.inputs[1:]], [add.fresh("moved")]
@@ -258,7 +258,7 @@ def _with_bias(reader, node):
     """(the product, the name of its bias) if the node adds a constant to a matrix product; else (the node, None)."""
     if node.op == "Add":
         for name, other, place in zip(node.names, node.names[::-1], (1, 0)):
-            product, bias = reader.made.get(name), reader.constant(node.inputs[place])
+            product, bias = reader.producers.get(name), reader.constant(node.inputs[place])
             if (
                 product is not None
                 and name not in reader.quantized
@@ -275,8 +275,8 @@ def _computed(reader, node, values):
     from onnx import helper
     from onnx.reference import ReferenceEvaluator
 
-    others = {f"c{place}": reader.constant(name) for place, name in enumerate(node.inputs[1:]) if name is not None}
-    names = ["x", *(f"c{place}" if name is not None else "" for place, name in enumerate(node.inputs[1:]))]
+    others = {f"c{index}": reader.constant(name) for index, name in enumerate(node.inputs[1:]) if name is not None}
+    names = ["x", *(f"c{index}" if name is not None else "" for index, name in enumerate(node.inputs[1:]))]
     proto = helper.make_node(node.op, names, ["y"], **node.attributes)
     graph = helper.make_graph(
         [proto],
@@ -354,12 +354,12 @@ def product_to_float(reader, node):
     if any(name not in reader.quantized for name in node.names[:2]):
         return False
     try:
-        made = _product(Lowering(reader, node), node, None, None)
+        result = _product(Lowering(reader, node), node, None, None)
     except Unsupported:
         return False
-    if made is not None:
-        reader.same(node.output, made)
-    return made is not None
+    if result is not None:
+        reader.same(node.output, result)
+    return result is not None
 
 
 # ---- QDQ
@@ -370,8 +370,8 @@ def quantize(reader, node):
     add, (x, scale, zero) = Lowering(reader, node), (*node.inputs, None)[:3]
     if node.get("block_size", 0):
         raise Unsupported("quantizes in blocks")
-    said = node.get("output_dtype", 0)
-    dtype = numpy.dtype(helper.tensor_dtype_to_np_dtype(said)) if said else numpy.dtype("uint8")
+    dtype_number = node.get("output_dtype", 0)
+    dtype = numpy.dtype(helper.tensor_dtype_to_np_dtype(dtype_number)) if dtype_number else numpy.dtype("uint8")
     target = _target(reader, scale, zero, dtype)
     if (
         target is not None
@@ -379,7 +379,7 @@ def quantize(reader, node):
         and target.dtype not in (numpy.int16, numpy.uint16, numpy.int32)
     ):
         raise Unsupported(f"makes {target.dtype}, expected uint8, int8 or 16 bits")
-    made = reader.made.get(node.names[0])
+    made = reader.producers.get(node.names[0])
     result = None
     if target is not None and made is not None and add.dtype(x) == numpy.float32:
         result = fused(add, made, target)
@@ -428,8 +428,8 @@ def dequantize(reader, node):
         if quantized.plain and add.dtype(scale) == numpy.float32:
             add.done(dequantized(add, quantized))
             return
-    said = node.get("output_dtype", 0)
-    dtype = numpy.dtype(helper.tensor_dtype_to_np_dtype(said)) if said else add.dtype(scale)
+    dtype_number = node.get("output_dtype", 0)
+    dtype = numpy.dtype(helper.tensor_dtype_to_np_dtype(dtype_number)) if dtype_number else add.dtype(scale)
     numbers = add.cast(x, numpy.int32) if zero is not None else x
     if zero is not None:
         numbers = add.do("subtract", numbers, add.cast(_along(add, zero, x), numpy.int32))
@@ -458,8 +458,8 @@ def dequantize_constant(reader, node):
         return numbers.reshape([-1 if d == axis % whole.ndim else 1 for d in range(whole.ndim)])
 
     numbers = whole if zeros is None or not zeros.any() else whole - along(zeros.astype(whole.dtype))
-    made = numbers.astype("float32", copy=False) * along(scales.astype("float32"))
-    reader.network.constants[node.output] = made.astype(scales.dtype, copy=False)
+    result = numbers.astype("float32", copy=False) * along(scales.astype("float32"))
+    reader.network.constants[node.output] = result.astype(scales.dtype, copy=False)
     narrow = blocks_of(values, scales, zeros, axis, block) if block else None
     if narrow is not None:
         reader.blocks[node.output] = narrow

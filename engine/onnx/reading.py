@@ -9,7 +9,7 @@ from . import sizes
 from .lists import array_of_list
 from .lowering import Lowering
 from .network import Network, has_dtype
-from .problems import ELEMENTS, OPERATOR, OTHERS_OPERATOR, SHAPE, TEXTS, OnnxError, Problem, told
+from .problems import ELEMENTS, OPERATOR, OTHERS_OPERATOR, SHAPE, TEXTS, OnnxError, Problem, as_sentences
 from .readers import BY_VALUE, EARLY, READERS, WHOLE, Unsupported
 from .savings import Savings
 from .shape_values import NUMBERS, parts_of, value_of
@@ -17,7 +17,7 @@ from .texts import KEEPERS, READERS_OF_TEXTS, is_text, numbers_of_texts, vocabul
 
 _LARGEST_CONSTANT = 1 << 24  # bytes of a precomputed result, unless an operand is larger
 _LARGEST_KEPT = 64  # elements of an operand that is compared by value, not identity
-_LARGEST_SAID = 64  # elements of a float constant that is passed to ONNX's shape inference
+_LARGEST_INFERRED = 64  # elements of a float constant that is passed to ONNX's shape inference
 _SIZED = ("MelWeightMatrix", "HannWindow", "HammingWindow", "BlackmanWindow")
 _MAX_RANK = 8
 _STRUCTURES = ("sequence_type", "optional_type")
@@ -89,9 +89,9 @@ class Node:
 
     def again(self):
         """A copy of the node for another reading."""
-        made = Node.__new__(Node)
-        made.__dict__.update(self.__dict__)
-        return made
+        result = Node.__new__(Node)
+        result.__dict__.update(self.__dict__)
+        return result
 
     def input(self, number):
         """The name of that input, or None."""
@@ -173,7 +173,7 @@ class Reader:
         self.problems = []
         self.open_inputs = opens
         self.renamed = {}
-        self.made = {}  # names in the model to the nodes that make them
+        self.producers = {}  # names in the model to the nodes that make them
         self.quantized = {}  # names to their Quantized
         self.blocks = {}  # names of constants to their narrow_products.Blocks
         self.inferred = _Inferred()  # names to shapes and dtypes
@@ -223,10 +223,10 @@ class Reader:
         if not self.problems:
             self._name_outputs()
             self._check_tensors()
-        if self.contradiction and (self.problems or not self._outputs_are_as_said()):
-            raise OnnxError(self.where, self.contradiction, *told(self.problems))
+        if self.contradiction and (self.problems or not self._has_declared_shapes()):
+            raise OnnxError(self.where, self.contradiction, *as_sentences(self.problems))
         if self.problems:
-            raise OnnxError(self.where, *told(self.problems))
+            raise OnnxError(self.where, *as_sentences(self.problems))
         return network
 
     # ---- for readers of operators
@@ -277,14 +277,14 @@ class Reader:
         """Whether a tensor, sequence or optional has that name."""
         return name in self.network.shapes or name in self.network.constants or name in self.structures
 
-    def told(self, shape):
+    def shape_text(self, shape):
         """The shape as text, with open sizes as expressions of the inputs'."""
-        return f"({', '.join(map(self.told_size, shape))}{',' if len(shape) == 1 else ''})"
+        return f"({', '.join(map(self.size_text, shape))}{',' if len(shape) == 1 else ''})"
 
-    def told_size(self, size):
+    def size_text(self, size):
         from .open_sizes import OpenSizes
 
-        return OpenSizes(list(self.opens or ()), None).told(size) if sizes.is_open(size) else str(size)
+        return OpenSizes(list(self.opens or ()), None).size_text(size) if sizes.is_open(size) else str(size)
 
     def emit(self, op, inputs, outputs, **attributes):
         """Reads a node that is not in the model, with these names. `axes` and `split` become operands if the model's
@@ -329,7 +329,7 @@ class Reader:
         proto, known = self.proto, []
         constants = {name: self.constant(self.name_of(name)) for name in dict.fromkeys(filter(None, proto.input))}
         for name, values in constants.items():
-            if values is not None and values.dtype.kind == "f" and values.size > _LARGEST_SAID:
+            if values is not None and values.dtype.kind == "f" and values.size > _LARGEST_INFERRED:
                 constants[name] = values = None  # no shape depends on its elements
             if values is None:
                 known.append(
@@ -363,7 +363,7 @@ class Reader:
             self._read_node(node, proto)
         for name in node.outputs:
             if name:
-                self.made[name] = node
+                self.producers[name] = node
 
     def _read_whole(self, node, proto):
         """Reads nodes on graphs, sequences and optionals, and Identity of these."""
@@ -416,10 +416,10 @@ class Reader:
             for name, part in zip(node.outputs, parts or ()):
                 self._keep(name, part, self.dtype(node.inputs[0]))
             return parts is not None
-        made = value_of(node, values, [name and self.dtype(name) for name in node.inputs])
-        if made is None:
+        result = value_of(node, values, [name and self.dtype(name) for name in node.inputs])
+        if result is None:
             return False
-        self._keep(node.output, *made)
+        self._keep(node.output, *result)
         return True
 
     def _keep(self, name, values, dtype):
@@ -459,15 +459,15 @@ class Reader:
         values = self._computed(proto, operands)
         if values is None:
             return False
-        for name, made in zip(filter(None, node.outputs), values):
-            self.keep_constant(name, made)
+        for name, result in zip(filter(None, node.outputs), values):
+            self.keep_constant(name, result)
         self._mark_texts(proto)
         return True
 
     def _computed(self, proto, operands):
         """Evaluates the node on constants by ONNX's reference implementation; None if it has none, or the result is no
         tensor. The result is kept, since a model repeats equal nodes in its layers and readings."""
-        places = {name: place for place, name in enumerate(operands)}
+        places = {name: index for index, name in enumerate(operands)}
         key = (
             _operator(proto),
             tuple(places.get(name) for name in proto.input),
@@ -516,10 +516,10 @@ class Reader:
         """Marks the results of a node that rearranges texts as texts."""
         texts = self._texts_of(proto)
         if texts and _operator(proto) in KEEPERS:
-            made = set(filter(None, map(self.name_of, proto.output)))
-            self.network.texts |= made
+            result = set(filter(None, map(self.name_of, proto.output)))
+            self.network.texts |= result
             if not self._given.isdisjoint(texts):
-                self._given |= made
+                self._given |= result
 
     def _read_node(self, node, proto):
         operator = node.operator
@@ -541,13 +541,13 @@ class Reader:
             if not foreign:
                 numbers = NUMBERS.get(operator, ()) or (range(1, 9) if operator.startswith("Reduce") else ())
                 if operator in BY_VALUE and any(
-                    name and place in numbers and self.constant(name) is None for place, name in enumerate(node.inputs)
+                    name and index in numbers and self.constant(name) is None for index, name in enumerate(node.inputs)
                 ):
                     reader = BY_VALUE[operator]
                 if network.values:
                     node.inputs = [
-                        name if place in numbers else self.as_tensor(name, node)
-                        for place, name in enumerate(node.inputs)
+                        name if index in numbers else self.as_tensor(name, node)
+                        for index, name in enumerate(node.inputs)
                     ]
                 reader(self, node)
                 self._mark_texts(proto)
@@ -581,11 +581,11 @@ class Reader:
                 self.problems.append(Problem(None, f"output {value.name}", cause))
                 continue
             if name in network.values:
-                made = self.as_tensor(name, Node(self.graph.node[-1], [], self.opset))
+                result = self.as_tensor(name, Node(self.graph.node[-1], [], self.opset))
                 network.constants.pop(value.name, None)
                 network.values.pop(value.name, None)
                 self.renamed.pop(value.name, None)
-                network.copied(value.name, made)
+                network.copied(value.name, result)
                 taken.add(value.name)
                 network.outputs.append(value.name)
                 continue
@@ -608,15 +608,15 @@ class Reader:
             taken.add(value.name)
             network.outputs.append(value.name)
 
-    def _outputs_are_as_said(self):
+    def _has_declared_shapes(self):
         """Whether outputs have the ranks and sizes that the model declares."""
         for value in self.graph.output:
-            said, shape = value.type.tensor_type.shape.dim, self.network.shape(value.name)
+            declared, shape = value.type.tensor_type.shape.dim, self.network.shape(value.name)
             if value.type.tensor_type.HasField("shape") and (
-                len(said) != len(shape)
+                len(declared) != len(shape)
                 or any(
                     size.HasField("dim_value") and not sizes.is_open(own) and size.dim_value != own
-                    for size, own in zip(said, shape)
+                    for size, own in zip(declared, shape)
                 )
             ):
                 return False

@@ -200,9 +200,9 @@ def _outputs(add, whole, times, dtype, times_axis):
     if outputs[0]:
         states = add.part(whole, 0, 0, times)  # times, directions, batch, hidden
         add.done(add.cast(add.transpose(states, (2, 0, 1, 3)) if times_axis else states, dtype), outputs[0])
-    for place, output in enumerate(outputs[1:]):
-        if output and (place == 0 or add.node.op == "LSTM"):
-            last = add.reshape(add.part(whole, 0, times + place, times + place + 1), add.shape(whole)[1:])
+    for index, output in enumerate(outputs[1:]):
+        if output and (index == 0 or add.node.op == "LSTM"):
+            last = add.reshape(add.part(whole, 0, times + index, times + index + 1), add.shape(whole)[1:])
             add.done(add.cast(add.transpose(last, (1, 0, 2)) if times_axis else last, dtype), output)
 
 
@@ -215,7 +215,7 @@ def with_integer_weights(reader, node):
     x, *weights = inputs[:3]
     widened = [_widened(add, name, scale, zero) for name, scale, zero in zip(weights, inputs[8:12:2], inputs[9:12:2])]
     outputs = (*node.outputs, "", "", "")[:3]
-    names = [add.fresh(f"state {place}") if output else "" for place, output in enumerate(outputs)]
+    names = [add.fresh(f"state {index}") if output else "" for index, output in enumerate(outputs)]
     add.operator("LSTM", x, *widened, *inputs[3:8], outputs=names, **dict(node.attributes))
     for name, output in zip(names, outputs):
         if output:

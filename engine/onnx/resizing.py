@@ -14,7 +14,7 @@ from .readers import Unsupported, reads
 from .sizes import is_open
 from .tensor_operators import numbers_of
 
-_TAPS, _FEW = 64, 16  # most weights in blending.c; elements of a row below which it has no loop of its own
+_TAPS, _FEW = 64, 16  # maximum weights in blending.c; rows of fewer elements have no loop of their own there
 
 
 @reads("Pad")
@@ -273,10 +273,10 @@ def _blended_by(add, x, axis, places, weights, count):
     own = add.shape(x)
     outer, inner = math.prod(own[:axis]), math.prod(own[axis + 1 :])
     flat = add.reshape(x, (outer, own[axis], inner))
-    made = add.reader.add_layer(
+    result = add.reader.add_layer(
         "Blend", add.node, [flat, places, weights], (outer, count, inner), output=add.fresh("blended"), parameters=(1,)
     )
-    return add.reshape(made, (*own[:axis], count, *own[axis + 1 :]))
+    return add.reshape(result, (*own[:axis], count, *own[axis + 1 :]))
 
 
 def _repeated(add, x, axis, times):

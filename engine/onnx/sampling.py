@@ -111,8 +111,8 @@ def align_regions(reader, node):
     if ratio < 0:
         raise Unsupported(f"has the sampling_ratio {ratio}, expected 0 or more")
     operands = (add.cast(x, dtype), add.cast(regions, dtype), add.cast(images, numpy.int64))
-    made = _regions(add, *operands, shape, mode, ratio, float_bits(node.get("spatial_scale", 1.0)), half)
-    add.done(add.cast(made, add.dtype(x)))
+    result = _regions(add, *operands, shape, mode, ratio, float_bits(node.get("spatial_scale", 1.0)), half)
+    add.done(add.cast(result, add.dtype(x)))
 
 
 def _positive(node, attribute, default=None):
@@ -131,8 +131,8 @@ def pool_regions(reader, node):
     corners = add.cast(add.part(regions, 1, 1, 5), dtype)
     shape = (add.shape(regions)[0], add.shape(x)[1], height, width)
     scale = float_bits(node.get("spatial_scale", 1.0))
-    made = _regions(add, add.cast(x, dtype), corners, images, shape, _PIXEL_MAXIMA, 0, scale, 0)
-    add.done(add.cast(made, add.dtype(x)))
+    result = _regions(add, add.cast(x, dtype), corners, images, shape, _PIXEL_MAXIMA, 0, scale, 0)
+    add.done(add.cast(result, add.dtype(x)))
 
 
 @reads("DeformConv")

@@ -114,12 +114,12 @@ def is_open(number):
     return isinstance(number, Size)
 
 
-def is_nothing(number):
+def is_zero(number):
     """Whether it is 0 at all sizes."""
     return not is_open(number) and number == 0
 
 
-def worked_out(terms, values):
+def evaluated(terms, values):
     """The polynomial's value at these `values` of the open sizes."""
     return sum(factor * math.prod(_value(variable, values) for variable in some) for some, factor in terms.items())
 
@@ -162,7 +162,7 @@ def variables(terms):
 def _value(variable, values):
     if isinstance(variable, str):
         return values[variable]
-    return worked_out(dict(variable[1]), values) // worked_out(dict(variable[2]), values)
+    return evaluated(dict(variable[1]), values) // evaluated(dict(variable[2]), values)
 
 
 def _number(value, terms):
@@ -284,12 +284,12 @@ def _within(text):
     return f"({text})" if " " in text else text
 
 
-def told(number):
+def size_text(number):
     return label(terms_of(number)) if is_open(number) else str(number)
 
 
-def told_shape(shape):
-    return f"[{', '.join(map(told, shape))}]"
+def shape_text(shape):
+    return f"[{', '.join(map(size_text, shape))}]"
 
 
 # ---- shapes
@@ -355,11 +355,11 @@ def reshaped_strides(shape, strides, wanted):
     """The strides of a view of `shape` in the shape `wanted`, of as many elements; None if elements would have to
     move."""
     old = [(size, stride) for size, stride in zip(shape, strides) if size != 1]
-    new, at, made = list(wanted), 0, []
+    new, at, result = list(wanted), 0, []
     d = 0
     while d < len(new) and at < len(old):
         if new[d] == 1:
-            made.append(0)
+            result.append(0)
             d += 1
             continue
         last, taken = d + 1, at + 1
@@ -379,9 +379,9 @@ def reshaped_strides(shape, strides, wanted):
         for size in reversed(new[d:last]):
             part.insert(0, stride)
             stride = stride * size
-        made += part
+        result += part
         d, at = last, taken
-    return (*made, *(0,) * (len(new) - len(made)))
+    return (*result, *(0,) * (len(new) - len(result)))
 
 
 ENDLESS = 1 << 30  # larger than any size

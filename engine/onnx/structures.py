@@ -177,7 +177,7 @@ def unstacked(reader, name, axis, output, keep=False):
 def fixed(size, reader):
     if sizes.is_open(size):
         raise Unsupported(
-            f"goes through a dimension of the open size {reader.told_size(size)}; export the model with that size fixed"
+            f"goes through a dimension of the open size {reader.size_text(size)}; export the model with that size fixed"
         )
     if size > _MAX_LENGTH:
         raise Unsupported(f"goes through a dimension of {size:,}, expected at most {_MAX_LENGTH:,}")

@@ -209,9 +209,9 @@ def curve(reader, node):
         raise Unsupported(f"works on {dtype}, expected float32 or float16")
     network = reader.network
     single = network.copied(network.fresh(f"{node.output}/single"), node.inputs[0], numpy.float32, node.name)
-    made = network.fresh(f"{node.output}/made")
-    activated(reader, node, name, single, made)
-    network.copied(node.output, made, dtype, node.name)
+    result = network.fresh(f"{node.output}/made")
+    activated(reader, node, name, single, result)
+    network.copied(node.output, result, dtype, node.name)
 
 
 @reads("Where")
@@ -252,8 +252,8 @@ def bits(reader, node):
     if dtype.itemsize != add.dtype(x).itemsize:
         raise Unsupported(f"takes the bits of {add.dtype(x)} for {dtype}, of another size")
     whole = numpy.dtype(numpy.uint8) if dtype.kind == "b" else dtype
-    made = reader.add_layer("Bits", node, [x], add.shape(x), whole, add.fresh("bits"))
-    add.done(add.do("not_equal", made, 0) if dtype.kind == "b" else made)
+    result = reader.add_layer("Bits", node, [x], add.shape(x), whole, add.fresh("bits"))
+    add.done(add.do("not_equal", result, 0) if dtype.kind == "b" else result)
 
 
 # ---- products
@@ -303,8 +303,8 @@ def matmul(reader, node):
         rows = network.reshaped(network.fresh(f"{node.output}/rows"), a, (-1, wide[0][-1])) if len(sides[0]) != 2 else a
         blocks = reader.blocks.get(node.names[1])
         if blocks is not None and blocks.numbers.shape == weights.T.shape:
-            made = multiplied_by_blocks(Lowering(reader, node), rows, blocks)
-            network.reshaped(node.output, made, final)
+            result = multiplied_by_blocks(Lowering(reader, node), rows, blocks)
+            network.reshaped(node.output, result, final)
             return
         if (halves := as_halves(reader, weights)) is not None:
             network.reshaped(node.output, multiplied_by_halves(Lowering(reader, node), rows, halves.T), final)
@@ -405,7 +405,7 @@ def reshape(reader, node):
     own = reader.shape(source)
     if not node.get("allowzero", 0):
         if any(size == 0 for size in wanted[len(own) :]):
-            raise Unsupported(f"keeps a dimension that {reader.told(own)} does not have")
+            raise Unsupported(f"keeps a dimension that {reader.shape_text(own)} does not have")
         wanted = [own[d] if size == 0 else size for d, size in enumerate(wanted)]
     reshaped(reader, node, source, wanted)
 
@@ -422,7 +422,9 @@ def reshaped(reader, node, source, shape):
     elif shuffled(reader, node, shape):
         return
     elif len(own) == 4 and len(shape) == 2 and own[0] == shape[0] and reader.dtype(source) == numpy.float32:
-        reader.add_layer("Flatten", node, [source], shape)  # of an image, or a plain reshape (passes.settle)
+        reader.add_layer(
+            "Flatten", node, [source], shape
+        )  # of an image, or a plain reshape (passes.lower_plain_tensors)
     else:
         reader.network.reshaped(node.output, source, shape)
 
@@ -445,7 +447,7 @@ def squeeze(reader, node):
                     size,
                     2,
                     lambda: (
-                        f"drops all dimensions of one element of {sizes.told_shape(own)}, also those that are open:"
+                        f"drops all dimensions of one element of {sizes.shape_text(own)}, also those that are open:"
                         " export it with axes, or call it with larger sizes"
                     ),
                     equal=False,
@@ -511,8 +513,9 @@ def sliced(reader, node, shape, axis, start, end, step=1):
             one,
             other,
             lambda: (
-                f"slices {sizes.told_shape(shape)} along axis {axis} from {sizes.told(start)} to {sizes.told(end)}, and"
-                f" is compiled for {sizes.told(one)} >= {sizes.told(other)}: call it with such sizes"
+                f"slices {sizes.shape_text(shape)} along axis {axis} from {sizes.size_text(start)} to"
+                f" {sizes.size_text(end)}, and is compiled for {sizes.size_text(one)} >= {sizes.size_text(other)}: call"
+                " it with such sizes"
             ),
             equal=False,
         )
@@ -541,8 +544,8 @@ def split(reader, node):
 
     def text():
         return (
-            f"splits {sizes.told_shape(reader.shape(source))} along axis {axis} into"
-            f" {', '.join(map(sizes.told, parts))}, which fits at some sizes only: call it with such sizes"
+            f"splits {sizes.shape_text(reader.shape(source))} along axis {axis} into"
+            f" {', '.join(map(sizes.size_text, parts))}, which fits at some sizes only: call it with such sizes"
         )
 
     network.need(parts[0] * len(parts) if even else sum(parts), shape[axis], text)
@@ -567,14 +570,14 @@ def concatenate(reader, node):
             whole[d] = whole[d] + shape[d] if d == axis else sizes.same(whole[d], shape[d])
     for shape in shapes[1:]:
         network.need_joined(shapes[0], shape, axis)
-    if any(sizes.is_nothing(shape[axis]) for shape in shapes):  # empty slices that exporters leave behind
-        node.inputs = [name for name, shape in zip(node.inputs, shapes) if not sizes.is_nothing(shape[axis])]
+    if any(sizes.is_zero(shape[axis]) for shape in shapes):  # empty slices that exporters leave behind
+        node.inputs = [name for name, shape in zip(node.inputs, shapes) if not sizes.is_zero(shape[axis])]
         if len(node.inputs) == 1:
             reader.same(node.output, node.inputs[0])
         elif node.inputs:
             concatenate(reader, node)
         else:
-            raise Unsupported(f"makes a tensor without elements, of the shape {reader.told(whole)}")
+            raise Unsupported(f"makes a tensor without elements, of the shape {reader.shape_text(whole)}")
         return
     if concatenated(reader, node, axis, whole):
         return
@@ -615,7 +618,7 @@ def gather(reader, node):
         view, index = network.as_view(source), int(constant.reshape(()))
         index = index if index >= 0 else own[axis] + index
         if not 0 <= index < own[axis]:
-            raise Unsupported(f"takes element {index} along axis {axis} of {reader.told(own)}")
+            raise Unsupported(f"takes element {index} along axis {axis} of {reader.shape_text(own)}")
         network.need_within(source, axis, index, index)
         shape, strides = list(own), list(view.strides)
         shape[axis : axis + 1], strides[axis : axis + 1] = constant.shape, (1,) * constant.ndim

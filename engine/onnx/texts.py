@@ -18,7 +18,7 @@ READERS_OF_TEXTS = {
     *("Equal", "ai.onnx.ml.LabelEncoder", "ai.onnx.ml.CategoryMapper", "ai.onnx.ml.OneHotEncoder"),
 }
 _TABLE = 1 << 16  # elements of a table indexed by integers
-_COMPARED = 1 << 14  # most keys to compare each number with
+_COMPARED = 1 << 14  # maximum number of keys to compare each number with
 
 
 def vocabulary(model):

@@ -66,7 +66,7 @@ def split(data, where, folder, patterns):
         "boundary": boundary,
         "inputs": sorted(read & inputs),
         "outputs": [name for name in outputs if name in known],
-        "nodes": [_told(node) for node in nodes],
+        "nodes": [_described(node) for node in nodes],
     }
     part = _written(header, {name: _array(weights[name], where) for name in trained}, constants)
     return _frozen(model, nodes, [*boundary, *frozen_outputs], where), part, weight_files
@@ -95,22 +95,22 @@ def _problems(node):
     where = _label(node)
     if node.domain not in ("", "ai.onnx") or node.op_type not in OPERATORS:
         return [f"{where}: depends on trainable weights; it is none of those that are trained: {', '.join(OPERATORS)}"]
-    told = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+    attributes = {one.name: helper.get_attribute_value(one) for one in node.attribute}
     if node.op_type in _PADDED:
-        if told.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
+        if attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
             return [f"{where}: auto_pad cannot be trained; export the model with explicit pads"]
-        if told.get("ceil_mode") or (node.op_type != "Conv" and any(told.get("pads", ()))):
+        if attributes.get("ceil_mode") or (node.op_type != "Conv" and any(attributes.get("pads", ()))):
             return [f"{where}: pools with ceil_mode or pads cannot be trained"]
-        if node.op_type != "Conv" and set(told.get("dilations", ())) - {1}:
+        if node.op_type != "Conv" and set(attributes.get("dilations", ())) - {1}:
             return [f"{where}: pools with dilations cannot be trained"]
-        if len(told.get("kernel_shape", (1, 1))) != 2:
+        if len(attributes.get("kernel_shape", (1, 1))) != 2:
             return [f"{where}: only windows of two dimensions can be trained"]
-    if node.op_type == "BatchNormalization" and told.get("training_mode"):
+    if node.op_type == "BatchNormalization" and attributes.get("training_mode"):
         return [f"{where}: export the model for use (eval), not for training"]
     return []
 
 
-def _told(node):
+def _described(node):
     attributes = {}
     for one in node.attribute:
         value = helper.get_attribute_value(one)
@@ -159,5 +159,5 @@ def _frozen(model, nodes, outputs, where):
     ports = [known[name] for name in outputs]
     initializers = [one for one in graph.initializer if one.name in needed]
     inputs = [one for one in graph.input if one.name in needed]
-    made = helper.make_graph(kept[::-1], graph.name, inputs, ports, initializers)
-    return helper.make_model(made, opset_imports=model.opset_import, ir_version=model.ir_version).SerializeToString()
+    result = helper.make_graph(kept[::-1], graph.name, inputs, ports, initializers)
+    return helper.make_model(result, opset_imports=model.opset_import, ir_version=model.ir_version).SerializeToString()

@@ -208,8 +208,8 @@ def _with_equals(ensemble, walks, equals, dtype):
         equal, other, missing = int(equal[at]), int(other[at]), missing and mode != _NEQ  # NaN equals nothing
         numbers = numbers or [int(numpy.iinfo(dtype).max)]  # equals nothing
         above = at
-        for place, number in enumerate(numbers):
-            last, below = place == len(numbers) - 1, len(keys)
+        for index, number in enumerate(numbers):
+            last, below = index == len(numbers) - 1, len(keys)
             following = other if last else below + 1
             keys.append(int(_before(numpy.array(number, dtype))))
             for values, value in ((features, features[at]), (nan, _HIGH), (left, following), (right, equal)):
@@ -262,10 +262,10 @@ def _ensemble_layer(add, x, ensemble, targets, aggregate, base):
     narrow = add.dtype(x) == floats == numpy.float32 and 2 * features < 1 << 16
 
     def laid_out():
-        made = _laid_out(ensemble, features, numpy.dtype("int32"), targets, aggregate) if narrow else None
-        if made is None:  # or children are too far from their parents
-            made = _laid_out(ensemble, features, numpy.dtype("int64"), targets, aggregate)
-        return made
+        layer = _laid_out(ensemble, features, numpy.dtype("int32"), targets, aggregate) if narrow else None
+        if layer is None:  # or children are too far from their parents
+            layer = _laid_out(ensemble, features, numpy.dtype("int64"), targets, aggregate)
+        return layer
 
     key = "trees", add.node.output, features, narrow, targets, aggregate
     nodes, trees, values, variants = add.reader.once(key, laid_out)
@@ -326,8 +326,10 @@ def _leaf_values(ensemble, trees, targets, aggregate, dtype):
     filler = {"MIN": numpy.inf, "MAX": -numpy.inf}.get(aggregate, 0)
     combine = {"MIN": numpy.minimum, "MAX": numpy.maximum}.get(aggregate, numpy.add)
     reached = trees[ensemble.leaves] >= 0
-    leaves, told, weights = (values[reached] for values in (ensemble.leaves, ensemble.targets, ensemble.weights))
-    pairs, of_tree = trees[leaves] * targets + told, numpy.zeros(len(ensemble.roots), "int64")
+    leaves, leaf_targets, weights = (
+        values[reached] for values in (ensemble.leaves, ensemble.targets, ensemble.weights)
+    )
+    pairs, of_tree = trees[leaves] * targets + leaf_targets, numpy.zeros(len(ensemble.roots), "int64")
     few = len(of_tree) * targets <= _COUNTED
     pairs = numpy.flatnonzero(numpy.bincount(pairs)) if few else numpy.unique(pairs)
     if (numpy.diff(pairs // targets) > 0).all():
@@ -340,7 +342,7 @@ def _leaf_values(ensemble, trees, targets, aggregate, dtype):
     if count * targets > _LARGEST_TABLE:
         raise Unsupported(f"has {count:,} leaves for {targets:,} targets: more than the engine takes")
     values = numpy.full((count, targets), filler, ensemble.weights.dtype)
-    combine.at(values, (rows[leaves], told), weights)
+    combine.at(values, (rows[leaves], leaf_targets), weights)
     return values, rows, of_tree
 
 

@@ -13,7 +13,7 @@ from .lowering import Lowering
 from .readers import Unsupported
 from .sizes import is_open
 
-_PHASES = 64  # most phases of a transposed convolution's strides
+_PHASES = 64  # maximum phases of a transposed convolution's strides
 
 
 class Window:
@@ -51,7 +51,7 @@ class Window:
     def _slide(self, node, pads, automatic):
         """Sets padding and result sizes for open sizes: the padding is the same at all of them."""
         rank, up = len(self.kernel), node.get("ceil_mode", 0)
-        self.before, self.after, self.uncounted, made = [], [], [], []
+        self.before, self.after, self.uncounted, result = [], [], [], []
         for d, (size, stride) in enumerate(zip(self.sizes, self.strides)):
             reach = self.dilations[d] * (self.kernel[d] - 1)
             before, after = (pads[d], pads[rank + d]) if automatic == "NOTSET" else (0, 0)
@@ -64,8 +64,8 @@ class Window:
             self.before.append(before)
             self.after.append(after + more)
             self.uncounted.append(more)
-            made.append((size + before + after + more - reach - 1) // stride + 1)
-        self.result_sizes = tuple(made)
+            result.append((size + before + after + more - reach - 1) // stride + 1)
+        self.result_sizes = tuple(result)
 
     def _border(self, reader, node, automatic):
         """Replaces the node's operand by a padded view whose border depends on the size as the strides require; it is
@@ -357,8 +357,8 @@ class Phase:
 def _in_phases(add, x, turned, bias, window, strides, groups):
     """A transposed convolution as one convolution for each phase, with interleaved results; None for open sizes or
     phases without weights."""
-    sizes, made = add.shape(x)[2:], tuple(window.result_sizes)
-    if any(is_open(size) for size in (*sizes, *made)) or any(m < s for m, s in zip(made, strides)):
+    sizes, result = add.shape(x)[2:], tuple(window.result_sizes)
+    if any(is_open(size) for size in (*sizes, *result)) or any(m < s for m, s in zip(result, strides)):
         return None
     places = list(itertools.product(*map(range, strides)))
     phases = [Phase(window, strides, sizes, turned.shape[2:], place) for place in places]
@@ -370,7 +370,7 @@ def _in_phases(add, x, turned, bias, window, strides, groups):
         for d, taps in enumerate(phase.taps):
             weights = weights.take(taps, d + 2)
         names.append(convolved(add, x, weights, bias, phase, groups))
-    shape = (add.shape(x)[0], len(turned), *made)
+    shape = (add.shape(x)[0], len(turned), *result)
     parameters = (1, 1, *strides, 0, 0, 0, 0, 1, 1, 1)
     return add.reader.add_layer("Interleave", add.node, names, shape, output=add.fresh("whole"), window=parameters)
 
@@ -382,9 +382,9 @@ def transposed(reader, node, weights, bias):
     window = Full(reader, node, weights.shape[2:], add.shape(x)[2:])
     turned = numpy.concatenate([numpy.swapaxes(part, 0, 1) for part in numpy.split(weights, groups)])
     if rank == 2 and 1 < math.prod(strides) <= _PHASES:
-        made = _in_phases(add, x, turned, bias, window, strides, groups)
-        if made is not None:
-            return made
+        result = _in_phases(add, x, turned, bias, window, strides, groups)
+        if result is not None:
+            return result
     window.after = [after - stride + 1 for after, stride in zip(window.after, strides)]
     mirrored = turned[(slice(None), slice(None), *(slice(None, None, -1),) * rank)]
     if rank > 3:

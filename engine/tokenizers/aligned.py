@@ -70,12 +70,12 @@ class Aligned:
         """Replaces each character by the characters of `table(character)`, which have the same origin."""
         characters, sources, text = [], [], self.text
         for i, character in enumerate(text):
-            made = table(character)
-            characters.append(made)
-            sources.extend([i] * len(made))
-        made = "".join(characters)
-        if made != text:
-            self.replace_all([made], sources)
+            result = table(character)
+            characters.append(result)
+            sources.extend([i] * len(result))
+        result = "".join(characters)
+        if result != text:
+            self.replace_all([result], sources)
 
     def prepend(self, prefix):
         """Puts `prefix` before a non-empty text; it has the origin of the first character."""

@@ -10,10 +10,10 @@ def make(section):
 
 
 def _sequence(section):
-    made = [make(each) for each in section.sections("decoders")]
+    steps = [make(each) for each in section.sections("decoders")]
 
     def decode(tokens):
-        for each in made:
+        for each in steps:
             tokens = each(tokens)
         return tokens
 
@@ -21,13 +21,13 @@ def _sequence(section):
 
 
 def _byte_level(tokens):
-    made = bytearray()
+    result = bytearray()
     for token in tokens:
         try:
-            made += bytes([characters.CHARACTER_BYTES[c] for c in token])
+            result += bytes([characters.CHARACTER_BYTES[c] for c in token])
         except KeyError:
-            made += token.encode("utf-8", "surrogatepass")
-    return [made.decode("utf-8", "replace")]
+            result += token.encode("utf-8", "surrogatepass")
+    return [result.decode("utf-8", "replace")]
 
 
 _TIDY = (
@@ -46,12 +46,12 @@ def _wordpiece(section):
     prefix, tidy = section.take("prefix", str, "##"), section.take("cleanup", bool, True)
 
     def decode(tokens):
-        made = []
+        results = []
         for i, token in enumerate(tokens):
             if i:
                 token = token.removeprefix(prefix) if token.startswith(prefix) else f" {token}"
-            made.append(_tidied(token) if tidy else token)
-        return made
+            results.append(_tidied(token) if tidy else token)
+        return results
 
     return decode
 
@@ -78,7 +78,7 @@ def _byte(token):
 
 
 def _byte_fallback(tokens):
-    made = []
+    results = []
     for is_byte, some in groupby(tokens, lambda token: _byte(token) is not None):
         some = list(some)
         if is_byte:
@@ -87,20 +87,20 @@ def _byte_fallback(tokens):
                 some = [data.decode()]
             except UnicodeDecodeError:
                 some = ["\ufffd"] * len(data)
-        made += some
-    return made
+        results += some
+    return results
 
 
 def _strip(section):
     content, start, stop = section.character("content", " "), section.natural("start", 0), section.natural("stop", 0)
 
     def decode(tokens):
-        made = []
+        results = []
         for token in tokens:
             left = min(len(token) - len(token.lstrip(content)), start)
             right = min(len(token) - len(token.rstrip(content)), stop)
-            made.append(token[left : max(left, len(token) - right)])
-        return made
+            results.append(token[left : max(left, len(token) - right)])
+        return results
 
     return decode
 
@@ -115,14 +115,14 @@ def _ctc(section):
     tidy = section.take("cleanup", bool, True)
 
     def decode(tokens):
-        made = []
+        results = []
         for token, _ in groupby(tokens):
             token = token.replace(pad, "")
             if tidy:
                 token = _tidied(token).replace(word, " ")
             if token:
-                made.append(token)
-        return made
+                results.append(token)
+        return results
 
     return decode
 

@@ -80,15 +80,15 @@ class Encoding:
         self.type_ids = [number] * len(self)
 
     def part(self, start, end):
-        made = Encoding()
+        result = Encoding()
         for name in _LISTS:
-            setattr(made, name, getattr(self, name)[start:end])
-        return made
+            setattr(result, name, getattr(self, name)[start:end])
+        return result
 
     def copy(self):
-        made = self.part(0, len(self))
-        made.overflowing, made._ranges = list(self.overflowing), dict(self._ranges)
-        return made
+        result = self.part(0, len(self))
+        result.overflowing, result._ranges = list(self.overflowing), dict(self._ranges)
+        return result
 
     def extend(self, other):
         """Appends the other encoding's tokens; each overflowing window of one is joined with the other."""

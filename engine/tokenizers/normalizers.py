@@ -17,10 +17,10 @@ def make(section):
 
 
 def _sequence(section):
-    made = [make(each) for each in section.sections("normalizers")]
+    steps = [make(each) for each in section.sections("normalizers")]
 
     def normalize(text):
-        for each in made:
+        for each in steps:
             each(text)
 
     return normalize
@@ -93,8 +93,8 @@ def _decomposed(whole, form):
     combining, normalize, later = unicodedata.combining, unicodedata.normalize, characters.is_newer_decomposition
     changes, marks = [], []
     for c in whole:
-        made = c if c < "\x80" or later(c) else normalize(form, c)
-        for k, part in enumerate(made):
+        result = c if c < "\x80" or later(c) else normalize(form, c)
+        for k, part in enumerate(result):
             change = 1 if k else 0
             if combining(part):
                 marks.append((part, change))
@@ -111,26 +111,26 @@ def _compose(text, form):
     if unicodedata.is_normalized(form, text.text):
         return
     combining = unicodedata.combining
-    made, starter, last_class = [], None, None  # `starter`: its index in `made`
+    result, starter, last_class = [], None, None  # `starter`: its index in `result`
     for part, change in _decomposed(text.text, "NFD" if form == "NFC" else "NFKD"):
         combining_class = combining(part)
         if starter is not None and (last_class is None or (last_class and last_class < combining_class)):
-            composed = _pair(made[starter][0], part)
+            composed = _pair(result[starter][0], part)
             if composed is not None:
-                made[starter] = (composed, made[starter][1] + change - 1)
+                result[starter] = (composed, result[starter][1] + change - 1)
                 continue
         if combining_class:
             last_class = combining_class
         else:
-            starter, last_class = len(made), None
-        made.append((part, change))
-    text.apply_changes(made)
+            starter, last_class = len(result), None
+        result.append((part, change))
+    text.apply_changes(result)
 
 
 def _pair(first, second):
     """The character that the two compose to, or None."""
-    made = unicodedata.normalize("NFC", first + second)
-    return made if len(made) == 1 else None
+    result = unicodedata.normalize("NFC", first + second)
+    return result if len(result) == 1 else None
 
 
 def _nmt(section):
@@ -211,9 +211,9 @@ class _Precompiled:
     def __call__(self, text):
         changes, modified = [], False
         for cluster in characters.clusters(text.text):
-            made = self.replacement(cluster) if len(cluster.encode()) < 6 else None
+            result = self.replacement(cluster) if len(cluster.encode()) < 6 else None
             for part, replaced in (
-                ((cluster, made),) if made is not None else ((c, self.replacement(c)) for c in cluster)
+                ((cluster, result),) if result is not None else ((c, self.replacement(c)) for c in cluster)
             ):
                 if replaced is None:
                     changes.append((part, 0))

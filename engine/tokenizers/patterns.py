@@ -158,19 +158,19 @@ class _Translation:
         )
 
     def translated(self):
-        made, source = [], self.source
+        result, source = [], self.source
         while self.position < len(source):
             c = source[self.position]
             if c == "\\":
-                made.append(self.escape(inside=False))
+                result.append(self.escape(inside=False))
             elif c == "[":
-                made.append(self.bracket())
+                result.append(self.bracket())
             elif c == "(":
-                made.append(self.group())
+                result.append(self.group())
             else:
-                made.append(r"(?=\n|\Z)" if c == "$" else c)
+                result.append(r"(?=\n|\Z)" if c == "$" else c)
                 self.position += 1
-        return "".join(made)
+        return "".join(result)
 
     def group(self):
         rest = self.source[self.position :]
@@ -261,13 +261,13 @@ class _Translation:
         if c in "sSwWdDhH":
             self.position += 2
             negated = c.isupper()
-            made = {
+            result = {
                 "s": lambda: ranges((), self.limit, negated, WHITESPACE),
                 "w": lambda: ranges(_WORD, self.limit, negated, _CIRCLED + "\xb2\xb3\xb9\xbc-\xbe"),
                 "d": lambda: ranges(("Nd",), self.limit, negated),
                 "h": lambda: ranges((), self.limit, negated, "0-9a-fA-F"),
             }[c.lower()]()
-            return self._as_class(made, inside)
+            return self._as_class(result, inside)
         if c in "xu":
             code = re.match(
                 r"\\x\{([0-9A-Fa-f]{1,8})\}|\\x([0-9A-Fa-f]{1,2})|\\u([0-9A-Fa-f]{4})", source[self.position :]
@@ -302,16 +302,16 @@ class _Translation:
         negated = (found[1] == "P") != bool(found[2])
         self.position += found.end()
         if name in _CATEGORIES:
-            made = ranges((name,), self.limit, negated)
+            result = ranges((name,), self.limit, negated)
         elif name.lower() in _NAMED:
-            made = ranges(_NAMED[name.lower()], self.limit, negated)
+            result = ranges(_NAMED[name.lower()], self.limit, negated)
         elif name.lower() in _SCRIPTS:
-            made = ranges((), self.limit, negated, _SCRIPTS[name.lower()])
+            result = ranges((), self.limit, negated, _SCRIPTS[name.lower()])
         elif name.lower() in ("space", "white_space"):
-            made = ranges((), self.limit, negated, WHITESPACE)
+            result = ranges((), self.limit, negated, WHITESPACE)
         else:
             self.refuse(f"the property {name!r}")
-        return self._as_class(made, inside)
+        return self._as_class(result, inside)
 
     def _as_class(self, made, inside):
         return made if inside else f"[{made or _NOTHING}]"

@@ -35,14 +35,14 @@ def _splitter(pattern, behavior=_REMOVED, invert=False):
     """A step that splits each piece at the matches of a pattern."""
 
     def step(pieces):
-        made = []
+        results = []
         for piece in pieces:
             text = piece.text
             if text:
                 for start, end in _split_spans(pattern.spans(text), len(text), behavior, invert):
                     if start < end:
-                        made.append(piece.part(start, end))
-        return made
+                        results.append(piece.part(start, end))
+        return results
 
     return [step]
 

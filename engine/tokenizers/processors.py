@@ -18,9 +18,9 @@ def _special(ids, tokens, type_id):
 
 
 def _with_windows(encoding, change):
-    made = change(encoding)
-    made.overflowing = [change(window) for window in encoding.overflowing]
-    return made
+    result = change(encoding)
+    result.overflowing = [change(window) for window in encoding.overflowing]
+    return result
 
 
 class _Wrapped:
@@ -41,13 +41,13 @@ class _Wrapped:
 
         def change(each):
             size = len(each)
-            made = _special([token[1] for token in before], [token[0] for token in before], type_id)
+            result = _special([token[1] for token in before], [token[0] for token in before], type_id)
             plain = each.part(0, size)
             plain.set_sequence(number)
             if plain.special_tokens_mask:
                 plain.special_tokens_mask = [0] * size
                 plain.attention_mask = [1] * size
-            return made.extend(plain).extend(_special([self.ends[1][1]], [self.ends[1][0]], type_id))
+            return result.extend(plain).extend(_special([self.ends[1][1]], [self.ends[1][0]], type_id))
 
         return _with_windows(encoding, change)
 
@@ -137,22 +137,22 @@ class _Template:
         self.pair = self._template(section, "pair", "AB") if section.values.get("pair") else None
 
     def _template(self, section, name, wanted):
-        made, where = [], f"{section.where}.{name}"
+        result, where = [], f"{section.where}.{name}"
         for i, value in enumerate(section.take(name, list)):
             piece = Section(value, f"{where}[{i}]")
             if "Sequence" in piece.values:
                 each = piece.section("Sequence")
-                made.append((None, "AB".index(each.choice("id", ("A", "B"))), each.natural("type_id", 0)))
+                result.append((None, "AB".index(each.choice("id", ("A", "B"))), each.natural("type_id", 0)))
             else:
                 each = piece.section("SpecialToken")
                 token = each.take("id", str)
                 if token not in self.tokens:
                     raise TokenizerError(f"{each.where}: the special token {shown(token)} is not in special_tokens")
-                made.append((token, None, each.natural("type_id", 0)))
-        have = {"AB"[number] for token, number, _ in made if token is None}
+                result.append((token, None, each.natural("type_id", 0)))
+        have = {"AB"[number] for token, number, _ in result if token is None}
         if have - set(wanted):
             raise TokenizerError(f"{where}: uses text B, which only the template of pairs has")
-        return made
+        return result
 
     def _template_for(self, is_pair):
         if is_pair and self.pair is None:
@@ -163,16 +163,16 @@ class _Template:
         return sum(len(self.tokens[token][0]) for token, _, _ in self._template_for(is_pair) if token is not None)
 
     def process(self, encodings, add_special):
-        made = []
+        results = []
         for token, number, type_id in self._template_for(len(encodings) == 2):
             if token is None:
                 each = encodings[number].copy()
                 each.set_type(type_id)
                 each.set_sequence(number)
-                made.append(each)
+                results.append(each)
             elif add_special:
-                made.append(_special(*self.tokens[token], type_id))
-        return made
+                results.append(_special(*self.tokens[token], type_id))
+        return results
 
 
 class _Sequence:

@@ -270,12 +270,12 @@ class Tokenizer:
             ids, tokens, spans = self.model.pieces(text)
         if origins is not None:
             spans = [(origins[start], origins[end - 1] + 1) for start, end in spans]
-        made = tuple(ids), tuple(tokens), tuple(spans)
+        result = tuple(ids), tuple(tokens), tuple(spans)
         if len(text) <= _LONGEST_KEPT:
             if len(self._words) >= _WORDS_KEPT:
                 self._words.clear()
-            self._words[text] = made
-        return made
+            self._words[text] = result
+        return result
 
     # --- truncation and padding
 

@@ -333,7 +333,7 @@ def test_samples_tell_all_sizes_apart():
     for pictures, multiple in ((set(), None), (set(names), None), (set(names[::2]), None), (set(), 64), (set(), 1920)):
         places = {(f"x{name}", 1): name for name in names}
         samples = open_sizes._Samples((dict.fromkeys(names, []), places, pictures), multiple)
-        pairs = list(zip(samples.of(0), samples.of(1)))
+        pairs = list(zip(samples.values_at(0), samples.values_at(1)))
         pairs += zip(*([parts.sample(number, place) for place in range(count)] for number in range(2)))
         assert len(set(pairs)) == 2 * count
 

@@ -68,7 +68,7 @@ def test_the_compiler_of_models_reads_the_rows():
         return types(number, *dtypes, loop, result) == lib.VME_OK and result[0] == lib.VME_BOOL
 
     float32 = lib.VME_FLOAT32
-    assert operations.TRUTHS == {
+    assert operations.BOOLEAN_RESULTS == {
         *(name for name, number in names("unary").items() if is_truth(lib.vme_unary_types, number, float32)),
         *(name for name, number in names("binary").items() if is_truth(lib.vme_binary_types, number, float32, float32)),
     }

@@ -8,7 +8,7 @@ import pytest
 
 from tests.batches import each
 from vmhost.engine.onnx import sizes
-from vmhost.engine.onnx.sizes import Size, Unequal, is_open, terms_of, worked_out
+from vmhost.engine.onnx.sizes import Size, Unequal, evaluated, is_open, terms_of
 
 
 def computed(names, choices):
@@ -29,7 +29,7 @@ def computed(names, choices):
 def test_a_polynomial_is_right_at_sizes_that_it_was_not_made_at(choices):
     made = computed([Size.open("n", 11), Size.open("m", 17)], choices)
     for n, m in ((1, 1), (2, 5), (30, 7)):
-        assert worked_out(terms_of(made), {"n": n, "m": m}) == computed([n, m], choices)
+        assert evaluated(terms_of(made), {"n": n, "m": m}) == computed([n, m], choices)
 
 
 def test_numpys_integers_and_builtins_keep_the_polynomial():

@@ -129,8 +129,8 @@ def chosen(reader, node, condition, one, other, output):
     a, b = reader.shape(one), reader.shape(other)
     if len(a) != len(b) or any(sizes.terms_of(x) != sizes.terms_of(y) for x, y in zip(a, b)):
         raise Unsupported(
-            f"gives a tensor of shape {reader.shape_text(a)} in one case and {reader.shape_text(b)} in the other, chosen"
-            " by a condition computed at run time; export it with one shape"
+            f"gives a tensor of shape {reader.shape_text(a)} in one case and {reader.shape_text(b)} in the other, by"
+            " a condition computed at run time; export it with one shape"
         )
     if reader.dtype(one) != reader.dtype(other):
         raise Unsupported(f"gives {reader.dtype(one).name} in one case and {reader.dtype(other).name} in the other")

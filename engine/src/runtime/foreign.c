@@ -3,8 +3,12 @@
  * the thread finishes it, then frees the memory that it worked on, which stays charged until then.
  *
  * A thread serves one caller at a time and is kept for the next one; at most as many are kept as the engine may use
- * threads. The caller of a working thread sleeps, so there are no more runnable threads than callers. A forked child
- * starts without any.
+ * threads. The caller of a working thread sleeps, so there are no more runnable threads than callers.
+ *
+ * A forked child starts without any of the threads, but with their locks: a lock of a foreign library that a thread
+ * held at the time of the fork stays locked in the child, and the next call of that library hangs there. OpenBLAS locks
+ * its list of buffers in each product, and its fork handlers do not cover that lock. So a fork waits up to a second for
+ * work that is running, and meanwhile no other work starts. If the work takes longer, the process forks all the same.
  *
  * At exit the process waits up to a second for work that is still running: destructors of a foreign library free memory
  * that the work uses (OpenBLAS unmaps its buffers, and the thread crashes). If the work takes longer, the process ends
@@ -22,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STACK = 8 << 20, SPINS = 1 << 10, LOOK_NS = 5000000, COPY_PIECE = 256 << 10, EXIT_S = 1 };
+enum { STACK = 8 << 20, SPINS = 1 << 10, LOOK_NS = 5000000, COPY_PIECE = 256 << 10, EXIT_S = 1, FORK_S = 1 };
 
 typedef struct job {
     atomic_int refs; /* the caller's and the thread's */
@@ -47,12 +51,15 @@ typedef struct worker {
 
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t ended; /* signalled when a job ends; an exiting process waits on it */
+    pthread_cond_t ended;  /* signalled when a job ends; a fork and an exiting process wait on it */
+    pthread_cond_t forked; /* signalled when the last of the forks is over */
     worker *idle;
     int idle_count;
     int busy;    /* threads with a job */
+    int forking; /* threads that are about to fork: no job may start */
+    bool watches_forks;
     bool ending; /* the process exits: no job may start */
-} crew = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER};
+} crew = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER, .forked = PTHREAD_COND_INITIALIZER};
 
 static void job_drop(job *done)
 {
@@ -106,7 +113,7 @@ static void *work_for_ever(void *argument)
         self.next = NULL;
         pthread_mutex_lock(&crew.lock);
         crew.busy--;
-        pthread_cond_signal(&crew.ended);
+        pthread_cond_broadcast(&crew.ended);
         if (crew.idle_count >= vme_threads()) {
             pthread_mutex_unlock(&crew.lock);
             return NULL;
@@ -120,15 +127,41 @@ static void *work_for_ever(void *argument)
     }
 }
 
-static void before_fork(void) { pthread_mutex_lock(&crew.lock); }
-static void in_parent(void) { pthread_mutex_unlock(&crew.lock); }
+/* Waits, with the lock, until no job runs; false if that takes longer than `seconds`. */
+static bool jobs_ended_within(int seconds)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += seconds;
+    while (crew.busy > 0)
+        if (pthread_cond_clockwait(&crew.ended, &crew.lock, CLOCK_MONOTONIC, &until) != 0)
+            return false;
+    return true;
+}
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&crew.lock);
+    crew.forking++;
+    (void)jobs_ended_within(FORK_S);
+}
+
+static void in_parent(void)
+{
+    if (--crew.forking == 0)
+        pthread_cond_broadcast(&crew.forked);
+    pthread_mutex_unlock(&crew.lock);
+}
+
 static void in_child(void)
 {
     crew.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     crew.idle = NULL;
     crew.ended = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+    crew.forked = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     crew.idle_count = 0;
     crew.busy = 0;
+    crew.forking = 0;
     crew.ending = false;
 }
 
@@ -136,22 +169,17 @@ static void in_child(void)
 static void at_exit(int exit_status, void *unused)
 {
     (void)unused;
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += EXIT_S;
     pthread_mutex_lock(&crew.lock);
     crew.ending = true;
-    while (crew.busy > 0)
-        if (pthread_cond_timedwait(&crew.ended, &crew.lock, &until) != 0) {
-            fflush(NULL);
-            _exit(exit_status);
-        }
+    if (!jobs_ended_within(EXIT_S)) {
+        fflush(NULL);
+        _exit(exit_status);
+    }
     pthread_mutex_unlock(&crew.lock);
 }
 
 __attribute__((constructor)) static void begin(void)
 {
-    pthread_atfork(before_fork, in_parent, in_child);
     (void)on_exit(at_exit, NULL); /* if memory for the handler is short, the process does not wait at exit */
 }
 
@@ -176,9 +204,26 @@ static vme_status thread_start(job *todo)
                : vme_fail(VME_NO_MEMORY, "the system gives no thread for a foreign library's work (error %d)", error);
 }
 
+/* Called with the lock held, before the first job. Of all fork handlers the one registered last runs first: when this
+ * one waits for jobs, no other handler of the engine or of the library has taken a lock that they need. */
+static vme_status watch_forks(void)
+{
+    if (!crew.watches_forks && pthread_atfork(before_fork, in_parent, in_child) != 0)
+        return vme_fail(VME_NO_MEMORY, "no memory for the fork handlers of a foreign library's work");
+    crew.watches_forks = true;
+    return VME_OK;
+}
+
 static vme_status hand_over(job *todo)
 {
     pthread_mutex_lock(&crew.lock);
+    vme_status status = watch_forks();
+    if (status != VME_OK) {
+        pthread_mutex_unlock(&crew.lock);
+        return status;
+    }
+    while (crew.forking > 0)
+        pthread_cond_wait(&crew.forked, &crew.lock);
     if (crew.ending) {
         pthread_mutex_unlock(&crew.lock);
         return vme_stopped_here(todo->context);
@@ -194,10 +239,11 @@ static vme_status hand_over(job *todo)
     pthread_mutex_unlock(&crew.lock);
     if (idle != NULL)
         return VME_OK;
-    vme_status status = thread_start(todo);
+    status = thread_start(todo);
     if (status != VME_OK) {
         pthread_mutex_lock(&crew.lock);
         crew.busy--;
+        pthread_cond_broadcast(&crew.ended);
         pthread_mutex_unlock(&crew.lock);
     }
     return status;

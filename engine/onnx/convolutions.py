@@ -9,7 +9,8 @@ import numpy
 from .lowering import Lowering
 from .readers import Unsupported, reads
 from .tensor_operators import numbers_of
-from .windows import Full, Window, convolved, pads_within, seeing, spread_out, transposed
+from .transposed import Full, spread_out, transposed
+from .windows import Window, convolved, pads_within, seeing
 
 _MAX_TAPS = 1 << 10  # elements of a window; each costs a copy
 

@@ -4,27 +4,29 @@ dilations, of which most taps see padding."""
 import random
 
 import numpy
-from onnx import helper
+import pytest
+from onnx import helper, load_model_from_string
 
 from tests import networks
 from tests.engine.library import backends, on_backend
 from vmhost.engine.models import opened
 from vmhost.engine.onnx import compile_model
 
-SEED, CASES = 20261126, 60
+SEED, CASES = 20261126, 100
 
 
 def transposed(choose):
     draw = numpy.random.default_rng(choose.randrange(1 << 30))
-    groups, each, outputs = choose.choice([(1, 3, 5), (1, 8, 33), (2, 4, 3), (1, 20, 16)])
-    kernel, strides = ([choose.choice(some) for _ in range(2)] for some in ([1, 2, 3, 4, 5], [1, 2, 2, 3]))
-    dilations = [choose.choice([1, 1, 1, 2]) for _ in range(2)]
-    size = [choose.choice([1, 2, 5, 9]) for _ in range(2)]
+    groups, each, outputs = choose.choice([(1, 3, 5), (1, 8, 33), (2, 4, 3), (1, 20, 16), (1, 6, 2)])
+    rank = choose.choice([1, 2, 2, 3])
+    kernel, strides = ([choose.choice(some) for _ in range(rank)] for some in ([1, 2, 3, 4, 5], [1, 2, 2, 3]))
+    dilations = [choose.choice([1, 1, 1, 2]) for _ in range(rank)]
+    size = [choose.choice([1, 2, 5, 9]) for _ in range(rank)]
     pads = [choose.randrange(min(3, d * (k - 1) + 1)) for _ in range(2) for k, d in zip(kernel, dilations)]
     more = [choose.randrange(stride) for stride in strides]
     made = [
         (n - 1) * s + d * (k - 1) + 1 + m - a - b
-        for n, s, d, k, m, a, b in zip(size, strides, dilations, kernel, more, pads, pads[2:])
+        for n, s, d, k, m, a, b in zip(size, strides, dilations, kernel, more, pads, pads[rank:])
     ]
     if min(made) < 1:
         return transposed(choose)
@@ -47,8 +49,8 @@ def transposed(choose):
         last = name
     if choose.random() < 0.5:  # one that looks at a margin
         size = groups * outputs
-        constants["v"] = draw.standard_normal((4, size, 3, 3)).astype("float32")
-        nodes.append(helper.make_node("Conv", [last, "v"], ["c"], pads=[1] * 4))
+        constants["v"] = draw.standard_normal((4, size, *(3,) * rank)).astype("float32")
+        nodes.append(helper.make_node("Conv", [last, "v"], ["c"], pads=[1] * 2 * rank))
     nodes[-1].output[0] = "y"
     return networks.graph_of(nodes, {"x": x}, ["y"], constants, opset=17), {"x": x}
 
@@ -81,3 +83,30 @@ def test_they_make_what_onnx_runtime_makes():
             if ours.shape != theirs.shape or numpy.abs(ours - theirs).max() > 5e-5 * max(1, numpy.abs(theirs).max()):
                 wrong.append((number, backend, given["x"].shape, theirs.shape))
     assert wrong == []
+
+
+def with_open_sides(data):
+    proto = load_model_from_string(data)
+    for port in (*proto.graph.input, *proto.graph.output):
+        for number, dimension in enumerate(port.type.tensor_type.shape.dim[2:]):
+            dimension.dim_param = f"{port.name}{number}"
+    return proto.SerializeToString()
+
+
+@pytest.mark.parametrize("open_size", [False, True])
+@pytest.mark.parametrize(("channels", "outputs", "size"), [(6, 40, (9,)), (5, 3, (6, 7)), (4, 20, (3, 4, 5))])
+def test_transposed_ones_do_not_multiply_zeros(channels, outputs, size, open_size):
+    """Twice as many taps as strides: each element of the result is a sum of two taps in each dimension."""
+    draw, rank = numpy.random.default_rng(SEED), len(size)
+    x = draw.standard_normal((1, channels, *size)).astype("float32")
+    weights = draw.standard_normal((channels, outputs, *(6,) * rank)).astype("float32")
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[3] * rank, pads=[2] * rank + [1] * rank)
+    data = networks.graph_of([node], {"x": x}, ["y"], {"w": weights}, opset=17)
+    if open_size:
+        data = with_open_sides(data)
+    [theirs] = networks.by_onnx_runtime(data, [x])
+    model = opened("gaps", compile_model(data, "gaps"))
+    made, steps = model.run({"x": x}, profile=True)
+    networks.assert_close(numpy.asarray(made["y"]), theirs)
+    products = sum(step.products for step in steps)
+    assert products <= 1.6 * channels * 2**rank * theirs.size

@@ -383,7 +383,12 @@ def _manifest_from(found, where):
         check.refuse("kind", f"one of {', '.join(KINDS)}", kind)
     task = kind == "task"
     manifest = Manifest(
-        name=check.text("name", fields.NAME, 64, "a name of lower-case letters, digits, '-' and '_', such as digits"),
+        name=check.text(
+            "name",
+            fields.NAME,
+            64,
+            "a name of lower-case letters, digits, '-' and '_' that begins with a letter, such as digits",
+        ),
         version=check.text(
             "version",
             fields.VERSION if task else fields.EXACT_PYTHON,

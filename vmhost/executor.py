@@ -289,6 +289,9 @@ class VMExecutor(concurrent.futures.Executor):
         """Current HostStatistics: the executor's calls, its VMs with memory and CPU time."""
         return self._workers._service.statistics()
 
+    # What `help` and editors show: otherwise they take the parameters of __new__.
+    __new__.__wrapped__ = __init__  # type: ignore[attr-defined]
+
     def __repr__(self):
         return f"<vmhost.VMExecutor of {self._max_workers} VMs{', shut down' if self._workers.closed else ''}>"
 

@@ -141,8 +141,8 @@ def test_units(write_task, written, memory, time):
             "name: sample",
             "name: ../Sample",
             (
-                "task.yaml:1: name: expected a name of lower-case letters, digits, '-' and '_', such "
-                'as digits, got "../Sample"'
+                "task.yaml:1: name: expected a name of lower-case letters, digits, '-' and '_' that begins "
+                'with a letter, such as digits, got "../Sample"'
             ),
         ),
         (

@@ -33,6 +33,10 @@ def test_every_public_function_has_hints_that_can_be_inspected():
     assert bare == [] and len(FUNCTIONS) > 50
 
 
+def test_help_shows_the_parameters_of_an_executor():
+    assert [*inspect.signature(vmhost.VMExecutor).parameters][:2] == ["max_workers", "thread_name_prefix"]
+
+
 @pytest.mark.parametrize(
     "cls",
     [

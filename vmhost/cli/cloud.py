@@ -13,9 +13,10 @@ from pathlib import Path
 import click
 
 from vmhost.cli import failures, links
+from vmhost.cli.groups import Group
 
 
-@click.group()
+@click.group(cls=Group)
 def command():
     """Serve the deployment platform; release tasks, watch them, roll them back."""
 
@@ -223,11 +224,15 @@ class _Client:
             self._transfers.close()
 
 
+_PLATFORM = "The platform's address. [default: $VMHOST_PLATFORM]"
+_TOKEN = "Your token there. [default: $VMHOST_TOKEN]"
+
+
 def _remote(function):
     """Decorates a command that gets a _Client."""
 
-    @click.option("--platform", default=lambda: os.environ.get("VMHOST_PLATFORM"), help="The platform's address.")
-    @click.option("--token", default=lambda: os.environ.get("VMHOST_TOKEN"), help="Your token there.")
+    @click.option("--platform", default=lambda: os.environ.get("VMHOST_PLATFORM"), help=_PLATFORM)
+    @click.option("--token", default=lambda: os.environ.get("VMHOST_TOKEN"), help=_TOKEN)
     @failures.command
     def reported(output, platform, token, **kwargs):
         with _errors():
@@ -250,7 +255,9 @@ def repository(output, ask, name):
 
 @command.command()
 @click.argument("name")
-@click.option("--role", required=True, help="viewer, developer, releaser, admin; or fleet, with which devices join.")
+@click.option(
+    "--role", required=True, help="viewer, developer, debugger, releaser, admin; or fleet, with which devices join."
+)
 @_remote
 def account(output, ask, name, role):
     """Create the account NAME, and print its token."""

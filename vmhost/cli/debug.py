@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from vmhost.cli import failures, links
+from vmhost.cli.groups import Group
 
 _LOOK_S = 0.3
 _LEVELS = {10: "debug", 20: "info", 30: "warning", 40: "error", 50: "critical"}
@@ -20,7 +21,7 @@ _STATE = click.argument("state", metavar="STATE", type=click.Path(path_type=Path
 _LINK = click.argument("link", metavar="LINK")
 
 
-@click.group()
+@click.group(cls=Group)
 def command():
     """Debug a host remotely, by a link, with consent at the device."""
 
@@ -320,7 +321,7 @@ def config(output, link):
 @click.option(
     "--level", type=click.Choice(["all", "info", "warning", "error"]), default="all", help="The lowest level."
 )
-@click.option("--text", default="", help="Only lines with this text, in any case.")
+@click.option("--text", default="", help="Only lines that contain this text; upper and lower case are the same.")
 @failures.command
 def logs(output, link, follow, task, level, text):
     """Show the log, live."""
@@ -394,7 +395,9 @@ def reports(output, link):
 @command.command()
 @_LINK
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("--to", "folder", type=click.Path(path_type=Path, file_okay=False), default=".", help="[default: here]")
+@click.option(
+    "--to", "folder", type=click.Path(path_type=Path, file_okay=False), default=".", help="The folder. [default: here]"
+)
 @failures.command
 def fetch(output, link, names, folder):
     """Write reports into a folder."""

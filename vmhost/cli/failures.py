@@ -97,7 +97,8 @@ def _was_interrupted(error):
 
 
 def report(output, error, code):
-    """Prints the error: on stderr for people, with the task's traceback if there is one; on stdout as JSON."""
+    """Prints the error: on stderr for people, with the task's traceback and lines of `advice` if there are any; on
+    stdout as JSON."""
     kind = error.kind if isinstance(error, Failure) else type(error).__name__
     frames = getattr(error, "guest_traceback", None)
     held = getattr(error, "memory_lines", None)
@@ -118,5 +119,5 @@ def report(output, error, code):
         output.remark(f"What held the memory:\n{held.text()}")
     first, *rest = str(error).splitlines() or [kind]
     output.error(first if item is None else f"item {item}: {first}")
-    for line in rest:
+    for line in (*rest, *getattr(error, "advice", ())):
         output.remark(f"       {line}")

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from vmhost.cli import failures
+from vmhost.cli.groups import Group
 
 
 def home():
@@ -43,7 +44,7 @@ def trust_store(paths):
     return signing.TrustStore(keys)
 
 
-@click.group()
+@click.group(cls=Group)
 def command():
     """Make and list signing keys, and manage trusted signers."""
 

@@ -22,7 +22,10 @@ from vmhost.cli import failures, inspect
     "--method", type=click.Choice(["min-max", "percentile", "entropy"]), default="min-max", show_default=True,
     help="How the ranges of activations are determined.",
 )  # fmt: skip
-@click.option("--percentile", type=click.FloatRange(50, 100), default=99.99, show_default=True)
+@click.option(
+    "--percentile", type=click.FloatRange(50, 100), default=99.99, show_default=True,
+    help="For --method percentile: values beyond it, on both sides, are clipped.",
+)  # fmt: skip
 @click.option("--labels", metavar="NAME", help="The array in DATA with the true classes, to report accuracy.")
 @click.option("-o", "--output", "out", type=click.Path(path_type=Path), required=True, help="The ONNX file to write.")
 @failures.command

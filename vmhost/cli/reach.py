@@ -8,10 +8,11 @@ from pathlib import Path
 import click
 
 from vmhost.cli import failures
+from vmhost.cli.groups import Group
 from vmhost.cli.pipeline import stores
 
 
-@click.group()
+@click.group(cls=Group)
 def command():
     """Test a pipeline's channels; show what was sent to whom, what was not, and why."""
 
@@ -21,8 +22,8 @@ def command():
 @click.option("--channel", help="The channel of the PIPELINE.YAML. [default: the only one]")
 @click.option("--address", default="127.0.0.1:8500", show_default=True, help="Address of the page, without a file.")
 @click.option("--key", default="ann", show_default=True, help="The person.")
-@click.option("--title", default="A message", show_default=True)
-@click.option("--text", default="Sent by vmhost reach test.", show_default=True)
+@click.option("--title", default="A message", show_default=True, help="The message's title.")
+@click.option("--text", default="Sent by vmhost reach test.", show_default=True, help="The message's text.")
 @click.option("--wait", "wait_s", default=120.0, show_default=True, help="Seconds to wait for a page.")
 @failures.command
 def test(output, config, channel, address, key, title, text, wait_s):

@@ -50,6 +50,7 @@ _PROFILE_HZ = 500  # a single call may be short
 @failures.command
 def command(output, path, given, each, timeout, trust, allow_unsigned, host_file, source, profile_path):
     """Call BUNDLE's entry point in a VM and print what it returns."""
+    import vmhost
     from vmhost import limits
 
     inspect.existing(path)
@@ -78,6 +79,8 @@ def command(output, path, given, each, timeout, trust, allow_unsigned, host_file
             result = _call_each(output, task, value, timeout_s) if each else _call(output, task, value, timeout_s)
         except Exception as error:
             _add_source_lines(error, path, source)
+            if given is None and isinstance(error, vmhost.TaskError):
+                error.advice = ["without --input, the task is called with null"]
             raise
         elapsed_s = time.perf_counter() - started
     try:

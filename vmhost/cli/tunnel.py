@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from vmhost.cli import failures
+from vmhost.cli.groups import Group
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
-@click.group()
+@click.group(cls=Group)
 def command():
     """Serve devices, send messages, push to devices, and show the state of it all."""
 

@@ -41,7 +41,8 @@ def read_bytes(path):
         if any(name.startswith(folder) for name in names()):
             raise IsADirectoryError(21, "Is a directory", str(path))
         there = ", ".join(names()) or "none"
-        raise FileNotFoundError(2, f"no such file in the bundle (files: {there})", str(path))
+        text = f"no such file in the bundle (files: {there}); for a file of this machine, give its absolute path"
+        raise FileNotFoundError(2, text, str(path))
     return data
 
 

@@ -53,6 +53,8 @@ class FolderServer:
             self._look()
         except OSError as error:
             raise ConfigurationError(f"{folder}: expected a folder of bundles, got {error.strerror}") from error
+        if not self._seen:
+            _log.info("%s: no bundles yet; files NAME.vmb put there are served within a second", folder)
 
     def run(self, descriptor, when_idle=None):
         """Serves lines from the file `descriptor` until its end; then all calls have been submitted.

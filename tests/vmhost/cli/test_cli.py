@@ -312,3 +312,32 @@ def test_output_is_plain_where_there_is_no_terminal(capsys):
     output.Output().table("title", ["a", "b>"], [["one", "2"]])
     text = capsys.readouterr().out
     assert "\x1b" not in text and "one" in text
+
+
+def subcommands(group, context, words=()):
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        yield (*words, name), command
+        if isinstance(command, click.Group):
+            yield from subcommands(command, context, (*words, name))
+
+
+def test_each_list_of_commands_shows_them_whole(vmhost, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    groups = [
+        words for words, one in subcommands(vmhost_command, click.Context(vmhost_command)) if hasattr(one, "commands")
+    ]
+    assert len(groups) > 4
+    for words in groups:
+        _, out, _ = vmhost(*words, "--help")
+        assert "..." not in out.partition("Commands:")[2], words
+
+
+def test_every_command_and_option_is_explained():
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    unsaid, silent = [], []
+    for words, command in subcommands(vmhost_command, click.Context(vmhost_command)):
+        if not re.search(rf"\b{words[-1]}\b", page):
+            unsaid.append(words)
+        silent += [(*words, one.name) for one in command.params if isinstance(one, click.Option) and not one.help]
+    assert (unsaid, silent) == ([], [])

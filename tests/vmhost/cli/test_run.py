@@ -238,3 +238,12 @@ def test_source_lines_come_only_from_the_folder_that_was_compiled(vmhost, task_f
     (task_folder / "other.py").write_text("def greet(value):\n    return 'goodbye ' + value['name']\n")
     assert tracebacks.source_folder(bundle, task_folder) is None
     assert tracebacks.source_folder(bundle, tmp_path) is None
+
+
+def test_a_task_that_fails_without_input_is_told_why(vmhost, bundle):
+    path = bundle("def run(value):\n    return value['name']\n")
+    advice = "       without --input, the task is called with null\n"
+    code, _, err = vmhost("run", path, "--allow-unsigned")
+    assert code == failures.TASK_FAILED and err.endswith(f"'NoneType' object is not subscriptable\n{advice}")
+    code, _, err = vmhost("run", path, "--allow-unsigned", "--input", "null")
+    assert code == failures.TASK_FAILED and advice not in err

@@ -4,6 +4,7 @@ import copy
 
 import numpy
 
+from .depthwise import part_multiples
 from .equal import merge_equal
 from .factoring import factor_products
 from .guards import find_guards
@@ -69,6 +70,7 @@ def improve(network):
         before = network.layers
         push_into_phases(network)
         fold_channels(network)
+        part_multiples(network)
         add_in_products(network)
         factor_products(network)
         if network.layers != before:

@@ -21,7 +21,7 @@ def sizes_of_files(data):
 class Parts:
     """`sessions` of all parts, and the `notes` in the first part's file, a dict: what the runner needs to know."""
 
-    __slots__ = ("_counted", "_empty", "_ports", "inputs", "outputs", "sessions")
+    __slots__ = ("_counted", "_ports", "inputs", "outputs", "sessions")
 
     def __init__(self, notes, sessions):
         try:
@@ -30,7 +30,6 @@ class Parts:
                 (item["part"], item["count"], item["ruler"], item["size"], item.get("most", _MAX_SIZE))
                 for item in notes["counted"]
             ]
-            self._empty = notes["empty"]
             self.sessions = tuple(sessions)
             self._ports = [_array._model_ports(session)[:2] for session in self.sessions]
             input_ports = {port[0]: port for ports, _ in reversed(self._ports) for port in ports}
@@ -48,11 +47,11 @@ class Parts:
 
     def run(self, model, arrays, profile=False):
         """A tuple of the outputs' arrays; with `profile` a pair of that and a list of (step, nanoseconds). ValueError:
-        a size is 0, and an output is computed from it."""
+        the model does not work at a size that was found."""
         pool = {port[0]: array for port, array in zip(self.inputs, arrays)}
-        zero_sizes, steps = set(), []
+        steps = []
         for number, session in enumerate(self.sessions):
-            self._add_counts(model, number, pool, zero_sizes)
+            self._add_counts(model, number, pool)
             inputs, outputs = self._ports[number]
             given = tuple(pool[port[0]] for port in inputs)
             computed = _array._model_run(session, given, profile)
@@ -60,30 +59,17 @@ class Parts:
                 computed, times = computed
                 steps += zip(_array._model_steps(session, given), times)
             pool.update((port[0], array) for port, array in zip(outputs, computed))
-        self._add_counts(model, self.count, pool, zero_sizes)
-        results = tuple(self._emptied(model, port[0], pool[port[0]], zero_sizes) for port in self.outputs)
+        results = tuple(pool[port[0]] for port in self.outputs)
         return (results, steps) if profile else results
 
-    def _add_counts(self, model, number, pool, zero_sizes):
-        """Adds to `pool` the rulers of what is counted before part `number`, and to `zero_sizes` the sizes that
-        are 0."""
+    def _add_counts(self, model, number, pool):
+        """Adds to `pool` the rulers of what is counted before part `number`."""
         for part, count, ruler, size, limit in self._counted:
             if part == number:
                 found = int(pool[count].reshape(-1)[0])
                 if not 0 <= found <= limit:
                     raise ValueError(f"{model}: {size} is {found:,}, expected at most {limit:,}")
-                if found == 0:
-                    zero_sizes.add(size)
-                pool[ruler] = _array.zeros((max(found, 1),), "bool")
-
-    def _emptied(self, model, name, array, zero_sizes):
-        """The output if these sizes are 0: parts ran as if they were 1."""
-        for size, axes in self._empty.get(name, {}).items():
-            if size in zero_sizes:
-                if axes is None:
-                    raise ValueError(f"{model}: {size} is 0, and the output {name!r} is computed from it")
-                array = array[tuple(slice(0 if d in axes else None) for d in range(array.ndim))]
-        return array
+                pool[ruler] = _array.zeros((found,), "bool")
 
     def steps(self):
         """Steps of all parts, at small sizes."""

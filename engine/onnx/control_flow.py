@@ -64,7 +64,7 @@ def _branch_for_zero(reader, node, condition, taken):
     passed = other.passed()
     if passed is None or not all(reader.knows(name) and structure_of(reader, name) is None for name in passed):
         return None
-    kept = [(own, dict(own)) for own in (network.counted, network.bounds, network.needs)]
+    kept = [(own, dict(own)) for own in (network.counted, network.needs)]
     problems, layers = len(reader.problems), len(network.layers)
     results = Body(reader, node, taken, taken).read()
     if results is not None and [_rank(reader, name) for name in results] == [_rank(reader, name) for name in passed]:

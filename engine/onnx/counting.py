@@ -5,7 +5,7 @@ import math
 
 import numpy
 
-from .lowering import Lowering
+from .lowering import Lowering, may_be_zero
 from .network import contiguous, dtype_number
 from .parts import counted_size
 from .readers import Unsupported, reads, reads_by_value
@@ -29,7 +29,11 @@ def places_of(add, flags):
     slots = add.where(flags, add.do("subtract", sums, 1), add.constant(size, numpy.int64))  # others go past the end
     zeros = add.network.expanded(add.fresh("nothing"), add.constant(0, numpy.int64), (size + 1,))
     indices = add.scattered(zeros, add.counted(size), [slots])
-    return add.part(indices, 0, 0, size), add.part(sums, 0, size - 1, size)
+    if may_be_zero(size):  # there is no last sum then
+        count = add.reduce("sum", add.cast(flags, numpy.int64), [0])
+    else:
+        count = add.part(sums, 0, size - 1, size)
+    return add.part(indices, 0, 0, size), count
 
 
 def _cut(add, name, size, axis=0):
@@ -39,7 +43,7 @@ def _cut(add, name, size, axis=0):
 def found(add, flags):
     """The indices of the true elements, as many as there are."""
     indices, count = places_of(add, flags)
-    return _cut(add, indices, counted_size(add.reader, add.node, count, math.prod(add.shape(flags))))
+    return _cut(add, indices, counted_size(add.reader, add.node, count))
 
 
 @reads("NonZero")
@@ -77,7 +81,7 @@ def top_by_value(reader, node):
     order = reader.add_layer("Argsort", node, [x], add.shape(x), numpy.int64, add.fresh("order"), parameters=parameters)
     capacity = add.constant(size, numpy.int64)
     bounded = add.do("minimum", add.do("maximum", add.cast(count, numpy.int64), 0), capacity)
-    order = _cut(add, order, counted_size(reader, node, add.reshape(bounded, (1,)), size), axis)
+    order = _cut(add, order, counted_size(reader, node, add.reshape(bounded, (1,))), axis)
     if node.outputs[0]:
         add.done(add.take(x, add.others(add.shape(order), axis, order)))
     if len(node.outputs) > 1 and node.outputs[1]:
@@ -149,7 +153,7 @@ def sliced_by_value(reader, node):
         first, last = (_bounded(add, add.part(name, 0, number, number + 1), size) for name in (starts, ends))
         span = add.do("maximum", add.do("subtract", last, first), 0)
         length = add.do("floor_divide", add.do("add", span, step - 1), step)
-        length = counted_size(reader, node, length, add.shape(x)[axis])
+        length = counted_size(reader, node, length)
         indices = add.do("add", add.do("multiply", add.counted(length), step), first)
         indices = add.do("minimum", indices, add.do("subtract", size, 1))  # where the slice is empty
         x = add.take(x, [indices], axis)
@@ -195,7 +199,7 @@ def suppression(reader, node):
         parameters=(int(node.get("center_point_box", 0)),),
     )
     total = add.reshape(add.part(add.part(whole, 0, 0, 1), 1, 0, 1), (1,))
-    size = counted_size(reader, node, total, rows)
+    size = counted_size(reader, node, total)
     add.done(add.copy(add.part(whole, 0, 1, size + 1)))
 
 
@@ -220,16 +224,11 @@ def unique(reader, node):
         keys = add.reshape(add.part(rows, 1, column, column + 1), (total,))
         turned = _sorted(add, keys if order is None else add.take(keys, [order]))
         order = turned if order is None else add.take(order, [turned])
-    values, differ = add.take(rows, [order]), add.whole((total,), numpy.bool_)
-    add.put(add.part(differ, 0, 0, 1), True)
-    if total > 1:
-        pair = add.part(values, 0, 1, total), add.part(values, 0, 0, total - 1)
-        changes = add.reduce("max", add.do("not_equal", *pair), [1])
-        add.put(add.part(differ, 0, 1, total), add.reshape(changes, (total - 1,)))
+    differ = _differing(add, add.take(rows, [order]))
     group = add.do("subtract", _running_count(add, differ), 1)  # of each element, in sorted order
     zeros = add.network.expanded(add.fresh("nothing"), add.constant(0, numpy.int64), (total,))
     indices, count = places_of(add, differ)
-    size = counted_size(reader, node, count, total)
+    size = counted_size(reader, node, count)
     firsts = add.take(order, [_cut(add, indices, size)])
     inverse = add.scattered(zeros, group, [order])
     ones = add.network.expanded(add.fresh("ones"), add.constant(1, numpy.int64), (total,))
@@ -242,6 +241,23 @@ def unique(reader, node):
     for name, result in zip(node.outputs, (add.take(x, [firsts], axis), firsts, inverse, counts)):
         if name:
             add.done(result, name)
+
+
+def _differing(add, rows):
+    """Which rows differ from the one before, or are the first, as bools."""
+    total = add.shape(rows)[0]
+    if may_be_zero(total):  # there may be no first row
+        indices = add.counted(total)
+        previous = add.take(rows, [add.do("maximum", add.do("subtract", indices, 1), 0)])
+        changes = add.reshape(add.reduce("max", add.do("not_equal", rows, previous), [1]), (total,))
+        return add.do("logical_or", add.do("equal", indices, 0), changes)
+    differ = add.whole((total,), numpy.bool_)
+    add.put(add.part(differ, 0, 0, 1), True)
+    if total > 1:
+        pair = add.part(rows, 0, 1, total), add.part(rows, 0, 0, total - 1)
+        changes = add.reduce("max", add.do("not_equal", *pair), [1])
+        add.put(add.part(differ, 0, 1, total), add.reshape(changes, (total - 1,)))
+    return differ
 
 
 def _sorted(add, row):

@@ -98,27 +98,7 @@ def _scattered(add, x, values, indices):
     ]
     if op not in (None, "add") and add.dtype(x) == numpy.float16:
         raise Unsupported(f"reduces float16 by {add.node.get('reduction')!r}")
-    counted = _counted(add, values)
-    if not counted:
-        add.done(add.scattered(x, values, indices, reduction=op))
-        return
-    rank, size = len(add.shape(x)), add.shape(x)[0]
-    extended = add.padded(x, [0] * rank, [1] + [0] * (rank - 1), 0)
-    all_nonzero = None  # parts run with a count of at least one; a count of 0 redirects the write past the end
-    for name in counted:
-        is_nonzero = add.do("greater", add.network.counted[name][0], 0)
-        all_nonzero = is_nonzero if all_nonzero is None else add.do("logical_and", all_nonzero, is_nonzero)
-    first = add.where(all_nonzero, indices[0], add.constant(size, numpy.int64))
-    result = add.scattered(extended, values, [first, *indices[1:]], reduction=op)
-    add.network.guarded[result] = counted
-    add.done(add.copy(add.part(result, 0, 0, size)))
-
-
-def _counted(add, values):
-    """The counted sizes in the tensor's shape."""
-    known = add.network.counted
-    found = set().union(*(sizes.variables(sizes.terms_of(size)) for size in add.shape(values) if sizes.is_open(size)))
-    return [name for name in known if name in found]
+    add.done(add.scattered(x, values, indices, reduction=op))
 
 
 @reads("ScatterElements", "Scatter")

@@ -16,8 +16,8 @@ _MAX_COUNTED = 1 << 26  # elements of a counting constant
 _OPERATIONS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2)}
 
 
-def _may_be_zero(width):
-    """Whether a width that depends on open sizes may be 0 in a call, which no tensor dimension can be."""
+def may_be_zero(width):
+    """Whether a width that depends on open sizes may be 0 or less in a call."""
     bound = sizes.at_least(width)
     return sizes.is_open(width) and (bound is None or bound < 1)
 
@@ -115,10 +115,16 @@ class Lowering:
         return self.network.reduced(op, self.node.name, source, axes, self.fresh(op), dtype, loop)
 
     def mean(self, source, axes):
-        count = math.prod(self.shape(source)[d] for d in axes)
-        return self.do(
-            "divide" if self.dtype(source).kind == "f" else "floor_divide", self.reduce("sum", source, axes), count
-        )
+        dtype = self.dtype(source)
+        total, count = self.reduce("sum", source, axes), self.number_of(source, axes, dtype)
+        return self.do("divide" if dtype.kind == "f" else "floor_divide", total, count)
+
+    def number_of(self, source, axes, dtype):
+        """The number of elements that a mean over these axes divides by. At least 1: the mean of none is 0, as in ONNX
+        Runtime."""
+        total = math.prod(self.shape(source)[d] for d in axes)
+        count = self.constant(total, dtype)
+        return self.do("maximum", count, 1) if may_be_zero(total) else count
 
     def where(self, condition, a, b):
         dtype = self.dtype(a if isinstance(a, str) else b)
@@ -194,7 +200,7 @@ class Lowering:
         if all(map(sizes.is_zero, (*before, *after))):
             return source
         spare = [
-            [int(_may_be_zero(n)) for n in widths] for widths in (before, after)
+            [int(may_be_zero(n)) for n in widths] for widths in (before, after)
         ]  # one more row, which the views exclude
         before, after = ([n + extra for n, extra in zip(*pair)] for pair in zip((before, after), spare))
         whole = self.whole([sum(widths) for widths in zip(before, own, after)], self.dtype(source))
@@ -234,6 +240,8 @@ class Lowering:
         """`source` with `values` written at broadcast indices (int64, names or arrays) of the dimensions first,
         first+1, …, combined by the binary operation `reduction` if given."""
         names = [name if isinstance(name, str) else self.constant(name, numpy.int64) for name in indices]
+        own, middle = self.shape(source), self.network.broadcast(*(self.shape(name) for name in names))
+        self.network.need_written(self.shape(values), (*own[:first], *middle, *own[first + len(names) :]))
         return self.reader.add_layer(
             "Scatter",
             self.node,

@@ -137,9 +137,7 @@ class Network:
     counted: dict = field(default_factory=dict)
     needs: dict = field(default_factory=dict)  # conditions on a call's sizes: keys to sizes.Need
     reads: object = None  # the node that is being read
-    bounds: dict = field(default_factory=dict)  # counted sizes to their upper bounds
     must_be_zero: set = field(default_factory=set)  # counted sizes that must be 0
-    guarded: dict = field(default_factory=dict)  # results of scatters to the counted sizes that may be 0
     guards: list = field(default_factory=list)  # (tensor, side, parent or None), see guards.py
     notes: dict | None = None
     repeats: bool = False  # a loop's body is being read
@@ -346,6 +344,21 @@ class Network:
                 rows,
                 lambda: (
                     f"multiplies {sizes.size_text(columns)} columns by {sizes.size_text(rows)} rows, which fit at some"
+                    " sizes only: call it with such sizes"
+                ),
+            )
+
+    def need_written(self, shape, other):
+        """Rejects calls at whose sizes values of this shape do not fill places of the other."""
+        if len(shape) != len(other):
+            raise ValueError(f"writes values {sizes.shape_text(shape)} to places {sizes.shape_text(other)}")
+        for own, size in zip(shape, other):
+            sizes.same(own, size)
+            self.need(
+                own,
+                size,
+                lambda: (
+                    f"writes values {sizes.shape_text(shape)} to places {sizes.shape_text(other)}, which fit at some"
                     " sizes only: call it with such sizes"
                 ),
             )

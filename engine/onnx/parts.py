@@ -11,7 +11,7 @@ import itertools
 
 from .network import Network
 from .savings import Savings
-from .sizes import Size, terms_of, variables
+from .sizes import Counted, Size, terms_of, variables
 
 _SAMPLES = ((43, 47, 53, 59, 61, 67, 71, 73), (50, 54, 58, 62, 66, 70, 74, 78))
 MAX_PARTS = 32
@@ -24,19 +24,17 @@ def sample(reading, number):
     return samples[number % len(samples)] + 60 * (number // len(samples))
 
 
-def counted_size(reader, node, count, bound=None):
-    """The Size given by the int64 tensor `count` of one element. `bound`: a size that it cannot exceed, and that makes
-    it 0 when it is 0."""
+def counted_size(reader, node, count):
+    """The Size given by the int64 tensor `count` of one element; a call may find 0."""
     network = reader.network
     count = network.copied(network.fresh(f"{node.output}/count"), count, layer=node.name)
     name = next(f"count of {node.output}{suffix}" for suffix in _suffixes() if not _is_known(network, node, suffix))
+    name = Counted(name)
     number = sample(reader.reading, len(network.counted))
     if reader.open_inputs:
         number = reader.open_inputs.counted(name, number)
     size = Size.open(name, number)
     ruler = network.declare(network.fresh(f"{node.output}/ruler"), (size,), "bool")
-    if bound is not None:
-        network.bounds[name] = bound
     network.counted[name] = (network.reshaped(network.fresh(f"{count}/number"), count, ()), ruler)
     return size
 
@@ -160,8 +158,7 @@ def _part(network, number, last, part_of):
 
 
 def _notes(network, last, part_of):
-    """What the runner needs: the model's inputs and outputs; each count with its part and ruler; and for each output,
-    what a count of 0 does to it: the dimensions that become 0, or None if it cannot be computed."""
+    """What the runner needs: the model's inputs and outputs; each count with its part and ruler."""
     counted = []
     for size, (count, ruler) in network.counted.items():
         base = _base(network, count)
@@ -170,47 +167,4 @@ def _notes(network, last, part_of):
         counted.append({"part": part_of.get(base, 0) + 1, "count": base, "ruler": ruler, "size": size})
         if size in network.must_be_zero:
             counted[-1]["most"] = 0
-    depends = _depends(network)
-    empty = {}
-    for name in network.outputs:
-        for size in network.counted:
-            axes = [axis for axis, own in enumerate(network.shapes[name]) if _vanishes(network, own, size)]
-            if axes:
-                empty.setdefault(name, {})[size] = axes
-            elif size in depends.get(_base(network, name), ()):
-                empty.setdefault(name, {})[size] = None
-    return {"inputs": network.inputs, "outputs": network.outputs, "parts": last + 1, "counted": counted, "empty": empty}
-
-
-def _vanishes(network, number, size):
-    """Whether the number is 0 if that size is: each term contains it, or a size bounded by it."""
-    if not isinstance(number, Size):
-        return False
-    return all(any(_is_zero(network, own, size) for own in factors) for factors in number.terms)
-
-
-def _is_zero(network, variable, size):
-    """Whether that variable is 0 if the size is: the size itself, one bounded by it, or a quotient of these. In the
-    quotients of sizes.at_most the divisor then becomes infinite."""
-    if isinstance(variable, str):
-        return variable == size or _vanishes(network, network.bounds.get(variable), size)
-    over, under = (dict(part) for part in variable[1:])
-    return _vanishes(network, Size(0, over), size) or any(
-        isinstance(own, tuple) and len(factors) == 1 and _vanishes(network, Size(0, dict(own[2])), size)
-        for factors in under
-        for own in factors
-    )
-
-
-def _depends(network):
-    """Maps each base to the counted sizes in the shapes of the tensors that it depends on."""
-    found = {}
-    for layer in network.layers:
-        own = set()
-        for index, name in enumerate(layer.inputs):
-            if name:
-                sizes = found.get(_base(network, name), set()) | (_open_sizes_of(network, name) & set(network.counted))
-                own |= sizes.difference(network.guarded.get(layer.output, ()) if index else ())
-        base = _base(network, layer.output)
-        found[base] = found.get(base, set()) | own
-    return found
+    return {"inputs": network.inputs, "outputs": network.outputs, "parts": last + 1, "counted": counted}

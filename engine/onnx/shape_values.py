@@ -172,8 +172,9 @@ def _negative(node, values, dtypes):
 
 
 def _truth(a, b, relation):
-    """The relation if it holds (or fails) at all sizes; otherwise it is no constant."""
-    low, high = sizes.at_least(a - b), sizes.at_least(b - a)
+    """The relation if it holds (or fails) at all sizes, where what is counted is at least 1; otherwise it is no
+    constant."""
+    low, high = sizes.at_least(a - b, counted=1), sizes.at_least(b - a, counted=1)
     above, below = low is not None and low > 0, high is not None and high > 0
     equal = not sizes.is_open(a - b) and a - b == 0
     if not (above or below or equal):

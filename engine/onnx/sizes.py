@@ -22,6 +22,10 @@ class Unequal(Exception):
         self.one, self.other = one, other
 
 
+class Counted(str):
+    """The name of a size that a call counts (parts.py): it may be 0, unlike those that callers choose."""
+
+
 class Size(int):
     """`terms`: {variables: factor}; variables is a sorted tuple, with repetition for powers. A variable is the name of
     an open size, or a floor quotient ("//", terms, terms) of sorted tuples."""
@@ -124,19 +128,24 @@ def evaluated(terms, values):
     return sum(factor * math.prod(_value(variable, values) for variable in some) for some, factor in terms.items())
 
 
-def at_least(number):
-    """A lower bound, given that every open size is at least 1; None if there is no simple one."""
+def at_least(number, counted=0):
+    """A lower bound, given that every open size is at least 1, and those that are counted at least `counted`, 0 or 1;
+    None if there is no simple one."""
     terms = terms_of(number)
     if any(factor < 0 for some, factor in terms.items() if some) or not all(
-        isinstance(variable, str) or _is_above(variable) for some in terms for variable in some
+        isinstance(variable, str) or _is_above(variable, counted) for some in terms for variable in some
     ):
         return None
-    return sum(factor for some, factor in terms.items() if not any(isinstance(variable, tuple) for variable in some))
+    return sum(
+        factor
+        for some, factor in terms.items()
+        if not any(isinstance(variable, tuple) or (isinstance(variable, Counted) and not counted) for variable in some)
+    )
 
 
-def _is_above(quotient):
+def _is_above(quotient, counted):
     """Whether the quotient is known to be non-negative."""
-    over, under = (at_least(Size(0, dict(terms))) for terms in quotient[1:])
+    over, under = (at_least(Size(0, dict(terms)), counted) for terms in quotient[1:])
     return over is not None and over >= 0 and under is not None and under >= 1
 
 
@@ -389,11 +398,11 @@ _SMALL = 10  # sizes are assumed to be larger
 
 
 def at_most(size, bound):
-    """min(size, bound) for a plain number `bound`, with a quotient that is 1 if the size exceeds it, else 0."""
+    """min(size, bound) for a plain number `bound`, with a quotient that is 0 if the size exceeds it, else 1."""
     if not is_open(size) or is_open(bound) or bound >= ENDLESS or bound < 1:
         return size
-    above = 1 // (1 + bound // size)
-    return size - (size - bound) * above
+    within = 1 // (1 + size // (bound + 1))  # no divisor is 0, also if the size is
+    return bound + (size - bound) * within
 
 
 def sliced(size, start, stop, step=1, need=None, small=_SMALL):

@@ -665,7 +665,7 @@ def reduce(reader, node):
         REDUCE[node.op], node.name, source, axes, network.fresh(f"{node.output}/reduced"), dtype, loop
     )
     if node.op == "ReduceMean":
-        count = Lowering(reader, node).constant(math.prod(own[d] for d in axes), dtype)
+        count = Lowering(reader, node).number_of(source, axes, dtype)
         op = "divide" if dtype.kind == "f" else "floor_divide"
         result = network.binary(op, node.name, result, count, network.fresh(f"{node.output}/mean"))
     if node.get("keepdims", 1):

@@ -43,7 +43,9 @@ def model(nodes, inputs, outputs, constants=None, opens=None):
     ]
     values = [numpy_helper.from_array(numpy.asarray(values), name) for name, values in (constants or {}).items()]
     graph = helper.make_graph(nodes, "counted", ports, made, values)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString()
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)], ir_version=9
+    ).SerializeToString()
 
 
 def boxes(images, count):
@@ -298,16 +300,34 @@ def test_what_is_found_behind_the_first_elements():
 
 
 def test_what_is_made_of_nothing_is_the_callers_error():
+    """Nothing is the largest of no elements; ONNX Runtime refuses it too."""
     nodes = [
         node("NonZero", "x", "places"),
         node("Transpose", "places", "rows"),
         node("GatherND", "x rows", "values"),
-        node("ReduceMax", "values", "y", keepdims=0),
+        node("ArgMax", "values", "y", keepdims=0),
     ]
-    largest = opened("largest", compile_model(model(nodes, {"x": floats(4)}, {"y": (FLOAT, 0)}), "largest"))
-    assert numpy.asarray(largest({"x": numpy.array([0, 3, 9, 0], "float32")})["y"]) == 9
-    with pytest.raises(ValueError, match="largest: count of places is 0, and the output 'y' is computed from it"):
+    largest = opened("largest", compile_model(model(nodes, {"x": floats(4)}, {"y": (INT, 0)}), "largest"))
+    assert numpy.asarray(largest({"x": numpy.array([0, 3, 9, 0], "float32")})["y"]) == 1
+    refused = "^this model does not work at count of places = 0: .* would make a result that has elements of a tensor"
+    with pytest.raises(ValueError, match=refused):
         largest({"x": numpy.zeros(4, "float32")})
+
+
+def test_as_many_values_as_places_that_are_constant():
+    """The file once had a tensor of an impossible shape, and did not load."""
+    nodes = [
+        node("NonZero", "x", "places"),
+        node("Transpose", "places", "rows"),
+        node("GatherND", "x rows", "values"),
+        node("ScatterND", "x ends values"),
+    ]
+    data = model(nodes, {"x": floats(6)}, {"y": (FLOAT, 1)}, {"ends": [[0], [5]]})
+    two = opened("two", compile_model(data, "two"))
+    assert two({"x": numpy.float32([0, 3, 0, 0, 9, 0])})["y"].tolist() == [3, 3, 0, 0, 9, 9]
+    for found in ([0, 3, 0, 0, 0, 0], [0] * 6, [1, 2, 3, 0, 0, 0]):
+        with pytest.raises(ValueError, match="^this model does not work at count of places = "):
+            two({"x": numpy.float32(found)})
 
 
 def test_sizes_beyond_all_bounds_are_the_callers_error():

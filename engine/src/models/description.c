@@ -87,7 +87,7 @@ void vme_model_step(const vme_model *model, int number, vme_step *told)
         .rank = result->rank,
         .dtype = result->dtype,
     };
-    if (step->kind == STEP_NOTHING)
+    if (step->kind == STEP_NOTHING || step->idle)
         return;
     if (step->kind == STEP_CONV || step->kind == STEP_DEPTHWISE) {
         told->products = products_of(result, step->k);

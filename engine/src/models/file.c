@@ -67,8 +67,8 @@ static vme_status check_name(uint32_t at, uint32_t size, uint64_t names_size, co
     return VME_OK;
 }
 
-/* Checks the view's elements against its base. The base's own record is checked on its turn. */
-static vme_status check_view(const model_file *file, uint32_t number, const model_tensor_record *view)
+/* Checks the view's elements, if it has any, against its base. The base's own record is checked on its turn. */
+static vme_status check_view(const model_file *file, uint32_t number, const model_tensor_record *view, bool has_any)
 {
     if (view->base >= file->tensors)
         return DAMAGED("tensor %u is a view of tensor %u of %u", number, view->base, file->tensors);
@@ -78,6 +78,8 @@ static vme_status check_view(const model_file *file, uint32_t number, const mode
                        view->base);
     int64_t count = 1, low = view->offset, high = view->offset;
     bool fits = view->data_at == 0 && view->data_size == 0;
+    if (fits && !has_any)
+        return VME_OK;
     for (uint32_t d = 0; d < base.rank; d++)
         fits = fits && base.shape[d] >= 1 && !__builtin_mul_overflow(count, base.shape[d], &count);
     for (uint32_t d = 0; d < view->rank && fits; d++) {
@@ -91,7 +93,7 @@ static vme_status check_view(const model_file *file, uint32_t number, const mode
     return VME_OK;
 }
 
-static vme_status check_tensor(const model_file *file, uint32_t number, const header *head)
+static vme_status check_tensor(const model_file *file, uint32_t number, const header *head, bool of_plan)
 {
     model_tensor_record tensor = model_file_tensor(file, number);
     vme_status status = check_name(tensor.name_at, tensor.name_size, head->names_size, "tensor", number);
@@ -101,12 +103,17 @@ static vme_status check_tensor(const model_file *file, uint32_t number, const he
         return DAMAGED("tensor %u has dtype %u, this engine knows 0 to %d", number, tensor.dtype, VME_DTYPE_COUNT - 1);
     if (tensor.rank > MODEL_RANK)
         return DAMAGED("tensor %u has %u dimensions, at most %d are known", number, tensor.rank, MODEL_RANK);
-    int64_t count = 1;
-    for (uint32_t d = 0; d < tensor.rank; d++)
-        if (tensor.shape[d] < 1 || __builtin_mul_overflow(count, tensor.shape[d], &count) || count > MODEL_ELEMENTS_MAX)
+    const int64_t least = of_plan && tensor.kind != MODEL_CONSTANT ? 0 : 1;
+    int64_t count = 1; /* with 1 for a size of 0: memory is assigned as if it were 1 (model.c) */
+    bool has_any = true;
+    for (uint32_t d = 0; d < tensor.rank; d++) {
+        if (tensor.shape[d] < least || __builtin_mul_overflow(count, tensor.shape[d] + (tensor.shape[d] == 0), &count)
+            || count > MODEL_ELEMENTS_MAX)
             return DAMAGED("dimension %u of tensor %u is %lld", d, number, (long long)tensor.shape[d]);
+        has_any = has_any && tensor.shape[d] > 0;
+    }
     if (tensor.kind == MODEL_VIEW)
-        return check_view(file, number, &tensor);
+        return check_view(file, number, &tensor, has_any);
     if (tensor.kind == MODEL_COMPUTED)
         return tensor.data_at == 0 && tensor.data_size == 0 ? VME_OK
                                                             : DAMAGED("tensor %u is computed, yet has data", number);
@@ -226,7 +233,7 @@ size_t model_file_size(const void *bytes, size_t size)
     return head.file_size >= sizeof head && head.file_size < size ? (size_t)head.file_size : size;
 }
 
-vme_status model_file_read(const void *bytes, size_t size, model_file *file)
+vme_status model_file_read(const void *bytes, size_t size, bool of_plan, model_file *file)
 {
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
     return vme_fail(VME_UNSUPPORTED, "models run on little-endian machines only");
@@ -301,7 +308,7 @@ vme_status model_file_read(const void *bytes, size_t size, model_file *file)
     };
     vme_status status = VME_OK;
     for (uint32_t i = 0; status == VME_OK && i < file->tensors; i++)
-        status = check_tensor(file, i, &head);
+        status = check_tensor(file, i, &head, of_plan);
     for (uint32_t i = 0; status == VME_OK && i < file->nodes; i++)
         status = check_node(file, i, &head);
     for (uint32_t i = 0; status == VME_OK && i < file->inputs + file->outputs; i++)

@@ -262,9 +262,10 @@ typedef struct model_file {
     uint32_t notes_at, notes_size; /* in the names */
 } model_file;
 /* Bytes of the first of several concatenated files; `size` if that cannot be told. */
-/* Reads only the part of `bytes` before the weights; `size` is that of the whole file. */
 size_t model_file_size(const void *bytes, size_t size);
-vme_status model_file_read(const void *bytes, size_t size, model_file *file);
+/* Reads only the part of `bytes` before the weights; `size` is that of the whole file. `of_plan`: sizes are those of a
+ * call, and tensors may have no elements. */
+vme_status model_file_read(const void *bytes, size_t size, bool of_plan, model_file *file);
 model_tensor_record model_file_tensor(const model_file *file, uint32_t number);
 model_node_record model_file_node(const model_file *file, uint32_t number);
 uint32_t model_file_number(const char *list, uint32_t field);

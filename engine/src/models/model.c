@@ -8,6 +8,7 @@
 #include "models/attention.h"
 #include "models/bands.h"
 #include "models/caches.h"
+#include "models/empty.h"
 #include "models/file.h"
 #include "models/integer_products.h"
 #include "models/kept.h"
@@ -50,14 +51,19 @@ static void value_read(model_preparation *preparation, uint32_t tensor)
     value->rank = (int)record.rank;
     value->first = value->within = value->offset = -1;
     memcpy(value->shape, record.shape, sizeof value->shape);
+    for (int d = 0; d < value->rank; d++)
+        if (value->shape[d] == 0) {
+            value->shape[d] = 1;
+            value->nothing |= 1u << d;
+        }
     for (int d = value->rank - 1; d >= 0; d--) {
-        value->strides[d] = record.kind == MODEL_VIEW ? record.strides[d] * element : step;
-        step *= record.shape[d];
+        value->strides[d] = record.kind == MODEL_VIEW && value->nothing == 0 ? record.strides[d] * element : step;
+        step *= value->shape[d];
     }
     value->bytes = (step + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
     if (record.kind == MODEL_VIEW) {
         value->within = (int)record.base;
-        value->inside = record.offset * element;
+        value->inside = value->nothing == 0 ? record.offset * element : 0;
         preparation->model->value[record.base].plain = true;
     }
     if (value->dtype == VME_FLOAT32 && (value->rank == 2 || value->rank == 4)) {
@@ -328,8 +334,8 @@ static vme_status check_guard(model_preparation *preparation, uint32_t number, i
     for (; guard >= 0; guard = model->guard[guard].parent) {
         const uint32_t tensor = (uint32_t)model->guard[guard].value;
         const model_value *value = &model->value[tensor];
-        bool fits =
-            value->dtype == VME_BOOL && has_value(preparation, tensor) && !model_is_constant(preparation, tensor);
+        bool fits = value->dtype == VME_BOOL && value->nothing == 0 && has_value(preparation, tensor)
+                    && !model_is_constant(preparation, tensor);
         for (int d = 0; d < value->rank; d++)
             fits = fits && value->shape[d] == 1;
         if (!fits)
@@ -545,9 +551,11 @@ static vme_status make(model_preparation *preparation)
         else if (model_is_narrow_product(step))
             scratch_needed(preparation, step, narrow_product_scratch(model, step));
     }
+    const bool has_empty = empty_found(model);
     if (status == VME_OK) {
         arena_lives(model);
-        status = chains_choose(preparation);
+        if (!has_empty)
+            status = chains_choose(preparation);
     }
     if (status == VME_OK)
         status = arena_plan(model);
@@ -557,7 +565,7 @@ static vme_status make(model_preparation *preparation)
     for (s = 0; status == VME_OK && model->base == NULL && s < model->steps; s++)
         if (model_is_trees(&model->step[s]))
             status = trees_check(model, &model->step[s]);
-    return status;
+    return status == VME_OK && has_empty ? empty_settle(model) : status;
 }
 
 vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, vme_model **result)
@@ -650,7 +658,7 @@ static vme_status part_prepare(vme_context *context, const void *bytes, size_t s
 {
     model_file file;
     vme_model *model = NULL;
-    vme_status status = model_file_read(bytes, size, &file);
+    vme_status status = model_file_read(bytes, size, false, &file);
     if (status == VME_OK)
         status = model_new(context, &file, size, options, NULL, &model);
     if (status == VME_OK && file.opens > 0)

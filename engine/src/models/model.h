@@ -2,7 +2,8 @@
  *
  * file.c reads and validates the file. model.c makes a model of it (shapes and layouts); arena.c assigns arena offsets,
  * weights.c packs the weights; images.c, tensors.c, rows.c, attention.c, recurrence.c, trees.c and coupling.c turn
- * nodes into steps; caches.c finds outputs that continue inputs; description.c describes the model; session.c runs it;
+ * nodes into steps; caches.c finds outputs that continue inputs; empty.c settles tensors without elements;
+ * description.c describes the model; session.c runs it;
  * plans.c makes it again for other sizes. bands.c runs consecutive steps by bands of rows, chosen by bands_choice.c.
  * convolution.c has the most expensive step, winograd.c, strassen.c and im2col.c other algorithms for it, steps.c the
  * steps that move data. tuning.c chooses among algorithms, by the costs that rates.c estimates. Each file has a header

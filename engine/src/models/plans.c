@@ -127,7 +127,7 @@ static vme_status plan_new(vme_context *context, vme_model *base, const int64_t 
         return VME_NO_MEMORY;
     memcpy(front, base->front, base->front_bytes);
     int64_t values[1 + MODEL_VARIABLES_MAX];
-    vme_status status = model_file_read(front, base->file_bytes, &file);
+    vme_status status = model_file_read(front, base->file_bytes, false, &file);
     if (status == VME_OK)
         status = variables_at(&file, sizes, values);
     if (status == VME_OK)
@@ -147,7 +147,7 @@ static vme_status plan_new(vme_context *context, vme_model *base, const int64_t 
         memcpy(record + at, &value, sizeof value);
     }
     if (status == VME_OK)
-        status = model_file_read(front, base->file_bytes, &file);
+        status = model_file_read(front, base->file_bytes, true, &file);
     if (status == VME_OK)
         status = model_new(context, &file, base->file_bytes, NULL, base, plan);
     if (status == VME_OK)
@@ -169,8 +169,8 @@ static vme_status sizes_of(const vme_model *model, const vme_tensor *const *inpu
     }
     for (int i = 0; i < model->opens; i++) {
         sizes[i] = inputs[model->open[i].input]->shape[model->open[i].dimension];
-        if (sizes[i] < 1 || sizes[i] > OPEN_SIZE_MAX)
-            return vme_fail(VME_BAD_SHAPE, "input '%s': expected 1 to %d elements in dimension %u, got %lld",
+        if (sizes[i] < 0 || sizes[i] > OPEN_SIZE_MAX)
+            return vme_fail(VME_BAD_SHAPE, "input '%s': expected 0 to %d elements in dimension %u, got %lld",
                             model->value[model->input[model->open[i].input]].name, OPEN_SIZE_MAX,
                             model->open[i].dimension, (long long)sizes[i]);
     }

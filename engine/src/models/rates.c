@@ -347,6 +347,8 @@ double vme_model_expected(const vme_model *model, int number)
 {
     const model_step *step = &model->step[number];
     double rates[VME_RATES];
+    if (step->idle)
+        return 0;
     rates_fixed(model->kernels, rates);
     if (!model->fixed)
         (void)rates_known(model->kernels, rates); /* if memory is short, the rates are the built-in ones or close to

@@ -161,7 +161,7 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
         const model_step *step = &model->step[s];
         uint64_t began = ns == NULL ? 0 : model_now_ns();
         count = step->chain.steps > 0 ? step->chain.steps : 1;
-        if (step->guard >= 0 && !model_guard_holds(model, step->guard, arena))
+        if (step->idle || (step->guard >= 0 && !model_guard_holds(model, step->guard, arena)))
             continue;
         atomic_fetch_add_explicit(&context->operators, (uint64_t)count, memory_order_relaxed);
         vme_context_do(context, model_step_kind(step));

@@ -145,6 +145,10 @@ static vme_status suppression_run(vme_context *context, const vme_model *model, 
         .bounded = step->operand[4] >= 0,
     };
     const int64_t tasks = scores->shape[0] * job.classes;
+    if (tasks * job.count == 0 || out->shape[0] == 1) { /* there is nothing to choose, or no room for it */
+        memset(rows, 0, (size_t)out->shape[0] * COLUMNS * sizeof *rows);
+        return VME_OK;
+    }
     job.max_rows = (out->shape[0] - 1) / tasks;
     job.max_boxes = *(const int64_t *)(const void *)model_tensor(model, step->operand[2], arena).data;
     job.max_boxes = max(0, min(job.max_boxes, job.max_rows));
@@ -186,7 +190,7 @@ vme_status model_make_suppression(model_preparation *preparation, uint32_t numbe
         boxes->rank == 3 && scores->rank == 3 && out->rank == 2 && boxes->shape[2] == COORDINATES
         && boxes->shape[0] == scores->shape[0] && boxes->shape[1] == scores->shape[2] && boxes->shape[1] <= INT32_MAX
         && out->shape[1] == COLUMNS && (out->shape[0] - 1) % (scores->shape[0] * scores->shape[1]) == 0
-        && out->shape[0] > 1 && model_lies_dense(preparation, step->operand[0], VME_FLOAT32)
+        && model_lies_dense(preparation, step->operand[0], VME_FLOAT32)
         && model_lies_dense(preparation, step->operand[1], VME_FLOAT32)
         && is_number(preparation, step->operand[2], VME_INT64) && is_number(preparation, step->operand[3], VME_FLOAT32)
         && (step->operand[4] < 0 || is_number(preparation, step->operand[4], VME_FLOAT32))

@@ -206,10 +206,34 @@ bool model_is_elementwise(const model_step *step)
 }
 
 /* ---- reductions */
+/* Writes ONNX's maximum or minimum of no elements: the lowest or highest number of the dtype. */
+static void write_extreme(bool lowest, vme_dtype dtype, char to[16])
+{
+    const int bits = 8 * vme_dtype_size(dtype);
+    const bool is_signed = dtype >= VME_INT8 && dtype <= VME_INT64;
+    uint64_t value = lowest ? 0 : UINT64_MAX >> (64 - bits);
+    switch (dtype) {
+    case VME_BOOL: value = !lowest; break;
+    case VME_FLOAT16: value = lowest ? 0xfc00 : 0x7c00; break;
+    case VME_FLOAT32: value = lowest ? 0xff800000 : 0x7f800000; break;
+    case VME_FLOAT64: value = lowest ? UINT64_C(0xfff0000000000000) : UINT64_C(0x7ff0000000000000); break;
+    default:
+        if (is_signed)
+            value = lowest ? UINT64_C(1) << (bits - 1) : (UINT64_C(1) << (bits - 1)) - 1;
+    }
+    memset(to, 0, 16);
+    memcpy(to, &value, sizeof value); /* little-endian, like every supported machine */
+}
+
 static vme_status run_reduce(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     vme_tensor in = model_tensor(model, step->operand[0], arena), out = model_tensor(model, step->out, arena);
-    return vme_reduce(context, (vme_reduce_op)step->p[0], (vme_dtype)step->p[1], &in, (uint64_t)step->p[2], NULL, &out);
+    const bool of_nothing = vme_elements(&in) == 0 && (step->p[0] == VME_MAX || step->p[0] == VME_MIN);
+    char start[16];
+    if (of_nothing)
+        write_extreme(step->p[0] == VME_MAX, (vme_dtype)step->p[1], start);
+    return vme_reduce(context, (vme_reduce_op)step->p[0], (vme_dtype)step->p[1], &in, (uint64_t)step->p[2],
+                      of_nothing ? start : NULL, &out);
 }
 
 vme_status model_make_reduce(model_preparation *preparation, uint32_t number, const model_node_record *node,

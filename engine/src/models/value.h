@@ -18,6 +18,7 @@ typedef struct model_value {
     int kind, dtype, rank;
     int64_t shape[MODEL_RANK];   /* in ONNX's order */
     int64_t strides[MODEL_RANK]; /* in bytes, for its layout */
+    unsigned nothing;            /* bit d: dimension d has size 0, and 1 while the plan is prepared (empty.c) */
     bool plain;                  /* never an image: views use it, or its rows are read in place */
     bool channels_last;          /* an image; otherwise plain */
     bool may_be_padded;          /* its rows of c elements may be padded */

@@ -258,9 +258,9 @@ static vme_status try_one(int *kind, int stop_after)
     if (status == VME_OK) {
         look_at(model);
         int64_t sizes[SIZES];
-        const int64_t many = one_in(12) ? (int64_t)hostile() : 1 + below(4);
+        const int64_t many = one_in(12) ? (int64_t)hostile() : below(5);
         for (int i = 0; i < SIZES; i++)
-            sizes[i] = one_in(30) ? (int64_t)hostile() : one_in(10) ? 1 + below(4) : many;
+            sizes[i] = one_in(30) ? (int64_t)hostile() : one_in(10) ? below(5) : many;
         status = vme_session_new(context, model, &session);
         int threads = one_in(3) ? 1 + below(2) : 0;
 #ifdef __SANITIZE_THREAD__

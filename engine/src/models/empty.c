@@ -1,0 +1,65 @@
+/* Plans in which tensors have no elements, as where a detector finds nothing.
+ *
+ * While such a plan is prepared, sizes of 0 count as 1: then layouts, scratch memory and the checks of operators need
+ * no case of their own, and the plan has the steps of its base. Afterwards the sizes become 0. Steps whose result has
+ * no elements have nothing to do. Of the others only the operators listed below may read empty tensors. */
+#include "models/empty.h"
+#include "models/file.h"
+#include "models/step.h"
+#include "models/value.h"
+#include "runtime/internal.h"
+
+/* Also parts of a value without elements, such as those of a concatenation, have none. */
+static bool is_empty(const vme_model *model, int value)
+{
+    return model->value[value].nothing != 0 || model->value[model_root(model, value)].nothing != 0;
+}
+
+bool empty_found(const vme_model *model)
+{
+    bool found = false;
+    for (int v = 0; v < model->values && !found; v++)
+        found = model->value[v].nothing != 0;
+    return found;
+}
+
+/* Whether the step makes its result also if this operand has no elements; the operator checks the shapes again. */
+static bool takes_nothing(const model_step *step, int operand)
+{
+    if (step->kind != STEP_TENSOR)
+        return false;
+    switch (step->op) {
+    case MODEL_REDUCE: return step->p[0] != VME_ARGMAX && step->p[0] != VME_ARGMIN;
+    case MODEL_MATMUL:
+    case MODEL_SCATTER: return true;
+    case MODEL_SUPPRESS: return operand < 2;
+    default: return false;
+    }
+}
+
+vme_status empty_settle(vme_model *model)
+{
+    for (int s = 0; s < model->steps; s++) {
+        model_step *step = &model->step[s];
+        const int images[] = {step->in, step->addend};
+        const int result = step->out >= 0 ? step->out : step->in;
+        bool works = true;
+        if (is_empty(model, result)) {
+            step->idle = true;
+            continue;
+        }
+        for (int i = 0; i < 2; i++)
+            works = works && (images[i] < 0 || !is_empty(model, images[i]));
+        for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
+            works = works && (step->operand[i] < 0 || !is_empty(model, step->operand[i]) || takes_nothing(step, i));
+        if (!works)
+            return vme_fail(VME_BAD_VALUE,
+                            MODEL_REFUSED "'%s' would make a result that has elements of a tensor that has none",
+                            step->name == NULL ? "" : step->name);
+    }
+    for (int v = 0; v < model->values; v++)
+        for (int d = 0; d < model->value[v].rank; d++)
+            if (model->value[v].nothing >> d & 1)
+                model->value[v].shape[d] = 0;
+    return VME_OK;
+}

@@ -1,0 +1,13 @@
+/* Plans in which tensors have no elements (empty.c). */
+#ifndef VME_MODEL_EMPTY_H
+#define VME_MODEL_EMPTY_H
+
+#include "models/model.h"
+
+/* Whether any value has no elements. */
+bool empty_found(const vme_model *model);
+/* Gives values without elements their shapes and marks the steps that make them as idle. The last act of preparing a
+ * plan; VME_BAD_VALUE: a step cannot make its result of them. */
+vme_status empty_settle(vme_model *model);
+
+#endif

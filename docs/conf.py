@@ -1,5 +1,6 @@
 """The docs as a site: `make docs` builds it into build/docs. Sphinx reads the Markdown of this folder as it stands."""
 
+import dataclasses
 import re
 
 import click
@@ -16,7 +17,10 @@ myst_enable_extensions = ["colon_fence"]
 
 default_role = "code"
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+python_maximum_signature_line_length = 100
+python_use_unqualified_type_names = True
 add_module_names = False
 
 html_theme = "furo"
@@ -48,7 +52,29 @@ def _imported(group):
             _imported(command)
 
 
+# Made by hosts, never by programs: how to make one is not shown.
+_MADE_BY_HOSTS = ("Task", "TaskFuture")
+# Defaults that depend on the machine.
+_COUNTED = {"cores": "CPUs", "max_warm": "max(2, CPUs)", "boots_at_once": "max(2, CPUs)"}
+
+
+def _with_all_defaults(app, what, name, cls, options, signature, returned):
+    """The signature of a class with the defaults that Python leaves out (`<factory>`), and sizes in MiB."""
+    if signature and (what == "exception" or what == "class" and cls.__name__ in _MADE_BY_HOSTS):
+        return "", None
+    if not (what == "class" and dataclasses.is_dataclass(cls) and signature):
+        return None
+    for field in dataclasses.fields(cls):
+        if field.default_factory is not dataclasses.MISSING:
+            made = field.default_factory()
+            default = _COUNTED.get(field.name) or (repr(made) if made == {} else f"{type(made).__name__}()")
+            signature, count = re.subn(rf"(\b{field.name}: [^=]*= )<factory>", rf"\g<1>{default}", signature)
+            assert count == 1, (name, field.name)
+    return re.sub(r"\b\d{7,}\b", lambda size: f"{int(size[0]) >> 20} << 20", signature), None
+
+
 def setup(app):
     _imported(vmhost_command)
     app.connect("source-read", _without_checkout)
+    app.connect("autodoc-process-signature", _with_all_defaults)
     return {"parallel_read_safe": True}

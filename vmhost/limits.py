@@ -75,7 +75,8 @@ def whole(value, what="count", minimum=1, maximum=None):
 class Limits:
     """Resource limits of a task. `memory_bytes` is the soft limit; allocations fail at `hard_bytes`, 25 % above.
 
-    None means no limit. `concurrency` is the number of VMs that may serve the task at once. The ranges are those of
+    `wall_s` counts from submission, `cpu_s` the CPU time of one call, `stack_bytes` the stack of a VM's thread. None
+    means no limit. `concurrency` is the number of VMs that may serve the task at once. The ranges are those of
     task.yaml (`vmhost.bytecode.fields`); ConfigurationError outside."""
 
     memory_bytes: int = 64 << 20
@@ -94,6 +95,7 @@ class Limits:
 
     @property
     def hard_bytes(self) -> int:
+        """The memory at which allocations of a VM fail."""
         return self.memory_bytes + self.memory_bytes // 4
 
     @classmethod
@@ -295,12 +297,14 @@ class Policy:
     quarantined. `replace_warm`: replace a warm VM that a task got (False: for a process that ends after a call).
     `quantum_s`: how long a task may keep VMs that another task with an equal claim waits for. `cores`: processors
     available to VMs: a task of short calls gets no more VMs than that. `boot_tries`: boots that may fail in a row
-    before waiting calls get their error. `allow`: the kinds of permissions that a bundle may ask for. `permissions`:
-    caps on any bundle's requests, as in TaskPolicy; kinds that it does not name are refused. `search`: how models'
-    algorithms are chosen: "measured", by the speed of this machine's cores, or "fixed", by built-in numbers, so that
-    every machine with the same backend gives the same bytes. `limits`: as in TaskPolicy, for all tasks. `tasks`: name
-    of a task -> its TaskPolicy; `task` applies to all others. `origins`: sources of values in host.yaml, by the path of
-    the field, as in "task.breaker.window_s": (FILE:LINE, the value there). ConfigurationError."""
+    before waiting calls get their error. `boots_at_once`: VMs that boot at the same time. `function_threads`: threads
+    for host functions; that many run at the same time. `allow`: the kinds of permissions that a bundle may ask for.
+    `permissions`: caps on any bundle's requests, as in TaskPolicy; kinds that it does not name are refused.
+    `search`: how models' algorithms are chosen: "measured", by the speed of this machine's cores, or "fixed", by
+    built-in numbers, so that every machine with the same backend gives the same bytes. `limits`: as in TaskPolicy,
+    for all tasks. `tasks`: name of a task -> its TaskPolicy; `task` applies to all others. `origins`: sources of
+    values in host.yaml, by the path of the field, as in "task.breaker.window_s": (FILE:LINE, the value there).
+    ConfigurationError."""
 
     max_vms: int = 1000
     warm: int = 1

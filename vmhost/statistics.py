@@ -240,6 +240,8 @@ class LongCall:
 class HostStatistics:
     """One host. `tasks` by name (current versions), `draining` the versions that end their last calls.
 
+    `vms`: those that live. `warm` of them wait for a task, `booting` are not ready yet; `booted`, `ended` and
+    `boot_failures` count since the host began. `starved`: how often a task needed a VM and could not get one.
     `sqlite_counted`: memory of SQLite counts for VMs. False if the process had SQLite connections before its first
     host: then tasks may exceed their limit with SQLite. `totals` are of all VMs so far, including those of versions
     that are gone and of no task; they exclude what a VM does after it was quarantined. `functions`: host functions that

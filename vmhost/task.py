@@ -220,7 +220,7 @@ class Replay:
 
 
 class Task:
-    """A loaded task. `name`, `version`; for the ways to call it, see the module's docstring.
+    """A loaded task, to be called: `task(value)` waits, `submit` returns a future, `run` is for asyncio, `map` for many.
 
     Each call takes one `value` that can cross into a VM (builtin values, arrays, dates, decimals and similar;
     docs/writing-tasks.md) and returns one. `timeout_s` counts from submission. `priority` (-8 to 7) goes before order
@@ -257,6 +257,7 @@ class Task:
 
     @property
     def name(self) -> str:
+        """The name in its task.yaml."""
         return self._current.name
 
     @property
@@ -266,6 +267,7 @@ class Task:
 
     @property
     def limits(self) -> "Limits":
+        """The limits of a call: those of its task.yaml, as far as the host allows them."""
         return self._current.limits
 
     @property

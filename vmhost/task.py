@@ -220,7 +220,7 @@ class Replay:
 
 
 class Task:
-    """A loaded task, to be called: `task(value)` waits, `submit` returns a future, `run` is for asyncio, `map` for many.
+    """A loaded task, to be called: `task(value)` waits, `submit` returns a future, `run` awaits, `map` takes many.
 
     Each call takes one `value` that can cross into a VM (builtin values, arrays, dates, decimals and similar;
     docs/writing-tasks.md) and returns one. `timeout_s` counts from submission. `priority` (-8 to 7) goes before order

@@ -10,7 +10,11 @@ from .readers import Unsupported
 from .structures import structure_of
 
 _MAX_DEPTH = 16  # nesting of bodies
-_MAX_READ = 1 << 15  # nodes that all bodies of a model may be inlined to
+MAX_READ = 1 << 15  # nodes that all bodies of a model may be inlined to
+
+
+class TooLong(Unsupported):
+    """The bodies of a model are inlined to too many nodes."""
 
 
 class Body:
@@ -71,9 +75,9 @@ class Body:
         if reader.depth >= _MAX_DEPTH:
             raise Unsupported(f"has more than {_MAX_DEPTH} nested graphs")
         reader.read_in_bodies += len(self._nodes) + 1
-        if reader.read_in_bodies > _MAX_READ:
-            raise Unsupported(
-                f"unrolls to more than {_MAX_READ:,} nodes; export it with fewer iterations, or with the operators"
+        if reader.read_in_bodies > MAX_READ:
+            raise TooLong(
+                f"unrolls to more than {MAX_READ:,} nodes; export it with fewer iterations, or with the operators"
                 " LSTM, GRU or RNN"
             )
         problems = len(reader.problems)
@@ -125,6 +129,10 @@ def chosen(reader, node, condition, one, other, output):
     first, second = structure_of(reader, one), structure_of(reader, other)
     if first is not None or second is not None:
         _choose_structures(reader, node, condition, (one, first), (other, second), output)
+        return
+    values = reader.constant(one), reader.constant(other)
+    if all(own is not None and own.dtype == bool and own.size == 1 for own in values) and values[0] == values[1]:
+        reader.same(output, one)  # a loop's condition that both sides end
         return
     a, b = reader.shape(one), reader.shape(other)
     if len(a) != len(b) or any(sizes.terms_of(x) != sizes.terms_of(y) for x, y in zip(a, b)):
@@ -179,7 +187,9 @@ def truth(reader, name):
     """Whether the constant condition is true; None if it is known only at run time."""
     value = reader.constant(name)
     if value is None or name in reader.network.values:
-        return None
+        made = reader.producers.get(name)
+        is_both = made is not None and made.operator == "And"
+        return False if is_both and any(truth(reader, own) is False for own in made.inputs) else None
     if value.size != 1 or value.dtype != bool:
         raise Unsupported(f"has a condition of {value.dtype.name}{value.shape}, expected one bool")
     return bool(value.reshape(())[()])

@@ -10,13 +10,14 @@ iterations after the end are skipped and keep the earlier values."""
 
 import numpy
 
-from .bodies import Body, chosen, scalar, truth
+from .bodies import MAX_READ, Body, TooLong, chosen, scalar, truth
 from .lowering import Lowering
 from .readers import Unsupported, reads_whole
 from .shape_values import if_none
 from .structures import Sequence, stacked, structure_of, unstacked
 
 _MAX_PASSES = 1 << 12  # iterations of a loop
+_MAX_WHILE_PASSES = 1 << 10  # of one whose condition may turn out to have no limit
 
 
 @reads_whole("If")
@@ -101,10 +102,15 @@ def loop(reader, node):
     _same_count(node, len(carried) + scans)
     rows, add, number = [[] for _ in range(scans)], Lowering(reader, node), 0
     active = None  # name of a bool tensor: whether the iteration takes effect
+    given = carried  # what the body reads: a counter stays constant, since iterations that have an effect come in order
     if condition is not None and not isinstance(condition, bool):
         active, condition = scalar(add, reader.as_tensor(condition, node)), True
+    problems = len(reader.problems)
     while condition is not False and (trips is None or number < trips):
-        if number >= _MAX_PASSES or (trips is None and active is not None):
+        is_while = active is not None and (trips is None or trips > _MAX_PASSES)
+        if is_while and number >= _MAX_WHILE_PASSES:
+            raise Unsupported(_WHILE)
+        if number >= _MAX_PASSES:
             raise Unsupported(
                 f"has {'an unknown number of' if trips is None else f'{trips:,}'} iterations; loops are unrolled, up to"
                 f" {_MAX_PASSES:,} iterations: give it a constant number of iterations"
@@ -114,10 +120,20 @@ def loop(reader, node):
         iteration_condition = (
             active if active is not None else reader.keep_constant(f"{count}/condition", numpy.bool_(True))
         )
-        results = body.read([count, iteration_condition, *carried], number)
+        try:
+            results = body.read([count, iteration_condition, *given], number)
+        except TooLong:
+            if is_while:
+                raise Unsupported(_WHILE) from None
+            raise
+        if results is None and is_while and reader.read_in_bodies > MAX_READ:  # a graph within the body was too long
+            del reader.problems[problems:]
+            raise Unsupported(_WHILE)
         if results is None:
             return
         continues, new = results[0], results[1 : 1 + len(carried)]
+        counters = [reader.constant(name) is not None for name in new]
+        given = new
         if active is not None:
             if scans:
                 raise Unsupported("ends at an iteration that is known only at run time, and has scan outputs")
@@ -125,6 +141,7 @@ def loop(reader, node):
                 _selected(reader, node, active, pair, f"{count}/carried {index}")
                 for index, pair in enumerate(zip(new, carried))
             ]
+            given = [own if is_counter else name for own, is_counter, name in zip(given, counters, new)]
         for row, name in zip(rows, results[1 + len(carried) :]):
             row.append(name)
         carried, number = new, number + 1
@@ -138,6 +155,13 @@ def loop(reader, node):
         if output:
             reader.same(output, name)
     _stack(reader, node, node.outputs[len(carried) :], rows, [0] * scans)
+
+
+_WHILE = (
+    "is a while loop that only its condition ends, which is computed at run time; loops are unrolled: add a constant"
+    f" limit to the condition (while i < 100 and ...), at most {_MAX_WHILE_PASSES:,}, or give Loop a constant maximum"
+    " number of iterations"
+)
 
 
 def _selected(reader, node, active, pair, output):

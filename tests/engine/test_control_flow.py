@@ -286,12 +286,33 @@ def deep(levels):
     return f"deep (float[2] x, bool c) => (float[2] v) {{ {text} }}"
 
 
+# As TorchScript exports `while i < n: h = sin(h) if h.sum() > 0 else abs(h) + 0.5`.
+WHILE = """m (float[3] x, int64 n) => (float[3] y, int64 i) {{
+    c = Less(zero, n)
+    y, i = Loop (many, c, x, zero) <body = b (int64 k, bool o, float[3] h, int64 j)
+        => (bool goes, float[3] g, int64 l) {{
+        l = Add(j, one)
+        s = ReduceSum <keepdims = 0> (h)
+        p = Greater(s, none)
+        g = If (p) < then_branch = t () => (float[3] u) {{ u = Sin(h) }},
+            else_branch = e () => (float[3] v) {{ w = Abs(h) v = Add(w, half) }}>
+        {}
+    }}>
+}}"""
+WHILE_CONSTANTS = {
+    "zero": numpy.int64(0),
+    "one": numpy.int64(1),
+    "none": numpy.float32(0),
+    "half": numpy.float32(0.5),
+    "many": numpy.int64(2**63 - 1),
+}
 MANY, TRUE = numpy.int64(10**12), yes_no(True)
 REFUSED = [
     (loop(), {}, "Loop", "an unknown number of iterations"),
     (loop(condition="t"), {"t": TRUE}, "Loop", "an unknown number of iterations"),
-    (loop(condition="c"), {}, "Loop", "an unknown number of iterations"),
-    (loop(condition="c", goes="c", count="n"), {"n": MANY}, "Loop", "has 1,000,000,000,000 iterations"),
+    (loop(condition="c"), {}, "Loop", "is a while loop that only its condition ends"),
+    (loop(condition="c", goes="c", count="n"), {"n": MANY}, "Loop", "add a constant limit to the condition"),
+    (WHILE.format("goes = Less(l, n)"), WHILE_CONSTANTS, "Loop", "is a while loop that only its condition ends"),
     (loop(count="m"), {}, "Loop", "has a number of iterations that is computed at run time"),
     (loop(count="n", goes="c", scan=True), {"n": numpy.int64(3)}, "Loop", "and has scan outputs"),
     (loop(count="n", body="h_new = Concat <axis = 0> (h, h)", goes="c"), {"n": numpy.int64(3)}, "Loop", "(8,) in one"),
@@ -347,6 +368,27 @@ def test_what_stands_in_its_own_way_is_told(number):
     told = str(caught.value)
     assert told.startswith("model.onnx: ") and message in told and operator in told, told
     assert len(caught.value.messages) <= 2, told
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "a = Less(l, n) b = Less(l, limit) goes = And(a, b)",
+        """a = Less(l, n) goes = If (a) < then_branch = f () => (bool b) { b = Less(l, limit) },
+            else_branch = q () => (bool d) { d = Identity(no) }>""",
+        """a = Less(l, limit) goes = If (a) < then_branch = f () => (bool b) { b = Less(l, n) },
+            else_branch = q () => (bool d) { d = Identity(no) }>""",
+    ],
+    ids=["and", "second", "first"],
+)
+def test_while_loops_with_a_limit_run_around_branches(condition):
+    limits = {"limit": numpy.int64(12)} | ({"no": yes_no(False)} if "no)" in condition else {})
+    data = model(WHILE.format(condition), **WHILE_CONSTANTS, **limits)
+    run = opened("model", compile_model(data, "model"))
+    given = [{"x": numpy.float32([0.3, -0.9, 0.2]), "n": numpy.array(n)} for n in (-1, 0, 1, 5, 12, 40)]
+    for own, theirs in zip(given, networks.each_by_onnx_runtime([(data, some) for some in given])):
+        for answer, wanted in zip(run(own).values(), theirs):
+            numpy.testing.assert_allclose(answer, wanted, atol=1e-6)
 
 
 def test_loops_within_loops_are_bounded():

@@ -4,6 +4,7 @@ import copy
 
 import numpy
 
+from .branches import merge_branches
 from .depthwise import part_multiples
 from .equal import merge_equal
 from .factoring import factor_products
@@ -70,6 +71,9 @@ def improve(network):
         before = network.layers
         push_into_phases(network)
         fold_channels(network)
+        while merge_branches(network, _read_once, _channels):
+            drop_dead(network)
+            fold_channels(network)
         part_multiples(network)
         add_in_products(network)
         factor_products(network)

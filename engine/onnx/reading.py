@@ -176,6 +176,7 @@ class Reader:
         self.producers = {}  # names in the model to the nodes that make them
         self.quantized = {}  # names to their Quantized
         self.blocks = {}  # names of constants to their narrow_products.Blocks
+        self.borders = {}  # names of tensors padded with zeros to (the tensor inside, widths before, widths after)
         self.inferred = _Inferred()  # names to shapes and dtypes
         self.structures = {}  # names of sequences and optionals to structures.py's records
         self.depth = self.read_in_bodies = 0  # nesting of bodies; nodes read in bodies so far

@@ -29,6 +29,9 @@ def pad(reader, node):
     if mode == "constant":
         value = node.input(2) if node.opset >= 11 else node.get("value", 0.0)
         padded = add.padded(x, before, after, add.reshape(value, ()) if isinstance(value, str) else value or 0)
+        number = reader.constant(value) if isinstance(value, str) else value or 0
+        if number is not None and numpy.all(number == 0) and all(isinstance(n, int) and n >= 0 for n in before + after):
+            reader.borders.setdefault(padded, (x, before, after))
         add.done(padded)
         return
     modes = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}

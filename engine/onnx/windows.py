@@ -20,12 +20,15 @@ class Window:
 
     def __init__(self, reader, node, kernel):
         rank = len(kernel)
-        self.kernel, self.sizes = tuple(kernel), tuple(reader.shape(node.inputs[0])[2:])
-        self.strides, self.dilations = (
+        self.kernel, self.strides, self.dilations = (
+            tuple(kernel),
             tuple(node.get("strides", (1,) * rank)),
             tuple(node.get("dilations", (1,) * rank)),
         )
         pads, automatic = node.get("pads", (0,) * (2 * rank)), node.get("auto_pad", "NOTSET")
+        if node.op == "Conv" and automatic in ("NOTSET", "VALID"):
+            pads, automatic = self._take_border(reader, node, pads if automatic == "NOTSET" else (0,) * (2 * rank))
+        self.sizes = tuple(reader.shape(node.inputs[0])[2:])
         if any(is_open(size) for size in self.sizes):
             if automatic in ("SAME_UPPER", "SAME_LOWER") and any(stride > 1 for stride in self.strides):
                 self._border(reader, node, automatic)
@@ -45,6 +48,20 @@ class Window:
             self.before.append(before)
             self.after.append(longer)
             self.uncounted.append(longer - after)
+
+    def _take_border(self, reader, node, pads):
+        """If a Pad of zeros made the convolution's operand, reads what it padded instead, and adds its widths to the
+        explicit padding, provided that the engine's convolution supports the sum."""
+        inner, before, after = reader.borders.get(node.inputs[0], (None, (), ()))
+        wide = [own + more for own, more in zip(pads, (*before[2:], *after[2:]))]
+        reaches = [dilation * (taps - 1) for dilation, taps in zip(self.dilations, self.kernel)]
+        if (
+            inner
+            and not any((*before[:2], *after[:2]))
+            and all(0 <= width <= reach for width, reach in zip(wide, reaches * 2))
+        ):
+            node.inputs[0], pads = inner, wide
+        return pads, "NOTSET"
 
     def _slide(self, node, pads, automatic):
         """Sets padding and result sizes for open sizes: the padding is the same at all of them."""

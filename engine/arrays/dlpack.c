@@ -272,10 +272,10 @@ static array *take_over(array_state *state, PyObject *capsule)
         return NULL;
     }
     /* the size of the memory is unknown, but it must neither start at 0 nor wrap around the address space */
-    uintptr_t first, lowest, behind;
+    uintptr_t first, lowest, end;
     if (bytes != 0
         && (tensor->data == NULL || __builtin_add_overflow((uintptr_t)tensor->data, tensor->byte_offset, &first)
-            || __builtin_add_overflow(first, low, &lowest) || __builtin_add_overflow(lowest, high, &behind))) {
+            || __builtin_add_overflow(first, low, &lowest) || __builtin_add_overflow(lowest, high, &end))) {
         PyErr_Format(PyExc_BufferError, "from_dlpack(): the tensor's %zu bytes cannot lie at address %p + %llu", bytes,
                      tensor->data, (unsigned long long)tensor->byte_offset);
         return NULL;

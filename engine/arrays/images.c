@@ -236,11 +236,11 @@ static int three_results(array_state *state, const array *like, array **results)
 }
 
 /* Returns a tuple of the results, and steals all references; `rc` below 0: an error is set. */
-static PyObject *told(int rc, array **of, int count, array **results)
+static PyObject *results_tuple(int rc, array **operands, int count, array **results)
 {
     PyObject *tuple = rc < 0 ? NULL : PyTuple_Pack(3, results[0], results[1], results[2]);
     for (int i = 0; i < count; i++)
-        Py_XDECREF(of[i]);
+        Py_XDECREF(operands[i]);
     for (int i = 0; i < 3; i++)
         Py_XDECREF(results[i]);
     return tuple;
@@ -250,31 +250,37 @@ static PyObject *told(int rc, array **of, int count, array **results)
 PyObject *array_function__normalize(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
-    array *of[3] = {NULL}, *made[3] = {NULL};
+    array *operands[3] = {NULL}, *results[3] = {NULL};
     if (count != 4 || keywords != NULL)
         return PyErr_Format(PyExc_TypeError, "_normalize(x, weight, bias, eps)");
     const double eps = PyFloat_AsDouble(args[3]);
-    int rc = PyErr_Occurred() || dense_arrays(args, 3, of) < 0 || three_results(state, of[0], made) < 0 ? -1 : 0;
+    int rc = PyErr_Occurred() || dense_arrays(args, 3, operands) < 0 || three_results(state, operands[0], results) < 0
+                 ? -1
+                 : 0;
     if (rc == 0)
-        rc = array_check_status(state, OPERATOR(state->context, "normalize", of[0]->size * 4,
-                                                vme_normalize(state->context, &of[0]->t, &of[1]->t, &of[2]->t, eps,
-                                                              &made[0]->t, &made[1]->t, &made[2]->t)));
-    return told(rc, of, 3, made);
+        rc = array_check_status(
+            state, OPERATOR(state->context, "normalize", operands[0]->size * 4,
+                            vme_normalize(state->context, &operands[0]->t, &operands[1]->t, &operands[2]->t, eps,
+                                          &results[0]->t, &results[1]->t, &results[2]->t)));
+    return results_tuple(rc, operands, 3, results);
 }
 
 /* _normalize_gradient(x, gradient, mean, variance, weight, eps): the gradients of (x, weight, bias) */
 PyObject *array_function__normalize_gradient(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
-    array *of[5] = {NULL}, *made[3] = {NULL};
+    array *operands[5] = {NULL}, *results[3] = {NULL};
     if (count != 6 || keywords != NULL)
         return PyErr_Format(PyExc_TypeError, "_normalize_gradient(x, gradient, mean, variance, weight, eps)");
     const double eps = PyFloat_AsDouble(args[5]);
-    int rc = PyErr_Occurred() || dense_arrays(args, 5, of) < 0 || three_results(state, of[0], made) < 0 ? -1 : 0;
+    int rc = PyErr_Occurred() || dense_arrays(args, 5, operands) < 0 || three_results(state, operands[0], results) < 0
+                 ? -1
+                 : 0;
     if (rc == 0)
-        rc = array_check_status(
-            state, OPERATOR(state->context, "normalize_gradient", of[0]->size * 4,
-                            vme_normalize_gradient(state->context, &of[0]->t, &of[1]->t, &of[2]->t, &of[3]->t,
-                                                   &of[4]->t, eps, &made[0]->t, &made[1]->t, &made[2]->t)));
-    return told(rc, of, 5, made);
+        rc = array_check_status(state,
+                                OPERATOR(state->context, "normalize_gradient", operands[0]->size * 4,
+                                         vme_normalize_gradient(state->context, &operands[0]->t, &operands[1]->t,
+                                                                &operands[2]->t, &operands[3]->t, &operands[4]->t, eps,
+                                                                &results[0]->t, &results[1]->t, &results[2]->t)));
+    return results_tuple(rc, operands, 5, results);
 }

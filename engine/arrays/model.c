@@ -182,8 +182,8 @@ PyObject *array_function__model_ports(PyObject *module, ARRAY_VECTORCALL)
         return NULL;
     PyObject *inputs = ports_of(array_state_of(module), vme_session_model(session), false);
     PyObject *outputs = inputs == NULL ? NULL : ports_of(array_state_of(module), vme_session_model(session), true);
-    const char *told = vme_model_notes(vme_session_model(session));
-    PyObject *notes = outputs == NULL ? NULL : PyUnicode_DecodeUTF8(told, (Py_ssize_t)strlen(told), "replace");
+    const char *text = vme_model_notes(vme_session_model(session));
+    PyObject *notes = outputs == NULL ? NULL : PyUnicode_DecodeUTF8(text, (Py_ssize_t)strlen(text), "replace");
     PyObject *continued = notes == NULL ? NULL : continued_of(vme_session_model(session));
     PyObject *all = continued == NULL ? NULL : PyTuple_Pack(4, inputs, outputs, continued, notes);
     Py_XDECREF(continued);
@@ -232,7 +232,8 @@ typedef struct open_size {
 
 enum { OPEN_SIZES_MAX = 64 };
 
-/* Whether the array is the port's, with the open sizes that earlier ones have told; adds what it tells. */
+/* Whether the array fits the port, given the open sizes that earlier arrays determined; adds those that it determines.
+ */
 static bool fits_port(const vme_port *port, const vme_tensor *given, open_size *known, int *count)
 {
     if (given->dtype != port->dtype || given->rank != port->rank)

@@ -63,9 +63,9 @@ static PyObject *sort_in_place(array_state *state, array *self, PyObject **value
 }
 ARRAY_METHOD_OF(sort, sort_names, 4, 1, 6, sort_in_place)
 
-/* _partition(a, kth, axis, places): kth ascending and non-negative; axis an int. The rest of numpy.partition is in
+/* _partition(a, kth, axis, as_indices): kth ascending and non-negative; axis an int. The rest of numpy.partition is in
  * Python. */
-static const char *const select_names[] = {"a", "kth", "axis", "places", NULL};
+static const char *const select_names[] = {"a", "kth", "axis", "as_indices", NULL};
 static PyObject *select_elements(array_state *state, array *self, PyObject **values)
 {
     int64_t kth[VME_RANK_MAX];

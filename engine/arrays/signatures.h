@@ -68,7 +68,7 @@
 #define SIGNATURE_sort              SIGNATURE_ORDER
 #define SIGNATURE_argsort           SIGNATURE_ORDER
 #define SIGNATURE_searchsorted      "(a, v, side='left', sorter=None)"
-#define SIGNATURE__partition        "(a, kth, axis, places)"
+#define SIGNATURE__partition        "(a, kth, axis, as_indices)"
 #define SIGNATURE__scatter_add      "(target, key, values)"
 #define SIGNATURE_from_dlpack       "(x, /, *, device=None, copy=None)"
 #define SIGNATURE_promote_types     "(type1, type2, /)"
@@ -80,7 +80,7 @@
 #define SIGNATURE__fmin             SIGNATURE_EXTREME
 #define SIGNATURE__split            "(x)"
 #define SIGNATURE__parts            "(x)"
-#define SIGNATURE__bincount         "(places, weights, length)"
+#define SIGNATURE__bincount         "(bins, weights, length)"
 #define SIGNATURE__interp           "(x, xp, fp, left, right)"
 #define SIGNATURE__reduceat         "(name, rows, starts, ufunc)"
 #define SIGNATURE__windows          "(a, v, before, after)"

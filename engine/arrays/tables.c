@@ -15,7 +15,7 @@ static int largest(array *of, uint64_t *value)
                                        vme_reduce(of->state->context, VME_MAX, VME_UINT64, &plain, 1, NULL, &number)));
 }
 
-/* _bincount(places, weights or None, minimum length): contiguous vectors of int64 and float64, of equal length */
+/* _bincount(bins, weights or None, minimum length): contiguous vectors of int64 and float64, of equal length */
 PyObject *array_function__bincount(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
@@ -23,12 +23,12 @@ PyObject *array_function__bincount(PyObject *module, ARRAY_VECTORCALL)
     uint64_t max = 0;
     bool weighted = count == 3 && args[1] != Py_None;
     if (count != 3 || keywords != NULL || !is_array(args[0]) || (weighted && !is_array(args[1])))
-        return PyErr_Format(PyExc_TypeError, "_bincount(places, weights, length)");
+        return PyErr_Format(PyExc_TypeError, "_bincount(bins, weights, length)");
     array *indices = (array *)args[0];
     if (array_argument_int(args[2], 0, &length) < 0)
         return NULL;
     if (indices->t.rank != 1 || indices->t.dtype != VME_INT64)
-        return PyErr_Format(PyExc_ValueError, "_bincount(): places are a vector of int64");
+        return PyErr_Format(PyExc_ValueError, "_bincount(): expected bins as a vector of int64");
     if (indices->size > 0 && largest(indices, &max) < 0)
         return NULL;
     if (max > INT64_MAX)

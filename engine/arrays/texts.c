@@ -64,11 +64,11 @@ static PyObject *labelled(PyObject *labels, PyObject *row, PyObject *like)
     const Py_ssize_t count = PyTuple_GET_SIZE(labels);
     if (!PyList_CheckExact(row) || PyList_GET_SIZE(row) != count)
         return PyErr_Format(PyExc_ValueError, "_labelled_rows: expected rows of %zd numbers", count);
-    PyObject *made = like == NULL ? PyDict_New() : PyDict_Copy(like);
-    for (Py_ssize_t i = 0; made != NULL && i < count; i++)
-        if (PyDict_SetItem(made, PyTuple_GET_ITEM(labels, i), PyList_GET_ITEM(row, i)) < 0)
-            Py_CLEAR(made);
-    return made;
+    PyObject *row_dict = like == NULL ? PyDict_New() : PyDict_Copy(like);
+    for (Py_ssize_t i = 0; row_dict != NULL && i < count; i++)
+        if (PyDict_SetItem(row_dict, PyTuple_GET_ITEM(labels, i), PyList_GET_ITEM(row, i)) < 0)
+            Py_CLEAR(row_dict);
+    return row_dict;
 }
 
 /* _labelled_rows(labels, rows): a list with a dict of each of `rows`, a list of lists of as many numbers as the tuple
@@ -93,11 +93,11 @@ PyObject *array_function__labelled_rows(PyObject *module, ARRAY_VECTORCALL)
     const Py_ssize_t size = PyList_GET_SIZE(rows);
     PyObject *result = PyList_New(size);
     for (Py_ssize_t i = 0; result != NULL && i < size; i++) {
-        PyObject *made = labelled(labels, PyList_GET_ITEM(rows, i), i == 0 ? NULL : PyList_GET_ITEM(result, i - 1));
-        if (made == NULL)
+        PyObject *row_dict = labelled(labels, PyList_GET_ITEM(rows, i), i == 0 ? NULL : PyList_GET_ITEM(result, i - 1));
+        if (row_dict == NULL)
             Py_CLEAR(result);
         else
-            PyList_SET_ITEM(result, i, made);
+            PyList_SET_ITEM(result, i, row_dict);
     }
     return result;
 }

@@ -255,7 +255,7 @@ static int symbols_of(word *job, PyObject *ids, PyObject *text, PyObject *unknow
 }
 
 /* The remaining symbols, as two lists: (numbers, spans of characters). */
-static PyObject *told(const word *job)
+static PyObject *remaining_symbols(const word *job)
 {
     Py_ssize_t left = 0, at = 0;
     for (Py_ssize_t i = 0; i < job->count; i++)
@@ -315,7 +315,7 @@ PyObject *array_function__bpe_pieces(PyObject *module, ARRAY_VECTORCALL)
         job.symbols[i].after = i + 1 < job.count ? (int32_t)i + 1 : -1;
     }
     if (status == 0 && merge_all(&job, (const merge *)(const void *)PyBytes_AS_STRING(values[1]), bits) == 0)
-        result = told(&job);
+        result = remaining_symbols(&job);
     else if (!PyErr_Occurred())
         PyErr_Format(PyExc_TypeError, "_bpe_pieces: expected triples of numbers");
     PyMem_Free(job.symbols);
@@ -354,48 +354,48 @@ static tree_edge *edge_of(tree_edge *edges, int bits, uint64_t key)
     return &edges[at];
 }
 
-static int edges_grow(tree *made)
+static int edges_grow(tree *trie)
 {
-    const int bits = made->bits + 1;
+    const int bits = trie->bits + 1;
     tree_edge *edges = PyMem_Calloc((size_t)1 << bits, sizeof *edges);
     if (edges == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    for (size_t at = 0; made->edge != NULL && at < (size_t)1 << made->bits; at++)
-        if (made->edge[at].key != 0)
-            *edge_of(edges, bits, made->edge[at].key) = made->edge[at];
-    PyMem_Free(made->edge);
-    made->edge = edges;
-    made->bits = bits;
+    for (size_t at = 0; trie->edge != NULL && at < (size_t)1 << trie->bits; at++)
+        if (trie->edge[at].key != 0)
+            *edge_of(edges, bits, trie->edge[at].key) = trie->edge[at];
+    PyMem_Free(trie->edge);
+    trie->edge = edges;
+    trie->bits = bits;
     return 0;
 }
 
-static Py_ssize_t node_new(tree *made)
+static Py_ssize_t node_new(tree *trie)
 {
-    if (room_for((void **)&made->node, made->nodes, &made->room, sizeof *made->node) < 0)
+    if (room_for((void **)&trie->node, trie->nodes, &trie->room, sizeof *trie->node) < 0)
         return -1;
-    made->node[made->nodes] = (tree_node){0, -1};
-    return made->nodes++;
+    trie->node[trie->nodes] = (tree_node){0, -1};
+    return trie->nodes++;
 }
 
-static int token_add(tree *made, PyObject *text, int64_t number, double score)
+static int token_add(tree *trie, PyObject *text, int64_t number, double score)
 {
     Py_ssize_t node = 0;
     for (Py_ssize_t i = 0; i < PyUnicode_GET_LENGTH(text); i++) {
-        if (made->nodes >= (Py_ssize_t)1 << made->bits >> 1 && edges_grow(made) < 0)
+        if (trie->nodes >= (Py_ssize_t)1 << trie->bits >> 1 && edges_grow(trie) < 0)
             return -1;
         const uint64_t key = edge_key((uint64_t)node, PyUnicode_READ_CHAR(text, i));
-        tree_edge *edge = edge_of(made->edge, made->bits, key);
+        tree_edge *edge = edge_of(trie->edge, trie->bits, key);
         if (edge->key == 0) {
-            const Py_ssize_t next = node_new(made);
+            const Py_ssize_t next = node_new(trie);
             if (next < 0)
                 return -1;
             *edge = (tree_edge){key, (uint64_t)next};
         }
         node = (Py_ssize_t)edge->node;
     }
-    made->node[node] = (tree_node){score, number};
+    trie->node[node] = (tree_node){score, number};
     return 0;
 }
 
@@ -409,9 +409,9 @@ PyObject *array_function__unigram_table(PyObject *module, ARRAY_VECTORCALL)
         return NULL;
     if (!PyDict_Check(values[0]) || !PyList_Check(values[1]))
         return PyErr_Format(PyExc_TypeError, "_unigram_table: expected a dict and a list");
-    tree made = {.bits = 5};
+    tree trie = {.bits = 5};
     int64_t walked = 0;
-    bool fine = edges_grow(&made) == 0 && node_new(&made) == 0;
+    bool fine = edges_grow(&trie) == 0 && node_new(&trie) == 0;
     for (Py_ssize_t place = 0; fine && PyDict_Next(values[0], &place, &text, &value);) {
         uint32_t number;
         fine = PyUnicode_Check(text) && number_of(value, &number) == 0
@@ -419,21 +419,21 @@ PyObject *array_function__unigram_table(PyObject *module, ARRAY_VECTORCALL)
         if (!fine)
             break;
         const double score = PyFloat_AsDouble(PyList_GET_ITEM(values[1], number));
-        fine = (score != -1 || !PyErr_Occurred()) && token_add(&made, text, number, score) == 0;
+        fine = (score != -1 || !PyErr_Occurred()) && token_add(&trie, text, number, score) == 0;
     }
     if (fine) {
-        const size_t nodes = (size_t)made.nodes * sizeof *made.node, edges = sizeof *made.edge << made.bits;
+        const size_t nodes = (size_t)trie.nodes * sizeof *trie.node, edges = sizeof *trie.edge << trie.bits;
         result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(sizeof(tree_header) + nodes + edges));
         if (result != NULL) {
             char *to = PyBytes_AS_STRING(result);
-            memcpy(to, &(tree_header){(uint64_t)made.nodes, made.bits}, sizeof(tree_header));
-            memcpy(to + sizeof(tree_header), made.node, nodes);
-            memcpy(to + sizeof(tree_header) + nodes, made.edge, edges);
+            memcpy(to, &(tree_header){(uint64_t)trie.nodes, trie.bits}, sizeof(tree_header));
+            memcpy(to + sizeof(tree_header), trie.node, nodes);
+            memcpy(to + sizeof(tree_header) + nodes, trie.edge, edges);
         }
     } else if (!PyErr_Occurred())
         PyErr_Format(PyExc_TypeError, "_unigram_table: expected texts and their numbers");
-    PyMem_Free(made.node);
-    PyMem_Free(made.edge);
+    PyMem_Free(trie.node);
+    PyMem_Free(trie.edge);
     return result;
 }
 

@@ -266,8 +266,8 @@ class _Builder:
             step = _one_step(batch, one.strides[:-2])
             row, column = one.strides[-2:]
             flat = columns[number] == 1 or column == 1 and (rows[number] == 1 or row >= columns[number])
-            turned = rows[number] == 1 or row == 1 and (columns[number] == 1 or column >= rows[number])
-            if step is None or not (flat or (turned and number > 0)):
+            transposed = rows[number] == 1 or row == 1 and (columns[number] == 1 or column >= rows[number])
+            if step is None or not (flat or (transposed and number > 0)):
                 raise self.lacking(node, f"a MatMul of such views ({self.tensors[(node.output, a, b)[number]].shape})")
             operands.append(dataclasses.replace(one, strides=(step, row, column)))
         self.steps.append(Step("product", node.name, (math.prod(batch), m, n, k), [*operands, None]))

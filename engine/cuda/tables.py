@@ -183,9 +183,11 @@ class _Natives:
         values = np.empty((room, table.dim), "float32")
         slots = np.empty((room, table.dim * table.slots), "float32")
         read = self._ffi.new("int64_t *")
-        beside = self._float(slots) if table.slots else self._ffi.NULL
+        slots_pointer = self._float(slots) if table.slots else self._ffi.NULL
         columns = [self._int64(one) for one in notes]
-        check(self._lib.vme_cuda_snapshot_read(snapshot.handle, room, *columns, self._float(values), beside, read))
+        check(
+            self._lib.vme_cuda_snapshot_read(snapshot.handle, room, *columns, self._float(values), slots_pointer, read)
+        )
         return read[0], *notes, values, slots
 
     def _embedding_snapshot_waiting(self, snapshot, room):
@@ -211,8 +213,8 @@ class _Natives:
                 f"values and slots: expected {len(keys)} rows of {table.dim} and {table.dim * table.slots} numbers, got"
                 f" {values.shape} and {slots.shape}"
             )
-        beside = self._float(slots) if table.slots else self._ffi.NULL
-        check(self._lib.vme_cuda_table_put(table.handle, len(keys), *columns, self._float(values), beside))
+        slots_pointer = self._float(slots) if table.slots else self._ffi.NULL
+        check(self._lib.vme_cuda_table_put(table.handle, len(keys), *columns, self._float(values), slots_pointer))
 
     def _rates(self, rates):
         record = self._ffi.new("vme_cuda_rates *")

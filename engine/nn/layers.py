@@ -167,9 +167,9 @@ def _batch_normalized_rule(x, weight, bias, eps, moments):
 
     def by_sums(g):  # sums of g, and of g times the normalized x
         total = np.sum(g, axis=axes, keepdims=True)
-        along = (np.sum(g * x, axis=axes, keepdims=True) - mean * total) * root
-        turned = along * root / count
-        return (g - x * turned - (total / count - turned * mean)) * (weight * root), along, total
+        weight_gradient = (np.sum(g * x, axis=axes, keepdims=True) - mean * total) * root
+        slope = weight_gradient * root / count
+        return (g - x * slope - (total / count - slope * mean)) * (weight * root), weight_gradient, total
 
     return y, (lambda g: gradients(g)[0], lambda g: gradients(g)[1], lambda g: gradients(g)[2], None, None)
 

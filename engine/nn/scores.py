@@ -13,9 +13,9 @@ def auc(labels, scores):
     negative = labels.size - positive
     if not positive or not negative:
         raise ValueError("AUC needs examples of both labels")
-    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    _, value_of, counts = np.unique(scores, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
-    ranks = (last - (counts - 1) / 2)[places]  # ranks from 1 on; tied scores share their mean rank
+    ranks = (last - (counts - 1) / 2)[value_of]  # ranks from 1 on; tied scores share their mean rank
     return (float(np.sum(ranks[labels])) - positive * (positive + 1) / 2) / (positive * negative)
 
 
@@ -34,9 +34,9 @@ def gauc(labels, scores, groups):
     new_group = np.concatenate([np.asarray([True]), group[1:] != group[:-1]])
     new_score = np.logical_or(new_group, np.concatenate([np.asarray([True]), scores[1:] != scores[:-1]]))
     begins, groups_of = np.nonzero(new_group)[0], np.cumsum(new_group) - 1
-    ties, places = np.nonzero(new_score)[0], np.cumsum(new_score) - 1
+    ties, tie_of = np.nonzero(new_score)[0], np.cumsum(new_score) - 1
     ends = np.concatenate([ties[1:], np.asarray([len(scores)])])
-    ranks = (ties + ends + 1)[places] / 2 - begins[groups_of]  # ranks from 1 on within the group
+    ranks = (ties + ends + 1)[tie_of] / 2 - begins[groups_of]  # ranks from 1 on within the group
     sizes = np.concatenate([begins[1:], np.asarray([len(scores)])]) - begins
     positive, rank_sums = np.zeros(len(begins)), np.zeros(len(begins))
     np.add.at(positive, groups_of, labels.astype("float64"))

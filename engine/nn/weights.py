@@ -40,14 +40,14 @@ def save_arrays(path, arrays):
         parts.append(array)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    beside = f"{os.fspath(path)}.new"
-    with open(beside, "wb") as file:
+    temporary = f"{os.fspath(path)}.new"
+    with open(temporary, "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for array in parts:
             file.write(array.tobytes())
         file.flush()
         os.fsync(file.fileno())
-    os.replace(beside, path)
+    os.replace(temporary, path)
 
 
 def load_arrays(path):

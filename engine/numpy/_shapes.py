@@ -328,9 +328,9 @@ def repeat(a, repeats, axis=None):
 
 
 def _repeated(a, count, axis):
-    before, length, behind = a.shape[:axis], a.shape[axis], a.shape[axis + 1 :]
-    again = _a.broadcast_to(a.reshape((*before, length, 1, *behind)), (*before, length, count, *behind))
-    return again.copy().reshape((*before, length * count, *behind))
+    before, length, after = a.shape[:axis], a.shape[axis], a.shape[axis + 1 :]
+    again = _a.broadcast_to(a.reshape((*before, length, 1, *after)), (*before, length, count, *after))
+    return again.copy().reshape((*before, length * count, *after))
 
 
 def roll(a, shift, axis=None):

@@ -57,7 +57,7 @@ def _fields(line, delimiter, quote):
     """The line's words. A quoted word may contain the delimiter; a quote in it is doubled."""
     if quote is None or quote not in line:
         return line.split(delimiter) if delimiter is not None else line.split()
-    fields, word, inside, at, begun = [], [], False, 0, False
+    fields, word, inside, at, started = [], [], False, 0, False
     while at < len(line):
         one = line[at]
         if one == quote:
@@ -66,16 +66,16 @@ def _fields(line, delimiter, quote):
                 at += 1
             else:
                 inside = not inside
-                begun = True
+                started = True
         elif not inside and (one.isspace() if delimiter is None else one == delimiter):
-            if begun or delimiter is not None:
+            if started or delimiter is not None:
                 fields.append("".join(word))
-            word, begun = [], False
+            word, started = [], False
         else:
             word.append(one)
-            begun = True
+            started = True
         at += 1
-    if begun or delimiter is not None:
+    if started or delimiter is not None:
         fields.append("".join(word))
     return fields
 

@@ -31,8 +31,8 @@ def hypergeometric(generator, good, bad, sample):
 
 def _one_by_one(generator, good, bad, sample):
     total = good + bad
-    turned = sample > total // 2  # draw the balls that stay in the urn instead
-    left, left_good, to_draw = total, good, total - sample if turned else sample
+    complement = sample > total // 2  # draw the balls that stay in the urn instead
+    left, left_good, to_draw = total, good, total - sample if complement else sample
     while to_draw > 0 and left_good > 0 and left > left_good:
         left -= 1
         if below_or_at(generator, left) < left_good:
@@ -40,7 +40,7 @@ def _one_by_one(generator, good, bad, sample):
         to_draw -= 1
     if left == left_good:
         left_good -= to_draw
-    return left_good if turned else good - left_good
+    return left_good if complement else good - left_good
 
 
 def _by_ratio(generator, good, bad, sample):
@@ -75,8 +75,8 @@ def _by_ratio(generator, good, bad, sample):
 def by_marginals(generator, colors, sample):
     """The number of balls of each colour, one colour after the other."""
     total = sum(colors)
-    turned = sample > total // 2
-    to_draw, left, drawn = total - sample if turned else sample, total, [0] * len(colors)
+    complement = sample > total // 2
+    to_draw, left, drawn = total - sample if complement else sample, total, [0] * len(colors)
     if total and sample:
         for j, count in enumerate(colors[:-1]):
             if to_draw <= 0:
@@ -85,7 +85,7 @@ def by_marginals(generator, colors, sample):
             drawn[j] = hypergeometric(generator, count, left, to_draw)
             to_draw -= drawn[j]
         drawn[-1] += max(to_draw, 0)
-        if turned:
+        if complement:
             drawn = [count - n for count, n in zip(colors, drawn)]
     return drawn
 
@@ -93,8 +93,8 @@ def by_marginals(generator, colors, sample):
 def by_counting(generator, colors, sample, times):
     """`times` such samples, by shuffling the balls themselves."""
     total = sum(colors)
-    turned = sample > total // 2
-    to_draw = total - sample if turned else sample
+    complement = sample > total // 2
+    to_draw = total - sample if complement else sample
     balls = [color for color, count in enumerate(colors) for _ in range(count)]
     rows = []
     for _ in range(times):
@@ -104,7 +104,7 @@ def by_counting(generator, colors, sample, times):
                 k = j + below_or_at(generator, total - j - 1)
                 balls[j], balls[k] = balls[k], balls[j]
                 drawn[balls[j]] += 1
-            if turned:
+            if complement:
                 drawn = [count - n for count, n in zip(colors, drawn)]
         rows.append(drawn)
     return rows

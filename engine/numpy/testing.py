@@ -30,9 +30,9 @@ def _text(value, precision):
 
 def _message(header, err_msg, actual, desired, verbose=True, precision=8, names=_NAMES):
     err_msg = str(err_msg)
-    beside = err_msg and "\n" not in err_msg and len(err_msg) < 79 - len(header)
-    lines = [f"\n{header} {err_msg}" if beside else f"\n{header}"]
-    if err_msg and not beside:
+    fits_in_header = err_msg and "\n" not in err_msg and len(err_msg) < 79 - len(header)
+    lines = [f"\n{header} {err_msg}" if fits_in_header else f"\n{header}"]
+    if err_msg and not fits_in_header:
         lines.append(err_msg)
     if verbose:
         lines += [f" {name}: {_text(value, precision)}" for name, value in zip(names, (actual, desired))]
@@ -64,13 +64,13 @@ def _compare(
         fail(f"(dtypes {actual.dtype}, {desired.dtype} mismatch)")
     passed_over = _a.asarray(False)
     if equal_nan:
-        nans, others = _a.isnan(actual), _a.isnan(desired)
-        if (nans != others).any():
+        actual_nans, desired_nans = _a.isnan(actual), _a.isnan(desired)
+        if (actual_nans != desired_nans).any():
             fail("nan location mismatch:")
-        passed_over = nans & others
+        passed_over = actual_nans & desired_nans
     if equal_inf:
-        infinite, others = _a.isinf(actual) & ~passed_over, _a.isinf(desired) & ~passed_over
-        if (infinite != others).any():
+        infinite, desired_nans = _a.isinf(actual) & ~passed_over, _a.isinf(desired) & ~passed_over
+        if (infinite != desired_nans).any():
             fail("inf location mismatch:")
         if (infinite & (actual != desired)).any():
             fail("inf values mismatch:")

@@ -131,8 +131,8 @@ def triangle(reader, node):
         raise Unsupported("has a diagonal that is not constant")
     shift, (rows, columns) = int(shift.reshape(())), add.shape(x)[-2:]
     if sizes.is_open(rows) or sizes.is_open(columns):
-        places = add.do("subtract", add.along(columns, 1, 2), add.along(rows, 0, 2))
-        kept = add.do("greater_equal" if node.get("upper", 1) else "less_equal", places, shift)
+        diagonals = add.do("subtract", add.along(columns, 1, 2), add.along(rows, 0, 2))
+        kept = add.do("greater_equal" if node.get("upper", 1) else "less_equal", diagonals, shift)
     else:
         kept = (numpy.triu if node.get("upper", 1) else numpy.tril)(numpy.ones((rows, columns), bool), shift)
         kept = add.constant(kept, bool)

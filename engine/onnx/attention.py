@@ -126,12 +126,12 @@ def rotated(add, x, cosines, sines, interleaved=False, size=0):
         parts = [add.part(x, 3, first, size, 2) for first in range(2)]
     else:
         parts = [add.part(x, 3, first, first + half) for first in (0, half)]
-    turned = [
+    halves = [
         add.do("subtract", add.do("multiply", parts[0], cosines), add.do("multiply", parts[1], sines)),
         add.do("add", add.do("multiply", parts[0], sines), add.do("multiply", parts[1], cosines)),
     ]
     result = add.whole((batch, heads, length, whole), add.dtype(x))
-    for number, name in enumerate(turned):
+    for number, name in enumerate(halves):
         if interleaved:
             add.put(add.part(result, 3, number, size, 2), name)
         else:

@@ -123,10 +123,10 @@ def _rewrite(network, product, parts, producers):
             key = factor and factor.view
             blocks[key] = factor, sign * weights[:, begin : begin + width] + (blocks[key][1] if key in blocks else 0)
     rows = [group for group in groups.values() if group[0].one_row]
-    others = [group for group in groups.values() if not group[0].one_row]
-    if not others or sum(term.shape[-1] for term, _ in others) > weights.shape[1] - _MIN_SAVED:
+    matrices = [group for group in groups.values() if not group[0].one_row]
+    if not matrices or sum(term.shape[-1] for term, _ in matrices) > weights.shape[1] - _MIN_SAVED:
         return False
-    _Builder(network, product, parts[0][0].shape[:-1]).build(rows, others)
+    _Builder(network, product, parts[0][0].shape[:-1]).build(rows, matrices)
     return True
 
 
@@ -137,10 +137,10 @@ class _Builder:
         self.network, self.product, self.shape = network, product, shape
         self.columns = network.shape(product.output)[1]
 
-    def build(self, rows, others):
-        """`rows`, `others`: lists of (part, {factor: (the factor's part, weights)})."""
+    def build(self, rows, matrices):
+        """`rows`, `matrices`: lists of (part, {factor: (the factor's part, weights)})."""
         network, bias, added, shape = self.network, self.product.inputs[2], [], (*self.shape, self.columns)
-        fixed = [(term, blocks[None][1]) for term, blocks in others if list(blocks) == [None]]
+        fixed = [(term, blocks[None][1]) for term, blocks in matrices if list(blocks) == [None]]
         if rows:
             terms = [
                 (
@@ -156,14 +156,14 @@ class _Builder:
             )
             bias = None
         if fixed:
-            whole = not added and len(fixed) == len(others)
+            whole = not added and len(fixed) == len(matrices)
             terms = [(self._view_of("part", term, term.shape, term.view.strides), block) for term, block in fixed]
             product = self._products(terms, bias, self.product.output if whole else None)
             if whole:
                 return
             added.append(network.reshaped(self._name("matrix"), product, shape))
             bias = None
-        for term, blocks in others:
+        for term, blocks in matrices:
             if list(blocks) != [None]:
                 product = network.declare(self._name("matrix"), shape, "float32")
                 operand = self._view_of("part", term, term.shape, term.view.strides)

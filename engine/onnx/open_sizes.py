@@ -90,9 +90,9 @@ class OpenSizes:
                 for part in variable[1:]:
                     self._divide(dict(part), where)
                 self.quotients[variable] = None
-        most = min(_MAX_QUOTIENTS, _MAX_VARIABLES - len(self.names))
-        if len(self.quotients) > most:
-            raise OnnxError(where, _sentence(f"more than {most} quotients of sizes", self.names))
+        limit = min(_MAX_QUOTIENTS, _MAX_VARIABLES - len(self.names))
+        if len(self.quotients) > limit:
+            raise OnnxError(where, _sentence(f"more than {limit} quotients of sizes", self.names))
 
     def size_text(self, size):
         return self.label(terms_of(size))
@@ -110,7 +110,7 @@ class Opens:
         self.beyond_an_end = False
         self.number, self.counts, self._counted = number, counts or {}, {}
         self.variables = {name: number for name, number in numbers.items() if terms_of(number) == {(name,): 1}}
-        self._sizes = {place: numbers[name] for place, name in named_axes.items()}
+        self._sizes = {axis: numbers[name] for axis, name in named_axes.items()}
 
     def counted(self, name, sample):
         """The sample of a counted size: `sample`, or that of a counted size that it must equal."""
@@ -178,7 +178,7 @@ class _Samples:
         }
 
     def values_at(self, number):
-        made = []
+        values = []
         for position, name in enumerate(self.names):
             index = len(self.names) - 1 - position if self._largest_first else position
             candidates = (_PICTURE_SAMPLES if name in self.pictures else _SMALL_SAMPLES if self._few else _SAMPLES)[
@@ -188,8 +188,8 @@ class _Samples:
             if self._multiple and name not in self._counts:
                 candidates = _FACTORS[number]
                 size = self._multiple * (candidates[index % len(candidates)] + 24 * (index // len(candidates)))
-            made.append(size)
-        return made
+            values.append(size)
+        return values
 
 
 def _compile_at(samples, found, network_at, where):

@@ -30,8 +30,10 @@ def _can_write(network, layer, view):
     if layer.op not in _WRITES_RUNS or (layer.op == "IntegerProduct" and layer.parameters[-1]):  # depthwise
         return False
     large = [(size, stride) for size, stride in zip(shape[:-1], view.strides) if size != 1]
-    apart = all(stride == next_stride * next_size for (_, stride), (next_size, next_stride) in zip(large, large[1:]))
-    return apart and (shape[-1] == 1 or view.strides[-1] == 1)
+    mergeable = all(
+        stride == next_stride * next_size for (_, stride), (next_size, next_stride) in zip(large, large[1:])
+    )
+    return mergeable and (shape[-1] == 1 or view.strides[-1] == 1)
 
 
 class _Products:

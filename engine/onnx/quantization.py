@@ -257,8 +257,8 @@ def _joined(add, names, axis):
 def _with_bias(reader, node):
     """(the product, the name of its bias) if the node adds a constant to a matrix product; else (the node, None)."""
     if node.op == "Add":
-        for name, other, place in zip(node.names, node.names[::-1], (1, 0)):
-            product, bias = reader.producers.get(name), reader.constant(node.inputs[place])
+        for name, other, index in zip(node.names, node.names[::-1], (1, 0)):
+            product, bias = reader.producers.get(name), reader.constant(node.inputs[index])
             if (
                 product is not None
                 and name not in reader.quantized
@@ -379,10 +379,10 @@ def quantize(reader, node):
         and target.dtype not in (numpy.int16, numpy.uint16, numpy.int32)
     ):
         raise Unsupported(f"makes {target.dtype}, expected uint8, int8 or 16 bits")
-    made = reader.producers.get(node.names[0])
+    producer = reader.producers.get(node.names[0])
     result = None
-    if target is not None and made is not None and add.dtype(x) == numpy.float32:
-        result = fused(add, made, target)
+    if target is not None and producer is not None and add.dtype(x) == numpy.float32:
+        result = fused(add, producer, target)
     if result is None and target is not None and target.scale.size == 1 and target.dtype in _BYTES:
         result = quantized_float(add, add.cast(x, numpy.float32), target)
     if result is None:

@@ -468,10 +468,10 @@ class Reader:
     def _computed(self, proto, operands):
         """Evaluates the node on constants by ONNX's reference implementation; None if it has none, or the result is no
         tensor. The result is kept, since a model repeats equal nodes in its layers and readings."""
-        places = {name: index for index, name in enumerate(operands)}
+        positions = {name: index for index, name in enumerate(operands)}
         key = (
             _operator(proto),
-            tuple(places.get(name) for name in proto.input),
+            tuple(positions.get(name) for name in proto.input),
             tuple(map(bool, proto.output)),
             tuple(item.SerializeToString(deterministic=True) for item in proto.attribute),
             tuple(

@@ -41,7 +41,7 @@ def recurrent(reader, node):
     x, weights, state_weights, bias, lengths, state, cell, peepholes = (*node.inputs, *[None] * 8)[:8]
     directions, _, hidden = add.shape(state_weights)
     times_axis = node.get("layout", 0)
-    times, batch = (add.shape(x)[place] for place in ((1, 0) if times_axis else (0, 1)))
+    times, batch = (add.shape(x)[axis] for axis in ((1, 0) if times_axis else (0, 1)))
     after = node.op == "GRU" and bool(node.get("linear_before_reset", 0))
     bias, state_bias = _biases(add, bias, after, (directions, GATES[node.op], hidden))
     gates = _gates(reader, add, _single(add, x), _single(add, weights), bias, times_axis)
@@ -94,7 +94,7 @@ def _parameters(node, directions, after):
         functions.append((list(FUNCTIONS).index(key), *map(float_bits, (*numbers, 0.0, 0.0)[:2])))
     each = len(_USUAL[node.op])
     table = [functions[number * each : number * each + each] for number in range(directions)]
-    table = [[*some, *[functions[0]] * (3 - each)] for some in (table * 2)[:2]]
+    table = [[*row, *[functions[0]] * (3 - each)] for row in (table * 2)[:2]]
     flags = (
         _REVERSE * (direction == "reverse") + _RESET_AFTER * after + _INPUT_FORGET * bool(node.get("input_forget", 0))
     )
@@ -103,7 +103,7 @@ def _parameters(node, directions, after):
         KINDS.index(node.op),
         flags,
         float_bits(math.inf if not clip else clip),
-        *(number for some in table for function in some for number in function),
+        *(number for row in table for function in row for number in function),
     )
 
 
@@ -225,7 +225,7 @@ def with_integer_weights(reader, node):
 def _widened(add, name, scale, zero):
     """The weights in LSTM's layout, [directions, gates * hidden, from]. Scales and zero points are for each direction,
     or for each of its columns."""
-    values, scales, zeros = (add.reader.constant(some) for some in (name, scale, zero))
+    values, scales, zeros = (add.reader.constant(operand) for operand in (name, scale, zero))
     if values is None or scales is None or (zero is not None and zeros is None):
         raise Unsupported("has weights, scales or zero points that are computed at run time")
     whole = values.astype("float32")

@@ -168,24 +168,24 @@ def _blended(add, x, axis, matrix, taps):
     """Multiplies along the axis by the nonzero weights, in memory order."""
     strides, rank = add.network.as_view(x).strides, len(add.shape(x))
     order = sorted(range(rank), key=lambda d: (-int(strides[d]), d))
-    turned = x if order == list(range(rank)) else add.transpose(x, order)
-    if not add.network.is_dense(turned):
-        order, turned = list(range(rank)), x if add.network.is_dense(x) else add.copy(x)
-    axis, shape = order.index(axis), add.shape(turned)
-    places = numpy.argsort(matrix == 0, 1, kind="stable")[:, :taps]
-    weights = numpy.take_along_axis(matrix, places, 1)
+    transposed = x if order == list(range(rank)) else add.transpose(x, order)
+    if not add.network.is_dense(transposed):
+        order, transposed = list(range(rank)), x if add.network.is_dense(x) else add.copy(x)
+    axis, shape = order.index(axis), add.shape(transposed)
+    indices = numpy.argsort(matrix == 0, 1, kind="stable")[:, :taps]
+    weights = numpy.take_along_axis(matrix, indices, 1)
     inner = math.prod(shape[axis + 1 :])
     few = 1 < inner < _FEW  # inner elements are merged with the axis
     if few:
-        places = (places[:, None] * inner + numpy.arange(inner)[:, None]).reshape(-1, taps)
+        indices = (indices[:, None] * inner + numpy.arange(inner)[:, None]).reshape(-1, taps)
         weights = numpy.repeat(weights, inner, 0)
     outer = math.prod(shape[:axis])
-    flat = add.reshape(turned, (outer, shape[axis] * inner) if few else (outer, shape[axis], inner))
-    names = [flat, add.constant(places.T, "int32"), add.constant(weights.T, "float32")]
-    made = (outer, len(places)) if few else (outer, len(places), inner)
-    result = add.reader.add_layer("Blend", add.node, names, made, output=add.fresh("blended"), parameters=(1,))
+    flat = add.reshape(transposed, (outer, shape[axis] * inner) if few else (outer, shape[axis], inner))
+    names = [flat, add.constant(indices.T, "int32"), add.constant(weights.T, "float32")]
+    result_shape = (outer, len(indices)) if few else (outer, len(indices), inner)
+    result = add.reader.add_layer("Blend", add.node, names, result_shape, output=add.fresh("blended"), parameters=(1,))
     result = add.reshape(result, (*shape[:axis], len(matrix), *shape[axis + 1 :]))
-    return result if turned is x else add.transpose(result, [order.index(d) for d in range(rank)])
+    return result if transposed is x else add.transpose(result, [order.index(d) for d in range(rank)])
 
 
 def _resized_open_axis(add, node, x, axis, count, scale):
@@ -218,8 +218,8 @@ def _resized_open_axis(add, node, x, axis, count, scale):
         raise Unsupported(f"has the coordinate_transformation_mode {where!r} over an open size")
     last = add.do("subtract", old, 1.0)
 
-    def bounded(place):
-        return add.do("minimum", add.do("maximum", place, 0.0), last)
+    def bounded(index):
+        return add.do("minimum", add.do("maximum", index, 0.0), last)
 
     if kind == "nearest":
         ways = {
@@ -234,22 +234,22 @@ def _resized_open_axis(add, node, x, axis, count, scale):
     first = add.do("floor", at)
     beyond = add.do("subtract", at, first)
     if kind == "cubic":
-        places, weights = _cubic_taps(add, first, beyond, node.get("cubic_coeff_a", -0.75))
-        places = [bounded(place) for place in places]
+        indices, weights = _cubic_taps(add, first, beyond, node.get("cubic_coeff_a", -0.75))
+        indices = [bounded(index) for index in indices]
     else:
-        places = [bounded(first), bounded(add.do("add", first, 1.0))]
+        indices = [bounded(first), bounded(add.do("add", first, 1.0))]
         weights = [add.do("add", add.do("negative", beyond), 1.0), beyond]
     if dtype == numpy.float32:
-        rows = [add.joined([add.reshape(name, (1, count)) for name in names], 0) for names in (places, weights)]
+        rows = [add.joined([add.reshape(name, (1, count)) for name in names], 0) for names in (indices, weights)]
         return _blended_by(add, x, axis, add.cast(rows[0], "int32"), add.cast(rows[1], "float32"), count)
     shape = [count if d == axis else 1 for d in range(len(add.shape(x)))]
     taps = [
         add.do(
             "multiply",
-            add.take(x, [add.cast(place, numpy.int64)], axis),
+            add.take(x, [add.cast(index, numpy.int64)], axis),
             add.reshape(add.cast(weight, dtype), shape),
         )
-        for place, weight in zip(places, weights)
+        for index, weight in zip(indices, weights)
     ]
     return functools.reduce(lambda one, other: add.do("add", one, other), taps)
 
@@ -257,19 +257,19 @@ def _resized_open_axis(add, node, x, axis, count, scale):
 def _cubic_taps(add, first, beyond, a):
     """The four positions around each new element, which lies `beyond` after position `first`, and their weights, as
     tensors (_weights)."""
-    places, weights = [], []
+    indices, weights = [], []
     for tap in (-1, 0, 1, 2):
         distance = add.do("absolute", add.do("subtract", beyond, float(tap)))
         factors = (a + 2, -(a + 3), 0.0, 1.0) if tap in (0, 1) else (a, -5 * a, 8 * a, -4 * a)
         weight = add.do("add", add.do("multiply", distance, factors[0]), factors[1])
         for factor in factors[2:]:
             weight = add.do("add", add.do("multiply", weight, distance), factor)
-        places.append(add.do("add", first, float(tap)))
+        indices.append(add.do("add", first, float(tap)))
         weights.append(weight)
-    return places, weights
+    return indices, weights
 
 
-def _blended_by(add, x, axis, places, weights, count):
+def _blended_by(add, x, axis, indices, weights, count):
     """Blends by computed positions and weights [taps, count]."""
     if not add.network.is_dense(x):
         x = add.copy(x)
@@ -277,7 +277,7 @@ def _blended_by(add, x, axis, places, weights, count):
     outer, inner = math.prod(own[:axis]), math.prod(own[axis + 1 :])
     flat = add.reshape(x, (outer, own[axis], inner))
     result = add.reader.add_layer(
-        "Blend", add.node, [flat, places, weights], (outer, count, inner), output=add.fresh("blended"), parameters=(1,)
+        "Blend", add.node, [flat, indices, weights], (outer, count, inner), output=add.fresh("blended"), parameters=(1,)
     )
     return add.reshape(result, (*own[:axis], count, *own[axis + 1 :]))
 

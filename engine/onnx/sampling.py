@@ -42,18 +42,18 @@ def _sampled(add, x, grid, shape, mode, beyond, coordinates):
 @reads("GridSample")
 def grid_sample(reader, node):
     add, (x, grid) = Lowering(reader, node), node.inputs
-    own, places = add.shape(x), add.shape(grid)
+    own, grid_shape = add.shape(x), add.shape(grid)
     if len(own) not in (4, 5):
         raise Unsupported(f"has {len(own) - 2} dimensions, expected 2 or 3")
-    if len(places) != len(own) or places[-1] != len(own) - 2:
-        raise Unsupported(f"has a grid of the shape {places} for x of {own}")
+    if len(grid_shape) != len(own) or grid_shape[-1] != len(own) - 2:
+        raise Unsupported(f"has a grid of the shape {grid_shape} for x of {own}")
     dtype = floats_for(add, x, grid)
     parameters = (
         chosen(node, "mode", _MODES, "linear"),
         chosen(node, "padding_mode", _BEYOND, "zeros"),
         _CORNERS if node.get("align_corners", 0) else _EDGES,
     )
-    result = _sampled(add, add.cast(x, dtype), add.cast(grid, dtype), (*own[:2], *places[1:-1]), *parameters)
+    result = _sampled(add, add.cast(x, dtype), add.cast(grid, dtype), (*own[:2], *grid_shape[1:-1]), *parameters)
     add.done(add.cast(result, add.dtype(x)))
 
 
@@ -66,7 +66,7 @@ def affine_grid(reader, node):
     rank = len(images)
     if rank not in (2, 3) or add.shape(theta)[1:] != (rank, rank + 1):
         raise Unsupported(f"has matrices of the shape {add.shape(theta)} for the size {sizes}")
-    places = add.whole((*images, rank + 1), dtype)
+    coordinates = add.whole((*images, rank + 1), dtype)
     for d, size in enumerate(images):  # the last dimension's coordinate first
         at = add.cast(add.counted(size), dtype)
         if node.get("align_corners", 0):
@@ -74,9 +74,9 @@ def affine_grid(reader, node):
         else:
             along = add.do("subtract", add.do("multiply", add.do("add", at, 0.5), _share(add, 2, size, dtype)), 1)
         along = add.reshape(along, [size if e == d else 1 for e in range(rank + 1)])
-        add.put(add.part(places, rank, rank - 1 - d, rank - d), along)
-    add.put(add.part(places, rank, rank, rank + 1), 1)
-    rows = add.reshape(places, (1, math.prod(images), rank + 1))
+        add.put(add.part(coordinates, rank, rank - 1 - d, rank - d), along)
+    add.put(add.part(coordinates, rank, rank, rank + 1), 1)
+    rows = add.reshape(coordinates, (1, math.prod(images), rank + 1))
     result = add.matmul(rows, add.transpose(theta, (0, 2, 1)))
     add.done(add.reshape(result, (add.shape(theta)[0], *images, rank)))
 
@@ -143,32 +143,32 @@ def moved_convolution(reader, node):
     kernel, groups, parts = add.shape(weights)[2:], node.get("group", 1), node.get("offset_group", 1)
     if len(kernel) != 2:
         raise Unsupported(f"has {len(kernel)} dimensions, expected 2")
-    made, taps, outputs = add.shape(offsets)[2:], math.prod(kernel), add.shape(weights)[0]
+    sizes, taps, outputs = add.shape(offsets)[2:], math.prod(kernel), add.shape(weights)[0]
     strides, dilations = node.get("strides", (1, 1)), node.get("dilations", (1, 1))
     pads, dtype = node.get("pads", (0, 0, 0, 0)), floats_for(add, x)
     where = numpy.stack(
         [
             numpy.broadcast_to(
-                (numpy.arange(made[d]) * strides[d] - pads[d]).reshape((1, 1, -1, 1) if d == 0 else (1, 1, 1, -1))
+                (numpy.arange(sizes[d]) * strides[d] - pads[d]).reshape((1, 1, -1, 1) if d == 0 else (1, 1, 1, -1))
                 + (numpy.arange(kernel[d]) * dilations[d]).reshape((-1, 1, 1, 1) if d == 0 else (1, -1, 1, 1)),
-                (*kernel, *made),
+                (*kernel, *sizes),
             )
             for d in range(2)
         ]
-    ).reshape(2, taps, *made)
-    moved = add.reshape(add.cast(offsets, dtype), (n * parts, taps, 2, *made))
-    places = add.do("add", add.transpose(moved, (0, 1, 3, 4, 2)), add.constant(where.transpose(1, 2, 3, 0), dtype))
-    grid = add.joined([add.part(places, 4, 1, 2), add.part(places, 4, 0, 1)], 4)  # x, then y
-    grid = add.reshape(grid, (n * parts, taps, *made, 2))
+    ).reshape(2, taps, *sizes)
+    moved = add.reshape(add.cast(offsets, dtype), (n * parts, taps, 2, *sizes))
+    positions = add.do("add", add.transpose(moved, (0, 1, 3, 4, 2)), add.constant(where.transpose(1, 2, 3, 0), dtype))
+    grid = add.joined([add.part(positions, 4, 1, 2), add.part(positions, 4, 0, 1)], 4)  # x, then y
+    grid = add.reshape(grid, (n * parts, taps, *sizes, 2))
     images = add.reshape(add.cast(x, dtype), (n * parts, channels // parts, height, width))
-    shape = (n * parts, channels // parts, taps, *made)
+    shape = (n * parts, channels // parts, taps, *sizes)
     columns = _sampled(add, images, grid, shape, _MODES["linear"], _BEYOND["zeros"], _PIXELS)
     if mask is not None:
-        columns = add.do("multiply", columns, add.reshape(add.cast(mask, dtype), (n * parts, 1, taps, *made)))
+        columns = add.do("multiply", columns, add.reshape(add.cast(mask, dtype), (n * parts, 1, taps, *sizes)))
     inner = channels // groups * taps
-    columns = add.reshape(columns, (n, groups, inner, math.prod(made)))
+    columns = add.reshape(columns, (n, groups, inner, math.prod(sizes)))
     rows = add.reshape(add.cast(weights, dtype), (1, groups, outputs // groups, inner))
-    result = add.reshape(add.matmul(rows, columns), (n, outputs, *made))
+    result = add.reshape(add.matmul(rows, columns), (n, outputs, *sizes))
     if bias is not None:
         result = add.do("add", result, add.reshape(add.cast(bias, dtype), (1, outputs, 1, 1)))
     add.done(add.cast(result, add.dtype(x)))

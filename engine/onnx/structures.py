@@ -30,8 +30,8 @@ def structure_of(reader, name):
     return reader.structures.get(name)
 
 
-def _sequence(reader, node, place=0):
-    name = node.input(place)
+def _sequence(reader, node, number=0):
+    name = node.input(number)
     found = structure_of(reader, name)
     if isinstance(found, Optional) and found.item is not None:
         found = structure_of(reader, found.item)
@@ -54,9 +54,9 @@ def _keep(reader, output, items, dtype=None):
     reader.structures[output] = Sequence(list(items), reader.dtype(items[0]) if items else dtype)
 
 
-def _position(reader, node, place, length, ends=False):
+def _position(reader, node, number, length, ends=False):
     """The position in a sequence given by the operand; with `ends`, the end is allowed. None if it is computed."""
-    name = node.input(place)
+    name = node.input(number)
     if name is None:
         return length if ends else length - 1
     value = reader.constant(name)
@@ -230,8 +230,8 @@ def has_element(reader, node):
     found = structure_of(reader, name)
     if name is not None and not reader.knows(name):
         raise Unsupported(f"works on {name!r}, which is unknown")
-    there = name is not None and not (isinstance(found, Optional) and found.item is None)
-    reader.keep_constant(node.output, numpy.bool_(there))
+    present = name is not None and not (isinstance(found, Optional) and found.item is None)
+    reader.keep_constant(node.output, numpy.bool_(present))
 
 
 @reads_whole("OptionalGetElement")

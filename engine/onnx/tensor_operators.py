@@ -279,8 +279,8 @@ def determinant(reader, node):
         result = factor if result is None else add.do("multiply", result, factor)
         if left == 1:
             break
-        here = add.do("equal", add.reshape(pivot, (count, 1, 1)), add.reshape(add.counted(left), (1, left, 1)))
-        rows = add.part(add.where(here, first, rest), 1, 1, left)
+        is_pivot = add.do("equal", add.reshape(pivot, (count, 1, 1)), add.reshape(add.counted(left), (1, left, 1)))
+        rows = add.part(add.where(is_pivot, first, rest), 1, 1, left)
         safe = add.where(add.do("equal", own, 0), 1, own)
         factors = add.do("divide", add.part(rows, 2, 0, 1), safe)
         rest = add.part(add.do("subtract", rows, add.do("multiply", factors, chosen)), 2, 1, left)
@@ -505,7 +505,7 @@ def sliced(reader, node, shape, axis, start, end, step=1):
     """Returns (first index, number of elements) of a slice of that axis."""
     shape = tuple(shape)
     if reader.open_inputs and not sizes.is_open(shape[axis]):
-        if any(sizes.is_open(place) and abs(place) > shape[axis] for place in (start, end)):
+        if any(sizes.is_open(index) and abs(index) > shape[axis] for index in (start, end)):
             reader.open_inputs.beyond_an_end = True
 
     def need(one, other):

@@ -86,16 +86,16 @@ def _looked_up(add, x, keys, values, default):
     vocabulary indices."""
     table = numpy.concatenate([values, numpy.asarray([default], values.dtype)])
     if x in add.network.texts:
-        places = numpy.full(len(add.reader.vocabulary) + 1, len(keys))
-        places[keys[::-1]] = numpy.arange(len(keys))[::-1]  # the first of equal keys
-        return add.take(add.constant(table[places], table.dtype), [x])
+        positions = numpy.full(len(add.reader.vocabulary) + 1, len(keys))
+        positions[keys[::-1]] = numpy.arange(len(keys))[::-1]  # the first of equal keys
+        return add.take(add.constant(table[positions], table.dtype), [x])
     if keys.dtype.kind in "iu" and add.dtype(x).kind in "iu" and int(keys.max()) - int(keys.min()) < _TABLE:
         first, span = int(keys.min()), int(keys.max()) - int(keys.min()) + 1
-        places = numpy.full(span + 1, len(keys))
-        places[keys[::-1] - first] = numpy.arange(len(keys))[::-1]
-        place = add.do("subtract", add.cast(x, numpy.int64), first)
-        inside = add.do("logical_and", add.do("greater_equal", place, 0), add.do("less", place, span))
-        return add.take(add.constant(table[places], table.dtype), [add.where(inside, place, span)])
+        positions = numpy.full(span + 1, len(keys))
+        positions[keys[::-1] - first] = numpy.arange(len(keys))[::-1]
+        offset = add.do("subtract", add.cast(x, numpy.int64), first)
+        inside = add.do("logical_and", add.do("greater_equal", offset, 0), add.do("less", offset, span))
+        return add.take(add.constant(table[positions], table.dtype), [add.where(inside, offset, span)])
     if len(keys) > _COMPARED:
         raise Unsupported(f"has {len(keys):,} keys that are no texts and lie far apart, at most {_COMPARED:,} can be")
     own = add.shape(x)
@@ -106,8 +106,8 @@ def _looked_up(add, x, keys, values, default):
         missing = add.do("logical_and", add.do("isnan", column), add.constant(numpy.isnan(keys), bool))
         equal = add.do("logical_or", equal, missing)
     equal = add.cast(equal, numpy.int32)
-    place = add.where(add.cast(add.reduce("max", equal, [last]), bool), add.reduce("argmax", equal, [last]), len(keys))
-    return add.take(add.constant(table, table.dtype), [add.reshape(place, own)])
+    offset = add.where(add.cast(add.reduce("max", equal, [last]), bool), add.reduce("argmax", equal, [last]), len(keys))
+    return add.take(add.constant(table, table.dtype), [add.reshape(offset, own)])
 
 
 def _encoded(reader, node, keys, values, default):
@@ -132,11 +132,11 @@ def label_encoder(reader, node):
 
     if node.get("classes_strings") is not None:  # version 1: texts to indices and back
         texts = numpy.array(node.get("classes_strings"), object)
-        places = numpy.arange(len(texts))
+        indices = numpy.arange(len(texts))
         if node.inputs[0] in reader.network.texts:
-            _encoded(reader, node, texts, places, node.get("default_int64", -1))
+            _encoded(reader, node, texts, indices, node.get("default_int64", -1))
         else:
-            _encoded(reader, node, places, texts, node.get("default_string", "_Unused"))
+            _encoded(reader, node, indices, texts, node.get("default_string", "_Unused"))
         return
     keys, values = _values(node, "keys"), _values(node, "values")
     if len(keys) != len(values):
@@ -188,9 +188,9 @@ def zip_map(reader, node):
 
 @reads("ai.onnx.ml.ArrayFeatureExtractor")
 def feature_extractor(reader, node):
-    add, (x, places) = Lowering(reader, node), node.inputs
+    add, (x, indices) = Lowering(reader, node), node.inputs
     own = add.shape(x)
     if len(own) == 1:
         x, own = add.reshape(x, (1, *own)), (1, *own)
-    flat = add.reshape(add.cast(places, numpy.int64), (math.prod(add.shape(places)),))
+    flat = add.reshape(add.cast(indices, numpy.int64), (math.prod(add.shape(indices)),))
     add.done(add.take(x, [flat], len(own) - 1))

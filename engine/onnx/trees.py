@@ -229,17 +229,17 @@ def _with_equals(ensemble, walks, equals, dtype):
 def _levels(walks, roots):
     """Each node's tree and level; -1 if unreachable."""
     trees, levels = numpy.full(len(walks.keys), -1), numpy.full(len(walks.keys), -1)
-    frontier, of, level = roots, numpy.arange(len(roots)), 0
+    frontier, tree_of, level = roots, numpy.arange(len(roots)), 0
     while len(frontier):
         trees[frontier] = numpy.arange(len(frontier))
         twice = (trees[frontier] != numpy.arange(len(frontier))).any()
         if twice or (levels[frontier] >= 0).any():
             raise Unsupported(_NO_TREES)
-        trees[frontier], levels[frontier] = of, level
+        trees[frontier], levels[frontier] = tree_of, level
         inner = walks.branch[frontier]
         children = walks.further[frontier[inner]]
-        of = numpy.repeat(of[inner], 2)[(there := children.reshape(-1) >= 0)]
-        frontier, level = children.reshape(-1)[there], level + 1
+        tree_of = numpy.repeat(tree_of[inner], 2)[(exists := children.reshape(-1) >= 0)]
+        frontier, level = children.reshape(-1)[exists], level + 1
     return trees, levels
 
 

@@ -175,8 +175,8 @@ def _open(network, sizes, tensors, name_at):
     def terms_at(polynomial):
         """(index of the first, number) of its terms."""
         first = len(terms) // _TERM
-        for some, factor in polynomial.items():
-            terms.extend(struct.pack("<q8B", factor, *_padded([variables[variable] for variable in some])))
+        for monomial, factor in polynomial.items():
+            terms.extend(struct.pack("<q8B", factor, *_padded([variables[variable] for variable in monomial])))
         return first, len(polynomial)
 
     for _, over, under in sizes.quotients:

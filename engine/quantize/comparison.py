@@ -23,9 +23,9 @@ def agreement(before, after, labels=None):
     `right_before` and `right_after`: shares of rows whose argmax is the label."""
     result = {}
     for name in before[0]:
-        ours = [feed[name].astype("float64") for feed in after]
-        theirs = [feed[name].astype("float64") for feed in before]
-        a, b = (numpy.concatenate([each.reshape(-1) for each in group]) for group in (theirs, ours))
+        after_arrays = [feed[name].astype("float64") for feed in after]
+        before_arrays = [feed[name].astype("float64") for feed in before]
+        a, b = (numpy.concatenate([each.reshape(-1) for each in group]) for group in (before_arrays, after_arrays))
         size = float(numpy.sqrt((a * a).sum()))
         both = size * float(numpy.sqrt((b * b).sum()))
         row = {
@@ -34,8 +34,8 @@ def agreement(before, after, labels=None):
             "cosine": float((a * b).sum()) / both if both else float((a == b).all()),
             "top1": None,
         }
-        if theirs[0].ndim >= 2 and theirs[0].shape[-1] > 1:
-            classes = [[each.argmax(-1).reshape(-1) for each in group] for group in (theirs, ours)]
+        if before_arrays[0].ndim >= 2 and before_arrays[0].shape[-1] > 1:
+            classes = [[each.argmax(-1).reshape(-1) for each in group] for group in (before_arrays, after_arrays)]
             row["top1"] = float(numpy.mean(numpy.concatenate(classes[0]) == numpy.concatenate(classes[1])))
             if labels is not None and sum(map(len, labels)) == sum(map(len, classes[0])):
                 right = numpy.concatenate(labels)

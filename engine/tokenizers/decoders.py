@@ -79,15 +79,15 @@ def _byte(token):
 
 def _byte_fallback(tokens):
     results = []
-    for is_byte, some in groupby(tokens, lambda token: _byte(token) is not None):
-        some = list(some)
+    for is_byte, group in groupby(tokens, lambda token: _byte(token) is not None):
+        group = list(group)
         if is_byte:
-            data = bytes(map(_byte, some))
+            data = bytes(map(_byte, group))
             try:
-                some = [data.decode()]
+                group = [data.decode()]
             except UnicodeDecodeError:
-                some = ["\ufffd"] * len(data)
-        results += some
+                group = ["\ufffd"] * len(data)
+        results += group
     return results
 
 

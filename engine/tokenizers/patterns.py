@@ -287,8 +287,11 @@ class _Translation:
         if c in "bB" and not inside:
             self.position += 2
             word = f"[{word_class(self.limit)}]"
-            both, none = f"(?<={word})(?!{word})|(?<!{word})(?={word})", f"(?<={word})(?={word})|(?<!{word})(?!{word})"
-            return f"(?:{both if c == 'b' else none})"
+            boundary, no_boundary = (
+                f"(?<={word})(?!{word})|(?<!{word})(?={word})",
+                f"(?<={word})(?={word})|(?<!{word})(?!{word})",
+            )
+            return f"(?:{boundary if c == 'b' else no_boundary})"
         if c.isalnum() and c not in "tnrfvaA" and not (c.isdigit() and not inside):
             self.refuse(f"\\{c}")
         self.position += 2
@@ -313,5 +316,5 @@ class _Translation:
             self.refuse(f"the property {name!r}")
         return self._as_class(result, inside)
 
-    def _as_class(self, made, inside):
-        return made if inside else f"[{made or _NOTHING}]"
+    def _as_class(self, characters, inside):
+        return characters if inside else f"[{characters or _NOTHING}]"

@@ -149,8 +149,8 @@ class _Template:
                 if token not in self.tokens:
                     raise TokenizerError(f"{each.where}: the special token {shown(token)} is not in special_tokens")
                 result.append((token, None, each.natural("type_id", 0)))
-        have = {"AB"[number] for token, number, _ in result if token is None}
-        if have - set(wanted):
+        used = {"AB"[number] for token, number, _ in result if token is None}
+        if used - set(wanted):
             raise TokenizerError(f"{where}: uses text B, which only the template of pairs has")
         return result
 

@@ -63,7 +63,7 @@ def test_counts(n):
 
 
 def test_counts_refuse_places_outside_of_the_table():
-    with pytest.raises(ValueError, match="places are a vector of int64"):
+    with pytest.raises(ValueError, match="expected bins as a vector of int64"):
         _array._bincount(np.ones(3), None, 0)
     with pytest.raises(ValueError, match="vectors of int64"):
         _array._bincount(np.arange(3), np.ones(2), 0)

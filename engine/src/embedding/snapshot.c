@@ -121,13 +121,13 @@ typedef struct saved_rows {
 static void save_row(const vme_embedding *table, saved_rows *to, int64_t key, uint32_t freq, int64_t version,
                      const float *numbers)
 {
-    const int64_t dim = table->options.dim, beside = dim * table->slots;
+    const int64_t dim = table->options.dim, slot_floats = dim * table->slots;
     to->keys[to->at] = key;
     to->freqs[to->at] = freq;
     to->versions[to->at] = version;
     memcpy(to->values + to->at * dim, numbers, (size_t)dim * sizeof(float));
-    if (beside > 0)
-        memcpy(to->slots + to->at * beside, numbers + dim, (size_t)beside * sizeof(float));
+    if (slot_floats > 0)
+        memcpy(to->slots + to->at * slot_floats, numbers + dim, (size_t)slot_floats * sizeof(float));
     to->at++;
 }
 
@@ -441,12 +441,12 @@ static vme_status put_row(vme_embedding *table, embedding_shard *shard, uint64_t
     note->freq = from->freqs[i] < 0 ? 0 : from->freqs[i] > UINT32_MAX ? UINT32_MAX : (uint32_t)from->freqs[i];
     note->version = from->versions[i];
     embedding_note_step(table, note->version);
-    const int64_t dim = table->options.dim, beside = dim * table->slots;
+    const int64_t dim = table->options.dim, slot_floats = dim * table->slots;
     float *numbers = embedding_row(table, shard, row);
     memcpy(numbers, from->values + i * dim, (size_t)dim * sizeof(float));
     memset(numbers + dim, 0, (size_t)(table->stride - dim) * sizeof(float));
-    if (beside > 0)
-        memcpy(numbers + dim, from->slots + i * beside, (size_t)beside * sizeof(float));
+    if (slot_floats > 0)
+        memcpy(numbers + dim, from->slots + i * slot_floats, (size_t)slot_floats * sizeof(float));
     return VME_OK;
 }
 

@@ -98,20 +98,20 @@ PARTS(f64, )
 #define GATHER_LITTLE UINT64_C(0x0102040810204080)
 #define LOWER_BITS    UINT64_C(0x7f7f7f7f7f7f7f7f)
 
-static void pack(int64_t bytes, bool big, const u8 *truths, u8 *out)
+static void pack(int64_t bytes, bool big, const u8 *bools, u8 *out)
 {
     int64_t i = 0;
 #ifdef __AVX2__
     __m256i backwards =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8));
     for (; i + 4 <= bytes; i += 4) {
-        __m256i eights = _mm256_loadu_si256((const __m256i *)(truths + 8 * i));
+        __m256i eights = _mm256_loadu_si256((const __m256i *)(bools + 8 * i));
         eights = _mm256_cmpeq_epi8(big ? _mm256_shuffle_epi8(eights, backwards) : eights, _mm256_setzero_si256());
         *(u32_at *)(out + i) = ~(u32)_mm256_movemask_epi8(eights);
     }
 #endif
     for (; i < bytes; i++) {
-        u64 word = *(const u64_at *)(truths + 8 * i);
+        u64 word = *(const u64_at *)(bools + 8 * i);
         word = (((word & LOWER_BITS) + LOWER_BITS) | word) >> 7 & ~LOWER_BITS >> 7; /* any non-zero byte is true */
         out[i] = (u8)(word * (big ? GATHER_BIG : GATHER_LITTLE) >> 56);
     }
@@ -127,18 +127,18 @@ static void pack(int64_t bytes, bool big, const u8 *truths, u8 *out)
 #define SPREAD64(value) SPREAD16(value), SPREAD16(value + 16), SPREAD16(value + 32), SPREAD16(value + 48)
 static const u64 spread[256] = {SPREAD64(0), SPREAD64(64), SPREAD64(128), SPREAD64(192)};
 
-static void unpack(int64_t bytes, bool big, const u8 *in, u8 *truths)
+static void unpack(int64_t bytes, bool big, const u8 *in, u8 *bools)
 {
     int64_t i = 0;
 #ifdef __AVX512BW__
     __m512i backwards = _mm512_broadcast_i32x4(_mm_setr_epi8(7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8));
     for (; i + 8 <= bytes; i += 8) {
         __m512i ones = _mm512_maskz_set1_epi8(*(const u64_at *)(in + i), 1);
-        _mm512_storeu_si512(truths + 8 * i, big ? _mm512_shuffle_epi8(ones, backwards) : ones);
+        _mm512_storeu_si512(bools + 8 * i, big ? _mm512_shuffle_epi8(ones, backwards) : ones);
     }
 #endif
     for (; i < bytes; i++)
-        *(u64_at *)(truths + 8 * i) = big ? __builtin_bswap64(spread[in[i]]) : spread[in[i]];
+        *(u64_at *)(bools + 8 * i) = big ? __builtin_bswap64(spread[in[i]]) : spread[in[i]];
 }
 
 /* clang-format off */

@@ -46,13 +46,13 @@ static void blend_rows(int taps, int64_t n, const float *const *rows, const floa
     }
 }
 
-static void blend_places(int taps, int64_t n, const float *restrict in, const int32_t *restrict places,
+static void blend_places(int taps, int64_t n, const float *restrict in, const int32_t *restrict indices,
                          const float *restrict weights, int64_t next, float *restrict out)
 {
     for (int64_t i = 0; i < n; i++)
-        out[i] = in[places[i]] * weights[i];
+        out[i] = in[indices[i]] * weights[i];
     for (int t = 1; t < taps; t++) {
-        const int32_t *restrict at = places + t * next;
+        const int32_t *restrict at = indices + t * next;
         const float *restrict by = weights + t * next;
         for (int64_t i = 0; i < n; i++)
             out[i] += in[at[i]] * by[i];

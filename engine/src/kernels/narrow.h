@@ -287,9 +287,9 @@ VNNI ALWAYS void add_dots(__m512i *sum, __m512i weights, __m512i a)
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(weights), "v"(a));
 }
 
-/* The bytes of four elements of each row, times weights of 32 columns; `place` selects one of several independent sums.
+/* The bytes of four elements of each row, times weights of 32 columns; `chain` selects one of several independent sums.
  */
-VNNI ALWAYS void add_quads(const int rows, const int places, int place, const __m512i weights[2], const uint8_t *a,
+VNNI ALWAYS void add_quads(const int rows, const int chains, int chain, const __m512i weights[2], const uint8_t *a,
                            int64_t a_row, __m512i sum[][BYTES][2])
 {
 #pragma GCC unroll 4
@@ -299,19 +299,19 @@ VNNI ALWAYS void add_quads(const int rows, const int places, int place, const __
             int32_t four;
             memcpy(&four, a + r * a_row + 4 * byte, sizeof four);
             const __m512i factors = _mm512_set1_epi32(four);
-            add_dots(&sum[r * places + place][byte][0], weights[0], factors);
-            add_dots(&sum[r * places + place][byte][1], weights[1], factors);
+            add_dots(&sum[r * chains + chain][byte][0], weights[0], factors);
+            add_dots(&sum[r * chains + chain][byte][1], weights[1], factors);
         }
 }
 
 VNNI ALWAYS void bytes_part(const narrow_kind kind, const int rows, int64_t count, const uint8_t *weights,
                             const uint8_t *a, int64_t a_row, float *sums)
 {
-    const int places = rows == 1 ? 2 : 1;
+    const int chains = rows == 1 ? 2 : 1;
     const __m512i nibble = _mm512_set1_epi8(15);
     __m512i sum[NARROW_ROWS][BYTES][2];
 #pragma GCC unroll 4
-    for (int i = 0; i < rows * places; i++)
+    for (int i = 0; i < rows * chains; i++)
 #pragma GCC unroll 3
         for (int byte = 0; byte < BYTES; byte++)
             sum[i][byte][0] = sum[i][byte][1] = _mm512_setzero_si512();
@@ -323,19 +323,19 @@ VNNI ALWAYS void bytes_part(const narrow_kind kind, const int rows, int64_t coun
             const __m512i low[2] = {_mm512_and_si512(first, nibble), _mm512_and_si512(second, nibble)};
             const __m512i high[2] = {_mm512_and_si512(_mm512_srli_epi16(first, 4), nibble),
                                      _mm512_and_si512(_mm512_srli_epi16(second, 4), nibble)};
-            add_quads(rows, places, 0, low, a, a_row, sum);
-            add_quads(rows, places, places - 1, high, a + SPLIT_QUAD, a_row, sum);
+            add_quads(rows, chains, 0, low, a, a_row, sum);
+            add_quads(rows, chains, chains - 1, high, a + SPLIT_QUAD, a_row, sum);
         } else {
             const __m512i here[2] = {first, second};
             const __m512i behind[2] = {_mm512_loadu_si512(weights + QUAD_BYTES),
                                        _mm512_loadu_si512(weights + QUAD_BYTES + 64)};
-            add_quads(rows, places, 0, here, a, a_row, sum);
-            add_quads(rows, places, places - 1, behind, a + SPLIT_QUAD, a_row, sum);
+            add_quads(rows, chains, 0, here, a, a_row, sum);
+            add_quads(rows, chains, chains - 1, behind, a + SPLIT_QUAD, a_row, sum);
         }
     }
     if (kind == NARROW_BYTES && k < count) {
         const __m512i last[2] = {_mm512_loadu_si512(weights), _mm512_loadu_si512(weights + 64)};
-        add_quads(rows, places, 0, last, a, a_row, sum);
+        add_quads(rows, chains, 0, last, a, a_row, sum);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
@@ -344,8 +344,8 @@ VNNI ALWAYS void bytes_part(const narrow_kind kind, const int rows, int64_t coun
             __m512 total = _mm512_setzero_ps();
 #pragma GCC unroll 3
             for (int byte = 0; byte < BYTES; byte++) {
-                __m512i one = sum[r * places][byte][v];
-                if (places == 2)
+                __m512i one = sum[r * chains][byte][v];
+                if (chains == 2)
                     one = _mm512_add_epi32(one, sum[1][byte][v]);
                 total = _mm512_fmadd_ps(total, _mm512_set1_ps(256), _mm512_cvtepi32_ps(one));
             }

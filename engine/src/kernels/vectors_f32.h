@@ -29,8 +29,8 @@ VME_INLINE vec load_some(const float *from, int64_t count)
 #if defined(__AVX512F__)
     return _mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), from);
 #elif defined(__AVX2__)
-    const __m256i places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    return _mm256_maskload_ps(from, _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count), places));
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_maskload_ps(from, _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count), lane));
 #else
     vec v = {0};
     for (int i = 0; i < LANES; i++)
@@ -43,8 +43,8 @@ VME_INLINE void store_some(float *to, vec v, int64_t count)
 #if defined(__AVX512F__)
     _mm512_mask_storeu_ps(to, (__mmask16)((1u << count) - 1), v);
 #elif defined(__AVX2__)
-    const __m256i places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    _mm256_maskstore_ps(to, _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count), places), v);
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    _mm256_maskstore_ps(to, _mm256_cmpgt_epi32(_mm256_set1_epi32((int)count), lane), v);
 #else
     for (int i = 0; i < LANES; i++)
         if (i < count)

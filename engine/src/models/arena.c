@@ -60,9 +60,9 @@ vme_status arena_plan(vme_model *model)
     const int64_t begin = caches_front(model);
     int64_t total = begin;
     value_size *order = calloc((size_t)model->values, sizeof *order);
-    const model_value **beside = calloc((size_t)model->values, sizeof *beside);
+    const model_value **overlapping = calloc((size_t)model->values, sizeof *overlapping);
     vme_status status = VME_OK;
-    if (order == NULL || beside == NULL) {
+    if (order == NULL || overlapping == NULL) {
         status = vme_fail(VME_NO_MEMORY, "no memory for a model");
         goto done;
     }
@@ -81,12 +81,12 @@ vme_status arena_plan(vme_model *model)
         for (int j = 0; j < i; j++) {
             const model_value *other = &model->value[order[j].value];
             if (other->first <= value->last && value->first <= other->last)
-                beside[count++] = other;
+                overlapping[count++] = other;
         }
-        qsort(beside, (size_t)count, sizeof *beside, by_offset);
+        qsort(overlapping, (size_t)count, sizeof *overlapping, by_offset);
         int64_t at = begin;
-        for (int j = 0; j < count && beside[j]->offset < at + value->bytes; j++)
-            at = max(at, beside[j]->offset + beside[j]->bytes);
+        for (int j = 0; j < count && overlapping[j]->offset < at + value->bytes; j++)
+            at = max(at, overlapping[j]->offset + overlapping[j]->bytes);
         value->offset = at;
         total = max(total, at + value->bytes);
         if (total > MODEL_ELEMENTS_MAX) {
@@ -97,7 +97,7 @@ vme_status arena_plan(vme_model *model)
     model->arena_bytes = (size_t)total;
 done:
     free(order);
-    free(beside);
+    free(overlapping);
     return status;
 }
 

@@ -25,7 +25,7 @@ typedef struct blending {
     const int32_t *indices;
     float *out;
     int taps;
-    int64_t outer, size, made, inner;
+    int64_t outer, size, outputs, inner;
 } blending;
 
 /* Outer indices `begin` to `end`; elements along the axis are contiguous. */
@@ -33,9 +33,10 @@ static vme_status along(void *argument, int64_t begin, int64_t end)
 {
     const blending *job = argument;
     for (int64_t i = begin; i < end; i++)
-        for (int64_t j = 0; j < job->made && !vme_stopping(job->context); j += PIECE)
-            job->kernels->blend_places(job->taps, min(PIECE, job->made - j), job->in + i * job->size, job->indices + j,
-                                       job->weights + j, job->made, job->out + i * job->made + j);
+        for (int64_t j = 0; j < job->outputs && !vme_stopping(job->context); j += PIECE)
+            job->kernels->blend_places(job->taps, min(PIECE, job->outputs - j), job->in + i * job->size,
+                                       job->indices + j, job->weights + j, job->outputs,
+                                       job->out + i * job->outputs + j);
     return VME_OK;
 }
 
@@ -46,10 +47,10 @@ static vme_status across(void *argument, int64_t begin, int64_t end)
     const float *rows[TAPS_MAX];
     float weights[TAPS_MAX];
     for (int64_t i = begin; i < end; i++) {
-        const int64_t outer = i / job->made, j = i % job->made;
+        const int64_t outer = i / job->outputs, j = i % job->outputs;
         for (int t = 0; t < job->taps; t++) {
-            rows[t] = job->in + (outer * job->size + job->indices[t * job->made + j]) * job->inner;
-            weights[t] = job->weights[t * job->made + j];
+            rows[t] = job->in + (outer * job->size + job->indices[t * job->outputs + j]) * job->inner;
+            weights[t] = job->weights[t * job->outputs + j];
         }
         for (int64_t k = 0; k < job->inner && !vme_stopping(job->context); k += PIECE) {
             job->kernels->blend_rows(job->taps, min(PIECE, job->inner - k), rows, weights,
@@ -75,18 +76,18 @@ static vme_status blending_run(vme_context *context, const vme_model *model, con
         .taps = (int)indices->shape[0],
         .outer = 1,
         .size = in->shape[axis],
-        .made = indices->shape[1],
+        .outputs = indices->shape[1],
         .inner = 1,
     };
     for (int d = 0; d < in->rank; d++)
         *(d < axis ? &job.outer : &job.inner) *= d == axis ? 1 : in->shape[d];
-    for (int64_t i = 0; i < job.taps * job.made; i++)
+    for (int64_t i = 0; i < job.taps * job.outputs; i++)
         if (job.indices[i] < 0 || job.indices[i] >= job.size)
             return vme_fail(VME_BAD_VALUE, "an interpolation reads place %d of %lld", job.indices[i],
                             (long long)job.size);
     if (job.inner == 1)
-        return vme_parallel_apart(context, job.outer, PIECE / (job.made * job.taps + 1) + 1, along, &job);
-    return vme_parallel_apart(context, job.outer * job.made, PIECE / (job.inner * job.taps + 1) + 1, across, &job);
+        return vme_parallel_apart(context, job.outer, PIECE / (job.outputs * job.taps + 1) + 1, along, &job);
+    return vme_parallel_apart(context, job.outer * job.outputs, PIECE / (job.inner * job.taps + 1) + 1, across, &job);
 }
 
 vme_status model_make_blending(model_preparation *preparation, uint32_t number, const model_node_record *node,

@@ -54,7 +54,7 @@ static vme_status pool_rows(void *argument, int64_t begin, int64_t end)
                 if (count > 0)
                     job->kernels->largest(c, end_of_some, count, taps, job->flip, to);
                 else
-                    memset(to + c, job->flip, (size_t)(end_of_some - c)); /* the least number */
+                    memset(to + c, job->flip, (size_t)(end_of_some - c)); /* the minimum of the dtype */
             }
         }
     }

@@ -72,12 +72,12 @@ const char *model_step_kind(const model_step *step)
                                                                                           : "Output";
 }
 
-void vme_model_step(const vme_model *model, int number, vme_step *told)
+void vme_model_step(const vme_model *model, int number, vme_step *described)
 {
     const model_step *step = &model->step[number];
     const bool port = step->name == NULL && (step->kind == STEP_IMPORT || step->kind == STEP_EXPORT);
     const model_value *result = &model->value[step->out >= 0 ? step->out : step->in];
-    *told = (vme_step){
+    *described = (vme_step){
         .name = port                 ? result->name
                 : step->name == NULL ? ""
                                      : step->name,
@@ -90,25 +90,25 @@ void vme_model_step(const vme_model *model, int number, vme_step *told)
     if (step->kind == STEP_NOTHING || step->idle)
         return;
     if (step->kind == STEP_CONV || step->kind == STEP_DEPTHWISE) {
-        told->products = products_of(result, step->k);
-        told->bytes = result->c * (step->k + 1) * (int64_t)sizeof(float);
+        described->products = products_of(result, step->k);
+        described->bytes = result->c * (step->k + 1) * (int64_t)sizeof(float);
     } else if (step->op == MODEL_MATMUL && !port) {
         const model_value *left = &model->value[step->operand[0]];
-        told->products = products_of(result, left->shape[left->rank - 1]);
+        described->products = products_of(result, left->shape[left->rank - 1]);
     } else if (step->op == MODEL_ATTENTION && !port) {
         const model_value *left = &model->value[step->operand[0]], *weights = &model->value[step->operand[1]];
         const int64_t keys = weights->shape[weights->rank - 1];
-        told->products =
+        described->products =
             products_of(result, keys + keys * left->shape[left->rank - 1] / result->shape[result->rank - 1]);
     } else if (step->op == MODEL_RECURRENCE && !port)
-        told->products = recurrence_products(model, step);
+        described->products = recurrence_products(model, step);
     else if (step->op == MODEL_INTEGER_PRODUCT && !port)
-        told->products = products_of(result, integer_product_terms(model, step));
+        described->products = products_of(result, integer_product_terms(model, step));
     else if (step->op == MODEL_NARROW_PRODUCT && !port)
-        told->products = products_of(result, narrow_product_terms(model, step));
-    told->bytes += bytes_of(model, step->in) + bytes_of(model, step->addend) + bytes_of(model, step->out);
+        described->products = products_of(result, narrow_product_terms(model, step));
+    described->bytes += bytes_of(model, step->in) + bytes_of(model, step->addend) + bytes_of(model, step->out);
     if (port)
-        told->bytes += told->bytes; /* counted twice: the caller's array has the same size */
+        described->bytes += described->bytes; /* counted twice: the caller's array has the same size */
     for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
-        told->bytes += bytes_of(model, step->operand[i]);
+        described->bytes += bytes_of(model, step->operand[i]);
 }

@@ -235,8 +235,8 @@ static void single_row(const integer_product *job, int64_t number, char *slot)
     const int32_t *p = job->p;
     const int64_t image = number / job->out_height, top = number % job->out_height * p[STRIDE_H] - p[PAD_TOP],
                   channels = job->channels, row = job->width * channels, taps = job->k * p[INTEGER_SINGLE];
-    const uint8_t **places = (const uint8_t **)(void *)slot, *in = job->in + image * job->height * row;
-    int32_t *sums = (int32_t *)(void *)(places + SINGLE_PIXELS * taps);
+    const uint8_t **addresses = (const uint8_t **)(void *)slot, *in = job->in + image * job->height * row;
+    int32_t *sums = (int32_t *)(void *)(addresses + SINGLE_PIXELS * taps);
     uint8_t *outside = (uint8_t *)(sums + SINGLE_PIXELS * channels), *flipped = outside + channels;
     memset(outside, job->zero, (size_t)channels);
     for (int64_t h = 0; job->flip && h < p[KERNEL_H]; h++) {
@@ -267,8 +267,9 @@ static void single_row(const integer_product *job, int64_t number, char *slot)
     for (int64_t column = 0, count; column < job->out_width && !vme_stopping(job->context); column += count) {
         count = min(SINGLE_PIXELS, job->out_width - column);
         for (int64_t i = 0; i < count; i++)
-            find_taps(job, top, column + i, job->flip ? flipped : in, row, job->flip != 0, outside, places + i * taps);
-        job->kernels->windows(count, channels, (int)taps, places, job->weights, sums);
+            find_taps(job, top, column + i, job->flip ? flipped : in, row, job->flip != 0, outside,
+                      addresses + i * taps);
+        job->kernels->windows(count, channels, (int)taps, addresses, job->weights, sums);
         for (int64_t i = 0; i < count; i++)
             write(job, number * job->out_width + column + i, 0, channels, sums + i * channels, job->more);
     }

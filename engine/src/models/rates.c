@@ -336,10 +336,10 @@ double rates_algorithm(const vme_model *model, const vme_kernels *kernels, const
 
 double rates_step(const vme_model *model, int number, const double rates[VME_RATES])
 {
-    vme_step told;
-    vme_model_step(model, number, &told);
+    vme_step description;
+    vme_model_step(model, number, &description);
     const rates_counted counted = {
-        {[VME_RATE_PRODUCTS] = (double)told.products, [VME_RATE_BYTES] = (double)told.bytes}};
+        {[VME_RATE_PRODUCTS] = (double)description.products, [VME_RATE_BYTES] = (double)description.bytes}};
     return model->step[number].kind == STEP_NOTHING ? 0 : rates_cost(&counted, rates);
 }
 

@@ -120,7 +120,7 @@ static bool between(double at, int64_t size, int64_t *low, int64_t *high, double
 }
 
 /* Indices and weights of the pixels around one point of the region, `next` elements apart. */
-static void corners_of(const pooling *job, double x, double y, int64_t next, int32_t *places, float *weights)
+static void corners_of(const pooling *job, double x, double y, int64_t next, int32_t *indices, float *weights)
 {
     int64_t top, bottom, left, right;
     double down, across;
@@ -128,16 +128,16 @@ static void corners_of(const pooling *job, double x, double y, int64_t next, int
     const bool there = between(y, job->height, &top, &bottom, &down) && between(x, job->width, &left, &right, &across);
     if (!there) {
         for (int i = 0; i < CORNERS; i++) {
-            places[i * next] = 0;
+            indices[i * next] = 0;
             weights[i * next] = 0;
         }
         return;
     }
-    const int64_t place[CORNERS] = {top * job->width + left, top * job->width + right, bottom * job->width + left,
+    const int64_t index[CORNERS] = {top * job->width + left, top * job->width + right, bottom * job->width + left,
                                     bottom * job->width + right};
     const double weight[CORNERS] = {(1 - down) * (1 - across), (1 - down) * across, down * (1 - across), down * across};
     for (int i = 0; i < CORNERS; i++) {
-        places[i * next] = (int32_t)place[i];
+        indices[i * next] = (int32_t)index[i];
         weights[i * next] = (float)weight[i];
     }
 }

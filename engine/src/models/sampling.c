@@ -117,12 +117,12 @@ static void taps_along(const sampling *job, int64_t i, int64_t size, int64_t pix
 }
 
 typedef struct taps {
-    int32_t places[NUMBERS];
+    int32_t indices[NUMBERS];
     float weights[NUMBERS];
 } taps;
 
 /* Index and weight of each tap of one result; taps are `next` elements apart. */
-static void taps_of(const sampling *job, int64_t result, int64_t next, int32_t *places, float *narrow, double *wide)
+static void taps_of(const sampling *job, int64_t result, int64_t next, int32_t *indices, float *narrow, double *wide)
 {
     int64_t pixel[DIMENSIONS_MAX][TAPS_MAX];
     double weight[DIMENSIONS_MAX][TAPS_MAX];
@@ -133,7 +133,7 @@ static void taps_of(const sampling *job, int64_t result, int64_t next, int32_t *
     for (int axis = 0; axis < d; axis++)
         count *= job->taps;
     for (int64_t t = 0; t < count; t++) {
-        int64_t place = 0, rest = t;
+        int64_t index = 0, rest = t;
         double product = 1;
         bool there = true;
         for (int axis = d - 1; axis >= 0; axis--, rest /= job->taps) {
@@ -143,10 +143,10 @@ static void taps_of(const sampling *job, int64_t result, int64_t next, int32_t *
         rest = t;
         int64_t stride = 1;
         for (int axis = d - 1; axis >= 0; axis--, rest /= job->taps) {
-            place += max(0, pixel[axis][rest % job->taps]) * stride;
+            index += max(0, pixel[axis][rest % job->taps]) * stride;
             stride *= job->size[axis];
         }
-        places[t * next] = (int32_t)place;
+        indices[t * next] = (int32_t)index;
         if (wide != NULL)
             wide[t] = there ? product : 0;
         else
@@ -220,19 +220,19 @@ static void linear_along(const sampling *job, const float *restrict grid, int64_
 }
 
 /* The taps of `count` results from number `result` on, counted through all images; `next` as in taps_of. */
-static void linear_taps(const sampling *job, int64_t result, int64_t count, int64_t next, int32_t *restrict places,
+static void linear_taps(const sampling *job, int64_t result, int64_t count, int64_t next, int32_t *restrict indices,
                         float *restrict weights)
 {
     const float *grid = (const float *)(const void *)job->grid + 2 * result;
     const int32_t width = (int32_t)job->size[1];
     linear down, across;
-    for (int64_t some; count > 0; count -= some, grid += 2 * some, places += some, weights += some) {
+    for (int64_t some; count > 0; count -= some, grid += 2 * some, indices += some, weights += some) {
         some = min(count, LINEAR_AT_ONCE);
         linear_along(job, grid + 1, some, job->size[0], &down);
         linear_along(job, grid, some, job->size[1], &across);
         for (int tap = 0; tap < 4; tap++)
             for (int64_t i = 0; i < some; i++) {
-                places[tap * next + i] = down.pixel[tap / 2][i] * width + across.pixel[tap % 2][i];
+                indices[tap * next + i] = down.pixel[tap / 2][i] * width + across.pixel[tap % 2][i];
                 weights[tap * next + i] = down.weight[tap / 2][i] * across.weight[tap % 2][i];
             }
     }
@@ -244,30 +244,30 @@ static void sample_block(const sampling *job, int64_t n, int64_t begin, int64_t 
     taps table;
     const int64_t count = taps_count(job), results = end - begin;
     if (is_linear_plane(job))
-        linear_taps(job, n * job->results + begin, results, results, table.places, table.weights);
+        linear_taps(job, n * job->results + begin, results, results, table.indices, table.weights);
     else
         for (int64_t i = 0; i < results; i++)
-            taps_of(job, n * job->results + begin + i, results, table.places + i, table.weights + i, NULL);
+            taps_of(job, n * job->results + begin + i, results, table.indices + i, table.weights + i, NULL);
     for (int64_t c = 0; c < job->channels && !vme_stopping(job->context); c++) {
         const int64_t channel = n * job->channels + c;
         job->kernels->blend_places((int)count, results, (const float *)(const void *)job->in + channel * job->pixels,
-                                   table.places, table.weights, results,
+                                   table.indices, table.weights, results,
                                    (float *)(void *)job->out + channel * job->results + begin);
     }
 }
 
 static void sample_block_wide(const sampling *job, int64_t n, int64_t begin, int64_t end)
 {
-    int32_t places[TAPS_MAX * TAPS_MAX * TAPS_MAX];
+    int32_t indices[TAPS_MAX * TAPS_MAX * TAPS_MAX];
     double weights[TAPS_MAX * TAPS_MAX * TAPS_MAX];
     const int64_t count = taps_count(job);
     for (int64_t i = begin; i < end && !vme_stopping(job->context); i++) {
-        taps_of(job, n * job->results + i, 1, places, NULL, weights);
+        taps_of(job, n * job->results + i, 1, indices, NULL, weights);
         for (int64_t c = 0; c < job->channels; c++) {
             const double *in = (const double *)(const void *)job->in + (n * job->channels + c) * job->pixels;
             double sum = 0;
             for (int64_t t = 0; t < count; t++)
-                sum += in[places[t]] * weights[t];
+                sum += in[indices[t]] * weights[t];
             ((double *)(void *)job->out)[(n * job->channels + c) * job->results + i] = sum;
         }
     }

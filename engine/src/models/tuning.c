@@ -103,19 +103,19 @@ static void write_shape(const vme_model *model, const model_step *step, int64_t 
     shape[SHAPE - 1] = candidates;
     if (step->kind == STEP_CONV) {
         const model_value *in = &model->value[step->in];
-        const int64_t told[] = {in->n,
-                                in->h,
-                                in->w,
-                                in->c,
-                                out->h,
-                                out->w,
-                                step->addend < 0 ? out->c : -out->c,
-                                p[KERNEL_H],
-                                p[KERNEL_W],
-                                p[DILATION_H],
-                                p[DILATION_W],
-                                p[GROUPS]};
-        memcpy(shape, told, sizeof told);
+        const int64_t values[] = {in->n,
+                                  in->h,
+                                  in->w,
+                                  in->c,
+                                  out->h,
+                                  out->w,
+                                  step->addend < 0 ? out->c : -out->c,
+                                  p[KERNEL_H],
+                                  p[KERNEL_W],
+                                  p[DILATION_H],
+                                  p[DILATION_W],
+                                  p[GROUPS]};
+        memcpy(shape, values, sizeof values);
         return;
     }
     const model_value *lie[] = {&model->value[step->operand[0]], &model->value[step->operand[1]],

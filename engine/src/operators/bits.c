@@ -11,7 +11,7 @@ typedef struct packing {
     const vme_bits_kernels *kernels;
     const uint8_t *in;
     uint8_t *out;
-    int64_t truths, bytes; /* of one row */
+    int64_t bools, bytes; /* of one row */
     bool big;
 } packing;
 
@@ -20,14 +20,14 @@ static vme_status pack_some(void *argument, int64_t begin, int64_t end)
 {
     const packing *p = argument;
     for (int64_t at = begin, n; at < end; at += n) {
-        int64_t row = at / p->bytes, first = at % p->bytes, whole = p->truths / 8;
+        int64_t row = at / p->bytes, first = at % p->bytes, whole = p->bools / 8;
         n = p->bytes - first < end - at ? p->bytes - first : end - at;
-        const uint8_t *in = p->in + row * p->truths + 8 * first;
+        const uint8_t *in = p->in + row * p->bools + 8 * first;
         uint8_t *out = p->out + at;
         p->kernels->pack(first + n > whole ? n - 1 : n, p->big, in, out);
         if (first + n > whole) {
             uint8_t last[8] = {0};
-            memcpy(last, in + 8 * (whole - first), (size_t)(p->truths - 8 * whole));
+            memcpy(last, in + 8 * (whole - first), (size_t)(p->bools - 8 * whole));
             p->kernels->pack(1, p->big, last, out + n - 1);
         }
     }
@@ -38,18 +38,18 @@ static vme_status pack_some(void *argument, int64_t begin, int64_t end)
 static vme_status unpack_some(void *argument, int64_t begin, int64_t end)
 {
     const packing *p = argument;
-    int64_t eights = (p->truths + 7) / 8, whole = p->truths / 8 < p->bytes ? p->truths / 8 : p->bytes;
+    int64_t eights = (p->bools + 7) / 8, whole = p->bools / 8 < p->bytes ? p->bools / 8 : p->bytes;
     for (int64_t at = begin, n; at < end; at += n) {
         int64_t row = at / eights, first = at % eights, i = 0;
         n = eights - first < end - at ? eights - first : end - at;
         const uint8_t *in = p->in + row * p->bytes + first;
-        uint8_t *out = p->out + row * p->truths + 8 * first;
+        uint8_t *out = p->out + row * p->bools + 8 * first;
         if (first < whole) {
             i = whole - first < n ? whole - first : n;
             p->kernels->unpack(i, p->big, in, out);
         }
         for (; i < n; i++) {
-            int64_t left = p->truths - 8 * (first + i);
+            int64_t left = p->bools - 8 * (first + i);
             uint8_t last[8] = {0};
             if (first + i < p->bytes)
                 p->kernels->unpack(1, p->big, in + i, last);
@@ -64,10 +64,10 @@ static vme_status rows_of(vme_context *context, bool big, const vme_tensor *in, 
     vme_status status = vme_check_output(out);
     if (status != VME_OK)
         return status;
-    const vme_tensor *truths = unpacks ? out : in, *bytes = unpacks ? in : out;
+    const vme_tensor *bools = unpacks ? out : in, *bytes = unpacks ? in : out;
     int last = in->rank - 1;
     bool fits = in->rank == out->rank && last >= 0 && vme_is_contiguous(in) && vme_is_contiguous(out)
-                && bytes->dtype == VME_UINT8 && truths->dtype == (unpacks ? VME_UINT8 : VME_BOOL)
+                && bytes->dtype == VME_UINT8 && bools->dtype == (unpacks ? VME_UINT8 : VME_BOOL)
                 && !vme_overlap(in, out);
     for (int d = 0; fits && d < last; d++)
         fits = in->shape[d] == out->shape[d];
@@ -77,10 +77,10 @@ static vme_status rows_of(vme_context *context, bool big, const vme_tensor *in, 
     packing p = {.kernels = &vme_kernels_current()->bits,
                  .in = (const uint8_t *)in->data,
                  .out = (uint8_t *)out->data,
-                 .truths = truths->shape[last],
+                 .bools = bools->shape[last],
                  .bytes = bytes->shape[last],
                  .big = big};
-    int64_t eights = (p.truths + 7) / 8, rows = p.truths == 0 ? 0 : vme_elements(truths) / p.truths;
+    int64_t eights = (p.bools + 7) / 8, rows = p.bools == 0 ? 0 : vme_elements(bools) / p.bools;
     return vme_parallel(context, rows * eights, PIECE, unpacks ? unpack_some : pack_some, &p);
 }
 

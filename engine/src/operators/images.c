@@ -75,7 +75,7 @@ static vme_status look_at(const vme_windows *w, const vme_tensor *images, const 
 
 static int64_t pixels(const image_plane *of) { return of->height * of->width; }
 static int64_t windows_of(const image_plane *of) { return of->rows * of->columns; }
-static int64_t places(const image_plane *of) { return of->windows.kernel[0] * of->windows.kernel[1]; }
+static int64_t taps_of_window(const image_plane *of) { return of->windows.kernel[0] * of->windows.kernel[1]; }
 
 /* Calls the kernel for each plane; `in` and `out`: elements of one plane. */
 static vme_status run(planes_job *job, const vme_tensor *images, int64_t in, int64_t out)
@@ -86,7 +86,7 @@ static vme_status run(planes_job *job, const vme_tensor *images, int64_t in, int
     job->out_bytes = (size_t)out * item;
     job->pooled_bytes = (size_t)windows_of(of) * item;
     atomic_fetch_add_explicit(&job->context->operators, 1, memory_order_relaxed);
-    const int64_t work = pixels(of) + windows_of(of) * places(of);
+    const int64_t work = pixels(of) + windows_of(of) * taps_of_window(of);
     return vme_parallel(job->context, images->shape[0] * images->shape[1], 1 + PIECE / (work + 1), planes, job);
 }
 
@@ -103,7 +103,7 @@ vme_status vme_patches(vme_context *context, const vme_windows *windows, const v
         return vme_fail(VME_BAD_VALUE, "out: it overlaps the images");
     const vme_kernels *kernels = vme_kernels_current();
     job.one = kernels->images->patches[number_of(images)];
-    return run(&job, images, pixels(&job.plane), windows_of(&job.plane) * places(&job.plane));
+    return run(&job, images, pixels(&job.plane), windows_of(&job.plane) * taps_of_window(&job.plane));
 }
 
 vme_status vme_patches_sum(vme_context *context, const vme_windows *windows, const vme_tensor *patches,
@@ -117,7 +117,7 @@ vme_status vme_patches_sum(vme_context *context, const vme_windows *windows, con
         return vme_fail(VME_BAD_VALUE, "out: it overlaps the patches");
     const vme_kernels *kernels = vme_kernels_current();
     job.one = kernels->images->patches_sum[number_of(out)];
-    return run(&job, out, windows_of(&job.plane) * places(&job.plane), pixels(&job.plane));
+    return run(&job, out, windows_of(&job.plane) * taps_of_window(&job.plane), pixels(&job.plane));
 }
 
 static vme_windows of_pool(const vme_windows *windows)
@@ -194,7 +194,7 @@ static vme_status depthwise_planes(void *argument, int64_t begin, int64_t end)
         return VME_NO_MEMORY;
     for (int64_t i = begin; i < end; i++)
         job->one(&job->plane, job->in + i * job->in_size * job->item,
-                 job->other + i % job->channels * places(&job->plane) * job->item,
+                 job->other + i % job->channels * taps_of_window(&job->plane) * job->item,
                  job->out + i * job->out_size * job->item, room);
     vme_scratch_free(job->context, room, job->room);
     return VME_OK;
@@ -209,7 +209,7 @@ static vme_status depthwise_sums(void *argument, int64_t begin, int64_t end)
         return VME_NO_MEMORY;
     vme_status status = VME_OK;
     for (int64_t c = begin; c < end && status == VME_OK; c++) {
-        const int64_t step = places(&job->plane) * job->item;
+        const int64_t step = taps_of_window(&job->plane) * job->item;
         memset(job->out + c * step, 0, (size_t)step);
         for (int64_t first = 0; first < job->examples; first += job->together) {
             if (vme_stopping(job->context)) {
@@ -260,10 +260,10 @@ static vme_status depthwise(depthwise_job *job, const vme_windows *windows, cons
         if (__builtin_mul_overflow(high, wide, &size) || size > INT64_C(1) << 40)
             return vme_fail(VME_NO_MEMORY, "images of %lld x %lld with their padding are too large", (long long)high,
                             (long long)wide);
-        job->room = (size_t)(2 * (2 * size + IMAGE_BLOCK) * job->item + 64 * places(of));
+        job->room = (size_t)(2 * (2 * size + IMAGE_BLOCK) * job->item + 64 * taps_of_window(of));
     }
     atomic_fetch_add_explicit(&job->context->operators, 1, memory_order_relaxed);
-    const int64_t work = pixels(of) + windows_of(of) * places(of);
+    const int64_t work = pixels(of) + windows_of(of) * taps_of_window(of);
     job->together = 1 + PIECE / (work + 1);
     return job->one != NULL
                ? vme_parallel(job->context, job->examples * channels, job->together, depthwise_planes, job)

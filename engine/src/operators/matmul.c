@@ -443,10 +443,10 @@ static void plan(product *job)
     job->b_shared = true;
     for (int d = 0; d < job->lead; d++)
         job->b_shared = job->b_shared && job->b.lead[d] == 0;
-    bool beside = job->a.column == job->element;
-    job->pack_a =
-        job->form == HALF
-        || (job->form == PAIRS ? !beside : job->n > 2 * kernel->columns && (!beside || job->m * job->k > 1 << 14));
+    bool contiguous = job->a.column == job->element;
+    job->pack_a = job->form == HALF
+                  || (job->form == PAIRS ? !contiguous
+                                         : job->n > 2 * kernel->columns && (!contiguous || job->m * job->k > 1 << 14));
     /* short contiguous rows are close together without packing */
     bool narrow = job->b.row > 0 && job->b.row < MATMUL_NARROW;
     job->pack_b = job->form != PLAIN || job->b.column != job->element || job->m > (narrow ? 16 : 4) * job->panel;
@@ -974,9 +974,9 @@ static vme_status compute_product(vme_context *context, const vme_tensor *a, con
     if (job.k == 1)
         job.a.column = job.element;
 
-    bool beside = job.b.column == job.element && job.c.column == job.element;
+    bool contiguous = job.b.column == job.element && job.c.column == job.element;
     int64_t work = job.m * job.n * job.k;
-    if (job.form == PLAIN && beside && work <= MATMUL_SMALL)
+    if (job.form == PLAIN && contiguous && work <= MATMUL_SMALL)
         return multiply_small(&job);
     /* if the vectors are contiguous along k too, tiles would have to pack both operands */
     if (floating && job.k > 0 && job.n <= (job.b.row == job.element ? 2 * MATMUL_FEW : MATMUL_FEW)
@@ -984,10 +984,10 @@ static vme_status compute_product(vme_context *context, const vme_tensor *a, con
         return each_matrix(&job, multiply_dots);
     if (floating && job.k > 0 && job.n == 1 && job.a.row == job.element && job.c.row == job.element)
         return each_matrix(&job, multiply_sums);
-    if (floating && job.k > 0 && job.k <= MATMUL_THIN && beside && job.n >= 64)
+    if (floating && job.k > 0 && job.k <= MATMUL_THIN && contiguous && job.n >= 64)
         return vme_parallel(context, job.matrices * job.m, max(1, MATMUL_VECTOR_WORK / (job.n * job.k)), thin_rows,
                             &job);
-    if (floating && beside && job.m <= MATMUL_STRIPS_MAX && job.n >= job.kernel->columns * STRIP / 2
+    if (floating && contiguous && job.m <= MATMUL_STRIPS_MAX && job.n >= job.kernel->columns * STRIP / 2
         && job.k * job.n * job.real * ceil_div(job.m, job.kernel->rows) >= MATMUL_STRIPS_MIN)
         return multiply_strips(&job);
     if (job.form == PAIRS) {

@@ -173,12 +173,12 @@ def indices_of_largest(reader, node, window):
             part = _at(add, part, window, d, tap, d + 2)
             first = tap * window.dilations[d]
             seen.append(slice(first, first + (window.result_sizes[d] - 1) * window.strides[d] + 1, window.strides[d]))
-        here = add.constant(numpy.ascontiguousarray(numbers[tuple(seen)]), numpy.int64)
+        own_indices = add.constant(numpy.ascontiguousarray(numbers[tuple(seen)]), numpy.int64)
         if best is None:
-            best, found = part, here
+            best, found = part, own_indices
         else:
             better = add.do("greater", part, best)
-            best, found = add.where(better, part, best), add.where(better, here, found)
+            best, found = add.where(better, part, best), add.where(better, own_indices, found)
     return found
 
 
@@ -281,8 +281,8 @@ def seeing(window, weights):
         if is_open(size) or is_open(count):
             continue
         dilation, stride, before = window.dilations[d], window.strides[d], window.before[d]
-        places = numpy.arange(count)[:, None] * stride + numpy.arange(window.kernel[d]) * dilation - before
-        seen = numpy.flatnonzero(((places >= 0) & (places < size)).any(0))
+        positions = numpy.arange(count)[:, None] * stride + numpy.arange(window.kernel[d]) * dilation - before
+        seen = numpy.flatnonzero(((positions >= 0) & (positions < size)).any(0))
         if len(seen) and len(seen) < window.kernel[d]:
             first, last = int(seen[0]), int(seen[-1])
             window.before[d] -= first * dilation

@@ -222,8 +222,8 @@ def unique(reader, node):
     order = None
     for column in reversed(range(columns)):  # sorting is stable
         keys = add.reshape(add.part(rows, 1, column, column + 1), (total,))
-        turned = _sorted(add, keys if order is None else add.take(keys, [order]))
-        order = turned if order is None else add.take(order, [turned])
+        permutation = _sorted(add, keys if order is None else add.take(keys, [order]))
+        order = permutation if order is None else add.take(order, [permutation])
     differ = _differing(add, add.take(rows, [order]))
     group = add.do("subtract", _running_count(add, differ), 1)  # of each element, in sorted order
     zeros = add.network.expanded(add.fresh("nothing"), add.constant(0, numpy.int64), (total,))
@@ -234,10 +234,10 @@ def unique(reader, node):
     ones = add.network.expanded(add.fresh("ones"), add.constant(1, numpy.int64), (total,))
     counts = _cut(add, add.scattered(zeros, ones, [group], reduction="add"), size)
     if not node.get("sorted", 1):
-        turned = _sorted(add, firsts)
-        firsts, counts = add.take(firsts, [turned]), add.take(counts, [turned])
+        permutation = _sorted(add, firsts)
+        firsts, counts = add.take(firsts, [permutation]), add.take(counts, [permutation])
         zeros = add.network.expanded(add.fresh("nothing"), add.constant(0, numpy.int64), (size,))
-        inverse = add.take(add.scattered(zeros, add.counted(size), [turned]), [inverse])
+        inverse = add.take(add.scattered(zeros, add.counted(size), [permutation]), [inverse])
     for name, result in zip(node.outputs, (add.take(x, [firsts], axis), firsts, inverse, counts)):
         if name:
             add.done(result, name)

@@ -68,7 +68,7 @@ class Size(int):
             other = int(other)
             if other in (0, 1):
                 return self if other else 0
-            return Size(int(self) * other, {some: factor * other for some, factor in self.terms.items()})
+            return Size(int(self) * other, {monomial: factor * other for monomial, factor in self.terms.items()})
         return _number(int(self) * int(other), _product(self.terms, other.terms))
 
     __rmul__ = __mul__
@@ -125,21 +125,25 @@ def is_zero(number):
 
 def evaluated(terms, values):
     """The polynomial's value at these `values` of the open sizes."""
-    return sum(factor * math.prod(_value(variable, values) for variable in some) for some, factor in terms.items())
+    return sum(
+        factor * math.prod(_value(variable, values) for variable in monomial) for monomial, factor in terms.items()
+    )
 
 
 def at_least(number, counted=0):
     """A lower bound, given that every open size is at least 1, and those that are counted at least `counted`, 0 or 1;
     None if there is no simple one."""
     terms = terms_of(number)
-    if any(factor < 0 for some, factor in terms.items() if some) or not all(
-        isinstance(variable, str) or _is_above(variable, counted) for some in terms for variable in some
+    if any(factor < 0 for monomial, factor in terms.items() if monomial) or not all(
+        isinstance(variable, str) or _is_above(variable, counted) for monomial in terms for variable in monomial
     ):
         return None
     return sum(
         factor
-        for some, factor in terms.items()
-        if not any(isinstance(variable, tuple) or (isinstance(variable, Counted) and not counted) for variable in some)
+        for monomial, factor in terms.items()
+        if not any(
+            isinstance(variable, tuple) or (isinstance(variable, Counted) and not counted) for variable in monomial
+        )
     )
 
 
@@ -181,20 +185,20 @@ def _number(value, terms):
 
 def _sum(one, other):
     total = dict(one)
-    for some, factor in other.items():
-        total[some] = total.get(some, 0) + factor
-        if not total[some]:
-            del total[some]
+    for monomial, factor in other.items():
+        total[monomial] = total.get(monomial, 0) + factor
+        if not total[monomial]:
+            del total[monomial]
     return total
 
 
 def _product(one, other):
     total = {}
     for (a, x), (b, y) in itertools.product(one.items(), other.items()):
-        some = tuple(sorted(a + b, key=repr)) if a and b else a + b
-        total[some] = total.get(some, 0) + x * y
-        if not total[some]:
-            del total[some]
+        monomial = tuple(sorted(a + b, key=repr)) if a and b else a + b
+        total[monomial] = total.get(monomial, 0) + x * y
+        if not total[monomial]:
+            del total[monomial]
     return total
 
 
@@ -208,7 +212,8 @@ def _quotient(a, b):
     lead = max(under, key=_order)
     while rest:  # polynomial division: exact terms leave the floor
         found = next(
-            (some for some in sorted(rest, key=_order, reverse=True) if _without(some, lead) is not None), None
+            (monomial for monomial in sorted(rest, key=_order, reverse=True) if _without(monomial, lead) is not None),
+            None,
         )
         if found is None or (found == () and lead == () and rest[found] % under[lead]) or rest[found] % under[lead]:
             break
@@ -218,28 +223,35 @@ def _quotient(a, b):
             break
     if rest and set(under) == {()} and under[()] > 0:  # integer parts of factors leave the floor as well
         divisor = under[()]
-        for some, factor in list(rest.items()):
-            exact, rest = _sum(exact, {some: factor // divisor}), _sum(rest, {some: -(factor // divisor) * divisor})
-        inner = next((some[0] for some, factor in rest.items() if factor == 1 and _is_divided(some)), None)
+        for monomial, factor in list(rest.items()):
+            exact, rest = (
+                _sum(exact, {monomial: factor // divisor}),
+                _sum(rest, {monomial: -(factor // divisor) * divisor}),
+            )
+        inner = next((monomial[0] for monomial, factor in rest.items() if factor == 1 and _is_divided(monomial)), None)
         if inner is not None and set(rest) <= {(inner,), ()}:  # merge nested quotients: (a // b) // c = a // (b * c)
             [(_, by)] = inner[2]
             over = _sum(dict(inner[1]), {(): rest.get((), 0) * by} if rest.get((), 0) else {})
             quotient = _quotient(Size(0, over), by * divisor)
-            return _number(int(a) // int(b), _sum({some: f for some, f in exact.items() if f}, terms_of(quotient)))
+            return _number(
+                int(a) // int(b), _sum({monomial: f for monomial, f in exact.items() if f}, terms_of(quotient))
+            )
     if set(rest) <= {()} and set(under) == {()}:
         exact = _sum(exact, {(): rest.get((), 0) // under[()]})
     elif rest:
         order = dict(key=lambda item: repr(item[0]))
         variable = ("//", tuple(sorted(rest.items(), **order)), tuple(sorted(under.items(), **order)))
         exact = _sum(exact, {(variable,): 1})
-    return _number(int(a) // int(b), {some: factor for some, factor in exact.items() if factor})
+    return _number(int(a) // int(b), {monomial: factor for monomial, factor in exact.items() if factor})
 
 
 def _without_common(over, under):
     """Both polynomials divided by the open sizes common to all their terms."""
-    some = list(itertools.chain(over, under))
+    monomials = list(itertools.chain(over, under))
     common = [
-        variable for variable in set(some[0]) if isinstance(variable, str) and all(variable in one for one in some)
+        variable
+        for variable in set(monomials[0])
+        if isinstance(variable, str) and all(variable in one for one in monomials)
     ]
     if not over or not common:
         return over, under
@@ -247,18 +259,23 @@ def _without_common(over, under):
     return _without_common(*({_without(one, cut): factor for one, factor in terms.items()} for terms in (over, under)))
 
 
-def _is_divided(some):
+def _is_divided(monomial):
     """Whether the variables are a single quotient by a positive number."""
-    return len(some) == 1 and isinstance(some[0], tuple) and set(dict(some[0][2])) == {()} and some[0][2][0][1] > 0
+    return (
+        len(monomial) == 1
+        and isinstance(monomial[0], tuple)
+        and set(dict(monomial[0][2])) == {()}
+        and monomial[0][2][0][1] > 0
+    )
 
 
-def _order(some):
-    return len(some), repr(some)
+def _order(monomial):
+    return len(monomial), repr(monomial)
 
 
-def _without(some, divisor):
+def _without(monomial, divisor):
     """The variables without those of the divisor; None if some are missing."""
-    left = list(some)
+    left = list(monomial)
     for variable in divisor:
         if variable not in left:
             return None
@@ -271,11 +288,11 @@ def label(terms, names=()):
     """The polynomial as text, with these sizes first: "2*batch + 1", "(height + 1) // 2"."""
     texts = []
 
-    def place(item):  # by position of the sizes in `names`; constants last
+    def position(item):  # by position of the sizes in `names`; constants last
         return [-item[0].count(name) for name in names], -len(item[0]), repr(item[0])
 
-    for some, factor in sorted(terms.items(), key=place):
-        powers = [_power(variable, some.count(variable), names) for variable in dict.fromkeys(some)]
+    for monomial, factor in sorted(terms.items(), key=position):
+        powers = [_power(variable, monomial.count(variable), names) for variable in dict.fromkeys(monomial)]
         texts.append("*".join([str(abs(factor))] * (abs(factor) != 1 or not powers) + powers))
         texts[-1] = f"{'-' if factor < 0 else '+'} {texts[-1]}"
     text = " ".join(texts).removeprefix("+ ") or "0"
@@ -305,9 +322,9 @@ def shape_text(shape):
 def broadcast(*shapes):
     """numpy.broadcast_shapes for Sizes. Unequal if sizes differ and one is a Size."""
     rank, result = max(map(len, shapes), default=0), []
-    for place in range(-rank, 0):
+    for axis in range(-rank, 0):
         size = 1
-        for own in (shape[place] for shape in shapes if -place <= len(shape)):
+        for own in (shape[axis] for shape in shapes if -axis <= len(shape)):
             if size == 1:
                 size = own
             elif own != 1:
@@ -332,11 +349,11 @@ def reshaped(shape, wanted):
     if wanted.count(-1) > 1 or any(size < -1 for size in wanted):
         raise ValueError("there is no such shape")
     if -1 in wanted:
-        place = wanted.index(-1)
-        rest = math.prod(size for d, size in enumerate(wanted) if d != place)
+        free = wanted.index(-1)
+        rest = math.prod(size for d, size in enumerate(wanted) if d != free)
         if int(rest) == 0 or int(whole) % int(rest):
             _differ(shape, wanted)
-        wanted[place] = whole // rest
+        wanted[free] = whole // rest
     if int(math.prod(wanted)) != int(whole):
         _differ(shape, wanted)
     return tuple(wanted)
@@ -412,23 +429,23 @@ def sliced(size, start, stop, step=1, need=None, small=_SMALL):
     low, high = (0, size) if step > 0 else (-1, size - 1)
     need = need or (lambda one, other: None)
 
-    def end(place):
-        if place < 0:
-            need(-1, place)
-            place = place + size
+    def end(index):
+        if index < 0:
+            need(-1, index)
+            index = index + size
         else:
-            need(place, 0)
-        if place >= high or (is_open(high) and not is_open(place) and place > small):
-            bounded = at_most(high, place)
+            need(index, 0)
+        if index >= high or (is_open(high) and not is_open(index) and index > small):
+            bounded = at_most(high, index)
             if bounded is high:
-                need(place, high)
+                need(index, high)
             return bounded
-        need(high, place)
-        if place < low:
-            need(low, place)
+        need(high, index)
+        if index < low:
+            need(low, index)
             return low
-        need(place, low)
-        return place
+        need(index, low)
+        return index
 
     first = end(start) if start is not None else low if step > 0 else high
     last = end(stop) if stop is not None else high if step > 0 else low

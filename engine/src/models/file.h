@@ -261,7 +261,7 @@ typedef struct model_file {
         *term_list, *quotient_list, *need_list, *guard_list, *names, *weights;
     uint32_t notes_at, notes_size; /* in the names */
 } model_file;
-/* Bytes of the first of several concatenated files; `size` if that cannot be told. */
+/* Bytes of the first of several concatenated files; `size` if that cannot be determined. */
 size_t model_file_size(const void *bytes, size_t size);
 /* Reads only the part of `bytes` before the weights; `size` is that of the whole file. `of_plan`: sizes are those of a
  * call, and tensors may have no elements. */

@@ -1,18 +1,19 @@
-"""Text inputs and outputs of models: inside a model, texts are numbers of its vocabulary (docs/model-format.md)."""
+"""Inputs and outputs of models that are no arrays: texts, which are numbers of its vocabulary inside a model, rows with
+labels, and lists of arrays (docs/model-format.md)."""
 
 import json
 
 from vmhost.engine import _array
 
 _UNKNOWN = -1  # the number of an unknown text
-_DAMAGED = "not a model file that this engine can run: its notes on texts are damaged; compile it again"
+_DAMAGED = "not a model file that this engine can run: its notes on ports are damaged; compile it again"
 
 
 class Texts:
     """The notes of a model's file on texts. Ports of texts get the dtype "str", those of rows with labels their
     `labels`."""
 
-    __slots__ = ("_vocabulary", "_numbers")
+    __slots__ = ("_vocabulary", "_numbers", "_sequences", "_tensors")
 
     def __init__(self, found, inputs, outputs):
         """`found`: the result of `read`."""
@@ -27,6 +28,23 @@ class Texts:
             if labels is not None and (len(port.shape) != 2 or len(labels) != port.shape[1]):
                 raise ValueError(_DAMAGED)
             port.labels = None if labels is None else tuple(labels)
+        self._tensors, self._sequences = outputs, found.get("sequences", {})
+
+    def outputs(self):
+        """The outputs as callers see them: a sequence is one Port, with its `items`."""
+        sequence_of = {item: name for name, items in self._sequences.items() for item in items}
+        tensors, seen = {port.name: port for port in self._tensors}, {}
+        if len(sequence_of) != sum(map(len, self._sequences.values())) or not sequence_of.keys() <= tensors.keys():
+            raise ValueError(_DAMAGED)
+        for port in self._tensors:
+            name = sequence_of.get(port.name)
+            if name is None:
+                seen[port.name] = port
+            elif name not in seen:
+                items = tuple(tensors[item] for item in self._sequences[name])
+                shape = items[0].shape if len({item.shape for item in items}) == 1 else ()
+                seen[name] = type(port)(name, port.dtype, shape, port.labels, items)
+        return tuple(seen.values())
 
     def numbers(self, model, port, value):
         """An int64 array for an input's texts: nested lists, one list for a single column, or an object with `tolist`.
@@ -52,8 +70,11 @@ class Texts:
         return _array.asarray(numbered(value), dtype="int64")
 
     def decoded(self, outputs, arrays):
-        """The outputs by name, as callers receive them."""
-        return {port.name: self._decoded(port, arrays[port.name]) for port in outputs}
+        """The outputs by name, as callers receive them; `arrays` are those of the model's tensors, in order."""
+        values = {port.name: self._decoded(port, array) for port, array in zip(self._tensors, arrays)}
+        for name, items in self._sequences.items():
+            values[name] = [values[item] for item in items]
+        return {port.name: values[port.name] for port in outputs}
 
     def _decoded(self, port, array):
         if port.dtype == "str":
@@ -83,9 +104,12 @@ def read(notes):
     except ValueError as error:
         raise ValueError(_DAMAGED) from error
     labels = found.get("labels", {}) if isinstance(found, dict) else None
+    sequences = found.get("sequences", {}) if isinstance(found, dict) else None
     if (
         not isinstance(labels, dict)
         or not all(is_list(value, str, int) for value in labels.values())
+        or not isinstance(sequences, dict)
+        or not all(is_list(items, str) and items for items in sequences.values())
         or not all(is_list(found.get(key, []), str) for key in ("vocabulary", "text_inputs", "text_outputs"))
     ):
         raise ValueError(_DAMAGED)

@@ -13,16 +13,19 @@ class Port:
     ONNX model, a str; in outputs it may be an expression of such sizes, e.g. "2*batch + 1".
 
     Texts have the dtype "str": nested lists of str, in that shape. An output with `labels`, a tuple of them, is a list
-    with a dict for each row: labels to numbers of that dtype."""
+    with a dict for each row: labels to numbers of that dtype. An output with `items`, a tuple of Ports, is a list of
+    what these describe; `shape` is theirs if all have the same, else ()."""
 
-    __slots__ = ("name", "dtype", "shape", "labels")
+    __slots__ = ("name", "dtype", "shape", "labels", "items")
 
-    def __init__(self, name, dtype, shape, labels=None):
-        self.name, self.dtype, self.shape, self.labels = name, dtype, shape, labels
+    def __init__(self, name, dtype, shape, labels=None, items=None):
+        self.name, self.dtype, self.shape, self.labels, self.items = name, dtype, shape, labels, items
 
     @property
     def type(self):
         """The type as ONNX Runtime names it: "tensor(float)"."""
+        if self.items is not None:
+            return f"seq({self.items[0].type})"
         of_numbers = f"tensor({_TYPES.get(str(self.dtype), self.dtype)})"
         if self.labels is None:
             return of_numbers
@@ -78,6 +81,8 @@ class Model:
         self._continued = () if self._parts is not None else continued
         if notes and found.keys() - {"parts"}:
             self._texts = model_texts.Texts(found, self.inputs, self.outputs)
+            if "sequences" in found:
+                self.outputs, self._continued = self._texts.outputs(), ()
         plain = self._parts is None and all(port.dtype != "str" for port in self.inputs)
         self._input_names = tuple(port.name for port in self.inputs) if plain else None
 
@@ -106,7 +111,9 @@ class Model:
         if not out:
             return None
         if self._parts is not None or self._texts is not None:
-            raise ValueError(f"{self.name}: out: a model with texts, or in parts, writes to arrays of its own only")
+            raise ValueError(
+                f"{self.name}: out: a model with texts or lists, or in parts, writes to arrays of its own only"
+            )
         known = {port.name for port in self.outputs}
         for name in out:
             if name not in known:
@@ -154,7 +161,7 @@ class Model:
 
     def get_outputs(self):
         """The same for the outputs."""
-        return [Port(port.name, port.dtype, list(port.shape), port.labels) for port in self.outputs]
+        return [Port(port.name, port.dtype, list(port.shape), port.labels, port.items) for port in self.outputs]
 
     def warmup(self, sizes=None):
         """Runs once on zeros, so that the first real run finds its plan, memory and helper threads ready. `sizes` maps
@@ -266,8 +273,9 @@ class Model:
         return True
 
     def _named(self, arrays):
-        found = {port.name: array for port, array in zip(self.outputs, arrays)}
-        return found if self._texts is None else self._texts.decoded(self.outputs, found)
+        if self._texts is not None:
+            return self._texts.decoded(self.outputs, arrays)
+        return {port.name: array for port, array in zip(self.outputs, arrays)}
 
     def _names(self):
         return ", ".join(repr(port.name) for port in self.inputs)

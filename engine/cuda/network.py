@@ -54,7 +54,9 @@ class CudaModel(Model):
             raise UnsupportedError(f"{name}: the GPU runs models of one part, this one has {cpu.parts}")
         self._file = ModelFile(data)
         if self._file.notes:
-            raise UnsupportedError(f"{name}: the GPU runs no models with texts or labels: open it with device='cpu'")
+            raise UnsupportedError(
+                f"{name}: the GPU runs no models with texts, labels or lists: open it with device='cpu'"
+            )
         ffi, lib = library()
         try:
             programs.build(self._file, dict.fromkeys(self._file.opens, 2))  # reports missing operators now

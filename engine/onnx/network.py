@@ -133,6 +133,7 @@ class Network:
     savings: object = None
     texts: set = field(default_factory=set)
     labels: dict = field(default_factory=dict)
+    sequences: dict = field(default_factory=dict)  # outputs that callers get as lists: names to those of their items
     vocabulary: list = field(default_factory=list)
     counted: dict = field(default_factory=dict)
     needs: dict = field(default_factory=dict)  # conditions on a call's sizes: keys to sizes.Need

@@ -153,7 +153,7 @@ def _part(network, number, last, part_of):
     part.counted = network.counted
     part.needs = needs
     if number == 0:
-        part.notes = _notes(network, last, part_of)
+        part.notes, part.sequences = _notes(network, last, part_of), network.sequences
     return part
 
 

@@ -13,6 +13,7 @@ from .problems import ELEMENTS, OPERATOR, OTHERS_OPERATOR, SHAPE, TEXTS, OnnxErr
 from .readers import BY_VALUE, EARLY, READERS, WHOLE, Unsupported
 from .savings import Savings
 from .shape_values import NUMBERS, parts_of, value_of
+from .structures import Sequence
 from .texts import KEEPERS, READERS_OF_TEXTS, is_text, numbers_of_texts, vocabulary
 
 _LARGEST_CONSTANT = 1 << 24  # bytes of a precomputed result, unless an operand is larger
@@ -568,50 +569,65 @@ class Reader:
         """Gives outputs their own names, and layers that make them if they are inputs, constants or other outputs as
         well."""
         network, taken = self.network, set(self.network.inputs)
-        for value in self.graph.output:
-            name = self.name_of(value.name)
-            if name in self.structures:
-                cause = "is a sequence or an optional; give its tensors as outputs (SequenceAt, ConcatFromSequence)"
-                self.problems.append(Problem(None, f"output {value.name}", cause))
-                continue
+        for output, item in self._output_tensors():
+            name = self.name_of(item)
             if name not in network.shapes and name not in network.constants:
-                self.problems.append(Problem(None, f"output {value.name}", "no operator computes it"))
+                self.problems.append(Problem(None, f"output {output}", "no operator computes it"))
                 continue
             if name in self._given:
                 cause = "returns texts of an input; a model can only return texts that it contains"
-                self.problems.append(Problem(None, f"output {value.name}", cause))
+                self.problems.append(Problem(None, f"output {output}", cause))
                 continue
             if name in network.values:
                 result = self.as_tensor(name, Node(self.graph.node[-1], [], self.opset))
-                network.constants.pop(value.name, None)
-                network.values.pop(value.name, None)
-                self.renamed.pop(value.name, None)
-                network.copied(value.name, result)
-                taken.add(value.name)
-                network.outputs.append(value.name)
+                network.constants.pop(output, None)
+                network.values.pop(output, None)
+                self.renamed.pop(output, None)
+                network.copied(output, result)
+                taken.add(output)
+                network.outputs.append(output)
                 continue
             if network.base(name) in network.constants or name in taken:
-                if name == value.name:
+                if name == output:
                     if name in taken:
                         self.problems.append(Problem(None, f"output {name}", "is an input, and nothing computes it"))
                         continue
                     name = network.fresh(f"{name}/constant")
-                    network.rename(value.name, name)
-                network.copied(value.name, name)
+                    network.rename(output, name)
+                network.copied(output, name)
                 if name in network.texts:
-                    network.texts.add(value.name)
+                    network.texts.add(output)
                 if name in network.labels:
-                    network.labels[value.name] = network.labels[name]
-            elif name != value.name:
-                network.rename(name, value.name)
-                self.renamed.pop(value.name)  # it was an alias of `name`
-                self.renamed[name] = value.name
-            taken.add(value.name)
-            network.outputs.append(value.name)
+                    network.labels[output] = network.labels[name]
+            elif name != output:
+                network.rename(name, output)
+                self.renamed.pop(output, None)  # it was an alias of `name`
+                self.renamed[name] = output
+            taken.add(output)
+            network.outputs.append(output)
+
+    def _output_tensors(self):
+        """Pairs of outputs' names and the tensors that they are. A sequence is an output for each of its items."""
+        pairs = []
+        for value in self.graph.output:
+            found = self.structures.get(self.name_of(value.name))
+            if found is None:
+                pairs.append((value.name, value.name))
+            elif isinstance(found, Sequence) and found.items:
+                names = [f"{value.name}[{number}]" for number in range(len(found.items))]
+                self.network.sequences[value.name] = names
+                pairs += zip(names, found.items)
+            else:
+                kind = "an empty sequence" if isinstance(found, Sequence) else "an optional"
+                cause = f"is {kind}; give tensors as outputs (OptionalGetElement)"
+                self.problems.append(Problem(None, f"output {value.name}", cause))
+        return pairs
 
     def _has_declared_shapes(self):
         """Whether outputs have the ranks and sizes that the model declares."""
         for value in self.graph.output:
+            if value.name in self.network.sequences:
+                continue
             declared, shape = value.type.tensor_type.shape.dim, self.network.shape(value.name)
             if value.type.tensor_type.HasField("shape") and (
                 len(declared) != len(shape)

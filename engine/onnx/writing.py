@@ -150,7 +150,7 @@ def write(network, sizes=None):
 
 
 def _notes(network):
-    """What callers need to know of texts, dict outputs and parts, as JSON; empty if nothing."""
+    """What callers need to know of texts, dict and list outputs, and parts, as JSON; empty if nothing."""
     ports = [("inputs", network.inputs), ("outputs", network.outputs)]
     texts = {key: [name for name in names if name in network.texts] for key, names in ports}
     notes = {f"text_{key}": names for key, names in texts.items() if names}
@@ -161,6 +161,8 @@ def _notes(network):
     labels = {name: network.labels[name] for name in network.outputs if name in network.labels}
     if labels:
         notes["labels"] = labels
+    if network.sequences:
+        notes["sequences"] = network.sequences
     return json.dumps(notes, ensure_ascii=False).encode() if notes else b""
 
 

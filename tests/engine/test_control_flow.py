@@ -406,10 +406,73 @@ def test_loops_within_loops_are_bounded():
         compile_model(model(text, n=numpy.int64(1000)), "model.onnx")
 
 
-def test_models_that_take_or_give_sequences_say_so():
+def test_sequences_are_lists_of_arrays():
+    """Of tensors of different kinds: twice the same, an input, a constant, another output."""
+    data = model(
+        """s (float[n, 2] x) => (float[n, 2] a, seq(float) y, seq(float) z, float[n, 2] b) {
+            a = Neg(x)
+            h = Exp(x)
+            v = ReduceSum <keepdims = 0> (h)
+            y = SequenceConstruct(h, x, h, c, a)
+            k = Relu(x)
+            z = SequenceConstruct(k, k)
+            b = Identity(h)
+        }""",
+        c=values(3),
+    )
+    run = opened("model", compile_model(data, "model"))
+    assert [(port.name, port.type, port.shape) for port in run.outputs] == [
+        ("a", "tensor(float)", ("n", 2)),
+        ("y", "seq(tensor(float))", ()),
+        ("z", "seq(tensor(float))", ("n", 2)),
+        ("b", "tensor(float)", ("n", 2)),
+    ]
+    assert [port.shape for port in run.outputs[1].items] == [("n", 2)] * 3 + [(3,), ("n", 2)]
+    given = {"x": values(4, 2)}
+    [theirs] = networks.each_by_onnx_runtime([(data, given)])
+    ours = run.run(None, given)
+    assert [type(own) is list for own in ours] == [False, True, True, False]
+    for own, wanted in zip((ours[0], *ours[1], *ours[2], ours[3]), (theirs[0], *theirs[1], *theirs[2], theirs[3])):
+        numpy.testing.assert_allclose(own, wanted, atol=1e-6)
+    assert run.run(["z"], given)[0][1].shape == (4, 2)
+    run.warmup()
+    with pytest.raises(ValueError, match="out: a model with texts or lists"):
+        run(given, out={"a": ours[0]})
+
+
+def test_sequences_of_what_is_found():
+    data = model(
+        """s (float[6] x) => (seq(float) y, int64[m] k) {
+            f = NonZero(x)
+            k = Squeeze(f, zeroth)
+            g = Gather(x, k)
+            y = SequenceConstruct(x, g)
+        }""",
+        zeroth=numpy.int64([0]),
+    )
+    run = opened("model", compile_model(data, "model"))
+    for x in (numpy.float32([0, 1, 0, 2, 0, 0]), numpy.zeros(6, "float32")):
+        answer = run({"x": x})
+        assert [own.tolist() for own in answer["y"]] == [x.tolist(), x[x != 0].tolist()]
+        assert answer["k"].tolist() == numpy.flatnonzero(x).tolist()
+
+
+def test_notes_on_sequences_that_are_damaged_are_refused():
+    data = bytes(
+        compile_model(model("s (float[2] x) => (seq(float) y) { h = Exp(x) y = SequenceConstruct(h, h) }"), "m")
+    )
+    for damage in ((b'"y[1]"', b'"y[0]"'), (b'"y[1]"', b'"y[7]"'), (b'{"y": [', b'{"y": {'), (b'{"y": [', b'["y", [')):
+        assert damage[0] in data
+        with pytest.raises(ValueError, match="damaged"):
+            opened("m", data.replace(*damage))
+
+
+def test_models_that_take_sequences_or_give_empty_ones_say_so():
     with pytest.raises(OnnxError, match="input s: is a sequence or an optional"):
         compile_model(
             model("s (seq(float[2]) s, float[2] x) => (float[2] y) { y = SequenceAt(s, i) }", i=numpy.int64(0)), "m"
         )
-    with pytest.raises(OnnxError, match="output y: is a sequence or an optional"):
-        compile_model(model("s (float[2] x) => (seq(float[2]) y) { y = SequenceConstruct(x, x) }"), "m")
+    with pytest.raises(OnnxError, match="output y: is an empty sequence"):
+        compile_model(model("s (float[2] x) => (seq(float[2]) y, float[2] z) { y = SequenceEmpty() z = Neg(x) }"), "m")
+    with pytest.raises(OnnxError, match="output y: is an optional"):
+        compile_model(model("s (float[2] x) => (optional(float[2]) y) { y = Optional(x) }"), "m")

@@ -17,6 +17,10 @@ from .source import compile_source
 from .spec import TaskSpec, read_task
 from .texts import absence, collect_texts
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .signing import SigningKey
+
 
 @dataclass(frozen=True)
 class Included:
@@ -46,7 +50,7 @@ class CompiledTask:
     absent: tuple = ()
     recorded: int | None = None
 
-    def to_bytes(self, key=None):
+    def to_bytes(self, key: "SigningKey | None" = None) -> bytes:
         """The bundle's bytes, signed with the SigningKey `key` if given."""
         return write_bundle(self.manifest, self.modules, self.files, self.texts, key, self.models)
 

@@ -1,11 +1,22 @@
 """Task folders to bundles, models included: gives the bundle compiler the ONNX compiler, which it does not know
 (docs/decisions/rooms.md)."""
 
-from vmhost.bytecode.compiler import compile_task
+import os
+from collections.abc import Iterable
+
+from vmhost.bytecode.compiler import CompiledTask, compile_task
 from vmhost.bytecode.errors import CompileError, Diagnostic
 
 
-def compile_folder(folder, *, target=None, optimize=0, strict=False, script=None, with_packages=()):
+def compile_folder(
+    folder: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    optimize: int = 0,
+    strict: bool = False,
+    script: str | os.PathLike[str] | None = None,
+    with_packages: Iterable[str] = (),
+) -> CompiledTask:
     """The CompiledTask of a task's folder, with its models; the options are those of `compile_task`. TaskSpecError or
     CompileError with all findings."""
     return compile_task(

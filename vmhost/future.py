@@ -23,7 +23,7 @@ def _is_asyncio(callback):
     return getattr(callback, "__module__", None) == "asyncio.futures"
 
 
-class TaskFuture(_Future):
+class TaskFuture(_Future["Any"]):
     """One submitted call. All methods of a standard Future, and `stop()`."""
 
     def __init__(self, call, task):

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from vmhost.runtime.codec import Conversion
     from vmhost.statistics import HostNumbers, HostStatistics, LongCall, VMStatistics
 
-    type Types = Iterable[type | Conversion] | Mapping[str, type | Conversion]
+    # Any: a dict of a class and a Conversion, named before it is passed, is a dict[str, object] for checkers
+    type Types = Iterable[type | Conversion] | Mapping[str, Any]
 
 _log = logging.getLogger("vmhost")
 _services = weakref.WeakSet()

@@ -4,7 +4,9 @@ that mypy has to find, and fails the check if it does not."""
 from collections.abc import Iterator
 
 import vmhost
+from vmhost.compiler import compile_folder
 from vmhost.future import TaskFuture
+from vmhost.operations import Dashboard
 from vmhost.statistics import HostStatistics
 
 
@@ -40,6 +42,17 @@ def executor() -> list[int]:
         pool.submit(square, 3).stop()
         pool.submit(square, "3")  # type: ignore[arg-type]
         return list(pool.map(square, [1, 2, 3], chunksize=2))
+
+
+class Order:
+    cents: int
+
+
+def with_own_classes(folder: str) -> None:
+    types = {"main:Order": Order, "main:Money": vmhost.Conversion(Order, vars, lambda cents: Order())}
+    with vmhost.Host(allow_unsigned=True, types=types) as host, Dashboard(host, "127.0.0.1:0") as dashboard:
+        host.load(compile_folder(folder).to_bytes(None))
+        print(dashboard.url.upper())
 
 
 def read(statistics: HostStatistics) -> float | None:

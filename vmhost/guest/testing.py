@@ -16,7 +16,12 @@ import os
 import struct
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["stand_in"]
 
@@ -26,7 +31,12 @@ _folder, _functions, _end_s = None, {}, None
 
 
 @contextlib.contextmanager
-def stand_in(*, folder=None, functions=None, deadline_s=None):
+def stand_in(
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    functions: "Mapping[str, Callable[[Any], Any]] | None" = None,
+    deadline_s: float | None = None,
+) -> Iterator[None]:
     """For the whole process, while the context lasts: bundle files come from below `folder`, `functions` are the host's
     functions by name, and `deadline()` counts down from `deadline_s`."""
     global _folder, _functions, _end_s
@@ -62,7 +72,7 @@ class Buffer:
         self.nbytes = math.prod(self.shape) * struct.calcsize(format)
         self._data = bytearray(self.nbytes)
 
-    def __buffer__(self, flags):
+    def __buffer__(self, flags, /):
         view = memoryview(self._data)
         return view.cast(self.format) if len(self.shape) == 1 else view.cast(self.format, self.shape)
 

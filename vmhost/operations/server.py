@@ -1,13 +1,21 @@
 """Serves a host's pages and metrics from a thread of the host's process."""
 
+import os
 import secrets
 import socket
 import threading
+from collections.abc import Callable, Iterable
 
 from vmhost import ConfigurationError
 from vmhost.operations.crash_reports import CrashFolder
 from vmhost.operations.history import History
 from vmhost.operations.log_tail import LogTail
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Literal, Self
+
+    from vmhost import Host
 
 DEFAULT_LISTEN = "127.0.0.1:9464"  # the port of OpenTelemetry's exporters for Prometheus
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -23,7 +31,16 @@ class Dashboard:
     were compiled, for the coverage page. ConfigurationError; ImportError without the extra `operations`.
     """
 
-    def __init__(self, host, listen=DEFAULT_LISTEN, *, token=None, names=(), consent=None, sources=()):
+    def __init__(
+        self,
+        host: "Host",
+        listen: str = DEFAULT_LISTEN,
+        *,
+        token: "str | Literal[False] | None" = None,
+        names: Iterable[str] = (),
+        consent: "Callable[[Any], Any] | None" = None,
+        sources: "Iterable[str | os.PathLike[str]]" = (),
+    ) -> None:
         try:
             from vmhost.operations.application import application
         except ModuleNotFoundError as error:
@@ -58,12 +75,12 @@ class Dashboard:
         self._server = self._thread = None
 
     @property
-    def url(self):
+    def url(self) -> str:
         """The address to open in a browser."""
         name = f"[{self.address}]" if ":" in self.address else self.address
         return f"http://{name}:{self.port}/" + (f"?token={self.token}" if self.token else "")
 
-    def __enter__(self):
+    def __enter__(self) -> "Self":
         import uvicorn
 
         config = uvicorn.Config(
@@ -81,7 +98,7 @@ class Dashboard:
         self._thread.start()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
         if self.debugging is not None:
             self.debugging.__exit__(*_)

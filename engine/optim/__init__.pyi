@@ -1,0 +1,59 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vmhost.engine.nn import Module
+
+type Schedule = Callable[[int], float]
+
+class Optimizer:
+    slots: tuple[str, ...]
+    table_kind: str | None
+    learning_rate: float
+    state: dict[str, Any]
+    def __init__(self, learning_rate: float | Schedule) -> None: ...
+    def update(self, model: Module, gradients: Any) -> None: ...
+    def apply_gradients(self, gradients: Any, parameters: Any) -> Any: ...
+    def table_rates(self) -> tuple[float, float, float, float, float, float, float]: ...
+    def first(self, slot: str, parameter: Any) -> Any: ...
+    def step(self, gradient: Any, parameter: Any, slots: dict[str, Any]) -> Any: ...
+
+class SGD(Optimizer):
+    def __init__(
+        self,
+        learning_rate: float | Schedule,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ) -> None: ...
+
+class Adagrad(Optimizer):
+    def __init__(self, learning_rate: float | Schedule, eps: float = 1e-8, initial: float = 0.0) -> None: ...
+
+class RMSprop(Optimizer):
+    def __init__(self, learning_rate: float | Schedule, alpha: float = 0.99, eps: float = 1e-8) -> None: ...
+
+class Adam(Optimizer):
+    def __init__(
+        self, learning_rate: float | Schedule, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8
+    ) -> None: ...
+
+class AdamW(Adam):
+    def __init__(
+        self,
+        learning_rate: float | Schedule,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+    ) -> None: ...
+
+class Ftrl(Optimizer):
+    def __init__(
+        self, learning_rate: float | Schedule, l1: float = 0.0, l2: float = 0.0, beta: float = 1.0
+    ) -> None: ...
+
+def clip_grad_norm(gradients: Any, max_norm: float) -> tuple[Any, float]: ...
+def exponential_decay(start: float, factor: float) -> Schedule: ...
+def step_decay(start: float, factor: float, every: int) -> Schedule: ...
+def cosine_decay(start: float, steps: int, end: float = 0.0) -> Schedule: ...
+def linear_schedule(start: float, end: float, steps: int) -> Schedule: ...
+def join_schedules(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Schedule: ...

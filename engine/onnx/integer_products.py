@@ -17,19 +17,45 @@ def convolved(add, node, x, zero, weights, zeros, bias, dtype, factors, limits):
     highest), float32 scaled by `factors`, or (factors None) integer sums. `zero` is the name of x's zero point [1], or
     None."""
     rank = weights.ndim - 2
-    if rank not in (1, 2):
-        raise Unsupported(f"convolves {rank} dimensions of bytes, expected 1 or 2")
+    if rank not in (1, 2, 3):
+        raise Unsupported(f"convolves {rank} dimensions of bytes, expected 1 to 3")
     groups = node.get("group", 1)
     kernel, sizes, _ = _window(node, weights.shape[2:], add.shape(x)[2:])
+    if rank == 3:
+        return _convolved_volumes(add, x, zero, weights, zeros, bias, dtype, factors, limits, kernel, sizes, groups)
     image = add.reshape(x, (*add.shape(x)[:2], 1, add.shape(x)[2])) if rank == 1 else x
     weights = weights.reshape(*weights.shape[:2], *((1,) * (2 - rank)), *weights.shape[2:])
     result = _layer(add, image, zero, weights, zeros, bias, (*kernel, groups), sizes, dtype, factors, limits)
     return add.reshape(result, (add.shape(x)[0], len(weights), sizes[1])) if rank == 1 else result
 
 
+def _convolved_volumes(add, x, zero, weights, zeros, bias, dtype, factors, limits, parameters, sizes, groups):
+    """Three dimensions: each slice of the result is a convolution of an image whose channels are those of the slices
+    that the window sees. `parameters`: five for each dimension."""
+    n, channels, _, height, width = add.shape(x)
+    (taps, stride, before, after, dilation), deep = parameters[::3], sizes[0]
+    own = channels // groups
+    volume = add.padded(x, (0, 0, before, 0, 0), (0, 0, after, 0, 0), 0 if zero is None else zero)
+    depth = add.shape(volume)[2]
+    volume = add.reshape(volume, (n, groups, own, depth, height, width))
+    images = add.whole((n, deep, height, width, groups, taps, own), add.dtype(x))
+    for tap in range(taps):
+        first = tap * dilation
+        slices = add.part(volume, 3, first, first + (deep - 1) * stride + 1, stride)
+        slices = add.reshape(add.transpose(slices, (0, 3, 4, 5, 1, 2)), (n, deep, height, width, groups, 1, own))
+        add.put(add.part(images, 5, tap, tap + 1), slices)
+    images = add.reshape(images, (n * deep, height, width, channels * taps))
+    flat = weights.transpose(0, 2, 1, 3, 4).reshape(len(weights), -1, *weights.shape[3:])
+    kernel = tuple(number for place, number in enumerate(parameters) if place % 3)
+    images = add.transpose(images, (0, 3, 1, 2))
+    result = _layer(add, images, zero, flat, zeros, bias, (*kernel, groups), sizes[1:], dtype, factors, limits)
+    result = add.reshape(result, (n, deep, *add.shape(result)[1:]))
+    return add.transpose(result, (0, 2, 1, 3, 4))
+
+
 def _window(node, kernel, sizes):
-    """Returns (first ten parameters of an image operator, the result's sizes, whether padding is rounded up), in two
-    dimensions."""
+    """Returns (first parameters of an image operator, five for each dimension, the result's sizes, whether padding is
+    rounded up); for one dimension in two."""
     rank = len(kernel)
     strides, dilations = node.get("strides", (1,) * rank), node.get("dilations", (1,) * rank)
     pads, automatic = node.get("pads", (0,) * (2 * rank)), node.get("auto_pad", "NOTSET")

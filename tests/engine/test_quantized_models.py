@@ -1,6 +1,7 @@
 """Quantized models: networks as ONNX Runtime's tool writes them give what ONNX Runtime computes, and convolutions and
 products drawn at random exact integer sums; ONNX's own cases are in test_onnx_nodes.py."""
 
+import itertools
 import os
 import random
 import subprocess
@@ -114,16 +115,17 @@ def bytes_of(draw, dtype, *shape):
     return draw.integers(info.min, info.max + 1, shape).astype(dtype)
 
 
-def convolution(choose, whole=True):
-    """(model, inputs, the exact sums) of a ConvInteger; not `whole`: of a QLinearConv, with the bytes of the sums."""
+def convolution(choose, whole=True, rank=2):
+    """(model, inputs, the exact sums) of a ConvInteger of `rank` dimensions; not `whole`: of a QLinearConv, with the
+    bytes of the sums."""
     draw = numpy.random.default_rng(choose.randrange(1 << 30))
     groups, each = choose.choice([(1, 1), (1, 3), (1, 8), (2, 4), (3, 5), (8, 1), (40, 1), (72, 1)])
     outputs = groups * choose.choice([1, 2, 33] if each > 1 else [1, 3])
-    kernel, strides, dilations = ([choose.choice([1, 2, 3]) for _ in range(2)] for _ in range(3))
+    kernel, strides, dilations = ([choose.choice([1, 2, 3]) for _ in range(rank)] for _ in range(3))
     if each == 1 and choose.random() < 0.5:
-        kernel, dilations = [3, 3], [choose.choice([1, 2]), 1]
-    pads = [choose.randrange(3) for _ in range(4)]
-    size = [choose.choice([5, 7, 12]) + (k - 1) * d for k, d in zip(kernel, dilations)]
+        kernel, dilations = [3] * rank, [choose.choice([1, 2]), *[1] * (rank - 1)]
+    pads = [choose.randrange(3) for _ in range(2 * rank)]
+    size = [choose.choice([5, 7, 12] if rank == 2 else [1, 2, 5]) + (k - 1) * d for k, d in zip(kernel, dilations)]
     x = bytes_of(draw, choose.choice(["uint8", "int8"]), choose.choice([1, 2]), groups * each, *size)
     w = bytes_of(draw, choose.choice(["uint8", "int8"]), outputs, each, *kernel)
     x_zero = bytes_of(draw, x.dtype)
@@ -133,17 +135,18 @@ def convolution(choose, whole=True):
     )
     constants = {"w": w, "wz": w_zero} | ({"xz": x_zero} if choose.random() < 0.5 else {})
     inputs = {"x": x} | ({} if "xz" in constants else {"xz": x_zero})
-    wide = numpy.pad(x.astype("int64") - int(x_zero), ((0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])))
+    wide = numpy.pad(x.astype("int64") - int(x_zero), ((0, 0), (0, 0), *zip(pads[:rank], pads[rank:])))
     weights = w.astype("int64") - int(w_zero)
-    rows, columns = ((wide.shape[2 + d] - dilations[d] * (kernel[d] - 1) - 1) // strides[d] + 1 for d in range(2))
-    sums = numpy.zeros((len(x), outputs, rows, columns), "int64")
-    for h in range(kernel[0]):
-        for v in range(kernel[1]):
-            seen = wide[:, :, h * dilations[0] :: strides[0], v * dilations[1] :: strides[1]][:, :, :rows, :columns]
-            for group in range(groups):
-                own = slice(group * outputs // groups, (group + 1) * outputs // groups)
-                part = seen[:, group * each : (group + 1) * each]
-                sums[:, own] += numpy.einsum("nchw,oc->nohw", part, weights[own, :, h, v])
+    sizes = [(wide.shape[2 + d] - dilations[d] * (kernel[d] - 1) - 1) // strides[d] + 1 for d in range(rank)]
+    sums = numpy.zeros((len(x), outputs, *sizes), "int64")
+    for tap in itertools.product(*map(range, kernel)):
+        begins = [place * dilation for place, dilation in zip(tap, dilations)]
+        seen = wide[:, :, *(slice(begin, None, stride) for begin, stride in zip(begins, strides))]
+        seen = seen[:, :, *map(slice, sizes)]
+        for group in range(groups):
+            own = slice(group * outputs // groups, (group + 1) * outputs // groups)
+            part = seen[:, group * each : (group + 1) * each]
+            sums[:, own] += numpy.einsum("nc...,oc->no...", part, weights[own, :, *tap])
     if whole:
         return networks.graph_of([node], inputs, ["y"], constants, opset=17), inputs, sums.astype("int32")
     bias, y_zero = draw.integers(-5000, 5000, outputs).astype("int32"), bytes_of(draw, x.dtype)
@@ -154,8 +157,8 @@ def convolution(choose, whole=True):
     node.op_type = "QLinearConv"
     del node.input[:]
     node.input.extend(["x", *constants])
-    factors = (x_scale * w_scale / y_scale).reshape(-1, 1, 1)
-    numbers = numpy.rint((sums + bias.reshape(-1, 1, 1)).astype("float32") * factors) + int(y_zero)
+    factors, bias = (of_outputs.reshape(-1, *[1] * rank) for of_outputs in (x_scale * w_scale / y_scale, bias))
+    numbers = numpy.rint((sums + bias).astype("float32") * factors) + int(y_zero)
     info, inputs = numpy.iinfo(x.dtype), {"x": x}
     expected = numpy.clip(numbers, info.min, info.max).astype(x.dtype)
     return networks.graph_of([node], inputs, ["y"], constants, opset=17), inputs, expected
@@ -185,6 +188,42 @@ def test_sums_are_exact():
             if ours.dtype != numpy.int32 or not numpy.array_equal(ours, expected):
                 wrong.append((number, backend, inputs["x" if "x" in inputs else "a"].shape))
     assert wrong == []
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_volumes_are_exact_too(whole):
+    choose, wrong = random.Random(SEED + 2), []
+    for number in range(CASES // 2):
+        data, inputs, expected = convolution(choose, whole, rank=3)
+        ours = numpy.asarray(opened("volumes", compile_model(data, "volumes"))(inputs)["y"])
+        if ours.dtype != expected.dtype or not numpy.array_equal(ours, expected):
+            wrong.append((number, inputs["x"].shape, expected.shape))
+    assert wrong == []
+
+
+def test_volumes_between_quantize_and_dequantize_are_computed_on_bytes():
+    """As quantizers write 3-D convolutions: no operator on floats remains between the first and the last."""
+    draw = numpy.random.default_rng(SEED)
+    fine, middle = numpy.float32(0.05), numpy.uint8(120)
+    weights = bytes_of(draw, "int8", 6, 4, 3, 3, 3)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "fine", "middle"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "fine", "middle"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "small", "none"], ["e"]),
+        helper.make_node("Conv", ["d", "e"], ["c"], pads=[1] * 6),
+        helper.make_node("QuantizeLinear", ["c", "wide", "middle"], ["r"]),
+        helper.make_node("DequantizeLinear", ["r", "wide", "middle"], ["y"]),
+    ]
+    constants = {"fine": fine, "middle": middle, "w": weights, "small": numpy.float32(0.01), "none": numpy.int8(0)}
+    constants["wide"] = numpy.float32(0.5)
+    given = {"x": draw.standard_normal((2, 4, 5, 6, 7)).astype("float32")}
+    data = networks.graph_of(nodes, given, ["y"], constants, opset=17)
+    model = opened("volumes", compile_model(data, "volumes"))
+    kinds = [step.kind for step in model.steps]
+    assert "IntegerProduct" in kinds and not set(kinds) & {"Conv", "Gemm", "MatMul", "Binary"}
+    [[theirs]] = networks.each_by_onnx_runtime([(data, given)])
+    steps = numpy.abs(numpy.asarray(model(given)["y"]) - theirs) / 0.5
+    assert steps.max() < 1.01 and (steps > 0.5).mean() < 0.01
 
 
 def test_bytes_are_exact_sums_that_are_rounded_once():

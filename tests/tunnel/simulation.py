@@ -152,11 +152,11 @@ class Simulation:
 
     def _at_device(self, link, event):
         if isinstance(event, events.Welcomed):
-            if self.store.welcomed(event.told["received"], event.told["epoch"]) is None:
+            if self.store.welcomed(event.greeting["received"], event.greeting["epoch"]) is None:
                 self.cut(link)
                 return
-            link.cloud_epoch = event.told["epoch"]
-            for channel, number in event.told["received"].items():
+            link.cloud_epoch = event.greeting["epoch"]
+            for channel, number in event.greeting["received"].items():
                 link.device_end.resume(channel, number)
             self.pump_device()
         elif isinstance(event, events.Received):
@@ -186,7 +186,7 @@ class Simulation:
 
     def _at_cloud(self, link, event):
         if isinstance(event, events.Greeted):
-            told = event.told
+            told = event.greeting
             link.epoch = told["epoch"]
             link.cloud_end.welcome(
                 {

@@ -36,7 +36,7 @@ def test_certificates_are_made_once(tmp_path, capfd):
     [
         (["certificates", "keys", "--device", "../x"], "device '../x': expected up to 64 letters"),
         (["certificates", "keys", "--device", "ca"], "other than ca, server"),
-        (["serve", "cloud.sqlite"], "the server wants a certificate"),
+        (["serve", "cloud.sqlite"], "the server needs a certificate"),
         (
             ["serve", "cloud.sqlite", "--certificate", "nothing.pem", "--ca", "KEYS/ca.pem"],
             "nothing.pem: the certificate",
@@ -47,7 +47,7 @@ def test_certificates_are_made_once(tmp_path, capfd):
         (["serve", "cloud.sqlite", "--keys", "KEYS", "--answer", "x=nothing:f"], "No module named 'nothing'"),
         (["serve", "cloud.sqlite", "--keys", "KEYS", "--answer", "x"], "expected CHANNEL=MODULE:NAME"),
         (["serve", "KEYS/ca.pem", "--keys", "KEYS", "--listen", "localhost:0"], "no SQLite database"),
-        (["send", "ann.sqlite"], "the server wants to know who this is"),
+        (["send", "ann.sqlite"], "the server authenticates devices"),
         (["send", "ann.sqlite", "--token-file", "nothing"], "nothing: the token cannot be read"),
         (["send", "ann.sqlite", "--keys", "KEYS", "--device", "eve"], "eve.pem: the certificate and its key"),
         (["push", "cloud.sqlite", "ann", "news", "hello"], "there is no such store"),
@@ -106,7 +106,7 @@ def test_a_dictionary_is_trained_sent_once_and_used(make_server, make_device, tm
             assert device.wait_sent(WAIT_S)
         made = train_channel(store, "features")
         assert made["packed_after"] < made["packed_before"] / 2
-        server.worker.loop.call_soon_threadsafe(server.worker._found, [], server.worker.inbox.dictionaries())
+        server.worker.loop.call_soon_threadsafe(server.worker._polled, [], server.worker.inbox.dictionaries())
         until(lambda: server.worker.compression.numbers == [made["number"]])
         sizes = []
         for _ in range(3):

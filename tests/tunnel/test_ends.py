@@ -641,7 +641,7 @@ def test_tokens(make_server, make_device, keys, tmp_path):
         with make_device(address, token="0123456789abcdefgh", **plain) as device:
             device.send("c", b"hello")
             assert device.wait_sent(WAIT_S)
-        for token, why in (("wrong", "the token is not known"), (None, "a token or a client certificate is wanted")):
+        for token, why in (("wrong", "the token is not known"), (None, "a token or a client certificate is required")):
             with make_device(address, token=token, **plain) as device:
                 with pytest.raises(OfflineError, match=why):
                     device.wait_connected(0.5)

@@ -14,7 +14,7 @@ from vmhost.tunnel.connection import Connection
 from vmhost.tunnel.limits import FRAGMENT_BYTES, FRAME_BYTES, Limits
 
 LIMITS = Limits(message_bytes=100_000, window_bytes=50_000, fragments_bytes=100_000)
-HELLO = {"epoch": b"12345678", "from": None, "received": {}, "limits": LIMITS.told(), "heartbeat_ms": 30_000}
+HELLO = {"epoch": b"12345678", "from": None, "received": {}, "limits": LIMITS.as_dict(), "heartbeat_ms": 30_000}
 
 
 def greeted(client=False):

@@ -81,11 +81,11 @@ def serve(
         certificate, key, ca = certificate or keys / "server.pem", key or keys / "server.key", ca or keys / "ca.pem"
     if certificate is None:
         raise failures.Failure(
-            "the server wants a certificate: --keys FOLDER, or --certificate FILE; `vmhost tunnel certificates FOLDER` "
+            "the server needs a certificate: --keys FOLDER, or --certificate FILE; `vmhost tunnel certificates FOLDER` "
             "makes one"
         )
     if ca is None and tokens is None:
-        raise failures.Failure("the server has no way to tell devices: give --ca or --tokens")
+        raise failures.Failure("the server cannot authenticate devices: give --ca or --tokens")
     with _said():
         server = Server(
             store, certificate=certificate, key=key, client_ca=ca, identify=None if tokens is None else Tokens(tokens),
@@ -167,7 +167,7 @@ def send(
             certificate, key = certificate or keys / f"{device}.pem", key or keys / f"{device}.key"
     if certificate is None and token_file is None:
         raise failures.Failure(
-            "the server wants to know who this is: --keys and --device, --certificate, or --token-file"
+            "the server authenticates devices: give --keys and --device, --certificate, or --token-file"
         )
     token = None
     if token_file is not None:
@@ -225,7 +225,7 @@ def push(output, store, device, channel, message, source, ttl, collapse, max_wai
     from vmhost.tunnel import push
 
     if (message is None) == (source is None):
-        raise failures.Failure("what is to be pushed? give MESSAGE or --file")
+        raise failures.Failure("give MESSAGE or --file")
     if not store.exists():
         raise failures.Failure(f"{store}: there is no such store{failures.did_you_mean(store)}")
     body = source.read() if source is not None else message.encode()
@@ -270,7 +270,7 @@ def status(output, store):
     with _said():
         kind = _kind(store)
     if kind is None:
-        raise failures.Failure(f"{store}: the tunnel keeps nothing here; give a server's store, or a device's")
+        raise failures.Failure(f"{store}: not a store of the tunnel; give a server's store, or a device's")
     if kind == "device":
         with _said(), Database(store, read_only=True) as database:
             waiting = of_outbox(database)
@@ -310,7 +310,7 @@ def status(output, store):
     )
     waiting = ", ".join(f"{count} for {device} on {channel}" for device, channel, count, _ in kept["pushes"][:10])
     output.line(
-        f"{len(processes)} processes serve; {kept['devices']:,} devices were here; pushes that wait: "
+        f"{len(processes)} processes serve; {kept['devices']:,} devices were seen; waiting pushes: "
         f"{waiting or 'none'}; refused messages: {kept['refused']}"
     )
     return failures.DONE

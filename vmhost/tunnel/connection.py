@@ -144,39 +144,40 @@ class Connection:
 
     # ---- greeting
 
-    def hello(self, told):
-        """Sends the device's first frame. `told`: a dict (docs/tunnel-protocol.md); limits and heartbeat are added."""
-        told = told | {"limits": self.limits.told(), "heartbeat_ms": self.watch.promised_ms}
-        self._send_control(frames.HELLO, frames.VERSION, told)
+    def hello(self, greeting):
+        """Sends the device's first frame. `greeting`: a dict (docs/tunnel-protocol.md); limits and heartbeat are
+        added."""
+        greeting = greeting | {"limits": self.limits.as_dict(), "heartbeat_ms": self.watch.promised_ms}
+        self._send_control(frames.HELLO, frames.VERSION, greeting)
 
-    def welcome(self, told):
+    def welcome(self, greeting):
         """Sends the cloud's answer to `Greeted`."""
-        self._send_control(frames.WELCOME, frames.VERSION, told | {"limits": self.limits.told()})
+        self._send_control(frames.WELCOME, frames.VERSION, greeting | {"limits": self.limits.as_dict()})
         self._greeted = self.open = True
         self._decoder.limit = FRAME_BYTES
 
-    def _greeting(self, version, told, expected):
+    def _greeting(self, version, greeting, expected):
         if version != frames.VERSION:
             raise ProtocolError(f"version {version} of the protocol; this end speaks {frames.VERSION}")
         for key, kinds in expected.items():
-            if not isinstance(told.get(key), kinds):
-                raise ProtocolError(f"the greeting's {key}: {type(told.get(key)).__name__} is not allowed")
+            if not isinstance(greeting.get(key), kinds):
+                raise ProtocolError(f"the greeting's {key}: {type(greeting.get(key)).__name__} is not allowed")
         for key in ("received",):
-            for channel, number in told.get(key, {}).items():
+            for channel, number in greeting.get(key, {}).items():
                 if type(channel) is not str or type(number) is not int or not 0 <= number < 1 << 63:
                     raise ProtocolError(f"the greeting's {key}: expected channels and numbers")
         try:
-            self.peer_limits = Limits.heard(told["limits"])
+            self.peer_limits = Limits.announced(greeting["limits"])
         except (TypeError, TunnelConfigurationError) as error:
             raise ProtocolError(f"the greeting's limits: {error}") from None
 
-    def _hello(self, version, told):
+    def _hello(self, version, greeting):
         if self.client or self._greeted:
-            raise ProtocolError("HELLO where none is expected")
+            raise ProtocolError("unexpected HELLO")
         optional = (type(None),)
         self._greeting(
             version,
-            told,
+            greeting,
             {
                 "limits": dict,
                 "heartbeat_ms": int,
@@ -188,19 +189,21 @@ class Connection:
                 "dictionaries": (list, *optional),
             },
         )
-        if not 1 <= len(told["epoch"]) <= 32 or len(told.get("token") or "") > 8192:
+        if not 1 <= len(greeting["epoch"]) <= 32 or len(greeting.get("token") or "") > 8192:
             raise ProtocolError("the greeting's epoch or token is too long")
-        self.watch.heard_promise(told["heartbeat_ms"])
+        self.watch.heard_promise(greeting["heartbeat_ms"])
         self._greeted = True
-        self._events.append(events.Greeted(told))
+        self._events.append(events.Greeted(greeting))
 
-    def _welcome(self, version, told):
+    def _welcome(self, version, greeting):
         if not self.client or self.open:
-            raise ProtocolError("WELCOME where none is expected")
-        self._greeting(version, told, {"limits": dict, "epoch": bytes, "received": dict, "time_ms": int, "device": str})
+            raise ProtocolError("unexpected WELCOME")
+        self._greeting(
+            version, greeting, {"limits": dict, "epoch": bytes, "received": dict, "time_ms": int, "device": str}
+        )
         self._greeted = self.open = True
         self._decoder.limit = FRAME_BYTES
-        self._events.append(events.Welcomed(told))
+        self._events.append(events.Welcomed(greeting))
 
     # ---- bytes in
 
@@ -395,17 +398,17 @@ class Connection:
                     f"channel {channel}: a message of {len(body)} bytes; the other end takes "
                     f"{self.peer_limits.message_bytes}"
                 )
-            one = cost(identity, body)
-            if lane.window and lane.window + one > limit:
+            message_cost = cost(identity, body)
+            if lane.window and lane.window + message_cost > limit:
                 break
-            if size and size + one > batch:
+            if size and size + message_cost > batch:
                 self._queue_messages(lane, flat)
                 flat, size = [], 0
             flat += (number, identity, body)
-            size += one
+            size += message_cost
             lane.last = number
-            lane.window += one
-            lane.unacknowledged.append((number, one))
+            lane.window += message_cost
+            lane.unacknowledged.append((number, message_cost))
             count += 1
         if flat:
             self._queue_messages(lane, flat)
@@ -500,7 +503,7 @@ class Connection:
 
     def _response(self, number, failed, value):
         if number >= self._next_request:
-            raise ProtocolError(f"RESPONSE to request {number}, which was not made")
+            raise ProtocolError(f"RESPONSE to request {number}, which was never sent")
         if self._requests.pop(number, None) is not None:  # else it was cancelled
             error, answer = (str(value), None) if failed else (None, value)
             self._events.append(events.Answered(number, error, answer, failed == frames.LATE))

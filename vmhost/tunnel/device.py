@@ -95,7 +95,7 @@ class AsyncDevice:
         self._deadlines = {}  # number of a request -> its deadline
         self._flight_bytes = protocol.FLIGHT_BYTES
         self._cloud_epoch = None  # of the current connection
-        self._held = set()  # channels beyond the number that the cloud takes
+        self._full_channels = set()  # channels beyond the number that the cloud takes
         self._sent_times = {}  # channel -> [(number, time_ms)]
         self.last_error = None  # why there is no connection
         self._unreachable = False  # the last try to connect failed
@@ -165,7 +165,7 @@ class AsyncDevice:
         self._wake.set()
         transport = self._transport
         if transport is not None and not transport.closed:
-            transport.connection.close(protocol.BYE, "the device ends")
+            transport.connection.close(protocol.BYE, "the device shuts down")
             transport.flush()
             transport.lose("closed")
         self._runner.cancel()
@@ -272,7 +272,7 @@ class AsyncDevice:
         host, port = address = self._backoff.address
         self._ended = self._loop.create_future()
         epoch, received = await self._on_disk(self.store.received)
-        made = protocol.Connection(
+        connection = protocol.Connection(
             client=True,
             limits=self.limits,
             priorities=self.priorities,
@@ -283,7 +283,7 @@ class AsyncDevice:
         )
         name = self._server_name or host
         token = self._token() if callable(self._token) else self._token
-        told = {
+        hello = {
             "epoch": self.store.epoch,
             "from": epoch,
             "received": received,
@@ -293,14 +293,14 @@ class AsyncDevice:
         }
 
         def secured(transport):
-            transport.connection.hello(told)
+            transport.connection.hello(hello)
             transport.flush()
 
         def create():
             return Transport(
                 self._loop,
                 self._context,
-                made,
+                connection,
                 self._buffer,
                 self._events,
                 self._lost,
@@ -316,8 +316,8 @@ class AsyncDevice:
                 _, self._transport = await self._loop.create_connection(create, host, port)
                 transport = self._transport
                 self._welcome = self._loop.create_future()
-                waits = asyncio.wait([self._welcome, self._ended], return_when=asyncio.FIRST_COMPLETED)
-                await waits
+                first = asyncio.wait([self._welcome, self._ended], return_when=asyncio.FIRST_COMPLETED)
+                await first
                 if not self._welcome.done():
                     raise TunnelError(self._ended.result())
         except TimeoutError:
@@ -325,15 +325,15 @@ class AsyncDevice:
                 self._transport.abort("no welcome came in time")
             raise TunnelError(f"no welcome within {CONNECT_S:g} s") from None
         welcome = self._welcome.result()
-        known = await self._on_disk(self.store.welcomed, welcome["received"], welcome["epoch"])
-        if known is None:
+        removed = await self._on_disk(self.store.welcomed, welcome["received"], welcome["epoch"])
+        if removed is None:
             transport.lose("the store is older than what was sent from it; counting anew")
             return False
         welcomed = True
-        self.counts["acknowledged"] += known  # these arrived on an older connection
+        self.counts["acknowledged"] += removed  # these arrived on an older connection
         self._changed.set()
         for channel, number in welcome["received"].items():
-            made.resume(channel, number)
+            connection.resume(channel, number)
         self.counts["connections"] += 1
         self.counts["resumed"] += bool(transport.tls.session_reused)
         self._remember_session(address, transport)
@@ -345,26 +345,26 @@ class AsyncDevice:
             self._pump()
         try:
             while not self._ended.done():
-                delay = max(0.005, min(made.next_tick() - self._loop.time(), _TICK_S))
+                delay = max(0.005, min(connection.next_tick() - self._loop.time(), _TICK_S))
                 await asyncio.wait([self._ended], timeout=delay)
-                if not self._ended.done() and made.next_tick() <= self._loop.time():
-                    made.tick(self._loop.time())
-                    if made.closed:
-                        if made.closed.code == protocol.SILENT:
-                            self._interval.died(made.watch.idle_before_ping_s)
-                        transport.abort(made.closed.why)
+                if not self._ended.done() and connection.next_tick() <= self._loop.time():
+                    connection.tick(self._loop.time())
+                    if connection.closed:
+                        if connection.closed.code == protocol.SILENT:
+                            self._interval.died(connection.watch.idle_before_ping_s)
+                        transport.abort(connection.closed.why)
                     else:
                         transport.flush()
-                if made.watch.answered_idle_s is not None:
-                    self._interval.survived(made.watch.answered_idle_s)
-                    made.watch.answered_idle_s = None
-                    made.watch.heartbeat_s = self._interval.seconds
+                if connection.watch.answered_idle_s is not None:
+                    self._interval.survived(connection.watch.answered_idle_s)
+                    connection.watch.answered_idle_s = None
+                    connection.watch.heartbeat_s = self._interval.seconds
         finally:
-            self._replaced = made.closed is not None and made.closed.code == protocol.REPLACED
+            self._replaced = connection.closed is not None and connection.closed.code == protocol.REPLACED
             self._online.clear()
             self._remember_session(address, transport)
             if not transport.closed:
-                transport.lose("the device ends")
+                transport.lose("the device shuts down")
         return welcomed
 
     def _remember_session(self, address, transport):
@@ -462,9 +462,9 @@ class AsyncDevice:
                 more = True
                 continue
             except TunnelError as error:
-                if channel not in self._held:
+                if channel not in self._full_channels:
                     _log.warning("tunnel: %s; its messages stay in the outbox", error)
-                    self._held.add(channel)
+                    self._full_channels.add(channel)
                 continue
             times += [(entry.number, entry.time_ms) for entry in entries[:taken]]
             self.counts["sent"] += taken
@@ -625,9 +625,9 @@ class AsyncDevice:
             _HANDLERS[type(event)](self, transport, event)
 
     def _welcomed(self, transport, event):
-        self._cloud_epoch = event.told["epoch"]  # set at once: pushes may be in the same read
+        self._cloud_epoch = event.greeting["epoch"]  # set at once: pushes may be in the same read
         if not self._welcome.done():
-            self._welcome.set_result(event.told)
+            self._welcome.set_result(event.greeting)
 
     def _received(self, transport, event):
         consumer = self._consumers.get(event.channel) or self._consumers.get("*")
@@ -793,9 +793,9 @@ class Device:
         """Ends the connection. Unsent messages stay in the outbox."""
         self._loop.close()
 
-    def _run(self, made):
+    def _run(self, coroutine):
         try:
-            return self._loop.run(made)
+            return self._loop.run(coroutine)
         except LoopEndedError:
             raise OfflineError("the device is closed, or was closed meanwhile") from None
 

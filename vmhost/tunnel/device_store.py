@@ -167,7 +167,7 @@ class DeviceStore:
     def received(self):
         """(the cloud's epoch, {channel: last number}) of received messages."""
         epoch = self.inbox.peer_epoch()
-        return epoch, self.inbox.told(self.inbox.received("", epoch)) if epoch else {}
+        return epoch, self.inbox.for_greeting(self.inbox.received("", epoch)) if epoch else {}
 
     def compression(self):
         return Compression(self.inbox.dictionaries())

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 class Greeted(NamedTuple):
     """A device has introduced itself; the cloud answers with `welcome` or `close`."""
 
-    told: dict
+    greeting: dict
 
 
 class Welcomed(NamedTuple):
     """The cloud accepted the device."""
 
-    told: dict
+    greeting: dict
 
 
 class Received(NamedTuple):

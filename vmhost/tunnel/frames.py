@@ -135,11 +135,11 @@ class _Counted:
     def __init__(self):
         self.left = CONTAINERS
 
-    def __call__(self, made):
+    def __call__(self, container):
         self.left -= 1
         if self.left < 0:
             raise ValueError("too many lists and maps")
-        return made
+        return container
 
 
 def checked(body):

@@ -40,7 +40,7 @@ class TaskChannels:
     set, for some seconds."""
 
     def __init__(self, channels):
-        self._there = threading.Event()
+        self._set = threading.Event()
         self._device = None
         self.functions = task_functions(self, channels)
 
@@ -51,11 +51,11 @@ class TaskChannels:
     @device.setter
     def device(self, device):
         self._device = device
-        self._there.set()
+        self._set.set()
 
     def _wait(self):
-        if not self._there.wait(START_S):
-            raise OfflineError("the device has not begun")
+        if not self._set.wait(START_S):
+            raise OfflineError("the device has not started")
         return self._device
 
     def send(self, *given, **more):

@@ -41,7 +41,7 @@ STEPS = (
 )
 MAX_REFUSED = 10_000
 MAX_EPOCHS = 8  # remembered for one sender
-TOLD_BYTES = 6000  # of last numbers in a greeting
+GREETING_NUMBERS_BYTES = 6000  # of last numbers in a greeting
 _ROWS = (64, 8, 1)  # rows of one statement: between statements another thread may take the GIL
 
 
@@ -188,10 +188,10 @@ class Inbox:
             )
 
     @staticmethod
-    def told(received):
+    def for_greeting(received):
         """The part of `received` that fits into a greeting, the highest numbers first. Messages of the others are sent
         again, and recognized by their numbers."""
-        left, found = TOLD_BYTES, {}
+        left, found = GREETING_NUMBERS_BYTES, {}
         for channel, number in sorted(received.items(), key=lambda each: -each[1]):
             left -= len(channel.encode()) + 12
             if left < 0:

@@ -19,7 +19,7 @@ from vmhost.tunnel.inbox import Callable
 
 _log = logging.getLogger("vmhost.tunnel")
 FIRST_RETRY_S, LONGEST_RETRY_S = 0.1, 30.0
-_MOST = 5000  # most arrivals in one transaction
+_MAX_ARRIVALS = 5000  # most arrivals in one transaction
 
 
 class _Line:
@@ -127,7 +127,7 @@ class Keeper:
             timeout = max(0.0, min(due for due, _, _ in self._stalled.values()) - time.monotonic())
         with contextlib.suppress(queue.Empty):
             items.append(self._queue.get(timeout=timeout))
-            while len(items) < _MOST:
+            while len(items) < _MAX_ARRIVALS:
                 items.append(self._queue.get_nowait())
         return items
 

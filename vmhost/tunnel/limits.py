@@ -34,15 +34,15 @@ class Limits:
             if type(value) is not int or not 1 <= value < 1 << 31:
                 raise TunnelConfigurationError(f"limits: {field.name}: expected 1 to {(1 << 31) - 1}, got {value!r}")
 
-    def told(self):
+    def as_dict(self):
         return asdict(self)
 
     @classmethod
-    def heard(cls, told):
+    def announced(cls, announced):
         """The Limits announced by the other end; defaults for what it left out."""
         known = {field.name for field in fields(cls)}
-        heard = cls(**{name: value for name, value in told.items() if name in known})
-        return USUAL if heard == USUAL else heard  # one shared object for the usual case
+        limits = cls(**{name: value for name, value in announced.items() if name in known})
+        return USUAL if limits == USUAL else limits  # one shared object for the usual case
 
 
 USUAL = Limits()

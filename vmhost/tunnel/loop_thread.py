@@ -60,7 +60,7 @@ class LoopThread:
         self._at_home = False  # the loop's own thread runs it, until stopped
         self.loop = None
         self._started = concurrent.futures.Future()
-        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
 
     def start(self):
         """Raises the error of `begin()`, if any."""
@@ -94,7 +94,7 @@ class LoopThread:
 
     # ---- the loop's own thread
 
-    def _live(self):
+    def _main(self):
         try:
             with asyncio.Runner(loop_factory=self._factory) as runner:
                 self.loop = runner.get_loop()
@@ -211,12 +211,12 @@ def _interrupts(cancel):
     if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    came = 0
+    count = 0
 
     def interrupted(number, frame):
-        nonlocal came
-        came += 1
-        if came > 1:
+        nonlocal count
+        count += 1
+        if count > 1:
             raise KeyboardInterrupt
         with contextlib.suppress(RuntimeError):
             cancel()
@@ -225,10 +225,10 @@ def _interrupts(cancel):
     try:
         yield
     except BaseException:
-        if came:
+        if count:
             raise KeyboardInterrupt from None
         raise
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if came:
+    if count:
         raise KeyboardInterrupt

@@ -91,7 +91,7 @@ class Pushes:
             if waiting >= max_waiting:
                 if when_full == "refuse":
                     raise OutboxFullError(
-                        f"{waiting} pushes wait for {device} on {channel} already; the most is {max_waiting}"
+                        f"{waiting} pushes wait for {device} on {channel} already; the limit is {max_waiting}"
                     )
                 connection.execute(
                     "DELETE FROM tunnel_pushes WHERE number IN (SELECT number FROM tunnel_pushes "
@@ -193,7 +193,7 @@ def unlisten(listening, path):
 
 def notify(store, *devices):
     """Tells all processes of the server that pushes wait for the devices. Returns how many got it."""
-    heard = 0
+    count = 0
     folder = processes_folder(store)
     try:
         names = [name for name in os.listdir(folder) if name.endswith(".push")]
@@ -205,13 +205,13 @@ def notify(store, *devices):
                 with short_address(folder, name) as address:
                     for device in devices:
                         sending.sendto(device.encode(), address)
-                heard += 1
+                count += 1
             except ConnectionRefusedError:  # the process died
                 with contextlib.suppress(OSError):
                     os.unlink(folder / name)
             except OSError:
                 pass  # its queue is full: it polls anyway
-    return heard
+    return count
 
 
 @contextlib.contextmanager

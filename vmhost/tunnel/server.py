@@ -52,7 +52,7 @@ class Server:
         spin_us=SPIN_US,
     ):
         if client_ca is None and identify is None:
-            raise TunnelConfigurationError("a server tells devices by client_ca or by identify; give one of them")
+            raise TunnelConfigurationError("a server identifies devices by client_ca or identify; give one of them")
         self.store = Path(store)
         self.context = tls.server_context(certificate, key, client_ca, post_quantum)
         self.identify = identify
@@ -70,10 +70,10 @@ class Server:
     def consume(self, channel, consumer):
         """Messages on the channel go to `consumer` (`inbox`: a function, a Table, a Transactional). "*": all channels
         without one of their own. A channel without a consumer is refused; its messages stay on the devices."""
-        made = inbox.consumer(consumer)
-        if isinstance(made, inbox.Callable) and inspect.iscoroutinefunction(made.function):
+        consumer = inbox.consumer(consumer)
+        if isinstance(consumer, inbox.Callable) and inspect.iscoroutinefunction(consumer.function):
             raise TunnelConfigurationError(f"consumer of {channel}: expected a function that is not async")
-        self.consumers[checked_name(channel)] = made
+        self.consumers[checked_name(channel)] = consumer
 
     def answer(self, channel, function=None, *, quick=False):
         """`function(request)` answers requests on the channel; its result must be expressible in msgpack. An `async`
@@ -123,8 +123,8 @@ class Server:
         except OfflineError:
             coroutine.close()
             raise
-        made = worker.call(coroutine)
-        return BlockingStream(made, worker.call) if isinstance(made, Stream) else made
+        result = worker.call(coroutine)
+        return BlockingStream(result, worker.call) if isinstance(result, Stream) else result
 
     def _at_work(self):
         if self.worker is None:
@@ -232,13 +232,13 @@ def bind(address, reuse=False):
                 family, kind, _, _, where = socket.getaddrinfo(
                     host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
                 )[0]
-                made = socket.socket(family, kind)
-                bound.append(made)
-                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener = socket.socket(family, kind)
+                bound.append(listener)
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if reuse:
-                    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-                made.setblocking(False)
-                made.bind(where)
+                    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                listener.setblocking(False)
+                listener.bind(where)
             except OSError as error:
                 raise TunnelConfigurationError(
                     f"{addresses.shown(host, port)}: cannot listen there: {error.strerror}; choose another"

@@ -17,9 +17,11 @@ import selectors
 import time
 
 SPIN_US = 200.0
-_MOST, _ENOUGH, _MISS = 8, 4, 4  # of `_hope`: a short wait adds 1, a long one subtracts _MISS; it spins from _ENOUGH on
+# `_hope`: a short wait adds 1, a long one subtracts _MISS; the loop spins from _SPIN_FROM on.
+_MAX_HOPE, _SPIN_FROM, _MISS = 8, 4, 4
 _TAKEN_S = 200e-6  # a poll takes 1 to 2 us; if it takes this long, the core was taken away
-_HARM, _TOO_MUCH = 4, 12  # of `_harm`: a useless spin adds _HARM, a useful one subtracts 1; a pause begins at _TOO_MUCH
+# `_harm`: a useless spin adds _HARM, a useful one subtracts 1; a pause begins at _MAX_HARM.
+_HARM, _MAX_HARM = 4, 12
 _REST_S, _LONGEST_REST_S = 0.05, 1.6
 _GOOD = 1000  # spins between two pauses after which the second is as short as the first
 
@@ -40,7 +42,7 @@ class SpinningSelector(selectors.DefaultSelector):
         if timeout is not None and timeout <= 0:
             return super().select(timeout)
         began = now = self._clock()
-        spun = self._hope >= _ENOUGH and began >= self._rests_until
+        spun = self._hope >= _SPIN_FROM and began >= self._rests_until
         if spun:
             self.spins += 1
             end = began + (self.spin_s if timeout is None else min(timeout, self.spin_s))
@@ -50,7 +52,7 @@ class SpinningSelector(selectors.DefaultSelector):
                 if now - before > _TAKEN_S:
                     self._harmed(now)
                 if found:
-                    self._hope = min(_MOST, self._hope + 1)
+                    self._hope = min(_MAX_HOPE, self._hope + 1)
                     self._harm = max(0, self._harm - 1)
                     return found
             if timeout is not None:
@@ -59,7 +61,7 @@ class SpinningSelector(selectors.DefaultSelector):
         now = self._clock()
         # A sleeper is woken late, by about the time that it may spin.
         if found and now - began < 2 * self.spin_s:
-            self._hope = min(_MOST, self._hope + 1)
+            self._hope = min(_MAX_HOPE, self._hope + 1)
             if spun:
                 self._harmed(now)
         else:
@@ -68,7 +70,7 @@ class SpinningSelector(selectors.DefaultSelector):
 
     def _harmed(self, now):
         self._harm += _HARM
-        if self._harm < _TOO_MUCH:
+        if self._harm < _MAX_HARM:
             return
         self._harm = 0
         self._rest_s = min(_LONGEST_REST_S, self._rest_s * 2) if self.spins < self._good_until else _REST_S

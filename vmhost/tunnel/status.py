@@ -22,10 +22,10 @@ def of_processes(store):
             with pushes.short_address(folder, name) as address, socket.socket(socket.AF_UNIX) as asking:
                 asking.settimeout(_PATIENCE_S)
                 asking.connect(address)
-                told = b""
+                answer = b""
                 while data := asking.recv(65_536):
-                    told += data
-            found.append(json.loads(told))
+                    answer += data
+            found.append(json.loads(answer))
         except OSError, ValueError:
             continue  # ended, or does not answer
     return found

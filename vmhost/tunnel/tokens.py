@@ -22,12 +22,12 @@ class Tokens:
     def _read(self):
         try:
             with open(self._path, encoding="utf-8") as file:
-                told = os.fstat(file.fileno())
+                info = os.fstat(file.fileno())
                 lines = file.read().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise TunnelConfigurationError(f"{self._path}: the tokens cannot be read: {why}") from error
-        if told.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
+        if info.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
             raise TunnelConfigurationError(f"{self._path}: others can read the tokens; chmod 600 {self._path}")
         devices = {}
         for number, line in enumerate(lines, 1):
@@ -41,11 +41,11 @@ class Tokens:
                 )
             devices[_digest(token)] = device
         self._devices = devices
-        self._stamp = (told.st_mtime_ns, told.st_size, told.st_ino)
+        self._stamp = (info.st_mtime_ns, info.st_size, info.st_ino)
 
     def __call__(self, token):
-        told = self._path.stat()
-        if (told.st_mtime_ns, told.st_size, told.st_ino) != self._stamp:
+        info = self._path.stat()
+        if (info.st_mtime_ns, info.st_size, info.st_ino) != self._stamp:
             self._read()
         return self._devices.get(_digest(token))
 

@@ -29,17 +29,17 @@ def train_channel(store, channel, table="messages", samples=2000, size=32 << 10)
         data = train(learned, size)
         number = Inbox(database).keep_dictionary(channel, None, data)
     before, after = Compression(), Compression([(channel, number, data)])
-    tried = packed[::4]
+    held_out = packed[::4]
 
     def mean(compression):
-        sizes = [len(found[1]) if (found := compression.pack(channel, body)) else len(body) for body in tried]
+        sizes = [len(found[1]) if (found := compression.pack(channel, body)) else len(body) for body in held_out]
         return round(sum(sizes) / len(sizes))
 
     return {
         "number": number,
         "bytes": len(data),
         "samples": len(learned),
-        "plain_bytes": round(sum(map(len, tried)) / len(tried)),
+        "plain_bytes": round(sum(map(len, held_out)) / len(held_out)),
         "packed_before": mean(before),
         "packed_after": mean(after),
     }

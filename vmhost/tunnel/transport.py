@@ -36,7 +36,7 @@ class Transport(asyncio.BufferedProtocol):
         "_buffer",
         "_in",
         "_out",
-        "_deaf",
+        "_read_pauses",
         "_paused",
         "_transport",
         "closed",
@@ -58,7 +58,7 @@ class Transport(asyncio.BufferedProtocol):
         self.tls = context.wrap_bio(self._in, self._out, **tls)
         self._transport = None
         self._paused = False
-        self._deaf = 0  # why reading is paused: bits of UNREAD and ASKED
+        self._read_pauses = 0  # why reading is paused: bits of UNREAD and ASKED
         self.secured = self.closed = False
         self.owner = None
         self.peer = ""
@@ -107,7 +107,7 @@ class Transport(asyncio.BufferedProtocol):
 
     def resume_writing(self):
         self._paused = False
-        if self._deaf:
+        if self._read_pauses:
             self.connection.watch.heard(self.loop.time())  # it has read what was sent
         self.flush()
 
@@ -178,7 +178,7 @@ class Transport(asyncio.BufferedProtocol):
         except ssl.SSLError as error:
             self.lose(tls_trouble(error))
             return
-        if self._deaf & UNREAD and connection.queued_bytes <= UNREAD_BYTES // 2:
+        if self._read_pauses & UNREAD and connection.queued_bytes <= UNREAD_BYTES // 2:
             self.resume_reading(UNREAD)
 
     def lose(self, why):
@@ -210,18 +210,18 @@ class Transport(asyncio.BufferedProtocol):
     @property
     def held_up(self):
         """Whether its owner paused reading."""
-        return bool(self._deaf & ASKED)
+        return bool(self._read_pauses & ASKED)
 
     def pause_reading(self, why):
         """Pauses until `resume_reading` was called for each reason."""
         if not self.closed and self._transport is not None:
-            if not self._deaf:
+            if not self._read_pauses:
                 self._transport.pause_reading()
-            self._deaf |= why
+            self._read_pauses |= why
 
     def resume_reading(self, why):
-        was, self._deaf = self._deaf, self._deaf & ~why
-        if was and not self._deaf and not self.closed and not self._transport.is_closing():
+        was, self._read_pauses = self._read_pauses, self._read_pauses & ~why
+        if was and not self._read_pauses and not self.closed and not self._transport.is_closing():
             self.connection.watch.heard(self.loop.time())  # the silence was ours: reading was paused
             self._transport.resume_reading()
 

@@ -25,8 +25,8 @@ from vmhost.tunnel.transport import ASKED, BUFFER_BYTES, UNREAD_BYTES, Transport
 
 _log = logging.getLogger("vmhost.tunnel")
 _SWEEP_S = 1.0
-_LOOK_S = 5.0  # how often to poll for pushes without a notification
-_LINES_A_SECOND = 10  # log lines about failed connections
+_POLL_S = 5.0  # how often to poll for pushes without a notification
+_LOG_LINES_PER_S = 10  # log lines about failed connections
 
 
 class _Session:
@@ -86,8 +86,8 @@ class Worker:
         self._paused = set()
         self._arrived = {}  # transport -> {channel: deque of (number, when)}
         self._newest_push = 0
-        self._looked_at = 0.0
-        self._lines = _LINES_A_SECOND
+        self._polled_at = 0.0
+        self._log_lines_left = _LOG_LINES_PER_S
         self._sweeper = self.loop.create_task(self._sweep())
         self._status = None
 
@@ -104,9 +104,9 @@ class Worker:
             listening.bind(name)
         self._status_path = folder / path
         # cleanup_socket=False: asyncio would look for the socket under the name it was bound by, which is gone by then
-        self._status = await asyncio.start_unix_server(self._tell, sock=listening, cleanup_socket=False)
+        self._status = await asyncio.start_unix_server(self._send_status, sock=listening, cleanup_socket=False)
 
-    async def _tell(self, reader, writer):
+    async def _send_status(self, reader, writer):
         writer.write(json.dumps(self.statistics()).encode())
         with contextlib.suppress(OSError):
             await writer.drain()
@@ -117,7 +117,7 @@ class Worker:
         return [each.getsockname()[:2] for server in self._listening for each in server.sockets]
 
     def _accept(self):
-        made = protocol.Connection(
+        connection = protocol.Connection(
             client=False,
             limits=self.server.limits,
             priorities=self.server.priorities,
@@ -127,7 +127,7 @@ class Worker:
         transport = Transport(
             self.loop,
             self.server.context,
-            made,
+            connection,
             self._buffer,
             self._events,
             self._closed,
@@ -153,44 +153,46 @@ class Worker:
             _HANDLERS[type(event)](self, transport, event)
 
     def _greeted(self, transport, event):
-        told = event.told
+        greeting = event.greeting
         try:
-            device = self._identify(transport, told)
+            device = self._identify(transport, greeting)
         except Exception as error:
             if not isinstance(error, (ValueError, PermissionError)):
                 _log.exception("tunnel: a device could not be identified")
             self.counts["refused"] += 1
-            transport.connection.close(protocol.IDENTITY, str(error) or "not let in")
+            transport.connection.close(protocol.IDENTITY, str(error) or "not accepted")
             return
-        session = transport.owner = _Session(device, told["epoch"], time.monotonic())
-        future = self._readers.submit(self._recall, session, told)
-        future.add_done_callback(lambda done: self.loop.call_soon_threadsafe(self._let_in, transport, told, done))
+        session = transport.owner = _Session(device, greeting["epoch"], time.monotonic())
+        future = self._readers.submit(self._load_device, session, greeting)
+        future.add_done_callback(
+            lambda done: self.loop.call_soon_threadsafe(self._accept_device, transport, greeting, done)
+        )
 
-    def _identify(self, transport, told):
+    def _identify(self, transport, greeting):
         device = certified_device(transport.tls.getpeercert(), time.time())
         if device is None:
             if self.server.identify is None:
-                raise PermissionError("a client certificate is wanted, and none came")
-            if not told.get("token"):
-                raise PermissionError("a token or a client certificate is wanted, and none came")
-            device = self.server.identify(told["token"])
+                raise PermissionError("a client certificate is required; the device sent none")
+            if not greeting.get("token"):
+                raise PermissionError("a token or a client certificate is required; the device sent neither")
+            device = self.server.identify(greeting["token"])
         if device is None:
             raise PermissionError("the token is not known")
         return protocol.checked_name(device, "device")
 
-    def _recall(self, session, told):
+    def _load_device(self, session, greeting):
         """Runs on a reader's thread: the store's knowledge of the device."""
-        received = self.inbox.told(self.inbox.received(session.device, session.epoch))
+        received = self.inbox.for_greeting(self.inbox.received(session.device, session.epoch))
         waiting = self.pushes.channels(session.device)
         renewed = False
-        if told.get("from") == self.epoch and told["received"]:
+        if greeting.get("from") == self.epoch and greeting["received"]:
             highest = self.pushes.highest()
-            if any(number > highest for number in told["received"].values()):
+            if any(number > highest for number in greeting["received"].values()):
                 renewed = True  # the store is older than what the device has seen
                 self.inbox.new_epoch()
         return received, waiting, renewed
 
-    def _let_in(self, transport, told, done):
+    def _accept_device(self, transport, greeting, done):
         if transport.closed or transport.connection.closed:
             return
         session = transport.owner
@@ -205,15 +207,15 @@ class Worker:
         if renewed:
             self.epoch = self.inbox.epoch()
         self.early.pop(transport, None)
-        before = self.sessions.get(session.device)
+        old = self.sessions.get(session.device)
         self.sessions[session.device] = transport
-        if before is not None:
-            before.connection.close(protocol.REPLACED, "the device has a newer connection")
-            before.flush()
-            before.lose("replaced by a newer connection")
+        if old is not None:
+            old.connection.close(protocol.REPLACED, "the device has a newer connection")
+            old.flush()
+            old.lose("replaced by a newer connection")
         self.counts["greeted"] += 1
-        self._tell_others(session)
-        known = told.get("dictionaries") or []
+        self._end_other_connections(session)
+        known = greeting.get("dictionaries") or []
         newest = {channel: self.compression.newest(channel) for channel in self.compression._newest}
         if self.compression.numbers:
             transport.connection.compression = self.compression.only(number for number in known if type(number) is int)
@@ -232,8 +234,8 @@ class Worker:
                     transport.connection.send_dictionary(channel, number, data)
         if self.draining:
             transport.connection.drain(0.1, "this server is going down")
-        if told.get("from") == self.epoch:
-            for channel, number in told["received"].items():
+        if greeting.get("from") == self.epoch:
+            for channel, number in greeting["received"].items():
                 if channel in waiting:
                     self._keeper.pushed(session.device, channel, number)
                     with contextlib.suppress(TunnelError):  # the device takes fewer channels than before
@@ -242,7 +244,7 @@ class Worker:
         if waiting:
             self._pump(transport)
 
-    def _tell_others(self, session):
+    def _end_other_connections(self, session):
         """Ends the device's connections to other processes."""
         if self.server.processes > 1:
             pushes.notify(self.server.store, f"\0{session.device}\0{os.getpid()}\0{session.greeted_at}")
@@ -437,12 +439,12 @@ class Worker:
     def _read_notices(self):
         for _ in range(1000):
             try:
-                told = self._heard.recv(512)
+                notice = self._heard.recv(512)
             except BlockingIOError:
                 return
             except OSError:
                 return
-            name = told.decode("utf-8", "replace")
+            name = notice.decode("utf-8", "replace")
             if name.startswith("\0"):
                 _, device, process, greeted_at = (name.split("\0") + ["", "", ""])[:4]
                 transport = self.sessions.get(device)
@@ -498,7 +500,7 @@ class Worker:
                 transport.connection.resume(channel, messages[0][0])
                 taken = 1
             except TunnelError as error:
-                self._line(f"{session.device}: pushes wait: {error}")
+                self._log_limited(f"{session.device}: pushes wait: {error}")
                 taken = 0
             self.counts["pushed"] += taken
             more = more or bool(taken)
@@ -531,7 +533,7 @@ class Worker:
         closed = transport.connection.closed
         if early or (closed is not None and closed.code in (protocol.PROTOCOL, protocol.IDENTITY, protocol.TROUBLE)):
             if not (early and why == "the other end closed the connection" and not transport.secured):
-                self._line(f"{session.device if session else transport.peer}: {why}")
+                self._log_limited(f"{session.device if session else transport.peer}: {why}")
         if session is None:
             return
         if self.sessions.get(session.device) is transport:
@@ -546,10 +548,10 @@ class Worker:
                 future.set_exception(OfflineError(f"{session.device}: {why}"))
         session.asked.clear()
 
-    def _line(self, text):
+    def _log_limited(self, text):
         """Limits the log lines per second, so that a client that keeps connecting does not fill the log."""
-        if self._lines > 0:
-            self._lines -= 1
+        if self._log_lines_left > 0:
+            self._log_lines_left -= 1
             _log.warning("tunnel: %s", text)
         else:
             self.counts["unlogged"] += 1
@@ -559,10 +561,10 @@ class Worker:
         while True:
             await asyncio.sleep(_SWEEP_S)
             now = self.loop.time()
-            # After the loop was stopped (a laptop that slept), not everyone is dead.
+            # After a pause of the loop itself (a laptop that slept), silence says nothing about the other ends.
             late = now - last > _SWEEP_S * 5
             last = now
-            self._lines = _LINES_A_SECOND
+            self._log_lines_left = _LOG_LINES_PER_S
             for transport, due in list(self.early.items()):
                 if now >= due:
                     transport.abort(f"no greeting within {self.server.greeting_s:g} s")
@@ -572,12 +574,12 @@ class Worker:
                         transport.connection.tick(now)
                         if transport.connection.closed:
                             transport.abort(transport.connection.closed.why)
-            if now - self._looked_at > _LOOK_S:
-                self._looked_at = now
+            if now - self._polled_at > _POLL_S:
+                self._polled_at = now
                 with contextlib.suppress(RuntimeError):
-                    self._readers.submit(self._look)
+                    self._readers.submit(self._poll_pushes)
 
-    def _look(self):
+    def _poll_pushes(self):
         """Runs on a reader's thread: looks for pushes without a notification, and deletes expired ones."""
         try:
             with self.database.reader() as connection:
@@ -591,9 +593,9 @@ class Worker:
             _log.error("tunnel: %s", error)
             return
         with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self._found, devices, dictionaries)
+            self.loop.call_soon_threadsafe(self._polled, devices, dictionaries)
 
-    def _found(self, devices, dictionaries):
+    def _polled(self, devices, dictionaries):
         for device, newest in devices:
             self._newest_push = max(self._newest_push, newest)
             if (transport := self.sessions.get(device)) is not None:
@@ -629,9 +631,9 @@ class Worker:
         await asyncio.sleep(0)  # lets acknowledgements go out
         for transport in list(self.transports):
             if transport.connection.open:
-                transport.connection.close(protocol.BYE, "the server ends")
+                transport.connection.close(protocol.BYE, "the server shuts down")
                 transport.flush()
-            transport.lose("the server ends")
+            transport.lose("the server shuts down")
         self.loop.remove_reader(self._heard)
         pushes.unlisten(self._heard, self._heard_path)
         if self._status is not None:

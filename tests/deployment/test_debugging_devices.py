@@ -140,7 +140,7 @@ def test_a_revoked_link_gives_no_answer_that_was_under_way(cloud):
     client = opened(cloud)
     for _ in client.log(follow=False):
         pass
-    after = debugging._logs.lines(most=1)[0].number
+    after = debugging._logs.lines(limit=1)[0].number
     failed = []
 
     def waits():

@@ -38,7 +38,7 @@ def test_from_an_empty_folder_to_a_device_that_runs_a_release(tmp_path, run, mon
     token = json.loads(run("cloud", "init", cloud, "--json"))["token"]
     assert "there is a platform already" in run("cloud", "init", cloud, code=_refused())
     with nothing_left(), Platform(cloud) as platform, serving(platform) as address:
-        assert "say which platform" in run("cloud", "releases", code=2)
+        assert "name the platform" in run("cloud", "releases", code=2)
         monkeypatch.setenv("VMHOST_PLATFORM", address)
         monkeypatch.setenv("VMHOST_TOKEN", token)
         run("cloud", "repository", "shop")

@@ -134,7 +134,7 @@ def test_every_choice_and_button(browser, served):
         opened.has("h1", "Releases")
         page.click("header a:text-is('Fleet')")
         opened.has("h1", "Fleet")
-        opened.has("#alerts", "goes on")
+        opened.has("#alerts", "ongoing")
         page.click("#leave")
         page.wait_for_selector("#login", state="visible")
         assert page.is_hidden("main")

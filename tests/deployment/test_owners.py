@@ -119,7 +119,7 @@ def test_a_list_that_changed_is_signed_anew(platform, device, ann, ben):
     sign(platform, ann)
     add(platform, "2")
     assert platform.metadata.signing("shop")["waiting"]["signed_by"] == []
-    with pytest.raises(RefusedError, match="not of what waits now"):
+    with pytest.raises(RefusedError, match="does not match the waiting list"):
         platform.sign("shop", key_of(ben)[0], signature(ben, old), "ben")
     sign(platform, ben, ann)
     assert lists(device, "2")
@@ -199,7 +199,7 @@ def test_another_process_may_change_owners(platform, tmp_path, device, ann):
 @pytest.mark.parametrize("wrong", ["", "00", "z" * 128, "0" * 128, None, 5])
 def test_signatures_that_are_none(platform, ann, wrong):
     own(platform, ann)
-    with pytest.raises(RefusedError, match="not of what waits"):
+    with pytest.raises(RefusedError, match="does not match the waiting list"):
         platform.sign("shop", key_of(ann)[0], wrong, "ann")
 
 
@@ -251,7 +251,7 @@ LIST = {
 )
 def test_an_owner_signs_a_list_of_the_repository_and_nothing_else(wrong):
     owner_lists.check(LIST, "shop", 1_800_000_000)
-    with pytest.raises(RefusedError, match="is no list of shop's .* sign nothing"):
+    with pytest.raises(RefusedError, match="is no list of shop's .* do not sign it"):
         owner_lists.check(LIST | wrong, "shop", 1_800_000_000)
 
 
@@ -302,7 +302,7 @@ def test_an_owner_sees_what_a_platform_that_lies_would_have_signed(tmp_path, run
             return told
 
         platform.metadata.signing = delegates
-        assert "sign nothing" in run("sign", "shop", "--key", tmp_path / "ann", fails=True)
+        assert "do not sign it" in run("sign", "shop", "--key", tmp_path / "ann", fails=True)
 
 
 def test_a_list_is_signed_on_a_machine_without_a_network(tmp_path, run, monkeypatch):

@@ -91,7 +91,7 @@ class Profiles(RuleBasedStateMachine):
             for new, old in ((facts, known["facts"]), (tasks, known["tasks"]))
         ]
         try:
-            answer = device.statements.tell(facts, tasks, profile, post)
+            answer = device.statements.send(facts, tasks, profile, post)
         except TransferError:
             return
         assert "again" not in answer and len(asked) <= 2
@@ -104,7 +104,7 @@ class Profiles(RuleBasedStateMachine):
         known = self.platform(which + 1).devices.get(name)
         assert (known["facts"], known["tasks"]) == (facts, tasks)
         # the next one states nothing, as nothing changed, to either platform
-        device.statements.tell(facts, tasks, profile, post)
+        device.statements.send(facts, tasks, profile, post)
         assert asked[-1] == {"base": profile, "facts": {}, "tasks": {}, "profile": profile}
 
     @rule(which=st.integers(0, 1), back=st.integers(1, 3))

@@ -142,7 +142,7 @@ def test_versions_never_move_and_history_never_goes(cloud, work):
     for refs, told in (
         (("+1.0.0",), "a version never changes"),
         ((":1.0.0",), "a version never changes"),
-        ((f":{work.branch}",), "the branch has versions and stays"),
+        ((f":{work.branch}",), "the branch has versions and cannot be deleted"),
     ):
         status, said = work.push(*refs, check=False)
         assert status and told in said, said
@@ -202,15 +202,15 @@ def commit_of(work, entries):
 @pytest.mark.parametrize(
     ("mode", "name", "told"),
     [
-        (0o100644, b"..", "no file may be called so"),
-        (0o100644, b"a/../../etc", "no file may be called so"),
-        (0o100644, b".GIT", "no file may be called so"),
-        (0o100644, b"git~1", "no file may be called so"),
-        (0o100644, b"line\nbreak", "no file may be called so"),
-        (0o100644, b"back\\slash", "no file may be called so"),
+        (0o100644, b"..", "this file name is not allowed"),
+        (0o100644, b"a/../../etc", "this file name is not allowed"),
+        (0o100644, b".GIT", "this file name is not allowed"),
+        (0o100644, b"git~1", "this file name is not allowed"),
+        (0o100644, b"line\nbreak", "this file name is not allowed"),
+        (0o100644, b"back\\slash", "this file name is not allowed"),
         (0o100644, b"\xff\xfe", "expected a name in UTF-8"),
-        (0o120000, b"link", "symbolic links are not taken"),
-        (0o160000, b"module", "submodules are not taken"),
+        (0o120000, b"link", "symbolic links are not accepted"),
+        (0o160000, b"module", "submodules are not accepted"),
     ],
 )
 def test_names_links_and_submodules_that_leave_the_folder_are_refused(cloud, work, mode, name, told):
@@ -270,11 +270,11 @@ def pack(*objects, count=None):
     [
         (pack((3, b"x" * 2000, 2000)), "has 2,000 bytes; expected at most 1,000"),
         (pack((3, b"x" * 900, 10)), "larger than it says"),
-        (pack(*[(3, b"x" * 900, 900)] * 4), "unfolds to more than 3,000"),
+        (pack(*[(3, b"x" * 900, 900)] * 4), "unpacks to more than 3,000"),
         (pack((3, b"", 0), count=7), "has 7 objects"),
         (pack((3, b"x", 1), count=3), "the pack is damaged"),
-        (b"0008abcd0000JUNKJUNKJUNK", "no pack of git's"),
-        (b"zzzz", "not one of git's"),
+        (b"0008abcd0000JUNKJUNKJUNK", "has no git pack"),
+        (b"zzzz", "is not git's"),
         (b"", "ends too early"),
     ],
 )

@@ -132,8 +132,8 @@ def serve(output, folder, host, port, poll_s, files_urls, tls_certificate, tls_k
         with Platform(folder, poll_s=poll_s, files_urls=_by_region(files_urls)) as platform:
             address = f"{'https' if tls else 'http'}://{host}:{listening.getsockname()[1]}"
             with _tunnel(platform, tunnel, tunnel_keys) as by_tunnel:
-                told = {"folder": str(folder), "url": address, "git": f"{address}/git/", "tunnel": by_tunnel}
-                output.document(told)
+                message = {"folder": str(folder), "url": address, "git": f"{address}/git/", "tunnel": by_tunnel}
+                output.document(message)
                 also = f" and by the tunnel at {by_tunnel}" if by_tunnel else ""
                 output.line(f"platform {folder} at {address}{also}; git at {address}/git/NAME; Ctrl-C ends it")
                 serve_platform(platform, listening, tls)
@@ -201,7 +201,7 @@ class _Client:
 
         if not platform or not token:
             raise failures.Failure(
-                "say which platform and who you are: --platform URL --token TOKEN, or VMHOST_PLATFORM, VMHOST_TOKEN"
+                "name the platform and the account: --platform URL --token TOKEN, or VMHOST_PLATFORM, VMHOST_TOKEN"
             )
         self.address = platform.rstrip("/")
         self._transfers, self._token = Transfers(self.address), token
@@ -438,16 +438,16 @@ def owners(output, folder, repository, add, remove, threshold):
                     del publics[identity]
             for path in add:
                 publics |= {key_of_public(public)[0]: public for public in TrustStore.load(path).keys}
-            least = min(known["threshold"], max(1, len(publics)))
-            metadata.set_owners(repository, publics.values(), threshold if threshold is not None else least)
+            min_threshold = min(known["threshold"], max(1, len(publics)))
+            metadata.set_owners(repository, publics.values(), threshold if threshold is not None else min_threshold)
             known = metadata.owners(repository)
-    told = {"repository": repository, "owners": sorted(known["publics"]), "threshold": known["threshold"]}
-    output.document(told)
+    state = {"repository": repository, "owners": sorted(known["publics"]), "threshold": known["threshold"]}
+    output.document(state)
     if not known["publics"]:
         output.line(f"{repository}: the platform's own key signs")
     else:
         output.line(f"{repository}: {known['threshold']} of {len(known['publics'])} owners sign")
-        for identity in told["owners"]:
+        for identity in state["owners"]:
             output.line(f"  {identity}")
 
 
@@ -525,7 +525,7 @@ def sign_file(output, path, key, yes):
         plain["signatures"] = [each for each in plain["signatures"] if each["keyid"] != body["keyid"]] + [body]
         replace_durably(path, json.dumps(plain, indent=1).encode())
     output.document({"file": str(path), "repository": plain["repository"], "signatures": len(plain["signatures"])})
-    output.line(f"{path}: signed; hand it in: vmhost cloud sign {plain['repository']} --send {path}")
+    output.line(f"{path}: signed; submit it: vmhost cloud sign {plain['repository']} --send {path}")
 
 
 def _list_in(path):

@@ -46,16 +46,16 @@ class Counted(NamedTuple):
         return f"{self.calls} calls, {self.failures} failed{took}{memory}"
 
 
-def why_outside(rules, counted, *, all_came=False):
-    """The bound that the calls (Counted) exceed, in words, or None. Before `all_came`, only what further calls cannot
-    make good."""
-    expected = counted.calls if all_came else max(counted.calls, rules.get("calls", 0))
+def why_outside(rules, counted, *, complete=False):
+    """The bound that the calls (Counted) exceed, in words, or None. Unless `complete`, only a bound that
+    further calls cannot bring back within reach."""
+    expected = counted.calls if complete else max(counted.calls, rules.get("calls", 0))
     if counted.failures > rules.get("max_error", 0) * max(counted.calls, rules.get("calls", 0)):
         return f"{counted.failures} of {counted.calls} calls failed"
-    most_s = rules.get("max_time_s")
-    if most_s is not None and counted.wall_s > most_s * expected:
+    max_s = rules.get("max_time_s")
+    if max_s is not None and counted.wall_s > max_s * expected:
         mean_s = counted.wall_s / max(1, counted.calls)
-        return f"{counted.calls} calls took {mean_s * 1000:.3g} ms each, more than {most_s * 1000:g} ms"
+        return f"{counted.calls} calls took {mean_s * 1000:.3g} ms each, more than {max_s * 1000:g} ms"
     over_s = rules.get("slow_over_s")
     if over_s is not None and counted.slow > rules.get("max_slow", 0) * expected:
         share = f"{rules.get('max_slow', 0) * 100:g} %"
@@ -65,15 +65,15 @@ def why_outside(rules, counted, *, all_came=False):
 
 def memory_outside(rules, peak_bytes):
     """In words: a VM exceeded its memory bound; or None."""
-    most = rules.get("max_memory_bytes")
-    if most is not None and peak_bytes > most:
-        return f"a VM had {peak_bytes / (1 << 20):.1f} MiB, more than {most / (1 << 20):g} MiB"
+    max_bytes = rules.get("max_memory_bytes")
+    if max_bytes is not None and peak_bytes > max_bytes:
+        return f"a VM had {peak_bytes / (1 << 20):.1f} MiB, more than {max_bytes / (1 << 20):g} MiB"
     return None
 
 
 def case_outside(rules, name, took_s):
     """In words: one case of a simulation or a self-test took longer than a call may; or None."""
-    most_s = rules.get("max_time_s")
-    if most_s is not None and took_s > most_s:
-        return f"{name} took {took_s * 1000:.3g} ms, more than {most_s * 1000:g} ms"
+    max_s = rules.get("max_time_s")
+    if max_s is not None and took_s > max_s:
+        return f"{name} took {took_s * 1000:.3g} ms, more than {max_s * 1000:g} ms"
     return None

@@ -80,17 +80,17 @@ def apply(old, delta, size):
     return data
 
 
-def _decompress(old, delta, most):
+def _decompress(old, delta, max_bytes):
     """Decompresses to at most `most` bytes."""
     from compression import zstd
 
-    options = {zstd.DecompressionParameter.window_log_max: _window_log(len(old) + most)}
+    options = {zstd.DecompressionParameter.window_log_max: _window_log(len(old) + max_bytes)}
     dictionary = zstd.ZstdDict(old, is_raw=True).as_prefix if len(old) >= _MIN_DICTIONARY else None
     try:
         decompressor = zstd.ZstdDecompressor(zstd_dict=dictionary, options=options)
-        data = decompressor.decompress(delta, max_length=most + 1)
+        data = decompressor.decompress(delta, max_length=max_bytes + 1)
     except zstd.ZstdError as error:
         raise DamagedError(f"the delta does not fit the old file, or is damaged: {error}") from error
-    if len(data) > most or not decompressor.eof:
-        raise DamagedError(f"the delta makes more than {most:,} bytes, or is cut off")
+    if len(data) > max_bytes or not decompressor.eof:
+        raise DamagedError(f"the delta makes more than {max_bytes:,} bytes, or is cut off")
     return data

@@ -254,7 +254,7 @@ class WorkingCopy:
 
         from dulwich import porcelain
 
-        said = io.BytesIO()
+        output = io.BytesIO()
         repo = porcelain.open_repo(str(self.folder))
         try:
             repo.refs.set_symbolic_ref(b"HEAD", b"refs/heads/rank")
@@ -267,10 +267,10 @@ class WorkingCopy:
                 self._url,
                 [b"refs/heads/rank", f"refs/tags/{version}".encode()],
                 outstream=io.BytesIO(),
-                errstream=said,
+                errstream=output,
                 username=self._account,
                 password=self._token,
             )
         finally:
             repo.close()
-        return "\n".join(f"remote: {line}" for line in said.getvalue().decode(errors="replace").splitlines())
+        return "\n".join(f"remote: {line}" for line in output.getvalue().decode(errors="replace").splitlines())

@@ -25,19 +25,19 @@ def check(signed, repository, now_s):
             raise ValueError("no version")
         expires = datetime.strptime(signed["expires"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
         if expires > datetime.fromtimestamp(now_s, UTC) + MAX_LIFE:
-            raise ValueError(f"it would count until {signed['expires']}")
+            raise ValueError(f"it would be valid until {signed['expires']}")
         for path, entry in signed["targets"].items():
             parts = path.split("/")
             if len(parts) != 4 or parts[0] != repository or not all(parts) or not path.isprintable():
-                raise ValueError(f"{path!r:.200} is nothing of {repository}")
+                raise ValueError(f"{path!r:.200} is not a path of {repository}")
             if entry.keys() != {"length", "hashes"} or entry["hashes"].keys() != {"sha256"}:
                 raise ValueError(f"{path}: more than a length and a SHA-256")
             if type(entry["length"]) is not int or not is_digest(entry["hashes"]["sha256"]):
                 raise ValueError(f"{path}: no length, or no SHA-256")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RefusedError(
-            f"{repository}: what the platform wants signed is no list of {repository}'s ({error}); sign nothing, and "
-            "ask who runs it"
+            f"{repository}: what the platform wants signed is no list of {repository}'s ({error}); do not sign it, and "
+            "ask whoever runs the platform"
         ) from None
 
 

@@ -48,17 +48,17 @@ def check(recipe):
         (shell, rest), members = recipe["shell"], recipe["members"]
         numbers = [recipe["size"], rest, *(number for at, _, size in members for number in (at, size))]
         digests = [shell, *(digest for _, digest, _ in members)]
-        places = [at for at, _, _ in members]
+        offsets = [at for at, _, _ in members]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"not a recipe of pieces: {type(error).__name__}: {error}") from None
     if not all(type(number) is int and number >= 0 for number in numbers) or len(members) > MAX_MEMBERS:
-        raise ValueError("not a recipe of pieces: a number that cannot be")
+        raise ValueError("not a recipe of pieces: an invalid number")
     if not all(isinstance(digest, str) and _DIGEST.fullmatch(digest) for digest in digests):
-        raise ValueError("not a recipe of pieces: a digest that is none")
-    if places != sorted(places) or any(at > rest for at in places):
+        raise ValueError("not a recipe of pieces: an invalid digest")
+    if offsets != sorted(offsets) or any(at > rest for at in offsets):
         raise ValueError("not a recipe of pieces: members beyond the shell")
     if rest + sum(size for _, _, size in members) != recipe["size"]:
-        raise ValueError("not a recipe of pieces: they are not as long as the bundle")
+        raise ValueError("not a recipe of pieces: their sizes do not add up to the bundle's")
 
 
 def needed(recipe):

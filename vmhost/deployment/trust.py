@@ -237,7 +237,7 @@ class Metadata:
             keys = delegator["delegations"]["keys"]
             entry = next((each for each in _delegations(delegator) if each["name"] == role), None)
             if entry is None:
-                raise TrustError(f"{what}: nobody delegates to it")
+                raise TrustError(f"{what}: no role delegates to it")
         message, signed_by, seen = canonical(envelope["signed"]), set(), set()
         for signature in envelope["signatures"]:
             try:
@@ -312,18 +312,18 @@ def is_target(data, entry):
 def _must_match(data, hashes, what):
     for name, digest in (hashes or {}).items():
         if name not in hashlib.algorithms_available or hashlib.new(name, data).hexdigest() != digest:
-            raise TrustError(f"{what}: other bytes than its {name} says")
+            raise TrustError(f"{what}: its {name} does not match")
 
 
 def _must_be_meta(entry):
     if type(entry["version"]) is not int or entry["version"] < 1:
-        raise TrustError("metadata that names no version")
+        raise TrustError("metadata without a version")
 
 
 def _must_be_role(entry, keys):
     threshold, ids = entry["threshold"], entry["keyids"]
     if type(threshold) is not int or threshold < 1 or len(set(ids)) != len(ids) or not isinstance(keys, dict):
-        raise TrustError("a role whose threshold or keys cannot be")
+        raise TrustError("a role with an invalid threshold or invalid keys")
 
 
 def _delegations(signed):

@@ -31,7 +31,7 @@ MAX_BYTES = 64 << 10
 MAX_OPEN = 1000  # open alerts at a time
 KEPT_ALERTS = 5000
 MAX_TRIES = 10
-_LOOK_MS = 15_000
+_EVALUATE_MS = 15_000
 _TIMEOUT_S = 10.0
 _TIMES = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _KINDS = {
@@ -162,7 +162,7 @@ class Alerts:
     def look(self):
         """Evaluates all rules if that is due, and sends notices on a thread of its own."""
         if self._fleet.now_ms() >= self._next_ms:
-            self._next_ms = self._fleet.now_ms() + _LOOK_MS
+            self._next_ms = self._fleet.now_ms() + _EVALUATE_MS
             try:
                 self.evaluate()
             except RefusedError as error:  # rules written by another version of the platform
@@ -277,7 +277,7 @@ class Alerts:
             state = "sent" if webhook is None or _posted(webhook, body, alert) else None
             if state is None and tries + 1 >= MAX_TRIES:
                 state = "given up"
-                _log.error("%s: refuses the notice of alert %d; it is dropped", webhook, alert)
+                _log.error("%s: the notice of alert %d failed %d times; it is dropped", webhook, alert, MAX_TRIES)
             if state is not None:
                 with self._database.transaction() as connection:
                     connection.execute("UPDATE fleet_notices SET state = ? WHERE id = ?", (state, identity))

@@ -97,8 +97,8 @@ class Audience:
             named = _listed(plain, "cohorts", "cohort", where)
             self._tests.append(("cohorts", lambda facts: bool(named & facts.named), lambda facts: sorted(facts.named)))
         if "percent" in plain:
-            most = percent(plain["percent"], f"{where}: percent")
-            self._tests.append(("percent", lambda facts: facts.cohort <= most, lambda facts: facts.cohort / 10))
+            max_cohort = percent(plain["percent"], f"{where}: percent")
+            self._tests.append(("percent", lambda facts: facts.cohort <= max_cohort, lambda facts: facts.cohort / 10))
 
     def _add(self, key, holds):
         def test(facts):
@@ -147,7 +147,7 @@ def size(value):
 
 def _any_of(value, where, key):
     """A test of a value against comparisons: all in one text, any of a list."""
-    ways = []
+    alternatives = []
     for text in value if isinstance(value, list) else [value]:
         tests = []
         for part in str(text).split(","):
@@ -158,13 +158,13 @@ def _any_of(value, where, key):
                 tests.append((_OPERATORS[found[1] or "=="], key(found[2].strip())))
             except ValueError as error:
                 raise RefusedError(f"{where}: {error}") from None
-        ways.append(tests)
-    if not ways:
+        alternatives.append(tests)
+    if not alternatives:
         raise RefusedError(f"{where}: expected at least one comparison, got an empty list")
 
     def holds(value):
         value = key(str(value)) if key is version_key else key(value)
-        return any(all(compare(value, bound) for compare, bound in tests) for tests in ways)
+        return any(all(compare(value, bound) for compare, bound in tests) for tests in alternatives)
 
     return holds
 

@@ -116,7 +116,7 @@ def record(case, result):
     return {"input": digests[0], "digest": digests[1], "begins": text[:200]}
 
 
-def bound(cpu_s, memory_bytes):
+def limit_resources(cpu_s, memory_bytes):
     """Limits the resources of this process and its children from here on."""
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 5))
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
@@ -125,5 +125,5 @@ def bound(cpu_s, memory_bytes):
 
 
 if __name__ == "__main__":
-    bound(int(sys.argv[3]), int(sys.argv[4]))
+    limit_resources(int(sys.argv[3]), int(sys.argv[4]))
     print(json.dumps(build(sys.argv[1], sys.argv[2])), flush=True)

@@ -37,8 +37,8 @@ class Builder:
     def targets(self):
         return tuple(self._pythons)
 
-    def build(self, folder, tell):
-        """({target: the signed bundle's bytes}, report of the first target). `tell(text)` is called for each step.
+    def build(self, folder, progress):
+        """({target: the signed bundle's bytes}, report of the first target). `progress(text)` is called for each step.
 
         RefusedError with all findings of the compiler, the verifier and the simulation.
         """
@@ -51,9 +51,9 @@ class Builder:
                     raise RefusedError("\n".join([f"Python {target}: {report['errors'][0]}", *report["errors"][1:]]))
                 bundles[target] = sign(out.read_bytes(), self._key, report["name"], target)
             for warning in report["warnings"]:
-                tell(f"warning: {warning}")
+                progress(f"warning: {warning}")
             cases = len(report["took_s"])
-            tell(
+            progress(
                 f"{report['name']} {report['version']} for Python {target}: {len(bundles[target]):,} bytes, verified, "
                 + (
                     f"{cases} simulation cases passed"
@@ -87,7 +87,7 @@ class Builder:
             start_new_session=True,
         )
         try:
-            said, complained = process.communicate(timeout=self._timeout_s)
+            stdout, stderr = process.communicate(timeout=self._timeout_s)
         except subprocess.TimeoutExpired:
             raise RefusedError(f"the build took more than {self._timeout_s:g} s") from None
         finally:
@@ -99,9 +99,9 @@ class Builder:
             process.stdout.close()
             process.stderr.close()
         try:
-            return json.loads(said.splitlines()[-1])
+            return json.loads(stdout.splitlines()[-1])
         except IndexError, ValueError:
-            last = complained.decode(errors="replace").strip().splitlines()[-20:]
+            last = stderr.decode(errors="replace").strip().splitlines()[-20:]
             how = f"signal {-process.returncode}" if process.returncode < 0 else f"status {process.returncode}"
             raise RefusedError("\n".join([f"the build process ended with {how}", *last])) from None
 

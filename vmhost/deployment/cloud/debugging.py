@@ -113,7 +113,7 @@ class DebugRelay:
                 raise DebugError("input", "expected {'do': ...}")
             if request["do"] == "open":
                 return self._open(request, peer)
-            return self._passed(request)
+            return self._relay(request)
         except (DebugError, LinkError) as error:
             return {"error": {"kind": getattr(error, "kind", "link"), "message": str(error)}}
         except StoreError as error:
@@ -126,9 +126,9 @@ class DebugRelay:
         link.signed_by({self._key.public: "platform"})
         with self._database.reader() as connection:
             known = self._find(connection, "id", link.id)
-        self._must_go_on(known)
+        self._check_link(known)
         self._access.note(f"link {link.id}", "debug link opened", link.host, peer=peer)
-        answer = self._asked(link.host, {"do": "open", "link": link.text})
+        answer = self._ask_device(link.host, {"do": "open", "link": link.text})
         if "session" in answer:
             with self._database.transaction() as connection:
                 connection.execute(
@@ -137,7 +137,7 @@ class DebugRelay:
             answer["device"] = link.host
         return answer
 
-    def _passed(self, request):
+    def _relay(self, request):
         session, device = request.get("session"), request.pop("device", None)
         if not isinstance(session, str) or not isinstance(device, str):
             raise DebugError("link", "no such session; open the link first")
@@ -149,8 +149,8 @@ class DebugRelay:
             raise DebugError("rate", f"too many requests; again in {wait_s:.1f} s")
         do, who = request["do"], f"link {known['id']}"
         if known["revoked"]:
-            self._asked(device, {"do": "end", "session": session, "secret": request.get("secret")})
-        self._must_go_on(known)
+            self._ask_device(device, {"do": "end", "session": session, "secret": request.get("secret")})
+        self._check_link(known)
         if do not in _QUIET:
             named = {
                 name: request[name] for name in ("task", "name", "run") if isinstance(request.get(name), (str, int))
@@ -158,16 +158,16 @@ class DebugRelay:
             self._access.note(
                 who, f"debug {do}"[:60], device, **{name: str(each)[:100] for name, each in named.items()}
             )
-        answer = self._asked(device, request)
+        answer = self._ask_device(device, request)
         if do == "logs" and answer.get("lines"):
             self._access.note(who, "debug logs", device, lines=len(answer["lines"]))
         if do == "result" and answer.get("state") == "ended":
             self._access.note(who, "debug result", device, outcome=str(answer.get("outcome"))[:60])
         with self._database.reader() as connection:  # it may have been revoked meanwhile
-            self._must_go_on(self._find(connection, "session", session))
+            self._check_link(self._find(connection, "session", session))
         return answer
 
-    def _must_go_on(self, known):
+    def _check_link(self, known):
         if known is None:
             raise DebugError("link", "this platform made no such link; ask for a new one")
         if known["revoked"]:
@@ -175,7 +175,7 @@ class DebugRelay:
         if known["expires_ms"] <= self._now_ms():
             raise DebugError("link", "the link has expired; ask for a new one")
 
-    def _asked(self, device, request):
+    def _ask_device(self, device, request):
         if self.ask is None:
             raise DebugError("host", "this platform has no tunnel to devices; serve it with --tunnel and --tunnel-keys")
         if not self._waits.acquire(blocking=False):
@@ -186,6 +186,6 @@ class DebugRelay:
                 raise ValueError("no object")
             return answer
         except (ValueError, TypeError, RecursionError) as error:
-            raise DebugError("host", f"{device}: gave an answer that is none: {error}"[:300]) from error
+            raise DebugError("host", f"{device}: sent an invalid answer: {error}"[:300]) from error
         finally:
             self._waits.release()

@@ -37,8 +37,8 @@ class Devices:
                 )
             elif not hmac.compare_digest(row[0], _digest(secret)):
                 raise RefusedError(
-                    f"{device}: another device has this name. Give this one another; if it is the same device, set up "
-                    f"anew, an admin lets it in: vmhost cloud forget {device}"
+                    f"{device}: another device has this name. Choose another name; if it is the same device, set up "
+                    f"again, an admin can free the name: vmhost cloud forget {device}"
                 )
         return row is None
 
@@ -66,7 +66,9 @@ class Devices:
         """Stores what the device states, if it changed."""
         facts, profile = json.dumps(facts, sort_keys=True), json.dumps(profile, sort_keys=True)
         if len(facts) > MAX_FACTS_BYTES or len(profile) > MAX_PROFILE_BYTES:
-            raise RefusedError(f"{device}: states more than {MAX_FACTS_BYTES:,} bytes of facts or of tasks")
+            raise RefusedError(
+                f"{device}: more than {MAX_FACTS_BYTES:,} bytes of facts, or {MAX_PROFILE_BYTES:,} of tasks"
+            )
         connection.execute(
             "UPDATE deploy_devices SET facts = ?, profile = ?, epoch = ?, reported = ? WHERE id = ? AND "
             "(facts != ? OR profile != ? OR epoch != ? OR reported != ?)",

@@ -20,10 +20,10 @@ MAX_CRASHES_OF_DEVICE = 50
 MAX_CRASH_BYTES = 64 << 10
 _MAX_TASKS = 200
 _MAX_COUNT = 10**9  # of one counter in one report
-_MOST = {"wall_us": 10**13}
+_MAX_BY_COUNTER = {"wall_us": 10**13}
 _MAX_SUM = 10**15  # of one counter over five minutes, so that sums over all time are below 2^63
 _BUCKETS = 33
-_WHAT = frozenset(
+_COUNTERS = frozenset(
     (*(f"call:{kind.name}" for kind in Kind), *(f"wall:{n}" for n in range(_BUCKETS)), "denied", "wall_us")
 )
 _BREAKERS = ("closed", "open", "half-open")
@@ -59,9 +59,9 @@ class Fleet:
     def _write(self, connection, items):
         """Writes reports and crashes in one transaction. Returns for each None, or its RefusedError."""
         results, sums = [], {}
-        for add, *told in items:
+        for add, *arguments in items:
             try:
-                add(connection, sums, *told)
+                add(connection, sums, *arguments)
                 results.append(None)
             except RefusedError as error:
                 results.append(error)
@@ -133,11 +133,11 @@ class Fleet:
             key = (now_ms - now_ms % BUCKET_MS, task, version, cohort, "crash")
             sums[key] = sums.get(key, 0) + 1
 
-    def _must_have(self, connection, device, told):
+    def _must_have(self, connection, device, reported):
         rows = connection.execute("SELECT release FROM deploy_assignments WHERE device = ?", (device,)).fetchall()
         releases = [self._releases.releases[row[0]] for row in rows if row[0] in self._releases.releases]
         assigned = {(release.task, release.version.version) for release in releases}
-        if foreign := sorted(told - assigned):
+        if foreign := sorted(reported - assigned):
             raise RefusedError(f"{device}: was never assigned {' '.join(foreign[0])}")
 
     def clean(self):
@@ -189,7 +189,7 @@ class Fleet:
         shown = []
         for task, versions in sorted(found.items()):
             total = sum(versions.values())
-            told = [
+            rows = [
                 {
                     "version": version,
                     "devices": number,
@@ -198,7 +198,7 @@ class Fleet:
                 }
                 for version, number in sorted(versions.items(), key=lambda each: (-each[1], each[0]))
             ]
-            shown.append({"task": task, "devices": total, "versions": told})
+            shown.append({"task": task, "devices": total, "versions": rows})
         return shown
 
     def crashes(self, hours, may=lambda task: True, limit=100):
@@ -272,16 +272,16 @@ def _is_name(text):
     return isinstance(text, str) and _NAME.fullmatch(text) is not None
 
 
-def _is_count(number, most=_MAX_COUNT):
-    return type(number) is int and 0 <= number <= most
+def _is_count(number, maximum=_MAX_COUNT):
+    return type(number) is int and 0 <= number <= maximum
 
 
 def _checked_counts(each):
     """(task, version, counts, breaker) of one task of a report."""
     try:
         task, version, counts, breaker = each["task"], each["version"], each["counts"], each["breaker"]
-        right = _is_name(task) and _is_name(version) and breaker in _BREAKERS and counts.keys() <= _WHAT
-        if right and all(_is_count(number, _MOST.get(what, _MAX_COUNT)) for what, number in counts.items()):
+        right = _is_name(task) and _is_name(version) and breaker in _BREAKERS and counts.keys() <= _COUNTERS
+        if right and all(_is_count(number, _MAX_BY_COUNTER.get(what, _MAX_COUNT)) for what, number in counts.items()):
             return task, version, counts, breaker
     except TypeError, KeyError, AttributeError:
         pass

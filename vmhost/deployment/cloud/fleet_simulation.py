@@ -104,14 +104,14 @@ def simulate(
     now_s = 0.0
     while now_s < until_s and state == "running" or state == "done" and now_s < until_s and all_covered_s is None:
         now_s += step_s
-        came = numpy.zeros(COHORTS, dtype=numpy.int64)
+        joining = numpy.zeros(COHORTS, dtype=numpy.int64)
         if day is None:
             if waiting := int(offline.sum()):
-                came = random.binomial(offline, min(1.0, joining_per_min / 60 * step_s / waiting))
+                joining = random.binomial(offline, min(1.0, joining_per_min / 60 * step_s / waiting))
         else:
-            came, away = _come_and_go(random, day, now_s, step_s, lacking, offline, proven + failed, away)
-        offline -= came
-        online_now, joined = devices - int(offline.sum()) - int(away.sum()), int(came.sum())
+            joining, away = _come_and_go(random, day, now_s, step_s, lacking, offline, proven + failed, away)
+        offline -= joining
+        online_now, joined = devices - int(offline.sum()) - int(away.sum()), int(joining.sum())
         # devices that ask, and those that are reached
         share = -numpy.expm1(-step_s / ask_every_s)
         requests, at_once = ((online_now - joined) * share + joined) / step_s, 1.0
@@ -121,13 +121,13 @@ def simulate(
             requests = platform_per_s
         most_requests = max(most_requests, requests)
         open_to = numpy.logical_or.reduce(reaches[: step + 1]) if state == "running" else numpy.ones(COHORTS, bool)
-        asked = random.binomial(lacking, share) + random.binomial(came, at_once)
-        lacking += came
+        asked = random.binomial(lacking, share) + random.binomial(joining, at_once)
+        lacking += joining
         offered = numpy.where(open_to, asked, 0)
         room = max((each.count or 0) for each in plan.steps[: step + 1]) - reached
-        others = asked - offered
-        if state == "running" and room > 0 and (many := int(others.sum())):
-            taken = random.multivariate_hypergeometric(others, min(room, many), method="marginals")
+        not_offered = asked - offered
+        if state == "running" and room > 0 and (candidates := int(not_offered.sum())):
+            taken = random.multivariate_hypergeometric(not_offered, min(room, candidates), method="marginals")
             offered = offered + taken
         lacking -= offered
         trying += offered
@@ -137,13 +137,13 @@ def simulate(
         for number, each in enumerate(trying_of):
             if each.any():
                 ended = random.binomial(each, -numpy.expm1(-step_s / trial_s))
-                bad = random.binomial(ended, failing)
+                failing_now = random.binomial(ended, failing)
                 each -= ended
                 trying -= ended
-                proven += ended - bad
-                failed += bad
-                by_step[number].proven += int((ended - bad).sum())
-                by_step[number].failed += int(bad.sum())
+                proven += ended - failing_now
+                failed += failing_now
+                by_step[number].proven += int((ended - failing_now).sum())
+                by_step[number].failed += int(failing_now.sum())
         whole = Counts(proven=int(proven.sum()), failed=int(failed.sum()))
         for counts in (by_step[step], whole):
             if state in ("running", "done") and states.has_failed(plan, plan.steps[step], counts):

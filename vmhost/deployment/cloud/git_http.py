@@ -60,7 +60,7 @@ class GitServer:
         name, what = found.groups()
         service = query.get("service", [""])[0] if what == "info/refs" else what
         if service not in _SERVICES:
-            await _answer(send, 403, "only git's smart protocol is spoken here: use git 1.6.6 or newer\n")
+            await _answer(send, 403, "this server speaks only git's smart protocol: use git 1.6.6 or newer\n")
             return
         try:
             identity = await asyncio.to_thread(self._identify, headers.get("authorization", ""))
@@ -178,44 +178,46 @@ class _ReceivePack(ReceivePackHandler):
         self._push = None
         self.updated = False
 
-    def _tell(self, text):
+    def _progress(self, text):
         if self.has_capability(b"side-band-64k"):
             for line in text.splitlines() or [""]:
                 self.proto.write_sideband(SIDE_BAND_CHANNEL_PROGRESS, f"{line[:900]}\n".encode())
 
     def _on_pre_receive(self, client_refs):
-        self._push = Push(self._platform, self._name, self.repo, self._identity, client_refs, self._tell)
+        self._push = Push(self._platform, self._name, self.repo, self._identity, client_refs, self._progress)
 
     def _apply_pack(self, refs):
         if self._refused is not None:
-            self._tell(f"refused: {self._refused}")
+            self._progress(f"refused: {self._refused}")
             yield b"unpack", _line(self._refused)
             for _, _, ref in refs:
                 yield ref, b"the push was refused"
             return
-        told = set()
+        reported = set()
         try:
             for ref, status in super()._apply_pack(refs):
                 if status == b"ok" and ref != b"unpack":
                     self.updated = True
                     self._written(ref)
-                told.add(ref)
+                reported.add(ref)
                 yield ref, status
         except (StoreError, OSError) as error:
             reason = _unavailable_message(error)
-            self._tell(f"refused: {reason}")
+            self._progress(f"refused: {reason}")
             for ref in (b"unpack", *(ref for _, _, ref in refs)):
-                if ref not in told:
+                if ref not in reported:
                     yield ref, _line(reason)
 
     def _written(self, ref):
         try:
             self._push.written(ref)
         except DeploymentError as error:  # the ref is written; only the release did not begin
-            self._tell(f"{ref.decode()}: {error}")
+            self._progress(f"{ref.decode()}: {error}")
         except (StoreError, OSError) as error:
             self._platform.publish_later()
-            self._tell(f"{ref.decode()}: is taken, and a version as soon as the platform can write again: {error}")
+            self._progress(
+                f"{ref.decode()}: accepted; it becomes a version as soon as the platform can write again: {error}"
+            )
 
     def _on_update(self, ref, old, new):
         try:
@@ -227,7 +229,7 @@ class _ReceivePack(ReceivePackHandler):
             reason = _unavailable_message(error)
         else:
             return None
-        self._tell(f"refused: {reason}")
+        self._progress(f"refused: {reason}")
         return _line(reason)
 
     def _on_post_receive(self, client_refs):

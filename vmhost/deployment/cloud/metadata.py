@@ -134,7 +134,7 @@ class SignedMetadata:
                 raise RefusedError(f"{role}: its owners have its keys; see: vmhost cloud owners")
             self._key("targets" if role in delegated else "root")
             path = self._key_path(role)
-            self._put_in_place(role, path)
+            self._activate_new_key(role, path)
             new, key = path.with_name(f"{path.name}.new"), signing.generate_key()
             for each in (new, new.with_name(f"{new.name}.pub")):
                 each.unlink(missing_ok=True)
@@ -147,11 +147,11 @@ class SignedMetadata:
             else:
                 also = [self._key("root")] if role == "root" else []
                 self._write_root(self._version("root") + 1, {role: key}, also)
-            self._put_in_place(role, path)
+            self._activate_new_key(role, path)
             self._write_snapshot_and_timestamp(True)
             self._synced = None
 
-    def _put_in_place(self, role, path):
+    def _activate_new_key(self, role, path):
         """Renames the new key to the old one's name, if the metadata names it; the old one is kept as NAME.old."""
         new = path.with_name(f"{path.name}.new")
         if new.exists() and key_of(signing.load_key(new))[0] in self._named(role):
@@ -238,7 +238,7 @@ class SignedMetadata:
             known = self._read(role)
             targets = known["targets"] if known else {}
             self._waiting.remove(role)
-            self._bring(role, targets)
+            self._publish_or_queue(role, targets)
             self._write_snapshot_and_timestamp(True)
             self._synced = None
 
@@ -277,9 +277,9 @@ class SignedMetadata:
         found = []
         for role in sorted(self._listed):
             repository = role.removeprefix("role-")
-            told = self.signing(repository)
-            if told["waiting"] is not None:
-                found.append({"repository": repository} | told)
+            state = self.signing(repository)
+            if state["waiting"] is not None:
+                found.append({"repository": repository} | state)
         return found
 
     def sign(self, repository, identity, signature):
@@ -306,32 +306,42 @@ class SignedMetadata:
         listed = self._listed.get(f"role-{path.partition('/')[0]}")
         return listed is None or path in listed
 
-    def _bring(self, role, targets):
+    def _publish_or_queue(self, role, targets):
         """Publishes a list of these targets for the role, or lets it wait for owners. True if something was
         published."""
         known, owners = self._read(role), self._owners_of(role)
         if owners is None:
             self._listed.pop(role, None)
             self._waiting.remove(role)
-            if known and known["targets"] == targets and not self._is_old(known, LIFE["role"]) and self._is_good(role):
+            if (
+                known
+                and known["targets"] == targets
+                and not self._needs_renewal(known, LIFE["role"])
+                and self._is_signed(role)
+            ):
                 return False
             self._write(role, "targets", self._version(role) + 1, LIFE["role"], {"targets": targets}, [self._key(role)])
             return True
-        self._listed[role] = frozenset(known["targets"]) if known and self._is_good(role) else frozenset()
+        self._listed[role] = frozenset(known["targets"]) if known and self._is_signed(role) else frozenset()
         found, version = self._waiting.get(role), self._version(role) + 1
-        if known and known["targets"] == targets and not self._is_old(known, LIFE["owned"]) and self._is_good(role):
+        if (
+            known
+            and known["targets"] == targets
+            and not self._needs_renewal(known, LIFE["owned"])
+            and self._is_signed(role)
+        ):
             if found is not None:
                 self._waiting.remove(role)
         elif (
             found is None
             or found["signed"]["targets"] != targets
             or found["signed"]["version"] != version
-            or self._is_old(found["signed"], LIFE["owned"])
+            or self._needs_renewal(found["signed"], LIFE["owned"])
         ):
             self._waiting.put(role, self._signed("targets", version, LIFE["owned"], {"targets": targets}))
         return False
 
-    def _is_good(self, role):
+    def _is_signed(self, role):
         """Whether the published list has enough signatures of the current signers."""
         entry, _ = self._delegation(role)
         envelope = self._envelope(role)
@@ -355,7 +365,7 @@ class SignedMetadata:
                 for version in versions:
                     if version.bad is None and version.task.startswith(f"{repository}/"):
                         targets |= targets_of(version)
-                changed = self._bring(name, targets) or changed
+                changed = self._publish_or_queue(name, targets) or changed
             self._write_snapshot_and_timestamp(changed)
             self._synced = (generation, self._waiting.stamp())
             self._due = self._now() + LIFE["timestamp"] / 4
@@ -366,7 +376,7 @@ class SignedMetadata:
         meta = {f"{name}.json": {"version": self._version(name)} for name in names if self._version(name)}
         known, key = self._read("snapshot"), self._key("snapshot")
         identity = key_of(key)[0]
-        stale = known is None or known["meta"] != meta or self._is_old(known, LIFE["snapshot"])
+        stale = known is None or known["meta"] != meta or self._needs_renewal(known, LIFE["snapshot"])
         if stale or changed or self._signer("snapshot") != identity:
             self._write("snapshot", "snapshot", self._version("snapshot") + 1, LIFE["snapshot"], {"meta": meta}, [key])
         version = self._version("snapshot")
@@ -376,7 +386,7 @@ class SignedMetadata:
         if (
             known is None
             or known["meta"]["snapshot.json"] != entry
-            or self._is_old(known, LIFE["timestamp"])
+            or self._needs_renewal(known, LIFE["timestamp"])
             or self._signer("timestamp") != key_of(self._key("timestamp"))[0]
         ):
             number = 1 + (known["version"] if known else 0)
@@ -388,7 +398,7 @@ class SignedMetadata:
     def _now(self):
         return datetime.fromtimestamp(self._clock(), UTC)
 
-    def _is_old(self, signed, life):
+    def _needs_renewal(self, signed, life):
         expires = datetime.strptime(signed["expires"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
         return expires - self._now() < life / 2
 

@@ -25,7 +25,7 @@ ROUTES = {
     ("GET", "/openapi.json"): (None, "This document.", {}, None, ()),
     ("POST", "/device/enrol"): (
         "enrol",
-        "Lets a device in, by the secret that it made up.",
+        "Enrols a device, with the secret that it generated.",
         {},
         {"device": _TEXT, "secret": {"type": "string", "minLength": 32, "maxLength": 128}},
         ("device", "secret"),
@@ -56,7 +56,7 @@ ROUTES = {
     ),
     ("POST", "/device/report"): (
         DEVICE,
-        "A device tells what it counted since its last report; the same number again changes nothing.",
+        "A device reports its counts since the last report; the same number again changes nothing.",
         {},
         {
             "epoch": _TEXT,
@@ -67,7 +67,7 @@ ROUTES = {
     ),
     ("POST", "/device/crash"): (
         DEVICE,
-        "A device tells of a crash: a report as `vmhost crashes` has it, with a title.",
+        "A device reports a crash: a report as `vmhost crashes` shows it, with a title.",
         {},
         {"id": _TEXT, "fingerprint": _TEXT, "title": _TEXT},
         ("id", "fingerprint", "title"),
@@ -156,16 +156,16 @@ ROUTES = {
         None,
         (),
     ),
-    ("DELETE", "/files/{file}"): ("release", "Takes a file back.", {}, None, ()),
+    ("DELETE", "/files/{file}"): ("release", "Withdraws a file.", {}, None, ()),
     ("GET", "/devices"): ("read", "Devices by name.", {"after": _TEXT} | _LIMIT, None, ()),
     ("GET", "/devices/{device}"): (
         "read",
-        "All of one device, and why it has or lacks each release.",
+        "One device, with the reason why it has or lacks each release.",
         _LIMIT,
         None,
         (),
     ),
-    ("DELETE", "/devices/{device}"): ("admin", "Lets its name be taken anew.", {}, None, ()),
+    ("DELETE", "/devices/{device}"): ("admin", "Forgets a device; its name can be enrolled again.", {}, None, ()),
     ("GET", "/fleet"): (
         "read",
         "What devices reported: versions that run, errors by cohort, crashes by cause.",
@@ -185,7 +185,10 @@ ROUTES = {
             "device": _TEXT,
             "scopes": {"type": "array", "items": _TEXT},
             "valid_s": {"type": "number", "exclusiveMinimum": 0, "maximum": 86400},
-            "address": {"type": "string", "description": "of this platform, as who opens the link reaches it"},
+            "address": {
+                "type": "string",
+                "description": "of this platform, as the person who opens the link reaches it",
+            },
             "note": {"type": "string", "maxLength": 80},
         },
         ("device", "scopes", "valid_s", "address"),
@@ -224,10 +227,10 @@ ROUTES = {
     ("GET", "/audit"): ("admin", "The audit log.", {"subject": _TEXT} | _LIMIT, None, ()),
 }
 _FAILURES = {
-    "400": "what was asked cannot be",
-    "401": "who asks is not known",
-    "403": "who asks may not do this",
-    "404": "there is no such thing",
+    "400": "the request is invalid",
+    "401": "the caller is unknown",
+    "403": "the caller may not do this",
+    "404": "there is no such resource",
     "409": "refused; the message says what can be done instead",
     "429": "too many requests; Retry-After says when the next one may come",
     "503": "the platform's store cannot be used",
@@ -272,7 +275,7 @@ def document():
             "schemas": {"Error": error},
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer", "description": "an account's token"},
-                "secret": {"type": "http", "scheme": "bearer", "description": "the secret that a device made up"},
+                "secret": {"type": "http", "scheme": "bearer", "description": "the secret that a device generated"},
             },
         },
     }

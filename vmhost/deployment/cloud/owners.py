@@ -51,7 +51,7 @@ class Waiting:
             raise RefusedError("this key is not one of the repository's owners; see: vmhost cloud sign, without --key")
         if not isinstance(signature, str) or not ed25519_matches(keys[identity], signature, canonical(found["signed"])):
             raise RefusedError(
-                "the signature is not of what waits now, which may have changed: look again, and sign that"
+                "the signature does not match the waiting list, which may have changed: fetch it again, and sign that"
             )
         signatures = [each for each in found["signatures"] if each["keyid"] != identity and each["keyid"] in keys]
         signatures.append({"keyid": identity, "sig": signature})

@@ -37,7 +37,7 @@ class _Stream:
             value |= (first & 0x7F) << shift
             shift += 7
             if shift > 63:
-                raise RefusedError("the pack says a size that cannot be")
+                raise RefusedError("an object in the pack has an impossible size")
         return value
 
     def inflate(self, size):
@@ -69,7 +69,7 @@ def check(file, max_objects, max_object_bytes, max_total_bytes):
         try:
             stream.take(int(length, 16) - 4)
         except ValueError:
-            raise RefusedError("the request is not one of git's") from None
+            raise RefusedError("the request is not git's") from None
     if not stream.ended():
         _check_pack(stream, max_objects, max_object_bytes, max_total_bytes)
     file.seek(0)
@@ -77,7 +77,7 @@ def check(file, max_objects, max_object_bytes, max_total_bytes):
 
 def _check_pack(stream, max_objects, max_object_bytes, max_total_bytes):
     if stream.take(4) != b"PACK":
-        raise RefusedError("the request holds no pack of git's")
+        raise RefusedError("the request has no git pack")
     stream.take(4)
     count = int.from_bytes(stream.take(4))
     if count > max_objects:
@@ -100,12 +100,12 @@ def _check_pack(stream, max_objects, max_object_bytes, max_total_bytes):
             size = max(size, unfolds)
         total += size
         if total > max_total_bytes:
-            raise RefusedError(f"the push unfolds to more than {max_total_bytes:,} bytes; keep large files elsewhere")
+            raise RefusedError(f"the push unpacks to more than {max_total_bytes:,} bytes; keep large files elsewhere")
 
 
-def _must_fit(size, most):
-    if size > most:
-        raise RefusedError(f"a file in the push has {size:,} bytes; expected at most {most:,}")
+def _must_fit(size, max_bytes):
+    if size > max_bytes:
+        raise RefusedError(f"a file in the push has {size:,} bytes; expected at most {max_bytes:,}")
 
 
 def _second_number(head):

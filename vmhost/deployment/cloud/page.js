@@ -11,7 +11,7 @@ const CAN = {
 const PAGE = 50;
 let mayRelease = () => false; // (task) => boolean
 let underWay = 0; // refreshes without an answer yet
-let looking = 0; // number of the latest refresh; answers of earlier ones are ignored
+let latestRefresh = 0; // number of the latest refresh; answers of earlier ones are ignored
 
 function show(release) {
   const id = "release-" + release.id;
@@ -38,22 +38,22 @@ function show(release) {
 }
 
 // Runs the action of a button and shows its failure.
-async function doing(pressed, work) {
+async function runAction(pressed, work) {
   pressed.disabled = true;
   try {
     await work();
-    tell();
+    showTrouble();
   } catch (error) {
-    tell(error.message);
+    showTrouble(error.message);
   } finally {
     pressed.disabled = false;
   }
-  await look();
+  await refresh();
 }
 
 function act(id, pressed) {
-  const why = prompt(`${pressed.textContent}: why? It stands in the history.`);
-  if (why !== null) doing(pressed, () => ask("POST", `/releases/${id}/${pressed.dataset.event}`, { why }));
+  const why = prompt(`${pressed.textContent}: why? The history will show it.`);
+  if (why !== null) runAction(pressed, () => ask("POST", `/releases/${id}/${pressed.dataset.event}`, { why }));
 }
 
 const versions = (tasks) => Object.entries(tasks).filter(([task]) => !task.includes(" "))
@@ -75,25 +75,25 @@ async function explain(name) {
     const facts = Object.entries(found.facts).map(([key, value]) => `${key} ${value}`).join(", ");
     $("about").textContent = `${found.device}: seen ${when(found.seen_ms)}; cohorts ${found.cohorts.join(", ") || "none"}; ${facts}`;
     rows("why", found.releases.map((each) => [String(each.release), `${each.task} ${each.version}`, each.state || "",
-      each.why_not || each.reason || "it is due it"]));
+      each.why_not || each.reason || "it should have it"]));
     $("device").hidden = false;
-    tell();
+    showTrouble();
   } catch (error) {
     $("device").hidden = true;
-    tell(error.message);
+    showTrouble(error.message);
   }
 }
 
-async function look() {
+async function refresh() {
   if (!token) return signIn(true);
-  const number = ++looking;
+  const number = ++latestRefresh;
   ++underWay;
   try {
     const [me, all, stuck, history] = await Promise.all([
       ask("GET", "/whoami"), ask("GET", "/overview"), ask("GET", "/stuck?limit=50"), ask("GET", "/history?limit=50"),
     ]);
-    if (number !== looking || !token) return;
-    if ($("login").hidden === false || !listed.length) list(false).catch((error) => tell(error.message));
+    if (number !== latestRefresh || !token) return;
+    if ($("login").hidden === false || !listed.length) list(false).catch((error) => showTrouble(error.message));
     signIn(false);
     mayRelease = (task) => me.scopes.some((scope) => scope === "release" || scope === "release:" + task.split("/")[0]);
     $("who").textContent = `${me.name}, ${me.role}`;
@@ -109,16 +109,16 @@ async function look() {
       `vmhost cloud sign ${each.repository} --key KEY`]));
     rows("stuck", stuck.devices.map((each) => [each.device, each.release ? `${each.task} ${each.version}` : "", each.state,
       each.reason, each.release && mayRelease(each.task)
-        ? button("Retry", (pressed) => doing(pressed, () => ask("POST", `/releases/${each.release}/retry`, { device: each.device })))
+        ? button("Retry", (pressed) => runAction(pressed, () => ask("POST", `/releases/${each.release}/retry`, { device: each.device })))
         : ""]), JSON.stringify([stuck, me.scopes]));
     rows("history", history.history.map((each) =>
       [when(each.time_ms), `${each.task} ${each.version}`, `${each.event} → ${each.state}`, each.who, each.why]));
-    if ($("trouble").dataset.lost) tell();
+    if ($("trouble").dataset.lost) showTrouble();
     delete $("trouble").dataset.lost;
   } catch (error) {
-    if (number !== looking) return;
+    if (number !== latestRefresh) return;
     if (error.status === 401) leave();
-    tell(error.status ? error.message : `the platform does not answer (${error.message}); it is asked again`);
+    showTrouble(error.status ? error.message : `the platform does not answer (${error.message}); retrying`);
     $("trouble").dataset.lost = "yes";
   } finally {
     --underWay;
@@ -129,6 +129,6 @@ $("find").addEventListener("submit", (event) => {
   event.preventDefault();
   explain($("name").value.trim());
 });
-$("more").addEventListener("click", (event) => doing(event.target, () => list(true)));
-look();
-setInterval(() => document.hidden || underWay || look(), 2000);
+$("more").addEventListener("click", (event) => runAction(event.target, () => list(true)));
+refresh();
+setInterval(() => document.hidden || underWay || refresh(), 2000);

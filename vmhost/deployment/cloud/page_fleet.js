@@ -1,7 +1,7 @@
 // Device reports: running versions, errors by cohort, crashes, alerts and their rules.
 "use strict";
 
-let looking = 0; // number of the latest refresh; answers of earlier ones are ignored
+let latestRefresh = 0; // number of the latest refresh; answers of earlier ones are ignored
 let underWay = 0; // refreshes without an answer yet
 let shownRules = null; // the platform's text when last loaded; keeps what is being typed
 
@@ -45,9 +45,9 @@ async function open(each) {
       + (report.machine ? `\nmachine: ${JSON.stringify(report.machine)}\n` : "");
     $("crash").hidden = false;
     $("crash").scrollIntoView({ block: "nearest" });
-    tell();
+    showTrouble();
   } catch (error) {
-    tell(error.message);
+    showTrouble(error.message);
   }
 }
 
@@ -59,7 +59,7 @@ function show(fleet, alerts) {
   $("fleet").textContent = `${tasks.length} tasks report, ${going} alerts`;
   listed("alerts", alerts.alerts.filter(mine).map((each) => [
     each.rule, `${each.task || "the host"} ${each.version}`, each.cohort || "all", when(each.since_ms),
-    each.until_ms === null ? "goes on" : when(each.until_ms), each.why, each.told || ""]));
+    each.until_ms === null ? "ongoing" : when(each.until_ms), each.why, each.told || ""]));
   listed("adoption", fleet.adoption.filter(mine).flatMap((each) => each.versions.map((of) => [
     each.task, of.version, number(of.devices), bar(of.share, "share of devices"), of.breakers ? `${of.breakers} open` : ""])),
     JSON.stringify([only, fleet.adoption]));
@@ -85,44 +85,44 @@ function show(fleet, alerts) {
   }
 }
 
-async function look() {
+async function refresh() {
   if (!token) return signIn(true);
-  const mine = ++looking;
+  const mine = ++latestRefresh;
   ++underWay;
   try {
     const [me, fleet, alerts] = await Promise.all([
       ask("GET", "/whoami"), ask("GET", `/fleet?hours=${$("hours").value}&limit=1000`), ask("GET", "/fleet/alerts?limit=100")]);
-    if (mine !== looking || !token) return;
+    if (mine !== latestRefresh || !token) return;
     signIn(false);
     $("who").textContent = `${me.name}, ${me.role}`;
     show(fleet, alerts);
-    if ($("trouble").dataset.lost) tell();
+    if ($("trouble").dataset.lost) showTrouble();
     delete $("trouble").dataset.lost;
   } catch (error) {
-    if (mine !== looking) return;
+    if (mine !== latestRefresh) return;
     if (error.status === 401) leave();
-    tell(error.status ? error.message : `the platform does not answer (${error.message}); it is asked again`);
+    showTrouble(error.status ? error.message : `the platform does not answer (${error.message}); retrying`);
     $("trouble").dataset.lost = "yes";
   } finally {
     --underWay;
   }
 }
 
-$("hours").addEventListener("change", look);
-$("only").addEventListener("change", look);
+$("hours").addEventListener("change", refresh);
+$("only").addEventListener("change", refresh);
 $("scope").addEventListener("submit", (event) => event.preventDefault());
 $("save").addEventListener("click", async () => {
   $("save").disabled = true;
   try {
     await ask("PUT", "/fleet/rules", { text: $("text").value });
     shownRules = null;
-    tell();
-    await look();
+    showTrouble();
+    await refresh();
   } catch (error) {
-    tell(error.message);
+    showTrouble(error.message);
   } finally {
     $("save").disabled = false;
   }
 });
-look();
-setInterval(() => document.hidden || underWay || look(), 5000);
+refresh();
+setInterval(() => document.hidden || underWay || refresh(), 5000);

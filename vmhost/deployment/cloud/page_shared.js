@@ -1,4 +1,4 @@
-// Common parts of the platform's pages: sign-in, requests, tables. Each page has a function `look`, which refreshes it.
+// Common parts of the platform's pages: sign-in, requests, tables. Each page has a function `refresh`.
 // Text from the platform is inserted as text, never as markup.
 "use strict";
 
@@ -17,7 +17,7 @@ async function ask(method, path, body) {
   return answer;
 }
 
-function tell(text) {
+function showTrouble(text) {
   $("trouble").textContent = text || "";
   $("trouble").hidden = !text;
 }
@@ -65,7 +65,7 @@ $("login").addEventListener("submit", (event) => {
   token = $("token").value.trim();
   sessionStorage.setItem("token", token);
   $("token").value = "";
-  tell();
-  look();
+  showTrouble();
+  refresh();
 });
 $("leave").addEventListener("click", leave);

@@ -242,9 +242,9 @@ def _list(plain, key, where):
     return value
 
 
-def _whole(value, least, where):
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 10**9:
-        raise RefusedError(f"{where}: expected a whole number from {least} on, got {value!r:.80}")
+def _whole(value, minimum, where):
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= 10**9:
+        raise RefusedError(f"{where}: expected a whole number from {minimum} on, got {value!r:.80}")
     return value
 
 

@@ -210,7 +210,7 @@ class Platform:
         with self.database.reader() as connection:
             return bool(connection.execute("SELECT 1 FROM deploy_versions WHERE task = ?", (task,)).fetchone())
 
-    def build(self, folder, *, repository, branch, version, commit, tag, who, tell):
+    def build(self, folder, *, repository, branch, version, commit, tag, who, progress):
         """Builds a pushed tag; returns the id of the version, whose state is `built`. RefusedError with all
         problems."""
         task = f"{repository}/{branch}"
@@ -230,15 +230,15 @@ class Platform:
             raise RefusedError(f"{task} {version} is there already: tag {known[1]} of commit {known[0][:12]}")
         if other:
             raise RefusedError(f"{other[0]} has the name {branch} already, and a device knows tasks by their names")
-        bundles, report = self.builder.build(folder, tell)
-        self._compare_with_baseline(task, report, tell)
+        bundles, report = self.builder.build(folder, progress)
+        self._compare_with_baseline(task, report, progress)
         cases = {name: case for name, case in report["cases"].items() if case.get("self_test", True)}
         data = json.dumps({"module": report["module"], "cases": cases}, sort_keys=True).encode()
         proof = json.dumps({"digest": self.files.put(data), "size": len(data)})
-        made = {target: (self.files.put_in_pieces(data), len(data)) for target, data in bundles.items()}
-        self._make_deltas(task, bundles, made, tell)
+        stored = {target: (self.files.put_in_pieces(data), len(data)) for target, data in bundles.items()}
+        self._make_deltas(task, bundles, stored, progress)
         kept = ("warnings", "took_s", "peak_bytes", "size", "recorded", "functions", "stream")
-        said = {name: report[name] for name in kept}
+        stored_report = {name: report[name] for name in kept}
         with self.database.transaction() as connection:
             connection.execute(
                 "DELETE FROM deploy_versions WHERE task = ? AND version = ? AND state = 'built'", (task, version)
@@ -247,15 +247,15 @@ class Platform:
                 'INSERT INTO deploy_versions (task, version, "commit", tag, state, who, time_ms, plan, proof, report) '
                 "VALUES (?, ?, ?, ?, 'built', ?, ?, ?, ?, ?) RETURNING id",
                 (task, version, commit, tag, who.name, int(self.clock() * 1000))
-                + (json.dumps(plan.plain) if plan is not None else None, proof, json.dumps(said)),
+                + (json.dumps(plan.plain) if plan is not None else None, proof, json.dumps(stored_report)),
             ).fetchall()[0][0]
             connection.executemany(
                 "INSERT INTO deploy_bundles VALUES (?, ?, ?, ?)",
-                [(identity, target, digest, size) for target, (digest, size) in made.items()],
+                [(identity, target, digest, size) for target, (digest, size) in stored.items()],
             )
         return identity
 
-    def _compare_with_baseline(self, task, report, tell):
+    def _compare_with_baseline(self, task, report, progress):
         """Reports cases whose results differ from the version before; RefusedError if they must not."""
         with self.database.reader() as connection:
             row = connection.execute(
@@ -268,32 +268,32 @@ class Platform:
         for name, now in report["recorded"].items():
             then = before.get(name)
             if then is not None and then["input"] == now["input"] and then["digest"] != now["digest"]:
-                said = f"simulation/{name}.json: gives {now['begins']}, with {version} it gave {then['begins']}"
-                refused += [said] if report["cases"][name].get("same") else []
-                tell(said)
+                difference = f"simulation/{name}.json: gives {now['begins']}, with {version} it gave {then['begins']}"
+                refused += [difference] if report["cases"][name].get("same") else []
+                progress(difference)
         if refused:
             raise RefusedError("\n".join(["results are not those of the version before, as `same` asks:", *refused]))
 
-    def _make_deltas(self, task, bundles, made, tell):
-        before = [version for version in self.releases.versions.values() if version.task == task][-DELTAS_FROM:]
+    def _make_deltas(self, task, bundles, stored, progress):
+        versions = [version for version in self.releases.versions.values() if version.task == task][-DELTAS_FROM:]
         rows = []
         for target, data in bundles.items():
-            new = made[target][0]
+            new = stored[target][0]
             recipe = self.files.recipe(new)
-            olds = [("", b"")] if recipe is None else []
-            for version in before:
+            bases = [("", b"")] if recipe is None else []
+            for version in versions:
                 if target in version.bundles and (old := version.bundles[target][0]) != new:
                     try:
-                        olds.append((old, self.files.read(old)))
+                        bases.append((old, self.files.read(old)))
                     except (OSError, DeploymentError) as error:
-                        tell(f"warning: no delta from {version.version}: {error}")
-            for old, content in olds:
+                        progress(f"warning: no delta from {version.version}: {error}")
+            for old, content in bases:
                 level = 19 if len(data) + len(content) < _SLOW_DELTA_BYTES else 3
-                made_of = delta.make(content, data, level)
-                if made_of is not None and len(made_of) < len(data):
-                    rows.append((old, new, self.files.put(made_of), len(made_of)))
-            if sizes := [f"{size:,}" for old, made_for, _, size in rows if old and made_for == new]:
-                tell(f"deltas from the versions before: {', '.join(sizes)} bytes")
+                patch = delta.make(content, data, level)
+                if patch is not None and len(patch) < len(data):
+                    rows.append((old, new, self.files.put(patch), len(patch)))
+            if sizes := [f"{size:,}" for old, target_digest, _, size in rows if old and target_digest == new]:
+                progress(f"deltas from the versions before: {', '.join(sizes)} bytes")
             if recipe is not None:
                 rows += self._compressed_pieces(recipe)
         with self.database.transaction() as connection:
@@ -310,23 +310,23 @@ class Platform:
             with self.database.reader() as connection:
                 row = connection.execute("SELECT 1 FROM deploy_deltas WHERE new = ? AND old = ''", (digest,)).fetchone()
             if row is None:
-                made = delta.make(b"", self.files.read(digest), 19 if size < _SLOW_DELTA_BYTES else 3)
-                if made is not None and len(made) < size:
-                    rows.append(("", digest, self.files.put(made), len(made)))
+                packed = delta.make(b"", self.files.read(digest), 19 if size < _SLOW_DELTA_BYTES else 3)
+                if packed is not None and len(packed) < size:
+                    rows.append(("", digest, self.files.put(packed), len(packed)))
         return rows
 
-    def publish(self, identity, tell=lambda text: None):
+    def publish(self, identity, progress=lambda text: None):
         """Publishes a version once its tag is written, and begins its plan, if any: both or neither."""
         try:
             version, release = self._publish(identity, True)
         except DeploymentError as error:  # the version is published; it can be released by hand
             version, release = self._publish(identity, False)
-            tell(f"not released: {error}")
+            progress(f"not released: {error}")
         what = f"{version.task} {version.version}"
         if release is None:
-            tell(f"{what} is ready; release it: vmhost cloud release {what}")
+            progress(f"{what} is ready; release it: vmhost cloud release {what}")
         else:
-            tell(f"release {release.id} of {what} is {release.state}, {len(release.plan.steps)} steps")
+            progress(f"release {release.id} of {what} is {release.state}, {len(release.plan.steps)} steps")
         return version
 
     def publish_later(self):
@@ -495,8 +495,8 @@ class Platform:
         if digest not in has:
             with self.database.reader() as connection:
                 wanted["deltas"] = [
-                    {"from": old, "digest": made, "size": made_size}
-                    for old, made, made_size in connection.execute(
+                    {"from": old, "digest": delta_digest, "size": delta_size}
+                    for old, delta_digest, delta_size in connection.execute(
                         "SELECT old, digest, size FROM deploy_deltas WHERE new = ?", (digest,)
                     )
                     if not old or old in has
@@ -554,9 +554,9 @@ class Platform:
             ).fetchall()
             for row in rows:
                 release = self.releases.release(row[1])
-                told = dict(zip(names, row)) | {"task": release.task, "version": release.version.version}
+                entry = dict(zip(names, row)) | {"task": release.task, "version": release.version.version}
                 if release.state in ("running", "paused", "halted", "done"):
-                    found.append(told)
+                    found.append(entry)
         return found[:limit]
 
     def enrol(self, identity, device, secret):
@@ -571,8 +571,8 @@ def _is_platform(folder):
 
 
 def _open_database(folder):
-    place = folder / "postgresql"
-    return PostgreSQLDatabase(place.read_text().strip()) if place.exists() else Database(folder / "platform.db")
+    dsn_file = folder / "postgresql"
+    return PostgreSQLDatabase(dsn_file.read_text().strip()) if dsn_file.exists() else Database(folder / "platform.db")
 
 
 def _mapping(request, key):

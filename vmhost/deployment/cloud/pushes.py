@@ -41,7 +41,7 @@ def check_tree(store, tree, seen, path=b""):
         for entry in store[tree].iteritems():
             where = path + entry.path
             if not _NAME.fullmatch(entry.path) or _RESERVED.fullmatch(entry.path):
-                raise RefusedError(f"{_shown(where)}: no file may be called so; rename it")
+                raise RefusedError(f"{_shown(where)}: this file name is not allowed; rename it")
             try:
                 folded = entry.path.decode().casefold()
             except UnicodeDecodeError:
@@ -51,9 +51,9 @@ def check_tree(store, tree, seen, path=b""):
             names.add(folded)
             kind = stat.S_IFMT(entry.mode)
             if kind == 0o160000:
-                raise RefusedError(f"{_shown(where)}: submodules are not taken; put the files into the branch")
+                raise RefusedError(f"{_shown(where)}: submodules are not accepted; put the files into the branch")
             if kind == stat.S_IFLNK:
-                raise RefusedError(f"{_shown(where)}: symbolic links are not taken; put the file there itself")
+                raise RefusedError(f"{_shown(where)}: symbolic links are not accepted; put the file there itself")
             if kind == stat.S_IFDIR:
                 todo.append((entry.sha, where + b"/"))
             elif kind != stat.S_IFREG:
@@ -80,15 +80,15 @@ def _shown(path):
 
 
 class Push:
-    """One push to `repository` (its name; `repo`: dulwich's) by `identity`. `tell(text)` prints to the user.
+    """One push to `repository` (its name; `repo`: dulwich's) by `identity`. `progress(text)` prints to the user.
 
     `updates`: [(old, new, ref)], all that the push asks for. `decide` is called for each before it is written,
     `written` after.
     """
 
-    def __init__(self, platform, name, repo, identity, updates, tell):
+    def __init__(self, platform, name, repo, identity, updates, progress):
         self._platform, self._name, self._repo = platform, name, repo
-        self._identity, self._updates, self._tell = identity, updates, tell
+        self._identity, self._updates, self._progress = identity, updates, progress
         self._checked = set()
         self._built = {}
 
@@ -100,16 +100,16 @@ class Push:
         elif ref.startswith(TAGS):
             self._decide_tag(ref, old, new)
         else:
-            raise RefusedError("only branches and tags are taken")
+            raise RefusedError("only branches and tags are accepted")
 
     def _decide_branch(self, ref, old, new):
         branch = identifiers.check("branch", ref.removeprefix(BRANCHES).decode(errors="replace"))
         if new == _ZERO:
             if self._platform.has_versions(f"{self._name}/{branch}"):
-                raise RefusedError("the branch has versions and stays; it costs nothing")
+                raise RefusedError("the branch has versions and cannot be deleted")
             return
         if self._peeled(new).id != new:
-            raise RefusedError("a branch leads to a commit")
+            raise RefusedError("a branch must point to a commit")
         self._check_commits(new)
         if old != _ZERO and not self._is_ancestor(old, new):
             raise RefusedError("branches only grow: merge or rebase on the branch as it is there (git pull)")
@@ -149,7 +149,7 @@ class Push:
                 commit=commit.id.decode(),
                 tag=tag,
                 who=self._identity,
-                tell=self._tell,
+                progress=self._progress,
             )
 
     def _peeled(self, sha):
@@ -200,4 +200,4 @@ class Push:
     def written(self, ref):
         """Called when the ref is written durably."""
         if ref in self._built:
-            self._platform.publish(self._built.pop(ref), self._tell)
+            self._platform.publish(self._built.pop(ref), self._progress)

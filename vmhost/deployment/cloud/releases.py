@@ -232,7 +232,7 @@ class Releases:
         with self.change() as connection:
             connection.execute("UPDATE deploy_versions SET state = 'ready' WHERE id = ?", (version.id,))
             self.versions[version.id] = version
-            self._tell(connection, version, None, "built", "ready", version.who, f"commit {version.commit}")
+            self._record_event(connection, version, None, "built", "ready", version.who, f"commit {version.commit}")
 
     def version(self, task, name):
         found = [each for each in self.versions.values() if each.task == task and each.version == name]
@@ -249,7 +249,7 @@ class Releases:
                 raise RefusedError(f"{task} {name}: is not bad; there is nothing to forgive")
             version.bad = None
             connection.execute("UPDATE deploy_versions SET bad = NULL WHERE id = ?", (version.id,))
-            self._tell(connection, version, None, "forgiven", "ready", who, why)
+            self._record_event(connection, version, None, "forgiven", "ready", who, why)
             self.generation += 1
 
     # ---- releases
@@ -284,7 +284,7 @@ class Releases:
             ).fetchall()[0][0]
             release = Release(identity, version, "queued", 0, now_ms, plan, priority, who, why, now_ms)
             self._remember(release)
-            self._tell(connection, version, release, "released", "queued", who, why)
+            self._record_event(connection, version, release, "released", "queued", who, why)
             self._start_queued(connection, task)
             return release
 
@@ -352,12 +352,12 @@ class Releases:
             "UPDATE deploy_releases SET state = ?, step = ?, since_ms = ?, excused = ? WHERE id = ?",
             (release.state, release.step, release.since_ms, release.excused, release.id),
         )
-        self._tell(connection, release.version, release, event, release.state, who, why)
+        self._record_event(connection, release.version, release, event, release.state, who, why)
         self.generation += 1
         if release.state not in (*states.ACTIVE, "queued"):
             self._start_queued(connection, release.task)
 
-    def _tell(self, connection, version, release, event, state, who, why):
+    def _record_event(self, connection, version, release, event, state, who, why):
         connection.execute(
             "INSERT INTO deploy_history (time_ms, task, release, version, event, state, who, why) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -442,7 +442,7 @@ class Releases:
         if release is None or state not in states.DEVICE:
             return False
         if state == "proven" and (calls := _counted(counted)) is not None:
-            if (outside := why_outside(release.plan.proof, calls, all_came=True)) is not None:
+            if (outside := why_outside(release.plan.proof, calls, complete=True)) is not None:
                 state, reason = "failed", f"the device says that it is proven, but {outside}"
         with self.change() as connection:
             row = connection.execute(
@@ -514,7 +514,7 @@ class Releases:
             for counts in (release.counts, release.of_step(row[0])):
                 setattr(counts, row[1], getattr(counts, row[1]) - 1)
             self.generation += 1
-            self._tell(connection, release.version, release, f"retry of {device}", release.state, who, "")
+            self._record_event(connection, release.version, release, f"retry of {device}", release.state, who, "")
 
     # ---- passing of time
 

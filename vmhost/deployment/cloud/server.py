@@ -22,9 +22,7 @@ def listen(host, port):
         listening.listen(1024)
     except OSError as error:
         listening.close()
-        raise DeploymentError(
-            f"{host}:{port}: cannot be listened on: {error.strerror}; choose another --port"
-        ) from error
+        raise DeploymentError(f"{host}:{port}: cannot listen: {error.strerror}; choose another --port") from error
     return listening
 
 

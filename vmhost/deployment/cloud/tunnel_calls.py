@@ -2,7 +2,7 @@
 
     calls = TunnelCalls(application(platform), lambda: platform.releases.generation)
     server.answer(CHANNEL, calls.answer)          # `server`: a vmhost.tunnel.Server
-    calls.tell = server.push
+    calls.announce = server.push
 
 A call is an HTTP request, [method, path, {header: text}, body]; the application answers it with [status, {header:
 text}, body]. Only routes for devices are reachable. Downloads come in pieces (`PIECE_BYTES`), whatever range is asked
@@ -20,7 +20,7 @@ from vmhost.deployment.tunnel_channel import CHANNEL, PIECE_BYTES
 MAX_KNOWN = 100_000  # devices that get announcements
 MAX_ANSWER_BYTES = 2 << 20
 KEPT_S = 3600.0  # how long an announcement waits for a disconnected device; later it asks by itself
-_LOOK_S = 0.2
+_POLL_S = 0.2
 _REACHED = {
     "GET": ("/files/", "/exclusive/", "/metadata/", "/keys/bundles.pub"),
     "POST": ("/api/v1/device/",),
@@ -30,12 +30,12 @@ _log = logging.getLogger("vmhost.deployment")
 
 class TunnelCalls:
     """`application`: ASGI. `generation()`: a number that changes whenever any device may need something else.
-    `tell(device, channel, body, ttl_s=, collapse=)`: announces a change to a device that called before; blocks; may be
-    None."""
+    `announce(device, channel, body, ttl_s=, collapse=)`: announces a change to a device that called before; blocks;
+    may be None."""
 
-    def __init__(self, application, generation, tell=None):
+    def __init__(self, application, generation, announce=None):
         self._application, self._generation = application, generation
-        self.tell = tell
+        self.announce = announce
         self._known = OrderedDict()  # devices that called, the latest last
         self._watching = None
 
@@ -49,7 +49,7 @@ class TunnelCalls:
         headers["content-length"] = str(len(body))
         if method == "GET":
             headers["range"] = _piece(headers.get("range"))
-        if self.tell is not None:
+        if self.announce is not None:
             self._know(request.device)
         return await self._ask(request.device, method, path, headers, body)
 
@@ -71,7 +71,7 @@ class TunnelCalls:
         }
         waiting = [{"type": "http.request", "body": body, "more_body": False}]
         ended = asyncio.Event()
-        status, told, parts, size = 500, {}, [], 0
+        status, response_headers, parts, size = 500, {}, [], 0
 
         async def receive():
             if waiting:
@@ -80,10 +80,12 @@ class TunnelCalls:
             return {"type": "http.disconnect"}
 
         async def send(message):
-            nonlocal status, told, size
+            nonlocal status, response_headers, size
             if message["type"] == "http.response.start":
                 status = message["status"]
-                told = {name.decode("latin-1"): text.decode("latin-1") for name, text in message.get("headers", ())}
+                response_headers = {
+                    name.decode("latin-1"): text.decode("latin-1") for name, text in message.get("headers", ())
+                }
             else:
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
@@ -94,7 +96,7 @@ class TunnelCalls:
             await self._application(scope, receive, send)
         finally:
             ended.set()
-        return [status, told, b"".join(parts)]
+        return [status, response_headers, b"".join(parts)]
 
     # ---- announcing changes
 
@@ -106,19 +108,19 @@ class TunnelCalls:
         if self._watching is None or self._watching.done():
             self._watching = asyncio.get_running_loop().create_task(self._watch(self._generation()))
 
-    async def _watch(self, told):
+    async def _watch(self, announced):
         """Tells devices one after the other, so that they do not all ask at once. A further change starts over."""
         while True:
-            await asyncio.sleep(_LOOK_S)
-            while (generation := self._generation()) != told:
-                told = generation
+            await asyncio.sleep(_POLL_S)
+            while (generation := self._generation()) != announced:
+                announced = generation
                 for device in reversed(list(self._known)):
-                    await self._tell(device)
+                    await self._announce(device)
 
-    async def _tell(self, device):
+    async def _announce(self, device):
         try:
             await asyncio.to_thread(
-                self.tell, device, CHANNEL, str(int(time.time() * 1000)).encode(), ttl_s=KEPT_S, collapse="ask"
+                self.announce, device, CHANNEL, str(int(time.time() * 1000)).encode(), ttl_s=KEPT_S, collapse="ask"
             )
         except Exception as error:  # such as a full disk; the device asks by itself later
             _log.warning("%s could not be notified of a change: %s", device, error)

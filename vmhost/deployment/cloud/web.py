@@ -321,8 +321,8 @@ class _Api:
         identity.must("release", parts["name"])
         self._must_be_repository(parts["name"])
         listed = self._platform.sign(parts["name"], body["keyid"], body["signature"], identity.name)
-        told = [] if listed is None else [f"{version.task} {version.version}" for version in listed]
-        return {"repository": parts["name"], "complete": listed is not None, "listed": told}
+        names = [] if listed is None else [f"{version.task} {version.version}" for version in listed]
+        return {"repository": parts["name"], "complete": listed is not None, "listed": names}
 
     def _must_be_repository(self, name):
         if name not in self._platform.repositories.names():
@@ -462,11 +462,11 @@ class _Api:
                 "SELECT release, state, reason, since_ms FROM deploy_assignments WHERE device = ?", (device,)
             )
             mine = {release: rest for release, *rest in rows}
-            told = []
+            releases = []
             for release in reversed(list(engine.releases.values())):
                 about = Facts(device, known["facts"], cohort_of(release.task, device), named)
                 state, reason, since_ms = mine.get(release.id, (None, "", None))
-                told.append(
+                releases.append(
                     {
                         "release": release.id,
                         "task": release.task,
@@ -477,7 +477,7 @@ class _Api:
                         "why_not": engine.why_not(release, about, state),
                     }
                 )
-        return known | {"cohorts": sorted(named), "releases": told[: _limit(query)]}
+        return known | {"cohorts": sorted(named), "releases": releases[: _limit(query)]}
 
     def _forget(self, identity, parts, query, body):
         self._platform.devices.forget(parts["device"])

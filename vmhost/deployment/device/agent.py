@@ -41,8 +41,8 @@ MAX_CRASHES = 3  # of the process while a version's VM runs
 MAX_BACK_OFF_S = 900.0
 MAX_REPORTS = 100
 RESERVE_BYTES = 512 << 10
-_WATCH_S = 0.5
-_LOOK_S = 5.0
+_WATCH_POLL_S = 0.5
+_IDLE_POLL_S = 5.0
 _log = logging.getLogger("vmhost.deployment")
 
 
@@ -74,7 +74,7 @@ class Agent:
         self._stopped, self._hinted = threading.Event(), threading.Event()
         self._failures, self._problem = 0, None
         self._refreshed = False
-        self._due = set()  # digests of all that the last answer requires
+        self._required = set()  # digests of all that the last answer requires
         self._statements = Statements()
         self._stated = self._settled = None  # the last statement to the platform; the last one that was up to date
         self._watched = {}  # task -> (release, when watching began, calls and failures then)
@@ -210,7 +210,7 @@ class Agent:
             heap.give_back()
             end = time.monotonic() + wait_s
             while not self._stopped.is_set() and not self._hinted.is_set() and (left := end - time.monotonic()) > 0:
-                self._hinted.wait(min(left, _WATCH_S if self._watched else _LOOK_S))
+                self._hinted.wait(min(left, _WATCH_POLL_S if self._watched else _IDLE_POLL_S))
                 if self.look() or self.store.asked():
                     break
             self._hinted.clear()
@@ -219,7 +219,7 @@ class Agent:
         """One round: asks, and acts on the answer. Returns the seconds until the next one."""
         try:
             if self._settled is not None and (poll_s := self._seconds_if_settled()) is not None:
-                self._tell_fleet()
+                self._send_fleet_report()
                 return poll_s * random.uniform(0.8, 1.2)
             answer = self._ask()
             settled = self._stated
@@ -230,7 +230,7 @@ class Agent:
             self._settled = self._stated if self._stated == settled else None
             self._failures, self._problem = 0, None
             self._keep_reserve()
-            self._tell_fleet()
+            self._send_fleet_report()
             return answer.get("poll_s", self.settings.poll_s) * random.uniform(0.8, 1.2)
         except (TransferError, TrustError, AnswerError, StoreError, OSError) as error:
             self._failures += 1
@@ -240,7 +240,7 @@ class Agent:
             _log.warning("%s; again in %.0f s", error, wait_s)
             return wait_s
 
-    def _tell_fleet(self):
+    def _send_fleet_report(self):
         """Sends news for the platform's fleet views. Releases do not depend on it: what cannot be sent is kept, and
         sent later."""
         if not self._fleet.due():
@@ -281,7 +281,7 @@ class Agent:
     def _seconds_if_settled(self):
         """Seconds until the next round, where nothing is new here, nor on the platform by the profile's digest. None: a
         full request is needed."""
-        _, _, profile = self._now()
+        _, _, profile = self._statement()
         if (profile, self._health()) != self._settled or self.memory.outbox.take("report", limit=1):
             return None
         try:
@@ -296,7 +296,7 @@ class Agent:
     def _headers(self):
         return {"x-vmhost-device": self.settings.device, "authorization": f"Bearer {self.memory.value('secret')}"}
 
-    def _now(self):
+    def _statement(self):
         """(facts, tasks, digest of both) for the platform."""
         tasks = {}
         for task, slots in self.memory.tasks().items():
@@ -310,7 +310,7 @@ class Agent:
 
     def _check(self):
         entries = self.memory.outbox.take("report", limit=MAX_REPORTS)
-        stated, tasks, profile = self._now()
+        stated, tasks, profile = self._statement()
         more = {
             "epoch": self.memory.value("epoch"),
             "health": self._health(),
@@ -322,7 +322,7 @@ class Agent:
         def post(statement):
             return self._transfers.post("/api/v1/device/check", statement | more, self._headers())
 
-        answer = self._statements.tell(stated, tasks, profile, post)
+        answer = self._statements.send(stated, tasks, profile, post)
         _check_answer(answer)
         self._statements.confirm(stated, tasks, profile)
         self.memory.outbox.acknowledge([entry.id for entry in entries if entry.number <= answer["acknowledged"]])
@@ -379,13 +379,13 @@ class Agent:
 
     def _apply(self, wanted):
         problem, self._refreshed = None, False
-        self._due = set().union(*map(_digests_of, wanted.values()))
+        self._required = set().union(*map(_digests_of, wanted.values()))
         for task, slots in self.memory.tasks().items():
             if task not in wanted:
                 self._remove(task, slots)
         for task, each in wanted.items():
             try:
-                self._bring(task, each)
+                self._update_task(task, each)
             except (TransferError, TrustError, OSError) as error:
                 problem = problem or error  # continue with the other tasks
                 _log.warning("%s %s: %s", task, each["version"], error)
@@ -405,14 +405,14 @@ class Agent:
         if name in self.host.tasks:
             self.host.unload(name)
 
-    def _bring(self, task, wanted):
+    def _update_task(self, task, wanted):
         """Brings the task's version, then its files, up to date."""
-        self._bring_version(task, wanted)
+        self._update_version(task, wanted)
         current = self.memory.tasks().get(task, {}).get("current")
         if current is not None:
-            self._bring_files(task, current, wanted.get("files") or {})
+            self._update_files(task, current, wanted.get("files") or {})
 
-    def _bring_files(self, task, current, wanted):
+    def _update_files(self, task, current, wanted):
         files = {name: {"digest": each["digest"], "size": each["size"]} for name, each in wanted.items()}
         if files == current.get("files", {}):
             return
@@ -424,7 +424,7 @@ class Agent:
         self._write_list()
         _log.info("%s: files %s", task, ", ".join(files) or "none")
 
-    def _bring_version(self, task, wanted):
+    def _update_version(self, task, wanted):
         slots = self.memory.tasks().get(task, {"current": None, "previous": None, "trial": None})
         current = slots["current"]
         if current and current["digest"] == wanted["digest"]:
@@ -449,7 +449,7 @@ class Agent:
                 self.memory.report(wanted["release"], "taken")
         self._fetch(wanted)
         if attempts > MAX_ATTEMPTS:
-            self._fail(task, wanted, f"the process ended {MAX_ATTEMPTS} times while it was tried")
+            self._fail(task, wanted, f"the process ended {MAX_ATTEMPTS} times during its trial")
             return
         self.memory.set_task(task, trial={"release": wanted["release"], "attempts": attempts})
         _log.info("%s %s: trying it", task, wanted["version"])
@@ -506,7 +506,7 @@ class Agent:
             else:
                 self._unload(version["name"])
 
-    def go_back(self, task, why="the person in front of it went back"):
+    def go_back(self, task, why="its user went back"):
         """Makes the version before the current one current again, until another release. Called on the agent's thread.
         DeploymentError if there is none."""
         slots = self.memory.tasks().get(task)
@@ -529,12 +529,12 @@ class Agent:
             rules = entry["rules"]
             counted = self._counted({task: entry})[entry["name"]].since(before)
             over = counted.calls >= rules["calls"] or time.monotonic() - began >= rules.get("within_s", 0)
-            reason = why_outside(rules, counted, all_came=over)
+            reason = why_outside(rules, counted, complete=over)
             if reason is not None:
                 self._fail(task, entry, reason)
             elif over:
                 del self._watched[task]
-                why = str(counted) if counted.calls else "nobody called it, and its time is over"
+                why = str(counted) if counted.calls else "no call came within its time"
                 with self.memory.change():
                     self.memory.set_task(task, current=entry | {"state": "proven"})
                     self.memory.report(release, "proven", why, counted)
@@ -553,14 +553,14 @@ class Agent:
         if wanted["digest"] in self.store.artifacts:
             return
         recipe, zstd = wanted.get("pieces"), delta.can_apply()
-        most = self._bytes_of_pieces(recipe, zstd) if recipe else wanted["size"]
+        max_bytes = self._bytes_of_pieces(recipe, zstd) if recipe else wanted["size"]
         for each in sorted(wanted.get("deltas", ()), key=lambda each: each["size"]):
-            if not zstd or each["size"] > most:
+            if not zstd or each["size"] > max_bytes:
                 continue
             try:
                 old = self.store.artifacts.read(each["from"]) if each["from"] else b""
-                made_of = self._pull(each["digest"], each["size"]).read_bytes()
-                self._keep_bundle(delta.apply(old, made_of, wanted["size"]), wanted["digest"], recipe)
+                patch = self._pull(each["digest"], each["size"]).read_bytes()
+                self._keep_bundle(delta.apply(old, patch, wanted["size"]), wanted["digest"], recipe)
                 return
             except (DamagedError, FileNotFoundError, TransferError) as error:
                 _log.warning("a delta of %s cannot be used: %s", wanted["version"], error)
@@ -637,12 +637,12 @@ class Agent:
         except DamagedError as error:
             if is_begun:
                 return self._pull_from(url, partial, digest, size)
-            raise TransferError(f"{url}: gave other bytes than it should: {error}") from error
+            raise TransferError(f"{url}: sent wrong bytes: {error}") from error
 
     def _make_room(self, size):
         used = self._used_bytes()
         if used + size > self.settings.disk_bytes:
-            self._remove_artifacts(self._needed() | self._due)  # artifacts of an earlier answer
+            self._remove_artifacts(self._needed() | self._required)  # artifacts of an earlier answer
             used = self._used_bytes()
         if used + size > self.settings.disk_bytes:
             raise TransferError(
@@ -680,7 +680,7 @@ class Agent:
 
 def _digests_of(wanted):
     """Digests of the artifacts that one task of an answer may need."""
-    found = {wanted["digest"], *(made["digest"] for made in wanted.get("deltas", ()))}
+    found = {wanted["digest"], *(each["digest"] for each in wanted.get("deltas", ()))}
     found |= {file["digest"] for file in (wanted.get("files") or {}).values()}
     if wanted["proof"]:
         found.add(wanted["proof"]["digest"])
@@ -710,9 +710,9 @@ def _check_answer(answer):
             if not all(isinstance(bound, (int, float)) for bound in (each.get("rules") or {}).values()):
                 raise TypeError
             whole = [each["release"], each["size"]]
-            digests += [made["digest"] for made in each.get("deltas", ())]
-            digests += [made["from"] for made in each.get("deltas", ()) if made["from"]]
-            whole += [made["size"] for made in each.get("deltas", ())]
+            digests += [each_delta["digest"] for each_delta in each.get("deltas", ())]
+            digests += [each_delta["from"] for each_delta in each.get("deltas", ()) if each_delta["from"]]
+            whole += [each_delta["size"] for each_delta in each.get("deltas", ())]
             if each.get("pieces"):
                 pieces.check(each["pieces"])
                 if each["pieces"]["size"] != each["size"]:
@@ -729,7 +729,7 @@ def _check_answer(answer):
             if not all(isinstance(text, str) for text in strings) or not all(isinstance(n, int) for n in whole):
                 raise TypeError
             if not all(map(is_digest, digests)):
-                raise ValueError("a digest that is none")
+                raise ValueError("an invalid digest")
         bases = [answer["files"], *answer.get("mirrors", ())]
         if not isinstance(answer["acknowledged"], int) or not all(isinstance(base, str) for base in bases):
             raise TypeError

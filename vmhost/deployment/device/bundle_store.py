@@ -23,7 +23,7 @@ from vmhost.deployment.profile import ANSWER_HEADER, ASK_NOW, REQUEST_HEADER
 from vmhost.stores import StoreError
 
 _log = logging.getLogger("vmhost.deployment")
-_LOOK_S = 1.0
+_POLL_S = 1.0
 RULE_PACKS = (".rules.yaml", ".rules.json")
 
 
@@ -166,7 +166,7 @@ class _Follower:
         self._store.report_health(self._host)
 
     def _run(self):
-        while not self._stopped.wait(_LOOK_S):
+        while not self._stopped.wait(_POLL_S):
             try:
                 self.look()
                 self.report()

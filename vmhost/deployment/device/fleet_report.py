@@ -105,8 +105,8 @@ class FleetReport:
         """Removes files of ended processes whose counts the platform has."""
         for path in (self._folder / "fleet").glob("*.json"):
             if not os.path.exists(f"/proc/{path.stem.partition('-')[0]}"):
-                told = {name: each[:2] for name, each in (_read(path) or {}).items()}
-                if told == seen.get(path.stem, {}):
+                counts = {name: each[:2] for name, each in (_read(path) or {}).items()}
+                if counts == seen.get(path.stem, {}):
                     with contextlib.suppress(OSError):
                         path.unlink()
 

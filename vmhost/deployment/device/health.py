@@ -36,17 +36,17 @@ class HealthFile:
 def counted(host, current):
     """{name: (release, Counted)} of a Host, for the tasks of a store's list that it runs."""
     statistics = host.statistics()
-    told = {}
+    by_name = {}
     for entry in current.values():
-        found = statistics.tasks.get(entry["name"])
-        if found is not None and found.version == entry["version"]:
-            vms = [vm.peak_bytes for vm in statistics.vms if (vm.task, vm.version) == (found.name, found.version)]
-            wall_s = round(found.counters["wall_s"], 6)
+        task = statistics.tasks.get(entry["name"])
+        if task is not None and task.version == entry["version"]:
+            vms = [vm.peak_bytes for vm in statistics.vms if (vm.task, vm.version) == (task.name, task.version)]
+            wall_s = round(task.counters["wall_s"], 6)
             over_s = (entry.get("rules") or {}).get("slow_over_s")
-            slow = 0 if over_s is None else found.walls.longer_than(over_s)
-            counts = Counted(found.calls, found.failures, wall_s, max(vms, default=0), slow)
-            told[entry["name"]] = (entry["release"], counts)
-    return told
+            slow = 0 if over_s is None else task.walls.longer_than(over_s)
+            counts = Counted(task.calls, task.failures, wall_s, max(vms, default=0), slow)
+            by_name[entry["name"]] = (entry["release"], counts)
+    return by_name
 
 
 def total(folder, current):

@@ -13,7 +13,7 @@ class Statements:
     def __init__(self):
         self._confirmed = None  # (profile, facts, tasks) that the platform has
 
-    def tell(self, facts, tasks, profile, post):
+    def send(self, facts, tasks, profile, post):
         """The platform's answer. `post(statement)` sends `facts` and `tasks`, or `base` and the changes since, with
         `profile` (profile.py: header_value) and anything else; it is called at most twice."""
         answer = post(self._since_confirmed(facts, tasks) | {"profile": profile})

@@ -220,7 +220,7 @@ def test_addresses_that_cannot_be_listened_on():
             Dashboard(running, "0.0.0.0:0", token=False)
         with (
             Dashboard(running, "127.0.0.1:0") as one,
-            pytest.raises(vmhost.ConfigurationError, match="cannot be listened"),
+            pytest.raises(vmhost.ConfigurationError, match="cannot listen"),
         ):
             Dashboard(running, f"127.0.0.1:{one.port}")
 
@@ -246,7 +246,7 @@ def test_the_newest_lines_are_kept_and_the_level_comes_back(monkeypatch):
         )
         logger.debug("not kept")
     logger.info("after the end")
-    lines = tail.lines(most=MAX_LINES + 10)
+    lines = tail.lines(limit=MAX_LINES + 10)
     assert len(lines) == MAX_LINES and lines[0].text == "%d" and lines[1].text == f"line {MAX_LINES + 2}"
     assert logger.level == logging.WARNING and tail not in logger.handlers
 

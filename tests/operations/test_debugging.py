@@ -517,7 +517,7 @@ def test_sessions_of_a_host_that_died_end(tmp_path):
     assert died.returncode == 9, died.stderr
     with debugged(tmp_path) as (_, debugging):
         kept = debugging.ledger.session(died.stdout.strip())
-        assert (kept["state"], kept["why"]) == ("ended", "the host began anew")
+        assert (kept["state"], kept["why"]) == ("ended", "the host restarted")
         assert "read the configuration" in actions(debugging, kept["id"]) and debugging.ledger.damage() is None
 
 

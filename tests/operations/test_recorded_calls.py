@@ -186,7 +186,7 @@ def test_what_a_task_makes_up_about_itself_is_left_out(tmp_path, made_up):
     baseline = recorded(tmp_path, [1, 2], source, permissions={})
     calls = list(baseline)
     assert [call.result for call in calls] == [1, 2]
-    assert all(call.unfit == "its VM could not tell what it did" for call in calls)
+    assert all(call.unfit == "its VM could not report what it did" for call in calls)
 
 
 def test_host_yaml_switches_it_on(tmp_path):

@@ -55,13 +55,13 @@ class Guard:
             return None
         headers = Headers(scope=scope)
         if _name(headers.get("host", "")) not in self._names:
-            return PlainTextResponse("this host does not go by that name; see `names` of Dashboard\n", 421)
+            return PlainTextResponse("this is not one of the host's names; see `names` of Dashboard\n", 421)
         path, site = scope["path"], headers.get("sec-fetch-site", "none")
         if site not in ("none", "same-origin") and path not in ("/", "/debug"):
-            return PlainTextResponse("pages of other sites may not ask\n", 403)
+            return PlainTextResponse("requests from pages of other sites are refused\n", 403)
         changes = scope["method"] == "POST" and path.startswith("/debugging/")
         if scope["method"] not in ("GET", "HEAD") and not changes and (scope["method"], path) != ("POST", "/debug/api"):
-            return PlainTextResponse("only GET and HEAD are answered\n", 405)
+            return PlainTextResponse("only GET and HEAD are supported\n", 405)
         if path == "/debug" or path.startswith("/debug/"):
             return None
         if changes and self._token is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from vmhost.baseline import Foreign
 
-_DIFFERENCES_MOST = 20  # reported by one comparison
+_MAX_DIFFERENCES = 20  # reported by one comparison
 _SHOWN = 120  # characters of a value
 MISSING = object()
 
@@ -40,7 +40,7 @@ def differences(before: object, after: object, tolerance: Tolerance, path: str =
     """The first 20 differences; empty: equal."""
     found: list[Difference] = []
     _compare(before, after, tolerance, path, found)
-    return found[:_DIFFERENCES_MOST]
+    return found[:_MAX_DIFFERENCES]
 
 
 def shown(value: object) -> str:
@@ -64,7 +64,7 @@ def _array(value):
 
 
 def _compare(before, after, tolerance, path, found):
-    if len(found) >= _DIFFERENCES_MOST:
+    if len(found) >= _MAX_DIFFERENCES:
         return
     a, b = _array(before), _array(after)
     if a is not None and b is not None:
@@ -140,12 +140,12 @@ def _compare_arrays(a, b, tolerance, path, found):
         _add(found, path, f"other bytes of {shown(a)}", f"{shown(b)}")
         return
     shape, worst = a.shape, 0
-    for at, (one, other) in enumerate(zip(left, right)):
-        if _same_number(one, other, tolerance) if _is_number(one) else one == other:
+    for at, (values, other_values) in enumerate(zip(left, right)):
+        if _same_number(values, other_values, tolerance) if _is_number(values) else values == other_values:
             continue
         worst += 1
         if worst <= 3:
-            _add(found, f"{path}{_place(at, shape)}", one, other)
+            _add(found, f"{path}{_place(at, shape)}", values, other_values)
     if worst > 3:
         found.append(Difference(path, f"{worst} of {len(left)} elements differ", ""))
 
@@ -153,6 +153,6 @@ def _compare_arrays(a, b, tolerance, path, found):
 def _place(at, shape):
     places = []
     for size in reversed(shape):
-        at, place = divmod(at, size)
-        places.append(place)
+        at, indices = divmod(at, size)
+        places.append(indices)
     return f"[{', '.join(map(str, reversed(places)))}]"

@@ -32,7 +32,7 @@ class CoveragePages:
 
     async def _file(self, request):
         html = await run_in_threadpool(self._lines, request.path_params["file"])
-        return PlainTextResponse("nothing is known of such a file\n", 404) if html is None else HTMLResponse(html)
+        return PlainTextResponse("there is no coverage of this file\n", 404) if html is None else HTMLResponse(html)
 
     def _sources(self):
         if self._tasks is None:

@@ -25,8 +25,8 @@ from pathlib import Path
 from vmhost.masking import Masking
 
 _log = logging.getLogger("vmhost")
-_REPORTS_MOST = 1000  # in a folder; beyond it the oldest are deleted
-_DUMP_MOST = 4 << 20  # bytes read of a dump
+_MAX_REPORTS = 1000  # in a folder; beyond it the oldest are deleted
+_MAX_DUMP_BYTES = 4 << 20  # bytes read of a dump
 _TOP = 5  # functions of each stack that enter the fingerprint
 _PHASES = ("idle", "boot", "load", "call", "end")
 _WEBHOOK_S = 10.0
@@ -115,11 +115,11 @@ class CrashFolder:
 
     def collect(self) -> tuple[CrashReport, ...]:
         """Makes reports of existing dumps, which are then deleted. An unreadable dump is logged, and kept."""
-        made = []
+        reports = []
         for dump in sorted(self.folder.glob("*.dump")):
             try:
                 with dump.open("rb") as file:
-                    text = file.read(_DUMP_MOST).decode("utf-8", "replace")
+                    text = file.read(_MAX_DUMP_BYTES).decode("utf-8", "replace")
                 report = read_dump(text, dump.stat().st_mtime, self._masking)
                 self._write(report)
                 dump.unlink()
@@ -129,10 +129,10 @@ class CrashFolder:
                     dump.rename(dump.with_suffix(".damaged"))
                 continue
             _log.error("%s: %s", dump.parent, report.title)
-            made.append(report)
-        if made and self._senders:
-            threading.Thread(target=self._send, args=(made,), name="vmhost-crash-sender").start()
-        return tuple(made)
+            reports.append(report)
+        if reports and self._senders:
+            threading.Thread(target=self._send, args=(reports,), name="vmhost-crash-sender").start()
+        return tuple(reports)
 
     def take_dump(self) -> None:
         """Sets the dump of a process that has just crashed aside for `collect`; otherwise the next host would do it."""
@@ -170,7 +170,7 @@ class CrashFolder:
 
     def _write(self, report):
         old = sorted(self.folder.glob("*.json"))
-        for path in old[: max(0, len(old) - _REPORTS_MOST + 1)]:
+        for path in old[: max(0, len(old) - _MAX_REPORTS + 1)]:
             path.unlink(missing_ok=True)
         path = self.folder / f"{report.id}.json"
         new = path.with_suffix(".new")
@@ -229,38 +229,38 @@ def grouped(reports: Iterable[CrashReport]) -> tuple[CrashGroup, ...]:
 def read_dump(text: str, written: float, masking: Masking) -> CrashReport:
     """The report for a dump's text; `written`: the file's time. ValueError: not a dump."""
     head, *rest = re.split(r"^== (\w+)\n", text, flags=re.MULTILINE)
-    first, *fields = head.splitlines()
+    first, *lines = head.splitlines()
     if first != "VMHCRASH 1":
         raise ValueError("not a dump of this version of vmhost")
     parts = dict(zip(rest[::2], rest[1::2]))
-    told = _fields(fields)
-    number = _number(told.get("signal"))
+    header = _fields(lines)
+    number = _number(header.get("signal"))
     try:
         name = signal.Signals(number).name
     except ValueError:
         raise ValueError(f"there is no signal {number}") from None
-    at = float(_number(told.get("time"))) or written
-    task, version = told.get("task") or None, told.get("version") or None
+    at = float(_number(header.get("time"))) or written
+    task, version = header.get("task") or None, header.get("version") or None
     python = _frames(parts.get("python", ""))
     native = tuple(line.strip() for line in parts.get("native", "").splitlines() if _NATIVE.match(line))
     loaded = _loaded(parts.get("tasks", ""))
     call = None
-    if "entry" in told:
+    if "entry" in header:
         call = {
-            "entry": told["entry"],
-            "bytes": _number(told.get("bytes")),
-            "running_s": _number(told.get("running_us")) / 1e6,
+            "entry": header["entry"],
+            "bytes": _number(header.get("bytes")),
+            "running_s": _number(header.get("running_us")) / 1e6,
         }
     fingerprint = _fingerprint(name, task, python, native)
     return CrashReport(
-        id=f"{int(at)}-{_number(told.get('pid'))}-{fingerprint[:8]}",
+        id=f"{int(at)}-{_number(header.get('pid'))}-{fingerprint[:8]}",
         fingerprint=fingerprint,
         time=at,
-        pid=_number(told.get("pid")),
+        pid=_number(header.get("pid")),
         signal=name,
         task=task,
         version=version,
-        phase=_phase(told.get("phase")) if "phase" in told else None,
+        phase=_phase(header.get("phase")) if "phase" in header else None,
         call=call,
         python=python,
         native=native,
@@ -305,13 +305,13 @@ def _frames(text):
 
 def _vm(text):
     head, *threads = text.split("thread\n")
-    told = _fields(head.splitlines())
+    fields = _fields(head.splitlines())
     return VMStack(
-        vm=_number(told.get("vm")),
-        task=told.get("task", ""),
-        version=told.get("version", ""),
-        phase=_phase(told.get("phase")),
-        entry=told.get("entry"),
+        vm=_number(fields.get("vm")),
+        task=fields.get("task", ""),
+        version=fields.get("version", ""),
+        phase=_phase(fields.get("phase")),
+        entry=fields.get("entry"),
         threads=tuple(map(_frames, threads)),
     )
 
@@ -336,8 +336,8 @@ def _fingerprint(signal_name, task, python, native):
     for line in python[:_TOP]:
         if found := _FRAME.fullmatch(line):
             functions.append(f"{re.sub(r'@[^/]*', '', found['file'])}:{found['name']}")
-    told = [signal_name, task or "", *functions, "", *_functions(native)[:_TOP]]
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:32]
+    parts = [signal_name, task or "", *functions, "", *_functions(native)[:_TOP]]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
 def _functions(native):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 MEASURES = {"cpu": "CPU time", "wall": "time in calls"}
 _WIDTH, _ROW, _CHARACTER = 1200, 18, 6.6  # pixels; of the graph, a row, and a character
-_LEAST = 0.4  # pixels of width; narrower frames are not drawn
+_MIN_WIDTH = 0.4  # pixels of width; narrower frames are not drawn
 
 
 def folded(profile, measure="cpu"):
@@ -93,7 +93,7 @@ def flame_graph(profile, measure="cpu", task=None, *, links=None):
         drawn.append((node, left, level, path))
         for child in sorted(node.children.values(), key=lambda child: child.label):
             width = child.time / total * _WIDTH if total else 0
-            if width >= _LEAST:
+            if width >= _MIN_WIDTH:
                 waiting.append((child, left, level + 1, (*path, child.label)))
             left += width
     height = (depth + 1) * _ROW + 8
@@ -110,9 +110,9 @@ def form_of(path):
     """The writer for the format that a file name asks for: .svg, .json or .speedscope (speedscope), .pb.gz or .pprof
     (pprof), .txt or .folded (folded stacks). ValueError for another name."""
     name = Path(path).name.lower()
-    for ends, made in _FORMS.items():
+    for ends, writer in _FORMS.items():
         if name.endswith(ends):
-            return made
+            return writer
     known = ", ".join(end for ends in _FORMS for end in ends)
     raise ValueError(f"{path}: expected a name that ends in one of {known}")
 

@@ -35,8 +35,8 @@ class BreakerChange:
 class Series:
     """Rows of numbers by time; the last `most` are kept, as float64."""
 
-    def __init__(self, fields, most):
-        self._fields, self._rows, self._count = fields, np.zeros((most, len(fields) + 1)), 0
+    def __init__(self, fields, max_rows):
+        self._fields, self._rows, self._count = fields, np.zeros((max_rows, len(fields) + 1)), 0
 
     def add(self, time_s, values):
         self._rows[self._count % len(self._rows)] = (time_s, *values)
@@ -52,8 +52,8 @@ class Series:
         rows = self._ordered()
         between = np.maximum(np.diff(rows[:, 0]), 1e-9)
         shown = {"time_s": rows[1:, 0].tolist()}
-        for place, name in enumerate(self._fields, 1):
-            column = np.maximum(np.diff(rows[:, place]), 0) / between if name in RATES else rows[1:, place]
+        for index, name in enumerate(self._fields, 1):
+            column = np.maximum(np.diff(rows[:, index]), 0) / between if name in RATES else rows[1:, index]
             shown[name] = column.tolist()
         return shown
 
@@ -62,8 +62,8 @@ class Series:
         rows = self._ordered()[-RATE_SAMPLES - 1 :]
         if len(rows) < 2:
             return 0.0
-        place = self._fields.index(name) + 1
-        return float(max(0.0, rows[-1, place] - rows[0, place]) / max(rows[-1, 0] - rows[0, 0], 1e-9))
+        index = self._fields.index(name) + 1
+        return float(max(0.0, rows[-1, index] - rows[0, index]) / max(rows[-1, 0] - rows[0, 0], 1e-9))
 
 
 class History:

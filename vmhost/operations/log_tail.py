@@ -58,7 +58,7 @@ class LogTail(logging.Handler):
         with self.lock:
             return self._lines[0].number if self._lines else 0
 
-    def lines(self, *, task=None, level=0, text="", most=200):
+    def lines(self, *, task=None, level=0, text="", limit=200):
         """The newest `most` lines, newest first: of `task`, from `level` on, containing `text` in any case."""
         wanted = text.casefold()
         with self.lock:
@@ -68,4 +68,4 @@ class LogTail(logging.Handler):
             for line in reversed(lines)
             if line.level >= level and task in (None, line.task) and wanted in line.text.casefold()
         )
-        return list(itertools.islice(found, most))
+        return list(itertools.islice(found, limit))

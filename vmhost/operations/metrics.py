@@ -97,12 +97,12 @@ def _host(text, statistics):
         states[vm.state] = states.get(vm.state, 0) + 1
     states["quarantined"] = len(statistics.quarantined)
     samples = [(_labels({"state": state}), count) for state, count in states.items()]
-    text.family("vmhost_vms", "gauge", "VMs by what they do.", samples)
+    text.family("vmhost_vms", "gauge", "VMs by state.", samples)
     for name, help_text, value in (
         ("vmhost_vms_booted", "VMs that have booted.", statistics.booted),
         ("vmhost_vm_boot_failures", "VMs that could not be booted.", statistics.boot_failures),
         ("vmhost_vms_ended", "VMs that have ended.", statistics.ended),
-        ("vmhost_vms_refused", "VMs that a task wanted and could not have.", statistics.starved),
+        ("vmhost_vms_refused", "VMs that tasks needed and did not get.", statistics.starved),
         ("vmhost_vms_cpu_seconds", "Processor time of all VMs.", statistics.totals.cpu_s),
     ):
         text.family(name, "counter", help_text, [("", value)])
@@ -122,7 +122,12 @@ def _tables(text, tables):
         return
     for name, kind, help_text, values in (
         ("vmhost_table_rows", "gauge", "Rows of embedding tables.", lambda t: (t.rows - t.disk_rows, t.disk_rows)),
-        ("vmhost_table_bytes", "gauge", "What embedding tables take.", lambda t: (t.bytes, t.disk_bytes)),
+        (
+            "vmhost_table_bytes",
+            "gauge",
+            "Memory and disk space of embedding tables.",
+            lambda t: (t.bytes, t.disk_bytes),
+        ),
         (
             "vmhost_table_hits",
             "counter",
@@ -141,7 +146,9 @@ def _tables(text, tables):
 def _tasks(text, vms, versions):
     versions = sorted(versions, key=_calls, reverse=True)
     left_out = max(0, len(versions) - MAX_VERSIONS)
-    text.family("vmhost_versions_left_out", "gauge", "Versions of tasks without samples.", [("", left_out)])
+    text.family(
+        "vmhost_versions_left_out", "gauge", "Versions of tasks left out, as there are too many.", [("", left_out)]
+    )
     versions = versions[:MAX_VERSIONS]
     if not versions:
         return
@@ -156,7 +163,7 @@ def _tasks(text, vms, versions):
         if ends[kind]
     ]
     rows = list(map(_ends, of.ends))
-    text.table("vmhost_calls", "counter", "Calls that ended, by how.", labels, "outcome", OUTCOMES, rows, others)
+    text.table("vmhost_calls", "counter", "Calls that ended, by outcome.", labels, "outcome", OUTCOMES, rows, others)
     text.histograms("vmhost_call_duration_seconds", "How long calls ran in their VMs.", _BOUNDS, labels, of.walls)
     text.histograms("vmhost_call_wait_seconds", "How long calls waited for a VM.", _BOUNDS, labels, of.waits)
     held = collections.Counter()
@@ -164,14 +171,14 @@ def _tasks(text, vms, versions):
         held[vm.task, vm.version] += vm.live_bytes
     memory = [held.get(key, 0) for key in zip(of.name, of.version)]
     for name, kind, help_text, values in (
-        ("vmhost_calls_queued", "gauge", "Calls that wait for a VM.", of.queued),
-        ("vmhost_calls_running", "gauge", "Calls that run.", of.running),
+        ("vmhost_calls_queued", "gauge", "Calls waiting for a VM.", of.queued),
+        ("vmhost_calls_running", "gauge", "Running calls.", of.running),
         ("vmhost_task_vms", "gauge", "VMs that serve the task.", of.vms),
         ("vmhost_task_memory_bytes", "gauge", "Memory that its VMs hold.", memory),
         ("vmhost_task_cpu_seconds", "counter", "Processor time of its VMs.", of.cpu_s),
         ("vmhost_task_stops", "counter", "Calls that were stopped.", of.stops),
-        ("vmhost_task_denials", "counter", "What the task asked for and was not granted.", of.denied),
-        ("vmhost_task_input_bytes", "counter", "What its calls were given, arrays included.", of.input_bytes),
+        ("vmhost_task_denials", "counter", "Requests of the task that were denied.", of.denied),
+        ("vmhost_task_input_bytes", "counter", "Bytes of its calls' inputs, arrays included.", of.input_bytes),
         ("vmhost_breaker_trips", "counter", "How often its breaker opened.", of.trips),
     ):
         text.numbers(name, kind, help_text, braced, values)
@@ -179,7 +186,7 @@ def _tasks(text, vms, versions):
     text.table(
         "vmhost_breaker_state",
         "gauge",
-        "1 for the state that its breaker is in.",
+        "1 for the current state of its breaker.",
         labels,
         "state",
         BREAKER_STATES,
@@ -205,7 +212,9 @@ def _own(text, versions):
             own = "".join(f',{label}="{_escaped(value)}"' for label, value in metric.labels)
             label = _version_labels(version.name, version.version) + own
             family[3].append((label, metric))
-    text.family("vmhost_task_metrics_left_out", "gauge", "Series of tasks that are too many.", [("", left_out)])
+    text.family(
+        "vmhost_task_metrics_left_out", "gauge", "Series of tasks left out, as there are too many.", [("", left_out)]
+    )
     names = {name: kind for name, (kind, *_) in families.items()}
     for name, (kind, bounds, help_text, found) in families.items():
         if kind != "histogram" and any(names.get(name.removesuffix(part)) == "histogram" for part in _PARTS):

@@ -26,10 +26,10 @@ from vmhost import ConfigurationError, Host, Task, __version__
 from vmhost.statistics import bucket_end_s
 
 _log = logging.getLogger("vmhost")
-_SPANS_MOST = 10_000  # waiting to be sent
+_MAX_SPANS = 10_000  # waiting to be sent
 _BATCH = 500
 _TIMEOUT_S = 10.0
-_LINES_MOST, _LINE_MOST = 10_000, 16_384  # lines waiting to be sent; characters of one
+_MAX_LINES, _MAX_LINE_CHARS = 10_000, 16_384  # lines waiting to be sent; characters of one
 _SEVERITIES = ((logging.CRITICAL, 21), (logging.ERROR, 17), (logging.WARNING, 13), (logging.INFO, 9), (0, 5))
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _CUMULATIVE = 2
@@ -64,13 +64,13 @@ class OtlpExporter:
         self._headers = {"Content-Type": "application/json", **(headers or {})}
         self._resource = {"attributes": _attributes({"service.name": service, "service.version": __version__})}
         self._started_ns = time.time_ns()
-        self._spans: collections.deque[dict[str, object]] = collections.deque(maxlen=_SPANS_MOST)
+        self._spans: collections.deque[dict[str, object]] = collections.deque(maxlen=_MAX_SPANS)
         self._calls: set[object] = set()  # futures whose spans are missing yet
         self._level_before = logging.NOTSET
         self._log = None if logs is None else _LogLines(logs, host.policy.masking())
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        self._told = False
+        self._failure_logged = False
         self.dropped = 0  # requests that could not be sent
 
     def __enter__(self) -> "OtlpExporter":
@@ -133,13 +133,13 @@ class OtlpExporter:
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
                 answer.read(65536)
-            self._told = False
+            self._failure_logged = False
         except (OSError, ValueError) as error:
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
             self.dropped += 1
-            if not self._told:  # log once, until it works again
-                self._told = True
+            if not self._failure_logged:  # log once, until it works again
+                self._failure_logged = True
                 _log.warning("%s: %s cannot be sent: %s", self._endpoint, path, error)
 
 
@@ -149,7 +149,7 @@ class _LogLines(logging.Handler):
     def __init__(self, level, masking):
         super().__init__(level)
         self._masking = masking
-        self.records: collections.deque[dict[str, object]] = collections.deque(maxlen=_LINES_MOST)
+        self.records: collections.deque[dict[str, object]] = collections.deque(maxlen=_MAX_LINES)
 
     def emit(self, record):
         try:
@@ -158,7 +158,7 @@ class _LogLines(logging.Handler):
                 text += "\n" + logging.Formatter().formatException(record.exc_info)
         except Exception:  # arguments that do not fit: send the unformatted line
             text = str(record.msg)
-        text = text[:_LINE_MOST].encode("utf-8", "replace").decode()
+        text = text[:_MAX_LINE_CHARS].encode("utf-8", "replace").decode()
         named = {"log.logger": record.name}
         if record.name.startswith("vmhost.task."):
             named["vmhost.task"] = record.name.removeprefix("vmhost.task.")
@@ -287,7 +287,7 @@ def _metrics(statistics, started, now):
     yield counter(
         "vmhost.calls",
         "{call}",
-        "Calls that ended, by how.",
+        "Calls that ended, by outcome.",
         [
             ({**labels, "vmhost.outcome": outcome.lower()}, count)
             for labels, version in of
@@ -298,25 +298,25 @@ def _metrics(statistics, started, now):
         "vmhost.call.duration", "s", "How long calls ran in their VMs.", [_row(labels, v.walls) for labels, v in of]
     )
     yield histogram("vmhost.call.wait", "s", "How long calls waited.", [_row(labels, v.waits) for labels, v in of])
-    yield gauge("vmhost.calls.queued", "{call}", "Calls that wait.", [(labels, v.queued) for labels, v in of])
-    yield gauge("vmhost.calls.running", "{call}", "Calls that run.", [(labels, v.running) for labels, v in of])
+    yield gauge("vmhost.calls.queued", "{call}", "Waiting calls.", [(labels, v.queued) for labels, v in of])
+    yield gauge("vmhost.calls.running", "{call}", "Running calls.", [(labels, v.running) for labels, v in of])
     yield counter("vmhost.task.cpu", "s", "Processor time of VMs.", [(labels, v.totals.cpu_s) for labels, v in of])
     denied = [(labels, v.counters.get("denied", 0)) for labels, v in of]
-    yield counter("vmhost.task.denials", "{denial}", "What was asked for and not granted.", denied)
-    yield gauge("vmhost.vms", "{vm}", "VMs that there are.", [({}, len(statistics.vms))])
+    yield counter("vmhost.task.denials", "{denial}", "Requests that were denied.", denied)
+    yield gauge("vmhost.vms", "{vm}", "VMs.", [({}, len(statistics.vms))])
     yield gauge("vmhost.memory", "By", "Memory that all VMs hold.", [({}, statistics.memory_bytes)])
     tables = [
         ({"table": name, "tier": tier}, counts)
-        for name, one in statistics.tables.items()
+        for name, table in statistics.tables.items()
         for tier, counts in (
-            ("memory", (one.rows - one.disk_rows, one.bytes, one.memory_hits)),
-            ("disk", (one.disk_rows, one.disk_bytes, one.disk_hits)),
+            ("memory", (table.rows - table.disk_rows, table.bytes, table.memory_hits)),
+            ("disk", (table.disk_rows, table.disk_bytes, table.disk_hits)),
         )
     ]
     if tables:
         rows, held, hits = ([(labels, counts[i]) for labels, counts in tables] for i in range(3))
         yield gauge("vmhost.table.rows", "{row}", "Rows of embedding tables.", rows)
-        yield gauge("vmhost.table.memory", "By", "What embedding tables take.", held)
+        yield gauge("vmhost.table.memory", "By", "Memory and disk space of embedding tables.", held)
         yield counter("vmhost.table.hits", "{key}", "Keys that lookups found, of tables with rows on disk.", hits)
     own = collections.defaultdict(list)
     for labels, version in of:
@@ -324,8 +324,8 @@ def _metrics(statistics, started, now):
             own[metric.name, metric.kind, metric.help].append(({**labels, **dict(metric.labels)}, metric))
     for (name, kind, text), rows in own.items():
         if kind == "histogram":
-            told = [(labels, metric.bounds, metric.counts, metric.value) for labels, metric in rows]
-            yield histogram(name, "", text, told)
+            histograms = [(labels, metric.bounds, metric.counts, metric.value) for labels, metric in rows]
+            yield histogram(name, "", text, histograms)
         else:
             make = counter if kind == "counter" else gauge
             yield make(name, "", text, [(labels, metric.value) for labels, metric in rows])

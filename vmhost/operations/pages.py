@@ -136,7 +136,7 @@ class Pages:
             "longest": self._longest(name),
             "vms": [vm for vm in statistics.vms if vm.task == name],
             "changes": [change for change in list(self._history.breaker_changes) if change.task == name],
-            "lines": self._logs.lines(task=name, most=20),
+            "lines": self._logs.lines(task=name, limit=20),
         }
         return self.render(template, values)
 

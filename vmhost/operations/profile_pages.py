@@ -18,7 +18,7 @@ FILES = {
     "profile.pb.gz": "application/octet-stream",
     "profile.folded": "text/plain; charset=utf-8",
 }
-_MOST = 30  # rows of the table
+_MAX_ROWS = 30  # rows of the table
 
 
 class Profiles:
@@ -85,7 +85,7 @@ class Profiles:
             "task": task,
             "tasks": profile.tasks,
             "flames": flames.flame_graph(profile, measure, task),
-            "rows": rows[:_MOST],
+            "rows": rows[:_MAX_ROWS],
             "total": sum(spent for _, spent in rows),
         }
 

@@ -19,9 +19,9 @@ from vmhost.operations.comparison import Difference, Tolerance, differences
 
 STATUSES = ("same", "different", "error", "slower", "larger", "skipped")
 FAILING = ("different", "error")
-_AT_ONCE_MOST = 256  # calls queued or running: bounds the results in memory
-_LOOKED_AT_MOST = 50  # calls that run again because they look slower
-_LOOKED_AT_SHARE = 0.02  # bound of the time for that, as a share of the replay's; at least one call runs again
+_MAX_AT_ONCE = 256  # calls queued or running: bounds the results in memory
+_MAX_RERUNS = 50  # calls that run again because they look slower
+_RERUN_TIME_SHARE = 0.02  # bound of the time for that, as a share of the replay's; at least one call runs again
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def replay(
             outcomes.append(outcome)
             progress(len(outcomes))
         if not faults:
-            _retime_slow_ones(task, outcomes, rules, (time.perf_counter() - began) * _LOOKED_AT_SHARE)
+            _retime_slow_ones(task, outcomes, rules, (time.perf_counter() - began) * _RERUN_TIME_SHARE)
         return Report(baseline, task.version, tuple(outcomes), time.perf_counter() - began, faults)
 
 
@@ -145,7 +145,7 @@ def _host(trust, allow_unsigned, faults, functions, tables):
 def _outcomes(task, calls, rules, faults) -> Iterator[Outcome]:
     """The Outcomes in the order of `calls`. More calls are queued than can run at once, so that no VM becomes idle
     while results are compared here: waking costs more than a short call."""
-    at_once = min(16 * max(2, os.process_cpu_count() or 1), _AT_ONCE_MOST)
+    at_once = min(16 * max(2, os.process_cpu_count() or 1), _MAX_AT_ONCE)
     waiting: deque = deque()
     for recorded in calls:
         waiting.append((recorded, None if recorded.unfit else task.replay(recorded, faults=faults.functions)))
@@ -181,23 +181,23 @@ def _judged(recorded, now, rules, faults):
 
 def _differences(recorded, now, rules, faults):
     if recorded.outcome != now.outcome:
-        return [Difference("$", _told(recorded), _told(now))]
+        return [Difference("$", _outcome_text(recorded), _outcome_text(now))]
     found = []
     if recorded.error is not None:
         found = differences(_plain_error(recorded.error), _plain_error(now.error), rules.tolerance, "error")
     elif now.packed_result is None or now.packed_result != recorded.packed_result:  # equal bytes mean an equal value
         found = differences(recorded.result, now.result, rules.tolerance)
     if not found and rules.functions and not faults:
-        before, after = _asked(recorded), _asked(now)
+        before, after = _host_calls(recorded), _host_calls(now)
         if before or after:
             found = differences(before, after, rules.tolerance, "host functions")
     return found
 
 
-def _asked(call):
+def _host_calls(call):
     """[name, value] of each call of a host function."""
     functions = call.observed["functions"] if call.observed is not None else ()
-    return [told[:2] for told in functions] if functions else ()
+    return [each[:2] for each in functions] if functions else ()
 
 
 def _plain_error(error):
@@ -205,7 +205,7 @@ def _plain_error(error):
     return {name: re.sub(r"\b0x[0-9a-f]{6,}", "0x...", text) for name, text in error.items()}
 
 
-def _told(call):
+def _outcome_text(call):
     return "a result" if call.error is None else f"{call.error['type_name']}: {call.error['message']}"[:200]
 
 
@@ -228,7 +228,7 @@ def _retime_slow_ones(task, outcomes, rules, most_s):
     if all_are:
         suspects = sorted(same, key=lambda at: outcomes[at].wall_s, reverse=True)
     began = time.perf_counter()
-    for at in suspects[:_LOOKED_AT_MOST]:
+    for at in suspects[:_MAX_RERUNS]:
         outcomes[at] = _retimed(task, outcomes[at], rules)
         if all_are and time.perf_counter() - began > most_s:
             return

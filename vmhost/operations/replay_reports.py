@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from vmhost.operations.comparison import shown
 from vmhost.operations.replay import FAILING, STATUSES, Outcome, Report
 
-_ROWS_MOST = 2000  # calls listed on the page; those that differ come first
+_MAX_ROWS = 2000  # calls listed on the page; those that differ come first
 
 
 def as_plain(report: Report) -> dict[str, object]:
@@ -86,8 +86,8 @@ def as_html(report: Report) -> str:
     rank = {status: at for at, status in enumerate(("error", "different", "slower", "larger", "skipped", "same"))}
     rows = sorted(report.outcomes, key=lambda outcome: (rank[outcome.status], outcome.recorded.number))
     tiles = "".join(f"<div class='tile {status}'><b>{report.counts[status]:,}</b>{status}</div>" for status in STATUSES)
-    listed = "".join(map(_row, rows[:_ROWS_MOST]))
-    more = f"<p>{len(rows) - _ROWS_MOST:,} more calls are not listed.</p>" if len(rows) > _ROWS_MOST else ""
+    listed = "".join(map(_row, rows[:_MAX_ROWS]))
+    more = f"<p>{len(rows) - _MAX_ROWS:,} more calls are not listed.</p>" if len(rows) > _MAX_ROWS else ""
     torn = (
         f"<p>The baseline ends in {report.baseline.torn:,} bytes of a call that was not written to its end.</p>"
         if report.baseline.torn

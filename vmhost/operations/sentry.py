@@ -16,7 +16,7 @@ from vmhost import ConfigurationError, __version__
 from vmhost.operations.crash_reports import CrashReport, python_frame
 
 _TIMEOUT_S = 10.0
-_LINES_MOST = 100  # log lines, as in Sentry's own clients
+_MAX_LINES = 100  # log lines, as in Sentry's own clients
 _EVENTS = uuid.UUID("6d1f2a0e-0d0c-5e0a-9a64-3f0f5a6d4c11")  # namespace: equal reports have equal event ids
 
 
@@ -61,7 +61,7 @@ def envelope(report: CrashReport) -> bytes:
 def event(report: CrashReport) -> dict[str, object]:
     """The event for a CrashReport. Events of one fingerprint form one issue."""
     machine = report.machine
-    told = {"task": report.task, "version": report.version, "signal": report.signal, "phase": report.phase}
+    tags = {"task": report.task, "version": report.version, "signal": report.signal, "phase": report.phase}
     exception = {
         "type": report.signal,
         "value": report.title,
@@ -80,10 +80,10 @@ def event(report: CrashReport) -> dict[str, object]:
         "level": "fatal",
         "logger": "vmhost",
         "fingerprint": [report.fingerprint],
-        "tags": {name: value for name, value in told.items() if value},
+        "tags": {name: value for name, value in tags.items() if value},
         "exception": {"values": [exception]},
         "threads": {"values": threads},
-        "breadcrumbs": {"values": [{"type": "default", "message": line} for line in report.log[-_LINES_MOST:]]},
+        "breadcrumbs": {"values": [{"type": "default", "message": line} for line in report.log[-_MAX_LINES:]]},
         "contexts": {
             "os": {"name": machine.get("system", "")},
             "device": {"arch": machine.get("machine", ""), "memory_size": machine.get("memory_bytes")},

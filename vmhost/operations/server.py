@@ -125,6 +125,6 @@ def _listen(address, port):
     except OSError as error:
         listening.close()
         raise ConfigurationError(
-            f"{address}:{port}: cannot be listened on: {error.strerror or error}; choose another address, or port 0"
+            f"{address}:{port}: cannot listen: {error.strerror or error}; choose another address, or port 0"
         ) from error
     return listening

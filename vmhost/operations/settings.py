@@ -47,9 +47,9 @@ def _rows(policy, default, whole, path, without=()):
     for field in fields(policy):
         if field.name not in without:
             value = getattr(policy, field.name)
-            place = _place(whole, f"{path}{field.name}", value)
+            source = _place(whole, f"{path}{field.name}", value)
             same = value == getattr(default, field.name)
-            rows.append(Setting(field.name, _text(value), place or (DEFAULT if same else PROGRAM)))
+            rows.append(Setting(field.name, _text(value), source or (DEFAULT if same else PROGRAM)))
     return rows
 
 
@@ -71,8 +71,8 @@ def _limits(limits, name, policy):
         origin = DEFAULT if value == getattr(Limits(), field.name) else BUNDLE
         for given, path in caps:
             if value is not None and value == _given(given).get(field.name):
-                places = (policy.origins.get(f"{path}.{key}", (None,))[0] for key in _keys(field.name))
-                origin = next(filter(None, places), PROGRAM)
+                sources = (policy.origins.get(f"{path}.{key}", (None,))[0] for key in _keys(field.name))
+                origin = next(filter(None, sources), PROGRAM)
                 break
         rows.append(Setting(field.name, _text(value), origin))
     return rows

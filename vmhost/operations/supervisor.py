@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 10.0
 _CALM_S = 30.0  # after a process that ran this long the next one starts at once
-_CRASHES_MOST = 20  # in a row, without an answer in between
+_MAX_CRASHES_IN_A_ROW = 20  # in a row, without an answer in between
 
 
 class Supervisor:
@@ -103,22 +103,22 @@ class Supervisor:
             answers = self._pass_on(process)
             code = process.wait()
             crashed = code < 0 and -code not in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-            told = ""
+            message = ""
             if code < 0:
                 self.crashes += 1
-                told = self._on_crash(process.pid, -code)
+                message = self._on_crash(process.pid, -code)
             with contextlib.suppress(OSError):
                 process.stdin.close()
-            self._give_up(told or f"the process that served it ended with status {code}")
+            self._give_up(message or f"the process that served it ended with status {code}")
             in_a_row = 0 if answers else in_a_row + 1
-            again = crashed and in_a_row < _CRASHES_MOST
+            restart = crashed and in_a_row < _MAX_CRASHES_IN_A_ROW
             with self._changed:
-                again = again and not self._ended
+                restart = restart and not self._ended
                 self._process = None
-                if not again:
+                if not restart:
                     self._code = code
                 self._changed.notify_all()
-                if not again:
+                if not restart:
                     return
                 wait_s = self._first_wait_s if time.monotonic() - began > _CALM_S else min(wait_s * 2, _LONGEST_WAIT_S)
                 self._changed.wait_for(lambda: self._ended, wait_s)

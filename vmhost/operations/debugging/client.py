@@ -38,11 +38,11 @@ class Client:
     def open(cls, text):
         """Opens the link; the session then waits for consent. LinkError, DebugError."""
         link = debug_links.read(text)
-        made = cls(link.address, {})
-        answer = made.ask("open", link=link.text)
-        made._who = {name: answer[name] for name in ("session", "secret", "device") if name in answer}
-        made.asked = tuple(answer["asked"])
-        return made
+        session = cls(link.address, {})
+        answer = session.ask("open", link=link.text)
+        session._who = {name: answer[name] for name in ("session", "secret", "device") if name in answer}
+        session.asked = tuple(answer["asked"])
+        return session
 
     def __enter__(self):
         return self
@@ -158,7 +158,7 @@ class Client:
             piece = self._ask_patiently("fetch", name=name, offset=offset)
             data += base64.b64decode(piece["data"], validate=True)
             if piece["next"] is not None and piece["next"] <= offset:
-                raise DebugError("host", f"{name}: came in pieces that do not follow each other")
+                raise DebugError("host", f"{name}: the pieces are not contiguous")
             offset = piece["next"]
         return bytes(data)
 

@@ -45,7 +45,7 @@
     wide.append(made);
     return wide;
   }
-  function say(text) { by("said").textContent = text; by("said").hidden = !text; }
+  function showStatus(text) { by("said").textContent = text; by("said").hidden = !text; }
   function trouble(text) { by("trouble").textContent = text || ""; by("trouble").hidden = !text; }
   function ended(why) {
     over = true;
@@ -54,10 +54,10 @@
     for (const view of VIEWS) by(view).hidden = true;
     by("left").textContent = "";
     trouble("");
-    say(why);
+    showStatus(why);
   }
   // Runs the action of a button and shows a refusal; the end of the session ends the page.
-  async function tried(work) {
+  async function attempt(work) {
     trouble("");
     try {
       await work();
@@ -74,18 +74,18 @@
     const link = location.href, opened = location.hash.length > 1;
     if (opened) {
       history.replaceState(null, "", location.pathname);  // the link is a secret: remove it from the address
-      await tried(async () => {
+      await attempt(async () => {
         session = null;
         const answer = await ask({ do: "open", link });
         session = { session: answer.session, secret: answer.secret };
         if (answer.device) session.device = answer.device;
         sessionStorage.setItem("vmhost-debug", JSON.stringify({ ...session, host: answer.host }));
         by("host").textContent = answer.device || answer.host;
-        say("Waiting for consent at the device. It was asked for: " + answer.asked.join(", ") + ".");
+        showStatus("Waiting for consent at the device. It was asked for: " + answer.asked.join(", ") + ".");
       });
     } else {
       const kept = sessionStorage.getItem("vmhost-debug");
-      if (kept === null) return say("Open this page by a link; a link opens one session.");
+      if (kept === null) return showStatus("Open this page by a link; a link opens one session.");
       const { host, ...rest } = JSON.parse(kept);
       session = rest;
       by("host").textContent = rest.device || host;
@@ -96,7 +96,7 @@
   async function follow() {
     let shown = false;
     while (!over) {
-      const went = await tried(async () => {
+      const went = await attempt(async () => {
         const state = await ask({ do: "state", wait_s: shown ? 0 : 8 });
         if (state.state === "denied") return ended("Consent was refused at the device.");
         if (state.state === "ended") return ended("The session is over: " + state.why + ".");
@@ -107,7 +107,7 @@
     }
   }
   function show(granted) {
-    say("");
+    showStatus("");
     by("tabs").hidden = false;
     for (const button of document.querySelectorAll("#tabs [data-view]")) {
       const view = button.dataset.view;
@@ -121,10 +121,10 @@
     for (const button of document.querySelectorAll("#tabs [data-view]"))
       button.setAttribute("aria-pressed", String(button.dataset.view === view));
     logs.turn += 1;
-    if (view === "config") tried(config);
+    if (view === "config") attempt(config);
     if (view === "logs") tail(logs.turn);
-    if (view === "run" && by("call").elements.task.options.length === 0) tried(tasks);
-    if (view === "reports") tried(reports);
+    if (view === "run" && by("call").elements.task.options.length === 0) attempt(tasks);
+    if (view === "reports") attempt(reports);
   }
 
   async function config() {
@@ -144,7 +144,7 @@
     logs.after = 0;
     by("lines").replaceChildren();
     while (!over && turn === logs.turn) {
-      const went = await tried(async () => {
+      const went = await attempt(async () => {
         const answer = await ask({ do: "logs", after: logs.after, wait_s: 8, ...logs.wanted });
         if (turn !== logs.turn) return;
         logs.after = answer.next;
@@ -184,14 +184,14 @@
     if ("result" in answer) parts.push(element("pre", JSON.stringify(answer.result, null, 1)));
     if (answer.failure) parts.push(element("pre", answer.failure, { class: "bad" }));
     if (answer.traceback) parts.push(element("pre", answer.traceback));
-    if (answer.spans && answer.spans.length) parts.push(element("h2", "Trace"), drawn(answer.spans));
+    if (answer.spans && answer.spans.length) parts.push(element("h2", "Trace"), traceChart(answer.spans));
     const flames = answer.files.find((name) => name.endsWith("profile.svg"));
-    if (flames) parts.push(element("h2", "Profile"), copied(new TextDecoder().decode(await fetched(flames))));
+    if (flames) parts.push(element("h2", "Profile"), safeSvg(new TextDecoder().decode(await fetchFile(flames))));
     if (answer.files.length) parts.push(element("h2", "Files"), files(answer.files.map((name) => ({ name }))));
     by("outcome").replaceChildren(...parts);
   }
   // Spans as bars, children below their parents.
-  function drawn(spans) {
+  function traceChart(spans) {
     const times = spans.map((span) => [Number(BigInt(span.startTimeUnixNano) - BigInt(spans[0].startTimeUnixNano)), Number(BigInt(span.endTimeUnixNano) - BigInt(spans[0].startTimeUnixNano))]);
     const whole = Math.max(1, ...times.map(([, end]) => end));
     const made = document.createElementNS(SVG, "svg");
@@ -210,7 +210,7 @@
     return made;
   }
   // Redraws the device's SVG with the elements and attributes of a flame graph only.
-  function copied(text) {
+  function safeSvg(text) {
     const KNOWN = { svg: ["viewBox", "width", "height", "font-family", "font-size"], g: [], title: [], rect: ["x", "y", "width", "height", "rx", "fill"], text: ["x", "y", "fill"] };
     const read = new DOMParser().parseFromString(text, "image/svg+xml");
     const copy = (from) => {
@@ -225,7 +225,7 @@
     if (svg && svg.localName === "svg") { svg.setAttribute("role", "img"); svg.setAttribute("aria-label", "Flame graph"); made.append(svg); }
     return made;
   }
-  async function fetched(name) {
+  async function fetchFile(name) {
     const pieces = [];
     for (let offset = 0; offset !== null;) {
       const piece = await ask({ do: "fetch", name, offset });
@@ -237,8 +237,8 @@
   function files(found) {
     return table(["report", "what", "bytes", ""], found.map(({ name, what, bytes }) => {
       const button = element("button", "Save " + name);
-      button.addEventListener("click", () => tried(async () => {
-        const where = URL.createObjectURL(new Blob([await fetched(name)], { type: "application/octet-stream" }));
+      button.addEventListener("click", () => attempt(async () => {
+        const where = URL.createObjectURL(new Blob([await fetchFile(name)], { type: "application/octet-stream" }));
         const link = element("a", null, { href: where, download: name.replace("/", "-") });
         link.click();
         URL.revokeObjectURL(where);
@@ -259,9 +259,9 @@
     logs.turn += 1;
     tail(logs.turn);
   });
-  by("call").addEventListener("submit", (event) => { event.preventDefault(); tried(run); });
-  by("stop").addEventListener("click", () => tried(() => ask({ do: "stop", run: running })));
-  by("end").addEventListener("click", () => tried(async () => { await ask({ do: "end" }); ended("The session is over: you ended it."); }));
+  by("call").addEventListener("submit", (event) => { event.preventDefault(); attempt(run); });
+  by("stop").addEventListener("click", () => attempt(() => ask({ do: "stop", run: running })));
+  by("end").addEventListener("click", () => attempt(async () => { await ask({ do: "end" }); ended("The session is over: you ended it."); }));
   addEventListener("hashchange", () => { if (location.hash.length > 1) location.reload(); });  // another link
   begin();
 })();

@@ -81,7 +81,7 @@ class Debugging:
     def __init__(self, host, *, consent=None, names=(), logs=None, clock=time.time):
         policy = host.policy.debugging
         if policy.consent != "ask":
-            raise ConfigurationError("debugging: this host allows none; say `debugging: ask` in host.yaml")
+            raise ConfigurationError("debugging: this host does not allow it; set `debugging: ask` in host.yaml")
         if host.state is None:
             raise ConfigurationError(
                 "debugging: the audit needs a state folder; name one: `state: FOLDER` in host.yaml"
@@ -91,7 +91,7 @@ class Debugging:
         try:
             self._own = self.ledger.key()
             self._keys = TrustStore.load(policy.keys).keys if policy.keys is not None else {}
-            self.ledger.end_all("the host", "the host began anew")
+            self.ledger.end_all("the host", "the host restarted")
         except SigningError as error:
             self.ledger.close()
             raise ConfigurationError(f"debugging: keys: {error}") from error
@@ -156,7 +156,7 @@ class Debugging:
                 return self._open(request, via)
             kept = self.ledger.identify(request.get("session"), request.get("secret"))
             if do == "state" and kept["id"] not in self._sessions:
-                return self._told(kept)  # says how it ended
+                return self._session_state(kept)  # says how it ended
             return _ACTIONS[do](self, self._session(kept), request)
         except DebugError as error:
             return {"error": {"kind": error.kind, "message": str(error)}}
@@ -254,9 +254,9 @@ class Debugging:
         kept = self._waited(
             request, lambda: kept if (kept := self.ledger.session(session.id))["state"] != "waiting" else None
         ) or self.ledger.session(session.id)
-        return self._told(kept)
+        return self._session_state(kept)
 
-    def _told(self, kept):
+    def _session_state(self, kept):
         left_s = (kept["expires_ms"] - self.ledger.now_ms()) / 1000
         return {"state": kept["state"], "granted": kept["granted"], "why": kept["why"], "expires_s": max(0.0, left_s)}
 
@@ -291,7 +291,7 @@ class Debugging:
 
         def new():
             nonlocal seen
-            lines = self._logs.lines(task=task, level=_LEVELS[level], most=1 << 20)
+            lines = self._logs.lines(task=task, level=_LEVELS[level], limit=1 << 20)
             lines = [line for line in reversed(lines) if line.number > seen]
             for line in lines:
                 shown = session.hidden(line.text)  # filters apply to the masked text only
@@ -355,7 +355,7 @@ class Debugging:
     def _stop(self, session, request):
         run = session.run_of(request)
         self._act(session, "run", "stops a run", run=run.number)
-        run.stop("stopped by who began it")
+        run.stop("stopped by the client")
         return {"run": run.number}
 
     def _reports(self, session, request):
@@ -413,13 +413,13 @@ class Debugging:
             self._wanted.clear()
             for session in list(self._sessions.values()):
                 try:
-                    self._look(session)
+                    self._check_session(session)
                 except DebugError as error:
                     session.close()  # without an audit the session must not continue
                     _log.error("debugging: %s", error)
             self._wanted.wait(_TICK_S)
 
-    def _look(self, session):
+    def _check_session(self, session):
         kept = self.ledger.session(session.id)
         if kept["state"] in ("waiting", "active"):
             why = None

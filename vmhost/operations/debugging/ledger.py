@@ -120,11 +120,11 @@ class Ledger:
                 "audit",
                 f"{self.path}: the audit is full ({MAX_LINES:,} lines); end the host, move the file away, and keep it",
             )
-        told = json.dumps({name: value for name, value in details.items() if value is not None}, sort_keys=True)
-        if len(told) > _MAX_DETAILS:
-            told = json.dumps({"cut": told[: _MAX_DETAILS // 2]})
+        text = json.dumps({name: value for name, value in details.items() if value is not None}, sort_keys=True)
+        if len(text) > _MAX_DETAILS:
+            text = json.dumps({"cut": text[: _MAX_DETAILS // 2]})
         now_ms = self.now_ms()
-        row = (number, now_ms, who, action, session, told)
+        row = (number, now_ms, who, action, session, text)
         connection.execute("INSERT INTO debug_audit VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, _chained(before, row)))
         connection.execute(
             "INSERT INTO debug_facts VALUES ('clock_ms', ?) ON CONFLICT (name) DO UPDATE SET value = "
@@ -164,7 +164,7 @@ class Ledger:
         address = address or self.address()
         if address is None:
             raise DebugError(
-                "host", "no dashboard has served this host yet; begin it with --dashboard, or say --address"
+                "host", "no dashboard has served this host yet; begin it with --dashboard, or give --address"
             )
         try:
             link = signed(self.key(), address, self.host(), scopes, valid_s, self._clock(), note)
@@ -188,8 +188,9 @@ class Ledger:
         if now_ms < before_ms - CLOCK_TOLERANCE_S * 1000:
             raise DebugError(
                 "link",
-                f"this host's clock stands at {_moment(now_ms)}, and stood at {_moment(before_ms)} before, so links "
-                f"that expired cannot be told; set it right, or if it is right now: vmhost debug clock {self.folder}",
+                f"this host's clock stands at {_moment(now_ms)}, and stood at {_moment(before_ms)} before, so "
+                "expired links cannot be recognized; set it right, or if it is right now: "
+                f"vmhost debug clock {self.folder}",
             )
 
     def accept_clock(self, who):

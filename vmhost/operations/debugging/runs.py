@@ -143,7 +143,7 @@ class Run:
             plain = json_values.to_plain(session.masking.value(result, session.secrets))
             text = json.dumps(session.masking.value(plain, session.secrets))  # also in values of other classes
         except (TypeError, ValueError, RecursionError) as error:
-            answer["failure"] = f"the task's result is one that JSON cannot say: {error}"[:300]
+            answer["failure"] = f"the task's result cannot be expressed in JSON: {error}"[:300]
             return
         answer["digest"] = hashlib.sha256(text.encode()).hexdigest()
         if len(text) <= MAX_ANSWER_CHARACTERS:
@@ -163,7 +163,9 @@ class Run:
         samples = sum(node.samples for node in profile.nodes)
         answer["samples"] = samples
         if not samples:
-            remarks.append(f"the profile has no sample: the call was shorter than a look, {1000 / PROFILE_HZ:g} ms")
+            remarks.append(
+                f"the profile has no sample: the call was shorter than the interval, {1000 / PROFILE_HZ:g} ms"
+            )
             return
         self._keep("profile.svg", flames.flame_graph(profile, "wall", profile.tasks[0]).encode(), remarks)
         self._keep("profile.speedscope.json", flames.speedscope(profile).encode(), remarks)
@@ -206,6 +208,6 @@ def only(profile, task):
         if node.frame.name == task if node.parent is None else node.parent in numbers:
             numbers[number] = len(nodes)
             nodes.append(node._replace(parent=None if node.parent is None else numbers[node.parent]))
-    made = Profile.__new__(Profile)
-    made.__dict__.update(profile.__dict__ | {"nodes": tuple(nodes)})
-    return made
+    part = Profile.__new__(Profile)
+    part.__dict__.update(profile.__dict__ | {"nodes": tuple(nodes)})
+    return part

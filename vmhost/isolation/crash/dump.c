@@ -199,11 +199,11 @@ void vmh_dump_write(int number, int mine, const vmh_crash_slot *slots)
     put_text(fd, "== native\n");
     _Py_DumpStack(fd);
     put_text(fd, "== vms\n");
-    for (int i = 0, told = 0; i < VMH_CRASH_SLOTS && told < VMS; i++) {
+    for (int i = 0, written = 0; i < VMH_CRASH_SLOTS && written < VMS; i++) {
         PyInterpreterState *interpreter = atomic_load(&about[i].interpreter);
         if (!atomic_load(&slots[i].used) || interpreter == NULL)
             continue;
-        told++;
+        written++;
         put_text(fd, "-- ");
         put_vm(fd, &slots[i], i, now_ns);
         PyThreadState *ts = PyInterpreterState_ThreadHead(interpreter);

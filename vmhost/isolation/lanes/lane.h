@@ -41,7 +41,7 @@ typedef struct vmh_engine_run {
 } vmh_engine_run;
 
 typedef struct vmh_engine_runs {
-    int count, told; /* all runs; those recorded in `items` */
+    int count, kept; /* all runs; those recorded in `items` */
     vmh_engine_run items[VMH_ENGINE_RUNS];
 } vmh_engine_runs;
 

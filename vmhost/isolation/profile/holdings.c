@@ -199,10 +199,10 @@ static void put_stack(text *to, const vmh_holdings *holdings, const char *kind, 
 
 char *vmh_holdings_report(vmh_holdings *holdings)
 {
-    text told = {0};
+    text report = {0};
     vmh_holdings_lock(holdings);
     if (holdings->marked) {
-        put_stack(&told, holdings, "asked", holdings->asked_bytes, holdings->asked_node);
+        put_stack(&report, holdings, "asked", holdings->asked_bytes, holdings->asked_node);
         int64_t other = 0, last = INT64_MAX;
         int32_t last_node = -1;
         for (int n = 0;; n++) { /* in descending order: each step finds the largest one after `last` */
@@ -223,16 +223,16 @@ char *vmh_holdings_report(vmh_holdings *holdings)
                     if (bytes < last || (bytes == last && i >= last_node))
                         other += bytes;
                 }
-                put_stack(&told, holdings, "other", other, -1);
+                put_stack(&report, holdings, "other", other, -1);
                 break;
             }
-            put_stack(&told, holdings, "held", last, found);
+            put_stack(&report, holdings, "held", last, found);
         }
     }
     vmh_holdings_unlock(holdings);
-    if (told.failed) {
-        free(told.bytes);
+    if (report.failed) {
+        free(report.bytes);
         return NULL;
     }
-    return told.bytes;
+    return report.bytes;
 }

@@ -237,8 +237,8 @@ static PyObject *call_engine_runs(PyObject *object, void *Py_UNUSED(closure))
 {
     vmh_call *call = ((call_object *)object)->call;
     const vmh_engine_runs *runs = vmh_call_done(call) ? call->runs : NULL;
-    PyObject *items = PyTuple_New(runs == NULL ? 0 : runs->told);
-    for (int i = 0; items != NULL && runs != NULL && i < runs->told; i++) {
+    PyObject *items = PyTuple_New(runs == NULL ? 0 : runs->kept);
+    for (int i = 0; items != NULL && runs != NULL && i < runs->kept; i++) {
         PyObject *item = Py_BuildValue("(LL)", (long long)runs->items[i].began_ns, (long long)runs->items[i].ended_ns);
         if (item == NULL)
             Py_CLEAR(items);

@@ -16,8 +16,8 @@ static void answer_nothing(vmh_host_call *hc)
     vmh_blob_clear(&hc->reply);
     hc->ok = false;
     unsigned waiting = 0;
-    bool told = vmh_wire_text(&hc->reply, "the host did not answer; its log says why");
-    if (atomic_compare_exchange_strong(&hc->word, &waiting, told ? 1 : 2))
+    bool sent = vmh_wire_text(&hc->reply, "the host did not answer; its log says why");
+    if (atomic_compare_exchange_strong(&hc->word, &waiting, sent ? 1 : 2))
         vmh_futex_wake(&hc->word, INT_MAX);
 }
 

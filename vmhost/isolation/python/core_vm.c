@@ -16,7 +16,7 @@ static PyObject *with_environ(PyObject *permissions)
     PyObject *names = PyDict_Check(permissions) ? vmh_dict_get(permissions, "env") : NULL;
     if (names == NULL)
         return PyErr_Occurred() ? NULL : Py_NewRef(permissions);
-    PyObject *told = NULL, *found = PyList_New(0);
+    PyObject *copy = NULL, *found = PyList_New(0);
     PyObject *sequence = PySequence_Fast(names, "permissions: expected lists of str");
     for (char **entry = environ; found != NULL && sequence != NULL && entry != NULL && *entry != NULL; entry++) {
         const char *equals = strchr(*entry, '=');
@@ -33,12 +33,12 @@ static PyObject *with_environ(PyObject *permissions)
         Py_XDECREF(line);
     }
     if (found != NULL && sequence != NULL)
-        told = PyDict_Copy(permissions);
-    if (told != NULL && PyDict_SetItemString(told, "environ", found) < 0)
-        Py_CLEAR(told);
+        copy = PyDict_Copy(permissions);
+    if (copy != NULL && PyDict_SetItemString(copy, "environ", found) < 0)
+        Py_CLEAR(copy);
     Py_XDECREF(found);
     Py_XDECREF(sequence);
-    return told;
+    return copy;
 }
 
 static PyObject *vm_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -144,9 +144,9 @@ static PyObject *vm_set_permissions(PyObject *object, PyObject *permissions)
     vmh_blob blob;
     vmh_blob_init(&blob);
     const vmh_codec codec = {.buffer_type = vmh_buffer_type};
-    PyObject *told = with_environ(permissions);
-    int rc = told == NULL ? -1 : vmh_wire_encode(&blob, told, "permissions", &codec, NULL);
-    Py_XDECREF(told);
+    PyObject *copy = with_environ(permissions);
+    int rc = copy == NULL ? -1 : vmh_wire_encode(&blob, copy, "permissions", &codec, NULL);
+    Py_XDECREF(copy);
     if (rc == 0) {
         pthread_mutex_lock(&vm->life);
         vmh_blob_move(&vm->values.permissions, &blob);

@@ -160,7 +160,7 @@ PyObject *vmh_answers_of(int fd, PyObject *address)
     if (!filter_of(fd, &f)) /* removed meanwhile */
         whole = Py_NewRef(address);
     else if (getnameinfo(found->ai_addr, found->ai_addrlen, number, sizeof number, NULL, 0, NI_NUMERICHOST) != 0)
-        PyErr_SetString(PyExc_OSError, "the address cannot be told in numbers");
+        PyErr_SetString(PyExc_OSError, "the address cannot be expressed in numbers");
     else if (add_peer(fd, &f, found->ai_addr) == 0)
         whole = with_number(address, number); /* send to the very address that was looked up */
     freeaddrinfo(found);

@@ -241,12 +241,12 @@ static PyObject *subclasses(PyObject *type, PyObject *Py_UNUSED(unused))
     PyObject *all = atomic_load(&subclasses_original)->ml_meth(type, NULL);
     if (all == NULL || seal == NULL || seal->making == NULL)
         return all;
-    PyObject *told = PyList_New(0);
-    for (Py_ssize_t i = 0; told != NULL && i < PyList_GET_SIZE(all); i++)
-        if (!is_under_way(seal, PyList_GET_ITEM(all, i)) && PyList_Append(told, PyList_GET_ITEM(all, i)) < 0)
-            Py_CLEAR(told);
+    PyObject *visible = PyList_New(0);
+    for (Py_ssize_t i = 0; visible != NULL && i < PyList_GET_SIZE(all); i++)
+        if (!is_under_way(seal, PyList_GET_ITEM(all, i)) && PyList_Append(visible, PyList_GET_ITEM(all, i)) < 0)
+            Py_CLEAR(visible);
     Py_DECREF(all);
-    return told;
+    return visible;
 }
 
 /* `type` is a static type, whose attributes are in a dict per interpreter. This one has not been looked up yet, so no

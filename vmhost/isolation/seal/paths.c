@@ -240,9 +240,9 @@ static bool explain_only(vmh_path_handle *handle, const char *text, unsigned of,
     walk *at = explain(handle, text, of, access, error);
     if (at != NULL) {
         let_go(at->fd);
-        int told = errno;
+        int saved_errno = errno;
         free(at);
-        errno = told;
+        errno = saved_errno;
     }
     return false;
 }

@@ -193,11 +193,11 @@ static PyObject *backup_step(PyObject *own, PyObject *const *args, Py_ssize_t na
 {
     vmh_seal *seal = vmh_seal_here();
     PyObject *function = PyTuple_GET_ITEM(own, 0),
-             *told =
+             *result =
                  function == Py_None ? Py_NewRef(Py_None) : PyObject_Vectorcall(function, args, (size_t)nargs, NULL);
-    if (told == NULL)
+    if (result == NULL)
         return NULL;
-    Py_DECREF(told);
+    Py_DECREF(result);
     if (seal == NULL)
         return vmh_deny("this thread is not one of the task's", "sqlite3.Connection.backup");
     long status = nargs < 1 ? 0 : PyLong_AsLong(args[0]);

@@ -376,12 +376,12 @@ static void encode_report(vmh_vm *vm, bool full)
     if (error == NULL)
         return;
     PyObject *report = full ? PyObject_CallOneArg(vm->guest.report, error) : NULL;
-    bool told = put_report(vm, report);
-    if (!told && report != NULL && PyDict_CheckExact(report)) { /* retry without the exception, which may not cross */
-        told = PyDict_PopString(report, "error", NULL) > 0 && put_report(vm, report);
+    bool sent = put_report(vm, report);
+    if (!sent && report != NULL && PyDict_CheckExact(report)) { /* retry without the exception, which may not cross */
+        sent = PyDict_PopString(report, "error", NULL) > 0 && put_report(vm, report);
         PyErr_Clear();
     }
-    if (!told) {
+    if (!sent) {
         PyObject *text = plain_traceback(error), *name = PyUnicode_FromFormat("%.200s", Py_TYPE(error)->tp_name);
         PyErr_Clear();
         Py_XSETREF(report, name == NULL
@@ -455,7 +455,7 @@ static PyObject *call_entry(PyObject *entry, PyObject *value, bool spread)
         return PyObject_CallOneArg(entry, value);
     if (!PyTuple_Check(value) || PyTuple_GET_SIZE(value) != 2 || !PyTuple_Check(PyTuple_GET_ITEM(value, 0))
         || !PyDict_Check(PyTuple_GET_ITEM(value, 1))) {
-        PyErr_SetString(PyExc_SystemError, "vmhost: a spread call wants (args, kwargs)");
+        PyErr_SetString(PyExc_SystemError, "vmhost: a spread call expects (args, kwargs)");
         return NULL;
     }
     return PyObject_Call(entry, PyTuple_GET_ITEM(value, 0), PyTuple_GET_ITEM(value, 1));
@@ -489,7 +489,7 @@ static bool blames_caller(const vmh_lane *lane)
 /* The memory figures before the call; its own peak starts at live_before, and the VM's peak is restored afterwards. */
 typedef struct recording {
     long long live_before, peak_before;
-    vmh_blob told; /* the record of the call, once it has ended */
+    vmh_blob record; /* the record of the call, once it has ended */
     bool complete;
 } recording;
 
@@ -514,15 +514,15 @@ static void recording_end(vmh_vm *vm, recording *state)
     long long peak = atomic_load(&meter->peak);
     if (peak < state->peak_before)
         atomic_store(&meter->peak, state->peak_before);
-    PyObject *told = PyObject_CallNoArgs(vm->guest.end_recording);
+    PyObject *record = PyObject_CallNoArgs(vm->guest.end_recording);
     vmh_recording_stop();
-    if (told != NULL && PyDict_CheckExact(told)) {
+    if (record != NULL && PyDict_CheckExact(record)) {
         PyObject *bytes = PyLong_FromLongLong(peak > state->live_before ? peak - state->live_before : 0);
-        state->complete = bytes != NULL && PyDict_SetItemString(told, "peak_bytes", bytes) == 0
-                          && vmh_wire_encode(&state->told, told, "record", &vm->values.codec, vm) == 0;
+        state->complete = bytes != NULL && PyDict_SetItemString(record, "peak_bytes", bytes) == 0
+                          && vmh_wire_encode(&state->record, record, "record", &vm->values.codec, vm) == 0;
         Py_XDECREF(bytes);
     }
-    Py_XDECREF(told);
+    Py_XDECREF(record);
     PyErr_Clear(); /* a stop that arrives here still stops the call; the record is lost */
     PyErr_SetRaisedException(error);
 }
@@ -544,7 +544,7 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
     PyObject *value = NULL, *result = NULL;
     bool refused_argument = false;
     recording state = {0};
-    vmh_blob_init(&state.told);
+    vmh_blob_init(&state.record);
     if (entry == NULL) {
         kind = VMH_LOAD_ERROR;
     } else {
@@ -615,7 +615,7 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
     if (vmh_call_claim(call, VMH_RUNNING)) {
         vmh_blob_move(&call->reply, &vm->values.scratch);
         if (state.complete) {
-            vmh_blob_move(call->record, &state.told);
+            vmh_blob_move(call->record, &state.record);
             call->recorded = true;
         }
         call->runs = vmh_engine_runs_end();
@@ -626,7 +626,7 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
     } else {
         vmh_blob_clear(&vm->values.scratch);
     }
-    vmh_blob_clear(&state.told);
+    vmh_blob_clear(&state.record);
 }
 
 void vmh_guest_finish(vmh_vm *vm)

@@ -92,17 +92,17 @@ static void visit(vmh_vm *vm, void *context)
     if (atomic_load(&threads->cpu_clock_valid) && (busy || first)) {
         int64_t cpu = clock_ns(threads->cpu_clock);
         if (busy)
-            add_stack(look, vm, lane, vm->interpreter.tstate, first ? 0 : cpu - threads->told_cpu_ns);
-        threads->told_cpu_ns = cpu;
+            add_stack(look, vm, lane, vm->interpreter.tstate, first ? 0 : cpu - threads->counted_cpu_ns);
+        threads->counted_cpu_ns = cpu;
     }
     for (int i = 0; threads->count > 0 && i < VMH_GUEST_THREADS_MAX; i++) {
         if (!threads->guests[i].used || threads->guests[i].state == NULL)
             continue;
         int64_t cpu = clock_ns(threads->guests[i].clock);
         if (busy)
-            add_stack(look, vm, lane, threads->guests[i].state, first ? 0 : cpu - threads->guests[i].told_cpu_ns);
+            add_stack(look, vm, lane, threads->guests[i].state, first ? 0 : cpu - threads->guests[i].counted_cpu_ns);
         if (busy || first)
-            threads->guests[i].told_cpu_ns = cpu;
+            threads->guests[i].counted_cpu_ns = cpu;
     }
     vmh_mutex_unlock(&vm->life);
 }

@@ -71,7 +71,7 @@ void vmh_thread_enter(vmh_vm *vm)
         if (!vm->threads.guests[i].used) {
             vm->threads.guests[i].tid = gettid();
             vm->threads.guests[i].state = NULL;
-            vm->threads.guests[i].told_cpu_ns = 0;
+            vm->threads.guests[i].counted_cpu_ns = 0;
             vm->threads.guests[i].used = pthread_getcpuclockid(pthread_self(), &vm->threads.guests[i].clock) == 0;
             break;
         }

@@ -24,14 +24,14 @@ typedef struct vmh_threads {
 
     /* guarded by the VM's life lock */
     vmh_starvation starvation; /* of its own thread, during a stop */
-    int64_t sampling;          /* the sampler run to which the fields told_cpu_ns belong */
-    int64_t told_cpu_ns;       /* CPU time of its own thread already added to the profile */
+    int64_t sampling;          /* the sampler run to which the fields counted_cpu_ns belong */
+    int64_t counted_cpu_ns;    /* CPU time of its own thread already added to the profile */
     struct {
         bool used;
         clockid_t clock;
         pid_t tid;
         void *state; /* its PyThreadState; NULL: none */
-        int64_t told_cpu_ns;
+        int64_t counted_cpu_ns;
         vmh_starvation starvation;
     } guests[VMH_GUEST_THREADS_MAX];
     int64_t ended_cpu_ns; /* of guest threads that have ended */

@@ -79,7 +79,7 @@ static Py_ssize_t describe(vmh_view *view, const char *format, int dimensions, c
         return -1;
     }
     if (dimensions > VMH_DIMENSIONS_MAX) {
-        PyErr_Format(PyExc_ValueError, "%d dimensions; the most is %d", dimensions, VMH_DIMENSIONS_MAX);
+        PyErr_Format(PyExc_ValueError, "%d dimensions; the limit is %d", dimensions, VMH_DIMENSIONS_MAX);
         return -1;
     }
     strcpy(view->format, format);
@@ -190,7 +190,7 @@ static PyObject *buffer_make(PyTypeObject *type, PyObject *args, PyObject *kwarg
     if (PyTuple_Check(shape) || PyList_Check(shape)) {
         dimensions = PySequence_Size(shape);
         if (dimensions > VMH_DIMENSIONS_MAX) {
-            PyErr_Format(PyExc_ValueError, "Buffer: %zd dimensions; the most is %d", dimensions, VMH_DIMENSIONS_MAX);
+            PyErr_Format(PyExc_ValueError, "Buffer: %zd dimensions; the limit is %d", dimensions, VMH_DIMENSIONS_MAX);
             return NULL;
         }
         for (Py_ssize_t i = 0; i < dimensions; i++) {

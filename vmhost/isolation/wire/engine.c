@@ -196,7 +196,7 @@ static void account_gone(void *meter, const void *buffer) { vmh_holders_gone(met
 
 static _Thread_local vmh_engine_runs runs __attribute__((tls_model("initial-exec")));
 
-void vmh_engine_runs_begin(void) { runs.count = runs.told = 0; }
+void vmh_engine_runs_begin(void) { runs.count = runs.kept = 0; }
 
 vmh_engine_runs *vmh_engine_runs_end(void)
 {
@@ -210,8 +210,8 @@ vmh_engine_runs *vmh_engine_runs_end(void)
 
 static void run_ended(int64_t began_ns)
 {
-    if (runs.told < VMH_ENGINE_RUNS)
-        runs.items[runs.told++] = (vmh_engine_run){began_ns, vmh_now_ns()};
+    if (runs.kept < VMH_ENGINE_RUNS)
+        runs.items[runs.kept++] = (vmh_engine_run){began_ns, vmh_now_ns()};
     runs.count++;
 }
 

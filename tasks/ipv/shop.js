@@ -20,7 +20,7 @@ function random() { // mulberry32
   return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
 }
 
-function tell(name, contents = {}) {
+function report(name, contents = {}) {
   const number = session.sequence++;
   const item = PAGE.item ? { item: PAGE.item } : {};
   const context = {
@@ -79,7 +79,7 @@ function about(link) {
 function watch() {
   const since = new Map(); // visible links to the time they became visible
   const gone = (link) => {
-    tell("exposure", { ...about(link), visible_ms: Math.round(performance.now() - since.get(link)) });
+    report("exposure", { ...about(link), visible_ms: Math.round(performance.now() - since.get(link)) });
     since.delete(link);
   };
   const observer = new IntersectionObserver((entries) => {
@@ -87,7 +87,7 @@ function watch() {
       if (left) return;
       if (isIntersecting && !since.has(target)) {
         since.set(target, performance.now());
-        tell("exposure", { ...about(target), visible_ms: 0 });
+        report("exposure", { ...about(target), visible_ms: 0 });
       } else if (!isIntersecting && since.has(target)) gone(target);
     }
   }, { threshold: 0.5 });
@@ -97,7 +97,7 @@ function watch() {
   addEventListener("scroll", () => {
     if (performance.now() - scrolled < SCROLL_MS) return;
     scrolled = performance.now();
-    tell("page_scroll", {
+    report("page_scroll", {
       offset_px: Math.round(scrollY), height_px: document.documentElement.scrollHeight, viewport_px: innerHeight,
     });
   });
@@ -107,17 +107,17 @@ function watch() {
     const hit = event.target.closest("[data-target]");
     if (!hit) return;
     const target = hit.dataset.target;
-    tell("click", { target, x_px: event.clientX, y_px: event.clientY, ...(target === "item" ? about(hit) : {}) });
-    if (target === "favourite") tell("favourite", { on: (favourite = !favourite) });
+    report("click", { target, x_px: event.clientX, y_px: event.clientY, ...(target === "item" ? about(hit) : {}) });
+    if (target === "favourite") report("favourite", { on: (favourite = !favourite) });
     const sold = { pieces: 1, amount_cents: PAGE.item?.price_cents, variant: "M" };
-    if (target === "cart") tell("cart", sold);
-    if (target === "buy") tell("order", sold);
+    if (target === "cart") report("cart", sold);
+    if (target === "buy") report("order", sold);
   });
 
   addEventListener("pagehide", () => {
     [...since.keys()].forEach(gone);
     left = true;
-    tell("page_exit");
+    report("page_exit");
     session.before = PAGE.page;
     sessionStorage.session = JSON.stringify(session);
     send();
@@ -152,7 +152,7 @@ async function pilot() {
 }
 
 show();
-tell("page_enter", { from: session.before });
-if (PAGE.page === "home") tell("recommendations", { wanted: 10 });
+report("page_enter", { from: session.before });
+if (PAGE.page === "home") report("recommendations", { wanted: 10 });
 watch();
 pilot();

@@ -308,7 +308,7 @@ def test_the_builder_says_what_data_say():
         "by": "visit",
     }
     PatternEngine().add("r", rule)
-    with pytest.raises(RuleError, match="view: times was said already"):
+    with pytest.raises(RuleError, match="view: times is set already"):
         Pattern.begin("view").times(2).times(3)
 
 

@@ -24,13 +24,13 @@ RULES = {rule.name: rule for rule in read_rule_file(SHOP / "rules.yaml")}
 def test_the_files_are_those_of_the_rules():
     streams = {f"{name}.{kind}.jsonl" for name in RULES for kind in ("fires", "nearly")}
     assert RULES.keys() == FIRE.keys() and {path.name for path in SHOP.iterdir()} == streams | {"rules.yaml"}
-    assert all(rule.message and rule.said["about"] for rule in RULES.values())
+    assert all(rule.message and rule.data["about"] for rule in RULES.values())
 
 
 def matches(name, kind):
     """A rule's result for the events in its file."""
     engine = PatternEngine()
-    engine.add(name, RULES[name].said)
+    engine.add(name, RULES[name].data)
     found = []
     for position, line in enumerate((SHOP / f"{name}.{kind}.jsonl").read_bytes().splitlines(), 1):
         event = decoded(line)
@@ -53,7 +53,7 @@ def test_the_command_shows_it(capfd):
 
 def test_all_of_them_reach_somebody(tmp_path, capfd):
     sent, events = [], []
-    rules = [rule.said | {"then": ["shop"]} for rule in RULES.values()]
+    rules = [rule.data | {"then": ["shop"]} for rule in RULES.values()]
     for name in RULES:  # each stream has people of its own
         for line in (SHOP / f"{name}.fires.jsonl").read_bytes().splitlines():
             event = json.loads(line)

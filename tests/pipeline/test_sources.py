@@ -194,7 +194,7 @@ def test_a_full_disk_is_waited_for(tmp_path, pipeline, monkeypatch, caplog):
             raise StoreFullError("no room")
         take(events, bounded=bounded)
 
-    monkeypatch.setattr(feeds, "_LOOK_S", 0.01)
+    monkeypatch.setattr(feeds, "_POLL_S", 0.01)
     monkeypatch.setattr(pipeline, "append_many", full)
     with caplog.at_level("INFO", "vmhost.pipeline"):
         assert run(pipeline, path)["taken"] == 2
@@ -211,7 +211,7 @@ def test_an_end_that_is_asked_for_comes_while_the_disk_is_full(tmp_path, pipelin
 
     path = tmp_path / "events.jsonl"
     path.write_bytes(line(0))
-    monkeypatch.setattr(feeds, "_LOOK_S", 0.01)
+    monkeypatch.setattr(feeds, "_POLL_S", 0.01)
     with monkeypatch.context() as patched:
         patched.setattr(pipeline, "append_many", full)
         with Sources(pipeline, [SourceSettings("events", file=str(path))]) as sources:

@@ -30,16 +30,16 @@ class AsyncPipeline:
     @classmethod
     def from_file(cls, path):
         """As `Pipeline.from_file`; `async with` reads the file."""
-        made = cls(None, ())
-        made._open = functools.partial(Pipeline.from_file, path)
-        return made
+        pipeline = cls(None, ())
+        pipeline._open = functools.partial(Pipeline.from_file, path)
+        return pipeline
 
     @classmethod
     def around(cls, pipeline):
         """Wraps a Pipeline that is already open."""
-        made = cls(None, ())
-        made._open = lambda: pipeline
-        return made
+        wrapper = cls(None, ())
+        wrapper._open = lambda: pipeline
+        return wrapper
 
     @property
     def pipeline(self):

@@ -39,7 +39,7 @@ class CatchingUp(threading.Thread):
     def run(self):
         while not self._stopped.is_set():
             try:
-                if self._go_on():
+                if self._read_on():
                     return
             except StoreDamagedError as error:
                 _log.error("%s: skips stored events that cannot be read: %s", self._task.task.name, error)
@@ -60,7 +60,7 @@ class CatchingUp(threading.Thread):
                 self._pipeline.store_error = error
                 self._stopped.wait(_RETRY_S)
 
-    def _go_on(self):
+    def _read_on(self):
         """Reads stored events; True when the task is live."""
         store, pipeline = self._pipeline._store, self._pipeline
         store.flush()

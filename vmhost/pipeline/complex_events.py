@@ -26,7 +26,7 @@ PREFIX = "rule:"
 TIMED_OUT = ":timeout"
 SAVE_S = 5.0
 COUNTS = ("events", "looked_at", "matched", "timed_out", "dropped", "ended", "missed")  # an engine's growing counters
-_EVENTS_TOLD = 100  # most events of one step in the contents of a match's event
+_MAX_LISTED_EVENTS = 100  # most events of one step in the contents of a match's event
 _AT_ONCE = 1000
 _KEYS = (
     "name", "about", "by", "pattern", "within_ms", "within", "skip", "when_changed", "fields", "then", "timeout",
@@ -40,12 +40,12 @@ _log = logging.getLogger("vmhost.pipeline")
 
 @dataclass(frozen=True)
 class RuleSettings:
-    """A rule of a pipeline. `said` is the rule as data; `then` and `timeout` are the names of channels that get its
+    """A rule of a pipeline. `data` is the rule as data; `then` and `timeout` are the names of channels that get its
     matches and time-outs. `timeout` None: time-outs are not reported. The rest is for messages (reach/settings.py)."""
 
     name: str
     by: str
-    said: dict
+    data: dict
     then: tuple = ()
     timeout: tuple | None = None
     priority: int = USUAL_PRIORITY
@@ -61,10 +61,10 @@ def read_rule_file(path, content_of=Path.read_bytes):
 
     path = Path(path)
     try:
-        said = yaml.safe_load(content_of(path).decode())
+        content = yaml.safe_load(content_of(path).decode())
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise ConfigurationError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
-    listed = said if isinstance(said, list) else [said]
+    listed = content if isinstance(content, list) else [content]
     return [
         rule_settings(one, f"{path}[{number}]" if len(listed) > 1 else f"{path}") for number, one in enumerate(listed)
     ]
@@ -90,7 +90,7 @@ def check_rules(rules):
 
 def _add(engine, rule):
     try:
-        lowered = engine.add(rule.name, rule.said, rule.by, timeouts=rule.timeout is not None)
+        lowered = engine.add(rule.name, rule.data, rule.by, timeouts=rule.timeout is not None)
         if lowered.automaton.within_ms == 0:
             engine.remove(rule.name)
             raise RuleError("within_ms: is missing; without it matches under way never end")
@@ -100,12 +100,12 @@ def _add(engine, rule):
 
 def _matching(rule):
     """The settings of a rule that decide how it matches."""
-    said = {key: rule.said.get(key) for key in ("pattern", "within_ms", "within", "skip", "fields")}
-    return said, rule.by, rule.timeout is not None
+    settings = {key: rule.data.get(key) for key in ("pattern", "within_ms", "within", "skip", "fields")}
+    return settings, rule.by, rule.timeout is not None
 
 
 def _continues(rule):
-    return rule.said.get("when_changed") == "go_on"
+    return rule.data.get("when_changed") == "go_on"
 
 
 def rule_of(event_name):
@@ -113,20 +113,20 @@ def rule_of(event_name):
     return event_name.removeprefix(PREFIX).partition(":")[0]
 
 
-def rule_settings(said, place="rule"):
+def rule_settings(data, place="rule"):
     """The RuleSettings of a rule as data. ConfigurationError."""
-    if not isinstance(said, dict):
-        raise ConfigurationError(f"{place}: expected a mapping with name and pattern, got {type(said).__name__}")
-    name = said.get("name")
+    if not isinstance(data, dict):
+        raise ConfigurationError(f"{place}: expected a mapping with name and pattern, got {type(data).__name__}")
+    name = data.get("name")
     if not isinstance(name, str) or not name or ":" in name:
         raise ConfigurationError(f"{place}: name: expected a text without a colon, got {name!r}")
-    for key in said:
+    for key in data:
         if key not in _KEYS:
             raise ConfigurationError(f"{place}: {name}: there is no key {key!r}; there are {', '.join(_KEYS)}")
     here = f"{place}: {name}"
-    sending = sending_of(here, said)
-    timeout = None if said.get("timeout") is None else sending_of(here, {"then": said["timeout"]}, "timeout")["then"]
-    return RuleSettings(name, said.get("by", "key"), said, timeout=timeout, **sending)
+    sending = sending_of(here, data)
+    timeout = None if data.get("timeout") is None else sending_of(here, {"then": data["timeout"]}, "timeout")["then"]
+    return RuleSettings(name, data.get("by", "key"), data, timeout=timeout, **sending)
 
 
 class ComplexEvents:
@@ -233,14 +233,14 @@ class ComplexEvents:
         last = recent.get(match.last) or self._event(match.last)
         key = "" if last is None else last.key
         for step, positions in match.steps:
-            told = steps[step] = []
-            for position in positions[-_EVENTS_TOLD:]:
+            listed = steps[step] = []
+            for position in positions[-_MAX_LISTED_EVENTS:]:
                 event = recent.get(position) or self._event(position)
                 about = {"position": position}
                 if event is not None and event.key == key:  # events of other keys must go when their key is forgotten
                     about |= {"name": event.name, "time_ms": event.time_ms, "page": event.page, "visit": event.visit}
                     about["contents"] = event.contents
-                told.append(about)
+                listed.append(about)
         at_ms = match.at_ms if match.timed_out else 0 if last is None else last.time_ms
         contents = {"rule": match.rule, "at_ms": at_ms, "timed_out": match.timed_out, "steps": steps}
         name = f"{PREFIX}{match.rule}{TIMED_OUT if match.timed_out else ''}"
@@ -320,8 +320,8 @@ class ComplexEvents:
 
 def identity(match):
     """The id of a match's event; equal for equal matches."""
-    said = json.dumps([match.rule, match.timed_out, match.steps])
-    return f"{PREFIX}{match.rule}:{hashlib.sha256(said.encode(errors='surrogatepass')).hexdigest()[:24]}"
+    content = json.dumps([match.rule, match.timed_out, match.steps])
+    return f"{PREFIX}{match.rule}:{hashlib.sha256(content.encode(errors='surrogatepass')).hexdigest()[:24]}"
 
 
 def channels_of(rule, event):

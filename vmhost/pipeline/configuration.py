@@ -194,7 +194,7 @@ def _tunnel(values, here, problems):
         if name in values
     }
     if "device" not in values and "token_file" not in values:
-        problems.add(("tunnel",), "expected device or token_file: the cloud wants to know who this is")
+        problems.add(("tunnel",), "expected device or token_file: the cloud authenticates devices")
     if "device" in values and "keys" not in values:
         problems.add(("tunnel", "device"), "names a certificate in the folder `keys`, which is missing")
     batch = {}

@@ -115,13 +115,13 @@ class Control:
                 if _PEER.unpack(peer)[1] not in (0, os.geteuid()):
                     return
                 with contextlib.suppress(OSError):
-                    said = self._said(_line(connection))
-                    connection.sendall(json.dumps(said).encode() + b"\n")
+                    reply = self._reply(_line(connection))
+                    connection.sendall(json.dumps(reply).encode() + b"\n")
         finally:
             with self._lock:
                 self._answering.discard(threading.current_thread())
 
-    def _said(self, line):
+    def _reply(self, line):
         try:
             asked = json.loads(line)
             what = asked.pop("do")
@@ -185,7 +185,7 @@ def ask(folder, what, *, timeout_s=_QUICK_S, **arguments):
         except PermissionError as error:
             raise ControlError("PermissionError", f"{folder}: the pipeline there is another user's") from error
         except (OSError, ValueError) as error:
-            raise NotRunningError(f"{folder}: no pipeline is at work there") from error
+            raise NotRunningError(f"{folder}: no pipeline is running there") from error
     if "error" in answer:
         raise ControlError(answer["error"]["type"], answer["error"]["message"])
     return answer["result"]

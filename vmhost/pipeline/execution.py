@@ -237,9 +237,9 @@ class StreamTask:
         if call.tries < self.trigger.retries:
             return RETRIES
         traceback = getattr(error, "guest_traceback", None) or ""
-        said = f"{type(error).__name__}: {error}"
-        value = self.told(call)
-        call.table.give_up(call.position, value, said, traceback, call.tries + 1, call.key)
+        message = f"{type(error).__name__}: {error}"
+        value = self.dead_letter_value(call)
+        call.table.give_up(call.position, value, message, traceback, call.tries + 1, call.key)
         return DEAD_LETTERS
 
     def _result(self, result):
@@ -250,7 +250,7 @@ class StreamTask:
         return result.get("rows"), result.get("state")
 
     @staticmethod
-    def told(call):
+    def dead_letter_value(call):
         """A call as its dead letter shows it: its value, or, where that was never read, its position and key."""
         return call.value.plain() if type(call.value) is Value else {"position": call.position, "key": call.key}
 

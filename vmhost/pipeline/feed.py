@@ -20,7 +20,7 @@ ASIDE_NAME = "bad-lines.jsonl"
 MAX_ASIDE_BYTES = 16 << 20  # beyond it the file becomes bad-lines.jsonl.1, and a new one begins
 _MAX_KEPT_CHARS = 10_000  # of a bad line
 _AT_ONCE = 100  # events of one transaction
-_LOOK_S = 0.2  # how often a waiting feed checks whether it is to stop
+_POLL_S = 0.2  # how often a waiting feed checks whether it is to stop
 _log = logging.getLogger("vmhost.pipeline")
 
 
@@ -128,7 +128,7 @@ class Feed:
         if self.when_full == "drop":
             return 0 if self.stop.is_set() else wanted
         while not self.stop.is_set():
-            room = self.pipeline.wait_for_room(_LOOK_S)
+            room = self.pipeline.wait_for_room(_POLL_S)
             if room:
                 self.waits = None
                 return min(wanted, room)
@@ -146,7 +146,7 @@ class Feed:
                     _log.error("%s: waits until there is room: %s", self.name, error)
                 if self.stop.is_set():
                     return False
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
                 interrupts.check()
                 continue
             if self.waits == "disk":

@@ -41,8 +41,8 @@ from vmhost.stores import StoreError, StoreFullError
 MAX_EVENTS = 10_000  # of one request
 _BODY_S = 30.0  # time limit for the body
 _ROOM_S = 5.0  # time limit of a wait for room in the queues
-_AT_WORK = 256  # connections
-_STORING = 4  # requests that wait for the store or for room at once; others wait for these
+_MAX_CONNECTIONS = 256  # connections
+_MAX_STORING = 4  # requests that wait for the store or for room at once; others wait for these
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
 
@@ -67,7 +67,7 @@ class EventsEndpoint:
 
     async def post(self, request):
         if self._storing is None:
-            self._storing = asyncio.Semaphore(_STORING)
+            self._storing = asyncio.Semaphore(_MAX_STORING)
         try:
             self._must_be_allowed(request)
             body = await self._body(request)
@@ -213,10 +213,10 @@ class EventsEndpoint:
         with self._lock:
             self.taken += len(events)
             self.aside += len(aside)
-        said = {"taken": len(events), "durable": durable or pipeline.durability == "each"}
+        answer = {"taken": len(events), "durable": durable or pipeline.durability == "each"}
         if aside:
-            said["aside"] = [{"line": number, "error": reason} for number, _, reason in aside]
-        return said
+            answer["aside"] = [{"line": number, "error": reason} for number, _, reason in aside]
+        return answer
 
     def _must_have_room(self, wanted):
         if self.feed.stop.is_set():
@@ -263,8 +263,8 @@ def events_app(feed, *, token=None, origins=(), max_body_bytes=MAX_BODY_BYTES, h
         return JSONResponse({"error": f"{request.url.path}: not here; events go to POST /events"}, error.status_code)
 
     async def not_allowed(request, error):
-        said = {"error": f"{request.method}: events go to POST /events"}
-        return JSONResponse(said, error.status_code, headers=error.headers)
+        answer = {"error": f"{request.method}: events go to POST /events"}
+        return JSONResponse(answer, error.status_code, headers=error.headers)
 
     app = Starlette(
         routes=[
@@ -318,7 +318,7 @@ class HttpSource:
             access_log=False,
             server_header=False,
             ws="none",
-            limit_concurrency=_AT_WORK,
+            limit_concurrency=_MAX_CONNECTIONS,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=10,
         )

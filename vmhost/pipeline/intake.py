@@ -403,8 +403,10 @@ class Intake:
         """Counters since the store was made (COUNTED), `open_visits`, and `event_time_ms`."""
         with self.store.database.lock:  # no commit in between
             kept = self.store.database.counters()
-            said = {name: kept.get(f"intake.{name}", 0) + self._counts[name] - self._written[name] for name in COUNTED}
-        return said | {"open_visits": len(self._open), "event_time_ms": self._time_ms}
+            counters = {
+                name: kept.get(f"intake.{name}", 0) + self._counts[name] - self._written[name] for name in COUNTED
+            }
+        return counters | {"open_visits": len(self._open), "event_time_ms": self._time_ms}
 
     def _recover(self):
         """Restores visits, ids and event time as of the last durable event."""

@@ -14,7 +14,7 @@ import time
 
 _PACKAGES = ("vmhost.pipeline", "vmhost.stores", "vmhost.tunnel")
 _AGAIN_S = 0.005  # interval at which a deferred interrupt is sent again
-_DEAF_S = 0.05  # a signal arrives within this time of being sent
+_IGNORE_S = 0.05  # a signal arrives within this time of being sent
 
 
 class _Interrupts:
@@ -26,7 +26,7 @@ class _Interrupts:
         self._sending = None  # the thread that sends it again
         self._sent = False  # it has been sent again
         self._settled = threading.Event()  # it has been raised
-        self._deaf_until_s = 0.0
+        self._ignored_until_s = 0.0
 
     def open(self):
         """Called on the main thread, where Ctrl-C raises KeyboardInterrupt. True if `close` is to be called."""
@@ -35,7 +35,7 @@ class _Interrupts:
         if signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, self.heard):
             return False  # asyncio, a command or an application has its own handler
         if self._users == 0:
-            self._deaf_until_s = 0.0
+            self._ignored_until_s = 0.0
         self._users += 1
         signal.signal(signal.SIGINT, self.heard)
         return True
@@ -52,7 +52,7 @@ class _Interrupts:
 
     def heard(self, number, frame):
         """The handler of SIGINT: raises KeyboardInterrupt, or defers it."""
-        if time.monotonic() < self._deaf_until_s:
+        if time.monotonic() < self._ignored_until_s:
             return  # sent again, but raised meanwhile
         if not _is_inside(frame):
             self._raise()
@@ -69,12 +69,12 @@ class _Interrupts:
             self._raise()
 
     def _raise(self):
-        sending, self._deaf_until_s = self._sending, math.inf
+        sending, self._ignored_until_s = self._sending, math.inf
         self._kept, self._sending = False, None
         self._settled.set()
         if sending is not None:
             sending.join()
-        self._deaf_until_s = time.monotonic() + _DEAF_S if self._sent else 0.0
+        self._ignored_until_s = time.monotonic() + _IGNORE_S if self._sent else 0.0
         raise KeyboardInterrupt
 
     def _send(self):

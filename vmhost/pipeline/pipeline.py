@@ -277,7 +277,7 @@ class Pipeline:
                     f"{task.name} is no stream task: its task.yaml has no `{part}`; add one (docs/pipeline.md)"
                 )
         if task.trigger.level == "page" and any(str(one).startswith(PREFIX) for ids in task.trigger.on for one in ids):
-            raise PipelineError(f"{task.name}: matches of rules are in no visit; say `level: time` in its trigger")
+            raise PipelineError(f"{task.name}: matches of rules are in no visit; set `level: time` in its trigger")
 
     def _resume(self, task, position, start):
         """Makes a call again that was open when the pipeline last ended."""

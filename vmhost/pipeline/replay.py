@@ -22,7 +22,7 @@ from vmhost.pipeline.stored import StoredPipeline
 
 _AT_ONCE = 100
 _READ_BYTES = 1 << 16
-_LOOK_S = 0.1  # how often a waiting replay checks whether it is to stop
+_POLL_S = 0.1  # how often a waiting replay checks whether it is to stop
 
 
 class Recording:
@@ -146,7 +146,7 @@ class Replay:
             while away_s > 0:
                 if self.feed.stop.is_set():
                     return
-                time.sleep(min(away_s, _LOOK_S))
+                time.sleep(min(away_s, _POLL_S))
                 interrupts.check()
                 away_s = self.clock.next_is(event.time_ms)
             waiting.append(event)

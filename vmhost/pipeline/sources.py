@@ -16,7 +16,7 @@ from vmhost.pipeline.configuration import STDIN
 from vmhost.pipeline.feed import MAX_LINE_BYTES, Feed
 
 _READ_BYTES = 1 << 16
-_LOOK_S = 0.1  # how often a wait checks for Ctrl-C
+_POLL_S = 0.1  # how often a wait checks for Ctrl-C
 
 
 class Stop:
@@ -188,7 +188,7 @@ class Sources:
         end = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in self._threads:
             while thread.is_alive():
-                thread.join(_LOOK_S if end is None else min(_LOOK_S, max(0.0, end - time.monotonic())))
+                thread.join(_POLL_S if end is None else min(_POLL_S, max(0.0, end - time.monotonic())))
                 interrupts.check()
                 if end is not None and thread.is_alive() and time.monotonic() >= end:
                     return False

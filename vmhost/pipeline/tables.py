@@ -701,15 +701,15 @@ class Table:
 
     def adopt(self, other, positions=None):
         """Takes over open calls of another generation (a Table, or its _Progress): those at `positions`, or all."""
-        mine, theirs = self._progress, getattr(other, "_progress", other)
-        if mine is theirs:
+        own_progress, other_progress = self._progress, getattr(other, "_progress", other)
+        if own_progress is other_progress:
             return
         with self._tables._lock:
-            for position in list(theirs.open) if positions is None else positions:
-                start = theirs.open.get(position)
-                if theirs.end(position):
-                    mine.begin(position, start, looked_at=False)  # earlier events may not have been looked at
-            mine.open = dict(sorted(mine.open.items()))
+            for position in list(other_progress.open) if positions is None else positions:
+                start = other_progress.open.get(position)
+                if other_progress.end(position):
+                    own_progress.begin(position, start, looked_at=False)  # earlier events may not have been looked at
+            own_progress.open = dict(sorted(own_progress.open.items()))
 
     def add(self, position, rows, key="", state=None):
         """Takes the result of the call that the event at `position` triggered: None, a row (dict of columns) or a list

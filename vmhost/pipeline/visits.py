@@ -155,8 +155,10 @@ class Value:
     def plain(self):
         """The value as plain Python."""
         if type(self._events) is EventList:
-            return self._told(unpack(self._packed()))
-        return self._told([asdict(each.event) for each in sorted(self._events, key=lambda each: each.event.time_ms)])
+            return self._value_of(unpack(self._packed()))
+        return self._value_of(
+            [asdict(each.event) for each in sorted(self._events, key=lambda each: each.event.time_ms)]
+        )
 
     def crossing(self):
         """The value for a VM, with packed events where possible, which the VM unpacks."""
@@ -164,12 +166,12 @@ class Value:
             return self.plain()
         from vmhost import Packed  # late: it loads the native core, after which a process cannot fork
 
-        return self._told(Packed(self._packed()))
+        return self._value_of(Packed(self._packed()))
 
     def _packed(self):
         return self._events.packed(self._after, self._stored.position)
 
-    def _told(self, events):
+    def _value_of(self, events):
         event = self._stored.event
         return {
             "position": self._stored.position,

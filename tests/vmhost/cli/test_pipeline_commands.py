@@ -231,7 +231,7 @@ def test_two_at_once_and_one_that_is_killed(tmp_path, vmhost, clicks, events):
             assert process.poll() is None
         code, _, err = vmhost("pipeline", *run, "--events", events)
         assert code == 5
-        assert f"error: {folder}: a pipeline is at work there (process {process.pid}) already" in err
+        assert f"error: {folder}: a pipeline is running there (process {process.pid}) already" in err
         # what looks, and what forgets, works beside it, and sees what is in memory
         status = json.loads(vmhost("pipeline", "status", folder, "--json")[1])
         assert (status["running"]["pid"], status["running"]["sources"]["stdin"]["taken"]) == (process.pid, 3)
@@ -242,7 +242,7 @@ def test_two_at_once_and_one_that_is_killed(tmp_path, vmhost, clicks, events):
         process.kill()
         process.wait(WAIT_S)
     code, out, _ = vmhost("pipeline", "status", folder)
-    assert code == 0 and "no pipeline is at work there" in out
+    assert code == 0 and "no pipeline is running there" in out
     assert vmhost("pipeline", *run, "--events", events)[0] == 0
 
 
@@ -377,7 +377,7 @@ def test_a_person_is_forgotten(vmhost, shop):
         (["events", "shop", "--late", "--bad"], "error: --late and --bad are two lists"),
         (["events", "shop", "--late", "--visit", "v1"], "error: --late and --bad go with --limit and --all only"),
         (["events", "shop", "--bad", "--lines"], "error: --lines does not go with --json or --bad"),
-        (["explain-trigger", "shop", "clicks"], "error: shop: no pipeline is at work there that could be asked"),
+        (["explain-trigger", "shop", "clicks"], "error: shop: no pipeline is running there that could be asked"),
         (["explain-trigger", "shop", "clickz.vmb"], "error: clickz.vmb: no such bundle; did you mean clicks.vmb?"),
         (["explain-trigger", "shop", "clicks.vmb", "--visit", "v9"], "error: shop: no events of the visit 'v9'"),
         (["forget", "shop", "", "--yes"], "error: KEY: expected the key of a person or thing"),

@@ -28,7 +28,7 @@ def explain_rule(output, rule, events, name, dot):
     settings = _settings(rule, name)
     engine = PatternEngine()
     try:
-        lowered = engine.add("rule", settings.said, settings.by)
+        lowered = engine.add("rule", settings.data, settings.by)
     except (RuleError, PatternError) as error:
         raise failures.Failure(f"{rule}: rule {settings.name}: {error}") from error
     if dot:
@@ -64,7 +64,7 @@ def compile_rule(output, rule, to):
     found = []
     for one in read_rule_file(rule):
         try:
-            compiled = cel.compiled(one.said, event_path)
+            compiled = cel.compiled(one.data, event_path)
             PatternEngine().add(one.name, compiled, one.by)
         except RuleError as error:
             raise failures.Failure(f"{rule}: rule {one.name}: {error}") from error

@@ -21,7 +21,7 @@ def explain_trigger(output, folder, task, visit):
         found = _of_bundle(path)
         live = None
     else:
-        live = _asked(folder, task)
+        live = _trigger_of_running(folder, task)
         found = {"task": task, "version": live["version"], **_condition(live["trigger"])}
     stores.flushed(folder)
     with stores.stored(folder) as stored:
@@ -69,7 +69,7 @@ def _of_bundle(path):
     }
 
 
-def _asked(folder, name):
+def _trigger_of_running(folder, name):
     from vmhost.pipeline.control import NotRunningError, ask
 
     with stores.errors():
@@ -78,7 +78,7 @@ def _asked(folder, name):
         except NotRunningError:
             near = failures.did_you_mean(Path(name)) if "/" in name else ""
             raise failures.Failure(
-                f"{folder}: no pipeline is at work there that could be asked about {name!r}; give the path of the "
+                f"{folder}: no pipeline is running there that could be asked about {name!r}; give the path of the "
                 f"task's bundle{near}"
             ) from None
 
@@ -101,7 +101,7 @@ def _engine(found):
     return engine
 
 
-def _fed(engine, stored):
+def _engine_fed(engine, stored):
     event = stored.event
     fired = engine.feed(event.name, event.page, event.visit, event.time_ms, stored.position)
     return fired[0][1] if fired else None  # the position of the match's first event
@@ -114,7 +114,7 @@ def _through_all(stored, found):
     engine, seen, fired, last = _engine(found), 0, 0, None
     for one in stored.find():
         seen += 1
-        if _fed(engine, one) is not None:
+        if _engine_fed(engine, one) is not None:
             fired += 1
             last = {"position": one.position, "time_ms": one.event.time_ms, "visit": one.event.visit}
         if one.event.visit and one.event.name == PAGE_EXIT:
@@ -126,7 +126,7 @@ def _through_visit(stored, found, visit):
     """A dict for each event of the visit: what it triggers, and the ids of the condition that matches have reached."""
     engine, steps = _engine(found), []
     for one in stored.find(visit=visit):
-        start = _fed(engine, one)
+        start = _engine_fed(engine, one)
         waiting = [
             [number for number, step in enumerate(sequence) if step["waiting"]]
             for sequence in engine.explain(found["task"])["sequences"]

@@ -46,7 +46,7 @@ def _at_work(folder):
     from vmhost.pipeline.control import ControlError, NotRunningError, ask
 
     try:
-        return f"a pipeline is at work there (process {ask(folder, 'status')['pid']})"
+        return f"a pipeline is running there (process {ask(folder, 'status')['pid']})"
     except NotRunningError, ControlError:
         return "another process has its store open for writing"
 
@@ -160,12 +160,12 @@ def close(pipeline):
 
 def drain(output, pipeline, signals, live):
     """Waits for open calls. KeyboardInterrupt at Ctrl-C, if an end was asked for before."""
-    told = False
+    announced = False
     while not pipeline.drain(LOOK_S):
         if pipeline.store_error is not None:
             return  # results cannot be stored: the next run makes the calls
-        if signals.asked and not told:
-            told = True
+        if signals.asked and not announced:
+            announced = True
             calls = sum(task["unfinished"] for task in pipeline.statistics()["tasks"].values())
             live.note = f"{calls:,} calls run to their end; Ctrl-C again leaves them to the next run"
             output.remark(live.note)

@@ -12,7 +12,7 @@ from vmhost.cli.pipeline import opening, stores
 from vmhost.cli.pipeline.live import Live
 from vmhost.cli.pipeline.status import TASK_COLUMNS, task_rows
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 
 
 class _Speed(click.ParamType):
@@ -85,7 +85,7 @@ def _span(day, since, until):
     from vmhost.pipeline.stored import moment_ms
 
     if day is not None and (since or until):
-        raise failures.Failure("--day says both ends; leave --since and --until out")
+        raise failures.Failure("--day sets both ends; leave --since and --until out")
     if day is not None:
         try:
             first = date.fromisoformat(day)
@@ -139,7 +139,7 @@ def _run(output, plan, recording, clock):
             thread.start()
             try:
                 while thread.is_alive():
-                    thread.join(_LOOK_S)
+                    thread.join(_POLL_S)
                     bar.update(bar.task_ids[0], completed=work.done)
                     live.show()
                     if signals.asked:

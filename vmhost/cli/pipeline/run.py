@@ -54,7 +54,7 @@ def run(
         from vmhost.pipeline.configuration import TunnelSettings
 
         if tunnel_keys is None or device is None:
-            raise failures.Failure("--tunnel wants --tunnel-keys and --device: the cloud wants to know who this is")
+            raise failures.Failure("--tunnel needs --tunnel-keys and --device: the cloud authenticates devices")
         plan.tunnel = TunnelSettings(to, tunnel_keys, device)
     elif tunnel_keys is not None or device is not None:
         raise failures.Failure("--tunnel-keys and --device go with --tunnel")
@@ -151,7 +151,7 @@ def _run(output, plan):
             sending.end(output, pipeline, signals)
         opening.close(pipeline)
         if failed is not None:
-            raise failures.Failure(f"{failed}; the events before it were taken (--bad-lines aside goes on)")
+            raise failures.Failure(f"{failed}; the events before it were taken (--bad-lines aside continues)")
         sent = {} if sending is None else {"tunnel": sending.figures}
         return pipeline.final | {"sources": at_end} | sent, signals.exit_code
 

@@ -62,10 +62,10 @@ def _print_stored(output, folder, held):
 
 def _print_running(output, folder, running):
     if running is None:
-        output.line("no pipeline is at work there")
+        output.line("no pipeline is running there")
         return
     if "error" in running:
-        output.line(f"a pipeline is at work there, but: {running['error']['message']}")
+        output.line(f"a pipeline is running there, but: {running['error']['message']}")
         return
     minutes, seconds = divmod(int(time.time() - running["since_ms"] / 1000), 60)
     output.line(f"at work: process {running['pid']}, for {minutes} min {seconds} s", style="bold")
@@ -93,14 +93,14 @@ _WAITS = {"queues": "waits: the tasks' queues are full", "disk": "waits: the dis
 
 def source_lines(sources):
     """A sentence about each source, from `Sources.statistics()`."""
-    for name, one in sources.items():
-        said = f"{name}: {one['taken']:,} events taken"
-        if one["aside"]:
-            said += f", {one['aside']:,} bad lines put aside"
-        if one.get("refused"):
-            said += f", {one['refused']:,} requests refused"
-        if one.get("url"):
-            said += f"; POST {one['url']}"
-        if one["waits"]:
-            said += f"; {_WAITS[one['waits']]}"
-        yield said
+    for name, source in sources.items():
+        text = f"{name}: {source['taken']:,} events taken"
+        if source["aside"]:
+            text += f", {source['aside']:,} bad lines put aside"
+        if source.get("refused"):
+            text += f", {source['refused']:,} requests refused"
+        if source.get("url"):
+            text += f"; POST {source['url']}"
+        if source["waits"]:
+            text += f"; {_WAITS[source['waits']]}"
+        yield text

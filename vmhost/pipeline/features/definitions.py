@@ -35,7 +35,7 @@ class Operator(NamedTuple):
         return self.cost.endswith("sketch") or self.cost == "panes"
 
 
-OPERATORS = {name: Operator(*told) for name, *told in _features.operators()}
+OPERATORS = {name: Operator(*fields) for name, *fields in _features.operators()}
 DERIVED = {
     "ratio": "the first over the second",
     "difference": "the first less the second",
@@ -137,7 +137,7 @@ class Window(NamedTuple):
     parameter: float
 
 
-def feature(source=None, *, name=None, **said):
+def feature(source=None, *, name=None, **data):
     """Declares a feature in Python instead of as data: `carts = feature("cart", name="carts", operator="count",
     window="7 d")`. Without an operator it decorates a function of a Window that returns the number, and takes the
     function's name:
@@ -147,15 +147,15 @@ def feature(source=None, *, name=None, **said):
             return max(window.values, default=0) - min(window.values, default=0)
 
     ConfigurationError."""
-    said |= {} if source is None else {"source": source}
-    if said.keys() & {"operator", "task", *DERIVED}:
-        return _feature(name or "feature", said)
+    data |= {} if source is None else {"source": source}
+    if data.keys() & {"operator", "task", *DERIVED}:
+        return _feature(name or "feature", data)
 
     def declare(function):
         if not callable(function):
             raise ConfigurationError(f"feature: expected a function or an operator, got {function!r:.100}")
         own = name or getattr(function, "__name__", "feature")
-        return _feature(own, said, compute=function)
+        return _feature(own, data, compute=function)
 
     return declare
 
@@ -181,15 +181,15 @@ class FeatureSet:
         return cls._checked(found, views, utc_offset, "features")
 
     @classmethod
-    def of(cls, said, where="features"):
+    def of(cls, data, where="features"):
         """From plain data: {"features": {name: {...}}, "views": {name: [names]}, "utc_offset": "1 h"}."""
-        if not isinstance(said, Mapping) or not isinstance(said.get("features"), Mapping) or not said["features"]:
+        if not isinstance(data, Mapping) or not isinstance(data.get("features"), Mapping) or not data["features"]:
             raise ConfigurationError(f"{where}: expected a mapping with `features`, a mapping of names to features")
-        for key in said:
+        for key in data:
             if key not in ("features", "views", "utc_offset"):
                 raise ConfigurationError(f"{where}: {key}: expected features, views or utc_offset")
-        found = {name: _feature(name, each, f"{where}: {name}") for name, each in said["features"].items()}
-        return cls._checked(found, said.get("views"), said.get("utc_offset", 0), where)
+        found = {name: _feature(name, each, f"{where}: {name}") for name, each in data["features"].items()}
+        return cls._checked(found, data.get("views"), data.get("utc_offset", 0), where)
 
     @classmethod
     def _checked(cls, found, views, utc_offset, where):
@@ -218,9 +218,9 @@ class FeatureSet:
 
     def merged(self, other):
         """The union with `other`; ConfigurationError if a name has two meanings."""
-        for mine, theirs in ((self.features, other.features), (self.views, other.views)):
-            for name in mine.keys() & theirs.keys():
-                if mine[name] != theirs[name] and mine[name] is not theirs[name]:
+        for known, added in ((self.features, other.features), (self.views, other.views)):
+            for name in known.keys() & added.keys():
+                if known[name] != added[name] and known[name] is not added[name]:
                     raise ConfigurationError(f"features: {name} means two things; give one of them another name")
         if self.offset_ms != other.offset_ms:
             raise ConfigurationError("features: two different utc_offset")
@@ -233,76 +233,76 @@ def read_feature_file(path, content_of=Path.read_bytes):
 
     path = Path(path)
     try:
-        said = yaml.safe_load(content_of(path).decode())
+        data = yaml.safe_load(content_of(path).decode())
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise ConfigurationError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
-    return FeatureSet.of(said, f"{path}")
+    return FeatureSet.of(data, f"{path}")
 
 
-def _feature(name, said, where=None, compute=None):
+def _feature(name, data, where=None, compute=None):
     where = where or name
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigurationError(f"{where}: expected a name of letters, digits and _, got {name!r:.100}")
-    if not isinstance(said, Mapping):
-        raise ConfigurationError(f"{where}: expected a mapping, got {said!r:.100}")
-    kinds = [kind for kind in DERIVED if kind in said]
+    if not isinstance(data, Mapping):
+        raise ConfigurationError(f"{where}: expected a mapping, got {data!r:.100}")
+    kinds = [kind for kind in DERIVED if kind in data]
     known = (*kinds, *_DERIVED_KEYS) if kinds else _KEYS
-    for key in said:
+    for key in data:
         if key not in known or len(kinds) > 1:
             raise ConfigurationError(f"{where}: {key}: expected one of {', '.join((*_KEYS, *DERIVED))}")
-    default = _number(said.get("default", math.nan), f"{where}: default", nan=True)
-    about = str(said.get("about", ""))
+    default = _number(data.get("default", math.nan), f"{where}: default", nan=True)
+    about = str(data.get("about", ""))
     if kinds:
-        of = said[kinds[0]]
+        of = data[kinds[0]]
         if not isinstance(of, (list, tuple)) or len(of) != 2 or not all(isinstance(each, str) for each in of):
             raise ConfigurationError(f"{where}: {kinds[0]}: expected the names of two features")
         return Feature(name, kinds[0], default=default, of=tuple(of), about=about)
-    operator = _operator(said, where, compute)
-    source = said.get("source", ANY)
+    operator = _operator(data, where, compute)
+    source = data.get("source", ANY)
     source = tuple(source) if isinstance(source, (list, tuple)) else (source,)
     if not source or not all(isinstance(each, str) and each for each in source):
         raise ConfigurationError(f"{where}: source: expected the name of an event, a list of them, or {ANY!r}")
     for key, choices in (("by", BY), ("when", WHEN)):
-        if said.get(key, choices[0]) not in choices:
-            raise ConfigurationError(f"{where}: {key}: expected one of {', '.join(choices)}, got {said[key]!r:.60}")
+        if data.get(key, choices[0]) not in choices:
+            raise ConfigurationError(f"{where}: {key}: expected one of {', '.join(choices)}, got {data[key]!r:.60}")
     for key in ("field", "other", "task", "entry"):
-        if not isinstance(said.get(key, ""), str):
-            raise ConfigurationError(f"{where}: {key}: expected a text, got {said[key]!r:.60}")
-    shape, window_ms, most_ms = _window(said.get("window", "1 d"), f"{where}: window")
+        if not isinstance(data.get(key, ""), str):
+            raise ConfigurationError(f"{where}: {key}: expected a text, got {data[key]!r:.60}")
+    shape, window_ms, most_ms = _window(data.get("window", "1 d"), f"{where}: window")
     if shape != "sliding" and operator in OPERATORS and OPERATORS[operator].of_sketch:
         raise ConfigurationError(f"{where}: window: {operator} has a sliding one only")
-    fresh = said.get("fresh")
+    fresh = data.get("fresh")
     return Feature(
         name,
         operator,
         tuple(sorted(set(source))),
-        said.get("where"),
-        said.get("field"),
-        said.get("other"),
-        said.get("by", "key"),
+        data.get("where"),
+        data.get("field"),
+        data.get("other"),
+        data.get("by", "key"),
         shape,
         window_ms,
         most_ms,
-        said.get("when", "read"),
-        _number(said.get("parameter", 0.0), f"{where}: parameter"),
+        data.get("when", "read"),
+        _number(data.get("parameter", 0.0), f"{where}: parameter"),
         default,
         None if fresh is None else _milliseconds(fresh, f"{where}: fresh"),
         about=about,
         compute=compute,
-        task=said.get("task"),
-        entry=said.get("entry"),
+        task=data.get("task"),
+        entry=data.get("entry"),
     )
 
 
-def _operator(said, where, compute):
+def _operator(data, where, compute):
     """The operator's name; "function" or "task" for an own one."""
     if compute is not None:
         return "function"
-    if "task" in said:
-        if "operator" in said:
+    if "task" in data:
+        if "operator" in data:
             raise ConfigurationError(f"{where}: operator: a task computes it; leave one of the two out")
         return "task"
-    operator = said.get("operator")
+    operator = data.get("operator")
     if not isinstance(operator, str) or operator not in OPERATORS:
         import difflib
 
@@ -310,27 +310,27 @@ def _operator(said, where, compute):
         hint = f"; did you mean {near[0]}?" if near else "; `vmhost pipeline features --operators` lists them"
         raise ConfigurationError(f"{where}: operator: there is no {operator!r:.60}{hint}")
     for key, wants in (("parameter", OPERATORS[operator].parameter), ("other", OPERATORS[operator].other)):
-        if wants != (key in said):
+        if wants != (key in data):
             raise ConfigurationError(f"{where}: {key}: {operator} {'needs one' if wants else 'has none'}")
-    if "entry" in said:
+    if "entry" in data:
         raise ConfigurationError(f"{where}: entry: it goes with a task")
     return operator
 
 
-def _window(said, where):
+def _window(data, where):
     """(shape, window_ms, most_ms)."""
-    shape, most = "sliding", None
-    if isinstance(said, Mapping):
-        shapes = [key for key in said if key in SHAPES]
-        if len(shapes) != 1 or not said.keys() <= {shapes[0], *(("most",) if shapes == ["session"] else ())}:
+    shape, max_text = "sliding", None
+    if isinstance(data, Mapping):
+        shapes = [key for key in data if key in SHAPES]
+        if len(shapes) != 1 or not data.keys() <= {shapes[0], *(("most",) if shapes == ["session"] else ())}:
             raise ConfigurationError(
                 f"{where}: expected a time such as 7 d, or one of {{tumbling: 1 d}}, {{previous: 1 d}} and "
-                f"{{session: 30 min, most: 1 d}}, got {dict(said)!r:.100}"
+                f"{{session: 30 min, most: 1 d}}, got {dict(data)!r:.100}"
             )
         (shape,) = shapes
-        said, most = said[shape], said.get("most")
-    times = [_milliseconds(said, where)]
-    times.append(max(DAY_MS, times[0]) if most is None else _milliseconds(most, f"{where}: most"))
+        data, max_text = data[shape], data.get("most")
+    times = [_milliseconds(data, where)]
+    times.append(max(DAY_MS, times[0]) if max_text is None else _milliseconds(max_text, f"{where}: most"))
     if not all(0 < each <= MAX_WINDOW_MS for each in times):
         raise ConfigurationError(f"{where}: expected a time above 0, up to 400 days")
     return shape, *times

@@ -76,9 +76,9 @@ typedef struct {
     const char *texts[COLUMNS];                 /* UTF-8; NULL: None, or not a text */
     Py_ssize_t sizes[COLUMNS];
     int64_t position, time_ms;
-} told;
+} event_fields;
 
-static void forget(told *t)
+static void forget(event_fields *t)
 {
     Py_XDECREF(t->event);
     Py_XDECREF(t->packed);
@@ -96,7 +96,7 @@ static int read_number(PyObject *value, const char *name, int64_t *number)
     return *number == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
-static int read_fields(const module_state *state, told *t)
+static int read_fields(const module_state *state, event_fields *t)
 {
     for (int field = 0; field < COLUMNS; field++) {
         PyObject *value = t->fields[field] = passes_get(&state->fields[field], t->event);
@@ -118,7 +118,7 @@ static int read_fields(const module_state *state, told *t)
     return 0;
 }
 
-static int read_stored(const module_state *state, PyObject *stored, told *t)
+static int read_stored(const module_state *state, PyObject *stored, event_fields *t)
 {
     PyObject *position = passes_get(&state->position, stored);
     int rc = position == NULL ? -1 : read_number(position, "position", &t->position);
@@ -134,7 +134,7 @@ static int read_stored(const module_state *state, PyObject *stored, told *t)
 }
 
 /* Fields in the order of Event's. */
-static uint8_t *put_event(uint8_t *at, const told *t)
+static uint8_t *put_event(uint8_t *at, const event_fields *t)
 {
 #define PUT_KEY(name) at = put_text(at, name, sizeof name - 1)
     *at++ = 0x87;
@@ -195,7 +195,7 @@ static PyObject *append(PyObject *self, PyTypeObject *type, PyObject *const *arg
     event_list *list = (event_list *)self;
     if (given != 1)
         return PyErr_Format(PyExc_TypeError, "append() takes one StoredEvent, got %zd arguments", given);
-    told t = {0};
+    event_fields t = {0};
     PyObject *result = NULL;
     if (read_stored(passes_state_of(type), args[0], &t) < 0)
         goto done;

@@ -56,12 +56,12 @@ class Pattern:
     def not_followed_by(self, step, *, event=None):
         return self._and_then(step, "not_followed_by", event)
 
-    def _with(self, **said):
+    def _with(self, **settings):
         last = self._steps[-1]
-        for key in said:
+        for key in settings:
             if key in last:
-                raise RuleError(f"{last.get('name', 'the group')}: {key} was said already")
-        return Pattern((*self._steps[:-1], last | said), self._rule)
+                raise RuleError(f"{last.get('name', 'the group')}: {key} is set already")
+        return Pattern((*self._steps[:-1], last | settings), self._rule)
 
     def where(self, condition):
         """A further condition that must hold: a text in CEL, or a condition as data."""
@@ -117,7 +117,7 @@ class Pattern:
 
 
 def _step(step, contiguity, event):
-    said = {"group": step.steps()} if isinstance(step, Pattern) else {"name": step}
+    settings = {"group": step.steps()} if isinstance(step, Pattern) else {"name": step}
     if event is not None:
-        said["event"] = event
-    return said | ({} if contiguity is None else {"contiguity": contiguity})
+        settings["event"] = event
+    return settings | ({} if contiguity is None else {"contiguity": contiguity})

@@ -123,8 +123,8 @@ def compile_checked(environment, text, place):
     try:
         serialized = environment.compile(text).serialize()
     except Exception as error:
-        said = str(error).removeprefix("INVALID_ARGUMENT: ").removesuffix(" [INVALID_ARGUMENT]")
-        raise RuleError(f"{place}: {said}") from None
+        message = str(error).removeprefix("INVALID_ARGUMENT: ").removesuffix(" [INVALID_ARGUMENT]")
+        raise RuleError(f"{place}: {message}") from None
     return Checked(serialized)
 
 
@@ -176,26 +176,26 @@ class Checked:
 
     def __init__(self, serialized):
         outer = _message(serialized)  # a google.protobuf.Any
-        said = _message(outer[2][0])
-        self.root = _message(said[4][0])
+        message = _message(outer[2][0])
+        self.root = _message(message[4][0])
         self.names, self.overloads, self.types = {}, {}, {}
-        for entry in said.get(2, ()):
+        for entry in message.get(2, ()):
             pair = _message(entry)
             reference = _message(pair.get(2, [b""])[0])
             expression = pair.get(1, [0])[0]
             self.names[expression] = reference.get(1, [b""])[0].decode()
             self.overloads[expression] = [one.decode() for one in reference.get(3, ())]
-        for entry in said.get(3, ()):
+        for entry in message.get(3, ()):
             pair = _message(entry)
             self.types[pair.get(1, [0])[0]] = _type(_message(pair.get(2, [b""])[0]))
 
 
-def _type(said):
-    if 3 in said:
-        return ("", "bool", "int", "uint", "double", "string", "bytes")[said[3][0]]
+def _type(message):
+    if 3 in message:
+        return ("", "bool", "int", "uint", "double", "string", "bytes")[message[3][0]]
     names = {2: "null", 4: "wrapper", 5: "well known", 6: "list", 7: "map", 8: "function", 9: "message", 11: "type"}
     for number, name in names.items():
-        if number in said:
+        if number in message:
             return name
     return "dyn"
 
@@ -236,8 +236,8 @@ class _Lowering:
         else:
             raise Unsupported("macros over lists (all, exists, map, filter) are left out")
 
-    def constant(self, said):
-        ((number, (value, *_)),) = said.items() if said else ((1, [0]),)
+    def constant(self, message):
+        ((number, (value, *_)),) = message.items() if message else ((1, [0]),)
         if number == 1:
             self.emit("CONSTANT", (False, None))
         elif number == 2:
@@ -283,15 +283,15 @@ class _Lowering:
             name = self.checked.names.get(identity) or _message(node[4][0])[1][0].decode()
             return [name] if self.variables else name.split(".")
         if 5 in node:
-            said = _message(node[5][0])
+            message = _message(node[5][0])
             if (known := self.checked.names.get(identity)) and not self.variables:
                 return known.split(".")
-            operand = self.names(_message(said[1][0]))
-            return None if operand is None else [*operand, said[2][0].decode()]
+            operand = self.names(_message(message[1][0]))
+            return None if operand is None else [*operand, message[2][0].decode()]
         if 6 in node:
-            said = _message(node[6][0])
-            if said.get(2, [b""])[0] == b"_[_]":
-                operand, key = (_message(one) for one in said[3])
+            message = _message(node[6][0])
+            if message.get(2, [b""])[0] == b"_[_]":
+                operand, key = (_message(one) for one in message[3])
                 constant = _message(key[3][0]) if 3 in key else {}
                 names = self.names(operand) if 6 in constant else None
                 return None if names is None else [*names, constant[6][0].decode()]
@@ -304,9 +304,9 @@ class _Lowering:
             raise Unsupported(f"there is only `{self.root}`, not {names[0]!r}")
         return self.path(".".join(names[1:])) if all("." not in name for name in names) else (0, *names[1:])
 
-    def call(self, node, said):
-        name = said[2][0].decode()
-        given = [_message(one) for one in (*said.get(1, ()), *said.get(3, ()))]
+    def call(self, node, message):
+        name = message[2][0].decode()
+        given = [_message(one) for one in (*message.get(1, ()), *message.get(3, ()))]
         if name in GATHER_TYPES and not self.variables:
             self.gather(name, given)
         elif name == "_[_]":
@@ -376,22 +376,22 @@ def compiled(rule, path):
     """The rule, a mapping, with {"cel": text, "program": [...]} in place of each text. RuleError."""
     read = reader(path, rule.get("fields") if isinstance(rule, dict) else None)
 
-    def walk(said, place, condition):
-        if isinstance(said, str) and condition:
-            _, leaf = read(said, place)
+    def walk(data, place, condition):
+        if isinstance(data, str) and condition:
+            _, leaf = read(data, place)
             return {"cel": leaf.text, "program": [[name, _data(a), b, c] for name, a, b, c in leaf.operations]}
-        if isinstance(said, list | tuple):
-            return [walk(one, f"{place}[{number}]", condition) for number, one in enumerate(said)]
-        if isinstance(said, dict):
+        if isinstance(data, list | tuple):
+            return [walk(one, f"{place}[{number}]", condition) for number, one in enumerate(data)]
+        if isinstance(data, dict):
             return {
                 key: walk(
                     one,
                     f"{place}.{key}",
                     condition=key in ("where", "or", "until") or (condition and key in ("all", "any", "not")),
                 )
-                for key, one in said.items()
+                for key, one in data.items()
             }
-        return said
+        return data
 
     return walk(rule, "rule", False)
 
@@ -410,11 +410,11 @@ def _data(a):
     return list(a) if isinstance(a, tuple) else a
 
 
-def program_of(said, place):
+def program_of(data, place):
     """The leaf for a condition that `compiled` made. RuleError."""
     try:
         rows = []
-        for name, a, b, c in said["program"]:
+        for name, a, b, c in data["program"]:
             if name == "CONSTANT":
                 ((kind, value),) = a.items()
                 value = {"bytes": bytes.fromhex, "float": float, "error": lambda _: ERROR}.get(kind, lambda same: same)(
@@ -429,6 +429,6 @@ def program_of(said, place):
             elif a is not None and (type(a) is not int or not 0 <= a < 1 << 32):
                 raise ValueError(f"got {a!r}")
             rows.append((str(name), a, b, c))
-        return ("leaf", Program(str(said.get("cel", "")), tuple(rows)))
+        return ("leaf", Program(str(data.get("cel", "")), tuple(rows)))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise RuleError(f"{place}: not a compiled condition: {error}; compile the rule again") from None

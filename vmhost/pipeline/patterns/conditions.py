@@ -88,31 +88,31 @@ class Conditions:
             raise RuleError(f"{place}: expected an event's name, got {name!r}")
         return ("leaf", Named(name))
 
-    def read(self, said, place, depth=0):
+    def read(self, data, place, depth=0):
         if depth > MAX_DEPTH:
             raise RuleError(f"{place}: conditions are nested more than {MAX_DEPTH} deep")
-        if isinstance(said, str):
+        if isinstance(data, str):
             if self._expression is None:
                 raise RuleError(f"{place}: expected a mapping or a list, got a text")
-            return self._expression(said, place)
-        if isinstance(said, list | tuple):
-            return self._all(said, place, depth, conjunction, ("true",))
-        if not isinstance(said, dict):
-            raise RuleError(f"{place}: expected a condition, got {type(said).__name__}")
-        if "all" in said:
-            return self._all(self._only(said, "all", place), f"{place}.all", depth, conjunction, ("true",))
-        if "any" in said:
-            parts = self._only(said, "any", place)
+            return self._expression(data, place)
+        if isinstance(data, list | tuple):
+            return self._all(data, place, depth, conjunction, ("true",))
+        if not isinstance(data, dict):
+            raise RuleError(f"{place}: expected a condition, got {type(data).__name__}")
+        if "all" in data:
+            return self._all(self._only(data, "all", place), f"{place}.all", depth, conjunction, ("true",))
+        if "any" in data:
+            parts = self._only(data, "any", place)
             return self._all(parts, f"{place}.any", depth, disjunction, ("not", ("true",)))
-        if "not" in said:
-            return ("not", self.read(self._only(said, "not", place), f"{place}.not", depth + 1))
-        if "program" in said:
+        if "not" in data:
+            return ("not", self.read(self._only(data, "not", place), f"{place}.not", depth + 1))
+        if "program" in data:
             from vmhost.pipeline.patterns.cel import program_of  # late: other conditions do without it
 
-            return program_of(said, place)
-        if "event" in said:
-            return self.event(self._only(said, "event", place), f"{place}.event")
-        return self._comparison(said, place)
+            return program_of(data, place)
+        if "event" in data:
+            return self.event(self._only(data, "event", place), f"{place}.event")
+        return self._comparison(data, place)
 
     def _all(self, listed, place, depth, join, none):
         if not isinstance(listed, list | tuple) or len(listed) > MAX_PARTS:
@@ -121,45 +121,45 @@ class Conditions:
         return join(parts) if parts else none
 
     @staticmethod
-    def _only(said, key, place):
-        if len(said) != 1:
-            others = ", ".join(sorted(str(other) for other in said if other != key))
+    def _only(data, key, place):
+        if len(data) != 1:
+            others = ", ".join(sorted(str(other) for other in data if other != key))
             raise RuleError(f"{place}: `{key}` stands alone in its mapping, got {others} beside it")
-        return said[key]
+        return data[key]
 
-    def _comparison(self, said, place):
-        gathers = [key for key in GATHERS if key in said]
-        for key in said:
+    def _comparison(self, data, place):
+        gathers = [key for key in GATHERS if key in data]
+        for key in data:
             if key not in ("field", "op", "value", "plus", *GATHERS):
                 raise RuleError(
                     f"{place}: there is no key {key!r}; there are field, op, value, plus, event, all, any, not, "
                     f"{', '.join(GATHERS)}"
                 )
-        op, value = said.get("op"), said.get("value")
+        op, value = data.get("op"), data.get("value")
         if op not in OPERATORS:
             raise RuleError(f"{place}.op: expected one of {', '.join(OPERATORS)}, got {op!r}")
         if value is not None and not isinstance(value, str | int | float):
             raise RuleError(
                 f"{place}.value: expected a text, a number, true, false or null, got {type(value).__name__}"
             )
-        field = self._field(said.get("field"), f"{place}.field")
+        field = self._field(data.get("field"), f"{place}.field")
         if not gathers:
             if field is None:
                 raise RuleError(f"{place}: expected `field`, or one of {', '.join(GATHERS)}")
-            if "plus" in said:
+            if "plus" in data:
                 raise RuleError(f"{place}: `plus` goes with {', '.join(GATHERS)}")
             return ("leaf", Compared(field, op, value, type(value)))
         if len(gathers) > 1:
             raise RuleError(f"{place}: expected one of {' and '.join(gathers)}")
         (kind,) = gathers
-        step, of = said[kind], None
+        step, of = data[kind], None
         if isinstance(step, list | tuple):
             if not 1 <= len(step) <= 2:
                 raise RuleError(f"{place}.{kind}: expected [step, field], got {step!r}")
             step, of = step[0], step[1] if len(step) == 2 else None
         if not isinstance(step, str):
             raise RuleError(f"{place}.{kind}: expected a step's name, got {step!r}")
-        plus = self._field(said.get("plus"), f"{place}.plus")
+        plus = self._field(data.get("plus"), f"{place}.plus")
         return (
             "leaf",
             Gathered(kind, step, self._field(of, f"{place}.{kind}"), plus, field, op, value, type(value)),

@@ -46,8 +46,8 @@ def lower(rule, automaton, by, number_of, timeouts=True):
     return _Lowering(rule, automaton, number_of).lowered(by, timeouts)
 
 
-def _digest(said):
-    return int.from_bytes(hashlib.sha256(repr(said).encode(errors="surrogatepass")).digest()[:8])
+def _digest(content):
+    return int.from_bytes(hashlib.sha256(repr(content).encode(errors="surrogatepass")).digest()[:8])
 
 
 class _Lowering:
@@ -84,12 +84,12 @@ class _Lowering:
         skip = self.rule.skip
         keeps = tuple(self.number_of(path) for path in self.keeps)
         leaf_texts = tuple(repr(leaf) for leaf in self.predicates)
-        said = (states, edges, codes, leaf_texts, automaton.within_ms, skip, by, sorted(self.steps.items()))
+        content = (states, edges, codes, leaf_texts, automaton.within_ms, skip, by, sorted(self.steps.items()))
         shape = _digest(
-            ([state[:3] for state in states], [edge[:2] for edge in edges], place[automaton.start], by, said[-1])
+            ([state[:3] for state in states], [edge[:2] for edge in edges], place[automaton.start], by, content[-1])
         )
         description = (
-            _digest(said),
+            _digest(content),
             shape,
             self.rule.goes_on,
             SPACES.index(by),
@@ -146,7 +146,7 @@ class _Lowering:
                 stack.extend((part, False) for part in reversed(node[1:]))
             deepest = max(deepest, depth)
         if deepest > _STACK or len(codes) > 0xFFFF:
-            raise RuleError("pattern: a condition is nested too deeply; say less in it")
+            raise RuleError("pattern: a condition is nested too deeply; simplify it")
         return codes
 
     def _predicate(self, leaf):
@@ -237,7 +237,7 @@ def _check_depth(operations, leaf):
         deepest = max(deepest, depth)
     if deepest > _STACK:
         raise RuleError(
-            f"{getattr(leaf, 'text', leaf)}: an expression with more than {_STACK} values at once; say less in it"
+            f"{getattr(leaf, 'text', leaf)}: an expression with more than {_STACK} values at once; simplify it"
         )
 
 

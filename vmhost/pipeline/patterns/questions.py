@@ -30,18 +30,18 @@ def field_path(text):
 
 def answer(question):
     """The answer to a question; both are dicts. Problems of the question become `error`, not exceptions."""
-    said = {"case": question["case"]} if isinstance(question, dict) and "case" in question else {}
+    data = {"case": question["case"]} if isinstance(question, dict) and "case" in question else {}
     try:
         run = _Run(question)
     except (RuleError, PatternError) as error:
-        return {**said, "error": str(error), "phase": "compile"}
+        return {**data, "error": str(error), "phase": "compile"}
     except _QuestionError as error:
-        return {**said, "error": str(error), "phase": "read"}
+        return {**data, "error": str(error), "phase": "read"}
     try:
         run.all()
     except _RunError as error:
-        return {**said, "error": str(error), "phase": "run"}
-    return {**said, **run.said()}
+        return {**data, "error": str(error), "phase": "run"}
+    return {**data, **run.as_data()}
 
 
 class _QuestionError(ValueError):
@@ -70,15 +70,15 @@ class _Run:
         self.armed = set()  # (time, key) of pending timers
         self.time = None
 
-    def said(self):
-        said = {
+    def as_data(self):
+        data = {
             "matches": self.matches,
             "timeouts": self.timeouts,
             "match_on": self.match_on,
             "timeout_on": self.timeout_on,
             "timeout_at": self.timeout_at,
         }
-        return said | ({"late": self.late} if self.late else {})
+        return data | ({"late": self.late} if self.late else {})
 
     def all(self):
         if self.mode == "direct":
@@ -154,21 +154,21 @@ class _Run:
                 self.matches.append(shape)
                 self.match_on.append(on)
         if status == MISSED:
-            raise _RunError("a match has not the step that `skip` names, or begins with it")
+            raise _RunError("a match lacks the step that `skip` names, or begins with it")
         if status:
             raise _RunError("there is no memory for more matches")
         if len(self.matches) > self.limit:
             raise _RunError(f"more than {self.limit} matches")
 
 
-def _event(said, number):
+def _event(data, number):
     place = f"events[{number}]"
-    if not isinstance(said, dict):
+    if not isinstance(data, dict):
         raise _QuestionError(f"{place}: expected a mapping")
     for key in ("id", "at"):
-        if type(said.get(key)) is not int or not -FOREVER <= said[key] <= FOREVER:
-            raise _QuestionError(f"{place}.{key}: expected a whole number, got {said.get(key)!r}")
+        if type(data.get(key)) is not int or not -FOREVER <= data[key] <= FOREVER:
+            raise _QuestionError(f"{place}.{key}: expected a whole number, got {data.get(key)!r}")
     for key in ("name", "key"):
-        if said.get(key) is not None and not isinstance(said[key], str):
-            raise _QuestionError(f"{place}.{key}: expected a text, got {said[key]!r}")
-    return said | {"name": said.get("name") or "", "key": said.get("key") or ""}
+        if data.get(key) is not None and not isinstance(data[key], str):
+            raise _QuestionError(f"{place}.{key}: expected a text, got {data[key]!r}")
+    return data | {"name": data.get("name") or "", "key": data.get("key") or ""}

@@ -134,10 +134,10 @@ def _chain(listed, place, conditions, depth):
     return tuple(steps)
 
 
-def _step(said, place, before, conditions, depth):
-    _mapping(said, place, STEP_KEYS)
-    group = said.get("group")
-    name = said.get("name")
+def _step(data, place, before, conditions, depth):
+    _mapping(data, place, STEP_KEYS)
+    group = data.get("group")
+    name = data.get("name")
     if group is None:
         if not isinstance(name, str) or not name:
             raise RuleError(f"{place}: expected `name`, a text, or `group`")
@@ -146,9 +146,9 @@ def _step(said, place, before, conditions, depth):
         place = f"{place} ({name})"
     else:
         for key in _GROUP_HAS_NOT:
-            if said.get(key) is not None:
-                raise RuleError(f"{place}: a group has no `{key}`; say it of the steps in it")
-    contiguity = said.get("contiguity")
+            if data.get(key) is not None:
+                raise RuleError(f"{place}: a group has no `{key}`; set it on the steps in it")
+    contiguity = data.get("contiguity")
     if before is None:
         contiguity = None
     else:
@@ -158,7 +158,7 @@ def _step(said, place, before, conditions, depth):
     step = Step(place, name, contiguity)
     if step.negative:
         if group is not None:
-            raise RuleError(f"{place}: a group cannot be {contiguity}; say it of one step")
+            raise RuleError(f"{place}: a group cannot be {contiguity}; set it on one step")
         if before.optional:
             raise RuleError(
                 f"{place}: {contiguity} cannot stand behind an optional step; make two rules, one with {before.name!r} "
@@ -167,27 +167,27 @@ def _step(said, place, before, conditions, depth):
     if group is not None:
         step.group = _chain(group, f"{place}.group", conditions, depth + 1)
     parts = []
-    if said.get("event") is not None:
-        parts.append(conditions.event(said["event"], f"{place}.event"))
-    if said.get("where") is not None:
-        parts.append(conditions.read(said["where"], f"{place}.where"))
+    if data.get("event") is not None:
+        parts.append(conditions.event(data["event"], f"{place}.event"))
+    if data.get("where") is not None:
+        parts.append(conditions.read(data["where"], f"{place}.where"))
     step.condition = conditions.conjunction(parts)
-    if said.get("or") is not None:
-        other = conditions.read(said["or"], f"{place}.or")
+    if data.get("or") is not None:
+        other = conditions.read(data["or"], f"{place}.or")
         step.condition = other if step.condition is None else conditions.disjunction([step.condition, other])
-    _times(step, said, place)
-    _quantifiers(step, said, place, before)
-    if said.get("until") is not None:
+    _times(step, data, place)
+    _quantifiers(step, data, place, before)
+    if data.get("until") is not None:
         if not step.looping:
             raise RuleError(f"{place}: `until` ends a step that takes any number of events; give it times: [1, null]")
-        step.until = conditions.read(said["until"], f"{place}.until")
-    _within(said, step, place)
+        step.until = conditions.read(data["until"], f"{place}.until")
+    _within(data, step, place)
     return step
 
 
-def _times(step, said, place):
-    times = said.get("times")
-    span = said.get("times_within_ms")
+def _times(step, data, place):
+    times = data.get("times")
+    span = data.get("times_within_ms")
     if span is not None:
         step.times_within_ms = _whole(span, f"{place}.times_within_ms")
     if times is None:
@@ -195,7 +195,7 @@ def _times(step, said, place):
             raise RuleError(f"{place}: `times_within_ms` goes with `times`")
         return
     if step.negative:
-        raise RuleError(f"{place}: `times` cannot be said of {step.contiguity}")
+        raise RuleError(f"{place}: `times` does not go with {step.contiguity}")
     if isinstance(times, list | tuple):
         if len(times) != 2:
             raise RuleError(f"{place}.times: expected n, [low, high] or [low, null], got {times!r}")
@@ -213,28 +213,28 @@ def _times(step, said, place):
     step.low, step.high = max(low, 1), high
 
 
-def _quantifiers(step, said, place, before):
-    if said.get("consecutive"):
+def _quantifiers(step, data, place, before):
+    if data.get("consecutive"):
         if step.single:
             raise RuleError(f"{place}: `consecutive` goes with `times`")
         step.inner = "next"
-    if said.get("combinations"):
+    if data.get("combinations"):
         if step.single:
             raise RuleError(f"{place}: `combinations` goes with `times`")
         if step.inner != "followed_by":
             raise RuleError(f"{place}: `consecutive` and `combinations` exclude each other; keep one")
         step.inner = "followed_by_any"
-    if said.get("greedy"):
+    if data.get("greedy"):
         if step.negative:
             raise RuleError(f"{place}: {step.contiguity} cannot be greedy")
         if step.group is not None:
-            raise RuleError(f"{place}: a group cannot be greedy; say it of the steps in it")
+            raise RuleError(f"{place}: a group cannot be greedy; set it on the steps in it")
         if step.single:
             raise RuleError(f"{place}: `greedy` goes with `times`")
         if step.inner == "followed_by_any":
             raise RuleError(f"{place}: `greedy` and `combinations` exclude each other; keep one")
         step.greedy = True
-    if said.get("optional"):
+    if data.get("optional"):
         if before is not None and before.greedy:
             raise RuleError(f"{place}: an optional step cannot stand behind a greedy one")
         if step.optional:
@@ -246,9 +246,9 @@ def _quantifiers(step, said, place, before):
         raise RuleError(f"{place}: an optional step cannot stand behind a greedy one")
 
 
-def _within(said, step, place):
-    span = said.get("within_ms")
-    kind = said.get("within")
+def _within(data, step, place):
+    span = data.get("within_ms")
+    kind = data.get("within")
     if span is None:
         if kind is not None:
             raise RuleError(f"{place}: `within` says how `within_ms` is measured, which is missing")
@@ -265,20 +265,20 @@ def _whole(value, place, most=MAX_MS, least=1):
     return value
 
 
-def _skip(said, names):
-    if said is None:
+def _skip(data, names):
+    if data is None:
         return Skip("no_skip")
-    if isinstance(said, str):
-        if said in SKIPS[:3]:
-            return Skip(said)
-        raise RuleError(f"skip: expected one of {', '.join(SKIPS[:3])}, to_first: STEP or to_last: STEP, got {said!r}")
-    _mapping(said, "skip", ("to_first", "to_last", "throw"))
-    kinds = [kind for kind in ("to_first", "to_last") if kind in said]
+    if isinstance(data, str):
+        if data in SKIPS[:3]:
+            return Skip(data)
+        raise RuleError(f"skip: expected one of {', '.join(SKIPS[:3])}, to_first: STEP or to_last: STEP, got {data!r}")
+    _mapping(data, "skip", ("to_first", "to_last", "throw"))
+    kinds = [kind for kind in ("to_first", "to_last") if kind in data]
     if len(kinds) != 1:
         raise RuleError("skip: expected one of to_first and to_last, with a step's name")
-    step = said[kinds[0]]
+    step = data[kinds[0]]
     if step not in names:
         raise RuleError(
             f"skip: there is no step {step!r} in the pattern, outside of groups; there are {', '.join(names)}"
         )
-    return Skip(kinds[0], step, bool(said.get("throw")))
+    return Skip(kinds[0], step, bool(data.get("throw")))

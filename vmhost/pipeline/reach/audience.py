@@ -20,13 +20,13 @@ _OF = ("key", "device")
 class Audience:
     """The audience that a mapping describes, on the device with this `profile`, a mapping. ConfigurationError."""
 
-    def __init__(self, name, said, profile):
+    def __init__(self, name, data, profile):
         here = f"audience {name}"
-        if not isinstance(said, dict) or not said or not said.keys() <= set(_KEYS):
-            raise ConfigurationError(f"{here}: expected a mapping with any of {', '.join(_KEYS)}, got {said!r:.100}")
-        self.name, self._of, self._salt = name, said.get("of", "key"), said.get("salt", name)
-        percent = said.get("percent")
-        if percent is None and ("of" in said or "salt" in said):
+        if not isinstance(data, dict) or not data or not data.keys() <= set(_KEYS):
+            raise ConfigurationError(f"{here}: expected a mapping with any of {', '.join(_KEYS)}, got {data!r:.100}")
+        self.name, self._of, self._salt = name, data.get("of", "key"), data.get("salt", name)
+        percent = data.get("percent")
+        if percent is None and ("of" in data or "salt" in data):
             raise ConfigurationError(f"{here}: `of` and `salt` go with `percent`")
         if percent is not None and (
             isinstance(percent, bool) or not isinstance(percent, int | float) or not 0 <= percent <= 100
@@ -39,7 +39,7 @@ class Audience:
         if self._of == "device" and not isinstance(self._device, str):
             raise ConfigurationError(f"{here}: of: device: the profile has no `device`, a text; name it there")
         self._outside = None
-        if "where" in said and not _holds(here, said["where"], profile):
+        if "where" in data and not _holds(here, data["where"], profile):
             self._outside = f"audience {name}: the device's profile is not one that `where` holds for"
 
     def why_not(self, key):
@@ -66,11 +66,11 @@ def _path(text):
     return (0, *text.split("."))
 
 
-def audiences(said, profile):
+def audiences(data, profile):
     """{name: Audience} of a mapping. ConfigurationError."""
     profile = {} if profile is None else profile
     if not isinstance(profile, dict) or not all(isinstance(key, str) for key in profile):
         raise ConfigurationError(f"profile: expected a mapping of names to values, got {profile!r:.100}")
-    if not isinstance(said or {}, dict):
-        raise ConfigurationError(f"audiences: expected a mapping of names to audiences, got {said!r:.100}")
-    return {name: Audience(name, one, profile) for name, one in (said or {}).items()}
+    if not isinstance(data or {}, dict):
+        raise ConfigurationError(f"audiences: expected a mapping of names to audiences, got {data!r:.100}")
+    return {name: Audience(name, one, profile) for name, one in (data or {}).items()}

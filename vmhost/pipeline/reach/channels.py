@@ -154,8 +154,8 @@ class Webhook:
                 headers["Authorization"] = f"Bearer {Path(self._token_file).read_text(encoding='utf-8').strip()}"
             status, asked = self._post(body, headers)
         except (OSError, http.client.HTTPException, ValueError) as error:
-            said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise ChannelError(f"{self._url}: {said}") from error
+            parsed = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise ChannelError(f"{self._url}: {parsed}") from error
         if 200 <= status < 300:
             return f"status {status}"
         final = 300 <= status < 500 and status not in (408, 425, 429)
@@ -281,10 +281,10 @@ class TrackingLog:
 
 def _id_of(line):
     try:
-        said = json.loads(line)
+        parsed = json.loads(line)
     except ValueError, RecursionError:
         return None
-    return said.get("id") if isinstance(said, dict) and isinstance(said.get("id"), str) else None
+    return parsed.get("id") if isinstance(parsed, dict) and isinstance(parsed.get("id"), str) else None
 
 
 def forget_lines(folder, key):
@@ -310,10 +310,10 @@ def _is_of(line, key):
     if not line:
         return False
     try:
-        said = json.loads(line)
+        parsed = json.loads(line)
     except ValueError, RecursionError:
         return key.encode(errors="surrogatepass") in line
-    return isinstance(said, dict) and said.get("key") == key
+    return isinstance(parsed, dict) and parsed.get("key") == key
 
 
 class ToPages:

@@ -82,7 +82,7 @@ class Pages:
                     for page in pages:
                         self._loop.call_soon_threadsafe(page.lines.put_nowait, lines)
                 except RuntimeError as error:  # the serving loop has ended
-                    raise NobodyThereError("pages are served no more") from error
+                    raise NobodyThereError("pages are no longer served") from error
                 enough = lambda: names & seen if key is not None else names & self._pages.keys() <= seen  # noqa: E731
                 self._changed.wait_for(enough, timeout_s)
                 if not names & seen:
@@ -181,8 +181,8 @@ class Pages:
             if len(body) > _MAX_SEEN:
                 return JSONResponse({"error": "too long"}, 413)
         try:
-            said = json.loads(body)
-            identity, name = said["id"], said["page"]
+            receipt = json.loads(body)
+            identity, name = receipt["id"], receipt["page"]
         except ValueError, TypeError, KeyError, RecursionError:
             return JSONResponse({"error": 'expected {"id": …, "page": …}'}, 400)
         with self._changed:

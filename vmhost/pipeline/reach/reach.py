@@ -40,9 +40,9 @@ class Reach:
         self._database, self._store, self._clock = database, store, clock
         self._rules = rules
         self._identity = database.identity.hex()[:16]
-        self._settings = {name: channel_settings(name, said, functions) for name, said in (channels or {}).items()}
+        self._settings = {name: channel_settings(name, data, functions) for name, data in (channels or {}).items()}
         self._audiences = audiences(audience, profile)
-        self._tasks = {name: task_settings(name, said) for name, said in (tasks or {}).items()}
+        self._tasks = {name: task_settings(name, data) for name, data in (tasks or {}).items()}
         self._check_names()
         self._wake = threading.Condition()
         self._closing = threading.Event()
@@ -158,25 +158,26 @@ class Reach:
 
     def targets(self, task):
         """Whether a task has an audience."""
-        said = self._tasks.get(task)
-        return said is not None and said["audience"] is not None
+        settings = self._tasks.get(task)
+        return settings is not None and settings["audience"] is not None
 
     def reaches(self, task):
         """Whether a task's results become messages."""
-        said = self._tasks.get(task)
-        return said is not None and bool(said["then"])
+        settings = self._tasks.get(task)
+        return settings is not None and bool(settings["then"])
 
     @contextlib.contextmanager
     def result(self, task, position, key, rows):
         """A context in which the caller stores the rows that a call of `task` returned. Their messages are stored by
         the same commit or an earlier one; they are withdrawn if the body raises."""
-        said = self._tasks[task]
+        settings = self._tasks[task]
         listed = [rows] if isinstance(rows, dict) else rows
         messages = []
         for number, row in enumerate(listed if isinstance(listed, list | tuple) else ()):
             identity = f"{self._identity}:task:{task}:{position}:{number}"
             body = {"id": identity, "key": key, "position": position, "task": task, "row": row}
-            messages += self._messages(f"task:{task}", said["then"], identity, key, body, **_without(said, "then"))
+            others = _without(settings, "then")
+            messages += self._messages(f"task:{task}", settings["then"], identity, key, body, **others)
         with self._database.lock:  # no commit between `offer` and the body
             self.queue.offer(messages)
             try:
@@ -377,5 +378,5 @@ class Reach:
             self.wake()
 
 
-def _without(said, key):
-    return {name: value for name, value in said.items() if name != key}
+def _without(mapping, key):
+    return {name: value for name, value in mapping.items() if name != key}

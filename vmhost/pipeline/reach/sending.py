@@ -60,13 +60,13 @@ class Sender:
         if settings.quiet is not None and message.priority < settings.quiet.urgent:
             until_ms = settings.quiet.until_ms(now_ms)
             if until_ms is not None:
-                said = f"quiet hours from {settings.quiet.begin:%H:%M} to {settings.quiet.end:%H:%M}"
-                self._hold(message, until_ms, said)
+                text = f"quiet hours from {settings.quiet.begin:%H:%M} to {settings.quiet.end:%H:%M}"
+                self._hold(message, until_ms, text)
                 return True
         if message.person:
             for cap in settings.caps:
                 if self._queue.sent_since(settings.name, message.person, now_ms - cap.per_ms) >= cap.count:
-                    self._end(message, queue.CAPPED, f"{cap.count} messages were sent within {cap.said} already")
+                    self._end(message, queue.CAPPED, f"{cap.count} messages were sent within {cap.text} already")
                     return True
         self._send(message)
         return True
@@ -96,14 +96,14 @@ class Sender:
             return ()
         identity = f"{message.id}:{settings.name}"
         body = {"id": identity, "key": message.person, "task": settings.name, "row": given, "of": message.id}
-        said = message.body.get("message")
+        text = message.body.get("message")
         return list(
             self._messages(
                 *(f"channel:{settings.name}", settings.then, identity, message.person, body),
                 priority=message.priority,
                 audience=None,
                 expires_ms=None,
-                message=given if isinstance(given, dict) and given.keys() & {"title", "text"} else said,
+                message=given if isinstance(given, dict) and given.keys() & {"title", "text"} else text,
             )
         )
 

@@ -31,7 +31,7 @@ class Cap:
 
     count: int
     per_ms: int
-    said: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -81,23 +81,23 @@ class ChannelSettings:
         return min(self.first_wait_ms << min(tried - 1, 40), self.max_wait_ms)
 
 
-def channel_settings(name, said, functions=()):
+def channel_settings(name, data, functions=()):
     """The ChannelSettings for a mapping, or for a function. ConfigurationError. `functions`: the host's."""
-    if callable(said):
-        return ChannelSettings(name, "native_callback", getattr(said, "__name__", "function"), said)
+    if callable(data):
+        return ChannelSettings(name, "native_callback", getattr(data, "__name__", "function"), data)
     here = f"channel {name}"
-    if not isinstance(said, dict):
-        raise ConfigurationError(f"{here}: expected a mapping with one of {', '.join(KINDS)}, got {said!r:.100}")
-    kinds = [kind for kind in KINDS if kind in said]
+    if not isinstance(data, dict):
+        raise ConfigurationError(f"{here}: expected a mapping with one of {', '.join(KINDS)}, got {data!r:.100}")
+    kinds = [kind for kind in KINDS if kind in data]
     if len(kinds) != 1:
-        raise ConfigurationError(f"{here}: expected one of {', '.join(KINDS)}, got {', '.join(map(str, said)) or '{}'}")
+        raise ConfigurationError(f"{here}: expected one of {', '.join(KINDS)}, got {', '.join(map(str, data)) or '{}'}")
     (kind,) = kinds
     keys = (kind, *OPTIONS, *_OF_KIND.get(kind, ()))
-    for key in said:
+    for key in data:
         if key not in keys:
             raise ConfigurationError(f"{here}: there is no key {key!r} for {kind}; there are {', '.join(keys)}")
-    options = {"headers": _headers(here, said), "token_file": said.get("token_file")}
-    function = said.get("function") or (said[kind] if kind == "native_callback" else None)
+    options = {"headers": _headers(here, data), "token_file": data.get("token_file")}
+    function = data.get("function") or (data[kind] if kind == "native_callback" else None)
     if function is not None:
         if function not in functions:
             there = ", ".join(functions) or "none"
@@ -105,61 +105,61 @@ def channel_settings(name, said, functions=()):
         options["function"] = functions[function]
     for key, (to, usual) in _TIMES.items():
         try:
-            options[to] = milliseconds(said.get(key, usual / 1000))
+            options[to] = milliseconds(data.get(key, usual / 1000))
         except ValueError as error:
             raise ConfigurationError(f"{here}: {key}: expected a time above zero such as 30 min, {error}") from None
-    options["tries"] = _whole(f"{here}: tries", said.get("tries", 6), 1, 100)
-    options["caps"] = _caps(here, said.get("cap", ()))
-    options["quiet"] = _quiet(here, said.get("quiet"))
-    options["audience"] = _text(f"{here}: audience", said.get("audience"))
-    then = said.get("then", ())
+    options["tries"] = _whole(f"{here}: tries", data.get("tries", 6), 1, 100)
+    options["caps"] = _caps(here, data.get("cap", ()))
+    options["quiet"] = _quiet(here, data.get("quiet"))
+    options["audience"] = _text(f"{here}: audience", data.get("audience"))
+    then = data.get("then", ())
     if not isinstance(then, list | tuple) or not all(isinstance(one, str) for one in then):
         raise ConfigurationError(f"{here}: then: expected a list of names of channels, got {then!r:.100}")
-    return ChannelSettings(name, kind, _target(here, kind, said[kind], "function" in said), then=tuple(then), **options)
+    return ChannelSettings(name, kind, _target(here, kind, data[kind], "function" in data), then=tuple(then), **options)
 
 
-def _target(here, kind, said, replaced):
-    if replaced and said is True:
-        return said  # a function replaces the adapter
+def _target(here, kind, data, replaced):
+    if replaced and data is True:
+        return data  # a function replaces the adapter
     if kind == "push":
-        address = urllib.parse.urlsplit(said) if isinstance(said, str) else None
+        address = urllib.parse.urlsplit(data) if isinstance(data, str) else None
         if address is None or address.scheme not in ("http", "https") or not address.hostname:
-            raise ConfigurationError(f"{here}: push: expected an address such as https://host/path, got {said!r:.100}")
+            raise ConfigurationError(f"{here}: push: expected an address such as https://host/path, got {data!r:.100}")
     elif kind in ("poplayer", "broadcast"):
         from vmhost.pipeline.configuration import http_address  # late: no other kind needs schema and YAML
 
         try:
-            http_address(said if isinstance(said, str) else "")
+            http_address(data if isinstance(data, str) else "")
         except ValueError as error:
             raise ConfigurationError(f"{here}: {kind}: {error}") from None
     elif kind == "log":
-        if said is not True:
-            raise ConfigurationError(f"{here}: log: expected true, got {said!r:.100}")
+        if data is not True:
+            raise ConfigurationError(f"{here}: log: expected true, got {data!r:.100}")
     elif kind == "ut":
-        if not isinstance(said, str) or not re.fullmatch(r"[\w-][\w.-]{0,99}", said):
+        if not isinstance(data, str) or not re.fullmatch(r"[\w-][\w.-]{0,99}", data):
             raise ConfigurationError(
                 f"{here}: ut: expected the name of a file, such as tracking.jsonl, which lies in the pipeline's folder"
-                f" `tracking`, got {said!r:.100}"
+                f" `tracking`, got {data!r:.100}"
             )
-    elif not isinstance(said, str | bytes) and not hasattr(said, "__fspath__"):
-        raise ConfigurationError(f"{here}: {kind}: expected a text, got {said!r:.100}")
-    return said
+    elif not isinstance(data, str | bytes) and not hasattr(data, "__fspath__"):
+        raise ConfigurationError(f"{here}: {kind}: expected a text, got {data!r:.100}")
+    return data
 
 
-def _whole(here, said, low, high):
-    if not isinstance(said, int) or isinstance(said, bool) or not low <= said <= high:
-        raise ConfigurationError(f"{here}: expected a whole number from {low} to {high}, got {said!r:.100}")
-    return said
+def _whole(here, data, low, high):
+    if not isinstance(data, int) or isinstance(data, bool) or not low <= data <= high:
+        raise ConfigurationError(f"{here}: expected a whole number from {low} to {high}, got {data!r:.100}")
+    return data
 
 
-def _text(here, said):
-    if said is not None and not (isinstance(said, str) and said):
-        raise ConfigurationError(f"{here}: expected a name, got {said!r:.100}")
-    return said
+def _text(here, data):
+    if data is not None and not (isinstance(data, str) and data):
+        raise ConfigurationError(f"{here}: expected a name, got {data!r:.100}")
+    return data
 
 
-def _headers(here, said):
-    headers = said.get("headers", {})
+def _headers(here, data):
+    headers = data.get("headers", {})
     if not isinstance(headers, dict) or not all(
         isinstance(name, str)
         and _HEADER.fullmatch(name)
@@ -172,8 +172,8 @@ def _headers(here, said):
     return headers
 
 
-def _caps(here, said):
-    listed = [said] if isinstance(said, dict) else said
+def _caps(here, data):
+    listed = [data] if isinstance(data, dict) else data
     caps = []
     for one in listed if isinstance(listed, list | tuple) else (listed,):
         if not isinstance(one, dict) or one.keys() != {"count", "per"}:
@@ -186,51 +186,51 @@ def _caps(here, said):
     return tuple(caps)
 
 
-def _quiet(here, said):
-    if said is None:
+def _quiet(here, data):
+    if data is None:
         return None
-    if not isinstance(said, dict) or not {"from", "to"} <= said.keys() <= {"from", "to", "zone", "urgent"}:
-        raise ConfigurationError(f"{here}: quiet: expected {{from, to}}, and any of zone, urgent, got {said!r:.100}")
+    if not isinstance(data, dict) or not {"from", "to"} <= data.keys() <= {"from", "to", "zone", "urgent"}:
+        raise ConfigurationError(f"{here}: quiet: expected {{from, to}}, and any of zone, urgent, got {data!r:.100}")
     times = []
     for key in ("from", "to"):
-        found = _CLOCK.fullmatch(said[key]) if isinstance(said[key], str) else None
+        found = _CLOCK.fullmatch(data[key]) if isinstance(data[key], str) else None
         if found is None:
-            raise ConfigurationError(f'{here}: quiet: {key}: expected a time of day such as "22:00", got {said[key]!r}')
+            raise ConfigurationError(f'{here}: quiet: {key}: expected a time of day such as "22:00", got {data[key]!r}')
         times.append(time(int(found[1]), int(found[2])))
     if times[0] == times[1]:
         raise ConfigurationError(f"{here}: quiet: from and to are the same; leave `quiet` out, or change one")
-    zone = said.get("zone")
+    zone = data.get("zone")
     try:
         zone = None if zone is None else zoneinfo.ZoneInfo(zone)
     except zoneinfo.ZoneInfoNotFoundError, ValueError, TypeError, OSError:
         raise ConfigurationError(
             f"{here}: quiet: zone: expected a zone of this machine's, such as Europe/Berlin, got {zone!r:.100}"
         ) from None
-    urgent = _whole(f"{here}: quiet: urgent", said.get("urgent", MAX_PRIORITY), 0, MAX_PRIORITY + 1)
+    urgent = _whole(f"{here}: quiet: urgent", data.get("urgent", MAX_PRIORITY), 0, MAX_PRIORITY + 1)
     return Quiet(*times, zone, urgent)
 
 
-def task_settings(name, said):
+def task_settings(name, data):
     """The settings in a mapping for the results of a task. ConfigurationError."""
     here = f"task {name}"
-    if not isinstance(said, dict) or not said.keys() <= set(_TASK_KEYS):
-        raise ConfigurationError(f"{here}: expected a mapping with any of {', '.join(_TASK_KEYS)}, got {said!r:.100}")
-    return sending_of(here, said)
+    if not isinstance(data, dict) or not data.keys() <= set(_TASK_KEYS):
+        raise ConfigurationError(f"{here}: expected a mapping with any of {', '.join(_TASK_KEYS)}, got {data!r:.100}")
+    return sending_of(here, data)
 
 
-def sending_of(here, said, key="then"):
+def sending_of(here, data, key="then"):
     """`then`, `priority`, `audience`, `expires_ms` and `message` of a rule or task. ConfigurationError."""
-    then = said.get("then") or ()
+    then = data.get("then") or ()
     if not isinstance(then, list | tuple) or not all(isinstance(one, str) for one in then):
         raise ConfigurationError(f"{here}: {key}: expected a list of names of channels, got {then!r:.100}")
-    audience, message, expires_ms = said.get("audience"), said.get("message"), said.get("expires_ms")
+    audience, message, expires_ms = data.get("audience"), data.get("message"), data.get("expires_ms")
     if audience is not None and not isinstance(audience, str):
         raise ConfigurationError(f"{here}: audience: expected the name of one, got {audience!r:.100}")
     if message is not None and not isinstance(message, dict):
         raise ConfigurationError(f"{here}: message: expected a mapping such as {{title, text}}, got {message!r:.100}")
     if expires_ms is not None and (type(expires_ms) is not int or not 1 <= expires_ms <= 1 << 52):
         raise ConfigurationError(f"{here}: expires_ms: expected a whole number above 0, got {expires_ms!r:.100}")
-    priority = _whole(f"{here}: priority", said.get("priority", USUAL_PRIORITY), 0, MAX_PRIORITY)
+    priority = _whole(f"{here}: priority", data.get("priority", USUAL_PRIORITY), 0, MAX_PRIORITY)
     return {
         "then": tuple(then),
         "priority": priority,

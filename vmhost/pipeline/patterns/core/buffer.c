@@ -12,7 +12,7 @@ static bool give_up_oldest(vmp_engine *engine)
         key = vmp_key_at(engine, key)->newer;
     if (key == 0)
         return false;
-    vmp_key_drop(engine, key, &engine->told.dropped);
+    vmp_key_drop(engine, key, &engine->totals.dropped);
     return true;
 }
 

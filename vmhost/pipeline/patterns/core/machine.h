@@ -160,7 +160,7 @@ struct vmp_engine {
     vmp_result *results;
     vmp_item *items;
     uint32_t result_count, result_capacity, item_count, item_capacity;
-    vmp_statistics told;
+    vmp_statistics totals;
 };
 
 static inline vmp_name *vmp_name_at(const vmp_engine *engine, uint32_t number)

@@ -239,7 +239,7 @@ void vmp_instance_drop(vmp_engine *engine, uint32_t number, uint64_t *counter)
 
 /* ---- results */
 
-static bool tell(vmp_engine *engine, const vmp_rule *rule, const vmp_match *match, bool timed_out, int64_t at_ms)
+static bool add_result(vmp_engine *engine, const vmp_rule *rule, const vmp_match *match, bool timed_out, int64_t at_ms)
 {
     uint32_t depth = match->node == 0 ? 0 : vmp_node_at(engine, match->node)->depth;
     if (!vmp_reserve(engine, VMT_OF_ENGINE, &engine->results, &engine->result_capacity, engine->result_count + 1,
@@ -254,7 +254,7 @@ static bool tell(vmp_engine *engine, const vmp_rule *rule, const vmp_match *matc
     }
     engine->results[engine->result_count++] = (vmp_result){rule->token, timed_out, at_ms, engine->item_count, depth};
     engine->item_count += depth;
-    *(timed_out ? &engine->told.timed_out : &engine->told.matched) += 1;
+    *(timed_out ? &engine->totals.timed_out : &engine->totals.matched) += 1;
     return true;
 }
 
@@ -406,13 +406,13 @@ static vmp_status settle_complete(vmp_engine *engine, const vmp_rule *rule)
         if (rule->skip != VMP_NO_SKIP && next->count != 0 && vmp_earlier(&next->matches[0], &complete->matches[0]))
             break;
         vmp_match match = heap_pop(complete);
-        vmp_status status = tell(engine, rule, &match, false, 0) ? VMP_OK : VMP_NO_MEMORY;
+        vmp_status status = add_result(engine, rule, &match, false, 0) ? VMP_OK : VMP_NO_MEMORY;
         if (status == VMP_OK && rule->skip != VMP_NO_SKIP) {
             moment until;
             status = skip_to(engine, rule, &match, &until);
             if (status == VMP_MISSED) { /* reported as an error, not as a match */
                 engine->item_count = engine->results[--engine->result_count].first;
-                engine->told.matched--;
+                engine->totals.matched--;
             } else if (until.there) {
                 prune(engine, rule, next, &until);
                 prune(engine, rule, complete, &until);
@@ -452,12 +452,12 @@ static vmp_status put_back(vmp_engine *engine, uint32_t number, vmp_status statu
     vmp_instance *instance = vmp_instance_at(engine, number);
     while (status == VMP_OK && engine->next.count - 1 > engine->settings.max_matches) {
         vmp_node_release(engine, heap_pop(&engine->next).node);
-        engine->told.dropped++;
+        engine->totals.dropped++;
     }
     if (status == VMP_OK && engine->next.count == 1 && engine->complete.count == 0) {
         engine->next.count = 0;
         instance->under_way.count = instance->complete.count = 0;
-        vmp_instance_drop(engine, number, &engine->told.dropped);
+        vmp_instance_drop(engine, number, &engine->totals.dropped);
         return VMP_OK;
     }
     if (status == VMP_OK && keep_heap(engine, &instance->under_way, &engine->next)) {
@@ -477,13 +477,13 @@ static vmp_status put_back(vmp_engine *engine, uint32_t number, vmp_status statu
     for (uint32_t i = 0; i < engine->next.count; i++)
         given_up += engine->next.matches[i].node != 0;
     if (status == VMP_MISSED)
-        engine->told.missed++;
+        engine->totals.missed++;
     else
-        engine->told.dropped += given_up;
+        engine->totals.dropped += given_up;
     heap_release(engine, &engine->next);
     heap_release(engine, &engine->found);
     heap_release(engine, &engine->complete);
-    vmp_instance_drop(engine, number, &engine->told.dropped);
+    vmp_instance_drop(engine, number, &engine->totals.dropped);
     return status;
 }
 
@@ -524,9 +524,9 @@ static vmp_status pass_time(vmp_engine *engine, uint32_t number, int64_t time_ms
         bool kept = status == VMP_OK;
         if (kept && late && rule->states[match.state].kind != VMP_PENDING) {
             if (rule->quiet)
-                engine->told.timed_out++;
+                engine->totals.timed_out++;
             else
-                kept = tell(engine, rule, &match, true, window > 0 && by_last <= time_ms ? by_last : by_first);
+                kept = add_result(engine, rule, &match, true, window > 0 && by_last <= time_ms ? by_last : by_first);
             if (kept)
                 vmp_node_release(engine, match.node);
         } else if (kept) {
@@ -534,7 +534,7 @@ static vmp_status pass_time(vmp_engine *engine, uint32_t number, int64_t time_ms
         }
         if (!kept) {
             status = VMP_NO_MEMORY;
-            engine->told.dropped += match.node != 0;
+            engine->totals.dropped += match.node != 0;
             vmp_node_release(engine, match.node);
         }
     }
@@ -550,7 +550,7 @@ static vmp_status hold_against(vmp_engine *engine, uint32_t number)
     vmp_instance *instance = vmp_instance_at(engine, number);
     vmp_rule *rule = vmp_rule_at(engine, instance->rule);
     engine->next.count = engine->found.count = engine->complete.count = 0;
-    engine->told.looked_at++;
+    engine->totals.looked_at++;
     bool changed = false;
     vmp_status status = VMP_OK;
     if (!load_complete(engine, instance))
@@ -558,14 +558,14 @@ static vmp_status hold_against(vmp_engine *engine, uint32_t number)
     for (uint32_t i = 0; i < instance->under_way.count; i++) {
         vmp_match match = instance->under_way.matches[i];
         if (status != VMP_OK) {
-            engine->told.dropped += match.node != 0;
+            engine->totals.dropped += match.node != 0;
             vmp_node_release(engine, match.node);
             continue;
         }
         if (!next_of(engine, rule, &match)) {
             status = VMP_NO_MEMORY;
             outcomes_release(engine);
-            engine->told.dropped += match.node != 0;
+            engine->totals.dropped += match.node != 0;
             vmp_node_release(engine, match.node);
             continue;
         }
@@ -596,7 +596,7 @@ static vmp_status hold_against(vmp_engine *engine, uint32_t number)
     if (!changed && status == VMP_OK) { /* all matches are as they were */
         engine->next.count = engine->complete.count = 0;
         if (instance->under_way.count <= 1 && instance->complete.count == 0)
-            vmp_instance_drop(engine, number, &engine->told.dropped);
+            vmp_instance_drop(engine, number, &engine->totals.dropped);
         return VMP_OK;
     }
     instance->under_way.count = instance->complete.count = 0;
@@ -635,18 +635,18 @@ static vmp_status try_begin(vmp_engine *engine, uint32_t rule_number, unsigned s
         return VMP_OK;
     uint32_t key = engine->busy;
     if (key == 0 && (key = engine->busy = vmp_key_take(engine, space, &engine->event->keys[space])) == 0) {
-        engine->told.dropped++;
+        engine->totals.dropped++;
         return VMP_NO_MEMORY;
     }
     uint32_t number = vmp_instance_new(engine, rule_number, key);
     vmp_match start = {.state = rule->start, .start_ms = INT64_MAX, .order = VMP_NO_ORDER};
     if (number == 0) {
-        engine->told.dropped++;
+        engine->totals.dropped++;
         return VMP_NO_MEMORY;
     }
     if (!vmp_heap_push(engine, &vmp_instance_at(engine, number)->under_way, &start)) {
-        engine->told.dropped++;
-        vmp_instance_drop(engine, number, &engine->told.dropped);
+        engine->totals.dropped++;
+        vmp_instance_drop(engine, number, &engine->totals.dropped);
         return VMP_NO_MEMORY;
     }
     return hold_against(engine, number);
@@ -711,7 +711,7 @@ vmp_status vmp_feed(vmp_engine *engine, const vmp_event *given, vmp_results *res
     engine->event = event;
     engine->taken = 0;
     engine->started = false;
-    engine->told.fed++;
+    engine->totals.fed++;
     engine->name = vmp_name_find(engine, &event->name);
     for (unsigned space = 0; space < VMP_SPACES; space++)
         if (engine->space_rules[space] != 0 && (space <= 1 || event->keys[space].size != 0))
@@ -730,7 +730,7 @@ bool vmp_concerns(const vmp_engine *engine, vmt_text name)
     return vmp_name_find(engine, &name) != 0;
 }
 
-void vmp_pass_over(vmp_engine *engine) { engine->told.fed++; }
+void vmp_pass_over(vmp_engine *engine) { engine->totals.fed++; }
 
 /* ---- time */
 
@@ -777,7 +777,7 @@ void vmp_forget(vmp_engine *engine, unsigned space, vmt_text key)
     vmp_text_rehash(engine, &key);
     uint32_t number = vmp_key_find(engine, space, &key);
     if (number != 0)
-        vmp_key_drop(engine, number, &engine->told.ended);
+        vmp_key_drop(engine, number, &engine->totals.ended);
 }
 
 int64_t vmp_next_ms(const vmp_engine *engine)
@@ -785,7 +785,7 @@ int64_t vmp_next_ms(const vmp_engine *engine)
     return engine->timer_count == 0 ? VMP_NEVER : engine->timers[0].deadline;
 }
 
-vmp_status vmp_matches(const vmp_engine *engine, vmt_text rule, vmp_tell_match *told, void *context)
+vmp_status vmp_matches(const vmp_engine *engine, vmt_text rule, vmp_match_callback *callback, void *context)
 {
     vmp_text_rehash(engine, &rule);
     uint32_t wanted = vmp_rule_find(engine, &rule);
@@ -798,8 +798,8 @@ vmp_status vmp_matches(const vmp_engine *engine, vmt_text rule, vmp_tell_match *
         for (uint32_t k = 0; k < instance->under_way.count; k++) {
             const vmp_match *match = &instance->under_way.matches[k];
             if (match->node != 0)
-                told(context, match->state, vmp_key_at(engine, instance->key)->text,
-                     vmp_node_at(engine, match->node)->depth, match->start_ms);
+                callback(context, match->state, vmp_key_at(engine, instance->key)->text,
+                         vmp_node_at(engine, match->node)->depth, match->start_ms);
         }
     }
     return VMP_OK;

@@ -224,9 +224,9 @@ void vmp_forget(vmp_engine *engine, unsigned space, vmt_text key);
 int64_t vmp_next_ms(const vmp_engine *engine);
 vmp_statistics vmp_engine_statistics(const vmp_engine *engine);
 
-/* Calls `tell` for each match under way of a rule, with its state. */
-typedef void vmp_tell_match(void *context, uint16_t state, vmt_text key, uint32_t events, int64_t started_ms);
-vmp_status vmp_matches(const vmp_engine *engine, vmt_text rule, vmp_tell_match *tell, void *context);
+/* Calls `callback` for each match under way of a rule, with its state. */
+typedef void vmp_match_callback(void *context, uint16_t state, vmt_text key, uint32_t events, int64_t started_ms);
+vmp_status vmp_matches(const vmp_engine *engine, vmt_text rule, vmp_match_callback *callback, void *context);
 
 /* The value of a rule's predicate for an event and an empty match; VMP_NONE if there is no such predicate. Texts are
  * owned by the event or the rule. */

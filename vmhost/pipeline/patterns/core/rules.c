@@ -573,7 +573,7 @@ vmp_status vmp_remove(vmp_engine *engine, vmt_text key, void **token)
     for (uint32_t i = 1; rule->instances != 0 && i < engine->instances.begun; i++)
         if (vmp_instance_at(engine, i)->rule == number) {
             uint32_t of = vmp_instance_at(engine, i)->key;
-            vmp_instance_drop(engine, i, &engine->told.ended);
+            vmp_instance_drop(engine, i, &engine->totals.ended);
             vmp_key_free_if_empty(engine, of);
         }
     rule_free(engine, number);
@@ -656,22 +656,22 @@ void vmp_engine_free(vmp_engine *engine, void (*release)(void *token))
 
 vmp_statistics vmp_engine_statistics(const vmp_engine *engine)
 {
-    vmp_statistics told = engine->told;
-    told.rules = engine->rules.live;
-    told.names = engine->names.live;
-    told.keys = engine->keys.live;
-    told.events = engine->events.live;
-    told.nodes = engine->nodes.live;
-    told.matches = told.waiting = 0;
+    vmp_statistics totals = engine->totals;
+    totals.rules = engine->rules.live;
+    totals.names = engine->names.live;
+    totals.keys = engine->keys.live;
+    totals.events = engine->events.live;
+    totals.nodes = engine->nodes.live;
+    totals.matches = totals.waiting = 0;
     for (uint32_t i = 1; i < engine->instances.begun; i++) {
         const vmp_instance *instance = vmp_instance_at(engine, i);
         if (instance->rule == 0)
             continue;
-        told.matches += instance->under_way.count - 1;
-        told.waiting += instance->complete.count;
+        totals.matches += instance->under_way.count - 1;
+        totals.waiting += instance->complete.count;
     }
-    told.rule_bytes = engine->memory.bytes[VMT_OF_CONDITIONS];
-    told.match_bytes = engine->memory.bytes[VMT_OF_MATCHES];
-    told.bytes = told.rule_bytes + told.match_bytes + engine->memory.bytes[VMT_OF_ENGINE] + sizeof *engine;
-    return told;
+    totals.rule_bytes = engine->memory.bytes[VMT_OF_CONDITIONS];
+    totals.match_bytes = engine->memory.bytes[VMT_OF_MATCHES];
+    totals.bytes = totals.rule_bytes + totals.match_bytes + engine->memory.bytes[VMT_OF_ENGINE] + sizeof *engine;
+    return totals;
 }

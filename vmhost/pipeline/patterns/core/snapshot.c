@@ -316,7 +316,7 @@ static vmp_status load_instance(vmp_engine *engine, reading *from, uint32_t key)
         if (status == VMP_OK)
             vmp_instance_schedule(engine, number);
     } else if (status == VMP_OK) {
-        engine->told.ended += said.under_way - (said.under_way != 0) + said.complete;
+        engine->totals.ended += said.under_way - (said.under_way != 0) + said.complete;
         if (bytes(from, ((size_t)said.under_way + said.complete) * sizeof(match_head)) == NULL)
             status = VMP_BAD;
     }

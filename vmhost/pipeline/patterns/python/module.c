@@ -524,12 +524,12 @@ static PyObject *engine_feed_many(PyObject *object, PyObject *events)
         if (!there || feed(self, &fed, false, &results) == VMP_BAD) {
             Py_CLEAR(list);
         } else if (results.count != 0) {
-            PyObject *told = result_tuples(&results);
-            PyObject *pair = told == NULL ? NULL : PyTuple_Pack(2, owned[OF_ID], told);
+            PyObject *tuples = result_tuples(&results);
+            PyObject *pair = tuples == NULL ? NULL : PyTuple_Pack(2, owned[OF_ID], tuples);
             if (pair == NULL || PyList_Append(list, pair) < 0)
                 Py_CLEAR(list);
             Py_XDECREF(pair);
-            Py_XDECREF(told);
+            Py_XDECREF(tuples);
         }
         fed_end(&fed);
         for (int k = 0; k < ROOTS; k++)
@@ -592,28 +592,28 @@ static PyObject *engine_forget(PyObject *object, PyObject *args)
 static PyObject *engine_statistics(PyObject *object, PyObject *Py_UNUSED(unused))
 {
     engine_object *self = (engine_object *)object;
-    vmp_statistics told = vmp_engine_statistics(self->engine);
+    vmp_statistics totals = vmp_engine_statistics(self->engine);
     const struct {
         const char *name;
         uint64_t value;
     } rows[] = {
-        {"rules", told.rules},
-        {"names", told.names},
-        {"keys", told.keys},
-        {"matches", told.matches},
-        {"waiting", told.waiting},
-        {"events_held", told.events},
-        {"nodes", told.nodes},
-        {"rule_bytes", told.rule_bytes},
-        {"match_bytes", told.match_bytes},
-        {"bytes", told.bytes},
-        {"events", told.fed},
-        {"looked_at", told.looked_at},
-        {"matched", told.matched},
-        {"timed_out", told.timed_out},
-        {"dropped", told.dropped},
-        {"ended", told.ended},
-        {"missed", told.missed},
+        {"rules", totals.rules},
+        {"names", totals.names},
+        {"keys", totals.keys},
+        {"matches", totals.matches},
+        {"waiting", totals.waiting},
+        {"events_held", totals.events},
+        {"nodes", totals.nodes},
+        {"rule_bytes", totals.rule_bytes},
+        {"match_bytes", totals.match_bytes},
+        {"bytes", totals.bytes},
+        {"events", totals.fed},
+        {"looked_at", totals.looked_at},
+        {"matched", totals.matched},
+        {"timed_out", totals.timed_out},
+        {"dropped", totals.dropped},
+        {"ended", totals.ended},
+        {"missed", totals.missed},
     };
     PyObject *dict = PyDict_New();
     for (size_t i = 0; dict != NULL && i < sizeof rows / sizeof *rows; i++) {

@@ -120,7 +120,7 @@ struct vmt_engine {
     uint32_t fired_count;
     vmt_reached *reached; /* nodes that the current event led to, where a match waits */
     uint32_t reached_capacity, reached_count;
-    vmt_statistics told;
+    vmt_statistics totals;
 };
 
 static inline vmt_symbol *vmt_symbol_at(const vmt_engine *engine, uint32_t number)

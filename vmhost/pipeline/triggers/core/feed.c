@@ -17,7 +17,7 @@ vmt_engine *vmt_engine_new(const vmt_settings *settings)
     engine->memory.bounds[VMT_OF_CONDITIONS] = settings->max_bytes / 4 * 3;
     engine->memory.bounds[VMT_OF_MATCHES] = settings->max_bytes / 4;
     engine->visit_limit = (uint32_t)(engine->memory.bounds[VMT_OF_MATCHES] / 2 / (sizeof(vmt_visit) + 8)) + 1;
-    engine->told.position = INT64_MIN;
+    engine->totals.position = INT64_MIN;
     engine->all.level = VMT_TIME;
     vmt_pool_begin(&engine->symbols, sizeof(vmt_symbol), VMT_OF_CONDITIONS);
     vmt_pool_begin(&engine->nodes, sizeof(vmt_node), VMT_OF_CONDITIONS);
@@ -73,13 +73,13 @@ static void clock_move(vmt_engine *engine, int64_t time_ms)
 {
     uint64_t time = (uint64_t)time_ms + engine->ahead;
     int64_t forward = (int64_t)(time - engine->clock);
-    if (engine->told.events == 0 && engine->clock == 0) {
+    if (engine->totals.events == 0 && engine->clock == 0) {
         engine->clock = time;
     } else if (forward >= 0) {
         engine->clock = time;
     } else if (forward < -engine->settings.max_back_ms) {
         engine->ahead += 0 - (uint64_t)forward;
-        engine->told.clock_sets++;
+        engine->totals.clock_sets++;
     }
 }
 
@@ -91,13 +91,13 @@ static void fire(vmt_engine *engine, const vmt_node *node, int64_t start, uint64
         number = output->linked.next;
         if (start <= record->since || (record->within_ms != 0 && vmt_too_old(engine, begun, record->within_ms)))
             continue;
-        if (record->last_event == engine->told.events) {
+        if (record->last_event == engine->totals.events) {
             vmt_fired *before = &engine->fired[record->place];
             if (before->start < start)
                 before->start = start;
             continue;
         }
-        record->last_event = engine->told.events;
+        record->last_event = engine->totals.events;
         record->fired++;
         record->place = engine->fired_count;
         engine->fired[engine->fired_count++] = (vmt_fired){record->token, start};
@@ -111,7 +111,7 @@ static void reached_add(vmt_engine *engine, uint32_t node, int64_t start, uint64
         vmt_reached *reached = vmt_resize(&engine->memory, VMT_OF_MATCHES, engine->reached,
                                           engine->reached_capacity * sizeof *reached, capacity * sizeof *reached);
         if (reached == NULL) {
-            engine->told.dropped++;
+            engine->totals.dropped++;
             return;
         }
         engine->reached = reached;
@@ -182,7 +182,7 @@ static void step_page(vmt_engine *engine, const vmt_event *event, uint32_t name,
             return;
         number = vmt_visit_new(engine, id);
         if (number == 0) {
-            engine->told.dropped += engine->reached_count;
+            engine->totals.dropped += engine->reached_count;
             return;
         }
         visit = vmt_visit_at(engine, number);
@@ -210,16 +210,16 @@ static void step_time(vmt_engine *engine, const vmt_event *event, uint32_t name,
 
 vmt_status vmt_feed(vmt_engine *engine, const vmt_event *event, const vmt_fired **fired, size_t *count)
 {
-    if (event->position <= engine->told.position)
+    if (event->position <= engine->totals.position)
         return VMT_POSITION;
     clock_move(engine, event->time_ms);
-    engine->told.position = event->position;
-    engine->told.events++;
+    engine->totals.position = event->position;
+    engine->totals.events++;
     engine->fired_count = 0;
     uint32_t name = vmt_symbol_find(engine, &event->name, false);
     uint32_t page = event->page.size == 0 ? 0 : vmt_symbol_find(engine, &event->page, true);
     if (event->visit.size == 0)
-        engine->told.outside++;
+        engine->totals.outside++;
     else if (engine->level_conditions[VMT_PAGE] != 0 || engine->oldest != 0) {
         engine->reached_count = 0;
         step_page(engine, event, name, page);
@@ -228,7 +228,7 @@ vmt_status vmt_feed(vmt_engine *engine, const vmt_event *event, const vmt_fired 
         engine->reached_count = 0;
         step_time(engine, event, name, page);
     }
-    engine->told.fired += engine->fired_count;
+    engine->totals.fired += engine->fired_count;
     *fired = engine->fired;
     *count = engine->fired_count;
     return VMT_OK;
@@ -240,7 +240,7 @@ void vmt_end_visit(vmt_engine *engine, vmt_text text)
     if (number == 0)
         return;
     const vmt_visit *visit = vmt_visit_at(engine, number);
-    engine->told.ended += visit->gap_count + visit->strict_count;
+    engine->totals.ended += visit->gap_count + visit->strict_count;
     vmt_visit_drop(engine, number);
 }
 
@@ -267,15 +267,15 @@ void vmt_advance(vmt_engine *engine, int64_t time_ms)
 
 vmt_statistics vmt_engine_statistics(const vmt_engine *engine)
 {
-    vmt_statistics told = engine->told;
-    told.conditions = engine->conditions.live;
-    told.nodes = engine->nodes.live;
-    told.symbols = engine->symbols.live;
-    told.visits = engine->visits.live;
-    told.matches = engine->matches;
-    told.condition_bytes = engine->memory.bytes[VMT_OF_CONDITIONS];
-    told.match_bytes = engine->memory.bytes[VMT_OF_MATCHES];
+    vmt_statistics totals = engine->totals;
+    totals.conditions = engine->conditions.live;
+    totals.nodes = engine->nodes.live;
+    totals.symbols = engine->symbols.live;
+    totals.visits = engine->visits.live;
+    totals.matches = engine->matches;
+    totals.condition_bytes = engine->memory.bytes[VMT_OF_CONDITIONS];
+    totals.match_bytes = engine->memory.bytes[VMT_OF_MATCHES];
     for (int kind = 0; kind < VMT_KINDS; kind++)
-        told.bytes += engine->memory.bytes[kind];
-    return told;
+        totals.bytes += engine->memory.bytes[kind];
+    return totals;
 }

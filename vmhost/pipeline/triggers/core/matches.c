@@ -121,7 +121,7 @@ static bool make_room(vmt_engine *engine, uint32_t current)
     if (victim == 0 || victim == current)
         return false;
     const vmt_visit *visit = vmt_visit_at(engine, victim);
-    engine->told.dropped += visit->gap_count + visit->strict_count;
+    engine->totals.dropped += visit->gap_count + visit->strict_count;
     vmt_visit_drop(engine, victim);
     return true;
 }
@@ -250,7 +250,7 @@ void vmt_visit_settle(vmt_engine *engine, vmt_visit *visit, uint32_t number)
             uint32_t place = vmt_match_find(visit, reached->node);
             bool fresh = place == UINT32_MAX;
             if (fresh && !reserve(engine, visit, number)) {
-                engine->told.dropped++;
+                engine->totals.dropped++;
             } else {
                 vmt_match *matches = vmt_matches(visit);
                 if (fresh)
@@ -267,7 +267,7 @@ void vmt_visit_settle(vmt_engine *engine, vmt_visit *visit, uint32_t number)
         }
         if (node->strict_children != 0) {
             if (!reserve(engine, visit, number)) {
-                engine->told.dropped++;
+                engine->totals.dropped++;
                 continue;
             }
             visit->strict_count++;
@@ -285,9 +285,9 @@ void vmt_visit_sweep(vmt_engine *engine, vmt_visit *visit)
     for (uint32_t i = 0; i < visit->gap_count; i++) {
         const vmt_node *node = vmt_node_at(engine, matches[i].node);
         if (node->gap_children == 0)
-            engine->told.withdrawn++;
+            engine->totals.withdrawn++;
         else if (node->within_ms != VMT_NO_LIMIT && vmt_too_old(engine, matches[i].begun, node->within_ms))
-            engine->told.expired++;
+            engine->totals.expired++;
         else
             matches[kept++] = matches[i];
     }

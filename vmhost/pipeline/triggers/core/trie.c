@@ -285,7 +285,7 @@ vmt_status vmt_add(vmt_engine *engine, const vmt_condition *condition)
     vmt_record *record = vmt_record_at(engine, number);
     *record = (vmt_record){.hash = text_hash(&condition->key),
                            .within_ms = condition->within_ms,
-                           .since = engine->told.position,
+                           .since = engine->totals.position,
                            .token = condition->token,
                            .key = key,
                            .size = (uint32_t)condition->key.size,
@@ -296,7 +296,7 @@ vmt_status vmt_add(vmt_engine *engine, const vmt_condition *condition)
         goto failed;
     vmt_table_put(&engine->conditions_by_key, &engine->conditions, &engine->memory, number);
     engine->level_conditions[condition->level]++;
-    engine->told.sequences += condition->count;
+    engine->totals.sequences += condition->count;
     return VMT_OK;
 failed:
     status = no_memory(engine);
@@ -329,11 +329,11 @@ vmt_status vmt_change(vmt_engine *engine, const vmt_condition *condition, void *
         return status;
     }
     sequences_drop(engine, before.outputs);
-    engine->told.sequences += condition->count - before.output_count;
+    engine->totals.sequences += condition->count - before.output_count;
     engine->level_conditions[before.level]--;
     engine->level_conditions[condition->level]++;
     record->level = (uint8_t)condition->level;
-    record->since = engine->told.position;
+    record->since = engine->totals.position;
     record->token = condition->token;
     *old_token = before.token;
     return VMT_OK;
@@ -348,7 +348,7 @@ vmt_status vmt_remove(vmt_engine *engine, vmt_text key, void **token)
     *token = record->token;
     vmt_table_take(&engine->conditions_by_key, &engine->conditions, number);
     sequences_drop(engine, record->outputs);
-    engine->told.sequences -= record->output_count;
+    engine->totals.sequences -= record->output_count;
     engine->level_conditions[record->level]--;
     copy_free(engine, record->key, record->size);
     *record = (vmt_record){.key = NULL};
@@ -378,8 +378,8 @@ static uint64_t outputs_at(const vmt_engine *engine, const vmt_node *node)
     return count;
 }
 
-vmt_status vmt_explain(vmt_engine *engine, vmt_text key, vmt_about *about, int (*tell)(void *context, const vmt_step *),
-                       void *context)
+vmt_status vmt_explain(vmt_engine *engine, vmt_text key, vmt_about *about,
+                       int (*callback)(void *context, const vmt_step *), void *context)
 {
     uint32_t number = vmt_condition_find(engine, &key);
     if (number == 0)
@@ -413,7 +413,7 @@ vmt_status vmt_explain(vmt_engine *engine, vmt_text key, vmt_about *about, int (
                              .waiting = node->waiting,
                              .conditions = outputs_at(engine, node),
                              .next = (uint64_t)node->strict_children + node->gap_children};
-            if (tell(context, &step) != 0)
+            if (callback(context, &step) != 0)
                 return VMT_OK;
         }
         sequence++;

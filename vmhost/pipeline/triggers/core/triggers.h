@@ -128,8 +128,9 @@ typedef struct {
     size_t sequences;
 } vmt_about;
 
-/* Calls `tell` for each id of the condition, sequence by sequence, until it returns non-zero. Visits all matches. */
-vmt_status vmt_explain(vmt_engine *engine, vmt_text key, vmt_about *about, int (*tell)(void *context, const vmt_step *),
-                       void *context);
+/* Calls `callback` for each id of the condition, sequence by sequence, until it returns non-zero. Visits all matches.
+ */
+vmt_status vmt_explain(vmt_engine *engine, vmt_text key, vmt_about *about,
+                       int (*callback)(void *context, const vmt_step *), void *context);
 
 #endif

@@ -319,28 +319,28 @@ static PyObject *engine_advance(PyObject *self, PyObject *time_ms)
 
 static PyObject *engine_statistics(PyObject *self, PyObject *Py_UNUSED(unused))
 {
-    vmt_statistics told = vmt_engine_statistics(((engine_object *)self)->engine);
+    vmt_statistics totals = vmt_engine_statistics(((engine_object *)self)->engine);
     const struct {
         const char *name;
         uint64_t value;
     } rows[] = {
-        {"conditions", told.conditions},
-        {"sequences", told.sequences},
-        {"nodes", told.nodes},
-        {"ids", told.symbols},
-        {"visits", told.visits},
-        {"matches", told.matches},
-        {"condition_bytes", told.condition_bytes},
-        {"match_bytes", told.match_bytes},
-        {"bytes", told.bytes},
-        {"events", told.events},
-        {"outside", told.outside},
-        {"fired", told.fired},
-        {"expired", told.expired},
-        {"ended", told.ended},
-        {"withdrawn", told.withdrawn},
-        {"dropped", told.dropped},
-        {"clock_sets", told.clock_sets},
+        {"conditions", totals.conditions},
+        {"sequences", totals.sequences},
+        {"nodes", totals.nodes},
+        {"ids", totals.symbols},
+        {"visits", totals.visits},
+        {"matches", totals.matches},
+        {"condition_bytes", totals.condition_bytes},
+        {"match_bytes", totals.match_bytes},
+        {"bytes", totals.bytes},
+        {"events", totals.events},
+        {"outside", totals.outside},
+        {"fired", totals.fired},
+        {"expired", totals.expired},
+        {"ended", totals.ended},
+        {"withdrawn", totals.withdrawn},
+        {"dropped", totals.dropped},
+        {"clock_sets", totals.clock_sets},
     };
     PyObject *dict = PyDict_New();
     for (size_t i = 0; dict != NULL && i < sizeof rows / sizeof *rows; i++) {
@@ -352,7 +352,7 @@ static PyObject *engine_statistics(PyObject *self, PyObject *Py_UNUSED(unused))
     return dict;
 }
 
-static int tell(void *context, const vmt_step *step)
+static int append_step(void *context, const vmt_step *step)
 {
     PyObject *text = from_text(&step->text);
     PyObject *row = text == NULL
@@ -373,7 +373,7 @@ static PyObject *engine_steps(PyObject *object, PyObject *key)
     PyObject *list = to_text(key, "key", &text) < 0 ? NULL : PyList_New(0);
     if (list == NULL)
         return NULL;
-    vmt_status status = vmt_explain(self->engine, text, &about, tell, list);
+    vmt_status status = vmt_explain(self->engine, text, &about, append_step, list);
     if (status != VMT_OK || PyErr_Occurred()) {
         Py_DECREF(list);
         return status != VMT_OK ? failed(self, status, key, 0) : NULL;

@@ -149,9 +149,9 @@ def _include(folder, packages, closure, modules):
     """What the bundle includes of the packages installed in `folder`: a tuple of Included, and the files of those whose
     modules are in the closure."""
     included, files = [], {}
-    theirs = {name for name, source in closure.sources.items() if is_installed(source)}
+    installed_modules = {name for name, source in closure.sources.items() if is_installed(source)}
     for package in packages:
-        names = [name for name in theirs if name.partition(".")[0] in package.top_level]
+        names = [name for name in installed_modules if name.partition(".")[0] in package.top_level]
         contents = files_of(package, folder) if names else {}
         size = sum(len(modules[name].code) for name in names) + sum(map(len, contents.values()))
         included.append(Included(package, len(names), len(contents), size))

@@ -281,9 +281,9 @@ class _Resolver:
         """`copy`: the file that replaces the lock in the command; messages name the lock."""
         done = subprocess.run([*self.command, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if done.returncode:
-            said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-            said = [line for line in said if not line.lower().startswith(("warning", "[notice]", "deprecation"))]
-            problem = " ".join(said).replace(str(copy or self._lock), str(self._lock))[-1500:] or "it failed"
+            output = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+            output = [line for line in output if not line.lower().startswith(("warning", "[notice]", "deprecation"))]
+            problem = " ".join(output).replace(str(copy or self._lock), str(self._lock))[-1500:] or "it failed"
             if _UNKNOWN_SIGNER.search(problem):
                 problem += f"; {_CERTIFICATES}"
             raise TaskSpecError([f"{self._place}: {problem}"])

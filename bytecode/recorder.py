@@ -85,7 +85,7 @@ class _Given:
         _exec(_compile(text.encode("latin-1"), file, "exec", dont_inherit=True), module.__dict__)
 
 
-class _Walls:
+class _ImportGuard:
     """The imports refused to code below `roots`: the modules `absent`, {name: reason}, and whatever else is
     installed."""
 
@@ -95,7 +95,7 @@ class _Walls:
         self._below = tuple(os.path.join(root, "") for root in roots)
         self._others = frozenset(sys.path) - set(roots)  # installed packages; a program may add its own folders
 
-    def stand(self):
+    def install(self):
         """Refuses from now on."""
         self._import = builtins.__import__
         builtins.__import__ = self._import_within
@@ -155,7 +155,7 @@ def main(request, out):
     add_folders(asked["roots"])
     listen()
     sys.meta_path.insert(0, _Given(asked["sources"]))
-    _Walls(asked["roots"], asked["absent"], script).stand()
+    _ImportGuard(asked["roots"], asked["absent"], script).install()
     problem = None
     try:
         if os.path.isabs(entry):

@@ -127,10 +127,10 @@ def _run(program, script=""):
             stdin=subprocess.DEVNULL,
         )
         if done.returncode or not found.exists():
-            said = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
+            output = done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"]
             what = script or f"import {program.entry}"
             where = _place_in(done.stderr, (script, os.path.join(program.roots[0], "")))
-            message = f"failed in plain Python while it was recorded: {said[-1]}{where}"
+            message = f"failed in plain Python while it was recorded: {output[-1]}{where}"
             raise CompileError([Diagnostic(what, 0, message)])
         answer = json.loads(found.read_text(encoding="utf-8", errors="surrogatepass"))
     return sorted({(text["mode"], text["futures"], text["text"]) for text in answer["texts"]}), answer["problem"]
@@ -324,8 +324,8 @@ def _same(one, other):
     """Are two code objects equal but for source positions?"""
     one, other = _without_positions(one), _without_positions(other)
     inner = [constant for constant in one.co_consts if isinstance(constant, CodeType)]
-    theirs = [constant for constant in other.co_consts if isinstance(constant, CodeType)]
-    return one == other and one.co_qualname == other.co_qualname and all(map(_same, inner, theirs))
+    other_constant = [constant for constant in other.co_consts if isinstance(constant, CodeType)]
+    return one == other and one.co_qualname == other.co_qualname and all(map(_same, inner, other_constant))
 
 
 def _without_positions(code):

@@ -54,12 +54,12 @@ def read_script_block(text, file):
         raise TaskSpecError([f"{file}:{first}: {message}"])
     content = [line[2:] for line in lines[first : last - 1]]
     try:
-        said = tomllib.loads("\n".join(content))
+        values = tomllib.loads("\n".join(content))
     except tomllib.TOMLDecodeError as error:
         place = f"{file}:{first + error.lineno}"
         raise TaskSpecError([f"{place}: the block `{_BEGIN}` is no TOML: {error.msg}"]) from error
     line = next((first + 1 + at for at, each in enumerate(content) if each.startswith("dependencies")), first)
-    dependencies = said.get("dependencies", [])
+    dependencies = values.get("dependencies", [])
     if type(dependencies) is not list or not all(type(each) is str for each in dependencies):
         raise TaskSpecError([f'{file}:{line}: dependencies: expected a list of texts such as ["networkx>=3"]'])
     wrong = [each for each in dependencies if project_name(each) is None]

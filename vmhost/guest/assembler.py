@@ -180,9 +180,9 @@ def _order(name, parameters, body):
     _expect(parameters, ["self", "other"])
     lines = [line.strip() for line in body]
     _expect([lines[0], lines[2]], ["if other.__class__ is self.__class__:", "return NotImplemented"])
-    mine, theirs = _between(lines[1], "return ", "").split(_COMPARISONS[name])
-    fields = _fields_of_tuple(mine, "self")
-    _expect(_fields_of_tuple(theirs, "other"), fields)
+    own_values, other_values = _between(lines[1], "return ", "").split(_COMPARISONS[name])
+    fields = _fields_of_tuple(own_values, "self")
+    _expect(_fields_of_tuple(other_values, "other"), fields)
     return _identifiers(fields)
 
 

@@ -39,7 +39,7 @@ class Importer:
                 return ModuleSpec(name, _importer, origin="empty")
             # importlib.util.find_spec, which only asks whether it exists, gets None
             if _getframe(2).f_code.co_name == "_find_and_load_unlocked":
-                _say_why_absent(name)
+                _raise_if_known_absent(name)
             return None
         if kind >= _BUILTIN:
             return ModuleSpec(name, _importer, origin="built-in" if kind == _BUILTIN else "native")
@@ -145,7 +145,7 @@ def _modules_in(package, prefix):
 _importer = Importer()  # an instance: code that lists the classes of a module must not find its __loader__
 
 
-def _say_why_absent(name):
+def _raise_if_known_absent(name):
     """Raises ModuleNotFoundError with the reason, if the cloud compiler recorded one for this module."""
     from vmhost.guest.texts import digest
 

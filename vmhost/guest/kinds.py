@@ -41,17 +41,17 @@ def pack(value):
     """(kind, detail, payload) of a value of one of the classes here; None for another class. ValueError: why this value
     cannot cross."""
     kind = type(value)
-    how = _packers.get(kind) or _packer_of(kind)
-    return how and how(value)
+    packer = _packers.get(kind) or _packer_of(kind)
+    return packer and packer(value)
 
 
 def _packer_of(kind):
     """The packer for the class `kind`, cached from now on, or None. Only imported classes can have values."""
-    how = _PACKERS.get((kind.__module__, kind.__qualname__))
-    if how is None or getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is not kind:
+    packer = _PACKERS.get((kind.__module__, kind.__qualname__))
+    if packer is None or getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is not kind:
         return None
-    _packers[kind] = how
-    return how
+    _packers[kind] = packer
+    return packer
 
 
 def unpack(kind, detail, payload):
@@ -63,8 +63,8 @@ def unpack(kind, detail, payload):
     try:
         return make(detail, payload)
     except (ValueError, TypeError, ArithmeticError, LookupError, OSError, NotImplementedError) as error:
-        said = error.args[0] if isinstance(error, KeyError) and error.args else error  # str() of one is a repr
-        raise Malformed(f"not a `{name}`: {said}") from error
+        message = error.args[0] if isinstance(error, KeyError) and error.args else error  # str() of one is a repr
+        raise Malformed(f"not a `{name}`: {message}") from error
 
 
 def expect(what, value, *kinds):

@@ -56,7 +56,7 @@ class Poll:
         masks, found = dict(self._masks), {}
         for fd, mask in masks.items():
             try:
-                self._tell(fd, mask)
+                self._update_epoll(fd, mask)
             except OSError as error:
                 if error.errno == errno.EBADF:
                     found[fd] = select.POLLNVAL
@@ -68,7 +68,7 @@ class Poll:
         found.update(self._epoll.poll(0 if at_once else seconds, max(len(masks), 1)))
         return [(fd, found[fd]) for fd in masks if found.get(fd)]
 
-    def _tell(self, fd, mask):
+    def _update_epoll(self, fd, mask):
         try:
             self._epoll.modify(fd, mask)
         except FileNotFoundError:

@@ -26,7 +26,7 @@ class _Recorder:
     # Class attributes as defaults: most calls need none of these, and stay fast.
     left = _MAX_ANSWERS
     cut = False
-    told = faults = ()
+    records = faults = ()
     state = ids = None
 
     def __init__(self, given):
@@ -34,9 +34,9 @@ class _Recorder:
         self.replays = answers is not None
         self.answers, self.functions, self.beyond = {}, [], {}
         self.last = {}  # clock -> (its last answer, the real time then)
-        self.waiting = {name: told[::-1] for name, told in answers.items()} if answers else {}
+        self.waiting = {name: results[::-1] for name, results in answers.items()} if answers else {}
         if len(given) > 1:
-            self.told = list(given.get("functions") or ())
+            self.records = list(given.get("functions") or ())
             self.faults = [{"calls": 0, **fault} for fault in given.get("faults") or ()]
         self.given_state = given.get("random")
 
@@ -85,11 +85,11 @@ class _Recorder:
 
             sleep(fault["slow_s"])
         at = self.place_of(name, value)
-        told = self.told.pop(at) if at is not None else None
+        record = self.records.pop(at) if at is not None else None
         if fault is not None and fault.get("fails") is not None:
             ok, answer = False, fault["fails"]
-        elif told is not None:
-            ok, answer = told[2], told[3]
+        elif record is not None:
+            ok, answer = record[2], record[3]
         else:
             self.beyond[f"host.{name}"] = self.beyond.get(f"host.{name}", 0) + 1
             ok, answer = False, f"LookupError: the record has no answer of {name} any more"
@@ -100,12 +100,12 @@ class _Recorder:
     def place_of(self, name, value):
         """The index of the first record of this function with this value, or else of this function."""
         first = None
-        for at, told in enumerate(self.told):
-            if told[0] == name:
+        for at, record in enumerate(self.records):
+            if record[0] == name:
                 if first is None:
                     first = at
                 try:
-                    if told[1] == value:
+                    if record[1] == value:
                         return at
                 except Exception:  # arrays
                     continue

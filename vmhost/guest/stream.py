@@ -60,7 +60,7 @@ def milliseconds(duration):
     )
 
 
-def _longer_than_nothing(what, duration):
+def _positive_duration(what, duration):
     found = milliseconds(duration)
     if found <= 0:
         raise StreamError(f"{what}: expected more than 0 ms, got {duration!r}")
@@ -144,17 +144,17 @@ class TimeWindow:
 
     @classmethod
     def tumbling(cls, size, offset=0):
-        size_ms = _longer_than_nothing("size of a window", size)
+        size_ms = _positive_duration("size of a window", size)
         return cls("tumbling", size_ms, size_ms, milliseconds(offset) % size_ms)
 
     @classmethod
     def sliding(cls, size, every, offset=0):
-        every_ms = _longer_than_nothing("step of a sliding window", every)
-        return cls("sliding", _longer_than_nothing("size of a window", size), every_ms, milliseconds(offset) % every_ms)
+        every_ms = _positive_duration("step of a sliding window", every)
+        return cls("sliding", _positive_duration("size of a window", size), every_ms, milliseconds(offset) % every_ms)
 
     @classmethod
     def session(cls, gap):
-        return cls("session", _longer_than_nothing("gap of a session", gap), None)
+        return cls("session", _positive_duration("gap of a session", gap), None)
 
     def starts(self, time_ms):
         """The starts of the windows that contain `time_ms`, earliest first; not for sessions."""
@@ -220,7 +220,7 @@ class Reduce:
         get = _getter(path)
 
         def better(so_far, value):
-            return choose((one for one in (so_far, get(value)) if one is not None), default=None)
+            return choose((candidate for candidate in (so_far, get(value)) if candidate is not None), default=None)
 
         return cls(better, None)
 
@@ -498,10 +498,10 @@ class _Joined:
         for number in sorted((0, 1), key=lambda number: self._sides[number].watermark):
             got = self._sides[number]._pull()
             if got is not None:
-                return self._met(number, got[0])
+                return self._join_pairs(number, got[0])
         return None
 
-    def _met(self, number, elements):
+    def _join_pairs(self, number, elements):
         for element in elements:
             self._windows.take(element._replace(value=(number, element.value)))
         watermark = self.watermark
@@ -510,7 +510,7 @@ class _Joined:
     def advance(self, time_ms):
         found = []
         for number, side in enumerate(self._sides):
-            found += self._met(number, side._advanced(time_ms)[0])[0]
+            found += self._join_pairs(number, side._advanced(time_ms)[0])[0]
         return found, self.watermark
 
     def snapshot(self):
@@ -642,7 +642,9 @@ class Stream:
         """The state and the last position read, as a plain value that crosses walls. It includes results that are
         ready and unread; the restored stream gives them first."""
         if self.ends:
-            raise StreamError("a stream that ends has nothing to go on from; make it with Stream(events, ends=False)")
+            raise StreamError(
+                "a stream that ends has no state to continue from; make it with Stream(events, ends=False)"
+            )
         return {"format": FORMAT, "of": self.describe(), **self._state()}
 
     def restore(self, snapshot):
@@ -653,7 +655,9 @@ class Stream:
         if snapshot is None:
             return self
         if self.ends:
-            raise StreamError("a stream that ends goes on from nothing; make it with Stream(events, ends=False)")
+            raise StreamError(
+                "a stream that ends cannot continue from a snapshot; make it with Stream(events, ends=False)"
+            )
         if self.watermark != -math.inf:
             raise StreamError("the stream was read before; restore it before its first result is asked for")
         known = isinstance(snapshot, dict) and (snapshot.get("format"), snapshot.get("of"))

@@ -761,7 +761,7 @@ def rule_of_patterns(text, folder, capfd):
 
     (folder / "rule.yaml").write_text(text)
     (rule,) = read_rule_file(folder / "rule.yaml")
-    assert PatternEngine().add(rule.name, rule.said, rule.by).automaton.within_ms == 600_000
+    assert PatternEngine().add(rule.name, rule.data, rule.by).automaton.within_ms == 600_000
 
 
 def rule_in_python(text, folder, capfd):

@@ -77,7 +77,7 @@ class Recorded:
         """The reason why a replay cannot compare this call; None if it can."""
         observed = self.observed
         if observed is None:
-            return "its VM could not tell what it did"
+            return "its VM could not report what it did"
         if observed.get("used"):
             return f"it used {', '.join(observed['used'])}"
         if observed.get("cut"):
@@ -357,8 +357,8 @@ def check_observed(value: "Any") -> dict[str, "Any"]:
     for name, answers in _of(dict, value["answers"], "answers").items():
         _of(str, name, "answers")
         _of(list, answers, name)
-    for told in _of(list, value["functions"], "functions"):
-        if type(told) is not list or len(told) != 4 or type(told[0]) is not str:
+    for each in _of(list, value["functions"], "functions"):
+        if type(each) is not list or len(each) != 4 or type(each[0]) is not str:
             raise ValueError("functions: expected [name, value, ok, answer]")
     if value["random"] is not None and len(_of(tuple, value["random"], "random")) != 2:
         raise ValueError("random: expected two states")

@@ -99,10 +99,10 @@ def read(text):
         if version != 1:
             raise LinkError(f"the link has version {version!r:.20}; this vmhost knows version 1: use a newer one")
         host, scopes, issued, expires, nonce, note = fields
-        right = isinstance(host, str) and isinstance(note, str) and isinstance(nonce, bytes)
-        right = right and len(nonce) == _NONCE_BYTES and len(host) <= _MAX_NAME and len(note) <= _MAX_NAME
-        right = right and all(type(each) is int and 0 <= each < 1 << 40 for each in (issued, expires))
-        if not right or not (host + note).isprintable():
+        is_whole = isinstance(host, str) and isinstance(note, str) and isinstance(nonce, bytes)
+        is_whole = is_whole and len(nonce) == _NONCE_BYTES and len(host) <= _MAX_NAME and len(note) <= _MAX_NAME
+        is_whole = is_whole and all(type(each) is int and 0 <= each < 1 << 40 for each in (issued, expires))
+        if not is_whole or not (host + note).isprintable():
             raise ValueError("fields")
         link = Link(address, host, checked_scopes(scopes), issued, expires, nonce, note, payload, signature)
     except LinkError:

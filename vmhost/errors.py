@@ -182,8 +182,8 @@ def _of_task(error_type, report, where, name, version):
     if report["module"] not in ("", "builtins", "__main__") and not report["builtin"]:
         type_name = f"{report['module']}.{type_name}"
     text = report["message"]
-    said = text if error_type is PermissionDenied and text else f"{type_name}: {text}" if text else type_name
-    error = error_type(f"{where}: {said}", task=name, version=version)
+    summary = text if error_type is PermissionDenied and text else f"{type_name}: {text}" if text else type_name
+    error = error_type(f"{where}: {summary}", task=name, version=version)
     error.type_name = type_name
     error.guest_message = text
     error.report = report
@@ -226,8 +226,8 @@ _ADVICE = {
     ),
     Kind.VM_LOST: (
         VMLostError,
-        "the VM was lost while the call was with it",
-        "other tasks are not concerned; see host.statistics() for what was quarantined",
+        "the VM was lost while it ran the call",
+        "other tasks are not affected; see host.statistics() for what was quarantined",
     ),
     Kind.CLOSED: (ClosedError, "closed before the call ended", "submit to an open host"),
     Kind.QUEUE_FULL: (
@@ -243,7 +243,7 @@ _EXECUTOR_ADVICE = {
     Kind.TIME_LIMIT: "raise timeout_s, or `wall_time` in the executor's limits, or make the function faster",
     Kind.CPU_LIMIT: "raise `cpu_time` in the executor's limits, or make the function faster",
     Kind.MEMORY_LIMIT: "raise `memory` in the executor's limits, or make the function smaller",
-    Kind.VM_LOST: "other calls are not concerned; see statistics() of the executor for what was quarantined",
+    Kind.VM_LOST: "other calls are not affected; see statistics() of the executor for what was quarantined",
 }
 
 

@@ -371,7 +371,7 @@ class _Workers:
             start_service(
                 policy,
                 native,
-                functions=lambda: {"initializer": self._tell_initializer, "initializer failed": self._break},
+                functions=lambda: {"initializer": self._initializer_for, "initializer failed": self._break},
                 own=mine,
                 codec=self._codec,
             )
@@ -507,7 +507,7 @@ class _Workers:
 
     # -- the initializer ------------------------------------------------------------------------------------------
 
-    def _tell_initializer(self, _):
+    def _initializer_for(self, _):
         entry = self.entry_for(self._initializer)
         return entry.partition(" ")[2], self._initargs, self._initkeywords
 

@@ -52,14 +52,14 @@ class TaskFuture(_Future["Any"]):
     def result(self, timeout: float | None = None) -> "Any":
         """The call's result; raises its error, or TimeoutError after `timeout` seconds, while the call continues."""
         if timeout is not None and not self._call.wait(timeout):
-            raise TimeoutError(f"the call has not ended within {timeout} s; it goes on, see cancel() and stop()")
+            raise TimeoutError(f"the call has not ended within {timeout} s; it continues, see cancel() and stop()")
         return self._outcome()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The call's error, None if it succeeded. Raises CancelledError, and TimeoutError like `result`."""
         call = self._call
         if not call.wait(timeout):
-            raise TimeoutError(f"the call has not ended within {timeout} s; it goes on, see cancel() and stop()")
+            raise TimeoutError(f"the call has not ended within {timeout} s; it continues, see cancel() and stop()")
         if call.kind == Kind.OK:
             return None
         try:

@@ -47,7 +47,7 @@ def settle(asked, caps):
     for kind, names in asked.items():
         given[kind] = [_checked(kind, name) for name in names]
         for name, checked in zip(names, given[kind]):
-            cap = next((cap for cap in caps if not any(_covers(kind, most, checked) for most in cap[kind])), None)
+            cap = next((cap for cap in caps if not any(_covers(kind, allowed, checked) for allowed in cap[kind])), None)
             if cap is not None:
                 outside.append((kind, name, checked, tuple(cap[kind])))
     return given, outside
@@ -59,29 +59,29 @@ def _checked(kind, name):
     return os.path.realpath(name.removesuffix("/**") or "/")
 
 
-def _covers(kind, most, name):
-    if most in _ALL[kind] or most == name:
+def _covers(kind, allowed, name):
+    if allowed in _ALL[kind] or allowed == name:
         return True
     pattern = GRANTS[kind][0]
     if pattern is PATH:
-        return name.startswith(f"{most}/")
+        return name.startswith(f"{allowed}/")
     if pattern is TABLE:  # permission to write includes reading
-        return most == name.removesuffix(":read") + ":write"
-    return pattern is ADDRESS and _covers_address(most, name)
+        return allowed == name.removesuffix(":read") + ":write"
+    return pattern is ADDRESS and _covers_address(allowed, name)
 
 
-def _covers_address(most, name):
-    most_host, _, most_port = most.rpartition(":")
+def _covers_address(allowed, name):
+    allowed_host, _, allowed_port = allowed.rpartition(":")
     host, _, port = name.rpartition(":")
-    if most_port != "*" and (port == "*" or int(port) != int(most_port)):
+    if allowed_port != "*" and (port == "*" or int(port) != int(allowed_port)):
         return False
-    most_host, host = _lower(most_host), _lower(host)
-    if most_host in ("*", host):
+    allowed_host, host = _lower(allowed_host), _lower(host)
+    if allowed_host in ("*", host):
         return True
-    if len(most_host) > 2 and most_host.startswith("*."):
-        return host.endswith(most_host[1:]) and len(host) >= len(most_host)
+    if len(allowed_host) > 2 and allowed_host.startswith("*."):
+        return host.endswith(allowed_host[1:]) and len(host) >= len(allowed_host)
     number = _number(host)
-    return number is not None and number == _number(most_host)
+    return number is not None and number == _number(allowed_host)
 
 
 def _lower(host):

@@ -29,7 +29,7 @@ PATTERNS = {
 }
 _PSEUDONYM = re.compile(r"masked-[0-9a-f]{12}")
 _PLAIN = frozenset((bool, int, float, complex, bytes))
-_SECRET_LEAST = 3  # characters: a shorter hidden text is not hidden elsewhere too
+_MIN_SECRET_CHARS = 3  # characters: a shorter hidden text is not hidden elsewhere too
 
 
 class Masking:
@@ -122,7 +122,7 @@ class Masking:
         kind = type(value)
         if kind is str:
             pseudonym = self.pseudonym(value)
-            if len(value) >= _SECRET_LEAST:
+            if len(value) >= _MIN_SECRET_CHARS:
                 secrets[value] = pseudonym
             return pseudonym
         if kind is bytes:

@@ -61,17 +61,17 @@ class MemoryLines(NamedTuple):
     def text(self, most: int = _SHOWN) -> str:
         """Readable lines: the lines that held most, and the request."""
         total = self.held_bytes or 1
-        told = [
+        lines = [
             f"{_size(each.held_bytes):>10} {each.held_bytes / total:4.0%}  {_place(each.frame)}"
-            + (f" by way of {_place(each.inner)}" if each.inner else "")
+            + (f" through {_place(each.inner)}" if each.inner else "")
             for each in self.held[:most]
         ]
         rest = sum(each.held_bytes for each in self.held[most:])
         if rest:
-            told.append(f"{_size(rest):>10} {rest / total:4.0%}  elsewhere")
+            lines.append(f"{_size(rest):>10} {rest / total:4.0%}  elsewhere")
         where = f" by {_place(self.asked)}" if self.asked else ""
-        told.append(f"the request that met the limit: {_size(self.asked_bytes)}{where}")
-        return "\n".join(told)
+        lines.append(f"the request that met the limit: {_size(self.asked_bytes)}{where}")
+        return "\n".join(lines)
 
 
 def read(text: str, task: str, version: str) -> MemoryLines:
@@ -96,10 +96,10 @@ def read(text: str, task: str, version: str) -> MemoryLines:
         by = inner.setdefault(frame, {})
         way = stack[0] if mine is not None and stack[0] is not mine else None
         by[way] = by.get(way, 0) + size
-    told = [
+    held_lines = [
         HeldMemory(frame, size, max(inner[frame].items(), key=lambda item: item[1])[0]) for frame, size in held.items()
     ]
-    return MemoryLines(tuple(sorted(told, key=lambda each: -each.held_bytes)), asked_bytes, asked)
+    return MemoryLines(tuple(sorted(held_lines, key=lambda each: -each.held_bytes)), asked_bytes, asked)
 
 
 def _plain(frame):

@@ -40,7 +40,7 @@ def test_after_a_full_disk_it_goes_on(path, durability):
         table = tables.declare("t", "1", {"n": "integer"})
         taken = 0
         limited(database, 60)
-        with pytest.raises(StoreFullError, match="the disk is full.*make room; the store then goes on by itself"):
+        with pytest.raises(StoreFullError, match="the disk is full.*make room; the store then continues by itself"):
             while True:
                 store.append(big(taken))
                 taken += 1

@@ -72,7 +72,7 @@ def test_the_shard_that_ended_is_named_also_where_another_tells_first_that_it_lo
         def wait(self):
             return -signal.SIGKILL
 
-    said = shards._why(0, [None, Ended()], [None, Ended()], [("lost", 1), None])
+    said = shards._failure_message(0, [None, Ended()], [None, Ended()], [("lost", 1), None])
     assert said == "shard 1 of 2 was killed by SIGKILL"
 
 

@@ -47,14 +47,14 @@ class Served:
         self.host = vmhost.Host(allow_unsigned=True)
         self.out = out or io.StringIO()
         self.looks = 0  # at the folder
-        look = FolderServer._look
+        look = FolderServer._scan
 
         def counted(server):
             changed = look(server)
             self.looks += 1
             return changed
 
-        monkeypatch.setattr(FolderServer, "_look", counted)
+        monkeypatch.setattr(FolderServer, "_scan", counted)
         self._reads, self._writes = os.pipe()
         server = FolderServer(self.host, folder, self.out)
         self._thread = threading.Thread(target=lambda: server.run(self._reads, **options))
@@ -167,8 +167,8 @@ def test_the_end_of_the_input_leaves_no_call_without_answer(folder, monkeypatch)
 
 
 def test_idle_is_told_while_nothing_comes_and_nothing_runs(folder, monkeypatch):
-    told, looks, look = [], [], FolderServer._look
-    monkeypatch.setattr(FolderServer, "_look", lambda self: (looks.append(1), look(self))[1])
+    told, looks, look = [], [], FolderServer._scan
+    monkeypatch.setattr(FolderServer, "_scan", lambda self: (looks.append(1), look(self))[1])
     put(folder, "waits", "import time\ndef run(value): time.sleep(60)")
     server = Served(folder, monkeypatch, when_idle=lambda: told.append(1))
     until(lambda: told)

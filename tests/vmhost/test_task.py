@@ -163,7 +163,7 @@ def test_who_wants_to_hear_of_the_end_alone_makes_no_machinery(fake_host, bundle
 def test_result_times_out_and_the_call_goes_on(fake_host, bundle):
     host, core, task = manual(fake_host, bundle)
     future = task.submit(1)
-    with pytest.raises(TimeoutError, match="it goes on"):
+    with pytest.raises(TimeoutError, match="it continues"):
         future.result(timeout=0)
     with pytest.raises(TimeoutError):
         future.exception(timeout=0)

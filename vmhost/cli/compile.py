@@ -49,7 +49,7 @@ def command(output, folders, path, target, optimize, sign, script, packages, str
     into_folder = path is not None and (len(folders) > 1 or path.is_dir() or str(path).endswith(os.sep))
     if len(folders) > 1 and path is not None and (path.is_file() or (path.suffix == ".vmb" and not path.is_dir())):
         raise failures.Failure(f"{path}: is a file; with several task folders -o names a folder")
-    written, made_of, saved = [], {}, {}
+    written, source_of, saved = [], {}, {}
     with output.progress() as progress:
         for folder in progress.track(folders, description="compiling"):
             if not folder.is_dir():
@@ -73,12 +73,12 @@ def command(output, folders, path, target, optimize, sign, script, packages, str
             bundle.verify()  # the host that gets it would refuse an invalid one
             name = f"{bundle.manifest.name}.vmb"
             target_path = (path / name if into_folder else path) if path is not None else Path(name)
-            if target_path in made_of:
+            if target_path in source_of:
                 raise failures.Failure(
-                    f"{folder}: {target_path} was just made of {made_of[target_path]}; give each task a name "
-                    "of its own in task.yaml"
+                    f"{folder}: {target_path} was already written for {source_of[target_path]}; give each task a "
+                    "name of its own in task.yaml"
                 )
-            made_of[target_path] = folder
+            source_of[target_path] = folder
             _write(target_path, data)
             warnings = [str(warning) for warning in compiled.warnings]
             saved[str(target_path)] = compiled
@@ -102,7 +102,7 @@ def command(output, folders, path, target, optimize, sign, script, packages, str
         compiled = saved[summary["path"]]
         for name, savings in compiled.savings.items():
             output.line(f"model {name}: {savings}")
-        _tell_packages(output, compiled)
+        _report_packages(output, compiled)
 
 
 def _check_models(output, paths):
@@ -158,7 +158,7 @@ def _plain(included):
     }
 
 
-def _tell_packages(output, compiled):
+def _report_packages(output, compiled):
     """Reports what was included of the packages, and what was not, and why."""
     for each in compiled.included:
         package = each.package

@@ -15,7 +15,7 @@ import click
 from vmhost.cli import failures, links
 from vmhost.cli.groups import Group
 
-_LOOK_S = 0.3
+_POLL_S = 0.3
 _LEVELS = {10: "debug", 20: "info", 30: "warning", 40: "error", 50: "critical"}
 _STATE = click.argument("state", metavar="STATE", type=click.Path(path_type=Path, exists=True, file_okay=False))
 _LINK = click.argument("link", metavar="LINK")
@@ -83,7 +83,7 @@ def offer(output, state, scopes, valid, address, note, no_qr, wait):
                 break
             if time.time() >= link.expires_s:
                 raise failures.Failure("nobody opened the link while it was valid")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
     return failures.DONE
 
 
@@ -148,7 +148,7 @@ def consent(output, state, session, answer, scopes):
                 return _ask(output, ledger, waiting[-1], scopes or None)
             if session is not None:
                 raise failures.Failure(f"{session}: waits for no consent; see `vmhost debug sessions`")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
 
 def _ask(output, ledger, session, scopes=None):
@@ -195,7 +195,7 @@ def end(output, state, session):
     """End SESSION at the device: withdraw consent, and stop its run."""
     with _ledger(state) as ledger:
         if not ledger.end(session, _person(), "consent was withdrawn at the device"):
-            raise failures.Failure(f"{session}: no such session goes on; see `vmhost debug sessions`")
+            raise failures.Failure(f"{session}: no such session is open; see `vmhost debug sessions`")
     output.document({"session": session, "state": "ended"})
     output.line(f"session {session} is over")
 
@@ -232,7 +232,7 @@ def audit(output, state, session, limit):
     ]
     output.table("", ("line>", "when", "who", "what", "session", "details"), rows)
     if damage is not None:
-        raise failures.Failure(f"the audit is not what was written: {damage}")
+        raise failures.Failure(f"the audit was changed: {damage}")
     return failures.DONE
 
 
@@ -243,7 +243,7 @@ def clock(output, state):
     """Accept this machine's present clock, after it was set back and links are refused."""
     with _ledger(state) as ledger:
         ledger.accept_clock(_person())
-    output.line("the clock counts as it is now")
+    output.line("the present clock is accepted")
 
 
 # ---- at the client
@@ -330,13 +330,13 @@ def logs(output, link, follow, task, level, text):
             if isinstance(line, str):
                 output.remark(line)
                 continue
-            _, time_s, number, of, version, said = line
+            _, time_s, number, of, version, text_shown = line
             where = f"{of} {version or ''}".rstrip() if of else "host"
             if output.as_json:
                 output.json_text(dict(zip(("number", "time_s", "level", "task", "version", "text"), line)))
             else:
                 at = time.strftime("%H:%M:%S", time.localtime(time_s))
-                output.line(f"{at} {_LEVELS.get(number, number)} {where}: {_printable(said)}")
+                output.line(f"{at} {_LEVELS.get(number, number)} {where}: {_printable(text_shown)}")
 
 
 @command.command()

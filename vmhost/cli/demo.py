@@ -123,7 +123,7 @@ def _show(output, report):
     )
     output.line()
     output.table(
-        "Stopped on the way",
+        "Stopped",
         ["task", "ended with", "after>"],
         [[stop.name, stop.got or "a result", duration_text(stop.after_s)] for stop in report.stops],
     )

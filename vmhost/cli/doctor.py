@@ -94,7 +94,7 @@ def _show(output, findings, everything):
         if finding.advice:
             output.line(f"       {finding.advice}")
     if shortened:
-        output.line(f"       {shortened} more that are well, or longer than this: vmhost doctor --all")
+        output.line(f"       {shortened} more findings are good, or cut off here: vmhost doctor --all")
 
 
 def python():

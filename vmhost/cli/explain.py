@@ -224,7 +224,7 @@ def draw(explained, path):
         panel.set_title(
             f"{model['name']}: {model['ms']:.2f} ms, expected {model['expected_ms']:.2f} ms", fontsize=10, loc="left"
         )
-        panel.set_xlabel("ms, least of the runs", fontsize=8)
+        panel.set_xlabel("ms, minimum of the runs", fontsize=8)
         panel.tick_params(axis="x", labelsize=8)
         panel.legend(fontsize=8, loc="best", frameon=False)
         panel.spines[["top", "right"]].set_visible(False)

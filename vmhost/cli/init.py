@@ -27,7 +27,7 @@ files: []
 
 
 def run(value):
-    """Mean, least and greatest of value["numbers"]."""
+    """Mean, minimum and maximum of value["numbers"]."""
     numbers = value["numbers"]
     if not numbers:
         raise ValueError("numbers: expected at least one, got none")

@@ -179,5 +179,5 @@ def _make_folder(folder, mode):
         raise failures.Failure(f"{folder}: cannot make the folder: {error.strerror}") from error
 
 
-def _yes_or_dash(truth):
-    return "yes" if truth else "-"
+def _yes_or_dash(flag):
+    return "yes" if flag else "-"

@@ -38,14 +38,14 @@ def command(output, path, data, target, weights_only, method, percentile, labels
             "quantizing needs the packages onnx and onnx-ir; install them: pip install 'vmhost[models]'"
         ) from error
     try:
-        told = _quantized(quantize, output, path, data, target, weights_only, method, percentile, labels, out)
+        report = _quantized(quantize, output, path, data, target, weights_only, method, percentile, labels, out)
     except quantize.QuantizeError as error:
         text = str(error)
         raise failures.Failure(
             text if text.startswith(tuple(map(str, (path, *data)))) else f"{path}: {text}"
         ) from error
-    output.document(told)
-    _show(output, told)
+    output.document(report)
+    _show(output, report)
 
 
 def _quantized(quantize, output, path, data, target, weights_only, method, percentile, labels, out):
@@ -69,7 +69,7 @@ def _quantized(quantize, output, path, data, target, weights_only, method, perce
                 model = quantize.statically(graph, found)
     written = model.SerializeToString()
     after = _opened(out, model)
-    told = {
+    report = {
         "path": str(out),
         "to": f"{target}, weights" if narrow else target,
         "examples": sum(next(iter(feed.values())).shape[0] if next(iter(feed.values())).ndim else 1 for feed in feeds),
@@ -79,8 +79,8 @@ def _quantized(quantize, output, path, data, target, weights_only, method, perce
     }
     if feeds:
         results = [quantize.outputs_of(each, feeds) for each in (before, after)]
-        told["outputs"] = quantize.agreement(*results, answers)
-        told["ms_before"], told["ms_after"] = quantize.durations((before, after), feeds[0])
+        report["outputs"] = quantize.agreement(*results, answers)
+        report["ms_before"], report["ms_after"] = quantize.durations((before, after), feeds[0])
     from vmhost.bytecode.replacing import replace_file
 
     try:
@@ -88,7 +88,7 @@ def _quantized(quantize, output, path, data, target, weights_only, method, perce
         replace_file(out, written)
     except OSError as error:
         raise failures.Failure(f"{out}: cannot write the model: {error.strerror}") from error
-    return told
+    return report
 
 
 def _opened(path, model):
@@ -106,19 +106,19 @@ def _opened(path, model):
         ) from error
 
 
-def _show(output, told):
+def _show(output, report):
     output.line(
-        f"{told['path']}: {told['to']}, {inspect.size_text(told['bytes_before'])} became"
-        f" {inspect.size_text(told['bytes_after'])}"
+        f"{report['path']}: {report['to']}, {inspect.size_text(report['bytes_before'])} became"
+        f" {inspect.size_text(report['bytes_after'])}"
     )
-    if not told["outputs"]:
+    if not report["outputs"]:
         output.line("accuracy and speed: not known without data (--calibrate DATA)")
         return
     rows = []
-    for name, row in told["outputs"].items():
+    for name, row in report["outputs"].items():
         top = "" if row["top1"] is None else f"{row['top1']:.2%}"
         right = f"{row['right_before']:.2%}, {row['right_after']:.2%}" if "right_before" in row else ""
         rows.append((name, f"{row['max_abs']:.3g}", f"{row['relative']:.3g}", f"{row['cosine']:.6f}", top, right))
     columns = ("output", "largest difference", "relative", "cosine", "same top 1", "right before, after")
-    output.table(f"against float32, {told['examples']} examples", columns, rows)
-    output.line(f"one run, one thread: {told['ms_before']:.3g} ms before, {told['ms_after']:.3g} ms after")
+    output.table(f"against float32, {report['examples']} examples", columns, rows)
+    output.line(f"one run, one thread: {report['ms_before']:.3g} ms before, {report['ms_after']:.3g} ms after")

@@ -88,11 +88,11 @@ def command(
     if output.as_json:
         output.document(replay_reports.as_plain(report))
     else:
-        _tell(report)
+        _print_report(report)
     return failures.TASK_FAILED if report.failed(failing) else failures.DONE
 
 
-def _tell(report):
+def _print_report(report):
     header = report.baseline.header
     click.echo(f"{header.task} {header.version} -> {report.version}: {len(report.outcomes)} calls")
     if report.baseline.torn:
@@ -102,13 +102,13 @@ def _tell(report):
             click.echo(f"  {status:<10}{count:>7}")
     then, now = report.medians()
     click.echo(f"  median    {then * 1e3:.2f} ms -> {now * 1e3:.2f} ms")
-    told = [outcome for outcome in report.outcomes if outcome.status not in ("same", "skipped")]
-    for outcome in told[:20]:
+    counts = [outcome for outcome in report.outcomes if outcome.status not in ("same", "skipped")]
+    for outcome in counts[:20]:
         click.echo(f"call {outcome.recorded.number}: {outcome.status}: {outcome.why}")
         for one in outcome.differences[1:5]:
             click.echo(f"    {one}")
-    if len(told) > 20:
-        click.echo(f"... and {len(told) - 20} more; --html FILE lists them")
+    if len(counts) > 20:
+        click.echo(f"... and {len(counts) - 20} more; --html FILE lists them")
 
 
 def _failing(text):
@@ -152,7 +152,7 @@ def _every(text, whole):
     if not text:
         return 1
     if not text.isdecimal() or not 1 <= int(text) <= 1_000_000:
-        raise click.UsageError(f"--fault: expected a whole number behind the /, got {whole!r}")
+        raise click.UsageError(f"--fault: expected a whole number after the /, got {whole!r}")
     return int(text)
 
 

@@ -86,7 +86,7 @@ def command(output, path, given, each, timeout, trust, allow_unsigned, host_file
     try:
         plain = json_values.to_plain(result)
     except TypeError as error:
-        raise failures.Failure(f"{path}: the task returned a value that JSON cannot say: {error}") from error
+        raise failures.Failure(f"{path}: the task returned a value that JSON cannot express: {error}") from error
     if output.as_json:
         output.document({"task": f"{task.name} {task.version}", "result": plain, "elapsed_s": elapsed_s})
     else:

@@ -110,10 +110,10 @@ def _supervise(output, arguments, state, receivers):
 
     def crashed(pid, number):
         reports.take_dump()
-        made = [report for report in reports.collect() if report.pid == pid]
-        told = made[0].title if made else f"process {pid} ended by signal {number}"
-        output.remark(f"crash: {told}{f'; report {made[0].id}' if made else ''}")
-        return told
+        new_reports = [report for report in reports.collect() if report.pid == pid]
+        message = new_reports[0].title if new_reports else f"process {pid} ended by signal {number}"
+        output.remark(f"crash: {message}{f'; report {new_reports[0].id}' if new_reports else ''}")
+        return message
 
     supervisor = Supervisor([sys.executable, "-m", "vmhost", "serve", *arguments], sys.stdout.buffer, crashed)
     if threading.current_thread() is threading.main_thread():

@@ -36,7 +36,7 @@ def command(output, address, by, every_s, once):
 
     URL is the address printed by `vmhost serve FOLDER --dashboard ADDRESS`, with its token.
     """
-    asked = _Asked(address)
+    asked = _DashboardClient(address)
     if once or output.as_json or not output.console.is_terminal:
         values = asked.values(by)
         output.document(values)
@@ -53,7 +53,7 @@ def command(output, address, by, every_s, once):
             time.sleep(every_s)
 
 
-class _Asked:
+class _DashboardClient:
     """The dashboard at an address."""
 
     def __init__(self, address):

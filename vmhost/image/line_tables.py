@@ -34,11 +34,11 @@ def _read(table):
             further = -(number >> 1) if number & 1 else number >> 1
             for _ in range(3 if kind == _LONG else 0):
                 _, at = _number(table, at)
-        somewhere = kind != _NOWHERE
-        if runs and runs[-1][0] == somewhere and further == 0:
+        has_line = kind != _NOWHERE
+        if runs and runs[-1][0] == has_line and further == 0:
             runs[-1][2] += units
         else:
-            runs.append([somewhere, further, units])
+            runs.append([has_line, further, units])
     return runs
 
 
@@ -55,12 +55,12 @@ def _number(table, at):
 
 def _written(runs):
     table = bytearray()
-    for somewhere, further, units in runs:
+    for has_line, further, units in runs:
         while units:
             now = min(units, 8)
             units -= now
-            table.append(0x80 | (_NO_COLUMNS if somewhere else _NOWHERE) << 3 | now - 1)
-            if somewhere:
+            table.append(0x80 | (_NO_COLUMNS if has_line else _NOWHERE) << 3 | now - 1)
+            if has_line:
                 number, further = (-further << 1 | 1 if further < 0 else further << 1), 0
                 while number >= 64:
                     table.append(64 | number & 63)

@@ -88,14 +88,14 @@ def link(toolchain, modules, *, engine):
         sorted(modules - SHARED.keys() | {"vmhost.isolation._core"} | ({"vmhost.engine._array"} if engine else set())),
         beside := sorted(modules & SHARED.keys()),
     )
-    made_of = Path(work, hashlib.sha256(header.encode()).hexdigest()[:16])
-    made_of.mkdir(exist_ok=True)
-    unfinished = made_of / f"native_modules.{os.getpid()}"
+    work_folder = Path(work, hashlib.sha256(header.encode()).hexdigest()[:16])
+    work_folder.mkdir(exist_ok=True)
+    unfinished = work_folder / f"native_modules.{os.getpid()}"
     unfinished.write_text(header)
-    os.replace(unfinished, made_of / "native_modules.h")  # other processes may be making the same image
+    os.replace(unfinished, work_folder / "native_modules.h")  # other processes may be making the same image
     build = native_build()
     part = build.IMAGE
-    includes = [made_of, *(CHECKOUT / folder for folder in part.folders), *toolchain.includes]
+    includes = [work_folder, *(CHECKOUT / folder for folder in part.folders), *toolchain.includes]
     options = [
         *build.LANGUAGE,
         *(f"-D{name}={value}" for name, value in build.DEFINES.items()),
@@ -128,7 +128,7 @@ def link(toolchain, modules, *, engine):
         libraries += [_without_tables(toolchain, path, *options) for path, options in archives.items()]
         libraries.append(zlib)
         names = _asked_of_executable(toolchain, beside)
-        listed = made_of / f"offered.{os.getpid()}"
+        listed = work_folder / f"offered.{os.getpid()}"
         listed.write_text("{" + "".join(f"{name};" for name in names) + "};\n")
         # --no-relax: GNU ld 2.40 turns `push function@GOTPCREL(%rip)` into a call if a newer assembler lets it relax;
         # SQLite has two of these
@@ -137,7 +137,7 @@ def link(toolchain, modules, *, engine):
             f"-Wl,--dynamic-list={listed}",
             *(f"-Wl,--require-defined={name}" for name in names),
         ]
-    trace, executable, stripped = (made_of / f"{name}.{os.getpid()}" for name in ("map", "vmrun", "stripped"))
+    trace, executable, stripped = (work_folder / f"{name}.{os.getpid()}" for name in ("map", "vmrun", "stripped"))
     _run(
         [
             toolchain.compiler,

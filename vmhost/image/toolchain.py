@@ -91,10 +91,10 @@ def _fetch_libraries():
         ["sh", "tools/device_libraries.sh"], cwd=CHECKOUT, stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines()
+        output = (done.stderr or done.stdout).strip().splitlines()
         raise ImageError(
             "the static libraries that images are linked with could not be fetched:"
-            f" {said[-1] if said else done.returncode}; look at what `make device-libraries` says"
+            f" {output[-1] if output else done.returncode}; look at what `make device-libraries` says"
         )
 
 

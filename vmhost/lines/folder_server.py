@@ -44,13 +44,13 @@ class FolderServer:
         self._seen = {}  # name of a file -> its stamp, which changes when it is replaced
         self._tasks = {}  # name of a file -> name of the task that was loaded from it
         self._versions = {}  # the same -> its version
-        self._told = {}  # name of a file -> the refusal logged last
-        self._cannot_look = None  # the error of reading the folder logged last
+        self._logged_refusals = {}  # name of a file -> the refusal logged last
+        self._scan_error = None  # the error of reading the folder logged last
         self._unfinished = 0
         self._failed = None  # the error after which no more answers are written
         self._lock = threading.Lock()
         try:
-            self._look()
+            self._scan()
         except OSError as error:
             raise ConfigurationError(f"{folder}: expected a folder of bundles, got {error.strerror}") from error
         if not self._seen:
@@ -66,7 +66,7 @@ class FolderServer:
             ready = select.select([descriptor], [], [], LOOK_EVERY_S)[0]
             self.check()
             data = os.read(descriptor, _READ_BYTES) if ready else b""
-            changed = self._look_again() if not ready or b"\n" in data or not data else True
+            changed = self._rescan() if not ready or b"\n" in data or not data else True
             if not ready:
                 if when_idle is not None and not changed and not self._unfinished:
                     when_idle()
@@ -89,19 +89,21 @@ class FolderServer:
 
     # -- the folder -----------------------------------------------------------------------------------------------
 
-    def _look_again(self):
+    def _rescan(self):
         """Scans the folder again; has it changed? Logs once that it cannot be read."""
         try:
-            changed = self._look()
+            changed = self._scan()
         except OSError as error:
-            if self._cannot_look != error.strerror:
-                self._cannot_look = error.strerror
-                _log.error("%s: cannot be read any more: %s; what was loaded serves on", self._folder, error.strerror)
+            if self._scan_error != error.strerror:
+                self._scan_error = error.strerror
+                _log.error(
+                    "%s: cannot be read any more: %s; loaded tasks continue to serve", self._folder, error.strerror
+                )
             return False
-        self._cannot_look = None
+        self._scan_error = None
         return changed
 
-    def _look(self):
+    def _scan(self):
         """Loads and unloads bundles that changed in the folder; has any? OSError."""
         found = {}
         with os.scandir(self._folder) as entries:
@@ -118,8 +120,8 @@ class FolderServer:
             self._load(name)
         for name in [name for name in self._tasks if name not in found]:
             self._forget(name)
-        for name in self._told.keys() - found.keys():
-            del self._told[name]
+        for name in self._logged_refusals.keys() - found.keys():
+            del self._logged_refusals[name]
         return True
 
     def _load(self, name):
@@ -127,13 +129,13 @@ class FolderServer:
             task = self._host.load(os.path.join(self._folder, name))
         except Exception as error:  # whatever it is, the other tasks continue to serve
             problem = str(error) if isinstance(error, VMHostError) else f"{name}: {type(error).__name__}: {error}"
-            if self._told.get(name) != problem:
-                self._told[name] = problem
+            if self._logged_refusals.get(name) != problem:
+                self._logged_refusals[name] = problem
                 _log.error("%s", problem)
             if abs(time.time_ns() - self._seen[name][0]) < _SETTLED_NS:
                 self._seen[name] = None
             return
-        self._told.pop(name, None)
+        self._logged_refusals.pop(name, None)
         if self._tasks.get(name) not in (None, task.name):
             self._forget(name)
         if self._tasks.get(name) != task.name or self._versions.get(name) != task.version:
@@ -165,7 +167,7 @@ class FolderServer:
             plain = _parsed(line)
             if isinstance(plain, dict) and "id" in plain:  # first, so that a bad input is answered under its id
                 key = json_values.dumps(json_values.from_plain(plain["id"]))
-            task, value, timeout_s = self._understand(_value(plain, line), line)
+            task, value, timeout_s = self._parse_request(_value(plain, line), line)
         except Exception as error:  # a ValueError has the reason; no line may end the server
             self._answer(key, error=_input_error(str(error) or type(error).__name__))
             return
@@ -178,7 +180,7 @@ class FolderServer:
             self._unfinished += 1
         future.add_done_callback(lambda future: self._done(key, future))
 
-    def _understand(self, asked, line):
+    def _parse_request(self, asked, line):
         """(Task, value, seconds or None) in a line's value `asked`; ValueError."""
         if not isinstance(asked, dict) or not isinstance(asked.get("task"), str):
             raise ValueError('expected an object such as {"task": "digits", "input": 1}, got ' + _shortened(line))
@@ -296,6 +298,6 @@ def _input_error(message):
 
 
 def _error(error):
-    told = {"type": type(error).__name__, "message": str(error)}
+    answer = {"type": type(error).__name__, "message": str(error)}
     frames = getattr(error, "guest_traceback", None)
-    return told | {"traceback": frames} if frames else told
+    return answer | {"traceback": frames} if frames else answer

@@ -248,12 +248,12 @@ class Pool:
         now = self._clock()
         looked_at = [(vm, vm.native.statistics()) for vm in self._vms.values()]
         memory = sum(counters["live_bytes"] for _, counters in looked_at)
-        pressed = self.under_pressure()
+        pressed_now = self.under_pressure()
         lent = [(counters["idle_s"], counters["live_bytes"], vm) for vm, counters in looked_at if vm.phase == SERVING]
         lent.sort(key=lambda entry: entry[0], reverse=True)
         again = None
         for idle_s, live_bytes, vm in lent:
-            over = memory > self._memory_bytes or pressed
+            over = memory > self._memory_bytes or pressed_now
             if (
                 idle_s > 0
                 and (over or idle_s >= self._policy.idle_s)
@@ -261,7 +261,7 @@ class Pool:
             ):
                 vm.retire(now, idle=True)
                 memory -= live_bytes
-                pressed = False  # one per check: the memory it frees shows only at the next one
+                pressed_now = False  # one per check: the memory it frees shows only at the next one
             elif len(self.serving(vm.owner)) > keep(vm.owner):
                 left = max(self._policy.idle_s - idle_s, _MIN_CHECK_INTERVAL_S)
                 again = left if again is None else min(again, left)

@@ -86,8 +86,8 @@ def luggage(closure, module):
     for site, names in sites.items():
         tops = {name.partition(".")[0] for name in names}
         for package in packages_in(site, tops):
-            theirs = files_of(package, site)
-            files.update((path, data) for path, data in theirs.items() if _is_of(path, tops))
+            package_texts = files_of(package, site)
+            files.update((path, data) for path, data in package_texts.items() if _is_of(path, tops))
     texts = _texts_of_imports(closure, module, tuple(sites)) if sites else {}
     path = script()
     if path is not None and not os.environ.get(IN_RECORDER):
@@ -96,14 +96,14 @@ def luggage(closure, module):
 
 
 def _texts_of_imports(closure, module, sites):
-    theirs = [source for source in closure.sources.values() if is_installed(source)]
-    if os.environ.get(IN_RECORDER) or not any(_COMPILES.search(source.text) for source in theirs):
+    package_texts = [source for source in closure.sources.values() if is_installed(source)]
+    if os.environ.get(IN_RECORDER) or not any(_COMPILES.search(source.text) for source in package_texts):
         return {}
     texts = {name: source.text for name, source in closure.sources.items()}
     program = Program(
         entry=module,
         roots=sites,
-        modules=tuple(source.name for source in theirs),
+        modules=tuple(source.name for source in package_texts),
         absent={each.name: each.reason for each in closure.absent},
         path=None,
         sources=tuple(

@@ -149,7 +149,7 @@ class Recorder:
         except VMHostError as raised:
             if kind is Kind.OK:  # the host cannot create the result
                 kind = Kind.VALUE
-            error = _told(raised)
+            error = _error_fields(raised)
             error["message"] = self._masking.text(error["message"], secrets)
         observed = _observed(call)
         if observed is not None:
@@ -244,7 +244,7 @@ def _observed(call):
         return None
 
 
-def _told(error):
+def _error_fields(error):
     """The fields of a call's error in a baseline."""
     text = getattr(error, "guest_message", None)
     return {
@@ -261,7 +261,7 @@ def replayed(call, recorded, pack_other):
         result = call.result()
     except VMHostError as raised:
         kind = Kind.VALUE if kind is Kind.OK else kind
-        error = _told(raised)
+        error = _error_fields(raised)
     submitted, started, ended = call.timings
     packed = None
     if kind is Kind.OK:

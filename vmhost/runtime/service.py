@@ -333,7 +333,7 @@ class Service:
                 if not self._closing and self.abandoned:
                     self.begin_close(self._drains and not self._abandoned)
             except Exception:  # such as MemoryError; without this thread no call would ever be answered
-                _log.exception("vmhost: events could not be taken; the host goes on")
+                _log.exception("vmhost: events could not be read; the host continues")
                 events = []
             self._close_as_asked()
             after = []  # actions that run without the lock, since user code may block them
@@ -342,7 +342,7 @@ class Service:
                     try:
                         self._handle(event, after)
                     except Exception:
-                        _log.exception("vmhost: event %r could not be handled; the host goes on", event[0])
+                        _log.exception("vmhost: event %r could not be handled; the host continues", event[0])
                 if (
                     not events
                     or look_at is not None
@@ -352,14 +352,14 @@ class Service:
                     try:
                         again_s = self._deal()
                     except Exception:
-                        _log.exception("vmhost: VMs could not be dealt out; the host goes on")
+                        _log.exception("vmhost: VMs could not be assigned; the host continues")
                         again_s = _RETRY_AFTER_FAULT_S
                     look_at = None if again_s is None else self._clock() + again_s
             for act in after:
                 try:
                     act()
                 except Exception:
-                    _log.exception("vmhost: what followed an event could not be done; the host goes on")
+                    _log.exception("vmhost: an action after an event failed; the host continues")
             events = event = after = act = None  # keep nothing alive during the wait, above all no failed host call
         self._serve_late_watchers()
         if self._aside is not None:
@@ -403,7 +403,7 @@ class Service:
         if self._pool.cannot_boot is not None:
             reason, self._pool.cannot_boot = self._pool.cannot_boot, None
             _log.warning("a VM could not be booted: %s", reason)
-            self._tell_waiting(reason)
+            self._fail_waiting(reason)
             again = self.policy.quantum_s  # no event would trigger another try
         now = self._clock()
         if self._pool.changed or self._idle_at is not None and now >= self._idle_at or self._pool.under_pressure():
@@ -427,7 +427,7 @@ class Service:
         elif kind == "failed":
             _log.warning("a VM could not be booted: %s", event[2])
             if pool.on_failed(event[1]):
-                self._tell_waiting(event[2])
+                self._fail_waiting(event[2])
         elif kind == "stopped":
             pool.on_stopped(event[1])
         elif kind == "ended":
@@ -452,8 +452,8 @@ class Service:
             if version is not None:
                 version.observe()
                 if event[2] == Kind.MEMORY_LIMIT and (held := version.lane.held()) is not None:
-                    told = memory_lines.read(held, version.name, version.version)
-                    _log.warning("%s %s: met its memory limit; %s", version.name, version.version, told.sentence())
+                    waiting = memory_lines.read(held, version.name, version.version)
+                    _log.warning("%s %s: met its memory limit; %s", version.name, version.version, waiting.sentence())
         elif kind == "log":
             owned = pool.owned(event[1])
             self._log_lines(event[1], owned and owned.owner, after)
@@ -462,7 +462,7 @@ class Service:
         elif kind != "starved":  # starved: handled by the deal after all events
             _log.warning("the native core reports %r, which this version does not know", kind)
 
-    def _tell_waiting(self, reason):
+    def _fail_waiting(self, reason):
         """No VM can be booted: calls that wait for their task's first VM end as lost."""
         for version in list(self._by_lane.values()):
             if version.lane.queued and not self._pool.held_by(version):
@@ -519,7 +519,7 @@ class Service:
             try:
                 act()
             except Exception:
-                _log.exception("vmhost: what followed a call's end could not be done")
+                _log.exception("vmhost: an action after a call's end failed")
 
     def _take_watchers(self, call):
         with self._watch_lock:
@@ -595,7 +595,7 @@ class Service:
             try:
                 request.reply(function(request.value))
             except BaseException as error:  # SystemExit too: the guest waits for an answer
-                request.fail(_told(error))
+                request.fail(_error_text(error))
                 if isinstance(error, KeyboardInterrupt):
                     # meant for the main thread, whichever thread it was raised on
                     _thread.interrupt_main()
@@ -674,11 +674,11 @@ class Service:
         with self.lock:
             self._current[name]
             versions = [version for version in self._by_lane.values() if version.name == name]
-            told = [(version.version, version.lane.tails()) for version in versions]
+            found = [(version.version, version.lane.tails()) for version in versions]
         now = time.time()
         calls = [
             statistics.LongCall(version, now - ago_s, wall_s, wait_s, size, _KIND_NAMES[kind])
-            for version, tails in told
+            for version, tails in found
             for ago_s, wall_s, wait_s, size, kind in tails
         ]
         return tuple(sorted(calls, key=lambda call: call.wall_s, reverse=True))
@@ -712,7 +712,7 @@ class Service:
         )
 
 
-def _told(error):
+def _error_text(error):
     """The text for a guest about an error of a host function."""
     try:
         return f"{type(error).__name__}: {error}"[:_MAX_MESSAGE_CHARS]

@@ -66,11 +66,11 @@ class _Source:
 
 def place_of(function):
     """(module name, attribute path) by which the running program finds `function`. CrossingError."""
-    module, path = _said_place(function)
+    module, path = _claimed_place(function)
     home = sys.modules.get(module)
     if home is None:
         raise CrossingError(
-            f"{_shown(function)} cannot travel to a VM: it says that it is of module {module!r}, which is not imported"
+            f"{_shown(function)} cannot travel to a VM: it claims to be from module {module!r}, which is not imported"
         )
     if _is_at(home, path, function):
         return module, path
@@ -80,10 +80,10 @@ def place_of(function):
     raise CrossingError(f"{_shown(function)} cannot travel to a VM: {_why_unreachable(function, module, path)}")
 
 
-def _said_place(function):
+def _claimed_place(function):
     """Where `function` claims to be; for bound methods, where a global of the same name may refer to them."""
     if isinstance(function, functools.partial):
-        raise TypeError("a partial has no place of its own")
+        raise TypeError("a partial has no module and name of its own")
     owner = getattr(function, "__self__", None)
     if isinstance(function, _DESCRIPTORS):
         owner = function.__objclass__
@@ -164,16 +164,16 @@ def compile_module(module_name, path, function):
         data = program_packages.locked_data(packages)
         closure = closure_of_module(source.name, source.text, roots, source.path, source.is_package, _GAP, data)
         sources = {name: (each.text, each.path, each.is_package) for name, each in closure.sources.items()}
-        theirs = program_packages.luggage(closure, source.name)
+        package_texts = program_packages.luggage(closure, source.name)
         bundle = compile_sources(sources, entry=f"{source.name}:_", name="executor", version="0")
     except BytecodeError as error:
         raise CrossingError(
             f"{_shown(function)} cannot travel to a VM with its module {module_name}:\n{_first_lines(str(error))}"
         ) from error
     absent = {each.name: each.reason for each in closure.absent}
-    texts = bundle.texts | theirs.texts | dict(absence(name, reason) for name, reason in absent.items())
+    texts = bundle.texts | package_texts.texts | dict(absence(name, reason) for name, reason in absent.items())
     gaps = _gaps(sources[source.name][0])
-    luggage = Luggage(source.name, bundle.modules, texts, gaps, theirs.files, absent)
+    luggage = Luggage(source.name, bundle.modules, texts, gaps, package_texts.files, absent)
     files = _stamps({path: None for _, path, _ in sources.values() if path != source.path})
     with _compiled_lock:
         _compiled[source, roots] = files, luggage
@@ -253,12 +253,12 @@ def _refuse_gaps(luggage, function):
     home = sys.modules.get(function.__module__) if luggage.gaps and hasattr(function, "__code__") else None
     waiting, seen = [] if home is None else [(function.__code__, "it")], set()
     while waiting:
-        code, who = waiting.pop()
-        waiting += [(constant, who) for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        code, code_name = waiting.pop()
+        waiting += [(constant, code_name) for constant in code.co_consts if isinstance(constant, types.CodeType)]
         for name in {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}:
             if name in luggage.gaps:
                 raise CrossingError(
-                    f"{_shown(function)} cannot travel to a VM: {who} uses {name}:\n{luggage.gaps[name]}"
+                    f"{_shown(function)} cannot travel to a VM: {code_name} uses {name}:\n{luggage.gaps[name]}"
                 )
             value = vars(home).get(name)
             if name not in seen and getattr(value, "__module__", None) == home.__name__:
@@ -353,7 +353,7 @@ def _source_of(name, function):
     if text is None:
         raise CrossingError(
             f"{_shown(function)} cannot travel to a VM: VMs run what is compiled from Python source, "
-            f"and that of its module {name} is not to be had: {reason}"
+            f"and that of its module {name} is not available: {reason}"
         )
     folder = Path(path or ".").absolute().parent
     for _ in range(target.count(".") + is_package):

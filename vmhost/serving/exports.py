@@ -101,10 +101,10 @@ def publish(folder, onnx, lookups, spec, tables, *, name="model", key=None, keep
         "lookups": [list(one) for one in lookups],
         "saves": saves,
     }
-    told = json.dumps(manifest, sort_keys=True).encode()
-    contents["manifest.json"] = told
+    manifest_bytes = json.dumps(manifest, sort_keys=True).encode()
+    contents["manifest.json"] = manifest_bytes
     if key is not None:
-        contents["signature"] = key.sign(told)
+        contents["signature"] = key.sign(manifest_bytes)
     for file, data in contents.items():
         save_folders.write(beside / file, data)
     save_folders.flush(beside)
@@ -130,8 +130,8 @@ def graph_digest(onnx):
 def _check_features(number, spec, lookups, tables):
     for one in lookups:
         feature = one.ids.removeprefix("ids.")
-        told = spec.features.get(feature)
-        if told is None or "table" not in told or one.table not in tables:
+        settings = spec.features.get(feature)
+        if settings is None or "table" not in settings or one.table not in tables:
             raise ExportError(
                 f"version {number}: the network looks up {one.ids!r} in the table {one.table!r}; the specification has"
                 f" {', '.join(spec.of_tables)} and there are the tables {', '.join(tables)}"
@@ -227,7 +227,7 @@ def read(folder, number=None, *, trust=None, checked=()):
         raise ExportError(f"{folder}: there is no version")
     path = folder / f"version-{number:06}"
     try:
-        told = (path / "manifest.json").read_bytes()
+        manifest_bytes = (path / "manifest.json").read_bytes()
         signed = None
         if trust is not None:
             store = trust if isinstance(trust, TrustStore) else TrustStore.load(trust)
@@ -235,8 +235,8 @@ def read(folder, number=None, *, trust=None, checked=()):
                 signature = (path / "signature").read_bytes()
             except FileNotFoundError:
                 raise ExportError(f"{path}: is not signed; publish it with key=, by a key that is trusted") from None
-            signed = store.verify(told, signature, path)
-        manifest = json.loads(told)
+            signed = store.verify(manifest_bytes, signature, path)
+        manifest = json.loads(manifest_bytes)
         if manifest["format"] != FORMAT:
             raise ExportError(f"{path}: format {manifest['format']}: this vmhost reads {FORMAT}")
         if manifest["number"] != number:

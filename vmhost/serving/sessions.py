@@ -80,7 +80,7 @@ class SessionGroup:
         self._updates, self._longest, self._prepared, self._kept, self._closed = 0, 0.0, 0, 0, False
         networks = self._networks(self._export, sessions, self._tables)
         self._sessions = [_Session(number, *one, queue) for number, one in enumerate(zip(cores, networks))]
-        self._give(self._export, self._tables, networks)
+        self._hand_out(self._export, self._tables, networks)
         for one in self._sessions:
             one.on_gpu = self._gpu is not None
             one.start()
@@ -135,23 +135,23 @@ class SessionGroup:
             same = export.digest == was.digest
             networks = None if same else self._networks(export, len(self._sessions), self._tables, was)
             if export.saves[: len(was.saves)] == was.saves and _same_rows(export.first, was.first):
-                with self._calls_wait():
+                with self._calls_paused():
                     try:
                         export.fill(self._tables, begin=len(was.saves))
                     except BaseException:  # some rows are changed already: read those of the old version again
                         self._tables = was.tables(self._quota, self._gpu)
                         self._bind([one.network for one in self._sessions], was, self._tables)
-                        self._give(was, self._tables, None)
+                        self._hand_out(was, self._tables, None)
                         raise
-                    self._give(export, self._tables, networks)
+                    self._hand_out(export, self._tables, networks)
             else:
                 tables = export.tables(self._quota, self._gpu)
                 if networks is not None:
                     self._bind(networks, export, tables)
-                with self._calls_wait():
+                with self._calls_paused():
                     if networks is None:
                         self._bind([one.network for one in self._sessions], export, tables)
-                    self._give(export, tables, networks)
+                    self._hand_out(export, tables, networks)
                 self._tables = tables
             self._export = export
             self._updates += 1
@@ -194,7 +194,7 @@ class SessionGroup:
             network.bind(lookups)
 
     @contextlib.contextmanager
-    def _calls_wait(self):
+    def _calls_paused(self):
         """Within the block no session reads rows or takes its network."""
         begun = time.perf_counter()
         with contextlib.ExitStack() as held:
@@ -204,7 +204,7 @@ class SessionGroup:
             yield
         self._longest = max(self._longest, time.perf_counter() - begun)
 
-    def _give(self, export, tables, networks):
+    def _hand_out(self, export, tables, networks):
         reader = _Reader(export, tables)
         for number, one in enumerate(self._sessions):
             one.served = reader

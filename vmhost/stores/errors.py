@@ -37,7 +37,7 @@ class StoreClosedError(StoreError):
 
 # Primary result codes of SQLite -> (error, problem, remedy).
 _CODES = {
-    sqlite3.SQLITE_FULL: (StoreFullError, "the disk is full", "make room; the store then goes on by itself"),
+    sqlite3.SQLITE_FULL: (StoreFullError, "the disk is full", "make room; the store then continues by itself"),
     sqlite3.SQLITE_CORRUPT: (
         StoreDamagedError,
         "the file is damaged",
@@ -64,7 +64,7 @@ _CODES = {
         "another program holds a lock on the file",
         "end it, or let it use a read-only connection",
     ),
-    sqlite3.SQLITE_LOCKED: (StoreInUseError, "a reader of this process is in the way", "close it and try again"),
+    sqlite3.SQLITE_LOCKED: (StoreInUseError, "a reader of this process blocks it", "close it and try again"),
     sqlite3.SQLITE_IOERR: (
         StoreError,
         "reading or writing failed",

@@ -47,16 +47,16 @@ class Shard(embedding.Shards):
         self.wait("saves")
         number = max((number for number, _ in _saves(folder)), default=0) + 1
         self.wait("names its save")
-        place = os.path.join(folder, f"sharded-{number:06}.json")
+        save_path = os.path.join(folder, f"sharded-{number:06}.json")
         names = self.exchange("saves", [[_text(os.path.basename(path))]] * self.count)
         if self.rank == 0:
-            told = {"count": self.count, "saves": [bytes(one[0]).decode() for one in names]}
-            beside = save_folders.unfinished(folder, os.path.basename(place))
-            save_folders.write(beside, json.dumps(told).encode())
-            os.rename(beside, place)
+            manifest = {"count": self.count, "saves": [bytes(one[0]).decode() for one in names]}
+            unfinished = save_folders.unfinished(folder, os.path.basename(save_path))
+            save_folders.write(unfinished, json.dumps(manifest).encode())
+            os.rename(unfinished, save_path)
             save_folders.flush(folder)
         self.wait("has saved")
-        return place
+        return save_path
 
     def restore(self, tables, folder):
         """Restores the last save of all shards into this shard's tables, which must be empty; returns the global step.
@@ -79,10 +79,10 @@ def restore(tables, folder, rank=0, count=1):
     path = os.path.join(folder, saves[-1][1])
     try:
         with open(path, "rb") as file:
-            told = json.loads(file.read())
-        names = [str(one) for one in told["saves"]]
-        if len(names) != told["count"]:
-            raise ValueError(f"{len(names)} saves of {told['count']} shards")
+            manifest = json.loads(file.read())
+        names = [str(one) for one in manifest["saves"]]
+        if len(names) != manifest["count"]:
+            raise ValueError(f"{len(names)} saves of {manifest['count']} shards")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise embedding.CheckpointError(f"{path}: cannot be read: {error}") from error
     if len(names) == count:
@@ -146,7 +146,7 @@ def run(function, count, *arguments):
             control, its_control = Pipe()
             controls.append(control)
             with its_control:
-                processes.append(_begun(rank, count, memory, peers, its_control))
+                processes.append(_started(rank, count, memory, peers, its_control))
             begins = get_preparation_data(f"shard {rank}")
             control.send({key: one for key, one in begins.items() if key != "authkey"})
             control.send((function, arguments))
@@ -163,11 +163,11 @@ def run(function, count, *arguments):
         os.close(memory)
 
 
-def _begun(rank, count, memory, peers, control):
+def _started(rank, count, memory, peers, control):
     """Starts a process that waits for its function. It inherits only these descriptors."""
-    told = rank, count, memory, {peer: end.fileno() for peer, end in peers.items()}, control.fileno()
-    code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import child; child{told!r}"
-    kept = (memory, control.fileno(), *told[3].values())
+    arguments = rank, count, memory, {peer: end.fileno() for peer, end in peers.items()}, control.fileno()
+    code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import child; child{arguments!r}"
+    kept = (memory, control.fileno(), *arguments[3].values())
     return subprocess.Popen([sys.executable, "-c", code], pass_fds=kept, stdin=subprocess.DEVNULL)
 
 
@@ -207,15 +207,15 @@ def _ends_with(control):
 
 def _results(processes, controls):
     """The results of all processes; ShardError for the first that has none."""
-    told = [None] * len(processes)
+    messages = [None] * len(processes)
     waiting = {report: rank for rank, report in enumerate(controls)}
     while waiting:
         for report in wait(list(waiting)):
             rank = waiting.pop(report)
-            told[rank] = _message_of(processes[rank], report)
-            if told[rank][0] != "result":
-                raise ShardError(_why(rank, processes, controls, told))
-    return [result for _, result in told]
+            messages[rank] = _message_of(processes[rank], report)
+            if messages[rank][0] != "result":
+                raise ShardError(_failure_message(rank, processes, controls, messages))
+    return [result for _, result in messages]
 
 
 def _message_of(process, control):
@@ -225,16 +225,16 @@ def _message_of(process, control):
         return "ended", process.wait()
 
 
-def _why(rank, processes, controls, told):
+def _failure_message(rank, processes, controls, messages):
     """The message about the shard that failed first; others only lost their connection to it."""
-    kind, value = told[rank]
+    kind, value = messages[rank]
     seen = set()
     while kind == "lost" and rank not in seen:
         seen.add(rank)
         waited_by, rank = rank, value
-        if told[rank] is None:
-            told[rank] = _message_of(processes[rank], controls[rank])
-        kind, value = told[rank]
+        if messages[rank] is None:
+            messages[rank] = _message_of(processes[rank], controls[rank])
+        kind, value = messages[rank]
     where = f"shard {rank} of {len(processes)}"
     if kind == "error":
         return f"{where}: {value}"

@@ -93,7 +93,7 @@ def run(arguments):
         try:
             plain = json_values.to_plain(result)
         except (TypeError, ValueError) as error:
-            raise UsageError(f"{path}: the task returned a value that JSON cannot say: {error}") from error
+            raise UsageError(f"{path}: the task returned a value that JSON cannot express: {error}") from error
         stdout.write_json(plain)
     return exit_codes.DONE
 

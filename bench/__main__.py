@@ -42,7 +42,9 @@ SUBJECTS = (
 def main():
     parser = argparse.ArgumentParser(prog="vmhost bench", description=__doc__.split("\n\n")[1])
     parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help="the same as --only")
-    parser.add_argument("--quick", action="store_true", help="few rounds: does it run, not how fast")
+    parser.add_argument(
+        "--quick", action="store_true", help="few rounds: shows that everything runs; the figures mean little"
+    )
     parser.add_argument(
         "--only", nargs="+", choices=SUBJECTS, default=SUBJECTS, metavar="SUBJECT", help=", ".join(SUBJECTS)
     )
@@ -77,7 +79,7 @@ def main():
         "--calls",
         type=int,
         metavar="COUNT",
-        help="of operations' replays: so many calls, however long that takes",
+        help="calls that operations replays, however long that takes",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument(
@@ -90,7 +92,7 @@ def main():
     try:
         options.out.mkdir(parents=True, exist_ok=True)  # before anything is measured, which takes minutes
     except OSError as error:
-        parser.error(f"--out: {options.out}: expected a folder that can be made, got {error.strerror}")
+        parser.error(f"--out: {options.out}: cannot create the folder: {error.strerror}")
     progress = Console(stderr=True)
     results = []
     try:
@@ -116,7 +118,7 @@ def main():
     try:
         report.draw(results, options.out / "results.svg")
     except ImportError:
-        progress.print("no picture: matplotlib is not installed (pip install 'vmhost[bench]')", style="dim")
+        progress.print("no chart: matplotlib is not installed (pip install 'vmhost[bench]')", style="dim")
     if options.json:
         print(json.dumps(report.as_dict(results), indent=1))
     else:

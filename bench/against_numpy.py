@@ -23,7 +23,7 @@ from tests.engine import op_cases
 
 SAMPLE_S, WARM_S = 3e-4, 1e-2
 CASE_S, MIN_ROUNDS = 0.3, 3  # time limit for the rounds of a case, and their minimum number
-LOOK_S, IDLE, MAX_LOOKS = 5e-3, 0.1, 200  # idle: threads used less than this share of an interval of LOOK_S
+POLL_S, IDLE, MAX_POLLS = 5e-3, 0.1, 200  # idle: threads used less than this share of an interval of POLL_S
 
 
 def measured(cases, rounds, threaded=False):
@@ -82,10 +82,10 @@ def _times(ours, theirs, rounds, threaded):
 
 def _wait_until_idle():
     """Waits until no thread of this process runs, or for a second."""
-    for _ in range(MAX_LOOKS):
+    for _ in range(MAX_POLLS):
         began = time.process_time()
-        time.sleep(LOOK_S)
-        if time.process_time() - began < IDLE * LOOK_S:
+        time.sleep(POLL_S)
+        if time.process_time() - began < IDLE * POLL_S:
             break
 
 

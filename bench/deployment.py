@@ -178,16 +178,16 @@ def deltas(quick):
                 file.write("edited = True\n")
         (folder / "task.yaml").write_text('name: big\nversion: 1.0.1\nentry: main:run\npython: "3.14"\n')
         new = compile_task(folder).to_bytes(key)
-    made_of = delta.make(old, new)
-    assert delta.apply(old, made_of, len(new)) == new
+    patch = delta.make(old, new)
+    assert delta.apply(old, patch, len(new)) == new
     yield Result(
         "deployment: bytes pulled, 2 of 40 modules edited",
         {
-            "delta": Figure((float(len(made_of)),), "bytes", "less"),
+            "delta": Figure((float(len(patch)),), "bytes", "less"),
             "whole, compressed": Figure((float(len(delta.make(b"", new))),), "bytes", "less"),
             "whole": Figure((float(len(new)),), "bytes", "less"),
         },
-        promises=((f"under 1 KB: {len(made_of):,} bytes", len(made_of) < 1000),),
+        promises=((f"under 1 KB: {len(patch):,} bytes", len(patch) < 1000),),
         note=f"signed metadata apart: {_metadata_bytes():,} bytes, 20 tasks of 10 versions",
     )
 

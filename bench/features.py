@@ -16,7 +16,7 @@ CONSUMERS = 20
 WINDOW_S = 86400
 
 
-def _said(number):
+def _definitions(number):
     names = list(OPERATORS)[:number]
     one = {"source": "order", "field": "price", "window": f"{WINDOW_S} s"}
     wants = {"parameter": 1, "other": "price"}
@@ -39,8 +39,8 @@ def _events(number, keys=1):
 
 def all_operators(quick):
     """An event, followed by the vector of all operators over 100 events."""
-    said = _said(len(OPERATORS))
-    features = Features(FeatureSet.of({"features": said}), max_events=KEPT)
+    definitions = _definitions(len(OPERATORS))
+    features = Features(FeatureSet.of({"features": definitions}), max_events=KEPT)
     features.feed(_events(KEPT))
     late = [StoredEvent(10**6 + n, Event("order", NOW_MS, contents={"price": 3}, key="user-0")) for n in range(10**5)]
     feed = iter(late)
@@ -52,7 +52,7 @@ def all_operators(quick):
         features.read("*", "user-0", NOW_MS)
 
     count, rounds = (200, 2) if quick else (1000, 7)
-    small = Features(FeatureSet.of({"features": _said(100)}))
+    small = Features(FeatureSet.of({"features": _definitions(100)}))
     small.feed(_events(KEPT))
     read = interleaved(
         {"vmhost": lambda: per_call_us(lambda: small.read("*", "user-0", next(moments)), count)}, rounds, "us", "less"
@@ -80,7 +80,7 @@ def all_operators(quick):
 
 def sharing(quick):
     """20 consumers that each ask for 100 features after each event: shared, and each with features of its own."""
-    declared = FeatureSet.of({"features": _said(100)})
+    declared = FeatureSet.of({"features": _definitions(100)})
     events = _events(500 if quick else 2000, keys=20)
 
     def run(engines):
@@ -160,8 +160,8 @@ def frames(quick):
             }
         )
         expressions = _in_polars(polars)
-        said = {name: {"operator": name, "field": "price", "window": f"{WINDOW_S} s"} for name in expressions}
-        features = Features(FeatureSet.of({"features": said}))
+        definitions = {name: {"operator": name, "field": "price", "window": f"{WINDOW_S} s"} for name in expressions}
+        features = Features(FeatureSet.of({"features": definitions}))
         features.feed(events)
         moments = iter(range(NOW_MS, NOW_MS + 10**7))
 
@@ -183,7 +183,7 @@ def frames(quick):
         )
         equal = all(abs(a - b) <= 1e-9 * max(1, abs(b)) for a, b in zip(ours, theirs, strict=True))
         yield Result(
-            f"a vector of {len(said)} features read, {kept} events in its window",
+            f"a vector of {len(definitions)} features read, {kept} events in its window",
             figures,
             promises=(("equal values", equal),),
         )
@@ -191,7 +191,7 @@ def frames(quick):
 
 def memory(quick):
     """The size of a key's history: 24 bytes per event of each stream, for any number of operators."""
-    features = Features(FeatureSet.of({"features": _said(100)}))
+    features = Features(FeatureSet.of({"features": _definitions(100)}))
     features.feed(_events(KEPT))
     size = features.statistics()["bytes"]
     yield Result(

@@ -46,13 +46,13 @@ class Runner:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
             )  # engines print
-        self._said = []
+        self._stderr = []
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
     def _listen(self):
         for line in self._process.stderr:
-            self._said.append(line.decode(errors="replace").rstrip())
+            self._stderr.append(line.decode(errors="replace").rstrip())
 
     def _ask(self, *order):
         try:
@@ -62,7 +62,7 @@ class Runner:
             self._process.wait()
             self._listener.join()
             raise EngineFailed(
-                f"its process ended with status {self._process.returncode}: {' / '.join(self._said[-3:])}"
+                f"its process ended with status {self._process.returncode}: {' / '.join(self._stderr[-3:])}"
             ) from error
         if not done:
             raise EngineFailed(answer)

@@ -345,8 +345,8 @@ def covered(quick):
                         called(None)
                         times.append(1000 * (time.perf_counter() - began))
                 command = [sys.executable, "-c", PLAIN_COVERAGE, str(program), str(count)]
-                told = subprocess.run(command, capture_output=True, text=True, check=True)
-                theirs += [1000 * float(each) for each in told.stdout.split()[1:]]
+                result = subprocess.run(command, capture_output=True, text=True, check=True)
+                theirs += [1000 * float(each) for each in result.stdout.split()[1:]]
     figures = {
         "vmhost": Figure(tuple(ours), "ms", "less"),
         "coverage.py, sysmon": Figure(tuple(theirs), "ms", "less"),
@@ -409,8 +409,8 @@ def _release(platform, name, version):
             "VALUES (?, ?, 'c0ffee', ?, 'ready', 'bench', 0, '{}')",
             (name, version, version),
         )
-        made = Version(1, name, version, "c0ffee", "bench", 0, None, None, {"3.14": ("0" * 64, 1)})
-        platform.releases.versions[1] = made
+        ready = Version(1, name, version, "c0ffee", "bench", 0, None, None, {"3.14": ("0" * 64, 1)})
+        platform.releases.versions[1] = ready
     platform.releases.start(name, version, Plan.of({"steps": [{"percent": 100, "min_reports": 99}]}), "bench", "")
 
 
@@ -422,10 +422,10 @@ def memory_lines(quick):
     for _ in range(3):
         with vmhost.Host(allow_unsigned=True) as host:
             _timed(host.load(_bundle(source=ALLOCATING)), ways, figures, "off", rounds)
-            noting = vmhost.Policy(task=vmhost.TaskPolicy(memory_lines=True))
-            with vmhost.Host(allow_unsigned=True, policy=noting) as other:
-                noted = other.load(_bundle(source=ALLOCATING))
-                _timed(noted, ways, figures, "on", rounds)
+            recording = vmhost.Policy(task=vmhost.TaskPolicy(memory_lines=True))
+            with vmhost.Host(allow_unsigned=True, policy=recording) as other:
+                recorded = other.load(_bundle(source=ALLOCATING))
+                _timed(recorded, ways, figures, "on", rounds)
                 _timed(host.task("echo"), ways, figures, "off, beside one that is on", rounds)
     found = {name: Figure(tuple(values), "ms", "less") for name, values in figures.items()}
     more = {
@@ -434,7 +434,7 @@ def memory_lines(quick):
         for when in ("on", "off, beside one that is on")
     }
     note = "; ".join(f"{name}: {100 * value:+.0f} %" for name, value in more.items())
-    yield Result("operations: what noting the lines that hold memory costs", found, note=note)
+    yield Result("operations: cost of recording the lines that hold memory", found, note=note)
 
 
 def _timed(task, ways, figures, when, rounds):

@@ -207,7 +207,7 @@ if __name__ == "__main__":
     parser.add_argument("--quick", action="store_true", help="short runs, and tables of 1 M rows in place of 4 M")
     parser.add_argument("--json", metavar="FILE", help="where the figures are written too")
     asked = parser.parse_args()
-    told = run(asked.quick)
+    figures = run(asked.quick)
     assert threading.active_count() == 1
     if asked.json:
-        Path(asked.json).write_text(json.dumps(told, indent=1))
+        Path(asked.json).write_text(json.dumps(figures, indent=1))

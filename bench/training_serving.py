@@ -179,14 +179,14 @@ def _swap(publisher, rounds):
             assert group.update()
             times.append((time.perf_counter() - begun) * 1000)
         caller.join()
-        told = group.statistics()
+        statistics = group.statistics()
     [(found, _, errors)] = asked
-    lost = len(errors) + sum(told.calls) - len(found)
-    wait = told.longest_wait_s * 1000
+    lost = len(errors) + sum(statistics.calls) - len(found)
+    wait = statistics.longest_wait_s * 1000
     return Result(
         "swaps of weights under calls",
         {"update": Figure(tuple(times), "ms", "less"), "calls meanwhile": Figure(tuple(found), "ms", "less")},
-        promises=((f"{lost} of {len(found):,} calls lost in {told.updates} swaps (0)", lost == 0),),
+        promises=((f"{lost} of {len(found):,} calls lost in {statistics.updates} swaps (0)", lost == 0),),
         note=f"1 % of 26 x {click_networks.ROWS:,} rows and the network changed; calls waited {wait:.1f} ms at most;"
-        f" {told.kept} of {told.prepared} networks by choices that were kept",
+        f" {statistics.kept} of {statistics.prepared} networks by choices that were kept",
     )

@@ -183,21 +183,21 @@ def memory(quick):
         engine = TriggerEngine(max_bytes=256 << 20)
         for key, ids in trigger_streams.conditions(100_000, relaxed).items():
             engine.add(key, [ids])
-        told = engine.statistics()
-        each["relaxed" if relaxed else "strict"] = told["condition_bytes"] / told["conditions"]
+        statistics = engine.statistics()
+        each["relaxed" if relaxed else "strict"] = statistics["condition_bytes"] / statistics["conditions"]
     engine = TriggerEngine(max_bytes=256 << 20)
     engine.add("page view", [["page:item", "*", "page_exit"]])
     for number in range(100_000):  # the worst case: one match per visit, with ids of 36 characters
         engine.feed("page_enter", "item", f"{number:036}", number, number)
-    told = engine.statistics()
-    one = told["match_bytes"] / told["matches"]
+    statistics = engine.statistics()
+    one = statistics["match_bytes"] / statistics["matches"]
     engine = TriggerEngine(max_bytes=256 << 20)
     for key, ids in list(conditions.items())[:1_000]:
         engine.add(key, [ids])
     for row in trigger_streams.events(20_000, 1_000):
         engine.feed(*row[:5])
-    told = engine.statistics()
-    many = told["match_bytes"] / told["matches"]
+    statistics = engine.statistics()
+    many = statistics["match_bytes"] / statistics["matches"]
     yield Result(
         "triggers: bytes for each of 100,000 conditions of 3 to 5 ids",
         {name: Figure((value,), "bytes", "less") for name, value in each.items()},
@@ -208,7 +208,7 @@ def memory(quick):
         "triggers: bytes for each match under way",
         {
             "100,000 visits with one each": Figure((one,), "bytes", "less"),
-            f"{told['visits']:,} visits with {told['matches'] / told['visits']:.0f} each": Figure(
+            f"{statistics['visits']:,} visits with {statistics['matches'] / statistics['visits']:.0f} each": Figure(
                 (many,), "bytes", "less"
             ),
         },

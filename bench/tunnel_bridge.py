@@ -58,26 +58,26 @@ class Bridge:
     def close(self):
         """{"packets", "dropped", "cuts", "cut_connections"}."""
         os.kill(self._pid, signal.SIGUSR2)
-        told = b""
+        report = b""
         while data := os.read(self._reading, 4096):
-            told += data
+            report += data
         os.waitpid(self._pid, 0)
         os.close(self._reading)
         os.close(self._far)
-        return dict(zip(("packets", "dropped", "cuts", "cut_connections"), map(int, told.split())))
+        return dict(zip(("packets", "dropped", "cuts", "cut_connections"), map(int, report.split())))
 
 
 def _device(address):
     """The descriptor of a TUN device with this address, in the namespace of this process."""
-    made = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
-    fcntl.ioctl(made, _TUNSETIFF, struct.pack("16sH22x", b"link", _IFF_TUN_NO_PI))
+    device = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", b"link", _IFF_TUN_NO_PI))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         for what, text in ((_SIOCSIFADDR, address), (_SIOCSIFNETMASK, "255.255.255.0")):
-            told = struct.pack("16sHH4s16x", b"link", socket.AF_INET, 0, socket.inet_aton(text))
-            fcntl.ioctl(asking, what, told)
+            request = struct.pack("16sHH4s16x", b"link", socket.AF_INET, 0, socket.inet_aton(text))
+            fcntl.ioctl(asking, what, request)
         for name in (b"link", b"lo"):
             fcntl.ioctl(asking, _SIOCSIFFLAGS, struct.pack("16sH22x", name, _UP_RUNNING))
-    return made
+    return device
 
 
 class _Carrier:
@@ -93,7 +93,7 @@ class _Carrier:
         self._dark = set()
         self._begun = self._ended = False
         self._cut_at = None
-        self._told = dict.fromkeys(("packets", "dropped", "cuts", "cut_connections"), 0)
+        self._counts = dict.fromkeys(("packets", "dropped", "cuts", "cut_connections"), 0)
 
     def run(self):
         signal.signal(signal.SIGUSR1, lambda *_: setattr(self, "_begun", True))
@@ -113,7 +113,7 @@ class _Carrier:
             ready, _, _ = select.select(list(self._other), [], [], max(0.0, due - time.monotonic()))
             for source in ready:
                 self._take(source)
-        os.write(self._report, " ".join(map(str, self._told.values())).encode())
+        os.write(self._report, " ".join(map(str, self._counts.values())).encode())
 
     def _take(self, source):
         for _ in range(64):
@@ -121,11 +121,11 @@ class _Carrier:
                 packet = os.read(source, _MTU)
             except BlockingIOError:
                 return
-            self._told["packets"] += 1
+            self._counts["packets"] += 1
             flow = self._follow(packet)
             lost = self._begun and self._random.random() < self._loss
             if lost or flow in self._dark or len(self._waiting) > _QUEUE:
-                self._told["dropped"] += 1
+                self._counts["dropped"] += 1
                 continue
             self._pass(self._other[source], packet)
 
@@ -150,9 +150,9 @@ class _Carrier:
         return flow
 
     def _cut(self):
-        self._told["cuts"] += 1
+        self._counts["cuts"] += 1
         for flow, (sequence, acknowledgement) in self._flows.items():
-            self._told["cut_connections"] += 1
+            self._counts["cut_connections"] += 1
             if self._resets:
                 near = flow[0][:4] == socket.inet_aton(NEAR)
                 targets = list(self._other)
@@ -160,7 +160,7 @@ class _Carrier:
                 self._pass(targets[1] if near else targets[0], _reset(*flow, sequence, acknowledgement))
             else:
                 self._dark.add(flow)
-        self._told["cut_connections"] -= len(self._flows) // 2  # each has two flows
+        self._counts["cut_connections"] -= len(self._flows) // 2  # each has two flows
         self._flows.clear()
 
 

@@ -212,7 +212,7 @@ def cut_links(quick):
         except PermissionError as error:
             print(f"tunnel: the lossy link is left out: {error}; root may make namespaces", file=sys.stderr)
             return
-        told = measured.pop("link")
+        link = measured.pop("link")
         rows, ids = measured.pop("rows")
         count = seconds * 10
         ours = sorted(measured["vmhost"]["times"])
@@ -228,7 +228,7 @@ def cut_links(quick):
                 f"tunnel: 3 KB up, 50 ms, 2 % lost, cut by {cut}, {what}",
                 figures,
                 tuple(promises),
-                note=f"{told['packets']} packets, {told['dropped']} dropped, {told['cuts']} cuts; {left}",
+                note=f"{link['packets']} packets, {link['dropped']} dropped, {link['cuts']} cuts; {left}",
             )
     yield from heartbeats(quick)
 

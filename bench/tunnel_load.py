@@ -39,16 +39,16 @@ class PlainDevice:
         self.on_kept = on_kept
         self.welcomed = loop.create_future()
         self._name = name
-        made = protocol.Connection(client=True, compression=compression, now=loop.time(), heartbeat_s=600)
+        connection = protocol.Connection(client=True, compression=compression, now=loop.time(), heartbeat_s=600)
         self.transport = Transport(
-            loop, context, made, buffer, self._events, self._closed, self._secured,
+            loop, context, connection, buffer, self._events, self._closed, self._secured,
             server_side=False, server_hostname="localhost",
         )  # fmt: skip
 
     def _secured(self, transport):
-        told = {"epoch": os.urandom(8), "from": None, "received": {}, "token": self._name}
+        greeting = {"epoch": os.urandom(8), "from": None, "received": {}, "token": self._name}
         known = transport.connection.compression
-        transport.connection.hello(told | ({"dictionaries": known.numbers} if known else {}))
+        transport.connection.hello(greeting | ({"dictionaries": known.numbers} if known else {}))
         transport.flush()
 
     def _events(self, transport, found):

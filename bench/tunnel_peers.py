@@ -339,7 +339,7 @@ class MQTT:
         end(self._broker)
 
     async def start(self):
-        import aiomqtt  # noqa: F401  its absence is told before anything is begun
+        import aiomqtt  # noqa: F401  reports its absence before anything begins
 
         self.begin()
         self._folder.serve(_serve_mqtt_answers, self._folder, self._port)

@@ -308,16 +308,18 @@ def sizes(quick):
                     pipeline.append(Event(**event))
                 pipeline.wait()
                 rows = pipeline.table("ipv").read()
-        told = {
+        bytes_of = {
             "raw events": [raw[row["visit"]] for row in rows],
             "feature": [len(json.dumps(row["feature"], separators=(",", ":"))) for row in rows],
             "encoding": [len(row["encoding"]) for row in rows],
         }
-        total = {what: sum(values) for what, values in told.items()}
+        total = {what: sum(values) for what, values in bytes_of.items()}
         yield Result(
             f"bytes of a visit of an item page, {name} stream, {len(rows)} visits",
-            {what: Figure((total[what] / len(rows),), "bytes", "less") for what in told},
-            note=", ".join(f"{what} -{100 - 100 * total[what] / total['raw events']:.1f} %" for what in list(told)[1:])
+            {what: Figure((total[what] / len(rows),), "bytes", "less") for what in bytes_of},
+            note=", ".join(
+                f"{what} -{100 - 100 * total[what] / total['raw events']:.1f} %" for what in list(bytes_of)[1:]
+            )
             + " (Walle, OSDI '22: -90 %)",
         )
 

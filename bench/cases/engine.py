@@ -161,7 +161,7 @@ def _operators(quick, classes, sizes):
     results += _over_arrays(quick, classes, sizes)
     if "movement" in classes:
         results += _ratios(
-            "copies of what does not lie in order",
+            "copies of non-contiguous arrays",
             against_numpy.measured(against_numpy.movement(512 if quick else 2048), rounds),
             _movement,
         )
@@ -176,8 +176,8 @@ def _operators(quick, classes, sizes):
                 _surface,
             )
     for count in (1, 2) if "products" in classes else ():
-        with _threads(count) as told:
-            if told:
+        with _threads(count) as available:
+            if available:
                 results += _ratios(
                     f"matrix products, float32, {count} thread{'s' * (count > 1)}",
                     against_numpy.measured(against_numpy.products(256 if quick else 2048), rounds, threaded=count > 1),

@@ -77,15 +77,15 @@ def _measured(name, data, compiled, inputs, plain, threads, quick):
 
 def _shares(names, results, refused, wrong, compiling):
     share = 100 * len(results) / len(names)
-    told = [*(f"{name} is refused: {why}" for name, why in refused.items())]
-    told += [f"{name} is wrong by {difference:.0e}" for name, difference in wrong.items()]
+    notes = [*(f"{name} is refused: {why}" for name, why in refused.items())]
+    notes += [f"{name} is wrong by {difference:.0e}" for name, difference in wrong.items()]
     promises = [
         (f"{share:.0f} % compile and run (95)", share >= 95),
         (f"{len(results) - len(wrong)} of {len(results)} are right (float32: to {other_models.TOLERANCE})", not wrong),
     ]
     rows = [
         Result(
-            f"models of others, {len(names)}", {OURS: Figure((share,), "%", "more")}, tuple(promises), "; ".join(told)
+            f"models of others, {len(names)}", {OURS: Figure((share,), "%", "more")}, tuple(promises), "; ".join(notes)
         )
     ]
     for peer, (reach, bound) in REACHES.items():

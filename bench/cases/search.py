@@ -67,12 +67,12 @@ def _result(name, ratios):
     share = sum(ratio <= NEAR for ratio in values) / len(values)
     worst = max(ratios, key=lambda case: ratios[case][0])
     ratio, times_of, chosen = ratios[worst]
-    told = ", ".join(f"{algorithm} {ms:.3f}" for algorithm, ms in times_of.items())
+    times = ", ".join(f"{algorithm} {ms:.3f}" for algorithm, ms in times_of.items())
     return Result(
         name,
         {"chosen over the fastest": Figure(tuple(values), "times", "less")},
         (
             (f"within 5 % of the fastest on {share:.0%} of {len(values)} (reach {SHARE:.0%})", share >= SHARE),
-            (f"at worst {ratio:.2f}x the fastest (reach {FAR}): {worst}: {told} ms, chosen {chosen}", ratio <= FAR),
+            (f"at worst {ratio:.2f}x the fastest (reach {FAR}): {worst}: {times} ms, chosen {chosen}", ratio <= FAR),
         ),
     )

@@ -25,7 +25,7 @@ def stripped(model, inputs):
             for field in ("raw_data", "float_data", "double_data", "int32_data"):
                 tensor.ClearField(field)
             tensor.doc_string = json.dumps([float(f"{number:.6g}") for number in numbers])
-    told = {
+    inputs_of = {
         names[name]: [
             str(values.dtype),
             values.shape,
@@ -34,7 +34,7 @@ def stripped(model, inputs):
         for name, values in inputs.items()
     }
     del model.metadata_props[:], model.graph.value_info[:]
-    model.metadata_props.add(key=_INPUTS, value=json.dumps(told))
+    model.metadata_props.add(key=_INPUTS, value=json.dumps(inputs_of))
     model.doc_string = model.graph.doc_string = ""
     return model
 
@@ -48,8 +48,8 @@ def filled(model, random):
             values = numpy.clip(values + numpy.float32(mean), low, high)
             tensor.raw_data = values.astype(_dtype(tensor)).tobytes()
             tensor.ClearField("doc_string")
-    [told] = [json.loads(item.value) for item in model.metadata_props if item.key == _INPUTS]
-    return model, {name: _drawn(random, *what) for name, what in told.items()}
+    [inputs_of] = [json.loads(item.value) for item in model.metadata_props if item.key == _INPUTS]
+    return model, {name: _drawn(random, *what) for name, what in inputs_of.items()}
 
 
 def _drawn(random, dtype, shape, low=None, high=None):

@@ -164,14 +164,14 @@ def draw(root, kinds, seed):
         mutations = {path: (c_mutations if path.suffix in (".c", ".h") else python_mutations)(path) for path in files}
         deck = [(path, row) for path in files for row in mutations[path]]
         order.shuffle(deck)
-        decks[kind] = _turned_up(deck, mutations, order)
+        decks[kind] = _compiling_mutants(deck, mutations, order)
     for turn in zip(*decks.values()):
         for kind, (path, row, new) in zip(decks, turn):
             old = path.read_text().splitlines()[row - 1]
             yield {"kind": kind, "file": str(path.relative_to(root)), "row": row, "old": old, "new": new}
 
 
-def _turned_up(deck, mutations, order):
+def _compiling_mutants(deck, mutations, order):
     for path, row in deck:
         news = mutations[path][row]
         for new in order.sample(news, len(news)):
@@ -268,8 +268,8 @@ class Copy:
             return "time"
         if status in (0, 5):  # 5: every test of these files is deselected
             return None
-        told = re.search(r"^(?:FAILED|ERROR) (\S+)", log.read_text(errors="replace"), re.MULTILINE)
-        return told[1] if told else f"exit status {status}"
+        failure = re.search(r"^(?:FAILED|ERROR) (\S+)", log.read_text(errors="replace"), re.MULTILINE)
+        return failure[1] if failure else f"exit status {status}"
 
 
 # ---- which test files run a line: this file as a pytest plugin
@@ -456,7 +456,7 @@ class Pairs:
         }
         self.times = {name: Map(arguments.work, self.copies["after"].folder, arguments.kinds) for name in self.copies}
         self.times["before"].failing = []  # of the other checkout; filled when they catch a mutant
-        self.rows, self.sound = {}, set()
+        self.rows, self.passing = {}, set()
         self.log = {name: arguments.work / f"pairs.{name}.log" for name in self.copies}
         self.limit_s = arguments.seconds
 
@@ -481,13 +481,13 @@ class Pairs:
             files = [file for file in files if (copy.folder / file).exists()]
             outcome = try_mutant(copy, mutant, files, times, self.log[name], self.limit_s, first)
             by = outcome.get("by", "")
-            if "::" in by and (name, by) not in self.sound:
+            if "::" in by and (name, by) not in self.passing:
                 if mutant["kind"] == "engine-c" and not copy.build(self.log[name]):
                     raise SystemExit(f"the copy does not build, see {self.log[name]}")
                 if copy.failing([by], self.log[name], 120, []):
                     times.failing.append(by)
                     continue
-                self.sound.add((name, by))
+                self.passing.add((name, by))
             return mutant | outcome | {"of": len(files), "wall_s": round(time.monotonic() - began, 1)}
 
 

@@ -19,7 +19,7 @@ from vmhost.engine import embedding, nn, optim, runs
 from vmhost.engine.features import FeatureSpec
 from vmhost.guest import host, resources
 
-TOLD = 100  # steps
+LOG_STEPS = 100  # steps for which a mean loss is logged
 
 
 def run(value):
@@ -46,8 +46,8 @@ def run(value):
         optimizer.update(model, shards.averaged(gradients) if shards.count > 1 else gradients)
         steps = optimizer.state["step"]
         last.append(float(loss))
-        if len(last) == TOLD:
-            losses.append(sum(last) / TOLD)
+        if len(last) == LOG_STEPS:
+            losses.append(sum(last) / LOG_STEPS)
             last = []
             print(f"step {steps}: loss {losses[-1]:.4f}")
         if steps % every == 0:

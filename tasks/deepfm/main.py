@@ -11,7 +11,7 @@ import network
 from vmhost.engine import nn, optim
 from vmhost.guest import host
 
-TOLD = 100  # steps
+LOG_STEPS = 100  # steps for which a mean loss is logged
 
 
 def run(value):
@@ -24,17 +24,17 @@ def run(value):
     optimizer = optim.Adam(optim.cosine_decay(value.get("rate", 0.015), value["steps"]))
     step = nn.value_and_grad(model, lambda ids, numbers, clicks: nn.binary_cross_entropy(model(ids, numbers), clicks))
     example = {"ids": batch["ids"][:2], "numbers": batch["numbers"][:2]}
-    losses, told = [], []
+    losses, means = [], []
     while batch is not None:
         _check(batch, value["rows"])
         loss, gradients = step(batch["ids"], batch["numbers"], batch["clicks"])
         optimizer.update(model, gradients)
         losses.append(float(loss))
-        if len(losses) % TOLD == 0:
-            told.append(sum(losses[-TOLD:]) / TOLD)
-            print(f"step {len(losses)}: loss {told[-1]:.4f}")
+        if len(losses) % LOG_STEPS == 0:
+            means.append(sum(losses[-LOG_STEPS:]) / LOG_STEPS)
+            print(f"step {len(losses)}: loss {means[-1]:.4f}")
         batch = host.batch()
-    return {"onnx": nn.export(network.Clicks(model), example, ("click",)), "steps": len(losses), "losses": told}
+    return {"onnx": nn.export(network.Clicks(model), example, ("click",)), "steps": len(losses), "losses": means}
 
 
 def _check(batch, rows):

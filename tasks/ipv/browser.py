@@ -113,17 +113,17 @@ def record(browser, visits, seed, timeout_s=600):
             with subprocess.Popen(command, env=environment, stdout=log, stderr=log) as running:
                 ended = threading.Thread(target=lambda: running.wait() is not None and shop.done.set())
                 ended.start()
-                through = shop.done.wait(timeout_s)
+                finished = shop.done.wait(timeout_s)
                 by_itself = running.poll()
                 running.terminate()
             ended.join()
         finally:
             shop.shutdown()
             serving.join()
-        if not through or by_itself is not None:
+        if not finished or by_itself is not None:
             log.seek(0)
-            why = f"ended with status {by_itself}" if through else f"was not through after {timeout_s} s"
-            raise RuntimeError(f"{browser} {why}; it said: {log.read().decode(errors='replace')[-2000:]}")
+            why = f"ended with status {by_itself}" if finished else f"had not finished after {timeout_s} s"
+            raise RuntimeError(f"{browser} {why}; its output: {log.read().decode(errors='replace')[-2000:]}")
         return list(shop.lines)
 
 

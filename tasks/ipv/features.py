@@ -15,7 +15,7 @@ TARGETS = ("gallery", "reviews", "variant", "item", "shop", "share", "favourite"
 
 def feature(events):
     """The feature of a visit's events; None if none of them names the page's item."""
-    events = [event for event in events if not _was_made(event)]
+    events = [event for event in events if not _made_by_pipeline(event)]
     events.sort(key=lambda event: event["time_ms"])  # stable: equal times stay in order of arrival
     contents = [event["contents"] if isinstance(event["contents"], dict) else {} for event in events]
     item = next((one["item"] for one in contents if isinstance(one.get("item"), dict)), None)
@@ -42,7 +42,7 @@ def feature(events):
     }
 
 
-def _was_made(event):
+def _made_by_pipeline(event):
     """Whether the pipeline made this exit because none came."""
     contents = event["contents"]
     return event["name"] == "page_exit" and isinstance(contents, dict) and "closed_by" in contents

@@ -175,19 +175,19 @@ class _Session:
         self.key = f"bot-{number:06}"
         for _ in range(40):
             item, visit = self._picked(), self._visit()
-            self._tell("page_enter", "item", visit, item=_public(item), **{"from": "search"})
+            self._record("page_enter", "item", visit, item=_public(item), **{"from": "search"})
             self.now += 150
-            self._tell("page_exit", "item", visit, item=_public(item))
+            self._record("page_exit", "item", visit, item=_public(item))
             self.items_seen += 1
 
     def _list_page(self, page, source):
         visit, dice = self._visit(), self.dice
-        self._tell("page_enter", page, visit, **{"from": source})
+        self._record("page_enter", page, visit, **{"from": source})
         if page == "home":
-            self._tell("recommendations", page, visit, wanted=10)
+            self._record("recommendations", page, visit, wanted=10)
         for slot in range(dice.randint(3, 12)):
             self.now += int(dice.expovariate(1 / 900))
-            self._tell(
+            self._record(
                 "exposure", page, visit, area="list", slot=slot, shown=self._picked()["id"], visible_ms=self._visible()
             )
         self.now += int(dice.lognormvariate(math.log(4000), 0.6))
@@ -195,18 +195,18 @@ class _Session:
 
     def _cart_page(self):
         visit = self._visit()
-        self._tell("page_enter", "cart", visit, lines=len(self.cart), **{"from": "item"})
-        self._tell("recommendations", "cart", visit, wanted=10)
+        self._record("page_enter", "cart", visit, lines=len(self.cart), **{"from": "item"})
+        self._record("recommendations", "cart", visit, wanted=10)
         self.now += int(self.dice.lognormvariate(math.log(12_000), 0.6))
         ordered = self.dice.random() < 0.5
         if ordered:
-            self._tell("click", "cart", visit, target="checkout")
+            self._record("click", "cart", visit, target="checkout")
         self._leave("cart", visit)
         if ordered:
             visit = self._visit()
-            self._tell("page_enter", "order", visit, **{"from": "cart"})
+            self._record("page_enter", "order", visit, **{"from": "cart"})
             for item, pieces in self.cart:
-                self._tell("order", "order", visit, of=item["id"], **_sold(item, pieces))
+                self._record("order", "order", visit, of=item["id"], **_sold(item, pieces))
             self.now += 6000
             self._leave("order", visit)
 
@@ -230,7 +230,7 @@ class _Session:
             plan.append((dice.uniform(0.5, 0.95) * dwell, self._looked_elsewhere))
         state = {"item": item, "visit": visit, "height": height, "viewport": viewport, "offset": 0, "shown": shown}
         state["exposed"] = 0
-        self._on(state, "page_enter", **{"from": source})
+        self._record_on_item(state, "page_enter", **{"from": source})
         self._expose(state)
         began, away = self.now, 0
         for time, happens in sorted(plan, key=lambda one: one[0]):
@@ -238,7 +238,7 @@ class _Session:
             away += happens(state) or 0
         self.now = max(self.now, began + away + int(dwell))
         if dice.random() >= self.options.missing_exits:
-            self._on(state, "page_exit")
+            self._record_on_item(state, "page_exit")
         self.now += int(dice.expovariate(1 / 1500))
 
     # ---- on an item's page: each method takes the page's state, and returns the time spent elsewhere
@@ -246,7 +246,7 @@ class _Session:
     def _scrolled(self, state):
         step = int(self.dice.lognormvariate(math.log(700), 0.6)) * (-1 if self.dice.random() < 0.2 else 1)
         state["offset"] = min(max(state["offset"] + step, 0), state["height"] - state["viewport"])
-        self._on(
+        self._record_on_item(
             state, "page_scroll", offset_px=state["offset"], height_px=state["height"], viewport_px=state["viewport"]
         )
         self._expose(state)
@@ -257,7 +257,7 @@ class _Session:
         reached = min(int((share - 1 / 3) * 1.5 * SLOTS), SLOTS)
         for slot in range(state["exposed"], max(reached, state["exposed"])):
             self.now += self.dice.randrange(20, 200)
-            self._on(
+            self._record_on_item(
                 state,
                 "exposure",
                 area=_area(slot),
@@ -270,7 +270,9 @@ class _Session:
     def _clicked(self, state):
         target = self.dice.choices(("gallery", "reviews", "variant", "item", "shop", "share"), (40, 22, 16, 12, 6, 4))
         if target != ["item"]:
-            self._on(state, "click", target=target[0], x_px=self.dice.randrange(1080), y_px=self.dice.randrange(2000))
+            self._record_on_item(
+                state, "click", target=target[0], x_px=self.dice.randrange(1080), y_px=self.dice.randrange(2000)
+            )
         else:
             self._clicked_item(state)  # as if opened in the background: it has no further effect
 
@@ -280,7 +282,7 @@ class _Session:
             return None
         slot = self.dice.randrange(state["exposed"])
         shown = state["shown"][slot]
-        self._on(state, "click", target="item", area=_area(slot), slot=slot, shown=shown["id"])
+        self._record_on_item(state, "click", target="item", area=_area(slot), slot=slot, shown=shown["id"])
         return shown
 
     def _looked_elsewhere(self, state):
@@ -292,33 +294,33 @@ class _Session:
         return self.now - since
 
     def _favoured(self, state):
-        self._on(state, "click", target="favourite")
-        self._on(state, "favourite", on=True)
+        self._record_on_item(state, "click", target="favourite")
+        self._record_on_item(state, "favourite", on=True)
         if self.dice.random() < 0.1:
             self.now += self.dice.randrange(500, 4000)
-            self._on(state, "favourite", on=False)
+            self._record_on_item(state, "favourite", on=False)
 
     def _carted(self, state):
         pieces, variant = self.dice.choice((1, 1, 1, 2, 3)), self.dice.choice("SML")
-        self._on(state, "click", target="cart")
-        self._on(state, "cart", variant=variant, **_sold(state["item"], pieces))
+        self._record_on_item(state, "click", target="cart")
+        self._record_on_item(state, "cart", variant=variant, **_sold(state["item"], pieces))
         self.cart.append((state["item"], pieces))
 
     def _bought(self, state):
-        self._on(state, "click", target="buy")
-        self._on(state, "order", variant=self.dice.choice("SML"), **_sold(state["item"], 1))
+        self._record_on_item(state, "click", target="buy")
+        self._record_on_item(state, "order", variant=self.dice.choice("SML"), **_sold(state["item"], 1))
 
     # ---- events
 
     def _leave(self, page, visit):
         if self.dice.random() >= self.options.missing_exits:
-            self._tell("page_exit", page, visit)
+            self._record("page_exit", page, visit)
         self.now += 200
 
-    def _on(self, state, name, **contents):
-        self._tell(name, "item", state["visit"], item=_public(state["item"]), **contents)
+    def _record_on_item(self, state, name, **contents):
+        self._record(name, "item", state["visit"], item=_public(state["item"]), **contents)
 
-    def _tell(self, name, page, visit, **contents):
+    def _record(self, name, page, visit, **contents):
         number = len(self.done)
         trace = {
             "session": self.name,

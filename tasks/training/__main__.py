@@ -14,11 +14,11 @@ def main(names):
     if unknown or not names:
         return f"expected some of {', '.join(NAMES)}, got {' '.join(unknown) or 'none'}"
     for name in names:
-        files, said = importlib.import_module(f"tasks.training.{name}").prepare()
+        files, summary = importlib.import_module(f"tasks.training.{name}").prepare()
         for path, data in files.items():
             (TASKS / path).write_bytes(data)
             print(f"tasks/{path}: {len(data)} bytes")
-        print(f"{name}: {said}")
+        print(f"{name}: {summary}")
     return 0
 
 

@@ -78,7 +78,7 @@ def examples(rows):
     return numpy.asarray(images, "float32").reshape(-1, 8, 8) / INK, numpy.asarray(digits)
 
 
-def train(seed=SEED, epochs=EPOCHS, tell=print):
+def train(seed=SEED, epochs=EPOCHS, log=print):
     """Weights, names to arrays, after `epochs` passes over all training images."""
     random = numpy.random.default_rng(seed)
     images, digits = examples(cases.read_digits()[: cases.DIGITS_FOR_TRAINING])
@@ -94,7 +94,7 @@ def train(seed=SEED, epochs=EPOCHS, tell=print):
             )
             optimizer.step(loss, RATE * 0.5 * (1 + numpy.cos(numpy.pi * done / steps)))
             total, done = total + float(loss.data), done + 1
-        tell(f"epoch {epoch + 1} of {epochs}: loss {total / (len(images) // BATCH):.4f}")
+        log(f"epoch {epoch + 1} of {epochs}: loss {total / (len(images) // BATCH):.4f}")
     return {name: weight.data for name, weight in weights.items()}
 
 
@@ -124,8 +124,8 @@ def to_onnx(weights, remark):
     return graph.to_bytes(remark)
 
 
-def prepare(tell=print):
+def prepare(log=print):
     """Files below tasks/ (names to bytes), and a sentence on their quality."""
-    weights = train(tell=tell)
-    said = f"seed {SEED}, {EPOCHS} epochs: {accuracy(weights):.1%} of 500 held-out images right"
-    return {FILE: to_onnx(weights, said)}, said
+    weights = train(log=log)
+    summary = f"seed {SEED}, {EPOCHS} epochs: {accuracy(weights):.1%} of 500 held-out images right"
+    return {FILE: to_onnx(weights, summary)}, summary

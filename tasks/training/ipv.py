@@ -111,7 +111,7 @@ def forward(weights, fixed, figures, places, histories):
     return scores(weights, with_none, histories < len(figures))
 
 
-def train(learned, sales, seed=SEED, tell=print, epochs=LEARNING["epochs"]):
+def train(learned, sales, seed=SEED, log=print, epochs=LEARNING["epochs"]):
     """Weights and fixed values, names to arrays."""
     random = numpy.random.default_rng(seed)
     weights, fixed = new_weights(random, numpy.concatenate([figures for figures, _, _ in learned]), sales)
@@ -124,7 +124,7 @@ def train(learned, sales, seed=SEED, tell=print, epochs=LEARNING["epochs"]):
             loss = cross_entropy(forward(weights, fixed, *known), items)
             optimizer.step(loss, LEARNING["rate"] * 0.5 * (1 + numpy.cos(numpy.pi * done / steps)))
             total, done = total + float(loss.data), done + 1
-        tell(f"epoch {epoch + 1} of {epochs}: loss {total / (len(learned) // size):.4f}")
+        log(f"epoch {epoch + 1} of {epochs}: loss {total / (len(learned) // size):.4f}")
     return {name: weight.data for name, weight in weights.items()}, fixed
 
 
@@ -176,20 +176,20 @@ def recommender_onnx(weights, remark):
     return graph.to_bytes(remark)
 
 
-def made(tell=print):
+def prepare(log=print):
     """Files below tasks/ (names to bytes), and a sentence on their quality."""
     shop = sessions.catalogue()
     sales = numpy.asarray([item["sales"] for item in shop])
-    weights, fixed = train(shoppers(SEED, VISITS), sales, tell=tell)
+    weights, fixed = train(shoppers(SEED, VISITS), sales, log=log)
     *known, items = batch(shoppers(SEED + 1, HELD_OUT))
     found = forward({name: Value(values) for name, values in weights.items()}, fixed, *known).data
-    said = (
+    summary = (
         f"seed {SEED}, {LEARNING['epochs']} epochs: {hits(found, items):.3f} of the items that held-out shoppers look"
         f" at next are among the {TOP} recommended; by sales {hits(numpy.tile(sales, (len(items), 1)), items):.3f}"
     )
     brief = [{name: item[name] for name in ("id", "category", "price_cents")} for item in shop]
     return {
-        FILE: encoder_onnx(weights, fixed, said),
-        RECOMMENDER: recommender_onnx(weights, said),
+        FILE: encoder_onnx(weights, fixed, summary),
+        RECOMMENDER: recommender_onnx(weights, summary),
         "ipv_recommend/catalogue.json": (json.dumps(brief, separators=(",", ":")) + "\n").encode(),
-    }, said
+    }, summary

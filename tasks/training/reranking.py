@@ -128,7 +128,7 @@ def forward(weights, categories, histories, mask, candidates):
     return layers("last", joined(interest, wanted, interest * wanted)).reshape(count, width)
 
 
-def train(world, seed=SEED, tell=print, epochs=LEARNING["epochs"]):
+def train(world, seed=SEED, log=print, epochs=LEARNING["epochs"]):
     """Weights, names to arrays. The loss is that of distinguishing the click from `others` of the shopper's candidates,
     drawn anew in each step."""
     shop, learned, _ = world
@@ -150,7 +150,7 @@ def train(world, seed=SEED, tell=print, epochs=LEARNING["epochs"]):
             loss = cross_entropy(scores, numpy.zeros(batch, int))
             optimizer.step(loss, LEARNING["rate"] * 0.5 * (1 + numpy.cos(numpy.pi * done / steps)))
             total, done = total + float(loss.data), done + 1
-        tell(f"epoch {epoch + 1} of {epochs}: loss {total / (len(learned) // batch):.4f}")
+        log(f"epoch {epoch + 1} of {epochs}: loss {total / (len(learned) // batch):.4f}")
     return {name: weight.data for name, weight in weights.items()}
 
 
@@ -230,14 +230,14 @@ def to_onnx(weights, remark):
     return graph.to_bytes(remark)
 
 
-def prepare(tell=print):
+def prepare(log=print):
     """Files below tasks/ (names to bytes), and a sentence on their quality."""
-    all_of_it = world()
-    shop, _, held_out = all_of_it
+    everything = world()
+    shop, _, held_out = everything
     categories, _, sales = shop
-    weights = train(all_of_it, tell=tell)
+    weights = train(everything, log=log)
     by_sales = area([[sales[item] for item in shown] for _, shown, _ in held_out], held_out)
-    said = (
+    summary = (
         f"seed {SEED}, {LEARNING['epochs']} epochs: {area(scores(weights, shop, held_out), held_out):.3f} AUC on"
         f" {HELD_OUT} held-out shoppers; by sales {by_sales:.3f}"
     )
@@ -249,8 +249,8 @@ def prepare(tell=print):
     return {
         FILE: to_onnx(
             {f"{name}.table" if name in ("items", "categories") else name: values for name, values in weights.items()},
-            said,
+            summary,
         ),
         "reranking/catalogue.json": (json.dumps(catalogue) + "\n").encode(),
         "data/shoppers.csv.gz": gzip.compress(lines.encode(), mtime=0),
-    }, said
+    }, summary

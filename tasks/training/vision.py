@@ -70,7 +70,7 @@ def drawn(rows, random):
     return numpy.ascontiguousarray(images.transpose(0, 2, 3, 1))
 
 
-def train(seed=SEED, epochs=EPOCHS, tell=print):
+def train(seed=SEED, epochs=EPOCHS, log=print):
     """Weights, names to arrays; mean and variance of the normalizations among them."""
     random, scenery = numpy.random.default_rng(seed), np.random.default_rng(seed)
     rows = cases.read_digits()[: cases.DIGITS_FOR_TRAINING]
@@ -84,7 +84,7 @@ def train(seed=SEED, epochs=EPOCHS, tell=print):
             loss = cross_entropy(forward(weights, running, Value(images[chosen]), True), digits[chosen], SMOOTHING)
             optimizer.step(loss, RATE * 0.5 * (1 + numpy.cos(numpy.pi * done / steps)))
             total, done = total + float(loss.data), done + 1
-        tell(f"epoch {epoch + 1} of {epochs}: loss {total / (len(rows) // BATCH):.4f}")
+        log(f"epoch {epoch + 1} of {epochs}: loss {total / (len(rows) // BATCH):.4f}")
     arrays = {name: weight.data for name, weight in weights.items()}
     for name, (average, variance) in running.items():
         arrays[f"{name}.mean"], arrays[f"{name}.variance"] = average, variance
@@ -142,8 +142,8 @@ def to_onnx(weights, remark):
     return graph.to_bytes(remark)
 
 
-def prepare(tell=print):
+def prepare(log=print):
     """Files below tasks/ (names to bytes), and a sentence on their quality."""
-    weights = train(tell=tell)
-    said = f"seed {SEED}, {EPOCHS} epochs: {accuracy(weights):.1%} of 500 pictures of held-out digits right"
-    return {FILE: to_onnx(weights, said)}, said
+    weights = train(log=log)
+    summary = f"seed {SEED}, {EPOCHS} epochs: {accuracy(weights):.1%} of 500 pictures of held-out digits right"
+    return {FILE: to_onnx(weights, summary)}, summary

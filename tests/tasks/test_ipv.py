@@ -263,7 +263,7 @@ def test_a_browser_that_ends_says_why(tmp_path):
     program = tmp_path / "browser"
     program.write_text("#!/bin/sh\necho no display >&2\nexit 3\n")
     program.chmod(0o755)
-    with pytest.raises(RuntimeError, match="ended with status 3; it said: no display"):
+    with pytest.raises(RuntimeError, match="ended with status 3; its output: no display"):
         browser.record(str(program), visits=1, seed=1)
 
 

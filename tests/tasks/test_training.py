@@ -1,10 +1,12 @@
 """Training of the shipped networks: gradients against differences, and the same training for the same seed."""
 
+import importlib
+
 import numpy
 import pytest
 
 from tasks import cases
-from tasks.training import digits_cnn, gradients
+from tasks.training import __main__, digits_cnn, gradients
 from tasks.training.gradients import Value
 
 RANDOM = numpy.random.default_rng(0)
@@ -53,12 +55,17 @@ def test_gradients_are_what_small_differences_say(name):
             assert found.flat[position] == pytest.approx((above - below) / (2 * step), abs=1e-6)
 
 
+@pytest.mark.parametrize("name", __main__.NAMES)
+def test_the_command_finds_what_prepares_a_task(name):
+    assert callable(importlib.import_module(f"tasks.training.{name}").prepare)
+
+
 def test_the_same_seed_trains_the_same_network(monkeypatch):
     few = cases.read_digits()[:128]
     monkeypatch.setattr(cases, "read_digits", lambda: few)
-    told = []
-    first, again, other = (digits_cnn.train(seed, 3, told.append) for seed in (1, 1, 2))
+    lines = []
+    first, again, other = (digits_cnn.train(seed, 3, lines.append) for seed in (1, 1, 2))
     assert all((first[name] == again[name]).all() for name in first)
     assert any((first[name] != other[name]).any() for name in first)
-    losses = [float(line.rpartition(" ")[2]) for line in told[:3]]
+    losses = [float(line.rpartition(" ")[2]) for line in lines[:3]]
     assert losses[0] > losses[1] > losses[2]

@@ -22,7 +22,7 @@ def each(names, values, ids=None):
     names = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     values = list(values)
     if ids is not None and not callable(ids):
-        ids = [str(told) for told in itertools.islice(ids, len(values))]
+        ids = [str(text) for text in itertools.islice(ids, len(values))]
     cases = [_case(names, number, value, ids) for number, value in enumerate(values)]
 
     def decorate(test):
@@ -41,7 +41,7 @@ def _batch(test, tables, cases):
     def run_all(**fixtures):
         failures, skips, count = [], [], 0
         for picked in itertools.product(*tables):
-            case = "-".join(told for told, _ in reversed(picked))
+            case = "-".join(text for text, _ in reversed(picked))
             if chosen not in case:
                 continue
             count += 1
@@ -64,28 +64,28 @@ def _batch(test, tables, cases):
 def _told(failures, count):
     lines = [f"{len(failures)} of {count} cases failed"]
     for number, (case, error) in enumerate(failures):
-        said = f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}"
         if number < TOLD_WHOLE:
             traced = error.__traceback__.tb_next  # from the test on
             lines += ["", f"case {case}:", *map(str.rstrip, traceback.format_exception(type(error), error, traced))]
         else:
-            lines.append(f"case {case}: {said.splitlines()[0][:200]}")
+            lines.append(f"case {case}: {text.splitlines()[0][:200]}")
     return "\n".join(lines)
 
 
 def _case(names, number, value, ids):
     """(name of the case, {argument: value})."""
-    told = getattr(value, "id", None) if type(value) is type(pytest.param()) else None
+    text = getattr(value, "id", None) if type(value) is type(pytest.param()) else None
     if type(value) is type(pytest.param()):
         if value.marks:
             raise TypeError(f"each: marks of single cases are not heeded: {value}")
         value = value.values if len(names) > 1 else value.values[0]
     given = dict(zip(names, value, strict=True)) if len(names) > 1 else {names[0]: value}
-    if told is None and ids is not None:
-        told = ids[number] if isinstance(ids, list) else "-".join(str(ids(each)) for each in given.values())
-    if told is None:
-        told = "-".join(_said(name, each, number) for name, each in given.items())
-    return told, given
+    if text is None and ids is not None:
+        text = ids[number] if isinstance(ids, list) else "-".join(str(ids(each)) for each in given.values())
+    if text is None:
+        text = "-".join(_said(name, each, number) for name, each in given.items())
+    return text, given
 
 
 def _said(name, value, number):

@@ -22,7 +22,7 @@ def device_tools():
     return toolchain.find()
 
 
-def made_once(factory, *options):
+def make_once(factory, *options):
     """The folder of the image that `vmhost image` makes with these options: one for all workers of a run, made by the
     first that asks, while the others wait. `factory`: tmp_path_factory. Tests must not write into the folder."""
     base = factory.getbasetemp()

@@ -331,7 +331,7 @@ def c_reached(name, sources):
     return reached
 
 
-def circle(arrows):
+def cycle(arrows):
     """The nodes of one cycle of `{from: {to, ...}}`, in its order; [] if there is none."""
     done = set()
 
@@ -366,12 +366,12 @@ def wrong_includes(sources):
         if (room == "lanes" or NO_PYTHON.match(text)) and "Python.h" in c_reached(name, sources):
             yield f"{name} includes Python.h, itself or through others, and is built without CPython"
     headers = {name: set(c_includes(text)) for name, text in sources.items() if name.endswith(".h")}
-    if found := circle(headers):
+    if found := cycle(headers):
         yield f"headers include each other in a circle: {' -> '.join([*found, found[0]])}"
 
 
 def test_includes_of_the_core_follow_the_arrows():
-    assert circle(C_ROOMS) == []
+    assert cycle(C_ROOMS) == []
     assert list(wrong_includes(c_sources())) == []
 
 
@@ -395,12 +395,12 @@ def test_includes_of_the_core_follow_the_arrows():
 )
 def test_a_wrong_include_is_found(path, text, why):
     sources = c_sources() | {"memory/overflow_py.h": '#include "cpython/compat.h"', path: text}
-    said = list(wrong_includes(sources))
-    assert any(why in sentence for sentence in said) if why else said == []
+    messages = list(wrong_includes(sources))
+    assert any(why in sentence for sentence in messages) if why else messages == []
 
 
 def test_a_circle_of_rooms_is_found():
-    assert circle({"vm": {"wire"}, "wire": {"memory"}, "memory": {"vm"}}) == ["memory", "vm", "wire"]
+    assert cycle({"vm": {"wire"}, "wire": {"memory"}, "memory": {"vm"}}) == ["memory", "vm", "wire"]
 
 
 # A room of engine/src may include these others. Kernels are headers that the backends compile.
@@ -434,7 +434,7 @@ def wrong_engine_includes(sources, public):
                     yield f"{name} includes {found}; {room} may include {allowed}"
             elif header not in public:
                 yield f'{name} includes "{header}", which is no file of the engine'
-    if found := circle({name: others for name, others in headers.items() if name.endswith(".h")}):
+    if found := cycle({name: others for name, others in headers.items() if name.endswith(".h")}):
         yield f"headers include each other in a circle: {' -> '.join([*found, found[0]])}"
 
 
@@ -450,7 +450,7 @@ def engine_headers():
 def test_includes_of_the_engine_follow_the_arrows():
     sources = engine_sources()
     assert {name.partition("/")[0] for name in sources} == set(ENGINE_ROOMS)
-    assert circle(ENGINE_ROOMS) == []
+    assert cycle(ENGINE_ROOMS) == []
     assert list(wrong_engine_includes(sources, engine_headers())) == []
 
 
@@ -466,8 +466,8 @@ def test_includes_of_the_engine_follow_the_arrows():
     ],
 )
 def test_a_wrong_include_of_the_engine_is_found(path, text, why):
-    said = list(wrong_engine_includes(engine_sources() | {path: text}, engine_headers()))
-    assert any(why in sentence for sentence in said), said
+    messages = list(wrong_engine_includes(engine_sources() | {path: text}, engine_headers()))
+    assert any(why in sentence for sentence in messages), messages
 
 
 # ---- the C files of vmhost/pipeline/triggers: core/ knows no Python, python/ is how Python sees it
@@ -489,7 +489,7 @@ def wrong_trigger_includes(sources):
                 allowed = ", ".join(sorted(TRIGGER_ROOMS[room])) or "no other room"
                 yield f"{name} includes {header}; {room} may include {allowed}"
     headers = {name: set(c_includes(text)) for name, text in sources.items() if name.endswith(".h")}
-    if found := circle(headers):
+    if found := cycle(headers):
         yield f"headers include each other in a circle: {' -> '.join([*found, found[0]])}"
 
 
@@ -513,8 +513,8 @@ def test_includes_of_the_trigger_engine_follow_the_arrows():
     ],
 )
 def test_a_wrong_include_of_the_trigger_engine_is_found(path, text, why):
-    said = list(wrong_trigger_includes(trigger_sources() | {"python/new.h": "", path: text}))
-    assert any(why in sentence for sentence in said), said
+    messages = list(wrong_trigger_includes(trigger_sources() | {"python/new.h": "", path: text}))
+    assert any(why in sentence for sentence in messages), messages
 
 
 # ---- the C files of vmhost/pipeline/patterns: as above; its core shares memory and tables of the trigger engine's

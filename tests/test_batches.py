@@ -29,9 +29,14 @@ def test_every_failure_is_told_by_its_case_and_the_others_run():
     test, seen = made(fails=[(1, 10), (2, 20)])
     with pytest.raises(AssertionError) as failed:
         test(fixture=None)
-    told = str(failed.value)
-    assert told.startswith("2 of 4 cases failed\n") and len(seen) == 4
-    assert "case 10-1-a:" in told and "case twenty-2-b:" in told and "1 and 10" in told and "test_batches.py" in told
+    message = str(failed.value)
+    assert message.startswith("2 of 4 cases failed\n") and len(seen) == 4
+    assert (
+        "case 10-1-a:" in message
+        and "case twenty-2-b:" in message
+        and "1 and 10" in message
+        and "test_batches.py" in message
+    )
 
 
 def test_many_failures_get_a_line_each(monkeypatch):

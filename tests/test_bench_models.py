@@ -75,9 +75,9 @@ def test_it_runs_and_peers_leave_nothing_in_the_users_home(tmp_path, monkeypatch
     home.mkdir()
     for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
         monkeypatch.setenv(name, str(home))
-    told = models.run(True, ("din",))
-    assert [result.name for result in told] == ["din, 1 thread", "din, 2 threads"][: len(told)]
-    for result in told:
+    results = models.run(True, ("din",))
+    assert [result.name for result in results] == ["din, 1 thread", "din, 2 threads"][: len(results)]
+    for result in results:
         assert result.ratios["valid"] is (OpenVINO in models.installed())
         assert list(result.figures)[:3] == ["in the host", "in a VM", "ONNX Runtime"]
         assert all(len(figure.values) == 5 and min(figure.values) > 0 for figure in result.figures.values())

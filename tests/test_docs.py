@@ -101,12 +101,12 @@ def run_commands(text, capfd):
 
 def ten_lines(text, folder, capfd):
     library, _, work = text.partition("\n\n")
-    said = run_script(
+    output = run_script(
         folder,
         f"{library}\npixels = [0] * 64\nitems = range(5)\n\ndef function(x):\n    return x * x\n\n"
         f"if __name__ == '__main__':\n{textwrap.indent(work, '    ')}\n    print(results)\n",
     )
-    assert re.match(r"\d \d HostStatistics", said) and said.endswith("[0, 1, 4, 9, 16]\n")
+    assert re.match(r"\d \d HostStatistics", output) and output.endswith("[0, 1, 4, 9, 16]\n")
     [command] = re.findall(r"made by: (vmhost .*)", text)
     run_commands(command, capfd)
 
@@ -146,18 +146,18 @@ def compile_cloud(text, folder, capfd):
 
 
 def executor(text, folder, capfd):
-    said = run_script(folder, text.replace("if __name__", "rows = [[1, 2], [3]]\n\nif __name__"))
-    assert said == "7.0\n[5.0, 9.0]\n"
+    output = run_script(folder, text.replace("if __name__", "rows = [[1, 2], [3]]\n\nif __name__"))
+    assert output == "7.0\n[5.0, 9.0]\n"
 
 
 def the_host(text, folder, capfd):
     first, _, rest = text.partition("\n\n")
-    said = run_script(
+    output = run_script(
         folder,
         f"{first}\npixels = [0] * 64\nimages = [{{'image': pixels}}] * 3\n\nasync def"
         f" main():\n{textwrap.indent(rest, '    ')}\n    print(label)\n\nasyncio.run(main())\n",
     )
-    assert re.fullmatch(r"\d\n", said)
+    assert re.fullmatch(r"\d\n", output)
 
 
 def own_classes(text, folder, capfd):
@@ -182,13 +182,13 @@ def host_yaml(text, folder, capfd):
     (folder / "host.yaml").write_text(text)
     (folder / "shop").mkdir()
     (folder / "shop" / "prices.py").write_text("def lookup(value):\n    return value\n")
-    said = run_script(
+    output = run_script(
         folder,
         "import vmhost\nwith vmhost.Host.from_file('host.yaml') as host:\n"
         "    task = host.task('digits')\n"
         "    print(task({'image': [0] * 64}))\n",
     )
-    assert re.fullmatch(r"\d\n", said)
+    assert re.fullmatch(r"\d\n", output)
 
 
 def task_yaml(text, folder, capfd):
@@ -226,8 +226,8 @@ def tunnel_commands(text, folder, capfd):
 
 def tunnel_in_python(text, folder, capfd):
     run_commands("vmhost tunnel certificates build/keys --device ann", capfd)
-    said = run_script(folder, text)
-    assert said == "True\n{'label': 7}\n{'label': 0}\nhello ann\n"
+    output = run_script(folder, text)
+    assert output == "True\n{'label': 7}\n{'label': 0}\nhello ann\n"
 
 
 def pipeline_run(text, folder, capfd):
@@ -248,9 +248,9 @@ def cloud_commands(text, folder, capfd):
     from vmhost.deployment.cloud.server import serving
 
     init, serve = text.strip().splitlines()
-    said = run_commands(init, capfd)
+    output = run_commands(init, capfd)
     assert serve == "vmhost cloud serve cloud"
-    [token] = [line for line in said.splitlines() if line.startswith("vmh_")]
+    [token] = [line for line in output.splitlines() if line.startswith("vmh_")]
     with Platform(folder / "cloud") as platform, serving(platform) as address, pytest.MonkeyPatch.context() as patch:
         patch.setenv("VMHOST_PLATFORM", address)
         patch.setenv("VMHOST_TOKEN", token)
@@ -280,8 +280,8 @@ def release_plan(text, folder, capfd):
 def profile_header(text, folder, capfd):
     (folder / "state").mkdir()
     (folder / "state" / "profile").write_text("kitchen-1 abc")
-    said = run_script(folder, f"{text}\nprint(headers, store.asked())")
-    assert said == "{'vmhost-tasks': 'kitchen-1 abc'} True\n"
+    output = run_script(folder, f"{text}\nprint(headers, store.asked())")
+    assert output == "{'vmhost-tasks': 'kitchen-1 abc'} True\n"
 
 
 def agent_yaml(text, folder, capfd):
@@ -302,7 +302,7 @@ def shop_events(folder, capfd, run=True):
         run_commands("vmhost pipeline run build/shop build/ipv.vmb --allow-unsigned --events build/events.jsonl", capfd)
 
 
-def pipeline_looks(text, folder, capfd):
+def pipeline_status_and_export(text, folder, capfd):
     shop_events(folder, capfd)
     assert "removed of 'shopper-00001': " in run_commands(text, capfd)
     assert (folder / "build/ipv.parquet").exists()
@@ -389,16 +389,16 @@ def ask():
     text = text.replace("import vmhost\n", "import vmhost\n" + ask, 1)
     cookies = "r.install_opener(r.build_opener(r.HTTPCookieProcessor()))"
     text = text.replace("    ask()", f"    {cookies}\n    ask()")
-    said = run_script(folder, text)
-    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=\S+\nTrue\n", said)
+    output = run_script(folder, text)
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=\S+\nTrue\n", output)
 
 
 def traces_in_python(text, folder, capfd):
     """There is no collector: calls go on, and this is reported once."""
     (folder / "host.yaml").write_text("trust: keys\nload: [build/digits.vmb]\n")
     text = text.replace("127.0.0.1:4318", "127.0.0.1:1")
-    said = run_script(folder, f"pixels = [0] * 64\n{text}    print(future.traceparent)\n")
-    assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-01\n", said)
+    output = run_script(folder, f"pixels = [0] * 64\n{text}    print(future.traceparent)\n")
+    assert re.fullmatch(r"00-[0-9a-f]{32}-[0-9a-f]{16}-01\n", output)
 
 
 def task_that_counts(text, folder, capfd):
@@ -465,8 +465,8 @@ def pipeline_yaml(text, folder, capfd):
 def outbox_is_drained(text, folder, capfd):
     put = "with Database('shop.db') as database:\n    Outbox(database).put('ipv/1/0', 'ipv', b'\\x80')\n"
     left = "with Database('shop.db') as database:\n    print(len(Outbox(database)))\n"
-    said = run_script(folder, f"from vmhost.stores import Database, Outbox\n{put}{text}{left}")
-    assert re.fullmatch(r"\[\('ipv/1/0', 'ipv', \d+, \{\}\)\]\n0\n", said)
+    output = run_script(folder, f"from vmhost.stores import Database, Outbox\n{put}{text}{left}")
+    assert re.fullmatch(r"\[\('ipv/1/0', 'ipv', \d+, \{\}\)\]\n0\n", output)
 
 
 def write_digits(folder, text):
@@ -557,8 +557,8 @@ SHOP_EVENTS = [
 
 
 def stream_of_events(text, folder, capfd):
-    said = run_script(folder, f"events = {SHOP_EVENTS}\n{text}")
-    assert said.splitlines() == [
+    output = run_script(folder, f"events = {SHOP_EVENTS}\n{text}")
+    assert output.splitlines() == [
         f"{key} {start} {start + 300_000} 1" for start in range(-240_000, 60_000, 60_000) for key in "ab"
     ]
 
@@ -710,8 +710,8 @@ def a_fine_tuned_model(text, folder, capfd):
 
 
 def a_served_version(text, folder, capfd):
-    said = run_script(folder, text).splitlines()
-    assert said[0].count("0.") == 4 and said[1].startswith("2 Statistics(version=2, calls=(1, 0), updates=1, ")
+    output = run_script(folder, text).splitlines()
+    assert output[0].count("0.") == 4 and output[1].startswith("2 Statistics(version=2, calls=(1, 0), updates=1, ")
 
 
 def tables_of_a_host(text, folder, capfd):
@@ -747,12 +747,12 @@ def reaching_people(text, folder, capfd):
     from vmhost.pipeline.reach.audience import audiences
     from vmhost.pipeline.reach.settings import channel_settings, task_settings
 
-    said = yaml.safe_load(text)
-    channels = {name: channel_settings(name, one) for name, one in said["channels"].items()}
+    settings = yaml.safe_load(text)
+    channels = {name: channel_settings(name, one) for name, one in settings["channels"].items()}
     assert channels["phone"].caps[0].count == 3 and channels["offer"].then == ("layer", "phone")
-    found = audiences(said["audiences"], {"os": "android", "app": 21})
+    found = audiences(settings["audiences"], {"os": "android", "app": 21})
     assert sum(found["spring"].why_not(f"u{n}") is None for n in range(1000)) in range(60, 140)
-    assert task_settings("recommend", said["reach"]["recommend"])["priority"] == 7
+    assert task_settings("recommend", settings["reach"]["recommend"])["priority"] == 7
 
 
 def rule_of_patterns(text, folder, capfd):
@@ -872,7 +872,7 @@ BLOCKS = {
     ("docs/remote-debugging.md", "vmhost debug consent state"): shown_only,
     ("docs/pipeline.md", "trigger:"): stream_task_yaml,
     ("docs/pipeline.md", "vmhost compile tasks/ipv"): pipeline_run,
-    ("docs/pipeline.md", "vmhost pipeline status"): pipeline_looks,
+    ("docs/pipeline.md", "vmhost pipeline status"): pipeline_status_and_export,
     ("docs/pipeline.md", "from vmhost.pipeline import Event, Pipeline"): pipeline_in_python,
     ("docs/pipeline.md", "import asyncio"): pipeline_in_python,
     ("docs/pipeline.md", "import sqlite3"): pipeline_in_sql,

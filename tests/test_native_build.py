@@ -36,8 +36,8 @@ def built(tmp_path_factory):
     shutil.copy(ROOT / "vmhost" / "stdlib" / "policy.py", checkout / "vmhost" / "stdlib")
     for folder in ("vmhost", "vmhost/isolation", "vmhost/pipeline", *PIPELINE):
         (checkout / folder / "__init__.py").touch()
-    status, said, compiled = build(checkout, VMHOST_WERROR="")
-    assert status == 0, said
+    status, output, compiled = build(checkout, VMHOST_WERROR="")
+    assert status == 0, output
     assert len(compiled) == 8
     return checkout
 
@@ -69,22 +69,22 @@ def test_a_warning_is_an_error_only_where_that_is_asked_for_and_object_files_are
     assert build(built, VMHOST_WERROR="") == (0, "", set()), "nothing changed"
     source = built / "vmhost" / "isolation" / "one.c"
     source.write_text(WITH_A_WARNING)
-    status, said, compiled = build(built, VMHOST_WERROR="")
-    assert (status, compiled) == (0, {"vmhost/isolation/one.o"}) and "unused" in said
-    status, said, _ = build(built, VMHOST_WERROR="1")
-    assert status != 0 and "Werror" in said, "what had compiled with a warning is not taken"
+    status, output, compiled = build(built, VMHOST_WERROR="")
+    assert (status, compiled) == (0, {"vmhost/isolation/one.o"}) and "unused" in output
+    status, output, _ = build(built, VMHOST_WERROR="1")
+    assert status != 0 and "Werror" in output, "what had compiled with a warning is not taken"
     source.write_text(WITH_A_WARNING.replace("int unused; ", ""))
-    status, said, compiled = build(built, VMHOST_WERROR="1")
-    assert (status, len(compiled)) == (0, 8), said
+    status, output, compiled = build(built, VMHOST_WERROR="1")
+    assert (status, len(compiled)) == (0, 8), output
     assert build(built, VMHOST_WERROR="1") == (0, "", set())
     assert build(built, VMHOST_WERROR="") == (0, "", set()), "what compiles without a warning serves any build"
 
 
 def test_progress_is_told_to_who_asks(built):
     (built / "vmhost" / "isolation" / "one.c").touch()
-    _, said, _ = build(built, VMHOST_PROGRESS="1")
-    told = re.findall(r"^set-up:   (\d+) of (\d+) C files$", said, re.MULTILINE)
-    assert len(told) == 4 and told[-1][0] == told[-1][1] and {of for _, of in told} == {told[-1][1]}, said
+    _, output, _ = build(built, VMHOST_PROGRESS="1")
+    counts = re.findall(r"^set-up:   (\d+) of (\d+) C files$", output, re.MULTILINE)
+    assert len(counts) == 4 and counts[-1][0] == counts[-1][1] and {of for _, of in counts} == {counts[-1][1]}, output
     (built / "vmhost" / "isolation" / "one.c").touch()
     assert build(built, VMHOST_PROGRESS="")[1] == ""
 
@@ -93,7 +93,7 @@ def test_only_who_asks_gets_symbols_for_debuggers(built):
     """Debug symbols were four fifths of the installed size. Their sections of an ELF file have these names."""
     library = built / "engine" / "libvme.so"
     for asked, there in (("1", True), ("", False)):
-        status, said, compiled = build(built, VMHOST_SYMBOLS=asked, VMHOST_WERROR="")
-        assert (status, compiled) == (0, set()), said
+        status, output, compiled = build(built, VMHOST_SYMBOLS=asked, VMHOST_WERROR="")
+        assert (status, compiled) == (0, set()), output
         assert [word in library.read_bytes() for word in (b"\0.symtab\0", b"\0.debug_info\0")] == [there, there]
         assert b"vmh_one" not in library.read_bytes() or there

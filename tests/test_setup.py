@@ -117,10 +117,12 @@ def calls(checkout):
 
 def test_a_python_on_path_is_taken_and_the_second_run_is_silent(checkout, machine):
     machine("python3.14", GOOD)
-    status, said = set_up(checkout, machine)
-    assert status == 0, said
-    assert said.startswith("set-up: the first time takes two to five minutes\n") and said.endswith("set-up: ready\n")
-    assert "making .venv with" in said
+    status, output = set_up(checkout, machine)
+    assert status == 0, output
+    assert output.startswith("set-up: the first time takes two to five minutes\n") and output.endswith(
+        "set-up: ready\n"
+    )
+    assert "making .venv with" in output
     first = calls(checkout)
     assert [line for line in first if "--require-hashes -r requirements.lock" in line]
     assert set_up(checkout, machine) == (0, "")
@@ -136,18 +138,18 @@ def test_a_terminal_shows_that_a_long_step_goes_on(checkout, machine):
             ["sh", "tools/setup.sh"], cwd=checkout, env={"PATH": str(machine.folder)}, stderr=theirs
         )
         os.close(theirs)
-        said = b""
-        while b" MB so far" not in said:
-            said += terminal.read(1000)
-        assert re.search(rb"\r\x1b\[Kset-up:   \d+ s, \d+ MB so far$", said), said
+        output = b""
+        while b" MB so far" not in output:
+            output += terminal.read(1000)
+        assert re.search(rb"\r\x1b\[Kset-up:   \d+ s, \d+ MB so far$", output), output
         (checkout / "seen").touch()
         try:
             while more := terminal.read(1000):
-                said += more
+                output += more
         except OSError:  # a terminal reports its end like this
             pass
     assert started.wait(30) == 0
-    assert said.rstrip().rpartition(b"\n")[2].startswith(b"set-up: ready, after ")
+    assert output.rstrip().rpartition(b"\n")[2].startswith(b"set-up: ready, after ")
 
 
 def test_peers_are_installed_when_they_are_asked_for_and_once(checkout, machine):
@@ -165,15 +167,15 @@ def test_peers_are_installed_when_they_are_asked_for_and_once(checkout, machine)
 def test_a_shim_that_answers_with_an_error_is_passed_over(checkout, machine):
     machine("python3.14", "#!/bin/sh\necho 'pyenv: python3.14: command not found' >&2\nexit 127\n")
     good = machine("python3.15", GOOD)
-    status, said = set_up(checkout, machine)
-    assert status == 0, said
-    assert f"making .venv with {good}" in said
+    status, output = set_up(checkout, machine)
+    assert status == 0, output
+    assert f"making .venv with {good}" in output
 
 
 def test_a_checkout_that_cannot_be_written_says_so_and_what_to_do(checkout, machine):
     (checkout / ".python").write_text("")  # permissions would not keep root from writing
-    status, said = set_up(checkout, machine)
-    assert (status, said) == (
+    status, output = set_up(checkout, machine)
+    assert (status, output) == (
         1,
         f"set-up: you may not write here: {checkout}; clone it into a folder of your own. If it is set up "
         "already, .venv/bin/vmhost there does without\n",
@@ -183,12 +185,12 @@ def test_a_checkout_that_cannot_be_written_says_so_and_what_to_do(checkout, mach
 def test_without_any_python_the_reasons_are_all_given(checkout, machine):
     machine("python3.14", "#!/bin/sh\necho 'it is a debug build, and vmhost needs a release build'\nexit 1\n")
     machine("uv", "#!/bin/sh\necho 'error: no network' >&2\nexit 2\n")
-    status, said = set_up(checkout, machine)
+    status, output = set_up(checkout, machine)
     assert status == 1
-    assert "python3.14: it is a debug build" in said
-    assert "uv: no network" in said
-    assert "Debian packages: no apt-get here" in said
-    assert "point VMHOST_PYTHON at one" in said
+    assert "python3.14: it is a debug build" in output
+    assert "uv: no network" in output
+    assert "Debian packages: no apt-get here" in output
+    assert "point VMHOST_PYTHON at one" in output
     assert not (checkout / ".venv").exists()
 
 
@@ -207,9 +209,9 @@ case "$*" in
 esac
 """,
     )
-    status, said = set_up(checkout, machine)
-    assert status == 0, said
-    assert f"making .venv with {python}" in said
+    status, output = set_up(checkout, machine)
+    assert status == 0, output
+    assert f"making .venv with {python}" in output
     assert [
         line for line in (checkout / "uv-calls").read_text().splitlines() if line.startswith("retries=0 python install")
     ]
@@ -217,19 +219,19 @@ esac
 
 def test_what_tells_how_far_it_is_ends_with_its_step_though_it_does_not_hear_sigterm(checkout, machine, tmp_path):
     machine("python3.14", GOOD)
-    status, said = set_up(checkout, machine, before="trap '' TERM;")
-    assert status == 0, said
+    status, output = set_up(checkout, machine, before="trap '' TERM;")
+    assert status == 0, output
 
 
 def test_a_chosen_python_that_is_unfit_is_refused_and_no_other_is_taken(checkout, machine, tmp_path):
     machine("python3.14", GOOD)
-    status, said = set_up(checkout, machine, VMHOST_PYTHON=str(tmp_path / "missing"))
+    status, output = set_up(checkout, machine, VMHOST_PYTHON=str(tmp_path / "missing"))
     assert status == 1
-    assert "$VMHOST_PYTHON cannot be used" in said and "missing: there is no such program" in said
+    assert "$VMHOST_PYTHON cannot be used" in output and "missing: there is no such program" in output
     assert not (checkout / ".venv").exists()
     other = machine("chosen", GOOD)
-    status, said = set_up(checkout, machine, VMHOST_PYTHON=str(other))
-    assert status == 0 and f"making .venv with {other}" in said
+    status, output = set_up(checkout, machine, VMHOST_PYTHON=str(other))
+    assert status == 0 and f"making .venv with {other}" in output
     assert set_up(checkout, machine, VMHOST_PYTHON=str(other)) == (0, "")
     assert set_up(checkout, machine) == (0, ""), "what was made with a chosen Python stays good"
     assert set_up(checkout, machine, VMHOST_PYTHON=str(tmp_path / "missing"))[0] == 1
@@ -249,17 +251,17 @@ def test_only_what_changed_is_made_again(checkout, machine):
     for name, step in steps.items():
         with open(checkout / name, "a") as file:
             file.write("\n")
-        status, said = set_up(checkout, machine)
-        assert status == 0 and step in said, name
-        assert name == "requirements.lock" or len(said.splitlines()) == 2, said
+        status, output = set_up(checkout, machine)
+        assert status == 0 and step in output, name
+        assert name == "requirements.lock" or len(output.splitlines()) == 2, output
 
 
 def test_a_moved_checkout_gets_a_new_environment(checkout, machine):
     machine("python3.14", GOOD)
     assert set_up(checkout, machine)[0] == 0
     moved = checkout.rename(checkout.parent / "moved")
-    status, said = set_up(moved, machine)
-    assert status == 0 and "making .venv with" in said
+    status, output = set_up(moved, machine)
+    assert status == 0 and "making .venv with" in output
     assert set_up(moved, machine) == (0, "")
 
 
@@ -282,14 +284,14 @@ def test_an_interrupted_set_up_is_taken_up_again(checkout, machine):
     for _ in range(60):  # as Ctrl-C does, again while a shell lets it pass between two commands
         os.killpg(running.pid, signal.SIGINT)
         try:
-            said, _ = running.communicate(timeout=1)
+            output, _ = running.communicate(timeout=1)
             break
         except subprocess.TimeoutExpired:
             pass
-    assert running.returncode == 130 and "interrupted; run it again to go on" in said
+    assert running.returncode == 130 and "interrupted; run it again to go on" in output
     machine("python3.14", GOOD)
-    status, said = set_up(checkout, machine)
-    assert status == 0 and "making .venv with" in said, "the half-made environment is made anew"
+    status, output = set_up(checkout, machine)
+    assert status == 0 and "making .venv with" in output, "the half-made environment is made anew"
 
 
 def test_a_second_set_up_waits_for_the_first(checkout, machine):

@@ -46,9 +46,9 @@ def test_it_is_the_command_itself(write_task, tmp_path):
         "--optimize",
         "2",
     ]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert done.returncode == 0
-    assert done.stdout.replace("one.vmb", "two.vmb") == said
+    assert done.stdout.replace("one.vmb", "two.vmb") == output
     assert (tmp_path / "one.vmb").read_bytes() == (tmp_path / "two.vmb").read_bytes()
     (bundle,) = json.loads(done.stdout)["bundles"]
     assert bundle["warnings"][0].startswith(f"{folder}/main.py:2: eval: ")
@@ -98,8 +98,8 @@ def test_problems_are_lines_and_a_status(write_task, tmp_path, files, options, s
     assert all(line.startswith("       ") for line in rest)
     assert not out.exists()
     done = run(folder, "-o", out, "--json", *options)
-    told = json.loads(done.stdout)["error"]
-    assert told["exit_code"] == status and message in told["message"]
+    report = json.loads(done.stdout)["error"]
+    assert report["exit_code"] == status and message in report["message"]
 
 
 def test_output_that_can_not_be_written(write_task, tmp_path):

@@ -35,9 +35,9 @@ def test_the_schema_that_editors_read_has_the_same_patterns_and_ranges():
         (keys["models"]["propertyNames"], fields.MODEL, fields.MAX_MODEL_CHARS),
     ]
     texts += [(grants[name]["items"], pattern, fields.MAX_GRANT_CHARS) for name, (pattern, _) in fields.GRANTS.items()]
-    for said, pattern, max_chars in texts:
-        assert said["pattern"] == f"^(?:{pattern.pattern})$"
-        assert max_chars is None or said["maxLength"] == max_chars
+    for message, pattern, max_chars in texts:
+        assert message["pattern"] == f"^(?:{pattern.pattern})$"
+        assert max_chars is None or message["maxLength"] == max_chars
     for name, (_, what) in fields.GRANTS.items():
         assert (grants[name]["items"]["description"], grants[name]["maxItems"]) == (what, fields.MAX_PERMISSIONS)
     defs = HOST_SCHEMA["$defs"]
@@ -138,11 +138,11 @@ EDGES = [
 ]
 
 
-@each(("name", "value", "says"), EDGES)
-def test_a_reader_and_a_writer_take_the_same_values(name, value, says):
+@each(("name", "value", "message"), EDGES)
+def test_a_reader_and_a_writer_take_the_same_values(name, value, message):
     manifest = replace(MANIFEST, **{name: value})
     code = {"main": Module(False, b"")}
-    if says is None:
+    if message is None:
         models = dict.fromkeys(manifest.models, b"")
         assert getattr(
             read_bundle(write_bundle(manifest, code, models=models), allow_unsigned=True).manifest, name
@@ -151,10 +151,10 @@ def test_a_reader_and_a_writer_take_the_same_values(name, value, says):
     for write in (write_bundle, bundle_in_memory):
         with pytest.raises(BundleError) as caught:
             write(manifest, code)
-        assert says in str(caught.value) and len(str(caught.value)) < 400
+        assert message in str(caught.value) and len(str(caught.value)) < 400
     with pytest.raises(BundleError) as caught:
         read_bundle(_forged(manifest, code), allow_unsigned=True)
-    assert says in str(caught.value) and len(str(caught.value)) < 400
+    assert message in str(caught.value) and len(str(caught.value)) < 400
 
 
 def _forged(manifest, code):

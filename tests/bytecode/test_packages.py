@@ -167,16 +167,16 @@ def test_what_is_not_there_is_told_with_the_line(wheels, task):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "error: client error (Connect)\n  Caused by: invalid peer certificate: UnknownIssuer",
         "SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed'))",
     ],
 )
-def test_an_unknown_signer_of_the_index_comes_with_advice(wheels, task, tmp_path, monkeypatch, said):
+def test_an_unknown_signer_of_the_index_comes_with_advice(wheels, task, tmp_path, monkeypatch, message):
     uv = tmp_path / "bin" / "uv"
     uv.parent.mkdir()
-    uv.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{said}\nEND\nexit 2\n")
+    uv.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{message}\nEND\nexit 2\n")
     uv.chmod(0o755)
     monkeypatch.setenv("PATH", f"{uv.parent}{os.pathsep}{os.environ['PATH']}")
     folder = task("def run(value):\n    return 1\n", ["words"])
@@ -224,11 +224,11 @@ def test_imports_of_packages_that_never_run_are_no_errors(wheels, task):
     )
     compiled = compile_task(folder)
     assert compiled.warnings == ()
-    first, said, found_none = call(compiled)
+    first, reason, found_none = call(compiled)
     assert first == "plain"
     assert found_none, "who asks whether it is there is told that it is not"
-    assert said[0][0] == "pylab"
-    assert said[0][1].startswith("No module named 'pylab': neither in the task's folder, nor among its requirements")
+    assert reason[0][0] == "pylab"
+    assert reason[0][1].startswith("No module named 'pylab': neither in the task's folder, nor among its requirements")
     assert {each.name for each in compiled.absent} == {"pylab", "winreg", "tornado", "words.old"}
     by_name = {each.name: each for each in compiled.absent}
     assert by_name["winreg"].certain and not by_name["pylab"].certain

@@ -196,10 +196,10 @@ def test_the_same_record_gives_the_same_bytes(recorded):
 
 
 def test_a_script_that_fails_is_told(recorded):
-    said = r"use\.py: failed in plain Python while it was recorded: "
-    with pytest.raises(CompileError, match=rf"{said}ValueError: no \(/.*/use\.py:1\)$"):
+    message = r"use\.py: failed in plain Python while it was recorded: "
+    with pytest.raises(CompileError, match=rf"{message}ValueError: no \(/.*/use\.py:1\)$"):
         recorded("raise ValueError('no')\n")
-    with pytest.raises(CompileError, match=rf"{said}KeyError: 'before' \(/.*/main\.py:6\)$"):
+    with pytest.raises(CompileError, match=rf"{message}KeyError: 'before' \(/.*/main\.py:6\)$"):
         recorded("import main\nmain.run({})\n")
     with pytest.raises(CompileError, match="failed in plain Python"):
         recorded("import os\nos._exit(3)\n")

@@ -226,8 +226,8 @@ def test_command_line_says_which_patch_does_not_apply(guest, tmp_path, monkeypat
     monkeypatch.setattr(build, "library_sources", lambda: sources)
     monkeypatch.setattr(build, "patch", patch)
     assert build.main([str(tmp_path / "stdlib.vmb")]) == 1
-    told = capsys.readouterr().err
-    assert told.startswith("error: gettext of Python 3") and "/required/gettext.patch: @@ -" in told
+    output = capsys.readouterr().err
+    assert output.startswith("error: gettext of Python 3") and "/required/gettext.patch: @@ -" in output
     assert not (tmp_path / "stdlib.vmb").exists()
 
 

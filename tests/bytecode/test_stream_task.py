@@ -72,7 +72,7 @@ def test_they_travel_in_the_manifest(write_task):
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "says"),
+    ("before", "after", "message"),
     [
         ("state: true", "states: true", "task.yaml:8: trigger.states: unknown key; did you mean 'state'?"),
         ("state: true", "state: 1", "task.yaml:8: trigger.state: expected true"),
@@ -96,11 +96,11 @@ def test_they_travel_in_the_manifest(write_task):
         ("retention: 30 d", "retention: 0 d", "task.yaml:18: table.retention: expected a time from 1 ms"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(write_task, before, after, says):
+def test_what_is_wrong_is_told_with_its_line(write_task, before, after, message):
     assert before in STREAM
     with pytest.raises(TaskSpecError) as caught:
         read_task(write_task(spec=STREAM.replace(before, after)))
-    assert any(says in problem for problem in caught.value.problems), caught.value.problems
+    assert any(message in problem for problem in caught.value.problems), caught.value.problems
 
 
 class _Raw:
@@ -114,7 +114,7 @@ class _Raw:
 
 
 @pytest.mark.parametrize(
-    ("name", "found", "says"),
+    ("name", "found", "message"),
     [
         ("trigger", [], "trigger: expected dict"),
         ("trigger", {}, "trigger.on: expected it to be there"),
@@ -136,11 +136,11 @@ class _Raw:
         ("table", {"columns": {"a": "text"}, "key": "b"}, "table.key: expected one of the columns a"),
     ],
 )
-def test_a_manifest_that_says_what_none_may_is_refused(name, found, says):
+def test_a_manifest_that_says_what_none_may_is_refused(name, found, message):
     manifest = Manifest("sample", "1.0", entry="main:run", **{name: _Raw(found)})
     with pytest.raises(BundleError, match="manifest.msgpack: ") as caught:
         write_bundle(manifest, {"main": Module(False, b"")})
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", [Trigger, Table])

@@ -122,7 +122,7 @@ def test_operand_domains():
 
 
 @each(
-    "source, name, operand, said",
+    "source, name, operand, message",
     [
         ("def f(a): return a < 1", "COMPARE_OP", 255, "is none of"),
         ("def f(a): return 1 in a", "CONTAINS_OP", 2, "outside 0..1"),
@@ -146,13 +146,13 @@ def test_operand_domains():
         ("def f(a): return a[1:2] if a else a", "COPY_FREE_VARS", None, None),
     ],
 )
-def test_refuses_operands(source, name, operand, said):
+def test_refuses_operands(source, name, operand, message):
     code = function(source)
     if operand is None:
         code = patched(code, "RESUME", new=name)
         assert "it has no RESUME" in refusal(code)
     else:
-        assert said in refusal(patched(code, name, operand))
+        assert message in refusal(patched(code, name, operand))
 
 
 def test_cells_are_made_before_use():
@@ -417,7 +417,7 @@ def test_a_tuple_that_holds_itself_is_refused_before_it_overflows_the_stack():
 
 
 @pytest.mark.parametrize(
-    "damage, said",
+    "damage, message",
     [
         (lambda data: data[:-1], "beyond the end"),
         (lambda data: data[:-5], "the data ends too early"),
@@ -430,10 +430,10 @@ def test_a_tuple_that_holds_itself_is_refused_before_it_overflows_the_stack():
         (lambda data: data[:21] + b")\x01" * 600 + data[21:], "nested deeper than 500"),
     ],
 )
-def test_refuses_damaged_bytes(damage, said):
+def test_refuses_damaged_bytes(damage, message):
     with pytest.raises(VerifyError) as caught:
         load(damage(marshalled()), where="t.vmb: main")
-    assert said in str(caught.value) and str(caught.value).startswith("t.vmb: main: not marshalled code: byte ")
+    assert message in str(caught.value) and str(caught.value).startswith("t.vmb: main: not marshalled code: byte ")
 
 
 def test_what_cpython_cannot_read_is_a_verify_error():

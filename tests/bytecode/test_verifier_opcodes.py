@@ -285,9 +285,9 @@ OPERANDS = [
 ]
 
 
-@each("body, said", OPERANDS, ids=lambda value: value.replace(" ", "_"))
-def test_refuses_operands_outside_their_domain(body, said):
-    assert said in refusal(assembled(f"{body}; {RETURN}"))
+@each("body, message", OPERANDS, ids=lambda value: value.replace(" ", "_"))
+def test_refuses_operands_outside_their_domain(body, message):
+    assert message in refusal(assembled(f"{body}; {RETURN}"))
 
 
 # -- what the interpreter takes on trust; (its assertion, body, options, what is said)
@@ -724,11 +724,11 @@ BUILT = {  # rows of TRUSTED that take more than one code object
 
 @each("assertion", TRUSTED)
 def test_refuses_what_the_interpreter_takes_on_trust(assertion):
-    body, options, said = TRUSTED[assertion]
+    body, options, message = TRUSTED[assertion]
     code = BUILT[assertion] if body is None else assembled(body, **options)
     if options and options.get("slots", "").startswith(".") or "of that name" in assertion:
         code = within(code)
-    assert said in refusal(code)
+    assert message in refusal(code)
 
 
 # -- what looks alike and is right: nothing above is refused for another reason than the one it names
@@ -829,10 +829,10 @@ BYTES = {
 @pytest.mark.parametrize("what", BYTES)
 def test_refuses_bytes_that_cpython_trips_over(what):
     """Without the check, one of these kills the process or never ends."""
-    fields, said = BYTES[what]
+    fields, message = BYTES[what]
     with pytest.raises(VerifyError) as caught:
         verify(load(marshalled(**fields)), closure=True)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_accepts_the_bytes_when_they_are_right():

@@ -136,13 +136,13 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        said = []
-        errors = threading.Thread(target=lambda: said.append(child.stderr.read()[-_STDERR:]), daemon=True)
+        lines = []
+        errors = threading.Thread(target=lambda: lines.append(child.stderr.read()[-_STDERR:]), daemon=True)
         errors.start()
-        self._reader = threading.Thread(target=self._read, args=(child, errors, said), daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(child, errors, lines), daemon=True)
         self._reader.start()
 
-    def _read(self, child, errors, said):
+    def _read(self, child, errors, lines):
         for line in child.stdout:
             found = json.loads(line)
             with self._lock:
@@ -160,7 +160,7 @@ class Process:
             self._child = None
             self.crashes += status != 0
             self._last = (
-                f"the process of the VMs ended with {name} while it ran {', '.join(lost) or 'nothing'}: {said[0]}"
+                f"the process of the VMs ended with {name} while it ran {', '.join(lost) or 'nothing'}: {lines[0]}"
             )
         for future in lost.values():
             future.set_exception(Crashed(self._last))

@@ -117,9 +117,9 @@ def check(what, phase, folder):
     done = in_a_process(GOES_ON, what, phase, folder)
     if done.stdout.startswith("TaskError"):
         return
-    told = "answered 1" if phase in ("end", "finaliser") else "VMLostError True"
+    outcome = "answered 1" if phase in ("end", "finaliser") else "VMLostError True"
     opened = [] if phase in ("end", "finaliser") else ["BreakerOpenError"]
-    assert done.stdout.splitlines() == [told, "[('bad', 'quarantined')]", "True", *opened, "3", "[] 4"], done.stderr
+    assert done.stdout.splitlines() == [outcome, "[('bad', 'quarantined')]", "True", *opened, "3", "[] 4"], done.stderr
     assert done.returncode == 6, done.stderr
     assert "Fatal" not in done.stderr
 
@@ -242,11 +242,11 @@ NEXT = """
 """
 
 
-@pytest.mark.parametrize(("where", "told"), [("host", []), ("vm", [("bad", "call", "SIGSEGV")])])
-def test_a_null_pointer_is_no_overflow_and_ends_the_process_attributed(where, told, tmp_path):
+@pytest.mark.parametrize(("where", "expected"), [("host", []), ("vm", [("bad", "call", "SIGSEGV")])])
+def test_a_null_pointer_is_no_overflow_and_ends_the_process_attributed(where, expected, tmp_path):
     done = in_a_process(NULL, where, tmp_path)
     assert done.returncode == -signal.SIGSEGV, done.stderr
     assert "Fatal Python error: Segmentation fault" in done.stderr, (
         "faulthandler, which was there before, has its turn too"
     )
-    assert in_a_process(NEXT, tmp_path).stdout.splitlines() == [str(told)]
+    assert in_a_process(NEXT, tmp_path).stdout.splitlines() == [str(expected)]

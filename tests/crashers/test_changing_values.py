@@ -151,13 +151,21 @@ def test_what_changes_while_it_crosses_is_refused_or_whole():
     assert done.returncode == 0, done.stdout + done.stderr
     *lines, whole = done.stdout.splitlines()
     assert whole == "True" and len(lines) == 250
-    said = {tuple(line.split(None, 3)[:3]): line.split(None, 3)[3] for line in lines}
-    assert set(said.values()) == {"crossed", "refused"}
+    outcomes = {tuple(line.split(None, 3)[:3]): line.split(None, 3)[3] for line in lines}
+    assert set(outcomes.values()) == {"crossed", "refused"}
     for crossing in "result", "function", "argument", "map", "submit_many":
-        assert said[crossing, "list_cleared", "__buffer__"] == said[crossing, "inner_list", "__buffer__"] == "refused"
+        assert (
+            outcomes[crossing, "list_cleared", "__buffer__"]
+            == outcomes[crossing, "inner_list", "__buffer__"]
+            == "refused"
+        )
     for crossing in "result", "function", "argument":
         for shape in "list_longer", "dict_cleared", "dict_longer":
             for moment in "__buffer__", "__release_buffer__", "__array_interface__", "__dlpack__":
                 # memory lent by the host is returned later, when a change does no harm
                 crosses = crossing == "argument" and moment == "__release_buffer__"
-                assert said[crossing, shape, moment] == ("crossed" if crosses else "refused"), (crossing, shape, moment)
+                assert outcomes[crossing, shape, moment] == ("crossed" if crosses else "refused"), (
+                    crossing,
+                    shape,
+                    moment,
+                )

@@ -250,8 +250,8 @@ SCRIPT = """
 def test_each_is_refused_or_answers():
     done = in_a_process(SCRIPT)
     assert done.returncode == 0, (done.stdout[-2000:], done.stderr[-2000:])
-    said = done.stdout.splitlines()
-    answers = dict(zip(said[::2], map(eval, said[1::2])))
+    output = done.stdout.splitlines()
+    answers = dict(zip(output[::2], map(eval, output[1::2])))
     assert len(answers["buffers"]) == 10 and min(answers["buffers"].values()) > 10
     mapped, refused = answers["maps"]
     assert mapped > 100 and "PermissionDenied" in refused and "SystemError" not in refused

@@ -76,10 +76,10 @@ def kill_agents(cloud, folder, kills, seed):
         with vmhost(
             "agent", "--once", folder / "agent.yaml", stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         ) as agent:
-            _, said = agent.communicate(timeout=120)
-            assert agent.returncode == 0, said
+            _, output = agent.communicate(timeout=120)
+            assert agent.returncode == 0, output
     newest = platform.releases.of_task("shop/rank")[0]
-    assert store.current()["shop/rank"]["version"] == newest.version.version, said
+    assert store.current()["shop/rank"]["version"] == newest.version.version, output
     [mine] = [each for each in platform.releases.devices_of(newest.id) if each["device"] == device]
     assert mine["state"] == "proven", mine
 
@@ -132,8 +132,8 @@ def kill_platform_in_pushes(folder, kills, seed):
             version += 1
             work.commit(f"1.0.{version}", plan="steps: [{percent: 100}]")
     with serve(folder / "cloud", port) as process:
-        status, said = work.push(work.branch, f"1.0.{version}", check=False)
-        assert status == 0 or "is there already" in said, said
+        status, output = work.push(work.branch, f"1.0.{version}", check=False)
+        assert status == 0 or "is there already" in output, output
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) in (0, -signal.SIGTERM)
     with platform_in(folder / "cloud") as platform:
@@ -180,5 +180,5 @@ def test_a_second_platform_on_one_database_is_refused(tmp_path):
         port = free_port()
         arguments = ("cloud", "serve", tmp_path / "cloud", "--port", port)
         with vmhost(*arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as second:
-            _, said = second.communicate(timeout=60)
-        assert second.returncode != 0 and b"another process has the store open" in said
+            _, output = second.communicate(timeout=60)
+        assert second.returncode != 0 and b"another process has the store open" in output

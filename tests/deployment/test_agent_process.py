@@ -27,8 +27,8 @@ def test_it_runs_by_its_module_without_click_and_ends_when_told(tmp_path):
             while "again in" not in (line := agent.stderr.readline()):
                 assert line, "it ended"
             agent.send_signal(signal.SIGTERM)
-            said, complained = agent.communicate(timeout=60)
-        assert (agent.returncode, said) == (0, "False\n"), complained
+            output, complained = agent.communicate(timeout=60)
+        assert (agent.returncode, output) == (0, "False\n"), complained
 
 
 def test_heaps_that_cannot_be_trimmed_are_left_alone(monkeypatch):

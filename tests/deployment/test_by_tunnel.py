@@ -243,13 +243,13 @@ def test_what_is_no_call_is_refused(value):
 
 
 def test_devices_are_told_of_each_change_one_after_the_other():
-    told, generation = [], [0]
+    pushes, generation = [], [0]
 
     def tell(device, channel, body, ttl_s, collapse):
         if device == "kitchen-1":
             raise OSError("full")
-        told.append(device)
-        if len(told) == 1:
+        pushes.append(device)
+        if len(pushes) == 1:
             generation[0] += 1  # a change while devices are notified
 
     async def app(scope, receive, send):
@@ -262,11 +262,11 @@ def test_devices_are_told_of_each_change_one_after_the_other():
             call = SimpleNamespace(device=f"kitchen-{number}", value=["GET", "/files/x", {}, b""])
             assert (await calls.answer(call))[0] == 200
         generation[0] += 1
-        while len(told) < 4:
+        while len(pushes) < 4:
             await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(use(), WAIT_S))
-    assert told == ["kitchen-2", "kitchen-0"] * 2, "a device that cannot be told holds nobody up"
+    assert pushes == ["kitchen-2", "kitchen-0"] * 2, "a device that cannot be told holds nobody up"
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,9 @@ def test_a_device_behind_its_tunnel_is_debugged_by_commands(tmp_path):
     try:
         environment["VMHOST_TOKEN"] = json.loads(run("cloud", "init", "cloud", "--json"))["token"]
         served = begin("cloud", "serve", "cloud", "--port", "0", "--tunnel", "127.0.0.1:0", "--tunnel-keys", "keys")
-        [told] = [served.stdout.readline()]
-        environment["VMHOST_PLATFORM"] = address = re.search(r"http://127\.0\.0\.1:\d+", told)[0]
-        tunnel = re.search(r"tunnel at ([\d.]+:\d+)", told)[1].replace("127.0.0.1", "localhost")
+        [output] = [served.stdout.readline()]
+        environment["VMHOST_PLATFORM"] = address = re.search(r"http://127\.0\.0\.1:\d+", output)[0]
+        tunnel = re.search(r"tunnel at ([\d.]+:\d+)", output)[1].replace("127.0.0.1", "localhost")
         token = json.loads(run("cloud", "account", "phones", "--role", "fleet", "--json"))["token"]
         run("cloud", "join", "device", "--device", "kitchen-1", "--platform", address, "--token", token)
         path = tmp_path / "device" / "agent.yaml"

@@ -171,8 +171,8 @@ def test_a_device_that_is_away_is_told(cloud):
 
 def test_a_device_that_lies_is_told(cloud):
     platform = cloud[0]
-    for said in ("[]", "no json", "", "[" * 100_000, '{"session": 3, "secret": 3}'):
-        platform.debugging.ask = lambda device, text, timeout_s, said=said: said
+    for lie in ("[]", "no json", "", "[" * 100_000, '{"session": 3, "secret": 3}'):
+        platform.debugging.ask = lambda device, text, timeout_s, lie=lie: lie
         answer = platform.debugging.answer({"do": "open", "link": made(cloud).text}, "a test")
         assert answer.get("error", {}).get("kind") == "host" or answer["device"] == "kitchen-1"
 

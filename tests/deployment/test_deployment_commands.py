@@ -27,8 +27,8 @@ def run(capfd):
     def run(*arguments, code=0):
         capfd.readouterr()
         assert main([str(each) for each in arguments]) == code, capfd.readouterr().err
-        said = capfd.readouterr()
-        return said.out if code == 0 else said.err
+        output = capfd.readouterr()
+        return output.out if code == 0 else output.err
 
     return run
 
@@ -61,8 +61,8 @@ def test_from_an_empty_folder_to_a_device_that_runs_a_release(tmp_path, run, mon
         (tmp_path / "words.txt").write_text("words")
         run("cloud", "file", "shop/rank", tmp_path / "words.txt")
         (tmp_path / "wrong.rules.yaml").write_text("name: wrong\n")
-        said = run("cloud", "file", "shop/rank", tmp_path / "wrong.rules.yaml", code=2)
-        assert "rule wrong: pattern: expected a list of steps" in said
+        output = run("cloud", "file", "shop/rank", tmp_path / "wrong.rules.yaml", code=2)
+        assert "rule wrong: pattern: expected a list of steps" in output
         current = json.loads(run("agent", device / "agent.yaml", "--once", "--json"))["current"]
         assert current["shop/rank"]["version"] == "1.0.0" and list(current["shop/rank"]["files"]) == ["words.txt"]
         assert "proven" in run("cloud", "show", "1")
@@ -113,7 +113,7 @@ def _host_failed():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("device: [", "not YAML"),
         ("device: a b\nplatform: http://x\nfolder: s\nkeys: k\n", "device 'a b': expected a name"),
@@ -123,10 +123,10 @@ def _host_failed():
         ("device: a\nplatform: http://x\nfolder: s\nkeys: k\ncolour: red\n", "colour: expected one of device"),
     ],
 )
-def test_a_wrong_agent_yaml_is_said_in_one_line(tmp_path, run, text, told):
+def test_a_wrong_agent_yaml_is_said_in_one_line(tmp_path, run, text, message):
     (tmp_path / "agent.yaml").write_text(text)
-    said = run("agent", tmp_path / "agent.yaml", code=2)
-    assert told in said and len(said.splitlines()) == 1
+    output = run("agent", tmp_path / "agent.yaml", code=2)
+    assert message in output and len(output.splitlines()) == 1
 
 
 def test_a_program_that_serves_the_platform_is_told_where(tmp_path):
@@ -138,9 +138,9 @@ def test_a_program_that_serves_the_platform_is_told_where(tmp_path):
             while not text.endswith("\n}\n"):
                 assert (line := process.stdout.readline()), text
                 text += line
-            told = json.loads(text)
-            assert told.keys() == {"folder", "url", "git", "tunnel"} and told["tunnel"] is None
-            with urllib.request.urlopen(f"{told['url']}/api/v1/openapi.json", timeout=60) as answer:
+            report = json.loads(text)
+            assert report.keys() == {"folder", "url", "git", "tunnel"} and report["tunnel"] is None
+            with urllib.request.urlopen(f"{report['url']}/api/v1/openapi.json", timeout=60) as answer:
                 assert json.load(answer)["openapi"] == "3.1.0"
         finally:
             process.terminate()

@@ -48,8 +48,13 @@ def served(tmp_path):
             platform.check(device, SECRET, {"facts": {"python": "3.14"}, "epoch": "1"})
             platform.check(device, SECRET, stated)
             counts = {"call:OK": 100, "call:TASK_ERROR": failed, "wall:10": 100 + failed, "denied": 2}
-            told = {"task": task, "version": version, "counts": counts, "breaker": "closed" if failed == 1 else "open"}
-            platform.take_report(device, SECRET, {"epoch": "e", "number": 1, "tasks": [told]})
+            report = {
+                "task": task,
+                "version": version,
+                "counts": counts,
+                "breaker": "closed" if failed == 1 else "open",
+            }
+            platform.take_report(device, SECRET, {"epoch": "e", "number": 1, "tasks": [report]})
             for crash in range(1 + 2 * number):
                 platform.take_crash(
                     device,

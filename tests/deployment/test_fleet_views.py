@@ -51,8 +51,8 @@ def report(number, ok=0, failed=0, task=TASK, version="1", breaker="closed", **m
 
 
 def crash(identity, fingerprint="ab" * 16, **more):
-    told = {"id": identity, "fingerprint": fingerprint, "title": "SIGSEGV in rank 1", "task": TASK, "version": "1"}
-    return told | more
+    record = {"id": identity, "fingerprint": fingerprint, "title": "SIGSEGV in rank 1", "task": TASK, "version": "1"}
+    return record | more
 
 
 def calls(platform, **more):
@@ -108,9 +108,9 @@ def test_adoption_counts_devices_and_open_breakers(platform):
     tasks = {TASK: {"version": "0"}, f"{TASK} before": {"version": "1"}}
     platform.check("b", SECRET, {"facts": {"python": "3.14"}, "tasks": tasks, "epoch": "1"})
     platform.take_report("a", SECRET, report(1, ok=1, breaker="open"))
-    [told] = platform.fleet.adoption()
-    assert told["devices"] == 2
-    assert {each["version"]: (each["share"], each["breakers"]) for each in told["versions"]} == {
+    [row] = platform.fleet.adoption()
+    assert row["devices"] == 2
+    assert {each["version"]: (each["share"], each["breakers"]) for each in row["versions"]} == {
         "1": (0.5, 1),
         "0": (0.5, 0),
     }
@@ -278,8 +278,8 @@ def test_an_alert_is_told_once_ends_once_and_is_tried_again(platform, clock):
         platform.take_crash("b", SECRET, crash("2"))
         platform.alerts.evaluate()
         platform.alerts.send()
-        told = {(each["rule"], each["state"]) for each in collector.got[1:]}
-        assert told == {("errors", "resolved"), ("crashes", "firing")}
+        states = {(each["rule"], each["state"]) for each in collector.got[1:]}
+        assert states == {("errors", "resolved"), ("crashes", "firing")}
         assert [(each["rule"], each["until_ms"] is None) for each in platform.alerts.list()] == [
             ("crashes", True),
             ("errors", False),
@@ -309,7 +309,7 @@ def test_slow_adoption_is_an_alert(platform, clock):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("- a", "expected the keys webhook and rules"),
         ("rules: [", "not YAML"),
@@ -327,10 +327,10 @@ def test_slow_adoption_is_an_alert(platform, clock):
         ("x" * 100_000, "at most 65,536 characters"),
     ],
 )
-def test_rules_that_are_wrong_are_refused(text, said):
+def test_rules_that_are_wrong_are_refused(text, message):
     with pytest.raises(RefusedError) as raised:
         read_rules(text)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_who_sees_what_over_http(platform):

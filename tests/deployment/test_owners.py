@@ -63,8 +63,8 @@ def sign(platform, *keys):
     """Each owner signs what waits for signatures; returns the answer to the last one."""
     for key in keys:
         waiting = platform.metadata.signing("shop")["waiting"]
-        told = platform.sign("shop", key_of(key)[0], signature(key, waiting), "ann")
-    return told
+        result = platform.sign("shop", key_of(key)[0], signature(key, waiting), "ann")
+    return result
 
 
 def own(platform, *keys, threshold=1):
@@ -287,19 +287,19 @@ def test_an_owner_sees_what_a_platform_that_lies_would_have_signed(tmp_path, run
         signing = platform.metadata.signing
 
         def hides(repository):
-            told = signing(repository)
-            told["waiting"]["added"] = [BUNDLE.format("2")]
-            return told
+            answer = signing(repository)
+            answer["waiting"]["added"] = [BUNDLE.format("2")]
+            return answer
 
         platform.metadata.signing = hides
-        said = run("sign", "shop", "--key", tmp_path / "ann", "--yes")
-        assert "+ shop/rank/3/3.14.vmb" in said and "+ shop/rank/1/3.14.vmb" not in said
+        output = run("sign", "shop", "--key", tmp_path / "ann", "--yes")
+        assert "+ shop/rank/3/3.14.vmb" in output and "+ shop/rank/1/3.14.vmb" not in output
         add(platform, "4")
 
         def delegates(repository):
-            told = signing(repository)
-            told["waiting"]["signed"]["delegations"] = {"keys": {}, "roles": []}
-            return told
+            answer = signing(repository)
+            answer["waiting"]["signed"]["delegations"] = {"keys": {}, "roles": []}
+            return answer
 
         platform.metadata.signing = delegates
         assert "do not sign it" in run("sign", "shop", "--key", tmp_path / "ann", fails=True)
@@ -337,8 +337,8 @@ def test_by_the_commands_from_a_push_to_a_device(tmp_path, run, capfd, monkeypat
         token = platform.access.add_token("ann", "test")
         monkeypatch.setenv("VMHOST_PLATFORM", address)
         monkeypatch.setenv("VMHOST_TOKEN", token)
-        said = run("owners", tmp_path / "cloud", "shop", "--add", tmp_path / "ann.pub", "--add", tmp_path / "ben.pub")
-        assert "1 of 2 owners sign" in said
+        output = run("owners", tmp_path / "cloud", "shop", "--add", tmp_path / "ann.pub", "--add", tmp_path / "ben.pub")
+        assert "1 of 2 owners sign" in output
         run("owners", tmp_path / "cloud", "shop", "--threshold", "2")
         assert "0 of 2 owners signed it" in run("sign", "shop")
         run("sign", "shop", "--key", tmp_path / "ann")
@@ -349,8 +349,8 @@ def test_by_the_commands_from_a_push_to_a_device(tmp_path, run, capfd, monkeypat
         with agent_for(platform, address, tmp_path / "device") as agent:
             agent.step()
             assert agent.host.tasks == () and not agent.failed
-            said = run("sign", "shop", "--key", tmp_path / "ann")
-            assert "+ shop/rank/1.0.0/3.14.vmb" in said and "more owners must sign it" in said
+            output = run("sign", "shop", "--key", tmp_path / "ann")
+            assert "+ shop/rank/1.0.0/3.14.vmb" in output and "more owners must sign it" in output
             assert "listed now: shop/rank 1.0.0" in run("sign", "shop", "--key", tmp_path / "ben")
             agent.step()  # release.yaml began by itself
             assert agent.host.task("rank")(21) == 42
@@ -361,12 +361,12 @@ def test_by_the_commands_from_a_push_to_a_device(tmp_path, run, capfd, monkeypat
             run("sign", "shop", "--key", tmp_path / "ben")
             agent.step()
             assert list(agent.store.current()["shop/rank"]["files"]) == ["words.txt"]
-        told = json.loads(run("sign", "shop", "--json"))
-        assert told["waiting"] is None and len(told["owners"]) == 2
+        report = json.loads(run("sign", "shop", "--json"))
+        assert report["waiting"] is None and len(report["owners"]) == 2
         assert main(["cloud", "sign", "shop", "--key", str(tmp_path / "ann")]) != 0
         assert "nothing waits" in capfd.readouterr().err
-        said = run("owners", tmp_path / "cloud", "shop", "--remove", tmp_path / "ann.pub")
-        assert "1 of 1 owners sign" in said
+        output = run("owners", tmp_path / "cloud", "shop", "--remove", tmp_path / "ann.pub")
+        assert "1 of 1 owners sign" in output
         identity = key_of(load_key(tmp_path / "ben"))[0]
         assert "the platform's own key signs" in run("owners", tmp_path / "cloud", "shop", "--remove", identity[:12])
         assert main(["cloud", "owners", str(tmp_path / "cloud"), "shop", "--remove", "abcdefgh"]) != 0

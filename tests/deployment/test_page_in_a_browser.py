@@ -77,7 +77,7 @@ DRIVER = """<script>
 def test_a_person_pauses_resumes_and_rolls_back_in_a_browser(tmp_path):
     browser = subprocess.run(["sh", ROOT / "tools" / "chromium.sh"], capture_output=True, text=True, check=True)
     browser = Path(browser.stdout.strip())
-    said, done = [], threading.Event()
+    dialogs, done = [], threading.Event()
     with platform_in(tmp_path / "cloud") as platform:
         add_version(platform, "shop/rank", "1")
         platform.releases.start("shop/rank", "1", Plan.of({"steps": [{"percent": 100, "min_reports": 9}]}), "ann", "")
@@ -98,7 +98,7 @@ def test_a_person_pauses_resumes_and_rolls_back_in_a_browser(tmp_path):
             if scope["path"] == "/drive":
                 await answer(send, driver)
             elif scope["path"] == "/done":
-                said.append((await receive())["body"].decode())
+                dialogs.append((await receive())["body"].decode())
                 await answer(send, b"")
                 done.set()
             else:
@@ -126,7 +126,7 @@ def test_a_person_pauses_resumes_and_rolls_back_in_a_browser(tmp_path):
             server.should_exit = True
             thread.join()
             listening.close()
-        assert said == [""]
+        assert dialogs == [""]
         events = [(each["event"], each["who"], each["why"]) for each in platform.releases.history("shop/rank")][-3::-1]
         why = "asked in the browser"
         asked = [

@@ -153,9 +153,9 @@ def test_devices_that_ask_two_processes_at_once_are_counted_right(two):
         return False
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        told = list(pool.map(live, itertools.count(), devices))
-        told += list(
-            pool.map(live, itertools.count(), [device for device, is_told in zip(devices, told) if not is_told])
+        answers = list(pool.map(live, itertools.count(), devices))
+        answers += list(
+            pool.map(live, itertools.count(), [device for device, is_told in zip(devices, answers) if not is_told])
         )
     for platform in two:
         platform.releases.refresh()
@@ -231,8 +231,8 @@ def test_of_two_processes_one_is_killed_while_a_release_is_under_way(cluster, tm
                 _, release = get(address, "/api/v1/releases/1", tokens["ann"])
                 assert (release["state"], release["devices"]["proven"]) == ("done", len(devices))
                 assert release["devices"]["reached"] == len(devices)
-                status, told = get(address, f"/api/v1/history?task={TASK}", tokens["ann"])
-                events = [each["event"] for each in told["history"][::-1]]
+                status, history = get(address, f"/api/v1/history?task={TASK}", tokens["ann"])
+                events = [each["event"] for each in history["history"][::-1]]
                 assert (status, events) == (200, ["built", "released", "start", "next", "next", "finish"])
 
 
@@ -338,12 +338,12 @@ def test_the_fleet_is_summed_and_watched_there_too(two):
         first.check(device, SECRET, {"facts": {"python": "3.14"}, "epoch": "1"})
     with Collector() as collector:
         first.alerts.set_rules(RULES.format(url=collector.url), "ann")
-        for platform, device, told in (
+        for platform, device, report_ in (
             (first, "a", report(1, ok=90, failed=10, denied=3)),
             (second, "a", report(1, ok=90, failed=10, denied=3)),  # its answer was lost, and it asked the other one
             (second, "b", report(1, ok=100)),
         ):
-            platform.take_report(device, SECRET, told)
+            platform.take_report(device, SECRET, report_)
         for number in range(2):
             second.take_crash("ab"[number], SECRET, crash(str(number)))
         for platform in two:

@@ -166,8 +166,8 @@ def test_a_device_states_what_changed_and_all_where_that_is_not_enough(tmp_path)
             exchange.lose = False
             agent.settings.facts["fact9"] = "found"
             agent.step()
-            (told, again), (all_of_it, answer) = exchange.sent[-2:]
-            assert "base" in told and again == {"again": True}
+            (changes, again), (all_of_it, answer) = exchange.sent[-2:]
+            assert "base" in changes and again == {"again": True}
             assert "base" not in all_of_it and "wanted" in answer
             assert platform.devices.get("kitchen-1")["facts"]["fact9"] == "found"
             # the platform lost its data

@@ -45,16 +45,16 @@ def tags(platform, work):
 
 def test_a_pushed_tag_becomes_a_version_and_can_be_cloned(cloud, work, tmp_path):
     platform, address, token = cloud
-    said = work.release("1.0.0", cases={"two": {"input": 2, "expect": 4}})
-    assert "1 simulation cases passed" in said and "is ready; release it" in said
+    output = work.release("1.0.0", cases={"two": {"input": 2, "expect": 4}})
+    assert "1 simulation cases passed" in output and "is ready; release it" in output
     version = platform.releases.version(work.task, "1.0.0")
     assert version.who == "ann" and version.commit == work.git("rev-parse", "HEAD").split()[0]
     clone = WorkingCopy(tmp_path / "other", work._url, token)
     clone.git("fetch", "-q", work._url, work.branch, "--tags")
     assert clone.git("show", "1.0.0:main.py") == DOUBLE
     # the next one, as a thin pack on what is there, with deltas of files
-    said = work.release("1.0.1", main="import math\n" + DOUBLE)
-    assert "deltas from the versions before" in said
+    output = work.release("1.0.1", main="import math\n" + DOUBLE)
+    assert "deltas from the versions before" in output
 
 
 def test_annotated_tags_an_empty_clone_and_a_push_after_both(cloud, work, tmp_path):
@@ -80,10 +80,10 @@ def test_a_token_of_one_repository_neither_pushes_to_nor_reads_another(cloud, wo
             assert "is ready" in work.push(work.branch, "1.0.0")
         else:
             work.commit("1.0.0")
-            status, said = work.push(work.branch, "1.0.0", check=False)
-            assert status and "needs push (of" in said
-            status, said = work.git("ls-remote", work._url, check=False)
-            assert status and "needs read (of" in said
+            status, output = work.push(work.branch, "1.0.0", check=False)
+            assert status and "needs push (of" in output
+            status, output = work.git("ls-remote", work._url, check=False)
+            assert status and "needs read (of" in output
         token = limited
 
 
@@ -93,7 +93,7 @@ def test_a_push_of_a_megabyte_comes_in_chunks(cloud, work):
 
 
 @pytest.mark.parametrize(
-    ("what", "told"),
+    ("what", "message"),
     [
         ({"main": "def run(value:\n"}, ["main.py:1", "was never closed"]),
         (
@@ -113,12 +113,12 @@ def test_a_push_of_a_megabyte_comes_in_chunks(cloud, work):
         ({"task.yaml": "name: ["}, ["task.yaml: not YAML"]),
     ],
 )
-def test_what_is_wrong_with_a_version_is_told_on_the_push_and_nothing_is_taken(cloud, work, what, told):
+def test_what_is_wrong_with_a_version_is_told_on_the_push_and_nothing_is_taken(cloud, work, what, message):
     work.commit("1.0.0", **what)
-    status, said = work.push(work.branch, "1.0.0", check=False)
-    assert status and "[remote rejected] 1.0.0" in said
-    for each in told:
-        assert each in said, said
+    status, output = work.push(work.branch, "1.0.0", check=False)
+    assert status and "[remote rejected] 1.0.0" in output
+    for each in message:
+        assert each in output, output
     assert tags(cloud[0], work) == [] and not cloud[0].has_versions(work.task)
     # the same tag again, once it is right
     work.git("tag", "-d", "1.0.0")
@@ -139,18 +139,18 @@ def test_versions_never_move_and_history_never_goes(cloud, work):
     work.release("1.0.0")
     work.git("commit", "-q", "--allow-empty", "-m", "more")
     work.git("tag", "-f", "1.0.0")
-    for refs, told in (
+    for refs, message in (
         (("+1.0.0",), "a version never changes"),
         ((":1.0.0",), "a version never changes"),
         ((f":{work.branch}",), "the branch has versions and cannot be deleted"),
     ):
-        status, said = work.push(*refs, check=False)
-        assert status and told in said, said
+        status, output = work.push(*refs, check=False)
+        assert status and message in output, output
     work.git("commit", "-q", "--amend", "--allow-empty", "-m", "another")
     work.push(work.branch)
     work.git("commit", "-q", "--amend", "--allow-empty", "-m", "rewritten")
-    status, said = work.push(f"+{work.branch}", check=False)
-    assert status and "branches only grow" in said
+    status, output = work.push(f"+{work.branch}", check=False)
+    assert status and "branches only grow" in output
     assert tags(cloud[0], work) == ["1.0.0"]
 
 
@@ -159,11 +159,11 @@ def test_tag_task_yaml_and_branch_must_agree(cloud, work):
     work.git("add", "-A")
     work.git("commit", "-q", "-m", "x")
     work.git("tag", "2.0.0")
-    status, said = work.push("2.0.0", check=False)
-    assert status and f"says {work.branch} 1.0.0; call the tag 1.0.0 or {work.branch}/1.0.0" in said
+    status, output = work.push("2.0.0", check=False)
+    assert status and f"says {work.branch} 1.0.0; call the tag 1.0.0 or {work.branch}/1.0.0" in output
     work.git("tag", f"{work.branch}/1.0.0")
-    status, said = work.push("HEAD:refs/heads/elsewhere", f"{work.branch}/1.0.0", check=False)
-    assert status and f"is not on a branch {work.branch}; push that too" in said
+    status, output = work.push("HEAD:refs/heads/elsewhere", f"{work.branch}/1.0.0", check=False)
+    assert status and f"is not on a branch {work.branch}; push that too" in output
     work.push(work.branch, f"{work.branch}/1.0.0")
     assert cloud[0].has_versions(work.task)
 
@@ -200,7 +200,7 @@ def commit_of(work, entries):
 
 
 @pytest.mark.parametrize(
-    ("mode", "name", "told"),
+    ("mode", "name", "message"),
     [
         (0o100644, b"..", "this file name is not allowed"),
         (0o100644, b"a/../../etc", "this file name is not allowed"),
@@ -213,10 +213,10 @@ def commit_of(work, entries):
         (0o160000, b"module", "submodules are not accepted"),
     ],
 )
-def test_names_links_and_submodules_that_leave_the_folder_are_refused(cloud, work, mode, name, told):
+def test_names_links_and_submodules_that_leave_the_folder_are_refused(cloud, work, mode, name, message):
     commit = commit_of(work, [(mode, name, blob(work, b"/etc/passwd"))])
-    status, said = work.push(f"{commit}:refs/heads/{work.branch}", check=False)
-    assert status and told in said, said
+    status, output = work.push(f"{commit}:refs/heads/{work.branch}", check=False)
+    assert status and message in output, output
     repo = cloud[0].open_repository(work.task.partition("/")[0])
     try:
         assert commit.encode() not in repo.object_store  # refused objects are not kept
@@ -226,13 +226,13 @@ def test_names_links_and_submodules_that_leave_the_folder_are_refused(cloud, wor
 
 def test_other_refs_and_names_are_refused(cloud, work):
     work.commit("1.0.0")
-    for ref, told in (
+    for ref, message in (
         ("refs/heads/a/b", "expected a name"),
         ("refs/notes/x", "only branches and tags"),
         ("refs/heads/-x", ""),
     ):
-        status, said = work.push(f"HEAD:{ref}", check=False)
-        assert status and told in said, said
+        status, output = work.push(f"HEAD:{ref}", check=False)
+        assert status and message in output, output
 
 
 def test_who_may_not_push_is_told_so(cloud, work):
@@ -243,14 +243,14 @@ def test_who_may_not_push_is_told_so(cloud, work):
     work.commit("1.0.0")
     ours = work._url
     work._url = f"{address}/git/{work.task.partition('/')[0]}".replace("://", f"://eve:{token}@")
-    status, said = work.push(work.branch, check=False)
-    assert status and "403" in said
+    status, output = work.push(work.branch, check=False)
+    assert status and "403" in output
     work._url = ours.replace("ann:", "ann:x")
-    status, said = work.push(work.branch, check=False)
-    assert status and ("Authentication failed" in said or "401" in said or "could not read" in said.lower())
+    status, output = work.push(work.branch, check=False)
+    assert status and ("Authentication failed" in output or "401" in output or "could not read" in output.lower())
     work._url = ours.replace("/git/", "/git/no-such-")
-    status, said = work.push(work.branch, check=False)
-    assert status and "not found" in said
+    status, output = work.push(work.branch, check=False)
+    assert status and "not found" in output
 
 
 def pack(*objects, count=None):
@@ -266,7 +266,7 @@ def pack(*objects, count=None):
 
 
 @pytest.mark.parametrize(
-    ("request_body", "told"),
+    ("request_body", "message"),
     [
         (pack((3, b"x" * 2000, 2000)), "has 2,000 bytes; expected at most 1,000"),
         (pack((3, b"x" * 900, 10)), "larger than it says"),
@@ -278,10 +278,10 @@ def pack(*objects, count=None):
         (b"", "ends too early"),
     ],
 )
-def test_packs_that_unfold_to_too_much_are_refused_before_git_code_reads_them(tmp_path, request_body, told):
+def test_packs_that_unfold_to_too_much_are_refused_before_git_code_reads_them(tmp_path, request_body, message):
     path = tmp_path / "request"
     path.write_bytes(request_body)
-    with open(path, "rb") as file, pytest.raises(RefusedError, match=told):
+    with open(path, "rb") as file, pytest.raises(RefusedError, match=message):
         pack_bounds.check(file, 5, 1000, 3000)
 
 
@@ -290,11 +290,11 @@ def test_results_are_recorded_and_compared_with_those_of_the_version_before(clou
     free, same = {"input": 5}, {"input": 7, "same": True}
     assert "gave" not in work.release("1.0.0", cases={"free": free, "same": same})
     keeps_seven = "def run(value):\n    return 14 if value == 7 else value\n"
-    said = work.release("1.1.0", main=keeps_seven, cases={"free": free, "same": same})
-    assert "simulation/free.json: gives 5, with 1.0.0 it gave 10" in said
+    output = work.release("1.1.0", main=keeps_seven, cases={"free": free, "same": same})
+    assert "simulation/free.json: gives 5, with 1.0.0 it gave 10" in output
     work.commit("1.2.0", main="def run(value):\n    return value\n", cases={"free": free, "same": same})
-    status, said = work.push(work.branch, "1.2.0", check=False)
-    assert status != 0 and "simulation/same.json: gives 7, with 1.1.0 it gave 14" in said
+    status, output = work.push(work.branch, "1.2.0", check=False)
+    assert status != 0 and "simulation/same.json: gives 7, with 1.1.0 it gave 14" in output
     assert tags(platform, work) == ["1.0.0", "1.1.0"]
     other_input = {"input": 8, "same": True}
     work.git("tag", "-d", "1.2.0")

@@ -71,8 +71,8 @@ def test_what_a_device_calls_proven_is_held_against_the_releases_bounds(platform
     release = start(platform, "1", {"steps": [{"percent": 100, "min_reports": 9}], "max_error": 1, "proof": proof})
     assert gets(platform, "a") == "1"
     assert platform.releases.report("a", release.id, "proven", "fine", counted)
-    [told] = platform.releases.devices_of(release.id)
-    assert told["state"] == state and ("says that it is proven, but" in told["reason"]) == (state == "failed")
+    [row] = platform.releases.devices_of(release.id)
+    assert row["state"] == state and ("says that it is proven, but" in row["reason"]) == (state == "failed")
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,8 @@ def test_too_many_failures_do_what_the_release_says(platform, on_failure, state)
     assert [gets(platform, device) for device in "cd"] == ["1" if state == "rolled_back" else "2"] * 2
     assert gets(platform, "a") == "1"
     assert gets(platform, "new") == "1"
-    [told] = [each for each in platform.releases.history(TASK) if each["event"] == on_failure]
-    assert told["who"] == "platform" and "2 of 2" in told["why"] and "ValueError: no" in told["why"]
+    [event] = [each for each in platform.releases.history(TASK) if each["event"] == on_failure]
+    assert event["who"] == "platform" and "2 of 2" in event["why"] and "ValueError: no" in event["why"]
 
 
 def test_few_good_reports_before_do_not_hide_failures_of_a_step(platform):
@@ -420,8 +420,8 @@ def test_a_release_is_measured_against_a_control_cohort_that_keeps_the_version_b
     platform.releases.count_calls(has[1], TASK, release.id, 40, 0)
     assert release.state == state
     if state == "halted":
-        told = platform.releases.history(TASK)[0]["why"]
-        assert "9 of 100 calls failed, 4 of 100 in the control cohort" in told
+        reason = platform.releases.history(TASK)[0]["why"]
+        assert "9 of 100 calls failed, 4 of 100 in the control cohort" in reason
 
 
 def test_the_control_cohort_gets_it_once_the_release_is_done(platform):
@@ -466,11 +466,11 @@ def test_a_resumed_release_is_measured_anew(platform):
 
 
 def test_control_cohorts_that_cannot_be_are_refused():
-    for plain, said in (
+    for plain, message in (
         ({"control": {"max_worse": "1 %"}}, "expected percent"),
         ({"control": {"percent": 0}}, "above 0"),
         ({"control": 5}, "expected keys"),
         ({"steps": [{"percent": 5, "max_worse": "1 %"}]}, "needs a control cohort"),
     ):
-        with pytest.raises(RefusedError, match=said):
+        with pytest.raises(RefusedError, match=message):
             Plan.of(plain)

@@ -56,11 +56,11 @@ def test_a_release_is_started_watched_and_taken_back_over_the_api(ask):
     number = release["id"]
     assert ask("GET", "/api/v1/overview", who="vic")[1]["releases"][0]["id"] == number
     assert ask("POST", f"/api/v1/releases/{number}/pause", {"why": "lunch"})[1]["state"] == "paused"
-    status, told = ask("POST", f"/api/v1/releases/{number}/pause", {})
-    assert status == 409 and "is paused; it can halt, resume, roll_back, not pause" in told["error"]
+    status, answer = ask("POST", f"/api/v1/releases/{number}/pause", {})
+    assert status == 409 and "is paused; it can halt, resume, roll_back, not pause" in answer["error"]
     assert ask("POST", f"/api/v1/releases/{number}/roll_back", {"why": "wrong"})[1]["state"] == "rolled_back"
-    status, told = ask("POST", "/api/v1/releases", {"task": "shop/rank", "version": "1"})
-    assert status == 409 and "rolled back (wrong)" in told["error"]
+    status, answer = ask("POST", "/api/v1/releases", {"task": "shop/rank", "version": "1"})
+    assert status == 409 and "rolled back (wrong)" in answer["error"]
     assert ask("POST", "/api/v1/forgive", {"task": "shop/rank", "version": "1", "why": "right"})[0] == 200
     history = ask("GET", "/api/v1/history?task=shop/rank", who="vic")[1]["history"]
     assert [(each["event"], each["who"]) for each in history[:2]] == [("forgiven", "ann"), ("roll_back", "ann")]
@@ -94,7 +94,7 @@ def test_who_may_not_is_told_so_and_gets_nothing(ask, who, method, path, status)
 
 
 @pytest.mark.parametrize(
-    ("path", "raw", "told"),
+    ("path", "raw", "message"),
     [
         ("/api/v1/releases", "{", "not JSON"),
         ("/api/v1/releases", "[]", "expected a JSON object"),
@@ -113,9 +113,9 @@ def test_who_may_not_is_told_so_and_gets_nothing(ask, who, method, path, status)
         ("/api/v1/ask", '{"audience": {"memory": ">=lots"}}', "expected a number or a size"),
     ],
 )
-def test_what_is_wrong_with_a_request_is_said(ask, path, raw, told):
+def test_what_is_wrong_with_a_request_is_said(ask, path, raw, message):
     status, answer = ask("POST", path, raw=raw)
-    assert status in (400, 404, 409) and told in answer["error"], answer
+    assert status in (400, 404, 409) and message in answer["error"], answer
 
 
 def test_a_token_of_one_repository_is_worth_nothing_for_another(cloud, ask):
@@ -164,8 +164,8 @@ def test_a_device_is_explained_and_who_is_stuck_is_listed(cloud, ask):
     facts = {"python": "3.14", "problem": "the disk has no room"}
     platform.check("odd", "s" * 40, {"facts": facts})
     release = platform.releases.start("shop/rank", "3", _plan({"steps": [{"devices": ["other"]}]}), "ann", "")
-    told = ask("GET", "/api/v1/devices/odd", who="vic")[1]["releases"]
-    assert "step 1 of 1 has not reached it" in told[0]["why_not"]
+    answer = ask("GET", "/api/v1/devices/odd", who="vic")[1]["releases"]
+    assert "step 1 of 1 has not reached it" in answer[0]["why_not"]
     stuck = ask("GET", "/api/v1/stuck", who="vic")[1]["devices"]
     assert any(each["device"] == "odd" and each["reason"] == "the disk has no room" for each in stuck)
     platform.releases.act(release.id, "halt", "ann")
@@ -233,8 +233,8 @@ def test_openapi_names_every_route_and_no_other(ask, cloud):
         if route.path.startswith("/api/")
         for method in route.methods - {"HEAD"}
     }
-    told = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    assert told == there
+    documented = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert documented == there
     names = [each["operationId"] for methods in document["paths"].values() for each in methods.values()]
     assert len(set(names)) == len(names)
 
@@ -242,8 +242,8 @@ def test_openapi_names_every_route_and_no_other(ask, cloud):
 def test_openapi_says_who_may(ask):
     document = ask("GET", "/api/v1/openapi.json")[1]
     for path, methods in document["paths"].items():
-        for method, told in methods.items():
-            scope = told.get("description", "").removeprefix("needs the scope ")
+        for method, operation in methods.items():
+            scope = operation.get("description", "").removeprefix("needs the scope ")
             path = path.replace("{release}", "1").replace("{file}", "1").replace("{event}", "pause")
             status, _ = ask(method.upper(), path, {}, who="nobody")
             assert status == (200 if path.endswith("openapi.json") else 401), path
@@ -280,8 +280,8 @@ def test_no_route_breaks_on_values_of_any_kind(cloud, junk):
     async def all_of_it():
         found = []
         for path, methods in openapi.document()["paths"].items():
-            for method, told in methods.items():
-                content = told.get("requestBody", {}).get("content", {}).get("application/json", {})
+            for method, operation in methods.items():
+                content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
                 for key in (None, *content.get("schema", {}).get("properties", ())):
                     body = {} if key is None else {"task": "shop/rank", "version": "1", key: junk}
                     where = path.format(
@@ -299,7 +299,7 @@ def test_no_route_breaks_on_values_of_any_kind(cloud, junk):
         return found
 
     async def request(method, path, body):
-        said, data = [], json.dumps(body).encode()
+        statuses, data = [], json.dumps(body).encode()
         headers = [(b"authorization", f"Bearer {token}".encode()), (b"x-vmhost-device", device.encode())]
         scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
         scope |= {"client": ("test", 1), "root_path": "", "http_version": "1.1", "scheme": "http", "server": ("t", 1)}
@@ -308,10 +308,10 @@ def test_no_route_breaks_on_values_of_any_kind(cloud, junk):
             return {"type": "http.request", "body": data}
 
         async def send(message):
-            said.append(message.get("status"))
+            statuses.append(message.get("status"))
 
         await app(scope, receive, send)
-        return said[0]
+        return statuses[0]
 
     app = application(platform, requests_per_s=1e6, burst=10**6)
     for method, path, key, status in asyncio.run(all_of_it()):

@@ -32,13 +32,13 @@ def main():
     ends, done, reasons, wrong = time.monotonic() + options.seconds, 0, collections.Counter(), 0
     while time.monotonic() < ends and (options.count is None or done < options.count):
         try:
-            told = compared(seed + done, options)
+            result = compared(seed + done, options)
         except (OnnxError, NotTheirsError) as error:
             reasons[f"{'ours' if isinstance(error, OnnxError) else 'theirs'}: {reason(str(error))}"] += 1
-            told = None
-        if told is not None:
+            result = None
+        if result is not None:
             wrong += 1
-            print(f"seed {seed + done}: {told}\n", flush=True)
+            print(f"seed {seed + done}: {result}\n", flush=True)
         done += 1
     print(f"{done} graphs, {wrong} differ, {sum(reasons.values())} refused")
     for text, count in reasons.most_common(20):

@@ -15,7 +15,7 @@ class NotTheirsError(Exception):
     """ONNX Runtime does not run this graph."""
 
 
-def theirs(data, optimized=False):
+def onnx_runtime_session(data, optimized=False):
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -28,7 +28,7 @@ def difference(graph, seed):
     """None, or a text that says how the engines' answers differ. OnnxError: our compiler refuses the graph."""
     data = graph.data()
     try:
-        session = theirs(data)
+        session = onnx_runtime_session(data)
         expected = [session.run(None, graph.inputs(call)) for call in (0, 1)]
     except Exception as error:  # what they do not run either
         raise NotTheirsError(f"{type(error).__name__} {error}") from error
@@ -43,9 +43,9 @@ def difference(graph, seed):
             return f"{type(error).__name__}: {error}\n{text(graph)}"
     for call in (0, 1):
         for value, ours, right in zip(graph.outputs(), made[call], expected[call], strict=True):
-            told = compared(numpy.asarray(ours), right, value.exact)
-            if told and not unsettled(graph, data, call, value.name, right):
-                return f"{value.name} of call {call}: {told}\n{text(graph)}"
+            outcome = compared(numpy.asarray(ours), right, value.exact)
+            if outcome and not unsettled(graph, data, call, value.name, right):
+                return f"{value.name} of call {call}: {outcome}\n{text(graph)}"
     return None
 
 
@@ -76,7 +76,7 @@ def unsettled(graph, data, call, name, right):
     }
     for optimized, given in ((True, inputs), (False, moved)):
         try:
-            [again] = theirs(data, optimized).run([name], given)
+            [again] = onnx_runtime_session(data, optimized).run([name], given)
         except Exception:
             return True
         if again.shape != right.shape or compared(again, right, False):

@@ -9,7 +9,7 @@ import random
 import numpy
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.differential.comparison import NotTheirsError, theirs
+from tests.differential.comparison import NotTheirsError, onnx_runtime_session
 from vmhost.engine.models import opened
 from vmhost.engine.onnx import compile_model
 
@@ -284,7 +284,7 @@ def difference(chain, calls=8):
     """None, or a text that says at which sizes the engines' answers differ. OnnxError: our compiler refuses it."""
     data = chain.data()
     try:
-        session = theirs(data)
+        session = onnx_runtime_session(data)
     except Exception as error:
         raise NotTheirsError(f"{type(error).__name__} {error}") from error
     run = opened("chain", compile_model(data, "chain"))

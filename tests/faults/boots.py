@@ -223,7 +223,7 @@ def bytes_left(vm, wait_s=1.0):
     return left
 
 
-def alone(failing, posix, numbers):
+def each_alone(failing, posix, numbers):
     """Each n in a child of its own, as CPython crashes for a third of them; 0: none fails."""
     failing.failing_alone.restype = ctypes.c_long
     faulthandler.disable()
@@ -246,7 +246,7 @@ def main(mode, *numbers):
     failing.failing_python()
     failing.failing_making(mode in ("making", "alone"))
     if mode in ("alone", "posix"):
-        return alone(failing, mode == "posix", map(int, numbers))
+        return each_alone(failing, mode == "posix", map(int, numbers))
     core = isolation.core()
     core.set_error_factory(from_core)
     source, calls = {"libraries": (LIBRARIES, LIBRARY_CALLS), "backups": (BACKUPS, BACKUP_CALLS)}.get(

@@ -86,7 +86,7 @@ class Task:
         self._vm = None
 
 
-def tries(task):
+def cases(task):
     """(name, function, value expected; None: an error)"""
     for number, value in enumerate(VALUES):
         yield f"value {number}", lambda value=value: task(value), value
@@ -98,7 +98,7 @@ def tries(task):
 
 
 def try_all(task, lib, ends, step):
-    for name, function, expected in tries(task):
+    for name, function, expected in cases(task):
         number, failed = 1, True
         while failed:
             task.ready()

@@ -85,14 +85,14 @@ def process(options, first, seconds, totals):
             else f"the process died: {signal.Signals(-status).name if status < 0 else f'status {status}'}"
         )
         failed = number - (status == 3)
-        told = [
+        findings = [
             f"{what}, in round {failed}; again: python -m tests.fuzz --seed {options.seed} --first {failed} --rounds 1"
         ]
-        told += [
+        findings += [
             f"    thread {thread}: {line}" for thread, lines in notes(folder / "notes").items() for line in lines[-12:]
         ]
-        told.append(errors.read_text(errors="replace")[-6000:])
-        return number, "\n".join(told)
+        findings.append(errors.read_text(errors="replace")[-6000:])
+        return number, "\n".join(findings)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -112,11 +112,11 @@ def main():
         if wrong:
             print(wrong)
             return 1
-    told = ", ".join(f"{value} {name}" for name, value in totals.items())
+    summary = ", ".join(f"{value} {name}" for name, value in totals.items())
     if totals.get("functions", 0) < 2000 or totals.get("types", 0) < 500 or not totals.get("steps"):
-        print(f"{told}: the fuzzer found hardly anything to call")
+        print(f"{summary}: the fuzzer found hardly anything to call")
         return 1
-    print(f"{told}: no crash, no effect on the host")
+    print(f"{summary}: no crash, no effect on the host")
     return 0
 
 

@@ -374,11 +374,11 @@ class Fuzz:
     def note(self, what, arguments=(), named=None):
         self.step += 1
         self.last = what
-        told = ", ".join(
-            [self.told(one) for one in arguments[:6]]
-            + [f"{name}={self.told(one)}" for name, one in (named or {}).items()]
+        text = ", ".join(
+            [self.text_of(one) for one in arguments[:6]]
+            + [f"{name}={self.text_of(one)}" for name, one in (named or {}).items()]
         )
-        line = f"{self.step}: {what}({told})".encode("ascii", "backslashreplace")[: SLOT - 1].ljust(SLOT - 1) + b"\n"
+        line = f"{self.step}: {what}({text})".encode("ascii", "backslashreplace")[: SLOT - 1].ljust(SLOT - 1) + b"\n"
         for _ in range(2):
             try:
                 if self.file is None:
@@ -388,7 +388,7 @@ class Fuzz:
             except OSError:  # a call closed it
                 self.file = None
 
-    def told(self, value):
+    def text_of(self, value):
         kind = type(value)
         if kind in (int, float, bool, type(None)):
             return repr(value) if kind is not int or abs(value) < 2**80 else "a long int"

@@ -3,9 +3,9 @@
 
 def notes(folder):
     """{thread: its last calls, oldest first}"""
-    told = {}
+    found = {}
     for file in sorted(folder.glob("*.notes")):
         lines = [line.strip("\0 ") for line in file.read_bytes().decode("ascii", "replace").split("\n")]
         numbered = [(int(line.split(":")[0]), line) for line in lines if line.split(":")[0].isdigit()]
-        told[file.stem] = [line for _, line in sorted(numbered)]
-    return told
+        found[file.stem] = [line for _, line in sorted(numbered)]
+    return found

@@ -158,18 +158,18 @@ class Canaries:
                 self.before, now = now, self.state()
                 if now["descriptors"] == self.before["descriptors"]:
                     return []
-        told = []
+        changes = []
         for name, was in self.before.items():
             if name == "descriptors":
                 gone = [number for number, about in was.items() if now[name].get(number) != about]
                 more = [
                     number for number in now[name] if number not in was and not lost and not self.is_database(number)
                 ]
-                told += [f"descriptor {number} was {was[number]} and is {now[name].get(number)}" for number in gone]
-                told += [f"descriptor {number} was left open: {descriptor_text(number)}" for number in more]
+                changes += [f"descriptor {number} was {was[number]} and is {now[name].get(number)}" for number in gone]
+                changes += [f"descriptor {number} was left open: {descriptor_text(number)}" for number in more]
             elif now[name] != was:
-                told.append(f"{name}: was {was!r:.500}, is {now[name]!r:.500}")
-        return told
+                changes.append(f"{name}: was {was!r:.500}, is {now[name]!r:.500}")
+        return changes
 
     def is_database(self, number):
         """A file of the granted folder that SQLite opened (exclusions.py: KEPT). At most DATABASES_MOST of them are

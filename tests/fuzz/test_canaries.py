@@ -67,8 +67,8 @@ def test_an_effect_is_told(canaries, name):
         pytest.skip("this process may have no core files, so there is no limit to lower")
     canaries.changed(0)
     effect(canaries)
-    told = canaries.changed(0)
-    assert any(one.startswith(word) for one in told), told
+    changes = canaries.changed(0)
+    assert any(one.startswith(word) for one in changes), changes
 
 
 def test_a_descriptor_that_is_left_open_is_told_unless_a_vm_was_lost(canaries):

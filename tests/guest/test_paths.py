@@ -393,8 +393,8 @@ def test_a_path_means_what_it_means_to_cpython(task, folder):
         make_tree(sealed / str(tree))
     got = task(("answers", str(sealed), cases))
     assert held(folder) == []  # of what gates hold, nothing is left
-    told = zip(cases, expected, got, strict=True)
-    assert [(case, wanted, given) for case, wanted, given in told if wanted != given] == []
+    rows = zip(cases, expected, got, strict=True)
+    assert [(case, wanted, given) for case, wanted, given in rows if wanted != given] == []
     assert number > 200
     left = [state(root) for root in (plain, sealed)]
     assert {

@@ -72,9 +72,9 @@ def test_termios_has_the_numbers_of_the_machine(task):
 
 
 def test_what_is_no_terminal_says_so_as_a_file_does(task):
-    with pytest.raises(termios.error) as said, open("/dev/null") as file:
+    with pytest.raises(termios.error) as caught, open("/dev/null") as file:
         termios.tcgetattr(file)
-    assert task("tty") == ("error", *said.value.args)
+    assert task("tty") == ("error", *caught.value.args)
     assert task("closed")[0] in ("OSError", "PermissionDenied")
     assert task("wrong")[0] == "TypeError"
 

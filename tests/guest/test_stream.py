@@ -281,8 +281,8 @@ def test_what_a_reduction_changes_in_place_is_its_own():
         seen.append(event["time_ms"])
         return seen
 
-    told = list(Stream(timed(1, 2, 3)).reduce(appended, []))
-    assert [one["value"] for one in told] == [[1], [1, 2], [1, 2, 3]]
+    results = list(Stream(timed(1, 2, 3)).reduce(appended, []))
+    assert [one["value"] for one in results] == [[1], [1, 2], [1, 2, 3]]
     first = Stream(timed(1, 2), ends=False).window(TimeWindow.tumbling(10)).reduce(appended, [])
     assert list(first) == []
     state = first.snapshot()
@@ -341,7 +341,7 @@ def test_events_of_the_pipeline_are_taken_as_they_are():
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: list(Stream([{"name": "click"}])), "event 1 of the stream: expected a dict with time_ms, whole"),
         (lambda: list(Stream([5])), "got int"),
@@ -360,8 +360,8 @@ def test_events_of_the_pipeline_are_taken_as_they_are():
         (lambda: list(Columns({"time_ms": [1, 2], "n": [1]}).rows()), "columns of one length, got time_ms 2, n 1"),
     ],
 )
-def test_mistakes_are_named(make, says):
-    with pytest.raises(StreamError, match=says):
+def test_mistakes_are_named(make, message):
+    with pytest.raises(StreamError, match=message):
         make()
 
 

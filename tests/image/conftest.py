@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from tests.images import device_tools, made_once
+from tests.images import device_tools, make_once
 
 
 @pytest.fixture(scope="session")
@@ -16,19 +16,19 @@ def tools():
 @pytest.fixture(scope="session")
 def image(tools, tmp_path_factory):
     """The folder of an image with the default modules."""
-    return made_once(tmp_path_factory)
+    return make_once(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def engine_image(tools, tmp_path_factory):
     """The folder of an image with the tensor engine and LAPACK too."""
-    return made_once(tmp_path_factory, "--with-lapack")
+    return make_once(tmp_path_factory, "--with-lapack")
 
 
 @pytest.fixture(scope="session")
 def sqlite_image(tools, tmp_path_factory):
     """The default modules and sqlite3."""
-    return made_once(tmp_path_factory, "--module", "sqlite3")
+    return make_once(tmp_path_factory, "--module", "sqlite3")
 
 
 @pytest.fixture

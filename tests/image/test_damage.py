@@ -81,10 +81,12 @@ def test_damage_anywhere_is_told(image, bundle, tmp_path, name):
 
 
 def test_damage_to_the_executable_is_told_where_it_gets_as_far_as_to_look(image, bundle, tmp_path):
-    told = [
+    reported = [
         isinstance(done, subprocess.CompletedProcess)
         and done.returncode == failures.HOST_FAILED
         and "vmrun: altered or damaged" in done.stderr
         for _, done in damaged(image, tmp_path / "copy", "vmrun", bundle)
     ]
-    assert sum(told) >= len(told) // 3  # the kernel refuses a cut file; damaged code that runs earlier may do anything
+    assert (
+        sum(reported) >= len(reported) // 3
+    )  # the kernel refuses a cut file; damaged code that runs earlier may do anything

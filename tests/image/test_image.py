@@ -246,8 +246,8 @@ def run(value):
     warned = capsys.readouterr().err
     assert str(bundle) in warned and "_lzma" in warned and "ModuleNotFoundError" in warned
     assert vmrun("run", bundle, "--allow-unsigned", folder=out).stdout == '"without"\n'
-    told = vmrun("run", bundle, "--allow-unsigned", "--input", "1", folder=out).stderr
-    assert "no image has _lzma" in told and "full host" in told and "--module" not in told
+    message = vmrun("run", bundle, "--allow-unsigned", "--input", "1", folder=out).stderr
+    assert "no image has _lzma" in message and "full host" in message and "--module" not in message
 
 
 def test_an_image_for_a_bundle_has_what_it_imports_and_not_more(image, task, tmp_path, vmrun, tools):
@@ -342,7 +342,7 @@ def test_files_of_an_image_for_another_python_or_machine_are_refused(image, vmru
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ([], "usage: vmrun"),
         (["frobnicate"], "no such command"),
@@ -354,9 +354,9 @@ def test_files_of_an_image_for_another_python_or_machine_are_refused(image, vmru
         (["run", "--help"], "usage: vmrun"),
     ],
 )
-def test_wrong_input_gets_one_clear_error(vmrun, arguments, says):
+def test_wrong_input_gets_one_clear_error(vmrun, arguments, message):
     done = vmrun(*arguments)
-    assert says in done.stderr + done.stdout
+    assert message in done.stderr + done.stdout
     assert "Traceback" not in done.stderr
 
 
@@ -461,10 +461,10 @@ def test_a_folder_is_served_until_ctrl_c_and_every_call_is_answered(image, task,
         process.stdin.write('{"id": 2, "task": "spins"}\n{"id": 3, "task": "nobody"}\n')
         assert json.loads(process.stdout.readline())["error"]["message"] == "no task 'nobody'; loaded are: adds, spins"
         process.send_signal(signal.SIGINT)
-        out, told = process.communicate(timeout=60)
+        out, output = process.communicate(timeout=60)
     assert process.returncode == failures.INTERRUPTED
     assert json.loads(out)["id"] == 2 and json.loads(out)["error"]["type"] == "ClosedError"
-    assert "wrong.vmb" in told and "interrupted" in told and "Traceback" not in told
+    assert "wrong.vmb" in output and "interrupted" in output and "Traceback" not in output
 
 
 def test_what_is_no_folder_is_not_served(vmrun, tmp_path):

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from tests.deployment.platforms import WorkingCopy, platform_in
-from tests.images import made_once
+from tests.images import make_once
 from vmhost.bytecode.format import read_bundle
 from vmhost.cli import failures, main
 from vmhost.deployment.cloud.plan import WHOLE_FLEET, Plan
@@ -26,12 +26,12 @@ def nothing_is_left_behind():
 
 @pytest.fixture(scope="module")
 def whole_image(tools, tmp_path_factory):
-    return made_once(tmp_path_factory, "--with-agent", "--with-tls", "--with-zstd", "--with-yaml")
+    return make_once(tmp_path_factory, "--with-agent", "--with-tls", "--with-zstd", "--with-yaml")
 
 
 @pytest.fixture(scope="module")
 def bare_image(tools, tmp_path_factory):
-    return made_once(tmp_path_factory, "--with-agent")
+    return make_once(tmp_path_factory, "--with-agent")
 
 
 @pytest.fixture(scope="module")

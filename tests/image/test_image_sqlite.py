@@ -250,8 +250,8 @@ def test_a_python_without_sqlites_static_library_is_told(tmp_path, monkeypatch, 
         ),
     )
     assert main(["image", str(tmp_path / "out"), "--module", "sqlite3"]) == failures.REFUSED
-    told = capsys.readouterr().err
-    assert "has no libsqlite3.a" in told and "make device-libraries" in told and not (tmp_path / "out").exists()
+    output = capsys.readouterr().err
+    assert "has no libsqlite3.a" in output and "make device-libraries" in output and not (tmp_path / "out").exists()
 
 
 def test_what_is_no_shared_object_or_needs_other_libraries_is_refused(tools):

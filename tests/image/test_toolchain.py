@@ -46,7 +46,7 @@ def test_an_engine_older_than_one_of_its_headers_is_not_linked_in(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("script", "says"),
+    ("script", "message"),
     [
         (
             "mkdir -p lib/here; echo another > lib/here/libsodium.a; echo another > lib/here/libtomcrypt.a",
@@ -58,7 +58,7 @@ def test_an_engine_older_than_one_of_its_headers_is_not_linked_in(tmp_path):
         ),
     ],
 )
-def test_libraries_are_fetched_where_they_were_not_yet(monkeypatch, tmp_path, script, says):
+def test_libraries_are_fetched_where_they_were_not_yet(monkeypatch, tmp_path, script, message):
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools" / "device_libraries.sh").write_text(script)
     (tmp_path / "setup.py").touch()
@@ -66,7 +66,7 @@ def test_libraries_are_fetched_where_they_were_not_yet(monkeypatch, tmp_path, sc
     monkeypatch.setattr(toolchain, "LIBRARIES", tmp_path)
     monkeypatch.setattr(toolchain.shutil, "which", lambda name: name)
     monkeypatch.setattr(toolchain, "python_library", lambda: tmp_path / "lib" / "libpython.a")
-    with pytest.raises(ImageError, match=says):
+    with pytest.raises(ImageError, match=message):
         toolchain.find()
 
 

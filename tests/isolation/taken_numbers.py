@@ -32,7 +32,7 @@ def run(asked):
     name, *args = asked
     return globals()[name](*args)
 
-def told(call, *args, **keywords):
+def outcome(call, *args, **keywords):
     """What a call gave, as a text."""
     try:
         return repr(call(*args, **keywords))
@@ -46,7 +46,7 @@ def told(call, *args, **keywords):
 def after(number, call, *args, kind="file"):
     """What `call` gives when the host has everything up to `number`, and what became of the host's."""
     host.occupy([number, kind])
-    got = told(call, *args)
+    got = outcome(call, *args)
     return got, host.look(None)
 
 FILE_METHODS = {
@@ -192,7 +192,7 @@ def made_again_in_vain(path):
     """What the object had is closed first, whatever comes of its making."""
     file = io.FileIO(path)
     number = file.fileno()
-    assert told(file.__init__, path + "/missing") == "ENOTDIR"
+    assert outcome(file.__init__, path + "/missing") == "ENOTDIR"
     return after(number, file.fileno)
 
 def closed_while_it_is_named(path):
@@ -208,7 +208,7 @@ def closed_while_it_is_named(path):
             seen.append(io.FileIO(self.fileno(), closefd=False))
             self.close()
             raise ValueError
-    assert told(File, path) == "ValueError"
+    assert outcome(File, path) == "ValueError"
     return after(seen[0], seen[1].read, 6)
 
 def closed_by_its_own_flush(path):
@@ -219,14 +219,14 @@ def closed_by_its_own_flush(path):
                 host.occupy([number, "file"])
     file = File(path)
     number = file.fileno()
-    return told(file.close), host.look(None)
+    return outcome(file.close), host.look(None)
 
 def closed_by_its_own_name(path):
     class File(io.FileIO):
         name = property(lambda self: "name",
                         lambda self, name: os.close(self.fileno()) if not closed.append(self.fileno()) else None)
     closed = []
-    got = told(File, path)
+    got = outcome(File, path)
     return after(closed[0], os.read, closed[0], 6)
 
 def opener_of_a_folder(path):
@@ -234,7 +234,7 @@ def opener_of_a_folder(path):
     def opener(name, flags):
         opened.append(os.open(os.path.dirname(path), os.O_RDONLY))
         return opened[-1]
-    got = told(io.FileIO, "anything", opener=opener)
+    got = outcome(io.FileIO, "anything", opener=opener)
     assert got == "EISDIR", got
     return after(opened[0], os.read, opened[0], 6)
 
@@ -247,7 +247,7 @@ def buffer_that_closes(path):
             os.close(number)
             host.occupy([number, "file"])
             return memoryview(room)
-    return told(file.readinto, Buffer()) + repr(room), host.look(None)
+    return outcome(file.readinto, Buffer()) + repr(room), host.look(None)
 
 def bytes_that_close(path):
     number = os.open(path, os.O_RDWR)
@@ -256,7 +256,7 @@ def bytes_that_close(path):
             os.close(number)
             host.occupy([number, "file"])
             return memoryview(b"x")
-    return told(os.write, number, Buffer()), host.look(None)
+    return outcome(os.write, number, Buffer()), host.look(None)
 
 def tls(_):
     import ssl
@@ -295,7 +295,7 @@ def waiting(use, number, close, wake, kind):
     began = threading.Event()
     def body():
         began.set()
-        got.append(told(use))
+        got.append(outcome(use))
     thread = threading.Thread(target=body)
     thread.start()
     began.wait()
@@ -351,15 +351,15 @@ LIES = {
 
 def lie(name, path, number, flips):
     own = os.open(path, os.O_RDWR)
-    got = told(LIES[name], Liar(own, number, flips), own)
-    size = os.fstat(own).st_size if told(os.fstat, own) != "EBADF" else 0
+    got = outcome(LIES[name], Liar(own, number, flips), own)
+    size = os.fstat(own).st_size if outcome(os.fstat, own) != "EBADF" else 0
     text = os.pread(own, 100, 0).decode() if size else ""
-    told(os.close, own)
+    outcome(os.close, own)
     return got + text, host.look(None)
 
 def scandir_of_a_descriptor(path):
     number = os.open(os.path.dirname(path), os.O_RDONLY)
-    got = told(os.scandir, number)
+    got = outcome(os.scandir, number)
     os.close(number)
     return got, []
 
@@ -372,18 +372,18 @@ def stdout_that_goes(_):
             sys.stdout = None
             return memoryview(b"")
     try:
-        return told(os.write, 1, Data()), []
+        return outcome(os.write, 1, Data()), []
     finally:
         sys.stdout = kept
 
 def option(level, name):
     one, other = socket.socketpair()
-    return told(one.getsockopt, level, name, 64), told(one.setsockopt, level, name, bytes(16))
+    return outcome(one.getsockopt, level, name, 64), outcome(one.setsockopt, level, name, bytes(16))
 
 def family_of_another(port):
     """Addresses are read by the family that the object says, and granted by what the socket is."""
     one = socket.socket()
-    return told(socket.socket, socket.AF_UNIX, socket.SOCK_STREAM, 0, one.fileno()), told(socket.socket, fileno=0)
+    return outcome(socket.socket, socket.AF_UNIX, socket.SOCK_STREAM, 0, one.fileno()), outcome(socket.socket, fileno=0)
 
 def race(path):
     """Threads that use what another one closes, while the host opens and closes as fast as it can."""
@@ -391,8 +391,8 @@ def race(path):
     def use():
         while not over.is_set():
             file = current[0]
-            got.add(told(file.read, 6))
-            got.add(told(os.pread, told_number(file), 6, 0))
+            got.add(outcome(file.read, 6))
+            got.add(outcome(os.pread, told_number(file), 6, 0))
     def told_number(file):
         try:
             return file.fileno()
@@ -405,7 +405,7 @@ def race(path):
         file, current[0] = current[0], open(path, "rb", buffering=0)
         if turn % 2:
             os.close(file.fileno())
-        told(file.close)
+        outcome(file.close)
     over.set()
     for thread in threads:
         thread.join()
@@ -417,7 +417,7 @@ def together(*calls):
     got, begin = [], threading.Barrier(len(calls))
     def body(call):
         begin.wait()
-        got.append(told(call))
+        got.append(outcome(call))
     threads = [threading.Thread(target=body, args=(call,)) for call in calls]
     for thread in threads:
         thread.start()
@@ -430,7 +430,7 @@ def made_and_closed(_):
     end, kept, got = _socket.socket(), socket.socket(), set()
     def again(*calls):
         for _ in range(2000):
-            got.update(told(call) for call in calls)
+            got.update(outcome(call) for call in calls)
     socket.setdefaulttimeout(5)
     try:
         together(lambda: again(end.__init__, end.close), lambda: again(end.close, end.__init__),
@@ -439,7 +439,7 @@ def made_and_closed(_):
         socket.setdefaulttimeout(None)
         end.close()
         for number in range(1024):      # a socket that is made again leaves its descriptor open, as in CPython
-            told(os.close, number)
+            outcome(os.close, number)
     return str(sorted(got)), []
 
 def made_while_tls_takes_it(_):
@@ -458,11 +458,11 @@ def made_while_tls_takes_it(_):
         together(lambda: _socket.socket.__init__(end, fileno=numbers[1]), connect)
         for number in numbers:
             os.close(number)
-        told(end.close)
-        told(end.setblocking, False)
+        outcome(end.close)
+        outcome(end.setblocking, False)
         host.occupy([max(numbers), "socket"])
         if made[0] is not None:
-            told(made[0].do_handshake)
+            outcome(made[0].do_handshake)
         changed += host.look(None)
     return "", changed
 

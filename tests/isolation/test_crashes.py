@@ -71,7 +71,7 @@ NEXT = """
 
 
 @pytest.mark.parametrize(
-    ("phase", "number", "told"),
+    ("phase", "number", "message"),
     [
         ("call", signal.SIGABRT, [("bad", "2.0.0", "call", "SIGABRT")]),
         ("load", signal.SIGSEGV, [("bad", "2.0.0", "load", "SIGSEGV")]),
@@ -80,11 +80,13 @@ NEXT = """
         ("host", signal.SIGSEGV, []),
     ],
 )
-def test_the_next_host_is_told_and_that_tasks_breaker_is_open(tmp_path, phase, number, told):
+def test_the_next_host_is_told_and_that_tasks_breaker_is_open(tmp_path, phase, number, message):
     crashed = in_a_process(CRASH, phase, int(number), tmp_path)
     assert crashed.returncode == -number, crashed.stderr
     assert "Fatal Python error" in crashed.stderr, "faulthandler, which was there before, has its turn too"
     after = in_a_process(NEXT, tmp_path)
-    assert after.stdout.splitlines() == [str(told), "1", "BreakerOpenError True" if told else "1", "1"], after.stderr
+    assert after.stdout.splitlines() == [str(message), "1", "BreakerOpenError True" if message else "1", "1"], (
+        after.stderr
+    )
     again = in_a_process(NEXT, tmp_path)
     assert again.stdout.splitlines()[0] == "[]", "a crash is told once"

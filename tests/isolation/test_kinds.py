@@ -177,7 +177,7 @@ class Day(datetime.date):
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (collections.defaultdict(lambda: 1), "$.x[0]: a `collections.defaultdict` whose factory is <lambda> cannot"),
         (collections.defaultdict(Day), "$.x[0]: a `collections.defaultdict` whose factory is Day cannot"),
@@ -190,10 +190,10 @@ class Day(datetime.date):
         (type("Counter", (dict,), {"__module__": "collections"})(), "$.x[0]: a `Counter` cannot cross"),
     ],
 )
-def test_what_is_not_exactly_one_of_them_is_refused_with_its_place(echo, value, said):
+def test_what_is_not_exactly_one_of_them_is_refused_with_its_place(echo, value, message):
     with pytest.raises(vmhost.CrossingError) as caught:
         echo({"x": [value]})
-    assert f"argument: {said}" in str(caught.value)
+    assert f"argument: {message}" in str(caught.value)
     assert echo(1) == 1
 
 
@@ -261,11 +261,11 @@ FORGED = [
 ]
 
 
-@each(("packed", "said"), FORGED, ids=[f"{packed[0]}-{number}" for number, (packed, _) in enumerate(FORGED)])
-def test_what_a_task_makes_up_is_one_error_with_its_place(forger, packed, said):
+@each(("packed", "message"), FORGED, ids=[f"{packed[0]}-{number}" for number, (packed, _) in enumerate(FORGED)])
+def test_what_a_task_makes_up_is_one_error_with_its_place(forger, packed, message):
     with pytest.raises(vmhost.CrossingError) as caught:
         forger(packed)
-    assert "result: $.a[1][2]: " in str(caught.value) and said in str(caught.value)
+    assert "result: $.a[1][2]: " in str(caught.value) and message in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -232,8 +232,8 @@ def test_a_request_beyond_the_hard_limit_fails_at_once_and_may_be_caught(host, g
 
 def test_scrypt_pays_for_the_memory_that_openssl_takes(greedy):
     assert greedy([2**14, 8], entry="main:scrypt")[:2] == [64, 64]  # 16 MiB
-    said = greedy([2**15, 8], entry="main:scrypt")  # 32 MiB: the hard limit is 30
-    assert said[:2] == ["refused"] * 2 and said[2] in ("refused", "TypeError")
+    answer = greedy([2**15, 8], entry="main:scrypt")  # 32 MiB: the hard limit is 30
+    assert answer[:2] == ["refused"] * 2 and answer[2] in ("refused", "TypeError")
     assert greedy([2**62, 2**40], entry="main:scrypt")[0] == "ValueError"
     assert greedy([-1, 8], entry="main:scrypt")[0] == "ValueError"
     assert greedy("good") == "good"

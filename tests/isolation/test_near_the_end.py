@@ -66,5 +66,5 @@ def test_no_thread_is_parked_in_what_a_library_calls(tmp_path, use):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.replace("USE", use), library], capture_output=True, text=True, timeout=120
     )
-    told = [0] * (4 if use == SQLITE else 1)
-    assert (done.stdout, done.stderr) == (f"[{told}, [7], 1]\n", "")
+    expected = [0] * (4 if use == SQLITE else 1)
+    assert (done.stdout, done.stderr) == (f"[{expected}, [7], 1]\n", "")

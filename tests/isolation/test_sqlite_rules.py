@@ -275,8 +275,8 @@ def test_a_backup_tells_and_refuses_what_it_does_elsewhere():
     )
     here, elsewhere = answers("", after)
     assert here == elsewhere
-    told, wrong = here
-    assert told == [[0, 1, 2], [101, 0, 2], [7], 5, 101] and len(wrong) == 10
+    expected, wrong = here
+    assert expected == [[0, 1, 2], [101, 0, 2], [7], 5, 101] and len(wrong) == 10
 
 
 def test_threads_that_share_a_connection_get_through():

@@ -670,7 +670,7 @@ ENDINGS = {
     + [("stubborn", "sys.exit(3)"), ("stubborn", "an exception"), ("sleep", "the end of the script")],
 )
 def test_a_process_ends_as_it_would_without_the_calls_under_way(ending, entry):
-    statement, status, said = ENDINGS[ending]
+    statement, status, expected = ENDINGS[ending]
     done = in_a_process(f"""
         from tests.isolation.test_stops import TASK
         host = vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=0.1))
@@ -682,7 +682,7 @@ def test_a_process_ends_as_it_would_without_the_calls_under_way(ending, entry):
     """)
     assert done.returncode == status, done.stderr
     assert done.stdout == "out\n"
-    assert said in done.stderr
+    assert expected in done.stderr
 
 
 def test_a_vm_that_comes_out_of_a_long_c_call_while_the_process_exits_does_not_abort_it():

@@ -228,7 +228,7 @@ def test_what_a_buffer_raises_is_told_and_ctrl_c_goes_on(echo):
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         (object(), "argument: $: a `object` cannot cross"),
         ({"a": [1, Sub(2)]}, "argument: $.a[1]: a `Sub` cannot cross"),
@@ -242,8 +242,8 @@ def test_what_a_buffer_raises_is_told_and_ctrl_c_goes_on(echo):
         ),
     ],
 )
-def test_what_cannot_cross_is_named_with_its_place(echo, value, said):
+def test_what_cannot_cross_is_named_with_its_place(echo, value, message):
     with pytest.raises(vmhost.CrossingError) as caught:
         echo(value)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert echo(1) == 1

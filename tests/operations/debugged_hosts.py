@@ -125,10 +125,10 @@ def new_key(folder, name):
     return key
 
 
-def until(said, timeout_s=30):
-    """Waits until `said()` is true; returns its result."""
+def until(condition, timeout_s=30):
+    """Waits until `condition()` is true; returns its result."""
     end = time.monotonic() + timeout_s
-    while not (found := said()):
+    while not (found := condition()):
         assert time.monotonic() < end, "it did not come"
         time.sleep(0.02)
     return found

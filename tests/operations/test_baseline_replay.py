@@ -134,8 +134,8 @@ def test_a_bundle_of_another_task_and_a_damaged_baseline_are_told(tmp_path, caps
     content[40] ^= 1
     (tmp_path / "damaged").write_bytes(content)
     assert main(["replay", str(tmp_path / "damaged"), "--bundle", str(other), "--allow-unsigned"]) == 2
-    told = capsys.readouterr().err
-    assert "damaged at byte" in told and "Traceback" not in told
+    output = capsys.readouterr().err
+    assert "damaged at byte" in output and "Traceback" not in output
 
 
 def test_the_command_writes_reports_and_fails_as_asked(tmp_path, capsys):
@@ -144,8 +144,8 @@ def test_the_command_writes_reports_and_fails_as_asked(tmp_path, capsys):
     command = ["replay", baseline.path, "--bundle", bundle, "--allow-unsigned"]
     xml, page = tmp_path / "report.xml", tmp_path / "report.html"
     assert main([*command, "--junit", str(xml), "--html", str(page)]) == 1
-    told = capsys.readouterr().out
-    assert "task 1.0.0 -> 1.1.0: 6 calls" in told and "call 3: different: $.value: 'different' -> 'changed'" in told
+    output = capsys.readouterr().out
+    assert "task 1.0.0 -> 1.1.0: 6 calls" in output and "call 3: different: $.value: 'different' -> 'changed'" in output
     suite = ElementTree.parse(xml).getroot()
     assert suite.get("tests") == "6" and suite.get("failures") == "1" and suite.get("errors") == "1"
     cases = {case.get("name"): case for case in suite}
@@ -163,7 +163,7 @@ def test_the_command_writes_reports_and_fails_as_asked(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "options, told",
+    "options, message",
     [
         (["--fault", "price"], "--fault"),
         (["--fault", "price=slow"], "--fault"),
@@ -174,12 +174,12 @@ def test_the_command_writes_reports_and_fails_as_asked(tmp_path, capsys):
         (["--tolerance", "nan"], "--tolerance"),
     ],
 )
-def test_wrong_options_are_told(tmp_path, capsys, options, told):
+def test_wrong_options_are_told(tmp_path, capsys, options, message):
     (tmp_path / "a.baseline").write_bytes(b"")
     bundle = changed_bundle(tmp_path)
     code = main(["replay", str(tmp_path / "a.baseline"), "--bundle", str(bundle), *options])
     assert code != 0
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_pages_show_what_is_hostile_as_text(tmp_path):
@@ -195,7 +195,7 @@ CLOSE = Tolerance(relative=1e-3)
 
 
 @pytest.mark.parametrize(
-    "before, after, told",
+    "before, after, expected",
     [
         ({"a": [1, 2.0]}, {"a": [1, 2.0001]}, []),
         ({"a": [1, 2.0]}, {"a": [1, 2.1]}, ["$.a[1]: 2.0 -> 2.1"]),
@@ -218,9 +218,9 @@ CLOSE = Tolerance(relative=1e-3)
         (numpy.zeros(9), numpy.ones(9), ["$[0]: 0.0 -> 1.0", "$[1]: 0.0 -> 1.0", "$[2]: 0.0 -> 1.0"]),
     ],
 )
-def test_differences(before, after, told):
+def test_differences(before, after, expected):
     found = [str(one) for one in differences(before, after, CLOSE)]
-    assert found[: len(told)] == told and (told or not found)
+    assert found[: len(expected)] == expected and (expected or not found)
 
 
 def test_a_breaker_does_not_stand_in_the_way_of_a_replay(tmp_path):

@@ -147,8 +147,8 @@ def test_it_is_what_coverage_py_finds_in_plain_python(tmp_path, name, capfd):
     host, task, own = covered(tmp_path, 1.0, name)
     with host:
         results = [task(list(value)) for value in INPUTS[name]]
-        code, told = report(tmp_path, own, of_task(host, own), capfd)
-    assert code == 0, told
+        code, text = report(tmp_path, own, of_task(host, own), capfd)
+    assert code == 0, text
     source = tmp_path / f"{own}-1.0.0" / "main.py"
     (tmp_path / "plain.py").write_text(
         f"import json, sys\nsys.path.insert(0, {str(source.parent)!r})\nimport main\n"
@@ -161,7 +161,7 @@ def test_it_is_what_coverage_py_finds_in_plain_python(tmp_path, name, capfd):
     plain.load()
     missing = plain.analysis2(str(source))[3]
     plain.get_data().close(force=True)
-    assert told["files"][str(source)]["missing"] == missing
+    assert text["files"][str(source)]["missing"] == missing
     assert branches(tmp_path / "theirs", source) == branches(tmp_path / "plain", source)
     assert "<coverage" in (tmp_path / "c.xml").read_text() and (tmp_path / "h" / "index.html").exists()
 
@@ -251,8 +251,8 @@ def test_sources_of_another_version_are_told(tmp_path, capfd):
         noted = of_task(host, name)
     main_py = tmp_path / f"{name}-1.0.0" / "main.py"
     main_py.write_text("# a line more\n" + main_py.read_text())
-    code, told = report(tmp_path, name, noted, capfd)
-    assert code == 2 and "these are not the sources of" in told
+    code, text = report(tmp_path, name, noted, capfd)
+    assert code == 2 and "these are not the sources of" in text
 
 
 @pytest.mark.parametrize(

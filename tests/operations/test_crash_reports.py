@@ -361,12 +361,12 @@ def test_serve_with_supervise_makes_a_report_and_goes_on(tmp_path):
         lost = call("bad", "go")
         assert lost["error"]["type"] == "VMLostError" and "SIGSEGV in bad 1.0.0" in lost["error"]["message"]
         assert call("good", 2)["result"] == 2
-        _, told = process.communicate(timeout=120)
+        _, output = process.communicate(timeout=120)
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 0, told
-    assert b"crash: SIGSEGV in bad 1.0.0" in told
+    assert process.returncode == 0, output
+    assert b"crash: SIGSEGV in bad 1.0.0" in output
     (report,) = CrashFolder(state).reports()
     assert report.task == "bad" and [line.rpartition(" in ")[2] for line in _own(report, "bad")][0] == "inner"
 

@@ -212,8 +212,8 @@ def test_a_program_consents_by_its_own_function(tmp_path):
     with debugged(tmp_path, consent=consent) as (_, debugging):
         for state, granted in (("active", ["logs"]), ("denied", []), ("denied", [])):
             asking = Session(debugging, offered(debugging), "the lift")
-            said = until(lambda: (s := asking.ask("state"))["state"] != "waiting" and s)
-            assert (said["state"], said["granted"]) == (state, granted)
+            answer = until(lambda: (s := asking.ask("state"))["state"] != "waiting" and s)
+            assert (answer["state"], answer["granted"]) == (state, granted)
         assert asked[0].via == "the lift" and asked[0].scopes == ALL and asked[0].signer == "this host"
 
 
@@ -358,8 +358,8 @@ def test_what_is_hidden_in_records_is_hidden_here(host):
     answer = asking.result(asking.ask("run", task="worker", value=value | {"raise": False})["run"])
     assert answer["result"]["email"].startswith("masked-") and "4111" not in answer["result"]["card"]
     lines = until(lambda: [line for line in asking.ask("logs", after=0)["lines"] if "called with" in line[5]])
-    told = json.dumps([answer, lines, host[1].ledger.audit(), asking.ask("fetch", name="metrics.txt")])
-    assert "ann@example" not in told and "4111" not in told and answer["result"]["email"] in lines[0][5]
+    everything = json.dumps([answer, lines, host[1].ledger.audit(), asking.ask("fetch", name="metrics.txt")])
+    assert "ann@example" not in everything and "4111" not in everything and answer["result"]["email"] in lines[0][5]
     found = asking.ask("logs", after=0, text="ann@example")["lines"]
     assert found == [], "a filter finds what is shown, and nothing that is hidden"
 
@@ -417,8 +417,8 @@ def test_large_results_are_files_in_pieces(host):
     ],
 )
 def test_what_cannot_be_run_is_told(host, what, message):
-    kind, told = session(host[1]).refused("run", **what)
-    assert kind == "input" and message in told
+    kind, reply = session(host[1]).refused("run", **what)
+    assert kind == "input" and message in reply
 
 
 # ---- the audit

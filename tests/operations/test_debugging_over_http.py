@@ -236,8 +236,8 @@ def test_the_commands_of_both_sides(tmp_path, monkeypatch):
         run("consent", "state", listed[0]["id"], "--yes", "--scope", "run", "--scope", "config", "--scope", "reports")
         assert "may config, run, reports" in opening.communicate(timeout=60)[0]
         assert "digits" not in run("config", link) and "worker" in run("config", link)
-        told = run("run", link, "worker", '"work"', "--profile", "--trace", "--to", "out")
-        assert '"spun"' in told and "queue" in told
+        output = run("run", link, "worker", '"work"', "--profile", "--trace", "--to", "out")
+        assert '"spun"' in output and "queue" in output
         assert (tmp_path / "out" / "run-1-profile.svg").read_text().startswith("<svg")
         assert "no order for" in run("run", link, "worker", '{"raise": true, "email": "x"}', status=1)
         assert "logs was not granted" in run("logs", link, status=2)

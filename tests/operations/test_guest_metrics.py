@@ -133,7 +133,7 @@ def test_a_version_counts_anew_and_a_name_has_one_kind():
 
 
 @pytest.mark.parametrize(
-    "made, told",
+    "made, message",
     [
         ("counter('vmhost_calls')", "name"),
         ("counter('a b')", "name"),
@@ -152,9 +152,9 @@ def test_a_version_counts_anew_and_a_name_has_one_kind():
         ("[counter('a'), gauge('a')]", "declared before"),
     ],
 )
-def test_what_is_wrong_is_told_where_it_is_made(monkeypatch, made, told):
+def test_what_is_wrong_is_told_where_it_is_made(monkeypatch, made, message):
     monkeypatch.setattr(plain_metrics, "_declared", {})
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         eval(made, vars(plain_metrics))
 
 

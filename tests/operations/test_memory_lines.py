@@ -208,9 +208,9 @@ def test_the_command_line_tells_it(tmp_path):
     assert "What held the memory:" in ran.stderr
     assert f"%  hold@1.0.0/main.py:{line_of('np.zeros')} (run)" in ran.stderr
     ran = warm.run(*command, "--json")
-    told = json.loads(ran.stdout)["error"]["memory_lines"]
-    assert told["held"][0]["at"] == {"file": "hold@1.0.0/main.py", "line": line_of("np.zeros"), "function": "run"}
-    assert told["asked"]["bytes"] > 0
+    report = json.loads(ran.stdout)["error"]["memory_lines"]
+    assert report["held"][0]["at"] == {"file": "hold@1.0.0/main.py", "line": line_of("np.zeros"), "function": "run"}
+    assert report["asked"]["bytes"] > 0
 
 
 def test_what_the_core_tells_is_grouped_by_the_lines_of_the_task():

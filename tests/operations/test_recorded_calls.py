@@ -205,7 +205,7 @@ def test_host_yaml_switches_it_on(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    "text, message",
     [
         ("record: {share: 0.5}", "folder"),
         ("record: {folder: a, share: 2}", "share"),
@@ -213,9 +213,9 @@ def test_host_yaml_switches_it_on(tmp_path):
         ("record: {folder: a, color: red}", "color"),
     ],
 )
-def test_wrong_settings_are_told(tmp_path, text, told):
+def test_wrong_settings_are_told(tmp_path, text, message):
     (tmp_path / "host.yaml").write_text(text)
-    with pytest.raises(vmhost.ConfigurationError, match=told) as caught:
+    with pytest.raises(vmhost.ConfigurationError, match=message) as caught:
         vmhost.Host.from_file(tmp_path / "host.yaml")
     assert "host.yaml" in str(caught.value)
 
@@ -330,16 +330,16 @@ def test_a_baseline_that_ends_anywhere_gives_its_whole_calls(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content, told",
+    "content, message",
     [
         (b"", "ends before its header"),
         (b"PK\x03\x04 something else", "not a baseline"),
         (b"VMHB\x01\n" + bytes(64), "ends before its header"),
     ],
 )
-def test_what_is_no_baseline_is_told(tmp_path, content, told):
+def test_what_is_no_baseline_is_told(tmp_path, content, message):
     (tmp_path / "file").write_bytes(content)
-    with pytest.raises(BaselineError, match=told):
+    with pytest.raises(BaselineError, match=message):
         Baseline.read(tmp_path / "file")
     with pytest.raises(BaselineError, match="cannot be read"):
         Baseline.read(tmp_path / "missing")
@@ -363,9 +363,9 @@ def test_calls_that_were_written_survive_kill_9(tmp_path):
                     print(value, flush=True)
                 value += 1
     """
-    with (tmp_path / "left out").open("wb") as told:
+    with (tmp_path / "left out").open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)], cwd=ROOT, stdout=told
+            [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)], cwd=ROOT, stdout=output
         )
     try:
         until(lambda: process.poll() or any(path.stat().st_size > 20_000 for path in tmp_path.glob("*.baseline")))

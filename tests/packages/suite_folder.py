@@ -111,8 +111,8 @@ class Suite:
         answer.unlink(missing_ok=True)
         done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True)
         if not answer.exists():
-            said = done.stderr[-2000:]
-            raise RuntimeError(f"{self.name}: pytest in plain Python ended with {done.returncode}: {said}")
+            output = done.stderr[-2000:]
+            raise RuntimeError(f"{self.name}: pytest in plain Python ended with {done.returncode}: {output}")
         return json.loads(answer.read_text())
 
     def compile(self, processes):

@@ -46,14 +46,14 @@ def _text(token):
     """The bytes of a quoted text."""
 
     def replaced(found):
-        said = found[1]
-        if said[:1] == b"x":
-            return bytes([int(said[1:], 16)])
-        if said[:1] in b"01234567":
-            return bytes([int(said, 8)])
-        if said[:1] in b"uU":
-            return chr(int(said[1:], 16)).encode()
-        return _SIMPLE.get(said, said)
+        value = found[1]
+        if value[:1] == b"x":
+            return bytes([int(value[1:], 16)])
+        if value[:1] in b"01234567":
+            return bytes([int(value, 8)])
+        if value[:1] in b"uU":
+            return chr(int(value[1:], 16)).encode()
+        return _SIMPLE.get(value, value)
 
     return _ESCAPE.sub(replaced, token[1:-1].encode())
 
@@ -105,11 +105,11 @@ class _Tokens:
         return self._found[self._at - 1]
 
 
-def _value(said):
+def _value(message):
     """[kind, value as JSON]; None for kinds that the subset lacks."""
-    if len(said) != 1:
+    if len(message) != 1:
         return None
-    ((kind, (value, *_)),) = said.items()
+    ((kind, (value, *_)),) = message.items()
     if kind == "null_value":
         return ["null", None]
     if kind == "bool_value":
@@ -125,8 +125,8 @@ def _value(said):
 
 def read_cases(folder):
     for name in FILES:
-        said = _message(_Tokens(Path(folder, f"{name}.textproto").read_text()))
-        for section in said["section"]:
+        message = _message(_Tokens(Path(folder, f"{name}.textproto").read_text()))
+        for section in message["section"]:
             for test in section.get("test", ()):
                 variables = {}
                 for entry in test.get("bindings", ()):
@@ -190,8 +190,8 @@ def verdict(case):
 
 
 def _python(value):
-    kind, said = value
-    return float(said) if kind == "double" else bytes.fromhex(said) if kind == "bytes" else said
+    kind, field = value
+    return float(field) if kind == "double" else bytes.fromhex(field) if kind == "bytes" else field
 
 
 def _same(got, wanted):

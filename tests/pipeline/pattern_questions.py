@@ -94,14 +94,14 @@ def _chain(dice, names, known, count, depth):
 
 
 def _conditions(dice, known, negative):
-    said = {}
+    conditions = {}
     if dice.random() < 0.85:
-        said["event"] = dice.choice(NAMES[:3])
-    if dice.random() < 0.3 or not said:
-        said["where"] = _condition(dice, known, 0)
+        conditions["event"] = dice.choice(NAMES[:3])
+    if dice.random() < 0.3 or not conditions:
+        conditions["where"] = _condition(dice, known, 0)
     if dice.random() < 0.05:
-        said["or"] = _condition(dice, known, 1)
-    return said
+        conditions["or"] = _condition(dice, known, 1)
+    return conditions
 
 
 def _condition(dice, known, depth):
@@ -118,32 +118,32 @@ def _condition(dice, known, depth):
         of = [step] if aggregate == "count_of" and dice.random() < 0.5 else [step, "v"]
         if dice.random() < 0.4:
             return {"field": "v", "op": dice.choice(OPS), aggregate: of}
-        said = {aggregate: of, "op": dice.choice(OPS), "value": dice.choice((0, 1, 2, 4, 6))}
-        return said | ({"plus": "v"} if dice.random() < 0.3 else {})
+        condition = {aggregate: of, "op": dice.choice(OPS), "value": dice.choice((0, 1, 2, 4, 6))}
+        return condition | ({"plus": "v"} if dice.random() < 0.3 else {})
     field = dice.choice(("v", "v", "v", "w", "at", "none"))
     return {"field": field, "op": dice.choice(OPS), "value": dice.choice((0, 1, 2, 3, 4, "x", True, None))}
 
 
 def _quantifier(dice, known, grouped):
-    said = {}
+    quantifier = {}
     if dice.random() < 0.4:
-        said["times"] = dice.choice(
+        quantifier["times"] = dice.choice(
             (1, 2, 3, [1, 2], [2, 3], [1, 3], [0, 2], [1, None], [1, None], [2, None], [0, None])
         )
         if dice.random() < 0.2:
-            said["consecutive"] = True
+            quantifier["consecutive"] = True
         elif dice.random() < 0.2:
-            said["combinations"] = True
+            quantifier["combinations"] = True
         if dice.random() < (0.02 if grouped else 0.2):
-            said["greedy"] = True
-        unbounded = isinstance(said["times"], list) and said["times"][1] is None
+            quantifier["greedy"] = True
+        unbounded = isinstance(quantifier["times"], list) and quantifier["times"][1] is None
         if dice.random() < (0.25 if unbounded else 0.02):
-            said["until"] = _condition(dice, known, 1)
+            quantifier["until"] = _condition(dice, known, 1)
         if dice.random() < 0.06:
-            said["times_within_ms"] = dice.choice((2, 4, 6))
+            quantifier["times_within_ms"] = dice.choice((2, 4, 6))
     if dice.random() < 0.15:
-        said["optional"] = True
-    return said
+        quantifier["optional"] = True
+    return quantifier
 
 
 def main():

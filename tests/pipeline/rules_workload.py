@@ -130,8 +130,8 @@ def verify(folder, promised):
     lines = (folder / "data" / "tracking" / "track.jsonl").read_text().splitlines()
     with contextlib.closing(sqlite3.connect(folder / "data" / "pipeline.sqlite")) as connection:
         queued = [identity for (identity,) in connection.execute("SELECT id FROM reach_messages WHERE state = 1")]
-    for told in ([json.loads(line)["id"] for line in lines], queued):
-        assert Counter(identity.partition(":")[2] for identity in told) == wanted
+    for ids in ([json.loads(line)["id"] for line in lines], queued):
+        assert Counter(identity.partition(":")[2] for identity in ids) == wanted
     return {"events": count, "matches": wanted.total()}
 
 

@@ -22,13 +22,13 @@ table: {{{table}}}
 TABLE = "columns: {visit: text, count: integer}"
 
 
-def stream_task(folder, source, trigger="on: [click]", name="clicks", version="1.0.0", **said):
-    """The bytes of a stream task's bundle. `said`: table, concurrency, functions, limits, priority."""
+def stream_task(folder, source, trigger="on: [click]", name="clicks", version="1.0.0", **options):
+    """The bytes of a stream task's bundle. `options`: table, concurrency, functions, limits, priority."""
     task = folder / name
     task.mkdir(exist_ok=True)
     (task / "main.py").write_text(source)
-    said = {"table": TABLE, "concurrency": 1, "functions": "", "limits": "", "priority": 0} | said
-    (task / "task.yaml").write_text(SPEC.format(name=name, trigger=trigger, version=version, **said))
+    options = {"table": TABLE, "concurrency": 1, "functions": "", "limits": "", "priority": 0} | options
+    (task / "task.yaml").write_text(SPEC.format(name=name, trigger=trigger, version=version, **options))
     return compile_task(task).to_bytes()
 
 

@@ -74,7 +74,7 @@ def test_a_rule_of_three_steps_ends_in_a_channel_and_in_a_task(tmp_path):
     (message,) = sent
     assert (message["rule"], message["key"], message["timed_out"]) == ("hesitates", "ann", False)
     assert message["at_ms"] == BEGIN_MS + 59_000
-    assert {step: [one["time_ms"] - BEGIN_MS for one in told] for step, told in message["steps"].items()} == {
+    assert {step: [one["time_ms"] - BEGIN_MS for one in events_] for step, events_ in message["steps"].items()} == {
         "view": [0],
         "cart": [3000],
         "leave": [59_000],
@@ -200,7 +200,7 @@ def test_a_changed_rule_says_that_matches_under_way_go_on(tmp_path, restarts):
 
 
 def test_rules_change_while_events_flow(tmp_path):
-    sent, told = {"shop": [], "log": []}, []
+    sent, matches = {"shop": [], "log": []}, []
     channels = {name: (lambda message, name=name: sent[name].append(message["rule"])) for name in sent}
     with open_pipeline(tmp_path, channels=channels) as pipeline:
         pipeline.append_many(visit(0))
@@ -221,18 +221,18 @@ def test_rules_change_while_events_flow(tmp_path):
         pipeline.append(visit(10)[2])
         pipeline.append_many(visit(20))
         assert pipeline.reach.wait(WAIT_S)
-        for wrong, said in (
+        for wrong, reason in (
             ([RULE | {"then": ["nowhere"]}], "there is no channel 'nowhere'"),
             ([RULE, RULE], "there are two rules hesitates"),
             ([{"name": "x", "pattern": []}], "rule x"),
             ([str(tmp_path / "none.yaml")], "none.yaml"),
         ):
-            with pytest.raises(ConfigurationError, match=said):
+            with pytest.raises(ConfigurationError, match=reason):
                 pipeline.change_rules(wrong)
         pipeline.append_many(visit(30))
         assert pipeline.reach.wait(WAIT_S)
-        told = {name: sorted(rules) for name, rules in sent.items()}
-        assert told == {"shop": ["hesitates", "hesitates", "new", "new"], "log": ["same", "same", "same"]}
+        matches = {name: sorted(rules) for name, rules in sent.items()}
+        assert matches == {"shop": ["hesitates", "hesitates", "new", "new"], "log": ["same", "same", "same"]}
         pipeline.append_many(visit(40)[:2])
     with open_pipeline(tmp_path, rules=[changed, same, new], channels=channels) as pipeline:  # as they were left
         pipeline.append(visit(40)[2])
@@ -299,7 +299,7 @@ def test_a_message_that_is_refused_does_not_hold_up_the_next(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rule", "channels", "said"),
+    ("rule", "channels", "message"),
     [
         ({"name": "r"}, {}, "rule r: pattern: expected a list of steps"),
         (RULE | {"within_ms": None}, {"shop": print}, "without it matches under way never end"),
@@ -314,12 +314,12 @@ def test_a_message_that_is_refused_does_not_hold_up_the_next(tmp_path):
         ([RULE], {"shop": print}, "expected"),
     ],
 )
-def test_a_rule_that_cannot_be_is_refused_with_its_place(tmp_path, rule, channels, said):
+def test_a_rule_that_cannot_be_is_refused_with_its_place(tmp_path, rule, channels, message):
     if isinstance(rule, list):
         rule = tmp_path / "none.yaml"
     with pytest.raises(ConfigurationError) as refused:
         Pipeline(tmp_path / "data", [], rules=[rule], channels=channels)
-    assert said in str(refused.value) or (said == "expected" and "none.yaml" in str(refused.value))
+    assert message in str(refused.value) or (message == "expected" and "none.yaml" in str(refused.value))
 
 
 def test_a_task_that_waits_for_a_match_within_a_visit_is_refused(tmp_path):

@@ -22,9 +22,9 @@ def pipeline(tmp_path):
 
 
 def test_a_pipeline_at_work_tells_its_numbers(pipeline):
-    said = ask(pipeline.folder, "status")
-    assert (said["pid"], said["position"], said["store_error"]) == (os.getpid(), 3, None)
-    assert said["tasks"]["clicks"]["triggered"] == 3
+    answer = ask(pipeline.folder, "status")
+    assert (answer["pid"], answer["position"], answer["store_error"]) == (os.getpid(), 3, None)
+    assert answer["tasks"]["clicks"]["triggered"] == 3
     assert ask(pipeline.folder, "explain", name="clicks")["trigger"]["level"] == "page"
 
 

@@ -19,8 +19,8 @@ from vmhost.pipeline.features import OPERATORS, Features, FeatureSet, feature
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 
 
-def fed(said, some, **options):
-    features = Features(FeatureSet.of({"features": said}), **options)
+def fed(definitions, some, **options):
+    features = Features(FeatureSet.of({"features": definitions}), **options)
     features.feed(stored(some))
     return features
 
@@ -30,7 +30,7 @@ def at(*times_ms):
 
 
 def test_tumbling_windows_are_those_of_the_calendar():
-    said = {
+    definitions = {
         "today": {"operator": "count", "window": {"tumbling": "1 d"}},
         "yesterday": {"operator": "count", "window": {"previous": "1 d"}},
         "this_week": {"operator": "count", "window": {"tumbling": "7 d"}},
@@ -41,26 +41,26 @@ def test_tumbling_windows_are_those_of_the_calendar():
     monday = midnight - 4 * DAY
     assert datetime.fromtimestamp(monday / 1000, UTC).strftime("%a %H:%M") == "Mon 00:00"
     some = at(monday - 7 * DAY - 1, monday - 1, monday, midnight - DAY, midnight - 1, midnight, NOW - 1, NOW)
-    features = fed(said, some)
+    features = fed(definitions, some)
     assert list(features.read("*", "k", NOW)) == [3, 2, 6, 1, 1]
     assert list(features.read("*", "k", midnight + DAY)) == [0, 3, 6, 1, 0]
     assert list(features.read("*", "k", monday + 7 * DAY)) == [0, 0, 0, 6, 0]
-    shifted = Features(FeatureSet.of({"features": said, "utc_offset": "-8 h"}))  # NOW is midnight there
+    shifted = Features(FeatureSet.of({"features": definitions, "utc_offset": "-8 h"}))  # NOW is midnight there
     shifted.feed(stored(some))
     assert list(shifted.read("*", "k", NOW))[:2] == [1, 3]
 
 
 def test_a_session_is_over_after_its_pause():
-    said = {
+    definitions = {
         "events": {"operator": "count", "window": {"session": "30 min"}},
         "sum": {"operator": "sum", "field": "n", "window": {"session": "30 min", "most": "1 h"}},
     }
     some = at(NOW - 200 * MINUTE, NOW - 100 * MINUTE, NOW - 75 * MINUTE, NOW - 50 * MINUTE, NOW - 25 * MINUTE, NOW)
-    features = fed(said, some)
+    features = fed(definitions, some)
     assert list(features.read("*", "k", NOW)) == [5, 3 + 4 + 5]
     assert list(features.read("*", "k", NOW + 30 * MINUTE - 1)) == [5, 4 + 5]
     assert list(features.read("*", "k", NOW + 30 * MINUTE)) == [0, 0]
-    assert list(fed(said, some[:1]).read("*", "k", NOW - 180 * MINUTE)) == [1, 0]
+    assert list(fed(definitions, some[:1]).read("*", "k", NOW - 180 * MINUTE)) == [1, 0]
 
 
 def test_what_is_as_of_the_last_event_stays_until_the_next():
@@ -100,7 +100,7 @@ def test_streams_give_what_batches_give_in_every_window(seed, number, at_once):
     random_ = random.Random(seed)
     names = ("count", "sum", "median", "distinct", "age", "trend", "correlation", "co_occurrence")
     names += tuple(name for name, operator in OPERATORS.items() if operator.of_sketch)
-    said = {}
+    definitions = {}
     for name in names:
         for place, window in enumerate(SHAPES):
             for when in ("read", "write"):
@@ -108,10 +108,10 @@ def test_streams_give_what_batches_give_in_every_window(seed, number, at_once):
                 one |= {"parameter": 0.5} if OPERATORS[name].parameter else {}
                 one |= {"other": "items"} if OPERATORS[name].other else {}
                 if place == 0 or not OPERATORS[name].of_sketch:
-                    said[f"{name}_{place}_{when}"] = one
+                    definitions[f"{name}_{place}_{when}"] = one
     some = events(random_, number)
     late = sorted(some, key=lambda event: event.time_ms + random_.randrange(7_200_000))
-    declared = FeatureSet.of({"features": said, "utc_offset": "5 h"})
+    declared = FeatureSet.of({"features": definitions, "utc_offset": "5 h"})
     streamed, read_ms = Features(declared), 0
     for place in range(0, number, at_once):
         streamed.feed(stored(late[place : place + at_once], place + 1))
@@ -119,8 +119,8 @@ def test_streams_give_what_batches_give_in_every_window(seed, number, at_once):
         read_ms = max(read_ms, latest + random_.randrange(3_600_000))
         whole = Features(declared)
         whole.feed(stored(sorted(late[: place + at_once], key=lambda event: event.time_ms)))
-        expected = dict(zip(said, map(str, whole.read("*", "ann", read_ms)), strict=True))
-        assert dict(zip(said, map(str, streamed.read("*", "ann", read_ms)), strict=True)) == expected
+        expected = dict(zip(definitions, map(str, whole.read("*", "ann", read_ms)), strict=True))
+        assert dict(zip(definitions, map(str, streamed.read("*", "ann", read_ms)), strict=True)) == expected
 
 
 # ---- sketches
@@ -130,7 +130,7 @@ RANKS = (0, 0.01, 0.5, 0.9, 0.999, 1)
 
 
 def test_sketches_keep_their_error_in_bounded_room():
-    said = {
+    definitions = {
         "count": {"operator": "approximate_count", "window": "1 d"},
         "distinct": {"operator": "approximate_distinct", "field": "n", "window": "1 d"},
         **{
@@ -140,14 +140,14 @@ def test_sketches_keep_their_error_in_bounded_room():
     }
     random_ = random.Random(1)
     for scale, name in ((lambda: random_.lognormvariate(3, 1), "prices"), (lambda: random_.randrange(300), "few")):
-        features = Features(FeatureSet.of({"features": said}), max_events=100)
+        features = Features(FeatureSet.of({"features": definitions}), max_events=100)
         sizes, values = [], []
         for begin in range(0, 60_000, 20_000):
             some = [Event("a", NOW - DAY + 1 + begin + n, key="k", contents={"n": scale()}) for n in range(20_000)]
             values += [event.contents["n"] for event in some]
             features.feed(stored(some, begin + 1))
             sizes.append(features.statistics()["bytes"])
-        found = dict(zip(said, features.read("*", "k", NOW), strict=True))
+        found = dict(zip(definitions, features.read("*", "k", NOW), strict=True))
         assert found["count"] == 60_000
         assert found["distinct"] == pytest.approx(len(set(values)), rel=0.1 if name == "prices" else 0.05)
         ordered = sorted(values)
@@ -159,7 +159,7 @@ def test_sketches_keep_their_error_in_bounded_room():
 
 
 def test_a_sketch_of_values_far_apart_puts_the_lowest_together():
-    said = {
+    definitions = {
         f"q{place}": {"operator": "approximate_quantile", "parameter": q, "field": "n", "window": "1 d"}
         for place, q in enumerate((0, 0.5, 0.75, 1))
     }
@@ -167,12 +167,12 @@ def test_a_sketch_of_values_far_apart_puts_the_lowest_together():
     values = [value for value in values for _ in range(2)]
     found = []
     for order in (values, values[::-1], random.Random(3).sample(values, len(values))):
-        features = fed(said, [Event("a", NOW - 1, key="k", contents={"n": value}) for value in order])
+        features = fed(definitions, [Event("a", NOW - 1, key="k", contents={"n": value}) for value in order])
         found.append(list(features.read("*", "k", NOW)))
     assert found[0] == found[1] == found[2], "whatever the order"
     ordered = sorted(values)
     assert found[0][1:] == [pytest.approx(ordered[int(q * (len(values) - 1))], rel=0.0101) for q in (0.5, 0.75, 1)]
-    few = fed(said, [Event("a", NOW - 1, key="k", contents={"n": value}) for value in (-4.0, 0, 9, math.inf)])
+    few = fed(definitions, [Event("a", NOW - 1, key="k", contents={"n": value}) for value in (-4.0, 0, 9, math.inf)])
     assert list(few.read("*", "k", NOW)) == pytest.approx([-4, 0, 9, math.inf], rel=0.0101)
 
 
@@ -218,7 +218,7 @@ def span(window):
 
 
 def test_a_task_computes_a_feature_in_a_vm(tmp_path):
-    said = {
+    definitions = {
         "features": {
             "own": {"source": "a", "field": "n", "task": "own", "parameter": 10, "window": "1 h", "default": -5},
             "span": {"source": "a", "task": "own", "entry": "main:span", "window": "1 h", "when": "write"},
@@ -227,18 +227,18 @@ def test_a_task_computes_a_feature_in_a_vm(tmp_path):
         }
     }
     own = bundle(OWN, name="own")
-    with Pipeline(tmp_path, [own], features=[said], allow_unsigned=True, clock=clock) as pipeline:
+    with Pipeline(tmp_path, [own], features=[definitions], allow_unsigned=True, clock=clock) as pipeline:
         pipeline.append_many([Event("a", NOW + n, key="k", contents={"n": n}) for n in (1, 4)])
         assert list(pipeline.features.read("*", "k", NOW + 100)) == [50, 3, 2, 25]
         pipeline.append_many([Event("a", NOW + 9, key="k", contents={"n": 9})])
         assert list(pipeline.features.read("*", "k", NOW + 100)) == [-5, 8, 3, -5 / 3]
         assert pipeline.statistics()["features"]["failed"] == 1
     with pytest.raises(PipelineError, match="there is no bundle of a task own, which computes one"):
-        open_pipeline(tmp_path / "other", features=[said], clock=clock)
+        open_pipeline(tmp_path / "other", features=[definitions], clock=clock)
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("definition", "message"),
     [
         ({"operator": "count", "window": {"hourly": 1}}, "or one of {tumbling: 1 d}"),
         ({"operator": "count", "window": {"tumbling": "1 d", "most": "1 d"}}, "or one of"),
@@ -255,10 +255,10 @@ def test_a_task_computes_a_feature_in_a_vm(tmp_path):
         ({"task": 5}, "task: expected a text"),
     ],
 )
-def test_windows_and_operators_that_are_wrong_are_told(said, told):
+def test_windows_and_operators_that_are_wrong_are_told(definition, message):
     with pytest.raises(vmhost.ConfigurationError) as error:
-        FeatureSet.of({"features": {"a": said}})
-    assert told in str(error.value)
+        FeatureSet.of({"features": {"a": definition}})
+    assert message in str(error.value)
 
 
 def test_features_that_are_none_are_told():
@@ -272,9 +272,11 @@ def test_features_that_are_none_are_told():
 def test_the_exact_median_and_its_sketch_agree():
     random_ = random.Random(5)
     values = [random_.uniform(1, 1000) for _ in range(501)]
-    said = {
+    definitions = {
         "exact": {"operator": "median", "field": "n"},
         "near": {"operator": "approximate_quantile", "parameter": 0.5, "field": "n"},
     }
-    found = fed(said, [Event("a", NOW - 1, key="k", contents={"n": value}) for value in values]).read("*", "k", NOW)
+    found = fed(definitions, [Event("a", NOW - 1, key="k", contents={"n": value}) for value in values]).read(
+        "*", "k", NOW
+    )
     assert found[0] == statistics.median(values) and found[1] == pytest.approx(found[0], rel=0.0101)

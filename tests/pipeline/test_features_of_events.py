@@ -47,13 +47,13 @@ WINDOW_S = 2 * 86400
 
 def all_operators(source="*", field="price"):
     """A definition for each operator, and for each of its two parameters."""
-    said = {}
+    definitions = {}
     for name, operator in OPERATORS.items():
         for place, parameter in enumerate(PARAMETERS.get(name, (2, 0)) if operator.parameter else (None,)):
             one = {"source": source, "field": field, "operator": name, "window": f"{WINDOW_S} s"}
             one |= {"parameter": parameter} if operator.parameter else {}
-            said[f"{name}_{place}"] = one | ({"other": "items"} if operator.other else {})
-    return said
+            definitions[f"{name}_{place}"] = one | ({"other": "items"} if operator.other else {})
+    return definitions
 
 
 def events(random_, number, span_s=3 * 86400):
@@ -83,12 +83,12 @@ def in_window(some, at_ms):
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 7, 40, 300])
 def test_each_operator_is_what_plain_python_says(number):
     assert len(OPERATORS) >= 100
-    said = all_operators()
+    definitions = all_operators()
     some = events(random.Random(number), number)
-    features = Features(FeatureSet.of({"features": said}))
+    features = Features(FeatureSet.of({"features": definitions}))
     features.feed(stored(some))
-    found = dict(zip(said, features.read("*", "ann", NOW), strict=True))
-    for name, one in said.items():
+    found = dict(zip(definitions, features.read("*", "ann", NOW), strict=True))
+    for name, one in definitions.items():
         if OPERATORS[one["operator"]].of_sketch:
             continue
         expected = computed(in_window(some, NOW), NOW / 1000, WINDOW_S, one.get("parameter", 0))[one["operator"]]
@@ -127,33 +127,33 @@ def test_a_stream_gives_what_its_batch_gives(seed, number, at_once):
 
 
 def test_texts_are_told_apart_and_ratios_are_of_two_features():
-    said = {
+    definitions = {
         "items": {"source": "view", "field": "item.name", "operator": "distinct", "window": "1 d"},
         "views": {"source": "view", "operator": "count", "window": "1 d"},
         "orders": {"source": "order", "operator": "count", "window": "1 d"},
         "conversion": {"ratio": ["orders", "views"], "default": -1},
     }
-    said |= {name: {name: ["views", "orders"]} for name in DERIVED if name != "ratio"}
-    features = Features(FeatureSet.of({"features": said, "views": {"short": ["conversion", "items"]}}))
+    definitions |= {name: {name: ["views", "orders"]} for name in DERIVED if name != "ratio"}
+    features = Features(FeatureSet.of({"features": definitions, "views": {"short": ["conversion", "items"]}}))
     assert list(features.read("short", "nobody", NOW)) == [-1, 0]
     names = ("lamp", "stove", "lamp", "größe")
     views = [Event("view", NOW - 10, contents={"item": {"name": name}}, key="ann") for name in names]
     features.feed(stored([*views, Event("order", NOW - 5, key="ann")]))
     assert list(features.read("short", "ann", NOW)) == [0.25, 3]
-    derived = dict(zip(said, features.read("*", "ann", NOW), strict=True))
+    derived = dict(zip(definitions, features.read("*", "ann", NOW), strict=True))
     names = ("difference", "total", "product", "larger", "smaller", "both")
     assert [derived[name] for name in names] == [3, 5, 4, 4, 1, 1]
     assert list(features.read(["views", "conversion"], "ann", NOW)) == [4, 0.25]
 
 
 def test_conditions_sources_and_whose_they_are():
-    said = {
+    definitions = {
         "dear": {"source": ["cart", "order"], "where": {"field": "price", "op": ">", "value": 50}, "operator": "count"},
         "cel": {"source": "cart", "where": "event.price > 50.0 && event.page == 'item'", "operator": "count"},
     }
     by_page = {"seen": {"by": "page", "operator": "count"}}
     pytest.importorskip("cel_expr_python")
-    features = Features(FeatureSet.of({"features": said}))
+    features = Features(FeatureSet.of({"features": definitions}))
     pages = Features(FeatureSet.of({"features": by_page}))
     some = stored(
         [
@@ -201,11 +201,11 @@ def test_the_features_of_a_shop():
 
 
 def test_windows_end_where_they_should_and_old_news_is_none():
-    said = {
+    definitions = {
         "hour": {"operator": "count", "window": "1 h"},
         "day": {"operator": "count", "window": "1 d", "fresh": "10 min", "default": -1},
     }
-    features = Features(FeatureSet.of({"features": said}))
+    features = Features(FeatureSet.of({"features": definitions}))
     hour = 3_600_000
     features.feed(
         stored([Event("a", NOW - hour, key="k"), Event("a", NOW - hour + 1, key="k"), Event("a", NOW, key="k")])
@@ -217,10 +217,13 @@ def test_windows_end_where_they_should_and_old_news_is_none():
 
 
 def test_local_time(tmp_path):
-    said = {"night": {"operator": "night_share", "window": "1 d"}, "peak": {"operator": "peak_hour", "window": "1 d"}}
+    definitions = {
+        "night": {"operator": "night_share", "window": "1 d"},
+        "peak": {"operator": "peak_hour", "window": "1 d"},
+    }
     some = stored([Event("a", NOW, key="k")])  # 08:00 UTC
     for offset, expected in (("0 h", [0, 8]), ("14 h", [1, 22]), ("-9 h", [1, 23])):
-        features = Features(FeatureSet.of({"features": said, "utc_offset": offset}))
+        features = Features(FeatureSet.of({"features": definitions, "utc_offset": offset}))
         features.feed(some)
         assert list(features.read("*", "k", NOW)) == expected
 
@@ -257,12 +260,14 @@ def test_times_beyond_all_bounds_are_refused(time_ms):
 
 
 def test_bounds_are_kept_and_told():
-    said = {"all": {"operator": "count", "window": "1 d"}}
-    features = Features(FeatureSet.of({"features": said}), max_keys=3, max_events=5)
+    definitions = {"all": {"operator": "count", "window": "1 d"}}
+    features = Features(FeatureSet.of({"features": definitions}), max_keys=3, max_events=5)
     for number in range(4):
         features.feed(stored([Event("a", NOW + n, key=f"k{number}") for n in range(8)], 8 * number + 1))
-    told = features.statistics()
-    assert (told["keys"], told["events"], told["put_aside"]) == (3, 15, 1) and told["dropped"] == 9
+    statistics = features.statistics()
+    assert (statistics["keys"], statistics["events"], statistics["put_aside"]) == (3, 15, 1) and statistics[
+        "dropped"
+    ] == 9
     assert list(features.read("*", "k3", NOW + 10)) == [5]
 
 
@@ -321,9 +326,9 @@ def test_a_key_that_was_put_aside_is_read_from_the_store(tmp_path):
 
 
 def test_a_task_reads_a_vector_by_one_call(tmp_path):
-    said = {"trigger": "on: [ask], level: time", "functions": "features"}
+    options = {"trigger": "on: [ask], level: time", "functions": "features"}
     table = "columns: {spent: real, carts: real, length: integer}"
-    asks = stream_task(tmp_path, ASKS, name="asks", table=table, **said)
+    asks = stream_task(tmp_path, ASKS, name="asks", table=table, **options)
     with open_pipeline(tmp_path, asks, features=[SAID], clock=clock) as pipeline:
         pipeline.append_many([*shop(), Event("ask", NOW + 70, key="ann")])
         assert pipeline.drain(60)
@@ -348,7 +353,7 @@ def test_the_command_lists_and_reads(tmp_path, capfd):
 
 
 @each(
-    ("said", "told"),
+    ("definition", "message"),
     [
         (None, "expected a mapping with `features`"),
         ({"features": {}}, "expected a mapping with `features`"),
@@ -375,10 +380,10 @@ def test_the_command_lists_and_reads(tmp_path, capfd):
         ({"features": {"a": {"operator": "count"}}, "views": {"v": []}}, "expected a list of names"),
     ],
 )
-def test_definitions_that_are_wrong_are_told(said, told):
+def test_definitions_that_are_wrong_are_told(definition, message):
     with pytest.raises(vmhost.ConfigurationError) as error:
-        FeatureSet.of(said)
-    assert told in str(error.value)
+        FeatureSet.of(definition)
+    assert message in str(error.value)
 
 
 def test_what_cannot_be_used_is_told(tmp_path):

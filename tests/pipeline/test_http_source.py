@@ -95,10 +95,10 @@ def test_events_are_on_the_disk_before_the_answer_where_it_says_so(tmp_path, pip
 )
 def test_what_cannot_be_taken_is_refused_as_a_whole(pipeline, body, kind, status, expected):
     with served(pipeline, max_body_bytes=4096) as sources:
-        got, said, _ = post(sources, body, kind=kind)
-        assert (got, said["taken"]) == (status, 0)
-        assert expected["error"] in said["error"] if "error" in expected else True
-        assert {name: said[name] for name in expected if name != "error"} == {
+        got, answer, _ = post(sources, body, kind=kind)
+        assert (got, answer["taken"]) == (status, 0)
+        assert expected["error"] in answer["error"] if "error" in expected else True
+        assert {name: answer[name] for name in expected if name != "error"} == {
             name: value for name, value in expected.items() if name != "error"
         }
         assert sources.statistics()["web"]["refused"] == 1
@@ -107,14 +107,14 @@ def test_what_cannot_be_taken_is_refused_as_a_whole(pipeline, body, kind, status
 
 def test_a_body_of_unknown_length_is_bounded_too(pipeline):
     with served(pipeline, max_body_bytes=4096) as sources:
-        status, said, _ = post(sources, iter([b"x" * 1000] * 6))
-        assert (status, said["taken"]) == (413, 0)
+        status, answer, _ = post(sources, iter([b"x" * 1000] * 6))
+        assert (status, answer["taken"]) == (413, 0)
 
 
 def test_bad_lines_can_be_put_aside(pipeline):
     with served(pipeline, bad_lines="aside") as sources:
-        status, said, _ = post(sources, b"{\n" + LINES)
-    assert (status, said["taken"], [one["line"] for one in said["aside"]]) == (200, 2, [1])
+        status, answer, _ = post(sources, b"{\n" + LINES)
+    assert (status, answer["taken"], [one["line"] for one in answer["aside"]]) == (200, 2, [1])
     [noted] = bad_lines(pipeline.folder, 10)
     assert (noted["source"], noted["line"], noted["text"]) == ("web", 1, "{")
 
@@ -122,16 +122,16 @@ def test_bad_lines_can_be_put_aside(pipeline):
 def test_a_token_is_asked_for(pipeline):
     with served(pipeline, token=TOKEN) as sources:
         for headers in ({}, {"Authorization": "Bearer 0123456789abcdeF"}, {"Authorization": f"Basic {TOKEN}"}):
-            status, said, answered = post(sources, headers=headers)
-            assert (status, said["taken"], answered["www-authenticate"]) == (401, 0, "Bearer")
+            status, answer, answered = post(sources, headers=headers)
+            assert (status, answer["taken"], answered["www-authenticate"]) == (401, 0, "Bearer")
         assert post(sources, headers={"Authorization": f"Bearer {TOKEN}"})[0] == 200
 
 
 def test_pages_elsewhere_may_not_post_from_a_browser(pipeline):
     with served(pipeline, origins=("http://localhost:3000",)) as sources:
-        status, said, answered = post(sources, headers={"Origin": "http://elsewhere.example"})
+        status, answer, answered = post(sources, headers={"Origin": "http://elsewhere.example"})
         assert (status, "access-control-allow-origin" in answered) == (403, False)
-        assert "http://elsewhere.example may not" in said["error"]
+        assert "http://elsewhere.example may not" in answer["error"]
         assert post(sources, headers={"Host": "elsewhere.example"})[0] == 403  # a name that leads to loopback
         for method, status in (("OPTIONS", 200), ("POST", 200)):
             got, _, answered = post(sources, method=method, headers={"Origin": "http://localhost:3000"})
@@ -150,8 +150,8 @@ def test_pages_elsewhere_may_not_post_from_a_browser(pipeline):
 )
 def test_other_requests_are_refused(pipeline, path, method, headers, status):
     with served(pipeline) as sources:
-        got, said, _ = post(sources, path=path, method=method, headers=headers)
-        assert got == status and said["error"]
+        got, answer, _ = post(sources, path=path, method=method, headers=headers)
+        assert got == status and answer["error"]
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(pipeline, monkeypatch):
@@ -196,8 +196,8 @@ def test_full_queues_are_told_to_come_again(tmp_path, monkeypatch):
         assert post(sources, one)[0] == 200
         gate.wait_for(1)
         assert post(sources, one)[0] == 200  # it waits
-        status, said, answered = post(sources, one)
-        assert (status, said["taken"], answered["retry-after"]) == (503, 0, "1")
+        status, answer, answered = post(sources, one)
+        assert (status, answer["taken"], answered["retry-after"]) == (503, 0, "1")
         gate.open()
         assert pipeline.wait(WAIT_S)
         assert post(sources, one)[0] == 200

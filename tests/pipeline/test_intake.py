@@ -48,7 +48,7 @@ def click(visit, at, key="u", page="item", id=None):
     return Event(CLICK, T + at, page, visit, key=key, id=id)
 
 
-def told(stored):
+def summary(stored):
     """(name, visit, time, why closed)"""
     events = [one.event for one in stored]
     return [(e.name, e.visit, e.time_ms - T, (e.contents or {}).get("closed_by")) for e in events]
@@ -125,7 +125,7 @@ def test_a_visit_without_an_exit_is_closed_by_time_out(make):
     intake = make()
     intake.take([enter("v", 0), click("v", 100), enter("w", 9000)])
     stored = intake.take([click("", 10_099), click("", 10_100), click("", 10_200)])
-    assert told(stored)[1:3] == [(PAGE_EXIT, "v", 100, "timeout"), (CLICK, "", 10_100, None)]
+    assert summary(stored)[1:3] == [(PAGE_EXIT, "v", 100, "timeout"), (CLICK, "", 10_100, None)]
     assert stored[1].event.page == "item" and stored[1].event.key == "u"
     assert intake.open_visits == ("w",) and intake.statistics()["closed_by_timeout"] == 1
 
@@ -153,8 +153,8 @@ def test_the_next_enter_closes(make, rule, closed):
         intake.take([event])
     intake.take([click("x", 10), leave("x", 20), click("b", 21, page="cart"), click("c", 21)])
     stored = intake.take([enter("n", 30), click("n", 31)])
-    assert told(stored)[: len(closed)] == [(PAGE_EXIT, name, 0 if name == "a" else 21, "enter") for name in closed]
-    assert told(stored)[len(closed) :] == [(PAGE_ENTER, "n", 30, None), (CLICK, "n", 31, None)]
+    assert summary(stored)[: len(closed)] == [(PAGE_EXIT, name, 0 if name == "a" else 21, "enter") for name in closed]
+    assert summary(stored)[len(closed) :] == [(PAGE_ENTER, "n", 30, None), (CLICK, "n", 31, None)]
 
 
 def test_visits_within_visits_stay_apart(make):
@@ -168,7 +168,7 @@ def test_shutdown_closes_visits(make):
     intake = make()
     intake.take([enter("v", 0), click("v", 7), enter("w", 9)])
     stored = intake.close()
-    assert told(stored) == [(PAGE_EXIT, "v", 7, "shutdown"), (PAGE_EXIT, "w", 9, "shutdown")]
+    assert summary(stored) == [(PAGE_EXIT, "v", 7, "shutdown"), (PAGE_EXIT, "w", 9, "shutdown")]
     assert intake.store.durable_position == 5 and intake.close() == []
 
 
@@ -180,7 +180,7 @@ def test_visits_that_are_kept_go_on_after_a_restart(make):
     again = make()
     assert again.open_visits == ("v", "x") and again.event_time_ms == T + 10
     assert again.take([click("w", 11)]) == []
-    assert told(again.take([click("v", 12), click("", 10_010)]))[1:] == [
+    assert summary(again.take([click("v", 12), click("", 10_010)]))[1:] == [
         (PAGE_EXIT, "x", 10, "timeout"),
         (CLICK, "", 10_010, None),
     ]
@@ -197,14 +197,14 @@ def test_without_events_the_clock_moves_event_time_on(make, clock):
     clock[0] -= 60
     assert intake.tick() == [] and intake.event_time_ms == T + 8499
     clock[0] += 2
-    assert told(intake.tick()) == [(PAGE_EXIT, "v", 0, "timeout")]
+    assert summary(intake.tick()) == [(PAGE_EXIT, "v", 0, "timeout")]
     assert intake.event_time_ms == T + 10_499
 
 
 def test_open_visits_are_bounded(make):
     intake = make(max_visits=2)
     stored = intake.take([enter("a", 0), enter("b", 1), click("a", 2), enter("c", 3)])
-    assert told(stored)[3:] == [(PAGE_EXIT, "b", 1, "bound"), (PAGE_ENTER, "c", 3, None)]
+    assert summary(stored)[3:] == [(PAGE_EXIT, "b", 1, "bound"), (PAGE_ENTER, "c", 3, None)]
     assert set(intake.open_visits) == {"a", "c"}
 
 

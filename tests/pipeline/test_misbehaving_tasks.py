@@ -25,11 +25,11 @@ def run(tmp_path, count, hogs):
         stream_task(
             tmp_path,
             ROWS.replace("    return", HOG.format(what)),
-            f"on: [[click], [hog]], events: none, {said}",
+            f"on: [[click], [hog]], events: none, {message}",
             name,
             limits=limits,
         )
-        for name, (what, said, limits) in TASKS.items()
+        for name, (what, message, limits) in TASKS.items()
     ]
     sent = collections.Counter()
     policy = Policy(task=TaskPolicy(breaker=BreakerPolicy(enabled=False)))  # an open one lets calls wait

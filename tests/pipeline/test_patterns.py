@@ -60,7 +60,7 @@ STEP = {"name": "a", "event": "a"}
 
 
 @each(
-    ("rule", "said"),
+    ("rule", "message"),
     [
         ([], "rule: expected a mapping"),
         ({}, "pattern: expected a list of steps"),
@@ -118,10 +118,10 @@ STEP = {"name": "a", "event": "a"}
         ),
     ],
 )
-def test_a_rule_that_cannot_be_is_refused_with_its_place(rule, said):
+def test_a_rule_that_cannot_be_is_refused_with_its_place(rule, message):
     with pytest.raises(RuleError) as refused:
         PatternEngine().add("r", rule)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def engine_of(pattern, **options):
@@ -146,14 +146,14 @@ def test_matches_beyond_the_bound_are_given_up_oldest_first():
 
 
 def answers(pattern, events, **options):
-    said = answer(
+    reply = answer(
         {
             "rule": {"pattern": pattern} | options,
             "events": [{"id": number, "at": at, "name": name} for number, (name, at) in enumerate(events)],
             "watermark": "direct",
         }
     )
-    return [{step: ids for taken in match for step, ids in taken.items()} for match in said["matches"]]
+    return [{step: ids for taken in match for step, ids in taken.items()} for match in reply["matches"]]
 
 
 def test_a_greedy_loop_with_an_end_may_stand_behind_not_followed_by():

@@ -28,7 +28,8 @@ def matches(rule):
     engine.add("r", rule)
     contents = {"price": 150}, {"price": 150, "item": {"id": "z"}}, {"price": 150, "item": {"id": "y"}}
     events = [
-        Event(name, at, "item", contents=said) for at, (name, said) in enumerate(zip(("view", "a", "b"), contents), 1)
+        Event(name, at, "item", contents=contents_)
+        for at, (name, contents_) in enumerate(zip(("view", "a", "b"), contents), 1)
     ]
     return [match.steps for at, event in enumerate(events) for match in engine.feed(event, at)]
 
@@ -44,7 +45,7 @@ def test_a_compiled_rule_says_the_same_and_needs_no_compiler(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("event.page > 3", "found no matching overload for '_>_' applied to '(string, int)'"),
         ("event.price ==", "Syntax error"),
@@ -59,10 +60,10 @@ def test_a_compiled_rule_says_the_same_and_needs_no_compiler(monkeypatch):
         (" || ".join(["event.a == 1"] * 2000), "more than"),
     ],
 )
-def test_what_is_wrong_is_refused_with_its_place(text, said):
+def test_what_is_wrong_is_refused_with_its_place(text, message):
     with pytest.raises(RuleError) as refused:
         PatternEngine().add("r", {"pattern": [{"name": "a", "where": text}]})
-    assert said in str(refused.value) and ("pattern[0] (a).where" in str(refused.value) or "step" in said)
+    assert message in str(refused.value) and ("pattern[0] (a).where" in str(refused.value) or "step" in message)
 
 
 def test_where_fields_are_declared_others_are_unknown_and_types_are_checked():
@@ -74,8 +75,11 @@ def test_where_fields_are_declared_others_are_unknown_and_types_are_checked():
         return len(engine.feed(Event("x", 1, contents={"price": 3, "item": {"id": "i"}}), 1))
 
     assert with_condition('event.price * 2.0 == 6.0 && event.item.id.startsWith("i")') == 1
-    for text, said in (("event.prise > 1.0", "undeclared reference"), ('event.price == "3"', "no matching overload")):
-        with pytest.raises(RuleError, match=said):
+    for text, message in (
+        ("event.prise > 1.0", "undeclared reference"),
+        ('event.price == "3"', "no matching overload"),
+    ):
+        with pytest.raises(RuleError, match=message):
             with_condition(text)
     with pytest.raises(RuleError, match="fields: expected a mapping of fields to bool, int, double, string, dyn"):
         PatternEngine().add("r", rule | {"fields": {"price": "float"}})

@@ -76,14 +76,14 @@ def leaves(*keys, at_s=0):
     return events
 
 
-def reaching(folder, receiver, channel=None, rules=(RULE,), **options):
+def open_reach(folder, receiver, channel=None, rules=(RULE,), **options):
     functions = {"notify": receiver}
     channels = {"phone": {"native_callback": "notify", **QUICK, **(channel or {})}}
     channels |= options.pop("channels", {})
     return open_pipeline(folder, host={"functions": functions}, rules=rules, channels=channels, **options)
 
 
-def told(pipeline, **wanted):
+def audited(pipeline, **wanted):
     """(person, what, why) of the audit, oldest first."""
     with pipeline.database.reader() as connection:
         return [(row["person"], row["what"], row["why"]) for row in reversed(audit(connection, **wanted))]
@@ -93,7 +93,7 @@ def sent(pipeline):
     assert pipeline.reach.wait(WAIT_S)
 
 
-def settled(pipeline):
+def settle(pipeline):
     """Waits until all pending decisions about messages are made."""
     pipeline.flush()
     until(lambda: pipeline.reach.wait(0.5))
@@ -104,10 +104,10 @@ def settled(pipeline):
 
 def test_a_channel_that_fails_is_tried_again_with_the_same_id_and_then_given_up(tmp_path, caplog):
     receiver = Receiver(*[OSError("no network")] * 4)
-    with reaching(tmp_path, receiver, {"tries": 3}) as pipeline:
+    with open_reach(tmp_path, receiver, {"tries": 3}) as pipeline:
         pipeline.append_many(leaves("ann", "bob"))
         sent(pipeline)
-        ways = told(pipeline)
+        ways = audited(pipeline)
     assert ways == [
         ("ann", "retry", "OSError: no network"),
         ("ann", "retry", "OSError: no network"),
@@ -122,23 +122,23 @@ def test_a_channel_that_hangs_holds_up_no_other_and_what_it_took_is_not_sent_aga
     go, other = threading.Event(), queue.SimpleQueue()
     receiver = Receiver(go)
     rule = RULE | {"then": ["phone", "other"]}
-    with reaching(tmp_path, receiver, {"timeout": "20 ms"}, [rule], channels={"other": other.put}) as pipeline:
+    with open_reach(tmp_path, receiver, {"timeout": "20 ms"}, [rule], channels={"other": other.put}) as pipeline:
         pipeline.append_many(leaves("ann", "bob"))
         pipeline.flush()
         assert [other.get(timeout=WAIT_S)["key"] for _ in range(2)] == ["ann", "bob"]
         go.set()
         sent(pipeline)
-        assert ("ann", "sent", "taken") in told(pipeline, channel="phone")
+        assert ("ann", "sent", "taken") in audited(pipeline, channel="phone")
     assert sorted(receiver.keys) == ["ann", "bob"]
 
 
 def test_the_end_does_not_wait_for_a_channel_that_never_returns(tmp_path, monkeypatch):
     monkeypatch.setattr("vmhost.pipeline.pipeline._SENDING_S", 0.2)
     go, receiver = threading.Event(), Receiver()
-    with reaching(tmp_path, Receiver(go), {"timeout": "20 ms"}) as pipeline:
+    with open_reach(tmp_path, Receiver(go), {"timeout": "20 ms"}) as pipeline:
         pipeline.append_many(leaves("ann"))
     try:
-        with reaching(tmp_path, receiver) as pipeline:  # it waited for this start
+        with open_reach(tmp_path, receiver) as pipeline:  # it waited for this start
             sent(pipeline)
         assert receiver.keys == ["ann"]
     finally:
@@ -235,7 +235,7 @@ def test_a_push_gateway_that_behaves_badly(tmp_path, answer, ways):
         with open_pipeline(tmp_path, rules=[RULE], channels={"phone": channel}) as pipeline:
             pipeline.append_many(leaves("ann"))
             sent(pipeline)
-            assert [what for _, what, _ in told(pipeline)] == ways
+            assert [what for _, what, _ in audited(pipeline)] == ways
     assert len(came) == len(ways) and len(set(came)) == 1 and came[0][1] == "Bearer secret"
 
 
@@ -280,7 +280,7 @@ def test_messages_of_two_devices_have_ids_of_their_own(tmp_path):
     receiver = Receiver()
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        with reaching(tmp_path / name, receiver) as pipeline:
+        with open_reach(tmp_path / name, receiver) as pipeline:
             pipeline.append_many(leaves("ann"))
     assert len({message["id"] for message in receiver.got}) == 2
 
@@ -303,7 +303,7 @@ def test_a_gateway_gets_any_rules_name_and_contents_that_json_cannot_say(tmp_pat
             view = msgspec.structs.replace(view, contents=contents)
             pipeline.append_many([view, leave])
             sent(pipeline)
-            assert told(pipeline, channel="phone") == [("ann", "sent", "status 200")]
+            assert audited(pipeline, channel="phone") == [("ann", "sent", "status 200")]
     (identity, _), (body,) = came[0], map(read, bodies)
     assert body == read((tmp_path / "data" / "tracking" / "lines.jsonl").read_text())
     assert urllib.parse.unquote(identity) == body["id"] and ":rule:离开:" in body["id"]
@@ -313,7 +313,7 @@ def test_a_gateway_gets_any_rules_name_and_contents_that_json_cannot_say(tmp_pat
 def test_what_was_handed_over_is_not_again_where_the_disk_is_full(tmp_path, monkeypatch):
     monkeypatch.setattr("vmhost.pipeline.reach.sending._STORE_RETRY_S", 0.001)
     receiver, full = Receiver(), [3]
-    with reaching(tmp_path, receiver) as pipeline:
+    with open_reach(tmp_path, receiver) as pipeline:
         end = pipeline.reach.queue.end
 
         def ends(*arguments):
@@ -325,7 +325,7 @@ def test_what_was_handed_over_is_not_again_where_the_disk_is_full(tmp_path, monk
         pipeline.reach.queue.end = ends
         pipeline.append_many(leaves("ann"))
         sent(pipeline)
-        assert told(pipeline) == [("ann", "sent", "taken")]
+        assert audited(pipeline) == [("ann", "sent", "taken")]
     assert receiver.keys == ["ann"] and full[0] == -1
 
 
@@ -338,13 +338,13 @@ def test_a_clock_that_was_ahead_holds_nothing_up(tmp_path, restarts):
     clock, receiver = Clock(BEGIN_MS / 1000 + 4 * 365 * 86_400), Receiver(None, OSError("no network"))
     options = {"clock": clock, "channel": {"cap": {"count": 1, "per": "1 h"}, "first_wait": "1 h", "max_wait": "1 h"}}
     with contextlib.ExitStack() as stack:
-        pipeline = stack.enter_context(reaching(tmp_path, receiver, **options))
+        pipeline = stack.enter_context(open_reach(tmp_path, receiver, **options))
         pipeline.append_many(leaves("ann", "bob"))
-        until(lambda: told(pipeline) == [("ann", "sent", "taken"), ("bob", "retry", "OSError: no network")])
+        until(lambda: audited(pipeline) == [("ann", "sent", "taken"), ("bob", "retry", "OSError: no network")])
         clock.time_s = BEGIN_MS / 1000
         if restarts:
             pipeline.close()
-            pipeline = stack.enter_context(reaching(tmp_path, receiver, **options))
+            pipeline = stack.enter_context(open_reach(tmp_path, receiver, **options))
         until(lambda: receiver.keys == ["ann", "bob", "bob"])
         clock.time_s += 3601
         pipeline.append_many(leaves("ann", at_s=1))
@@ -363,11 +363,11 @@ def test_caps_quiet_hours_priorities_and_expiry(tmp_path):
     rules[1]["pattern"] = [{"name": "view", "event": "fire"}]
     rules[2]["pattern"] = [{"name": "view", "event": "offer"}]
     cap = [{"count": 2, "per": "1 h"}, {"count": 3, "per": "1 d"}]
-    with reaching(tmp_path, receiver, {"cap": cap, "quiet": quiet}, rules, clock=clock) as pipeline:
+    with open_reach(tmp_path, receiver, {"cap": cap, "quiet": quiet}, rules, clock=clock) as pipeline:
         pipeline.append_many(leaves("ann", "ann", "ann", "bob"))
         sent(pipeline)
         assert receiver.keys == ["ann", "ann", "bob"]  # the third is beyond the cap
-        assert told(pipeline, what="capped") == [("ann", "capped", "2 messages were sent within 1 h already")]
+        assert audited(pipeline, what="capped") == [("ann", "capped", "2 messages were sent within 1 h already")]
         clock.time_s += 9 * 3600  # 22:33
         at_ms = round(clock.time_s * 1000)
         pipeline.append_many(
@@ -378,23 +378,23 @@ def test_caps_quiet_hours_priorities_and_expiry(tmp_path):
                 Event("fire", at_ms + 3, key="eve"),
             ]
         )
-        settled(pipeline)
+        settle(pipeline)
         assert [message["rule"] for message in receiver.got[3:]] == ["urgent"]
-        assert {why for _, what, why in told(pipeline, what="held")} == {"quiet hours from 22:00 to 08:00"}
+        assert {why for _, what, why in audited(pipeline, what="held")} == {"quiet hours from 22:00 to 08:00"}
         with pipeline.database.reader() as connection:
             rows = connection.execute("SELECT DISTINCT due_ms FROM reach_messages WHERE state = 0").fetchall()
         assert rows == [(1_790_064_000_000,)]  # 08:00 of the next day
         clock.time_s = 1_790_064_000.0
         sent(pipeline)
         assert [message["rule"] for message in receiver.got[4:]] == ["left"]
-        assert [what for _, what, _ in told(pipeline, person="eve")] == ["sent", "held", "held", "sent", "expired"]
+        assert [what for _, what, _ in audited(pipeline, person="eve")] == ["sent", "held", "held", "sent", "expired"]
 
 
 def test_what_waits_goes_by_priority(tmp_path):
     go, receiver = threading.Event(), Receiver()
     receiver.does = [go]
     high = RULE | {"name": "high", "priority": 9, "pattern": [{"name": "view", "event": "fire"}]}
-    with reaching(tmp_path, receiver, rules=[RULE, high]) as pipeline:
+    with open_reach(tmp_path, receiver, rules=[RULE, high]) as pipeline:
         pipeline.append_many([*leaves("ann", "bob"), Event("fire", BEGIN_MS + 100, key="eve")])
         pipeline.flush()
         go.set()
@@ -406,22 +406,22 @@ def test_what_waits_goes_by_priority(tmp_path):
 def test_audiences(tmp_path):
     """CEL over the device's profile, and people by a hash, always the same ones."""
     receiver, people = Receiver(), [f"user{n}" for n in range(60)]
-    said = {
+    definitions = {
         "android": {"where": 'profile.os == "android" && profile.app >= 20'},
         "tenth": {"where": {"field": "os", "op": "==", "value": "android"}, "percent": 10, "salt": "spring"},
     }
-    options = {"audiences": said, "profile": {"os": "android", "app": 21}}
-    with reaching(tmp_path, receiver, {"audience": "tenth"}, [RULE | {"audience": "android"}], **options) as pipeline:
+    options = {"audiences": definitions, "profile": {"os": "android", "app": 21}}
+    with open_reach(tmp_path, receiver, {"audience": "tenth"}, [RULE | {"audience": "android"}], **options) as pipeline:
         pipeline.append_many(leaves(*people))
         sent(pipeline)
-        outside = told(pipeline, what="outside")
+        outside = audited(pipeline, what="outside")
     wanted = [name for name in people if cohort_of("spring", name) <= 100]
     assert receiver.keys == wanted and 0 < len(wanted) < 20 and len(outside) == 60 - len(wanted)
     assert "it takes the first 100" in outside[0][2]
     later = Audience("x", {"percent": 20, "salt": "spring"}, {})
     assert all(later.why_not(name) is None for name in wanted)
-    assert Audience("x", said["android"], {"os": "ios", "app": 30}).why_not("ann") is not None
-    assert Audience("x", said["android"], {}).why_not("ann") is not None
+    assert Audience("x", definitions["android"], {"os": "ios", "app": 30}).why_not("ann") is not None
+    assert Audience("x", definitions["android"], {}).why_not("ann") is not None
     assert Audience("x", {"percent": 100, "of": "device"}, {"device": "d"}).why_not("ann") is None
     counts = [sum(cohort_of(salt, f"u{n}") <= 50 for n in range(4000)) for salt in "ab"]
     assert all(150 < count < 250 for count in counts)
@@ -452,10 +452,10 @@ def test_a_match_runs_a_task_whose_result_goes_on(tmp_path):
         "fails": {"walle_task": plain_task(tmp_path, FAILS, "fails"), "tries": 2, **QUICK},
     }
     rule = RULE | {"then": ["task", "fails"]}
-    with reaching(tmp_path, receiver, rules=[rule], channels=channels) as pipeline:
+    with open_reach(tmp_path, receiver, rules=[rule], channels=channels) as pipeline:
         pipeline.append_many(leaves("ann"))
         sent(pipeline)
-        ways = told(pipeline, channel="fails")
+        ways = audited(pipeline, channel="fails")
     (message,) = receiver.got
     assert message["message"] == {"title": "for ann", "of": "left"} == message["row"] and message["key"] == "ann"
     assert [what for _, what, _ in ways] == ["retry", "given_up"] and "ValueError: never" in ways[1][2]
@@ -504,14 +504,14 @@ def test_the_tracking_log_has_each_id_once_and_forgets(tmp_path):
         pipeline.reach._positions["track"] = 0
         pipeline.append_many(leaves("eve", at_s=100))
         sent(pipeline)
-        assert [why for _, what, why in told(pipeline) if what == "sent"][-3:].count("there already") == 2
+        assert [why for _, what, why in audited(pipeline) if what == "sent"][-3:].count("there already") == 2
         assert [json.loads(line)["key"] for line in path.read_text().splitlines() if line != '{"id": "cut sho'] == [
             "ann",
             "bob",
             "eve",
         ]
         assert pipeline.forget("ann")["messages"] == 1
-        assert b"ann" not in path.read_bytes() and told(pipeline, person="ann") == []
+        assert b"ann" not in path.read_bytes() and audited(pipeline, person="ann") == []
 
 
 # ---- pages
@@ -559,24 +559,24 @@ def test_a_poplayer_waits_for_its_person_and_a_broadcast_goes_to_all(tmp_path):
     with open_pipeline(tmp_path, rules=[RULE | {"then": ["layer", "all"]}], channels=pages) as pipeline:
         (url,) = pipeline.reach.urls.values()
         pipeline.append_many(leaves("ann"))
-        settled(pipeline)
-        assert [what for _, what, _ in told(pipeline, channel="all")] == ["missed"]
-        assert told(pipeline, channel="layer") == [("ann", "held", "no page of this person is open")]
+        settle(pipeline)
+        assert [what for _, what, _ in audited(pipeline, channel="all")] == ["missed"]
+        assert audited(pipeline, channel="layer") == [("ann", "held", "no page of this person is open")]
         bob, ann = PageReader(url, "bob"), PageReader(url, "ann")
-        said = ann.next()
-        message = json.loads(said["data"])
-        assert (said["event"], message["key"], message["rule"]) == ("poplayer", "ann", "left")
+        shown = ann.next()
+        message = json.loads(shown["data"])
+        assert (shown["event"], message["key"], message["rule"]) == ("poplayer", "ann", "left")
         ann.shows(message["id"])
         sent(pipeline)
-        assert told(pipeline, channel="layer", what="sent") == [("ann", "sent", "shown by 1 page")]
+        assert audited(pipeline, channel="layer", what="sent") == [("ann", "sent", "shown by 1 page")]
         pipeline.append_many(leaves("eve", at_s=100))
         pipeline.flush()
         for page in (bob, ann):
-            said = page.next()
-            assert said["event"] == "broadcast"
-            page.shows(json.loads(said["data"])["id"])
-        settled(pipeline)
-        assert told(pipeline, channel="all")[-1] == ("eve", "sent", "shown by 2 pages")
+            shown = page.next()
+            assert shown["event"] == "broadcast"
+            page.shows(json.loads(shown["data"])["id"])
+        settle(pipeline)
+        assert audited(pipeline, channel="all")[-1] == ("eve", "sent", "shown by 2 pages")
         bob.close(), ann.close()
 
 
@@ -591,7 +591,7 @@ def test_two_channels_show_one_message_to_a_page_at_a_time(tmp_path):
         page.shows(json.loads(messages[0]["data"])["id"])
         sent(pipeline)
         assert {one["event"] for one in messages} == {"poplayer", "broadcast"}
-        assert told(pipeline) == [("ann", "sent", "shown by 1 page")] * 2
+        assert audited(pipeline) == [("ann", "sent", "shown by 1 page")] * 2
         page.close()
 
 
@@ -604,9 +604,9 @@ def test_pages_are_for_this_machine_only(tmp_path):
             connection = http.client.HTTPConnection(address, timeout=WAIT_S)
             connection.request(method, path, body, headers)
             answer = connection.getresponse()
-            said = answer.status, answer.read()
+            content = answer.status, answer.read()
             connection.close()
-            return said
+            return content
 
         assert asked("GET", "/messages", {"Host": "evil.example"})[0] == 403
         assert asked("GET", "/messages", {"Origin": "https://evil.example"})[0] == 403
@@ -637,18 +637,18 @@ def test_the_command_sends_to_a_local_page(tmp_path):
         page = PageReader(url, "ann")
         message = json.loads(page.next()["data"])
         page.shows(message["id"])
-        said = json.loads(process.stdout.read())
+        report = json.loads(process.stdout.read())
         page.close()
         assert process.wait(WAIT_S) == 0
-    assert said["answer"] == "shown by 1 page" and message["message"]["title"] == "A message"
+    assert report["answer"] == "shown by 1 page" and message["message"]["title"] == "A message"
 
 
 def test_the_commands_show_audit_and_queue(tmp_path):
     clock = Clock(BEGIN_MS / 1000 + 12 * 3600)  # at night
     quiet = {"from": "22:00", "to": "08:00", "zone": "UTC"}
-    with reaching(tmp_path, Receiver(), {"quiet": quiet}, clock=clock) as pipeline:
+    with open_reach(tmp_path, Receiver(), {"quiet": quiet}, clock=clock) as pipeline:
         pipeline.append_many(leaves("ann"))
-        settled(pipeline)
+        settle(pipeline)
 
     def answer(*command):
         done = warm.run("-m", "vmhost", "reach", *command, "--json", timeout=WAIT_S)
@@ -663,7 +663,7 @@ def test_the_commands_show_audit_and_queue(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("channel", "said"),
+    ("channel", "message"),
     [
         ({"push": "file:///x"}, "push: expected an address such as https://host/path"),
         ({"push": "https://a/b", "log": True}, "expected one of push"),
@@ -687,14 +687,14 @@ def test_the_commands_show_audit_and_queue(tmp_path):
         ("log", "expected a mapping with one of"),
     ],
 )
-def test_a_channel_that_cannot_be_is_refused_with_its_place(tmp_path, channel, said):
+def test_a_channel_that_cannot_be_is_refused_with_its_place(tmp_path, channel, message):
     with pytest.raises(ConfigurationError) as refused:
         Pipeline(tmp_path / "data", [], channels={"phone": channel})
-    assert str(refused.value).startswith("channel phone: ") and said in str(refused.value)
+    assert str(refused.value).startswith("channel phone: ") and message in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("audience", "said"),
+    ("audience", "message"),
     [
         ({"where": "profile.os == "}, "audience a: where: "),
         ({"where": "event.os"}, "undeclared reference to 'event.os'"),
@@ -704,10 +704,10 @@ def test_a_channel_that_cannot_be_is_refused_with_its_place(tmp_path, channel, s
         ({"who": 1}, "expected a mapping with any of where"),
     ],
 )
-def test_an_audience_that_cannot_be_is_refused(tmp_path, audience, said):
+def test_an_audience_that_cannot_be_is_refused(tmp_path, audience, message):
     with pytest.raises(ConfigurationError, match="audience a") as refused:
         Pipeline(tmp_path / "data", [], audiences={"a": audience})
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_tasks_that_would_call_each_other_without_end_are_refused(tmp_path):

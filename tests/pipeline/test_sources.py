@@ -83,8 +83,8 @@ def test_a_line_that_is_no_event_stops_or_is_put_aside(tmp_path, pipeline, monke
     assert str(failed.value).startswith(f"{path}:4: not an event: ")
     assert pipeline.statistics()["position"] == 2  # those before it were taken
 
-    said = run(pipeline, path, bad_lines="aside")
-    assert (said["taken"], said["aside"]) == (3, 1)
+    output = run(pipeline, path, bad_lines="aside")
+    assert (output["taken"], output["aside"]) == (3, 1)
     [noted] = bad_lines(pipeline.folder, 10)
     assert (noted["source"], noted["line"]) == (str(path), 4)
     assert noted["error"] in str(failed.value)

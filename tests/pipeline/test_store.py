@@ -143,11 +143,11 @@ def test_the_oldest_go_when_a_bound_is_met(path, bounds):
         for n in range(2000):
             store.append(event(n))
         store.flush()
-        said = store.statistics()
+        statistics = store.statistics()
         kept = [stored.position for stored in store.read()]
         assert kept == list(range(2001 - len(kept), 2001))
-        assert said["stored"] == len(kept) and said["dropped"] == 2000 - len(kept)
-        assert said["bytes"] <= bounds.get("max_bytes", 1 << 60)
+        assert statistics["stored"] == len(kept) and statistics["dropped"] == 2000 - len(kept)
+        assert statistics["bytes"] <= bounds.get("max_bytes", 1 << 60)
         assert 300 < len(kept) <= 500 if "max_bytes" not in bounds else 100 < len(kept)
         with database.reader() as connection:
             (left,) = connection.execute(

@@ -25,8 +25,8 @@ def versions(pipeline, name="clicks"):
     return [(row["visit"], row["version"]) for row in pipeline.table(name).read()]
 
 
-def versioned(folder, version, trigger="on: [click]", table="columns: {visit: text, version: text}", **said):
-    return stream_task(folder, VERSIONS.format(version), trigger, version=version, table=table, **said)
+def versioned(folder, version, trigger="on: [click]", table="columns: {visit: text, version: text}", **options):
+    return stream_task(folder, VERSIONS.format(version), trigger, version=version, table=table, **options)
 
 
 def test_a_task_comes_and_sees_what_comes_from_then_on(tmp_path):
@@ -55,8 +55,12 @@ def test_a_task_comes_and_sees_all_that_is_stored_first(tmp_path):
             pipeline.load(bundle, from_stored=True)
         gate.wait_for(1)
         pipeline.append_many(clicks("flows", begin_ms=1_790_000_001_000))
-        told = pipeline.explain("clicks")
-        assert told["behind"] > 40 and told["running"] == 1 and told["trigger"]["sequences"][0][0]["id"] == "click"
+        explanation = pipeline.explain("clicks")
+        assert (
+            explanation["behind"] > 40
+            and explanation["running"] == 1
+            and explanation["trigger"]["sequences"][0][0]["id"] == "click"
+        )
         gate.open()
         pipeline.append(event(1100, "click", "open"))  # ends a match that began before the task came
         assert pipeline.wait(WAIT_S)

@@ -70,9 +70,9 @@ def test_a_row_that_does_not_fit_takes_nothing_along(tables, row, why):
     table = tables.declare(
         "t", "1", {"t": "text", "i": "integer", "r": "real", "b": "bytes", "j": "json", "a": "array"}
     )
-    with pytest.raises(TableError) as told:
+    with pytest.raises(TableError) as caught:
         table.add(4, [row], state={"n": 1})
-    assert why in str(told.value)
+    assert why in str(caught.value)
     with pytest.raises(TableError):
         table.add(4, [{"t": "right"}, row])
     assert table.read() == [] and table.state("") is None
@@ -188,9 +188,9 @@ def test_tasks_whose_names_differ_in_case_only(tables):
     ],
 )
 def test_declarations_that_cannot_be(tables, columns, key, why):
-    with pytest.raises(TableError) as told:
+    with pytest.raises(TableError) as caught:
         tables.declare("t", "1", columns, key=key)
-    assert why in str(told.value)
+    assert why in str(caught.value)
     assert tables.generations() == []
 
 

@@ -211,8 +211,8 @@ def compare(begin, doings):
             plain.advance(time + rest[0])
     for key in plain.conditions:
         engine.remove(key)
-    told = engine.statistics()
-    assert (told["conditions"], told["sequences"], told["nodes"], told["ids"]) == (0, 0, 0, 0)
+    statistics = engine.statistics()
+    assert (statistics["conditions"], statistics["sequences"], statistics["nodes"], statistics["ids"]) == (0, 0, 0, 0)
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -8,7 +8,7 @@ IPV = [["page:item", "*", "page_exit"]]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((5, [["a"]]), "key: expected a `str`, got `int`"),
         (("k", []), "'k': expected a list of sequences, got []"),
@@ -28,12 +28,12 @@ IPV = [["page:item", "*", "page_exit"]]
         (("k", [["a"] * 10_000]), "'k': sequence 1: expected up to 1000 ids, got 10000"),
     ],
 )
-def test_a_bad_condition_is_told_and_changes_nothing(arguments, said):
+def test_a_bad_condition_is_told_and_changes_nothing(arguments, message):
     engine = TriggerEngine()
     before = engine.statistics()
-    with pytest.raises(TriggerError) as told:
+    with pytest.raises(TriggerError) as caught:
         engine.add(*arguments)
-    assert said in str(told.value)
+    assert message in str(caught.value)
     assert engine.statistics() == before
 
 
@@ -49,7 +49,7 @@ def test_a_key_is_added_once_and_changed_only_when_it_is_there():
 
 
 @pytest.mark.parametrize(
-    ("event", "error", "said"),
+    ("event", "error", "message"),
     [
         ((b"a", "", "v", 1, 9), TypeError, "name: expected a `str`, got `bytes`"),
         (("a", None, "v", 1, 9), TypeError, "page: expected a `str`, got `NoneType`"),
@@ -62,14 +62,14 @@ def test_a_key_is_added_once_and_changed_only_when_it_is_there():
         (("a", "", "v", 1), TypeError, "feed() takes name, page, visit, time_ms and position, got 4 arguments"),
     ],
 )
-def test_a_bad_event_is_told_and_changes_nothing(event, error, said):
+def test_a_bad_event_is_told_and_changes_nothing(event, error, message):
     engine = TriggerEngine()
     engine.add("k", [["a", "*", "b"]])
     engine.feed("a", "", "v", 1, 5)
     before = engine.statistics()
-    with pytest.raises(error) as told:
+    with pytest.raises(error) as caught:
         engine.feed(*event)
-    assert said in str(told.value)
+    assert message in str(caught.value)
     assert engine.statistics() == before
     assert engine.feed("b", "", "v", 1, 6) == (("k", 5),)
 
@@ -160,8 +160,8 @@ def test_visits_that_never_end_are_bounded_and_the_quietest_gives_up():
     engine.add("ipv", IPV)
     for position in range(20_000):
         engine.feed("page_enter", "item", f"visit {position}", position, position)
-    told = engine.statistics()
-    assert (told["matches"], told["visits"], told["dropped"]) == (1000, 1000, 19_000)
+    statistics = engine.statistics()
+    assert (statistics["matches"], statistics["visits"], statistics["dropped"]) == (1000, 1000, 19_000)
     assert engine.feed("page_exit", "item", "visit 18999", 30_000, 30_000) == ()
     assert engine.feed("page_exit", "item", "visit 19999", 30_000, 30_001) == (("ipv", 19_999),)
 
@@ -171,9 +171,9 @@ def test_matches_take_no_more_than_their_share_of_memory():
     engine.add("ipv", IPV)
     for position in range(50_000):
         engine.feed("page_enter", "item", f"visit {position}", position, position)
-    told = engine.statistics()
-    assert told["match_bytes"] <= (1 << 20) // 4 and told["matches"] + told["dropped"] == 50_000
-    assert told["matches"] > 1000
+    statistics = engine.statistics()
+    assert statistics["match_bytes"] <= (1 << 20) // 4 and statistics["matches"] + statistics["dropped"] == 50_000
+    assert statistics["matches"] > 1000
 
 
 def test_conditions_that_do_not_fit_are_refused_and_the_old_one_stays():
@@ -221,8 +221,10 @@ def test_statistics_are_true():
     for position, event in enumerate(events):
         engine.feed(*event, 1000 + position, position)
     engine.feed("push", "", "", 1010, 10)
-    told = engine.statistics()
-    counts = {name: told[name] for name in ("conditions", "sequences", "nodes", "ids", "visits", "matches", "fired")}
+    statistics = engine.statistics()
+    counts = {
+        name: statistics[name] for name in ("conditions", "sequences", "nodes", "ids", "visits", "matches", "fired")
+    }
     assert counts == {
         "conditions": 3,
         "sequences": 4,
@@ -232,10 +234,15 @@ def test_statistics_are_true():
         "matches": 2,  # page:item in v1, click in v2
         "fired": 2,  # cart and pair, by `add`
     }
-    assert (told["events"], told["outside"], told["dropped"], told["clock_sets"]) == (5, 1, 0, 0)
+    assert (statistics["events"], statistics["outside"], statistics["dropped"], statistics["clock_sets"]) == (
+        5,
+        1,
+        0,
+        0,
+    )
     engine.end_visit("v2")
-    told = engine.statistics()
-    assert (told["ended"], told["matches"], told["visits"]) == (1, 1, 1)
+    statistics = engine.statistics()
+    assert (statistics["ended"], statistics["matches"], statistics["visits"]) == (1, 1, 1)
 
 
 def test_matches_that_are_too_old_or_whose_conditions_went_are_dropped_as_time_moves_on():
@@ -248,8 +255,8 @@ def test_matches_that_are_too_old_or_whose_conditions_went_are_dropped_as_time_m
     assert engine.statistics()["matches"] == 2
     engine.remove("gone")
     engine.advance(1100)
-    told = engine.statistics()
-    assert (told["expired"], told["withdrawn"], told["matches"], told["visits"]) == (1, 1, 0, 0)
+    statistics = engine.statistics()
+    assert (statistics["expired"], statistics["withdrawn"], statistics["matches"], statistics["visits"]) == (1, 1, 0, 0)
 
 
 def test_explain_tells_how_far_matches_have_come():

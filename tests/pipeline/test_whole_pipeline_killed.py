@@ -17,9 +17,9 @@ def kill(folder, seed, rounds, workload="pipeline_workload"):
     command = [sys.executable, "-m", f"tests.pipeline.{workload}", str(folder), str(seed), str(rounds)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, f"seed {seed}: {done.stderr}"
-    told = json.loads(done.stdout)
-    assert told["events"] >= told["promised"] > 0
-    return told
+    report = json.loads(done.stdout)
+    assert report["events"] >= report["promised"] > 0
+    return report
 
 
 def test_killed_at_random_moments(tmp_path):

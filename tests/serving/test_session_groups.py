@@ -74,7 +74,7 @@ class Trainer:
         onnx, lookups = nn.export(self.model, SPEC.transform(COLUMNS)._asdict(), ("click",), with_lookups=True)
         return publish(self.folder / "served", onnx, lookups, SPEC, self.tables, **options)
 
-    def says(self):
+    def expected(self):
         return numpy.asarray(self.model(*SPEC.transform(COLUMNS)))
 
 
@@ -93,8 +93,10 @@ def answer(group, **key):
 def test_a_group_answers_as_the_model_that_was_trained(trainer):
     """Also for keys that have no row; numbers and weights of bags are in their places."""
     with SessionGroup(trainer.folder / "served", quota=8 << 20) as group:
-        assert numpy.allclose(answer(group), trainer.says(), atol=1e-6)
-        assert numpy.allclose(numpy.asarray(group(group.spec.transform(COLUMNS))["click"]), trainer.says(), atol=1e-6)
+        assert numpy.allclose(answer(group), trainer.expected(), atol=1e-6)
+        assert numpy.allclose(
+            numpy.asarray(group(group.spec.transform(COLUMNS))["click"]), trainer.expected(), atol=1e-6
+        )
         with pytest.raises(ValueError, match="price"):
             group({name: column for name, column in COLUMNS.items() if name != "price"})
         calls = [group.submit(COLUMNS) for _ in range(5)]
@@ -143,15 +145,15 @@ def test_an_update_reads_the_rows_that_changed_and_keeps_what_was_prepared(train
         assert onnx[0] != onnx[1] and graph_digest(onnx[0]) == graph_digest(onnx[1])
         assert (answer(group) == before).all()  # not until it is told
         assert group.update() and group.version == 2 and group._tables is tables
-        assert numpy.allclose(answer(group), trainer.says(), atol=1e-6) and (answer(group) != before).any()
-        told = group.statistics()
-        assert (told.prepared, told.kept, told.updates) == (4, 2, 1) and told.longest_wait_s > 0
+        assert numpy.allclose(answer(group), trainer.expected(), atol=1e-6) and (answer(group) != before).any()
+        statistics = group.statistics()
+        assert (statistics.prepared, statistics.kept, statistics.updates) == (4, 2, 1) and statistics.longest_wait_s > 0
         trainer.publish()  # nothing has changed: the networks stay
         assert group.update() and group.statistics().prepared == 4 and group.version == 3
         trainer.train({name: column[:2] for name, column in COLUMNS.items()})
         trainer.publish(full=True)
         assert group.update() and group._tables is not tables
-        assert numpy.allclose(answer(group), trainer.says(), atol=1e-6)
+        assert numpy.allclose(answer(group), trainer.expected(), atol=1e-6)
         names = sorted(os.listdir(served / "tables"))
     assert [name[:6] for name in names] == ["000001", "000002", "000003", "000004"]
     assert [one for one in sorted(os.listdir(served)) if one != "tables"] == ["version-000003", "version-000004"]
@@ -172,15 +174,15 @@ def test_an_increment_beyond_the_quota_leaves_the_version_before(trainer):
 
 def test_updates_lose_no_call_and_no_answer_mixes_versions(trainer):
     """Each of many callers sees answers of whole versions only, in their order."""
-    truths, wrong, done = [trainer.says()], [], threading.Event()
+    truths, wrong, done = [trainer.expected()], [], threading.Event()
 
     def ask(group):
         last = 0
         while not done.is_set():
-            told = answer(group)
-            found = [i for i, truth in enumerate(list(truths)) if numpy.allclose(told, truth, atol=1e-6)]
+            result = answer(group)
+            found = [i for i, truth in enumerate(list(truths)) if numpy.allclose(result, truth, atol=1e-6)]
             if not found:
-                wrong.append(told)
+                wrong.append(result)
             elif found[-1] < last - 1:
                 wrong.append((found, last))
             last = max(last, found[-1]) if found else last
@@ -192,7 +194,7 @@ def test_updates_lose_no_call_and_no_answer_mixes_versions(trainer):
         for number in range(8):
             trainer.train()
             trainer.publish(full=number == 5)
-            truths.append(trainer.says())
+            truths.append(trainer.expected())
             assert group.update()
         done.set()
         for one in callers:
@@ -202,7 +204,7 @@ def test_updates_lose_no_call_and_no_answer_mixes_versions(trainer):
 
 
 def test_an_update_waits_for_a_call_that_is_reading_its_rows(trainer):
-    reading, tried, go, before = threading.Event(), threading.Event(), threading.Event(), trainer.says()
+    reading, tried, go, before = threading.Event(), threading.Event(), threading.Event(), trainer.expected()
 
     class Slow(dict):
         def __getitem__(self, name):
@@ -234,7 +236,7 @@ def test_an_update_waits_for_a_call_that_is_reading_its_rows(trainer):
         go.set()
         updating.join()
         assert numpy.allclose(call.result()["click"], before, atol=1e-6)
-        assert numpy.allclose(answer(group), trainer.says(), atol=1e-6)
+        assert numpy.allclose(answer(group), trainer.expected(), atol=1e-6)
 
 
 def test_every_accepted_call_ends_where_the_group_is_closed(trainer):
@@ -294,7 +296,7 @@ def test_a_version_of_mixed_files_is_refused_and_the_one_before_goes_on(trainer,
         assert (answer(group) == before).all() and group.version == 1
         trainer.publish()
         if file != "tables":
-            assert group.update() and numpy.allclose(answer(group), trainer.says(), atol=1e-6)
+            assert group.update() and numpy.allclose(answer(group), trainer.expected(), atol=1e-6)
 
 
 def test_what_does_not_belong_together_is_not_published(trainer):
@@ -318,8 +320,8 @@ def test_a_task_asks_the_group_by_a_granted_function(trainer):
     task = "from vmhost.guest import host\n\ndef run(columns):\n    return host.predict(columns)['click'].tolist()\n"
     with SessionGroup(trainer.folder / "served") as group:
         with vmhost.Host(allow_unsigned=True, functions=group.functions) as running:
-            told = running.load(bundle(task, permissions={"host": ["predict"]}))(COLUMNS)
-    assert numpy.allclose(told, trainer.says(), atol=1e-6)
+            answer = running.load(bundle(task, permissions={"host": ["predict"]}))(COLUMNS)
+    assert numpy.allclose(answer, trainer.expected(), atol=1e-6)
 
 
 @pytest.mark.parametrize("joined", [True, False])

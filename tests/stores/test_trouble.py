@@ -73,7 +73,7 @@ def run(code, *arguments, **options):
 
 def test_writes_that_the_system_refuses(path):
     """A limit on the size of files, met in the middle of a transaction."""
-    said = run(
+    output = run(
         """if True:
         import os, resource, sys
         from vmhost.pipeline.events import Event
@@ -96,7 +96,7 @@ def test_writes_that_the_system_refuses(path):
         """,
         path,
     )
-    assert "ulimit -f" in said or "make room" in said
+    assert "ulimit -f" in output or "make room" in output
     with Database(path) as database:
         assert [one.event.name for one in EventStore(database).read()] == ["first", "second"]
 

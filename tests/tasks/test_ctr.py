@@ -44,15 +44,15 @@ def nothing_waits_to_be_collected():
 
 def test_from_parquet_to_served_answers_on_tables(tmp_path, capsys):
     assert command.main([str(tmp_path), "--examples", "64000", "--epochs", "2"]) == 0
-    said = capsys.readouterr().out
-    own, best = map(float, re.search(r"AUC: ([\d.]+) of .*best possible: ([\d.]+)", said).groups())
+    output = capsys.readouterr().out
+    own, best = map(float, re.search(r"AUC: ([\d.]+) of .*best possible: ([\d.]+)", output).groups())
     assert best == pytest.approx(0.834, abs=0.006) and 0.72 < own < best
-    assert "trained: 250 steps of 512, " in said and "user 300 rows" in said
+    assert "trained: 250 steps of 512, " in output and "user 300 rows" in output
     # again: it was whole, so nothing is trained, and the answers are the same
     model = (tmp_path / "served/version-000001/network.vmm").read_bytes()
     assert command.main([str(tmp_path), "--examples", "64000", "--epochs", "2"]) == 0
     again = capsys.readouterr().out
-    assert "250 steps of 512, from step 250 on" in again and again.splitlines()[-3:] == said.splitlines()[-3:]
+    assert "250 steps of 512, from step 250 on" in again and again.splitlines()[-3:] == output.splitlines()[-3:]
     assert (tmp_path / "served/version-000002/network.vmm").read_bytes() == model
     assert len(list((tmp_path / "served/tables").iterdir())) == 1  # both versions name the same save
 
@@ -130,16 +130,16 @@ def test_what_is_served_is_what_onnx_runtime_makes_of_the_exported_network(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("batches", "value", "says"),
+    ("batches", "value", "message"),
     [([], {"steps": 1}, "the host has no clicks"), ([], {"steps": 1, "every": 0}, "every: expected a whole number")],
 )
-def test_the_task_names_what_it_cannot_use(batches, value, says):
-    with pytest.raises(vmhost.TaskError, match=says):
+def test_the_task_names_what_it_cannot_use(batches, value, message):
+    with pytest.raises(vmhost.TaskError, match=message):
         asked(batches, value)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["--examples", "5"], "--examples: at least 512, --epochs and --every: at least 1"),
         (["--epochs", "0"], "--examples: at least 512, --epochs and --every: at least 1"),
@@ -148,8 +148,8 @@ def test_the_task_names_what_it_cannot_use(batches, value, says):
         (["--shards", "2", "--examples", "16000"], "--shards: 1 to 8, with --examples of at least 16000 for each"),
     ],
 )
-def test_the_command_of_ctr_says_what_it_takes(tmp_path, capsys, arguments, says):
+def test_the_command_of_ctr_says_what_it_takes(tmp_path, capsys, arguments, message):
     with pytest.raises(SystemExit):
         command.main([str(tmp_path / "new"), *arguments])
-    assert says in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "new").exists()

@@ -20,10 +20,10 @@ LIMITED = pytest.approx(0.834, abs=0.006)  # the generator's best AUC, on any sa
 
 def test_from_parquet_to_a_served_model(tmp_path, capsys):
     assert command.main([str(tmp_path), "--examples", "48000", "--epochs", "2"]) == 0
-    said = capsys.readouterr().out
-    own, best = map(float, re.search(r"AUC: ([\d.]+) of .*best possible: ([\d.]+)", said).groups())
+    output = capsys.readouterr().out
+    own, best = map(float, re.search(r"AUC: ([\d.]+) of .*best possible: ([\d.]+)", output).groups())
     assert best == LIMITED and 0.70 < own < best
-    assert re.search(r"trained: 186 steps of 512", said)
+    assert re.search(r"trained: 186 steps of 512", output)
     # the engine's model and ONNX Runtime give the same answers for the same network
     batch = next(clicks.batches(tmp_path / "test.parquet", 100))
     inputs = {"ids": batch["ids"], "numbers": batch["numbers"]}
@@ -59,7 +59,7 @@ def batch(ids):
 
 
 @pytest.mark.parametrize(
-    ("batches", "says"),
+    ("batches", "message"),
     [
         ([], "the host has no clicks"),
         ([batch([[0, 9], [1, 10]])], "ids from 0 to 9, got 0 to 10"),
@@ -67,8 +67,8 @@ def batch(ids):
         ([batch([[0, 1]])], "at least 2, got shapes"),
     ],
 )
-def test_wrong_batches_are_named(batches, says):
-    with pytest.raises(vmhost.TaskError, match=says):
+def test_wrong_batches_are_named(batches, message):
+    with pytest.raises(vmhost.TaskError, match=message):
         asked(batches, {"rows": 10, "steps": 10})
 
 

@@ -70,17 +70,17 @@ def test_a_vm_trains_the_last_layer_and_its_weights_belong_to_the_bundles_model(
 
 
 @pytest.mark.parametrize(
-    ("trainable", "says"),
+    ("trainable", "message"),
     [
         ("{other: [fc.weight]}", r"task.yaml:6: expected the name of a model under `models`"),
         ("{net: []}", "expected"),
         ("{net: [fc.w]}", r"has no weight 'fc.w' to train; it has fc.bias, fc.weight"),
     ],
 )
-def test_wrong_trainable_weights_of_task_yaml_are_named(folder, trainable, says):
+def test_wrong_trainable_weights_of_task_yaml_are_named(folder, trainable, message):
     text = (folder / "task.yaml").read_text().replace('{net: ["fc.*"]}', trainable)
     (folder / "task.yaml").write_text(text)
-    with pytest.raises((TaskSpecError, CompileError), match=says):
+    with pytest.raises((TaskSpecError, CompileError), match=message):
         compile_folder(folder)
 
 

@@ -77,7 +77,7 @@ def test_forest_is_the_same_for_the_same_seed_and_not_for_another(entry):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "says"),
+    ("name", "value", "message"),
     [
         ("digits", {"image": [0] * 63}, "expected 64 integers"),
         ("digits", {"image": [17] * 64}, "from 0 to 16"),
@@ -96,8 +96,8 @@ def test_forest_is_the_same_for_the_same_seed_and_not_for_another(entry):
         ("forest", {"rows": [[1.0] * 30, [1.0]]}, r"rows\[1\]: expected 30 numbers, got 1"),
     ],
 )
-def test_wrong_values_are_named(entry, name, value, says):
-    with pytest.raises(ValueError, match=says):
+def test_wrong_values_are_named(entry, name, value, message):
+    with pytest.raises(ValueError, match=message):
         entry(name).run(value)
 
 

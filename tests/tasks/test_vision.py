@@ -92,7 +92,7 @@ def test_as_many_answers_as_asked_for(ask):
 
 
 @pytest.mark.parametrize(
-    ("value", "says"),
+    ("value", "message"),
     [
         (
             {"picture": numpy.zeros((40, 40, 3))},
@@ -103,6 +103,6 @@ def test_as_many_answers_as_asked_for(ask):
         ({"picture": numpy.zeros((40, 40, 3), "uint8"), "count": 11}, "count: expected 1 to 10, got 11"),
     ],
 )
-def test_wrong_pictures_are_named(ask, value, says):
-    with pytest.raises(vmhost.TaskError, match=says):
+def test_wrong_pictures_are_named(ask, value, message):
+    with pytest.raises(vmhost.TaskError, match=message):
         ask(value)

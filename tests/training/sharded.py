@@ -14,7 +14,7 @@ from vmhost.engine.embedding import CheckpointError, CounterFilter, EmbeddingVar
 DIM, BATCH, STEPS, KEYS = 4, 32, 6, 200
 
 
-def made(name="items", **options):
+def new_table(name="items", **options):
     return EmbeddingVariable(DIM, optimizer="adagrad", initializer=0.1, seed=5, name=name, **options)
 
 
@@ -60,7 +60,7 @@ class Deep(Linear):
 
 def trained(kind, shard, folder=None, tables=None):
     """Losses, all rows, and the network's arrays after some steps, of one process (shard None) or of a shard."""
-    own = tables or [made(), made("users", filter=CounterFilter(2))]
+    own = tables or [new_table(), new_table("users", filter=CounterFilter(2))]
     used = own if shard is None else [shard.table(one) for one in own]
     model, optimizer, losses = kind(*used), optim.Adagrad(0.1, initial=0.1), []
     own_part = () if shard is None else (shard.rank, shard.count)
@@ -81,7 +81,7 @@ def trained_shard(shard, kind, folder=None):
 
 
 def restored(shard, folder):
-    own = [made(), made("users", filter=CounterFilter(2))]
+    own = [new_table(), new_table("users", filter=CounterFilter(2))]
     step = shard.restore(own, folder)
     used = [shard.table(one) for one in own]
     rows = [numpy.asarray(one.lookup(np.arange(-5, KEYS))) for one in used]
@@ -95,7 +95,7 @@ def restored(shard, folder):
 
 
 def ends_badly(shard, how):
-    table = shard.table(made())
+    table = shard.table(new_table())
     table.lookup(np.arange(10))
     if shard.rank == 1:
         if how == "killed":
@@ -114,7 +114,7 @@ def ends_badly(shard, how):
 
 
 def waits_for_ever(shard):
-    table = shard.table(made())
+    table = shard.table(new_table())
     table.lookup(np.arange(10))
     os.write(1, b"here\n")  # in one piece: two processes write
     while True:

@@ -65,11 +65,11 @@ def test_partitions_have_each_row_group_once(folder):
 def test_reading_goes_on_from_each_place(folder, prefetch):
     options = {"fields": ["n", "list"], "shuffle_window": 25, "seed": 4, "epochs": 2, "prefetch": prefetch}
     with ParquetSamples(folder, 9, **options) as samples:
-        told = [(batch["n"].tolist(), batch["list"].values.tolist(), dict(samples.position)) for batch in samples]
-    for at in range(0, len(told), 3):
-        with ParquetSamples(folder, 9, start=told[at][2], **options) as samples:
+        rows = [(batch["n"].tolist(), batch["list"].values.tolist(), dict(samples.position)) for batch in samples]
+    for at in range(0, len(rows), 3):
+        with ParquetSamples(folder, 9, start=rows[at][2], **options) as samples:
             again = [(batch["n"].tolist(), batch["list"].values.tolist()) for batch in samples]
-        assert again == [one[:2] for one in told[at + 1 :]]
+        assert again == [one[:2] for one in rows[at + 1 :]]
 
 
 def test_what_columns_become(tmp_path):
@@ -115,14 +115,14 @@ def test_a_specification_reads_what_it_needs(tmp_path):
 
 
 def test_what_does_not_fit_is_told(folder, tmp_path):
-    for paths, options, said in (
+    for paths, options, message in (
         (folder, {"fields": ["no"]}, r"a\.parquet: there is no column 'no', but n, x, list"),
         (folder / "none", {}, "there is no such file"),
         (folder, {"partition": (3, 3)}, "partition: expected"),
         (folder, {"batch_size": 101, "epochs": None, "drop_remainder": True}, "no batch would ever come"),
         (folder, {"batch_size": 0}, "batch_size: expected 1 or more, got 0"),
     ):
-        with pytest.raises(SamplesError, match=said):
+        with pytest.raises(SamplesError, match=message):
             ParquetSamples(paths, options.pop("batch_size", 5), **options)
     (tmp_path / "junk.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(SamplesError, match="junk.parquet: cannot be read as Parquet"):

@@ -40,17 +40,17 @@ def test_a_save_of_shards_is_read_by_any_count_of_them(tmp_path):
         assert all(step == sharded.STEPS and incremental == (count == 2) for step, _, _, incremental in found)
         for _, mine, _, _ in found:
             assert all((one == other).all() for one, other in zip(mine, rows))
-    alone = [sharded.made(), sharded.made("users", filter=CounterFilter(2))]
+    alone = [sharded.new_table(), sharded.new_table("users", filter=CounterFilter(2))]
     assert shards.restore(alone, tmp_path) == sharded.STEPS
     assert all(
         (numpy.asarray(one.lookup(np.arange(-5, sharded.KEYS))) == other).all() for one, other in zip(alone, rows)
     )
     with pytest.raises(CheckpointError, match="there is no save of shards"):
-        shards.restore([sharded.made()], tmp_path / "none")
+        shards.restore([sharded.new_table()], tmp_path / "none")
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "message"),
     [
         ("killed", "^shard 1 of 3 was killed by SIGKILL$"),
         ("raises", "(?s)^shard 1 of 3: Traceback.*KeyError: 'no such column'$"),
@@ -59,8 +59,8 @@ def test_a_save_of_shards_is_read_by_any_count_of_them(tmp_path):
         ("differs", "^shard [012] of 3: shard .* makes another call: all shards make the same calls in the same order"),
     ],
 )
-def test_a_shard_that_ends_ends_the_others_with_one_error(how, said):
-    with pytest.raises(ShardError, match=said):
+def test_a_shard_that_ends_ends_the_others_with_one_error(how, message):
+    with pytest.raises(ShardError, match=message):
         shards.run(sharded.ends_badly, 3, how)
 
 
@@ -72,8 +72,8 @@ def test_the_shard_that_ended_is_named_also_where_another_tells_first_that_it_lo
         def wait(self):
             return -signal.SIGKILL
 
-    said = shards._failure_message(0, [None, Ended()], [None, Ended()], [("lost", 1), None])
-    assert said == "shard 1 of 2 was killed by SIGKILL"
+    message = shards._failure_message(0, [None, Ended()], [None, Ended()], [("lost", 1), None])
+    assert message == "shard 1 of 2 was killed by SIGKILL"
 
 
 def test_shards_end_with_the_process_that_began_them(tmp_path):

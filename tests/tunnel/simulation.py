@@ -186,8 +186,8 @@ class Simulation:
 
     def _at_cloud(self, link, event):
         if isinstance(event, events.Greeted):
-            told = event.greeting
-            link.epoch = told["epoch"]
+            greeting = event.greeting
+            link.epoch = greeting["epoch"]
             link.cloud_end.welcome(
                 {
                     "epoch": self.cloud_epoch,
@@ -196,8 +196,8 @@ class Simulation:
                     "device": NAME,
                 }
             )
-            if told["from"] == self.cloud_epoch:
-                for channel, number in told["received"].items():
+            if greeting["from"] == self.cloud_epoch:
+                for channel, number in greeting["received"].items():
                     self.to_drop.append((NAME, channel, number))
                     link.cloud_end.resume(channel, number)
             self.pump_cloud()
@@ -234,12 +234,12 @@ class Simulation:
     def arrived(self):
         return _by_channel(self.cloud_database, "SELECT channel, body FROM came ORDER BY n")
 
-    def came_down(self):
+    def received_pushes(self):
         return _by_channel(self.device_database, "SELECT channel, body FROM came ORDER BY n")
 
     def check(self):
         """Nothing twice, nothing out of order, nothing that was not accepted."""
-        for found, wanted in ((self.arrived(), self.accepted), (self.came_down(), self.pushed)):
+        for found, wanted in ((self.arrived(), self.accepted), (self.received_pushes(), self.pushed)):
             for channel, values in found.items():
                 assert values == wanted[channel][: len(values)], channel
 
@@ -261,7 +261,7 @@ class Simulation:
                 self.pump_cloud()
         self.check()
         assert self.arrived() == self.accepted, "a message was lost"
-        assert self.came_down() == self.pushed, "a push was lost"
+        assert self.received_pushes() == self.pushed, "a push was lost"
         assert not self.store.channels(), "acknowledged messages stayed in the outbox"
 
     def step(self, chance):

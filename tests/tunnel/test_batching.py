@@ -77,7 +77,7 @@ def batching(settings_of, tmp_path):
         device.store.close()
 
 
-def went(sent):
+def counts_by_time(sent):
     return [(when, count) for when, count, _ in sent]
 
 
@@ -86,7 +86,7 @@ def test_without_batching_each_goes_at_once(batching):
     for _ in range(3):
         device.store.put("c", [b"x"])
         loop.move(0.001)
-    assert went(sent) == [(0.0, 1), (0.001, 1), (0.002, 1)]
+    assert counts_by_time(sent) == [(0.0, 1), (0.001, 1), (0.002, 1)]
 
 
 def test_the_first_waits_as_long_as_it_may_and_no_longer(batching):
@@ -95,7 +95,7 @@ def test_the_first_waits_as_long_as_it_may_and_no_longer(batching):
         device.store.put("c", [b"x"])
         loop.move(0.01)
     loop.move(1.0)
-    assert went(sent) == [(0.05, 5), (0.1, 5), (1.12, 2)]
+    assert counts_by_time(sent) == [(0.05, 5), (0.1, 5), (1.12, 2)]
     loop.move(1.0)
     assert len(sent) == 3
 
@@ -105,9 +105,9 @@ def test_so_many_bytes_go_at_once(batching):
     for size in (999, 1, 400, 400, 200, 5000, 10):
         device.store.put("c", [bytes(size)])
         loop.move(0.01)
-    assert went(sent) == [(0.01, 2), (0.04, 3), (0.05, 1)]
+    assert counts_by_time(sent) == [(0.01, 2), (0.04, 3), (0.05, 1)]
     loop.move(1.0)
-    assert went(sent)[3:] == [(1.07, 1)], "the last one waited its time, counted from its own"
+    assert counts_by_time(sent)[3:] == [(1.07, 1)], "the last one waited its time, counted from its own"
 
 
 def test_a_batch_is_one_frame_and_waiting_for_it_sends_it(make_server, make_device, monkeypatch, tmp_path):

@@ -14,7 +14,7 @@ from vmhost.tunnel.decoding import lines
 from vmhost.tunnel.training import train_channel
 
 
-def said(capfd, *arguments):
+def run_command(capfd, *arguments):
     """(exit code, stdout, stderr) of `vmhost tunnel ARGUMENTS`."""
     capfd.readouterr()
     code = main(["tunnel", *map(str, arguments)])
@@ -23,10 +23,10 @@ def said(capfd, *arguments):
 
 def test_certificates_are_made_once(tmp_path, capfd):
     folder = tmp_path / "keys"
-    assert said(capfd, "certificates", folder, "--device", "ann")[1].endswith("made ca, server, ann\n")
+    assert run_command(capfd, "certificates", folder, "--device", "ann")[1].endswith("made ca, server, ann\n")
     before = (folder / "ca.pem").read_bytes()
-    assert said(capfd, "certificates", folder, "--device", "bob")[1].endswith("made bob\n")
-    assert said(capfd, "certificates", folder)[1].endswith("all were there\n")
+    assert run_command(capfd, "certificates", folder, "--device", "bob")[1].endswith("made bob\n")
+    assert run_command(capfd, "certificates", folder)[1].endswith("all were there\n")
     assert (folder / "ca.pem").read_bytes() == before
     assert all(path.stat().st_mode & 0o77 == 0 for path in folder.glob("*.key"))
 
@@ -59,14 +59,14 @@ def test_certificates_are_made_once(tmp_path, capfd):
 )
 def test_wrong_input_gets_one_error(keys, tmp_path, monkeypatch, capfd, arguments, text):
     monkeypatch.chdir(tmp_path)
-    code, out, err = said(capfd, *(each.replace("KEYS", str(keys)) for each in arguments))
+    code, out, err = run_command(capfd, *(each.replace("KEYS", str(keys)) for each in arguments))
     assert code != 0 and out == ""
     assert text in err and err.startswith("error: ") and err.count("\n") == 1, err
 
 
 def test_what_cannot_be_sent_waits(keys, tmp_path, capfd):
     arguments = ["send", tmp_path / "ann.sqlite", "--keys", keys, "--device", "ann", "--to", "localhost:1"]
-    code, _, err = said(capfd, *arguments, "--message", "hello", "--timeout", "0.3")
+    code, _, err = run_command(capfd, *arguments, "--message", "hello", "--timeout", "0.3")
     assert code == 5 and "1 messages could not be sent within 0.3 s and wait in" in err
 
 
@@ -75,19 +75,19 @@ def test_send_push_status(make_server, keys, tmp_path, capfd):
     (tmp_path / "lines").write_bytes(b"one\ntwo\r\nthree")
     with server.running("localhost:0") as address:
         to = ["--keys", keys, "--device", "ann", "--to", address.replace("127.0.0.1", "localhost")]
-        code, out, _ = said(capfd, "send", tmp_path / "a.sqlite", *to, "--lines", tmp_path / "lines", "--json")
+        code, out, _ = run_command(capfd, "send", tmp_path / "a.sqlite", *to, "--lines", tmp_path / "lines", "--json")
         assert code == 0 and json.loads(out)["counts"]["acknowledged"] == 3
-        assert said(capfd, "push", store, "bob", "news", "hello", "--ttl", "60")[0] == 0
-        told = json.loads(said(capfd, "status", store, "--json")[1])
-        assert told["store"]["pushes"] == [["bob", "news", 1, 5]] and told["store"]["devices"] == 1
-        assert told["processes"][0]["counts"]["messages"] == 3
-        assert told["processes"][0]["latencies"]["kept messages"]["count"] >= 1
-        code, out, _ = said(capfd, "status", store)
+        assert run_command(capfd, "push", store, "bob", "news", "hello", "--ttl", "60")[0] == 0
+        report = json.loads(run_command(capfd, "status", store, "--json")[1])
+        assert report["store"]["pushes"] == [["bob", "news", 1, 5]] and report["store"]["devices"] == 1
+        assert report["processes"][0]["counts"]["messages"] == 3
+        assert report["processes"][0]["latencies"]["kept messages"]["count"] >= 1
+        code, out, _ = run_command(capfd, "status", store)
         assert code == 0 and "1 for bob on news" in out
     assert [body for _, _, _, body in rows(store)] == [b"one", b"two", b"three"]
-    assert "0 processes serve" in said(capfd, "status", store)[1]
-    assert said(capfd, "status", tmp_path / "a.sqlite")[1] == "the outbox is empty\n"
-    code, _, err = said(capfd, "push", tmp_path / "a.sqlite", "bob", "news", "hello")
+    assert "0 processes serve" in run_command(capfd, "status", store)[1]
+    assert run_command(capfd, "status", tmp_path / "a.sqlite")[1] == "the outbox is empty\n"
+    code, _, err = run_command(capfd, "push", tmp_path / "a.sqlite", "bob", "news", "hello")
     assert code == 2 and "no server's store" in err, "it would wait there for ever"
 
 
@@ -143,13 +143,13 @@ def test_a_capture_is_shown(tmp_path, capfd):
 
     capture = transcript()
     (tmp_path / "capture").write_bytes(capture)
-    code, out, _ = said(capfd, "decode", tmp_path / "capture")
+    code, out, _ = run_command(capfd, "decode", tmp_path / "capture")
     assert code == 0
     for text in ("CHANNEL    0, 'a', 4", "MESSAGES", "REQUEST    0, a, 2000,", "FRAGMENT", "'id7' 280 bytes", "END"):
         assert text in out
     assert list(lines(capture[:-1]))[-1].startswith("and ") and "not complete" in list(lines(capture[:-1]))[-1]
     (tmp_path / "wrong").write_bytes(frames.encode(frames.PING, 1, 2) + b"\x01\x05")
-    code, out, _ = said(capfd, "decode", tmp_path / "wrong")
+    code, out, _ = run_command(capfd, "decode", tmp_path / "wrong")
     assert code == 2 and "PING" in out and "not a frame: " in out.splitlines()[-1]
 
 
@@ -191,8 +191,8 @@ def test_a_task_reaches_the_channels_that_it_may(make_server, make_device, tmp_p
         device.wait_connected(WAIT_S)
         functions = task_functions(device, ["features", "double", "secrets"])
         with Host(allow_unsigned=True, functions=functions) as host:
-            said = host.load(bundle)(21)
-        assert said == {"sent": "chosen", "answer": {"answer": 42}, "refused": True}
+            answer = host.load(bundle)(21)
+        assert answer == {"sent": "chosen", "answer": {"answer": 42}, "refused": True}
         assert device.wait_sent(WAIT_S)
         for wrong in (None, {}, {"send": b"x", "ask": 1}, {"send": b"x", "to": "y"}):
             with pytest.raises(ValueError, match="tunnel_features"):

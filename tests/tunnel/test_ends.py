@@ -413,7 +413,7 @@ def test_streams_in_both_directions(make_server, settings_of, tmp_path):
 
 def test_streams_for_threads(make_server, make_device):
     server = make_server()
-    told = []
+    received = []
 
     @server.stream("upper")
     async def upper(stream):
@@ -421,7 +421,7 @@ def test_streams_for_threads(make_server, make_device):
             async for piece in stream:
                 await stream.write(piece.upper())
         except StreamBrokenError as error:
-            told.append(str(error))
+            received.append(str(error))
 
     with server.running() as address, make_device(address) as device:
         device.wait_connected(WAIT_S)
@@ -432,8 +432,8 @@ def test_streams_for_threads(make_server, make_device):
             assert b"".join(stream) == data.upper()
         with pytest.raises(KeyError), device.open_stream("upper") as stream:
             raise KeyError("of the program")
-        until(lambda: told)
-    assert "KeyError: 'of the program'" in told[0]
+        until(lambda: received)
+    assert "KeyError: 'of the program'" in received[0]
 
 
 def test_who_does_not_read_stops_nobody_else(make_server, settings_of, tmp_path):

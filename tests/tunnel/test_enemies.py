@@ -27,7 +27,7 @@ HELLO = {"epoch": b"raw", "from": None, "received": {}, "limits": {}, "heartbeat
 class Raw:
     """A device that sends the test's frames, one by one."""
 
-    def __init__(self, address, settings, **told):
+    def __init__(self, address, settings, **greeting):
         context = ssl.create_default_context(cafile=settings["ca"])
         if settings.get("certificate"):
             context.load_cert_chain(settings["certificate"], settings["key"])
@@ -35,12 +35,12 @@ class Raw:
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         self.socket = context.wrap_socket(plain, server_hostname="localhost")
         self._decoder, self._frames = frames.Decoder(), []
-        self.say(frames.HELLO, 1, HELLO | told)
+        self.send(frames.HELLO, 1, HELLO | greeting)
 
-    def say(self, *frame):
+    def send(self, *frame):
         self.socket.sendall(frames.encode(*frame))
 
-    def hear(self):
+    def receive(self):
         """The next frame; None at the end."""
         while not self._frames:
             try:
@@ -52,8 +52,8 @@ class Raw:
             self._frames += list(self._decoder.feed(data))
         return self._frames.pop(0)
 
-    def hear_kind(self, kind):
-        while (frame := self.hear()) is not None:
+    def receive_kind(self, kind):
+        while (frame := self.receive()) is not None:
             if frame[0] == kind:
                 return frame
         raise AssertionError(f"no {frames.NAMES[kind]} came")
@@ -80,7 +80,7 @@ def test_who_asks_and_does_not_read_is_not_read_either(make_server, make_device,
         Raw(address, settings_of("ann")) as enemy,
         make_device(address, name="bob") as bob,
     ):
-        enemy.hear_kind(frames.WELCOME)
+        enemy.receive_kind(frames.WELCOME)
         if how == "answers":
             asked = frames.encode(frames.CHANNEL, 0, "big", 4)
             asked += b"".join(frames.encode(frames.REQUEST, number, 0, 0, None) for number in range(count))
@@ -98,7 +98,7 @@ def test_who_asks_and_does_not_read_is_not_read_either(make_server, make_device,
         # it reads again: the rest comes
         kind, came = (frames.RESPONSE, frames.PONG)[how == "pings"], 0
         while came < min(count, 5000):
-            enemy.hear_kind(kind)
+            enemy.receive_kind(kind)
             came += 1
         enemy.socket.shutdown(socket.SHUT_RDWR)
         sending.join(WAIT_S)
@@ -115,13 +115,13 @@ def test_requests_that_wait_are_bounded_by_bytes(make_server, settings_of):
     server.answer("stuck", lambda request: stuck.wait(WAIT_S))
     with server.running() as address, Raw(address, settings_of("ann")) as enemy:
         try:
-            enemy.hear_kind(frames.WELCOME)
-            enemy.say(frames.CHANNEL, 0, "stuck", 4)
+            enemy.receive_kind(frames.WELCOME)
+            enemy.send(frames.CHANNEL, 0, "stuck", 4)
             for number in range(40):
                 body = frames.pack((frames.REQUEST, number, 0, 0, bytes(1_000_000)))
                 for at in range(0, len(body), 32_000):
-                    enemy.say(frames.FRAGMENT, 0, at + 32_000 >= len(body), body[at : at + 32_000])
-            answer = enemy.hear_kind(frames.RESPONSE)
+                    enemy.send(frames.FRAGMENT, 0, at + 32_000 >= len(body), body[at : at + 32_000])
+            answer = enemy.receive_kind(frames.RESPONSE)
             assert answer[1] == 8 and answer[2] == 1 and "wait already" in answer[3]
             assert connection_of(server, "ann")._asked_bytes <= server.limits.fragments_bytes
         finally:
@@ -143,12 +143,12 @@ def test_odd_limits_of_a_device_trouble_nobody(make_server, make_device, setting
     with server.running() as address, make_device(address, name="bob") as bob:
         for _ in range(3):
             with Raw(address, settings_of("ann"), limits=limits) as enemy:
-                enemy.hear_kind(frames.WELCOME)
-                enemy.say(frames.CHANNEL, 0, "a", 4)
-                enemy.say(frames.REQUEST, 0, 0, 0, None)
-                enemy.say(frames.OPEN, 0, 0, None)
-                enemy.say(frames.PING, 1, 30_000)
-                while (frame := enemy.hear()) is not None and frame[0] not in (frames.PONG, frames.CLOSE):
+                enemy.receive_kind(frames.WELCOME)
+                enemy.send(frames.CHANNEL, 0, "a", 4)
+                enemy.send(frames.REQUEST, 0, 0, 0, None)
+                enemy.send(frames.OPEN, 0, 0, None)
+                enemy.send(frames.PING, 1, 30_000)
+                while (frame := enemy.receive()) is not None and frame[0] not in (frames.PONG, frames.CLOSE):
                     pass
         bob.send("c", b"hello")
         assert bob.wait_sent(WAIT_S)
@@ -160,12 +160,12 @@ def test_a_device_is_who_its_certificate_says(make_server, settings_of, tmp_path
     """Not who it says it is, nor whose token it has; and ids that others used are its own to use."""
     server = make_server(identify=lambda token: token)
     with server.running() as address:
-        for name, told in (("bob", {}), ("ann", {"device": "bob", "token": "bob"})):
-            with Raw(address, settings_of(name), **told) as raw:
-                assert raw.hear_kind(frames.WELCOME)[2]["device"] == name
-                raw.say(frames.CHANNEL, 0, "c", 4)
-                raw.say(frames.MESSAGES, 0, [1, "the same id", name.encode()])
-                assert raw.hear_kind(frames.ACK) == [frames.ACK, 0, 1]
+        for name, greeting in (("bob", {}), ("ann", {"device": "bob", "token": "bob"})):
+            with Raw(address, settings_of(name), **greeting) as raw:
+                assert raw.receive_kind(frames.WELCOME)[2]["device"] == name
+                raw.send(frames.CHANNEL, 0, "c", 4)
+                raw.send(frames.MESSAGES, 0, [1, "the same id", name.encode()])
+                assert raw.receive_kind(frames.ACK) == [frames.ACK, 0, 1]
     expected = [(name, "c", "the same id", name.encode()) for name in ("bob", "ann")]
     assert rows(tmp_path / "cloud.sqlite") == expected
 
@@ -175,11 +175,11 @@ def test_numbers_of_another_epoch_and_lies_about_what_was_received(make_server, 
     server = make_server()
     with server.running() as address:
         with Raw(address, settings_of("ann")) as raw:
-            epoch = raw.hear_kind(frames.WELCOME)[2]["epoch"]
+            epoch = raw.receive_kind(frames.WELCOME)[2]["epoch"]
         server.push("ann", "news", b"1")
         with Raw(address, settings_of("ann"), **{"from": epoch, "received": {"news": 1 << 40}}) as raw:
-            assert raw.hear_kind(frames.WELCOME)[2]["epoch"] != epoch
-            assert raw.hear_kind(frames.MESSAGES)[2][2] == b"1"
+            assert raw.receive_kind(frames.WELCOME)[2]["epoch"] != epoch
+            assert raw.receive_kind(frames.MESSAGES)[2][2] == b"1"
 
 
 @pytest.mark.parametrize("item", [b"\x80", b"\x90", b"\x81\xc0\xc0"], ids=["maps", "lists", "maps of one"])
@@ -209,16 +209,16 @@ def test_pieces_of_a_stream_take_no_more_than_its_window(make_server, settings_o
             await asyncio.sleep(0.01)
 
     with server.running() as address, Raw(address, settings_of("ann")) as enemy:
-        enemy.hear_kind(frames.WELCOME)
-        enemy.say(frames.CHANNEL, 0, "deaf", 4)
-        enemy.say(frames.OPEN, 0, 0, None)
+        enemy.receive_kind(frames.WELCOME)
+        enemy.send(frames.CHANNEL, 0, "deaf", 4)
+        enemy.send(frames.OPEN, 0, 0, None)
         enemy.socket.sendall(frames.encode(frames.DATA, 0, b"x") * 50_000)
         until(lambda: server.worker.sessions["ann"].owner.streams)
         stream = server.worker.sessions["ann"].owner.streams[0]
         until(lambda: len(stream._came) == 50_000)
         assert type(stream._came) is bytearray
-        enemy.say(frames.DATA, 0, b"")
-        closed = enemy.hear_kind(frames.CLOSE)
+        enemy.send(frames.DATA, 0, b"")
+        closed = enemy.receive_kind(frames.CLOSE)
         assert closed[1] == 1 and "stream 0: 0 bytes" in closed[2]
         go_on.set()
 
@@ -292,13 +292,13 @@ def fuzz_a_server(make_server, make_device, settings_of, tmp_path, caplog, conne
         for number in range(connections):
             server.push("ann", "news", b"x") if number % 10 == 0 else None
             with Raw(address, settings_of("ann")) as enemy, contextlib.suppress(OSError):
-                enemy.hear_kind(frames.WELCOME)
+                enemy.receive_kind(frames.WELCOME)
                 enemy.socket.sendall(b"".join(pieces[: chance.choice((2, 6, len(pieces)))]))
                 for _ in range(30):
                     enemy.socket.sendall(mutated(chance, chance.choice(small)))
                 enemy.socket.settimeout(0.001)
                 with contextlib.suppress(ProtocolError):
-                    while enemy.hear() is not None:
+                    while enemy.receive() is not None:
                         pass
             if number % 20 == 0:
                 assert bob.ask("a", number, timeout_s=WAIT_S) == number
@@ -340,17 +340,17 @@ def test_pushes_for_a_device_that_does_not_read_stay_in_the_store(make_server, m
                 highest = max(highest, connection.queued_bytes)
                 for lane in list(connection._by_alias) if blindly else ():
                     if lane.last:
-                        enemy.say(frames.ACK, lane.alias, lane.last)
+                        enemy.send(frames.ACK, lane.alias, lane.last)
             assert 1 << 19 < highest < 8 << 20
             if blindly:
                 return
-            enemy.hear_kind(frames.WELCOME)
+            enemy.receive_kind(frames.WELCOME)
             last = {}
             while sum(last.values()) < 24:  # it reads, and acknowledges: all come
-                frame = enemy.hear_kind(frames.FRAGMENT)
+                frame = enemy.receive_kind(frames.FRAGMENT)
                 if frame[2]:
                     last[frame[1]] = last.get(frame[1], 0) + 1
-                    enemy.say(frames.ACK, frame[1], last[frame[1]] * 3 - 2 + frame[1])
+                    enemy.send(frames.ACK, frame[1], last[frame[1]] * 3 - 2 + frame[1])
             assert last == {0: 8, 1: 8, 2: 8}
 
 

@@ -32,8 +32,8 @@ def greeted(client=False):
 def closed_with_one_line(connection):
     assert connection.closed.code == protocol.PROTOCOL and not connection.closed.by_peer
     assert connection.closed.why and "\n" not in connection.closed.why and len(connection.closed.why) < 500
-    said = list(frames.Decoder().feed(connection.data_to_send()))
-    assert said[-1][0] == frames.CLOSE
+    sent = list(frames.Decoder().feed(connection.data_to_send()))
+    assert sent[-1][0] == frames.CLOSE
 
 
 def encoded(*frame):
@@ -120,7 +120,7 @@ def test_what_is_not_allowed_closes_the_connection(what):
 
 
 @pytest.mark.parametrize(
-    "told",
+    "greeting",
     [
         {},
         HELLO | {"epoch": b""},
@@ -137,9 +137,9 @@ def test_what_is_not_allowed_closes_the_connection(what):
     ],
     ids=range(12),
 )
-def test_a_wrong_greeting(told):
+def test_a_wrong_greeting(greeting):
     cloud = Connection(client=False, limits=LIMITS)
-    cloud.receive(encoded(frames.HELLO, 1, told), 0)
+    cloud.receive(encoded(frames.HELLO, 1, greeting), 0)
     closed_with_one_line(cloud)
 
 

@@ -82,7 +82,7 @@ Tunnel.TestCase.settings = settings(max_examples=40, stateful_step_count=40, dea
 TestTunnel = Tunnel.TestCase
 
 
-def lives(seeds):
+def simulate_lives(seeds):
     for seed in seeds:
         folder = fast_folder()
         try:
@@ -92,11 +92,11 @@ def lives(seeds):
 
 
 def test_random_lives():
-    lives(range(40))
+    simulate_lives(range(40))
 
 
 @pytest.mark.stress
 @pytest.mark.parametrize("block", range(8))
 def test_thousands_of_random_lives(block):
     """Each has some ten kills of either side."""
-    lives(range(1000 + block * 250, 1250 + block * 250))
+    simulate_lives(range(1000 + block * 250, 1250 + block * 250))

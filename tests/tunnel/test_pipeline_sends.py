@@ -25,12 +25,12 @@ WITHOUT_CHANNELS = 'def run(value):\n    return {"visit": value["visit"], "count
 @pytest.fixture
 def events(tmp_path):
     path = tmp_path / "events.jsonl"
-    told = ({"name": "click", "time_ms": 1_790_000_000_000 + n, "visit": f"v{n}", "key": "k"} for n in range(20))
-    path.write_text("".join(json.dumps(each) + "\n" for each in told))
+    events = ({"name": "click", "time_ms": 1_790_000_000_000 + n, "visit": f"v{n}", "key": "k"} for n in range(20))
+    path.write_text("".join(json.dumps(each) + "\n" for each in events))
     return path
 
 
-def said(capfd, *arguments):
+def run_command(capfd, *arguments):
     capfd.readouterr()
     code = main([*map(str, arguments)])
     return code, *capfd.readouterr()
@@ -47,7 +47,7 @@ def test_rows_leave_while_the_pipeline_runs_each_once(make_server, keys, events,
     with make_server().running() as address:
         to = ("--tunnel", address.replace("127.0.0.1", "localhost"), "--tunnel-keys", keys, "--device", "ann")
         for run in range(2):
-            code, out, err = said(
+            code, out, err = run_command(
                 capfd,
                 "pipeline",
                 "run",
@@ -70,11 +70,13 @@ def test_what_cannot_leave_waits_for_the_next_run(make_server, keys, events, tmp
     bundle, shop = tmp_path / "clicks.vmb", tmp_path / "shop"
     bundle.write_bytes(stream_task(tmp_path, WITHOUT_CHANNELS, table=TABLE))
     run = ("pipeline", "run", shop, bundle, "--allow-unsigned", "--tunnel-keys", keys, "--device", "ann", "--tunnel")
-    code, _, err = said(capfd, *run, "localhost:1", "--events", events)
+    code, _, err = run_command(capfd, *run, "localhost:1", "--events", events)
     assert code == 0 and "20 rows wait in the outbox for the next run" in err
     with make_server().running() as address:
         to = address.replace("127.0.0.1", "localhost")
-        code, out, _ = said(capfd, "tunnel", "send", shop, "--keys", keys, "--device", "ann", "--to", to, "--json")
+        code, out, _ = run_command(
+            capfd, "tunnel", "send", shop, "--keys", keys, "--device", "ann", "--to", to, "--json"
+        )
         assert code == 0 and json.loads(out)["counts"]["acknowledged"] == 20
     assert len(sent(tmp_path / "cloud.sqlite")) == 20
 
@@ -92,7 +94,7 @@ def test_tasks_of_a_pipeline_use_channels(make_server, keys, events, tmp_path, c
             f"tunnel: {{to: 'localhost:{port}', keys: {keys}, device: ann, channels: [log, double],"
             " batch_time: 5 ms}\n"
         )
-        code, out, err = said(capfd, "pipeline", "run", tmp_path / "pipeline.yaml", "--json")
+        code, out, err = run_command(capfd, "pipeline", "run", tmp_path / "pipeline.yaml", "--json")
         assert code == 0, err
         assert json.loads(out)["tunnel"] == {"sent": 40, "left": 0}
     found = rows(tmp_path / "cloud.sqlite")
@@ -114,5 +116,5 @@ def test_tasks_of_a_pipeline_use_channels(make_server, keys, events, tmp_path, c
 def test_a_wrong_tunnel_in_a_pipeline_yaml(keys, tmp_path, capfd, tunnel, text):
     tunnel = tunnel.replace("KEYS", str(keys))
     (tmp_path / "pipeline.yaml").write_text(f"folder: shop\nbundles: []\nallow_unsigned: true\ntunnel: {tunnel}\n")
-    code, _, err = said(capfd, "pipeline", "run", tmp_path / "pipeline.yaml")
+    code, _, err = run_command(capfd, "pipeline", "run", tmp_path / "pipeline.yaml")
     assert code != 0 and text in err and err.startswith("error: "), err

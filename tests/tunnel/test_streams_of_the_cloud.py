@@ -37,8 +37,8 @@ def test_the_cloud_opens_streams_to_devices_for_threads(make_server, make_device
         device = make_device(address)
         device.stream("upper", upper)
         device.stream("fails")(fails)
-        told = []
-        device.stream("value", lambda stream: told.append(stream.value))
+        received = []
+        device.stream("value", lambda stream: received.append(stream.value))
         device.answer("state", lambda value: {"uptime": value})
         device.answer("slow", lambda value: done.wait(WAIT_S))
         done = threading.Event()
@@ -47,7 +47,7 @@ def test_the_cloud_opens_streams_to_devices_for_threads(make_server, make_device
             assert everything(server.call(server.open_stream("ann", "upper"))) == LARGE.upper()
             with server.call(server.open_stream("ann", "value", {"from": 7})) as stream:
                 assert stream.read() == b"", "the device has ended it"
-            assert told == [{"from": 7}]
+            assert received == [{"from": 7}]
             for channel, why in (("fails", "ValueError: not this"), ("none", "nobody takes streams on channel none")):
                 stream = server.call(server.open_stream("ann", channel))
                 with pytest.raises(StreamBrokenError, match=why):

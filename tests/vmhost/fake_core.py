@@ -43,8 +43,8 @@ class FakeCore:
         self.factory = factory
 
     def crash_open(self, path):
-        told, self.crashes = self.crashes, []
-        return told, 0
+        crashes, self.crashes = self.crashes, []
+        return crashes, 0
 
     def crash_dump_to(self, path):
         return errno.EEXIST  # another host of the process has its own

@@ -338,9 +338,9 @@ def test_a_buffer_with_a_window_does_not_cross(task):
     "name", TASK.partition("MIDST = [")[2].partition("]")[0].replace("\n", " ").replace(",", " ").split()
 )
 def test_what_crosses_in_the_midst_of_an_operation_is_not_written_by_it(task, name):
-    said = task(name, entry="main:in_the_midst")
-    assert said == "written" or "Error" in said
-    if taken or said == "written":
+    answer = task(name, entry="main:in_the_midst")
+    assert answer == "written" or "Error" in answer
+    if taken or answer == "written":
         assert taken.unchanged()
 
 

@@ -111,7 +111,7 @@ def test_max_workers_is_a_count(number):
 
 
 @pytest.mark.parametrize(
-    "arguments, said",
+    "arguments, message",
     [
         ({"mp_context": multiprocessing.get_context("spawn")}, "VMExecutor takes no mp_context: .* leave it out"),
         (
@@ -123,8 +123,8 @@ def test_max_workers_is_a_count(number):
         ({"max_workers": 1.5}, "max_workers: expected a whole number or None, got 1.5"),
     ],
 )
-def test_what_only_process_pools_take_is_refused_with_the_reason(arguments, said):
-    with pytest.raises(TypeError, match=said):
+def test_what_only_process_pools_take_is_refused_with_the_reason(arguments, message):
+    with pytest.raises(TypeError, match=message):
         vmhost.VMExecutor(**arguments)
 
 

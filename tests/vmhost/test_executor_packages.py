@@ -209,15 +209,15 @@ def test_record_needs_a_program(program):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("print('no pool')\n", r"^Error: app\.recorded\.json: was not written; did app\.py make no VMExecutor"),
         ("import os\nos.kill(os.getpid(), 9)\n", r"^Error: app\.py: ended by signal 9; app\.recorded\.json was not"),
     ],
 )
-def test_a_program_that_leaves_no_record_is_told(program, text, said):
+def test_a_program_that_leaves_no_record_is_told(program, text, message):
     status, _, stderr = program(text, command=("-m", "vmhost", "record", "app.py"))
-    assert status == 2 and re.match(said, last_line(stderr))
+    assert status == 2 and re.match(message, last_line(stderr))
 
 
 def test_a_record_that_cannot_be_written_is_an_error(program):

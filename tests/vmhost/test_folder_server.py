@@ -60,14 +60,14 @@ class Served:
         self._thread = threading.Thread(target=lambda: server.run(self._reads, **options))
         self._thread.start()
 
-    def say(self, text):
+    def send(self, text):
         left = text.encode()
         while left:
             left = left[os.write(self._writes, left) :]
 
     def ask(self, **asked):
         before = len(self.answers())
-        self.say(json.dumps(asked) + "\n")
+        self.send(json.dumps(asked) + "\n")
         until(lambda: len(self.answers()) > before)
         return self.answers()[-1]
 
@@ -103,7 +103,7 @@ def test_a_task_that_raises_is_an_answer_with_its_traceback(served):
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         ("{", "not JSON: Expecting property name"),
         ("[" * 100_000, "nested too deeply: '[[["),
@@ -115,15 +115,15 @@ def test_a_task_that_raises_is_an_answer_with_its_traceback(served):
         ('{"task": "double", "input": {"$set": [[]]}}', "set"),
     ],
 )
-def test_a_wrong_line_is_an_answer_and_not_the_end(served, line, says):
+def test_a_wrong_line_is_an_answer_and_not_the_end(served, line, message):
     if line == "\udcff":
         os.write(served._writes, b"\xff\n")
-        says = "not UTF-8: byte 0xff at 0"
+        message = "not UTF-8: byte 0xff at 0"
     else:
-        served.say(line + "\n")
+        served.send(line + "\n")
     until(served.answers)
     error = served.answers()[0]["error"]
-    assert error["type"] == "InputError" and says in error["message"]
+    assert error["type"] == "InputError" and message in error["message"]
     assert served.ask(task="double", input=1)["result"] == 2
 
 
@@ -156,7 +156,7 @@ def test_a_wrong_bundle_is_logged_once_and_the_old_one_serves_on(served, folder,
 
 def test_the_end_of_the_input_leaves_no_call_without_answer(folder, monkeypatch):
     server = Served(folder, monkeypatch)
-    server.say(
+    server.send(
         "".join(f'{{"id": {number}, "task": "double", "input": {number}}}\n' for number in range(50))
         + '{"id": 50, "task": "double", "input": 50}'
     )
@@ -167,18 +167,18 @@ def test_the_end_of_the_input_leaves_no_call_without_answer(folder, monkeypatch)
 
 
 def test_idle_is_told_while_nothing_comes_and_nothing_runs(folder, monkeypatch):
-    told, looks, look = [], [], FolderServer._scan
+    calls, looks, look = [], [], FolderServer._scan
     monkeypatch.setattr(FolderServer, "_scan", lambda self: (looks.append(1), look(self))[1])
     put(folder, "waits", "import time\ndef run(value): time.sleep(60)")
-    server = Served(folder, monkeypatch, when_idle=lambda: told.append(1))
-    until(lambda: told)
-    server.say('{"task": "waits"}\n')
+    server = Served(folder, monkeypatch, when_idle=lambda: calls.append(1))
+    until(lambda: calls)
+    server.send('{"task": "waits"}\n')
     until(lambda: server.host.statistics().tasks["waits"].running)
-    before, seen = len(told), len(looks)
+    before, seen = len(calls), len(looks)
     until(lambda: len(looks) > seen + 3)
-    assert len(told) == before
+    assert len(calls) == before
     server.host.unload("waits", drain=False)
-    until(lambda: len(told) > before)
+    until(lambda: len(calls) > before)
     server.end()
 
 
@@ -215,8 +215,8 @@ HOSTILE = [
 
 def test_every_line_gets_one_answer_whatever_it_says(served):
     for line in HOSTILE:
-        served.say(line + "\n")
-    served.say('{"id": "last", "task": "double", "input": 2}\n')
+        served.send(line + "\n")
+    served.send('{"id": "last", "task": "double", "input": 2}\n')
     until(lambda: len(served.answers()) > len(HOSTILE))
     *answers, last = served.answers()
     assert last == {"id": "last", "result": 4}
@@ -259,14 +259,14 @@ def test_a_line_without_end_is_refused_once_and_holds_up_nobody(served, folder, 
     )
     (folder / "waits.vmb").write_bytes(write_bundle(waits.manifest, waits.modules, waits.files, waits.texts))
     until(lambda: "waits" in served.host.tasks)
-    served.say('{"id": "before", "task": "waits"}\n')
+    served.send('{"id": "before", "task": "waits"}\n')
     assert entered.wait(60)
     for _ in range(64):
-        served.say("x" * (1 << 18))
+        served.send("x" * (1 << 18))
     goes_on.set()
     until(served.answers)  # while the line goes on
     assert served.answers() == [{"id": "before", "result": True}]
-    served.say('\n{"id": "after", "task": "double", "input": 1}\n')
+    served.send('\n{"id": "after", "task": "double", "input": 1}\n')
     until(lambda: len(served.answers()) == 3)
     refused, after = served.answers()[1:]
     assert (refused["id"], refused["error"]["message"]) == (
@@ -289,7 +289,7 @@ def test_lines_are_cut_in_time_that_grows_with_their_length_and_kept_up_to_a_bou
 def test_a_line_too_long_at_the_end_of_the_input_is_answered_too(folder, monkeypatch):
     monkeypatch.setattr(folder_server, "MAX_LINE_BYTES", 1000)
     server = Served(folder, monkeypatch)
-    server.say("x" * 5000)
+    server.send("x" * 5000)
     server.end()
     assert [answer["error"]["type"] for answer in server.answers()] == ["InputError"]
 
@@ -308,17 +308,17 @@ class Slow(io.StringIO):
 
 def test_a_client_that_does_not_read_holds_up_itself_only(folder, monkeypatch):
     server = Served(folder, monkeypatch, out=Slow())
-    said = threading.Thread(
+    sender = threading.Thread(
         target=lambda: [
-            server.say(f'{{"id": {number}, "task": "double", "input": {number}}}\n') for number in range(3000)
+            server.send(f'{{"id": {number}, "task": "double", "input": {number}}}\n') for number in range(3000)
         ]
     )
-    said.start()
+    sender.start()
     until(lambda: server.host.statistics().tasks["double"].calls)
     assert server.host.task("double")(4) == 8  # others are served
     assert server.host.statistics().tasks["double"].calls < 3000  # requests are read only as fast as they are answered
     server.out.reads.set()
-    said.join()
+    sender.join()
     server.end()
     assert sorted((answer["id"], answer["result"]) for answer in server.answers()) == [
         (number, 2 * number) for number in range(3000)
@@ -355,7 +355,7 @@ def test_bundles_swapped_cut_and_removed_under_load(folder, monkeypatch, caplog)
     answered = []
 
     def ask(number):
-        server.say(json.dumps({"id": number, "task": "swapped", "input": number}) + "\n")
+        server.send(json.dumps({"id": number, "task": "swapped", "input": number}) + "\n")
 
     def settle(version):
         until(lambda: server.host.task("swapped").version == version)
@@ -393,9 +393,9 @@ def test_bundles_swapped_cut_and_removed_under_load(folder, monkeypatch, caplog)
     assert {tuple(answer["result"]) for answer in answered if "result" in answer} <= {
         (number, version) for number in range(1200) for version in contents
     }
-    told = [record.getMessage() for record in caplog.records]
-    assert told and all("swapped.vmb: " in message and "Traceback" not in message for message in told)
-    assert len(told) <= 2 * 40  # once for each half
+    records = [record.getMessage() for record in caplog.records]
+    assert records and all("swapped.vmb: " in message and "Traceback" not in message for message in records)
+    assert len(records) <= 2 * 40  # once for each half
 
 
 def test_the_older_of_two_bundles_of_a_task_serves_again_when_the_newer_goes(served, folder):

@@ -154,7 +154,7 @@ def ask_with(function):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (SystemExit(3), "SystemExit: 3"),
         (GeneratorExit(), "GeneratorExit: "),
@@ -164,11 +164,11 @@ def ask_with(function):
         (BaseExceptionGroup("g", [SystemExit(1)]), "BaseExceptionGroup: g (1 sub-exception)"),
     ],
 )
-def test_a_host_function_that_raises_answers_at_once(error, said):
+def test_a_host_function_that_raises_answers_at_once(error, message):
     def ask(_):
         raise error
 
-    assert ask_with(ask) == said
+    assert ask_with(ask) == message
 
 
 def test_a_host_function_that_gives_what_cannot_cross_answers_at_once():

@@ -33,9 +33,9 @@ def test_each_who_watches_a_call_is_told_though_another_was_told_before(task):
     """A breaker's probe is watched by the breaker, and then by its awaiter; it may have ended in between."""
     call = task._current.lane.submit(1)
     for _ in range(3):
-        told = threading.Event()
-        task._service.watch(call, told.set)
-        assert told.wait(LONG_S)
+        notified = threading.Event()
+        task._service.watch(call, notified.set)
+        assert notified.wait(LONG_S)
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -57,10 +57,10 @@ def test_a_finalizer_may_ask_for_a_future_while_another_is_made(task, monkeypatc
 
 def test_a_finalizer_may_watch_a_call_while_the_watchers_are_locked(task):
     def watch():
-        told = threading.Event()
+        notified = threading.Event()
         with task._service._watch_lock:
-            task._service.watch(task._current.lane.submit(1), told.set)
-        return told.wait(LONG_S)
+            task._service.watch(task._current.lane.submit(1), notified.set)
+        return notified.wait(LONG_S)
 
     assert in_time(watch)
 

@@ -193,7 +193,7 @@ def test_a_link_that_comes_after_the_check_leads_nowhere(tree):
 
 
 @pytest.mark.parametrize(
-    ("permissions", "said"),
+    ("permissions", "message"),
     [
         (5, "expected a mapping such as"),
         ({"files": []}, "unknown kind 'files'"),
@@ -206,9 +206,9 @@ def test_a_link_that_comes_after_the_check_leads_nowhere(tree):
         ({"host": [5]}, "host: expected the name of a host function"),
     ],
 )
-def test_wrong_caps_are_told(permissions, said):
+def test_wrong_caps_are_told(permissions, message):
     for policy in (vmhost.Policy, vmhost.TaskPolicy):
-        with pytest.raises(vmhost.ConfigurationError, match=said):
+        with pytest.raises(vmhost.ConfigurationError, match=message):
             policy(permissions=permissions)
 
 
@@ -227,7 +227,7 @@ def test_host_yaml_says_them(tree):
     )
     with pytest.raises(vmhost.ConfigurationError) as caught:
         vmhost.Host.from_file(tree / "host.yaml")
-    told = str(caught.value)
-    assert "host.yaml:2: permissions.read.0: expected an absolute path" in told
-    assert "host.yaml:3: permissions.nets: unknown key" in told
-    assert "host.yaml:4: tasks.x.permissions.env.0: expected the name of an environment variable" in told
+    message = str(caught.value)
+    assert "host.yaml:2: permissions.read.0: expected an absolute path" in message
+    assert "host.yaml:3: permissions.nets: unknown key" in message
+    assert "host.yaml:4: tasks.x.permissions.env.0: expected the name of an environment variable" in message

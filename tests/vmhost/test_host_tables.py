@@ -199,9 +199,9 @@ tables:
         assert (numpy.asarray(task(numpy.arange(16_000))) == -1).all()
         counts = host.tables["items"].statistics()
         assert counts.rows == 16_000 and counts.disk_rows > 14_000 and counts.disk_hits
-        told = exposition(host.statistics())
-        assert f'vmhost_table_rows{{table="items",tier="disk"}} {counts.disk_rows}' in told
-        assert f'vmhost_table_hits_total{{table="items",tier="memory"}} {counts.memory_hits}' in told
+        metrics = exposition(host.statistics())
+        assert f'vmhost_table_rows{{table="items",tier="disk"}} {counts.disk_rows}' in metrics
+        assert f'vmhost_table_hits_total{{table="items",tier="memory"}} {counts.memory_hits}' in metrics
         save(host.tables, tmp_path / "saves")
 
 
@@ -214,7 +214,7 @@ def test_a_task_makes_no_table_with_rows_on_disk(host, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("yaml", "said"),
+    ("yaml", "message"),
     [
         (
             "{dim: 4, storage: {folder: host.yaml, memory: 1 MiB, quota: 32 MiB}}",
@@ -229,14 +229,16 @@ def test_a_task_makes_no_table_with_rows_on_disk(host, tmp_path):
         ("{dim: 4, quotas: 1 GiB}", "did you mean 'quota'"),
     ],
 )
-def test_wrong_tables_of_host_yaml_are_told_by_key(tmp_path, yaml, said):
+def test_wrong_tables_of_host_yaml_are_told_by_key(tmp_path, yaml, message):
     (tmp_path / "host.yaml").write_text(f"tables:\n  items: {yaml}\n")
-    with pytest.raises(vmhost.ConfigurationError, match=f"host.yaml:2: {said}" if said.startswith("tables") else said):
+    with pytest.raises(
+        vmhost.ConfigurationError, match=f"host.yaml:2: {message}" if message.startswith("tables") else message
+    ):
         vmhost.Host.from_file(tmp_path / "host.yaml")
 
 
 @pytest.mark.parametrize(
-    ("tables", "said"),
+    ("tables", "message"),
     [
         (["items"], "tables: expected a mapping"),
         ({"a b": None}, "expected a name of letters"),
@@ -244,6 +246,6 @@ def test_wrong_tables_of_host_yaml_are_told_by_key(tmp_path, yaml, said):
         ({"items": made(quota=None)}, "items: has no quota, .* make it with quota="),
     ],
 )
-def test_wrong_tables_of_a_host_are_refused(tables, said):
-    with pytest.raises(vmhost.ConfigurationError, match=said):
+def test_wrong_tables_of_a_host_are_refused(tables, message):
+    with pytest.raises(vmhost.ConfigurationError, match=message):
         vmhost.Host(allow_unsigned=True, tables=tables)

@@ -128,7 +128,7 @@ def test_what_json_cannot_say_is_tagged():
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("{", "line 1 column 2"),
         ("NaN", r'NaN is not JSON; write \{"\$float": "nan"\}'),
@@ -154,8 +154,8 @@ def test_what_json_cannot_say_is_tagged():
         ('{"$complex": [1]}', "is not what it can hold"),
     ],
 )
-def test_mistakes_are_named(text, says):
-    with pytest.raises(ValueError, match=says):
+def test_mistakes_are_named(text, message):
+    with pytest.raises(ValueError, match=message):
         values.loads(text)
 
 
@@ -167,7 +167,7 @@ def test_numbers_of_any_size_go_both_ways():
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     ids=range(14),
     argvalues=[
         ('{"$complex": [' + "9" * 400 + ", 0]}", r"\$complex.* is not what it can hold"),
@@ -186,8 +186,8 @@ def test_numbers_of_any_size_go_both_ways():
         ('{"$float": "' + "x" * 1000 + '"}', "is not what it can hold"),
     ],
 )
-def test_every_text_is_a_value_or_one_short_error(text, says):
-    with pytest.raises(ValueError, match=says) as caught:
+def test_every_text_is_a_value_or_one_short_error(text, message):
+    with pytest.raises(ValueError, match=message) as caught:
         values.loads(text)
     assert type(caught.value) is not UnicodeError and len(str(caught.value)) < 300
 

@@ -219,14 +219,14 @@ def test_a_second_host_does_not_get_a_folder_whose_files_are_mapped(bundle, stat
         task = host.load(bundle)
         with pytest.raises(vmhost.ConfigurationError, match="already in use"):
             vmhost.Host(state=state)
-        said = subprocess.run(
+        output = subprocess.run(
             [sys.executable, "-c", OTHER_HOST, str(state)],
             cwd=Path(vmhost.__file__).parents[1],
             capture_output=True,
             text=True,
             timeout=60,
         )
-        assert "already in use" in said.stdout, said.stderr
+        assert "already in use" in output.stdout, output.stderr
         check(task)
 
 

@@ -215,7 +215,7 @@ def test_what_is_right_is_made_without_a_call_of_the_class(liar):
 
 
 @each(
-    ("packed", "said"),
+    ("packed", "message"),
     [
         ((FIELDS, "main:Trapped", {"number": 1}), "missing fields: text; unknown fields: none"),
         ((FIELDS, "main:Trapped", {"number": 1, "text": 1, "__class__": 2}), "unknown fields: __class__"),
@@ -253,10 +253,10 @@ def test_what_is_right_is_made_without_a_call_of_the_class(liar):
     ],
     ids=itertools.count(),
 )
-def test_what_a_task_makes_up_is_one_error(liar, packed, said):
+def test_what_a_task_makes_up_is_one_error(liar, packed, message):
     with pytest.raises(vmhost.CrossingError) as caught:
         liar(packed)
-    assert "result: $.a[1]: " in str(caught.value) and said in str(caught.value)
+    assert "result: $.a[1]: " in str(caught.value) and message in str(caught.value)
 
 
 JUNK = some.recursive(
@@ -375,7 +375,7 @@ class Undecorated(Order):
 
 
 @pytest.mark.parametrize(
-    ("types", "said"),
+    ("types", "message"),
     [
         ([5], "expected a class or a Conversion, got 5"),
         ("main:Order", "expected a list of classes"),
@@ -390,10 +390,10 @@ class Undecorated(Order):
     ],
     ids=itertools.count(),
 )
-def test_types_that_cannot_be_registered_are_told(types, said):
+def test_types_that_cannot_be_registered_are_told(types, message):
     with pytest.raises(vmhost.ConfigurationError) as caught:
         vmhost.Host(types=types)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     with pytest.raises(vmhost.ConfigurationError):
         vmhost.VMExecutor(types=types)
 

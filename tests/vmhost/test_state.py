@@ -80,8 +80,8 @@ def test_damage_is_put_aside_and_told_once(tmp_path, content, caplog):
         assert host.load(bundle(ECHO, "echo"))(1) == 1
     with vmhost.Host(state=tmp_path):
         pass
-    told = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert len(told) == 1 and str(file) in told[0].getMessage(), caplog.text
+    records = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(records) == 1 and str(file) in records[0].getMessage(), caplog.text
     assert (tmp_path / "breakers.damaged").exists()
     assert "full" not in str(content) or (tmp_path / "breakers.damaged" / "somebody's own").exists()
 

@@ -164,12 +164,12 @@ def test_options_warming_up_and_profiles_are_there_in_a_vm(host, tmp_path):
         outputs, steps = task((fewest, options), entry="main:with_options")
         assert bool(numpy.asarray(outputs["y"]).all()) is subnormal
         assert steps and all(took for _, took in steps)
-    for options, told in (
+    for options, message in (
         ({"precision": "float16"}, "precision: expected float32, got 'float16'"),
         ({"threads": -1}, "threads: expected 1 or more"),
         ({"search": "fixed"}, "search: expected nothing: the host has prepared the model"),
     ):
-        with pytest.raises(vmhost.TaskError, match=told):
+        with pytest.raises(vmhost.TaskError, match=message):
             task((fewest, options), entry="main:with_options")
 
 

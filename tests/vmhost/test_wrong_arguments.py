@@ -100,15 +100,15 @@ MADE = [
 ]
 
 
-@each(("make", "given", "says"), MADE, ids=range(len(MADE)))
-def test_what_cannot_be_made_is_one_configuration_error(make, given, says):
-    with pytest.raises(ConfigurationError, match=says) as caught:
+@each(("make", "given", "message"), MADE, ids=range(len(MADE)))
+def test_what_cannot_be_made_is_one_configuration_error(make, given, message):
+    with pytest.raises(ConfigurationError, match=message) as caught:
         make(**given)
     assert len(str(caught.value)) < 400
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "says"),
+    ("given", "error", "message"),
     [
         ({"max_workers": "2"}, TypeError, "max_workers: expected a whole number or None, got '2'"),
         ({"max_workers": 0}, ValueError, "greater than 0"),
@@ -118,8 +118,8 @@ def test_what_cannot_be_made_is_one_configuration_error(make, given, says):
         ({"thread_name_prefix": "\ud800"}, ValueError, "thread_name"),
     ],
 )
-def test_what_pools_take_as_well_is_refused_as_they_do(given, error, says):
-    with pytest.raises(error, match=says):
+def test_what_pools_take_as_well_is_refused_as_they_do(given, error, message):
+    with pytest.raises(error, match=message):
         VMExecutor(**given)
 
 
@@ -174,22 +174,22 @@ CALLS = [
 
 
 @each("method", ["call", "submit", "run", "map"])
-@each(("given", "error", "says"), CALLS, ids=range(len(CALLS)))
-def test_wrong_options_of_a_call(task, method, given, error, says):
+@each(("given", "error", "message"), CALLS, ids=range(len(CALLS)))
+def test_wrong_options_of_a_call(task, method, given, error, message):
     methods = {
         "call": lambda: task(1, **given),
         "submit": lambda: task.submit(1, **given).result(),
         "run": lambda: asyncio.run(task.run(1, **given)),
         "map": lambda: list(task.map([1], **given)),
     }
-    with pytest.raises(error, match=says) as caught:
+    with pytest.raises(error, match=message) as caught:
         methods[method]()
     assert len(str(caught.value)) < 400
     assert task(1) == 1
 
 
 @pytest.mark.parametrize(
-    ("ask", "error", "says"),
+    ("ask", "error", "message"),
     [
         (lambda host, task: task.map(5), TypeError, "values: expected something to iterate over, got 5"),
         (
@@ -218,14 +218,14 @@ def test_wrong_options_of_a_call(task, method, given, error, says):
         (lambda host, task: Host.from_file("a\0b"), ConfigurationError, "host.yaml: expected a path, got"),
     ],
 )
-def test_wrong_arguments_of_a_host_and_a_task(host, task, ask, error, says):
-    with pytest.raises(error, match=says):
+def test_wrong_arguments_of_a_host_and_a_task(host, task, ask, error, message):
+    with pytest.raises(error, match=message):
         ask(host, task)
     assert task(1) == 1
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("vms: {memory: 0x" + "f" * 5000 + "}", "not YAML: expected numbers of at most 64 bits"),
         ("vms: {max: 2.0}", "vms.max: expected a whole number"),
@@ -245,10 +245,10 @@ def test_wrong_arguments_of_a_host_and_a_task(host, task, ask, error, says):
         ('limits: {wall_time: "5 s\\n"}', "limits.wall_time: expected a time"),
     ],
 )
-def test_wrong_values_in_host_yaml_are_named_with_their_line(tmp_path, text, says):
+def test_wrong_values_in_host_yaml_are_named_with_their_line(tmp_path, text, message):
     path = tmp_path / "host.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigurationError, match=says) as caught:
+    with pytest.raises(ConfigurationError, match=message) as caught:
         read_host_yaml(path)
     assert str(caught.value).startswith(str(path)) and len(str(caught.value)) < 400
 
@@ -286,11 +286,11 @@ def test_a_function_under_the_main_guard_and_advice_without_a_task_yaml(tmp_path
     done = warm.run(script, timeout=120)
     assert done.returncode == 0, done.stderr
     one, guarded, alias, late, large = done.stdout.splitlines()
-    said = (
+    message = (
         'is bound under `if __name__ == "__main__":`, which does not run in a VM; define it above, at the top of the'
         " file"
     )
-    assert (one, guarded, alias) == ("2", f"9: guarded {said}", f"11: alias {said}")
+    assert (one, guarded, alias) == ("2", f"9: guarded {message}", f"11: alias {message}")
     assert late.startswith("TimeLimitError ") and late.endswith(
         "raise timeout_s, or `wall_time` in the executor's limits, or make the function faster"
     )

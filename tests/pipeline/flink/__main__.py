@@ -71,11 +71,11 @@ def flinks_answers(folder, questions):
     return answers
 
 
-def bags(said):
+def bags(result):
     """Matches and time-outs as multisets, with the events that they came at."""
-    matches = collections.Counter(json.dumps(pair) for pair in zip(said["matches"], said["match_on"]))
-    timeouts = zip(said["timeouts"], said["timeout_on"], said["timeout_at"])
-    return matches, collections.Counter(json.dumps(triple) for triple in timeouts), said.get("late", [])
+    matches = collections.Counter(json.dumps(pair) for pair in zip(result["matches"], result["match_on"]))
+    timeouts = zip(result["timeouts"], result["timeout_on"], result["timeout_at"])
+    return matches, collections.Counter(json.dumps(triple) for triple in timeouts), result.get("late", [])
 
 
 def time_comes_again(asked):

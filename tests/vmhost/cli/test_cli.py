@@ -19,7 +19,7 @@ from vmhost.cli.inspect import size_text
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "message"),
     [
         (["compile", "nowhere"], failures.WRONG_INPUT, "nowhere: no such folder"),
         (["compile", "greet/words.txt"], failures.WRONG_INPUT, "words.txt: is a file; give the folder"),
@@ -77,12 +77,12 @@ from vmhost.cli.inspect import size_text
         (["compile"], failures.WRONG_INPUT, "Missing argument"),
     ],
 )
-def test_wrong_input_gets_one_clear_error(vmhost, task_folder, tmp_path, monkeypatch, arguments, code, says):
+def test_wrong_input_gets_one_clear_error(vmhost, task_folder, tmp_path, monkeypatch, arguments, code, message):
     monkeypatch.chdir(tmp_path)
     vmhost("compile", task_folder, "-o", "greet.vmb")
     got, out, err = vmhost(*arguments)
     assert (got, out) == (code, "")
-    assert says in err
+    assert message in err
     assert "Traceback" not in err and len(err) < 600
 
 
@@ -103,14 +103,14 @@ def test_what_needs_the_checkout_says_so(tmp_path):
         )
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     (tmp_path / "elsewhere").mkdir()
-    for name, says in (
+    for name, message in (
         ("demo", "the tasks that the demo runs were not installed with vmhost"),
         ("bench", "in bench/ of the project's checkout"),
     ):
         ended = subprocess.run(
             [*COMMAND, name], cwd=tmp_path / "elsewhere", env=environment, capture_output=True, text=True, timeout=60
         )
-        assert (ended.returncode, ended.stdout) == (failures.WRONG_INPUT, "") and says in ended.stderr
+        assert (ended.returncode, ended.stdout) == (failures.WRONG_INPUT, "") and message in ended.stderr
 
 
 def test_bench_looks_at_its_folder_before_it_measures(tmp_path):
@@ -194,8 +194,8 @@ def test_ctrl_c_while_the_command_is_imported_ends_it_as_quietly_as_later(tmp_pa
         text=True,
         timeout=60,
     )
-    told = ended.stderr.removeprefix("\n")  # click ends the line that a terminal shows as ^C
-    assert (ended.returncode, ended.stdout, told) == (failures.INTERRUPTED, "", "vmhost: interrupted\n")
+    output = ended.stderr.removeprefix("\n")  # click ends the line that a terminal shows as ^C
+    assert (ended.returncode, ended.stdout, output) == (failures.INTERRUPTED, "", "vmhost: interrupted\n")
 
 
 def test_help_names_every_command(vmhost):
@@ -252,7 +252,7 @@ def test_the_version_that_nobody_reads_or_that_has_no_room(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["inspec"], "Did you mean 'inspect'?"),
         (["run", "--timout", "1 s", "x.vmb"], "'--timeout'"),
@@ -261,12 +261,12 @@ def test_the_version_that_nobody_reads_or_that_has_no_room(tmp_path):
         (["compile", "gret"], "gret: no such folder; did you mean greet?"),
     ],
 )
-def test_what_is_nearly_right_is_named(vmhost, task_folder, tmp_path, monkeypatch, arguments, says):
+def test_what_is_nearly_right_is_named(vmhost, task_folder, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "greet.vmb").touch()
     code, _, err = vmhost(*arguments)
     assert code == failures.WRONG_INPUT
-    assert says in err
+    assert message in err
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -288,9 +288,9 @@ def test_status_of_a_folder_at_rest(vmhost, shop):
     code, out, _ = vmhost("pipeline", "status", shop)
     assert code == 0
     assert "15 events, from 2026-" in out and re.search(r"clicks +10 +0 +15 +1.0.0", out)
-    said = json.loads(vmhost("pipeline", "status", shop, "--json")[1])
-    assert said["running"] is None
-    assert said["stored"]["tables"]["clicks"]["rows"] == 10
+    report = json.loads(vmhost("pipeline", "status", shop, "--json")[1])
+    assert report["running"] is None
+    assert report["stored"]["tables"]["clicks"]["rows"] == 10
 
 
 def test_tables_lists_shows_and_exports(tmp_path, vmhost, shop):
@@ -349,8 +349,8 @@ def test_a_trigger_is_explained_from_stored_events(tmp_path, vmhost, shop, click
     assert "15 stored events would trigger it 10 times, last by the event at 10" in out
     path = tmp_path / "pairs.vmb"
     path.write_bytes(stream_task(tmp_path, ROWS, 'on: [click, "*", page_exit]', name="pairs"))
-    said = json.loads(vmhost("pipeline", "explain-trigger", shop, path, "--visit", "v1", "--json")[1])
-    assert [(one["name"], one["triggers_from"], one["come_to"]) for one in said["events"]] == [
+    report = json.loads(vmhost("pipeline", "explain-trigger", shop, path, "--visit", "v1", "--json")[1])
+    assert [(one["name"], one["triggers_from"], one["come_to"]) for one in report["events"]] == [
         ("click", None, [[0]]),
         ("click", None, [[0]]),
         ("page_exit", 7, [[0]]),

@@ -146,7 +146,7 @@ def test_a_traceback_has_the_tasks_own_lines(vmhost, bundle, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("source", "limits", "code", "says"),
+    ("source", "limits", "code", "message"),
     [
         ("def run(value):\n    while True: pass\n", "{wall_time: 300 ms}", failures.LIMIT, "wall_time"),
         (
@@ -161,10 +161,10 @@ def test_a_traceback_has_the_tasks_own_lines(vmhost, bundle, tmp_path, monkeypat
     ],
     ids=["time", "memory", "permission", "result", "import"],
 )
-def test_each_way_to_fail_has_its_exit_code(vmhost, bundle, source, limits, code, says):
+def test_each_way_to_fail_has_its_exit_code(vmhost, bundle, source, limits, code, message):
     got, out, err = vmhost("run", bundle(source, limits=limits), "--allow-unsigned")
     assert (got, out) == (code, "")
-    assert says in err
+    assert message in err
 
 
 def test_a_timeout_on_the_command_line_counts(vmhost, bundle):

@@ -44,7 +44,7 @@ from vmhost.cli.inspect import size_text
         (
             ["compile", "greet", "greet"],
             failures.WRONG_INPUT,
-            "greet: greet.vmb was just made of greet; give each task a name",
+            "greet: greet.vmb was already written for greet; give each task a name",
         ),
         (
             ["compile", "greet", "greet", "-o", "x.vmb"],

@@ -36,7 +36,7 @@ def test_what_is_well_fits_a_screen_and_all_of_it_is_told_to_who_asks(vmhost, mo
     assert sum(rows) <= 24, out
     assert [line for line in out.splitlines() if line.startswith("ok ") and len(line) > columns] == []
     assert "primitives" not in out and out.splitlines()[-1].endswith(
-        "more that are well, or longer than this: vmhost doctor --all"
+        "more findings are good, or cut off here: vmhost doctor --all"
     )
     names = [finding["name"] for finding in json.loads(vmhost("doctor", "--json")[1])["findings"]]
     code, out, _ = vmhost("doctor", "--all")

@@ -274,8 +274,8 @@ def from_core(kind, payload, name, version):
         return CrossingError(f"{where}: {what or 'a value cannot cross'}", task=name, version=version)
     error_type, what, advice = _ADVICE[kind]
     held = payload.pop("held", None) if kind is Kind.MEMORY_LIMIT and isinstance(payload, dict) else None
-    if held is not None and "said" in payload:
-        payload = payload["said"]
+    if held is not None and "payload" in payload:
+        payload = payload["payload"]
     if isinstance(payload, str) and payload:
         what = payload
     elif kind is Kind.QUEUE_FULL and isinstance(payload, int):

@@ -47,7 +47,7 @@ def test_who_asks_often_runs_the_loop_himself_and_gives_it_back():
         borrow(thread)
         came = threading.Event()
         came_on = []
-        thread.tell(lambda: (came_on.append(threading.get_ident()), came.set()))
+        thread.call_soon_threadsafe(lambda: (came_on.append(threading.get_ident()), came.set()))
         assert came.wait(WAIT_S), "nobody asks any more: the loop's own thread goes on"
         assert came_on != [threading.get_ident()]
 
@@ -109,8 +109,9 @@ def test_the_loop_ends_while_threads_wait():
 def test_what_is_handed_over_while_the_loop_ends_is_told(monkeypatch):
     with loop_thread() as thread:
         handed_over = threading.Event()
-        tell = thread.tell
-        monkeypatch.setattr(thread, "tell", lambda function: handed_over.set())  # the loop looks at nothing more
+        original = thread.call_soon_threadsafe
+        # the loop gets nothing more
+        monkeypatch.setattr(thread, "call_soon_threadsafe", lambda function: handed_over.set())
         failed = []
 
         def ask():
@@ -121,7 +122,7 @@ def test_what_is_handed_over_while_the_loop_ends_is_told(monkeypatch):
         asking = threading.Thread(target=ask, daemon=True)
         asking.start()
         assert handed_over.wait(WAIT_S)
-        monkeypatch.setattr(thread, "tell", tell)
+        monkeypatch.setattr(thread, "call_soon_threadsafe", original)
     asking.join(WAIT_S)
     assert failed
 

@@ -834,10 +834,10 @@ class Device:
         self._run(self._inner.wait_connected(timeout_s))
 
     def wake(self):
-        self._loop.tell(self._inner.wake)
+        self._loop.call_soon_threadsafe(self._inner.wake)
 
     def sleep(self):
-        self._loop.tell(self._inner.sleep)
+        self._loop.call_soon_threadsafe(self._inner.sleep)
 
     @property
     def connected(self):

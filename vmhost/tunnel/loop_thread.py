@@ -78,7 +78,7 @@ class LoopThread:
         with self._turn:
             self._closing = True
             self._turn.notify()
-        self.tell(self._stop)
+        self.call_soon_threadsafe(self._stop)
         self._thread.join()
 
     def _stop(self):
@@ -87,7 +87,7 @@ class LoopThread:
         elif self._borrower is not None:
             self._borrower.cancel()
 
-    def tell(self, function):
+    def call_soon_threadsafe(self, function):
         """Makes the loop call the function, unless it has ended."""
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(function)
@@ -139,7 +139,7 @@ class LoopThread:
     def run(self, coroutine):
         """The coroutine's result. LoopEndedError."""
         call = _Call(coroutine)
-        with _interrupts(lambda: self.tell(call.cancel)):
+        with _interrupts(lambda: self.call_soon_threadsafe(call.cancel)):
             with self._turn:
                 if self._ended:
                     coroutine.close()
@@ -175,11 +175,11 @@ class LoopThread:
 
     def _run_there(self, call, may_borrow):
         often = may_borrow and time.monotonic() - self._used_at < LENT_S
-        self.tell(lambda: self._take_in(call, often))
+        self.call_soon_threadsafe(lambda: self._take_in(call, often))
         try:
             return call.done.result()
         except BaseException:
-            self.tell(call.cancel)
+            self.call_soon_threadsafe(call.cancel)
             raise
 
     def _take_in(self, call, often):

@@ -61,7 +61,7 @@ static PyObject *with_held(PyObject *payload, const char *held)
 {
     PyObject *text = PyUnicode_DecodeUTF8(held, (Py_ssize_t)strlen(held), "replace");
     if (text != NULL && !PyDict_CheckExact(payload))
-        Py_SETREF(payload, Py_BuildValue("{s:O}", "said", payload));
+        Py_SETREF(payload, Py_BuildValue("{s:O}", "payload", payload));
     if (text == NULL || payload == NULL || PyDict_SetItemString(payload, "held", text) < 0)
         Py_CLEAR(payload);
     Py_XDECREF(text);

@@ -31,16 +31,16 @@ typedef struct {
 
 /* ---- construction */
 
-static int column_of(column *made, PyObject *said)
+static int column_of(column *made, PyObject *given)
 {
     long long horizon_ms, pane_ms;
     Py_ssize_t most;
     int paired, distinct, quantiles;
-    if (!PyTuple_Check(said)) {
+    if (!PyTuple_Check(given)) {
         PyErr_SetString(PyExc_TypeError, "a column of a History: expected a tuple");
         return -1;
     }
-    if (!PyArg_ParseTuple(said,
+    if (!PyArg_ParseTuple(given,
                           "LnpLpp;a column of a History: (horizon_ms, most, paired, pane_ms, distinct, quantiles)",
                           &horizon_ms, &most, &paired, &pane_ms, &distinct, &quantiles))
         return -1;

@@ -274,23 +274,24 @@ static void *part(block *all, size_t size)
     return here;
 }
 
-static void lay_out(vmp_rule *rule, const vmp_rule_description *said, block *all)
+static void lay_out(vmp_rule *rule, const vmp_rule_description *description, block *all)
 {
-    size_t texts = said->key.size;
-    for (size_t i = 0; i < said->constant_count; i++)
-        if (said->constants[i].kind == VMP_TEXT || said->constants[i].kind == VMP_BYTES)
-            texts += said->constants[i].size;
-    rule->states = part(all, said->state_count * sizeof *rule->states);
-    rule->first_edge = part(all, (said->state_count + 1) * sizeof *rule->first_edge);
-    rule->edges = part(all, said->edge_count * sizeof *rule->edges);
-    rule->takes = part(all, said->edge_count * sizeof *rule->takes);
-    rule->first_code = part(all, (said->edge_count + 1) * sizeof *rule->first_code);
-    rule->codes = part(all, said->code_count * sizeof *rule->codes);
-    rule->tests = part(all, said->predicate_count * sizeof *rule->tests);
-    rule->operations = part(all, said->operation_count * sizeof *rule->operations);
-    rule->constants = part(all, said->constant_count * sizeof *rule->constants);
-    rule->names = part(all, (said->begin_count + said->listen_count + said->predicate_count) * sizeof *rule->names);
-    rule->keeps = part(all, said->keep_count * sizeof *rule->keeps);
+    size_t texts = description->key.size;
+    for (size_t i = 0; i < description->constant_count; i++)
+        if (description->constants[i].kind == VMP_TEXT || description->constants[i].kind == VMP_BYTES)
+            texts += description->constants[i].size;
+    rule->states = part(all, description->state_count * sizeof *rule->states);
+    rule->first_edge = part(all, (description->state_count + 1) * sizeof *rule->first_edge);
+    rule->edges = part(all, description->edge_count * sizeof *rule->edges);
+    rule->takes = part(all, description->edge_count * sizeof *rule->takes);
+    rule->first_code = part(all, (description->edge_count + 1) * sizeof *rule->first_code);
+    rule->codes = part(all, description->code_count * sizeof *rule->codes);
+    rule->tests = part(all, description->predicate_count * sizeof *rule->tests);
+    rule->operations = part(all, description->operation_count * sizeof *rule->operations);
+    rule->constants = part(all, description->constant_count * sizeof *rule->constants);
+    rule->names = part(all, (description->begin_count + description->listen_count + description->predicate_count)
+                                * sizeof *rule->names);
+    rule->keeps = part(all, description->keep_count * sizeof *rule->keeps);
     rule->key.data = part(all, texts);
 }
 
@@ -301,24 +302,24 @@ static void *copied(void *to, const void *from, size_t size)
     return (char *)to + size;
 }
 
-static void fill(vmp_rule *rule, const vmp_rule_description *said)
+static void fill(vmp_rule *rule, const vmp_rule_description *description)
 {
-    copied(rule->states, said->states, said->state_count * sizeof *said->states);
-    copied(rule->edges, said->edges, said->edge_count * sizeof *said->edges);
-    copied(rule->codes, said->codes, said->code_count * sizeof *said->codes);
-    copied(rule->operations, said->operations, said->operation_count * sizeof *said->operations);
-    copied(rule->constants, said->constants, said->constant_count * sizeof *said->constants);
-    copied(rule->keeps, said->keeps, said->keep_count * sizeof *said->keeps);
+    copied(rule->states, description->states, description->state_count * sizeof *description->states);
+    copied(rule->edges, description->edges, description->edge_count * sizeof *description->edges);
+    copied(rule->codes, description->codes, description->code_count * sizeof *description->codes);
+    copied(rule->operations, description->operations, description->operation_count * sizeof *description->operations);
+    copied(rule->constants, description->constants, description->constant_count * sizeof *description->constants);
+    copied(rule->keeps, description->keeps, description->keep_count * sizeof *description->keeps);
     rule->first_edge[0] = rule->first_code[0] = 0;
-    for (size_t i = 0; i < said->state_count; i++)
-        rule->first_edge[i + 1] = rule->first_edge[i] + said->states[i].edges;
-    for (size_t i = 0; i < said->state_count; i++)
+    for (size_t i = 0; i < description->state_count; i++)
+        rule->first_edge[i + 1] = rule->first_edge[i] + description->states[i].edges;
+    for (size_t i = 0; i < description->state_count; i++)
         for (uint32_t e = rule->first_edge[i]; e < rule->first_edge[i + 1]; e++)
-            rule->takes[e] = said->states[i].step;
-    for (size_t i = 0; i < said->edge_count; i++)
-        rule->first_code[i + 1] = rule->first_code[i] + said->edges[i].codes;
-    char *text = copied((void *)rule->key.data, said->key.data, said->key.size);
-    for (size_t i = 0; i < said->constant_count; i++) {
+            rule->takes[e] = description->states[i].step;
+    for (size_t i = 0; i < description->edge_count; i++)
+        rule->first_code[i + 1] = rule->first_code[i] + description->edges[i].codes;
+    char *text = copied((void *)rule->key.data, description->key.data, description->key.size);
+    for (size_t i = 0; i < description->constant_count; i++) {
         vmp_value *constant = &rule->constants[i];
         if (constant->kind == VMP_TEXT || constant->kind == VMP_BYTES) {
             char *next = copied(text, constant->text, constant->size);
@@ -368,17 +369,17 @@ static void leave_fields(vmp_engine *engine, const vmp_rule *rule)
 }
 
 /* Makes room for all fields up to the highest one that the rule uses. */
-static bool fields_fit(vmp_engine *engine, const vmp_rule_description *said)
+static bool fields_fit(vmp_engine *engine, const vmp_rule_description *description)
 {
     uint32_t wanted = 0;
-    for (size_t i = 0; i < said->operation_count; i++) {
-        const vmp_op *op = &said->operations[i];
+    for (size_t i = 0; i < description->operation_count; i++) {
+        const vmp_op *op = &description->operations[i];
         bool field = op->operation == VMP_FIELD || op->operation == VMP_HAS || op->operation == VMP_GATHER;
         if (field && op->a < VMP_NO_FIELD && op->a >= wanted)
             wanted = op->a + 1;
     }
-    for (size_t i = 0; i < said->keep_count; i++)
-        wanted = said->keeps[i] >= wanted ? said->keeps[i] + 1 : wanted;
+    for (size_t i = 0; i < description->keep_count; i++)
+        wanted = description->keeps[i] >= wanted ? description->keeps[i] + 1 : wanted;
     uint32_t had = engine->field_capacity, capacity = had;
     if (!vmp_reserve(engine, VMT_OF_ENGINE, &engine->fields, &capacity, wanted, sizeof *engine->fields))
         return false;
@@ -413,12 +414,13 @@ static void forget_names(vmp_engine *engine, vmp_rule *rule, uint32_t number)
         listed_out(engine->any_begins, &engine->any_count, number);
 }
 
-static bool use_names(vmp_engine *engine, vmp_rule *rule, uint32_t number, const vmp_rule_description *said)
+static bool use_names(vmp_engine *engine, vmp_rule *rule, uint32_t number, const vmp_rule_description *description)
 {
     rule->mask = rule->listens_any ? ~UINT64_C(0) : 0;
-    for (size_t i = 0; i < said->begin_count + said->listen_count; i++) {
-        bool begins = i < said->begin_count;
-        uint32_t used = name_use(engine, begins ? &said->begins[i] : &said->listens[i - said->begin_count]);
+    for (size_t i = 0; i < description->begin_count + description->listen_count; i++) {
+        bool begins = i < description->begin_count;
+        uint32_t used =
+            name_use(engine, begins ? &description->begins[i] : &description->listens[i - description->begin_count]);
         if (used == 0)
             return false;
         rule->names[rule->name_count++] = used;
@@ -432,8 +434,8 @@ static bool use_names(vmp_engine *engine, vmp_rule *rule, uint32_t number, const
             name->begins[name->begin_count++] = number;
         }
     }
-    for (size_t i = 0; i < said->predicate_count; i++) {
-        const vmp_predicate *predicate = &said->predicates[i];
+    for (size_t i = 0; i < description->predicate_count; i++) {
+        const vmp_predicate *predicate = &description->predicates[i];
         vmp_test *test = &rule->tests[i];
         *test = (vmp_test){predicate->named, predicate->gathers, false, 0, predicate->first, predicate->count, 0};
         if (predicate->named) {
@@ -468,11 +470,11 @@ static vmp_status no_room(const vmp_engine *engine) { return engine->memory.boun
 
 vmp_status vmp_add(vmp_engine *engine, const vmp_rule_description *given)
 {
-    vmp_rule_description hashed = *given, *said = &hashed;
-    vmp_text_rehash(engine, &said->key);
-    if (!description_is_good(said))
+    vmp_rule_description hashed = *given, *description = &hashed;
+    vmp_text_rehash(engine, &description->key);
+    if (!description_is_good(description))
         return VMP_BAD;
-    if (vmp_rule_find(engine, &said->key) != 0)
+    if (vmp_rule_find(engine, &description->key) != 0)
         return VMP_KNOWN;
     engine->memory.bound_met = false;
     uint32_t number = vmt_pool_take(&engine->rules, &engine->memory);
@@ -481,7 +483,7 @@ vmp_status vmp_add(vmp_engine *engine, const vmp_rule_description *given)
     vmp_rule *rule = vmp_rule_at(engine, number);
     memset(rule, 0, sizeof *rule);
     block all = {0};
-    lay_out(rule, said, &all);
+    lay_out(rule, description, &all);
     rule->block_size = all.size;
     rule->block = vmt_resize(&engine->memory, VMT_OF_CONDITIONS, NULL, 0, all.size);
     if (rule->block == NULL) {
@@ -489,31 +491,31 @@ vmp_status vmp_add(vmp_engine *engine, const vmp_rule_description *given)
         return no_room(engine);
     }
     all = (block){rule->block, 0};
-    lay_out(rule, said, &all);
+    lay_out(rule, description, &all);
     const void *key = rule->key.data;
-    rule->key = said->key;
+    rule->key = description->key;
     rule->key.data = key;
-    fill(rule, said);
-    rule->fingerprint = said->fingerprint;
-    rule->shape = said->shape;
-    rule->goes_on = said->goes_on;
-    rule->token = said->token;
-    rule->space = said->space;
-    rule->skip = said->skip;
-    rule->loud = said->loud;
-    rule->quiet = said->quiet;
-    rule->begins_any = said->begins_any;
-    rule->listens_any = said->listens_any;
-    rule->skip_step = said->skip_step;
-    rule->start = said->start;
-    rule->state_count = (uint32_t)said->state_count;
-    rule->test_count = (uint32_t)said->predicate_count;
-    rule->keep_count = (uint32_t)said->keep_count;
-    rule->within_ms = said->within_ms;
+    fill(rule, description);
+    rule->fingerprint = description->fingerprint;
+    rule->shape = description->shape;
+    rule->goes_on = description->goes_on;
+    rule->token = description->token;
+    rule->space = description->space;
+    rule->skip = description->skip;
+    rule->loud = description->loud;
+    rule->quiet = description->quiet;
+    rule->begins_any = description->begins_any;
+    rule->listens_any = description->listens_any;
+    rule->skip_step = description->skip_step;
+    rule->start = description->start;
+    rule->state_count = (uint32_t)description->state_count;
+    rule->test_count = (uint32_t)description->predicate_count;
+    rule->keep_count = (uint32_t)description->keep_count;
+    rule->within_ms = description->within_ms;
     vmp_status status = VMP_BAD;
-    uint32_t *ways = vmt_resize(&engine->memory, VMT_OF_ENGINE, NULL, 0, said->state_count * sizeof *ways);
+    uint32_t *ways = vmt_resize(&engine->memory, VMT_OF_ENGINE, NULL, 0, description->state_count * sizeof *ways);
     uint32_t longest = ways == NULL ? 0 : longest_way(rule, ways);
-    vmt_resize(&engine->memory, VMT_OF_ENGINE, ways, said->state_count * sizeof *ways, 0);
+    vmt_resize(&engine->memory, VMT_OF_ENGINE, ways, description->state_count * sizeof *ways, 0);
     if (longest == 0) {
         status = ways == NULL ? VMP_NO_MEMORY : VMP_BAD;
         goto failed;
@@ -525,14 +527,14 @@ vmp_status vmp_add(vmp_engine *engine, const vmp_rule_description *given)
                         sizeof *engine->looks)
         || !vmp_reserve(engine, VMT_OF_ENGINE, &engine->outcomes, &engine->outcome_capacity, 2 * longest + 1,
                         sizeof *engine->outcomes)
-        || !fields_fit(engine, said))
+        || !fields_fit(engine, description))
         goto failed;
-    if (!use_names(engine, rule, number, said)) {
+    if (!use_names(engine, rule, number, description)) {
         status = no_room(engine);
         forget_names(engine, rule, number);
         goto failed;
     }
-    if (!keep_fields(engine, said->keeps, said->keep_count)) {
+    if (!keep_fields(engine, description->keeps, description->keep_count)) {
         status = VMP_FULL;
         forget_names(engine, rule, number);
         goto failed;

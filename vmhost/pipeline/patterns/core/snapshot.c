@@ -108,10 +108,10 @@ static bool save_instance(saving *all, const vmp_instance *instance)
     for (uint32_t i = 0; good && i < all->event_count; i++) {
         const vmp_taken *event = vmp_taken_at(engine, all->events[i]);
         uint32_t texts = event->kept_size - (uint32_t)(event->kept_count * sizeof(vmp_kept));
-        event_head said = {event->id, event->time_ms, event->order, 0, texts};
+        event_head saved = {event->id, event->time_ms, event->order, 0, texts};
         for (uint32_t k = 0; k < event->kept_count; k++)
-            said.kept += place_of(rule, event->kept[k].field) < rule->keep_count;
-        good = all->write(all->context, &said, sizeof said);
+            saved.kept += place_of(rule, event->kept[k].field) < rule->keep_count;
+        good = all->write(all->context, &saved, sizeof saved);
         for (uint32_t k = 0; good && k < event->kept_count; k++) {
             const uint32_t place = place_of(rule, event->kept[k].field);
             if (place == rule->keep_count)
@@ -130,9 +130,9 @@ static bool save_instance(saving *all, const vmp_instance *instance)
     }
     for (uint32_t i = 0; good && i < all->node_count; i++) {
         const vmp_node *node = vmp_node_at(engine, all->nodes[i]);
-        node_head said = {node->previous == 0 ? 0 : all->node_places[node->previous], all->event_places[node->event],
-                          node->step};
-        good = all->write(all->context, &said, sizeof said);
+        node_head saved = {node->previous == 0 ? 0 : all->node_places[node->previous], all->event_places[node->event],
+                           node->step};
+        good = all->write(all->context, &saved, sizeof saved);
     }
     good = good && save_heap(all, &instance->under_way) && save_heap(all, &instance->complete);
     for (uint32_t i = 0; i < all->node_count; i++)
@@ -164,8 +164,8 @@ vmp_status vmp_save(const vmp_engine *engine, vmp_write *write, void *context)
     bool good = write(context, head, sizeof head);
     for (uint32_t number = engine->oldest; good && number != 0; number = vmp_key_at(engine, number)->newer) {
         const vmp_key *key = vmp_key_at(engine, number);
-        key_head said = {key->space, (uint32_t)key->text.size, key->open_count};
-        good = write(context, &said, sizeof said)
+        key_head owner = {key->space, (uint32_t)key->text.size, key->open_count};
+        good = write(context, &owner, sizeof owner)
                && (key->text.size == 0 || write(context, key->text.data, key->text.size));
         for (uint32_t i = 0; good && i < key->open_count; i++)
             good = save_instance(&all, vmp_instance_at(engine, key->open[i].instance));
@@ -205,24 +205,24 @@ static const char *bytes(reading *from, size_t size)
 /* `rule`: the event's; NULL: it is gone, the event is only skipped. */
 static vmp_status load_event(vmp_engine *engine, reading *from, const vmp_rule *rule, uint32_t *number)
 {
-    event_head said;
-    if (!take(from, &said, sizeof said) || said.kept > from->left / 24 || said.texts > from->left)
+    event_head head;
+    if (!take(from, &head, sizeof head) || head.kept > from->left / 24 || head.texts > from->left)
         return VMP_BAD;
-    if (said.order > engine->order)
+    if (head.order > engine->order)
         return VMP_BAD;
-    uint32_t size = said.kept * (uint32_t)sizeof(vmp_kept) + said.texts;
+    uint32_t size = head.kept * (uint32_t)sizeof(vmp_kept) + head.texts;
     vmp_kept *kept = NULL;
     if (size != 0 && (kept = vmp_match_memory(engine, NULL, 0, size)) == NULL)
         return VMP_NO_MEMORY;
-    char *texts = (char *)(kept + said.kept);
+    char *texts = (char *)(kept + head.kept);
     bool good = true;
-    for (uint32_t k = 0; k < said.kept; k++) {
+    for (uint32_t k = 0; k < head.kept; k++) {
         uint64_t form[3] = {0};
         good = good && take(from, form, sizeof form) && form[1] >> 32 <= VMP_OTHER;
         good = good && (rule == NULL || form[0] < rule->keep_count);
         vmp_value value = {.kind = (uint8_t)(form[1] >> 32), .size = (uint32_t)form[1]};
         if (value.kind == VMP_TEXT || value.kind == VMP_BYTES) {
-            good = good && form[2] <= said.texts && value.size <= said.texts - form[2];
+            good = good && form[2] <= head.texts && value.size <= head.texts - form[2];
             value.text = good ? texts + form[2] : NULL;
         } else if (value.kind == VMP_BOOL) {
             value.truth = form[2] != 0;
@@ -231,14 +231,14 @@ static vmp_status load_event(vmp_engine *engine, reading *from, const vmp_rule *
         }
         kept[k] = (vmp_kept){good && rule != NULL ? rule->keeps[form[0]] : VMP_NO_FIELD, value};
     }
-    good = good && take(from, texts, said.texts);
+    good = good && take(from, texts, head.texts);
     *number = good ? vmp_match_record(engine, &engine->events) : 0;
     if (*number == 0) {
         if (kept != NULL)
             vmt_resize(&engine->memory, VMT_OF_MATCHES, kept, size, 0);
         return good ? VMP_NO_MEMORY : VMP_BAD;
     }
-    *vmp_taken_at(engine, *number) = (vmp_taken){1, said.kept, size, kept, said.id, said.time_ms, said.order};
+    *vmp_taken_at(engine, *number) = (vmp_taken){1, head.kept, size, kept, head.id, head.time_ms, head.order};
     return VMP_OK;
 }
 
@@ -247,16 +247,16 @@ static vmp_status load_heap(vmp_engine *engine, reading *from, vmp_heap *heap, u
 {
     bool begun = false;
     for (uint32_t i = 0; i < count; i++) {
-        match_head said;
-        if (!take(from, &said, sizeof said) || said.node > node_count || said.state >= rule->state_count)
+        match_head head;
+        if (!take(from, &head, sizeof head) || head.node > node_count || head.state >= rule->state_count)
             return VMP_BAD;
-        if (said.node == 0
-            && (!begins || begun || said.state != rule->start || said.order != VMP_NO_ORDER
-                || said.start_ms != INT64_MAX))
+        if (head.node == 0
+            && (!begins || begun || head.state != rule->start || head.order != VMP_NO_ORDER
+                || head.start_ms != INT64_MAX))
             return VMP_BAD;
-        begun |= said.node == 0;
-        vmp_match match = {said.node == 0 ? 0 : nodes[said.node - 1], (uint16_t)said.state, said.start_ms,
-                           said.previous_ms, said.order};
+        begun |= head.node == 0;
+        vmp_match match = {head.node == 0 ? 0 : nodes[head.node - 1], (uint16_t)head.state, head.start_ms,
+                           head.previous_ms, head.order};
         if (!vmp_heap_push(engine, heap, &match))
             return VMP_NO_MEMORY;
         vmp_node_keep(engine, match.node);
@@ -266,30 +266,30 @@ static vmp_status load_heap(vmp_engine *engine, reading *from, vmp_heap *heap, u
 
 static vmp_status load_instance(vmp_engine *engine, reading *from, uint32_t key)
 {
-    instance_head said;
+    instance_head head;
     const char *name;
-    if (!take(from, &said, sizeof said) || (name = bytes(from, said.rule_size)) == NULL
-        || said.events > from->left / sizeof(event_head) || said.nodes > from->left / sizeof(node_head)
-        || said.under_way > from->left / sizeof(match_head) || said.complete > from->left / sizeof(match_head))
+    if (!take(from, &head, sizeof head) || (name = bytes(from, head.rule_size)) == NULL
+        || head.events > from->left / sizeof(event_head) || head.nodes > from->left / sizeof(node_head)
+        || head.under_way > from->left / sizeof(match_head) || head.complete > from->left / sizeof(match_head))
         return VMP_BAD;
-    vmt_text text = {0, name, said.rule_size, 1};
+    vmt_text text = {0, name, head.rule_size, 1};
     vmp_text_rehash(engine, &text);
     uint32_t rule_number = vmp_rule_find(engine, &text);
     const vmp_rule *rule = rule_number == 0 ? NULL : vmp_rule_at(engine, rule_number);
-    bool same = rule != NULL && (rule->fingerprint == said.fingerprint || (rule->goes_on && rule->shape == said.shape));
+    bool same = rule != NULL && (rule->fingerprint == head.fingerprint || (rule->goes_on && rule->shape == head.shape));
     bool wanted = same && rule->space == vmp_key_at(engine, key)->space;
-    size_t room = ((size_t)said.events + said.nodes + 1) * sizeof(uint32_t);
+    size_t room = ((size_t)head.events + head.nodes + 1) * sizeof(uint32_t);
     uint32_t *events = vmt_resize(&engine->memory, VMT_OF_ENGINE, NULL, 0, room);
     if (events == NULL)
         return VMP_NO_MEMORY;
     memset(events, 0, room);
-    uint32_t *nodes = events + said.events;
+    uint32_t *nodes = events + head.events;
     vmp_status status = VMP_OK;
-    for (uint32_t i = 0; status == VMP_OK && i < said.events; i++)
+    for (uint32_t i = 0; status == VMP_OK && i < head.events; i++)
         status = load_event(engine, from, wanted ? rule : NULL, &events[i]);
-    for (uint32_t i = 0; status == VMP_OK && i < said.nodes; i++) {
+    for (uint32_t i = 0; status == VMP_OK && i < head.nodes; i++) {
         node_head node;
-        if (!take(from, &node, sizeof node) || node.previous > i || node.event == 0 || node.event > said.events
+        if (!take(from, &node, sizeof node) || node.previous > i || node.event == 0 || node.event > head.events
             || node.step > UINT16_MAX) {
             status = VMP_BAD;
             break;
@@ -310,20 +310,20 @@ static vmp_status load_instance(vmp_engine *engine, reading *from, uint32_t key)
         status = VMP_NO_MEMORY;
     if (status == VMP_OK && wanted) {
         vmp_instance *instance = vmp_instance_at(engine, number);
-        status = load_heap(engine, from, &instance->under_way, said.under_way, rule, nodes, said.nodes, true);
+        status = load_heap(engine, from, &instance->under_way, head.under_way, rule, nodes, head.nodes, true);
         if (status == VMP_OK)
-            status = load_heap(engine, from, &instance->complete, said.complete, rule, nodes, said.nodes, false);
+            status = load_heap(engine, from, &instance->complete, head.complete, rule, nodes, head.nodes, false);
         if (status == VMP_OK)
             vmp_instance_schedule(engine, number);
     } else if (status == VMP_OK) {
-        engine->totals.ended += said.under_way - (said.under_way != 0) + said.complete;
-        if (bytes(from, ((size_t)said.under_way + said.complete) * sizeof(match_head)) == NULL)
+        engine->totals.ended += head.under_way - (head.under_way != 0) + head.complete;
+        if (bytes(from, ((size_t)head.under_way + head.complete) * sizeof(match_head)) == NULL)
             status = VMP_BAD;
     }
     /* release our references; matches hold theirs, and a damaged instance is dropped with its key */
-    for (uint32_t i = said.nodes; i-- > 0;)
+    for (uint32_t i = head.nodes; i-- > 0;)
         vmp_node_release(engine, nodes[i]);
-    for (uint32_t i = 0; i < said.events; i++)
+    for (uint32_t i = 0; i < head.events; i++)
         if (events[i] != 0)
             vmp_event_release(engine, events[i]);
     vmt_resize(&engine->memory, VMT_OF_ENGINE, events, room, 0);
@@ -339,21 +339,22 @@ vmp_status vmp_load(vmp_engine *engine, const void *data, size_t size)
     engine->order = head[2] > engine->order ? head[2] : engine->order;
     vmp_status status = VMP_OK;
     for (uint64_t i = 0; status == VMP_OK && i < head[1]; i++) {
-        key_head said;
+        key_head owner;
         const char *text;
-        if (!take(&from, &said, sizeof said) || (text = bytes(&from, said.size)) == NULL || said.space >= VMP_SPACES) {
+        if (!take(&from, &owner, sizeof owner) || (text = bytes(&from, owner.size)) == NULL
+            || owner.space >= VMP_SPACES) {
             status = VMP_BAD;
             break;
         }
-        vmt_text name = {0, text, said.size, 1};
+        vmt_text name = {0, text, owner.size, 1};
         vmp_text_rehash(engine, &name);
-        uint32_t key = vmp_key_take(engine, said.space, &name);
+        uint32_t key = vmp_key_take(engine, owner.space, &name);
         if (key == 0) {
             status = VMP_NO_MEMORY;
             break;
         }
         engine->busy = key;
-        for (uint32_t k = 0; status == VMP_OK && k < said.instances; k++)
+        for (uint32_t k = 0; status == VMP_OK && k < owner.instances; k++)
             status = load_instance(engine, &from, key);
         engine->busy = 0;
         vmp_key_free_if_empty(engine, key);

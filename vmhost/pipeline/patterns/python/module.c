@@ -227,7 +227,7 @@ static vmt_text *to_names(description_memory *memory, PyObject *listed, size_t *
 
 /* (kind, step, edges, window_ms), (action, target, codes), codes, (name or None, gathers, first, count),
  * (operation, a, b, c), constants as (kind or None, value) */
-static int to_description(description_memory *memory, PyObject *tuple, vmp_rule_description *said)
+static int to_description(description_memory *memory, PyObject *tuple, vmp_rule_description *description)
 {
     PyObject *states, *edges, *codes, *predicates, *operations, *constants, *begins, *listens, *keeps;
     unsigned char space, skip;
@@ -245,21 +245,21 @@ static int to_description(description_memory *memory, PyObject *tuple, vmp_rule_
         PyErr_SetString(PyExc_TypeError, "expected names as a tuple or None");
         return -1;
     }
-    said->fingerprint = fingerprint;
-    said->shape = shape;
-    said->goes_on = goes_on;
-    said->space = space;
-    said->skip = skip;
-    said->loud = loud;
-    said->quiet = quiet;
-    said->skip_step = skip_step;
-    said->start = start;
-    said->steps = steps;
-    said->within_ms = within_ms;
-    said->state_count = (size_t)PyTuple_GET_SIZE(states);
-    vmp_state *state = room(memory, said->state_count, sizeof *state);
-    said->states = state;
-    for (size_t i = 0; state != NULL && i < said->state_count; i++) {
+    description->fingerprint = fingerprint;
+    description->shape = shape;
+    description->goes_on = goes_on;
+    description->space = space;
+    description->skip = skip;
+    description->loud = loud;
+    description->quiet = quiet;
+    description->skip_step = skip_step;
+    description->start = start;
+    description->steps = steps;
+    description->within_ms = within_ms;
+    description->state_count = (size_t)PyTuple_GET_SIZE(states);
+    vmp_state *state = room(memory, description->state_count, sizeof *state);
+    description->states = state;
+    for (size_t i = 0; state != NULL && i < description->state_count; i++) {
         unsigned char kind;
         long long window_ms;
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(states, i), "bHHL", &kind, &state[i].step, &state[i].edges, &window_ms))
@@ -267,24 +267,24 @@ static int to_description(description_memory *memory, PyObject *tuple, vmp_rule_
         state[i].kind = kind;
         state[i].window_ms = window_ms;
     }
-    said->edge_count = (size_t)PyTuple_GET_SIZE(edges);
-    vmp_edge *edge = room(memory, said->edge_count, sizeof *edge);
-    said->edges = edge;
-    for (size_t i = 0; edge != NULL && i < said->edge_count; i++)
+    description->edge_count = (size_t)PyTuple_GET_SIZE(edges);
+    vmp_edge *edge = room(memory, description->edge_count, sizeof *edge);
+    description->edges = edge;
+    for (size_t i = 0; edge != NULL && i < description->edge_count; i++)
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(edges, i), "bHH", &edge[i].action, &edge[i].target, &edge[i].codes))
             return -1;
-    said->code_count = (size_t)PyTuple_GET_SIZE(codes);
-    int16_t *code = room(memory, said->code_count, sizeof *code);
-    said->codes = code;
-    for (size_t i = 0; code != NULL && i < said->code_count; i++) {
+    description->code_count = (size_t)PyTuple_GET_SIZE(codes);
+    int16_t *code = room(memory, description->code_count, sizeof *code);
+    description->codes = code;
+    for (size_t i = 0; code != NULL && i < description->code_count; i++) {
         code[i] = (int16_t)PyLong_AsLong(PyTuple_GET_ITEM(codes, i));
         if (code[i] == -1 && PyErr_Occurred())
             return -1;
     }
-    said->predicate_count = (size_t)PyTuple_GET_SIZE(predicates);
-    vmp_predicate *predicate = room(memory, said->predicate_count, sizeof *predicate);
-    said->predicates = predicate;
-    for (size_t i = 0; predicate != NULL && i < said->predicate_count; i++) {
+    description->predicate_count = (size_t)PyTuple_GET_SIZE(predicates);
+    vmp_predicate *predicate = room(memory, description->predicate_count, sizeof *predicate);
+    description->predicates = predicate;
+    for (size_t i = 0; predicate != NULL && i < description->predicate_count; i++) {
         PyObject *name;
         int gathers;
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(predicates, i), "OpII", &name, &gathers, &predicate[i].first,
@@ -295,16 +295,16 @@ static int to_description(description_memory *memory, PyObject *tuple, vmp_rule_
         if (predicate[i].named && name_text(name, &predicate[i].name) < 0)
             return -1;
     }
-    said->operation_count = (size_t)PyTuple_GET_SIZE(operations);
-    vmp_op *op = room(memory, said->operation_count, sizeof *op);
-    said->operations = op;
-    for (size_t i = 0; op != NULL && i < said->operation_count; i++)
+    description->operation_count = (size_t)PyTuple_GET_SIZE(operations);
+    vmp_op *op = room(memory, description->operation_count, sizeof *op);
+    description->operations = op;
+    for (size_t i = 0; op != NULL && i < description->operation_count; i++)
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(operations, i), "bIHb", &op[i].operation, &op[i].a, &op[i].b, &op[i].c))
             return -1;
-    said->constant_count = (size_t)PyTuple_GET_SIZE(constants);
-    vmp_value *constant = room(memory, said->constant_count, sizeof *constant);
-    said->constants = constant;
-    for (size_t i = 0; constant != NULL && i < said->constant_count; i++) {
+    description->constant_count = (size_t)PyTuple_GET_SIZE(constants);
+    vmp_value *constant = room(memory, description->constant_count, sizeof *constant);
+    description->constants = constant;
+    for (size_t i = 0; constant != NULL && i < description->constant_count; i++) {
         PyObject *value;
         int is_uint;
         if (!PyArg_ParseTuple(PyTuple_GET_ITEM(constants, i), "pO", &is_uint, &value))
@@ -317,16 +317,16 @@ static int to_description(description_memory *memory, PyObject *tuple, vmp_rule_
         }
     }
     bool any;
-    said->begins = to_names(memory, begins, &said->begin_count, &any);
-    said->begins_any = any;
-    if (said->begins == NULL)
+    description->begins = to_names(memory, begins, &description->begin_count, &any);
+    description->begins_any = any;
+    if (description->begins == NULL)
         return -1;
-    said->listens = to_names(memory, listens, &said->listen_count, &any);
-    said->listens_any = any;
-    said->keep_count = (size_t)PyTuple_GET_SIZE(keeps);
-    uint32_t *keep = room(memory, said->keep_count, sizeof *keep);
-    said->keeps = keep;
-    for (size_t i = 0; keep != NULL && i < said->keep_count; i++)
+    description->listens = to_names(memory, listens, &description->listen_count, &any);
+    description->listens_any = any;
+    description->keep_count = (size_t)PyTuple_GET_SIZE(keeps);
+    uint32_t *keep = room(memory, description->keep_count, sizeof *keep);
+    description->keeps = keep;
+    for (size_t i = 0; keep != NULL && i < description->keep_count; i++)
         keep[i] = (uint32_t)PyLong_AsUnsignedLong(PyTuple_GET_ITEM(keeps, i));
     return PyErr_Occurred() ? -1 : 0;
 }
@@ -338,10 +338,10 @@ static PyObject *engine_put(PyObject *object, PyObject *args)
     if (in_use(self) || !PyArg_ParseTuple(args, "UOO!", &key, &token, &PyTuple_Type, &tuple))
         return NULL;
     description_memory memory = {0};
-    vmp_rule_description said = {.token = token};
-    if (name_text(key, &said.key) == 0 && to_description(&memory, tuple, &said) == 0) {
-        for (size_t i = 0; i < said.operation_count; i++) { /* unknown fields must not be looked up */
-            const vmp_op *op = &said.operations[i];
+    vmp_rule_description description = {.token = token};
+    if (name_text(key, &description.key) == 0 && to_description(&memory, tuple, &description) == 0) {
+        for (size_t i = 0; i < description.operation_count; i++) { /* unknown fields must not be looked up */
+            const vmp_op *op = &description.operations[i];
             bool field = op->operation == VMP_FIELD || op->operation == VMP_HAS
                          || (op->operation == VMP_GATHER && op->a != VMP_NO_FIELD);
             if (field && op->a >= (size_t)PyList_GET_SIZE(self->paths)) {
@@ -349,13 +349,13 @@ static PyObject *engine_put(PyObject *object, PyObject *args)
                 goto done;
             }
         }
-        for (size_t i = 0; i < said.keep_count; i++) {
-            if (said.keeps[i] >= (size_t)PyList_GET_SIZE(self->paths)) {
-                PyErr_Format(PyExc_ValueError, "there is no field %u", said.keeps[i]);
+        for (size_t i = 0; i < description.keep_count; i++) {
+            if (description.keeps[i] >= (size_t)PyList_GET_SIZE(self->paths)) {
+                PyErr_Format(PyExc_ValueError, "there is no field %u", description.keeps[i]);
                 goto done;
             }
         }
-        vmp_status status = vmp_add(self->engine, &said);
+        vmp_status status = vmp_add(self->engine, &description);
         if (status == VMP_OK) {
             Py_INCREF(token);
             result = Py_NewRef(Py_None);

@@ -324,7 +324,7 @@ def test_a_rule_that_cannot_be_is_refused_with_its_place(tmp_path, rule, channel
 
 def test_a_task_that_waits_for_a_match_within_a_visit_is_refused(tmp_path):
     bundle = stream_task(tmp_path, SOURCE, 'on: ["rule:hesitates"]', "remind", table=TABLE)
-    with pytest.raises(ConfigurationError, match="say `level: time` in its trigger"):
+    with pytest.raises(ConfigurationError, match="set `level: time` in its trigger"):
         open_pipeline(tmp_path, bundle, rules=[RULE], channels={"shop": print})
 
 

@@ -38,26 +38,26 @@ def save(tables, folder, *, incremental=False, step=None):
     folder = os.path.abspath(os.fspath(folder))
     os.makedirs(folder, exist_ok=True)
     saves = _saves(folder)
-    previous = _continued(tables, folder, saves) if incremental else None
+    previous = _previous_save(tables, folder, saves) if incremental else None
     if step is None:
         step = max((one.statistics().step for one in tables), default=0)
     if not incremental:
         for one in tables:
             one.natives._embedding_evict(one._table, step)
     name = f"{max((number for number, _ in saves), default=0) + 1:06}-{'incremental' if incremental else 'full'}"
-    beside = save_folders.unfinished(folder, name)
+    temporary = save_folders.unfinished(folder, name)
     save_folders.remove_unfinished(folder)
     natives = _natives(tables)
     snapshots = natives._embedding_snapshot(tuple(one._table for one in tables), incremental)
     saved = False
     try:
-        os.mkdir(beside)
+        os.mkdir(temporary)
         for one, snapshot in zip(tables, snapshots):
-            _write_table(os.path.join(beside, f"{one.name}.safetensors"), one, snapshot, incremental)
+            _write_table(os.path.join(temporary, f"{one.name}.safetensors"), one, snapshot, incremental)
         meta = {"incremental": incremental, "step": step, "previous": previous, "tables": names}
-        save_folders.write(os.path.join(beside, "save.json"), json.dumps(meta).encode())
-        save_folders.flush(beside)
-        os.rename(beside, os.path.join(folder, name))
+        save_folders.write(os.path.join(temporary, "save.json"), json.dumps(meta).encode())
+        save_folders.flush(temporary)
+        os.rename(temporary, os.path.join(folder, name))
         saved = True
     finally:
         for snapshot in snapshots:
@@ -82,7 +82,7 @@ def _is_file_name(name):
     )
 
 
-def _continued(tables, folder, saves):
+def _previous_save(tables, folder, saves):
     """The name of the save that all tables continue."""
     follows = {one.saved for one in tables}
     last = saves[-1][1] if saves else None
@@ -192,9 +192,11 @@ def restore(tables, folder, *, upto=None):
     folder = os.path.abspath(os.fspath(folder))
     chain = _chain(folder, upto)
     for one in tables:
-        held = one.statistics()
-        if held.rows or held.waiting:
-            raise CheckpointError(f"{one.name}: expected a table without keys, it has {held.rows + held.waiting}")
+        statistics = one.statistics()
+        if statistics.rows or statistics.waiting:
+            raise CheckpointError(
+                f"{one.name}: expected a table without keys, it has {statistics.rows + statistics.waiting}"
+            )
     files = []
     for name, meta in chain:
         for one in tables:
@@ -326,10 +328,10 @@ def _read_table(path, columns, table, trained=True, wanted=None):
                 )
             return
         for parts in pieces(("keys", "freqs", "versions", "values", "slots"), room):
-            table.natives._embedding_put(table._table, *_chosen(parts, wanted))
+            table.natives._embedding_put(table._table, *_filtered(parts, wanted))
         if "keys_filtered" in columns:
             for parts in pieces(("keys_filtered", "freqs_filtered", "versions_filtered"), room):
-                table.natives._embedding_put(table._table, *_chosen(parts, wanted), None, None)
+                table.natives._embedding_put(table._table, *_filtered(parts, wanted), None, None)
         if "bloom" in columns and wanted is not None:
             raise CheckpointError(
                 f"{path}: the counts of a Bloom filter belong to its shard: restore them with as many shards"
@@ -339,7 +341,7 @@ def _read_table(path, columns, table, trained=True, wanted=None):
                 table.natives._embedding_put(table._table, None, counters, None, None, None)
 
 
-def _chosen(parts, wanted):
+def _filtered(parts, wanted):
     """The rows whose keys, the first part, are wanted."""
     if wanted is None:
         return parts

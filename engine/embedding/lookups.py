@@ -103,35 +103,35 @@ class TableGradient:
         """The same as a RowGradient: unique keys, with the sums of their gradients."""
         ids, rows = [], []
         for bags, dense in self.parts:
-            keys, factors, places = spread(bags)
+            keys, factors, bag_numbers = keys_of_bags(bags)
             ids.append(keys)
-            rows.append(dense[places] * _a.reshape(factors, (-1, 1)))
+            rows.append(dense[bag_numbers] * _a.reshape(factors, (-1, 1)))
         return RowGradient(_a.concatenate(ids), _a.concatenate(rows), self.shape).combined()
 
     def __repr__(self):
         return f"TableGradient({self.table.name!r}, {len(self.parts)} lookups)"
 
 
-def spread(bags):
+def keys_of_bags(bags):
     """(keys, factor of each, its bag) of what the bags read."""
     import vmhost.engine.numpy as np
 
     counts = bags.offsets[1:] - bags.offsets[:-1]
-    places = np.repeat(np.arange(len(counts)), counts)
+    bag_numbers = np.repeat(np.arange(len(counts)), counts)
     weights = np.ones(len(bags.ids), "float32") if bags.weights is None else bags.weights
-    kept = np.logical_and(bags.ids >= 0, weights > 0)
-    keys, weights, places = bags.ids[kept], weights[kept], places[kept]
+    read = np.logical_and(bags.ids >= 0, weights > 0)
+    keys, weights, bag_numbers = bags.ids[read], weights[read], bag_numbers[read]
     sums = np.zeros(len(counts))
-    _a._scatter_add(sums, places, weights.astype("float64") ** (2 if COMBINERS[bags.combiner] == "sqrtn" else 1))
+    _a._scatter_add(sums, bag_numbers, weights.astype("float64") ** (2 if COMBINERS[bags.combiner] == "sqrtn" else 1))
     if COMBINERS[bags.combiner] != "sum":
         divisors = np.sqrt(sums) if COMBINERS[bags.combiner] == "sqrtn" else sums
-        weights = weights * (1 / np.where(divisors > 0, divisors, 1)).astype("float32")[places]
+        weights = weights * (1 / np.where(divisors > 0, divisors, 1)).astype("float32")[bag_numbers]
     if bags.default_id >= 0:
         empty = np.nonzero(sums == 0)[0]
         keys = np.concatenate([keys, np.full(len(empty), bags.default_id, "int64")])
         weights = np.concatenate([weights, np.ones(len(empty), "float32")])
-        places = np.concatenate([places, empty])
-    return keys, weights, places
+        bag_numbers = np.concatenate([bag_numbers, empty])
+    return keys, weights, bag_numbers
 
 
 def bags_of(table, ids, weights, combiner, default_id, ends):
@@ -205,8 +205,8 @@ def _embedding_bags_rule(anchors, sets):
         def pull(g, rows=rows, bags=bags, begin=column, end=column + bags.table.dim):
             if type(bags.table) is not PlainTable:
                 return TableGradient(bags.table, [(bags, g[:, begin:end])])
-            keys, factors, places = spread(bags)
-            return RowGradient(keys, g[:, begin:end][places] * _a.reshape(factors, (-1, 1)), rows.shape)
+            keys, factors, bag_numbers = keys_of_bags(bags)
+            return RowGradient(keys, g[:, begin:end][bag_numbers] * _a.reshape(factors, (-1, 1)), rows.shape)
 
         pulls.append(pull)
         column += bags.table.dim
@@ -220,7 +220,7 @@ RULES["embedding_bags"] = _embedding_bags_rule
 OF_LISTS.add("embedding_bags")
 
 
-def _direct_sets(tables, ids, combiner):
+def _native_sets(tables, ids, combiner):
     """The sets as the engine takes them, of EmbeddingVariables in the host's memory and arrays of ids while no gradient
     is taken; else None. It takes a third of the time of `bags_of`, which counts where bags are few."""
     ends, sets = {}, []
@@ -256,7 +256,7 @@ def group_embedding_lookup_sparse(tables, ids, weights=None, combiners="mean", d
     if len(ids) != count:
         raise ValueError(f"ids: expected one for each of {count} tables, got {len(ids)}")
     if weights is None and default_ids is None and combiners in COMBINERS:
-        sets = _direct_sets(tables, ids, COMBINERS.index(combiners))
+        sets = _native_sets(tables, ids, COMBINERS.index(combiners))
         if sets is not None:
             return _a._embedding_bags(sets, not together)
     weights = [None] * count if weights is None else weights

@@ -2,7 +2,7 @@
 batch. All shards make the same calls in the same order, and exchange keys, rows and gradients in each."""
 
 from vmhost.engine import _array as _a
-from vmhost.engine.embedding.lookups import COMBINERS, TableGradient, spread
+from vmhost.engine.embedding.lookups import COMBINERS, TableGradient, keys_of_bags
 from vmhost.engine.embedding.tables import EmbeddingVariable, table_rates
 from vmhost.engine.grad.rows import RowGradient
 from vmhost.engine.grad.trees import leaves, mapped
@@ -21,8 +21,8 @@ class Shards:
     def of(cls, host):
         """The shards of the process that this task's VM is in, by its granted functions `shard` and `exchange`
         (vmhost.training.shards)."""
-        told = host.shard()
-        return cls(told["rank"], told["count"], lambda what, parts: host.exchange([what, parts]))
+        shard = host.shard()
+        return cls(shard["rank"], shard["count"], lambda what, parts: host.exchange([what, parts]))
 
     def table(self, own):
         """The sharded table of which the EmbeddingVariable `own` holds this shard's keys."""
@@ -35,31 +35,33 @@ class Shards:
         dense = [one for _, one in leaves(gradients) if not isinstance(one, (RowGradient, TableGradient))]
         rows = [one.combined() for _, one in leaves(gradients) if isinstance(one, RowGradient)]
         sent = [*dense, *(array for one in rows for array in (one.ids, one.rows))]
-        got = self.exchange("averages gradients", [sent] * self.count)
-        by = 1 / self.count
+        received = self.exchange("averages gradients", [sent] * self.count)
+        factor = 1 / self.count
         sums = []
         for i in range(len(dense)):
-            total = _a.asarray(got[0][i])
-            for of in got[1:]:
-                total = total + _a.asarray(of[i])
-            sums.append(total * by)
+            total = _a.asarray(received[0][i])
+            for arrays_of_shard in received[1:]:
+                total = total + _a.asarray(arrays_of_shard[i])
+            sums.append(total * factor)
         for i, one in enumerate(rows):
-            at = len(dense) + 2 * i
-            ids, of = ([_a.asarray(each[at + k]) for each in got] for k in (0, 1))
-            sums.append(RowGradient(_a.concatenate(ids), _a.concatenate(of) * by, one.shape))
-        arrays, of_rows = iter(sums[: len(dense)]), iter(sums[len(dense) :])
+            first = len(dense) + 2 * i
+            ids, values = ([_a.asarray(parts[first + k]) for parts in received] for k in (0, 1))
+            sums.append(RowGradient(_a.concatenate(ids), _a.concatenate(values) * factor, one.shape))
+        arrays, summed_rows = iter(sums[: len(dense)]), iter(sums[len(dense) :])
 
         def placed(one):
-            return one if isinstance(one, TableGradient) else next(of_rows if isinstance(one, RowGradient) else arrays)
+            return (
+                one if isinstance(one, TableGradient) else next(summed_rows if isinstance(one, RowGradient) else arrays)
+            )
 
         return mapped(placed, gradients)
 
     def of_first(self, tree):
         """Shard 0's tree of arrays (e.g. initial parameters), in every shard."""
-        found = [one for _, one in leaves(tree)]
-        got = self.exchange("takes shard 0's arrays", [found if self.rank == 0 else []] * self.count)[0]
-        places = iter(got)
-        return mapped(lambda _: _a.asarray(next(places)).copy(), tree)
+        own = [one for _, one in leaves(tree)]
+        received = self.exchange("takes shard 0's arrays", [own if self.rank == 0 else []] * self.count)[0]
+        arrays = iter(received)
+        return mapped(lambda _: _a.asarray(next(arrays)).copy(), tree)
 
     def wait(self, what="waits"):
         """Waits until all shards have called it."""
@@ -70,8 +72,8 @@ class Shards:
         import vmhost.engine.numpy as np
 
         owners = keys % self.count
-        places = [np.nonzero(owners == one)[0] for one in range(self.count)]
-        return places, np.concatenate(places)
+        positions = [np.nonzero(owners == shard)[0] for shard in range(self.count)]
+        return positions, np.concatenate(positions)
 
 
 class ShardedTable:
@@ -144,10 +146,10 @@ class ShardedTable:
         tables, parts = [], []
         for one in gradients:
             for bags, dense in one.parts:
-                keys, factors, places = spread(bags)
-                order = _a.argsort(places, -1, "stable")  # a bag's default takes the bag's position
+                keys, factors, bag_numbers = keys_of_bags(bags)
+                order = _a.argsort(bag_numbers, -1, "stable")  # a bag's default takes the bag's position
                 tables.append(one.table)
-                parts.append((keys[order], factors[order], dense[places[order]]))
+                parts.append((keys[order], factors[order], dense[bag_numbers[order]]))
         if tables:
             _step(tables[0].shards, tables, parts, rates)
 
@@ -157,42 +159,44 @@ def _fetch(shards, tables, wanted):
     import vmhost.engine.numpy as np
 
     names = ", ".join(one.name for one in tables)
-    places = [shards.by_owner(keys) for keys in wanted]
-    asked = shards.exchange(
+    positions = [shards.by_owner(keys) for keys in wanted]
+    requests = shards.exchange(
         f"looks up {names}",
-        [[keys[of[shard]] for keys, (of, _) in zip(wanted, places)] for shard in range(shards.count)],
+        [[keys[own[shard]] for keys, (own, _) in zip(wanted, positions)] for shard in range(shards.count)],
     )
-    answers = [[] for _ in range(shards.count)]
+    replies = [[] for _ in range(shards.count)]
     for i, one in enumerate(tables):
-        keys = [_a.asarray(of[i]) for of in asked]
+        keys = [_a.asarray(request[i]) for request in requests]
         rows, begin = one.own.lookup(np.concatenate(keys)), 0
-        for answer, of in zip(answers, keys):
-            answer.append(rows[begin : begin + len(of)])
-            begin += len(of)
-    got = shards.exchange(f"reads rows of {names}", answers)
+        for reply, asked in zip(replies, keys):
+            reply.append(rows[begin : begin + len(asked)])
+            begin += len(asked)
+    received = shards.exchange(f"reads rows of {names}", replies)
     found = []
-    for i, (one, keys, (_, order)) in enumerate(zip(tables, wanted, places)):
-        here = EmbeddingVariable(one.dim, optimizer="sgd", initializer=_a.zeros((1, one.dim), "float32"), name=one.name)
-        keys, none = keys[order], _a.zeros(len(keys), "int64")
-        rows = np.concatenate([_a.asarray(of[i]) for of in got])
-        _a._embedding_put(here.handle, keys, none, none, rows, _a.zeros((len(keys), 0), "float32"))
-        found.append(here)
+    for i, (one, keys, (_, order)) in enumerate(zip(tables, wanted, positions)):
+        local = EmbeddingVariable(
+            one.dim, optimizer="sgd", initializer=_a.zeros((1, one.dim), "float32"), name=one.name
+        )
+        keys, zeros = keys[order], _a.zeros(len(keys), "int64")
+        rows = np.concatenate([_a.asarray(arrays[i]) for arrays in received])
+        _a._embedding_put(local.handle, keys, zeros, zeros, rows, _a.zeros((len(keys), 0), "float32"))
+        found.append(local)
     return found
 
 
 def _step(shards, tables, parts, rates):
     """parts: for each table ids, the factor of each gradient, and gradients, one for each id."""
-    by = 1 / shards.count
+    factor = 1 / shards.count
     sent = [[] for _ in range(shards.count)]
     for ids, factors, rows in parts:
-        rows = rows * by
-        for of, at in zip(sent, shards.by_owner(ids)[0]):
-            of += [ids[at], factors[at], rows[at]]
-    got = shards.exchange(f"makes a step of {', '.join(one.name for one in tables)}", sent)
+        rows = rows * factor
+        for message, positions in zip(sent, shards.by_owner(ids)[0]):
+            message += [ids[positions], factors[positions], rows[positions]]
+    received = shards.exchange(f"makes a step of {', '.join(one.name for one in tables)}", sent)
     sets = []
     for i, one in enumerate(tables):
-        for of in got:
-            ids, factors, rows = (_a.asarray(array) for array in of[3 * i : 3 * i + 3])
+        for message in received:
+            ids, factors, rows = (_a.asarray(array) for array in message[3 * i : 3 * i + 3])
             if len(ids):
                 ends = _a.arange(len(ids) + 1)
                 sets.append((one.own.handle, ids, ends, factors, -1, COMBINERS.index("sum"), rows))

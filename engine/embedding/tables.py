@@ -202,13 +202,13 @@ def table(name):
     return EmbeddingVariable._opened(name, _a._embedding_open(name))
 
 
-def table_rates(of, optimizer, global_step=None):
+def table_rates(variable, optimizer, global_step=None):
     """The optimizer's parameters in the engine's form, for a step of the table."""
     kind = getattr(optimizer, "table_kind", None)
-    if kind != of.optimizer:
+    if kind != variable.optimizer:
         raise ValueError(
-            f"{of.name}: its rows have the slots of {of.optimizer}, the optimizer is {type(optimizer).__name__}"
-            f"{'' if kind else ', which tables do not know'}"
+            f"{variable.name}: its rows have the slots of {variable.optimizer}, the optimizer is"
+            f" {type(optimizer).__name__}{'' if kind else ', which tables do not support'}"
         )
     step = optimizer.state["step"]
     return optimizer.table_rates() + (max(step, 1), step if global_step is None else global_step)

@@ -457,7 +457,7 @@ def test_wrong_steps_are_refused_and_change_nothing():
     one = made()
     with pytest.raises(ValueError, match="the slots of sgd, the optimizer is Adam"):
         train(one, [1], optimizer=optim.Adam(0.1))
-    with pytest.raises(ValueError, match="which tables do not know"):
+    with pytest.raises(ValueError, match="which tables do not support"):
         train(one, [1], optimizer=optim.SGD(0.1, momentum=0.9))
     with pytest.raises(ValueError, match="gradients: expected 2 contiguous rows of 2"):
         one.step(np.asarray([1, 2]), np.ones((3, 2), "float32"), SGD)

@@ -1,12 +1,15 @@
-"""Session groups: two sessions of one thread each, beside one session of two threads and one of one thread, with
-several callers; what two threads of pure compute reach on this machine; and the effect of swapping weights on the
-sessions."""
+"""Session groups: two sessions of one thread each, beside one session of two threads, one of one thread, and one of
+ONNX Runtime with two threads for the same exported network, with several callers; what two threads of pure compute
+reach on this machine; and the effect of swapping weights on the sessions."""
 
 import hashlib
+import importlib.util
 import tempfile
 import threading
 import time
 from pathlib import Path
+
+import numpy
 
 from bench import click_networks
 from bench.measure import Figure, Result
@@ -14,6 +17,7 @@ from bench.measure import Figure, Result
 CALLERS, SECONDS, SIZES = 4, 1.0, (16, 64, 512)
 NAMES = {"deepfm": "DeepFM", "din": "DIN"}
 MIN_GAIN = 1.8
+PEER = "ONNX Runtime, 1 session of 2 threads"
 
 
 def run(quick):
@@ -74,7 +78,51 @@ class _Publisher:
         example = self.inputs(4, 0)
         example = {"numbers": example.numbers, "ids": example.ids}
         onnx, lookups = nn.export(self.model, example, ("y",), with_lookups=True)
+        self.exported = onnx, lookups
         self.number = publish(self.folder / "served", onnx, lookups, self.spec, self.tables)
+
+
+class _OnnxRuntime:
+    """The last exported network with its tables in one ONNX model, a Gather for each lookup, in one session of two
+    threads. It is called with (the network's numbers, ids by feature)."""
+
+    def __init__(self, publisher):
+        import onnx
+        import onnxruntime
+
+        import vmhost.engine.numpy as np
+
+        onnxruntime.disable_telemetry_events()
+        exported, lookups = publisher.exported
+        model = onnx.load_from_string(exported)
+        given = {one.name: one for one in model.graph.input}
+        gathers, int64 = [], onnx.TensorProto.INT64
+        for one in lookups:
+            ids = f"{one.input} ids"
+            gathers.append(onnx.helper.make_node("Gather", [f"table {one.table}", ids], [one.input]))
+            model.graph.input.remove(given[one.input])
+            model.graph.input.append(onnx.helper.make_tensor_value_info(ids, int64, [None]))
+        nodes = [*gathers, *model.graph.node]
+        del model.graph.node[:]
+        model.graph.node.extend(nodes)
+        for one in publisher.tables:
+            rows = numpy.asarray(one.lookup(np.arange(click_networks.ROWS)))
+            model.graph.initializer.append(onnx.numpy_helper.from_array(rows, f"table {one.name}"))
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = 2, 1
+        self._run = onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        ).run
+        self._ids = {f"{one.input} ids": one.ids.removeprefix("ids.") for one in lookups}
+
+    @staticmethod
+    def inputs(of):
+        """A group's Inputs as NumPy's arrays."""
+        return numpy.asarray(of.numbers), {name: numpy.asarray(ids) for name, ids in of.ids.items()}
+
+    def __call__(self, inputs):
+        numbers, ids = inputs
+        return self._run(None, {"numbers": numbers, **{name: ids[of] for name, of in self._ids.items()}})
 
 
 def _asked(group, inputs, seconds):
@@ -139,10 +187,17 @@ def _group(kind, publisher, size, rounds, two_cores):
     }
     rates, times = {name: [] for name in kinds}, {name: [] for name in kinds}
     groups = {name: SessionGroup(publisher.folder / "served", **options) for name, options in kinds.items()}
+    contenders = {name: (group, inputs) for name, group in groups.items()}
     try:
+        if importlib.util.find_spec("onnxruntime"):
+            runtime = _OnnxRuntime(publisher)
+            contenders[PEER] = runtime, [runtime.inputs(one) for one in inputs]
+            rates[PEER], times[PEER] = [], []
+            (ours,), (theirs,) = groups["2 sessions of 1 thread"](inputs[0]).values(), runtime(contenders[PEER][1][0])
+            assert numpy.allclose(numpy.asarray(ours), theirs, atol=1e-5)
         for number in range(rounds + 1):
-            for name, group in groups.items():
-                found, rate, errors = _asked(group, inputs, SECONDS)
+            for name, (call, asked) in contenders.items():
+                found, rate, errors = _asked(call, asked, SECONDS)
                 if errors:  # a call that fails is quick, so it would count as several
                     raise errors[0]
                 if number:
@@ -152,16 +207,18 @@ def _group(kind, publisher, size, rounds, two_cores):
         for one in groups.values():
             one.close()
     figures = {name: Figure(tuple(values), "calls/s", "more") for name, values in rates.items()}
-    ours, other, alone = figures.values()
+    ours, other, alone, *peer = figures.values()
     gain = ours.advantage_over(other)
-    late = [Figure(tuple(values), "ms", "less").percentile(99) for values in times.values()]
+    late = {name: Figure(tuple(values), "ms", "less").percentile(99) for name, values in times.items()}
+    beside = "".join(f"; {PEER}: {ours.advantage_over(one):.2f}x its calls" for one in peer)
     return Result(
         f"session group, {NAMES[kind]}, {size} samples a call",
         figures,
         promises=((f"{gain:.2f}x the calls (at least {MIN_GAIN}x)", gain >= MIN_GAIN),),
-        note=f"{CALLERS} callers; p99 {late[0]:.1f} and {late[1]:.1f} ms; beside 1 session of 1 thread"
-        f" {ours.advantage_over(alone):.2f}x and {other.advantage_over(alone):.2f}x; two threads of pure compute reach"
-        f" {two_cores:.2f}x one here",
+        ratios={name: ours.advantage_over(one) for name, one in zip([PEER], peer)},
+        note=f"{CALLERS} callers; p99 {', '.join(f'{one:.1f}' for one in late.values())} ms; beside 1 session of 1"
+        f" thread {ours.advantage_over(alone):.2f}x and {other.advantage_over(alone):.2f}x; two threads of pure compute"
+        f" reach {two_cores:.2f}x one here{beside}",
     )
 
 

@@ -92,7 +92,7 @@ def answer(group, **key):
 
 def test_a_group_answers_as_the_model_that_was_trained(trainer):
     """Also for keys that have no row; numbers and weights of bags are in their places."""
-    with SessionGroup(trainer.folder / "served", quota=8 << 20) as group:
+    with SessionGroup(trainer.folder / "served", policy="round_robin", quota=8 << 20) as group:
         assert numpy.allclose(answer(group), trainer.expected(), atol=1e-6)
         assert numpy.allclose(
             numpy.asarray(group(group.spec.transform(COLUMNS))["click"]), trainer.expected(), atol=1e-6
@@ -115,6 +115,30 @@ def test_calls_of_one_key_go_to_one_session(trainer):
         with pytest.raises(TypeError, match="key: expected a whole number"):
             group(COLUMNS)
         assert (numpy.asarray(group.functions["predict"]([5, COLUMNS])["click"]) == answer(group, key=0)).all()
+
+
+def test_calls_go_to_the_session_with_the_fewest(trainer):
+    """A session that is busy with one call gets no further ones; sessions with equally many take turns."""
+    reading, read_on = threading.Event(), threading.Event()
+
+    class Slow(dict):
+        def __getitem__(self, name):
+            reading.set()
+            assert read_on.wait(60)
+            return super().__getitem__(name)
+
+    with SessionGroup(trainer.folder / "served") as group:
+        for _ in range(6):
+            answer(group)
+        assert group.statistics().calls == (3, 3)
+        slow = group.submit(Slow(COLUMNS))
+        try:
+            assert reading.wait(60)
+            for _ in range(5):
+                group.submit(COLUMNS).result(60)
+        finally:
+            read_on.set()
+        assert slow.result(60) and sorted(group.statistics().calls) == [4, 8]
 
 
 def test_sessions_run_on_their_cores(trainer):

@@ -21,7 +21,7 @@ from vmhost.engine.models import opened
 from vmhost.serving import exports
 from vmhost.serving.errors import ExportError
 
-POLICIES = ("round_robin", "modulo")
+POLICIES = ("shortest_queue", "round_robin", "modulo")
 STAGED = 8  # numbers of examples whose pinned memory a session on a GPU keeps at hand
 _END = object()
 
@@ -44,8 +44,9 @@ class SessionGroup:
 
     sessions: their number. cores: the CPUs of each, a list of sets of numbers; None: those of the process, distributed
         evenly if there are enough. threads: of one run; more than one use the process's pool, on any core.
-    policy: which session takes a call: "round_robin", or "modulo": the call's `key` mod sessions, so that calls of one
-        key are answered in order by one session.
+    policy: which session takes a call: "shortest_queue": the one with the fewest calls that wait or run, so that a
+        session whose cores have other work gets fewer; "round_robin"; or "modulo": the call's `key` mod sessions, so
+        that calls of one key are answered in order by one session.
     trust: the keys that must sign exports: a TrustStore, or its path; None: no signature is needed.
     quota: bytes for each table. queue: calls that may wait for a session; beyond it queue.Full is raised.
     warmup: numbers of examples that sessions are prepared for.
@@ -56,7 +57,7 @@ class SessionGroup:
     Every accepted call ends in exactly one answer or error, even if the group is closed or updated meanwhile.
     Close it, or use it in a `with` block. ExportError."""
 
-    def __init__(self, folder, *, sessions=2, cores=None, threads=1, policy="round_robin", trust=None, quota=None,
+    def __init__(self, folder, *, sessions=2, cores=None, threads=1, policy="shortest_queue", trust=None, quota=None,
                  queue=10_000, warmup=(), device="cpu", device_options=None, device_memory=0,
                  device_tables=False):  # fmt: skip
         if type(sessions) is not int or sessions < 1:
@@ -95,7 +96,10 @@ class SessionGroup:
             if type(key) is not int:
                 raise TypeError(f"key: expected a whole number, which decides the session, got {key!r}")
             return self._sessions[key % len(self._sessions)]
-        return self._sessions[next(self._turn) % len(self._sessions)]
+        turn = next(self._turn) % len(self._sessions)
+        if self.policy == "round_robin":
+            return self._sessions[turn]
+        return min(self._sessions[turn:] + self._sessions[:turn], key=_Session.pending)
 
     def __call__(self, columns, key=None):
         """The network's outputs by name, for columns by name as the version's FeatureSpec takes them, or for its Inputs
@@ -275,6 +279,7 @@ class _Session:
         self.gate = threading.Lock()  # passed before taking the lock; an update that waits for the lock holds it
         self._waiting, self._room = queue.SimpleQueue(), room
         self._entry, self._ended = threading.Lock(), False
+        self._accepted = self._finished = 0  # calls; written under the entry lock, and by the session's thread
         self._thread = threading.Thread(target=self._run, name=f"vmhost-session-{number}", daemon=True)
 
     def start(self):
@@ -297,6 +302,11 @@ class _Session:
             if self._waiting.qsize() >= self._room > 0:
                 raise queue.Full
             self._waiting.put((columns, call))
+            self._accepted += 1
+
+    def pending(self):
+        """The number of calls that wait or run."""
+        return self._accepted - self._finished
 
     def end(self):
         with self._entry:
@@ -313,12 +323,16 @@ class _Session:
             os.sched_setaffinity(0, self.cores)  # of this thread only
         while (asked := self._waiting.get()) is not _END:
             columns, call = asked
-            if call.set_running_or_notify_cancel():
+            if not call.set_running_or_notify_cancel():
+                self._finished += 1
+            else:
                 try:
                     answer = self._answer(columns)
                 except BaseException as error:
+                    self._finished += 1  # before the caller knows, who may then call again
                     call.set_exception(error)
                 else:
+                    self._finished += 1
                     call.set_result(answer)
                     del answer
             del asked, columns, call

@@ -385,12 +385,12 @@ def test_a_huge_log_comes_in_bounded_pieces_and_tells_what_is_missing(host):
 def test_lines_come_while_somebody_waits(host):
     asking = session(host[1])
     after = asking.ask("logs", after=0)["next"]
-    came = []
-    waiting = threading.Thread(target=lambda: came.append(asking.ask("logs", after=after, wait_s=10)))
+    lines = []
+    waiting = threading.Thread(target=lambda: lines.append(asking.ask("logs", after=after, wait_s=10)))
     waiting.start()
     host[0].task("worker")("hello")
     waiting.join(20)
-    assert "called with hello" in came[0]["lines"][-1][5]
+    assert "called with hello" in lines[0]["lines"][-1][5]
 
 
 def test_large_results_are_files_in_pieces(host):

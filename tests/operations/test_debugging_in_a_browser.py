@@ -100,9 +100,9 @@ def test_a_session_from_its_link_to_its_end(browser, dashboard, scheme, tmp_path
         assert "queue" in other.get_by_role("img", name="Trace of the call").text_content()
         assert other.locator("#outcome pre").first.inner_text() == '"spun"'
         picture(other, f"run-{scheme}")
-        with other.expect_download() as came:
+        with other.expect_download() as download:
             other.get_by_role("button", name="Save run-1/trace.json").click()
-        assert json.loads(Path(came.value.path()).read_text())["resourceSpans"]
+        assert json.loads(Path(download.value.path()).read_text())["resourceSpans"]
         other.reload()
         other.get_by_role("button", name="Configuration").wait_for()
         device.get_by_role("button", name="End it").click()

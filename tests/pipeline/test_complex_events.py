@@ -257,12 +257,12 @@ def test_who_is_forgotten_is_in_no_match(tmp_path):
 @contextlib.contextmanager
 def server(answers):
     """A web page that answers with these statuses, one after the other; yields its address and the requests."""
-    came = []
+    requests = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            came.append((self.headers["Idempotency-Key"], json.loads(body)))
+            requests.append((self.headers["Idempotency-Key"], json.loads(body)))
             self.send_response(answers.pop(0) if answers else 200)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -273,29 +273,29 @@ def server(answers):
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as listening:
         thread = threading.Thread(target=listening.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{listening.server_port}/hook", came
+        yield f"http://127.0.0.1:{listening.server_port}/hook", requests
         listening.shutdown()
         thread.join()
 
 
 def test_a_webhook_that_fails_is_called_again_with_the_same_id(tmp_path):
-    with server([500]) as (address, came):
+    with server([500]) as (address, requests):
         options = {"rules": [RULE], "channels": {"shop": {"push": address}}}
         with open_pipeline(tmp_path, **options) as pipeline:
             pipeline.append_many([*visit(0), *visit(10, "bob")])
         assert pipeline.final["channels"]["shop"] == {"sent": 2, "retry": 1, "given_up": 0, "waits": None}
-    assert [body["key"] for _, body in came] == ["ann", "ann", "bob"]
-    assert came[0][0] == came[1][0] != came[2][0]
+    assert [body["key"] for _, body in requests] == ["ann", "ann", "bob"]
+    assert requests[0][0] == requests[1][0] != requests[2][0]
 
 
 def test_a_message_that_is_refused_does_not_hold_up_the_next(tmp_path):
-    with server([400]) as (address, came):
+    with server([400]) as (address, requests):
         options = {"rules": [RULE], "channels": {"shop": {"push": address}}}
         with open_pipeline(tmp_path, **options) as pipeline:
             pipeline.append_many([*visit(0), *visit(10, "bob")])
         counts = pipeline.final["channels"]["shop"]
         assert (counts["sent"], counts["given_up"]) == (1, 1)
-    assert [body["key"] for _, body in came] == ["ann", "bob"]
+    assert [body["key"] for _, body in requests] == ["ann", "bob"]
 
 
 @pytest.mark.parametrize(

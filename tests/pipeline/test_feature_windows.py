@@ -19,9 +19,9 @@ from vmhost.pipeline.features import OPERATORS, Features, FeatureSet, feature
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 
 
-def fed(definitions, some, **options):
+def fed(definitions, sample, **options):
     features = Features(FeatureSet.of({"features": definitions}), **options)
-    features.feed(stored(some))
+    features.feed(stored(sample))
     return features
 
 
@@ -40,13 +40,13 @@ def test_tumbling_windows_are_those_of_the_calendar():
     midnight = NOW - 8 * HOUR  # of a Friday
     monday = midnight - 4 * DAY
     assert datetime.fromtimestamp(monday / 1000, UTC).strftime("%a %H:%M") == "Mon 00:00"
-    some = at(monday - 7 * DAY - 1, monday - 1, monday, midnight - DAY, midnight - 1, midnight, NOW - 1, NOW)
-    features = fed(definitions, some)
+    sample = at(monday - 7 * DAY - 1, monday - 1, monday, midnight - DAY, midnight - 1, midnight, NOW - 1, NOW)
+    features = fed(definitions, sample)
     assert list(features.read("*", "k", NOW)) == [3, 2, 6, 1, 1]
     assert list(features.read("*", "k", midnight + DAY)) == [0, 3, 6, 1, 0]
     assert list(features.read("*", "k", monday + 7 * DAY)) == [0, 0, 0, 6, 0]
     shifted = Features(FeatureSet.of({"features": definitions, "utc_offset": "-8 h"}))  # NOW is midnight there
-    shifted.feed(stored(some))
+    shifted.feed(stored(sample))
     assert list(shifted.read("*", "k", NOW))[:2] == [1, 3]
 
 
@@ -55,12 +55,12 @@ def test_a_session_is_over_after_its_pause():
         "events": {"operator": "count", "window": {"session": "30 min"}},
         "sum": {"operator": "sum", "field": "n", "window": {"session": "30 min", "most": "1 h"}},
     }
-    some = at(NOW - 200 * MINUTE, NOW - 100 * MINUTE, NOW - 75 * MINUTE, NOW - 50 * MINUTE, NOW - 25 * MINUTE, NOW)
-    features = fed(definitions, some)
+    sample = at(NOW - 200 * MINUTE, NOW - 100 * MINUTE, NOW - 75 * MINUTE, NOW - 50 * MINUTE, NOW - 25 * MINUTE, NOW)
+    features = fed(definitions, sample)
     assert list(features.read("*", "k", NOW)) == [5, 3 + 4 + 5]
     assert list(features.read("*", "k", NOW + 30 * MINUTE - 1)) == [5, 4 + 5]
     assert list(features.read("*", "k", NOW + 30 * MINUTE)) == [0, 0]
-    assert list(fed(definitions, some[:1]).read("*", "k", NOW - 180 * MINUTE)) == [1, 0]
+    assert list(fed(definitions, sample[:1]).read("*", "k", NOW - 180 * MINUTE)) == [1, 0]
 
 
 def test_what_is_as_of_the_last_event_stays_until_the_next():
@@ -109,8 +109,8 @@ def test_streams_give_what_batches_give_in_every_window(seed, number, at_once):
                 one |= {"other": "items"} if OPERATORS[name].other else {}
                 if place == 0 or not OPERATORS[name].of_sketch:
                     definitions[f"{name}_{place}_{when}"] = one
-    some = events(random_, number)
-    late = sorted(some, key=lambda event: event.time_ms + random_.randrange(7_200_000))
+    sample = events(random_, number)
+    late = sorted(sample, key=lambda event: event.time_ms + random_.randrange(7_200_000))
     declared = FeatureSet.of({"features": definitions, "utc_offset": "5 h"})
     streamed, read_ms = Features(declared), 0
     for place in range(0, number, at_once):
@@ -143,9 +143,9 @@ def test_sketches_keep_their_error_in_bounded_room():
         features = Features(FeatureSet.of({"features": definitions}), max_events=100)
         sizes, values = [], []
         for begin in range(0, 60_000, 20_000):
-            some = [Event("a", NOW - DAY + 1 + begin + n, key="k", contents={"n": scale()}) for n in range(20_000)]
-            values += [event.contents["n"] for event in some]
-            features.feed(stored(some, begin + 1))
+            sample = [Event("a", NOW - DAY + 1 + begin + n, key="k", contents={"n": scale()}) for n in range(20_000)]
+            values += [event.contents["n"] for event in sample]
+            features.feed(stored(sample, begin + 1))
             sizes.append(features.statistics()["bytes"])
         found = dict(zip(definitions, features.read("*", "k", NOW), strict=True))
         assert found["count"] == 60_000
@@ -189,8 +189,8 @@ def test_an_own_function_sees_its_window_and_what_fails_has_no_answer(caplog):
 
     doubled = feature(total=["last", "last"], name="doubled")
     features = Features(FeatureSet.of_features([last, doubled], views={"both": ["doubled", "last"]}))
-    some = [Event("a", NOW - n, key="k", contents={"n": n, "m": 2 * n}) for n in (9, 5, 1)]
-    features.feed(stored(some))
+    sample = [Event("a", NOW - n, key="k", contents={"n": n, "m": 2 * n}) for n in (9, 5, 1)]
+    features.feed(stored(sample))
     assert list(features.read("both", "k", NOW)) == [2, 1]
     assert [*seen[0].times_ms] == [NOW - 9, NOW - 5, NOW - 1] and [*seen[0].others] == [18, 10, 2]
     assert (seen[0].at_ms, seen[0].parameter) == (NOW, 7)

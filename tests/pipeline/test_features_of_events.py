@@ -84,14 +84,14 @@ def in_window(some, at_ms):
 def test_each_operator_is_what_plain_python_says(number):
     assert len(OPERATORS) >= 100
     definitions = all_operators()
-    some = events(random.Random(number), number)
+    sample = events(random.Random(number), number)
     features = Features(FeatureSet.of({"features": definitions}))
-    features.feed(stored(some))
+    features.feed(stored(sample))
     found = dict(zip(definitions, features.read("*", "ann", NOW), strict=True))
     for name, one in definitions.items():
         if OPERATORS[one["operator"]].of_sketch:
             continue
-        expected = computed(in_window(some, NOW), NOW / 1000, WINDOW_S, one.get("parameter", 0))[one["operator"]]
+        expected = computed(in_window(sample, NOW), NOW / 1000, WINDOW_S, one.get("parameter", 0))[one["operator"]]
         assert found[name] == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True), name
 
 
@@ -113,8 +113,8 @@ def test_the_reference_knows_every_operator_and_no_other():
 def test_a_stream_gives_what_its_batch_gives(seed, number, at_once):
     """Events come late and in batches; at any time the values are those of a computation over all of them at once."""
     random_ = random.Random(seed)
-    some = events(random_, number)
-    late = sorted(some, key=lambda event: event.time_ms + random_.randrange(7_200_000))
+    sample = events(random_, number)
+    late = sorted(sample, key=lambda event: event.time_ms + random_.randrange(7_200_000))
     declared = FeatureSet.of({"features": all_operators()})
     streamed = Features(declared)
     for place in range(0, number, at_once):
@@ -155,7 +155,7 @@ def test_conditions_sources_and_whose_they_are():
     pytest.importorskip("cel_expr_python")
     features = Features(FeatureSet.of({"features": definitions}))
     pages = Features(FeatureSet.of({"features": by_page}))
-    some = stored(
+    sample = stored(
         [
             Event("cart", NOW - 9, page="item", visit="v", contents={"price": 60.0}, key="ann"),
             Event("cart", NOW - 8, contents={"price": 60.0}, key="ann"),
@@ -165,8 +165,8 @@ def test_conditions_sources_and_whose_they_are():
             Event("cart", NOW - 4, contents={"price": 99.0}),
         ]
     )
-    features.feed(some)
-    pages.feed(some)
+    features.feed(sample)
+    pages.feed(sample)
     assert list(features.read("*", "ann", NOW)) == [3, 1]
     assert list(pages.read("*", "item", NOW)) == [2]
 
@@ -177,7 +177,7 @@ def test_the_features_of_a_shop():
     assert all(each.about or not each.of for each in declared.features.values())
     features = Features(declared)
     minute = 60_000
-    some = [
+    sample = [
         Event("exposure", NOW - 50 * minute, contents={"item": "a"}, key="ann"),
         Event("exposure", NOW - 49 * minute, contents={"item": "b"}, key="ann"),
         *(
@@ -187,7 +187,7 @@ def test_the_features_of_a_shop():
         Event("cart", NOW - 9 * minute, contents={"item": "c", "price": 20}, key="ann"),
         Event("order", NOW - 10 * 86_400_000, contents={"item": "z", "price": 99}, key="ann"),
     ]
-    features.feed(stored(some))
+    features.feed(stored(sample))
     found = {
         name: value
         for view, names in declared.views.items()
@@ -221,10 +221,10 @@ def test_local_time(tmp_path):
         "night": {"operator": "night_share", "window": "1 d"},
         "peak": {"operator": "peak_hour", "window": "1 d"},
     }
-    some = stored([Event("a", NOW, key="k")])  # 08:00 UTC
+    sample = stored([Event("a", NOW, key="k")])  # 08:00 UTC
     for offset, expected in (("0 h", [0, 8]), ("14 h", [1, 22]), ("-9 h", [1, 23])):
         features = Features(FeatureSet.of({"features": definitions, "utc_offset": offset}))
-        features.feed(some)
+        features.feed(sample)
         assert list(features.read("*", "k", NOW)) == expected
 
 

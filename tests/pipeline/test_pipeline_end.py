@@ -139,7 +139,7 @@ def test_interrupts_at_any_moment(tmp_path):
     """A timer interrupts a program that appends and reads, each time a little later; it always ends, and
     each accepted event has its row afterwards."""
     bundle = stream_task(tmp_path, ROWS, "on: [click], queue: 100000")
-    heard = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    previous = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         for turn in range(50):
             (folder := tmp_path / str(turn)).mkdir()
@@ -154,4 +154,4 @@ def test_interrupts_at_any_moment(tmp_path):
                 assert len(again.table("clicks").read()) == pipeline.final["position"]
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, heard)
+        signal.signal(signal.SIGALRM, previous)

@@ -149,15 +149,15 @@ def test_the_end_does_not_wait_for_a_channel_that_never_returns(tmp_path, monkey
 def gateway(answer, bodies=None):
     """A push gateway: `answer(handler)` sends what it likes. Yields its address and the ids that came; `bodies` gets
     what came with them."""
-    came, stopped = [], threading.Event()
+    requests, stopped = [], threading.Event()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if bodies is not None:
                 bodies.append(body)
-            came.append((self.headers["Idempotency-Key"], self.headers.get("Authorization")))
-            answer(self, len(came), stopped)
+            requests.append((self.headers["Idempotency-Key"], self.headers.get("Authorization")))
+            answer(self, len(requests), stopped)
 
         def log_message(self, *arguments):
             pass
@@ -172,7 +172,7 @@ def gateway(answer, bodies=None):
         thread = threading.Thread(target=listening.serve_forever)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{listening.server_port}/send?to=all", came
+            yield f"http://127.0.0.1:{listening.server_port}/send?to=all", requests
         finally:
             stopped.set()
             listening.shutdown()
@@ -230,13 +230,13 @@ def then_hangs_up(handler, number, stopped):
 )
 def test_a_push_gateway_that_behaves_badly(tmp_path, answer, ways):
     (tmp_path / "token").write_text("secret\n")
-    with gateway(answer) as (address, came):
+    with gateway(answer) as (address, requests):
         channel = {"push": address, "timeout": "2 s", "token_file": str(tmp_path / "token"), **QUICK}
         with open_pipeline(tmp_path, rules=[RULE], channels={"phone": channel}) as pipeline:
             pipeline.append_many(leaves("ann"))
             sent(pipeline)
             assert [what for _, what, _ in audited(pipeline)] == ways
-    assert len(came) == len(ways) and len(set(came)) == 1 and came[0][1] == "Bearer secret"
+    assert len(requests) == len(ways) and len(set(requests)) == 1 and requests[0][1] == "Bearer secret"
 
 
 KILLED = """
@@ -259,17 +259,17 @@ def test_a_message_is_neither_lost_nor_another_one_after_kill_9(tmp_path):
         if number == process[-1][1]:
             process[-1][0].kill()  # it has sent this one, and never gets the answer
 
-    with gateway(answer) as (address, came):
+    with gateway(answer) as (address, requests):
         for kill_at in (*kills, None):
             started = subprocess.Popen(
                 [sys.executable, "-c", PROLOGUE + textwrap.dedent(KILLED), address, tmp_path / "p"]
             )
-            process.append((started, None if kill_at is None else len(came) + kill_at))
+            process.append((started, None if kill_at is None else len(requests) + kill_at))
             assert started.wait(WAIT_S) in ((0,) if kill_at is None else (0, -signal.SIGKILL))
     people = {}
-    for identity, _ in came:
+    for identity, _ in requests:
         people[identity] = people.get(identity, 0) + 1
-    assert len(people) == 60 <= len(came)
+    assert len(people) == 60 <= len(requests)
     with contextlib.closing(sqlite3.connect(tmp_path / "p" / "pipeline.sqlite")) as connection:
         rows = connection.execute("SELECT person, id, state FROM reach_messages").fetchall()
     assert sorted(person for person, _, _ in rows) == sorted(f"person-{number}" for number in range(60))
@@ -294,7 +294,7 @@ def test_a_gateway_gets_any_rules_name_and_contents_that_json_cannot_say(tmp_pat
     def read(text):
         return json.loads(text, parse_constant=lambda constant: pytest.fail(f"{constant} is no JSON"))
 
-    with gateway(answer, bodies) as (address, came):
+    with gateway(answer, bodies) as (address, requests):
         channels = {"phone": {"push": address, **QUICK}, "lines": {"ut": "lines.jsonl"}}
         rule = RULE | {"name": "离开", "then": ["phone", "lines"]}
         with open_pipeline(tmp_path, rules=[rule], channels=channels) as pipeline:
@@ -304,7 +304,7 @@ def test_a_gateway_gets_any_rules_name_and_contents_that_json_cannot_say(tmp_pat
             pipeline.append_many([view, leave])
             sent(pipeline)
             assert audited(pipeline, channel="phone") == [("ann", "sent", "status 200")]
-    (identity, _), (body,) = came[0], map(read, bodies)
+    (identity, _), (body,) = requests[0], map(read, bodies)
     assert body == read((tmp_path / "data" / "tracking" / "lines.jsonl").read_text())
     assert urllib.parse.unquote(identity) == body["id"] and ":rule:离开:" in body["id"]
     assert body["steps"]["view"][0]["contents"] == {"price": None, "('a', 1)": {"far": [None, "b'x'"]}}

@@ -198,13 +198,13 @@ def test_an_increment_beyond_the_quota_leaves_the_version_before(trainer):
 
 def test_updates_lose_no_call_and_no_answer_mixes_versions(trainer):
     """Each of many callers sees answers of whole versions only, in their order."""
-    truths, wrong, done = [trainer.expected()], [], threading.Event()
+    expected, wrong, done = [trainer.expected()], [], threading.Event()
 
     def ask(group):
         last = 0
         while not done.is_set():
             result = answer(group)
-            found = [i for i, truth in enumerate(list(truths)) if numpy.allclose(result, truth, atol=1e-6)]
+            found = [i for i, truth in enumerate(list(expected)) if numpy.allclose(result, truth, atol=1e-6)]
             if not found:
                 wrong.append(result)
             elif found[-1] < last - 1:
@@ -218,7 +218,7 @@ def test_updates_lose_no_call_and_no_answer_mixes_versions(trainer):
         for number in range(8):
             trainer.train()
             trainer.publish(full=number == 5)
-            truths.append(trainer.expected())
+            expected.append(trainer.expected())
             assert group.update()
         done.set()
         for one in callers:

@@ -144,17 +144,17 @@ def test_a_clock_that_is_wrong(make_server, make_device, monkeypatch, tmp_path, 
     monkeypatch.setattr(worker, "time", clock)
     server = make_server(identify=lambda token: token)
     server.answer("double", lambda request: request.value * 2)
-    heard = []
+    received = []
     with server.running() as address:
         server.push("dora", "news", b"1", ttl_s=WAIT_S)
         device = make_device(address, store=tmp_path / "dora.sqlite", token="dora", certificate=None, key=None)
-        device.on("news", lambda message: heard.append(message.body))
+        device.on("news", lambda message: received.append(message.body))
         with device:
             device.wait_connected(WAIT_S)
             device.send("c", b"x")
             assert device.wait_sent(WAIT_S)
             assert device.ask("double", 2, timeout_s=WAIT_S) == 4
-            until(lambda: heard == [b"1"])
+            until(lambda: received == [b"1"])
             assert abs(device._inner.clock_offset_s - skew_s) < 60
             assert device.statistics()["latencies"]["sent c"]["max_ms"] >= 0
 

@@ -305,24 +305,24 @@ def test_a_full_disk_of_the_cloud_holds_messages_up(make_server, make_device, tm
 
 
 def test_pushes_reach_a_device_that_is_there_and_one_that_comes_back(make_server, make_device, tmp_path):
-    server, heard = make_server(), Heard()
+    server, received = make_server(), Heard()
     with server.running() as address:
         server.push("ann", "news", b"1")
         device = make_device(address)
-        device.on("news", heard)
+        device.on("news", received)
         with device:
-            heard.wait(1)
+            received.wait(1)
             server.push("ann", "news", b"2")
             server.push("bob", "news", b"not for ann")
-            heard.wait(2)
+            received.wait(2)
         server.push("ann", "news", b"3")
         device = make_device(address)
-        device.on("news", heard)
+        device.on("news", received)
         with device:
-            heard.wait(3)
+            received.wait(3)
             server.push("ann", "news", b"4")
-            heard.wait(4)
-    assert heard.values == [b"1", b"2", b"3", b"4"]
+            received.wait(4)
+    assert received.values == [b"1", b"2", b"3", b"4"]
 
 
 def test_expiry_collapse_and_bounds_of_pushes(tmp_path):
@@ -352,20 +352,20 @@ def test_expiry_collapse_and_bounds_of_pushes(tmp_path):
 
 
 def test_a_push_that_failed_on_the_device_comes_again(make_server, make_device):
-    server, heard, tries = make_server(), Heard(), []
+    server, received, tries = make_server(), Heard(), []
 
     def take(message):
         tries.append(message.id)
         if len(tries) < 3:
             raise RuntimeError("not yet")
-        heard(message)
+        received(message)
 
     with server.running() as address:
         device = make_device(address)
         device.on("news", take)
         with device:
             server.push("ann", "news", b"1", identity="chosen")
-            heard.wait(1)
+            received.wait(1)
     assert tries == ["chosen"] * 3
 
 

@@ -45,10 +45,10 @@ def test_who_asks_often_runs_the_loop_himself_and_gives_it_back():
     with loop_thread() as thread:
         assert thread.run(whose()) != threading.get_ident()
         borrow(thread)
-        came = threading.Event()
+        notified = threading.Event()
         came_on = []
-        thread.call_soon_threadsafe(lambda: (came_on.append(threading.get_ident()), came.set()))
-        assert came.wait(WAIT_S), "nobody asks any more: the loop's own thread goes on"
+        thread.call_soon_threadsafe(lambda: (came_on.append(threading.get_ident()), notified.set()))
+        assert notified.wait(WAIT_S), "nobody asks any more: the loop's own thread goes on"
         assert came_on != [threading.get_ident()]
 
 

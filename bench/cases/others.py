@@ -20,6 +20,7 @@ RUNS = 3
 DISTANCES = 100  # inputs for a quantized network
 OURS, RUNTIME, OPENVINO = "in the host", "ONNX Runtime", "OpenVINO"
 REACHES = {RUNTIME: (1.3, 0.9), OPENVINO: (1.1, 0.8)}  # geometric mean, and the minimum over all models
+_SAME_ANSWER = 0.05  # distance relative to the largest answer, also of quantized networks; above it, no peer
 COMPILING = 3  # promised multiple of the time that ONNX Runtime needs for a session
 
 
@@ -64,7 +65,8 @@ def _measured(name, data, compiled, inputs, plain, threads, quick):
     library.set_threads(threads)
     runners = {OURS: (opened(name, compiled), plain), RUNTIME: (_onnx_runtime(data, threads), inputs)}
     openvino = _openvino(data, threads, inputs[0])
-    if openvino is not None:
+    # OpenVINO answers some models wrongly (a result of no rows for SpeechT5), quickly
+    if openvino is not None and _is_right(openvino, runners[RUNTIME][0], inputs[0]):
         runners[OPENVINO] = openvino, inputs
     began = time.perf_counter()
     runners[OURS][0](plain[0])
@@ -152,6 +154,15 @@ def _openvino(data, threads, given):
     except Exception:  # any failure: not a peer for this model
         return None
     return run
+
+
+def _is_right(openvino, runtime, given):
+    expected = runtime(given)
+    answers = {
+        name: numpy.array(value).astype(getattr(expected[name], "dtype", None), copy=False)
+        for name, value in zip(expected, openvino(given).values())
+    }
+    return _difference(answers, expected) <= _SAME_ANSWER
 
 
 def _distances(name, model, ours, theirs, given, quick):

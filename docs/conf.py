@@ -40,14 +40,19 @@ _CHECKOUT = re.compile(
 
 
 def _without_checkout(app, page, source):
-    source[0] = _CHECKOUT.sub(lambda link: f"{link[1]} (`{link[2]}` in the checkout)", source[0])
+    def place(link):
+        return link[1] if link[1].strip("`") == link[2] else f"{link[1]} (`{link[2]}` in the checkout)"
+
+    source[0] = _CHECKOUT.sub(place, source[0])
 
 
 def _imported(group):
-    """Imports each command of a click group, which the command line does when one is used."""
+    """Imports each command of a click group, which the command line does when one is used, and gives it the name by
+    which it is called: the functions of most are named `command`."""
     with click.Context(group) as context:
         group.commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
-    for command in group.commands.values():
+    for name, command in group.commands.items():
+        command.name = name
         if isinstance(command, click.Group):
             _imported(command)
 

@@ -32,6 +32,7 @@ _TRIES = ((None, False), (None, True), (64, False), (1920, False))  # (multiple,
 _BROADCASTS = {"Binary", "Where"}
 _PICTURE, _COUNT = 224, 32  # sizes that algorithms are chosen for: image sides, counted elements
 _ROUND = (2, 3, 4, 6, 12, 60)  # tried where none of those fits: a Reshape may need a multiple
+_FEWER = (1, 4, 16)  # tried last: each count is so much less than the one before, as a part is less than the whole
 MAX_OPEN_SIZES = 64
 _LISTED = 6  # names listed in a message
 _MAX_DEGREE = 8  # variables in a term
@@ -471,6 +472,13 @@ def _followed(network, sample_sizes, pictures, where):
     for picture, counted, other in points:
         likely = {**dict.fromkeys(pictures, picture), **dict.fromkeys(network.counted, counted)}
         if _move_to(sizes, [likely.get(name, other) for name in names]):
+            return sizes
+    for step in _FEWER if network.counted else ():
+        counts = {name: step * (len(network.counted) - number) for number, name in enumerate(network.counted)}
+        if any(
+            _move_to(sizes, [(dict.fromkeys(pictures, _PICTURE) | counts).get(name, other) for name in names])
+            for other in (1, _COUNT)
+        ):
             break
     return sizes
 

@@ -189,6 +189,22 @@ def case_first_of_found():
     return nodes, given, {"y": (FLOAT, 1)}, {"zero": [0], "ten": [10]}
 
 
+def case_best_of_the_later_ones():
+    """Of what was found but the first, a few: the file once had as many of them as were found, and did not load."""
+    nodes = [
+        node("NonZero", "x", "places"),
+        node("Squeeze", "places zero", "all"),
+        node("Slice", "all one hundred", "later"),
+        node("Gather", "x later", "values"),
+        node("Shape", "values", "n"),
+        node("Min", "n ten", "k"),
+        node("TopK", "values k", "y order"),
+    ]
+    x = floats(40)
+    given = [{"x": x}, {"x": x * (numpy.arange(40) % 8 == 0)}, {"x": x * (numpy.arange(40) == 5)}, {"x": x * 0}]
+    return nodes, given, {"y": (FLOAT, 1), "order": (INT, 1)}, {"zero": [0], "one": [1], "hundred": [100], "ten": [10]}
+
+
 def case_many():
     """More sizes than a file had once; each cuts the others' tensors."""
     nodes, outputs = [], {}

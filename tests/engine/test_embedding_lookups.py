@@ -237,7 +237,7 @@ def test_offsets_that_another_thread_writes_meanwhile_harm_nobody():
     [
         (([1, 2], [0, 3]), None, "the number of ids, 2, last, got 0 and 3"),
         (([1, 2], [1, 2]), None, "expected 0 first"),
-        (([1, 2, 3], [0, 3, 1, 3]), None, "they fall from 3 to 1 behind bag 1"),
+        (([1, 2, 3], [0, 3, 1, 3]), None, "they decrease from 3 to 1 after bag 1"),
         (([1, 2], []), None, "one offset more than bags"),
         (([1, 2], [0, 2]), [1.0], "weights: expected 2"),
     ],

@@ -327,7 +327,7 @@ def test_the_header_says_what_is_wrong(at, value, message):
     ("offset", "value", "message"),
     [
         (100, 99, "is a view of tensor 99 of"),
-        (104, 1000, "sees more than tensor"),
+        (104, 1000, "is a view beyond the elements of tensor"),
         (96, 3, "is of the unknown kind 3"),
     ],
 )
@@ -359,21 +359,21 @@ def altered(name, operator, parameter, value):
         ("images", 1, 11, 10, "unknown activation 10"),
         ("images", 1, 11, -1, "unknown activation -1"),
         ("images", 9, 11, 3, "unknown activation 3"),
-        ("images", 9, 15, 1, "counts padding that is none"),
-        ("images", 11, 17, 4, "channels that are not there"),
-        ("images", 11, 17, -1, "channels that are not there"),
+        ("images", 9, 15, 1, "excludes more padding than there is"),
+        ("images", 11, 17, 4, "slices channels beyond its operand's"),
+        ("images", 11, 17, -1, "slices channels beyond its operand's"),
         ("images", 12, 10, 2, "does not shuffle 2 equal groups"),
         ("images", 12, 10, 0, "does not shuffle 0 equal groups"),
         ("places", 38, 0, 1, "takes 2 dimensions from number 1 of 2"),
         ("places", 42, 0, 4, "unknown operation 4"),
         ("places", 42, 1, 99, "unknown operation 0 or dtype 99"),
         ("places", 42, 2, 2, "along axis 2"),
-        ("places", 43, 0, -1, "the order along axis -1"),
+        ("places", 43, 0, -1, "not int64 of the operand.s shape, or no axis -1"),
         ("places", 44, 0, 1, "takes 2 dimensions from number 1 of 2"),
         ("places", 44, 1, 3, "unknown operation 3 for dtype 10"),
         ("places", 44, 1, -2, "unknown operation -2"),
-        ("classic", 47, 0, 3, "combines leaves in an unknown way"),
-        ("classic", 47, 2, 0, "combines leaves in an unknown way"),
+        ("classic", 47, 0, 3, "combines leaves by an unknown operation"),
+        ("classic", 47, 2, 0, "combines leaves by an unknown operation"),
         ("classic", 47, 2, 3, "are no decision trees"),
     ],
 )
@@ -427,11 +427,11 @@ def behind(name, record, field, value):
 @pytest.mark.parametrize(
     ("name", "record", "field", "value", "message"),
     [
-        ("needy", "need", 0, 1 << 20, "need 0 is of terms that are not there"),
-        ("needy", "need", 1, 1 << 20, "need 0 is of terms that are not there"),
+        ("needy", "need", 0, 1 << 20, "need 0 has terms that do not exist"),
+        ("needy", "need", 1, 1 << 20, "need 0 has terms that do not exist"),
         ("needy", "need", 2, 1 << 26, "the name of need 0 lies outside the names"),
         ("needy", "need", 3, 1 << 20, "the name of need 0 lies outside the names"),
-        ("needy", "need", 4, 2, "need 0 is of terms that are not there, or of the unknown kind 2"),
+        ("needy", "need", 4, 2, "need 0 has terms that do not exist, or the unknown kind 2"),
         ("chosen", "guard", 0, 1 << 20, r"guard 0 is of tensor \d+ of"),
         ("chosen", "guard", 1, 2, "guard 0 is of tensor .* side 2"),
         ("chosen", "guard", 2, 1, "guard 0 is of tensor .* parent 1"),
@@ -482,7 +482,7 @@ def test_more_sizes_and_quotients_than_a_byte_tells_apart_are_refused(opens, quo
 
 @pytest.mark.parametrize(("field", "value"), [(0, 1 << 20), (1, 1 << 20), (2, 1 << 31), (3, 1 << 20)])
 def test_quotients_of_terms_that_are_not_there_are_refused(field, value):
-    with pytest.raises(ValueError, match="quotient 1 is of terms that are not there, or of later quotients"):
+    with pytest.raises(ValueError, match="quotient 1 has terms that do not exist, or later quotients"):
         opened(rounded(1, field, value))
 
 
@@ -504,7 +504,7 @@ def test_sizes_that_cannot_be_divided_are_the_callers_error(value, message):
 @pytest.mark.parametrize(
     ("number", "field", "value", "message"),
     [
-        ("open", 2, 1, "open size 0 is that of dimension 0 of input 1, which is not there"),
+        ("open", 2, 1, "open size 0 is that of dimension 0 of input 1, which does not exist"),
         ("open", 3, 3, "dimension 3 of input 0"),
         ("open", 0, 1 << 20, "the name of open size 0 lies outside the names"),
         ("varying", 0, 99, "varying number 0 is number 0 of tensor 99"),
@@ -524,7 +524,7 @@ def test_wrong_open_sizes_are_refused(number, field, value, message):
 @pytest.mark.parametrize(
     ("factor", "message"),
     [
-        (0, "tensor 1 sees more than tensor 0 has"),
+        (0, "tensor 1 is a view beyond the elements of tensor 0"),
         (2, "input 'x': expected a contiguous array"),
         (0x7FFFFFFF, "input 'x': expected a contiguous array"),
     ],

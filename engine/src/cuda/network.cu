@@ -207,7 +207,7 @@ static vme_cuda_status kernel_step_of(const vme_cuda_plan *plan, const vme_cuda_
     do { \
         const cublasStatus_t error_ = (call); \
         if (error_ != CUBLAS_STATUS_SUCCESS) \
-            return cuda_fail(VME_CUDA_FAILED, "cuBLAS says %d of a product (%.40s)", (int)error_, #call); \
+            return cuda_fail(VME_CUDA_FAILED, "cuBLAS error %d in a product (%.40s)", (int)error_, #call); \
     } while (0)
 
 static vme_cuda_status layout_of(const cublas_functions &cublas, const side &from, int64_t batch,
@@ -271,7 +271,7 @@ static vme_cuda_status plan_product(vme_cuda_plan *plan, const vme_cuda_step &st
         if (operands[i].at == nullptr || !within(plan, reach, step.operands[i])
             || !side_of(rows[i], columns[i], strides[1], strides[2], strides[0], &sides[i])
             || (i == 0 && sides[i].transposed))
-            return cuda_fail(VME_CUDA_BAD_VALUE, "a product's operand %d does not lie as products take it", i);
+            return cuda_fail(VME_CUDA_BAD_VALUE, "a product's operand %d has strides that products do not support", i);
     }
     one->at_out = operands[0].at;
     one->at_a = operands[2].at; /* column-major: result^T = b^T a^T */
@@ -593,7 +593,7 @@ static vme_cuda_status stage_bags(vme_cuda_plan *plan, const vme_cuda_bags *bags
         int64_t before = 0;
         for (int64_t bag = 0; bag <= plan->bags; bag++) {
             if (of.offsets[bag] < before || of.offsets[bag] > of.ids_count || (bag == 0 && of.offsets[bag] != 0))
-                return cuda_fail(VME_CUDA_BAD_VALUE, "lookup %zu: offsets: expected 0 first, never falling", i);
+                return cuda_fail(VME_CUDA_BAD_VALUE, "lookup %zu: offsets: expected 0 first, never decreasing", i);
             before = of.offsets[bag];
             *offsets++ = *ids + before;
         }

@@ -705,7 +705,7 @@ static vme_cuda_status check_options(const vme_cuda_table_options *o)
     if (o->dim < 1 || o->dim > 65536)
         return cuda_fail(VME_CUDA_BAD_VALUE, "dim: expected 1 to 65536, got %lld", (long long)o->dim);
     if (o->optimizer < 0 || o->optimizer >= OPTIMIZERS)
-        return cuda_fail(VME_CUDA_BAD_VALUE, "optimizer: there is no number %d", o->optimizer);
+        return cuda_fail(VME_CUDA_BAD_VALUE, "optimizer: unknown number %d", o->optimizer);
     if (o->filter_freq < 0 || o->steps_to_live < 0 || o->quota_bytes < 0)
         return cuda_fail(VME_CUDA_BAD_VALUE, "filter_freq, steps_to_live and quota: expected numbers from 0 on");
     if (o->default_rows < 1 || o->defaults == nullptr)
@@ -817,11 +817,11 @@ static vme_cuda_status look_up(int count, int64_t bag_count, const vme_cuda_bags
         if (of.table->device != device)
             return cuda_fail(VME_CUDA_BAD_VALUE, "lookup %d: its table is another GPU's", i);
         if (of.combiner < SUM || of.combiner > SQRTN)
-            return cuda_fail(VME_CUDA_BAD_VALUE, "combiner: there is no number %d", of.combiner);
+            return cuda_fail(VME_CUDA_BAD_VALUE, "combiner: unknown number %d", of.combiner);
         int64_t before = 0;
         for (int64_t bag = 0; bag <= bag_count; bag++) {
             if (of.offsets[bag] < before || (bag == 0 && of.offsets[bag] != 0))
-                return cuda_fail(VME_CUDA_BAD_VALUE, "lookup %d: offsets: expected 0 first, never falling", i);
+                return cuda_fail(VME_CUDA_BAD_VALUE, "lookup %d: offsets: expected 0 first, never decreasing", i);
             before = of.offsets[bag];
         }
         if (before != of.ids_count)
@@ -1110,7 +1110,7 @@ vme_cuda_status vme_cuda_update_bags(int count, int64_t bag_count, const vme_cud
         int64_t before = 0;
         for (int64_t bag = 0; bag <= bag_count; bag++) {
             if (bags[i].offsets[bag] < before || (bag == 0 && bags[i].offsets[bag] != 0))
-                return cuda_fail(VME_CUDA_BAD_VALUE, "lookup %d: offsets: expected 0 first, never falling", i);
+                return cuda_fail(VME_CUDA_BAD_VALUE, "lookup %d: offsets: expected 0 first, never decreasing", i);
             before = bags[i].offsets[bag];
         }
         if (before != bags[i].ids_count)
@@ -1275,7 +1275,7 @@ vme_cuda_status vme_cuda_snapshot_new(int count, vme_cuda_table *const *tables, 
     for (int i = 0; i < count; i++)
         snapshots[i] = nullptr;
     if (std::unique(sorted.begin(), sorted.end()) != sorted.end())
-        return cuda_fail(VME_CUDA_BAD_VALUE, "a table is there twice");
+        return cuda_fail(VME_CUDA_BAD_VALUE, "a table occurs twice");
     for (vme_cuda_table *table : sorted)
         table->lock.lock();
     vme_cuda_status status = VME_CUDA_OK;

@@ -97,7 +97,7 @@ vme_status vme_embedding_lookup(vme_context *context, vme_embedding *table, cons
     if ((status = embedding_expect("out", out, VME_FLOAT32, n, table->options.dim)) != VME_OK)
         return status;
     if (vme_overlap(ids, out))
-        return vme_fail(VME_BAD_VALUE, "out: it lies over the ids");
+        return vme_fail(VME_BAD_VALUE, "out: it overlaps the ids");
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     plain_job job = {table, (const int64_t *)ids->data, (float *)out->data};
     const int64_t size = (table->options.dim + 127) / 128; /* of a row, in units of 128 elements */
@@ -128,7 +128,7 @@ vme_status embedding_bags_check(const vme_embedding_bags *bags, bool written, in
             || plain->strides[0] % (int64_t)sizeof(float)))
         return vme_fail(VME_BAD_SHAPE, "table: expected float32 of [rows, dim], with contiguous rows");
     if (bags->combiner < 0 || bags->combiner >= VME_EMBEDDING_COMBINERS)
-        return vme_fail(VME_BAD_VALUE, "combiner: there is no number %d", bags->combiner);
+        return vme_fail(VME_BAD_VALUE, "combiner: unknown number %d", bags->combiner);
     if (ids->rank != 1 || offsets->rank != 1)
         return vme_fail(VME_BAD_SHAPE, "ids and offsets: expected one dimension");
     const int64_t n = ids->shape[0], count = offsets->shape[0] - 1, dim = dim_of(bags);
@@ -151,7 +151,7 @@ vme_status embedding_bags_check(const vme_embedding_bags *bags, bool written, in
     }
     for (int64_t b = 0; fall && b < count; b++)
         if (at[b + 1] < at[b])
-            return vme_fail(VME_BAD_VALUE, "offsets: they fall from %lld to %lld behind bag %lld", (long long)at[b],
+            return vme_fail(VME_BAD_VALUE, "offsets: they decrease from %lld to %lld after bag %lld", (long long)at[b],
                             (long long)at[b + 1], (long long)b);
     if (dense->dtype != VME_FLOAT32 || dense->rank != 2 || dense->shape[0] != count || dense->shape[1] != dim
         || (dim > 1 && count > 0 && dense->strides[1] != sizeof(float)) || dense->strides[0] % (int64_t)sizeof(float))
@@ -163,7 +163,7 @@ vme_status embedding_bags_check(const vme_embedding_bags *bags, bool written, in
         && (vme_overlap(ids, dense) || vme_overlap(offsets, dense)
             || (bags->weights != NULL && vme_overlap(bags->weights, dense))
             || (bags->table == NULL && vme_overlap(plain, dense))))
-        return vme_fail(VME_BAD_VALUE, "out: it lies over the ids, offsets, weights or the table");
+        return vme_fail(VME_BAD_VALUE, "out: it overlaps the ids, offsets, weights or the table");
     *bag_count = count;
     *id_count = n;
     *singles = others == 0 && n == count;

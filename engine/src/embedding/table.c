@@ -142,7 +142,7 @@ static vme_status check_options(const vme_embedding_options *o)
     if (o->dim < 1 || o->dim > DIM_MAX)
         return vme_fail(VME_BAD_VALUE, "dim: expected 1 to %d, got %lld", DIM_MAX, (long long)o->dim);
     if (o->optimizer < 0 || o->optimizer >= VME_EMBEDDING_OPTIMIZERS)
-        return vme_fail(VME_BAD_VALUE, "optimizer: there is no number %d", o->optimizer);
+        return vme_fail(VME_BAD_VALUE, "optimizer: unknown number %d", o->optimizer);
     if (o->filter_freq < 0 || o->filter_freq > INT32_MAX)
         return vme_fail(VME_BAD_VALUE, "filter_freq: expected 0 to %d, got %lld", INT32_MAX, (long long)o->filter_freq);
     if (o->bloom_elements < 0 || o->bloom_elements > BLOOM_MAX)
@@ -164,7 +164,7 @@ static vme_status check_options(const vme_embedding_options *o)
     if (o->disk_folder != NULL && o->bloom_elements > 0) /* as in DeepRec */
         return vme_fail(VME_BAD_VALUE, "a counting Bloom filter does not go with rows on disk: count keys exactly");
     if (o->disk_folder != NULL && (o->disk_cache < 0 || o->disk_cache >= VME_EMBEDDING_CACHES))
-        return vme_fail(VME_BAD_VALUE, "cache: there is no number %d", o->disk_cache);
+        return vme_fail(VME_BAD_VALUE, "cache: unknown number %d", o->disk_cache);
     return VME_OK;
 }
 

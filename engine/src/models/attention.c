@@ -421,7 +421,7 @@ vme_status model_make_attention(model_preparation *preparation, uint32_t number,
         || out->rank < 2 || !is_matrix(q, last(out, 2), last(k, 2)) || !is_matrix(k, last(q, 1), last(v, 2))
         || !is_matrix(v, last(k, 1), last(out, 1)) || !is_matrix(out, last(q, 2), last(v, 1))
         || last(k, 1) > MODEL_ROW_MAX)
-        return MODEL_WRONG(number, "does not attend to matrices of float32 that fit");
+        return MODEL_WRONG(number, "has q, k or v that are not float32 matrices of matching sizes");
     int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
     vme_tensor result = model_tensor(model, step->out, NULL), tensors[4];
     for (int i = 0; i < 4; i++)
@@ -434,7 +434,7 @@ vme_status model_make_attention(model_preparation *preparation, uint32_t number,
     out->plain = true;
     for (int i = 0; i < 3; i++)
         if (steps_of(&tensors[i], &result, strides) != VME_OK)
-            return MODEL_WRONG(number, "does not attend to as many matrices as it makes");
+            return MODEL_WRONG(number, "has operands and a result with different numbers of matrices");
     memcpy(shape, result.shape, sizeof *shape * (size_t)result.rank);
     shape[result.rank - 1] = last(k, 1);
     result.shape = shape;

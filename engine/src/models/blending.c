@@ -83,7 +83,7 @@ static vme_status blending_run(vme_context *context, const vme_model *model, con
         *(d < axis ? &job.outer : &job.inner) *= d == axis ? 1 : in->shape[d];
     for (int64_t i = 0; i < job.taps * job.outputs; i++)
         if (job.indices[i] < 0 || job.indices[i] >= job.size)
-            return vme_fail(VME_BAD_VALUE, "an interpolation reads place %d of %lld", job.indices[i],
+            return vme_fail(VME_BAD_VALUE, "an interpolation reads index %d of %lld elements", job.indices[i],
                             (long long)job.size);
     if (job.inner == 1)
         return vme_parallel_apart(context, job.outer, PIECE / (job.outputs * job.taps + 1) + 1, along, &job);
@@ -97,7 +97,7 @@ vme_status model_make_blending(model_preparation *preparation, uint32_t number, 
     const vme_model *model = preparation->model;
     step->run = blending_run;
     if (node->inputs != 3 || step->operand[1] < 0 || step->operand[2] < 0)
-        return MODEL_WRONG(number, "has %u operands, expected x, places and weights", node->inputs);
+        return MODEL_WRONG(number, "has %u operands, expected x, indices and weights", node->inputs);
     const model_value *in = &model->value[step->operand[0]], *indices = &model->value[step->operand[1]],
                       *weights = &model->value[step->operand[2]], *out = &model->value[step->out];
     const int axis = step->p[BLEND_AXIS];

@@ -93,11 +93,11 @@ vme_status model_make_byte_pooling(model_preparation *preparation, uint32_t numb
     if ((in->dtype != VME_UINT8 && in->dtype != VME_INT8) || in->rank != 4 || out->rank != 4
         || !byte_window_fits(in, out, p) || (int64_t)p[KERNEL_H] * p[KERNEL_W] > TAPS_MAX
         || in->shape[3] != out->shape[3])
-        return MODEL_WRONG(number, "does not look at images of bytes through a window that fits");
+        return MODEL_WRONG(number, "has an operand that is no image of bytes, or a window that does not fit it");
     if (!byte_tensor_is_dense(preparation, step->operand[0], in->dtype, 4, in->shape)
         || !byte_tensor_is_dense(preparation, step->out, in->dtype, 4, out->shape))
-        return MODEL_WRONG(number, "has operands that do not go together");
+        return MODEL_WRONG(number, "has operands of incompatible shapes");
     if (model_root(preparation->model, step->operand[0]) == model_root(preparation->model, step->out))
-        return MODEL_WRONG(number, "writes where it reads");
+        return MODEL_WRONG(number, "has a result that overlaps what it reads");
     return VME_OK;
 }

@@ -125,6 +125,6 @@ vme_status model_make_couple(model_preparation *preparation, uint32_t number, co
         || out->dtype != VME_FLOAT32 || out->kind == MODEL_VIEW || pairs->shape[0] != out->shape[0] || out->shape[1] < 2
         || out->shape[1] > CLASSES_MAX || pairs->shape[1] != out->shape[1] * (out->shape[1] - 1) / 2
         || (pairs->shape[1] > 1 && pairs->strides[1] != (int64_t)sizeof(float)))
-        return MODEL_WRONG(number, "does not make probabilities of classes of those of their pairs");
+        return MODEL_WRONG(number, "has a result that is not [rows, classes] for operands [rows, pairs of classes]");
     return VME_OK;
 }

@@ -89,7 +89,7 @@ static vme_status check_view(const model_file *file, uint32_t number, const mode
                && view->strides[d] > -MODEL_ELEMENTS_MAX && view->strides[d] < MODEL_ELEMENTS_MAX;
     }
     if (!fits || low < 0 || high >= count)
-        return DAMAGED("tensor %u sees more than tensor %u has", number, view->base);
+        return DAMAGED("tensor %u is a view beyond the elements of tensor %u", number, view->base);
     return VME_OK;
 }
 
@@ -172,7 +172,7 @@ static vme_status check_open(const model_file *file, const header *head)
             return status;
         if (open.input >= file->inputs
             || open.dimension >= model_file_tensor(file, model_file_number(file->input_list, open.input)).rank)
-            return DAMAGED("open size %u is that of dimension %u of input %u, which is not there", i, open.dimension,
+            return DAMAGED("open size %u is that of dimension %u of input %u, which does not exist", i, open.dimension,
                            open.input);
     }
     for (uint32_t i = 0; i < file->varyings; i++) {
@@ -200,7 +200,7 @@ static vme_status check_open(const model_file *file, const header *head)
         const model_quotient_record quotient = model_file_quotient(file, i);
         if (!reads_earlier(file, quotient.first_over, quotient.overs, i)
             || !reads_earlier(file, quotient.first_under, quotient.unders, i))
-            return DAMAGED("quotient %u is of terms that are not there, or of later quotients", i);
+            return DAMAGED("quotient %u has terms that do not exist, or later quotients", i);
     }
     for (uint32_t i = 0; i < file->needs; i++) {
         const model_need_record need = model_file_need(file, i);
@@ -208,7 +208,7 @@ static vme_status check_open(const model_file *file, const header *head)
         if (status != VME_OK)
             return status;
         if (need.first_term > file->terms || need.terms > file->terms - need.first_term || need.least > 1)
-            return DAMAGED("need %u is of terms that are not there, or of the unknown kind %u", i, need.least);
+            return DAMAGED("need %u has terms that do not exist, or the unknown kind %u", i, need.least);
     }
     return VME_OK;
 }

@@ -35,7 +35,7 @@ static vme_status window_shape(uint32_t number, const int32_t p[PARAMETERS_USED]
             return MODEL_WRONG(number, "has padding beyond its window");
     }
     if (in->rank != 4 || out->rank != 4 || in->n != out->n)
-        return MODEL_WRONG(number, "wants images, as many as it makes");
+        return MODEL_WRONG(number, "has operands and a result with different numbers of images");
     return VME_OK;
 }
 
@@ -94,7 +94,7 @@ vme_status model_make_product(model_preparation *preparation, uint32_t number, c
     if (node->inputs > 3 && operands[3] != MODEL_ABSENT) {
         step->addend = (int)operands[3];
         if (!model_same_shape(&model->value[operands[3]], out))
-            return MODEL_WRONG(number, "adds what has another shape");
+            return MODEL_WRONG(number, "has an addend of another shape");
     }
     return VME_OK;
 }
@@ -109,7 +109,7 @@ vme_status model_make_pool(model_preparation *preparation, uint32_t number, cons
     if (status == VME_OK
         && (step->p[UNCOUNTED_BOTTOM] < 0 || step->p[UNCOUNTED_BOTTOM] > step->p[PAD_BOTTOM]
             || step->p[UNCOUNTED_RIGHT] < 0 || step->p[UNCOUNTED_RIGHT] > step->p[PAD_RIGHT]))
-        return MODEL_WRONG(number, "counts padding that is none");
+        return MODEL_WRONG(number, "excludes more padding than there is");
     if (status == VME_OK)
         status = window_shape(number, step->p, in, out);
     return status != VME_OK || in->c == out->c ? status : MODEL_WRONG(number, "changes the channels");
@@ -134,11 +134,11 @@ vme_status model_make_add(model_preparation *preparation, uint32_t number, const
     const model_value *in = &preparation->model->value[step->in], *out = &preparation->model->value[step->out];
     step->kind = STEP_ADD;
     if (node->inputs < 2 || operands[1] == MODEL_ABSENT)
-        return MODEL_WRONG(number, "adds nothing");
+        return MODEL_WRONG(number, "has no operands to add");
     step->addend = (int)operands[1];
     return model_same_shape(in, out) && model_same_shape(&preparation->model->value[step->addend], out)
                ? VME_OK
-               : MODEL_WRONG(number, "adds other shapes");
+               : MODEL_WRONG(number, "adds operands of different shapes");
 }
 
 vme_status model_make_clip(model_preparation *preparation, uint32_t number, const model_node_record *node,
@@ -176,14 +176,14 @@ vme_status model_make_concat(model_preparation *preparation, uint32_t number, co
     int64_t channel = 0;
     for (uint32_t i = 0; i < node->inputs; i++) {
         if (operands[i] == MODEL_ABSENT || (int)operands[i] == result)
-            return MODEL_WRONG(number, "puts together what has no value yet");
+            return MODEL_WRONG(number, "concatenates an operand that has no value yet");
         vme_status status = model_as_image(preparation, number, (int)operands[i]);
         if (status != VME_OK)
             return status;
         model_value *part = &model->value[operands[i]];
         if (part->rank != 4 || part->rank != out->rank || part->n != out->n || part->h != out->h || part->w != out->w
             || part->c > out->c - channel)
-            return MODEL_WRONG(number, "puts together what does not fit");
+            return MODEL_WRONG(number, "concatenates operands that do not fit");
         int at = (int)operands[i];
         if (part->within >= 0) {
             at = preparation->values++;
@@ -220,7 +220,7 @@ vme_status model_make_slice(model_preparation *preparation, uint32_t number, con
     step->kind = STEP_NOTHING;
     if (in->rank != 4 || out->rank != 4 || out->n != in->n || out->h != in->h || out->w != in->w || channel < 0
         || channel >= in->c || out->c > in->c - channel)
-        return MODEL_WRONG(number, "takes channels that are not there");
+        return MODEL_WRONG(number, "slices channels beyond its operand's");
     out->within = step->in;
     out->inside = channel * 4;
     preparation->model->value[step->in].holds = true;
@@ -241,7 +241,7 @@ vme_status model_make_interleave(model_preparation *preparation, uint32_t number
         const int y = (int)i / across, x = (int)i % across;
         int at = (int)operands[i];
         if (operands[i] == MODEL_ABSENT || at == result)
-            return MODEL_WRONG(number, "interleaves what has no value yet");
+            return MODEL_WRONG(number, "interleaves an operand that has no value yet");
         vme_status status = model_as_image(preparation, number, at);
         if (status != VME_OK)
             return status;

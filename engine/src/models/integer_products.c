@@ -450,7 +450,7 @@ vme_status model_make_integer_product(model_preparation *preparation, uint32_t n
         return MODEL_WRONG(number, "has %u operands, expected weights, their sums and at most 7", node->inputs);
     if ((in->dtype != VME_UINT8 && in->dtype != VME_INT8) || in->rank != 4 || out->rank != 4
         || !byte_window_fits(in, out, p))
-        return MODEL_WRONG(number, "does not look at images of bytes through a window that fits");
+        return MODEL_WRONG(number, "has an operand that is no image of bytes, or a window that does not fit it");
     const int64_t groups = p[GROUPS], channels = in->shape[3], outputs = out->shape[3];
     if (groups < 1 || channels % groups != 0 || outputs % groups != 0 || p[INTEGER_SINGLE] < 0
         || p[INTEGER_SINGLE] > PARTS_MAX)

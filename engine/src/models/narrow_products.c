@@ -242,7 +242,7 @@ vme_status model_make_narrow_product(model_preparation *preparation, uint32_t nu
     const bool integers = kind != NARROW_HALF;
     const int64_t each = kind == NARROW_NIBBLES ? 8 : 4;
     if (kind == 1 || kind == 2)
-        return MODEL_WRONG(number, "has narrow weights as an older compiler laid them out: compile the model again");
+        return MODEL_WRONG(number, "has narrow weights in the layout of an older compiler: compile the model again");
     if (node->inputs > 5 || step->operand[1] < 0 || (integers && kind != NARROW_BYTES && kind != NARROW_NIBBLES)
         || integers != (step->operand[2] >= 0) || (!integers && step->operand[3] >= 0))
         return MODEL_WRONG(number, "has no narrow weights with what they need");

@@ -336,7 +336,7 @@ vme_status model_make_argsort(model_preparation *preparation, uint32_t number, c
     vme_status status = inputs_are(number, node, operands, 1, 1);
     if (status == VME_OK
         && (!works_along(preparation, step, step->p[0]) || dtype_of(preparation, step->out) != VME_INT64))
-        return MODEL_WRONG(number, "does not make the order along axis %d, of int64", step->p[0]);
+        return MODEL_WRONG(number, "has a result that is not int64 of the operand's shape, or no axis %d", step->p[0]);
     return status;
 }
 

@@ -200,7 +200,7 @@ vme_status model_make_trees(model_preparation *preparation, uint32_t number, con
     if (x->rank != 2 || out->rank != 2 || out->dtype != x->dtype || out->shape[0] != x->shape[0]
         || (x->dtype != VME_FLOAT32 && x->dtype != VME_FLOAT64)
         || (x->shape[1] > 1 && x->strides[1] != vme_dtype_size((vme_dtype)x->dtype)) || out->kind == MODEL_VIEW)
-        return MODEL_WRONG(number, "does not make rows of numbers of such rows");
+        return MODEL_WRONG(number, "has rows, or a result, of an unexpected shape or dtype");
     if (!is_table(preparation, step->operand[NODES], 2, 2) || !is_table(preparation, step->operand[TREES], 2, 3)
         || tree->dtype != VME_INT32
         || (nodes->dtype != VME_INT64 && (nodes->dtype != VME_INT32 || x->dtype != VME_FLOAT32)))
@@ -216,6 +216,6 @@ vme_status model_make_trees(model_preparation *preparation, uint32_t number, con
         return MODEL_WRONG(number, "has initial sums of an unexpected shape or dtype");
     if (step->p[COMBINE] < 0 || step->p[COMBINE] >= COMBINES || step->p[DIVISOR] < 0 || step->p[NAN_KEYS] < 1
         || step->p[NAN_KEYS] > 3)
-        return MODEL_WRONG(number, "combines leaves in an unknown way");
+        return MODEL_WRONG(number, "combines leaves by an unknown operation");
     return VME_OK;
 }

@@ -33,8 +33,8 @@ vme_status vme_copy(vme_context *context, const vme_tensor *in, const vme_tensor
     if (in->dtype != out->dtype) {
         cast = vme_kernels_current()->elementwise.cast[in->dtype][out->dtype];
         if (cast == NULL)
-            return vme_fail(VME_BAD_DTYPE, "no cast from %s to %s in this engine yet",
-                            vme_dtype_name((vme_dtype)in->dtype), vme_dtype_name((vme_dtype)out->dtype));
+            return vme_fail(VME_BAD_DTYPE, "no cast from %s to %s is supported", vme_dtype_name((vme_dtype)in->dtype),
+                            vme_dtype_name((vme_dtype)out->dtype));
     }
     int64_t strides[VME_RANK_MAX], aside_strides[VME_RANK_MAX];
     vme_tensor source = *in;

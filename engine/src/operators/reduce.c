@@ -161,8 +161,8 @@ static vme_status choose_kernels(reduction *r, vme_reduce_op op, vme_dtype loop,
     vme_loop1 *begin = initial == NULL ? r->leave : converter(loop, accumulator);
     if ((r->enter == NULL && element != in) || r->leave == NULL || r->fold == NULL || begin == NULL
         || (value != accumulator && value != out && r->leave_again == NULL))
-        return vme_fail(VME_BAD_DTYPE, "%s of %s in %s to %s is not in this engine yet", vme_reduce_name(op),
-                        vme_dtype_name(in), vme_dtype_name(loop), vme_dtype_name(out));
+        return vme_fail(VME_BAD_DTYPE, "%s of %s in %s to %s is not supported", vme_reduce_name(op), vme_dtype_name(in),
+                        vme_dtype_name(loop), vme_dtype_name(out));
     memset(r->identity, 0, sizeof r->identity);
     if (!r->args)
         write_identity(op, accumulator, r->identity);

@@ -68,6 +68,8 @@ def _arrays(path, ports):
         raise
     except Exception as error:  # errors of zipfile, zlib and NumPy, which have no common class
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if "allow_pickle" in reason:  # NumPy's advice for a file that it does not know
+            reason = "it holds neither arrays nor an archive of them"
         raise QuantizeError(f"{path}: is no .npz or .npy file of numbers: {reason}") from error
 
 

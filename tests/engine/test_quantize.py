@@ -129,6 +129,8 @@ def wrong(tmp_path):
         yield tmp_path / f"{name}.npz", message
     (tmp_path / "text.npz").write_bytes(b"PK\x03\x04 cut short")
     yield tmp_path / "text.npz", "is no .npz or .npy file of numbers"
+    (tmp_path / "words.npy").write_text("words")
+    yield tmp_path / "words.npy", "it holds neither arrays nor an archive of them"
     (tmp_path / "nothing").mkdir()
     yield tmp_path / "nothing", "no .npz and no .npy files"
     yield tmp_path / "absent.npz", "no such file"

@@ -40,9 +40,12 @@ def converted(*errors, exit_code=WRONG_INPUT, kind="InputError"):
 
 
 def did_you_mean(path):
-    """ "; did you mean ...?" for a missing file or folder, if its folder has a similar name."""
+    """ "; did you mean ...?" for a missing file or folder, if its folder has a similar name; for one that is there, and
+    is of the other kind, "; it is a folder" or "; it is a file"."""
     import difflib
 
+    if path.exists():
+        return "; it is a folder" if path.is_dir() else "; it is a file"
     try:
         near = difflib.get_close_matches(path.name, os.listdir(path.parent), 1)
     except OSError:

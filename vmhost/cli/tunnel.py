@@ -30,7 +30,7 @@ def certificates(output, folder, devices, hosts, days):
 
     made = make_certificates(folder, devices, hosts or ("localhost", "127.0.0.1"), days)
     output.document({"folder": str(folder), "made": made})
-    output.line(f"{folder}: made {', '.join(made)}" if made else f"{folder}: all were there")
+    output.line(f"{folder}: made {', '.join(made)}" if made else f"{folder}: nothing to make, all files are there")
 
 
 def _keys(function):

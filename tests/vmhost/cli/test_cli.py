@@ -259,6 +259,7 @@ def test_the_version_that_nobody_reads_or_that_has_no_room(tmp_path):
         (["run", "gret.vmb"], "gret.vmb: no such bundle; did you mean greet.vmb?"),
         (["inspect", "some/gret.vmb"], "no such bundle; make one with"),
         (["compile", "gret"], "gret: no such folder; did you mean greet?"),
+        (["compile", "--check", "greet"], "greet: no such file; it is a folder; --check takes ONNX files"),
     ],
 )
 def test_what_is_nearly_right_is_named(vmhost, task_folder, tmp_path, monkeypatch, arguments, message):

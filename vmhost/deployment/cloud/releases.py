@@ -558,8 +558,8 @@ class Releases:
             judged = Counts(proven=counts.proven, failed=max(0, counts.bad - release.excused))
             if states.has_failed(plan, step, judged):
                 why = (
-                    f"{judged.bad} of {judged.reports} devices that reported failed, more than "
-                    f"{step.max_error:.3g} of at least {step.min_reports}"
+                    f"{judged.bad} of {judged.reports} devices that reported failed, more than {step.max_error:.3g} "
+                    f"as a share of at least {step.min_reports}"
                 )
                 self._move(
                     connection, release, plan.on_failure, PLATFORM, f"{why}: {self._example(connection, release)}"

@@ -44,9 +44,8 @@ def _overhead(torch, rounds):
     ratio = ratios.get("torch.func.grad", math.inf)
     promise = f"{ratio:.1f}x torch's gradient of a function (at least {MIN_OVERHEAD}x)"
     note = "with the sum, for all; a function of a function, as torch.func.grad is: autograd.grad and MLX are told"
-    return Result(
-        "gradient of a*b+c, 8 floats", figures, ((promise, ratio >= MIN_OVERHEAD),) if torch else (), ratios, note
-    )
+    promises = ((promise, ratio >= MIN_OVERHEAD),) if torch else ()
+    return Result("gradient of a*b+c, 8 floats", figures, promises=promises, ratios=ratios, note=note)
 
 
 def _compared(name, figures, wanted, note):

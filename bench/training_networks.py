@@ -37,14 +37,14 @@ def _rate(step, batches):
     return once
 
 
-def our_trainer():
+def our_trainer(rate=RATE):
     """(model, tables, a step function of keys, numbers, labels) for DeepFM."""
     import vmhost.engine.numpy as np
     from vmhost.engine import nn, optim
 
     nn.seed(0)
     model, tables = click_networks.ours("deepfm")
-    optimizer = optim.Adagrad(RATE, initial=0.1)
+    optimizer = optim.Adagrad(rate, initial=0.1)
     step = nn.value_and_grad(model, lambda ids, numbers, y: nn.binary_cross_entropy(model(numbers, ids), y))
 
     def once(keys, numbers, labels):
@@ -56,10 +56,10 @@ def our_trainer():
     return model, tables, once
 
 
-def _torch_trainer(torch, form):
+def _torch_trainer(torch, form, rate=RATE):
     torch.manual_seed(0)
     model, sparse, rest = click_networks.of_torch(torch, "deepfm", form)
-    options = {"lr": RATE, "initial_accumulator_value": 0.1}
+    options = {"lr": rate, "initial_accumulator_value": 0.1}
     optimizers = [torch.optim.Adagrad(sparse, **options), torch.optim.Adagrad(rest, **options)]
 
     def once(keys, numbers, labels):
@@ -135,12 +135,12 @@ def _serving(kind, rounds):
     return _compared(f"{kind} exported, inference", figures, MIN_SERVING, note)
 
 
-def same_trainers(torch):
+def same_trainers(torch, rate):
     """((our model, its step), (torch's, its step)) for DeepFM with equal weights."""
     from vmhost.engine.grad.trees import leaves
 
-    model, tables, ours = our_trainer()
-    theirs, step = _torch_trainer(torch, "26 tables")
+    model, tables, ours = our_trainer(rate)
+    theirs, step = _torch_trainer(torch, "26 tables", rate)
     given = {".".join(map(str, path)): numpy.asarray(array) for path, array in leaves(model.parameters())}
     with torch.no_grad():
         for name, parameter in theirs.named_parameters():

@@ -1,6 +1,8 @@
 """Where nothing is found: every operator that takes what was found must give ONNX Runtime's answer, also if that is
 empty, and detectors with a level of the pyramid that finds nothing must find what the others do."""
 
+import random
+
 import numpy
 import pytest
 
@@ -367,3 +369,56 @@ def test_no_sequences_give_no_states():
         shapes = {name: numpy.asarray(values).shape for name, values in found(some).items()}
         rows = {"all": (2, 1, count, 2), "last": (1, count, 2), "y": (2, 1, count, 2)}
         assert shapes == rows | {"products": (count, 2, 2)}
+
+
+def random_graph(choose):
+    """Nodes on rows [count, 6] that are found, joined, cut and found again, and the last outputs."""
+    nodes, rows, outputs = list(FOUND), ["x", "some"], {}
+
+    def new(op, inputs, **attributes):
+        nodes.append(node(op, inputs, f"v{len(nodes)}", **attributes))
+        return f"v{len(nodes) - 1}"
+
+    for _ in range(choose.randrange(3, 8)):
+        own, kind = choose.choice(rows), choose.randrange(8)
+        if kind <= 1:
+            column = new("Gather", f"{own} zero", axis=1)
+            above = new("NonZero", new(choose.choice(["Greater", "Less"]), f"{column} half"))
+            outputs[f"p{len(nodes)}"] = INT, 1
+            nodes.append(node("Squeeze", f"{above} zeroth", f"p{len(nodes)}"))
+            result = new("Gather", f"{own} p{len(nodes) - 1}")
+        elif kind <= 3:
+            result = new("Concat", f"{own} {choose.choice(rows)}", axis=0)
+        elif kind == 4:
+            total = new(choose.choice(["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"]), f"{own} zeroth")
+            result = new("Concat", f"{total} {own}", axis=0)
+        elif kind == 5:
+            count = new("Min", f"{new('Gather', f'{new("Shape", own)} zeroth')} limit")
+            column = new("Gather", f"{own} one", axis=1)
+            nodes.append(node("TopK", f"{column} {count}", f"best{len(nodes)} order{len(nodes)}"))
+            result = new("Gather", f"{own} order{len(nodes) - 1}")
+        elif kind == 6:
+            result = new("Slice", f"{own} {choose.choice(['zeroth limit', 'zeroth end', 'first end'])}")
+        else:
+            result = new(choose.choice(["Relu", "Exp", "CumSum"]), own)
+            if nodes[-1].op_type == "CumSum":
+                nodes[-1].input.append("zero")
+        rows.append(result)
+        outputs[result] = FLOAT, 2
+    return nodes, dict(list(outputs.items())[-4:])
+
+
+def test_graphs_drawn_at_random_find_what_onnx_runtime_finds():
+    choose, given = random.Random(20261128), inputs()
+    data = {}
+    for number in range(40):
+        nodes, outputs = random_graph(choose)
+        used = {text for each in nodes for text in each.input}
+        data[number] = model(nodes, given[0], outputs, {own: CONSTANTS[own] for own in CONSTANTS if own in used})
+    theirs = by_onnx_runtime({(number, n): (data[number], some) for number in data for n, some in enumerate(given)})
+    for number in data:
+        found = opened("found", compile_model(data[number], "found"))
+        for n, some in enumerate(given):
+            answers = found(some)
+            for output, wanted in theirs[number, n]:
+                assert_same(answers[output], wanted)

@@ -108,7 +108,7 @@ def test_the_service_outlives_a_failure_to_take_events(task, monkeypatch, caplog
     events.wake()
     assert failed.wait(LONG_S)
     assert in_time(lambda: task.submit(1).result()) == 1
-    assert "events could not be taken" in caplog.text
+    assert "events could not be read" in caplog.text
     caplog.clear()  # the record's traceback keeps what the thread holds
 
 

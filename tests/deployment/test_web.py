@@ -15,6 +15,7 @@ from tests.deployment.platforms import add_version, nothing_left, platform_in
 from vmhost.deployment.cloud import openapi
 from vmhost.deployment.cloud.server import serving
 from vmhost.deployment.cloud.web import application
+from vmhost.deployment.errors import DeploymentError
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +117,13 @@ def test_who_may_not_is_told_so_and_gets_nothing(ask, who, method, path, status)
 def test_what_is_wrong_with_a_request_is_said(ask, path, raw, message):
     status, answer = ask("POST", path, raw=raw)
     assert status in (400, 404, 409) and message in answer["error"], answer
+
+
+def test_a_role_that_there_is_not_is_answered_with_those_that_there_are():
+    check = openapi.checker("POST", "/accounts")
+    check({"name": "bob", "role": "viewer"})
+    with pytest.raises(DeploymentError, match='role: expected one of admin, debugger, .*; got "boss"'):
+        check({"name": "bob", "role": "boss"})
 
 
 def test_a_token_of_one_repository_is_worth_nothing_for_another(cloud, ask):

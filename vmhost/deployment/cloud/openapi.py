@@ -252,6 +252,8 @@ def checker(method, path):
             if error.validator == "required":
                 raise DeploymentError(f"the request: expected {', '.join(error.validator_value)}; {error.message}")
             got = json.dumps(error.instance)[:80]
+            if error.validator == "enum":
+                raise DeploymentError(f"{where}: expected one of {', '.join(error.validator_value)}; got {got}")
             raise DeploymentError(f"{where}: expected {error.validator} {wanted}, got {got}")
 
     return check

@@ -20,7 +20,7 @@ demo: build       ## compile the shipped tasks and run them side by side in VMs
 	@.venv/bin/vmhost demo $(ARGS)
 
 test: build       ## the test suite
-	@$(PYTHON) -m pytest -q -n 2 $(ARGS)
+	@$(PYTHON) -m pytest -q -n auto $(ARGS)
 
 lint:             ## hold the sources to the rules: ruff (pyproject.toml), clang-format (.clang-format)
 	@sh tools/setup.sh lint && sh tools/lint.sh $(ARGS)
@@ -41,7 +41,7 @@ gpu-tests: build cuda ## networks and tables on an NVIDIA GPU against those on t
 	@$(PYTHON) -m pytest -q -m gpu tests/engine tests/serving $(ARGS)
 
 stress: build     ## the long runs: many hosts and VMs in several processes
-	@$(PYTHON) -m pytest -q -m stress -n 2 $(ARGS)
+	@$(PYTHON) -m pytest -q -m stress -n auto $(ARGS)
 
 sanitize: sanitize-memory sanitize-thread  ## the native core under all three sanitizers
 

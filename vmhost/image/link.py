@@ -87,6 +87,7 @@ def link(toolchain, modules, *, engine):
     header = _table(
         sorted(modules - SHARED.keys() | {"vmhost.isolation._core"} | ({"vmhost.engine._array"} if engine else set())),
         beside := sorted(modules & SHARED.keys()),
+        engine,
     )
     work_folder = Path(work, hashlib.sha256(header.encode()).hexdigest()[:16])
     work_folder.mkdir(exist_ok=True)
@@ -104,7 +105,6 @@ def link(toolchain, modules, *, engine):
         *build.HIDDEN,
         *part.warning_flags(),
         "-Werror",
-        *(["-DVMRUN_ENGINE"] if engine else []),
         f"-ffile-prefix-map={CHECKOUT}=.",
     ]
     objects = _engine_objects(build) if engine else []
@@ -235,11 +235,12 @@ def needed_glibc(toolchain, *files):
     return ".".join(map(str, max((int(major), int(minor)) for major, minor in found)))
 
 
-def _table(modules, beside):
+def _table(modules, beside, engine):
     inits = {name: INITS.get(name, OURS.get(name, f"PyInit_{name}")) for name in modules}
     declared = "".join(f"PyObject *{init}(void);\n" for init in inits.values() if init is not None)
     rows = "".join(f'    {{"{name}", {init or "NULL"}}}, \\\n' for name, init in inits.items())
     more = "#define VMRUN_SQLITE\n" if "_sqlite3" in beside else ""
+    more += "#define VMRUN_ENGINE\n" if engine else ""
     more += f"#define VMRUN_BESIDE {''.join(f'"{name}.so", ' for name in beside)}\n"
     return f"/* Written by vmhost/image/link.py. */\n{more}{declared}#define VMRUN_NATIVE_MODULES \\\n{rows}\n"
 

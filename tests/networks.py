@@ -1,17 +1,11 @@
 """ONNX models for tests: small ones, made anew each time, and their outputs by ONNX's reference or ONNX Runtime."""
 
-import os
-import pickle
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-
 import numpy
 from onnx import TensorProto, helper, load_model_from_string, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 from bench.networks import resnet18
+from tests import onnx_runtime
 
 
 def small(**changes):
@@ -88,62 +82,15 @@ def by_onnx_runtime(model, inputs):
 
 
 def all_by_onnx_runtime(model, inputs):
-    """The outputs, as lists, for each of `inputs`, {name: array}, by ONNX Runtime: in a process and a home of its own,
-    since it opens files and starts threads that it keeps."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "model.onnx").write_bytes(model)
-        for number, given in enumerate(inputs):
-            numpy.savez(Path(folder, f"{number}.npz"), **given)
-        subprocess.run(
-            [sys.executable, "-c", RUNTIME, str(len(inputs))],
-            cwd=folder,
-            env={**os.environ, "HOME": folder},
-            check=True,
-            timeout=200,
-        )
-        answers = []
-        for number in range(len(inputs)):
-            with numpy.load(Path(folder, f"made{number}.npz")) as outputs:
-                answers.append([outputs[f"arr_{index}"] for index in range(len(outputs.files))])
-        return answers
+    """The outputs, as lists, for each of `inputs`, {name: array}, by ONNX Runtime."""
+    [found] = onnx_runtime.answers([(model, inputs)], exact=True)
+    return [[value for _, value in outputs] for outputs in found]
 
 
 def each_by_onnx_runtime(cases):
-    """The outputs, as a list, of each (model, {name: array}), by one process of ONNX Runtime's for all of them."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "cases").write_bytes(pickle.dumps(cases))
-        subprocess.run(
-            [sys.executable, "-c", EACH],
-            cwd=folder,
-            env={**os.environ, "HOME": folder},
-            check=True,
-            timeout=200,
-        )
-        return pickle.loads(Path(folder, "answers").read_bytes())
-
-
-EACH = """
-import onnxruntime, pickle
-onnxruntime.set_default_logger_severity(4)
-with open("cases", "rb") as file:
-    cases = pickle.load(file)
-answers = [
-    onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, given) for model, given in cases
-]
-with open("answers", "wb") as file:
-    pickle.dump(answers, file)
-"""
-
-
-RUNTIME = """
-import numpy, onnxruntime, sys
-options = onnxruntime.SessionOptions()
-options.add_session_config_entry("session.x64quantprecision", "1")  # its sums saturate where a CPU has no VNNI
-session = onnxruntime.InferenceSession("model.onnx", options, providers=["CPUExecutionProvider"])
-for number in range(int(sys.argv[1])):
-    with numpy.load(f"{number}.npz") as given:
-        numpy.savez(f"made{number}.npz", *session.run(None, dict(given)))
-"""
+    """The outputs, as a list, of each (model, {name: array})."""
+    found = onnx_runtime.answers([(model, [given]) for model, given in cases], quiet=True)
+    return [[value for _, value in outputs] for [outputs] in found]
 
 
 def assert_close(ours, theirs, tolerance=1e-5):

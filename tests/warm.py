@@ -30,11 +30,23 @@ SET_ALL_THE_SAME = ("PYTHONPATH", "PYTHONUNBUFFERED")
 # ---- in the test process
 
 _server = None  # (socket, environment)
+_kept = set()  # open files of this process that lead to such servers
+
+
+def keep(*files):
+    """These stay open between tests."""
+    _kept.update(files)
+
+
+def let_go(*files):
+    for file in files:
+        _kept.discard(file)
+        file.close()
 
 
 def files():
     """The descriptors of this process that stay open between tests."""
-    return () if _server is None else (str(_server[0].fileno()),)
+    return {str(file.fileno()) for file in _kept}
 
 
 def run(*arguments, cwd=None, env=None, timeout=240, merged=False):
@@ -88,6 +100,7 @@ def _started():
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             ).returncode = 0  # it ends with this process, which does not wait for it
+        keep(ours)
         atexit.register(ours.close)
         _server = ours, environment
     return _server

@@ -1,15 +1,10 @@
 """Models from other sources (bench/other_models): the answers are ONNX Runtime's."""
 
-import os
-import pickle
-import subprocess
-import sys
-import tempfile
-
 import numpy
 import pytest
 
 from bench import other_models
+from tests import onnx_runtime
 from tests.batches import each
 from tests.engine.library import backends, on_backend
 from vmhost.engine.models import opened
@@ -17,30 +12,11 @@ from vmhost.engine.onnx import compile_model
 
 NAMES = [name for name in other_models.names() if other_models.quick(name)]
 
-RUNTIME = """
-import onnxruntime, pickle, sys
-answers = {}
-for name, (data, given) in pickle.load(sys.stdin.buffer).items():
-    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    names = [port.name for port in session.get_outputs()]
-    answers[name] = list(zip(names, session.run(names, given)))
-sys.stdout.buffer.write(pickle.dumps(answers))
-"""
-
 
 def by_onnx_runtime(asked):
-    """{name: [(output, answer), …]} of {name: (model, inputs)}, in a process and a home of its own: it keeps files open
-    and counts its uses."""
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [sys.executable, "-c", RUNTIME],
-            input=pickle.dumps(asked),
-            stdout=subprocess.PIPE,
-            env={**os.environ, "HOME": folder},
-            check=True,
-            timeout=200,
-        )
-    return pickle.loads(done.stdout)
+    """{name: [(output, answer), …]} of {name: (model, inputs)}."""
+    found = onnx_runtime.answers([(data, [given]) for data, given in asked.values()])
+    return {name: outputs for name, [outputs] in zip(asked, found)}
 
 
 def plain(given):

@@ -18,7 +18,7 @@ mkdir "$copy/tests" "$copy/bench" "$copy/tools"
 cp -r vmhost bytecode engine setup.py pyproject.toml "$copy"
 cp tools/native_build.py "$copy/tools"
 cp -r bench/__init__.py bench/networks.py bench/other_models "$copy/bench"
-for part in __init__.py conftest.py batches.py warm.py hosts.py guests.py networks.py engine isolation guest vmhost pipeline faults stress test_bad_input.py; do
+for part in __init__.py conftest.py batches.py warm.py hosts.py guests.py networks.py onnx_runtime.py engine isolation guest vmhost pipeline faults stress test_bad_input.py; do
     [ ! -e "tests/$part" ] || cp -r "tests/$part" "$copy/tests"
 done
 find "$copy" -name '*.so' -delete

@@ -91,7 +91,8 @@ def test_four_vms_at_once_have_the_shares_that_they_should_have(shares):
         found, samples = functions_in(profile, NAMES)
         if samples > 100:
             break
-    assert samples > 100 and profile.unreadable == 0 and not profile.full
+    # a stack may be unreadable: a thread that the machine lets wait right then
+    assert samples > 100 and profile.unreadable < samples / 50 and not profile.full
     for name, share in zip(NAMES, (70, 20, 10), strict=True):
         error = 100 * (share / 100 * (1 - share / 100) / samples) ** 0.5
         assert abs(found[name] - share) < 5 * error + 2, (found, samples)

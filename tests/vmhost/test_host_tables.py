@@ -136,11 +136,13 @@ def test_a_stop_leaves_rows_whole_and_the_table_free_for_others(host):
     task = loaded(host, ["items:write"])
     keys = numpy.arange(3000)
     for _ in range(3):
-        call = task.submit(keys, entry="main:for_ever", timeout_s=2)
-        assert host.begun.wait(60)
+        for timeout_s in (0.3, 2, 20):  # on a slow machine the first deadlines come before it has begun
+            with pytest.raises(vmhost.TimeLimitError):
+                task(keys, entry="main:for_ever", timeout_s=timeout_s)
+            if host.begun.is_set():
+                break
+        assert host.begun.is_set()
         host.begun.clear()
-        with pytest.raises(vmhost.TimeLimitError):
-            call.result(60)
         rows = numpy.asarray(task(keys))
         assert (rows == rows[:, :1]).all(), "each row made the same steps with all its numbers"
     assert (numpy.asarray(task((keys, 1), entry="main:train"))[:, 0] < rows[:, 0]).all()

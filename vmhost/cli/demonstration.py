@@ -210,15 +210,16 @@ def steady_load(host, asked):
                 return
 
     threads = [threading.Thread(target=call, args=(name,), name=f"vmhost-load-{name}", daemon=True) for name in asked]
-    for thread in threads:
-        thread.start()
     try:
+        for thread in threads:
+            thread.start()
         yield
     finally:
         ended.set()
         host.close(drain=False)  # else the threads would wait for their last calls
         for thread in threads:
-            thread.join()
+            if thread.is_alive():  # Ctrl-C may come before all have started
+                thread.join()
 
 
 def percentile(seconds, percent):

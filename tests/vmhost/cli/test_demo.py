@@ -8,11 +8,13 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
-from tests.hosts import ROOT
+from tests.hosts import ROOT, bundle
 from tests.vmhost.cli.command import COMMAND
+from vmhost import Host
 from vmhost.cli import demonstration, failures
 
 
@@ -98,6 +100,28 @@ def test_ctrl_c_ends_the_demo_in_the_middle():
         finally:
             running.kill()
     assert (running.returncode, out, err.strip()) == (failures.INTERRUPTED, "", "vmhost: interrupted")
+
+
+def test_ctrl_c_while_the_load_of_the_dashboard_starts_ends_it(monkeypatch):
+    started, start = [], threading.Thread.start
+
+    def interrupted(thread):
+        of_load = thread.name.startswith("vmhost-load-")
+        if of_load and len(started) == 2:
+            raise KeyboardInterrupt
+        start(thread)
+        if of_load:
+            started.append(thread)
+
+    names = ("one", "two", "three")
+    with Host(allow_unsigned=True) as host:
+        for name in names:
+            host.load(bundle("def run(value):\n    return value\n", name))
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt), demonstration.steady_load(host, {name: [(1, 1)] for name in names}):
+            pass
+        monkeypatch.undo()
+    assert len(started) == 2 and not any(thread.is_alive() for thread in started)
 
 
 def test_the_demo_on_a_terminal_shows_its_tables_and_leaves_the_screen_tidy(tmp_path):

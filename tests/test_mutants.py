@@ -34,8 +34,10 @@ TEST = "from engine.first import first\ndef test_first():\n    assert first([7])
 
 
 @pytest.fixture
-def checkout(tmp_path):
-    """A checkout with one module and one test, which holds its last line only."""
+def checkout(tmp_path, monkeypatch):
+    """A checkout with one module and one test, which holds its last line only. Its tests need no other plugins."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "_hypothesis_pytestplugin")  # of which the tool sets the seed
     for name, text in {"engine/first.py": PYTHON, "tests/engine/test_first.py": TEST, "setup.py": ""}.items():
         (tmp_path / "own" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "own" / name).write_text(text)

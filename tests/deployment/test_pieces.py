@@ -16,7 +16,7 @@ from vmhost.deployment.cloud.server import serving
 from vmhost.deployment.device.bundle_store import BundleStore
 from vmhost.deployment.errors import DamagedError
 
-MODEL = random.Random(7).randbytes(3 << 20)
+MODEL = random.Random(7).randbytes(1 << 20)
 MAIN = "from vmhost.guest import files\ndef run(value):\n    return [{}, len(files.read_bytes('model.bin'))]\n"
 SPEC = 'name: {}\nversion: {}\nentry: main:run\npython: "3.14"\nfiles: [model.bin]\n'
 NUMBERS = itertools.count()

@@ -562,7 +562,7 @@ def test_threads_left_behind_are_all_told_before_one_is_waited_for():
 
 
 def test_what_a_task_leaves_behind_does_not_keep_its_vm():
-    with vmhost.Host(allow_unsigned=True, policy=Policy(max_vms=len(LEFT), grace_s=3)) as host:
+    with vmhost.Host(allow_unsigned=True, policy=Policy(max_vms=len(LEFT), grace_s=1)) as host:
         for number, statement in enumerate(LEFT.values()):
             task = host.load(bundle(LEAVES.format(what=statement), f"task{number}"))
             assert task(1) == 1
@@ -585,7 +585,7 @@ def test_a_module_that_never_gets_ready_costs_the_caller_its_deadline_and_no_mor
 
 
 def test_a_teardown_that_loops_is_ended():
-    with vmhost.Host(allow_unsigned=True) as host:
+    with vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=0.5)) as host:
         task = host.load(bundle("def teardown():\n    while True: pass\ndef run(value): return value\n"))
         assert task(1) == 1
         assert host.close() == ()

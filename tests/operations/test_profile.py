@@ -87,7 +87,7 @@ def functions_in(profile, names, measure="cpu"):
 def test_four_vms_at_once_have_the_shares_that_they_should_have(shares):
     """It takes a tenth of the stress test's samples: the bounds are five standard errors for that number."""
     for _ in range(8):  # a busy machine leaves a profile few samples
-        profile = profile_of(*shares, [1.5] * 4, hz=300)
+        profile = profile_of(*shares, [0.8] * 4, hz=300)
         found, samples = functions_in(profile, NAMES)
         if samples > 100:
             break

@@ -26,7 +26,7 @@ from vmhost.training.samples import ParquetSamples
 
 pyarrow.array(range(1000))  # here, since its allocator keeps the thread that it starts now
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = ["--examples", "16000", "--epochs", "5", "--every", "10"]
+SMALL = ["--examples", "16000", "--epochs", "4", "--every", "10"]
 
 
 def same_examples(folder, other):
@@ -77,7 +77,7 @@ def test_a_run_that_was_killed_ends_with_the_same_bytes(tmp_path):
 def test_shards_that_were_killed_go_on_at_the_same_checkpoint(tmp_path):
     ends = []
     for name, kill in (("whole", False), ("killed", True)):
-        arguments = [str(tmp_path / name), "--examples", "32000", "--epochs", "3", "--every", "10", "--shards", "2"]
+        arguments = [str(tmp_path / name), "--examples", "32000", "--epochs", "2", "--every", "10", "--shards", "2"]
         asked = [sys.executable, "-m", "tasks.ctr", *arguments]
         if kill:
             same_examples(tmp_path / name, tmp_path / "whole")
@@ -92,7 +92,7 @@ def test_shards_that_were_killed_go_on_at_the_same_checkpoint(tmp_path):
         model = tmp_path / name / "served/version-000001/network.vmm"
         ends.append((model.read_bytes(), done.stdout.splitlines()[-3:]))
     assert ends[0] == ends[1]
-    folder = tmp_path / "killed/run-32000-3-by-2"
+    folder = tmp_path / "killed/run-32000-2-by-2"
     assert sorted(path.name for path in folder.iterdir()) == ["shard-0-of-2", "shard-1-of-2"]
     with pytest.raises(runs.RunError, match="has states of shard-0-of-2: go on with as many shards"):
         Run(folder, None, {}, shard=shards.Shard(0, 3, None))

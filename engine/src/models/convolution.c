@@ -7,11 +7,13 @@
  *
  * A fully connected layer (ONNX's Gemm) is a convolution of one pixel. A 1x1 convolution treats all images as one row.
  *
- * Groups of channels are independent convolutions.
+ * Groups of channels are independent convolutions. Groups whose outputs fit into one vector together are joined: they
+ * are one convolution with a block diagonal as weights. That takes as many instructions, in fewer and longer sums. (As
+ * in other algorithms, an input that is not finite may make other outputs NaN: those of the joined groups.)
  *
- * Packed weights are slivers as wide as a tile for each group, each with kh * kw * channels rows in the order of
- * summation; missing columns are 0. The bias follows the weights of every algorithm and has an element for each column
- * of all slivers. */
+ * Packed weights are slivers as wide as a tile for each block of joined groups, each with kh * kw * channels rows in
+ * the order of summation; missing columns are 0. The bias follows the weights of every algorithm and has an element for
+ * each column of all slivers. */
 #include "models/convolution.h"
 #include "models/file.h"
 #include "models/model.h"
@@ -49,18 +51,31 @@ static const convolution_algorithm *const algorithms[CONVOLUTION_ALGORITHMS] = {
 
 const convolution_algorithm *convolution_algorithm_of(model_algorithm algorithm) { return algorithms[algorithm]; }
 
+/* The number of consecutive groups that are joined. */
+static int64_t groups_joined(const vme_kernels *kernels, const model_step *step, int64_t outputs)
+{
+    const int64_t groups = step->p[GROUPS], lanes = kernel_of(kernels)->columns / 2;
+    int64_t joined = max(1, min(groups, lanes * groups / outputs));
+    while (groups % joined != 0)
+        joined--;
+    return joined;
+}
+
 int64_t convolution_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels,
                            bool bias)
 {
-    int64_t columns = kernel_of(kernels)->columns, groups = step->p[GROUPS],
-            wide = groups * ceil_div(outputs / groups, columns) * columns;
+    const int64_t columns = kernel_of(kernels)->columns,
+                  blocks = step->p[GROUPS] / groups_joined(kernels, step, outputs),
+                  wide = blocks * ceil_div(outputs / blocks, columns) * columns;
     return algorithms[step->algorithm]->packed(kernels, step, outputs, channels) + (bias ? wide : 0);
 }
 
 void convolution_pack(const vme_kernels *kernels, model_step *step, int64_t outputs, int64_t channels,
                       const char *weights, const char *bias)
 {
-    int64_t columns = kernel_of(kernels)->columns, own = outputs / step->p[GROUPS], slivers = ceil_div(own, columns);
+    const int64_t columns = kernel_of(kernels)->columns,
+                  own = outputs / step->p[GROUPS] * groups_joined(kernels, step, outputs),
+                  slivers = ceil_div(own, columns);
     memset(step->weights, 0, (size_t)convolution_packed(kernels, step, outputs, channels, true) * sizeof(float));
     step->bias = step->weights + convolution_packed(kernels, step, outputs, channels, false);
     for (int64_t o = 0; bias != NULL && o < outputs; o++)
@@ -104,8 +119,9 @@ static bool direct_possible(const vme_kernels *kernels, const model_value *in, c
 int64_t direct_packed(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels)
 {
     (void)channels;
-    const int64_t columns = kernel_of(kernels)->columns, groups = step->p[GROUPS];
-    return groups * ceil_div(outputs / groups, columns) * columns * step->k;
+    const int64_t columns = kernel_of(kernels)->columns, joined = groups_joined(kernels, step, outputs),
+                  blocks = step->p[GROUPS] / joined;
+    return blocks * ceil_div(outputs / blocks, columns) * columns * step->k * joined;
 }
 
 static rates_counted direct_work(const vme_kernels *kernels, const model_value *in, const model_value *out,
@@ -123,13 +139,14 @@ static rates_counted direct_work(const vme_kernels *kernels, const model_value *
 void direct_pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels,
                  const char *weights, float *packed)
 {
-    const int64_t columns = kernel_of(kernels)->columns, own = outputs / step->p[GROUPS],
-                  slivers = ceil_div(own, columns);
-    const int64_t window = (int64_t)step->p[KERNEL_H] * step->p[KERNEL_W];
+    const int64_t columns = kernel_of(kernels)->columns, joined = groups_joined(kernels, step, outputs),
+                  of_group = outputs / step->p[GROUPS], own = of_group * joined, slivers = ceil_div(own, columns);
+    const int64_t window = (int64_t)step->p[KERNEL_H] * step->p[KERNEL_W], others = channels * (joined - 1);
     for (int64_t o = 0; o < outputs; o++) {
-        int64_t sliver = o / own * slivers + o % own / columns, column = o % own % columns;
-        float *to = packed + sliver * step->k * columns + column;
-        for (int64_t index = 0; index < window; index++)
+        const int64_t sliver = o / own * slivers + o % own / columns, column = o % own % columns,
+                      member = o % own / of_group; /* of the joined groups */
+        float *to = packed + (sliver * step->k * joined + member * channels) * columns + column;
+        for (int64_t index = 0; index < window; index++, to += others * columns)
             for (int64_t channel = 0; channel < channels; channel++, to += columns)
                 memcpy(to, weights + ((o * channels + channel) * window + index) * 4, 4);
     }
@@ -146,12 +163,13 @@ typedef struct convolution {
     float *out;
     int64_t in_pixel, in_row, in_image, out_pixel, out_row, out_image, addend_pixel, addend_row,
         addend_image;              /* strides in elements */
-    int64_t channels, outputs;     /* of one group */
+    int64_t blocks;                /* of joined groups */
+    int64_t channels, outputs, k;  /* of one block; k: elements of a sum */
     int64_t images, height, width; /* of the output */
     int64_t lines, runs, run;      /* of the window: lines of runs, and elements of a run */
     int64_t next_line, next_run;   /* strides in elements */
     int64_t part_runs, part;       /* one partial sum: a number of whole runs, or a part of one run */
-    int64_t panel, row_tiles, tiles, piece_tiles, pieces, group_slivers, slivers;
+    int64_t panel, row_tiles, tiles, piece_tiles, pieces, block_slivers, slivers;
     int64_t piece_slivers; /* 1; or all of them if they stay in L2; or many, if sums go over one block of the input at a
                             * time */
     model_curve_kernel *curve; /* the activation, if bounds cannot express it */
@@ -176,19 +194,31 @@ static taps taps_inside(int64_t at, int64_t span, int64_t step, int64_t count, i
     return some.first > some.last ? (taps){0, 0} : some; /* at least one tap, because the result must be written */
 }
 
+/* Applies the activation, if bounds cannot express it, to the finished results of a tile. */
+static void activate_tile(const convolution *job, const vme_gemm_tile *tile)
+{
+    if (job->curve == NULL)
+        return;
+    const bool together = tile->c_row == tile->columns * 4; /* pixels have no other channels between them */
+    const int64_t count = together ? (int64_t)tile->rows * tile->columns : tile->columns;
+    for (int row = 0; row < (together ? 1 : tile->rows); row++) {
+        float *result = (float *)(tile->c + row * tile->c_row);
+        job->curve(job->step->p[ACTIVATION] - ACTIVATION_CURVES, count, result, result);
+    }
+}
+
 /* Sums of one sliver from element k_first of each run on, for tiles `first` to `end`. `after`: the weights that are
  * read next. */
 static void compute(const convolution *job, int64_t image, int64_t sliver, int64_t first, int64_t end, int64_t k_first,
                     const float *after)
 {
     const model_step *step = job->step;
-    const int64_t columns = job->kernel->columns, group = sliver / job->group_slivers,
-                  before = sliver % job->group_slivers * columns;
-    const int64_t width = min(columns, job->outputs - before), column = group * job->outputs + before;
+    const int64_t columns = job->kernel->columns, block = sliver / job->block_slivers,
+                  before = sliver % job->block_slivers * columns;
+    const int64_t width = min(columns, job->outputs - before), column = block * job->outputs + before;
     const int64_t k_end = min(job->run, k_first + job->block);
-    const float *weights = step->weights + (sliver * step->k + k_first) * columns,
-                *bias = step->bias + sliver * columns;
-    const float *in = job->in + image * job->in_image + group * job->channels;
+    const float *weights = step->weights + (sliver * job->k + k_first) * columns, *bias = step->bias + sliver * columns;
+    const float *in = job->in + image * job->in_image + block * job->channels;
     float *out = job->out + image * job->out_image + column;
     vme_gemm_tile tile = {
         .a_row = step->p[STRIDE_W] * job->in_pixel * 4,
@@ -242,10 +272,8 @@ static void compute(const convolution *job, int64_t image, int64_t sliver, int64
                         layer.addend = (const char *)(job->addend + image * job->addend_image + y * job->addend_row
                                                       + x * job->addend_pixel + column);
                     job->kernel->layer_tile(&tile, &layer);
-                    for (int row = 0; row < tile.rows && layer.bias != NULL && job->curve != NULL; row++) {
-                        float *result = (float *)(tile.c + row * tile.c_row);
-                        job->curve(step->p[ACTIVATION] - ACTIVATION_CURVES, width, result, result);
-                    }
+                    if (layer.bias != NULL)
+                        activate_tile(job, &tile);
                     if (index == job->row_tiles) {
                         index = next = 0;
                         y++;
@@ -263,7 +291,7 @@ static void compute_product(const convolution *job, int64_t sliver, int64_t firs
     const model_step *step = job->step;
     const int64_t columns = job->kernel->columns, column = sliver * columns,
                   k_end = min(job->run, k_first + job->block);
-    const float *weights = step->weights + (sliver * step->k + k_first) * columns, *bias = step->bias + column;
+    const float *weights = step->weights + (sliver * job->k + k_first) * columns, *bias = step->bias + column;
     vme_gemm_tile tile = {.a_row = job->in_pixel * 4,
                           .c_row = job->out_pixel * 4,
                           .columns = (int)min(columns, job->outputs - column),
@@ -293,20 +321,18 @@ static void compute_product(const convolution *job, int64_t sliver, int64_t firs
             layer.bias = k + count == job->run ? bias : NULL;
             job->kernel->layer_tile(&tile, &layer);
         }
-        for (int row = 0; row < tile.rows && layer.bias != NULL && job->curve != NULL; row++) {
-            float *result = (float *)(tile.c + row * tile.c_row);
-            job->curve(step->p[ACTIVATION] - ACTIVATION_CURVES, tile.columns, result, result);
-        }
+        if (layer.bias != NULL)
+            activate_tile(job, &tile);
     }
 }
 
 /* Groups of slivers. */
-static int64_t groups_of(const convolution *job) { return ceil_div(job->slivers, job->piece_slivers); }
+static int64_t sliver_groups(const convolution *job) { return ceil_div(job->slivers, job->piece_slivers); }
 
 static vme_status body(void *argument, int64_t begin, int64_t end)
 {
     const convolution *job = argument;
-    const int64_t row = job->kernel->columns, size = job->step->k * row, each = groups_of(job);
+    const int64_t row = job->kernel->columns, size = job->k * row, each = sliver_groups(job);
     for (int64_t i = begin; i < end; i++) {
         const int64_t piece = job->by_rows ? i / each : i % job->pieces,
                       rest = job->by_rows ? i % each : i / job->pieces;
@@ -336,7 +362,7 @@ static void divide_sums(convolution *job, int64_t whole_tiles, int64_t whole_pan
                                               CONVOLUTION_INPUT_NEAR),
                                      ceil_div(job->run, CONVOLUTION_BLOCK_MIN));
     job->block = ceil_div(job->run, blocks);
-    job->product = product && job->step->p[GROUPS] == 1 && whole_tiles >= CONVOLUTION_MANY_TILES && !near;
+    job->product = product && job->blocks == 1 && whole_tiles >= CONVOLUTION_MANY_TILES && !near;
     const int64_t part = job->product                                      ? CONVOLUTION_SUM_APART
                          : product || whole_tiles < CONVOLUTION_MANY_TILES ? CONVOLUTION_SUM
                                                                            : CONVOLUTION_SUM_OF_MANY;
@@ -348,17 +374,17 @@ static void divide_sums(convolution *job, int64_t whole_tiles, int64_t whole_pan
 static void divide_work(convolution *job, int64_t whole_tiles, bool near, int64_t threads, int64_t wanted)
 {
     const bool in_blocks = job->block < job->run;
-    job->piece_tiles = near ? CONVOLUTION_NEAR_TILES
-                       : in_blocks
-                           ? min(min(CONVOLUTION_TILES_MAX, whole_tiles), job->tiles)
-                           : max(1, min(CONVOLUTION_TILES_MAX,
-                                        job->kernel->work / (job->step->k * job->kernel->columns * job->panel)));
+    job->piece_tiles =
+        near ? CONVOLUTION_NEAR_TILES
+        : in_blocks
+            ? min(min(CONVOLUTION_TILES_MAX, whole_tiles), job->tiles)
+            : max(1, min(CONVOLUTION_TILES_MAX, job->kernel->work / (job->k * job->kernel->columns * job->panel)));
     int64_t groups = near ? 1 : job->slivers; /* groups of slivers */
     if (in_blocks)
         groups = min(groups, ceil_div(wanted, job->images * ceil_div(job->tiles, job->piece_tiles)));
     job->piece_slivers = ceil_div(job->slivers, groups);
-    job->pieces =
-        min(job->tiles, max(ceil_div(job->tiles, job->piece_tiles), ceil_div(wanted, job->images * groups_of(job))));
+    job->pieces = min(job->tiles,
+                      max(ceil_div(job->tiles, job->piece_tiles), ceil_div(wanted, job->images * sliver_groups(job))));
     job->piece_tiles = ceil_div(job->tiles, job->pieces);
     job->pieces = ceil_div(job->tiles, job->piece_tiles);
     if (job->product && threads > 1 && job->tiles >= threads * CONVOLUTION_MANY_TILES) {
@@ -376,7 +402,9 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
     const model_value *in = band->in, *out = band->out, *addend = band->addend;
     const int32_t *p = step->p;
     char *arena = band->arena;
-    bool runs_join = p[DILATION_W] == 1 && p[GROUPS] == 1 && in->pixel == in->c;
+    const int64_t joined = groups_joined(model->kernels, step, out->c), blocks = p[GROUPS] / joined,
+                  channels = in->c / blocks;
+    const bool runs_join = p[DILATION_W] == 1 && blocks == 1 && in->pixel == in->c;
     convolution job = {
         .context = context,
         .model = model,
@@ -391,8 +419,10 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
         .out_pixel = out->pixel,
         .out_row = out->row,
         .out_image = out->image,
-        .channels = in->c / p[GROUPS],
-        .outputs = out->c / p[GROUPS],
+        .blocks = blocks,
+        .channels = channels,
+        .outputs = out->c / blocks,
+        .k = step->k * joined,
         .images = images,
         .height = band->end - band->begin,
         .width = out->w,
@@ -403,7 +433,7 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
         .in_height = in->h,
         .in_width = in->w,
         .next_run = runs_join ? p[DILATION_H] * in->row : p[DILATION_W] * in->pixel,
-        .run = in->c / p[GROUPS] * (runs_join ? p[KERNEL_W] : 1),
+        .run = channels * (runs_join ? p[KERNEL_W] : 1),
     };
     if (addend != NULL) {
         job.addend = model_pixel(addend, arena, band->n, band->begin, 0);
@@ -424,9 +454,9 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
     job.panel = ceil_div(job.width, ceil_div(job.width, job.kernel->rows));
     job.row_tiles = ceil_div(job.width, job.panel);
     job.tiles = job.height * job.row_tiles;
-    job.group_slivers = ceil_div(job.outputs, job.kernel->columns);
-    job.slivers = job.group_slivers * p[GROUPS];
-    const int64_t wanted = threads == 1 ? 1 : PIECES * threads, sliver_bytes = step->k * job.kernel->columns * 4;
+    job.block_slivers = ceil_div(job.outputs, job.kernel->columns);
+    job.slivers = job.block_slivers * blocks;
+    const int64_t wanted = threads == 1 ? 1 : PIECES * threads, sliver_bytes = job.k * job.kernel->columns * 4;
     const bool few = job.slivers * sliver_bytes <= CONVOLUTION_NEAR, near = few && job.images * job.tiles >= wanted;
     divide_sums(&job, whole_tiles, whole_panel, product, few, near);
     job.skips_padding = !runs_join && (p[PAD_TOP] * SPARSE > in->h || p[PAD_LEFT] * SPARSE > in->w);
@@ -440,7 +470,7 @@ static vme_status direct_run(vme_context *context, const vme_model *model, const
 {
     const model_band whole = model_whole(model, step, arena);
     convolution job = lay_out(context, model, step, &whole, whole.out->n, vme_parallel_threads());
-    return vme_parallel_apart(context, job.images * groups_of(&job) * job.pieces, 1, body, &job);
+    return vme_parallel_apart(context, job.images * sliver_groups(&job) * job.pieces, 1, body, &job);
 }
 
 void convolution_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
@@ -450,7 +480,7 @@ void convolution_band(vme_context *context, const vme_model *model, const model_
         return;
     }
     convolution job = lay_out(context, model, step, band, 1, 1);
-    body(&job, 0, groups_of(&job) * job.pieces);
+    body(&job, 0, sliver_groups(&job) * job.pieces);
 }
 
 static const convolution_algorithm direct = {"direct",      direct_possible, direct_work, NULL,

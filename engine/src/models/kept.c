@@ -27,7 +27,7 @@
 #include <unistd.h>
 
 enum { PAGE = 4096, PATH_LONGEST = 4096, PIECE = 4 << 20 };
-static const char magic[8] = "VMEKEPT5";
+static const char magic[8] = "VMEKEPT6";
 
 typedef struct kept_header {
     char magic[8];

@@ -1,4 +1,4 @@
-/* Partial sorting, in addition to vme.h's sort and argsort: for partition, medians and quantiles. */
+/* Partial sorting, in addition to vme.h's sort and argsort: for partition, medians, quantiles and the largest few. */
 #ifndef VME_ORDER_H
 #define VME_ORDER_H
 
@@ -9,5 +9,9 @@
  * of such an order, int64. Complex numbers are sorted completely. */
 VME_API vme_status vme_partition(vme_context *context, const vme_tensor *in, int axis, int count, const int64_t *kth,
                                  bool indices, const vme_tensor *out);
+
+/* The first indices of each line that argsort would give, as many as `out` is long along `axis`. */
+VME_API vme_status vme_top(vme_context *context, const vme_tensor *in, int axis, bool descending,
+                           const vme_tensor *out);
 
 #endif

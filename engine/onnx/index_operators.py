@@ -42,9 +42,11 @@ def cumulative(reader, node):
     add.done(add.reverse(totals, axis) if node.get("reverse", 0) else totals)
 
 
-def _order(add, x, axis, largest):
+def _order(add, x, axis, largest, count):
+    """The first `count` indices along the axis in the order of the elements."""
+    shape = [count if d == axis else size for d, size in enumerate(add.shape(x))]
     return add.reader.add_layer(
-        "Argsort", add.node, [x], add.shape(x), numpy.int64, add.fresh("order"), parameters=(axis, int(largest))
+        "Argsort", add.node, [x], shape, numpy.int64, add.fresh("order"), parameters=(axis, int(largest))
     )
 
 
@@ -54,7 +56,10 @@ def top_k(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     axis = axis_of(reader, node, x, default=-1)
     [count] = numbers_of(reader, node, 1, "k") if node.opset >= 10 else [node.get("k")]
-    order = add.part(_order(add, x, axis, node.get("largest", 1)), axis, 0, count)
+    if not sizes.is_open(count) and count < 1:
+        raise Unsupported("makes an empty tensor")
+    add.network.need_within(x, axis, 0, count - 1)
+    order = _order(add, x, axis, node.get("largest", 1), count)
     if node.outputs[0]:
         add.done(add.take(x, add.others(add.shape(x), axis, order)))
     if len(node.outputs) > 1 and node.outputs[1]:

@@ -49,6 +49,7 @@ typedef struct tested_call {
         SEARCH,
         PHILOX,
         PARTITION,
+        TOP,
         FFT,
         LINEAR,
         PACK,
@@ -124,6 +125,7 @@ static void operate(tested_call *call)
     case PARTITION:
         call->status = vme_partition(context, &call->a, call->axis, 2, (int64_t[]){3, 30}, call->op, &call->out);
         break;
+    case TOP: call->status = vme_top(context, &call->a, call->axis, call->op, &call->out); break;
     case FFT: call->status = vme_fft(context, (vme_fft_kind)call->op, call->n, 1, &call->a, &call->out); break;
     case LINEAR: {
         int64_t failed;
@@ -432,6 +434,12 @@ static void bits_draws_and_tables(void)
                 for (call.op = 0; call.op < 2; call.op++) {
                     call.out = tensor(2, call.op ? VME_INT64 : (vme_dtype)dtype, layout % 3, 2, rows);
                     measure(&call, "partition");
+                }
+            for (call.kind = TOP, call.axis = 0; call.axis < 2; call.axis++)
+                for (call.op = 0; call.op < 2; call.op++) {
+                    call.out = tensor(2, VME_INT64, layout % 3, 2,
+                                      call.axis ? (int64_t[]){rows[0], 7} : (int64_t[]){7, rows[1]});
+                    measure(&call, "top");
                 }
         }
     const int64_t images[] = {2, 3, 9, 9}, patches[] = {2, 27, 25}, pooled[] = {2, 3, 4, 4}, weights[] = {3, 1, 3, 3};

@@ -15,6 +15,8 @@
 #include "runtime/internal.h"
 #include "runtime/numbers.h"
 
+#include "vme_order.h"
+
 #include <string.h>
 
 vme_tensor model_tensor(const vme_model *model, int value, char *arena)
@@ -301,15 +303,18 @@ static vme_status run_scan(vme_context *context, const vme_model *model, const m
 static vme_status run_argsort(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     vme_tensor in = model_tensor(model, step->operand[0], arena), out = model_tensor(model, step->out, arena);
-    return vme_argsort(context, &in, step->p[0], step->p[1] != 0, &out);
+    return vme_top(context, &in, step->p[0], step->p[1] != 0, &out);
 }
 
-/* Whether the step's operand and result have one shape, and `axis` is one of its dimensions. */
-static bool works_along(const model_preparation *preparation, const model_step *step, int32_t axis)
+/* Whether the step's operand and result have one shape, and `axis` is one of its dimensions, along which the result may
+ * be shorter if `fewer`. */
+static bool works_along(const model_preparation *preparation, const model_step *step, int32_t axis, bool fewer)
 {
     const model_value *in = &preparation->model->value[step->operand[0]], *out = &preparation->model->value[step->out];
-    return in->rank == out->rank && memcmp(in->shape, out->shape, sizeof(int64_t) * (size_t)in->rank) == 0 && axis >= 0
-           && axis < in->rank;
+    bool fits = in->rank == out->rank && axis >= 0 && axis < in->rank;
+    for (int d = 0; fits && d < in->rank; d++)
+        fits = in->shape[d] == out->shape[d] || (fewer && d == axis && out->shape[d] < in->shape[d]);
+    return fits;
 }
 
 vme_status model_make_scan(model_preparation *preparation, uint32_t number, const model_node_record *node,
@@ -323,7 +328,7 @@ vme_status model_make_scan(model_preparation *preparation, uint32_t number, cons
         return status;
     if (step->p[0] < 0 || step->p[0] >= VME_SCAN_COUNT || !is_dtype(step->p[1]))
         return MODEL_WRONG(number, "has the unknown operation %d or dtype %d", step->p[0], step->p[1]);
-    if (!works_along(preparation, step, step->p[2]))
+    if (!works_along(preparation, step, step->p[2], false))
         return MODEL_WRONG(number, "does not scan along axis %d to its result", step->p[2]);
     return loop_is(number, vme_scan_types((vme_scan_op)step->p[0], (vme_dtype)step->p[1], &loop, &result), &loop, step);
 }
@@ -335,7 +340,7 @@ vme_status model_make_argsort(model_preparation *preparation, uint32_t number, c
     step->run = run_argsort;
     vme_status status = inputs_are(number, node, operands, 1, 1);
     if (status == VME_OK
-        && (!works_along(preparation, step, step->p[0]) || dtype_of(preparation, step->out) != VME_INT64))
+        && (!works_along(preparation, step, step->p[0], true) || dtype_of(preparation, step->out) != VME_INT64))
         return MODEL_WRONG(number, "has a result that is not int64 of the operand's shape, or no axis %d", step->p[0]);
     return status;
 }

@@ -4,12 +4,15 @@
  * (kernels/order.h); for argsort a key and its index share a word. On other backends, and if a word is too short, keys
  * are radix sorted from the lowest digit (stable, 2 ns for each element and varying digit of 11 bits; digits that are
  * equal in all keys cost nothing), and argsort moves indices along. Complex numbers are sorted by imaginary part, by
- * real part, and then by which of the two are NaN (none, imaginary, real, both: NumPy's order). */
+ * real part, and then by which of the two are NaN (none, imaginary, real, both: NumPy's order).
+ *
+ * A few first indices of a long line come from a heap of the best elements so far. */
 #include <string.h>
 
 #include "operators/elements.h"
 #include "operators/nest.h"
 #include "operators/raster.h"
+#include "runtime/numbers.h"
 #include "vme_order.h"
 
 /* ---- keys. `sign`: the top bit at the element's width. */
@@ -612,6 +615,8 @@ static vme_status order_indices(vme_context *context, const vme_order_kernels *k
 
 /* ---- lines */
 enum { OUT, IN };
+enum { TOP_SHARE = 8 };                /* a heap serves up to 1 / TOP_SHARE of a line */
+enum { TOP_BLOCK = 64, TOP_FEW = 16 }; /* elements that are compared with the heap's worst one at once */
 enum { SHORT_MAX = 256 }; /* elements of a line that is short enough for its setup to take a part of the time */
 
 typedef struct sort {
@@ -620,6 +625,7 @@ typedef struct sort {
     vme_nest lines;
     vme_dtype dtype;
     int64_t length, in_step, out_step;
+    int64_t wanted;           /* indices of each line: the length, or fewer */
     bool descending, indices; /* indices: the output is argsort's */
     bool alone;               /* there is one line */
     int kth_count;            /* 0: sorts whole lines */
@@ -667,7 +673,7 @@ static void write_elements(const sorted_line *l, int64_t begin, int64_t end)
 
 static void write_indices(const sorted_line *l, int64_t begin, int64_t end)
 {
-    for (int64_t i = begin; i < end; i++)
+    for (int64_t i = begin; i < end && i < l->s->wanted; i++)
         *(e_i64 *)(l->out + i * l->s->out_step) = l->w->indices[i];
 }
 
@@ -765,6 +771,125 @@ static vme_status sort_line(const sort *s, work *w, const char *in, char *out)
     return status == VME_OK ? each_piece(&l, s->indices ? write_indices : write_elements) : status;
 }
 
+/* ---- the first indices of a line */
+typedef struct top_element {
+    uint64_t key;
+    int64_t index;
+} top_element;
+
+static bool is_worse(const top_element *a, const top_element *b)
+{
+    return a->key > b->key || (a->key == b->key && a->index > b->index);
+}
+
+/* Restores the heap of `count` elements, the worst one first, whose element `at` may be better than its children. */
+static void sift(top_element *heap, int64_t count, int64_t at)
+{
+    const top_element moved = heap[at];
+    for (int64_t child; (child = 2 * at + 1) < count; at = child) {
+        child += child + 1 < count && is_worse(&heap[child + 1], &heap[child]);
+        if (!is_worse(&heap[child], &moved))
+            break;
+        heap[at] = heap[child];
+    }
+    heap[at] = moved;
+}
+
+/* Whether one of `count` adjacent float32 elements comes before the element at `worst`. */
+static inline bool any_before(int count, const float *elements, const char *worst, bool descending)
+{
+    const float limit = *(const e_f32 *)worst;
+    int found = limit != limit; /* NaN is last */
+    if (descending)
+        for (int i = 0; i < count; i++)
+            found |= elements[i] > limit;
+    else
+        for (int i = 0; i < count; i++)
+            found |= elements[i] < limit;
+    return found != 0;
+}
+
+/* Offers `count` elements, at most TOP_BLOCK, from element `begin` of the line on to the heap of *filled elements. */
+static void offer(const sort *s, top_element *heap, int64_t *filled, int64_t begin, int64_t count, const char *in,
+                  int64_t in_step)
+{
+    uint64_t keys[TOP_BLOCK];
+    load_keys(s->dtype, count, in, in_step, s->descending, true, keys);
+    for (int64_t i = 0; i < count; i++) {
+        const top_element element = {keys[i], begin + i};
+        if (*filled < s->wanted) {
+            heap[(*filled)++] = element;
+            for (int64_t at = *filled == s->wanted ? s->wanted / 2 : 0; at-- > 0;)
+                sift(heap, s->wanted, at);
+        } else if (element.key < heap[0].key) {
+            heap[0] = element;
+            sift(heap, s->wanted, 0);
+        }
+    }
+}
+
+/* The same for TOP_BLOCK elements of float32 and a full heap, few of which are good enough. */
+static void offer_floats(const sort *s, top_element *heap, int64_t begin, const char *line)
+{
+    float block[TOP_BLOCK];
+    const char *in = line + begin * s->in_step;
+    if (s->in_step == (int64_t)sizeof(float))
+        memcpy(block, in, sizeof block);
+    else
+        for (int i = 0; i < TOP_BLOCK; i++)
+            block[i] = *(const e_f32 *)(in + i * s->in_step);
+    if (!any_before(TOP_BLOCK, block, line + heap[0].index * s->in_step, s->descending))
+        return;
+    int64_t filled = s->wanted;
+    for (int few = 0; few < TOP_BLOCK; few += TOP_FEW)
+        if (any_before(TOP_FEW, block + few, line + heap[0].index * s->in_step, s->descending))
+            offer(s, heap, &filled, begin + few, TOP_FEW, (const char *)(block + few), sizeof(float));
+}
+
+static vme_status top_of_line(const sort *s, top_element *heap, const char *in, char *out)
+{
+    const int64_t count = s->wanted;
+    int64_t filled = 0, checked = 0;
+    for (int64_t begin = 0, size; begin < s->length; begin += size) {
+        size = min(s->length - begin, filled < count ? min(TOP_BLOCK, count - filled) : TOP_BLOCK);
+        if (begin - checked >= PIECE) {
+            checked = begin;
+            if (vme_stopping(s->context))
+                return vme_stopped_here(s->context);
+        }
+        if (s->dtype == VME_FLOAT32 && filled == count && size == TOP_BLOCK)
+            offer_floats(s, heap, begin, in);
+        else
+            offer(s, heap, &filled, begin, size, in + begin * s->in_step, s->in_step);
+    }
+    for (int64_t last = count - 1; last > 0; last--) {
+        const top_element worst = heap[0];
+        heap[0] = heap[last];
+        heap[last] = worst;
+        sift(heap, last, 0);
+    }
+    for (int64_t i = 0; i < count; i++)
+        *(e_i64 *)(out + i * s->out_step) = heap[i].index;
+    return VME_OK;
+}
+
+static vme_status top_of_lines(void *argument, int64_t begin, int64_t end)
+{
+    const sort *s = argument;
+    const size_t bytes = (size_t)s->wanted * sizeof(top_element);
+    top_element *heap = vme_scratch_new(s->context, bytes);
+    if (heap == NULL)
+        return VME_NO_MEMORY;
+    vme_status status = VME_OK;
+    vme_cursor at;
+    vme_nest_seek(&s->lines, begin, &at);
+    for (int64_t line = begin; line < end && status == VME_OK; line++, vme_nest_advance(&s->lines, &at, 1))
+        status = top_of_line(s, heap, at.data[IN], at.data[OUT]);
+    vme_scratch_free(s->context, heap, bytes);
+    return status;
+}
+
+/* ---- many lines */
 /* Consecutive short lines: keys of many lines are made at once. */
 static vme_status sort_short_lines(const sort *s, int64_t begin, int64_t end)
 {
@@ -841,29 +966,32 @@ static vme_status sort_all(vme_context *context, const vme_tensor *in, int axis,
               .length = in->shape[axis],
               .in_step = in->strides[axis],
               .out_step = out->strides[axis],
+              .wanted = out->shape[axis],
               .descending = descending,
               .indices = indices,
               .kth_count = kth_count,
               .kth = kth};
     vme_nest_make(&s.lines, VME_NEST_ANY, rank, shape, 2, (const int64_t *const[]){out_strides, in_strides},
                   (char *const[]){out->data, in->data});
-    if (s.lines.elements == 0 || s.length == 0)
+    if (s.lines.elements == 0 || s.wanted == 0)
         return VME_OK;
     const vme_kernels *kernels = vme_kernels_current();
     if (kernels->order.sort[0] != NULL && s.dtype < VME_COMPLEX64)
         s.kernels = &kernels->order;
     s.alone = s.lines.elements == 1;
-    return s.alone ? sort_lines(&s, 0, 1)
-                   : vme_parallel(context, s.lines.elements, 4096 / s.length + 1, sort_lines, &s);
+    vme_status (*run)(void *, int64_t, int64_t) =
+        s.dtype < VME_COMPLEX64 && s.wanted <= s.length / TOP_SHARE ? top_of_lines : sort_lines;
+    return s.alone ? run(&s, 0, 1) : vme_parallel(context, s.lines.elements, 4096 / s.length + 1, run, &s);
 }
 
-static vme_status check(const char *name, const vme_tensor *in, int axis, const vme_tensor *out)
+/* `fewer`: the output may be shorter along the axis. */
+static vme_status check(const char *name, const vme_tensor *in, int axis, bool fewer, const vme_tensor *out)
 {
     if (axis < 0 || axis >= in->rank)
         return vme_fail(VME_BAD_AXIS, "axis %d is out of bounds for array of dimension %d", axis, in->rank);
     bool fits = in->rank == out->rank;
     for (int d = 0; fits && d < in->rank; d++)
-        fits = in->shape[d] == out->shape[d];
+        fits = in->shape[d] == out->shape[d] || (fewer && d == axis && out->shape[d] < in->shape[d]);
     if (!fits)
         return vme_fail(VME_BAD_SHAPE, "the output of %s has another shape than its input", name);
     return vme_check_output(out);
@@ -872,16 +1000,16 @@ static vme_status check(const char *name, const vme_tensor *in, int axis, const 
 static vme_status sort_values(vme_context *context, const vme_tensor *in, int axis, bool descending, int kth_count,
                               const int64_t *kth, const vme_tensor *out)
 {
-    vme_status status = check("sort", in, axis, out);
+    vme_status status = check("sort", in, axis, false, out);
     if (status == VME_OK)
         status = vme_copy(context, in, out);
     return status == VME_OK ? sort_all(context, out, axis, descending, false, kth_count, kth, out) : status;
 }
 
-static vme_status sort_indices(vme_context *context, const vme_tensor *in, int axis, bool descending, int kth_count,
-                               const int64_t *kth, const vme_tensor *out)
+static vme_status sort_indices(vme_context *context, const vme_tensor *in, int axis, bool descending, bool fewer,
+                               int kth_count, const int64_t *kth, const vme_tensor *out)
 {
-    vme_status status = check("argsort", in, axis, out);
+    vme_status status = check("argsort", in, axis, fewer, out);
     if (status != VME_OK)
         return status;
     if (out->dtype != VME_INT64)
@@ -908,7 +1036,12 @@ vme_status vme_sort(vme_context *context, const vme_tensor *in, int axis, bool d
 
 vme_status vme_argsort(vme_context *context, const vme_tensor *in, int axis, bool descending, const vme_tensor *out)
 {
-    return sort_indices(context, in, axis, descending, 0, NULL, out);
+    return sort_indices(context, in, axis, descending, false, 0, NULL, out);
+}
+
+vme_status vme_top(vme_context *context, const vme_tensor *in, int axis, bool descending, const vme_tensor *out)
+{
+    return sort_indices(context, in, axis, descending, true, 0, NULL, out);
 }
 
 vme_status vme_partition(vme_context *context, const vme_tensor *in, int axis, int count, const int64_t *kth,
@@ -918,7 +1051,8 @@ vme_status vme_partition(vme_context *context, const vme_tensor *in, int axis, i
         if (kth[i] < (i == 0 ? 0 : kth[i - 1] + 1) || kth[i] >= in->shape[axis])
             return vme_fail(VME_BAD_VALUE, "kth(=%lld) out of bounds (%lld)", (long long)kth[i],
                             (long long)in->shape[axis]);
-    return (indices ? sort_indices : sort_values)(context, in, axis, false, count, kth, out);
+    return indices ? sort_indices(context, in, axis, false, false, count, kth, out)
+                   : sort_values(context, in, axis, false, count, kth, out);
 }
 
 /* ---- searching */

@@ -370,13 +370,21 @@ static vme_status try_nonzero(vme_context *context, operand *m, int *used)
 
 static vme_status try_sort(vme_context *context, operand *m, int *used)
 {
-    int rank, dtype = any_dtype(), which = below(3);
+    int rank, dtype = any_dtype(), which = below(4);
     int64_t shape[RANK];
     random_shape(&rank, shape);
     if (rank == 0)
         return VME_OK;
     make(&m[0], dtype, rank, shape, false);
     *used = 1;
+    if (which == 3) {
+        const int axis = below(rank);
+        const bool descending = one_in(2);
+        shape[axis] = one_in(3) ? shape[axis] / 9 : below(2 + (int)shape[axis]);
+        make(&m[1], VME_INT64, rank, shape, true);
+        *used = 2;
+        return vme_top(context, &m[0].t, axis, descending, &m[1].t);
+    }
     if (which == 2) {
         int64_t length = below(60);
         make(&m[1], dtype, 1, &length, false);

@@ -237,6 +237,8 @@ int main(void)
     LOOK("sort", vme_sort(context, &x, 0, false, &y));
     LOOK("sort of what is sorted", vme_sort(context, &y, 0, false, &y));
     LOOK("argsort", vme_argsort(context, &x, 0, false, &whole));
+    vme_tensor first = tensor(VME_INT64, memory[1], (int64_t[]){ELEMENTS / 50}, steps, 1);
+    LOOK("top", vme_top(context, &x, 0, false, &first));
     CHECK(vme_arange(context, 0, 0, ELEMENTS - 1, -1, &whole) == VME_OK);
     LOOK("gather", vme_gather(context, &x, 0, 1, (const vme_tensor *[]){&whole},
                               &(vme_tensor){NULL, memory[2], line, steps, 1, VME_FLOAT64}));

@@ -6,8 +6,14 @@ class Port:
     dtype: str
     shape: Sequence[int | str]
     labels: tuple[Any, ...] | None
+    items: Any
     def __init__(
-        self, name: str, dtype: str, shape: Sequence[int | str], labels: tuple[Any, ...] | None = None
+        self,
+        name: str,
+        dtype: str,
+        shape: Sequence[int | str],
+        labels: tuple[Any, ...] | None = None,
+        items: Any = None,
     ) -> None: ...
     @property
     def type(self) -> str: ...

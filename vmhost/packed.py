@@ -2,4 +2,13 @@
 
 from vmhost.isolation.vm import core
 
-Packed = core().Packed
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+
+    class Packed:
+        """For type checkers; the class is the native core's."""
+
+        def __init__(self, data: bytes) -> None: ...
+
+else:
+    Packed = core().Packed

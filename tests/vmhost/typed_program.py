@@ -25,6 +25,8 @@ def host_and_task() -> HostStatistics:
         host.load(3)  # type: ignore[arg-type]
         task.submit([1], timeout="soon")  # type: ignore[call-arg]
         vmhost.Limits(memory_bytes="64 MiB")  # type: ignore[arg-type]
+        task([vmhost.Packed(b"\x01")])
+        vmhost.Packed("text")  # type: ignore[arg-type]
         return host.statistics()
 
 

@@ -95,8 +95,8 @@ class Database:
                 self._turns_file = os.open(f"{self.path}-turns", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except BlockingIOError:
             raise StoreInUseError(
-                f"{self.path}: another process has the store open for writing; end that one first, or open the store "
-                "with read_only=True"
+                f"{self.path}: another process has the store open for writing; end that process first (a program "
+                "that only reads opens it with read_only=True)"
             ) from None
         except OSError as error:
             failed = sqlite3.OperationalError(os.strerror(error.errno))

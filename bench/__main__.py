@@ -115,6 +115,8 @@ def main():
             )
     finally:
         contenders.remove_bundles()
+    if not results:
+        raise SystemExit(1)  # a subject without what it needs has said so
     report.write_json(results, options.out / "results.json")
     try:
         report.draw(results, options.out / "results.svg")

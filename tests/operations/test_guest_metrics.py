@@ -16,6 +16,8 @@ from vmhost.guest import metrics as plain_metrics
 from vmhost.operations import metrics
 
 SOURCE = """
+import time
+
 from vmhost.guest import metrics
 
 orders = metrics.counter("orders", "Orders, by kind.", labels=("kind",))
@@ -29,7 +31,7 @@ def run(value):
         open_orders.set(value["open"])
         prices.observe(value["price"])
     while value["kind"] == "endless":
-        pass
+        time.sleep(60)
     return value
 """
 

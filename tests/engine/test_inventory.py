@@ -24,6 +24,7 @@ KERNELS_OF = {
     "matmul": r"gemm\.of\[",
     "sort": r"kernels->order\b",
     "argsort": r"kernels->order\b",
+    "top": r"kernels->order\b",
     "partition": r"kernels->order\b",
     "philox": r"random\.blocks",
     "searchsorted": r"order\.search\b",

@@ -73,7 +73,7 @@ def test_a_pipeline_ends_on_a_full_disk_and_says_so(tmp_path):
 def test_two_pipelines_on_one_folder(tmp_path):
     bundle = stream_task(tmp_path, ROWS)
     with open_pipeline(tmp_path, bundle) as pipeline:
-        with pytest.raises(StoreInUseError, match="end that one first"):
+        with pytest.raises(StoreInUseError, match="end that process first"):
             open_pipeline(tmp_path, bundle)
         pipeline.append_many(clicks("a"))
         assert pipeline.wait(WAIT_S)

@@ -138,7 +138,8 @@ def test_two_processes(path):
             print(error)
         """
     with Database(path) as database:
-        assert run(code, path).startswith(f"{path}: another process has the store open for writing; end that one first")
+        in_use = f"{path}: another process has the store open for writing; end that process first"
+        assert run(code, path).startswith(in_use)
         database.count("still", 1)
     assert run(code, path) == ""
 

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import stat
+import time
 import weakref
 from pathlib import Path
 
@@ -23,6 +24,20 @@ _log = logging.getLogger("vmhost")
 _FORMAT = 1
 _MAX_BYTES = 64 << 20  # of a file that is read; thousands of open breakers take some hundred KB
 _open_folders = weakref.WeakSet()
+_FORKED_CHILD_S = 2  # longest wait for the lock of an owner that has ended
+
+
+def _has_ended(owner):
+    """Whether no process has the number `owner`, a text."""
+    if not owner.isdigit():
+        return False
+    try:
+        os.kill(int(owner), 0)
+    except ProcessLookupError:
+        return True
+    except OverflowError, PermissionError:
+        return False
+    return False
 
 
 class StateFolder:
@@ -54,21 +69,28 @@ class StateFolder:
             os.mknod(file, 0o600 | stat.S_IFREG)
         self._lock = io.FileIO(file, "r+")
         _open_folders.add(self)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            owner = os.pread(self._lock.fileno(), 32, 0).decode("ascii", "replace").strip()
-            whose = (
-                "this process"
-                if owner == str(os.getpid())
-                else f"process {owner}"
-                if owner.isdigit()
-                else "another process, which is just starting"
-            )
-            raise ConfigurationError(
-                f"{self.path}: already in use as the state folder of a host of {whose}; close that host, or "
-                "give each host a state folder of its own"
-            ) from error
+        deadline = time.monotonic() + _FORKED_CHILD_S
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                owner = os.pread(self._lock.fileno(), 32, 0).decode("ascii", "replace").strip()
+                # a child that the ended owner forked closes its copy of the lock as soon as it is scheduled
+                if _has_ended(owner) and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                    continue
+                whose = (
+                    "this process"
+                    if owner == str(os.getpid())
+                    else f"process {owner}"
+                    if owner.isdigit()
+                    else "another process, which is just starting"
+                )
+                raise ConfigurationError(
+                    f"{self.path}: already in use as the state folder of a host of {whose}; close that host, or "
+                    "give each host a state folder of its own"
+                ) from error
         with contextlib.suppress(OSError):  # a full disk: only the message above lacks the process id
             os.ftruncate(self._lock.fileno(), 0)
             os.pwrite(self._lock.fileno(), str(os.getpid()).encode(), 0)

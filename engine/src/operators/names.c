@@ -22,6 +22,7 @@ static const struct {
     {"matmul", VME_BY_KERNELS},
     {"sort", VME_BY_KERNELS},
     {"argsort", VME_BY_KERNELS},
+    {"top", VME_BY_KERNELS},
     {"partition", VME_BY_KERNELS},
     {"philox", VME_BY_KERNELS},
     {"bits_pack", VME_BY_KERNELS},

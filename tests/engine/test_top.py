@@ -47,3 +47,18 @@ def test_numbers_in_either_order():
             found = opened("top", top(x, 200, 0, largest))({"x": x})
             assert numpy.array_equal(numpy.asarray(found["i"]), order)
             assert numpy.array_equal(numpy.asarray(found["y"]), x[order])
+
+
+@pytest.mark.parametrize("size", [3, 4, 9])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_along_an_open_axis(axis, size):
+    nodes = [helper.make_node("TopK", ["x", "k"], ["y", "i"], axis=axis)]
+    shape = [4, 4]
+    shape[axis] = "n"
+    called = opened(
+        "top", compile_model(networks.graph(nodes, {"x": shape}, {"y": None}, {"k": numpy.array([3])}), "top")
+    )
+    shape[axis] = size
+    x = numpy.random.default_rng(size).standard_normal(shape).astype("float32")
+    order = numpy.argsort(-x, axis, kind="stable").take(range(3), axis)
+    numpy.testing.assert_array_equal(called({"x": x})["y"], numpy.take_along_axis(x, order, axis))

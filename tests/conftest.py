@@ -67,15 +67,18 @@ def _thread_name(number):
         return ""  # ended since it was listed
 
 
+_STAYING = {"vme", "jemalloc_bg_thd"}  # threads of the engine, and of the allocator that pyarrow brings
+
+
 class Belongings:
-    """This process's native threads without a Python thread (VMs, and one warden once there was a VM; not the
-    engine's, which stay), Python threads, and open files."""
+    """This process's native threads without a Python thread (VMs, and one warden once there was a VM; not those of
+    _STAYING), Python threads, and open files."""
 
     def __init__(self):
         threads = threading.enumerate()
         python = {str(thread.native_id) for thread in threads}
         self.native = sum(
-            number not in python and _thread_name(number) != "vme" for number in os.listdir("/proc/self/task")
+            number not in python and _thread_name(number) not in _STAYING for number in os.listdir("/proc/self/task")
         )
         self.threads = {thread for thread in threads if not thread.name.startswith("pytest_timeout")}
         self.files = {}

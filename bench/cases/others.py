@@ -65,7 +65,7 @@ def _measured(name, data, compiled, inputs, plain, threads, quick):
     library.set_threads(threads)
     runners = {OURS: (opened(name, compiled), plain), RUNTIME: (_onnx_runtime(data, threads), inputs)}
     openvino = _openvino(data, threads, inputs[0])
-    # OpenVINO answers some models wrongly (a result of no rows for SpeechT5), quickly
+    # OpenVINO's answers to some models are wrong: SpeechT5's have no rows
     if openvino is not None and _is_right(openvino, runners[RUNTIME][0], inputs[0]):
         runners[OPENVINO] = openvino, inputs
     began = time.perf_counter()
@@ -157,6 +157,7 @@ def _openvino(data, threads, given):
 
 
 def _is_right(openvino, runtime, given):
+    """Whether OpenVINO's answer is near ONNX Runtime's."""
     expected = runtime(given)
     answers = {
         name: numpy.array(value).astype(getattr(expected[name], "dtype", None), copy=False)

@@ -22,13 +22,13 @@ class Branch(NamedTuple):
 
 
 def merge_branches(network, read_once, channels):
-    """Merges what it can; returns whether it changed the network. `read_once` names the tensors that a single layer
-    reads; channels(network, constant, image) has the constant's value for each channel, or None."""
-    producers, made, kept = {}, {}, []
+    """Merges pairs of branches; returns whether it changed the network. read_once(network) has the names of tensors
+    that a single layer reads; channels(network, constant, image) has the constant's value for each channel, or None."""
+    producers, summed, kept = {}, {}, []
     single, changed = read_once(network), False
 
     def branch(name, of=None):
-        """The branch that makes the tensor, or None."""
+        """The branch whose result is the tensor, or None. `of` names an image that is itself a branch."""
         layer = producers.get(name)
         if name == of or layer is None or name not in single:
             return Branch(name) if name == of else None
@@ -39,6 +39,7 @@ def merge_branches(network, read_once, channels):
         return _affine(layer)
 
     def _affine(layer):
+        """The factors and offsets for each channel that the layer and those before it apply, as a branch, or None."""
         for op in ("multiply", "add", "subtract"):
             constants = [name for name in layer.inputs if name in network.constants]
             if (
@@ -65,7 +66,7 @@ def merge_branches(network, read_once, channels):
     for layer in network.layers:
         op = next((op for op in ("add", "subtract") if is_binary(layer, op)), None)
         if op and len(network.shape(layer.output)) == 4 and not set(layer.inputs) & network.constants.keys():
-            merged = _merged(network, layer, -1 if op == "subtract" else 1, branch, made)
+            merged = _merged(network, layer, -1 if op == "subtract" else 1, branch, summed)
             if merged is not None:
                 layer, changed = merged, True
         producers[layer.output] = layer
@@ -74,7 +75,7 @@ def merge_branches(network, read_once, channels):
     return changed
 
 
-def _merged(network, layer, sign, branch, made):
+def _merged(network, layer, sign, branch, summed):
     """The convolution that replaces the addition, or None."""
     one, two = layer.inputs
     first, second = branch(one), branch(two)
@@ -95,13 +96,14 @@ def _merged(network, layer, sign, branch, made):
     if window is None:
         return None
     key = (first, second, sign)
-    if key not in made:
-        made[key] = _summed(network, layer, first, second, sign, window)
-    return Layer("Conv", layer.name, [first.source, *made[key], None], layer.output, window=window)
+    if key not in summed:
+        summed[key] = _summed(network, layer, first, second, sign, window)
+    return Layer("Conv", layer.name, [first.source, *summed[key], None], layer.output, window=window)
 
 
 def _union(windows):
-    """The window that covers both, of one convolution or two; None where the engine has none, or it costs more."""
+    """The window that covers one window and the image's own element, or two windows. None if the engine has no such
+    window, or its product costs more."""
     if len(windows) == 1:  # the other is the image itself: a window of one element
         windows = [windows[0], (1, 1, 1, 1, 0, 0, 0, 0, 1, 1, windows[0][10])]
     one, two = windows
@@ -124,7 +126,7 @@ def _union(windows):
         befores.append(-low)
         afters.append(after)
         dilations.append(step)
-    if sizes[0] * sizes[1] > one[0] * one[1] + two[0] * two[1]:  # as of a row and a column
+    if sizes[0] * sizes[1] > one[0] * one[1] + two[0] * two[1]:  # a row and a column would become a square
         return None
     return (*sizes, *one[2:4], *befores, *afters, *dilations, one[10])
 

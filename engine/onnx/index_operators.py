@@ -44,13 +44,13 @@ def cumulative(reader, node):
 
 def _order(add, x, axis, largest, count):
     """The first `count` indices along the axis in the order of the elements."""
-    # files are checked at other sizes than a call's, where an open axis may be shorter than `count`: sort all of it
-    all_of_it = sizes.is_open(add.shape(x)[axis])
-    shape = [count if d == axis and not all_of_it else size for d, size in enumerate(add.shape(x))]
+    # Model files are also checked at sizes where an open axis is shorter than `count`, so all of it is sorted.
+    sorts_all = sizes.is_open(add.shape(x)[axis])
+    shape = [count if d == axis and not sorts_all else size for d, size in enumerate(add.shape(x))]
     order = add.reader.add_layer(
         "Argsort", add.node, [x], shape, numpy.int64, add.fresh("order"), parameters=(axis, int(largest))
     )
-    return add.part(order, axis, 0, count) if all_of_it else order
+    return add.part(order, axis, 0, count) if sorts_all else order
 
 
 @reads("TopK")

@@ -122,8 +122,8 @@ static void *use_library_often(void *context)
 enum child_does { BY_A_THREAD, BY_ITSELF };
 #ifdef __SANITIZE_THREAD__ /* allows no new threads in a child */
 static const enum child_does quiet_child = BY_ITSELF, busy_child = BY_ITSELF;
-#elif defined( \
-    __SANITIZE_ADDRESS__) /* GCC 12's allocator stays locked in a child if another thread allocated at the fork */
+#elif defined(__SANITIZE_ADDRESS__)
+/* The allocator of GCC 12 stays locked in a child if another thread allocated at the fork. */
 static const enum child_does quiet_child = BY_A_THREAD, busy_child = BY_ITSELF;
 #else
 static const enum child_does quiet_child = BY_A_THREAD, busy_child = BY_A_THREAD;

@@ -484,9 +484,11 @@ def _followed(network, sample_sizes, pictures, where):
 
 
 def _pictures(model, named_axes):
-    """The open sizes that are heights or widths of images: adjacent dimensions of a rank-4 input after the first."""
+    """The open sizes that are heights or widths of images: adjacent dimensions of a rank-4 input after the first. If
+    the first of three is open as well, it counts channels."""
     ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in model.graph.input}
     sides = {(name, axis) for name, axis in named_axes if ranks[name] == 4 and axis >= 1}
+    sides -= {(name, 1) for name, axis in sides if {(name, 2), (name, 3)} <= sides}
     return {named_axes[name, axis] for name, axis in sides if {(name, axis - 1), (name, axis + 1)} & sides}
 
 

@@ -67,8 +67,10 @@ static void *zeros(vme_context *context, size_t bytes)
 
 void trial_end(algorithm_trial *trial)
 {
-    vme_scratch_free(trial->model.context, trial->arena, trial->arena_bytes);
-    vme_scratch_free(trial->model.context, trial->weights, trial->weights_bytes);
+    if (trial->arena != NULL)
+        vme_scratch_free(trial->model.context, trial->arena, trial->arena_bytes);
+    if (trial->weights != NULL)
+        vme_scratch_free(trial->model.context, trial->weights, trial->weights_bytes);
 }
 
 static int64_t aligned(int64_t bytes) { return (bytes + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT; }
@@ -92,8 +94,8 @@ static int64_t slot(model_value *value, int64_t at, bool image)
     return at + aligned(size);
 }
 
-vme_status trial_begin(algorithm_trial *trial, vme_context *context, const vme_kernels *kernels,
-                       const model_value *values, const model_step *step, model_algorithm algorithm)
+size_t trial_place(algorithm_trial *trial, vme_context *context, const vme_kernels *kernels, const model_value *values,
+                   const model_step *step, model_algorithm algorithm)
 {
     *trial = (algorithm_trial){.model = {.context = context, .kernels = kernels, .value = trial->value}, .step = *step};
     int *used[TRIAL_VALUES] = {&trial->step.in, &trial->step.addend, &trial->step.out};
@@ -113,17 +115,28 @@ vme_status trial_begin(algorithm_trial *trial, vme_context *context, const vme_k
     at +=
         convolution ? convolution_scratch(&trial->model, &trial->step) : attention_scratch(&trial->model, &trial->step);
     trial->arena_bytes = (size_t)at;
+    if (convolution) {
+        trial->outputs = values[step->out].c;
+        trial->channels = values[step->in].c / step->p[GROUPS];
+        trial->weights_bytes =
+            (size_t)convolution_packed(kernels, &trial->step, trial->outputs, trial->channels, true) * sizeof(float);
+    }
+    return trial->arena_bytes + trial->weights_bytes;
+}
+
+vme_status trial_begin(algorithm_trial *trial)
+{
+    vme_context *context = trial->model.context;
     trial->arena = zeros(context, trial->arena_bytes);
-    if (trial->arena == NULL || !convolution)
+    if (trial->arena == NULL || trial->step.kind != STEP_CONV)
         return trial->arena == NULL ? VME_NO_MEMORY : VME_OK;
-    const int64_t outputs = values[step->out].c, channels = values[step->in].c / step->p[GROUPS];
-    trial->weights_bytes = (size_t)convolution_packed(kernels, &trial->step, outputs, channels, true) * sizeof(float);
     trial->weights = zeros(context, trial->weights_bytes);
+    if (trial->weights == NULL)
+        return VME_NO_MEMORY;
     trial->step.weights = trial->weights;
-    trial->step.bias = trial->weights == NULL
-                           ? NULL
-                           : trial->step.weights + convolution_packed(kernels, &trial->step, outputs, channels, false);
-    return trial->weights == NULL ? VME_NO_MEMORY : VME_OK;
+    trial->step.bias = trial->step.weights
+                       + convolution_packed(trial->model.kernels, &trial->step, trial->outputs, trial->channels, false);
+    return VME_OK;
 }
 
 static vme_status trial_run(algorithm_trial *trial)
@@ -265,7 +278,8 @@ static vme_status measure(const vme_kernels *kernels, double rates[VME_RATES])
                                  [ACTIVATION] = ACTIVATION_RELU}};
         image(&values[0], shapes[begun].side, channels, 1);
         image(&values[1], shapes[begun].side, channels, 0);
-        status = trial_begin(&trials[begun], context, kernels, values, &step, shapes[begun].algorithm);
+        (void)trial_place(&trials[begun], context, kernels, values, &step, shapes[begun].algorithm);
+        status = trial_begin(&trials[begun]);
     }
     if (status == VME_OK)
         status = trials_run(trials, SHAPES);

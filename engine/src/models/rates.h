@@ -30,11 +30,14 @@ typedef struct algorithm_trial {
     model_step step;
     void *arena, *weights;
     size_t arena_bytes, weights_bytes;
-    double best_ns; /* nanoseconds; 0: not run yet */
+    int64_t outputs, channels; /* of a convolution: its channels, and those that it reads in each group */
+    double best_ns;            /* nanoseconds; 0: not run yet */
 } algorithm_trial;
-/* Prepares a trial of `step`, whose value numbers index `values`. Call trial_end also if it fails. */
-vme_status trial_begin(algorithm_trial *trial, vme_context *context, const vme_kernels *kernels,
-                       const model_value *values, const model_step *step, model_algorithm algorithm);
+/* Lays out a trial of `step`, whose value numbers index `values`. Returns the bytes that trial_begin will take. */
+size_t trial_place(algorithm_trial *trial, vme_context *context, const vme_kernels *kernels, const model_value *values,
+                   const model_step *step, model_algorithm algorithm);
+/* Takes the memory. VME_NO_MEMORY; call trial_end then, too. */
+vme_status trial_begin(algorithm_trial *trial);
 /* Runs some rounds of all trials in turn, on this thread only, so that a moment of other load affects all of them. */
 vme_status trials_run(algorithm_trial *trials, int count);
 void trial_end(algorithm_trial *trial);

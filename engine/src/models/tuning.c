@@ -25,7 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KNOWN_MAX = 256, SHAPE = 16 };
+enum { KNOWN_MAX = 256, SHAPE = 16, TRIALS_BYTES_MAX = 256 << 20 };
 
 /* ---- the algorithms */
 static atomic_int forced = -1;
@@ -132,7 +132,8 @@ static void write_shape(const vme_model *model, const model_step *step, int64_t 
 }
 
 /* Times the algorithms marked in `near`. `chosen` is the expected best one on entry, and the measured best one on
- * return. */
+ * return. It stays the expected one if the trials of a large step would take more than TRIALS_BYTES_MAX together: open
+ * sizes can make a step far larger here than in any call. */
 static vme_status break_tie(const vme_model *model, const model_step *step, const bool near[MODEL_ALGORITHMS],
                             const double rates[VME_RATES], model_algorithm *chosen)
 {
@@ -154,10 +155,17 @@ static vme_status break_tie(const vme_model *model, const model_step *step, cons
         status = vme_fail(VME_NO_MEMORY, "no memory for a model");
         goto done;
     }
-    for (int i = 0; status == VME_OK && i < MODEL_ALGORITHMS; i++)
+    size_t bytes = 0;
+    for (int i = 0; i < MODEL_ALGORITHMS; i++)
         if (near[i])
-            status =
-                trial_begin(&trials[count++], model->context, model->kernels, model->value, step, (model_algorithm)i);
+            bytes +=
+                trial_place(&trials[count++], model->context, model->kernels, model->value, step, (model_algorithm)i);
+    if (bytes > TRIALS_BYTES_MAX) {
+        free(trials);
+        goto done;
+    }
+    for (int i = 0; status == VME_OK && i < count; i++)
+        status = trial_begin(&trials[i]);
     if (status == VME_OK)
         status = trials_run(trials, count);
     double best_ns = 0;

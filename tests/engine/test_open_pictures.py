@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.engine.library import backends, on_backend
 from tests.engine.test_other_models import assert_same, by_onnx_runtime
 from vmhost.engine.models import opened
-from vmhost.engine.onnx import compile_model
+from vmhost.engine.onnx import compile_model, open_sizes
 
 SIZES = [(224, 224), (97, 131), (64, 33), (33, 64), (50, 39), (32, 34)]
 
@@ -151,3 +151,15 @@ def test_algorithms_are_those_of_a_usual_size():
     data = layers.model(layers.do("Conv", x, layers.weights(64, 64, 3, 3), pads=[1, 1, 1, 1]))
     model = opened("wide", compile_model(data, "wide"), search="fixed")
     assert any("winograd" in step.algorithm for step in model.steps), model.steps
+
+
+@pytest.mark.parametrize(
+    ("open_axes", "sides"),
+    [({2, 3}, {2, 3}), ({1, 2}, {1, 2}), ({0, 1, 2, 3}, {2, 3}), ({0, 3}, set()), ({1, 3}, set())],
+)
+def test_an_open_count_of_channels_is_no_side(open_axes, sides):
+    """A network prepared for 224 channels, of sides of 224, once took gigabytes."""
+    port = helper.make_tensor_value_info("x", TensorProto.FLOAT, [None] * 4)
+    model = helper.make_model(helper.make_graph([], "picture", [port], []))
+    named = {("x", axis): f"size {axis}" for axis in open_axes}
+    assert open_sizes._pictures(model, named) == {f"size {axis}" for axis in sides}

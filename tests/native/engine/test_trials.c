@@ -1,5 +1,5 @@
 /* Trials of attention, which break the search's ties: of values that lie in any order, backwards and repeated; with
- * every allocation made to fail once. Their memory is released. */
+ * every allocation made to fail once. Their memory is released. There are none of large steps. */
 #include <string.h>
 
 #include "../check.h"
@@ -8,6 +8,7 @@
 #include "models/tuning.h"
 
 enum { VALUES = 5, Q = 0, K, V, ADDEND, OUT };
+enum { LARGE = 16 << 20 }; /* numbers */
 static vme_context *context;
 static model_value values[VALUES];
 static model_step step;
@@ -46,12 +47,14 @@ static void attention(int64_t items, int64_t rows, int64_t keys, int64_t depth, 
         step.operand[i] = i < OUT ? i : -1;
 }
 
-static int64_t live(void)
+static vme_statistics statistics(void)
 {
     vme_statistics told;
     vme_context_statistics(context, &told);
-    return (int64_t)told.live_bytes;
+    return told;
 }
+
+static int64_t live(void) { return (int64_t)statistics().live_bytes; }
 
 static vme_status try_both(const vme_kernels *kernels)
 {
@@ -59,9 +62,10 @@ static vme_status try_both(const vme_kernels *kernels)
     int begun = 0;
     vme_status status = VME_OK;
     while (status == VME_OK && begun < 2) {
-        status = trial_begin(&trials[begun], context, kernels, values, &step,
-                             begun == 0 ? ATTENTION_FUSED : ATTENTION_APART);
-        begun++;
+        CHECK(
+            trial_place(&trials[begun], context, kernels, values, &step, begun == 0 ? ATTENTION_FUSED : ATTENTION_APART)
+            > 0);
+        status = trial_begin(&trials[begun++]);
     }
     if (status == VME_OK)
         status = trials_run(trials, begun);
@@ -116,6 +120,20 @@ int main(void)
         }
         CHECK(chosen[0] == chosen[1] && chosen[0] >= ATTENTION_FUSED && scratch[0] == scratch[1] && scratch[0] > 0);
     }
+    const int64_t peak = (int64_t)statistics().peak_bytes;
+    CHECK(peak < LARGE);
+    for (int64_t rows = 20; rows < 130; rows += 2) { /* the same, so large that the expected costs alone decide */
+        attention(LARGE / rows / 16, rows, 64, 16, 16);
+        vme_model model = {.context = context,
+                           .kernels = vme_kernels_current(),
+                           .value = values,
+                           .values = VALUES,
+                           .step = &step,
+                           .steps = 1};
+        int64_t scratch;
+        CHECK(algorithm_choose(&model, &step, NULL, &scratch) == VME_OK && step.algorithm >= ATTENTION_FUSED);
+    }
+    CHECK((int64_t)statistics().peak_bytes == peak);
     vme_context_unref(context);
     puts("trials: ok");
     return 0;

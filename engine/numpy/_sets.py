@@ -1,4 +1,4 @@
-"""Sets of values, counts, positions; partial order."""
+"""Set functions, positions of nonzero elements, partial and indirect sorts."""
 
 from vmhost.engine import _array as _a
 
@@ -66,8 +66,8 @@ def unique(
     return results[0] if len(results) == 1 else tuple(results)
 
 
-class _Answer(tuple):
-    """A tuple with named items; the names are in `_fields`."""
+class _NamedResult(tuple):
+    """A tuple with named items, like NumPy's results; the names are in `_fields`."""
 
     __slots__ = ()
     _fields = ()
@@ -79,7 +79,7 @@ class _Answer(tuple):
         return dict(zip(self._fields, self))
 
 
-class UniqueAllResult(_Answer):
+class UniqueAllResult(_NamedResult):
     __slots__ = ()
     _fields = ("values", "indices", "inverse_indices", "counts")
     values = property(lambda self: self[0])
@@ -88,14 +88,14 @@ class UniqueAllResult(_Answer):
     counts = property(lambda self: self[3])
 
 
-class UniqueCountsResult(_Answer):
+class UniqueCountsResult(_NamedResult):
     __slots__ = ()
     _fields = ("values", "counts")
     values = property(lambda self: self[0])
     counts = property(lambda self: self[1])
 
 
-class UniqueInverseResult(_Answer):
+class UniqueInverseResult(_NamedResult):
     __slots__ = ()
     _fields = ("values", "inverse_indices")
     values = property(lambda self: self[0])
@@ -103,7 +103,8 @@ class UniqueInverseResult(_Answer):
 
 
 def unique_all(x, /):
-    """The standard's: values, first indices, inverse, counts; each NaN is a distinct value."""
+    """`unique` of the array API standard: values, indices of first occurrences, inverse, counts. Each NaN is a value of
+    its own."""
     return UniqueAllResult(unique(x, True, True, True, equal_nan=False))
 
 
@@ -143,8 +144,12 @@ def intersect1d(ar1, ar2, assume_unique=False, return_indices=False):
     order = both.argsort()
     both = both[order]
     same = both[1:] == both[:-1]
-    values, indices, others = both[:-1][same], order[:-1][same], order[1:][same] - len(ar1)
-    return values, indices if first is None else first[indices], others if second is None else second[others]
+    values, in_first, in_second = both[:-1][same], order[:-1][same], order[1:][same] - len(ar1)
+    return (
+        values,
+        in_first if first is None else first[in_first],
+        in_second if second is None else second[in_second],
+    )
 
 
 def isin(element, test_elements, assume_unique=False, invert=False, *, kind=None):
@@ -156,9 +161,8 @@ def isin(element, test_elements, assume_unique=False, invert=False, *, kind=None
         return _a.full(element.shape, invert, bool)
     if kind != "sort" and element.dtype.kind in "iu" and element.dtype == values.dtype:
         low, high = int(values.min()), int(values.max())
-        if (
-            high - low <= 6 * (element.size + values.size) and high < 1 << 63
-        ):  # a table with an entry for each number in between
+        # a table with one entry per integer in [low, high], if it is not much larger than the operands
+        if high - low <= 6 * (element.size + values.size) and high < 1 << 63:
             table = _a.full(high - low + 1, invert, bool)
             table[values - low] = not invert
             inside = (element >= low) & (element <= high)
@@ -181,11 +185,11 @@ def setxor1d(ar1, ar2, assume_unique=False):
     both = _a.sort(_a.concatenate((ar1, ar2)))
     if not len(both):
         return both
-    change = _a.concatenate(([True], both[1:] != both[:-1], [True]))
-    return both[change[1:] & change[:-1]]
+    boundary = _a.concatenate(([True], both[1:] != both[:-1], [True]))
+    return both[boundary[1:] & boundary[:-1]]
 
 
-# ---- order
+# ---- partial and indirect sorts
 
 
 def _partitioned(a, kth, axis, indices):
@@ -200,20 +204,20 @@ def _partitioned(a, kth, axis, indices):
     size, kth = a.shape[axis], _a.asarray(kth)
     if kth.dtype.kind not in "iu":
         raise TypeError("Partition index must be integer")
-    wanted = kth.ravel().tolist()
+    positions = kth.ravel().tolist()
     if not size:
         return _a.zeros(a.shape, int) if indices else a.copy()
-    for position in wanted:
+    for position in positions:
         if not -size <= position < size:
             raise ValueError(f"kth(={position}) out of bounds ({size})")
-    return partitioned(a, [position % size for position in wanted], axis, indices)
+    return partitioned(a, [position % size for position in positions], axis, indices)
 
 
-MAX_SELECTED = 6  # positions; above, a full sort is faster
+MAX_SELECTED = 6  # positions; for more, a full sort is faster
 
 
 def partitioned(a, kth, axis=-1, indices=False):
-    """numpy.partition (or argpartition) for validated positions, in any order and number."""
+    """numpy.partition, or argpartition with `indices`; `kth` is any number of validated positions in any order."""
     kth = tuple(sorted(set(kth)))
     if len(kth) > MAX_SELECTED:
         return _a.argsort(a, axis) if indices else _a.sort(a, axis)
@@ -221,7 +225,8 @@ def partitioned(a, kth, axis=-1, indices=False):
 
 
 def partition(a, kth, axis=-1, kind="introselect", order=None):
-    """The elements with those at `kth` where sorting would put them, smaller ones before and larger ones after."""
+    """A partially sorted copy: the elements at `kth` are in their sorted positions, no larger ones before them and no
+    smaller ones after."""
     return _partitioned(a, kth, axis, False)
 
 

@@ -1,4 +1,4 @@
-"""Shapes and positions of elements: stacking, splitting, axes, tiling, rolling, repeating, inserting."""
+"""Functions that rearrange elements: axes, stacking, splitting, tiling, rolling, inserting, and access by index."""
 
 from operator import index
 
@@ -16,10 +16,10 @@ def _axis(axis, rank, name=None):
 
 def _axes(axes, rank, name=None):
     axes = (axes,) if not isinstance(axes, (tuple, list)) else axes
-    found = tuple(_axis(axis, rank, name) for axis in axes)
-    if len(set(found)) != len(found):
+    numbers = tuple(_axis(axis, rank, name) for axis in axes)
+    if len(set(numbers)) != len(numbers):
         raise ValueError(f"repeated axis in `{name}` argument" if name else "repeated axis")
-    return found
+    return numbers
 
 
 # ---- axes
@@ -192,8 +192,8 @@ def column_stack(tup):
 
 
 def block(arrays):
-    """Assembles nested lists of arrays: the innermost lists are joined along the last axis, the enclosing ones along
-    the axis before."""
+    """Joins nested lists of arrays: the innermost lists along the last axis, the lists around them along the axis
+    before it, and so on."""
     depth = _block_depth(arrays, ())
     rank = max(depth, _block_rank(arrays))
     joined = _block(arrays, depth, rank)
@@ -235,7 +235,7 @@ def _block_of_rows(rows):
     """`_block` for matrices: each is copied once, directly into the result."""
     widths = {sum(one.shape[1] for one in row) for row in rows}
     if len(rows) == 1 or len(widths) > 1 or any(len({one.shape[0] for one in row}) > 1 for row in rows):
-        return _a.concatenate([_a.concatenate(row, 1) for row in rows])  # raises the error for shapes that do not fit
+        return _a.concatenate([_a.concatenate(row, 1) for row in rows])  # raises if the shapes do not fit
     result = _a.empty(
         (sum(row[0].shape[0] for row in rows), *widths), _a.result_type(*(one.dtype for row in rows for one in row))
     )
@@ -255,7 +255,7 @@ def unstack(x, /, *, axis=0):
 
 
 def array_split(ary, indices_or_sections, axis=0):
-    """Views of parts along an axis: a number of nearly equal parts, or cut at these indices."""
+    """Views of parts along an axis: a number of nearly equal parts, or parts that start at these indices."""
     ary = _a.asarray(ary)
     axis = _axis(axis, ary.ndim)
     length = ary.shape[axis]
@@ -329,12 +329,12 @@ def repeat(a, repeats, axis=None):
 
 def _repeated(a, count, axis):
     before, length, after = a.shape[:axis], a.shape[axis], a.shape[axis + 1 :]
-    again = _a.broadcast_to(a.reshape((*before, length, 1, *after)), (*before, length, count, *after))
-    return again.copy().reshape((*before, length * count, *after))
+    copies = _a.broadcast_to(a.reshape((*before, length, 1, *after)), (*before, length, count, *after))
+    return copies.copy().reshape((*before, length * count, *after))
 
 
 def roll(a, shift, axis=None):
-    """Moves elements along the axes; those that leave at one end enter at the other."""
+    """Shifts elements along the axes; those shifted past one end reappear at the other."""
     a = _a.asarray(a)
     if axis is None:
         return roll(a.ravel(), shift, 0).reshape(a.shape)
@@ -345,9 +345,9 @@ def roll(a, shift, axis=None):
     if len(shifts) != len(axes):
         raise ValueError("'shift' and 'axis' should be scalars or 1D sequences")
     total = [0] * a.ndim
-    for one, by in zip(axes, shifts):
-        total[_axis(one, a.ndim)] += int(by)
-    return _a._roll(a, tuple(by % n if n else 0 for by, n in zip(total, a.shape)))
+    for one, distance in zip(axes, shifts):
+        total[_axis(one, a.ndim)] += int(distance)
+    return _a._roll(a, tuple(distance % n if n else 0 for distance, n in zip(total, a.shape)))
 
 
 # ---- inserting and removing
@@ -374,7 +374,7 @@ def delete(arr, obj, axis=None):
             )
         if obj.size == 0:
             return arr.copy()
-        if obj.size <= 16 and obj.dtype.kind == "i":  # few: join the parts between them
+        if obj.size <= 16 and obj.dtype.kind == "i":  # few: join the slices between them
             n = len(keep)
             removed = sorted({position if position >= 0 else position + n for position in obj.ravel().tolist()})
             if 0 <= removed[0] and removed[-1] < n:
@@ -429,16 +429,16 @@ def insert(arr, obj, values, axis=None):
     target[order] += _a.arange(len(indices))
     sizes[axis] += len(indices)
     result = _a.empty(sizes, arr.dtype)
-    old = _a.ones(sizes[axis], bool)
-    old[target] = False
+    is_old = _a.ones(sizes[axis], bool)
+    is_old[target] = False
     result[(*before, target)] = _a.asarray(values, arr.dtype)
-    result[(*before, old)] = arr
+    result[(*before, is_old)] = arr
     return result
 
 
 def trim_zeros(filt, trim="fb", axis=None):
     """Removes zeros at the front ("f") and the back ("b") of the axes."""
-    given, filt = filt, _a.asarray(filt)
+    original, filt = filt, _a.asarray(filt)
     trim = trim.lower()
     if trim not in ("fb", "bf", "f", "b"):
         raise ValueError(f"unexpected character(s) in `trim`: {trim!r}")
@@ -446,17 +446,17 @@ def trim_zeros(filt, trim="fb", axis=None):
     if not axes:
         return filt
     key = [slice(None)] * filt.ndim
-    for one, indices in enumerate(filt.nonzero()):
-        if one in axes:
-            found = len(indices) > 0
-            key[one] = slice(
-                int(indices.min()) if "f" in trim and found else None if found else 0,
-                int(indices.max()) + 1 if "b" in trim and found else None if found else 0,
+    for dimension, indices in enumerate(filt.nonzero()):
+        if dimension in axes:
+            any_nonzero = len(indices) > 0
+            key[dimension] = slice(
+                int(indices.min()) if "f" in trim and any_nonzero else None if any_nonzero else 0,
+                int(indices.max()) + 1 if "b" in trim and any_nonzero else None if any_nonzero else 0,
             )
-    return given[key[0]] if filt.ndim == 1 else filt[tuple(key)]
+    return original[key[0]] if filt.ndim == 1 else filt[tuple(key)]
 
 
-# ---- by index
+# ---- access by index, by mask, by condition
 
 
 def take_along_axis(arr, indices, axis=-1):
@@ -542,7 +542,7 @@ def place(arr, mask, vals):
 
 
 def putmask(a, mask, values):
-    """Sets the elements where `mask` is true from the same position of `values`, repeated to `a`'s size."""
+    """Sets the elements where `mask` is true to those at the same positions of `values`, repeated to `a`'s size."""
     mask, values = _a.asarray(mask, bool), resize(_a.asarray(values, a.dtype), a.shape)
     if mask.size != a.size:
         raise ValueError("putmask: mask and data must be the same size")
@@ -561,11 +561,11 @@ def compress(condition, a, axis=None, out=None):
     return _a.take(a, (condition != 0).nonzero()[0], axis, out)
 
 
-CHOICES_FEW = 4  # up to this number, one pass for each choice is faster than gathering
+MAX_CHOICE_PASSES = 4  # choices; for more, gathering is faster than one pass per choice
 
 
 def choose(a, choices, out=None, mode="raise"):
-    """For each element of `a`, the element at the same position of the choice with that number."""
+    """For each position, the element of choices[i], where i is `a`'s element."""
     from vmhost.engine.numpy._creation import broadcast_arrays
 
     a, *choices = broadcast_arrays(a, *choices)
@@ -577,7 +577,7 @@ def choose(a, choices, out=None, mode="raise"):
         a = _a.clip(a, 0, len(choices) - 1)
     elif a.size and (a.min() < 0 or a.max() >= len(choices)):
         raise ValueError("invalid entry in choice array")
-    if len(choices) <= CHOICES_FEW:
+    if len(choices) <= MAX_CHOICE_PASSES:
         result = choices[-1].astype(_a.result_type(*choices))
         for number, choice in enumerate(choices[:-1]):
             result = _a.where(a == number, choice, result)
@@ -611,7 +611,7 @@ def select(condlist, choicelist, default=0):
 
 
 def piecewise(x, condlist, funclist, *args, **kw):
-    """Each function's values (or a number) where its condition is true; one more function applies where none is."""
+    """Applies each function (or writes its number) where its condition is true, and an extra last one where none is."""
     x = _a.asarray(x)
     if not isinstance(condlist, (list, tuple)) or _a.asarray(condlist[0]).ndim == 0 and x.ndim:
         condlist = [condlist]

@@ -1,4 +1,4 @@
-"""Statistics: spreads, weighted means, covariances, differences along an axis, rounding."""
+"""Statistics: variances, weighted means, covariances, differences along an axis, rounding."""
 
 from operator import index as _index
 
@@ -28,14 +28,14 @@ def var(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=Tru
     """The mean squared distance from the mean, with count - `ddof` as the divisor."""
     a = _a.asarray(a)
     ddof = ddof if correction is None else correction
-    kept = a.dtype if dtype is None else _a.dtype(dtype)
+    result_dtype = a.dtype if dtype is None else _a.dtype(dtype)
     if dtype is None:
-        kept = _a.float64 if a.dtype.kind in "iub" else a.dtype
-        loop = _a.float32 if kept == _a.float16 else kept
+        result_dtype = _a.float64 if a.dtype.kind in "iub" else a.dtype
+        compute_dtype = _a.float32 if result_dtype == _a.float16 else result_dtype
     else:
-        loop = kept
-    middle = _a.mean(a, axis, loop, keepdims=True, where=where) if mean is None else mean
-    distance = _a.subtract(a, middle, dtype=loop)
+        compute_dtype = result_dtype
+    center = _a.mean(a, axis, compute_dtype, keepdims=True, where=where) if mean is None else mean
+    distance = _a.subtract(a, center, dtype=compute_dtype)
     if distance.dtype.kind == "c":
         distance = distance.real * distance.real + distance.imag * distance.imag
     else:
@@ -47,7 +47,7 @@ def var(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=Tru
             _a.count_nonzero(_a.broadcast_to(_a.asarray(where), a.shape), axis, keepdims=keepdims) - ddof, 0
         )
     result = _a.sum(distance, axis, keepdims=keepdims, where=where) / divisor
-    return _finish(result.astype(kept, copy=False) if kept.kind == "f" else result, out)
+    return _finish(result.astype(result_dtype, copy=False) if result_dtype.kind == "f" else result, out)
 
 
 def std(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, mean=None, correction=None):
@@ -134,8 +134,8 @@ def ediff1d(ary, to_end=None, to_begin=None):
 
 
 def gradient(f, *varargs, axis=None, edge_order=1):
-    """Central differences, one-sided at the ends with `edge_order` 1 or 2; for equal steps, or positions along an
-    axis."""
+    """Central differences inside, one-sided differences of order `edge_order` (1 or 2) at the ends. `varargs`: one step
+    for all axes, or for each axis its step or the positions along it."""
     from vmhost.engine.numpy._shapes import _axes, moveaxis
 
     f = _a.asarray(f)
@@ -253,8 +253,8 @@ def _sample_weights(weights, name, count):
 
 
 def cov(m, y=None, rowvar=True, bias=False, ddof=None, fweights=None, aweights=None, *, dtype=None):
-    """The covariance matrix of the rows (variables) of `m`; `fweights` are the samples' counts, `aweights` their
-    weights."""
+    """The covariance matrix of the rows (variables) of `m`. `fweights` says how often each sample occurs, `aweights`
+    how important it is."""
     if ddof is not None and ddof != int(ddof):
         raise ValueError("ddof must be integer")
     m = _a.asarray(m)
@@ -281,21 +281,21 @@ def cov(m, y=None, rowvar=True, bias=False, ddof=None, fweights=None, aweights=N
             raise TypeError("fweights must be integer")
         weights = _sample_weights(fweights, "fweights", count)
     if aweights is not None:
-        own = _sample_weights(aweights, "aweights", count)
-        weights = own if weights is None else weights * own
-    middle, total = average(rows, 1, weights, True, keepdims=True)
+        analytic_weights = _sample_weights(aweights, "aweights", count)
+        weights = analytic_weights if weights is None else weights * analytic_weights
+    means, total = average(rows, 1, weights, True, keepdims=True)
     total = total[0, 0]
     if weights is None:
-        freedom = count - ddof
+        divisor = count - ddof
     elif ddof == 0:
-        freedom = total
+        divisor = total
     elif aweights is None:
-        freedom = total - ddof
+        divisor = total - ddof
     else:
-        freedom = total - ddof * (weights * own).sum() / total
-    rows = rows - middle
+        divisor = total - ddof * (weights * analytic_weights).sum() / total
+    rows = rows - means
     product = _a.dot(rows, _a.conjugate((rows if weights is None else rows * weights).T))
-    return _a.squeeze(product * (1.0 / float(freedom) if freedom > 0 else float("inf")))[()]
+    return _a.squeeze(product * (1.0 / float(divisor) if divisor > 0 else float("inf")))[()]
 
 
 def corrcoef(x, y=None, rowvar=True, *, dtype=None):
@@ -323,7 +323,7 @@ def round(a, decimals=0, out=None):
     if a.dtype.kind in "iub":
         if decimals >= 0:
             return _finish(+a if a.dtype.kind != "b" else a.astype(_a.float16), out)
-        # from 10**20 on, half the power exceeds every integer
+        # every integer is less than half of 10**20 and rounds to 0
         result = (_a.rint(a / power) * power).astype(a.dtype) if decimals > -20 else _a.zeros(a.shape, a.dtype)
     elif decimals == 0:
         result = _a.rint(a)

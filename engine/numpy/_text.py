@@ -1,7 +1,7 @@
-"""Numbers in text: loadtxt, genfromtxt, savetxt, fromstring.
+"""Arrays as text: loadtxt, genfromtxt, savetxt, fromstring.
 
 A file is a path (opened by `open`; in a VM a relative path names a file of the bundle), an open file, or any iterable
-of lines. Only numbers are read: a column of words needs a converter, or the module csv."""
+of lines. Only numbers are read: a column of words needs a converter or the csv module."""
 
 from operator import index
 
@@ -20,8 +20,8 @@ def _lines(source, encoding, what="fname"):
         raise ValueError(
             f"{what} must be a string, filehandle, list of strings,\nor generator. Got {type(source)} instead."
         ) from None
-    how = encoding if encoding not in (None, "bytes") else "latin1"
-    return (line.decode(how) if isinstance(line, bytes) else line for line in lines), opened
+    codec = encoding if encoding not in (None, "bytes") else "latin1"
+    return (line.decode(codec) if isinstance(line, bytes) else line for line in lines), opened
 
 
 def _text(value):
@@ -33,19 +33,19 @@ def _reader(dtype):
     if dtype.kind == "b":
         return lambda word: bool(int(word))
     if dtype.kind in "iu":
-        lowest, highest = (
+        min_value, max_value = (
             (0, (1 << 8 * dtype.itemsize) - 1)
             if dtype.kind == "u"
             else (-(1 << 8 * dtype.itemsize - 1), (1 << 8 * dtype.itemsize - 1) - 1)
         )
 
-        def whole(word):
+        def integer(word):
             value = int(word)
-            if not lowest <= value <= highest:
+            if not min_value <= value <= max_value:
                 raise ValueError(word)
             return value
 
-        return whole
+        return integer
     return _complex if dtype.kind == "c" else float
 
 
@@ -54,27 +54,27 @@ def _complex(word):
 
 
 def _fields(line, delimiter, quote):
-    """The line's words. A quoted word may contain the delimiter; a quote in it is doubled."""
+    """The line's words. A quoted word may contain the delimiter, and doubled quotes for quotes."""
     if quote is None or quote not in line:
         return line.split(delimiter) if delimiter is not None else line.split()
-    fields, word, inside, at, started = [], [], False, 0, False
-    while at < len(line):
-        one = line[at]
-        if one == quote:
-            if inside and line[at + 1 : at + 2] == quote:
+    fields, word, inside, i, started = [], [], False, 0, False
+    while i < len(line):
+        char = line[i]
+        if char == quote:
+            if inside and line[i + 1 : i + 2] == quote:
                 word.append(quote)
-                at += 1
+                i += 1
             else:
                 inside = not inside
                 started = True
-        elif not inside and (one.isspace() if delimiter is None else one == delimiter):
+        elif not inside and (char.isspace() if delimiter is None else char == delimiter):
             if started or delimiter is not None:
                 fields.append("".join(word))
             word, started = [], False
         else:
-            word.append(one)
+            word.append(char)
             started = True
-        at += 1
+        i += 1
     if started or delimiter is not None:
         fields.append("".join(word))
     return fields
@@ -96,7 +96,7 @@ def loadtxt(
     quotechar=None,
     like=None,
 ):
-    """An array with a row for each line that has numbers. ValueError names the word that is no number, its row and
+    """An array with one row per line that holds numbers. ValueError names a word that is not a number, with its row and
     column."""
     dtype = _a.dtype(float if dtype is None else dtype)
     if ndmin not in (0, 1, 2):
@@ -154,7 +154,7 @@ def loadtxt(
                 if isinstance(converters, dict):
                     converter = converters.get(column, converters.get(column - len(words)))
                 try:
-                    if converter is None and "_" in word:  # Python allows it in numbers
+                    if converter is None and "_" in word:  # int() and float() accept it
                         raise ValueError(word)
                     row.append(
                         converter(word.encode("latin1") if encoding == "bytes" else word)
@@ -210,8 +210,8 @@ def genfromtxt(
     ndmin=0,
     like=None,
 ):
-    """loadtxt for tables with gaps: a missing word, or one that is no number, becomes `filling_values` (default NaN,
-    for integers -1)."""
+    """loadtxt for tables with gaps: a word that is missing or not a number becomes `filling_values` (default: NaN, for
+    integers -1)."""
     if names is not None or usemask:
         from vmhost.engine.numpy._absent import ABSENT
 
@@ -233,7 +233,7 @@ def genfromtxt(
         missing.update([missing_values] if isinstance(missing_values, str) else map(str, missing_values))
     if usecols is not None and not hasattr(usecols, "__iter__"):
         usecols = [usecols]
-    rows, wrong, width = [], [], None
+    rows, malformed, width = [], [], None
     lines, opened = _lines(fname, encoding)
     try:
         for _ in range(skip_header):
@@ -243,35 +243,35 @@ def genfromtxt(
                 break
             if comments is not None:
                 line = line.partition(_text(comments))[0]
-            cut = isinstance(delimiter, (int, list, tuple))
-            line = line.strip("\r\n" if cut else " \r\n")
+            fixed_width = isinstance(delimiter, (int, list, tuple))
+            line = line.strip("\r\n" if fixed_width else " \r\n")
             if not line:
                 continue
-            words = _cut(line, delimiter) if cut else line.split(_text(delimiter))
+            words = _split_by_width(line, delimiter) if fixed_width else line.split(_text(delimiter))
             if usecols is not None:
                 try:
                     words = [words[column] for column in usecols]
                 except IndexError:
-                    wrong.append((line_number, len(words)))
+                    malformed.append((line_number, len(words)))
                     continue
             if width is None:
                 width = len(words)
             if len(words) != width:
-                wrong.append((line_number, len(words)))
+                malformed.append((line_number, len(words)))
                 continue
             rows.append(words)
     finally:
         if opened is not None:
             opened.close()
     if skip_footer:
-        skipped = sum(line_number > len(rows) + skip_header for line_number, _ in wrong)
-        del wrong[len(wrong) - skipped :]
+        skipped = sum(line_number > len(rows) + skip_header for line_number, _ in malformed)
+        del malformed[len(malformed) - skipped :]
         del rows[max(len(rows) - max(skip_footer - skipped, 0), 0) :]
-    if wrong and invalid_raise:
+    if malformed and invalid_raise:
         raise ValueError(
             "Some errors were detected !\n"
             + "\n".join(
-                f"    Line #{line_number} (got {count} columns instead of {width})" for line_number, count in wrong
+                f"    Line #{line_number} (got {count} columns instead of {width})" for line_number, count in malformed
             )
         )
     columns = list(range(width or 0)) if usecols is None else usecols
@@ -304,14 +304,14 @@ def genfromtxt(
     return _shaped(_a.array(table, dtype) if table else _a.empty((0,), dtype), ndmin, unpack)
 
 
-def _cut(line, widths):
-    """Splits the line into fields of these widths."""
+def _split_by_width(line, widths):
+    """Splits the line into fields of these widths, in characters."""
     if isinstance(widths, int):
-        return [line[at : at + widths] for at in range(0, len(line), widths)]
-    pieces, at = [], 0
+        return [line[start : start + widths] for start in range(0, len(line), widths)]
+    pieces, start = [], 0
     for width in widths:
-        pieces.append(line[at : at + width])
-        at += width
+        pieces.append(line[start : start + width])
+        start += width
     return pieces
 
 
@@ -322,7 +322,7 @@ def savetxt(fname, X, fmt="%.18e", delimiter=" ", newline="\n", header="", foote
     if X.ndim == 0 or X.ndim > 2:
         raise ValueError(f"Expected 1D or 2D array, got {X.ndim}D array instead")
     rows = X.reshape(-1, 1) if X.ndim == 1 else X
-    columns, paired = rows.shape[1], X.dtype.kind == "c"
+    columns, is_complex = rows.shape[1], X.dtype.kind == "c"
     if isinstance(fmt, (list, tuple)):
         if len(fmt) != columns:
             raise AttributeError(f"fmt has wrong shape.  {fmt!s}")
@@ -330,8 +330,8 @@ def savetxt(fname, X, fmt="%.18e", delimiter=" ", newline="\n", header="", foote
     elif isinstance(fmt, str):
         count = fmt.count("%")
         if count == 1:
-            line = delimiter.join([f" ({fmt}+{fmt}j)" if paired else fmt] * columns)
-        elif count != columns * (1 + paired):
+            line = delimiter.join([f" ({fmt}+{fmt}j)" if is_complex else fmt] * columns)
+        elif count != columns * (1 + is_complex):
             raise ValueError(f"fmt has wrong number of % formats:  {fmt}")
         else:
             line = fmt
@@ -346,8 +346,9 @@ def savetxt(fname, X, fmt="%.18e", delimiter=" ", newline="\n", header="", foote
     try:
         if header:
             write(comments + header.replace("\n", "\n" + comments) + newline)
-        for row in rows if "%s" in line else rows.tolist():  # a float32 has another text than the float of equal value
-            if paired:
+        # "%s" formats the elements themselves: a float32's text differs from that of the float of equal value
+        for row in rows if "%s" in line else rows.tolist():
+            if is_complex:
                 row = [part for number in row for part in (number.real, number.imag)]
             try:
                 text = line % tuple(row)
@@ -355,7 +356,7 @@ def savetxt(fname, X, fmt="%.18e", delimiter=" ", newline="\n", header="", foote
                 raise TypeError(
                     f"Mismatch between array dtype ('{X.dtype}') and format specifier ('{line}')"
                 ) from error
-            write((text.replace("+-", "-") if paired else text) + newline)
+            write((text.replace("+-", "-") if is_complex else text) + newline)
         if footer:
             write(comments + footer.replace("\n", "\n" + comments) + newline)
     finally:
@@ -364,7 +365,7 @@ def savetxt(fname, X, fmt="%.18e", delimiter=" ", newline="\n", header="", foote
 
 
 def _writer(file, encoding):
-    """A function that writes text to the file, encoded if it only takes bytes."""
+    """A function that writes text to the file, encoded if the file takes only bytes."""
 
     def write(text):
         nonlocal binary

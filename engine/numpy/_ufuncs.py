@@ -1,4 +1,4 @@
-"""The methods of ufuncs: `add.reduce`, `maximum.accumulate`, `multiply.outer`, `add.at`."""
+"""Methods of ufuncs: `add.reduce`, `maximum.accumulate`, `multiply.outer`, `add.at`."""
 
 from vmhost.engine import _array as _a
 
@@ -15,8 +15,8 @@ _REDUCTIONS = {
 _SCANS = {"add": _a.cumsum, "multiply": _a.cumprod, "maximum": _a._cummax, "minimum": _a._cummin}
 
 
-def _folded(ufunc, rows, result):
-    """Folds the first dimension element by element with the ufunc: `result` is [first, first∘second, ...]."""
+def _scan(ufunc, rows, result):
+    """Fills `result` with the running results of the ufunc over the first dimension: [r0, r0∘r1, (r0∘r1)∘r2, ...]."""
     if len(rows):
         result[0] = rows[0]
     for i in range(1, len(rows)):
@@ -24,12 +24,12 @@ def _folded(ufunc, rows, result):
     return result
 
 
-def _only_of_two(ufunc, method):
+def _check_binary(ufunc, method):
     if ufunc.nin != 2:
         raise ValueError(f"{method} only supported for binary functions")
 
 
-def _placed(result, out, name):
+def _store(result, out, name):
     if out is None:
         return result
     if out.ndim != result.ndim:
@@ -52,20 +52,20 @@ def _placed(result, out, name):
 def reduce(ufunc, array, axis=0, dtype=None, out=None, keepdims=False, initial=None, where=True):
     name = ufunc.__name__
     if name in _REDUCTIONS:
-        given = {"axis": axis, "out": out, "keepdims": keepdims}
+        kwargs = {"axis": axis, "out": out, "keepdims": keepdims}
         if name not in ("logical_and", "logical_or"):
-            given["initial"] = initial
+            kwargs["initial"] = initial
         if dtype is not None:
             array = _a.asarray(array).astype(dtype)
             if name in ("add", "multiply"):
-                given["dtype"] = dtype
+                kwargs["dtype"] = dtype
         if where is not True:
-            given["where"] = where
-        return _REDUCTIONS[name](array, **given)
-    _only_of_two(ufunc, "reduce")
+            kwargs["where"] = where
+        return _REDUCTIONS[name](array, **kwargs)
+    _check_binary(ufunc, "reduce")
     array = _a.asarray(array) if dtype is None else _a.asarray(array, dtype)
-    folded = _folded_all(ufunc, array, _reduced_axes(ufunc, array, axis), initial, where, keepdims)
-    return _placed(folded, out, name)
+    result = _reduce_axes(ufunc, array, _reduced_axes(ufunc, array, axis), initial, where, keepdims)
+    return _store(result, out, name)
 
 
 def _reduced_axes(ufunc, array, axis):
@@ -81,9 +81,8 @@ def _reduced_axes(ufunc, array, axis):
     return axes
 
 
-def _folded_all(ufunc, array, axes, initial, where, keepdims):
-    """Reduces over these axes: they are merged into the first dimension, and `initial` is put before its first
-    element."""
+def _reduce_axes(ufunc, array, axes, initial, where, keepdims):
+    """Reduces over these axes, which are merged into the first dimension; `initial` comes before its first element."""
     others = [i for i in range(array.ndim) if i not in axes]
     count, kept = 1, [array.shape[i] for i in others]
     for i in axes:
@@ -97,23 +96,23 @@ def _folded_all(ufunc, array, axes, initial, where, keepdims):
         )
     if start is None and not count:
         raise ValueError(f"zero-size array to reduction operation {ufunc.__name__} which has no identity")
-    one = _a.ones((1,), array.dtype)
-    dtype = ufunc(one, one).dtype
+    sample = _a.ones((1,), array.dtype)
+    dtype = ufunc(sample, sample).dtype
     if where is not True:
         mask = _a.broadcast_to(_a.asarray(where), array.shape).transpose([*axes, *others]).reshape(rows.shape)
-    elif ufunc.identity is not None:  # any order is allowed: fold halves
+    elif ufunc.identity is not None:  # any order is allowed: combine one half with the other
         while len(rows) > 8:
             half = len(rows) // 2
             rows = _a.concatenate([ufunc(rows[:half], rows[half : 2 * half]), rows[2 * half :]])
     total = _a.array(rows[0], dtype) if start is None else _a.full(kept, start, dtype)
     for i in range(start is None, len(rows)):
-        further = ufunc(total, rows[i]).astype(dtype, copy=False)
-        total = further if where is True else _a.where(mask[i], further, total)
+        next_total = ufunc(total, rows[i]).astype(dtype, copy=False)
+        total = next_total if where is True else _a.where(mask[i], next_total, total)
     return total.reshape([1 if i in axes else size for i, size in enumerate(array.shape)]) if keepdims else total[()]
 
 
 def accumulate(ufunc, array, axis=0, dtype=None, out=None):
-    _only_of_two(ufunc, "accumulate")
+    _check_binary(ufunc, "accumulate")
     scan = _SCANS.get(ufunc.__name__)
     if scan is not None:
         return scan(array, axis, dtype, out)
@@ -123,44 +122,44 @@ def accumulate(ufunc, array, axis=0, dtype=None, out=None):
     if not array.ndim:
         raise TypeError("cannot accumulate on a scalar")
     rows = moveaxis(array, axis, 0)
-    result = _folded(ufunc, rows, _a.empty(rows.shape, ufunc(rows[:1], rows[:1]).dtype))
-    return _placed(moveaxis(result, 0, axis), out, ufunc.__name__)
+    result = _scan(ufunc, rows, _a.empty(rows.shape, ufunc(rows[:1], rows[:1]).dtype))
+    return _store(moveaxis(result, 0, axis), out, ufunc.__name__)
 
 
 def outer(ufunc, A, B, **kwargs):
-    _only_of_two(ufunc, "outer product")
+    _check_binary(ufunc, "outer product")
     A, B = _a.asarray(A), _a.asarray(B)
     return ufunc(A.reshape(A.shape + (1,) * B.ndim), B, **kwargs)
 
 
 def at(ufunc, a, indices, b=None):
-    """Applies the operation at those indices, once for each occurrence of an index, in order."""
+    """Applies the operation in place at these indices: once per occurrence of an index, in order."""
     if ufunc.__name__ == "add" and b is not None and not isinstance(indices, (int, slice)):
         _a._scatter_add(a, indices, b)
         return
-    named = _a.arange(a.size).reshape(a.shape)[indices]
-    flat_indices = named.ravel()
-    values = None if b is None else _a.broadcast_to(_a.asarray(b), named.shape).ravel()
+    selected = _a.arange(a.size).reshape(a.shape)[indices]
+    flat_indices = selected.ravel()
+    values = None if b is None else _a.broadcast_to(_a.asarray(b), selected.shape).ravel()
     flat = a.ravel()
-    waiting = _a.arange(len(flat_indices))
-    while len(waiting):  # each round applies the first remaining occurrence of every index
-        order = flat_indices[waiting].argsort()
-        sorted_indices = flat_indices[waiting][order]
-        first = _a.ones(len(waiting), bool)
+    pending = _a.arange(len(flat_indices))
+    while len(pending):  # each round applies the first pending occurrence of every index
+        order = flat_indices[pending].argsort()
+        sorted_indices = flat_indices[pending][order]
+        first = _a.ones(len(pending), bool)
         first[1:] = sorted_indices[1:] != sorted_indices[:-1]
-        now = waiting[order[first]]
-        flat[flat_indices[now]] = (
-            ufunc(flat[flat_indices[now]]) if values is None else ufunc(flat[flat_indices[now]], values[now])
+        batch = pending[order[first]]
+        flat[flat_indices[batch]] = (
+            ufunc(flat[flat_indices[batch]]) if values is None else ufunc(flat[flat_indices[batch]], values[batch])
         )
-        waiting = _a.sort(waiting[order[~first]])
+        pending = _a.sort(pending[order[~first]])
     a[...] = flat.reshape(a.shape)
 
 
 def reduceat(ufunc, array, indices, axis=0, dtype=None, out=None):
-    """For each index, the reduction up to the next index, or the element itself if the next is not larger."""
+    """For each index, the reduction up to the next index, or only its element if the next index is not larger."""
     from vmhost.engine.numpy._shapes import moveaxis
 
-    _only_of_two(ufunc, "reduceat")
+    _check_binary(ufunc, "reduceat")
     array, starts = _a.asarray(array, dtype), _a.asarray(indices)
     if not starts.size:
         starts = starts.astype(int)
@@ -172,7 +171,7 @@ def reduceat(ufunc, array, indices, axis=0, dtype=None, out=None):
             _REDUCTIONS[ufunc.__name__].__name__.lstrip("_"), rows, _a.asarray(starts, int, "C"), ufunc.__name__
         )
     else:
-        result = _folds_at(ufunc, rows, starts.tolist())
+        result = _reduce_slices(ufunc, rows, starts.tolist())
     result = moveaxis(result, 0, axis) if axis else result
     if out is not None:
         out[...] = result
@@ -180,7 +179,7 @@ def reduceat(ufunc, array, indices, axis=0, dtype=None, out=None):
     return result
 
 
-def _folds_at(ufunc, rows, starts):
+def _reduce_slices(ufunc, rows, starts):
     if not starts:
         return rows[:0]
     for start in starts:

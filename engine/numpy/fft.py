@@ -1,5 +1,5 @@
-"""`numpy.fft`: discrete Fourier transforms, by pocketfft (engine/src/vendor/pocketfft). float32 and complex64 are
-computed in single precision, all else in double."""
+"""`numpy.fft`: discrete Fourier transforms, by pocketfft (engine/src/vendor/pocketfft). float16, float32 and
+complex64 are computed in single precision, all other dtypes in double."""
 
 from operator import index as _index
 
@@ -74,7 +74,7 @@ def _rows_last(a, axis):
     return _a.ascontiguousarray(a)
 
 
-def _one(kind, a, n, axis, norm, out):
+def _along_axis(kind, a, n, axis, norm, out):
     a = _a.asarray(a)
     axis = _axis(axis, a.ndim)
     if n is None:
@@ -83,27 +83,27 @@ def _one(kind, a, n, axis, norm, out):
 
 
 def fft(a, n=None, axis=-1, norm=None, out=None):
-    """The transform along `axis` of `n` points: longer rows are cut, shorter ones padded with zeros."""
-    return _one(_FORWARD, a, n, axis, norm, out)
+    """The transform along `axis`, of `n` points: longer rows are truncated, shorter ones padded with zeros."""
+    return _along_axis(_FORWARD, a, n, axis, norm, out)
 
 
 def ifft(a, n=None, axis=-1, norm=None, out=None):
     """The inverse of `fft`."""
-    return _one(_BACKWARD, a, n, axis, norm, out)
+    return _along_axis(_BACKWARD, a, n, axis, norm, out)
 
 
 def rfft(a, n=None, axis=-1, norm=None, out=None):
-    """The transform of real numbers: the n//2+1 values that are not conjugates of others."""
-    return _one(_REAL_FORWARD, a, n, axis, norm, out)
+    """The transform of real numbers: the n//2+1 values at nonnegative frequencies; the others are their conjugates."""
+    return _along_axis(_REAL_FORWARD, a, n, axis, norm, out)
 
 
 def irfft(a, n=None, axis=-1, norm=None, out=None):
-    """The inverse of `rfft`; `n` points, by default an even number."""
-    return _one(_REAL_BACKWARD, a, n, axis, norm, out)
+    """The inverse of `rfft`: `n` real numbers, by default 2 * (count of values - 1)."""
+    return _along_axis(_REAL_BACKWARD, a, n, axis, norm, out)
 
 
 def hfft(a, n=None, axis=-1, norm=None, out=None):
-    """The transform of one half of a Hermitian-symmetric signal: real numbers."""
+    """The transform of a Hermitian-symmetric signal, given by its first half: real numbers."""
     if norm not in _INVERSE_NORM:
         raise ValueError(f'Invalid norm value {norm}; should be "backward", "ortho" or "forward".')
     return irfft(_a.conjugate(_a.asarray(a)), n, axis, _INVERSE_NORM[norm], out)
@@ -118,7 +118,7 @@ def ihfft(a, n=None, axis=-1, norm=None, out=None):
 
 
 def _sizes(a, s, axes, half_last=False):
-    """Returns (points along each axis, axes)."""
+    """Returns (the number of points along each axis, axes)."""
     if s is None:
         axes = range(a.ndim) if axes is None else axes
         s = [a.shape[axis] for axis in axes]
@@ -133,38 +133,38 @@ def _sizes(a, s, axes, half_last=False):
     return s, list(axes)
 
 
-def _several(kind, a, s, axes, norm, out):
+def _along_axes(kind, a, s, axes, norm, out):
     a = _a.asarray(a)
     s, axes = _sizes(a, s, axes)
     for size, axis in reversed(list(zip(s, axes))):
-        a = _one(kind, a, size, axis, norm, out)
+        a = _along_axis(kind, a, size, axis, norm, out)
     return a
 
 
 def fftn(a, s=None, axes=None, norm=None, out=None):
     """The transform along several axes (default: all)."""
-    return _several(_FORWARD, a, s, axes, norm, out)
+    return _along_axes(_FORWARD, a, s, axes, norm, out)
 
 
 def ifftn(a, s=None, axes=None, norm=None, out=None):
-    return _several(_BACKWARD, a, s, axes, norm, out)
+    return _along_axes(_BACKWARD, a, s, axes, norm, out)
 
 
 def fft2(a, s=None, axes=(-2, -1), norm=None, out=None):
-    return _several(_FORWARD, a, s, axes, norm, out)
+    return _along_axes(_FORWARD, a, s, axes, norm, out)
 
 
 def ifft2(a, s=None, axes=(-2, -1), norm=None, out=None):
-    return _several(_BACKWARD, a, s, axes, norm, out)
+    return _along_axes(_BACKWARD, a, s, axes, norm, out)
 
 
 def rfftn(a, s=None, axes=None, norm=None, out=None):
-    """The transform of real numbers along several axes; the last axis is halved."""
+    """The transform of real numbers along several axes: `rfft` along the last, `fft` along the others."""
     a = _a.asarray(a)
     s, axes = _sizes(a, s, axes)
-    a = _one(_REAL_FORWARD, a, s[-1], axes[-1], norm, out)
+    a = _along_axis(_REAL_FORWARD, a, s[-1], axes[-1], norm, out)
     for size, axis in zip(s[-2::-1], axes[-2::-1]):
-        a = _one(_FORWARD, a, size, axis, norm, out)
+        a = _along_axis(_FORWARD, a, size, axis, norm, out)
     return a
 
 
@@ -177,8 +177,8 @@ def irfftn(a, s=None, axes=None, norm=None, out=None):
     a = _a.asarray(a)
     s, axes = _sizes(a, s, axes, True)
     for size, axis in zip(s[:-1], axes[:-1]):
-        a = _one(_BACKWARD, a, size, axis, norm, None)
-    return _one(_REAL_BACKWARD, a, s[-1], axes[-1], norm, out)
+        a = _along_axis(_BACKWARD, a, size, axis, norm, None)
+    return _along_axis(_REAL_BACKWARD, a, s[-1], axes[-1], norm, out)
 
 
 def irfft2(a, s=None, axes=(-2, -1), norm=None, out=None):
@@ -193,15 +193,15 @@ def fftfreq(n, d=1.0, device=None, *, dtype=None):
     default float64."""
     n = _points(n)
     numbers = _a.concatenate((_a.arange(0, (n - 1) // 2 + 1), _a.arange(-(n // 2), 0)))
-    return _of(dtype, numbers * (1.0 / (n * d)))
+    return _cast(dtype, numbers * (1.0 / (n * d)))
 
 
 def rfftfreq(n, d=1.0, device=None, *, dtype=None):
     """The frequency of each value of `rfft`."""
-    return _of(dtype, _a.arange(0, _points(n) // 2 + 1) * (1.0 / (n * d)))
+    return _cast(dtype, _a.arange(0, _points(n) // 2 + 1) * (1.0 / (n * d)))
 
 
-def _of(dtype, frequencies):
+def _cast(dtype, frequencies):
     if dtype is not None and _a.dtype(dtype).kind != "f":
         raise TypeError(
             f"frequencies have a real floating dtype, got {_a.dtype(dtype)}: leave dtype out, and cast the result"

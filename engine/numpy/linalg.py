@@ -1,8 +1,8 @@
-"""`numpy.linalg`: systems of equations, factorizations, eigenvalues, norms. Matrices are the last two dimensions;
-others are a batch.
+"""`numpy.linalg`: systems of equations, factorizations, eigenvalues, norms. A matrix is the last two dimensions; the
+dimensions before are the batch.
 
-The engine's `vme_linear` does the work. solve, inv, det and cholesky need nothing else; the other factorizations need
-LAPACK (scipy-openblas32, see docs/numpy.md) and without it raise NotImplementedError that says what to install."""
+The engine's `vme_linear` does the work. solve, inv, det and cholesky need nothing else. The other factorizations need
+LAPACK (scipy-openblas32, see docs/numpy.md); without it they raise NotImplementedError, which says what to install."""
 
 from operator import index as _index
 
@@ -61,7 +61,7 @@ class LinAlgError(ValueError):
 
 
 class _Result(tuple):
-    """A tuple with named parts, like NumPy's results of several arrays."""
+    """A tuple with named items, like NumPy's results of several arrays."""
 
     __slots__ = ()
     _fields = ()
@@ -70,7 +70,7 @@ class _Result(tuple):
         return tuple.__new__(cls, values)
 
     def __repr__(self):
-        return f"{type(self).__name__}({', '.join(f'{name}={part!r}' for name, part in zip(self._fields, self))})"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in zip(self._fields, self))})"
 
 
 def _result(name, *fields):
@@ -87,7 +87,7 @@ SlogdetResult = _result("SlogdetResult", "sign", "logabsdet")
 SVDResult = _result("SVDResult", "U", "S", "Vh")
 
 
-# ---- common parts
+# ---- calls of the engine
 
 
 def _matrices(a, square=False):
@@ -118,7 +118,8 @@ def _complex(dtype):
 
 
 def _call(op, flags, a, shapes, dtypes, b=None, columns=0, cutoff=0.0, failure=None):
-    """Runs `op` on the batch `a`. The outputs have these shapes (None: not wanted) after the batch's."""
+    """Runs `op` on the batch `a` and returns its outputs. `shapes` are the outputs' without the batch; None leaves
+    an output out. `dtypes` are the dtype to compute in, then the outputs' dtypes."""
     dtype = _a.complex128 if dtypes[0].kind == "c" else _a.float64  # like NumPy: double precision, then rounded
     lead, (m, n) = a.shape[:-2], a.shape[-2:]
     batch = 1
@@ -128,7 +129,7 @@ def _call(op, flags, a, shapes, dtypes, b=None, columns=0, cutoff=0.0, failure=N
     if b is not None:
         b = _a.ascontiguousarray(b.astype(dtype, copy=False)).reshape(b.shape)
     outputs = tuple(
-        None if shape is None else _a.empty(lead + shape, _wide(kind)) for shape, kind in zip(shapes, dtypes[1:])
+        None if shape is None else _a.empty(lead + shape, _double(kind)) for shape, kind in zip(shapes, dtypes[1:])
     )
     if _a._linear(op, flags, cutoff, (batch, m, n, columns), (a, b), outputs) and failure:
         raise LinAlgError(failure)
@@ -137,12 +138,12 @@ def _call(op, flags, a, shapes, dtypes, b=None, columns=0, cutoff=0.0, failure=N
     )
 
 
-def _wide(dtype):
+def _double(dtype):
     return _a.complex128 if dtype.kind == "c" else _a.float64 if dtype.kind == "f" else dtype
 
 
 def _lapack(op, *args, **kwargs):
-    """`_call` for operations that need LAPACK; the host searches for the library when it is first missing."""
+    """`_call` for operations that need LAPACK: if the library is missing, the host searches for it and tries again."""
     try:
         return _call(op, *args, **kwargs)
     except NotImplementedError:
@@ -152,7 +153,7 @@ def _lapack(op, *args, **kwargs):
 
 
 def _find_lapack():
-    """Finds the library, in a host that has not named one yet; a VM uses its host's."""
+    """Searches for the library, unless the host has named one. A VM uses its host's and cannot search."""
     try:
         from vmhost.engine import library
     except ImportError:
@@ -410,15 +411,15 @@ def lstsq(a, b, rcond=None):
     dtype = _dtype_for(a, b)
     if rcond is None:
         rcond = _epsilon(_a.float64) * max(m, n)
-    wide = b if columns else _a.zeros((m, 1), b.dtype)
+    right = b if columns else _a.zeros((m, 1), b.dtype)
     x, s, rank = _lapack(
         _LSTSQ,
         0,
         a,
-        [(max(m, n), wide.shape[1]), (min(m, n),), ()],
+        [(max(m, n), right.shape[1]), (min(m, n),), ()],
         [dtype, dtype, _real(dtype), _a.int64],
-        wide,
-        wide.shape[1],
+        right,
+        right.shape[1],
         float(rcond),
         failure="SVD did not converge in Linear Least Squares",
     )
@@ -482,10 +483,10 @@ def cond(x, p=None):
         return s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
     x = _matrices(x, True)
     dtype = _dtype_for(x)
-    (inverse,) = _call(_INVERSE, 0, x, [x.shape[-2:]], [dtype, dtype])  # singular: NaN
+    (inverse,) = _call(_INVERSE, 0, x, [x.shape[-2:]], [dtype, dtype])  # NaN for a singular matrix
     ratio = norm(x, p, axis=(-2, -1)) * norm(inverse, p, axis=(-2, -1))
-    bad = _a.isnan(ratio) & ~_a.isnan(x).any(axis=(-2, -1))
-    return _a.where(bad, _a.asarray(_inf, dtype=ratio.dtype), ratio)[()]
+    is_infinite = _a.isnan(ratio) & ~_a.isnan(x).any(axis=(-2, -1))
+    return _a.where(is_infinite, _a.asarray(_inf, dtype=ratio.dtype), ratio)[()]
 
 
 # ---- norms
@@ -513,7 +514,7 @@ def norm(x, ord=None, axis=None, keepdims=False):
         return _vector_norm(x, ord, axis, keepdims)
     if len(axis) != 2:
         raise ValueError("Improper number of dimensions to norm.")
-    rows, columns = (_normal(one, x.ndim) for one in axis)
+    rows, columns = (_axis_index(one, x.ndim) for one in axis)
     if rows == columns:
         raise ValueError("Duplicate axes given.")
     if ord in (2, -2, "nuc"):
@@ -533,7 +534,7 @@ def norm(x, ord=None, axis=None, keepdims=False):
     return result
 
 
-def _normal(axis, rank):
+def _axis_index(axis, rank):
     from vmhost.engine.numpy._shapes import _axis
 
     return _axis(axis, rank)
@@ -556,9 +557,9 @@ def _vector_norm(x, ord, axis, keepdims):
         return _a.absolute(x).sum(axis=axis, keepdims=keepdims)
     if ord is None or ord == 2:
         return _a.sqrt(_squares(x).sum(axis=axis, keepdims=keepdims))
-    size = _a.absolute(x)
-    total = (size ** _a.asarray(ord, dtype=size.dtype)).sum(axis=axis, keepdims=keepdims)
-    return total ** _a.asarray(1 / ord, dtype=size.dtype)
+    magnitude = _a.absolute(x)
+    total = (magnitude ** _a.asarray(ord, dtype=magnitude.dtype)).sum(axis=axis, keepdims=keepdims)
+    return total ** _a.asarray(1 / ord, dtype=magnitude.dtype)
 
 
 def vector_norm(x, /, *, axis=None, keepdims=False, ord=2):
@@ -575,7 +576,7 @@ def matrix_norm(x, /, *, keepdims=False, ord="fro"):
     return norm(_a.asarray(x), axis=(-2, -1), keepdims=keepdims, ord=ord)
 
 
-# ---- products and parts, as the array API standard defines them in this module
+# ---- products and diagonals, as the array API standard defines them for this module
 
 
 def multi_dot(arrays, *, out=None):

@@ -1,8 +1,8 @@
-"""`numpy.random`: `default_rng(seed)` returns a Generator over Philox, with NumPy's numbers for the same key.
+"""`numpy.random`: `default_rng(seed)` returns a Generator over Philox.
 
-`Generator(Philox(seed))` draws the numbers of `numpy.random.Generator(numpy.random.Philox(seed))`: words and integers
-exactly, floating-point numbers to rounding. (NumPy's own default_rng uses PCG64 and gives others.) RandomState and the
-functions of the legacy interface (seed, rand, normal …) are in _random_state.py."""
+`Generator(Philox(seed))` draws the same numbers as `numpy.random.Generator(numpy.random.Philox(seed))`: words and
+integers exactly, floating-point numbers up to rounding. NumPy's default_rng draws other numbers, since it uses PCG64.
+RandomState and the functions of the legacy interface (seed, rand, normal …) are in _random_state.py."""
 
 from operator import index as _index
 
@@ -100,7 +100,7 @@ def _words_of(value):
     if isinstance(value, _a.ndarray):
         value = value.tolist()
     if isinstance(value, (list, tuple)):
-        return [word for part in value for word in _words_of(part)]
+        return [word for item in value for word in _words_of(item)]
     if isinstance(value, str):
         raise TypeError("SeedSequence expects int or sequence of ints for entropy, not str")
     value = _index(value)
@@ -154,7 +154,7 @@ class Philox(BitGenerator):
         self._state = _a.zeros(13, _a.uint64)
         self._state[:2] = _as_words(key, 2, "key")
         self._state[2:6] = _as_words(0 if counter is None else counter, 4, "counter")
-        self._state[10] = 4  # the buffered block is used up
+        self._state[10] = 4  # the position in the buffered block: all words are used
 
     @property
     def state(self):
@@ -185,7 +185,7 @@ class Philox(BitGenerator):
         self._state[...] = _a.array([int(word) for word in words], _a.uint64)
 
     def random_raw(self, size=None, output=True):
-        """Words of the stream, as uint64."""
+        """The next words of the stream, as uint64; with `output` false, they are only skipped."""
         result = _a.empty(() if size is None else size, _a.uint64)
         self._fill(_INTEGERS, (_a.zeros((), _a.uint64), _a.full((), _WORD, _a.uint64)), result)
         if output:
@@ -262,7 +262,7 @@ class Generator:
 
     # ---- drawing
     def _draw(self, kind, size, parameters=(), dtype=None, out=None):
-        """Draws an array of `size` (None: the parameters' shape; a number if there are none)."""
+        """Draws an array of shape `size` (None: the parameters' shape; a number if all are numbers)."""
         dtype = _a.float64 if dtype is None else dtype
         shape = None if size is None else _shape(size)
         if any(parameter.ndim for parameter in parameters):
@@ -287,16 +287,13 @@ class Generator:
         self.bit_generator._fill(kind, parameters, result)
         return result[()] if shape is None else result
 
-    def _of(self, kind, size, *parameters, dtype=None):
-        return self._draw(kind, size, tuple(_a.asarray(parameter, dtype=_a.float64) for parameter in parameters), dtype)
-
     # ---- uniform, normal and derived distributions
     def random(self, size=None, dtype=float, out=None):
         """Uniform in [0, 1)."""
         return self._draw(_UNIFORM, size, (), _float_dtype(dtype, "random"), out)
 
     def uniform(self, low=0.0, high=1.0, size=None):
-        low, high = _number(low), _number(high)
+        low, high = _parameter(low), _parameter(high)
         span = high - low
         if not _a.isfinite(span).all():
             raise OverflowError("high - low range exceeds valid bounds")
@@ -322,10 +319,10 @@ class Generator:
         return self._draw(_NORMAL, size, (), _float_dtype(dtype, "standard_normal"), out)
 
     def normal(self, loc=0.0, scale=1.0, size=None):
-        return self._scaled(_NORMAL, size, _number(loc), _positive(scale, "scale"))
+        return self._scaled(_NORMAL, size, _parameter(loc), _positive(scale, "scale"))
 
     def lognormal(self, mean=0.0, sigma=1.0, size=None):
-        return _a.exp(self._scaled(_NORMAL, size, _number(mean), _positive(sigma, "sigma")))
+        return _a.exp(self._scaled(_NORMAL, size, _parameter(mean), _positive(sigma, "sigma")))
 
     def standard_exponential(self, size=None, dtype=float, method="zig", out=None):
         return self._draw(
@@ -356,13 +353,13 @@ class Generator:
         return self._from_exponential(size, _positive(scale, "scale"), lambda x, a: a * _a.sqrt(2 * x))
 
     def laplace(self, loc=0.0, scale=1.0, size=None):
-        return self._scaled(_LAPLACE, size, _number(loc), _positive(scale, "scale"))
+        return self._scaled(_LAPLACE, size, _parameter(loc), _positive(scale, "scale"))
 
     def gumbel(self, loc=0.0, scale=1.0, size=None):
-        return self._scaled(_GUMBEL, size, _number(loc), _positive(scale, "scale"))
+        return self._scaled(_GUMBEL, size, _parameter(loc), _positive(scale, "scale"))
 
     def logistic(self, loc=0.0, scale=1.0, size=None):
-        return self._scaled(_LOGISTIC, size, _number(loc), _positive(scale, "scale"))
+        return self._scaled(_LOGISTIC, size, _parameter(loc), _positive(scale, "scale"))
 
     def standard_cauchy(self, size=None):
         pairs = self._draw(_NORMAL, (2,) if size is None else (*_shape(size), 2))
@@ -382,12 +379,12 @@ class Generator:
         return 2.0 * self._draw(_GAMMA, size, (_positive(df, "df", True) / 2.0,))
 
     def f(self, dfnum, dfden, size=None):
-        top, below = _positive(dfnum, "dfnum", True), _positive(dfden, "dfden", True)
-        both = _a.broadcast_to(
-            _pairs(top, below) / 2.0, (*(_shape(size) if size is not None else _a.add(top, below).shape), 2)
+        df1, df2 = _positive(dfnum, "dfnum", True), _positive(dfden, "dfden", True)
+        shapes = _a.broadcast_to(
+            _pairs(df1, df2) / 2.0, (*(_shape(size) if size is not None else _a.add(df1, df2).shape), 2)
         )
-        drawn = 2.0 * self._draw(_GAMMA, None, (both,))
-        return (drawn[..., 0] * below / (drawn[..., 1] * top))[()]
+        drawn = 2.0 * self._draw(_GAMMA, None, (shapes,))
+        return (drawn[..., 0] * df2 / (drawn[..., 1] * df1))[()]
 
     def beta(self, a, b, size=None):
         return self._draw(_BETA, size, (_positive(a, "a", True), _positive(b, "b", True)))
@@ -399,10 +396,10 @@ class Generator:
         return self._draw(_WALD, size, (_positive(mean, "mean", True), _positive(scale, "scale", True)))
 
     def vonmises(self, mu, kappa, size=None):
-        return self._draw(_VONMISES, size, (_number(mu), _positive(kappa, "kappa")))
+        return self._draw(_VONMISES, size, (_parameter(mu), _positive(kappa, "kappa")))
 
     def triangular(self, left, mode, right, size=None):
-        left, mode, right = _number(left), _number(mode), _number(right)
+        left, mode, right = _parameter(left), _parameter(mode), _parameter(right)
         if (left > mode).any():
             raise ValueError("left > mode")
         if (mode > right).any():
@@ -421,8 +418,8 @@ class Generator:
         shape = _shape_of(*parameters) if size is None else _shape(size)
         columns = [_a.broadcast_to(one, shape).ravel().tolist() for one in broadcast_arrays(*parameters)]
         values = [
-            float(self.noncentral_chisquare(top, nonc)) * below / (float(self.chisquare(below)) * top)
-            for top, below, nonc in zip(*columns, strict=True)
+            float(self.noncentral_chisquare(df1, nonc)) * df2 / (float(self.chisquare(df2)) * df1)
+            for df1, df2, nonc in zip(*columns, strict=True)
         ]
         return _a.array(values, _a.float64).reshape(shape)[()]
 
@@ -441,11 +438,11 @@ class Generator:
                     _a.broadcast_to(rest, (*shape[:-1], len(rest))),
                 ),
             )
-            result, left = _a.empty(shape), _a.ones(shape[:-1])
+            result, length_left = _a.empty(shape), _a.ones(shape[:-1])
             for j in range(len(alpha) - 1):
-                result[..., j] = left * sticks[..., j]
-                left = left * (1 - sticks[..., j])
-            result[..., -1] = left
+                result[..., j] = length_left * sticks[..., j]
+                length_left = length_left * (1 - sticks[..., j])
+            result[..., -1] = length_left
             return result
         drawn = self._draw(_GAMMA, None, (_a.broadcast_to(alpha, shape),))
         return drawn / drawn.sum(axis=-1, keepdims=True)
@@ -458,31 +455,31 @@ class Generator:
         return self._draw(_POISSON, size, (lam,), _a.int64)
 
     def binomial(self, n, p, size=None):
-        return self._draw(_BINOMIAL, size, (_a.floor(_positive(n, "n")), _chance(p)), _a.int64)
+        return self._draw(_BINOMIAL, size, (_a.floor(_positive(n, "n")), _probability(p)), _a.int64)
 
     def negative_binomial(self, n, p, size=None):
-        return self._draw(_NEGATIVE_BINOMIAL, size, (_positive(n, "n", True), _chance(p)), _a.int64)
+        return self._draw(_NEGATIVE_BINOMIAL, size, (_positive(n, "n", True), _probability(p)), _a.int64)
 
     def geometric(self, p, size=None):
-        p = _chance(p)
+        p = _probability(p)
         if (p <= 0).any():
             raise ValueError("p <= 0, p > 1 or p contains NaNs")
         return self._draw(_GEOMETRIC, size, (p,), _a.int64)
 
     def logseries(self, p, size=None):
-        p = _chance(p)
+        p = _probability(p)
         if (p >= 1).any():
             raise ValueError("p < 0, p >= 1 or p is NaN")
         return self._draw(_LOGSERIES, size, (p,), _a.int64)
 
     def zipf(self, a, size=None):
-        a = _number(a)
+        a = _parameter(a)
         if not (a > 1).all():
             raise ValueError("a <= 1 or a is NaN")
         return self._draw(_ZIPF, size, (a,), _a.int64)
 
     def multinomial(self, n, pvals, size=None):
-        pvals, n = _chance(pvals, "pvals"), _a.asarray(n)
+        pvals, n = _probability(pvals, "pvals"), _a.asarray(n)
         if not pvals.ndim:
             raise ValueError("pvals must have at least 1 dimension")
         if (pvals[..., :-1].sum(-1) > 1 + 1e-12).any():
@@ -491,22 +488,22 @@ class Generator:
         shape, kinds = batch if size is None else _shape(size), pvals.shape[-1]
         result = _a.zeros((*shape, kinds), _a.int64)
         experiments = _a.broadcast_to(n, shape).ravel().tolist()
-        chances = _a.broadcast_to(pvals, (*shape, kinds)).reshape(-1, kinds).tolist()
-        for row, left, chance_of in zip(result.reshape(-1, kinds), experiments, chances):
+        probabilities = _a.broadcast_to(pvals, (*shape, kinds)).reshape(-1, kinds).tolist()
+        for row, left, row_probabilities in zip(result.reshape(-1, kinds), experiments, probabilities):
             remaining = 1.0
-            for j, chance in enumerate(chance_of[:-1]):
-                drawn = int(self.binomial(left, min(chance / remaining, 1.0)))
+            for j, probability in enumerate(row_probabilities[:-1]):
+                drawn = int(self.binomial(left, min(probability / remaining, 1.0)))
                 row[j] = drawn
                 left -= drawn
                 if left <= 0:
                     break
-                remaining -= chance
+                remaining -= probability
             if left > 0:
                 row[kinds - 1] = left
         return result
 
     def hypergeometric(self, ngood, nbad, nsample, size=None):
-        """The number of good balls among `nsample` drawn without replacement from `ngood` good and `nbad` bad ones."""
+        """The number of good balls among `nsample` drawn without replacement from `ngood` good and `nbad` bad balls."""
         from vmhost.engine.numpy._creation import broadcast_arrays
         from vmhost.engine.numpy._urns import hypergeometric
 
@@ -563,7 +560,7 @@ class Generator:
             _check_range(low, last, lowest, highest, endpoint)
             parameters = (_a.full((), low & _WORD, _a.uint64), _a.full((), last - low, _a.uint64))
         else:
-            lows, highs = (_whole(values) for values in (low, high))
+            lows, highs = (_integer_array(values) for values in (low, high))
             parameters = _integer_ranges(lows, highs, lowest, highest, endpoint)
         return self._draw(_INTEGERS, size, parameters, dtype)
 
@@ -573,8 +570,8 @@ class Generator:
 
     # ---- choice and order
     def choice(self, a, size=None, replace=True, p=None, axis=0, shuffle=True):
-        """Random elements of `a` (of range(a) if it is a number), with or without replacement, with probabilities
-        `p`."""
+        """Random elements of `a`, or of range(a) if it is a number; with or without replacement; `p` are the
+        probabilities, by default equal."""
         a = _a.asarray(a)
         if a.ndim == 0:
             if a.dtype.kind not in "iu":
@@ -613,7 +610,9 @@ class Generator:
             if count > population:
                 raise ValueError("Cannot take a larger sample than population when replace is False")
             indices = (
-                self._different(population, count, shuffle) if p is None else self._different_by_chance(p, count)
+                self._without_replacement(population, count, shuffle)
+                if p is None
+                else self._weighted_without_replacement(p, count)
             ).reshape(shape)
         if size is None:
             indices = indices.reshape(())[()]
@@ -621,7 +620,7 @@ class Generator:
             return indices
         return _a.take(a, indices, axis)
 
-    def _different(self, population, count, shuffle):
+    def _without_replacement(self, population, count, shuffle):
         if population > 10000 and count > population // (50 if shuffle else 20):
             indices = _a.arange(population)
             self.bit_generator._fill(_SHUFFLE_TAIL, (_a.full((), max(population - count, 1), _a.uint64),), indices)
@@ -632,20 +631,21 @@ class Generator:
             self.bit_generator._fill(_SHUFFLE_TAIL, (_a.ones((), _a.uint64),), indices)
         return indices
 
-    def _different_by_chance(self, p, count):
+    def _weighted_without_replacement(self, p, count):
         if int(_a.count_nonzero(p > 0)) < count:
             raise ValueError("Fewer non-zero entries in p than size")
-        p, found = p.copy(), []
-        while len(found) < count:
-            drawn = self.random((count - len(found),))
-            if found:
-                p[_a.asarray(found)] = 0
+        p, indices = p.copy(), []
+        while len(indices) < count:
+            drawn = self.random((count - len(indices),))
+            if indices:
+                p[_a.asarray(indices)] = 0
             sums = p.cumsum()
             sums /= sums[-1]
-            found += list(dict.fromkeys(sums.searchsorted(drawn, side="right").tolist()))
-        return _a.asarray(found, dtype=_a.int64)
+            indices += list(dict.fromkeys(sums.searchsorted(drawn, side="right").tolist()))
+        return _a.asarray(indices, dtype=_a.int64)
 
-    def _order(self, n):
+    def _shuffled(self, n):
+        """range(n), shuffled."""
         order = _a.arange(n)
         self.bit_generator._fill(_SHUFFLE, (), order)
         return order
@@ -655,41 +655,41 @@ class Generator:
         if not isinstance(x, _a.ndarray):
             if axis != 0:
                 raise NotImplementedError("Axis argument is only supported on ndarray objects")
-            x[:] = [x[i] for i in self._order(len(x)).tolist()]
+            x[:] = [x[i] for i in self._shuffled(len(x)).tolist()]
             return
         if x.ndim == 0:
             raise TypeError("len() of unsized object")
-        x[...] = _a.take(x, self._order(x.shape[_axis_of(axis, x.ndim)] if x.size else 0), axis) if x.size else x
+        x[...] = _a.take(x, self._shuffled(x.shape[_axis_of(axis, x.ndim)] if x.size else 0), axis) if x.size else x
 
     def permutation(self, x, axis=0):
         """A permutation of range(x), or of a copy of x along `axis`."""
         if isinstance(x, int) or isinstance(x, _a.ndarray) and x.ndim == 0 and x.dtype.kind in "iu":
-            return self._order(int(x))
+            return self._shuffled(int(x))
         x = _a.array(x)
         axis = _axis_of(axis, x.ndim)
-        return _a.take(x, self._order(x.shape[axis]), axis)
+        return _a.take(x, self._shuffled(x.shape[axis]), axis)
 
     def permuted(self, x, *, axis=None, out=None):
-        """A copy in which each row along `axis` is shuffled independently; without `axis`, all elements."""
+        """A copy with each row along `axis` shuffled independently; without `axis`, with all elements shuffled."""
         x = _a.asarray(x)
         if out is not None and out.shape != x.shape:
             raise ValueError("out must have the same shape as x")
         if axis is None:
-            result = _a.take(x.ravel(), self._order(x.size)).reshape(x.shape)
+            result = _a.take(x.ravel(), self._shuffled(x.size)).reshape(x.shape)
         else:
             from vmhost.engine.numpy._shapes import take_along_axis
 
             axis = _axis_of(axis, x.ndim)
-            rest = [i for i in range(x.ndim) if i != axis] + [axis]
-            rows = x.transpose(rest)
+            axis_last = [i for i in range(x.ndim) if i != axis] + [axis]
+            rows = x.transpose(axis_last)
             orders = _a.empty(rows.shape, _a.int64)
             orders[...] = _a.arange(x.shape[axis])
             self.bit_generator._fill(_SHUFFLE, (), orders)
             result = take_along_axis(rows, orders, -1)
-            back = [0] * x.ndim
-            for position, dimension in enumerate(rest):
-                back[dimension] = position
-            result = _a.ascontiguousarray(result.transpose(back))
+            inverse = [0] * x.ndim
+            for position, dimension in enumerate(axis_last):
+                inverse[dimension] = position
+            result = _a.ascontiguousarray(result.transpose(inverse))
         if out is None:
             return result
         out[...] = result
@@ -721,27 +721,27 @@ class Generator:
         return mean + (x.reshape(-1, len(mean)) @ factor.T).reshape(x.shape)
 
 
-def _number(value):
+def _parameter(value):
     return _a.float64(value) if isinstance(value, (int, float)) else _a.asarray(value, dtype=_a.float64)
 
 
 def _positive(value, name, strictly=False):
-    value = _number(value)
+    value = _parameter(value)
     right = value > 0 if strictly else value >= 0
     if not (right if right.ndim == 0 else right.all()):
         raise ValueError(f"{name} <= 0" if strictly else f"{name} < 0")
     return value
 
 
-def _chance(value, name="p"):
-    value = _number(value)
+def _probability(value, name="p"):
+    value = _parameter(value)
     if not ((value >= 0) & (value <= 1)).all():
         raise ValueError(f"{name} < 0, {name} > 1 or {name} is NaN")
     return value
 
 
 def _mean_and_covariances(mean, cov):
-    """Both as float64 arrays of shapes (n,) and (n, n). ValueError."""
+    """Both as float64 arrays of shapes (n,) and (n, n); ValueError if the shapes differ from that."""
     mean, cov = _a.asarray(mean, dtype=_a.float64), _a.asarray(cov, dtype=_a.float64)
     if mean.ndim != 1:
         raise ValueError("mean must be 1 dimensional")
@@ -769,13 +769,13 @@ def _limits(dtype):
     return (0, (1 << bits) - 1) if dtype.kind == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)
 
 
-def _whole(values):
+def _integer_array(values):
     values = _a.asarray(values)
     if values.dtype.kind == "f":
-        whole = values.astype(_a.int64)
-        if (whole != values).any():
+        integers = values.astype(_a.int64)
+        if (integers != values).any():
             raise TypeError("integers takes whole numbers")
-        return whole
+        return integers
     if values.dtype.kind not in "biu":
         raise TypeError("integers takes whole numbers")
     return values
@@ -783,14 +783,14 @@ def _whole(values):
 
 def _check_range(low, last, lowest, highest, endpoint):
     if low < lowest:
-        raise ValueError("low is out of bounds for " + ("bool" if highest == 1 else _name(lowest, highest)))
+        raise ValueError("low is out of bounds for " + ("bool" if highest == 1 else _integer_name(lowest, highest)))
     if last > highest:
-        raise ValueError("high is out of bounds for " + ("bool" if highest == 1 else _name(lowest, highest)))
+        raise ValueError("high is out of bounds for " + ("bool" if highest == 1 else _integer_name(lowest, highest)))
     if low > last:
         raise ValueError("low > high" if endpoint else "high <= 0" if low == 0 else "low >= high")
 
 
-def _name(lowest, highest):
+def _integer_name(lowest, highest):
     return f"{'int' if lowest else 'uint'}{(highest - lowest).bit_length()}"
 
 

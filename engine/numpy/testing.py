@@ -62,26 +62,26 @@ def _compare(
         fail(f"(shapes {actual.shape}, {desired.shape} mismatch)")
     if strict and actual.dtype != desired.dtype:
         fail(f"(dtypes {actual.dtype}, {desired.dtype} mismatch)")
-    passed_over = _a.asarray(False)
+    ignored = _a.asarray(False)
     if equal_nan:
         actual_nans, desired_nans = _a.isnan(actual), _a.isnan(desired)
         if (actual_nans != desired_nans).any():
             fail("nan location mismatch:")
-        passed_over = actual_nans & desired_nans
+        ignored = actual_nans & desired_nans
     if equal_inf:
-        infinite, desired_nans = _a.isinf(actual) & ~passed_over, _a.isinf(desired) & ~passed_over
-        if (infinite != desired_nans).any():
+        actual_infs, desired_infs = _a.isinf(actual) & ~ignored, _a.isinf(desired) & ~ignored
+        if (actual_infs != desired_infs).any():
             fail("inf location mismatch:")
-        if (infinite & (actual != desired)).any():
+        if (actual_infs & (actual != desired)).any():
             fail("inf values mismatch:")
-        passed_over = passed_over | infinite
-    wrong = ~(_a.asarray(agrees(actual, desired)) | passed_over)
+        ignored = ignored | actual_infs
+    wrong = ~(_a.asarray(agrees(actual, desired)) | ignored)
     if wrong.any():
-        fail("\n".join(_remarks(actual, desired, wrong, names)))
+        fail("\n".join(_mismatch_lines(actual, desired, wrong, names)))
 
 
-def _remarks(actual, desired, wrong, names):
-    """How many elements differ, the first differences, and the largest."""
+def _mismatch_lines(actual, desired, wrong, names):
+    """Lines for the message: how many elements differ, the first of them, the largest differences."""
     from vmhost.engine.numpy._sets import argwhere
 
     count = int(_a.count_nonzero(wrong))
@@ -109,14 +109,14 @@ def _remarks(actual, desired, wrong, names):
     if actual.dtype.kind == "b" and desired.dtype.kind == "b":
         return lines
     one, other = (_a.broadcast_to(value, wrong.shape)[wrong] for value in (actual, desired))
-    gap = abs(one - other)
+    difference = abs(one - other)
     if actual.dtype.kind == "u":
-        gap = _a.minimum(gap, abs(other - one))
-    divisible = other != 0
-    ratio = _a.max(gap[divisible] / abs(other[divisible])) if divisible.any() else _a.asarray(float("inf"))
+        difference = _a.minimum(difference, abs(other - one))
+    nonzero = other != 0
+    ratio = _a.max(difference[nonzero] / abs(other[nonzero])) if nonzero.any() else _a.asarray(float("inf"))
     return [
         *lines,
-        f"Max absolute difference among violations: {array2string(_a.max(gap))}",
+        f"Max absolute difference among violations: {array2string(_a.max(difference))}",
         f"Max relative difference among violations: {array2string(ratio)}",
     ]
 
@@ -231,8 +231,8 @@ def assert_string_equal(actual, desired):
         raise AssertionError(_message("Differences in strings:", "", actual, desired))
 
 
-class _Raises:
-    """Expects an exception: a context manager, or called directly with a function."""
+class _ExpectedError:
+    """A context manager that fails unless its body raises the expected exception."""
 
     def __init__(self, expected, pattern=None):
         self.expected, self.pattern, self.exception = expected, pattern, None
@@ -255,19 +255,19 @@ class _Raises:
 
 
 def assert_raises(exception_class, callable=None, *args, **kwargs):
-    waiting = _Raises(exception_class)
+    expected_error = _ExpectedError(exception_class)
     if callable is None:
-        return waiting
-    with waiting:
+        return expected_error
+    with expected_error:
         callable(*args, **kwargs)
     return None
 
 
 def assert_raises_regex(exception_class, expected_regexp, callable=None, *args, **kwargs):
-    waiting = _Raises(exception_class, expected_regexp)
+    expected_error = _ExpectedError(exception_class, expected_regexp)
     if callable is None:
-        return waiting
-    with waiting:
+        return expected_error
+    with expected_error:
         callable(*args, **kwargs)
     return None
 

@@ -486,6 +486,7 @@ class Reader:
         return self.once(key, lambda: (self._evaluated(proto, operands), operands))[0]
 
     def _evaluated(self, proto, operands):
+        import onnx.shape_inference
         from onnx import helper
         from onnx.reference import ReferenceEvaluator
 
@@ -493,15 +494,19 @@ class Reader:
             graph = helper.make_graph(
                 [proto],
                 "constant",
-                [helper.make_empty_tensor_value_info(name) for name in operands],
+                [_port(name, values) for name, values in operands.items()],
                 [helper.make_empty_tensor_value_info(name) for name in proto.output if name],
             )
             single = helper.make_model(graph, opset_imports=self.model.opset_import, ir_version=self.model.ir_version)
             values = ReferenceEvaluator(single).run(None, operands)
+            shapes = _shapes_of(onnx.shape_inference.infer_shapes(single).graph.output)
         except Exception:  # any error: leave the node unevaluated, to be reported as it is
             return None
         known = numpy.ndarray, numpy.generic, int, float, bool
-        return values if all(isinstance(value, known) for value in values) else None
+        if not all(isinstance(value, known) for value in values):
+            return None
+        # ONNX 1.23's reference implementation reduces two dimensions in GlobalMaxPool, whatever the rank
+        return values if all(shape in (None, numpy.shape(value)) for shape, value in zip(shapes, values)) else None
 
     def _is_small(self, proto):
         """Whether the operands that determine the result's size are small."""
@@ -659,6 +664,25 @@ class Reader:
                         f"expected at most {_MAX_RANK} dimensions of fixed sizes of at least 1, got {shape}",
                     )
                 )
+
+
+def _port(name, values):
+    """The description of a constant operand, for shape inference."""
+    from onnx import TensorProto, helper
+
+    text = values.dtype.kind in "OSU"
+    dtype = TensorProto.STRING if text else helper.np_dtype_to_tensor_dtype(values.dtype)
+    return helper.make_tensor_value_info(name, dtype, values.shape)
+
+
+def _shapes_of(ports):
+    """The inferred shape of each port; None if a dimension is unknown."""
+    found = []
+    for port in ports:
+        kind = port.type.tensor_type
+        known = kind.HasField("shape") and all(dimension.HasField("dim_value") for dimension in kind.shape.dim)
+        found.append(tuple(dimension.dim_value for dimension in kind.shape.dim) if known else None)
+    return found
 
 
 def _operator(proto):

@@ -106,6 +106,19 @@ def test_constants_are_computed_and_dead_nodes_dropped():
     assert operators(model) == [("Conv", False, False)]
 
 
+@pytest.mark.parametrize("shape", [(2, 3, 5), (2, 3, 4, 5), (2, 3, 2, 2, 5)])
+def test_a_pool_of_a_constant_has_the_shape_of_onnx(shape):
+    """ONNX's reference implementation, which computes constants, pools two dimensions whatever the rank."""
+    c, x = (
+        numpy.random.default_rng(5).standard_normal(shape).astype("float32"),
+        numpy.ones((1,) * len(shape), "float32"),
+    )
+    nodes = [helper.make_node("GlobalMaxPool", ["c"], ["p"]), helper.make_node("Add", ["p", "x"], ["y"])]
+    model = networks.graph(nodes, {"x": x.shape}, {"y": None}, {"c": c})
+    expected = c.max(axis=tuple(range(2, len(shape))), keepdims=True) + 1
+    numpy.testing.assert_array_equal(opened("m", compile_model(model, "m"))({"x": x})["y"], expected)
+
+
 def test_an_output_that_is_another_one_is_a_copy():
     """In either order: resolving the name of an identity's output once looped without end."""
     nodes = [helper.make_node("Neg", ["x"], ["a"]), helper.make_node("Identity", ["a"], ["b"])]

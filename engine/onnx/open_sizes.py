@@ -31,6 +31,7 @@ _FACTORS = ((3, 5, 7, 11, 13, 17, 19, 23), (4, 6, 9, 8, 10, 14, 15, 21))
 _TRIES = ((None, False), (None, True), (64, False), (1920, False))  # (multiple, largest size first)
 _BROADCASTS = {"Binary", "Where"}
 _PICTURE, _COUNT = 224, 32  # sizes that algorithms are chosen for: image sides, counted elements
+_LARGEST_TENSOR = 1 << 26  # elements at those sizes: a product of all pixels with all pixels is not meant for them
 _ROUND = (2, 3, 4, 6, 12, 60)  # tried where none of those fits: a Reshape may need a multiple
 _FEWER = (1, 4, 16)  # tried last: each count is so much less than the one before, as a part is less than the whole
 MAX_OPEN_SIZES = 64
@@ -469,9 +470,9 @@ def _followed(network, sample_sizes, pictures, where):
     ]
     # small sizes may be invalid: a part that begins after the first element is empty at size 1
     points = ((_PICTURE, _COUNT, 1), (_PICTURE, 1, 1), (1, 1, 1), (_PICTURE, 1, _COUNT), *((n, n, n) for n in _ROUND))
-    for picture, counted, other in points:
+    for largest, (picture, counted, other) in itertools.product((_LARGEST_TENSOR, None), points):
         likely = {**dict.fromkeys(pictures, picture), **dict.fromkeys(network.counted, counted)}
-        if _move_to(sizes, [likely.get(name, other) for name in names]):
+        if _move_to(sizes, [likely.get(name, other) for name in names], largest):
             return sizes
     for step in _FEWER if network.counted else ():
         counts = {name: step * (len(network.counted) - number) for number, name in enumerate(network.counted)}
@@ -502,9 +503,9 @@ def _fits(layer, constants, shapes):
     return True
 
 
-def _move_to(sizes, point):
+def _move_to(sizes, point, largest=None):
     """Sets the network's numbers to those at these sizes. Returns False if the sizes are invalid, e.g. a slice of two
-    elements at size 1."""
+    elements at size 1, or a tensor whose shape is open has more than `largest` elements at them."""
     network, values_at = sizes.network, dict(zip(sizes.names, point))
     shapes, views = dict(network.shapes), dict(network.views)
     known = {}  # ids of terms to their values
@@ -537,6 +538,8 @@ def _move_to(sizes, point):
     works = works and all(
         _fits(layer, network.constants, shapes) for layer in network.layers if layer.op in _BROADCASTS
     )
+    if largest is not None:
+        works = works and all(math.prod(shapes[name]) <= largest for name in sizes.numbers if name in shapes)
     if works:
         network.move(shapes, views)
     return works

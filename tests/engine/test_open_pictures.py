@@ -163,3 +163,25 @@ def test_an_open_count_of_channels_is_no_side(open_axes, sides):
     model = helper.make_model(helper.make_graph([], "picture", [port], []))
     named = {("x", axis): f"size {axis}" for axis in open_axes}
     assert open_sizes._pictures(model, named) == {f"size {axis}" for axis in sides}
+
+
+def test_attention_of_all_pixels_to_all_pixels():
+    """At the 224 x 224 pixels that models are prepared for it would take 161 G elements; opening once failed."""
+    rows = numpy_helper.from_array(numpy.array([4, -1]), "rows")
+    nodes = [
+        helper.make_node("Reshape", ["x", "rows"], ["flat"]),
+        helper.make_node("Transpose", ["flat"], ["turned"], perm=[1, 0]),
+        helper.make_node("MatMul", ["turned", "flat"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["weights"]),
+        helper.make_node("MatMul", ["weights", "turned"], ["y"]),
+    ]
+    ports = [("x", [4, "height", "width", 8]), ("y", ["n", 4])]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in ports]
+    graph = helper.make_graph(nodes, "pixels", ports[:1], ports[1:], [rows])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    x = numpy.random.default_rng(5).standard_normal((4, 9, 3, 8)).astype("float32")
+    flat = x.reshape(4, -1)
+    weights = numpy.exp(flat.T @ flat)
+    weights /= weights.sum(axis=1, keepdims=True)
+    found = opened("pixels", compile_model(model.SerializeToString(), "pixels"))({"x": x})["y"]
+    numpy.testing.assert_allclose(found, weights @ flat.T, rtol=1e-4, atol=1e-5)

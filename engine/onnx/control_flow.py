@@ -287,7 +287,7 @@ def _scanned(reader, node, body, states, scanned, scan_count, label):
 def mapped(reader, node):
     body, first = Body(reader, node, "body", "body"), structure_of(reader, node.input(0))
     if not isinstance(first, Sequence):
-        raise Unsupported(f"works on {node.input(0)!r}, which is no sequence")
+        raise Unsupported(f"works on {node.input(0)!r}, which is not a sequence")
     _same_count(node, len(body.outputs))
     rows = [[] for _ in body.outputs]
     for number in range(len(first.items)):

@@ -1,5 +1,5 @@
-"""Where results are written: sums are fused into the matrix product of one operand, and copies are removed if the
-producer can write the result in place."""
+"""Decides where layers write: fuses sums and activations into the matrix product that they read, and removes copies
+whose producer can write the copy's target itself."""
 
 import math
 
@@ -15,15 +15,15 @@ _WRITES_ANYWHERE = {
     "Gather",
     "Copy",
     "Attention",
-}  # operators that can write a result of any strides
+}  # operators that can write a result with any strides
 
 
-# Operators on bytes that can write a result of contiguous runs at one distance.
+# Operators on bytes that can write contiguous runs at a constant distance.
 _WRITES_RUNS = {"LookUp", "Quantize", "QuantizedAdd", "QuantizedMultiply", "IntegerProduct"}
 
 
 def _can_write(network, layer, view):
-    """Whether the layer can make its result where the `view` says."""
+    """Whether the layer can write its result to the `view`."""
     if layer.op in _WRITES_ANYWHERE:
         return True
     shape = network.shape(layer.output)
@@ -37,7 +37,7 @@ def _can_write(network, layer, view):
 
 
 class _Products:
-    """Finds the Gemm whose result is read by one layer, directly or through a view."""
+    """Finds the Gemm whose result only one layer reads, directly or through a view."""
 
     def __init__(self, network):
         self.network, self.readers, self.producers, self.seen = network, network.readers(), network.producers(), {}
@@ -46,7 +46,7 @@ class _Products:
         self.views = {base: list(names) for base, names in self.seen.items()}  # bases to all their views
 
     def product_read_as(self, name):
-        """The Gemm whose whole result is read only as `name` and by one layer; else None."""
+        """The Gemm whose result is read only as a whole, only as `name`, and by one layer; None if there is none."""
         network, readers = self.network, self.readers
         base = network.base(name)
         layer = self.producers.get(base)
@@ -62,7 +62,7 @@ class _Products:
         return layer if alone and whole and unseen else None
 
     def make_view_of_product(self, product, name, output):
-        """Makes `output`, computed from the result read as `name`, the product's result."""
+        """Makes `output`, which a fused layer computed from `name`, a view of the product's result."""
         moved = [other for other in self.views.pop(output, ()) if self.network.views[other].base == output]
         self.readers.pop(name)
         self.network.become_view(output, View(product.output, 0, ()), moved)
@@ -96,13 +96,14 @@ def activate_products(network):
 
 
 def add_in_products(network):
-    """In a sum with a Gemm's result, fuses a constant row as its bias, or another operand as its addend, if nothing
-    else reads the result."""
+    """Fuses sums into the Gemm that makes one operand, if nothing else reads its result: a constant row becomes the
+    Gemm's bias, another operand its addend."""
     if not _has_products(network):
         return
     products = _Products(network)
     position = {id(layer): number for number, layer in enumerate(network.layers)}
-    layers, biases = list(network.layers), {}  # of constants, one each: passes of a loop share them with the weights
+    # `biases`: constants to the biases made of them, one each: a loop's iterations share it, as they share weights
+    layers, biases = list(network.layers), {}
     for number, layer in enumerate(layers):
         if layer is None or not is_binary(layer, "add") or layer.inputs[0] == layer.inputs[1]:
             continue
@@ -139,7 +140,7 @@ def add_in_products(network):
                 layers[position[id(product)]], layers[number] = (
                     None,
                     product,
-                )  # moves here, after its addend
+                )  # the product moves after its addend
                 position[id(product)] = number
             else:
                 continue
@@ -151,7 +152,7 @@ def add_in_products(network):
 
 
 def _wanted(network, copy):
-    """The view of the copy's base that the copy's source, a base, must become to make the copy redundant; or None."""
+    """The view of the copy's target that its source must become for the copy to be redundant; None if there is none."""
     view, target = network.as_view(copy.inputs[0]), network.as_view(copy.output)
     source = view.base
     shape, own = network.shape(source), contiguous(network.shape(source))

@@ -1,17 +1,17 @@
-"""Collects the problems of a model while its graph is read and reports them in few lines, one for each operator and
-cause; and the error that carries them."""
+"""The problems of a model, which are collected while its graph is read and reported one line per operator and cause;
+the error that carries them."""
 
 import re
 from typing import NamedTuple
 
 _TASK = "end the model before it and compute it in the task with vmhost.engine.numpy"
 # Remedies, by kind of problem.
-OTHERS_OPERATOR = f"export without operators of your own (a function of the model's is read), or {_TASK}"
-OPERATOR = f"export with operators of docs/onnx-operators.md, another opset perhaps, or {_TASK}"
-SHAPE = "export with fixed sizes, or with named ones (dynamic_shapes) from which all other sizes follow"
-TEXTS = "take texts apart in the task, as with vmhost.engine.tokenizers, and give the model numbers"
+OTHERS_OPERATOR = f"export without operators of your own (functions defined in the model are supported), or {_TASK}"
+OPERATOR = f"export with operators of docs/onnx-operators.md, perhaps with another opset, or {_TASK}"
+SHAPE = "export with fixed sizes, or with named ones (dynamic_shapes) that determine all others"
+TEXTS = "process texts in the task, for example with vmhost.engine.tokenizers, and give the model numbers"
 ELEMENTS = "export it with tensors of floats, integers or bool, cast at the model's edges"
-SETTING = f"export the layer with what the message expects, or {_TASK}"
+SETTING = f"export the layer with the settings that the message expects, or {_TASK}"
 
 _SHOWN = 3  # nodes or tensors named in a line
 

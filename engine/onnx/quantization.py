@@ -4,7 +4,7 @@ run time (MatMulInteger, ConvInteger, DynamicQuantizeLinear).
 
 DequantizeLinear makes float32, and its operand is recorded. If a QuantizeLinear reads the result of an operator on such
 tensors, the operator is computed on the bytes, and the float32 layers become dead (passes.drop_dead). Other operators
-are computed in float32. Images of bytes are stored channels last, whatever their views (integer_products.py)."""
+are computed in float32. Images of bytes are stored channels last and viewed in ONNX's order (integer_products.py)."""
 
 import copy
 import math
@@ -33,9 +33,9 @@ _MOVES = {
     "DepthToSpace",
     "SpaceToDepth",
     "Tile",
-    "Dropout",  # which does nothing when a model runs
+    "Dropout",  # does nothing at inference
 }
-_BOUNDED = ("Conv", "Gemm", "MatMul", "Add", "Mul", "AveragePool", "GlobalAveragePool")  # may precede an activation
+_BOUNDED = ("Conv", "Gemm", "MatMul", "Add", "Mul", "AveragePool", "GlobalAveragePool")  # can fuse an activation
 # Elementwise operators, computed by a table of 256 entries.
 _TABLES = {
     "Sigmoid",
@@ -65,8 +65,8 @@ _TABLES = {
 
 
 class Quantized(NamedTuple):
-    """A tensor of integers, `source`, for the values (source - zero) * scale. `scale` and `zero` are arrays of one
-    element, or of one for each index along `axis`. `dtype` is the source's."""
+    """A tensor of integers, `source`, that stands for the values (source - zero) * scale. `scale` and `zero` have one
+    element, or one per index along `axis`. `dtype` is the source's."""
 
     source: str
     scale: numpy.ndarray
@@ -76,7 +76,7 @@ class Quantized(NamedTuple):
 
     @property
     def plain(self):
-        """Whether it has bytes and a single scale."""
+        """Whether it holds bytes with a single scale and zero point."""
         return self.scale.size == 1 and self.zero.size == 1 and self.dtype in _BYTES
 
     def same(self, other):
@@ -93,7 +93,7 @@ class Quantized(NamedTuple):
 
 
 def _quantized(reader, source, scale, zero, axis=1):
-    """A Quantized of these names, or None if scale or zero point are computed."""
+    """The Quantized with these tensors; None if the scale or zero point is computed at run time."""
     scales, dtype = reader.constant(scale), reader.dtype(source)
     zeros = numpy.zeros((), dtype) if zero is None else reader.constant(zero)
     if scales is None or zeros is None:
@@ -102,7 +102,7 @@ def _quantized(reader, source, scale, zero, axis=1):
 
 
 def _target(reader, scale, zero, dtype=numpy.uint8):
-    """The Quantized that a node produces, without a source."""
+    """How a node quantizes its result: a Quantized without a source; None if the scale or zero point is computed."""
     scales, zeros = reader.constant(scale), None if zero is None else reader.constant(zero)
     if scales is None or (zero is not None and zeros is None):
         return None
@@ -149,7 +149,7 @@ def dequantized(add, quantized):
 
 
 def _looked_up(add, quantized, target, function=None):
-    """Applies `function` to the values of the bytes, by a table."""
+    """Applies `function` to the values by a table indexed by the bytes, and quantizes the results as `target`."""
     low, _ = quantized.limits
     numbers = numpy.arange(256).astype("uint8").view(quantized.dtype).astype("int64")  # indexed by the unsigned byte
     values = (numbers - int(quantized.zero.reshape(()))).astype("float32") * quantized.scale.reshape(())
@@ -187,7 +187,7 @@ def _combined(add, op, a, b, target, low, high):
 
 # ---- operators between DequantizeLinear and QuantizeLinear
 def _bounds(reader, node, target):
-    """The range that an activation leaves of the target's integers, (low, high), or None."""
+    """The target's integers that the activation can give, (low, high); None if they are unknown."""
     low, high = target.limits
     zero, scale = int(target.zero.reshape(())), float(target.scale.reshape(()))
     if node.op == "Relu":
@@ -248,7 +248,7 @@ def fused(add, node, target):
 
 
 def _joined(add, names, axis):
-    """Bytes side by side, in the order of dimensions in which the first of them lie: images with channels last."""
+    """Concatenates bytes in the memory order of the first tensor; for images, channels last."""
     first, order = _turned(add, names[0])
     parts = [first, *(_turned(add, name, order)[0] for name in names[1:])]
     return _back(add, add.joined(parts, order.index(axis % len(order))), order)
@@ -291,7 +291,7 @@ def _computed(reader, node, values):
 
 
 def _weights_of(reader, quantized, columns_axis):
-    """Returns (integers, zero point and scale of each output) of constant weights, or None."""
+    """Returns (integers, zero points, scales) of constant weights, the latter two one per output; or None."""
     values = reader.constant(quantized.source) if quantized is not None else None
     if values is None or values.dtype not in _BYTES:
         return None
@@ -349,8 +349,8 @@ def _product(add, node, bias, target, low=None, high=None):
 
 @reads_early("Conv", "MatMul", "Gemm")
 def product_to_float(reader, node):
-    """Float32 result of quantized tensors, summed exactly in integers. A QuantizeLinear after it makes a layer of its
-    own."""
+    """Computes a product of quantized tensors to float32, with exact integer sums. A QuantizeLinear of the result makes
+    its own layer from the quantized tensors."""
     if any(name not in reader.quantized for name in node.names[:2]):
         return False
     try:
@@ -362,7 +362,7 @@ def product_to_float(reader, node):
     return result is not None
 
 
-# ---- QDQ
+# ---- QuantizeLinear and DequantizeLinear
 @reads("QuantizeLinear", "com.microsoft.QuantizeLinear")
 def quantize(reader, node):
     from onnx import helper
@@ -391,7 +391,7 @@ def quantize(reader, node):
 
 
 def _each_quantized(add, x, scale, zero, dtype):
-    """With tensor operators, for scales along an axis or computed ones."""
+    """Quantizes by tensor operators, for scales along an axis or computed at run time."""
     dtype = add.dtype(zero) if zero is not None else dtype
     numbers = add.do("rint", add.do("divide", x, _along(add, add.cast(scale, add.dtype(x)), x)))
     if zero is not None:
@@ -478,7 +478,7 @@ def _through(add, op, operands, target, attributes=None, opset=13):
     node.op, node.domain, node.opset, node.attributes, node.names = op, "", opset, attributes or {}, []
     for operand in operands:
         node.names.append(add.fresh("quantized"))
-        reader.network.declare(node.names[-1], add.shape(operand.source), numpy.float32)  # nothing reads it
+        reader.network.declare(node.names[-1], add.shape(operand.source), numpy.float32)  # no layer reads it
         reader.quantized[node.names[-1]] = operand
     node.inputs = list(node.names)
     result = fused(add, node, target)
@@ -520,7 +520,7 @@ def linear_product(reader, node):
         add.done(multiplied(add, a, zero, values.T, zeros, None, *result))
         return
     if not left.plain or not right.plain:
-        raise Unsupported("has scales of rows, or of matrices that are no constants")
+        raise Unsupported("has scales per row, or per column of a matrix that is not constant")
     sums = _sums(add, a, a_zero, b, b_zero)
     factor = float(left.scale.reshape(()) * right.scale.reshape(()) / target.scale.reshape(()))
     scaled = add.do("multiply", add.cast(sums, numpy.float32), factor)
@@ -593,7 +593,7 @@ def quantize_dynamically(reader, node):
             add.done(name, output)
 
 
-# ---- those of ONNX Runtime
+# ---- operators of ONNX Runtime
 @reads("com.microsoft.QLinearAdd", "com.microsoft.QLinearMul")
 def linear_sum(reader, node):
     add = Lowering(reader, node)
@@ -639,7 +639,7 @@ def linear_concatenation(reader, node):
 
 @reads("com.microsoft.QGemm")
 def linear_gemm(reader, node):
-    """Bytes, or float32 if the result has no scale."""
+    """Makes bytes, or float32 if the result has no scale."""
     add = Lowering(reader, node)
     a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = (*node.inputs, *[None] * 9)[:9]
     left, right = _quantized(reader, a, a_scale, a_zero), _quantized(reader, b, b_scale, b_zero)

@@ -16,7 +16,7 @@ def reads(*operators):
     return enter
 
 
-WHOLE = set()  # operators read before constants are evaluated or sizes followed
+WHOLE = set()  # operators read before constants are evaluated and sizes are followed
 
 
 def reads_whole(*operators):
@@ -56,8 +56,8 @@ def reads_by_value(*operators):
 
 
 class Unsupported(Exception):
-    """Why a node cannot be read, as the end of a sentence that begins with the node ("has group 2, expected 1"), and
-    the remedy, one of problems.py."""
+    """A node cannot be read. `cause` ends a sentence that begins with the node ("has group 2, expected 1"); `remedy` is
+    one of problems.py's."""
 
     def __init__(self, cause, remedy=SETTING):
         super().__init__(cause)

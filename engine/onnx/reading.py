@@ -85,7 +85,7 @@ class Node:
         self.name = proto.name
         self.label = self.name or self.outputs[0]
         self.inputs = inputs
-        self.names = list(proto.input)  # of the inputs, in the model
+        self.names = list(proto.input)  # the inputs' names in the model
         self.attributes = _Attributes(proto)
 
     def again(self):
@@ -95,7 +95,7 @@ class Node:
         return result
 
     def input(self, number):
-        """The name of that input, or None."""
+        """The name of input `number`, or None."""
         return self.inputs[number] if number < len(self.inputs) else None
 
     def get(self, attribute, default=None):
@@ -113,7 +113,7 @@ class Node:
 
 
 class _Inferred(Mapping):
-    """ONNX's inferred tensors with fully known sizes: names to (shape, NumPy dtype), evaluated on access."""
+    """The shapes that ONNX inferred completely: tensor names to (shape, NumPy dtype), converted on access."""
 
     def __init__(self):
         self._said, self._known = {}, {}
@@ -160,7 +160,7 @@ class _Inferred(Mapping):
 
 
 class Reader:
-    """The interface for readers of operators: the `network` so far, and ONNX's inferred shapes."""
+    """Reads a graph into `network`, and is the interface that readers of operators use."""
 
     def __init__(self, model, where, opens=None, contradiction=None, weights=None, kept=None):
         from .parsing import array_of
@@ -184,7 +184,7 @@ class Reader:
         self.network = Network([], kept=self._kept.setdefault("parts", {}))
         self.vocabulary = vocabulary(model)
         self.network.vocabulary = list(self.vocabulary)
-        self._given = set()  # texts given by callers, with unknown values
+        self._given = set()  # texts from callers, whose values are unknown
         for number, item in enumerate(self.graph.initializer):
             try:
                 self.keep_constant(item.name, self.once(("weights", number), lambda: array_of(item, weights or {})))
@@ -307,7 +307,7 @@ class Reader:
         return self._kept[key]
 
     def keep_constant(self, name, values):
-        """Makes the tensor that constant. Returns its name."""
+        """Makes the tensor `name` a constant of these values. Returns the name."""
         values = numpy.asarray(values)
         if is_text(values):
             values = numbers_of_texts(self, values)
@@ -315,7 +315,7 @@ class Reader:
         self.network.constants[name] = values
         return name
 
-    # ----
+    # ---- names, shapes, constants
     def name_of(self, name):
         """The tensor's name in the network; None if it is omitted."""
         while name in self.renamed:
@@ -377,7 +377,7 @@ class Reader:
             if operator == "Identity":
                 self.structures[node.output] = self.structures[node.inputs[0]]
             elif operator not in WHOLE:
-                raise Unsupported(f"works on {next(filter(self.structures.get, node.inputs))!r}, which is no tensor")
+                raise Unsupported(f"works on {next(filter(self.structures.get, node.inputs))!r}, which is not a tensor")
             else:
                 READERS[operator](self, node)
         except Unsupported as error:
@@ -467,8 +467,8 @@ class Reader:
         return True
 
     def _computed(self, proto, operands):
-        """Evaluates the node on constants by ONNX's reference implementation; None if it has none, or the result is no
-        tensor. The result is kept, since a model repeats equal nodes in its layers and readings."""
+        """Evaluates the node on constants by ONNX's reference implementation; None if it has none, or if a result is
+        not a tensor. Results are kept: models repeat equal nodes in their layers, and are read several times."""
         positions = {name: index for index, name in enumerate(operands)}
         key = (
             _operator(proto),
@@ -540,7 +540,7 @@ class Reader:
             if lost and self.problems:
                 return  # its producer is reported
             if lost:
-                raise Unsupported(f"works on {lost[0]!r}, of a shape that is not fixed", SHAPE)
+                raise Unsupported(f"works on {lost[0]!r}, whose shape is not fixed", SHAPE)
             if network.texts:
                 self._check_texts(proto)
             foreign = [name for name in known if not has_dtype(self.dtype(name))]
@@ -560,7 +560,7 @@ class Reader:
                 self._mark_texts(proto)
         except Unsupported as error:
             self.problems.append(Problem(operator, node.label, str(error), error.remedy))
-        except (ValueError, ZeroDivisionError) as error:  # operands that ONNX's shape inference accepted
+        except (ValueError, ZeroDivisionError) as error:  # wrong operands that ONNX's shape inference accepted
             self.problems.append(Problem(operator, node.label, f"has incompatible operands: {error}"))
 
     def _check_texts(self, proto):
@@ -571,8 +571,7 @@ class Reader:
             raise Unsupported("compares two computed texts: a model only knows the texts that it contains", TEXTS)
 
     def _name_outputs(self):
-        """Gives outputs their own names, and layers that make them if they are inputs, constants or other outputs as
-        well."""
+        """Gives outputs their names. One that is also an input, a constant or another output becomes a copy of it."""
         network, taken = self.network, set(self.network.inputs)
         for output, item in self._output_tensors():
             name = self.name_of(item)
@@ -612,7 +611,7 @@ class Reader:
             network.outputs.append(output)
 
     def _output_tensors(self):
-        """Pairs of outputs' names and the tensors that they are. A sequence is an output for each of its items."""
+        """Pairs (name of an output, its tensor). A sequence gives an output per item."""
         pairs = []
         for value in self.graph.output:
             found = self.structures.get(self.name_of(value.name))
@@ -703,6 +702,6 @@ def _no_element_type(dtype):
 
 def read(model, where, opens=None, contradiction=None, weights=None, kept=None):
     """The network of a checked ONNX model with inferred shapes. `opens` (open_sizes.Opens) has the Sizes of inputs if
-    some are open; `contradiction` is ONNX's shape inference error, if any; `weights` are kept apart (parsing.py);
-    `kept` is a dict shared by all readings (Reader.once). OnnxError names all unsupported nodes."""
+    some are open; `contradiction` is ONNX's shape inference error, if any; `weights` are constants stored outside the
+    model (parsing.py); `kept` is a dict shared by all readings (Reader.once). OnnxError names all unsupported nodes."""
     return Reader(model, where, opens, contradiction, weights, kept).read()

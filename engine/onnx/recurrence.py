@@ -78,7 +78,7 @@ def _single(add, name):
 def _parameters(node, directions, after):
     direction = node.get("direction", "forward").lower()
     if directions != (2 if direction == "bidirectional" else 1):
-        raise Unsupported(f"has weights of {directions} directions and goes {direction}")
+        raise Unsupported(f"has weights for {directions} directions, but its direction is {direction}")
     names = [name.decode() if isinstance(name, bytes) else name for name in node.get("activations", ())] or _USUAL[
         node.op
     ] * directions
@@ -208,9 +208,9 @@ def _outputs(add, whole, times, dtype, times_axis):
 
 @reads("com.microsoft.DynamicQuantizeLSTM")
 def with_integer_weights(reader, node):
-    """LSTM with weights [directions, from, gates * hidden] of 8 bits, which become float32 when the model is compiled.
-    ONNX Runtime rounds inputs and states to 8 bits in each step as well; they stay float32 here, which is nearer to the
-    network that was quantized."""
+    """LSTM with 8-bit weights [directions, inputs, gates * hidden], which are converted to float32 at compile time.
+    ONNX Runtime also rounds inputs and states to 8 bits in each step; here they stay float32, which is closer to the
+    network before quantization."""
     add, inputs = Lowering(reader, node), (*node.inputs, *[None] * 12)[:12]
     x, *weights = inputs[:3]
     widened = [_widened(add, name, scale, zero) for name, scale, zero in zip(weights, inputs[8:12:2], inputs[9:12:2])]
@@ -223,8 +223,8 @@ def with_integer_weights(reader, node):
 
 
 def _widened(add, name, scale, zero):
-    """The weights in LSTM's layout, [directions, gates * hidden, from]. Scales and zero points are for each direction,
-    or for each of its columns."""
+    """The weights in LSTM's layout, [directions, gates * hidden, inputs]. Scales and zero points are per direction, or
+    per column of each direction."""
     values, scales, zeros = (add.reader.constant(operand) for operand in (name, scale, zero))
     if values is None or scales is None or (zero is not None and zeros is None):
         raise Unsupported("has weights, scales or zero points that are computed at run time")

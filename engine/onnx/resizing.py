@@ -1,7 +1,7 @@
 """Readers of ONNX's operators that change sizes: padding, tiling, interpolation, depth to space.
 
-An axis is interpolated by the weights of each old position in each new one: few weights (Blend), or a matrix
-product."""
+Interpolation along an axis multiplies by a matrix of weights [new positions, old positions]: by its nonzero weights if
+they are few (Blend), else by a matrix product."""
 
 import functools
 import math
@@ -14,7 +14,7 @@ from .readers import Unsupported, reads
 from .sizes import is_open
 from .tensor_operators import numbers_of
 
-_TAPS, _FEW = 64, 16  # maximum weights in blending.c; rows of fewer elements have no loop of their own there
+_TAPS, _FEW = 64, 16  # blending.c: the most weights per element; shorter rows have no loop of their own there
 
 
 @reads("Pad")
@@ -71,9 +71,9 @@ def tile(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     own, counts = add.shape(x), numbers_of(reader, node, 1, "repeats")
     if len(counts) != len(own):
-        raise Unsupported(f"has {len(counts)} repeats, expected {len(own)}, one a dimension")
+        raise Unsupported(f"has {len(counts)} repeats, expected {len(own)}, one per dimension")
     for d, count in enumerate(counts):
-        if count > 1:  # needs one more dimension at a time
+        if count > 1:  # adds one dimension at a time
             shape = add.shape(x)
             x = add.expand(add.reshape(x, (*shape[:d], 1, *shape[d:])), (*shape[:d], count, *shape[d:]))
             x = add.reshape(x, (*shape[:d], count * shape[d], *shape[d + 1 :]))
@@ -354,7 +354,7 @@ def _as_before(add, node, x, dtype):
         return x
     if node.get("antialias", 0):
         x = add.do("floor", add.do("add", x, 0.5))
-    if node.get("mode") == "cubic" and dtype.itemsize <= 2:  # float32 has their bounds
+    if node.get("mode") == "cubic" and dtype.itemsize <= 2:  # float32 represents the bounds exactly
         limits = numpy.iinfo(dtype)
         x = add.do("minimum", add.do("maximum", x, float(limits.min)), float(limits.max))
     return add.cast(x, dtype)
@@ -390,7 +390,7 @@ def resize(reader, node):
     elif scales is None:
         raise Unsupported("has neither scales nor sizes")
     else:
-        # in float32, as ONNX's shape inference has it: 10 * 1.3 is 13
+        # in float32, like ONNX's shape inference: 10 * 1.3 is 13
         sizes = [math.floor(numpy.float32(own[axis]) * numpy.float32(scale)) for axis, scale in zip(axes, scales)]
     for number, axis in enumerate(axes):
         part = (0.0, 1.0) if region is None else (float(region[number]), float(region[number + len(axes)]))

@@ -1,4 +1,4 @@
-"""Readers of ONNX's operators that read images at computed positions: grids, regions, deformable convolutions."""
+"""Readers of ONNX's operators that sample images at computed positions: grids, regions, deformable convolutions."""
 
 import math
 
@@ -25,7 +25,7 @@ def chosen(node, attribute, choices, default):
 
 
 def floats_for(add, *names):
-    """The float dtype to read these in: float64 where precision requires it."""
+    """The float dtype to compute in: float64 if a tensor has float64 or integers of 32 bits or more, else float32."""
     wide = any(add.dtype(name) == numpy.float64 or add.dtype(name).name in _LONG for name in names)
     return numpy.dtype(numpy.float64 if wide else numpy.float32)
 
@@ -124,7 +124,7 @@ def _positive(node, attribute, default=None):
 
 @reads("MaxRoiPool")
 def pool_regions(reader, node):
-    """Rows of regions begin with the index of their image."""
+    """Each row of `regions` begins with the index of its image."""
     add, (x, regions) = Lowering(reader, node), node.inputs
     dtype, [height, width] = floats_for(add, x), node.get("pooled_shape")
     images = add.reshape(add.cast(add.part(regions, 1, 0, 1), numpy.int64), (add.shape(regions)[0],))

@@ -1,8 +1,9 @@
-"""Savings of compiling a model: operators that are no steps of their own, and the memory traffic that they would cause.
+"""What compiling a model saves: operators that need no step of their own, and the memory traffic that they would cause.
 
-Uncompiled, each operator that a node is lowered to reads its operands and writes its result; a rearrangement
-(transpose, slice, reshape …) too. Removed operators are counted by the kind of optimization, in bytes read and written;
-a reshape counts none, since nobody copies for it. For a model with open sizes the numbers hold at `sizes`."""
+The baseline runs every operator that a node is lowered to, rearrangements (transpose, slice, reshape …) included: each
+reads its operands and writes its result. Removed operators are counted by the kind of optimization, in bytes read and
+written; a reshape counts no bytes, since the baseline need not copy for it either. For a model with open sizes the
+numbers hold at `sizes`."""
 
 import contextlib
 import math

@@ -1,6 +1,6 @@
-"""Evaluates constants that depend on open sizes while the graph is read: what exporters compute from `Shape` to
-reshape, slice or expand by. They are object arrays with Sizes (sizes.py). Other operators, and values that cannot be
-determined, are left to layers."""
+"""Evaluates constants that depend on open sizes while the graph is read: the operands of reshapes, slices and
+expansions that exporters compute from `Shape`. They are object arrays with Sizes (sizes.py). Other operators, and
+values that cannot be determined, are left to layers."""
 
 import math
 
@@ -36,7 +36,7 @@ NUMBERS = {
     "Unsqueeze": (1,),
 }
 _LARGEST = 1 << 12  # elements of such a constant
-_REPEATED = 64  # elements of a broadcast result; a layer does larger ones without computing each
+_REPEATED = 64  # elements of a broadcast result; larger ones are left to a layer, which is cheaper
 _OPERATORS = {}
 
 
@@ -172,8 +172,7 @@ def _negative(node, values, dtypes):
 
 
 def _truth(a, b, relation):
-    """The relation if it holds (or fails) at all sizes, where what is counted is at least 1; otherwise it is no
-    constant."""
+    """Whether the relation holds, if that is the same at all sizes, counted ones being at least 1; else NotFollowed."""
     low, high = sizes.at_least(a - b, counted=1), sizes.at_least(b - a, counted=1)
     above, below = low is not None and low > 0, high is not None and high > 0
     equal = not sizes.is_open(a - b) and a - b == 0
@@ -196,8 +195,8 @@ def _compared(node, values, dtypes):
 
 
 def if_none(node, values, counted):
-    """(name of a counted size, result of the comparison where that size is 0) for a comparison of one of the `counted`
-    sizes alone with a number; None for other nodes. Elsewhere a size counts as at least 1."""
+    """For a comparison of a single `counted` size with a number: (the size's name, the result if the size is 0). None
+    for other nodes. Everywhere else a counted size is taken to be at least 1."""
     relation = _RELATIONS.get(node.op)
     if relation is None or any(value is None or value.size != 1 for value in values):
         return None

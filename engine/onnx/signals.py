@@ -125,7 +125,7 @@ _WINDOWS = {
 
 @reads(*_WINDOWS)
 def window(reader, node):
-    """A sum of cosines. The reader evaluates it for a constant size."""
+    """A sum of cosines, for a size that is not constant: the reader evaluates the others itself."""
     from onnx import helper
 
     add, [size] = Lowering(reader, node), numbers_of(reader, node, 0, "size")
@@ -143,5 +143,5 @@ def window(reader, node):
 
 @reads("MelWeightMatrix")
 def mel_weights(reader, node):
-    """The reader evaluates it for constants that are not too large."""
-    raise Unsupported("has numbers of filters or frequencies that are computed at run time, or beyond a million")
+    """The reader evaluates the node itself if its operands are constant and not too large; others are not supported."""
+    raise Unsupported("has numbers of filters or frequencies that are computed at run time or exceed a million")

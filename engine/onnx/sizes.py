@@ -2,8 +2,8 @@
 its polynomial in the open sizes; sums, differences, products and quotients of Sizes are Sizes. An operation that loses
 the polynomial (to a float or a NumPy array) gives an ordinary number, which open_sizes.py detects.
 
-Two numbers are equal (==) only if they are at all open sizes: 128 does not equal a length that happens to be 128 in
-this reading, and a length clipped to 128 does not equal the length. Order (<, >) is that of the current reading."""
+Two numbers are equal (==) only if they are equal at all open sizes: 128 does not equal a length that happens to be 128
+in this reading, and a length clipped to 128 does not equal the length. Order (<, >) is that of the current reading."""
 
 import itertools
 import math
@@ -131,8 +131,8 @@ def evaluated(terms, values):
 
 
 def at_least(number, counted=0):
-    """A lower bound, given that every open size is at least 1, and those that are counted at least `counted`, 0 or 1;
-    None if there is no simple one."""
+    """A lower bound of the number; None if there is no simple one. Open sizes are at least 1, counted ones at least
+    `counted`, 0 or 1."""
     terms = terms_of(number)
     if any(factor < 0 for monomial, factor in terms.items() if monomial) or not all(
         isinstance(variable, str) or _is_above(variable, counted) for monomial in terms for variable in monomial
@@ -203,14 +203,14 @@ def _product(one, other):
 
 
 def _quotient(a, b):
-    """Exact if the polynomial division is; otherwise the remainder becomes a quotient variable."""
+    """a // b: a polynomial if the division is exact; otherwise the remainder becomes a quotient variable."""
     over, under = terms_of(a), terms_of(b)
     if int(b) == 0:
         raise ZeroDivisionError("division of a size by 0")
     over, under = _without_common(over, under)
     exact, rest = {}, dict(over)
     lead = max(under, key=_order)
-    while rest:  # polynomial division: exact terms leave the floor
+    while rest:  # polynomial division: exact terms move out of the floor
         found = next(
             (monomial for monomial in sorted(rest, key=_order, reverse=True) if _without(monomial, lead) is not None),
             None,
@@ -221,7 +221,7 @@ def _quotient(a, b):
         exact, rest = _sum(exact, term), _sum(rest, _product({(): -1}, _product(term, under)))
         if len(exact) > 64:
             break
-    if rest and set(under) == {()} and under[()] > 0:  # integer parts of factors leave the floor as well
+    if rest and set(under) == {()} and under[()] > 0:  # so do integer parts of factors
         divisor = under[()]
         for monomial, factor in list(rest.items()):
             exact, rest = (
@@ -344,7 +344,7 @@ def same(one, other):
 
 
 def reshaped(shape, wanted):
-    """The shape of numpy.reshape, with -1 resolved. ValueError if there is none."""
+    """The shape of numpy.reshape, with -1 resolved. ValueError if the shape is impossible."""
     wanted, whole = list(wanted), math.prod(shape)
     if wanted.count(-1) > 1 or any(size < -1 for size in wanted):
         raise ValueError("there is no such shape")
@@ -415,17 +415,17 @@ _SMALL = 10  # sizes are assumed to be larger
 
 
 def at_most(size, bound):
-    """min(size, bound) for a plain number `bound`, with a quotient that is 0 if the size exceeds it, else 1."""
+    """min(size, bound) for a plain number `bound`, by a quotient that is 1 if size <= bound, else 0."""
     if not is_open(size) or is_open(bound) or bound >= ENDLESS or bound < 1:
         return size
-    within = 1 // (1 + size // (bound + 1))  # no divisor is 0, also if the size is
+    within = 1 // (1 + size // (bound + 1))  # all divisors are at least 1, even for size 0
     return bound + (size - bound) * within
 
 
 def sliced(size, start, stop, step=1, need=None, small=_SMALL):
     """Returns (first index, number of elements) of `range(size)[start:stop:step]`. `need(one, other)` is called for
-    pairs with one >= other in each call. Ends up to `small` are clipped, or not, as in the current reading; others by
-    the size of the call."""
+    pairs with one >= other in each call. The current reading decides whether ends up to `small` are
+    clipped; larger ends are clipped to each call's size."""
     low, high = (0, size) if step > 0 else (-1, size - 1)
     need = need or (lambda one, other: None)
 

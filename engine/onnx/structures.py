@@ -39,7 +39,7 @@ def _sequence(reader, node, number=0):
         return found
     if name is not None and not reader.knows(name):
         raise Unsupported(f"works on {name!r}, which is unknown")
-    raise Unsupported(f"works on {name!r}, which is no sequence")
+    raise Unsupported(f"works on {name!r}, which is not a sequence")
 
 
 def _keep(reader, output, items, dtype=None):
@@ -47,7 +47,7 @@ def _keep(reader, output, items, dtype=None):
         raise Unsupported(f"makes a sequence of {len(items):,} tensors, expected at most {_MAX_LENGTH:,}")
     for name in items:
         if not reader.knows(name) or structure_of(reader, name) is not None:
-            raise Unsupported(f"makes a sequence of {name!r}, which is no tensor")
+            raise Unsupported(f"makes a sequence of {name!r}, which is not a tensor")
     kinds = {reader.dtype(name).name for name in items} | ({numpy.dtype(dtype).name} if dtype is not None else set())
     if len(kinds) > 1:
         raise Unsupported(f"makes a sequence of tensors of {' and '.join(sorted(kinds))}")
@@ -188,7 +188,7 @@ def fixed(size, reader):
 def split(reader, node):
     name, axis = node.input(0), node.get("axis", 0)
     if not reader.knows(name) or structure_of(reader, name) is not None:
-        raise Unsupported(f"works on {name!r}, which is no tensor")
+        raise Unsupported(f"works on {name!r}, which is not a tensor")
     shape = reader.shape(name)
     if not -len(shape) <= axis < len(shape):
         raise Unsupported(f"has axis {axis} of a tensor of {len(shape)} dimensions")

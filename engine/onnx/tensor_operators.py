@@ -26,7 +26,7 @@ def numbers_of(reader, node, number, attribute):
         return node.get(attribute)
     values = reader.constant(name)
     if values is None:
-        raise Unsupported(f"has {attribute} that are computed at run time, of more than sizes")
+        raise Unsupported(f"has {attribute} computed at run time from other values than sizes")
     values = reader.network.values.get(name, values)
     return [value if isinstance(value, sizes.Size) else int(value) for value in values.reshape(-1)]
 
@@ -263,7 +263,7 @@ def determinant(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     *outer, size, columns = add.shape(x)
     if size != columns or size > _MAX_DETERMINANT:
-        raise Unsupported(f"works on matrices of {size} by {columns}, expected {_MAX_DETERMINANT} by as many at most")
+        raise Unsupported(f"works on matrices of {size} by {columns}, expected square ones up to {_MAX_DETERMINANT}")
     count = math.prod(outer)
     rest, result = add.reshape(x, (count, size, size)), None
     for step in range(size):
@@ -593,7 +593,7 @@ def concatenate(reader, node):
 @reads("Shape", "Size")
 def shape_of(reader, node):
     """The reader makes a constant for a tensor of known shape."""
-    raise Unsupported(f"works on {node.inputs[0]!r}, of a shape that is not fixed")
+    raise Unsupported(f"works on {node.inputs[0]!r}, whose shape is not fixed")
 
 
 @reads("ConstantOfShape")
@@ -638,7 +638,7 @@ REDUCE = {"ReduceSum": "sum", "ReduceMean": "sum", "ReduceMax": "max", "ReduceMi
 
 
 def reduced_axes(reader, node):
-    """In ascending order, non-negative; None if nothing is reduced."""
+    """The axes to reduce, non-negative and ascending; None if nothing is reduced."""
     rank, axes = len(reader.shape(node.inputs[0])), numbers_of(reader, node, 1, "axes")
     if not axes and node.get("noop_with_empty_axes", 0):
         return None

@@ -1,6 +1,6 @@
 """Texts (ONNX's strings) in models. They exist only at a model's inputs and outputs: inside, a text is an index into
-the model's vocabulary, which holds every text in the model (-1: none of these), and operators on texts look up indices
-in tables. docs/model-format.md describes how the file stores them."""
+the model's vocabulary, which holds every text in the model (other texts are -1), and operators on texts look up
+indices in tables. docs/model-format.md describes how the file stores them."""
 
 import math
 
@@ -9,7 +9,7 @@ import numpy
 from .lowering import Lowering
 from .readers import Unsupported, reads
 
-KEEPERS = {  # operators that give texts for texts
+KEEPERS = {  # operators that rearrange texts
     *("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Concat", "Split", "Slice", "Expand"),
     *("Tile", "Gather", "GatherElements", "GatherND", "Where", "ai.onnx.ml.ArrayFeatureExtractor"),
 }
@@ -97,7 +97,7 @@ def _looked_up(add, x, keys, values, default):
         inside = add.do("logical_and", add.do("greater_equal", offset, 0), add.do("less", offset, span))
         return add.take(add.constant(table[positions], table.dtype), [add.where(inside, offset, span)])
     if len(keys) > _COMPARED:
-        raise Unsupported(f"has {len(keys):,} keys that are no texts and lie far apart, at most {_COMPARED:,} can be")
+        raise Unsupported(f"has {len(keys):,} numeric keys that lie far apart, expected at most {_COMPARED:,}")
     own = add.shape(x)
     column, last = add.reshape(x, (*own, 1)), len(own)
     keys = keys.astype(add.dtype(x))
@@ -115,7 +115,7 @@ def _encoded(reader, node, keys, values, default):
     add, x = Lowering(reader, node), node.inputs[0]
     texts = is_text(values)
     if is_text(keys) != (x in reader.network.texts):
-        raise Unsupported(f"looks up {'texts' if is_text(keys) else 'numbers'} and is given the other")
+        raise Unsupported(f"looks up {'texts in numbers' if is_text(keys) else 'numbers in texts'}")
     if is_text(keys):
         keys = numbers_of_texts(reader, keys)
     if texts:
@@ -161,11 +161,11 @@ def category_mapper(reader, node):
 
 @reads("ai.onnx.ml.OneHotEncoder")
 def one_hot_encoder(reader, node):
-    """An unknown category gives a row of zeros, whatever `zeros` says: a model cannot reject a value."""
+    """An unknown category gives a row of zeros, even if `zeros` is 0: a model cannot reject a value."""
     add, x = Lowering(reader, node), node.inputs[0]
     texts = node.get("cats_strings") is not None and len(node.get("cats_strings")) > 0
     if texts != (x in reader.network.texts):
-        raise Unsupported(f"has categories that are {'texts' if texts else 'numbers'} and is given the other")
+        raise Unsupported(f"has categories that are {'texts, for numbers' if texts else 'numbers, for texts'}")
     categories = numbers_of_texts(reader, node.get("cats_strings")) if texts else numpy.array(node.get("cats_int64s"))
     column = add.reshape(add.cast(x, numpy.int64), (*add.shape(x), 1))
     add.done(add.cast(add.do("equal", column, categories), numpy.float32))

@@ -1,4 +1,4 @@
-"""Splits a model of which the last part is trained. Nodes that do not depend on the trainable weights are compiled and
+"""Splits a model whose last part is trained. Nodes that do not depend on the trainable weights are compiled and
 run by the engine; the others stay as nodes and weights with the names in the ONNX file, which
 `vmhost.engine.nn.FineTuned` runs and trains.
 
@@ -94,7 +94,7 @@ def _label(node):
 def _problems(node):
     where = _label(node)
     if node.domain not in ("", "ai.onnx") or node.op_type not in OPERATORS:
-        return [f"{where}: depends on trainable weights; it is none of those that are trained: {', '.join(OPERATORS)}"]
+        return [f"{where}: depends on trainable weights, but cannot be trained; expected one of {', '.join(OPERATORS)}"]
     attributes = {one.name: helper.get_attribute_value(one) for one in node.attribute}
     if node.op_type in _PADDED:
         if attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):

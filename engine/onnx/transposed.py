@@ -56,7 +56,7 @@ def spread_out(add, x, strides):
 class Phase:
     """One phase of a transposed convolution: a window of stride 1 over the original operand that computes every
     stride-th row and column of the result from `place` on. `taps` are the indices of its weights in the operand's
-    order; None if there are none, or they see none of the operand."""
+    order; None if there are none, or if they read only padding."""
 
     def __init__(self, full, strides, sizes, kernel, place):
         self.strides, self.dilations, self.taps = (1,) * len(kernel), [], []
@@ -108,7 +108,7 @@ def _begins(window, kernel):
 
 
 class _Whole:
-    """A window of stride 1 and `taps`, over all places at which one of its taps sees an element."""
+    """A window of stride 1 and `taps`, at all positions at which one of its taps reads an element."""
 
     def __init__(self, sizes, taps):
         self.strides = self.dilations = (1,) * len(taps)
@@ -117,7 +117,7 @@ class _Whole:
 
 
 def _few_channels(add, x, turned, bias, window, strides, groups):
-    """`_as_channels` where phases apart would fill less than half of the vectors."""
+    """`_as_channels`, if it takes less than half of the vectors that a convolution per phase would."""
     phases, outputs = math.prod(strides), len(turned)
     if 2 * -(-outputs * phases // _VECTOR) >= phases * -(-outputs // _VECTOR):
         return None
@@ -140,7 +140,7 @@ def _as_channels(add, x, turned, bias, window, strides, groups):
     wide = numpy.zeros((outputs, channels, *(tap * stride for tap, stride in zip(taps, strides))), "float32")
     wide[(slice(None), slice(None), *map(slice, kernel))] = turned
     split = wide.reshape(outputs, channels, *itertools.chain.from_iterable(zip(taps, strides)))
-    split = split[(slice(None), slice(None), *(slice(None, None, -1), slice(None)) * rank)]  # the last tap sees first
+    split = split[(slice(None), slice(None), *(slice(None, None, -1), slice(None)) * rank)]  # the last tap reads first
     split = split.transpose(*range(3, 2 * rank + 2, 2), 0, 1, *range(2, 2 * rank + 2, 2))
     weights = numpy.ascontiguousarray(split.reshape(phases * outputs, channels, *taps))
     biases = None if bias is None else numpy.tile(bias, phases)
@@ -182,7 +182,7 @@ def _in_phases(add, x, turned, bias, window, strides, groups):
 
 
 def _as_images(add, name):
-    """Two dimensions of one, with a first one of size 1, or of three, with depth in the batch."""
+    """The tensor as two-dimensional images: one dimension gets another of size 1; of three, depth joins the batch."""
     count, channels, *sizes = add.shape(name)
     if len(sizes) == 3:
         name = add.transpose(name, (0, 2, 1, 3, 4))

@@ -218,7 +218,7 @@ def _with_equals(ensemble, walks, equals, dtype):
             further.append([other, equal] if last else [following, -1])
             keys[above], nan[above] = number, _LOW if missing else _HIGH
             left[above], right[above], further[above] = below, following, [below, -1]
-            if not last:  # the next comparison, reached from both sides
+            if not last:  # the next value's comparison, reached from both of this one's
                 for values, value in zip(lists, (0, features[at], _HIGH, 0, 0, True, [-1, -1])):
                     values.append(value)
                 above = following
@@ -263,7 +263,7 @@ def _ensemble_layer(add, x, ensemble, targets, aggregate, base):
 
     def laid_out():
         layer = _laid_out(ensemble, features, numpy.dtype("int32"), targets, aggregate) if narrow else None
-        if layer is None:  # or children are too far from their parents
+        if layer is None:  # 32 bits do not suffice: children are too far from their parents
             layer = _laid_out(ensemble, features, numpy.dtype("int64"), targets, aggregate)
         return layer
 
@@ -350,7 +350,7 @@ def _leaf_values(ensemble, trees, targets, aggregate, dtype):
 def regressor(reader, node):
     add, targets = Lowering(reader, node), node.get("n_targets", 1)
     ensemble = reader.once(("ensemble", node.output), lambda: _classic(node, "target"))
-    if targets == 1:  # as ONNX Runtime: only the first number of a leaf counts
+    if targets == 1:  # like ONNX Runtime, which uses only the first number of a leaf
         _, firsts = numpy.unique(ensemble.leaves, return_index=True)
         firsts.sort()
         parts = (ensemble.leaves[firsts], ensemble.targets[firsts], ensemble.weights[firsts])

@@ -175,7 +175,7 @@ def _open(network, sizes, tensors, name_at):
     variables = {variable: number for number, variable in enumerate((*sizes.names, *sizes.quotients), 1)}
 
     def terms_at(polynomial):
-        """(index of the first, number) of its terms."""
+        """Writes the terms. Returns (index of the first, their number)."""
         first = len(terms) // _TERM
         for monomial, factor in polynomial.items():
             terms.extend(struct.pack("<q8B", factor, *_padded([variables[variable] for variable in monomial])))

@@ -187,7 +187,7 @@ WRONG = [
         W,
         ("w",),
         18,
-        "Sin 'y': depends on trainable weights; it is none of",
+        "Sin 'y': depends on trainable weights, but cannot be trained",
     ),
     (
         [node("Mul", "h w", "m"), node("Cast", "i", to=1)],

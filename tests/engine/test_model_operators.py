@@ -233,7 +233,7 @@ def test_a_place_that_is_not_there_is_the_callers_error():
     ("nodes", "message"),
     [
         ([node("Resize", "x  s")], "sizes that are not constant"),
-        ([node("CumSum", "x n")], "has axis that are computed at run time, of more than sizes"),
+        ([node("CumSum", "x n")], "has axis computed at run time from other values than sizes"),
     ],
 )
 def test_what_has_to_be_constant_is_named(nodes, message):

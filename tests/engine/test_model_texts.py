@@ -99,13 +99,13 @@ TEXTS, NUMBERS = TensorProto.STRING, TensorProto.FLOAT
             [classic.ml("LabelEncoder", ["x"], ["y"], keys_strings=["a"], values_int64s=[1])],
             {"x": TensorProto.INT64},
             TensorProto.INT64,
-            "looks up texts and is given the other",
+            "looks up texts in numbers",
         ),
         (
             [classic.ml("OneHotEncoder", ["x"], ["y"], cats_int64s=[1])],
             {"x": TEXTS},
             NUMBERS,
-            "has categories that are numbers and is given the other",
+            "has categories that are numbers, for texts",
         ),
     ],
 )

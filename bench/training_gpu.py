@@ -70,7 +70,7 @@ def groups(folder, seconds, sizes=SIZES, callers=(1, 8)):
                 _callers(group, inputs, 0.3, 8)
                 for count in callers:
                     with _Utilisation() as busy:
-                        times, rate, errors = _callers(group, inputs, seconds, count)
+                        times, rate, errors, _ = _callers(group, inputs, seconds, count)
                     if errors:
                         raise errors[0]
                     launches = 0

@@ -1,9 +1,11 @@
 """Session groups: two sessions of one thread each, beside one session of two threads, one of one thread, and one of
 ONNX Runtime with two threads for the same exported network, with several callers; what two threads of pure compute
-reach on this machine; and the effect of swapping weights on the sessions."""
+reach on this machine; the CPU time of a call, beside the time that its lookups and network take alone; and the effect
+of swapping weights on the sessions."""
 
 import hashlib
 import importlib.util
+import statistics
 import tempfile
 import threading
 import time
@@ -12,9 +14,9 @@ from pathlib import Path
 import numpy
 
 from bench import click_networks
-from bench.measure import Figure, Result
+from bench.measure import Figure, Result, per_call_us
 
-CALLERS, SECONDS, SIZES = 4, 1.0, (16, 64, 512)
+CALLERS, SECONDS, SIZES = 4, 1.0, (1, 4, 16, 64, 512)
 NAMES = {"deepfm": "DeepFM", "din": "DIN"}
 MIN_GAIN = 1.8
 PEER = "ONNX Runtime, 1 session of 2 threads"
@@ -126,7 +128,8 @@ class _OnnxRuntime:
 
 
 def _asked(group, inputs, seconds):
-    """Milliseconds of each call of CALLERS threads, calls per second, and errors."""
+    """Milliseconds of each call of CALLERS threads, calls per second, errors, and the microseconds of CPU time that the
+    process spent on a call."""
     times, end, errors = [[] for _ in range(CALLERS)], time.perf_counter() + seconds, []
 
     def ask(own, turn):
@@ -139,13 +142,25 @@ def _asked(group, inputs, seconds):
             turn += 1
 
     threads = [threading.Thread(target=ask, args=(own, number)) for number, own in enumerate(times)]
-    begun = time.perf_counter()
+    begun, cpu = time.perf_counter(), time.process_time()
     for one in threads:
         one.start()
     for one in threads:
         one.join()
-    every = [one for own in times for one in own]
-    return every, len(every) / (time.perf_counter() - begun), errors
+    every, cpu = [one for own in times for one in own], time.process_time() - cpu
+    return every, len(every) / (time.perf_counter() - begun), errors, cpu / len(every) * 1e6
+
+
+def _alone_us(group, inputs):
+    """Microseconds of the lookups and the network of a call in this thread, without a hand-over or other callers."""
+    [answered] = [one._answer for one in group._sessions]
+
+    def rounds():
+        for one in inputs:
+            answered(one)
+
+    rounds()
+    return statistics.median(per_call_us(rounds, 5) for _ in range(3)) / len(inputs)
 
 
 def _two_cores(rounds):
@@ -185,24 +200,26 @@ def _group(kind, publisher, size, rounds, two_cores):
         "1 session of 2 threads": {"sessions": 1, "threads": 2},
         "1 session of 1 thread": {"sessions": 1},
     }
-    rates, times = {name: [] for name in kinds}, {name: [] for name in kinds}
+    rates, times, spent = ({name: [] for name in kinds} for _ in range(3))
     groups = {name: SessionGroup(publisher.folder / "served", **options) for name, options in kinds.items()}
     contenders = {name: (group, inputs) for name, group in groups.items()}
     try:
         if importlib.util.find_spec("onnxruntime"):
             runtime = _OnnxRuntime(publisher)
             contenders[PEER] = runtime, [runtime.inputs(one) for one in inputs]
-            rates[PEER], times[PEER] = [], []
+            rates[PEER], times[PEER], spent[PEER] = [], [], []
             (ours,), (theirs,) = groups["2 sessions of 1 thread"](inputs[0]).values(), runtime(contenders[PEER][1][0])
             assert numpy.allclose(numpy.asarray(ours), theirs, atol=1e-5)
+        alone_us = [_alone_us(groups[name], inputs) for name in list(kinds)[:0:-1]]
         for number in range(rounds + 1):
             for name, (call, asked) in contenders.items():
-                found, rate, errors = _asked(call, asked, SECONDS)
+                found, rate, errors, cpu_us = _asked(call, asked, SECONDS)
                 if errors:  # a call that fails is quick, so it would count as several
                     raise errors[0]
                 if number:
                     rates[name].append(rate)
                     times[name] += found
+                    spent[name].append(cpu_us)
     finally:
         for one in groups.values():
             one.close()
@@ -216,7 +233,9 @@ def _group(kind, publisher, size, rounds, two_cores):
         figures,
         promises=((f"{gain:.2f}x the calls (at least {MIN_GAIN}x)", gain >= MIN_GAIN),),
         ratios={name: ours.advantage_over(one) for name, one in zip([PEER], peer)},
-        note=f"{CALLERS} callers; p99 {', '.join(f'{one:.1f}' for one in late.values())} ms; beside 1 session of 1"
+        note=f"{CALLERS} callers; p99 {', '.join(f'{one:.2g}' for one in late.values())} ms; CPU time of a call"
+        f" {', '.join(f'{statistics.median(one):.0f}' for one in spent.values())} us; its lookups and network alone"
+        f" {alone_us[0]:.0f} us, with two threads {alone_us[1]:.0f} us; beside 1 session of 1"
         f" thread {ours.advantage_over(alone):.2f}x and {other.advantage_over(alone):.2f}x; two threads of pure compute"
         f" reach {two_cores:.2f}x one here{beside}",
     )
@@ -236,14 +255,14 @@ def _swap(publisher, rounds):
             assert group.update()
             times.append((time.perf_counter() - begun) * 1000)
         caller.join()
-        statistics = group.statistics()
-    [(found, _, errors)] = asked
-    lost = len(errors) + sum(statistics.calls) - len(found)
-    wait = statistics.longest_wait_s * 1000
+        counts = group.statistics()
+    [(found, _, errors, _)] = asked
+    lost = len(errors) + sum(counts.calls) - len(found)
+    wait = counts.longest_wait_s * 1000
     return Result(
         "swaps of weights under calls",
         {"update": Figure(tuple(times), "ms", "less"), "calls meanwhile": Figure(tuple(found), "ms", "less")},
-        promises=((f"{lost} of {len(found):,} calls lost in {statistics.updates} swaps (0)", lost == 0),),
+        promises=((f"{lost} of {len(found):,} calls lost in {counts.updates} swaps (0)", lost == 0),),
         note=f"1 % of 26 x {click_networks.ROWS:,} rows and the network changed; calls waited {wait:.1f} ms at most;"
-        f" {statistics.kept} of {statistics.prepared} networks by choices that were kept",
+        f" {counts.kept} of {counts.prepared} networks by choices that were kept",
     )

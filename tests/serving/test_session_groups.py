@@ -4,6 +4,7 @@ import json
 import os
 import queue
 import threading
+import time
 
 import numpy
 import pytest
@@ -15,6 +16,7 @@ from vmhost.bytecode.signing import TrustStore, generate_key
 from vmhost.engine import nn, optim
 from vmhost.engine.embedding import CounterFilter, EmbeddingVariable, save
 from vmhost.engine.features import FeatureEmbedding, FeatureSpec
+from vmhost.serving import sessions
 from vmhost.serving.errors import ExportError
 from vmhost.serving.exports import graph_digest, latest, publish, read
 from vmhost.serving.sessions import SessionGroup
@@ -155,6 +157,104 @@ def test_sessions_run_on_their_cores(trainer):
     assert seen and all(one == {allowed[-1]} for one in seen) and os.sched_getaffinity(0) == set(allowed)
     with pytest.raises(ValueError, match="cores: expected 2 sets of CPUs out of"):
         SessionGroup(trainer.folder / "served", cores=[{allowed[0]}])
+
+
+class Seen(dict):
+    """Columns that note the thread that reads them, after waiting for `go`."""
+
+    def __init__(self, threads, reading=None, go=None):
+        super().__init__(COLUMNS)
+        self.threads, self.reading, self.go, self.noted = threads, reading, go, False
+
+    def __getitem__(self, name):
+        if not self.noted:
+            self.noted = True
+            self.threads.append(threading.current_thread())
+            if self.go is not None:
+                self.reading.set()
+                assert self.go.wait(60)
+        return super().__getitem__(name)
+
+
+def test_a_free_session_answers_a_short_call_in_its_callers_thread(trainer, monkeypatch):
+    monkeypatch.setattr(sessions, "DIRECT_S", 60)
+    seen, own, folder = [], threading.current_thread(), trainer.folder / "served"
+    with SessionGroup(folder, sessions=1) as group:
+        group(COLUMNS)  # its time is known now
+        assert numpy.allclose(group(Seen(seen))["click"], trainer.expected(), atol=1e-6) and seen == [own]
+        with pytest.raises(ValueError, match="price"):
+            group({"item": COLUMNS["item"]})
+        reading, go = threading.Event(), threading.Event()
+        earlier = group.submit(Seen(seen, reading, go))
+        assert reading.wait(60)
+        later = threading.Thread(target=lambda: group(Seen(seen)))
+        later.start()
+        while group._sessions[0].pending() < 2:
+            time.sleep(0.001)
+        go.set()
+        later.join()
+        assert earlier.result() and len(seen) == 3 and own not in seen[1:] and seen[1] is seen[2]
+        monkeypatch.setattr(sessions, "DIRECT_S", 0)  # all calls are longer
+        group(Seen(seen))
+        assert seen[3] is seen[2] and group.statistics().calls == (5,)
+    monkeypatch.setattr(sessions, "DIRECT_S", 60)
+    with SessionGroup(folder, sessions=1, cores=[os.sched_getaffinity(0)]) as group:
+        group(COLUMNS)
+        group(Seen(seen))
+    assert seen[4] is not own
+
+
+def test_closing_waits_for_a_call_in_its_callers_thread(trainer, monkeypatch):
+    monkeypatch.setattr(sessions, "DIRECT_S", 60)
+    group, seen, answers = SessionGroup(trainer.folder / "served", sessions=1, queue=2), [], []
+    group(COLUMNS)
+    reading, go = threading.Event(), threading.Event()
+
+    def ask(*gates):
+        answers.append(numpy.asarray(group(Seen(seen, *gates))["click"]))
+
+    callers = [threading.Thread(target=ask, args=(reading, go)), *(threading.Thread(target=ask) for _ in range(2))]
+    callers[0].start()
+    assert reading.wait(60)
+    for one in callers[1:]:
+        one.start()
+    session, closing = group._sessions[0], threading.Thread(target=group.close)
+    while session.pending() < 3:
+        time.sleep(0.001)
+    with pytest.raises(queue.Full):
+        group(COLUMNS)
+    closing.start()
+    while not session._ended:
+        time.sleep(0.001)
+    with pytest.raises(vmhost.ClosedError):
+        group(COLUMNS)
+    assert closing.is_alive() and not answers
+    go.set()
+    closing.join()
+    assert group.statistics().calls == (4,) and session.pending() == 0
+    for one in callers:
+        one.join()
+    assert len(answers) == 3 and seen[0] is callers[0] and not {*seen[1:]} & {*callers}
+
+
+def test_closing_waits_for_the_only_call_too(trainer, monkeypatch):
+    monkeypatch.setattr(sessions, "DIRECT_S", 60)
+    group, seen, answers = SessionGroup(trainer.folder / "served", sessions=1), [], []
+    group(COLUMNS)
+    reading, go = threading.Event(), threading.Event()
+    caller = threading.Thread(target=lambda: answers.append(group(Seen(seen, reading, go))))
+    caller.start()
+    assert reading.wait(60)
+    closing = threading.Thread(target=group.close)
+    closing.start()
+    session = group._sessions[0]
+    session._thread.join()
+    time.sleep(0.05)  # a close that does not wait would have ended
+    assert closing.is_alive()
+    go.set()
+    closing.join()
+    caller.join()
+    assert seen == [caller] and answers and group.statistics().calls == (2,)
 
 
 def test_an_update_reads_the_rows_that_changed_and_keeps_what_was_prepared(trainer):

@@ -22,6 +22,7 @@ from vmhost.serving import exports
 from vmhost.serving.errors import ExportError
 
 POLICIES = ("shortest_queue", "round_robin", "modulo")
+DIRECT_S = 0.25e-3  # calls that take less may run in their callers' threads: a hand-over takes some 15 us
 STAGED = 8  # numbers of examples whose pinned memory a session on a GPU keeps at hand
 _END = object()
 
@@ -42,8 +43,10 @@ class Statistics(NamedTuple):
 class SessionGroup:
     """Answers `group(columns)` with the outputs of the last version in a folder of exports (vmhost.serving.exports).
 
-    sessions: their number. cores: the CPUs of each, a list of sets of numbers; None: those of the process, distributed
-        evenly if there are enough. threads: of one run; more than one use the process's pool, on any core.
+    sessions: their number. threads: of one run; more than one use the process's pool, on any core.
+    cores: the CPUs of each, a list of sets of numbers. None: those of the process, distributed evenly if there are
+        enough; then a short call to a session that is free runs in the thread of the caller that waits for it, on any
+        core, because a hand-over to the session's thread takes about as long as such a call.
     policy: which session takes a call: "shortest_queue": the one with the fewest calls that wait or run, so that a
         session whose cores have other work gets fewer; "round_robin"; or "modulo": the call's `key` mod sessions, so
         that calls of one key are answered in order by one session.
@@ -73,14 +76,14 @@ class SessionGroup:
             from vmhost.engine.cuda import gpu
 
             self._gpu = gpu(device, memory=device_memory)
-        cores = _cores(sessions, cores)
+        direct, cores = cores is None and device == "cpu", _cores(sessions, cores)
         self._turn = itertools.count()
         self._updating, self._lock = threading.Lock(), threading.Lock()
         self._export = exports.read(folder, trust=trust)
         self._tables = self._export.tables(quota, self._gpu)
         self._updates, self._longest, self._prepared, self._kept, self._closed = 0, 0.0, 0, 0, False
         networks = self._networks(self._export, sessions, self._tables)
-        self._sessions = [_Session(number, *one, queue) for number, one in enumerate(zip(cores, networks))]
+        self._sessions = [_Session(number, *one, queue, direct) for number, one in enumerate(zip(cores, networks))]
         self._hand_out(self._export, self._tables, networks)
         for one in self._sessions:
             one.on_gpu = self._gpu is not None
@@ -268,18 +271,22 @@ class _Call:
 
 
 class _Session:
-    """A thread on its cores, which answers calls in order with its own network."""
+    """A network of its own, and a thread on its cores that answers calls in order. If `direct`, a short call whose
+    caller waits runs in the caller's thread if no other call waits or runs."""
 
-    def __init__(self, number, cores, network, room):
-        self.cores, self.network, self.served = cores, network, None
+    def __init__(self, number, cores, network, room, direct):
+        self.cores, self.network, self.served, self._direct = cores, network, None, direct
         self.on_gpu = False  # whether its network reads tables in its GPU's memory
         self._staged = None, {}  # a network on a GPU, and its Stagings by number of examples
         self.calls, self.examples = 0, 1  # examples: of the last call
         self.lock = threading.Lock()  # held to read rows and take the network; with tables on a GPU, also to run it
         self.gate = threading.Lock()  # passed before taking the lock; an update that waits for the lock holds it
+        self._running = threading.Lock()  # held by the thread that answers a call
+        self._least_s = float("inf")  # of an answer; grown by 1 % with each, so that it follows longer calls
         self._waiting, self._room = queue.SimpleQueue(), room
         self._entry, self._ended = threading.Lock(), False
-        self._accepted = self._finished = 0  # calls; written under the entry lock, and by the session's thread
+        self._pending = 0  # calls that wait or run; written under the entry lock
+        self._idle = threading.Condition(self._entry)  # notified when nothing is pending after the end
         self._thread = threading.Thread(target=self._run, name=f"vmhost-session-{number}", daemon=True)
 
     def start(self):
@@ -287,26 +294,43 @@ class _Session:
 
     def submit(self, columns):
         future = Future()
-        self._put(columns, future)
+        self._accept(columns, future)
         return future
 
     def ask(self, columns):
-        call = _Call(columns)
-        self._put(columns, call)
-        return call.result()
+        call = self._accept(columns)
+        if call is not None:
+            return call.result()
+        try:
+            with self._running:
+                return self._answer(columns)
+        finally:
+            self._finish()
 
-    def _put(self, columns, call):
+    def _accept(self, columns, future=None):
+        """Accepts a call, whose caller waits if there is no future, and returns what is queued: the future, a _Call, or
+        None if the call runs in its caller's thread. ClosedError; queue.Full."""
         with self._entry:
             if self._ended:
                 raise ClosedError("the session group is closed")
-            if self._waiting.qsize() >= self._room > 0:
+            if self._pending > self._room > 0:  # one runs, the others wait
                 raise queue.Full
+            self._pending += 1
+            if future is None and self._pending == 1 and self._direct and self._least_s < DIRECT_S:
+                return None
+            call = _Call(columns) if future is None else future
             self._waiting.put((columns, call))
-            self._accepted += 1
+            return call
+
+    def _finish(self):
+        with self._entry:
+            self._pending -= 1
+            if self._ended and not self._pending:
+                self._idle.notify_all()
 
     def pending(self):
         """The number of calls that wait or run."""
-        return self._accepted - self._finished
+        return self._pending
 
     def end(self):
         with self._entry:
@@ -317,6 +341,8 @@ class _Session:
 
     def join(self):
         self._thread.join()
+        with self._idle:
+            self._idle.wait_for(lambda: not self._pending)
 
     def _run(self):
         if self.cores:
@@ -324,20 +350,27 @@ class _Session:
         while (asked := self._waiting.get()) is not _END:
             columns, call = asked
             if not call.set_running_or_notify_cancel():
-                self._finished += 1
+                self._finish()
             else:
                 try:
-                    answer = self._answer(columns)
+                    with self._running:
+                        answer = self._answer(columns)
                 except BaseException as error:
-                    self._finished += 1  # before the caller knows, who may then call again
+                    self._finish()  # before the caller knows, who may then call again
                     call.set_exception(error)
                 else:
-                    self._finished += 1
+                    self._finish()
                     call.set_result(answer)
                     del answer
             del asked, columns, call
 
     def _answer(self, columns):
+        begun = time.perf_counter()
+        answer = self._answered(columns)
+        self._least_s = min(1.01 * self._least_s, time.perf_counter() - begun)
+        return answer
+
+    def _answered(self, columns):
         with self.gate:
             pass
         with self.lock:

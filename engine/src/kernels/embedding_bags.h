@@ -33,9 +33,9 @@ enum {
 
 /* The fields of the table's shards that lookups need, close together. */
 typedef struct bags_table {
-    _Alignas(64) uint64_t directory[SHARDS]; /* its address */
+    _Alignas(64) uint64_t directory[SHARDS]; /* addresses */
     uint64_t shift[SHARDS];                  /* shift of (hash >> 1) that leaves the directory index */
-    uint64_t chunks[SHARDS];                 /* their address */
+    uint64_t chunks[SHARDS];                 /* addresses */
     uint64_t seed, row_bytes;
     int steps;
 } bags_table;
@@ -56,8 +56,8 @@ static void view_table(const vme_embedding *table, bags_table *view)
 /* Eight keys in the pipeline. Only the last group has fewer: its other slots hold key 0 and no entry. */
 typedef struct eight_keys {
     _Alignas(64) uint64_t hash[EIGHT];
-    uint64_t place[EIGHT];              /* address of the segment in the directory; later of the row's chunk */
-    uint64_t bucket[EIGHT];             /* its address; later the row's offset in bytes from its shard's origin */
+    uint64_t place[EIGHT];  /* address of the segment in the directory; later of the row's chunk */
+    uint64_t bucket[EIGHT]; /* the bucket's address; later the row's offset in bytes from its shard's origin */
     _Alignas(32) uint32_t where[EIGHT]; /* ENTRY_WAITING and above: set aside */
 } eight_keys;
 
@@ -281,7 +281,7 @@ static inline __attribute__((always_inline)) void sum_and_ask(const embedding_ba
         EMBEDDING_AT(out + k * EMBEDDING_LANES) = all[k];
 }
 
-/* `lines`: lines of a row to prefetch. `width`: the row's numbers, where the compiler is to know them; else 0. */
+/* `lines`: cache lines of a row to prefetch. `width`: numbers of a row if known at compile time; else 0. */
 static inline __attribute__((always_inline)) int64_t sum_bags_of(const embedding_bags_piece *piece, const int lines,
                                                                  const int64_t width)
 {

@@ -33,7 +33,7 @@
     LOOP2(subtract_##T, T, T, x - y) \
     LOOP2(multiply_##T, T, T, x *y) \
     LOOP2(divide_any_##T, T, T, x / y) \
-    /* every other element: divisions and roots are so slow that collecting elements first would not be hidden */ \
+    /* reads every other element in place: collecting them first would take time beside the divisions */ \
     static void divide_##T(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, \
                            int64_t out_step) \
     { \

@@ -13,9 +13,9 @@ PRODUCTS(u64, u64)
 
 LOOP2(multiply_bytes, u8, u8, (u8)((u32)x * y))
 #if !defined(__AVX2__) || defined(__AVX512BW__)
-/* Vector units multiply pairs of bytes, not bytes: the lower byte of a pair's product is right; the upper one comes
- * from one pair shifted down times the upper byte of the other in place. (With AVX2 compilers widen and narrow as
- * fast.) */
+/* Vector units multiply 16-bit numbers, not bytes. For two pairs of bytes, the low byte of the pairs' product is the
+ * product of the low bytes; the high byte is that of one pair shifted down times the other's high byte in place. (With
+ * AVX2 compilers widen and narrow as fast.) */
 LOOP2(multiply_pairs, u16, u16, (u16)((((u32)x * y) & 0xff) | ((u32)(x >> 8) * (y & 0xff00))))
 static void multiply_u8(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out,
                         int64_t out_step)

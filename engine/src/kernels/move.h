@@ -17,8 +17,8 @@ typedef uint32_t element4 __attribute__((may_alias, aligned(1)));
 typedef uint64_t element8 __attribute__((may_alias, aligned(1)));
 typedef uint64_t element16 __attribute__((vector_size(16), may_alias, aligned(1)));
 
-/* A row; steps that compilers vectorize have loops of their own. A step of two elements is prefetched: computation
- * follows such a row, and then mostly the next row. */
+/* A row; steps that compilers vectorize have loops of their own. With a step of two elements it prefetches beyond the
+ * row: callers compute on such a row before they move the next one, which mostly follows it. */
 enum { CHUNK = 256, AHEAD = 2048 }; /* bytes */
 #define STRIDED(bytes) \
     static void strided##bytes(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step) \

@@ -150,7 +150,8 @@ static int64_t NAME(part_many)(const vme_context *context, KEY_AT *keys, int64_t
     return low - keys;
 }
 
-/* A pivot near the median of more than FEW keys: the median of a sample, single keys of many, four vectors of few. */
+/* A pivot near the median of more than FEW keys: the median of a sample, of single keys if there are many, else of four
+ * vectors. */
 static KEY NAME(choose_pivot)(const KEY_AT *keys, int64_t n)
 {
     enum { SINGLE = 8 * LANES };

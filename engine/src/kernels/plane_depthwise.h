@@ -1,8 +1,8 @@
 /* Depthwise convolutions of one plane, and their gradients, for elements PLANE_TYPE; names begin with PLANE_NAME.
  * Included once for each type.
  *
- * Windows at stride 1 are sums over a zero-padded plane treated as one line: results of a row are as far apart as the
- * rows of that plane, so the sums of all rows are one loop, for any row length. The sums between rows are unused.
+ * Windows at stride 1 are sums over a zero-padded plane treated as one line. Rows of results are as far apart as the
+ * plane's rows, so one loop computes the sums of all rows, whatever their length; the sums between rows are unused.
  *
  * `room`: see operators/image_kernels.h. */
 typedef PLANE_TYPE PLANE(line) __attribute__((vector_size(PLANE_BYTES), aligned(sizeof(PLANE_TYPE)), may_alias));

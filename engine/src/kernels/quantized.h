@@ -613,7 +613,7 @@ static void largest(int64_t begin, int64_t end, int count, const uint8_t *const 
 }
 
 #ifdef __AVX512F__
-/* The two halves of the table by the lower seven bits; the highest says which. */
+/* Looks up the lower seven bits in both halves of the table; the highest bit selects one. */
 __attribute__((target("avx512vbmi"))) static void look_up_permuted(int64_t n, const uint8_t *in, const uint8_t *table,
                                                                    uint8_t *out)
 {

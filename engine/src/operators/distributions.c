@@ -796,7 +796,7 @@ FILL_HALVES(fill_normal_f, float, NOTHING, SURE_NORMAL_F, NORMAL_F, normal_f(b))
 #define SURE_EXPONENTIAL_F(half) ((half) >> 9 < of_exponential.k_f[(half) >> 1 & 0xff])
 #define EXPONENTIAL_F(half)      ((float)(int32_t)((half) >> 9) * of_exponential.w_f[(half) >> 1 & 0xff])
 FILL_HALVES(fill_exponential_f, float, NOTHING, SURE_EXPONENTIAL_F, EXPONENTIAL_F, exponential_f(b))
-/* Below `range`, plus `first`; a product whose lower half is below `range` may have to be redrawn. */
+/* A number below `range`, plus `first`; it may have to be redrawn if the lower half of the product is below `range`. */
 #define RANGE            , uint64_t first, uint32_t range
 #define FIRST            , uint64_t first
 #define SURE_BELOW(half) ((uint32_t)((half) * range) >= range)

@@ -273,7 +273,7 @@ static vme_status set_conversion(const vme_kernels *kernels, struct job *job, in
     vme_dtype from = operand == 0 ? compute : own, to = operand == 0 ? own : compute;
     if (from == to && loop == compute)
         return VME_OK;
-    /* the loop's dtype is in between if the kernel computes in another one */
+    /* converts through the loop's dtype if the kernel computes in another one */
     vme_dtype middle = loop == compute || loop == own ? to : loop;
     convert->first = kernels->elementwise.cast[from][middle];
     convert->second = middle == to ? NULL : kernels->elementwise.cast[middle][to];

@@ -1,7 +1,7 @@
 /* Fourier transforms: rows are divided among threads, plans are cached.
  *
- * pocketfft cannot be stopped. Rows that take longer than a stop may wait are foreign work (foreign.h): they run on a
- * copy, on an engine thread that a stop abandons. So does making their plan.
+ * pocketfft cannot be stopped. Rows that take longer than a stop may take are foreign work (foreign.h): they run on a
+ * copy, on an engine thread that a stop abandons. Their plan is made in the same way.
  *
  * A plan (factors and roots of unity) is read only, so several threads may use it. Small plans are cached for the
  * process and not charged. Larger ones are made for the call and charged to its context, as all scratch memory is. */
@@ -237,7 +237,7 @@ static vme_status hand_over(vme_context *context, vme_foreign_work *work, long_r
     return status;
 }
 
-/* A single row makes its plan itself: one wait for a thread less. NULL, with *status: no memory, or stopped. */
+/* A single row makes its plan itself, which saves a wait for a thread. NULL, with *status: no memory, or stopped. */
 static long_plan *long_plan_take(vme_context *context, bool of_reals, bool wide, int64_t n, int64_t rows,
                                  vme_status *status)
 {

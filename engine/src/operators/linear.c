@@ -1,8 +1,8 @@
-/* Linear algebra: small systems, or without LAPACK, by loops of our own on the caller's thread and the pool; all others
- * by LAPACK.
+/* Linear algebra: by loops of our own, on the caller's thread and the pool, if the systems are small or there is no
+ * LAPACK; otherwise by LAPACK.
  *
- * Handing work to another thread costs 10 to 100 us, solving 4 equations less than one, and filters solve such systems
- * in loops. Our loops choose pivots as LAPACK does, so that results agree up to rounding. */
+ * Handing work to another thread costs 10 to 100 us, solving 4 equations less than 1 us, and filters solve such
+ * systems in loops. Our loops choose pivots as LAPACK does, so that results agree up to rounding. */
 #include <complex.h>
 #include <math.h>
 #include <string.h>

@@ -978,7 +978,7 @@ static vme_status compute_product(vme_context *context, const vme_tensor *a, con
     int64_t work = job.m * job.n * job.k;
     if (job.form == PLAIN && contiguous && work <= MATMUL_SMALL)
         return multiply_small(&job);
-    /* if the vectors are contiguous along k too, tiles would have to pack both operands */
+    /* if the vectors are contiguous along k too, tiles would need both operands packed */
     if (floating && job.k > 0 && job.n <= (job.b.row == job.element ? 2 * MATMUL_FEW : MATMUL_FEW)
         && job.a.column == job.element)
         return each_matrix(&job, multiply_dots);

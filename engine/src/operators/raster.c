@@ -53,9 +53,9 @@ static int64_t widen(vme_nest *nest, int64_t element)
     return element;
 }
 
-/* Finds pixels with contiguous channels in the input or the output, to or from planes: makes the dimension along which
- * the output is contiguous the innermost one, and returns the one along which the input is. With more channels, which
- * squares transpose, does the former too but returns 0, as if there were none. */
+/* Finds a move between pixels with contiguous channels and planes, one per channel. Makes the dimension along which the
+ * output is contiguous the innermost one, and returns the dimension along which the input is contiguous. 0: there are
+ * no such pixels, or they have more than CHANNELS_MAX channels; the latter's dimensions are moved too, for squares. */
 static int pixels(vme_nest *nest, int64_t element)
 {
     int row = -1, column = -1;

@@ -462,7 +462,7 @@ static vme_status run(vme_context *context, reduction *r)
     return status;
 }
 
-/* Moves dimensions that repeat the same elements outside, so that the inner loop is long. */
+/* Moves dimensions of stride 0 outwards, so that the innermost loop is over different elements. */
 static void repeat_outside(vme_nest *nest)
 {
     for (int i = 0, last = nest->rank; i < last;) {

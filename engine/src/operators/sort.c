@@ -408,11 +408,8 @@ static vme_status make_keys(vme_context *context, const vme_order_kernels *kerne
     return VME_OK;
 }
 
-enum {
-    ROUNDS = 3,
-    DIVIDED_MIN = 16384
-}; /* DIVIDED_MIN: keys of a part, few enough that threads without a part wait
-    * only briefly */
+/* DIVIDED_MIN: keys of a part, few enough that threads without a part wait only briefly. */
+enum { ROUNDS = 3, DIVIDED_MIN = 16384 };
 
 /* Keys sorted by several threads: partitioned, the parts partitioned again, then each part sorted. */
 typedef struct divided {

@@ -3,6 +3,7 @@
 Checks that wrap every test (VMs, threads, file descriptors left behind) belong here, as autouse fixtures.
 """
 
+import ctypes
 import gc
 import os
 import signal
@@ -49,6 +50,7 @@ def pytest_collection_finish(session):
     """Objects that exist by now stay: the collector, which fixtures call to see what tests leave behind, need not visit
     them again. With fourteen thousand tests that takes 70 ms each time, minutes in all."""
     _first_example()
+    _one_thread_of_numpy()
     gc.collect()
     gc.freeze()
 
@@ -58,6 +60,14 @@ def pytest_collection_finish(session):
 def _first_example(nothing):
     """With this Hypothesis has made its random numbers, and asked the collector who holds them: it could not see a
     frozen holder. Where the variable CI is set, it would ask in the first test."""
+
+
+def _one_thread_of_numpy():
+    """The threads of NumPy's OpenBLAS wait for each other in loops. With more workers than cores, a product of two
+    matrices by two threads takes ten times as much processor time as by one. The engine has an OpenBLAS of its own."""
+    numpy = sys.modules.get("numpy")
+    for library in Path(numpy.__file__).parents[1].glob("numpy.libs/libscipy_openblas*.so") if numpy else ():
+        ctypes.CDLL(str(library)).scipy_openblas_set_num_threads64_(1)
 
 
 def _thread_name(number):

@@ -51,6 +51,7 @@ def _answer(cases, exact, quiet):
     found = []
     for model, inputs in cases:
         options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1  # more wait for each other in loops, while other workers need the cores
         if exact:
             options.add_session_config_entry("session.x64quantprecision", "1")
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -48,7 +48,9 @@ def same(got, right):
 
 
 def expected(a, b):
-    """Exact; float16 is summed in float32 and rounded once, as NumPy does."""
+    """Exact; float16 is summed in float32 and rounded once, as NumPy does. NumPy multiplies contiguous copies ten times
+    faster than reversed views, and the sums of `values` are the same in any order."""
+    a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
     if a.dtype == np.float16:
         return (a.astype(np.float32) @ b.astype(np.float32)).astype(np.float16)
     return a @ b
@@ -117,7 +119,7 @@ def test_few_rows_of_a_large_matrix(backend, context, dtype, m):
     out = np.zeros((2, m, 2000), dtype)[:, :, 5:1035]
     matmul(context, turned, b[:, ::-1][:, ::-1], out)
     same(out, wanted)
-    same(matmul(context, a, b[:, ::-1]), a @ b[:, ::-1])
+    same(matmul(context, a, b[:, ::-1]), expected(a, b[:, ::-1]))
     poor = Context(refuse=0)
     try:
         with pytest.raises(EngineError) as caught:

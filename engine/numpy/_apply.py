@@ -80,12 +80,12 @@ class vectorize:
         positions = [position for position in range(len(args)) if position not in self.excluded]
         names = [name for name in kwargs if name not in self.excluded]
 
-        def function(*given):
-            own, named = list(args), dict(kwargs)
-            for position, value in zip(positions, given):
-                own[position] = value
-            named.update(zip(names, given[len(positions) :]))
-            return self.pyfunc(*own, **named)
+        def function(*values):
+            positional, keywords = list(args), dict(kwargs)
+            for position, value in zip(positions, values):
+                positional[position] = value
+            keywords.update(zip(names, values[len(positions) :]))
+            return self.pyfunc(*positional, **keywords)
 
         arrays = [_a.asarray(args[position]) for position in positions] + [_a.asarray(kwargs[name]) for name in names]
         if not arrays:
@@ -138,9 +138,9 @@ class vectorize:
         filled = None
         for index in ndindex(*shape):
             results = function(*(array[index] for array in arrays))
-            given = len(results) if isinstance(results, tuple) else 1
-            if given != len(outputs):
-                raise ValueError(f"wrong number of outputs from pyfunc: expected {len(outputs)}, got {given}")
+            count = len(results) if isinstance(results, tuple) else 1
+            if count != len(outputs):
+                raise ValueError(f"wrong number of outputs from pyfunc: expected {len(outputs)}, got {count}")
             results = results if len(outputs) > 1 else (results,)
             results = [_a.asarray(result) for result in results]
             for result, names in zip(results, outputs):

@@ -130,8 +130,8 @@ def triu_indices(n, k=0, m=None):
 
 def require(a, dtype=None, requirements=None, *, like=None):
     """An array of this dtype that meets the requirements: C or F order, W writeable; every array meets A and O."""
-    wanted = set()
-    for one in requirements or ():
+    flags = set()
+    for requirement in requirements or ():
         names = {
             "C": "C",
             "CONTIGUOUS": "C",
@@ -148,12 +148,12 @@ def require(a, dtype=None, requirements=None, *, like=None):
             "E": "E",
             "ENSUREARRAY": "E",
         }
-        wanted.add(names[one.upper()])
-    if {"C", "F"} <= wanted:
+        flags.add(names[requirement.upper()])
+    if {"C", "F"} <= flags:
         raise ValueError('Cannot specify both "C" and "F" order')
-    result = _a.asarray(a, dtype, "F" if "F" in wanted else "C" if "C" in wanted else None)
-    if "W" in wanted and not result.flags.writeable or "O" in wanted and not result.flags.owndata:
-        result = result.copy("F" if "F" in wanted else "C")
+    result = _a.asarray(a, dtype, "F" if "F" in flags else "C" if "C" in flags else None)
+    if "W" in flags and not result.flags.writeable or "O" in flags and not result.flags.owndata:
+        result = result.copy("F" if "F" in flags else "C")
     return result
 
 

@@ -206,13 +206,13 @@ def typename(char):
 
 def mintypecode(typechars, typeset="GDFgdf", default="d"):
     """The code of the smallest floating dtype in `typeset` that can hold all of `typechars`."""
-    codes = [one if isinstance(one, str) else _a.asarray(one).dtype.char for one in typechars]
-    found = [code for code in codes if code in typeset]
-    if not found:
+    codes = [char if isinstance(char, str) else _a.asarray(char).dtype.char for char in typechars]
+    candidates = [code for code in codes if code in typeset]
+    if not candidates:
         return default
-    if "F" in found and "d" in found:
+    if "F" in candidates and "d" in candidates:
         return "D"
-    return min(found, key="GDFgdf".index)
+    return min(candidates, key="GDFgdf".index)
 
 
 def common_type(*arrays):

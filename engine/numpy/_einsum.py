@@ -359,9 +359,9 @@ def einsum(*operands, out=None, optimize=False, dtype=None, order="K", casting="
         pending.append(_summed_out(array, term, set(result).union(*(set(one) for _, one in pending)), loop))
     array, term = pending[0]
     array = array.transpose([term.index(letter) for letter in result])
-    wanted = tuple(sizes[letter] for letter in result)
-    if array.shape != wanted:
-        array = _a.broadcast_to(array, wanted).copy()
+    shape = tuple(sizes[letter] for letter in result)
+    if array.shape != shape:
+        array = _a.broadcast_to(array, shape).copy()
     if out is not None:
         return _finish(array, out)
     if not plain and array.ndim and any(array is one for one in arrays):

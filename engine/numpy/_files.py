@@ -88,14 +88,14 @@ def _read(file, start=b"", max_header_size=_MAX_HEADER):
 
 def _described(text, file):
     """Returns (dtype, order, shape, whether the bytes must be swapped)."""
-    found = _literal(text)
+    header = _literal(text)
     if (
-        not isinstance(found, dict)
-        or found.keys() != {"descr", "fortran_order", "shape"}
-        or not isinstance(found["fortran_order"], bool)
+        not isinstance(header, dict)
+        or header.keys() != {"descr", "fortran_order", "shape"}
+        or not isinstance(header["fortran_order"], bool)
     ):
         raise ValueError(f"{_name_of(file)}: Header does not contain the correct keys: {text.strip()!r}")
-    shape, description = found["shape"], found["descr"]
+    shape, description = header["shape"], header["descr"]
     if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
         raise ValueError(f"{_name_of(file)}: shape is not valid: {shape!r}")
     if not isinstance(description, str):
@@ -108,7 +108,7 @@ def _described(text, file):
         dtype = _a.dtype(description.lstrip("<>=|"))
     except TypeError as error:
         raise ValueError(f"{_name_of(file)}: dtype {description!r} is absent here; save numbers or booleans") from error
-    return dtype, found["fortran_order"], shape, description[0] == ">" and dtype.itemsize > 1
+    return dtype, header["fortran_order"], shape, description[0] == ">" and dtype.itemsize > 1
 
 
 def _literal(text):
@@ -214,11 +214,11 @@ class NpzFile:
 
     def __getitem__(self, name):
         names = self.zip.namelist()
-        found = name if name in names else f"{name}.npy"
-        if found not in names:
+        member_name = name if name in names else f"{name}.npy"
+        if member_name not in names:
             raise KeyError(f"{name} is not a file in the archive; it has {', '.join(self.files) or 'none'}")
-        with self.zip.open(found) as member:
-            if not found.endswith(".npy"):
+        with self.zip.open(member_name) as member:
+            if not member_name.endswith(".npy"):
                 return member.read()
             return _read(member)
 

@@ -35,8 +35,8 @@ class flatiter:
         return tuple(int(index) for index in unravel_index(self._next, self.base.shape))
 
     def __getitem__(self, key):
-        found = self.base.reshape(-1)[key]
-        return found.copy() if found.ndim else found
+        items = self.base.reshape(-1)[key]
+        return items.copy() if items.ndim else items
 
     def __setitem__(self, key, value):
         if self.base.flags.c_contiguous:

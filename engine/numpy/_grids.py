@@ -84,8 +84,8 @@ class _Joined:
             if own is not None and array.ndim < rank:
                 array = _raised(array, rank, position)
             arrays.append((array, own is None))
-        wanted = [array.dtype for array, number in arrays if not number] + numbers
-        dtype = _a.result_type(*wanted) if wanted else None
+        dtypes = [array.dtype for array, number in arrays if not number] + numbers
+        dtype = _a.result_type(*dtypes) if dtypes else None
         return _a.concatenate([array for array, _ in arrays], axis, dtype=dtype)
 
     def __len__(self):
@@ -194,10 +194,10 @@ def unravel_index(indices, shape, order="C"):
     flat = _a.asarray(indices)
     if flat.dtype.kind not in "iu" and flat.size:
         raise TypeError("only int indices permitted")
-    size, given = _count(shape), flat
+    size, uncast = _count(shape), flat
     flat = flat.astype(int)
     if flat.size and int(flat.view(_a.uint64).max()) >= size:  # as unsigned, a negative index exceeds any size
-        wrong = given[(given < 0) | (given >= size)].ravel()[0]
+        wrong = uncast[(uncast < 0) | (uncast >= size)].ravel()[0]
         raise ValueError(f"index {wrong} is out of bounds for array with size {size}")
     coordinates, first = [], 0 if _is_c(order) else len(shape) - 1
     for i in range(len(shape) - 1, -1, -1) if first == 0 else range(len(shape)):

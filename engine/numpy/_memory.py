@@ -38,10 +38,10 @@ def shares_memory(a, b, /, max_work=-1):
         raise TooHardError("Exceeded max_work")
     starts = _a.sort(_starts(a))
     b_starts = _starts(b)
-    # An element of b overlaps the first element of a that ends after its start, if that begins before its end.
+    # An element of b overlaps `a` if the first element of `a` that ends after its start begins before its end.
     index = _a.searchsorted(starts, b_starts - (a.itemsize - 1))
-    found = starts[_a.minimum(index, len(starts) - 1)]
-    return bool(((index < len(starts)) & (found < b_starts + b.itemsize)).any())
+    a_starts = starts[_a.minimum(index, len(starts) - 1)]
+    return bool(((index < len(starts)) & (a_starts < b_starts + b.itemsize)).any())
 
 
 def _starts(a):

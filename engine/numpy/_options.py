@@ -5,11 +5,10 @@ class errstate:
     """Accepts "ignore" for every kind and does nothing; raises if a warning or an error is requested."""
 
     def __init__(self, *, call=None, all=None, divide=None, over=None, under=None, invalid=None):
-        for name, wanted in (("all", all), ("divide", divide), ("over", over), ("under", under), ("invalid", invalid)):
-            if wanted not in (None, "ignore"):
+        for name, mode in (("all", all), ("divide", divide), ("over", over), ("under", under), ("invalid", invalid)):
+            if mode not in (None, "ignore"):
                 raise ValueError(
-                    f"errstate({name}={wanted!r}): the engine gives no floating-point warnings; only 'ignore' is"
-                    " accepted"
+                    f"errstate({name}={mode!r}): the engine gives no floating-point warnings; only 'ignore' is accepted"
                 )
 
     def __enter__(self):

@@ -118,23 +118,23 @@ def _with_statistics(array, before, shape, mode, lengths):
     function = {"maximum": _a.max, "minimum": _a.min, "mean": _a.mean, "median": median}[mode]
     result = _a._pad(array, before, shape, _MOVES["constant"])
     filled = [slice(start, start + length) for start, length in zip(before, array.shape)]
-    for axis, (start, length, whole, pair) in enumerate(zip(before, array.shape, shape, lengths)):
-        if whole != length:
+    for axis, (start, length, padded_length, pair) in enumerate(zip(before, array.shape, shape, lengths)):
+        if padded_length != length:
             front, back = (length if one is None else min(one, length) for one in pair)
             if mode in ("maximum", "minimum") and not (front and back):
                 raise ValueError("stat_length of 0 yields no value for padding")
-            stop, found = start + length, None
+            stop, statistic = start + length, None
             for ends, edge in (
                 (slice(start, start + front), slice(start)),
                 (slice(stop - back, stop), slice(stop, None)),
             ):
-                if found is None or not front == back == length:
+                if statistic is None or not front == back == length:
                     filled[axis] = ends
-                    found = function(result[tuple(filled)], axis=axis, keepdims=True)
+                    statistic = function(result[tuple(filled)], axis=axis, keepdims=True)
                     if array.dtype.kind in "iu":
-                        found = _a.rint(found)
+                        statistic = _a.rint(statistic)
                 filled[axis] = edge
-                result[tuple(filled)] = found
+                result[tuple(filled)] = statistic
         filled[axis] = slice(None)
     return result
 
@@ -146,20 +146,20 @@ def _reflections(lines, widths, with_edge):
     if length == 1:
         return (_a.broadcast_to(lines, (width, *lines.shape[1:])) for width in widths)
     period = length if with_edge else length - 1
-    whole = _a.empty((front + length + back, *lines.shape[1:]), lines.dtype)
+    padded = _a.empty((front + length + back, *lines.shape[1:]), lines.dtype)
     start, stop = front, front + length  # of the filled part
-    whole[start:stop] = lines
-    while start > 0 or stop < len(whole):
+    padded[start:stop] = lines
+    while start > 0 or stop < len(padded):
         reach = (stop - start - (not with_edge)) // period * period
         first = start + (not with_edge)
         count = min(reach, start)
-        whole[start - count : start] = 2 * whole[start : start + 1] - whole[first : first + count][::-1]
+        padded[start - count : start] = 2 * padded[start : start + 1] - padded[first : first + count][::-1]
         start -= count
         last = stop - (not with_edge)
-        count = min(reach, len(whole) - stop)
-        whole[stop : stop + count] = 2 * whole[stop - 1 : stop] - whole[last - count : last][::-1]
+        count = min(reach, len(padded) - stop)
+        padded[stop : stop + count] = 2 * padded[stop - 1 : stop] - padded[last - count : last][::-1]
         stop += count
-    return whole[:front], whole[front + length :]
+    return padded[:front], padded[front + length :]
 
 
 def _by_function(array, widths, function, options):

@@ -157,9 +157,9 @@ def _text(coefficient):
 def _with_raised_powers(text, max_width=70):
     """Moves the 2 of `x**2` to a line above, in pairs of lines of at most `max_width` characters."""
     above, below, result, end = "", "", " ", 0
-    for found in re.finditer(r"\*\*([0-9]*)", text):
-        power, before = found[1], text[end : found.start()]
-        end = found.end()
+    for match in re.finditer(r"\*\*([0-9]*)", text):
+        power, before = match[1], text[end : match.start()]
+        end = match.end()
         upper, lower = " " * (len(before) - 1) + power, before + " " * (len(power) - 1)
         if len(below) + len(lower) > max_width or len(above) + len(upper) > max_width:
             result += f"{above}\n{below}\n "

@@ -74,17 +74,17 @@ def roots(p):
     p = p[int(nonzero[0]) : int(nonzero[-1]) + 1]
     if p.dtype.kind not in "fc":
         p = p.astype(float)
-    found = _a.zeros(0)
+    nonzero_roots = _a.zeros(0)
     if len(p) > 1:
         from vmhost.engine.numpy._creation import eye
         from vmhost.engine.numpy.linalg import eigvals
 
         companion = eye(len(p) - 1, k=-1, dtype=p.dtype)
         companion[0] = -p[1:] / p[0]
-        found = eigvals(companion)
-        if p.dtype.kind == "f" and found.dtype.kind == "c" and (found.imag == 0).all():
-            found = found.real.copy()
-    return _a.concatenate((found, _a.zeros(trailing, found.dtype)))
+        nonzero_roots = eigvals(companion)
+        if p.dtype.kind == "f" and nonzero_roots.dtype.kind == "c" and (nonzero_roots.imag == 0).all():
+            nonzero_roots = nonzero_roots.real.copy()
+    return _a.concatenate((nonzero_roots, _a.zeros(trailing, nonzero_roots.dtype)))
 
 
 @_accepts_poly1d

@@ -47,7 +47,7 @@ def set_printoptions(
     override_repr=None,
 ):
     """Sets how this interpreter prints arrays. None leaves an option unchanged, except that it resets `formatter`."""
-    given = {
+    changes = {
         "precision": precision,
         "threshold": threshold,
         "edgeitems": edgeitems,
@@ -67,7 +67,7 @@ def set_printoptions(
         raise ValueError(f"floatmode option must be one of {', '.join(repr(mode) for mode in _FLOAT_MODES)}")
     if sign is not None and sign not in (" ", "+", "-"):
         raise ValueError("sign option must be one of ' ', '+', or '-'")
-    _options.update({name: value for name, value in given.items() if value is not None})
+    _options.update({name: value for name, value in changes.items() if value is not None})
     _options["formatter"] = formatter
     _options["override_repr"] = override_repr
 
@@ -338,7 +338,7 @@ def array2string(
     legacy=None,
 ):
     """The elements as text in brackets, as `numpy.array2string`."""
-    given = {
+    changes = {
         "linewidth": max_line_width,
         "precision": precision,
         "suppress": suppress_small,
@@ -348,7 +348,7 @@ def array2string(
         "sign": sign,
         "floatmode": floatmode,
     }
-    options = _options | {name: value for name, value in given.items() if value is not None}
+    options = _options | {name: value for name, value in changes.items() if value is not None}
     options["linewidth"] -= len(suffix)
     a = _array.asarray(a)
     if a.size == 0:
@@ -472,8 +472,8 @@ def format_float_positional(
     _, digits, power = _split(shortest)
     decimals = max(len(digits) - 1 - power, 0)
     if precision is not None:
-        wanted = precision if fractional else precision - 1 - power
-        decimals = wanted if not unique else min(decimals, wanted)
+        max_decimals = precision if fractional else precision - 1 - power
+        decimals = max_decimals if not unique else min(decimals, max_decimals)
     text = f"{abs(value):.{max(decimals, 0)}f}" if decimals >= 0 else f"{round(abs(value), decimals):.0f}"
     whole, _, fraction = text.partition(".")
     cut = decimals < len(digits) - 1 - power

@@ -89,8 +89,8 @@ def _position(n, q, method):
             exact = exact & (below % 2 == 1)
         return _a.maximum(_a.where(exact, below, below + 1), 0), None
     if method in ("lower", "higher", "nearest"):
-        whole = {"lower": _a.floor, "higher": _a.ceil, "nearest": _a.rint}[method]
-        return whole((n - 1) * q), None
+        rounded = {"lower": _a.floor, "higher": _a.ceil, "nearest": _a.rint}[method]
+        return rounded((n - 1) * q), None
     if method == "averaged_inverted_cdf":
         position = n * q - 1
         return position, _a.where(position == _a.floor(position), 0.5, 1.0)

@@ -166,15 +166,15 @@ class RandomState:
         mask = _a.asarray((1 << maximum.bit_length()) - 1, dtype)
         result, filled, left = _a.empty(count, dtype), 0, _a.empty(0, dtype)
         while filled < count:
-            wanted = count - filled
-            words = -(-(wanted - len(left)) // per_word)
+            missing = count - filled
+            words = -(-(missing - len(left)) // per_word)
             if width == 64:
-                halves = self._words(2 * wanted).astype(dtype)
+                halves = self._words(2 * missing).astype(dtype)
                 pieces = halves[::2] << 32 | halves[1::2]
             else:
                 pieces = _a.concatenate((left, self._words(words).view(dtype)))
-            left = pieces[wanted:]
-            values = pieces[:wanted] & mask
+            left = pieces[missing:]
+            values = pieces[:missing] & mask
             values = values[values <= maximum]
             result[filled : filled + len(values)] = values
             filled += len(values)
@@ -187,10 +187,10 @@ class RandomState:
         if size is None and shape == ():
             return draw(1, *parameters).item()
         if size is not None:
-            wanted = _shape(size)
-            if shape and _shape_of(_a.empty(shape), _a.empty(wanted)) != wanted:
-                raise ValueError(f"Output size {wanted} is not compatible with broadcast dimensions of inputs {shape}.")
-            shape = wanted
+            target = _shape(size)
+            if shape and _shape_of(_a.empty(shape), _a.empty(target)) != target:
+                raise ValueError(f"Output size {target} is not compatible with broadcast dimensions of inputs {shape}.")
+            shape = target
         count = 1
         for length in shape:
             if length < 0:
@@ -241,7 +241,7 @@ class RandomState:
         """Integers from `low` to `high`, exclusive; from 0 if only one bound is given."""
         if high is None:
             low, high = 0, low
-        given, dtype = dtype, _a.dtype(dtype)
+        requested, dtype = dtype, _a.dtype(dtype)
         if dtype.kind not in "biu":
             raise TypeError(f"Unsupported dtype {dtype!r} for randint")
         width = 1 if dtype.kind == "b" else 8 * dtype.itemsize
@@ -265,7 +265,7 @@ class RandomState:
                     + _a.asarray(minimum, dtype)
                 ),
             )
-            return result if size is not None or given in (int, bool) else _a.asarray(result, dtype)[()]
+            return result if size is not None or requested in (int, bool) else _a.asarray(result, dtype)[()]
         pieces = self._pieces(width)
 
         lows, highs = _a.asarray(low), _a.asarray(high)
@@ -364,25 +364,25 @@ class RandomState:
                 raise ValueError("Cannot take a larger sample than population when 'replace=False'")
             if p is not None and _a.count_nonzero(p) < count:
                 raise ValueError("Fewer non-zero entries in p than size")
-            indices = self.permutation(population)[:count] if p is None else self._different(p, count)
+            indices = self.permutation(population)[:count] if p is None else self._weighted_sample(p, count)
             indices = indices.reshape(shape or ())
         if array.ndim == 0:
             return indices.item() if shape is None else indices
         return array[indices]
 
-    def _different(self, p, count):
+    def _weighted_sample(self, p, count):
         from vmhost.engine.numpy._sets import unique
 
-        p, found = p.copy(), _a.zeros(0, int)
-        while len(found) < count:
-            draws = self.rand(count - len(found))
-            p[found] = 0
+        p, indices = p.copy(), _a.zeros(0, int)
+        while len(indices) < count:
+            draws = self.rand(count - len(indices))
+            p[indices] = 0
             limits = p.cumsum()
             limits /= limits[-1]
             drawn = limits.searchsorted(draws, side="right")
             _, first = unique(drawn, return_index=True)
-            found = _a.concatenate((found, drawn[_a.sort(first)]))
-        return found
+            indices = _a.concatenate((indices, drawn[_a.sort(first)]))
+        return indices
 
     # ---- normal numbers and distributions derived from them
     def randn(self, *args):

@@ -610,9 +610,7 @@ class Generator:
             if count > population:
                 raise ValueError("Cannot take a larger sample than population when replace is False")
             indices = (
-                self._without_replacement(population, count, shuffle)
-                if p is None
-                else self._weighted_without_replacement(p, count)
+                self._sample(population, count, shuffle) if p is None else self._weighted_sample(p, count)
             ).reshape(shape)
         if size is None:
             indices = indices.reshape(())[()]
@@ -620,7 +618,7 @@ class Generator:
             return indices
         return _a.take(a, indices, axis)
 
-    def _without_replacement(self, population, count, shuffle):
+    def _sample(self, population, count, shuffle):
         if population > 10000 and count > population // (50 if shuffle else 20):
             indices = _a.arange(population)
             self.bit_generator._fill(_SHUFFLE_TAIL, (_a.full((), max(population - count, 1), _a.uint64),), indices)
@@ -631,7 +629,7 @@ class Generator:
             self.bit_generator._fill(_SHUFFLE_TAIL, (_a.ones((), _a.uint64),), indices)
         return indices
 
-    def _weighted_without_replacement(self, p, count):
+    def _weighted_sample(self, p, count):
         if int(_a.count_nonzero(p > 0)) < count:
             raise ValueError("Fewer non-zero entries in p than size")
         p, indices = p.copy(), []

@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 import types
+import warnings
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,7 +26,8 @@ PRELOADED = (
 )  # fmt: skip
 # Variables that Python, its libraries or the C library read when a process starts; others are set in a child.
 AT_THE_START = ("PYTHON", "LD_", "MALLOC", "ASAN", "UBSAN", "TSAN", "OPENBLAS", "OMP_", "LANG", "LC_", "TZ")
-SET_ALL_THE_SAME = ("PYTHONPATH", "PYTHONUNBUFFERED")
+SET_ALL_THE_SAME = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHON_COLORS")
+STRICT = ["-W", "error"]  # warnings are errors, but for those of the common imports
 
 # ---- in the test process
 
@@ -52,14 +54,15 @@ def files():
 def run(*arguments, cwd=None, env=None, timeout=240, merged=False):
     """subprocess.run([sys.executable, *arguments], capture_output=True, text=True, ...), without a standard input.
     `merged`: standard error goes where standard output goes.
-    A new Python runs what the server cannot: options but -c and -m, and variables that a process reads at its start."""
+    A new Python runs what the server cannot: options but STRICT at first, -c and -m, and variables that a process
+    reads at its start."""
     arguments, env = [str(each) for each in arguments], dict(os.environ if env is None else env)
     server, started_with = _started()
     job = json.dumps([arguments, str(cwd or os.getcwd()), env]).encode()
     differ = {name for name, _ in {*env.items()} ^ {*started_with.items()}}
     if (
         len(job) > JOB_BYTES_MAX
-        or (arguments[0] not in ("-c", "-m") and not arguments[0].endswith(".py"))
+        or not _is_a_program(arguments[2:] if arguments[:2] == STRICT else arguments)
         or any(name.startswith(AT_THE_START) for name in differ.difference(SET_ALL_THE_SAME))
     ):
         return subprocess.run(
@@ -85,6 +88,10 @@ def run(*arguments, cwd=None, env=None, timeout=240, merged=False):
     finally:
         status = int(server.recv(100))
     return subprocess.CompletedProcess([sys.executable, *arguments], os.waitstatus_to_exitcode(status), out, *err)
+
+
+def _is_a_program(arguments):
+    return arguments[0] in ("-c", "-m") or arguments[0].endswith(".py")
 
 
 def _started():
@@ -153,7 +160,12 @@ def serve(connection):
 def main():
     for name in PRELOADED:
         __import__(name)
-    (first, *arguments), cwd, environment = serve(socket.socket(fileno=int(sys.argv[1])))
+    arguments, cwd, environment = serve(socket.socket(fileno=int(sys.argv[1])))
+    if arguments[:2] == STRICT:
+        del arguments[:2]
+        sys.warnoptions[:] = ["error"]
+        warnings.simplefilter("error")
+    first, *arguments = arguments
     # the server's were made for other files
     sys.stdout = sys.__stdout__ = open(1, "w", encoding=sys.stdout.encoding, errors=sys.stdout.errors, closefd=False)
     sys.stderr = sys.__stderr__ = open(2, "w", 1, sys.stderr.encoding, sys.stderr.errors, closefd=False)

@@ -3,14 +3,13 @@
 import json
 import os
 import re
-import subprocess
-import sys
 import textwrap
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.wheels import folder_of_wheels, write_wheel
 
 ROOT = Path(__file__).parents[2]
@@ -75,14 +74,8 @@ def program(tmp_path):
     def run(text, *arguments, command=("app.py",), packages=None, **environment):
         (folder / "app.py").write_text(textwrap.dedent(text))
         path = os.pathsep.join(filter(None, (str(ROOT), packages and str(packages))))
-        done = subprocess.run(
-            [sys.executable, "-W", "error", *command, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=LONG_S,
-            env=os.environ | {"PYTHONPATH": path, "PYTHON_COLORS": "0"} | environment,
-            cwd=folder,
-        )
+        environment = os.environ | {"PYTHONPATH": path, "PYTHON_COLORS": "0"} | environment
+        done = warm.run("-W", "error", *command, *arguments, timeout=LONG_S, env=environment, cwd=folder)
         return done.returncode, done.stdout, done.stderr
 
     run.folder = folder

@@ -3,8 +3,6 @@
 import concurrent.futures
 import gc
 import os
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import vmhost
+from tests import warm
 from tests.hosts import in_a_process
 from tests.vmhost import functions
 from vmhost.runtime import service
@@ -25,14 +24,8 @@ def run_script(tmp_path, text, status=0):
     """Run `text` as a script in a process of its own; gives what it printed."""
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(text))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script)],
-        capture_output=True,
-        text=True,
-        timeout=LONG_S,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        cwd=tmp_path,
-    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = warm.run("-W", "error", script, timeout=LONG_S, env=environment, cwd=tmp_path)
     assert done.returncode == status, done.stderr
     if status == 0:
         assert done.stderr == ""

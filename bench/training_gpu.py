@@ -67,10 +67,10 @@ def groups(folder, seconds, sizes=SIZES, callers=(1, 8)):
                 options |= {"device": "cuda", "device_options": Options(**own)}
                 options["device_tables"] = off.get("device_tables", True)
             with SessionGroup(folder / "served", **options) as group:
-                _callers(group, inputs, 0.3, 8)
+                _asked(group, inputs, 0.3, 8)
                 for count in callers:
                     with _Utilisation() as busy:
-                        times, rate, errors, _ = _callers(group, inputs, seconds, count)
+                        times, rate, errors, _ = _asked(group, inputs, seconds, count)
                     if errors:
                         raise errors[0]
                     launches = 0
@@ -90,16 +90,6 @@ def groups(folder, seconds, sizes=SIZES, callers=(1, 8)):
                     )
                     print(_row(rows[-1]), flush=True)
     return rows
-
-
-def _callers(group, inputs, seconds, count):
-    import bench.training_serving as serving
-
-    was, serving.CALLERS = serving.CALLERS, count
-    try:
-        return _asked(group, inputs, seconds)
-    finally:
-        serving.CALLERS = was
 
 
 def _row(one):

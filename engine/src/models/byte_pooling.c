@@ -1,5 +1,5 @@
-/* The largest bytes of windows: max pooling of images of uint8 or int8, [n, height, width, channels], as integer
- * products (integer_products.c) make and read them. Padding counts as nothing: what a window sees of it is left out. */
+/* Max pooling of images of uint8 or int8, [n, height, width, channels], as integer products (integer_products.c) make
+ * and read them. Padding is skipped. */
 #include "models/file.h"
 #include "models/integer_products.h"
 #include "models/makers.h"
@@ -17,8 +17,8 @@
 enum {
     TAPS_MAX = 1 << 10,
     FLIP = 0x80,
-    CHANNELS_AT_ONCE = 1 << 13, /* between two looks at the stop flag */
-    PIECE = 1 << 16,            /* bytes that are read, of rows that a thread takes at once */
+    CHANNELS_AT_ONCE = 1 << 13, /* between two checks of the stop flag */
+    PIECE = 1 << 16,            /* bytes read by the rows that a thread takes at once */
 };
 
 typedef struct byte_pooling {
@@ -31,7 +31,7 @@ typedef struct byte_pooling {
     int64_t height, width, channels, out_height, out_width;
 } byte_pooling;
 
-/* Some rows of the result, numbered through all images. */
+/* Rows of the result, numbered across all images. */
 static vme_status pool_rows(void *argument, int64_t begin, int64_t end)
 {
     const byte_pooling *job = argument;
@@ -54,7 +54,7 @@ static vme_status pool_rows(void *argument, int64_t begin, int64_t end)
                 if (count > 0)
                     job->kernels->largest(c, end_of_some, count, taps, job->flip, to);
                 else
-                    memset(to + c, job->flip, (size_t)(end_of_some - c)); /* the minimum of the dtype */
+                    memset(to + c, job->flip, (size_t)(end_of_some - c)); /* the dtype's minimum */
             }
         }
     }

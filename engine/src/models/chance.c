@@ -40,7 +40,7 @@ static vme_status chance_run(vme_context *context, const vme_model *model, const
     float first, second;
     memcpy(&first, &step->p[CHANCE_FIRST], sizeof first);
     memcpy(&second, &step->p[CHANCE_SECOND], sizeof second);
-    vme_random_state state = {.buffer_pos = 4}; /* the current block is used up */
+    vme_random_state state = {.buffer_pos = 4}; /* the position in the block: all words are used */
     if (step->p[CHANCE_SEEDED] != 0) {
         state.key[0] = (uint32_t)step->p[CHANCE_SEED];
         state.key[1] = (uint32_t)step->p[CHANCE_PLACE];

@@ -9,7 +9,7 @@
 #include "models/value.h"
 #include "runtime/internal.h"
 
-/* Also parts of a value without elements, such as those of a concatenation, have none. */
+/* Parts of a value without elements, such as those of a concatenation, have none either. */
 static bool is_empty(const vme_model *model, int value)
 {
     return model->value[value].nothing != 0 || model->value[model_root(model, value)].nothing != 0;
@@ -23,7 +23,7 @@ bool empty_found(const vme_model *model)
     return found;
 }
 
-/* Whether the step makes its result also if this operand has no elements; the operator checks the shapes again. */
+/* Whether the step can run if this operand has no elements; the operator checks the shapes again. */
 static bool takes_nothing(const model_step *step, int operand)
 {
     if (step->kind != STEP_TENSOR)

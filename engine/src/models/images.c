@@ -164,7 +164,7 @@ vme_status model_make_flatten(model_preparation *preparation, uint32_t number, c
                : MODEL_WRONG(number, "does not make rows of images");
 }
 
-/* Operands that are part of no other value are computed directly in the result; others are copied there. */
+/* Operands that are not part of another value are computed directly in the result; others are copied there. */
 vme_status model_make_concat(model_preparation *preparation, uint32_t number, const model_node_record *node,
                              const uint32_t *operands, model_step *step, int step_number)
 {

@@ -334,7 +334,7 @@ static const void *data_of(const vme_model *model, const model_step *step, int o
     return step->operand[operand] < 0 ? NULL : model_tensor(model, step->operand[operand], arena).data;
 }
 
-/* What is added to each output's sum: its bias, and the zero point's correction by the sum of its weights. */
+/* Sets what is added to each output's sum: its bias, and the zero point's correction by the sum of its weights. */
 static void add_up(const integer_product *job, const int32_t *sums, const int32_t *bias)
 {
     const int32_t zero = job->zero;
@@ -412,7 +412,7 @@ bool byte_tensor_is_dense(model_preparation *preparation, int tensor, int dtype,
     return fits;
 }
 
-/* Whether the numbers of a pixel lie side by side, and pixels at one distance, which is no less. */
+/* Whether the numbers of a pixel are contiguous, and pixels at equal distances without overlap. */
 static bool has_pixels(const model_value *out)
 {
     const int64_t size = vme_dtype_size((vme_dtype)out->dtype), step = pixel_step(out) * size;

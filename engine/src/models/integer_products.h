@@ -9,9 +9,9 @@ bool model_is_integer_product(const model_step *step);
 int64_t integer_product_scratch(const vme_model *model, model_step *step);     /* in bytes; sets the step's slots */
 int64_t integer_product_terms(const vme_model *model, const model_step *step); /* terms of each sum */
 
-/* What byte_pooling.c asks too. Whether the tensor, where there is one, is of that dtype and shape, its elements side
- * by side; and whether the window (parameters of an operator on images) makes the sizes of `out` of those of `in`, both
- * [n, height, width, channels]. */
+/* Checks that byte_pooling.c shares: whether the tensor, if there is one, is contiguous, of that dtype and shape; and
+ * whether the window (parameters of an operator on images) makes the sizes of `out` from those of `in`, both [n,
+ * height, width, channels]. */
 bool byte_tensor_is_dense(model_preparation *preparation, int tensor, int dtype, int rank, const int64_t *shape);
 bool byte_window_fits(const model_value *in, const model_value *out, const int32_t *p);
 

@@ -179,7 +179,7 @@ void kept_write(const vme_model *model, const char *path, size_t size)
     head.sum = with_backend(
         sum_of_all(front + sizeof head, room - sizeof head, model->packed, model->packed_bytes, false), head.backend);
     memcpy(front, &head, sizeof head);
-    /* synced before the rename: after a power loss there is the whole file or none */
+    /* synced before the rename: after a power loss there is the whole file or no file */
     bool whole = put(file, front, room) && put(file, model->packed, model->packed_bytes) && fsync(file) == 0;
     whole = close(file) == 0 && whole;
     if (!whole || rename(unfinished, path) != 0)

@@ -26,7 +26,7 @@ static int64_t seen(int64_t at, int64_t kernel, int64_t dilation, int64_t begin,
     return room < left ? room : left > 0 ? left : 0;
 }
 
-/* Few channels are no vector: then the rows under the windows are pooled into one line first, as a whole. */
+/* Few channels do not fill a vector: then the rows under the windows are first pooled into one line, as whole rows. */
 enum { FEW_CHANNELS = 8, LINE_MAX = 2048 }; /* elements of a line, on the stack */
 
 static bool goes_by_lines(const model_value *in)
@@ -51,7 +51,7 @@ static void pool_line(const model_value *in, const vme_pooling *rows, bool large
     }
 }
 
-/* One pixel of what the window sees of the line, from the pixel `first` on. */
+/* Pools one window: the pixels of the line from `first` on. */
 static void pool_columns(const model_value *in, const vme_pooling *window, bool largest, const float *line,
                          int64_t first)
 {

@@ -42,7 +42,7 @@ static uint8_t flip_of(const vme_model *model, int value)
     return value >= 0 && model->value[value].dtype == VME_INT8 ? FLIP : 0;
 }
 
-/* `n` numbers from number `begin` on, which lie together; so many numbers into the result is their place. */
+/* `n` contiguous numbers from number `begin` of the operands on, written from number `place` of the result on. */
 static void some(const bytes *job, int64_t begin, int64_t n, int64_t place)
 {
     const int32_t *p = job->step->p;
@@ -81,7 +81,7 @@ static vme_status piece(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* Whether the elements lie in runs, each dense and as far from the last one as all are: their length and distance. */
+/* Whether the elements form dense runs at equal distances; if so, sets the runs' length and distance. */
 static bool lies_in_runs(const vme_tensor *tensor, int64_t *run, int64_t *step)
 {
     const int64_t size = vme_dtype_size((vme_dtype)tensor->dtype);

@@ -145,7 +145,7 @@ static vme_status suppression_run(vme_context *context, const vme_model *model, 
         .bounded = step->operand[4] >= 0,
     };
     const int64_t tasks = scores->shape[0] * job.classes;
-    if (tasks * job.count == 0 || out->shape[0] == 1) { /* there is nothing to choose, or no room for it */
+    if (tasks * job.count == 0 || out->shape[0] == 1) { /* no boxes to choose from, or no room for one */
         memset(rows, 0, (size_t)out->shape[0] * COLUMNS * sizeof *rows);
         return VME_OK;
     }

@@ -1,8 +1,8 @@
 /* Steps that call the engine's operators on tensors: a step's values are viewed as tensors in the arena, or in the
  * model if they are constants, and passed to the operator. Only the operator itself allocates.
  *
- * Shapes and dtypes that the operator would refuse are refused when the model is prepared, so that a run can fail for
- * values only. */
+ * Shapes and dtypes that the operator would refuse are refused when the model is prepared, so that only values can make
+ * a run fail. */
 #include "models/tensors.h"
 #include "models/file.h"
 #include "models/makers.h"
@@ -183,7 +183,7 @@ static vme_status run_where(vme_context *context, const vme_model *model, const 
     vme_tensor condition = model_tensor(model, step->operand[0], arena),
                a = model_tensor(model, step->operand[1], arena);
     vme_tensor b = model_tensor(model, step->operand[2], arena), out = model_tensor(model, step->out, arena);
-    /* one condition, as branches have it: the other side is not read */
+    /* a single condition, as for branches: the other side is not read */
     const vme_tensor *chosen = *(const unsigned char *)condition.data != 0 ? &a : &b;
     return vme_elements(&condition) == 1 && chosen->data != out.data ? vme_copy(context, chosen, &out)
                                                                      : vme_where(context, &condition, &a, &b, &out);

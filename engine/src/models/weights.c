@@ -73,14 +73,14 @@ static bool packed_alike(const model_preparation *preparation, int one, int othe
            && memcmp(p->p, q->p, sizeof p->p[0] * (GROUPS + 1)) == 0;
 }
 
-/* Says of each step with weights where they are, or which earlier step has them; *total: floats of all. */
+/* Sets where each step's weights are packed, which is where an equal earlier step's are; *total: floats of all. */
 static vme_status places_find(model_preparation *preparation, int64_t *total)
 {
     const vme_model *model = preparation->model;
     size_t room = 16;
     while (room < 2 * (size_t)model->steps)
         room *= 2;
-    int *first = calloc(room, sizeof *first); /* steps by where their weights are, as 1 more; 0: none */
+    int *first = calloc(room, sizeof *first); /* hash table of step numbers plus 1, by their weights; 0: free */
     if (first == NULL)
         return vme_fail(VME_NO_MEMORY, "no memory for a model");
     for (int s = 0; s < model->steps; s++) {
@@ -88,7 +88,7 @@ static vme_status places_find(model_preparation *preparation, int64_t *total)
         const model_step *step = &model->step[s];
         if (!packing->weights)
             continue;
-        /* the upper bits of the product depend on all of the places', which are multiples of 64 */
+        /* offsets are multiples of 64; the upper bits of the product depend on all of their bits */
         size_t slot =
             (size_t)((packing->weights_at + 3 * packing->bias_at) * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (room - 1);
         while (first[slot] > 0 && !packed_alike(preparation, first[slot] - 1, s))

@@ -136,13 +136,15 @@ def _asked(group, inputs, seconds, callers=4):
     times, end, errors = [[] for _ in range(callers)], time.perf_counter() + seconds, []
 
     def ask(own, turn):
-        while (begun := time.perf_counter()) < end:
+        begun = time.perf_counter()
+        while begun < end or not own:
             try:
                 group(inputs[turn % len(inputs)])
             except Exception as error:
                 errors.append(error)
-            own.append((time.perf_counter() - begun) * 1000)
-            turn += 1
+            ended = time.perf_counter()
+            own.append((ended - begun) * 1000)
+            begun, turn = ended, turn + 1
 
     threads = [threading.Thread(target=ask, args=(own, number)) for number, own in enumerate(times)]
     begun, cpu = time.perf_counter(), time.process_time()

@@ -21,8 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 JOB_BYTES_MAX = 100_000  # of a message
 PRELOADED = (
-    "vmhost.cli.compile", "vmhost.cli.terminal", "vmhost.compiler", "vmhost.host", "vmhost.limits",
-    "vmhost.runtime.service", "psutil", "tests.hosts",
+    "vmhost.cli.compile", "vmhost.cli.debug", "vmhost.cli.terminal", "vmhost.compiler", "vmhost.host", "vmhost.limits",
+    "vmhost.operations.debugging.ledger", "vmhost.runtime.service", "psutil", "ssl", "tests.hosts", "urllib.request",
 )  # fmt: skip
 # Variables that Python, its libraries or the C library read when a process starts; others are set in a child.
 AT_THE_START = ("PYTHON", "LD_", "MALLOC", "ASAN", "UBSAN", "TSAN", "OPENBLAS", "OMP_", "LANG", "LC_", "TZ")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 
 from vmhost import ConfigurationError
 from vmhost.operations.crash_reports import CrashFolder
-from vmhost.operations.history import History
 from vmhost.operations.log_tail import LogTail
 
 TYPE_CHECKING = False
@@ -43,6 +42,7 @@ class Dashboard:
     ) -> None:
         try:
             from vmhost.operations.application import application
+            from vmhost.operations.history import History
         except ModuleNotFoundError as error:
             raise ImportError(
                 f"the dashboard needs the package {error.name}: pip install 'vmhost[operations]'", name=error.name

@@ -24,13 +24,16 @@ def opened(data):
     return Model("model", _array._model_open(data))
 
 
-def agrees(model, shape, seeds=(0, 1, 2), tolerance=1e-5):
-    """Every output is on every backend what ONNX's reference computes, which takes longer than they; `shape` is the one
-    input's."""
+def agrees(model, shape, seeds=(0, 1, 2), tolerance=1e-5, by_onnx_runtime=False):
+    """Every output is on every backend what ONNX's reference computes, which takes longer than they, or what ONNX
+    Runtime does; `shape` is the one input's."""
     compiled = compile_model(model, "model.onnx")
     [name] = (port.name for port in opened(compiled).inputs)
     inputs = [{name: networks.values(shape, seed)} for seed in seeds]
-    expected = [networks.expected(model, given) for given in inputs]
+    if by_onnx_runtime:
+        expected = networks.all_by_onnx_runtime(model, inputs)
+    else:
+        expected = [networks.expected(model, given) for given in inputs]
     for backend in backends():
         with on_backend(backend):
             ours = opened(compiled)

@@ -22,7 +22,7 @@ from vmhost.serving import exports
 from vmhost.serving.errors import ExportError
 
 POLICIES = ("shortest_queue", "round_robin", "modulo")
-DIRECT_S = 0.25e-3  # calls that take less may run in their callers' threads: a hand-over takes some 15 us
+DIRECT_S = 50e-6  # calls that take less may run in their callers' threads: a hand-over takes some 15 us
 STAGED = 8  # numbers of examples whose pinned memory a session on a GPU keeps at hand
 _END = object()
 
@@ -45,8 +45,8 @@ class SessionGroup:
 
     sessions: their number. threads: of one run; more than one use the process's pool, on any core.
     cores: the CPUs of each, a list of sets of numbers. None: those of the process, distributed evenly if there are
-        enough; then a short call to a session that is free runs in the thread of the caller that waits for it, on any
-        core, because a hand-over to the session's thread takes about as long as such a call.
+        enough; then a call shorter than 50 us to a session that is free runs in the thread of the caller that waits
+        for it, on any core, because a hand-over to the session's thread takes about as long as such a call.
     policy: which session takes a call: "shortest_queue": the one with the fewest calls that wait or run, so that a
         session whose cores have other work gets fewer; "round_robin"; or "modulo": the call's `key` mod sessions, so
         that calls of one key are answered in order by one session.

@@ -257,6 +257,41 @@ def test_closing_waits_for_the_only_call_too(trainer, monkeypatch):
     assert seen == [caller] and answers and group.statistics().calls == (2,)
 
 
+class Interrupting:
+    """A lock after whose release the next signal comes."""
+
+    def __init__(self, lock):
+        self.lock, self.rest = lock, 1
+
+    def __enter__(self):
+        return self.lock.__enter__()
+
+    def __exit__(self, *error):
+        self.lock.__exit__(*error)
+        self.rest -= 1
+        if self.rest == 0:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_call_in_its_callers_thread_is_not_pending_any_more(trainer, monkeypatch):
+    monkeypatch.setattr(sessions, "DIRECT_S", 60)
+
+    class Interrupts(dict):
+        def __getitem__(self, name):
+            raise KeyboardInterrupt
+
+    with SessionGroup(trainer.folder / "served", sessions=1) as group:
+        group(COLUMNS)
+        session = group._sessions[0]
+        with pytest.raises(KeyboardInterrupt):
+            group(Interrupts(COLUMNS))
+        assert session.pending() == 0
+        session._entry = Interrupting(session._entry)
+        with pytest.raises(KeyboardInterrupt):  # when the call was accepted
+            group(COLUMNS)
+        assert session.pending() == 0 and numpy.allclose(group(COLUMNS)["click"], trainer.expected(), atol=1e-6)
+
+
 def test_an_update_reads_the_rows_that_changed_and_keeps_what_was_prepared(trainer):
     served = trainer.folder / "served"
     with SessionGroup(served) as group:

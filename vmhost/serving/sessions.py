@@ -270,6 +270,15 @@ class _Call:
             self.error = None  # breaks the cycle through its traceback
 
 
+class _Claim:
+    """Whether a call that its caller's thread may answer is counted as pending."""
+
+    __slots__ = ("counted",)
+
+    def __init__(self):
+        self.counted = False
+
+
 class _Session:
     """A network of its own, and a thread on its cores that answers calls in order. If `direct`, a short call whose
     caller waits runs in the caller's thread if no other call waits or runs."""
@@ -298,27 +307,32 @@ class _Session:
         return future
 
     def ask(self, columns):
-        call = self._accept(columns)
-        if call is not None:
-            return call.result()
+        claim = _Claim()
         try:
+            call = self._accept(columns, claim)
+            if call is not None:
+                return call.result()
             with self._running:
                 return self._answer(columns)
-        finally:
-            self._finish()
+        finally:  # Ctrl-C can end the call anywhere, in _accept too
+            if claim.counted:
+                self._finish()
 
-    def _accept(self, columns, future=None):
-        """Accepts a call, whose caller waits if there is no future, and returns what is queued: the future, a _Call, or
-        None if the call runs in its caller's thread. ClosedError; queue.Full."""
+    def _accept(self, columns, caller):
+        """Accepts a call and returns what is queued: the `caller`, a Future, or a _Call if the caller has a _Claim and
+        waits; None if the call then runs in the caller's thread. ClosedError; queue.Full."""
+        waits = type(caller) is _Claim
         with self._entry:
             if self._ended:
                 raise ClosedError("the session group is closed")
             if self._pending > self._room > 0:  # one runs, the others wait
                 raise queue.Full
-            self._pending += 1
-            if future is None and self._pending == 1 and self._direct and self._least_s < DIRECT_S:
+            if waits and not self._pending and self._direct and self._least_s < DIRECT_S:
+                caller.counted = True  # no signal is handled between this and the next line
+                self._pending = 1
                 return None
-            call = _Call(columns) if future is None else future
+            call = _Call(columns) if waits else caller
+            self._pending += 1
             self._waiting.put((columns, call))
             return call
 

@@ -3,6 +3,7 @@
 A test process has one such process, from when it is first needed until it ends. Starting one for each model took longer
 than what it computes."""
 
+import atexit
 import os
 import pickle
 import subprocess
@@ -30,6 +31,8 @@ def answers(cases, *, exact=False, quiet=False):
         process.returncode = 0  # it ends with this process, which does not wait for it
         _server = process.stdin, process.stdout
         warm.keep(*_server)
+        for pipe in _server:
+            atexit.register(pipe.close)
     asked, told = _server
     try:
         pickle.dump((cases, exact, quiet), asked)

@@ -8,6 +8,11 @@ from vmhost.engine.models import opened
 from vmhost.engine.onnx import OnnxError, compile_model
 
 TOLERANCE = 2e-4  # of the largest number of a result; what two orders of sums may differ by behind ten operators
+_SMALL = 1e-2  # the least number that the tolerance is taken of
+# The same behind recurrences: ONNX Runtime's tanh there is good to 6e-8, however small its result, and each time step
+# multiplies that. Seed 1395071: 4e-6 from float64 in numbers up to 8e-4, where this engine's were 2e-10 from it.
+_SMALL_AFTER_RECURRENCE = 1e-1
+_RECURRENT = {"RNN", "GRU", "LSTM"}
 _UNSTABLE = 1e-6  # inputs so far from theirs show what is not settled by them
 
 
@@ -32,6 +37,7 @@ def difference(graph, seed):
         expected = [session.run(None, graph.inputs(call)) for call in (0, 1)]
     except Exception as error:  # what they do not run either
         raise NotTheirsError(f"{type(error).__name__} {error}") from error
+    small = _SMALL_AFTER_RECURRENCE if any(node.op_type in _RECURRENT for node in graph.nodes) else _SMALL
     names = backends()
     with on_backend(names[seed % len(names)] if seed % 2 else names[-1]):
         try:
@@ -43,13 +49,13 @@ def difference(graph, seed):
             return f"{type(error).__name__}: {error}\n{text(graph)}"
     for call in (0, 1):
         for value, ours, right in zip(graph.outputs(), made[call], expected[call], strict=True):
-            outcome = compared(numpy.asarray(ours), right, value.exact)
+            outcome = compared(numpy.asarray(ours), right, value.exact, small)
             if outcome and not unsettled(graph, data, call, value.name, right):
                 return f"{value.name} of call {call}: {outcome}\n{text(graph)}"
     return None
 
 
-def compared(ours, right, exact):
+def compared(ours, right, exact, small=_SMALL):
     if ours.shape != right.shape or ours.dtype != right.dtype:
         return f"{ours.dtype} {ours.shape}, expected {right.dtype} {right.shape}"
     if right.dtype.kind != "f":
@@ -62,7 +68,7 @@ def compared(ours, right, exact):
     if not numpy.array_equal(ours[~finite], right[~finite], equal_nan=True) or not numpy.isfinite(ours[finite]).all():
         return "other numbers are not finite"
     apart = numpy.abs(ours[finite].astype("float64") - right[finite])
-    if apart.size and apart.max() > TOLERANCE * max(numpy.abs(right[finite]).max(), 1e-2):
+    if apart.size and apart.max() > TOLERANCE * max(numpy.abs(right[finite]).max(), small):
         return f"{apart.max():.3g} apart, of numbers up to {numpy.abs(right[finite]).max():.3g}"
     return None
 

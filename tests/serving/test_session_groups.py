@@ -204,6 +204,24 @@ def test_a_free_session_answers_a_short_call_in_its_callers_thread(trainer, monk
     assert seen[4] is not own
 
 
+def test_with_as_many_calls_as_sessions_a_free_session_answers_in_its_own_thread(trainer, monkeypatch):
+    monkeypatch.setattr(sessions, "DIRECT_S", 60)
+    seen, others, own = [], [], threading.current_thread()
+    reading, go = threading.Event(), threading.Event()
+    with SessionGroup(trainer.folder / "served", sessions=2, policy="modulo") as group:
+        for key in (0, 1):
+            group(COLUMNS, key)
+        calls = [group.submit(Seen(others, reading, go), 0)]
+        assert reading.wait(60)
+        group(Seen(seen), 1)  # one call, two sessions
+        calls.append(group.submit(COLUMNS, 0))
+        group(Seen(seen), 1)
+        go.set()
+        assert all(call.result() for call in calls)
+        group(Seen(seen), 1)
+    assert [thread is own for thread in seen] == [True, False, True]
+
+
 def test_closing_waits_for_a_call_in_its_callers_thread(trainer, monkeypatch):
     monkeypatch.setattr(sessions, "DIRECT_S", 60)
     group, seen, answers = SessionGroup(trainer.folder / "served", sessions=1, queue=2), [], []

@@ -46,7 +46,8 @@ class SessionGroup:
     sessions: their number. threads: of one run; more than one use the process's pool, on any core.
     cores: the CPUs of each, a list of sets of numbers. None: those of the process, distributed evenly if there are
         enough; then a call shorter than 50 us to a session that is free runs in the thread of the caller that waits
-        for it, on any core, because a hand-over to the session's thread takes about as long as such a call.
+        for it, on any core, because a hand-over to the session's thread takes about as long as such a call. Not while
+        as many calls wait or run as there are sessions.
     policy: which session takes a call: "shortest_queue": the one with the fewest calls that wait or run, so that a
         session whose cores have other work gets fewer; "round_robin"; or "modulo": the call's `key` mod sessions, so
         that calls of one key are answered in order by one session.
@@ -107,7 +108,9 @@ class SessionGroup:
     def __call__(self, columns, key=None):
         """The network's outputs by name, for columns by name as the version's FeatureSpec takes them, or for its Inputs
         (`group.spec.transform`)."""
-        return self._session_for(key).ask(columns)
+        session = self._session_for(key)
+        crowded = sum(map(_Session.pending, self._sessions)) >= len(self._sessions)
+        return session.ask(columns, here=not crowded)
 
     @property
     def functions(self):
@@ -306,10 +309,12 @@ class _Session:
         self._accept(columns, future)
         return future
 
-    def ask(self, columns):
+    def ask(self, columns, here):
+        """The answer, for a caller that waits. `here`: the caller's thread may compute it. Not if there are more calls
+        than sessions: callers that never sleep would keep others from the CPUs, for 3 ms at a time."""
         claim = _Claim()
         try:
-            call = self._accept(columns, claim)
+            call = self._accept(columns, claim, here)
             if call is not None:
                 return call.result()
             with self._running:
@@ -318,16 +323,16 @@ class _Session:
             if claim.counted:
                 self._finish()
 
-    def _accept(self, columns, caller):
+    def _accept(self, columns, caller, here=False):
         """Accepts a call and returns what is queued: the `caller`, a Future, or a _Call if the caller has a _Claim and
-        waits; None if the call then runs in the caller's thread. ClosedError; queue.Full."""
+        waits; None if the call then runs in the caller's thread, which `here` allows. ClosedError; queue.Full."""
         waits = type(caller) is _Claim
         with self._entry:
             if self._ended:
                 raise ClosedError("the session group is closed")
             if self._pending > self._room > 0:  # one runs, the others wait
                 raise queue.Full
-            if waits and not self._pending and self._direct and self._least_s < DIRECT_S:
+            if here and not self._pending and self._direct and self._least_s < DIRECT_S:
                 caller.counted = True  # no signal is handled between this and the next line
                 self._pending = 1
                 return None

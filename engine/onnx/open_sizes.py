@@ -31,7 +31,9 @@ _FACTORS = ((3, 5, 7, 11, 13, 17, 19, 23), (4, 6, 9, 8, 10, 14, 15, 21))
 _TRIES = ((None, False), (None, True), (64, False), (1920, False))  # (multiple, largest size first)
 _BROADCASTS = {"Binary", "Where"}
 _PICTURE, _COUNT = 224, 32  # sizes that algorithms are chosen for: image sides, counted elements
-_LARGEST_TENSOR = 1 << 26  # elements at those sizes: a product of all pixels with all pixels is not meant for them
+# Elements of a tensor at those sizes; above it, smaller sizes are tried first. Attention between all pixels of 224 x
+# 224 exceeds what the engine can open.
+_LARGEST_TENSOR = 1 << 26
 _ROUND = (2, 3, 4, 6, 12, 60)  # tried where none of those fits: a Reshape may need a multiple
 _FEWER = (1, 4, 16)  # tried last: each count is so much less than the one before, as a part is less than the whole
 MAX_OPEN_SIZES = 64

@@ -45,9 +45,9 @@ class SessionGroup:
 
     sessions: their number. threads: of one run; more than one use the process's pool, on any core.
     cores: the CPUs of each, a list of sets of numbers. None: those of the process, distributed evenly if there are
-        enough; then a call shorter than 50 us to a session that is free runs in the thread of the caller that waits
-        for it, on any core, because a hand-over to the session's thread takes about as long as such a call. Not while
-        as many calls wait or run as there are sessions.
+        enough. Then a free session runs a call shorter than 50 us in its caller's thread, on any core, if the caller
+        waits for it and fewer calls wait or run than there are sessions: a hand-over to the session's thread would take
+        about as long as the call.
     policy: which session takes a call: "shortest_queue": the one with the fewest calls that wait or run, so that a
         session whose cores have other work gets fewer; "round_robin"; or "modulo": the call's `key` mod sessions, so
         that calls of one key are answered in order by one session.
@@ -310,8 +310,9 @@ class _Session:
         return future
 
     def ask(self, columns, here):
-        """The answer, for a caller that waits. `here`: the caller's thread may compute it. Not if there are more calls
-        than sessions: callers that never sleep would keep others from the CPUs, for 3 ms at a time."""
+        """The answer, for a caller that waits. `here`: the caller's thread may compute it. The group forbids that while
+        there are as many calls as sessions: callers that never sleep keep others from the CPUs for a time slice, some
+        3 ms."""
         claim = _Claim()
         try:
             call = self._accept(columns, claim, here)

@@ -76,6 +76,16 @@ static vme_status try_both(const vme_kernels *kernels)
     return status;
 }
 
+static vme_model model_of_the_step(void)
+{
+    return (vme_model){.context = context,
+                       .kernels = vme_kernels_current(),
+                       .value = values,
+                       .values = VALUES,
+                       .step = &step,
+                       .steps = 1};
+}
+
 int main(void)
 {
     CHECK(vme_context_new(NULL, 0, &context) == VME_OK);
@@ -106,12 +116,7 @@ int main(void)
     CHECK(vme_rates_set(rates) == VME_OK);
     for (int64_t rows = 20; rows < 130; rows += 2) {
         attention(4, rows, 64, 16, 16);
-        vme_model model = {.context = context,
-                           .kernels = vme_kernels_current(),
-                           .value = values,
-                           .values = VALUES,
-                           .step = &step,
-                           .steps = 1};
+        vme_model model = model_of_the_step();
         int64_t scratch[2] = {0};
         model_algorithm chosen[2];
         for (int i = 0; i < 2; i++) {
@@ -124,12 +129,7 @@ int main(void)
     CHECK(peak < LARGE);
     for (int64_t rows = 20; rows < 130; rows += 2) { /* the same, so large that the expected costs alone decide */
         attention(LARGE / rows / 16, rows, 64, 16, 16);
-        vme_model model = {.context = context,
-                           .kernels = vme_kernels_current(),
-                           .value = values,
-                           .values = VALUES,
-                           .step = &step,
-                           .steps = 1};
+        vme_model model = model_of_the_step();
         int64_t scratch;
         CHECK(algorithm_choose(&model, &step, NULL, &scratch) == VME_OK && step.algorithm >= ATTENTION_FUSED);
     }

@@ -997,6 +997,20 @@ static vme_status compute_product(vme_context *context, const vme_tensor *a, con
     return multiply(&job);
 }
 
+/* Whether neighboring elements belong to different matrices, as with images whose channels are last: each cache line
+ * would be written once for each of them, by several threads. */
+static bool are_interleaved(const vme_tensor *out)
+{
+    const int64_t element = vme_dtype_size((vme_dtype)out->dtype);
+    for (int d = 1; d <= 2; d++)
+        if (out->strides[out->rank - d] == element || out->shape[out->rank - d] == 1)
+            return false;
+    for (int d = 0; d < out->rank - 2; d++)
+        if (out->strides[d] == element && out->shape[d] > 1)
+            return true;
+    return false;
+}
+
 vme_status vme_matmul(vme_context *context, const vme_tensor *a, const vme_tensor *b, const vme_tensor *out)
 {
     VME_FLUSHING(context);
@@ -1018,7 +1032,7 @@ vme_status vme_matmul(vme_context *context, const vme_tensor *a, const vme_tenso
                         (long long)a->shape[a->rank - 2], (long long)b->shape[b->rank - 1],
                         (long long)out->shape[out->rank - 2], (long long)out->shape[out->rank - 1]);
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
-    if (!vme_overlap(a, out) && !vme_overlap(b, out))
+    if (!vme_overlap(a, out) && !vme_overlap(b, out) && !are_interleaved(out))
         return compute_product(context, a, b, out);
     int64_t strides[VME_RANK_MAX];
     size_t bytes;

@@ -151,7 +151,7 @@ vme_status chain_run(vme_context *context, const vme_model *model, int first, ch
     chain_job job = {
         .context = context, .model = model, .step = step, .arena = arena, .inputs = inputs, .begun = &begun};
     const int64_t slots = min(step->chain.slots, threads);
-    job.pieces = slots == 1 ? 1 : step->chain.slots;
+    job.pieces = slots == 1 ? 1 : step->chain.pieces;
     for (int s = 0; s < steps; s++) {
         atomic_init(&spent[s], 0);
         if (step[s].kind != STEP_NOTHING && begun.of[s].out < 0)

@@ -106,13 +106,13 @@ static double saved(const chain_walk *walk)
 }
 
 /* The scratch memory of a slot with bands of `rows` rows, and the cost in nanoseconds. */
-static double measure(chain_walk *walk, int64_t rows, int slots, model_chain *chain, int64_t *near)
+static double measure(chain_walk *walk, int64_t rows, int each_image, model_chain *chain, int64_t *near)
 {
     const vme_model *model = walk->model;
     const int64_t h = model->value[walk->step[walk->steps - 1].out].h;
     int64_t strips[BANDS_STEPS_MAX] = {0}, done[BANDS_STEPS_MAX] = {0}, all_done[BANDS_STEPS_MAX], moved = 0,
             starts = 0, squares[BANDS_STEPS_MAX] = {0};
-    for (int64_t pieces = 1;; pieces = slots) {
+    for (int64_t pieces = 1;; pieces = each_image) {
         moved = starts = 0;
         memset(squares, 0, sizeof squares);
         memset(all_done, 0, sizeof all_done);
@@ -142,7 +142,7 @@ static double measure(chain_walk *walk, int64_t rows, int slots, model_chain *ch
                 walk_advance(walk);
             }
         }
-        if (pieces == slots)
+        if (pieces == each_image)
             break;
     }
     int64_t at = 0, points = 0, weights = 0;
@@ -175,9 +175,23 @@ static double measure(chain_walk *walk, int64_t rows, int slots, model_chain *ch
     chain->points_at = at;
     chain->slot_bytes = at + aligned(points);
     chain->rows = rows;
-    chain->slots = slots;
+    chain->pieces = each_image;
     *near = chain->slot_bytes + weights;
     return cost;
+}
+
+/* Nanoseconds lost because only `slots` of `threads` threads can work on the chain. */
+static double idle(const chain_walk *walk, int slots, int threads)
+{
+    double products = 0;
+    for (int s = 0; s < walk->steps; s++) {
+        const model_step *step = &walk->step[s];
+        if (step->kind != STEP_CONV && step->kind != STEP_DEPTHWISE)
+            continue;
+        const model_value *out = &walk->model->value[step->out];
+        products += (double)(out->n * out->h * out->w * out->c) * (double)step->k;
+    }
+    return products * BANDS_PRODUCT_NS * (1.0 / slots - 1.0 / threads);
 }
 
 /* The saving of these steps as a chain, with the best bands that fit in L2; 0: none. Sets the strips of its values. */
@@ -191,9 +205,12 @@ static double try_chain(const vme_model *model, int first, int end, int threads,
             model->value[root].strip = is_inner(model, root, first, end);
         }
     walk_begin(&walk, model, &model->step[first], end - first);
-    const int64_t h = model->value[model->step[end - 1].out].h;
-    const int slots = (int)max(1, min(threads, h / walk.unit / (always ? 1 : BANDS_PIECE_MIN)));
-    const double all = always ? end - first : saved(&walk);
+    const int64_t h = model->value[model->step[end - 1].out].h, images = model->value[model->step[end - 1].out].n;
+    const int each_image = images % threads == 0 && !always
+                               ? 1
+                               : (int)max(1, min(threads, h / walk.unit / (always ? 1 : BANDS_PIECE_MIN)));
+    const int slots = (int)min(threads, images * each_image);
+    const double all = always ? end - first : saved(&walk) - idle(&walk, slots, threads);
     double best = 0;
     int64_t rows = 0, near;
     if (always && walk.strips > 0) {
@@ -201,7 +218,7 @@ static double try_chain(const vme_model *model, int first, int end, int threads,
         rows = walk.unit * (1 + first % 3);
     }
     for (int64_t next = walk.unit; !always && all > 0 && next <= BANDS_ROWS_MAX && next <= h; next += walk.unit) {
-        const double cost = measure(&walk, next, slots, chain, &near);
+        const double cost = measure(&walk, next, each_image, chain, &near);
         if (near > BANDS_NEAR)
             break;
         if (all - cost > best) {
@@ -210,7 +227,8 @@ static double try_chain(const vme_model *model, int first, int end, int threads,
         }
     }
     if (rows > 0)
-        measure(&walk, rows, slots, chain, &near);
+        measure(&walk, rows, each_image, chain, &near);
+    chain->slots = slots;
     for (int i = 0; i < walk.strips && rows == 0; i++)
         model->value[walk.strip[i].root].strip = 0;
     return best;

@@ -41,6 +41,7 @@ typedef struct model_step model_step;
 /* Stored in the first of some consecutive steps that run by bands of rows (bands.c). */
 typedef struct model_chain {
     int steps;                     /* 0: none */
+    int pieces;                    /* of each image, if more than one thread works on the chain */
     int slots;                     /* equal parts of the scratch memory, one for each thread */
     int scratch;                   /* a value that only this chain uses */
     int64_t rows;                  /* rows of a band, of the last step's output */

@@ -152,6 +152,21 @@ static void large_network(void)
     model_file_end(x, y, false);
 }
 
+/* A wide value of 28 rows, then 14 rows of output: too few to divide among threads. */
+static void low_network(int images)
+{
+    model_file_begin();
+    const uint32_t x = value(4, images, 64, 28, 28), wide = value(4, images, 384, 28, 28),
+                   y = value(4, images, 384, 13, 13), expand = constant(4, 384, 64, 1, 1),
+                   depthwise = constant(4, 384, 1, 3, 3);
+    window(node(MODEL_CONV, 2, (uint32_t[]){x, expand, wide}), 1, 0);
+    model_node_record *apart = node(MODEL_CONV, 2, (uint32_t[]){wide, depthwise, y});
+    window(apart, 3, 0);
+    apart->parameters[GROUPS] = 384;
+    apart->parameters[STRIDE_H] = apart->parameters[STRIDE_W] = 2;
+    model_file_end(x, y, false);
+}
+
 static vme_context *context;
 static int charges, refuse_at;
 static bool charge(void *owner, size_t bytes)
@@ -211,6 +226,19 @@ static int alike(vme_bands bands, int threads)
     return chains;
 }
 
+/* A chain must not cost more threads than it saves memory traffic. */
+static void few_rows(void)
+{
+    const int threads = vme_threads();
+    for (int images = 1; images <= 2; images++)
+        for (int used = 1; used <= 2 && used <= threads; used++) {
+            CHECK(vme_threads_set(used) == VME_OK);
+            low_network(images);
+            CHECK((alike(VME_BANDS_WHERE_THEY_PAY, used) > 0) == (images % used == 0));
+        }
+    CHECK(vme_threads_set(threads) == VME_OK);
+}
+
 static void *stop_soon(void *argument)
 {
     for (volatile int i = *(const int *)argument; i > 0; i--)
@@ -245,6 +273,8 @@ int main(int count, char **arguments)
     CHECK(run(VME_BANDS_WHERE_THEY_PAY, 2, result[1], &chains, ns) == VME_OK);
     for (int s = 0; s < 11; s++)
         CHECK((s == 8) == (ns[s] < 100)); /* the concatenation takes no time */
+    few_rows();
+    large_network();
     charges = 0;
     CHECK(run(VME_BANDS_WHERE_THEY_PAY, 1, result[1], &chains, NULL) == VME_OK);
     const int min = charges;

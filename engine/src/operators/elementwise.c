@@ -7,6 +7,7 @@
 #include "operators/nest.h"
 #include "operators/raster.h"
 #include "runtime/machine.h"
+#include "runtime/numbers.h"
 
 #include <string.h>
 
@@ -412,9 +413,11 @@ static vme_status run(vme_context *context, struct job *job, int inputs, const v
     collect(job);
     if (job->costly)
         piece = ELEMENTWISE_PIECE_COSTLY;
+    if (elements * element_bytes >= ELEMENTWISE_PARALLEL_MIN)
+        piece = min(piece, ceil_div(elements, ELEMENTWISE_PIECES_MIN));
     if (elements * element_bytes >= ELEMENTWISE_PARALLEL_MIN
         || (job->costly && elements >= 8 * ELEMENTWISE_PIECE_COSTLY)) {
-        status = vme_parallel(context, elements, piece, walk, job);
+        status = vme_parallel_apart(context, elements, piece, walk, job);
         goto done;
     }
     for (int64_t begin = 0; status == VME_OK && begin < elements; begin += piece)

@@ -202,8 +202,8 @@ vme_status vme_move(vme_context *context, int rank, const int64_t *shape, vme_si
     if (bytes < RASTER_PARALLEL_MIN)
         return vme_stopping(context) ? vme_stopped_here(context) : copy_tiles(&m, 0, tiles);
     int64_t tile_bytes = bytes / tiles + 1;
-    return vme_parallel(context, tiles, tile_bytes >= RASTER_PIECE_BYTES ? 1 : RASTER_PIECE_BYTES / tile_bytes,
-                        copy_tiles, &m);
+    return vme_parallel_apart(context, tiles, tile_bytes >= RASTER_PIECE_BYTES ? 1 : RASTER_PIECE_BYTES / tile_bytes,
+                              copy_tiles, &m);
 }
 
 vme_status vme_raster(vme_context *context, int element_size, int count, const vme_region *regions,

@@ -451,13 +451,14 @@ static vme_status run(vme_context *context, reduction *r)
                                                                                     * too, by cache lines */
     apart = apart > r->element_bytes ? min(apart, 64) : r->element_bytes;
     int64_t bytes_touched = r->outputs * (r->length * apart + (by_rows ? 0 : REDUCE_OUTPUT_BYTES));
-    vme_status status = vme_stopping(context) ? vme_stopped_here(context)
-                        : bytes_touched < REDUCE_PARALLEL_MIN
-                            ? tasks_of(r, 0, count)
-                            : vme_parallel(context, count, task < REDUCE_PIECE ? REDUCE_PIECE / task : 1, tasks_of, r);
+    vme_status status =
+        vme_stopping(context) ? vme_stopped_here(context)
+        : bytes_touched < REDUCE_PARALLEL_MIN
+            ? tasks_of(r, 0, count)
+            : vme_parallel_apart(context, count, task < REDUCE_PIECE ? REDUCE_PIECE / task : 1, tasks_of, r);
     if (status == VME_OK && r->partials != NULL)
-        status = vme_parallel(context, r->outputs, r->pieces < REDUCE_PIECE ? REDUCE_PIECE / r->pieces : 1,
-                              combine_pieces, r);
+        status = vme_parallel_apart(context, r->outputs, r->pieces < REDUCE_PIECE ? REDUCE_PIECE / r->pieces : 1,
+                                    combine_pieces, r);
     vme_scratch_free(context, r->partials, bytes);
     return status;
 }

@@ -39,7 +39,8 @@ enum {
 
 /* ---- operators/elementwise.c */
 enum {
-    ELEMENTWISE_PARALLEL_MIN = 2 << 20, /* bytes touched; below this, waking helpers costs more than it saves */
+    ELEMENTWISE_PARALLEL_MIN = 1 << 20, /* bytes touched; below this, waking helpers costs more than it saves */
+    ELEMENTWISE_PIECES_MIN = 8,
     /* Elements between two checks of the stop flag, well under a millisecond: contiguous elements, strided elements,
      * and costly functions. */
     ELEMENTWISE_PIECE = 32768,

@@ -22,14 +22,16 @@
 #include <time.h>
 
 enum {
-    PARTS_MAX = 8, /* parts of a range; each thread starts with one of them */
+    PARTS_MAX = 6, /* parts of a range; each thread starts with one of them */
     HELPERS_MAX = 255,
     HELPER_STACK = 256 << 10,
-    SPINS_MAX = 1 << 10,
+    SPINS_MAX = 1 << 12,
     SPINS_MIN = 1 << 4,
     TRIED_MIN = 4,      /* pieces of a job that does one piece before it wakes helpers */
     WAKING_NS = 100000, /* minimum work left to wake a helper: it saves half of that, and costs the wake-up and a cold
                          * cache */
+    BURST_NS = 1000000, /* jobs within this time of each other count together for that: a woken helper spins until the
+                         * next one */
 };
 
 struct job {
@@ -40,13 +42,14 @@ struct job {
     vme_thread_options options; /* of the caller */
     int parts;                  /* of the range: each begins where the one before it ends */
     struct {
-        _Atomic int64_t next;
+        _Alignas(VME_ALIGNMENT) _Atomic int64_t next;
         int64_t end;
-    } part[PARTS_MAX];            /* next: the first element that no thread has taken */
-    atomic_bool ended;            /* a piece failed, or the context was stopped */
-    atomic_int helpers;           /* helpers working on the job; changes under the lock */
-    bool listed, called, waiting; /* under the lock: helpers may join; sleeping helpers were woken; the caller sleeps
-                                   * until all helpers have left */
+    } part[PARTS_MAX];  /* next: the first element that no thread has taken; each on a cache line of its own */
+    atomic_bool ended;  /* a piece failed, or the context was stopped */
+    atomic_int helpers; /* helpers working on the job; changes under the lock */
+    bool counted;       /* in the pool's `short_ns` */
+    /* under the lock: helpers may join; sleeping helpers were woken; the caller sleeps until all helpers have left */
+    bool listed, called, waiting;
     struct job *previous, *following;
     int core;                     /* the caller's core when the job was listed */
     int64_t left_first, first_ns; /* pieces left at the first check, and its time; 0: not checked yet */
@@ -73,8 +76,9 @@ static struct {
     struct helper helpers[HELPERS_MAX];
     bool closing;
     atomic_int sleeping, spinning;
-    atomic_int working;                           /* threads working on jobs of several pieces, callers and helpers */
-    atomic_int max_threads;                       /* limit of `working`; 0: not determined yet */
+    atomic_int working;                 /* threads working on jobs of several pieces, callers and helpers */
+    atomic_int max_threads;             /* limit of `working`; 0: not determined yet */
+    _Atomic int64_t short_ns, short_at; /* work of the last short jobs without helpers, and the time of the last one */
     _Alignas(VME_ALIGNMENT) atomic_uint listings; /* incremented for each listing, so that spinning helpers notice it;
                                                    * on a cache line of its own */
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER};
@@ -340,12 +344,22 @@ static void start_helper(int core)
     pthread_attr_destroy(&attributes);
 }
 
+/* Moves helpers that spin on a core away from it: there they keep its other thread from running, and cannot run at the
+ * same time. Called with the lock held. */
+static void clear_core(int core)
+{
+    for (int i = 0; i < pool.started && atomic_load_explicit(&pool.spinning, memory_order_relaxed) > 0; i++)
+        if (pool.helpers[i].spinning_on == core)
+            core_avoid(pool.helpers[i].thread, &pool.helpers[i].avoided, core);
+}
+
 /* Lists the job, so that helpers can join. */
 static void list(struct job *job)
 {
     pthread_mutex_lock(&pool.lock);
     job->listed = true;
     job->core = sched_getcpu();
+    clear_core(job->core);
     job->previous = NULL;
     job->following = atomic_load(&pool.first);
     if (job->following != NULL)
@@ -366,12 +380,7 @@ static void wake(int wanted, const struct job *job)
         job = atomic_load(&pool.first);
     const int core = job == NULL ? CORE_NONE : job->core;
     for (int i = 0; i < pool.started; i++)
-        if (pool.helpers[i].spinning_on != CORE_NONE) {
-            if (pool.helpers[i].spinning_on == core)
-                core_avoid(pool.helpers[i].thread, &pool.helpers[i].avoided,
-                           core); /* a spinning helper on the caller's core cannot run there */
-            wanted--;
-        }
+        wanted -= pool.helpers[i].spinning_on != CORE_NONE;
     for (int i = 0; i < pool.started && count < wanted; i++)
         if (pool.helpers[i].sleeping) {
             core_avoid(pool.helpers[i].thread, &pool.helpers[i].avoided, core);
@@ -435,12 +444,27 @@ static int64_t now_ns(void)
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
+/* Counts a job too short to wake a helper for; whether it and those just before it are worth one together. Callers that
+ * count at the same time may lose a count, which delays a wake-up. */
+static bool ends_a_burst(struct job *job, int64_t left_ns, int64_t now)
+{
+    if (job->counted)
+        return false;
+    job->counted = true;
+    const int64_t before = atomic_exchange_explicit(&pool.short_at, now, memory_order_relaxed);
+    const int64_t sum =
+        left_ns + (now - before < BURST_NS ? atomic_load_explicit(&pool.short_ns, memory_order_relaxed) : 0);
+    atomic_store_explicit(&pool.short_ns, sum < WAKING_NS ? sum : 0, memory_order_relaxed);
+    return sum >= WAKING_NS;
+}
+
 /* Between two pieces: lists the job as soon as the pool has room, and wakes helpers if that pays. */
 static void look_for_help(struct job *job)
 {
-    int64_t left = pieces_left(job);
-    if (job->called || left < 2 || atomic_load_explicit(&pool.working, memory_order_relaxed) >= vme_threads()
-        || !wants_help(job))
+    if (job->called || atomic_load_explicit(&pool.working, memory_order_relaxed) >= vme_threads() || !wants_help(job))
+        return;
+    const int64_t left = pieces_left(job);
+    if (left < 2)
         return;
     if (!job->listed)
         list(job);
@@ -450,7 +474,10 @@ static void look_for_help(struct job *job)
             job->left_first = left;
             job->first_ns = now;
         }
-        if (left == job->left_first || (now - job->first_ns) / (job->left_first - left) < WAKING_NS / left)
+        if (left == job->left_first)
+            return;
+        const int64_t each_ns = (now - job->first_ns) / (job->left_first - left);
+        if (each_ns < WAKING_NS / left && !ends_a_burst(job, each_ns * left, now))
             return;
     }
     call_helpers(job);

@@ -212,6 +212,36 @@ static void helpers_join_later(void)
     vme_context_unref(context);
 }
 
+/* ---- jobs too short to wake a helper for wake one together, which then waits for the next */
+struct burst {
+    pthread_t caller;
+    atomic_bool helped;
+};
+
+static vme_status be_short(void *argument, int64_t begin, int64_t end)
+{
+    (void)begin, (void)end;
+    struct burst *burst = argument;
+    if (!pthread_equal(pthread_self(), burst->caller))
+        atomic_store(&burst->helped, true);
+    for (volatile int i = 0; i < 4000; i++)
+        ;
+    return VME_OK;
+}
+
+static void bursts(void)
+{
+    if (vme_threads() < 2)
+        return;
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL); /* helpers sleep by then */
+    vme_context *context = context_with(0);
+    struct burst burst = {.caller = pthread_self()};
+    for (int job = 0; job < 20000 && !atomic_load(&burst.helped); job++)
+        CHECK(vme_parallel(context, 6, 1, be_short, &burst) == VME_OK);
+    CHECK(atomic_load(&burst.helped));
+    vme_context_unref(context);
+}
+
 /* ---- threads that work apart keep to their parts of the range until these are done */
 enum { APART = 40 };
 struct apart {
@@ -407,6 +437,7 @@ int main(void)
     many_callers();
     helpers_join();
     helpers_join_later();
+    bursts();
     indices();
     parts();
     slots();

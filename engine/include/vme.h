@@ -333,9 +333,9 @@ VME_API vme_status vme_session_options(vme_session *session, int threads, unsign
  * these sizes, of which a session caches the last ones. Its ports have the shapes of outputs. VME_BAD_SHAPE: other
  * dimensions; VME_BAD_VALUE: it does not work at these sizes. */
 VME_API vme_status vme_session_plan(vme_session *session, const vme_tensor *const *inputs, vme_model **plan);
-/* One tensor for each input and output, contiguous, with its dtype and shape. Outputs are partly written if the run was
- * stopped. Outputs must not overlap inputs or each other, except that one which continues an input may be the same
- * memory. */
+/* One tensor for each input and output, contiguous, with its dtype and shape. Outputs are partly written if the run
+ * failed or was stopped. Outputs must not overlap inputs or each other, except that one which continues an input may be
+ * the same memory. */
 VME_API vme_status vme_session_run(vme_session *session, const vme_tensor *const *inputs,
                                    const vme_tensor *const *outputs);
 /* The same, and the time of each step: one number for each of vme_model_steps(). */

@@ -1,5 +1,5 @@
 """Key-value caches of fixed capacity: inputs and outputs of a decoder with one size, into which new rows are written,
-so that every call has the same sizes and the engine writes in place (engine/src/models/caches.c)."""
+so that every call has the same sizes and the engine writes in place (engine/src/models/outside.c)."""
 
 SHARED = "vmhost_shared_cache"  # attribute that marks a GroupQueryAttention node whose cache has a capacity
 _OPERATOR = "GroupQueryAttention"

@@ -1,6 +1,6 @@
 /* Assigns arena offsets to values, by their lifetimes. */
 #include "models/arena.h"
-#include "models/caches.h"
+#include "models/outside.h"
 #include "models/file.h"
 #include "models/model.h"
 #include "models/step.h"
@@ -57,7 +57,7 @@ void arena_lives(vme_model *model)
 vme_status arena_plan(vme_model *model)
 {
     int placed = 0;
-    const int64_t begin = caches_front(model);
+    const int64_t begin = outside_front(model);
     int64_t total = begin;
     value_size *order = calloc((size_t)model->values, sizeof *order);
     const model_value **overlapping = calloc((size_t)model->values, sizeof *overlapping);

@@ -7,7 +7,7 @@
 #include "models/arena.h"
 #include "models/attention.h"
 #include "models/bands.h"
-#include "models/caches.h"
+#include "models/outside.h"
 #include "models/empty.h"
 #include "models/file.h"
 #include "models/integer_products.h"
@@ -513,7 +513,7 @@ static vme_status make(model_preparation *preparation)
     spread_layouts(model);
     status = lay_out(model);
     if (status == VME_OK)
-        caches_find(model);
+        outside_find(model);
     if (preparation->like != NULL && preparation->kept == NULL && of_same_choices(model, preparation->like))
         model->kernels = preparation->like->kernels;
     else

@@ -2,12 +2,11 @@
  *
  * file.c reads and validates the file. model.c makes a model of it (shapes and layouts); arena.c assigns arena offsets,
  * weights.c packs the weights; images.c, tensors.c, rows.c, attention.c, recurrence.c, trees.c and coupling.c turn
- * nodes into steps; caches.c finds outputs that continue inputs; empty.c settles tensors without elements;
- * description.c describes the model; session.c runs it;
- * plans.c makes it again for other sizes. bands.c runs consecutive steps by bands of rows, chosen by bands_choice.c.
- * convolution.c has the most expensive step, winograd.c, strassen.c and im2col.c other algorithms for it, steps.c the
- * steps that move data. tuning.c chooses among algorithms, by the costs that rates.c estimates. Each file has a header
- * of its name if others use it. */
+ * nodes into steps; outside.c finds values in the caller's memory; empty.c settles tensors without elements;
+ * description.c describes the model; session.c runs it; plans.c makes it again for other sizes. bands.c runs
+ * consecutive steps by bands of rows, chosen by bands_choice.c. convolution.c has the most expensive step, winograd.c,
+ * strassen.c and im2col.c other algorithms for it, steps.c the steps that move data. tuning.c chooses among algorithms,
+ * by the costs that rates.c estimates. Each file has a header of its name if others use it. */
 #ifndef VME_MODEL_H
 #define VME_MODEL_H
 
@@ -34,8 +33,8 @@ struct vme_model {
     int guards;
     char *packed;
     size_t packed_bytes, arena_bytes;
-    int caches; /* outputs that continue an input: their addresses in a run are at the start of the arena */
-    bool fixed; /* algorithms are chosen by the built-in rates */
+    int outside; /* outputs in the caller's memory: their addresses in a run are at the start of the arena */
+    bool fixed;  /* algorithms are chosen by the built-in rates */
     /* expected nanoseconds of a run on one core of each backend; 0: not a candidate */
     double total[VME_BACKENDS_MAX];
     /* bytes by which packed weights may exceed plain ones, for algorithms that need more */

@@ -2,7 +2,7 @@
  * its arena between runs, so that a run allocates nothing; simultaneous runs of one session allocate arenas of their
  * own. For a model with open sizes it caches plans, and keeps one arena as large as the largest plan so far. */
 #include "models/bands.h"
-#include "models/caches.h"
+#include "models/outside.h"
 #include "models/model.h"
 #include "models/plans.h"
 #include "models/step.h"
@@ -155,8 +155,8 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
     const char *const outer = vme_context_do(context, "model");
     void (*const ended)(int64_t) = outer == NULL ? atomic_load_explicit(&run_ended, memory_order_acquire) : NULL;
     int64_t run_began_ns = ended == NULL ? 0 : atomic_load_explicit(&run_now_ns, memory_order_relaxed)();
-    if (model->caches > 0)
-        status = caches_begin(context, model, inputs, outputs, arena);
+    if (model->outside > 0)
+        status = outside_begin(context, model, inputs, outputs, arena);
     for (int s = 0, count; status == VME_OK && s < model->steps; s += count) {
         const model_step *step = &model->step[s];
         uint64_t began = ns == NULL ? 0 : model_now_ns();

@@ -22,11 +22,11 @@
 vme_tensor model_tensor(const vme_model *model, int value, char *arena)
 {
     const model_value *v = &model->value[value];
-    const int cache = model->caches == 0 ? 0 : model->value[model_root(model, value)].outside;
+    const int outside = model->outside == 0 ? 0 : model->value[model_root(model, value)].outside;
     char *block = v->kind == MODEL_CONSTANT || (v->within >= 0 && model->value[v->within].kind == MODEL_CONSTANT)
                       ? model->packed
-                  : cache > 0 && arena != NULL ? ((char **)(void *)arena)[cache - 1]
-                                               : arena;
+                  : outside > 0 && arena != NULL ? ((char **)(void *)arena)[outside - 1]
+                                                 : arena;
     return (vme_tensor){
         .data = block == NULL ? NULL : block + v->offset + v->start,
         .shape = v->shape,
@@ -185,8 +185,8 @@ static vme_status run_where(vme_context *context, const vme_model *model, const 
     vme_tensor b = model_tensor(model, step->operand[2], arena), out = model_tensor(model, step->out, arena);
     /* a single condition, as for branches: the other side is not read */
     const vme_tensor *chosen = *(const unsigned char *)condition.data != 0 ? &a : &b;
-    return vme_elements(&condition) == 1 && chosen->data != out.data ? vme_copy(context, chosen, &out)
-                                                                     : vme_where(context, &condition, &a, &b, &out);
+    return vme_elements(&condition) == 1 ? vme_copy(context, chosen, &out)
+                                         : vme_where(context, &condition, &a, &b, &out);
 }
 
 vme_status model_make_where(model_preparation *preparation, uint32_t number, const model_node_record *node,

@@ -35,7 +35,8 @@ typedef struct model_value {
      * spread_w-th column from place_w on; 0: it has all pixels. Nothing else is within such an image. */
     int spread_h, spread_w, place_h, place_w;
     bool holds;  /* other values are within it */
-    int outside; /* 1 and up: it is in the caller's memory, as the cache (caches.c) of this number; 0: in the arena */
+    int outside; /* 1 and up: it is in the caller's memory, at the address of this number (outside.c); 0: in the arena
+                  */
     int readers; /* number of nodes and outputs that read it, at most 2 */
     /* bands.c: only this many of its rows are present, at this offset in a slot; 0: the whole value is */
     int64_t strip, strip_at;

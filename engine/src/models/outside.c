@@ -1,11 +1,15 @@
-/* Outputs that continue an input, as a decoder's key and value caches do: the rows of earlier tokens, followed by those
- * of the new token.
+/* Values in the caller's memory instead of the arena: outputs that operators on tensors write and nothing else reads,
+ * and inputs that such an output continues.
  *
- * Such an output is a scatter into an input of the same shape that nothing else reads: a tensor of fixed capacity into
- * which rows are written. Both are the caller's memory, at the output's address. A caller that passes one array as both
- * has it updated in place: nothing is copied, and the next token is another call with the same sizes. If they are two
- * arrays, the input is copied to the output first. */
-#include "models/caches.h"
+ * An output continues an input as a decoder's key and value caches do: the rows of earlier tokens, followed by those of
+ * the new token. It is a scatter into an input of the same shape that nothing else reads: a tensor of fixed capacity
+ * into which rows are written. Both are at the output's address. A caller that passes one array as both has it updated
+ * in place: nothing is copied, and the next token is another call with the same sizes. If they are two arrays, the
+ * input is copied to the output first.
+ *
+ * All other inputs are copied to the arena: a caller may change its arrays during a run, which must not affect values
+ * that a step has checked. */
+#include "models/outside.h"
 #include "models/file.h"
 #include "models/makers.h"
 #include "models/step.h"
@@ -14,7 +18,7 @@
 #include "runtime/internal.h"
 #include "runtime/numbers.h"
 
-static int64_t cache_bytes(const vme_tensor *tensor)
+static int64_t bytes_of(const vme_tensor *tensor)
 {
     int64_t bytes = vme_dtype_size((vme_dtype)tensor->dtype);
     for (int d = 0; d < tensor->rank; d++)
@@ -90,7 +94,7 @@ static bool written_besides(const vme_model *model, int value, int but)
     return false;
 }
 
-void caches_find(vme_model *model)
+static void find_continued(vme_model *model)
 {
     for (int s = 0; s < model->steps; s++) {
         const model_step *step = &model->step[s];
@@ -101,31 +105,44 @@ void caches_find(vme_model *model)
             || !is_whole(model, to) || readings(model, from) != 1 || written_besides(model, from, input)
             || written_besides(model, to, s) || !seen_as_tensor(model, to))
             continue;
-        model->value[from].outside = model->value[to].outside = ++model->caches;
+        model->value[from].outside = model->value[to].outside = ++model->outside;
         model->value[from].offset = model->value[to].offset = 0;
     }
 }
 
-int64_t caches_front(const vme_model *model)
+void outside_find(vme_model *model)
 {
-    return ceil_div(model->caches * (int64_t)sizeof(char *), VME_ALIGNMENT) * VME_ALIGNMENT;
+    find_continued(model);
+    for (int i = 0; i < model->outputs; i++) {
+        const int value = model->output[i];
+        if (port_of(model->output, model->outputs, value) < 0 || port_of(model->input, model->inputs, value) >= 0
+            || !is_whole(model, value) || readings(model, value) != 1 || !seen_as_tensor(model, value))
+            continue;
+        model->value[value].outside = ++model->outside;
+        model->value[value].offset = 0;
+    }
 }
 
-int caches_input(const vme_model *model, int number)
+int64_t outside_front(const vme_model *model)
 {
-    const int cache = model->value[model->output[number]].outside;
-    for (int i = 0; cache > 0 && i < model->inputs; i++)
-        if (model->value[model->input[i]].outside == cache)
+    return ceil_div(model->outside * (int64_t)sizeof(char *), VME_ALIGNMENT) * VME_ALIGNMENT;
+}
+
+int outside_input(const vme_model *model, int number)
+{
+    const int outside = model->value[model->output[number]].outside;
+    for (int i = 0; outside > 0 && i < model->inputs; i++)
+        if (model->value[model->input[i]].outside == outside)
             return i;
     return -1;
 }
 
-int vme_model_continues(const vme_model *model, int output) { return caches_input(model, output); }
+int vme_model_continues(const vme_model *model, int output) { return outside_input(model, output); }
 
 static bool overlap(const vme_tensor *a, const vme_tensor *b)
 {
     const uintptr_t first = (uintptr_t)a->data, second = (uintptr_t)b->data;
-    return first < second + (uintptr_t)cache_bytes(b) && second < first + (uintptr_t)cache_bytes(a);
+    return first < second + (uintptr_t)bytes_of(b) && second < first + (uintptr_t)bytes_of(a);
 }
 
 static vme_status taken(const vme_model *model, int output, bool by_output, int other)
@@ -136,12 +153,15 @@ static vme_status taken(const vme_model *model, int output, bool by_output, int 
                     model->value[theirs].name);
 }
 
-vme_status caches_begin(vme_context *context, const vme_model *model, const vme_tensor *const *inputs,
-                        const vme_tensor *const *outputs, char *arena)
+vme_status outside_begin(vme_context *context, const vme_model *model, const vme_tensor *const *inputs,
+                         const vme_tensor *const *outputs, char *arena)
 {
     vme_status status = VME_OK;
     for (int i = 0; status == VME_OK && i < model->outputs; i++) {
-        const int input = caches_input(model, i);
+        const int number = model->value[model->output[i]].outside, input = outside_input(model, i);
+        if (number == 0)
+            continue;
+        ((char **)(void *)arena)[number - 1] = outputs[i]->data;
         if (input < 0)
             continue;
         for (int j = 0; j < model->inputs; j++)
@@ -152,7 +172,6 @@ vme_status caches_begin(vme_context *context, const vme_model *model, const vme_
                 return taken(model, i, true, j);
         if (inputs[input]->data != outputs[i]->data)
             status = vme_copy(context, inputs[input], outputs[i]);
-        ((char **)(void *)arena)[model->value[model->output[i]].outside - 1] = outputs[i]->data;
     }
     return status;
 }

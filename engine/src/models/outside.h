@@ -1,0 +1,18 @@
+/* Values in the caller's memory: outputs, and inputs that they continue (outside.c). */
+#ifndef VME_MODEL_OUTSIDE_H
+#define VME_MODEL_OUTSIDE_H
+
+#include "models/model.h"
+
+/* Finds them; the model's steps and its values' layouts must be complete. */
+void outside_find(vme_model *model);
+/* Bytes at the start of an arena that hold their addresses. */
+int64_t outside_front(const vme_model *model);
+/* The number of the input that output `number` continues, or -1. */
+int outside_input(const vme_model *model, int number);
+/* Prepares a run: stores the addresses and copies inputs to outputs where needed. VME_BAD_VALUE: its arrays overlap
+ * others. */
+vme_status outside_begin(vme_context *context, const vme_model *model, const vme_tensor *const *inputs,
+                         const vme_tensor *const *outputs, char *arena);
+
+#endif

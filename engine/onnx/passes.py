@@ -13,7 +13,7 @@ from .halves import widen_halves
 from .network import Layer, contiguous, dtype_number, has_rows, is_binary
 from .operations import BINARY
 from .patterns import find_attention, find_patterns
-from .placement import activate_products, add_in_products, make_in_place
+from .placement import activate_products, add_in_products, make_in_place, write_branches_in_place
 
 # Operators on images, each with the indices of the inputs that are images or rows (as the output is).
 IMAGES = {
@@ -92,6 +92,8 @@ def improve(network):
         separate_layouts(network)
         drop_dead(network)
     find_guards(network)
+    with savings.counting("made in place", network):
+        write_branches_in_place(network, whole=_tensors_of(network, (*IMAGES, *ROWS, *BYTES)))
 
 
 def drop_dead(network):
@@ -340,13 +342,15 @@ def copy_rows(network):
         network.layers.append(layer)
 
 
+def _tensors_of(network, operators):
+    """All tensors that layers of these operators read or write."""
+    return {name for layer in network.layers if layer.op in operators for name in (*layer.inputs, layer.output) if name}
+
+
 def separate_layouts(network):
     """Gives images that have views, and views that are read as images, a second tensor with a copy between the two, so
     that each is either image or plain tensor."""
-    bases = {view.base for view in network.views.values()}
-    bases.update(
-        name for layer in network.layers if layer.op in ROWS + BYTES for name in (*layer.inputs, layer.output) if name
-    )
+    bases = {view.base for view in network.views.values()} | _tensors_of(network, ROWS + BYTES)
     copies, kept = {}, network.layers
     network.layers = []
 

@@ -216,3 +216,41 @@ def make_in_place(network):
             readers_of.pop(source)
             removed.add(id(copy))
     network.layers = [layer for layer in network.layers if id(layer) not in removed]
+
+
+def write_branches_in_place(network, whole):
+    """Removes choices (guards.py) whose branches can both write the result themselves: only one of them runs. Tensors
+    in `whole` must not have views."""
+    written, last_read, removed = {}, {}, set()
+    for number, layer in enumerate(network.layers):
+        written.setdefault(network.base(layer.output), []).append(layer)
+        last_read.update((network.base(name), number) for name in layer.inputs if name)
+    used = {view.base for view in network.views.values()}
+    used.update(whole, network.views, network.inputs, network.outputs, network.constants)
+
+    def is_written_by_branch(name, number, guard, like):
+        writers = written.get(name, ())
+        return (
+            name not in used
+            and last_read[name] == number
+            and len(writers) == 1
+            and writers[0].op in _WRITES_ANYWHERE
+            and writers[0].guard is not None
+            and network.guards[writers[0].guard][:2] == guard
+            and network.dtype(name) == network.dtype(like)
+            and network.shape(name) == network.shape(like)
+        )
+
+    for number, choice in enumerate(network.layers):
+        target = choice.output
+        if choice.op != "Where" or target in whole or target in network.views or len(written[target]) != 1:
+            continue
+        condition, *branches = choice.inputs
+        if all(
+            is_written_by_branch(name, number, (condition, side), target) for name, side in zip(branches, (True, False))
+        ):
+            whole = View(target, 0, contiguous(network.shape(target)))
+            network.views.update(dict.fromkeys(branches, whole))
+            used.update((target, *branches))
+            removed.add(id(choice))
+    network.layers = [layer for layer in network.layers if id(layer) not in removed]

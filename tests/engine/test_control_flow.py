@@ -210,6 +210,54 @@ def test_a_branch_that_is_not_taken_is_not_run(c, d, runs):
             run(given | {"i": numpy.int64(900)})
 
 
+@pytest.mark.parametrize(
+    "then, other, outputs, selections",
+    [
+        ("t = Exp(x)", "t = Neg(x)", "float[n, 4] y", 0),
+        ("t = Exp(x)", "t = Identity(x)", "float[n, 4] y", 1),  # it computes nothing
+        ("t = Exp(x)", "t = Neg(h)", "float[n, 4] y, float[n, 4] h", 0),
+        ("t = Identity(h)", "t = Neg(h)", "float[n, 4] y, float[n, 4] h", 1),  # an output too
+        ("t = Exp(x)", "t = Identity(u)", "float[n, 4] y", 0),
+    ],
+)
+def test_branches_write_the_result_in_place(then, other, outputs, selections):
+    """Where the condition alone decides which layer computes it, no step selects and copies it."""
+    data = model(
+        f"""placed (float[n, 4] x, bool c) => ({outputs}) {{
+            h = Cos(x)
+            u = Mul(h, half)
+            y = If (c) < then_branch = a () => (float[k, 4] t) {{ {then} }},
+                else_branch = b () => (float[l, 4] t) {{ {other} }}>
+        }}""",
+        half=numpy.full((1, 4), 0.5, "float32"),
+    )
+    run = opened("model", compile_model(data, "model"))
+    assert sum(step.kind == "Where" for step in run.steps) == selections
+    for rows in (3, 5):
+        for c in (True, False):
+            given = {"x": values(rows, 4), "c": yes_no(c)}
+            [theirs] = networks.each_by_onnx_runtime([(data, given)])
+            for name, expected in zip([text.split()[-1] for text in outputs.split(", float")], theirs, strict=True):
+                numpy.testing.assert_allclose(run(given)[name], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("reader", ["MaxPool <kernel_shape = [2, 2]> (b)", "Conv(b, k)", "Softmax(b)", "Relu(b)"])
+def test_branches_whose_result_is_an_image(reader):
+    data = model(
+        f"""image (float[1, 2, 6, 6] x, bool c) => (float[1, m, p, q] y) {{
+            b = If (c) < then_branch = a () => (float[1, 2, 6, 6] t) {{ t = Exp(x) }},
+                else_branch = b () => (float[1, 2, 6, 6] t) {{ t = Neg(x) }}>
+            y = {reader}
+        }}""",
+        k=values(3, 2, 3, 3),
+    )
+    run = opened("model", compile_model(data, "model"))
+    for c in (True, False):
+        given = {"x": values(1, 2, 6, 6), "c": yes_no(c)}
+        [[theirs]] = networks.each_by_onnx_runtime([(data, given)])
+        numpy.testing.assert_allclose(run(given)["y"], theirs, rtol=1e-5, atol=1e-6)
+
+
 def test_passes_behind_the_end_are_not_run():
     run = opened("model", compile_model(EARLY_END, "model"))
     given = {"x": values(2, 3), "start": yes_no(False), "i": numpy.int64(0)}

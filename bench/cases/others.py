@@ -9,7 +9,7 @@ import time
 import numpy
 
 from bench import other_models
-from bench.measure import Figure, Result, interleaved, per_call_us
+from bench.measure import Figure, Result, interleaved, per_call_us, wait_until_idle
 from vmhost.engine import library
 from vmhost.engine.models import opened
 from vmhost.engine.onnx import OnnxError, compile_model
@@ -219,7 +219,12 @@ def _plain(value):
 
 def _turns(model, inputs, count):
     place = iter(range(1 << 62))
-    return lambda: per_call_us(lambda: model(inputs[next(place) % len(inputs)]), count)
+
+    def turn():
+        wait_until_idle()
+        return per_call_us(lambda: model(inputs[next(place) % len(inputs)]), count)
+
+    return turn
 
 
 def _in_their_order(ours, theirs):

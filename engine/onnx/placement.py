@@ -249,8 +249,8 @@ def write_branches_in_place(network, whole):
         if all(
             is_written_by_branch(name, number, (condition, side), target) for name, side in zip(branches, (True, False))
         ):
-            whole = View(target, 0, contiguous(network.shape(target)))
-            network.views.update(dict.fromkeys(branches, whole))
+            view = View(target, 0, contiguous(network.shape(target)))
+            network.views.update(dict.fromkeys(branches, view))
             used.update((target, *branches))
             removed.add(id(choice))
     network.layers = [layer for layer in network.layers if id(layer) not in removed]

@@ -244,7 +244,9 @@ def test_branches_write_the_result_in_place(then, other, outputs, selections):
 @pytest.mark.parametrize("reader", ["MaxPool <kernel_shape = [2, 2]> (b)", "Conv(b, k)", "Softmax(b)", "Relu(b)"])
 def test_branches_whose_result_is_an_image(reader):
     data = model(
-        f"""image (float[1, 2, 6, 6] x, bool c) => (float[1, m, p, q] y) {{
+        f"""image (float[1, 2, 6, 6] x, bool c) => (float[1, m, p, q] y, float[1, 2, 6, 6] z) {{
+            z = If (c) < then_branch = d () => (float[1, 2, 6, 6] t) {{ t = Sin(x) }},
+                else_branch = e () => (float[1, 2, 6, 6] t) {{ t = Cos(x) }}>
             b = If (c) < then_branch = a () => (float[1, 2, 6, 6] t) {{ t = Exp(x) }},
                 else_branch = b () => (float[1, 2, 6, 6] t) {{ t = Neg(x) }}>
             y = {reader}
@@ -254,8 +256,9 @@ def test_branches_whose_result_is_an_image(reader):
     run = opened("model", compile_model(data, "model"))
     for c in (True, False):
         given = {"x": values(1, 2, 6, 6), "c": yes_no(c)}
-        [[theirs]] = networks.each_by_onnx_runtime([(data, given)])
-        numpy.testing.assert_allclose(run(given)["y"], theirs, rtol=1e-5, atol=1e-6)
+        [theirs] = networks.each_by_onnx_runtime([(data, given)])
+        for name, expected in zip("yz", theirs, strict=True):
+            numpy.testing.assert_allclose(run(given)[name], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_passes_behind_the_end_are_not_run():

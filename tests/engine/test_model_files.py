@@ -416,12 +416,16 @@ def rounded(quotient, field, value):
 def behind(name, record, field, value):
     """The file with another field of the first record of a section behind the quotients."""
     file = bytearray(file_of(name))
+    struct.pack_into("<I", file, _behind_quotients(file, record) + 4 * field, value)
+    return file
+
+
+def _behind_quotients(file, record):
+    """Where the first "need" or "guard" is."""
     tensors, nodes, inputs, outputs, operands, opens = struct.unpack_from("<6I", file, 24)
     varyings, terms, _, _, quotients, needs = struct.unpack_from("<6I", file, 64)
     at = _HEADER + _TENSOR * tensors + _NODE * nodes + 4 * (inputs + outputs + operands) + 16 * opens
-    at += 24 * varyings + 16 * terms + 16 * quotients + (24 * needs if record == "guard" else 0)
-    struct.pack_into("<I", file, at + 4 * field, value)
-    return file
+    return at + 24 * varyings + 16 * terms + 16 * quotients + (24 * needs if record == "guard" else 0)
 
 
 @pytest.mark.parametrize(
@@ -468,6 +472,25 @@ def test_a_node_stands_under_a_guard_that_is_there():
         struct.pack_into("<I", damaged, _HEADER + _TENSOR * tensors + _NODE * number + 120, 99)
         with pytest.raises(ValueError, match=f"node {number} has guard 99 of "):
             opened(damaged)
+
+
+def test_an_output_that_no_step_writes_is_zero():
+    """It is in memory that may have held something of another task."""
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["" : 17]>
+        branches (float[64, 64] x, bool c) => (float[64, 64] y) {
+            y = If (c) < then_branch = a () => (float[64, 64] t) { t = Exp(x) },
+                else_branch = b () => (float[64, 64] t) { t = Neg(x) }>
+        }""")
+    file = bytearray(compile_model(model.SerializeToString(), "branches"))
+    guards = _behind_quotients(file, "guard")
+    sides = [struct.unpack_from("<I", file, guards + 16 * number + 4)[0] for number in (0, 1)]
+    assert sorted(sides) == [0, 1]
+    struct.pack_into("<I", file, guards + 20, sides[0])
+    run, x = opened(file), vmhost.engine.numpy.ones((64, 64), "float32")
+    for _ in range(3):
+        secret = vmhost.engine.numpy.full((64, 64), 7, "float32")
+        del secret
+        assert numpy.asarray(run({"x": x, "c": numpy.array(not sides[0])})["y"]).any() == 0
 
 
 @pytest.mark.parametrize(("opens", "quotients"), [(65, 8), (64, 192), (17, 239), (16, 240)])

@@ -8,7 +8,10 @@
  * input is copied to the output first.
  *
  * All other inputs are copied to the arena: a caller may change its arrays during a run, which must not affect values
- * that a step has checked. */
+ * that a step has checked.
+ *
+ * The arena was cleared, the caller's memory was not, and may hold what was there before. So only operators that write
+ * every element write such an output, each of them all of it. If none ran, because guards forbade it, it is cleared. */
 #include "models/outside.h"
 #include "models/file.h"
 #include "models/makers.h"
@@ -18,6 +21,8 @@
 #include "runtime/internal.h"
 #include "runtime/numbers.h"
 
+#include <string.h>
+
 static int64_t bytes_of(const vme_tensor *tensor)
 {
     int64_t bytes = vme_dtype_size((vme_dtype)tensor->dtype);
@@ -26,19 +31,42 @@ static int64_t bytes_of(const vme_tensor *tensor)
     return bytes;
 }
 
-/* Whether the value is a whole contiguous tensor of its port, and not part of another value. */
-static bool is_whole(const vme_model *model, int number)
+static bool is_contiguous(const model_value *value)
 {
-    const model_value *value = &model->value[number];
     int64_t step = vme_dtype_size((vme_dtype)value->dtype);
-    if (value->kind != MODEL_COMPUTED || value->within >= 0 || value->channels_last || value->outside > 0)
-        return false;
     for (int d = value->rank - 1; d >= 0; d--) {
         if (value->shape[d] != 1 && value->strides[d] != step)
             return false;
         step *= value->shape[d];
     }
     return true;
+}
+
+/* Whether the value is a whole contiguous tensor of its port, and not part of another value. */
+static bool is_whole(const vme_model *model, int number)
+{
+    const model_value *value = &model->value[number];
+    return value->kind == MODEL_COMPUTED && value->within < 0 && !value->channels_last && value->outside == 0
+           && is_contiguous(value);
+}
+
+/* Whether the step is an operator that writes all elements of its result, and this is all of `value`. */
+static bool fills(const vme_model *model, const model_step *step, int value)
+{
+    if (step->kind != STEP_TENSOR || model_root(model, step->out) != value)
+        return false;
+    const vme_tensor out = model_tensor(model, step->out, NULL), all = model_tensor(model, value, NULL);
+    switch (step->op) {
+    case MODEL_UNARY:
+    case MODEL_BINARY:
+    case MODEL_WHERE:
+    case MODEL_COPY:
+    case MODEL_REDUCE:
+    case MODEL_MATMUL:
+        return is_contiguous(&model->value[step->out]) && bytes_of(&out) == bytes_of(&all)
+               && model->value[step->out].inside == 0 && model->value[step->out].start == model->value[value].start;
+    default: return false;
+    }
 }
 
 static int port_of(const int *ports, int count, int value)
@@ -110,22 +138,47 @@ static void find_continued(vme_model *model)
     }
 }
 
+/* Whether every step that writes the value fills it. */
+static bool always_filled(const vme_model *model, int value)
+{
+    for (int s = 0; s < model->steps; s++)
+        if (model->step[s].out >= 0 && model_root(model, model->step[s].out) == value
+            && !fills(model, &model->step[s], value))
+            return false;
+    return true;
+}
+
 void outside_find(vme_model *model)
 {
     find_continued(model);
     for (int i = 0; i < model->outputs; i++) {
         const int value = model->output[i];
         if (port_of(model->output, model->outputs, value) < 0 || port_of(model->input, model->inputs, value) >= 0
-            || !is_whole(model, value) || readings(model, value) != 1 || !seen_as_tensor(model, value))
+            || !is_whole(model, value) || readings(model, value) != 1 || !seen_as_tensor(model, value)
+            || !always_filled(model, value))
             continue;
         model->value[value].outside = ++model->outside;
         model->value[value].offset = 0;
+        for (int s = 0; s < model->steps; s++)
+            if (fills(model, &model->step[s], value))
+                model->step[s].fills = model->outside;
     }
 }
 
 int64_t outside_front(const vme_model *model)
 {
-    return ceil_div(model->outside * (int64_t)sizeof(char *), VME_ALIGNMENT) * VME_ALIGNMENT;
+    return ceil_div(model->outside * (int64_t)sizeof(outside_place), VME_ALIGNMENT) * VME_ALIGNMENT;
+}
+
+outside_place *outside_at(char *arena, int number) { return (outside_place *)(void *)arena + (number - 1); }
+
+void outside_end(const vme_model *model, const vme_tensor *const *outputs, char *arena)
+{
+    for (int i = 0; i < model->outputs; i++) {
+        const int number = model->value[model->output[i]].outside;
+        if (number > 0 && !outside_at(arena, number)->filled && bytes_of(outputs[i]) > 0)
+            memset(outputs[i]->data, 0, (size_t)bytes_of(outputs[i]));
+    }
 }
 
 int outside_input(const vme_model *model, int number)
@@ -161,7 +214,7 @@ vme_status outside_begin(vme_context *context, const vme_model *model, const vme
         const int number = model->value[model->output[i]].outside, input = outside_input(model, i);
         if (number == 0)
             continue;
-        ((char **)(void *)arena)[number - 1] = outputs[i]->data;
+        *outside_at(arena, number) = (outside_place){.data = outputs[i]->data, .filled = input >= 0};
         if (input < 0)
             continue;
         for (int j = 0; j < model->inputs; j++)

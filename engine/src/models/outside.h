@@ -6,13 +6,21 @@
 
 /* Finds them; the model's steps and its values' layouts must be complete. */
 void outside_find(vme_model *model);
-/* Bytes at the start of an arena that hold their addresses. */
+/* At the start of an arena: where a value is in this run, and whether a step has written all of it. */
+typedef struct outside_place {
+    char *data;
+    bool filled;
+} outside_place;
+/* Bytes of all places. */
 int64_t outside_front(const vme_model *model);
+outside_place *outside_at(char *arena, int number);
 /* The number of the input that output `number` continues, or -1. */
 int outside_input(const vme_model *model, int number);
 /* Prepares a run: stores the addresses and copies inputs to outputs where needed. VME_BAD_VALUE: its arrays overlap
  * others. */
 vme_status outside_begin(vme_context *context, const vme_model *model, const vme_tensor *const *inputs,
                          const vme_tensor *const *outputs, char *arena);
+/* Ends a successful run: clears outputs that no step has written. */
+void outside_end(const vme_model *model, const vme_tensor *const *outputs, char *arena);
 
 #endif

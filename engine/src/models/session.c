@@ -172,11 +172,15 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
                               step->kind == STEP_IMPORT   ? inputs[step->port]
                               : step->kind == STEP_EXPORT ? outputs[step->port]
                                                           : NULL);
+        if (status == VME_OK && step->fills > 0)
+            outside_at(arena, step->fills)->filled = true;
         if (status == VME_OK && vme_stopping(context)) /* the last pieces may have ended early */
             status = vme_stopped_here(context);
         if (ns != NULL && step->chain.steps == 0)
             ns[s] = model_now_ns() - began;
     }
+    if (status == VME_OK && model->outside > 0)
+        outside_end(model, outputs, arena);
     vme_context_do(context, outer);
     if (ended != NULL)
         ended(run_began_ns);

@@ -64,6 +64,7 @@ struct model_step {
     model_algorithm algorithm; /* of STEP_CONV and of attention */
     int guard;                 /* guard of the model: if it does not hold, the step is skipped; -1: none */
     bool idle;                 /* its result has no elements (empty.c) */
+    int fills;                 /* it writes all of the output at this address in the caller's memory; 0: none */
     int slots;                 /* of convolution, attention and recurrence: equal parts of the scratch memory, one for
                                 * each thread */
     /* of STEP_CONV and STEP_DEPTHWISE: weights in the format of the algorithm's file */

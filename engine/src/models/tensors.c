@@ -7,6 +7,7 @@
 #include "models/file.h"
 #include "models/makers.h"
 #include "models/model.h"
+#include "models/outside.h"
 #include "models/preparation.h"
 #include "models/rows.h"
 #include "models/step.h"
@@ -25,7 +26,7 @@ vme_tensor model_tensor(const vme_model *model, int value, char *arena)
     const int outside = model->outside == 0 ? 0 : model->value[model_root(model, value)].outside;
     char *block = v->kind == MODEL_CONSTANT || (v->within >= 0 && model->value[v->within].kind == MODEL_CONSTANT)
                       ? model->packed
-                  : outside > 0 && arena != NULL ? ((char **)(void *)arena)[outside - 1]
+                  : outside > 0 && arena != NULL ? outside_at(arena, outside)->data
                                                  : arena;
     return (vme_tensor){
         .data = block == NULL ? NULL : block + v->offset + v->start,

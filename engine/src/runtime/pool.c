@@ -18,11 +18,12 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum {
-    PARTS_MAX = 6, /* parts of a range; each thread starts with one of them */
+    PARTS_MAX = 8, /* parts of a range; each thread starts with one of them */
     HELPERS_MAX = 255,
     HELPER_STACK = 256 << 10,
     SPINS_MAX = 1 << 12,
@@ -56,7 +57,7 @@ struct job {
     /* under the lock: the lowest piece that failed, so that the caller's error does not depend on timing */
     int64_t failed_at;
     vme_status status;
-    char message[VME_MESSAGE_SIZE];
+    char *message; /* NULL: there was no memory for it */
 };
 
 /* Under the lock. */
@@ -135,7 +136,8 @@ static void fail(struct job *job, int64_t piece, vme_status status, const char *
     if (job->status == VME_OK || piece < job->failed_at) {
         job->failed_at = piece;
         job->status = status;
-        snprintf(job->message, sizeof job->message, "%s", message);
+        free(job->message);
+        job->message = strdup(message);
     }
     pthread_mutex_unlock(&pool.lock);
     atomic_store_explicit(&job->ended, true, memory_order_relaxed);
@@ -494,8 +496,12 @@ static vme_status run(struct job *job)
         unlist(job);
     if (atomic_load(&pool.first) != NULL)
         announce();
-    if (job->status != VME_OK)
-        return vme_fail(job->status, "%s", job->message);
+    if (job->status != VME_OK) {
+        const vme_status status =
+            vme_fail(job->status, "%s", job->message == NULL ? "no memory for the message of an error" : job->message);
+        free(job->message);
+        return status;
+    }
     if (atomic_load_explicit(&job->ended, memory_order_relaxed))
         return vme_stopped_here(job->context);
     return VME_OK;

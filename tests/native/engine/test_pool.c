@@ -346,6 +346,12 @@ static void failures(void)
         CHECK(vme_parallel_apart(context, 200, 1, fail_from, &first) == VME_BAD_VALUE);
         CHECK(sscanf(vme_message(), "piece %lld", &failed) == 1 && failed >= first);
     }
+    const vme_thread_options before = vme_thread_options_set((vme_thread_options){.threads = 1});
+    const int64_t first = 3;
+    failing_malloc(0);
+    CHECK(vme_parallel(context, 200, 1, fail_from, (void *)&first) == VME_BAD_VALUE);
+    CHECK(failing_malloc(-1) && strcmp(vme_message(), "no memory for the message of an error") == 0);
+    vme_thread_options_set(before);
     vme_context_unref(context);
 }
 

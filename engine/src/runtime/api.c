@@ -1,4 +1,4 @@
-/* The table that the host hands to the isolation core, which does not link this library. */
+/* The table of functions for the isolation core, which does not link this library: the host passes it a pointer. */
 #include "runtime/internal.h"
 #include "vme_embedding.h"
 

@@ -1,4 +1,4 @@
-/* Which kernels this process uses: the best that its CPU can run, or the one that was forced. */
+/* The kernels that this process uses: those of the fastest backend that its CPU can run, or of a forced one. */
 #include "runtime/internal.h"
 
 #include <pthread.h>
@@ -43,8 +43,8 @@ static const vme_backend backends[] = {
 enum { BACKENDS = sizeof backends / sizeof *backends };
 _Static_assert((int)BACKENDS <= (int)VME_BACKENDS_MAX, "who lists backends has room for all");
 
-/* The tables of kernels, with missing kernels taken from the portable one; made once. The current table is a pointer,
- * so that a change is one store. NULL: not made yet. */
+/* The table of each backend, where missing kernels are taken from the next slower backend; filled once. `current` is a
+ * pointer, so that a change is one store. NULL: not filled yet. */
 static vme_kernels filled[BACKENDS];
 static _Atomic(const vme_kernels *) current;
 static atomic_bool is_forced;
@@ -52,7 +52,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static void fill(void *table, const void *from, size_t size)
 {
-    /* every kernel table but gemm's is pointers only */
+    /* the tables passed here consist of function pointers only */
     void (**into)(void) = table;
     void (*const *source)(void) = from;
     for (size_t i = 0; i < size / sizeof *into; i++)
@@ -73,7 +73,7 @@ static void start(void)
     const vme_backend *portable = &backends[0];
     for (int i = 0; i < BACKENDS; i++) {
         vme_kernels *kernels = &filled[i];
-        /* a faster backend falls back to the one below it */
+        /* the next slower backend */
         const vme_kernels *below = i == 0 ? NULL : &filled[i - 1];
         for (const vme_elementwise_kernels *const *group = backends[i].elementwise; *group != NULL; group++)
             fill(&kernels->elementwise, *group, sizeof kernels->elementwise);
@@ -125,7 +125,7 @@ int vme_backend_count(void) { return BACKENDS; }
 const char *vme_backend_name(int backend) { return backend < 0 || backend >= BACKENDS ? "" : backends[backend].name; }
 bool vme_backend_available(int backend) { return backend >= 0 && backend < BACKENDS && backends[backend].available(); }
 
-/* The number of kernels in a table that are not NULL. */
+/* Counts the kernels of a table that are not NULL. */
 static int count(const void *table, size_t size)
 {
     void (*const *kernel)(void) = table;

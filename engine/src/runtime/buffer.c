@@ -1,10 +1,9 @@
 /* Buffers: reference-counted bytes. A small buffer is one block that holds header and data. A larger one has its data
  * in a second block; a large one has it on pages of its own (pages.h).
  *
- * A buffer that was passed to another context has a share for each receiver: a header of its own on the same bytes.
- * When the context that pays for the bytes ends, one of the receivers is chosen to pay from then on. The lists of
- * shares and of passed buffers are guarded by one lock, which buffers that are never passed on do not take.
- */
+ * A buffer that was passed to other contexts has a share for each receiver: a separate header for the same bytes.
+ * When the context that pays for the bytes ends, one of the receivers pays from then on. One lock guards the lists of
+ * shares and of passed buffers; buffers that are never passed do not take it. */
 #include "runtime/pages.h"
 
 #include <pthread.h>
@@ -15,38 +14,38 @@
 
 enum {
     SMALL_MAX = 4096,      /* largest size in bytes that shares one block with its header */
-    PAGES_MIN = 128 << 10, /* from this size on mapped pages: malloc would return them to the system at each free */
+    PAGES_MIN = 128 << 10, /* from this size on, data is on mapped pages: malloc would unmap it at each free */
 };
 
 struct vme_buffer {
     atomic_int refs;
     atomic_int windows; /* open windows on the whole buffer, including those opened through a share */
     atomic_bool frozen;
-    atomic_bool crossed;     /* passed to another context: it may be in a list */
-    bool writable, separate; /* separate: `data` is a block of its own */
+    atomic_bool crossed;     /* passed to another context: may be in a list */
+    bool writable, separate; /* separate: `data` is a block apart from the header */
     void *data;
     size_t size;        /* bytes */
-    size_t pages;       /* bytes of pages of its own; 0: malloc's */
-    bool inherited;     /* the payer did not make it and may have seen a part only: its pages are not cached for the
-                         * payer */
-    vme_context *payer; /* one reference; NULL: not charged. Guarded by the lock once the buffer has crossed */
+    size_t pages;       /* bytes of mapped pages; 0: allocated by malloc */
+    bool inherited;     /* the payer did not allocate it, and may have had access to a part only: its pages are not
+                         * cached for the payer */
+    vme_context *payer; /* one reference; NULL: not charged. Guarded by the lock once `crossed` is set */
     void *owner;        /* foreign memory: the argument of `drop` */
     void (*drop)(void *owner);
     /* passed to another context */
-    vme_buffer *whole;        /* of a share: the buffer that it shares, one reference; else NULL */
+    vme_buffer *whole;        /* of a share: the buffer with the bytes, one reference; otherwise NULL */
     vme_context *holder;      /* of a share: the context that holds it, one reference */
     vme_buffer *shares;       /* guarded by the lock */
-    vme_buffer *next, **link; /* guarded by the lock: links of the whole's list of shares, or of the payer's list of
+    vme_buffer *next, **link; /* guarded by the lock: links in the list of whole's shares, or in the payer's list of
                                * crossed buffers; link NULL: in no list */
 };
 
-static pthread_mutex_t walls = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lists_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void before_fork(void) { pthread_mutex_lock(&walls); }
-static void after_fork(void) { pthread_mutex_unlock(&walls); }
+static void before_fork(void) { pthread_mutex_lock(&lists_lock); }
+static void after_fork(void) { pthread_mutex_unlock(&lists_lock); }
 __attribute__((constructor)) static void begin(void) { pthread_atfork(before_fork, after_fork, after_fork); }
 
-/* Both are called with the lock held. */
+/* Both expect the lock held. */
 static void list_add(vme_buffer **list, vme_buffer *buffer)
 {
     buffer->next = *list;
@@ -69,7 +68,7 @@ static char *align(char *address)
     return (char *)(((uintptr_t)address + VME_ALIGNMENT - 1) & ~(uintptr_t)(VME_ALIGNMENT - 1));
 }
 
-/* A buffer with undefined contents (or zeros), not charged to a context. NULL: no memory. */
+/* Allocates a buffer, uncharged. Contents: zeros if `zeroed`, otherwise undefined. NULL: no memory. */
 static vme_buffer *block_new(const vme_context *context, size_t bytes, bool zeroed)
 {
     if (bytes <= SMALL_MAX) {
@@ -152,10 +151,10 @@ void vme_buffer_unref(vme_buffer *buffer)
     if (atomic_fetch_sub_explicit(&buffer->refs, 1, memory_order_acq_rel) != 1)
         return;
     if (atomic_load_explicit(&buffer->crossed, memory_order_relaxed)) {
-        pthread_mutex_lock(&walls);
+        pthread_mutex_lock(&lists_lock);
         if (buffer->link != NULL)
             list_remove(buffer);
-        pthread_mutex_unlock(&walls);
+        pthread_mutex_unlock(&lists_lock);
     }
     if (buffer->whole != NULL) {
         vme_context_unref(buffer->holder);
@@ -190,10 +189,10 @@ void vme_buffer_freeze(vme_buffer *buffer)
     buffer = vme_buffer_whole(buffer);
     atomic_store(&buffer->frozen, true);
     atomic_store(&buffer->crossed, true);
-    pthread_mutex_lock(&walls);
+    pthread_mutex_lock(&lists_lock);
     if (buffer->payer != NULL && buffer->link == NULL)
         list_add(&buffer->payer->crossed, buffer);
-    pthread_mutex_unlock(&walls);
+    pthread_mutex_unlock(&lists_lock);
 }
 
 bool vme_buffer_writable(vme_buffer *buffer)
@@ -206,12 +205,12 @@ bool vme_buffer_writable(vme_buffer *buffer)
     if (atomic_load_explicit(&whole->refs, memory_order_acquire) != 1
         || atomic_load_explicit(&buffer->refs, memory_order_acquire) != 1)
         return false;
-    atomic_store(&whole->frozen, false); /* the caller holds the only reference, so nobody else can read it or take
-                                          * another one */
+    atomic_store(&whole->frozen, false); /* the caller has the only reference, so no other thread can read the buffer or
+                                          * take a reference */
     return true;
 }
 
-/* The buffer behind a share, or the buffer itself. */
+/* vme_buffer_whole, for const buffers. */
 static vme_buffer *whole_of(const vme_buffer *buffer)
 {
     return buffer->whole != NULL ? buffer->whole : (vme_buffer *)buffer;
@@ -241,14 +240,14 @@ vme_status vme_buffer_share(vme_context *holder, vme_buffer *buffer, vme_buffer 
     share->size = whole->size;
     share->whole = vme_buffer_ref(whole);
     share->holder = vme_context_ref(holder);
-    pthread_mutex_lock(&walls);
+    pthread_mutex_lock(&lists_lock);
     list_add(&whole->shares, share);
-    pthread_mutex_unlock(&walls);
+    pthread_mutex_unlock(&lists_lock);
     *result = share;
     return VME_OK;
 }
 
-/* Returns the context that pays from now on, already charged; NULL: none can. Called with the lock held. */
+/* Chooses the context that pays from now on, and charges it. NULL: none can pay. Expects the lock held. */
 static vme_context *heir_of(const vme_buffer *buffer)
 {
     vme_context *host = NULL;
@@ -269,7 +268,7 @@ static vme_context *heir_of(const vme_buffer *buffer)
 
 void vme_context_end(vme_context *context)
 {
-    pthread_mutex_lock(&walls);
+    pthread_mutex_lock(&lists_lock);
     context->ended = true;
     while (context->crossed != NULL) {
         vme_buffer *buffer = context->crossed;
@@ -286,6 +285,6 @@ void vme_context_end(vme_context *context)
         }
         vme_context_unref(context);
     }
-    pthread_mutex_unlock(&walls);
+    pthread_mutex_unlock(&lists_lock);
     vme_pages_drop(context);
 }

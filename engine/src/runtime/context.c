@@ -1,5 +1,5 @@
-/* Contexts: the account for memory and CPU, and the stop flag of the work. A context lives until its last buffer is
- * freed. */
+/* Contexts: the account for memory and CPU time, and the stop flag. A context lives until the last buffer charged to it
+ * is freed. */
 #include "runtime/pages.h"
 
 #include <pthread.h>
@@ -51,8 +51,8 @@ const char *vme_context_doing(const vme_context *context, uintptr_t thread)
     return atomic_load(&context->doer) == thread && atomic_load(&context->doing) == what ? what : NULL;
 }
 
-/* Each thread remembers its own operation, so that of two threads that compute for one context the last to end leaves
- * no name behind. */
+/* The name of this thread's operation. vme_context_do returns this name, not the context's: if two threads compute for
+ * one context, neither restores the name of an operation of the other that may have ended. */
 static _Thread_local const char *doing_here;
 
 const char *vme_context_do(vme_context *context, const char *what)
@@ -61,8 +61,8 @@ const char *vme_context_do(vme_context *context, const char *what)
     const uintptr_t self = (uintptr_t)pthread_self();
     doing_here = what;
     if (atomic_load_explicit(&context->doer, memory_order_relaxed) != self) {
-        atomic_store_explicit(&context->doing, NULL, memory_order_release); /* the name of another thread's operation
-                                                                             * must never be read as this thread's */
+        atomic_store_explicit(&context->doing, NULL, memory_order_release); /* a reader never sees this thread with the
+                                                                             * name of another thread's operation */
         atomic_store_explicit(&context->doer, self, memory_order_release);
     }
     atomic_store_explicit(&context->doing, what, memory_order_release);

@@ -1,4 +1,4 @@
-/* CPU affinity (cores.h). If somebody else has changed a thread's affinity mask in the meantime, that mask is kept. */
+/* CPU affinity (cores.h). If other code has changed a thread's affinity mask in the meantime, that mask is kept. */
 #include "runtime/cores.h"
 
 #include <unistd.h>

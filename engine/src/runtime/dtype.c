@@ -46,8 +46,8 @@ bool vme_dtype_from_format(const char *format, vme_dtype *dtype)
 static bool is_signed(vme_dtype dtype) { return dtype >= VME_INT8 && dtype <= VME_INT64; }
 static bool is_unsigned(vme_dtype dtype) { return dtype >= VME_UINT8 && dtype <= VME_UINT64; }
 
-/* The float that NumPy computes a dtype's float operations in: floats themselves, else the smallest one it considers
- * exact enough. */
+/* The float dtype in which NumPy computes float operations on a dtype: the dtype itself if it is a float or complex,
+ * the smallest sufficient one (by NumPy's rule) for bool and integers. */
 static vme_dtype float_for(vme_dtype dtype)
 {
     if (dtype >= VME_FLOAT16)
@@ -82,7 +82,7 @@ vme_dtype vme_dtype_promote(vme_dtype a, vme_dtype b)
     }
     if (is_signed(a) == is_signed(b))
         return b;
-    /* a signed, b unsigned: a signed one that is wider than b */
+    /* a signed, b unsigned: a signed dtype that is wider than b, or float64 */
     if (is_unsigned(b) && dtypes[a].size > dtypes[b].size)
         return a;
     switch (dtypes[b].size) {

@@ -1,18 +1,18 @@
 /* Threads for foreign code. A library that cannot be stopped runs on a thread of the engine, with a stack of 8 MiB,
  * while its caller waits. When the caller's context is stopped, the caller returns at once and the work is abandoned:
- * the thread finishes it, then frees the memory that it worked on, which stays charged until then.
+ * the thread finishes it, then frees the memory of the work, which stays charged until then.
  *
- * A thread serves one caller at a time and is kept for the next one; at most as many are kept as the engine may use
- * threads. The caller of a working thread sleeps, so there are no more runnable threads than callers.
+ * A thread serves one caller at a time, then waits for the next one. At most vme_threads() idle threads are kept. The
+ * caller of a working thread sleeps, so the number of runnable threads never exceeds the number of callers.
  *
- * A forked child starts without any of the threads, but with their locks: a lock of a foreign library that a thread
- * held at the time of the fork stays locked in the child, and the next call of that library hangs there. OpenBLAS locks
- * its list of buffers in each product, and its fork handlers do not cover that lock. So a fork waits up to a second for
- * work that is running, and meanwhile no other work starts. If the work takes longer, the process forks all the same.
+ * A forked child has none of these threads, but a copy of their locks. If a thread held a lock of a foreign library at
+ * the time of the fork, the lock stays locked in the child, and the next call of that library hangs there. OpenBLAS
+ * locks its list of buffers in each product, and its fork handlers do not cover that lock. So a fork waits up to a
+ * second until no work is running, and no work starts meanwhile. After a second the process forks in any case.
  *
- * At exit the process waits up to a second for work that is still running: destructors of a foreign library free memory
- * that the work uses (OpenBLAS unmaps its buffers, and the thread crashes). If the work takes longer, the process ends
- * without running the destructors. */
+ * At exit the process waits up to a second for running work: destructors of a foreign library free memory that the work
+ * uses (OpenBLAS unmaps its buffers, and the thread would crash). After a second the process ends without running the
+ * destructors. */
 #include "runtime/foreign.h"
 
 #include <linux/futex.h>
@@ -26,12 +26,19 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STACK = 8 << 20, SPINS = 1 << 10, LOOK_NS = 5000000, COPY_PIECE = 256 << 10, EXIT_S = 1, FORK_S = 1 };
+enum {
+    STACK = 8 << 20,        /* bytes */
+    SPINS = 1 << 10,        /* iterations before a caller sleeps */
+    LOOK_NS = 5000000,      /* interval at which a waiting caller reports its thread's CPU time */
+    COPY_PIECE = 256 << 10, /* bytes copied between two checks of the stop flag */
+    EXIT_S = 1,             /* seconds that an exit waits for running jobs */
+    FORK_S = 1,             /* the same for a fork */
+};
 
 typedef struct job {
-    atomic_int refs; /* the caller's and the thread's */
+    atomic_int refs; /* one of the caller, one of the thread */
     atomic_bool done, abandoned;
-    vme_context *context; /* a reference */
+    vme_context *context; /* one reference */
     vme_foreign_work *work;
     void *block;
     size_t bytes;
@@ -51,12 +58,12 @@ typedef struct worker {
 
 static struct {
     pthread_mutex_t lock;
-    pthread_cond_t ended;  /* signalled when a job ends; a fork and an exiting process wait on it */
-    pthread_cond_t forked; /* signalled when the last of the forks is over */
+    pthread_cond_t ended;  /* signalled when a job ends; forks and the exit handler wait on it */
+    pthread_cond_t forked; /* signalled when no fork is in progress any more */
     worker *idle;
     int idle_count;
     int busy;    /* threads with a job */
-    int forking; /* threads that are about to fork: no job may start */
+    int forking; /* forks in progress: no job may start */
     bool watches_forks;
     bool ending; /* the process exits: no job may start */
 } crew = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER, .forked = PTHREAD_COND_INITIALIZER};
@@ -70,7 +77,7 @@ static void job_drop(job *done)
     free(done);
 }
 
-/* The caller sleeps on its context's event counter, which a stop increments as well. */
+/* The caller sleeps on its context's event counter (futex), which the end of a job and a stop increment. */
 static void event_wait(vme_context *context, unsigned seen)
 {
     struct timespec timeout = {0, LOOK_NS};
@@ -127,7 +134,7 @@ static void *work_for_ever(void *argument)
     }
 }
 
-/* Waits, with the lock, until no job runs; false if that takes longer than `seconds`. */
+/* Waits until no job runs; false after `seconds`. Expects the lock held. */
 static bool jobs_ended_within(int seconds)
 {
     struct timespec until;
@@ -180,7 +187,7 @@ static void at_exit(int exit_status, void *unused)
 
 __attribute__((constructor)) static void begin(void)
 {
-    (void)on_exit(at_exit, NULL); /* if memory for the handler is short, the process does not wait at exit */
+    (void)on_exit(at_exit, NULL); /* if this fails for lack of memory, the process does not wait at exit */
 }
 
 static vme_status thread_start(job *todo)
@@ -204,8 +211,9 @@ static vme_status thread_start(job *todo)
                : vme_fail(VME_NO_MEMORY, "the system gives no thread for a foreign library's work (error %d)", error);
 }
 
-/* Called with the lock held, before the first job. Of all fork handlers the one registered last runs first: when this
- * one waits for jobs, no other handler of the engine or of the library has taken a lock that they need. */
+/* Registers the fork handlers before the first job. Expects the lock held. A fork runs its prepare handlers in reverse
+ * order of registration. So this one, registered late, waits for jobs before other handlers of the engine and of the
+ * library take locks that the jobs need. */
 static vme_status watch_forks(void)
 {
     if (!crew.watches_forks && pthread_atfork(before_fork, in_parent, in_child) != 0)
@@ -285,7 +293,7 @@ vme_status vme_foreign(vme_context *context, vme_foreign_work *work, void **bloc
         if (atomic_load(&todo->done)) {
             report(context, todo->spent_ns, &reported_ns);
             status = todo->status == VME_OK ? VME_OK : vme_fail(todo->status, "%s", todo->message);
-            todo->block = NULL; /* ownership is back at the caller */
+            todo->block = NULL; /* it stays the caller's */
             break;
         }
         if (vme_stopping(context)) {

@@ -4,16 +4,16 @@
 
 #include "runtime/internal.h"
 
-/* Works on the block, on a thread with 8 MiB of stack, and checks `abandoned` where it can. It charges what it
- * allocates to the context, and frees it. */
+/* The work: computes on the block, on a thread with a stack of 8 MiB, and checks `abandoned` where it can. It charges
+ * its own allocations to the context, and frees them. */
 typedef vme_status vme_foreign_work(vme_context *context, void *block, const atomic_bool *abandoned);
 
-/* Runs work(block) on another thread and waits for it. The CPU time is charged to the context. `*block` comes from
- * vme_scratch_new and has `bytes` bytes. The caller keeps it, unless the context is stopped meanwhile: then the thread
- * takes it over, `*block` is set to NULL and the status is VME_STOPPED. */
+/* Runs the work on another thread and waits for it. The CPU time is charged to the context. `*block` comes from
+ * vme_scratch_new and has `bytes` bytes. It stays the caller's, unless the context is stopped meanwhile: then the
+ * thread owns it, `*block` is set to NULL and the status is VME_STOPPED. */
 vme_status vme_foreign(vme_context *context, vme_foreign_work *work, void **block, size_t bytes);
 
-/* memcpy in pieces, for copies in foreign work. False: stopped between two pieces. */
+/* memcpy that checks the stop flag every 256 KiB, for copies around foreign work. False: stopped. */
 bool vme_foreign_copy(const vme_context *context, void *to, const void *from, size_t bytes);
 
 #endif

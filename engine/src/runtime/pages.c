@@ -1,4 +1,4 @@
-/* Pages for buffers that are not small, and a cache of freed ones. */
+/* Pages from mmap for buffers, and a cache of freed pages (pages.h). */
 #include "runtime/pages.h"
 
 #include <pthread.h>
@@ -6,18 +6,18 @@
 #include <sys/mman.h>
 
 enum {
-    PAGE = 2 << 20,  /* size of a huge page: fewer page faults and TLB misses */
-    LARGE = 4 << 20, /* blocks of this size and more are whole huge pages, ... */
-    STEP = 64 << 10, /* ... smaller ones are multiples of this */
-    SPARES = 64,
-    SPARES_MAX = 160 << 20, /* limits of the whole process: cached blocks, and their bytes */
+    PAGE = 2 << 20,         /* size of a huge page: fewer page faults and TLB misses */
+    LARGE = 4 << 20,        /* blocks from this size on consist of whole huge pages */
+    STEP = 64 << 10,        /* sizes of smaller blocks are multiples of this */
+    SPARES = 64,            /* maximum blocks in the cache, process-wide */
+    SPARES_MAX = 160 << 20, /* maximum bytes in the cache, process-wide */
 };
 
 static struct spare {
     char *data;
     size_t size;
     const vme_context *context;
-} spares[SPARES]; /* in order of age, the newest last */
+} spares[SPARES]; /* the cache: from the oldest block to the newest */
 static int spare_count;
 static size_t spare_bytes;
 static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;

@@ -1,17 +1,17 @@
 /* The thread pool of the process: it divides an operator's work among the calling thread and helper threads.
  *
- * A job is a range of pieces, described on its caller's stack. Pieces are taken in order, or each thread takes those of
- * its own part first and then steals from other parts. The caller always works itself. Helpers take pieces of listed
- * jobs while fewer threads work than the pool may use, and leave between two pieces when more callers have come. So
- * many concurrent callers have a core each and no helpers; a single caller has all cores. The result of a piece never
- * depends on the thread that computes it.
+ * A job is a range of pieces; its struct is on the caller's stack. Threads take pieces in order, or each thread takes
+ * those of its own part first and then steals from other parts. The caller always works itself. Helpers join listed
+ * jobs while fewer threads work than the pool may use, and leave between two pieces when new callers exceed that
+ * number. So many concurrent callers have a core each and no helpers; a single caller has all cores. The result of a
+ * piece never depends on the thread that computes it.
  *
- * Helpers are started when a job first needs one. An idle helper spins for a while (shorter each time it finds
- * nothing), then sleeps. Waking a helper costs its caller as much as a small product, so a job of several pieces does
- * the first one and wakes helpers only if the rest is worth it; spinning helpers join at once. A woken helper avoids
- * its caller's core, where a scheduler that packs threads on few cores would place it. A forked child starts without
- * helpers. All shared state is guarded by one lock, taken twice per job and twice per helper and job, and never per
- * piece. */
+ * A helper is started when a job first needs it. An idle helper spins (for a shorter time after each spin without a
+ * job), then sleeps. A wake-up costs the caller as much as a small product. So the caller of a job of several pieces
+ * times the first one, and wakes helpers only if the rest is worth it; spinning helpers join at once. A woken helper
+ * avoids its caller's core, where a scheduler that packs threads on few cores would place it. A forked child starts
+ * without helpers. One lock guards the shared state. It is taken a few times per job and twice per helper that joins a
+ * job, never per piece (unless the piece fails). */
 #include "runtime/cores.h"
 #include "runtime/pool.h"
 
@@ -23,16 +23,16 @@
 #include <time.h>
 
 enum {
-    PARTS_MAX = 8, /* parts of a range; each thread starts with one of them */
+    PARTS_MAX = 8, /* maximum parts of a range; each thread starts with one of them */
     HELPERS_MAX = 255,
     HELPER_STACK = 256 << 10,
     SPINS_MAX = 1 << 12,
     SPINS_MIN = 1 << 4,
-    TRIED_MIN = 4,      /* pieces of a job that does one piece before it wakes helpers */
-    WAKING_NS = 100000, /* minimum work left to wake a helper: it saves half of that, and costs the wake-up and a cold
-                         * cache */
-    BURST_NS = 1000000, /* jobs within this time of each other count together for that: a woken helper spins until the
-                         * next one */
+    TRIED_MIN = 4,      /* minimum pieces of a job whose caller times one before it wakes helpers */
+    WAKING_NS = 100000, /* minimum work left that is worth a wake-up: a helper takes half of it, and costs the wake-up
+                         * and a cold cache */
+    BURST_NS = 1000000, /* the work of short jobs adds up to WAKING_NS if they follow each other within this time: a
+                         * helper woken for one of them is still spinning when the next one is listed */
 };
 
 struct job {
@@ -41,47 +41,48 @@ struct job {
     void *argument;
     int64_t count, grain;
     vme_thread_options options; /* of the caller */
-    int parts;                  /* of the range: each begins where the one before it ends */
+    int parts;                  /* consecutive parts of the range */
     struct {
         _Alignas(VME_ALIGNMENT) _Atomic int64_t next;
         int64_t end;
-    } part[PARTS_MAX];  /* next: the first element that no thread has taken; each on a cache line of its own */
+    } part[PARTS_MAX];  /* next: the first element that no thread has taken. One part per cache line */
     atomic_bool ended;  /* a piece failed, or the context was stopped */
-    atomic_int helpers; /* helpers working on the job; changes under the lock */
-    bool counted;       /* in the pool's `short_ns` */
-    /* under the lock: helpers may join; sleeping helpers were woken; the caller sleeps until all helpers have left */
-    bool listed, called, waiting;
+    atomic_int helpers; /* helpers working on the job; changed under the lock */
+    bool counted;       /* its work is included in the pool's `short_ns` */
+    bool listed;        /* helpers may join */
+    bool called;        /* call_helpers has run */
+    bool waiting;       /* the caller sleeps until all helpers have left; under the lock */
     struct job *previous, *following;
     int core;                     /* the caller's core when the job was listed */
-    int64_t left_first, first_ns; /* pieces left at the first check, and its time; 0: not checked yet */
-    /* under the lock: the lowest piece that failed, so that the caller's error does not depend on timing */
+    int64_t left_first, first_ns; /* pieces left at the first check (0: not checked yet), and its time */
+    /* under the lock: the lowest failed piece and its error, so that the caller's error does not depend on timing */
     int64_t failed_at;
     vme_status status;
     char *message; /* NULL: there was no memory for it */
 };
 
-/* Under the lock. */
+/* Guarded by the lock. */
 struct helper {
     pthread_t thread;
     pthread_cond_t woken;
-    bool sleeping;   /* not woken yet */
-    int spinning_on; /* the core that it spins on, or CORE_NONE */
+    bool sleeping;   /* asleep, and not signalled yet */
+    int spinning_on; /* the core on which it spins, or CORE_NONE */
     core_avoided avoided;
 };
 
 static struct {
     pthread_mutex_t lock;
     pthread_cond_t left;         /* signalled when a helper leaves a job whose caller waits */
-    _Atomic(struct job *) first; /* the listed jobs; changes under the lock */
-    int started;                 /* number of helpers */
+    _Atomic(struct job *) first; /* the listed jobs; changed under the lock */
+    int started;                 /* number of helper threads */
     struct helper helpers[HELPERS_MAX];
     bool closing;
     atomic_int sleeping, spinning;
-    atomic_int working;                 /* threads working on jobs of several pieces, callers and helpers */
-    atomic_int max_threads;             /* limit of `working`; 0: not determined yet */
-    _Atomic int64_t short_ns, short_at; /* work of the last short jobs without helpers, and the time of the last one */
-    _Alignas(VME_ALIGNMENT) atomic_uint listings; /* incremented for each listing, so that spinning helpers notice it;
-                                                   * on a cache line of its own */
+    atomic_int working;                 /* callers and helpers that work on jobs of several pieces */
+    atomic_int max_threads;             /* `working` up to which helpers may join; 0: not determined yet */
+    _Atomic int64_t short_ns, short_at; /* work of the current burst of short jobs, and the time of the last one */
+    _Alignas(VME_ALIGNMENT) atomic_uint listings; /* incremented by list() and announce(); spinning helpers poll it. On
+                                                   * a cache line of its own */
 } pool = {.lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER};
 
 static int cores(void)
@@ -154,7 +155,7 @@ static int64_t left_of(const struct job *job)
     return left;
 }
 
-/* Takes a piece, from this thread's own part first. False: none is left. */
+/* Takes a piece, from this thread's own part first, then from the following ones. False: none is left. */
 static bool take(struct job *job, int64_t *begin, int64_t *end)
 {
     for (int i = 0; i < job->parts; i++) {
@@ -171,7 +172,7 @@ static bool take(struct job *job, int64_t *begin, int64_t *end)
     return false;
 }
 
-/* Takes one piece and does it. False: none is left. */
+/* Takes one piece and computes it. False: none is left, or the job has ended. */
 static bool do_piece(struct job *job)
 {
     int64_t begin, end;
@@ -210,8 +211,7 @@ static uint64_t thread_cpu_ns(void)
 }
 
 /* ---- helpers */
-/* Joins a listed job that has pieces left, if the pool may use one more thread. NULL: none. Called with the lock held.
- */
+/* Joins a listed job that has pieces left, if the pool may use one more thread. NULL: none. Expects the lock held. */
 static struct job *join(void)
 {
     if (atomic_load(&pool.working) >= vme_threads())
@@ -227,7 +227,7 @@ static struct job *join(void)
 
 static void help(struct job *job)
 {
-    vme_context *context = job->context; /* stays valid: the caller waits until this helper has left */
+    vme_context *context = job->context; /* stays valid, because the caller waits until this helper has left */
     uint64_t before = thread_cpu_ns();
     {
         VME_FLUSHING_IF(context->flags | job->options.flags);
@@ -243,7 +243,7 @@ static void help(struct job *job)
     pthread_mutex_lock(&pool.lock);
     atomic_fetch_sub(&pool.working, 1);
     bool waiting = job->waiting;
-    if (atomic_fetch_sub(&job->helpers, 1) == 1 && waiting) /* from here on the job may no longer exist */
+    if (atomic_fetch_sub(&job->helpers, 1) == 1 && waiting) /* from here on the job may not exist any more */
         pthread_cond_broadcast(&pool.left);
     pthread_mutex_unlock(&pool.lock);
 }
@@ -263,7 +263,7 @@ static void *helper(void *number)
             continue;
         }
         unsigned seen = atomic_load(&pool.listings);
-        /* spinning pays only while a core is idle */
+        /* spins only while a core is idle */
         if (spins > SPINS_MIN && atomic_load(&pool.working) < vme_threads()) {
             self->spinning_on = sched_getcpu();
             atomic_fetch_add(&pool.spinning, 1);
@@ -281,7 +281,7 @@ static void *helper(void *number)
         }
         self->sleeping = true;
         atomic_fetch_add(&pool.sleeping, 1);
-        if (atomic_load(&pool.listings) == seen) /* announce() takes no lock */
+        if (atomic_load(&pool.listings) == seen) /* announce() increments it without the lock: check again */
             while (!pool.closing && self->sleeping)
                 pthread_cond_wait(&self->woken, &pool.lock);
         if (self->sleeping) {
@@ -299,7 +299,7 @@ static void in_parent(void) { pthread_mutex_unlock(&pool.lock); }
 
 static void in_child(void)
 {
-    /* the child has this thread only: no one can hold the lock or wait, so both are made anew */
+    /* the child has only this thread, so no thread holds the lock or waits: initialize both again */
     pool.lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     pool.left = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
     atomic_store(&pool.first, NULL);
@@ -311,7 +311,7 @@ static void in_child(void)
 
 __attribute__((constructor)) static void begin(void) { pthread_atfork(before_fork, in_parent, in_child); }
 
-/* The process ends or the library is unloaded: no helper may run its code any longer. */
+/* The process exits or unloads the library, so helpers must not run its code any more: ends and joins them. */
 __attribute__((destructor)) static void end(void)
 {
     pthread_mutex_lock(&pool.lock);
@@ -325,7 +325,7 @@ __attribute__((destructor)) static void end(void)
         pthread_join(pool.helpers[i].thread, NULL);
 }
 
-/* Starts one more helper. If the system refuses a thread, the work is done without. Called with the lock held. */
+/* Starts one more helper. If the system refuses a thread, the job runs without it. Expects the lock held. */
 static void start_helper(int core)
 {
     pthread_attr_t attributes;
@@ -346,8 +346,8 @@ static void start_helper(int core)
     pthread_attr_destroy(&attributes);
 }
 
-/* Moves helpers that spin on a core away from it: there they keep its other thread from running, and cannot run at the
- * same time. Called with the lock held. */
+/* Moves spinning helpers away from `core`, the caller's: a helper there competes with the caller instead of running
+ * beside it. Expects the lock held. */
 static void clear_core(int core)
 {
     for (int i = 0; i < pool.started && atomic_load_explicit(&pool.spinning, memory_order_relaxed) > 0; i++)
@@ -371,8 +371,8 @@ static void list(struct job *job)
     pthread_mutex_unlock(&pool.lock);
 }
 
-/* Wakes `wanted` helpers for a job (NULL: the first one), minus those that are awake, and starts new ones if there are
- * too few. They avoid its caller's core. */
+/* Wakes helpers for a job (NULL: the first listed one) until `wanted` are awake, counting those that spin, and starts
+ * new ones if there are too few. They avoid the core of the job's caller. */
 static void wake(int wanted, const struct job *job)
 {
     unsigned char woken[HELPERS_MAX];
@@ -399,17 +399,17 @@ static void wake(int wanted, const struct job *job)
 
 static int64_t pieces_left(const struct job *job) { return (left_of(job) + job->grain - 1) / job->grain; }
 
-/* Wakes as many helpers as the job can use and the machine has cores for. */
+/* Wakes as many helpers as the job can use and the pool has free threads for. */
 static void call_helpers(struct job *job)
 {
-    int64_t pieces = pieces_left(job) - 1; /* without the one that the caller takes next */
+    int64_t pieces = pieces_left(job) - 1; /* minus the one that the caller takes next */
     int free = vme_threads() - atomic_load(&pool.working);
     int wanted = pieces < free ? (int)pieces : free;
     wake(wanted < helpers_max(job) ? wanted : helpers_max(job), job);
     job->called = true;
 }
 
-/* Takes the job off the list; returns when every helper has left it. */
+/* Removes the job from the list and waits until every helper has left it. */
 static void unlist(struct job *job)
 {
     pthread_mutex_lock(&pool.lock);
@@ -431,7 +431,7 @@ static void unlist(struct job *job)
     pthread_mutex_unlock(&pool.lock);
 }
 
-/* A caller has finished: a helper that had to leave another job may rejoin it. */
+/* Called when a caller has finished: a helper that left another job to free a core may join again. */
 static void announce(void)
 {
     atomic_fetch_add(&pool.listings, 1);
@@ -446,8 +446,8 @@ static int64_t now_ns(void)
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-/* Counts a job too short to wake a helper for; whether it and those just before it are worth one together. Callers that
- * count at the same time may lose a count, which delays a wake-up. */
+/* Adds the work of a job that is too short for a wake-up to the current burst. True: the burst is worth a wake-up.
+ * Simultaneous callers may lose an addition, which only delays a wake-up. */
 static bool ends_a_burst(struct job *job, int64_t left_ns, int64_t now)
 {
     if (job->counted)
@@ -460,7 +460,8 @@ static bool ends_a_burst(struct job *job, int64_t left_ns, int64_t now)
     return sum >= WAKING_NS;
 }
 
-/* Between two pieces: lists the job as soon as the pool has room, and wakes helpers if that pays. */
+/* Called before each piece: lists the job as soon as the pool may use one more thread, and wakes helpers if the work
+ * left is worth it. */
 static void look_for_help(struct job *job)
 {
     if (job->called || atomic_load_explicit(&pool.working, memory_order_relaxed) >= vme_threads() || !wants_help(job))
@@ -507,7 +508,7 @@ static vme_status run(struct job *job)
     return VME_OK;
 }
 
-/* With at most `max_threads` parts. */
+/* Runs a job whose range has at most `max_threads` parts. */
 static vme_status divided(vme_context *context, int64_t count, int64_t grain, vme_body *body, void *argument,
                           int max_threads)
 {

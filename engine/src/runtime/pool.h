@@ -1,19 +1,18 @@
-/* The part of the thread pool that few operators need in addition to vme_parallel (internal.h).
+/* The thread pool's less common functions; vme_parallel is in internal.h.
  *
- * Pieces are taken in order (except in vme_parallel_apart), and a piece that was taken is completed. So a piece may
- * wait for earlier ones while it polls the stop flag: each of them is done or in progress. */
+ * Pieces of vme_parallel are taken in order, and a piece that was taken is completed. So a piece may wait for earlier
+ * ones, if it polls the stop flag meanwhile: each of them is done or in progress. */
 #ifndef VME_POOL_H
 #define VME_POOL_H
 
 #include "runtime/internal.h"
 
-/* The number of the calling thread: 0 for a caller, 1 and up for helpers. Threads that work on one job have different
- * numbers. */
+/* The number of the calling thread: 0 for a caller, 1 and up for helpers. Unique among the threads of one job. */
 int vme_worker(void);
 
 /* ---- slots.c */
-/* Items processed in slots, each slot with scratch memory of its own: vme_parallel_apart over the slots. A slot
- * processes its own part of the items first, then takes items that are left in other parts. */
+/* Work stealing over items, for bodies that need scratch memory: vme_parallel_apart runs slots, and the body has
+ * scratch memory for each slot. A slot processes its own part of the items first, then steals from other parts. */
 enum { VME_SLOTS_MAX = 16 };
 typedef struct vme_items vme_items;
 /* Runs one slot on one thread: processes every item that vme_item_next gives it. */

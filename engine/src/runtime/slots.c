@@ -1,4 +1,4 @@
-/* Items processed in slots (pool.h): how items are distributed. */
+/* Distribution of items among slots (pool.h). */
 #include "runtime/pool.h"
 
 struct shared {
@@ -6,11 +6,11 @@ struct shared {
     vme_slot_body *body;
     void *argument;
     int64_t slots, items;
-    atomic_llong next[VME_SLOTS_MAX]; /* the first free item of each slot's part */
+    atomic_llong next[VME_SLOTS_MAX]; /* the next item of each slot's part */
 };
 struct vme_items {
     struct shared *of;
-    int64_t slot, done; /* done: parts found empty so far, counted from the slot's own part */
+    int64_t slot, done; /* done: number of parts found empty, starting with the slot's own */
 };
 
 bool vme_item_next(vme_items *items, int64_t *item)

@@ -1,4 +1,4 @@
-/* Statuses, and the sentence that says why the calling thread's last operator failed. */
+/* Names of statuses, and the error message of the calling thread's last failure. */
 #include "runtime/internal.h"
 
 #include <stdarg.h>
@@ -12,7 +12,8 @@ vme_status vme_fail(vme_status status, const char *format, ...)
     va_start(values, format);
     vsnprintf(message, sizeof message, format, values);
     va_end(values);
-    for (char *c = message; *c != '\0'; c++) /* names from a file may hold control characters; a message is one line */
+    for (char *c = message; *c != '\0';
+         c++) /* names from files may contain control characters; a message is one line */
         if ((unsigned char)*c < ' ' || *c == 0x7f)
             *c = '?';
     return status;

@@ -1,4 +1,4 @@
-/* Views: shapes, strides, broadcasting, extents and overlaps. Nothing here touches an element. */
+/* Views: shapes, strides, broadcasting, extents and overlaps. No function here reads or writes elements. */
 #include "runtime/internal.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@ vme_status vme_shape_bytes(vme_dtype dtype, int rank, const int64_t *shape, int6
     if (rank < 0 || rank > VME_RANK_MAX)
         return vme_fail(VME_BAD_SHAPE, "maximum supported dimension for an ndarray is currently %d, found %d",
                         VME_RANK_MAX, rank);
-    /* empty arrays count their other sizes too, as in NumPy: (0, 2**62, 2**62) is refused */
+    /* the other sizes of an empty array must not overflow either, as in NumPy: (0, 2**62, 2**62) is refused */
     int64_t step = vme_dtype_size(dtype);
     bool empty = false;
     for (int i = rank - 1; i >= 0; i--) {
@@ -85,7 +85,7 @@ void vme_extent(const vme_tensor *tensor, const char **begin, const char **end)
     const char *first = tensor->data, *last = tensor->data;
     *begin = *end = first;
     for (int i = 0; i < tensor->rank; i++)
-        if (tensor->shape[i] == 0) /* no elements: other sizes and all strides may be anything */
+        if (tensor->shape[i] == 0) /* no elements: other sizes and strides may be arbitrary */
             return;
     for (int i = 0; i < tensor->rank; i++) {
         int64_t span = (tensor->shape[i] - 1) * tensor->strides[i];
@@ -148,7 +148,7 @@ vme_status vme_tensor_check(const vme_tensor *tensor)
     vme_status status = vme_shape_bytes((vme_dtype)tensor->dtype, tensor->rank, tensor->shape, NULL, &bytes);
     if (status != VME_OK)
         return status;
-    /* offsets are summed with overflow checks: foreign strides may be anything */
+    /* overflow is checked, because strides from outside may be arbitrary */
     const char *base = vme_buffer_data(tensor->buffer);
     int64_t low = tensor->data - base, high = low;
     bool fits = true, empty = false;

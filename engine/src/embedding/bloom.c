@@ -29,8 +29,8 @@ static uint16_t raised(_Atomic(uint16_t) *counter, uint32_t count)
     return after;
 }
 
-/* A key's counters are an arithmetic progression of two hashes (Kirsch and Mitzenmacher 2006), which are not seeded,
- * because checkpoints contain the counters. */
+/* The positions of a key's counters are an arithmetic progression made of two hashes (Kirsch and Mitzenmacher 2006).
+ * The hashes are not seeded, because checkpoints contain the counters. */
 uint32_t embedding_bloom_count(vme_embedding *table, int64_t key, uint32_t count)
 {
     uint32_t lowest = UINT16_MAX;

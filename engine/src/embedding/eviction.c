@@ -1,4 +1,5 @@
-/* Eviction of keys whose rows were not trained for long, or whose weights are close to zero. */
+/* Eviction of keys that had no gradient step for long (steps_to_live), or whose weights are close to zero
+ * (l2_weight_threshold). */
 #include "embedding/log.h"
 
 vme_status embedding_saving_begin(vme_embedding *table)
@@ -27,7 +28,7 @@ static bool row_goes(const vme_embedding *table, int64_t version, const float *r
     return o->l2_weight_threshold > 0 && is_light(table, row);
 }
 
-/* Whether to evict the entry. `read`: its record from the log, if its row is on disk. */
+/* Whether to evict the entry. `read`: the record if the row is on disk, otherwise NULL. */
 static bool goes(const vme_embedding *table, const embedding_shard *shard, const key_entry *entry, int64_t step,
                  const log_record *read)
 {
@@ -49,7 +50,7 @@ static void free_on_disk(vme_embedding *table, embedding_shard *shard, uint32_t 
     shard->changed_now -= changed == table->sequence;
 }
 
-/* Evicts keys of one segment; `gone` counts them. */
+/* Evicts keys of one segment, and adds their number to `*gone`. */
 static vme_status evict_some(vme_embedding *table, embedding_shard *shard, key_segment *segment, int64_t step,
                              int64_t *gone)
 {
@@ -87,7 +88,7 @@ vme_status vme_embedding_evict(vme_context *context, vme_embedding *table, int64
     const bool any = table->options.steps_to_live > 0 || table->options.l2_weight_threshold > 0;
     for (int s = 0; any && s < SHARDS && status == VME_OK; s++) {
         embedding_shard *shard = &table->shards[s];
-        /* walks by the hash at which segments begin, because the directory may grow in between */
+        /* iterates by the lowest hash of each segment, because the directory may grow while the lock is released */
         for (uint64_t hash = 0; status == VME_OK;) {
             pthread_rwlock_wrlock(&shard->lock);
             key_segment *segment = embedding_segment(shard, hash);

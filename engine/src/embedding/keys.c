@@ -1,4 +1,4 @@
-/* The keys of a shard: extendible hashing, so that growing splits one segment at a time and never pauses. */
+/* The keys of a shard: extendible hashing, which grows by splitting one segment at a time, without long pauses. */
 #include "embedding/table.h"
 
 #include <string.h>
@@ -67,7 +67,7 @@ void embedding_keys_end(vme_embedding *table, embedding_shard *shard)
 static key_entry *place_in(key_segment *segment, uint64_t hash)
 {
     uint32_t at = embedding_slot(hash);
-    while (segment->entries[at].where != ENTRY_EMPTY) /* searches this bucket, then the following ones */
+    while (segment->entries[at].where != ENTRY_EMPTY) /* tries this bucket, then the following ones */
         at = (at + 1) & (SEGMENT - 1);
     segment->used++;
     return &segment->entries[at];
@@ -107,7 +107,7 @@ static vme_status split(vme_embedding *table, embedding_shard *shard, uint64_t h
         const uint64_t of = embedding_hash(table, entry->key);
         *place_in(half[of >> (63 - old->depth) & 1], of) = *entry;
     }
-    const int below = shard->depth - old->depth; /* bits of the directory index that the old segment did not use: at
+    const int below = shard->depth - old->depth; /* bits of the directory index that do not select the old segment: at
                                                   * least 1 */
     const size_t first = (shard->depth == 0 ? 0 : hash >> (64 - shard->depth)) >> below << below;
     for (size_t i = 0; i < (size_t)1 << below; i++)
@@ -139,7 +139,7 @@ bool embedding_remove(vme_embedding *table, key_segment *segment, key_entry *ent
     for (bool more = true; more;) {
         const uint32_t bucket = hole & ~(uint32_t)(BUCKET - 1);
         uint32_t last = bucket + BUCKET - 1;
-        more = entries[last].where != ENTRY_EMPTY; /* the bucket was full: a later entry may belong here */
+        more = entries[last].where != ENTRY_EMPTY; /* the bucket was full: a key of it may be in a later bucket */
         while (entries[last].where == ENTRY_EMPTY)
             last--;
         moved = moved || (hole == first && last != first);

@@ -1,4 +1,4 @@
-/* The log of rows on disk: see log.h. */
+/* The log of rows on disk (log.h). */
 #include "embedding/log.h"
 
 #include <errno.h>
@@ -9,25 +9,25 @@
 
 enum {
     BUFFER_BYTES = 64 << 10,
-    SEGMENT_BYTES_MAX = 4 << 20, /* rewriting one takes a few milliseconds */
-    SEGMENTS_MIN = 8,            /* for each shard */
-    SEGMENTS_WANTED = 64,
-    ALIGNMENT = 4096, /* of segments: file systems punch holes in whole blocks */
+    SEGMENT_BYTES_MAX = 4 << 20, /* so that rewriting a segment takes a few milliseconds */
+    SEGMENTS_MIN = 8,            /* minimum segments of a shard */
+    SEGMENTS_WANTED = 64,        /* segments of a shard, if the quota is large enough for segments of useful size */
+    ALIGNMENT = 4096,            /* bytes; of segments, because holes are punched in whole blocks of the file system */
 };
 
 typedef struct log_segment {
     uint32_t live, written; /* numbers of records, including those in the buffer */
-    atomic_int readers;
+    atomic_int readers;     /* threads that read a record without the lock */
 } log_segment;
 
 struct shard_log {
     log_segment *segments; /* table->log->segments of them */
-    char *buffer;          /* the last `buffered` records of the active segment, not yet written to the file */
+    char *buffer;          /* the last `buffered` records of the active segment, not written to the file yet */
     log_record *one;       /* memory for one record, for the holder of the shard's exclusive lock */
     uint32_t buffered;
-    int32_t active; /* -1: none yet */
+    int32_t active; /* the segment to which records are appended; -1: none yet */
     int32_t used;   /* segments with records */
-    int64_t live;   /* records */
+    int64_t live;   /* live records of all segments */
 };
 
 static shard_log *log_of(const vme_embedding *table, const embedding_shard *shard)
@@ -94,13 +94,13 @@ static vme_status read_all(const vme_embedding *table, char *to, size_t bytes, o
     return VME_OK;
 }
 
-/* Opens an unnamed file; returns -1 with errno. */
+/* Opens an unnamed file; on failure returns -1 and sets errno. */
 static int nameless_file(const char *folder)
 {
     int file = open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
     if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL))
         return file;
-    static const char name[] = "/.vmhost-rows-XXXXXX"; /* the file system has no unnamed files */
+    static const char name[] = "/.vmhost-rows-XXXXXX"; /* the file system does not support O_TMPFILE */
     const size_t size = strlen(folder);
     char *path = malloc(size + sizeof name);
     if (path == NULL) {
@@ -282,7 +282,7 @@ static vme_status flush(vme_embedding *table, embedding_shard *shard)
     return status;
 }
 
-/* A segment without live records becomes free. */
+/* Frees the segment if it has no live records and is not the active one. */
 static void release(vme_embedding *table, embedding_shard *shard, int32_t number)
 {
     shard_log *log = log_of(table, shard);
@@ -292,7 +292,7 @@ static void release(vme_embedding *table, embedding_shard *shard, int32_t number
     segment->written = 0;
     log->used--;
     atomic_fetch_sub(&table->log->segments_used, 1);
-    if (atomic_load(&segment->readers) == 0) /* a file system without holes keeps the blocks for later records */
+    if (atomic_load(&segment->readers) == 0) /* a file system without holes keeps the blocks, for later records */
         (void)!fallocate(table->log->file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                          offset_of(table, shard, (uint32_t)number * table->log->segment_records),
                          table->log->segment_bytes);
@@ -321,7 +321,7 @@ vme_status embedding_log_admits(const vme_embedding *table, const embedding_shar
     return shard->on_disk < rows - rows / 8 ? VME_OK : is_full(table);
 }
 
-/* Makes a free segment the active one. `reserved`: the last free one may be taken, too. */
+/* Makes a free segment the active one. The last free one is reserved for cleaning (`reserved`). */
 static vme_status activate(vme_embedding *table, embedding_shard *shard, bool reserved)
 {
     shard_log *log = log_of(table, shard);
@@ -360,7 +360,7 @@ static vme_status append(vme_embedding *table, embedding_shard *shard, const log
     return VME_OK;
 }
 
-/* Appends the live records of a segment again, at least those whose rows are not in memory. */
+/* Empties a segment: appends records of rows on disk again, and drops records of rows that are in memory. */
 static vme_status rewrite(vme_embedding *table, embedding_shard *shard, int32_t number)
 {
     shard_log *log = log_of(table, shard);
@@ -396,7 +396,7 @@ static vme_status rewrite(vme_embedding *table, embedding_shard *shard, int32_t 
     return status;
 }
 
-/* Drops the records of rows that are in memory. */
+/* Drops the records of all rows that are in memory. */
 static void forget_copies(vme_embedding *table, embedding_shard *shard)
 {
     for (uint32_t row = 0; row < shard->row_count; row++)
@@ -404,7 +404,8 @@ static void forget_copies(vme_embedding *table, embedding_shard *shard)
             embedding_row_dirty(table, shard, row);
 }
 
-/* Called before the active segment is full: frees segments if the log has dead records. */
+/* Called when the active segment is full, before another one is activated. Frees segments if more than half of the
+ * records are dead, or if fewer than two segments are free. */
 static vme_status clean(vme_embedding *table, embedding_shard *shard)
 {
     shard_log *log = log_of(table, shard);

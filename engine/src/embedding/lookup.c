@@ -1,5 +1,5 @@
-/* Lookups of rows by key, and sums of bags of rows, for many tables at once. They work in pieces: the entries of all
- * keys of a piece are prefetched, then all rows, so that memory accesses overlap. */
+/* Lookups of rows by key, and sums of bags of rows, for many tables at once. Keys are processed in pieces: the entries
+ * of later keys, then their rows, are prefetched while earlier rows are read, so that memory accesses overlap. */
 #include "embedding/table.h"
 
 #include <math.h>
@@ -7,8 +7,8 @@
 
 enum {
     AHEAD = 64,           /* distance in keys of the prefetch of entries */
-    MIXED_PIECE = 1024,   /* keys that are collected together */
-    GRAIN_IDS_MIN = 1024, /* ids of one piece for a thread */
+    MIXED_PIECE = 1024,   /* maximum keys that read_mixed_bags collects at once */
+    GRAIN_IDS_MIN = 1024, /* minimum and maximum ids of a piece of work for a thread */
     GRAIN_IDS_MAX = 4096
 };
 
@@ -76,7 +76,7 @@ static vme_status plain_some(void *argument, int64_t begin, int64_t end)
     return status;
 }
 
-/* Ids for one thread between two checks of the stop flag, for rows of about 128 elements. */
+/* Ids of a piece of work (the stop flag is checked between pieces), for rows of about 128 elements. */
 static int64_t grain_of(int64_t ids)
 {
     const int64_t each = ids / (4 * (int64_t)vme_parallel_threads());
@@ -100,7 +100,7 @@ vme_status vme_embedding_lookup(vme_context *context, vme_embedding *table, cons
         return vme_fail(VME_BAD_VALUE, "out: it overlaps the ids");
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     plain_job job = {table, (const int64_t *)ids->data, (float *)out->data};
-    const int64_t size = (table->options.dim + 127) / 128; /* of a row, in units of 128 elements */
+    const int64_t size = (table->options.dim + 127) / 128; /* size of a row in units of 128 elements, rounded up */
     return vme_parallel(context, n, 1 + grain_of(n * size) / size, plain_some, &job);
 }
 
@@ -144,8 +144,8 @@ vme_status embedding_bags_check(const vme_embedding_bags *bags, bool written, in
         return vme_fail(VME_BAD_VALUE, "offsets: expected 0 first and the number of ids, %lld, last, got %lld and %lld",
                         (long long)n, (long long)at[0], (long long)at[count]);
     int fall = 0;
-    uint64_t others = 0;                  /* what sets bags apart from those of one id */
-    for (int64_t b = 0; b < count; b++) { /* without a branch for each */
+    uint64_t others = 0;                  /* 0 if every bag has exactly one id */
+    for (int64_t b = 0; b < count; b++) { /* branch-free */
         fall |= at[b + 1] < at[b];
         others |= ((uint64_t)at[b + 1] - (uint64_t)at[b]) ^ 1;
     }
@@ -170,7 +170,7 @@ vme_status embedding_bags_check(const vme_embedding_bags *bags, bool written, in
     return VME_OK;
 }
 
-/* The parts of a set of bags that lookups need. */
+/* A set of bags (vme_embedding_bags), unpacked for lookups. */
 typedef struct bag_reader {
     vme_embedding *table; /* NULL: a plain table, as in embedding_bags_piece */
     const char *rows;
@@ -190,7 +190,7 @@ static vme_status no_such_row(const bag_reader *job, int64_t id)
                     (long long)id);
 }
 
-/* embedding_read, for plain tables too. */
+/* embedding_read, or its equivalent for a plain table. */
 static vme_status read_rows(const bag_reader *job, int64_t n, const int64_t *keys, const float **rows, cold_rows *cold)
 {
     if (job->table != NULL)
@@ -217,7 +217,7 @@ static void unshare_table(const bag_reader *job)
 
 static bool has_log(const bag_reader *job) { return job->table != NULL && job->table->log != NULL; }
 
-/* The row of one bag, as sums over pieces of its ids. Takes the locks itself and releases them between pieces. */
+/* Reads one bag of many ids, as sums over pieces of them. Takes the locks itself, and releases them between pieces. */
 static vme_status read_long_bag(vme_context *context, const bag_reader *job, int64_t bag)
 {
     const int64_t dim = job->dim;
@@ -268,8 +268,8 @@ static vme_status read_long_bag(vme_context *context, const bag_reader *job, int
     return status;
 }
 
-/* Counts the bags from `begin` on whose ids, plus a default for each empty bag, are at most `ids_max`, and sets `ends`
- * to the end of each among these ids. */
+/* Counts the bags from `begin` on that have at most `ids_max` ids together, counting a default id for each empty bag.
+ * `ends` receives the end of each bag among these ids. */
 static int64_t short_bags(const bag_reader *job, int64_t begin, int64_t end, int64_t ids_max, int16_t *ends,
                           bool *empty)
 {
@@ -287,7 +287,7 @@ static int64_t short_bags(const bag_reader *job, int64_t begin, int64_t end, int
     return bag - begin;
 }
 
-/* For a table with a log; at most PIECE keys. */
+/* Sums bags of a table with a log; at most PIECE keys. */
 static vme_status read_from_tiers(const bag_reader *job, int64_t begin, int64_t count, const int16_t *ends, int64_t n,
                                   const int64_t *keys, const float *weights, const float *factors, cold_rows *cold)
 {
@@ -303,7 +303,8 @@ static vme_status read_from_tiers(const bag_reader *job, int64_t begin, int64_t 
     return status;
 }
 
-/* For a table without a log; at most EMBEDDING_PIECE keys; see embedding_bags_piece. Returns what the kernel does. */
+/* Sums bags of a table without a log, or of a plain table; at most EMBEDDING_PIECE keys. Returns the kernel's result
+ * (row_kernels.h). */
 static int64_t sum_bags(const bag_reader *job, int64_t begin, int64_t count, int64_t n, const int64_t *keys,
                         const int16_t *ends, const float *weights, const float *factors)
 {
@@ -322,16 +323,16 @@ static int64_t sum_bags(const bag_reader *job, int64_t begin, int64_t count, int
                                                           .out_step = job->out_step});
 }
 
-/* Bags with weights, skipped ids, or defaults: collects the keys that they read. Another thread of the program may
- * write ids and weights meanwhile, so each is read once. */
+/* Reads bags with weights, skipped ids or defaults: collects their keys, then sums. Each id and weight is read only
+ * once, because another thread of the program may write them meanwhile. */
 static vme_status read_mixed_bags(const bag_reader *job, int64_t begin, int64_t count, int16_t *ends, cold_rows *cold)
 {
-    int64_t keys[MIXED_PIECE + 1]; /* one more: skipped ids are written there first */
+    int64_t keys[MIXED_PIECE + 1]; /* one more, because a skipped id is stored before it is checked */
     float weights[MIXED_PIECE], factors[MIXED_PIECE];
     const int64_t *ids = job->ids + job->offsets[begin];
     const float *given = job->weights == NULL ? NULL : job->weights + job->offsets[begin];
     int n = 0;
-    keys[0] = 0; /* for the compiler, which cannot tell that n keys are written */
+    keys[0] = 0; /* avoids a warning: the compiler cannot tell that all n keys are initialized */
     for (int64_t bag = 0, i = 0; bag < count; bag++) {
         const int first = n;
         double sum = 0, squares = 0;
@@ -365,7 +366,7 @@ static vme_status read_mixed_bags(const bag_reader *job, int64_t begin, int64_t 
     return bad < 0 ? VME_OK : no_such_row(job, keys[bad]);
 }
 
-/* Reads bags of few ids from `begin` on; `*count` receives their number. */
+/* Reads bags from `begin` on that fit in one piece. `*count` receives their number; 0: the first one is too long. */
 static vme_status read_short_bags(const bag_reader *job, int64_t begin, int64_t end, int64_t *count, cold_rows *cold)
 {
     int16_t ends[EMBEDDING_PIECE];
@@ -379,7 +380,7 @@ static vme_status read_short_bags(const bag_reader *job, int64_t begin, int64_t 
     if (*count == 0)
         return VME_OK;
     if (direct && !(empty && job->default_id >= 0)) {
-        /* The kernel reads the ids themselves, and stops at one below 0: then the whole piece is read again below. */
+        /* The kernel reads the ids in place, and stops at an id below 0. In that case the piece is read again below. */
         const int64_t *ids = job->ids + (singles ? begin : job->offsets[begin]);
         const int64_t n = singles ? *count : ends[*count - 1];
         float factors[EMBEDDING_PIECE];
@@ -403,7 +404,7 @@ typedef struct bags_job {
     vme_context *context;
     int count;
     const vme_embedding_bags *bags;
-    const int64_t *first; /* the number of each set's first bag among all, followed by the total */
+    const int64_t *first; /* index of each set's first bag among all bags, followed by the total */
     const bool *singles;  /* for each set: see bag_reader */
 } bags_job;
 

@@ -1,4 +1,4 @@
-/* The rows of a shard: chunks of growing size that never move, and a list of free rows. */
+/* The rows of a shard: chunks of increasing size, which never move, and a list of free rows. */
 #include "embedding/log.h"
 
 #include <string.h>
@@ -71,7 +71,7 @@ vme_status embedding_row_take(vme_embedding *table, embedding_shard *shard, uint
         }
         if (!bounded || (!full && shard->row_count == 0))
             return status;
-        /* the quota may end before the shard has its share of rows */
+        /* evicts a row instead: rows_max is reached, or the quota is full before that */
         if ((status = embedding_make_room(table, shard)) != VME_OK)
             return status;
     }

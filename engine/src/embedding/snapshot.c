@@ -1,12 +1,12 @@
-/* Snapshots: the contents of tables at one moment, read piece by piece while training continues.
+/* Snapshots: the contents of tables at one moment, read piece by piece while training continues (copy on write).
  *
- * A snapshot increments the table's epoch. Reading a row marks it with the epoch; training that is about to change an
- * unmarked row first copies it for the snapshot (embedding_row_touch). New rows are marked from the start. So each row
- * is read once, as it was when the snapshot began, with weights and slots of the same moment.
+ * A snapshot increments the table's epoch. Reading a row marks it with the epoch. Training copies an unmarked row for
+ * the snapshot before it changes it, and marks it (embedding_row_touch). New rows are marked from the start. So each
+ * row is read once, as it was when the snapshot began, with weights and slots of the same moment.
  *
- * In a table with a log rows move, so keys are read in order of their hashes instead: everything before the next key
- * was read. Marks then tell which rows are new or were copied. A bit in each key's entry (CHANGED) tells which rows on
- * disk changed since the last save; otherwise an increment would have to read the whole log. */
+ * In a table with a log rows move, so keys are read in order of their hashes instead: all keys before the next one have
+ * been read. Marks then only tell which rows are new or were copied. A bit in each key's entry (CHANGED) tells which
+ * rows on disk the save must contain; otherwise an incremental save would have to read the whole log. */
 #include "embedding/log.h"
 
 #include <stdlib.h>
@@ -26,7 +26,7 @@ void embedding_keep(vme_embedding *table, embedding_shard *shard, int64_t key, i
     const size_t bytes = kept_bytes(table, numbers == NULL);
     if ((numbers == NULL && snapshot->incremental) || atomic_load(&snapshot->failed))
         return;
-    /* not charged to the quota, which training needs: it is freed when the save ends */
+    /* not charged to the table's quota, so that a save does not make training fail; freed when the snapshot ends */
     kept_row *kept = vme_scratch_new(table->context, bytes);
     if (kept == NULL) {
         atomic_store(&snapshot->failed, true);
@@ -95,8 +95,8 @@ vme_status vme_embedding_snapshot_new(vme_context *context, int count, vme_embed
         free(sorted);
         return status;
     }
-    qsort(sorted, (size_t)count, sizeof *sorted, by_address); /* ordered, so that threads that begin snapshots of
-                                                               * several tables cannot deadlock */
+    qsort(sorted, (size_t)count, sizeof *sorted, by_address); /* lock order: threads that begin snapshots of several
+                                                               * tables cannot deadlock */
     for (int i = 0; i < count; i++)
         embedding_lock_all(sorted[i]);
     for (int i = 0; i < count; i++) {
@@ -111,7 +111,7 @@ vme_status vme_embedding_snapshot_new(vme_context *context, int count, vme_embed
 
 int64_t vme_embedding_snapshot_rows(const vme_embedding_snapshot *snapshot) { return snapshot->rows; }
 
-/* The destination: `n` rows, the first `at` of them filled. */
+/* Arrays for `n` rows, of which the first `at` are filled. */
 typedef struct saved_rows {
     int64_t n, at;
     int64_t *keys, *freqs, *versions;
@@ -149,7 +149,7 @@ static int by_hash(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* For a table with a log: saves the entry's row, unless it was copied, is new, or did not change. */
+/* For a table with a log: saves the entry's row, unless it is new or was copied, or an incremental save omits it. */
 static vme_status read_entry(const vme_embedding_snapshot *snapshot, embedding_shard *shard, const key_entry *entry,
                              saved_rows *to)
 {
@@ -170,7 +170,7 @@ static vme_status read_entry(const vme_embedding_snapshot *snapshot, embedding_s
     return status;
 }
 
-/* The next rows of a segment, at most PIECE. */
+/* For a table with a log: saves the next rows of a segment, at most PIECE. */
 static vme_status read_entries(vme_embedding_snapshot *snapshot, embedding_shard *shard, saved_rows *to)
 {
     const int64_t s = shard - snapshot->table->shards, before = to->at;
@@ -202,7 +202,7 @@ static vme_status read_entries(vme_embedding_snapshot *snapshot, embedding_shard
 static void read_rows(vme_embedding_snapshot *snapshot, embedding_shard *shard, saved_rows *to)
 {
     vme_embedding *table = snapshot->table;
-    /* bounded: otherwise whole chunks of notes would be read for a few changed rows */
+    /* bounds the time under the lock, even if few of the rows have changed */
     const uint32_t last = snapshot->last[snapshot->shard],
                    stop = last - snapshot->row > 16 * PIECE ? snapshot->row + 16 * PIECE : last;
     pthread_rwlock_wrlock(&shard->lock);
@@ -219,7 +219,8 @@ static void read_rows(vme_embedding_snapshot *snapshot, embedding_shard *shard, 
     pthread_rwlock_unlock(&shard->lock);
 }
 
-/* No rows are copied once all are read, so the list only shrinks; waiting keys stay in it. */
+/* Takes copied rows, or waiting keys, from the shard's list; the others stay in it. Called when all rows have been
+ * read, after which no more rows are copied. */
 static void read_kept(vme_embedding *table, embedding_shard *shard, bool waiting, saved_rows *to)
 {
     pthread_rwlock_wrlock(&shard->lock);
@@ -344,7 +345,7 @@ vme_status vme_embedding_snapshot_waiting(vme_context *context, vme_embedding_sn
         pthread_rwlock_unlock(&shard->lock);
         snapshot->waiting_shard += snapshot->segment == 0; /* it was the last segment of the shard */
     }
-    /* keys admitted since the snapshot began: it does not contain their rows */
+    /* keys that were admitted after the snapshot began: it contains them as waiting, without rows */
     for (; status == VME_OK && !snapshot->incremental && snapshot->waiting_shard >= SHARDS
            && snapshot->waiting_shard < 2 * SHARDS && to.at < n;
          snapshot->waiting_shard += to.at < n)
@@ -366,7 +367,7 @@ vme_status vme_embedding_snapshot_bloom(vme_context *context, vme_embedding_snap
     return status;
 }
 
-/* Updates the marks of rows on disk that changed since the last save, after a save ended. */
+/* Clears the CHANGED marks of a save that has ended. If it failed, the rows are marked for the next save instead. */
 static void mark_changes(embedding_shard *shard, uint32_t sequence, bool saved)
 {
     for (uint64_t hash = 0;;) {
@@ -435,7 +436,7 @@ static vme_status put_row(vme_embedding *table, embedding_shard *shard, uint64_t
     if (table->log != NULL)
         embedding_row_dirty(table, shard, row);
     row_note *note = embedding_note(table, shard, row);
-    shard->changed -= note->changed > table->committed; /* its contents are those of the save */
+    shard->changed -= note->changed > table->committed; /* it is unchanged since the save that is restored */
     shard->changed_now -= note->changed == table->sequence;
     note->changed = 0;
     note->freq = from->freqs[i] < 0 ? 0 : from->freqs[i] > UINT32_MAX ? UINT32_MAX : (uint32_t)from->freqs[i];

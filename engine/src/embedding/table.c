@@ -20,7 +20,7 @@ static bool fits_quota(vme_embedding *table, size_t bytes, long long *before)
     return false;
 }
 
-/* Large memory is aligned to huge pages; madvise is only a hint. */
+/* Memory from 2 MiB on is aligned to huge pages; madvise is only a hint. */
 static void *charged_memory(vme_embedding *table, size_t bytes)
 {
     if (bytes < SLAB || bytes > PTRDIFF_MAX - SLAB)
@@ -68,7 +68,7 @@ struct slab {
     void *memory;
 };
 
-/* Allocates a slab and its entry in the list; called with the lock held. */
+/* Allocates a slab and its entry in the list. Expects the lock held. */
 static void *slab_new(vme_embedding *table)
 {
     long long before;
@@ -220,7 +220,7 @@ vme_status vme_embedding_new(vme_context *context, const vme_embedding_options *
     table->options.disk_folder = NULL;
     table->slots = slots_of(options->optimizer);
     table->stride = options->dim * (1 + table->slots);
-    if (table->stride > 8) /* aligns rows to cache lines, if that wastes little */
+    if (table->stride > 8) /* aligns rows to cache lines, if that wastes less than half of them */
         table->stride = (table->stride + 15) / 16 * 16;
     const int64_t row_bytes = table->stride * (int64_t)sizeof(float);
     while (table->chunk_steps < CHUNK_STEPS_MAX
@@ -230,7 +230,7 @@ vme_status vme_embedding_new(vme_context *context, const vme_embedding_options *
     table->sequence = 1;
     pthread_rwlockattr_t kind;
     pthread_rwlockattr_init(&kind);
-    /* otherwise a stream of lookups would starve training */
+    /* writers take precedence: otherwise a stream of lookups would starve training */
     pthread_rwlockattr_setkind_np(&kind, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
     for (int i = 0; i < SHARDS; i++) {
         pthread_rwlock_init(&table->shards[i].lock, &kind);

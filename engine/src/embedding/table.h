@@ -1,13 +1,13 @@
-/* Shared by the files of engine/src/embedding: the table, its shards, and how keys and rows are found.
+/* Shared by the files of engine/src/embedding: the table, its shards, and the lookup of keys and rows.
  *
  * A table has VME_EMBEDDING_SHARDS shards; a key's hash determines its shard. A shard has
- *   - keys: a directory of segments (extendible hashing: Fagin et al. 1979), each an open-addressing table of fixed
- *     size whose buckets are cache lines. A full segment is split in two, so the cost of growing is bounded;
- *   - rows: chunks that never move; a row is a number within its shard.
+ *   - keys: a directory of segments (extendible hashing: Fagin et al. 1979). A segment is an open-addressing table of
+ *     fixed size whose buckets are cache lines. A full segment is split in two, so the cost of growing is bounded;
+ *   - rows: chunks that never move. Rows are numbered within their shard.
  *
- * Locks: a shard's lock is only held for a bounded piece of work. Lookups hold the locks of all shards in shared mode,
- * in order of their numbers; a change of a shard holds that one lock exclusively; a snapshot begins with all of them.
- */
+ * Locks: a shard's lock is only held for a bounded piece of work. Lookups take the locks of all shards in shared mode,
+ * in order of the shards' numbers. A change of a shard takes its lock exclusively. A snapshot begins and ends under the
+ * exclusive locks of all shards. */
 #ifndef VME_EMBEDDING_TABLE_H
 #define VME_EMBEDDING_TABLE_H
 
@@ -22,55 +22,54 @@ enum {
     SHARDS = 1 << SHARD_BITS,
     SEGMENT_BITS = 10,
     SEGMENT = 1 << SEGMENT_BITS,
-    SEGMENT_FULL = SEGMENT / 2, /* keys at which a segment is split */
-    BUCKET = 4,                 /* entries in a cache line */
+    SEGMENT_FULL = SEGMENT / 2, /* keys from which on a segment is split before an insertion */
+    BUCKET = 4,                 /* entries of a bucket: one cache line */
     DEPTH_MAX = 26,             /* maximum bits of a directory index */
-    FIRST_ROWS_BITS = 5,        /* log2 of the rows of a shard's first chunk; each further chunk has twice as many ...
-                                 */
-    CHUNK_BYTES_MAX = 4 << 20,  /* ... up to about this size */
+    FIRST_ROWS_BITS = 5,        /* log2 of the rows of a shard's first chunk; chunks double in size ... */
+    CHUNK_BYTES_MAX = 4 << 20,  /* ... up to about this many bytes */
     CHUNK_STEPS_MAX = 24,
-    PIECE = 256,          /* keys or rows processed under one lock */
-    SLAB = 2 << 20,       /* bytes of a huge page, from which segments and chunks are allocated ... */
-    SLABS_FROM = 1 << 20, /* ... once a table has more bytes than this */
+    PIECE = 256,          /* maximum keys or rows of a piece of work, processed without releasing the lock */
+    SLAB = 2 << 20,       /* bytes of a slab, one huge page; segments and chunks are allocated from slabs ... */
+    SLABS_FROM = 1 << 20, /* ... once a table has at least this many bytes */
 };
 
-/* ---- keys. Values of an entry's `where`: */
+/* ---- keys. Values of an entry's `where`; any other value is a row number: */
 #define ENTRY_EMPTY   UINT32_C(0xffffffff)
 #define ENTRY_WAITING UINT32_C(0x80000000) /* counted but not admitted; the low 31 bits hold its version */
 #define VERSION_MAX   UINT32_C(0x7ffffffe)
-#define ROWS_MAX      UINT32_C(0x7fffffff) /* rows of a shard; any other `where` is a row */
-/* `count` of a key with a row: 0, or, if the row is on disk and `where` is its record in the log: */
+#define ROWS_MAX      UINT32_C(0x7fffffff) /* maximum rows of a shard; as a row number: none */
+/* `count` of a key with a row: 0, or these bits if the row is on disk and `where` is its record in the log. There are
+ * two CHANGED bits: for the current save and for the next one. */
 #define ON_DISK           UINT32_C(0x80000000)
-#define CHANGED(sequence) (UINT32_C(0x20000000) << ((sequence) & 1)) /* since that save, or since the one before */
-#define USES_MAX          UINT32_C(0x1fffffff)                       /* lower bits: how often it was used (LFU) */
+#define CHANGED(sequence) (UINT32_C(0x20000000) << ((sequence) & 1)) /* the save `sequence` must contain the row */
+#define USES_MAX          UINT32_C(0x1fffffff)                       /* lower bits: number of uses (LFU) */
 typedef struct key_entry {
     int64_t key;
-    uint32_t where, count; /* `count`: of a waiting key its count; otherwise as above */
+    uint32_t where, count; /* `count` of a waiting key: how often it was counted; otherwise as above */
 } key_entry;
 typedef struct key_segment {
-    int32_t depth, used;
+    int32_t depth, used; /* bits of the hash that select the segment; entries in use */
     bool in_slab;
     _Alignas(64) key_entry entries[SEGMENT];
 } key_segment;
 
 /* ---- rows */
 typedef struct row_note {
-    int64_t key; /* in a free row: the next free row */
+    int64_t key; /* of a free row: the next free row, or -1 */
     int64_t version;
     uint32_t freq;
-    uint32_t changed; /* number of the save before which it last changed */
-    uint32_t epoch;   /* the last snapshot that need not read it any more */
+    uint32_t changed; /* `sequence` at the last change: the number of the first save that contains it */
+    uint32_t epoch;   /* the last snapshot that has read or copied the row, or does not contain it because it is new */
     uint32_t live;
 } row_note;
 #define NO_RECORD UINT32_MAX
 typedef struct row_tier { /* in tables with a log */
-    uint32_t used;        /* time or number of uses; atomic under the shared lock */
-    uint32_t record;      /* its record in the log, if that equals the row; NO_RECORD: none */
-    uint32_t pinned;      /* the shard's number of the piece of work that needs it in memory */
+    uint32_t used;        /* LRU: the clock at the last use; LFU: number of uses. Atomic under the shared lock */
+    uint32_t record;      /* the record in the log that equals the row; NO_RECORD: none */
+    uint32_t pinned;      /* the row must stay in memory while this equals the shard's `pins` */
 } row_tier;
 typedef struct row_chunk {
-    uintptr_t origin; /* the address that the shard's row 0 would have: a row is at origin plus its number times its
-                       * bytes */
+    uintptr_t origin; /* the address of the chunk's row r, minus r times the bytes between rows; may be outside of it */
     row_note *notes;
     row_tier *tiers; /* NULL: no log */
     bool in_slab;
@@ -80,17 +79,17 @@ typedef struct embedding_shard {
     pthread_rwlock_t lock;
     key_segment **directory; /* 1 << depth */
     int32_t depth;
-    int64_t keys; /* number of entries in use */
+    int64_t keys; /* entries in use */
     row_chunk *chunks;
     int32_t chunk_count, chunk_room;
     uint32_t row_count;                          /* row numbers assigned so far, including free rows */
-    int64_t free_row;                            /* first free row; -1: none */
+    int64_t free_row;                            /* head of the list of free rows; -1: empty */
     int64_t live, waiting, changed, changed_now; /* rows; waiting keys; rows changed since the last save; rows changed
                                                   * since the current snapshot began */
     int64_t on_disk;                             /* how many live rows are on disk */
-    uint32_t hand, pins;                         /* where the search for the next row to evict continues; number of
-                                                  * pieces of work */
-    struct kept_row *kept;                       /* rows changed by training before the current snapshot read them */
+    uint32_t hand, pins;                         /* row at which the search for a row to evict continues; number of the
+                                                  * current piece of work */
+    struct kept_row *kept;                       /* copies of rows that changed before the current snapshot read them */
 } embedding_shard;
 
 struct vme_embedding {
@@ -98,83 +97,84 @@ struct vme_embedding {
     vme_context *context;
     vme_embedding_options options; /* `defaults` points to the table's own copy */
     int slots;
-    int64_t stride;  /* floats between rows */
-    int chunk_steps; /* number of chunks that double in size */
-    float *no_permission;
-    _Atomic(uint16_t) *bloom; /* NULL: no filter. Not guarded by a lock */
+    int64_t stride;           /* floats between rows */
+    int chunk_steps;          /* number of times that chunks double in size */
+    float *no_permission;     /* the weights of a key that waits for admission */
+    _Atomic(uint16_t) *bloom; /* NULL: no filter. Atomic, not guarded by a lock */
     int64_t bloom_counters;
     int bloom_hashes;
     uint64_t seed;
     struct embedding_slabs {
         pthread_mutex_t lock;
         struct slab *all;
-        char *next;                /* free bytes of the newest slab: their start ... */
-        size_t left;               /* ... and their number */
+        char *next;                /* start of the free bytes of the current slab */
+        size_t left;               /* number of these bytes */
         key_segment *free_segment; /* a list, linked through the segments' first pointers */
     } slabs;
-    atomic_llong bytes, step;  /* bytes of memory; the highest version given to a row */
+    atomic_llong bytes, step;  /* bytes of memory, bounded by the quota; the highest global step so far */
     struct embedding_log *log; /* NULL: all rows are in memory */
     uint32_t rows_max;         /* rows of a shard in memory, with a log */
-    /* Written under all locks, readable under any of them. */
+    /* Written under all shards' exclusive locks, read under any of them: number of snapshots; number of the next save;
+     * number of the last save that succeeded. */
     uint32_t epoch, sequence, committed;
     vme_embedding_snapshot *snapshot;
-    atomic_bool saving; /* a snapshot or an eviction is in progress */
+    atomic_bool saving; /* a snapshot, an eviction or a restore is in progress */
     embedding_shard shards[SHARDS];
 };
 
-/* Shared by the shards of a log (log.h). */
+/* The log of all shards (log.h). */
 typedef struct shard_log shard_log;
 struct log_record;
 typedef struct embedding_log {
     int file;
     char *folder;
-    bool used_most; /* LFU: the most used rows stay in memory; otherwise LRU */
+    bool used_most; /* LFU: the most frequently used rows stay in memory; otherwise LRU */
     int64_t record_bytes, segment_bytes;
     uint32_t segment_records, buffer_records;
-    int32_t segments;         /* maximum of a shard */
-    atomic_int segments_used; /* in all shards */
+    int32_t segments;         /* maximum segments of a shard */
+    atomic_int segments_used; /* segments with records, of all shards */
     shard_log *shards;
-    struct log_record *saved;            /* memory for a record, for the save or eviction in progress */
-    atomic_uint clock;                   /* counts pieces of work */
+    struct log_record *saved;            /* memory for one record, used by the save or eviction in progress */
+    atomic_uint clock;                   /* LRU's time: number of pieces of work so far */
     atomic_llong memory_hits, disk_hits; /* keys of lookups found in memory and on disk */
 } embedding_log;
 
 struct vme_embedding_snapshot {
     vme_embedding *table;
     bool incremental;
-    atomic_bool failed; /* memory for a copied row was short */
+    atomic_bool failed; /* a row could not be copied for lack of memory */
     int64_t rows, read; /* rows in all; rows read so far */
     uint32_t sequence;  /* number of the save */
-    /* Positions: rows of each shard first, then copied rows of each shard, then waiting keys of each shard. */
+    /* Positions of the reader: rows of each shard, then copied rows of each shard, then waiting keys of each shard. */
     int shard, kept_shard, waiting_shard;
-    uint32_t row, last[SHARDS]; /* the next row; the number of rows of each shard at the start */
-    uint64_t segment;           /* the lowest hash of the next segment of waiting keys */
-    /* For a table with a log, whose rows move, instead of `row`: the hash of each shard's next key, and whether all
-     * keys were read. Under the shard's lock. */
+    uint32_t row, last[SHARDS]; /* the next row; each shard's row_count when the snapshot began */
+    uint64_t segment;           /* lowest hash of the next segment to search for waiting keys */
+    /* Instead of `row` in a table with a log, whose rows move: the hash of each shard's next key, and whether all keys
+     * have been read. Under the shard's lock. */
     uint64_t next[SHARDS];
     bool done[SHARDS];
 };
 
-/* A copy of a row that changed before the snapshot read it: weights, then slots. */
+/* A copy of a row that changed before the snapshot had read it: weights, then slots. */
 typedef struct kept_row {
     struct kept_row *next;
     int64_t key, version;
     uint32_t freq;
-    bool waiting; /* a waiting key without a row: `freq` is its count, and there are no numbers */
+    bool waiting; /* of a key that was waiting: `freq` is its count, `numbers` is empty */
     float numbers[];
 } kept_row;
 
 /* ---- table.c */
-/* Charged to the quota and the table's context; NULL, with the message stored: refused. 64-byte aligned. */
+/* 64-byte aligned; charged to the table's quota and context. NULL: refused, the message is stored. */
 void *embedding_memory(vme_embedding *table, size_t bytes);
 void embedding_memory_free(vme_embedding *table, void *memory, size_t bytes);
-/* Memory from a slab, for large tables: huge pages avoid a TLB miss for each row. It is freed with the table. NULL,
- * without a message: the table is small, `bytes` are too many, or the quota has no room for a slab; use
- * embedding_memory. */
+/* Memory from a slab, for large tables: huge pages avoid a TLB miss for each row. It is freed with the table. NULL: the
+ * table is small, `bytes` are too many, or the quota has no room for a slab; then use embedding_memory. */
 void *embedding_slab_memory(vme_embedding *table, size_t bytes);
+/* Take and release the locks of all shards in shared mode. */
 void embedding_share(vme_embedding *table);
 void embedding_unshare(vme_embedding *table);
-/* Prefetches the locks that embedding_share takes. Reads and changes nothing, so no lock is needed. */
+/* Prefetches the locks that embedding_share takes. Needs no lock, because a prefetch is only a hint. */
 static inline void embedding_prefetch_locks(const vme_embedding *table)
 {
     const char *shards = (const char *)table->shards;
@@ -182,12 +182,13 @@ static inline void embedding_prefetch_locks(const vme_embedding *table)
     for (const char *line = shards; line < end; line += 64)
         __builtin_prefetch(line, 1);
 }
+/* The same in exclusive mode. */
 void embedding_lock_all(vme_embedding *table);
 void embedding_unlock_all(vme_embedding *table);
-/* VME_BAD_VALUE, with a message, unless the tensor is contiguous with this dtype and shape (`n` rows; width 0: rank 1).
- */
+/* VME_BAD_VALUE, with a message, unless the tensor is contiguous, of this dtype, and has `n` rows of `width` elements
+ * (width 0: `n` elements, of rank 1). */
 vme_status embedding_expect(const char *name, const vme_tensor *tensor, vme_dtype dtype, int64_t n, int64_t width);
-
+/* Raises the table's `step` to this one, if it is higher. */
 void embedding_note_step(vme_embedding *table, int64_t step);
 
 /* ---- keys.c */
@@ -199,7 +200,7 @@ static inline uint64_t embedding_mixed(uint64_t h)
     h *= UINT64_C(0xd6e8feb86659fd93);
     return h ^ h >> 32;
 }
-/* Seeded, so that keys cannot be chosen to collide. */
+/* Seeded, so that nobody can choose keys that collide. */
 static inline uint64_t embedding_hash(const vme_embedding *table, int64_t key)
 {
     return embedding_mixed((uint64_t)key ^ table->seed);
@@ -209,17 +210,17 @@ static inline key_segment *embedding_segment(const embedding_shard *shard, uint6
 {
     return shard->directory[shard->depth == 0 ? 0 : hash >> (64 - shard->depth)];
 }
-/* The first entry of a key's bucket. A bucket fills from its first entry on; a key is in a later bucket only if all
- * buckets from its own to that one were full. */
+/* The index of the first entry of a key's own bucket (linear probing by buckets). A bucket is filled from its first
+ * entry on. Invariant: all buckets from a key's own to the one before the key's are full. */
 static inline uint32_t embedding_slot(uint64_t hash) { return (uint32_t)(hash >> SHARD_BITS) & (SEGMENT - BUCKET); }
 static inline key_entry *embedding_find_in(key_segment *segment, int64_t key, uint64_t hash)
 {
     for (uint32_t at = embedding_slot(hash);; at = (at + BUCKET) & (SEGMENT - 1)) {
         key_entry *bucket = &segment->entries[at];
-        uint32_t same = 0; /* branch-free, because branches would be unpredictable */
+        uint32_t same = 0; /* branch-free, because a branch would be unpredictable */
         for (int i = 0; i < BUCKET; i++)
             same |= (uint32_t)(bucket[i].key == key) << i;
-        if (same != 0) { /* a live entry comes before empty ones */
+        if (same != 0) { /* the first match is the live one: empty entries are last */
             key_entry *entry = bucket + __builtin_ctz(same);
             return entry->where == ENTRY_EMPTY ? NULL : entry;
         }
@@ -233,19 +234,19 @@ static inline key_entry *embedding_find(const embedding_shard *shard, int64_t ke
 }
 vme_status embedding_keys_start(vme_embedding *table, embedding_shard *shard);
 void embedding_keys_end(vme_embedding *table, embedding_shard *shard);
-/* Inserts a new entry for a key that is not present, waiting with count 0; other entries may move. VME_NO_MEMORY:
- * nothing changed. */
+/* Inserts an entry for a key that is not present, as waiting with count 0. Other entries may move. VME_NO_MEMORY: the
+ * key was not inserted. */
 vme_status embedding_insert(vme_embedding *table, embedding_shard *shard, int64_t key, uint64_t hash,
                             key_entry **entry);
-/* Removes the entry; other entries of its segment may move. Returns true if a later one took its place, so the same
- * place must be checked again. */
+/* Removes the entry, without a tombstone: other entries of its segment may move. Returns true if a later entry moved to
+ * its index, so that an iteration must visit the index again. */
 bool embedding_remove(vme_embedding *table, key_segment *segment, key_entry *entry);
 
 /* ---- rows.c */
-/* The chunk of a row, without an unpredictable branch. */
+/* The number of a row's chunk, computed without a branch. */
 static inline uint32_t embedding_chunk(uint32_t row, int steps)
 {
-    const uint32_t group = (row >> FIRST_ROWS_BITS) + 1, behind = group >> steps; /* groups after the growing chunks */
+    const uint32_t group = (row >> FIRST_ROWS_BITS) + 1, behind = group >> steps; /* > 0: after the growing chunks */
     const uint32_t growing = 31 - (uint32_t)__builtin_clz(group);
     return (growing < (uint32_t)steps ? growing : (uint32_t)steps) + behind - (behind != 0);
 }
@@ -266,14 +267,14 @@ static inline row_note *embedding_note(const vme_embedding *table, const embeddi
     return shard->chunks[chunk].notes + (row - embedding_first_row(table, chunk));
 }
 void embedding_rows_end(vme_embedding *table, embedding_shard *shard);
-/* Takes a free row, without a key. With a log, another row may move to disk for it, and records of others may move. */
+/* Takes a free row, without a key. With a log, another row may be evicted to disk for it, and records may move. */
 vme_status embedding_row_take(vme_embedding *table, embedding_shard *shard, uint32_t *row);
 void embedding_row_release(vme_embedding *table, embedding_shard *shard, uint32_t row);
-/* Takes a row for the key: live, with undefined contents; the current snapshot does not read it. */
+/* Takes a row for the key: live, with undefined contents, and not part of the current snapshot. */
 vme_status embedding_row_new(vme_embedding *table, embedding_shard *shard, int64_t key, uint32_t *row);
 void embedding_row_free(vme_embedding *table, embedding_shard *shard, uint32_t row);
-/* Call before a row changes: counts it as changed, and copies it for the current snapshot if that has not read it.
- * Never fails; if memory is short, the snapshot fails. */
+/* Call before a row changes: counts it as changed, and copies it for the current snapshot if that has not read it yet.
+ * Never fails; for lack of memory the snapshot fails instead. */
 void embedding_row_touch(vme_embedding *table, embedding_shard *shard, uint32_t row, row_note *note);
 /* The initial weights of a key without a row. */
 static inline const float *embedding_default(const vme_embedding *table, int64_t key)
@@ -296,19 +297,20 @@ static inline const float *embedding_weights(const vme_embedding *table, const e
 }
 
 /* ---- tiers.c: for tables with a log */
-/* Maximum keys of one piece of work, whose rows are in memory at the same time. */
+/* Maximum keys of a piece of work: at most PIECE, and with a log at most 4 MiB of records. */
 int64_t embedding_piece(const vme_embedding *table);
 row_tier *embedding_tier(const vme_embedding *table, const embedding_shard *shard, uint32_t row);
-/* Begins a piece of work, under the shard's lock: rows that it uses stay in memory until the next one begins. */
+/* Begins a piece of work, under the shard's exclusive lock. Rows passed to embedding_row_used are pinned in memory
+ * until the next piece begins. */
 void embedding_pins_new(vme_embedding *table, embedding_shard *shard);
 void embedding_row_used(vme_embedding *table, embedding_shard *shard, uint32_t row);
-/* Call before the row changes: it will differ from its record. */
+/* Call before the row changes: drops its record, which is out of date then. */
 void embedding_row_dirty(vme_embedding *table, embedding_shard *shard, uint32_t row);
-/* Moves a row to disk, which frees its place in memory. */
+/* Evicts a row to disk, and frees its place in memory. */
 vme_status embedding_make_room(vme_embedding *table, embedding_shard *shard);
-/* Brings the entry's row into memory. On failure nothing changed. */
+/* Reads the entry's row from disk into memory. On failure the row stays on disk. */
 vme_status embedding_bring_in(vme_embedding *table, embedding_shard *shard, key_entry *entry, uint32_t *row);
-/* Rows that a lookup read from disk. Initialize to zero; the owner ends it. */
+/* Memory for rows that a lookup reads from disk. Initialize with zeros; free with embedding_cold_end. */
 typedef struct cold_rows {
     void *memory;
     size_t bytes;
@@ -323,24 +325,27 @@ vme_status embedding_bloom_start(vme_embedding *table);
 uint32_t embedding_bloom_count(vme_embedding *table, int64_t key, uint32_t count);
 
 /* ---- lookup.c */
-/* The address of each key's weights, in `rows`. Called under shared locks, which are released in between if there is a
- * log. At most `embedding_piece` keys. Rows are valid while the locks are held and until `cold` is used again. */
+/* Writes the address of each key's weights to `rows`. At most embedding_piece() keys. Expects the shared locks held;
+ * with a log they are released and taken again in between. The addresses are valid while the locks are held, until the
+ * next call with this `cold`. */
 vme_status embedding_read(vme_embedding *table, int64_t n, const int64_t *keys, const float **rows, cold_rows *cold);
-/* The factor by which a bag's sum is scaled: for `count` ids with these sums of weights and of squared weights. */
+/* The factor of a bag's sum; `weights` and `squares` are the sums of its ids' weights and of their squares. */
 float embedding_bag_factor(int combiner, int64_t count, double weights, double squares);
-/* Checks bags, and counts bags and ids. `singles` tells whether each bag has exactly one id. */
+/* Checks a set of bags, and counts its bags and ids. `written`: `dense` is an output. `singles`: whether each bag has
+ * exactly one id. */
 vme_status embedding_bags_check(const vme_embedding_bags *bags, bool written, int64_t *bag_count, int64_t *id_count,
                                 bool *singles);
 
 /* ---- eviction.c */
-/* A table has at most one save or eviction in progress. */
+/* A table has at most one save, eviction or restore in progress: VME_BAD_VALUE while there is one. */
 vme_status embedding_saving_begin(vme_embedding *table);
 void embedding_saving_end(vme_embedding *table);
 
 /* ---- snapshot.c */
-/* Whether the current snapshot has yet to read the key, in a table with a log; without one the rows' marks tell. */
+/* In a table with a log: whether the current snapshot has not read the key yet. Without a log: true; the rows' marks
+ * tell. */
 bool embedding_snapshot_reads(const vme_embedding *table, const embedding_shard *shard, int64_t key);
-/* Copies a row, or (`numbers` NULL) a waiting key, for the current snapshot. */
+/* Copies a row for the current snapshot; `numbers` NULL: a waiting key. */
 void embedding_keep(vme_embedding *table, embedding_shard *shard, int64_t key, int64_t version, uint32_t freq,
                     const float *numbers);
 

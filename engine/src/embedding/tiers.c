@@ -1,14 +1,16 @@
-/* Tables with two tiers of rows: memory holds a bounded number of rows for each shard, the log holds the others.
+/* Tables with two tiers of rows: each shard has a bounded number of rows in memory, and the others in its log.
  *
- * A row that a lookup or a step needs is brought into memory, and replaces the least wanted row: of SAMPLE rows, taken
- * in turn, the least recently or least frequently used one (Redis approximates LRU and LFU in the same way). A row
- * brought into memory keeps its record in the log while it is unchanged, so that it can be evicted without being
- * written. */
+ * A row that a lookup or a gradient step needs is read into memory. If memory is full, it replaces another row: the
+ * least recently or least frequently used one of the next SAMPLE rows (Redis approximates LRU and LFU by samples too).
+ * A row in memory keeps its record in the log while it is unchanged, so that its eviction needs no write. */
 #include "embedding/log.h"
 
 #include <string.h>
 
-enum { SAMPLE = 8, WAITS = 16 };
+enum {
+    SAMPLE = 8, /* rows from which one is chosen for eviction */
+    WAITS = 16, /* of the rows read from disk, one in this many waits for a busy shard */
+};
 
 int64_t embedding_piece(const vme_embedding *table)
 {
@@ -25,7 +27,7 @@ row_tier *embedding_tier(const vme_embedding *table, const embedding_shard *shar
     return shard->chunks[chunk].tiers + (row - embedding_first_row(table, chunk));
 }
 
-/* Atomic, because lookups share the shard's lock. */
+/* Counts a use. Atomic, because lookups hold the shard's lock in shared mode only. */
 static void use(const vme_embedding *table, row_tier *tier, uint32_t now)
 {
     uint32_t used = now;
@@ -60,13 +62,13 @@ void embedding_row_dirty(vme_embedding *table, embedding_shard *shard, uint32_t 
 }
 
 /* ---- eviction to disk */
-/* How much the row is wanted. */
+/* The row with the lowest value is evicted first. */
 static uint32_t worth(const vme_embedding *table, const row_tier *tier, uint32_t now)
 {
     return table->log->used_most ? tier->used : UINT32_MAX - (now - tier->used);
 }
 
-/* Chooses the row to evict; ROWS_MAX: the current piece of work needs all of them. */
+/* Chooses the row to evict; ROWS_MAX: none, because the current piece of work has pinned all of them. */
 static uint32_t choose(const vme_embedding *table, embedding_shard *shard)
 {
     const uint32_t now = (uint32_t)atomic_load_explicit(&table->log->clock, memory_order_relaxed);
@@ -84,7 +86,7 @@ static uint32_t choose(const vme_embedding *table, embedding_shard *shard)
             lowest = of;
         }
         if (table->log->used_most)
-            tier->used -= tier->used / 16; /* decay: popularity fades */
+            tier->used -= tier->used / 16; /* exponential decay of old uses */
         seen++;
     }
     return chosen;
@@ -94,7 +96,7 @@ static uint32_t changes_of(const vme_embedding *table, uint32_t changed)
 {
     if (changed <= table->committed)
         return 0;
-    /* as the current snapshot, or otherwise the next one, will see it */
+    /* the change belongs to the current snapshot if it was made before that began, otherwise to the next one */
     return CHANGED(table->snapshot != NULL && changed < table->sequence ? table->sequence - 1 : table->sequence);
 }
 
@@ -122,8 +124,8 @@ vme_status embedding_make_room(vme_embedding *table, embedding_shard *shard)
     return VME_OK;
 }
 
-/* ---- rows brought into memory */
-/* `from`: the entry's record; NULL: it is read here. */
+/* ---- rows read into memory */
+/* `from`: the entry's record; NULL: reads it from the log. */
 static vme_status bring_in(vme_embedding *table, embedding_shard *shard, key_entry *entry, const log_record *from,
                            uint32_t *row)
 {
@@ -185,8 +187,9 @@ static inline void fetch_row(const float *row, int64_t dim)
         __builtin_prefetch(line);
 }
 
-/* One pass under shared locks: finds the addresses of rows in memory. Rows on disk are listed, or (`cold` given) taken
- * from the records read for the list, or read here if they moved to disk in between. */
+/* One pass over the keys under shared locks; writes the addresses of rows in memory. Rows on disk: with `cold` NULL
+ * they are listed. Otherwise they are taken from the records that were read for the list, or read here if they were
+ * evicted or their records moved in between. */
 static vme_status find_all(vme_embedding *table, int64_t n, const int64_t *keys, const float **rows, cold_key *list,
                            int *listed, const cold_rows *cold)
 {
@@ -265,7 +268,7 @@ vme_status embedding_read_tiers(vme_embedding *table, int64_t n, const int64_t *
         embedding_shard *shard = &table->shards[embedding_shard_of(one->hash)];
         one->read = embedding_log_hold(table, shard, one->record, record_at(table, cold, one->at));
     }
-    embedding_unshare(table); /* so that no thread waits for the disk */
+    embedding_unshare(table); /* so that no other thread waits for the disk */
     for (int i = 0; i < listed; i++) {
         const cold_key *one = &list[i];
         embedding_shard *shard = &table->shards[embedding_shard_of(one->hash)];
@@ -279,7 +282,7 @@ vme_status embedding_read_tiers(vme_embedding *table, int64_t n, const int64_t *
         const cold_key *one = &list[i];
         embedding_shard *shard = &table->shards[embedding_shard_of(one->hash)];
         uint32_t row;
-        /* if a shard is in use, only one row of WAITS waits for it; the others are brought in by their next lookup */
+        /* if the shard is locked, only one row in WAITS waits for it; the others stay on disk until a later lookup */
         if (pthread_rwlock_trywrlock(&shard->lock) != 0) {
             if (one->record % WAITS != 0)
                 continue;
@@ -287,7 +290,7 @@ vme_status embedding_read_tiers(vme_embedding *table, int64_t n, const int64_t *
         }
         key_entry *entry = embedding_find(shard, keys[one->at], one->hash);
         if (entry != NULL && entry->where == one->record && entry->count & ON_DISK)
-            /* without room it stays on disk: a lookup needs no place in memory */
+            /* on failure the row stays on disk; the lookup uses the record */
             (void)!bring_in(table, shard, entry, record_at(table, cold, one->at), &row);
         pthread_rwlock_unlock(&shard->lock);
     }

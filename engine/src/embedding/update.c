@@ -1,11 +1,11 @@
-/* Gradient steps: gradients of equal keys are summed, keys are counted and admitted, and each row makes one step of its
- * optimizer, under its shard's lock. */
+/* Gradient steps: sums the gradients of each key, counts and admits keys, and makes one optimizer step for each row,
+ * under its shard's lock. */
 #include "embedding/table.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { GRADIENTS_PIECE = 4096 /* sixteenths of the elements of gradients between two checks of the stop flag */ };
+enum { GRADIENTS_PIECE = 1 << 16 /* elements of gradients between two checks of the stop flag */ };
 
 /* ---- unique keys and their data */
 typedef struct unique_keys {
@@ -13,8 +13,8 @@ typedef struct unique_keys {
     uint64_t *hashes;
     uint32_t *counts;
     float *sums;      /* sums of gradients */
-    uint32_t *order;  /* indices of keys, ordered by shard */
-    uint32_t *places; /* an open-addressing table of indices of keys, plus 1 */
+    uint32_t *order;  /* indices of keys, grouped by shard */
+    uint32_t *places; /* an open-addressing table of key indices plus 1; 0: empty */
     uint64_t mask;
     int64_t count, dim;
     void *scratch;
@@ -69,7 +69,7 @@ static inline int64_t unique_add(const vme_embedding *table, unique_keys *unique
     }
 }
 
-/* Orders the indices of keys by shard; `first` receives the start of each shard. */
+/* Groups the indices of keys by shard (a counting sort). `first` receives the start of each group. */
 static void unique_sort(unique_keys *unique, int64_t first[SHARDS + 1])
 {
     int64_t next[SHARDS] = {0};
@@ -128,7 +128,7 @@ static void start_row(const step_job *job, int64_t key, float *row)
     if (table->options.optimizer == VME_EMBEDDING_ADAGRAD)
         for (int64_t d = 0; d < dim; d++)
             row[dim + d] = table->options.slot_initial;
-    if (table->options.optimizer == VME_EMBEDDING_FTRL) /* so that the first step starts from the initial weights */
+    if (table->options.optimizer == VME_EMBEDDING_FTRL) /* the z that corresponds to the initial weights */
         for (int64_t d = 0; d < dim; d++)
             row[dim + d] = 0 - row[d] * job->ftrl_start;
 }
@@ -140,7 +140,7 @@ static uint32_t waiting_version(int64_t version)
 
 static uint32_t sum_of_counts(uint32_t a, uint32_t b) { return a > UINT32_MAX - b ? UINT32_MAX : a + b; }
 
-/* Counts the key, and admits it if its count is high enough: *row is its row, or ROWS_MAX while it waits. */
+/* Counts the key, and admits it if its count is high enough. `*row` receives its row, or ROWS_MAX if it waits. */
 static vme_status admit(const step_job *job, embedding_shard *shard, int64_t key, uint64_t hash, uint32_t count,
                         uint32_t *row)
 {
@@ -171,19 +171,19 @@ static vme_status admit(const step_job *job, embedding_shard *shard, int64_t key
     const vme_status status = embedding_row_new(table, shard, key, row);
     if (status != VME_OK) {
         *row = ROWS_MAX;
-        return status; /* counted; admitted by the next step that finds room */
+        return status; /* the key is counted; a later step admits it if there is room */
     }
     entry->where = *row;
     entry->count = 0;
     shard->waiting--;
-    embedding_note(table, shard, *row)->freq = freq - count; /* the step adds `count` */
+    embedding_note(table, shard, *row)->freq = freq - count; /* step_some adds `count` */
     start_row(job, key, embedding_row(table, shard, *row));
-    if (table->snapshot != NULL && before > 0) /* otherwise the snapshot would find a row newer than itself */
+    if (table->snapshot != NULL && before > 0) /* the snapshot omits the new row, so it must contain the waiting key */
         embedding_keep(table, shard, key, job->version, before, NULL);
     return VME_OK;
 }
 
-/* Steps for keys of one shard, `order`[0 .. n), at most PIECE. */
+/* Makes the steps of the keys `order`[0 .. n) of one shard; n is at most PIECE. */
 static vme_status step_some(const step_job *job, embedding_shard *shard, const unique_keys *unique,
                             const uint32_t *order, int64_t n)
 {
@@ -223,7 +223,7 @@ static vme_status step_some(const step_job *job, embedding_shard *shard, const u
         job->step(dim, &job->factors, unique->sums + order[i] * dim, row, row + dim, row + 2 * dim);
     }
     if (table->log != NULL)
-        embedding_pins_new(table, shard);
+        embedding_pins_new(table, shard); /* unpins the rows */
     pthread_rwlock_unlock(&shard->lock);
     return status;
 }
@@ -249,7 +249,7 @@ static vme_status step_all(vme_context *context, const step_job *job, unique_key
 }
 
 /* Whether to check the stop flag at this row. */
-static inline bool polls(int64_t row, int64_t dim) { return row % (1 + GRADIENTS_PIECE * 16 / dim) == 0; }
+static inline bool polls(int64_t row, int64_t dim) { return row % (1 + GRADIENTS_PIECE / dim) == 0; }
 
 vme_status vme_embedding_update(vme_context *context, vme_embedding *table, const vme_embedding_rates *rates,
                                 const vme_tensor *ids, const vme_tensor *gradients)
@@ -328,7 +328,7 @@ typedef struct tables_job {
     const vme_embedding_rates *rates;
 } tables_job;
 
-/* All bags of bags[i]'s table, unless an earlier index has the same table: its rows make one step. */
+/* Makes one step for all sets of bags of bags[i]'s table. Does nothing if an earlier index has the same table. */
 static vme_status update_table(const tables_job *all, int i)
 {
     vme_embedding *table = all->bags[i].table;
@@ -339,7 +339,7 @@ static vme_status update_table(const tables_job *all, int i)
             continue;
         if (k < i)
             return VME_OK;
-        ids += all->bags[k].ids->shape[0] + all->bags[k].offsets->shape[0]; /* empty bags read the default's row */
+        ids += all->bags[k].ids->shape[0] + all->bags[k].offsets->shape[0]; /* an empty bag has one id: the default */
     }
     step_job job;
     unique_keys unique;
@@ -381,7 +381,7 @@ static vme_status update_some(void *argument, int64_t begin, int64_t end)
 vme_status vme_embedding_update_bags(vme_context *context, int count, const vme_embedding_bags *bags,
                                      const vme_embedding_rates *rates)
 {
-    for (int i = 0; i < count; i++) { /* checks all of them before anything changes */
+    for (int i = 0; i < count; i++) { /* checks all sets before any row changes */
         int64_t bag_count, id_count;
         bool singles;
         step_job job;

@@ -1,4 +1,4 @@
-/* Devices: their memory and its limit, streams, cuBLASLt, errors. */
+/* Devices, GPU memory and its limit, streams, the functions of cuBLASLt, and errors. */
 #include "device.h"
 
 #include <cstdarg>
@@ -20,7 +20,7 @@ vme_cuda_status cuda_fail(vme_cuda_status status, const char *format, ...)
 
 vme_cuda_status cuda_failed(cudaError_t error, const char *what)
 {
-    (void)cudaGetLastError(); /* clears the error, which the next call would report otherwise */
+    (void)cudaGetLastError(); /* clears the error, so that the next call does not report it again */
     if (error == cudaErrorMemoryAllocation)
         return cuda_fail(VME_CUDA_NO_MEMORY, "the GPU has no memory left (%.60s)", what);
     return cuda_fail(VME_CUDA_FAILED, "%s: %s (%.60s)", cudaGetErrorName(error), cudaGetErrorString(error), what);

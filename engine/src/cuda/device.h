@@ -9,7 +9,7 @@
 
 #include "vme_cuda.h"
 
-/* The functions of cuBLASLt, which is opened with the first device. */
+/* The functions of cuBLASLt, which is opened (dlopen) when a device is made. */
 struct cublas_functions {
     decltype(&cublasLtCreate) create;
     decltype(&cublasLtDestroy) destroy;
@@ -29,19 +29,18 @@ struct cublas_functions {
 struct vme_cuda_device {
     std::atomic<int> references{1};
     int number = 0;
-    int64_t limit = 0;
+    int64_t limit = 0; /* bytes; 0: none */
     std::atomic<int64_t> used{0};
     cublas_functions cublas{};
     cublasLtHandle_t products = nullptr;
-    cudaStream_t copies = nullptr;
-    /* an allocation of another thread must not be captured, nor may two captures of one stream overlap */
-    std::mutex capturing;
+    cudaStream_t copies = nullptr; /* copies of weights and inputs, lookups outside of networks */
+    std::mutex capturing;          /* graphs are captured one at a time */
 };
 struct vme_cuda_stream {
     std::atomic<int> references{1};
     vme_cuda_device *device = nullptr;
     cudaStream_t stream = nullptr;
-    std::mutex order; /* plans that share a stream enqueue each call as a whole */
+    std::mutex order; /* held while a run is enqueued, so that runs of plans that share the stream do not mix */
 };
 
 /* Stores the message for vme_cuda_message. */
@@ -68,12 +67,13 @@ vme_cuda_status cuda_enter(const vme_cuda_device *device);
 /* GPU memory within the device's limit; *memory stays NULL on failure. */
 vme_cuda_status cuda_memory_new(vme_cuda_device *device, int64_t bytes, void **memory);
 void cuda_memory_free(vme_cuda_device *device, void *memory, int64_t bytes);
-/* Complete when it returns. Uses a stream: calls that affect the whole device would end captures of other threads. */
+/* Copies from host memory to GPU memory; complete when it returns. Uses a stream, because calls that synchronize the
+ * whole device would invalidate captures of other threads. */
 vme_cuda_status cuda_write(cudaStream_t stream, void *to, const void *from, int64_t bytes);
 vme_cuda_status cuda_pinned_new(int64_t bytes, void **memory);
 void cuda_pinned_free(void *memory);
 
-/* A piece of GPU memory owned by a scope or an object. */
+/* Owns a block of GPU memory. */
 struct device_memory {
     vme_cuda_device *device = nullptr;
     void *at = nullptr;
@@ -102,6 +102,7 @@ struct device_memory {
     template <typename T> T *as() const { return static_cast<T *>(at); }
 };
 
+/* Owns a block of pinned host memory. */
 struct pinned_memory {
     void *at = nullptr;
     int64_t bytes = 0;

@@ -1,4 +1,4 @@
-/* The kernels of networks. Indices have 32 bits: plans ensure that a step has fewer than 2^31 elements. */
+/* The kernels of networks. Indices have 32 bits, because plans limit a step to 2^31 - 1 elements. */
 #include "kernels.h"
 
 enum { THREADS = 256, REDUCE_BY_BLOCK = 512 };
@@ -46,7 +46,7 @@ static __device__ __forceinline__ float computed(const vme_cuda_instruction &ins
     }
 }
 
-/* Offset of an operand's element; `index` counts dimensions first..last in order. */
+/* Offset of an operand's element. `index` is the C-order index over dimensions `first` to `last` - 1. */
 static __device__ __forceinline__ int64_t place_of(const kernel_step &step, const kernel_operand &operand,
                                                    uint32_t index, int first, int last)
 {
@@ -132,13 +132,13 @@ static __global__ void reduce_kernel(const __grid_constant__ kernel_step step)
     }
 }
 
-/* Reduces the threads' values to one, in thread 0. */
+/* Reduces the values of a block's threads; the result is valid in thread 0. */
 static __device__ float block_reduced(int reduction, float x)
 {
     __shared__ float parts[THREADS / 32];
     for (int step = 16; step > 0; step /= 2)
         x = reduced_of(reduction, x, __shfl_down_sync(~0u, x, (unsigned)step));
-    __syncthreads(); /* an earlier call's parts have been read */
+    __syncthreads(); /* the parts of an earlier call have been read */
     if (threadIdx.x % 32 == 0)
         parts[threadIdx.x / 32] = x;
     __syncthreads();
@@ -161,7 +161,7 @@ static __global__ void reduce_by_block_kernel(const __grid_constant__ kernel_ste
     }
 }
 
-/* One row for each warp. Operands: result, x, addend or none. */
+/* One row for each warp. Operands: result, x, addend (may be absent). */
 static __global__ void softmax_kernel(const __grid_constant__ kernel_step step)
 {
     const uint32_t lane = threadIdx.x % 32, size = (uint32_t)step.reduced_count;
@@ -176,20 +176,21 @@ static __global__ void softmax_kernel(const __grid_constant__ kernel_step step)
             const float x = step.operands[1].at[at[1] + (int64_t)i * last[1]] * step.scale;
             return step.operands[2].at == nullptr ? x : x + step.operands[2].at[at[2] + (int64_t)i * last[2]];
         };
-        float most = -INFINITY, sum = 0;
+        float largest = -INFINITY, sum = 0;
         for (uint32_t i = lane; i < size; i += 32)
-            most = greater_of(most, x_of(i));
+            largest = greater_of(largest, x_of(i));
         for (int other = 16; other > 0; other /= 2)
-            most = greater_of(most, __shfl_xor_sync(~0u, most, other));
+            largest = greater_of(largest, __shfl_xor_sync(~0u, largest, other));
         for (uint32_t i = lane; i < size; i += 32)
-            sum += expf(x_of(i) - most);
+            sum += expf(x_of(i) - largest);
         for (int other = 16; other > 0; other /= 2)
             sum += __shfl_xor_sync(~0u, sum, other);
         for (uint32_t i = lane; i < size; i += 32)
-            step.operands[0].at[at[0] + (int64_t)i * last[0]] = expf(x_of(i) - most) / sum;
+            step.operands[0].at[at[0] + (int64_t)i * last[0]] = expf(x_of(i) - largest) / sum;
     }
 }
 
+/* Blocks for `count` items, `each` per block; at most 16 for each of an H100's 132 multiprocessors. */
 static unsigned blocks_of(int64_t count, int64_t each)
 {
     const int64_t blocks = (count + each - 1) / each;

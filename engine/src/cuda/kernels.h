@@ -8,7 +8,7 @@ struct kernel_operand {
     float *at;
     int64_t strides[VME_CUDA_RANK];
 };
-/* A step in the form that kernels take. Dimensions of a reduction: kept ones first, then reduced ones. */
+/* A step as kernels take it: kept dimensions first, then reduced ones. */
 struct kernel_step {
     int32_t rank, kept;
     int64_t shape[VME_CUDA_RANK];
@@ -20,7 +20,7 @@ struct kernel_step {
 };
 
 cudaError_t launch_map(cudaStream_t stream, const kernel_step &step);
-/* `steps` are in GPU memory, with at most `count_max` elements each. */
+/* Runs `count` steps in one launch. `steps` are in GPU memory, with at most `count_max` elements each. */
 cudaError_t launch_maps(cudaStream_t stream, const kernel_step *steps, int count, int64_t count_max);
 cudaError_t launch_reduce(cudaStream_t stream, const kernel_step &step);
 cudaError_t launch_softmax(cudaStream_t stream, const kernel_step &step);

@@ -1,5 +1,5 @@
-/* Networks: weights in GPU memory; and plans: a network at one set of sizes, with its arena, pinned buffers and graph.
- * engine/cuda/programs.py derives steps from a model file. */
+/* Networks: weights in GPU memory, and plans. A plan is a network at one set of sizes, with its arena, pinned buffers
+ * and graph. engine/cuda/programs.py derives the steps from a model file. */
 #include "kernels.h"
 #include "tables.h"
 
@@ -53,8 +53,8 @@ struct product {
     size_t workspace = 0;
     const void *at_a = nullptr, *at_b = nullptr;
     void *at_out = nullptr;
-    kernel_step rest{}; /* bias and activation that the product does not include; no instructions: none */
-    bool apart = false; /* each instruction of rest is a launch of its own */
+    kernel_step rest{}; /* bias and activation, as far as the product does not include them; may be empty */
+    bool apart = false; /* each instruction of `rest` is a separate launch */
 };
 
 /* One operand of a product, in cuBLAS's column-major view. */
@@ -63,10 +63,10 @@ struct side {
     int64_t rows, columns, leading, batch_stride;
 };
 
-/* `row` and `column` are strides; one of them is 1, or belongs to a dimension of size 1. */
+/* `row` and `column` are strides. False: neither of them is 1 or belongs to a dimension of size 1, or rows overlap. */
 static bool side_of(int64_t rows, int64_t columns, int64_t row, int64_t column, int64_t batch_stride, side *found)
 {
-    if (column == 1 || columns == 1) { /* contiguous rows are columns of the transposed matrix */
+    if (column == 1 || columns == 1) { /* contiguous rows are the columns of cuBLAS's matrix */
         *found = {false, columns, rows, std::max(rows == 1 ? columns : row, columns), batch_stride};
         return columns == 1 || rows == 1 || row >= columns;
     }
@@ -88,8 +88,8 @@ static void end_product(const cublas_functions &cublas, product *one)
 
 struct launch {
     int op = VME_CUDA_MAP;
-    int number = 0, count = 1; /* number: index of the product, or of the first step of its kind; count: steps */
-    int64_t numbers = 0;       /* maximum elements of a step */
+    int number = 0, count = 1; /* number: index of the product, or of the first step in plan->steps; count: steps */
+    int64_t numbers = 0;       /* maximum elements of one of the steps */
 };
 
 struct vme_cuda_plan {
@@ -104,7 +104,7 @@ struct vme_cuda_plan {
     std::vector<launch> launches;
     std::vector<product> products;
     std::vector<kernel_step> steps;
-    /* of lookups: offsets, weights and ids, consecutive in `staged_in` after the inputs, and likewise in GPU memory */
+    /* lookups: their offsets, weights and ids are consecutive in `staged_in`, after the inputs, and in lookup_memory */
     std::vector<vme_cuda_lookup> lookups;
     std::vector<vme_cuda_table *> tables; /* unique, ordered by address */
     int64_t bags = 0, weights_at = 0, ids_at = 0, ids_room = 0;
@@ -129,7 +129,7 @@ static vme_cuda_status operand_of(const vme_cuda_plan *plan, const vme_cuda_oper
     return VME_CUDA_OK;
 }
 
-/* Whether everything that the step accesses of the operand is within its memory. */
+/* Whether all elements of the operand that the step accesses are within its memory. */
 static bool within(const vme_cuda_plan *plan, const vme_cuda_step &step, const vme_cuda_operand &operand)
 {
     if (operand.space == VME_CUDA_ABSENT)
@@ -223,18 +223,19 @@ static vme_cuda_status layout_of(const cublas_functions &cublas, const side &fro
     return VME_CUDA_OK;
 }
 
-/* Chooses the fastest algorithm by cuBLAS's heuristic; false: none. */
+/* Takes the best algorithm of cuBLAS's heuristic. False: there is none. */
 static bool choose(const vme_cuda_device *device, product *one)
 {
     const cublas_functions &cublas = device->cublas;
     cublasLtMatmulPreference_t preference = nullptr;
     cublasLtMatmulHeuristicResult_t found[ALGORITHMS];
-    const size_t most = WORKSPACE_MAX;
+    const size_t workspace_max = WORKSPACE_MAX;
     int count = 0;
     bool chosen = false;
     if (cublas.preference_create(&preference) != CUBLAS_STATUS_SUCCESS)
         return false;
-    if (cublas.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most)
+    if (cublas.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_max,
+                              sizeof workspace_max)
             == CUBLAS_STATUS_SUCCESS
         && cublas.heuristic(device->products, one->desc, one->a, one->b, one->out, one->out, preference, ALGORITHMS,
                             found, &count)
@@ -249,7 +250,7 @@ static bool choose(const vme_cuda_device *device, product *one)
     return chosen;
 }
 
-/* Describes the product of a step; its operands are result, a, b, and bias or absent. */
+/* Prepares the product of a step. Operands: result, a, b, bias (may be absent). */
 static vme_cuda_status plan_product(vme_cuda_plan *plan, const vme_cuda_step &step, product *one)
 {
     const cublas_functions &cublas = plan->device->cublas;
@@ -274,7 +275,7 @@ static vme_cuda_status plan_product(vme_cuda_plan *plan, const vme_cuda_step &st
             return cuda_fail(VME_CUDA_BAD_VALUE, "a product's operand %d has strides that products do not support", i);
     }
     one->at_out = operands[0].at;
-    one->at_a = operands[2].at; /* column-major: result^T = b^T a^T */
+    one->at_a = operands[2].at; /* cuBLAS is column-major: result^T = b^T a^T */
     one->at_b = operands[1].at;
     const cublasOperation_t of_b = sides[2].transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
                             of_a = sides[1].transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -285,7 +286,7 @@ static vme_cuda_status plan_product(vme_cuda_plan *plan, const vme_cuda_step &st
     VME_TRY(layout_of(cublas, sides[1], batch, &one->b));
     VME_TRY(layout_of(cublas, sides[0], batch, &one->out));
     const bool biased = operands[3].at != nullptr;
-    int done = 0; /* instructions that the product includes; the first one is the bias, if there is one */
+    int done = 0; /* number of instructions that the product includes; the first one is the bias, if there is one */
     bool chosen = false;
     if (plan->flags & VME_CUDA_FUSED && batch == 1 && (!biased || operands[3].strides[2] == 1 || n == 1)) {
         const int count = step.instruction_count, first = biased ? 1 : 0;
@@ -309,7 +310,7 @@ static vme_cuda_status plan_product(vme_cuda_plan *plan, const vme_cuda_step &st
                              (long long)m, (long long)k, (long long)k, (long long)n);
     }
     one->rest = kernel_step{};
-    if (done < step.instruction_count) { /* the remaining instructions run in place: the bias, and what follows */
+    if (done < step.instruction_count) { /* the remaining instructions run on the result in place */
         kernel_step &rest = one->rest;
         rest.rank = rest.kept = 3;
         memcpy(rest.shape, step.shape, 3 * sizeof rest.shape[0]);
@@ -385,7 +386,7 @@ static vme_cuda_status plan_lookups(vme_cuda_plan *plan)
         plan->tables.push_back(one.table);
         cuda_table_ref(one.table);
     }
-    /* keeps one reference of each table, and releases the others */
+    /* keeps one reference to each table */
     std::sort(plan->tables.begin(), plan->tables.end());
     for (size_t i = 1; i < plan->tables.size();)
         if (plan->tables[i] == plan->tables[i - 1]) {
@@ -457,7 +458,7 @@ static vme_cuda_status capture(vme_cuda_plan *plan)
     const std::lock_guard<std::mutex> alone(plan->device->capturing);
     cudaStream_t stream = nullptr;
     CUDA_TRY(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    /* once without capture, because cuBLAS loads its kernels then */
+    /* a first run without capture: cuBLAS loads its kernels then, which must not happen during a capture */
     vme_cuda_status status = enqueue(plan, stream);
     cudaError_t error = cudaStreamSynchronize(stream);
     cudaGraph_t graph = nullptr;
@@ -501,8 +502,8 @@ static vme_cuda_status plan_start(vme_cuda_plan *plan, int64_t arena_bytes, int 
     VME_TRY(plan->staged_out.take(plan->outputs_end - plan->outputs_begin));
     CUDA_TRY(cudaEventCreateWithFlags(&plan->copied, cudaEventDisableTiming));
     CUDA_TRY(cudaEventCreateWithFlags(&plan->done, cudaEventDisableTiming));
-    CUDA_TRY(cudaStreamSynchronize(plan->stream->stream)); /* written data is complete before the capture's stream reads
-                                                            * it */
+    CUDA_TRY(cudaStreamSynchronize(plan->stream->stream)); /* the data must be complete before the capture's stream
+                                                            * reads it */
     return plan->flags & VME_CUDA_GRAPH ? capture(plan) : VME_CUDA_OK;
 }
 
@@ -577,7 +578,7 @@ int vme_cuda_plan_launches(const vme_cuda_plan *plan)
     return count;
 }
 
-/* Packs the bags of all lookups after the inputs; *ids: number of ids. */
+/* Packs the bags of all lookups into `staged_in`, after the inputs. `*ids` receives the number of ids. */
 static vme_cuda_status stage_bags(vme_cuda_plan *plan, const vme_cuda_bags *bags, int64_t *ids)
 {
     char *const base = plan->staged_in.as<char>() + rounded(plan->inputs_end);
@@ -678,7 +679,7 @@ vme_cuda_status vme_cuda_plan_run(vme_cuda_plan *plan, const void *const *inputs
     cudaError_t error;
     if (status == VME_CUDA_OK)
         error = cudaEventSynchronize(plan->done);
-    else { /* enqueued work still reads the pinned memory */
+    else { /* waits, because enqueued work may still read the pinned memory */
         error = cudaSuccess;
         (void)cudaStreamSynchronize(plan->device->copies);
         (void)cudaStreamSynchronize(plan->stream->stream);

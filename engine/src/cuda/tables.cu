@@ -1,12 +1,13 @@
 /* Embedding tables in GPU memory: the same operations with the same results as engine/src/embedding.
  *
- * Keys are in one open-addressing table with buckets of four entries, at most half full; it is rebuilt at twice the
- * size. Rows are in chunks that never move, each row followed by its slots, with a separate note. A change of a table
- * holds its lock exclusively until the GPU is done, so a lookup sees rows before or after a gradient step.
+ * Keys are in one open-addressing table with buckets of four entries, at most half full. To grow, it is rehashed into
+ * one of at least twice the size. Rows are in chunks that never move; a row's slots follow its weights, and its note is
+ * separate. A change of a table holds its lock exclusively until the GPU is done, so a lookup sees each row before or
+ * after a gradient step.
  *
- * A gradient step is prepared on the host: unique keys, with the positions of their gradients in order. Then one kernel
- * finds or creates each key's row, sums the gradients and makes the optimizer's step, so the order of summation is
- * fixed. This file is compiled without contraction of products and sums, as the CPU's kernels are. */
+ * The host prepares a gradient step: the unique keys, and for each the positions of its gradients, in order. Then one
+ * kernel finds or creates each key's row, sums the gradients and makes the optimizer's step. So the order of summation
+ * is fixed. Products and sums are compiled without contraction (fused multiply-add), as in the CPU's kernels. */
 #include "tables.h"
 
 #include <algorithm>
@@ -23,16 +24,17 @@ enum { SUM, MEAN, SQRTN };
 
 struct row_note {
     int64_t key, version;
-    uint32_t freq, changed; /* number of the save before which it last changed */
+    uint32_t freq, changed; /* changed: number of the first save that contains the last change */
     uint32_t live, reserved;
 };
 
 struct table_counters {
     int32_t row_count, free_count; /* row numbers assigned, and how many of these are free */
-    int32_t entries, waiting, found, gone;
+    int32_t entries, waiting;      /* keys, and how many of these wait for admission */
+    int32_t found, gone;           /* results of one kernel (clear_findings) */
 };
 
-/* The data that kernels which change a table read and write; passed by value. */
+/* The data of kernels that change a table; passed by value. */
 struct table_work {
     table_view view;
     row_note *const *notes;
@@ -98,7 +100,8 @@ static __device__ __forceinline__ row_note *note_at(const table_work &work, uint
     return work.notes[row >> work.view.chunk_bits] + (row & ((1u << work.view.chunk_bits) - 1));
 }
 
-/* The address of the key's row, while nothing changes the table; NULL: all of its elements are no_permission. */
+/* The address of the key's row, for kernels that run while the table does not change. NULL: all elements are
+ * no_permission. */
 static __device__ __forceinline__ const float *row_of(const table_view &view, int64_t key)
 {
     for (uint64_t number = first_bucket(view, key);; number++) {
@@ -112,7 +115,7 @@ static __device__ __forceinline__ const float *row_of(const table_view &view, in
     }
 }
 
-/* Usable while other threads insert other keys. */
+/* NULL: not present. Other threads may insert other keys meanwhile. */
 static __device__ key_entry *find_entry(const table_view &view, int64_t key)
 {
     for (uint64_t number = first_bucket(view, key);; number++) {
@@ -127,7 +130,7 @@ static __device__ key_entry *find_entry(const table_view &view, int64_t key)
         }
     }
 }
-/* Claims an entry for a key that is not present; give_entry completes it. */
+/* Claims an entry for a key that is not present. give_entry publishes it. */
 static __device__ key_entry *claim_entry(const table_view &view, int64_t key)
 {
     for (uint64_t number = first_bucket(view, key);; number++) {
@@ -157,8 +160,8 @@ static __device__ __forceinline__ uint32_t sum_of_counts(uint32_t a, uint32_t b)
     return a > UINT32_MAX - b ? UINT32_MAX : a + b;
 }
 
-/* ---- lookups: `lanes` threads read one bag. Each finds the row of one key, then all of them read all of these rows.
- */
+/* ---- lookups: `lanes` threads read one bag. Each finds the row of one key, then they sum these rows together, each
+ * thread its own columns. */
 template <int VECTOR> struct numbers {
     float at[VECTOR];
 };
@@ -182,7 +185,7 @@ static __device__ void read_bag(const lookup_view &of, const table_view &view, i
     for (int32_t column = (int32_t)lane * VECTOR; column - (int32_t)lane * VECTOR < view.dim;
          column += of.lanes * VECTOR) {
         const bool inside = column < view.dim;
-        const bool counts = column == (int32_t)lane * VECTOR; /* counts in the first column only */
+        const bool counts = column == (int32_t)lane * VECTOR; /* counts ids only once, with the first columns */
         numbers<VECTOR> all{};
         for (int64_t from = begin; from < end; from += of.lanes) {
             const int64_t place = from + lane;
@@ -284,9 +287,10 @@ struct step_job {
     int64_t version, filter_freq;
     int64_t count; /* number of keys */
     const int64_t *keys;
-    const uint32_t *first;  /* count + 1 indices of occurrences */
-    const uint32_t *places; /* for each occurrence: its row of gradients, and its factor */
-    const float *by, *gradients;
+    const uint32_t *first;  /* count + 1: index of each key's first occurrence */
+    const uint32_t *places; /* for each occurrence: its row of `gradients` */
+    const float *by;        /* for each occurrence: the factor of its gradient */
+    const float *gradients;
     int32_t lanes;
 };
 
@@ -295,8 +299,8 @@ static __device__ __forceinline__ uint32_t waiting_version(int64_t version)
     return version < 0 ? 0 : version > VERSION_MAX ? VERSION_MAX : (uint32_t)version;
 }
 
-/* Counts the key, and admits it if its count is high enough: returns its row, or ROWS_MAX while it waits. `made`: the
- * row is new. */
+/* Counts the key, and admits it if its count is high enough. Returns its row, or ROWS_MAX if it waits. `made`: whether
+ * the row is new. */
 static __device__ uint32_t admit(const step_job &job, int64_t key, uint32_t count, bool *made)
 {
     const table_work &work = job.work;
@@ -395,7 +399,7 @@ static __global__ void step_kernel(const __grid_constant__ step_job job)
     }
 }
 
-/* Counts keys without an entry, and keys without a row. */
+/* Counts keys without an entry (`found`) and keys without a row (`gone`). */
 static __global__ void missing_kernel(const __grid_constant__ table_work work, const int64_t *keys, int64_t count)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -409,6 +413,7 @@ static __global__ void missing_kernel(const __grid_constant__ table_work work, c
 }
 
 /* ---- growing, saving, restoring */
+/* Copies all entries to an empty table. */
 static __global__ void rehash_kernel(const key_entry *from, int64_t count, const __grid_constant__ table_view to)
 {
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
@@ -416,7 +421,7 @@ static __global__ void rehash_kernel(const key_entry *from, int64_t count, const
         give_entry(claim_entry(to, from[i].key), from[i].key, from[i].where, from[i].count);
 }
 
-/* The same, skipping evicted keys. */
+/* The same, except for evicted keys: counts them (`gone`) and frees their rows. */
 static __global__ void evict_kernel(const key_entry *from, int64_t count, const __grid_constant__ table_work work,
                                     const __grid_constant__ table_view to, int64_t step, int64_t steps_to_live,
                                     float threshold)
@@ -453,7 +458,8 @@ static __global__ void evict_kernel(const key_entry *from, int64_t count, const 
     }
 }
 
-/* Lists rows that changed after the save with number `after`; after 0 with `all`: all live rows. */
+/* Counts (`found`) and lists the live rows that changed after the save `after`; with `all`, all live rows. `selected`
+ * NULL: only counts. */
 static __global__ void select_kernel(const __grid_constant__ table_work work, int64_t count, uint32_t after, int all,
                                      uint32_t *selected)
 {
@@ -467,7 +473,7 @@ static __global__ void select_kernel(const __grid_constant__ table_work work, in
             selected[place] = (uint32_t)i;
     }
 }
-/* Copies rows to contiguous memory: keys, freqs, versions, then all elements of a row. */
+/* Copies rows to contiguous arrays. `width`: elements of a row, including its slots. */
 static __global__ void gather_kernel(const __grid_constant__ table_work work, const uint32_t *rows, int64_t count,
                                      int width, int64_t *keys, int64_t *freqs, int64_t *versions, float *numbers)
 {
@@ -485,6 +491,7 @@ static __global__ void gather_kernel(const __grid_constant__ table_work work, co
         versions[number] = note->version;
     }
 }
+/* Counts (`found`) and lists keys that wait for admission. */
 static __global__ void waiting_kernel(const __grid_constant__ table_work work, int64_t count, int64_t *keys,
                                       int64_t *freqs, int64_t *versions)
 {
@@ -544,7 +551,7 @@ static int64_t rounded(int64_t bytes) { return (bytes + 15) / 16 * 16; }
 /* ---- tables, on the host */
 static int slots_of(int optimizer) { return optimizer == SGD ? 0 : optimizer == ADAGRAD ? 1 : 2; }
 
-/* Allocates memory charged to the table's quota. */
+/* Allocates GPU memory and charges it to the table's quota. */
 static vme_cuda_status take_memory(vme_cuda_table *table, int64_t bytes, device_memory *memory)
 {
     table_state *state = table->state;
@@ -593,7 +600,7 @@ static vme_cuda_status write_view(vme_cuda_table *table)
     CUDA_TRY(cudaStreamSynchronize(table->stream));
     return VME_CUDA_OK;
 }
-/* Merges the GPU's counters with the host's, after the GPU is done. */
+/* Waits for the GPU and copies its counters to the host. */
 static vme_cuda_status read_counters(vme_cuda_table *table)
 {
     CUDA_TRY(cudaMemcpyAsync(&table->state->counters, table->counters.at, sizeof table->state->counters,
@@ -601,6 +608,7 @@ static vme_cuda_status read_counters(vme_cuda_table *table)
     CUDA_TRY(cudaStreamSynchronize(table->stream));
     return VME_CUDA_OK;
 }
+/* Sets `found` and `gone` to 0, on the host and on the GPU. */
 static vme_cuda_status clear_findings(vme_cuda_table *table)
 {
     table->state->counters.found = table->state->counters.gone = 0;
@@ -610,7 +618,7 @@ static vme_cuda_status clear_findings(vme_cuda_table *table)
     return VME_CUDA_OK;
 }
 
-/* Makes room for `more` more keys. */
+/* Makes room for `more` additional keys. */
 static vme_cuda_status reserve_keys(vme_cuda_table *table, int64_t more)
 {
     table_state *state = table->state;
@@ -639,12 +647,12 @@ static vme_cuda_status reserve_keys(vme_cuda_table *table, int64_t more)
         exchange(&state->entries, &made);
         state->buckets = buckets;
     }
-    state->bytes -= made.bytes; /* frees the old entries, or, after a failure, the new ones */
+    state->bytes -= made.bytes; /* `made` is freed: the old entries, or after a failure the new ones */
     VME_TRY(status);
     return write_view(table);
 }
 
-/* Grows a list in GPU memory to at least `bytes`, keeping its contents. */
+/* Grows an array in GPU memory to at least `bytes`, and keeps its contents. */
 static vme_cuda_status grow_list(vme_cuda_table *table, int64_t bytes, device_memory *list)
 {
     if (bytes <= list->bytes)
@@ -659,7 +667,7 @@ static vme_cuda_status grow_list(vme_cuda_table *table, int64_t bytes, device_me
     return VME_CUDA_OK;
 }
 
-/* Makes room for `more` more rows. */
+/* Makes room for `more` additional rows. */
 static vme_cuda_status reserve_rows(vme_cuda_table *table, int64_t more)
 {
     table_state *state = table->state;
@@ -680,7 +688,7 @@ static vme_cuda_status reserve_rows(vme_cuda_table *table, int64_t more)
         grown = grow_list(table, (have + count) * (int64_t)sizeof(void *), &state->note_list);
     if (grown == VME_CUDA_OK)
         grown = grow_list(table, (have + count) * each * (int64_t)sizeof(uint32_t), &state->free_rows);
-    VME_TRY(write_view(table)); /* the lists may have moved, even if the following steps fail */
+    VME_TRY(write_view(table)); /* also after a failure, because some of the lists may have moved */
     if (grown != VME_CUDA_OK)
         return cuda_fail(grown, "the embedding table's quota, or the GPU's memory, has no room for more rows");
     if (take_memory(table, count * (chunk_bytes + note_bytes), slab.get()) != VME_CUDA_OK) {
@@ -770,7 +778,7 @@ void vme_cuda_table_unref(vme_cuda_table *table)
     vme_cuda_device_unref(device);
 }
 
-/* Exclusive access for a change of a table: its lock, on its GPU. */
+/* Holds a table's lock exclusively until the end of the scope. */
 struct alone {
     vme_cuda_table *table;
     explicit alone(vme_cuda_table *of) : table(of) { table->lock.lock(); }
@@ -797,7 +805,7 @@ void vme_cuda_table_facts_of(vme_cuda_table *table, vme_cuda_table_facts *facts)
     }
 }
 
-/* ---- lookups with ids on the host */
+/* ---- lookups with ids on the host. One scratch memory serves all of them, so they run one at a time. */
 static scratch *scratch_of_lookups()
 {
     static scratch *one = new scratch; /* never freed: threads may look up until the process ends */
@@ -920,13 +928,13 @@ vme_cuda_status vme_cuda_table_lookup(vme_cuda_table *table, int64_t n, const in
 }
 
 /* ---- gradient steps */
-/* Unique keys in order of first occurrence, with the occurrences of each in order. */
+/* The unique keys in order of first occurrence, and all occurrences in order. */
 struct unique_keys {
     std::vector<int64_t> keys;
     std::vector<uint32_t> counts, of; /* of: for each occurrence the index of its key */
-    std::vector<uint32_t> places;     /* an open-addressing table of indices of keys, plus 1 */
-    std::vector<uint32_t> rows;       /* for each occurrence: its row of gradients, and its factor */
-    std::vector<float> by;
+    std::vector<uint32_t> places;     /* an open-addressing table of key indices plus 1; 0: empty */
+    std::vector<uint32_t> rows;       /* for each occurrence: its row of gradients */
+    std::vector<float> by;            /* for each occurrence: the factor of its gradient */
     uint64_t seed;
     unique_keys(size_t occurrences, uint64_t table_seed) : seed(table_seed)
     {
@@ -935,6 +943,7 @@ struct unique_keys {
             room *= 2;
         places.assign(room, 0);
     }
+    /* The index of the key, which is added if it is new. */
     uint32_t number(int64_t key)
     {
         for (uint64_t at = mixed((uint64_t)key ^ seed) >> SHARD_BITS;; at++) {
@@ -995,8 +1004,8 @@ static vme_cuda_status take_scratch(vme_cuda_table *table, int64_t bytes)
     return VME_CUDA_OK;
 }
 
-/* Makes room for entries and rows of the keys, which are in GPU memory: for all of them, or, if that is too much, only
- * for those that are missing. */
+/* Makes room for entries and rows of `keys`, an array in GPU memory. First tries to make room for all of them, which
+ * needs no kernel; if that fails, counts the missing ones and makes room for these. */
 static vme_cuda_status reserve(vme_cuda_table *table, const int64_t *keys, int64_t count)
 {
     if (reserve_keys(table, count) == VME_CUDA_OK && reserve_rows(table, count) == VME_CUDA_OK)
@@ -1010,7 +1019,7 @@ static vme_cuda_status reserve(vme_cuda_table *table, const int64_t *keys, int64
     return reserve_rows(table, rowless);
 }
 
-/* `fill` copies `gradient_rows` rows of gradients. */
+/* Makes one gradient step of a table. `fill` writes `gradient_rows` rows of gradients to its argument. */
 template <typename Fill>
 static vme_cuda_status step_table(vme_cuda_table *table, const vme_cuda_rates *rates, const unique_keys &unique,
                                   int64_t gradient_rows, Fill fill)
@@ -1076,7 +1085,7 @@ vme_cuda_status vme_cuda_table_update(vme_cuda_table *table, const vme_cuda_rate
                       [&](float *to) { memcpy(to, gradients, (size_t)(n * table->options.dim) * 4); });
 }
 
-/* Adds the keys of a set of bags, whose gradient starts at row `row`. */
+/* Adds the keys of a set of bags; bag 0's gradient is row `row`, and the others follow. */
 static void add_bags(const vme_cuda_bags &of, int64_t bag_count, uint32_t row, unique_keys *unique)
 {
     for (int64_t bag = 0; bag < bag_count; bag++, row++) {
@@ -1165,7 +1174,7 @@ static vme_cuda_status evict(vme_cuda_table *table, int64_t step)
     device_memory made;
     VME_TRY(clear_findings(table));
     VME_TRY(take_memory(table, state->entries.bytes, &made));
-    state->bytes -= made.bytes; /* only one of the two remains */
+    state->bytes -= made.bytes; /* the old entries are freed at the end, so only one of the two is charged */
     CUDA_TRY(cudaMemsetAsync(made.at, 0xff, (size_t)made.bytes, table->stream));
     const table_work work = work_of(table);
     table_view to = work.view;
@@ -1361,7 +1370,7 @@ void vme_cuda_snapshot_end(vme_cuda_snapshot *snapshot, int saved)
     delete snapshot;
 }
 
-/* `slots` NULL: rows have none; `values` NULL: waiting keys. */
+/* Restores rows, or with `values` NULL waiting keys. `slots` may be NULL if rows have none. */
 static vme_cuda_status put(vme_cuda_table *table, int64_t n, const int64_t *keys, const int64_t *freqs,
                            const int64_t *versions, const float *values, const float *slots)
 {

@@ -1,4 +1,4 @@
-/* Embedding tables, as lookups use them. */
+/* Embedding tables: the data that lookups of networks need. */
 #ifndef VME_CUDA_TABLES_H
 #define VME_CUDA_TABLES_H
 
@@ -6,19 +6,19 @@
 
 #include "device.h"
 
-/* Keys are in buckets of four entries, as in embedding/table.h: a key is in a later bucket only if all buckets from its
- * own to that one were full. Values of an entry's `where`: */
+/* Keys are in buckets of four entries with linear probing, as in embedding/table.h: all buckets from a key's own to the
+ * one before the key's are full. Values of an entry's `where`; any other value is a row number: */
 #define ENTRY_EMPTY   0xffffffffu
-#define ENTRY_CLAIMED 0xfffffffeu /* by a key that is being inserted; no other thread inserts the same key */
+#define ENTRY_CLAIMED 0xfffffffeu /* a key is being inserted here; no other thread inserts the same key */
 #define ENTRY_WAITING 0x80000000u /* counted but not admitted; the low 31 bits hold its version */
 #define ROWS_MAX      0x7fffffffu
 enum { BUCKET = 4 };
 struct key_entry {
     int64_t key;
-    uint32_t where, count; /* `count`: of a waiting key its count */
+    uint32_t where, count; /* `count` of a waiting key: how often it was counted; otherwise 0 */
 };
 
-/* The part of a table that kernels read, in GPU memory; rewritten when the table grows. */
+/* The part of a table that lookups read, in GPU memory. Rewritten when the table grows. */
 struct table_view {
     key_entry *entries;
     uint64_t bucket_mask; /* number of buckets, a power of two, minus 1 */
@@ -32,16 +32,16 @@ struct table_view {
     int32_t filters;
 };
 
-/* One table's bags, all in GPU memory. */
+/* A set of bags of one table; all arrays are in GPU memory. */
 struct lookup_view {
     const table_view *table;
     const int64_t *ids, *offsets;
     const float *weights;
     float *out;
-    int64_t step, default_id;
+    int64_t step, default_id; /* step: floats between the results of bags */
     int32_t combiner;
-    int32_t plain;  /* keys below 0 are looked up too */
-    int32_t lanes;  /* threads for each bag: a power of two up to 32 */
+    int32_t plain;  /* keys below 0 are looked up too, and weights are not checked */
+    int32_t lanes;  /* threads of a bag: a power of two up to 32 */
     int32_t vector; /* elements of each access: 1 or 4 */
 };
 
@@ -72,7 +72,7 @@ struct vme_cuda_table {
     vme_cuda_table_options options{};
     int slots = 0, stride = 0;
     uint32_t chunk_bits = 0;
-    table_lock lock; /* held until the GPU is done */
+    table_lock lock; /* held until the GPU has finished the work */
     cudaStream_t stream = nullptr;
     device_memory view, defaults, counters;
     struct table_state *state = nullptr; /* tables.cu */
@@ -81,7 +81,7 @@ struct vme_cuda_table {
 void cuda_table_ref(vme_cuda_table *table);
 /* Sets the lanes and the vector width of a lookup that writes to `out`. */
 void cuda_lookup_shape(lookup_view *lookup, int dim, int table_stride);
-/* Reads `bags` bags for each of `count` lookups, an array in GPU memory. */
+/* Enqueues `count` lookups of `bags` bags each. `lookups` is an array in GPU memory. */
 cudaError_t cuda_launch_lookups(cudaStream_t stream, const lookup_view *lookups, int count, int64_t bags,
                                 int lanes_max);
 

@@ -1,9 +1,9 @@
-/* The engine on an NVIDIA GPU: networks and embedding tables in its memory. It is a library of its own, libvme_cuda.so
- * (`make cuda`), which engine/cuda/library.py opens for device="cuda"; nothing else needs it.
+/* The engine on an NVIDIA GPU: networks and embedding tables in GPU memory. It is a separate library, libvme_cuda.so
+ * (`make cuda`), which engine/cuda/library.py opens for device="cuda". Nothing else depends on it.
  *
- * Every function that can fail returns a vme_cuda_status; vme_cuda_message() has the message, in the calling thread.
- * Objects of a device keep it alive. Any number of threads may use one device; a plan may be used by one thread at a
- * time. */
+ * Every function that can fail returns a vme_cuda_status; vme_cuda_message() returns the message of the calling
+ * thread's last failure. Objects of a device keep it alive. Any number of threads may use one device; only one thread
+ * at a time may use a plan. */
 #ifndef VME_CUDA_H
 #define VME_CUDA_H
 
@@ -34,18 +34,18 @@ VME_CUDA_API vme_cuda_status vme_cuda_count(int *devices);
 
 /* ---- devices */
 typedef struct vme_cuda_device vme_cuda_device;
-/* memory_bytes: maximum GPU memory of its objects; 0: no limit. */
+/* memory_bytes: maximum GPU memory of the device's objects; 0: no limit. */
 VME_CUDA_API vme_cuda_status vme_cuda_device_new(int number, int64_t memory_bytes, vme_cuda_device **device);
 VME_CUDA_API void vme_cuda_device_unref(vme_cuda_device *device);
 typedef struct vme_cuda_device_facts {
     char name[256];
     int64_t memory_bytes, free_bytes; /* of the GPU, now */
-    int64_t used_bytes, limit_bytes;  /* by this device's objects; 0: no limit */
+    int64_t used_bytes, limit_bytes;  /* of this device's objects; limit 0: none */
     int32_t multiprocessors, major, minor;
 } vme_cuda_device_facts;
 VME_CUDA_API vme_cuda_status vme_cuda_device_facts_of(vme_cuda_device *device, vme_cuda_device_facts *facts);
 
-/* A queue of work, in order. */
+/* A queue of work for the GPU, executed in order. */
 typedef struct vme_cuda_stream vme_cuda_stream;
 VME_CUDA_API vme_cuda_status vme_cuda_stream_new(vme_cuda_device *device, vme_cuda_stream **stream);
 VME_CUDA_API void vme_cuda_stream_unref(vme_cuda_stream *stream);
@@ -79,7 +79,7 @@ typedef struct vme_cuda_bags { /* as vme_embedding_bags, in host memory */
     const float *weights;         /* NULL: each is 1 */
     int64_t default_id;           /* below 0: zeros */
     int32_t combiner;
-    float *dense; /* [bags, dim], rows `step` floats apart: the result, or its gradient */
+    float *dense; /* [bags, dim], rows `step` floats apart: the result of a lookup, or its gradient */
     int64_t step;
 } vme_cuda_bags;
 VME_CUDA_API vme_cuda_status vme_cuda_table_lookup(vme_cuda_table *table, int64_t n, const int64_t *ids, float *out);
@@ -90,7 +90,7 @@ typedef struct vme_cuda_rates { /* as vme_embedding_rates */
     double learning_rate, eps, beta1, beta2, l1, l2, beta;
     int64_t updates, step;
 } vme_cuda_rates;
-/* A gradient step, as vme_embedding_update: gradients [n, dim]. */
+/* A gradient step, as vme_embedding_update. gradients: [n, dim]. */
 VME_CUDA_API vme_cuda_status vme_cuda_table_update(vme_cuda_table *table, const vme_cuda_rates *rates, int64_t n,
                                                    const int64_t *ids, const float *gradients);
 /* `dense` of each set of bags is the gradient of its result. */
@@ -98,8 +98,8 @@ VME_CUDA_API vme_cuda_status vme_cuda_update_bags(int count, int64_t bag_count, 
                                                   const vme_cuda_rates *rates);
 VME_CUDA_API vme_cuda_status vme_cuda_table_evict(vme_cuda_table *table, int64_t step, int64_t *evicted);
 
-/* The contents of tables at one moment, copied to host memory when the snapshot begins; training continues afterwards.
- */
+/* The contents of tables at one moment. They are copied to host memory when the snapshot begins; then training may
+ * continue. */
 typedef struct vme_cuda_snapshot vme_cuda_snapshot;
 VME_CUDA_API vme_cuda_status vme_cuda_snapshot_new(int count, vme_cuda_table *const *tables, int incremental,
                                                    vme_cuda_snapshot **snapshots);
@@ -135,14 +135,14 @@ typedef struct vme_cuda_operand {
 typedef enum vme_cuda_function {
     VME_CUDA_LOAD, /* y */
     VME_CUDA_ADD,
-    VME_CUDA_SUBTRACT, /* x - y */
-    VME_CUDA_SUBTRACT_FROM,
+    VME_CUDA_SUBTRACT,      /* x - y */
+    VME_CUDA_SUBTRACT_FROM, /* y - x */
     VME_CUDA_MULTIPLY,
-    VME_CUDA_DIVIDE, /* x / y */
-    VME_CUDA_DIVIDE_BY,
+    VME_CUDA_DIVIDE,    /* x / y */
+    VME_CUDA_DIVIDE_BY, /* y / x */
     VME_CUDA_MAXIMUM,
     VME_CUDA_MINIMUM,
-    VME_CUDA_CLIP, /* of x alone, from here on */
+    VME_CUDA_CLIP, /* this and the following functions use x only */
     VME_CUDA_NEGATIVE,
     VME_CUDA_ABSOLUTE,
     VME_CUDA_SQUARE,
@@ -169,15 +169,15 @@ typedef struct vme_cuda_instruction {
 } vme_cuda_instruction;
 
 typedef enum vme_cuda_op {
-    /* operand 0 = instructions on the others, element by element. `together` steps from this one on, none of which
-     * reads another one's result, are one launch. */
+    /* operand 0 = the instructions' result, elementwise. `together`: this step and the following ones, as many as this
+     * number, are one launch; none of them may read the result of another. */
     VME_CUDA_MAP,
-    /* operand 0 [kept] = the reduction of the results of the first `before` instructions; the others apply to the
-     * reduced value. operand 0's strides are 0 in dimensions whose bit in `reduced` is set, as are those of later
-     * operands. */
+    /* operand 0 = the reduction, over the dimensions whose bit is set in `reduced`, of the results of the first
+     * `before` instructions. The other instructions apply to the reduced value; their operands and operand 0 have
+     * strides 0 in the reduced dimensions. */
     VME_CUDA_REDUCE,
     /* operand 0 [batch, m, n] = activation(a [batch, m, k] @ b [batch, k, n] + bias [n]); shape: batch, m, n, k.
-     * Strides of operands: batch, row, column; either of the last two may be 1 in a and b. */
+     * Strides of operands: batch, row, column. One of row and column is 1; for operand 0, column. */
     VME_CUDA_PRODUCT,
     /* operand 0 [rows, n] = softmax(operand 1 * low + operand 2, which may be absent) of rows */
     VME_CUDA_SOFTMAX,
@@ -194,38 +194,38 @@ typedef struct vme_cuda_step {
     vme_cuda_instruction instructions[VME_CUDA_INSTRUCTIONS];
 } vme_cuda_step;
 
-/* A lookup into columns of the arena. */
+/* A lookup that writes its results to the arena. */
 typedef struct vme_cuda_lookup {
     vme_cuda_table *table;
-    int64_t offset, step; /* bytes in the arena; floats between the rows of bags */
+    int64_t offset, step; /* offset of the results in the arena, in bytes; floats between them */
     int64_t default_id;
     int32_t combiner, weighted;
-    int64_t ids_room; /* maximum ids of a call */
+    int64_t ids_room; /* maximum ids of a run */
 } vme_cuda_lookup;
 
 enum {
-    VME_CUDA_GRAPH = 1,         /* steps are captured once, and launched as one graph */
-    VME_CUDA_FUSED = 2,         /* bias and activation are part of products */
-    VME_CUDA_MERGED_COPIES = 4, /* all inputs are one copy; otherwise one each */
+    VME_CUDA_GRAPH = 1, /* lookups and steps are captured once and launched as one graph */
+    VME_CUDA_FUSED = 2, /* bias and activation are part of a product, or one launch; otherwise one launch each */
+    VME_CUDA_MERGED_COPIES = 4, /* all inputs are one copy; otherwise each input is one */
     VME_CUDA_COPY_STREAM = 8,   /* copies to the GPU run on a stream that all plans of the device share */
 };
-typedef struct vme_cuda_ports { /* bytes of the arena; each port is a region, in this order from its start */
+typedef struct vme_cuda_ports { /* regions of the arena, in bytes; inputs and outputs each in ascending order */
     int32_t inputs, outputs;
     const int64_t *input_offsets, *input_bytes, *output_offsets, *output_bytes;
 } vme_cuda_ports;
 typedef struct vme_cuda_plan vme_cuda_plan;
-/* A network at one set of sizes: its arena, pinned buffers and graph. Lookups come before the steps. */
+/* A network at one set of sizes: its arena, pinned buffers and graph. Lookups run before the steps. */
 VME_CUDA_API vme_cuda_status vme_cuda_plan_new(vme_cuda_device *device, vme_cuda_stream *stream,
                                                vme_cuda_weights *weights, int flags, int64_t arena_bytes,
                                                const vme_cuda_ports *ports, int step_count, const vme_cuda_step *steps,
                                                int lookup_count, const vme_cuda_lookup *lookups, int64_t bag_count,
                                                vme_cuda_plan **plan);
 VME_CUDA_API void vme_cuda_plan_unref(vme_cuda_plan *plan);
-/* The pinned memory of an input, which may be written between runs. */
+/* The pinned memory of an input. May be written between runs. */
 VME_CUDA_API void *vme_cuda_plan_input(vme_cuda_plan *plan, int number);
 VME_CUDA_API int vme_cuda_plan_launches(const vme_cuda_plan *plan); /* kernels and products of a run */
-/* inputs: one each, copied to the pinned memory; NULL: its present contents. bags: for each lookup; `dense` is not
- * read. */
+/* inputs: one pointer for each; the data is copied to the pinned memory. NULL: the pinned memory already has it. bags:
+ * one for each lookup, whose `dense` is ignored. */
 VME_CUDA_API vme_cuda_status vme_cuda_plan_run(vme_cuda_plan *plan, const void *const *inputs, void *const *outputs,
                                                const vme_cuda_bags *bags);
 

@@ -12,9 +12,9 @@ typedef enum vme_fft_kind {
 } vme_fft_kind;
 
 /* Transforms of length n along the last dimension, times `factor`. Longer rows of `in` are cut, shorter ones are
- * zero-padded; `out` has rows of n (n/2+1 for REAL_FORWARD). Both are C-contiguous and of one precision: float32 and
- * complex64, or float64 and complex128. The stop flag is checked between rows; a stop abandons a long row on the thread
- * that computes it. */
+ * zero-padded. `out` has rows of n elements (n/2+1 for REAL_FORWARD). Both are C-contiguous and of one precision:
+ * float32 and complex64, or float64 and complex128. The stop flag is checked between rows; a long row runs on a
+ * separate thread, which a stop abandons. */
 VME_API vme_status vme_fft(vme_context *context, vme_fft_kind kind, int64_t n, double factor, const vme_tensor *in,
                            const vme_tensor *out);
 

@@ -2,9 +2,9 @@
  * arrays only. See vme.h for contexts, tensors and statuses.
  *
  * Images are float32 or float64 [examples, channels, height, width]. All tensors are contiguous and of one dtype, and
- * results share no memory with operands. In each dimension windows start every `stride` elements, the first one at
- * -padding, and cover `kernel` elements that are `dilation` apart; those outside of the image are 0. There are (size +
- * 2 padding - dilation (kernel - 1) - 1) / stride + 1 windows, at least one. Other shapes: VME_BAD_SHAPE. */
+ * results do not overlap operands. In each dimension windows start every `stride` elements, the first one at -padding,
+ * and cover `kernel` elements that are `dilation` apart. Elements outside the image are 0. There are
+ * (size + 2 padding - dilation (kernel - 1) - 1) / stride + 1 windows, at least one. Other shapes: VME_BAD_SHAPE. */
 #ifndef VME_IMAGES_H
 #define VME_IMAGES_H
 
@@ -18,14 +18,14 @@ typedef struct vme_windows {
 /* The elements under each window: out [examples, channels * kernel elements, rows of windows * windows of a row]. */
 VME_API vme_status vme_patches(vme_context *context, const vme_windows *windows, const vme_tensor *images,
                                const vme_tensor *out);
-/* The reverse: out, images; each element is the sum of the patches' elements at its position. */
+/* The adjoint: each element of the images `out` is the sum of the patches' elements at its position. */
 VME_API vme_status vme_patches_sum(vme_context *context, const vme_windows *windows, const vme_tensor *patches,
                                    const vme_tensor *out);
 /* The maximum of each window; NaN if it contains one. Padding and dilation are ignored. */
 VME_API vme_status vme_max_pool(vme_context *context, const vme_windows *windows, const vme_tensor *images,
                                 const vme_tensor *out);
-/* The images' gradient, from `gradient`, that of `pooled`, which is vme_max_pool's result for `images`. Equal maxima of
- * a window share it. */
+/* The gradient of the images. `pooled` is vme_max_pool's result for `images`, and `gradient` is its gradient. Equal
+ * maxima of a window get equal shares. */
 VME_API vme_status vme_max_pool_gradient(vme_context *context, const vme_windows *windows, const vme_tensor *images,
                                          const vme_tensor *pooled, const vme_tensor *gradient, const vme_tensor *out);
 
@@ -33,19 +33,19 @@ VME_API vme_status vme_max_pool_gradient(vme_context *context, const vme_windows
  * channels, rows of windows, windows of a row]. */
 VME_API vme_status vme_depthwise_forward(vme_context *context, const vme_windows *windows, const vme_tensor *images,
                                          const vme_tensor *weights, const vme_tensor *out);
-/* From `gradient`, that of vme_depthwise_forward's result: the images' gradient, and the weights' gradient. */
+/* The gradients of the images and of the weights; `gradient` is that of vme_depthwise_forward's result. */
 VME_API vme_status vme_depthwise_images(vme_context *context, const vme_windows *windows, const vme_tensor *gradient,
                                         const vme_tensor *weights, const vme_tensor *out);
 VME_API vme_status vme_depthwise_weights(vme_context *context, const vme_windows *windows, const vme_tensor *images,
                                          const vme_tensor *gradient, const vme_tensor *out);
 
-/* Batch normalization over all dimensions but the second, of images or of any [examples, channels, ...]; the other
- * tensors are vectors with an element for each channel. `out` is x normalized to mean 0 and variance 1, times weight,
- * plus bias. `mean` and `var` receive the mean and the variance. No elements: VME_BAD_SHAPE. */
+/* Batch normalization of images, or of any [examples, channels, ...], over all dimensions but the second. `out` is x
+ * normalized to mean 0 and variance 1 in each channel, times weight, plus bias. `mean` and `var` receive the mean and
+ * the variance. weight, bias, mean and var have one element for each channel. No elements: VME_BAD_SHAPE. */
 VME_API vme_status vme_normalize(vme_context *context, const vme_tensor *x, const vme_tensor *weight,
                                  const vme_tensor *bias, double eps, const vme_tensor *out, const vme_tensor *mean,
                                  const vme_tensor *var);
-/* From `gradient`, that of vme_normalize's result: the gradients of x, weight and bias. */
+/* The gradients of x (`out`), weight and bias; `gradient` is that of vme_normalize's result. */
 VME_API vme_status vme_normalize_gradient(vme_context *context, const vme_tensor *x, const vme_tensor *gradient,
                                           const vme_tensor *mean, const vme_tensor *var, const vme_tensor *weight,
                                           double eps, const vme_tensor *out, const vme_tensor *of_weight,

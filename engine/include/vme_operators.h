@@ -1,8 +1,9 @@
-/* The elementwise operators, reductions and scans of the engine, one row each. The rows generate the enums of vme.h,
- * the names (operators/names.c), the rules of dtypes (operators/types.c), the costs (operators/elementwise.c), and
- * Python's tables.
+/* The elementwise operators, reductions and scans of the engine, one row each. The enums of vme.h, the names
+ * (operators/names.c), the dtype rules (operators/types.c), the costs (operators/elementwise.c) and Python's tables are
+ * generated from these rows.
  *
- * Model files contain the numbers: rows never move, new ones come last. docs/development.md explains how to add one.
+ * Model files contain the numbers of operators: never move a row, and add new ones at the end. docs/development.md
+ * explains how to add one.
  *
  *   ROW(ENUMERATOR, "NumPy's name", dtypes that it computes in, dtype of its result, cost)
  *
@@ -94,7 +95,7 @@
     ROW(GCD,           "gcd",           INTEGERS,                    LOOP_DTYPE, COSTLY) \
     ROW(LCM,           "lcm",           INTEGERS,                    LOOP_DTYPE, COSTLY)
 
-/* KNOWN_MAX and KNOWN_MIN ignore NaN; the result is NaN if there is nothing else. */
+/* KNOWN_MAX and KNOWN_MIN ignore NaN; the result is NaN if all elements are. */
 #define VME_REDUCE_OPERATORS(ROW)       \
     ROW(SUM,           "sum")           \
     ROW(PROD,          "prod")          \
@@ -108,7 +109,7 @@
     ROW(KNOWN_MAX,     "fmax")          \
     ROW(KNOWN_MIN,     "fmin")
 
-/* Running values along an axis. */
+/* Cumulative values along an axis. */
 #define VME_SCAN_OPERATORS(ROW) \
     ROW(CUMSUM,  "cumsum")      \
     ROW(CUMPROD, "cumprod")     \

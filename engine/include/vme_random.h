@@ -1,8 +1,8 @@
 /* Random numbers of many distributions; used by the engine's arrays only. See vme.h for contexts and tensors.
  *
- * One stream, drawn in order: the words that a number takes are known only when it is drawn. The algorithms and the
- * order in which they consume words are those of numpy.random.Generator, so that the same key gives the same numbers,
- * up to rounding. */
+ * Numbers are drawn from one stream, in order on one thread, because a number may consume any number of words. The
+ * algorithms and the order in which they consume words are those of numpy.random.Generator, so the same key gives the
+ * same numbers, up to rounding. */
 #ifndef VME_RANDOM_H
 #define VME_RANDOM_H
 
@@ -36,13 +36,13 @@ typedef enum vme_random_kind {
     VME_RANDOM_KINDS,
 } vme_random_kind;
 
-/* The state of numpy.random.Philox: the rest of its current block of words, and half a word. */
+/* The state of numpy.random.Philox, including the unused words of the current block and an unused half word. */
 typedef struct vme_random_state {
     uint64_t key[2], counter[4], buffer[4], buffer_pos, has_uint32, uinteger;
 } vme_random_state;
 
-/* Fills `out` (C-contiguous) and advances the state. `parameters`: C-contiguous float64 (uint64 for integers), of rank
- * 0 or with as many elements as `out`; NULL beyond the kind's parameters. */
+/* Fills `out` (C-contiguous) and advances the state. `parameters`: those of the kind, then NULL; each C-contiguous
+ * float64 (uint64 for integers), of rank 0 or with as many elements as `out`. */
 VME_API vme_status vme_random(vme_context *context, vme_random_state *state, vme_random_kind kind,
                               const vme_tensor *const parameters[3], const vme_tensor *out);
 

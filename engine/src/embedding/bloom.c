@@ -20,7 +20,7 @@ vme_status embedding_bloom_start(vme_embedding *table)
     return VME_OK;
 }
 
-static uint16_t raised(_Atomic(uint16_t) *counter, uint32_t count)
+static uint16_t add_saturating(_Atomic(uint16_t) *counter, uint32_t count)
 {
     uint16_t before = atomic_load_explicit(counter, memory_order_relaxed), after;
     do
@@ -36,7 +36,7 @@ uint32_t embedding_bloom_count(vme_embedding *table, int64_t key, uint32_t count
     uint32_t lowest = UINT16_MAX;
     uint64_t at = embedding_mixed((uint64_t)key ^ UINT64_C(0x9e3779b97f4a7c15)), step = embedding_mixed(at) | 1;
     for (int i = 0; i < table->bloom_hashes; i++, at += step) {
-        const uint16_t sum = raised(&table->bloom[at % (uint64_t)table->bloom_counters], count);
+        const uint16_t sum = add_saturating(&table->bloom[at % (uint64_t)table->bloom_counters], count);
         lowest = sum < lowest ? sum : lowest;
     }
     return lowest;

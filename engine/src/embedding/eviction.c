@@ -12,7 +12,7 @@ vme_status embedding_saving_begin(vme_embedding *table)
 
 void embedding_saving_end(vme_embedding *table) { atomic_store(&table->saving, false); }
 
-static bool is_light(const vme_embedding *table, const float *row)
+static bool has_small_weights(const vme_embedding *table, const float *row)
 {
     double squares = 0;
     for (int64_t d = 0; d < table->options.dim; d++)
@@ -20,25 +20,25 @@ static bool is_light(const vme_embedding *table, const float *row)
     return squares / 2 < (double)table->options.l2_weight_threshold;
 }
 
-static bool row_goes(const vme_embedding *table, int64_t version, const float *row, int64_t step)
+static bool should_evict_row(const vme_embedding *table, int64_t version, const float *row, int64_t step)
 {
     const vme_embedding_options *o = &table->options;
     if (o->steps_to_live > 0 && step > version && (uint64_t)step - (uint64_t)version > (uint64_t)o->steps_to_live)
         return true;
-    return o->l2_weight_threshold > 0 && is_light(table, row);
+    return o->l2_weight_threshold > 0 && has_small_weights(table, row);
 }
 
 /* Whether to evict the entry. `read`: the record if the row is on disk, otherwise NULL. */
-static bool goes(const vme_embedding *table, const embedding_shard *shard, const key_entry *entry, int64_t step,
-                 const log_record *read)
+static bool should_evict(const vme_embedding *table, const embedding_shard *shard, const key_entry *entry, int64_t step,
+                         const log_record *read)
 {
     const vme_embedding_options *o = &table->options;
     if (entry->where >= ENTRY_WAITING)
         return o->steps_to_live > 0 && step - (int64_t)(entry->where & ~ENTRY_WAITING) > o->steps_to_live;
     if (read != NULL)
-        return row_goes(table, read->version, read->numbers, step);
-    return row_goes(table, embedding_note(table, shard, entry->where)->version,
-                    embedding_row(table, shard, entry->where), step);
+        return should_evict_row(table, read->version, read->numbers, step);
+    return should_evict_row(table, embedding_note(table, shard, entry->where)->version,
+                            embedding_row(table, shard, entry->where), step);
 }
 
 static void free_on_disk(vme_embedding *table, embedding_shard *shard, uint32_t record, uint32_t changed)
@@ -51,8 +51,8 @@ static void free_on_disk(vme_embedding *table, embedding_shard *shard, uint32_t 
 }
 
 /* Evicts keys of one segment, and adds their number to `*gone`. */
-static vme_status evict_some(vme_embedding *table, embedding_shard *shard, key_segment *segment, int64_t step,
-                             int64_t *gone)
+static vme_status evict_in_segment(vme_embedding *table, embedding_shard *shard, key_segment *segment, int64_t step,
+                                   int64_t *gone)
 {
     for (int i = 0; i < SEGMENT;) {
         key_entry *entry = &segment->entries[i];
@@ -62,7 +62,8 @@ static vme_status evict_some(vme_embedding *table, embedding_shard *shard, key_s
             if (status != VME_OK)
                 return status;
         }
-        if (entry->where == ENTRY_EMPTY || !goes(table, shard, entry, step, on_disk ? table->log->saved : NULL)) {
+        if (entry->where == ENTRY_EMPTY
+            || !should_evict(table, shard, entry, step, on_disk ? table->log->saved : NULL)) {
             i++;
             continue;
         }
@@ -92,7 +93,7 @@ vme_status vme_embedding_evict(vme_context *context, vme_embedding *table, int64
         for (uint64_t hash = 0; status == VME_OK;) {
             pthread_rwlock_wrlock(&shard->lock);
             key_segment *segment = embedding_segment(shard, hash);
-            status = evict_some(table, shard, segment, step, evicted);
+            status = evict_in_segment(table, shard, segment, step, evicted);
             const uint64_t next =
                 segment->depth == 0 ? 0 : ((hash >> (64 - segment->depth)) + 1) << (64 - segment->depth);
             pthread_rwlock_unlock(&shard->lock);

@@ -64,7 +64,7 @@ void embedding_keys_end(vme_embedding *table, embedding_shard *shard)
     shard->directory = NULL;
 }
 
-static key_entry *place_in(key_segment *segment, uint64_t hash)
+static key_entry *take_entry(key_segment *segment, uint64_t hash)
 {
     uint32_t at = embedding_slot(hash);
     while (segment->entries[at].where != ENTRY_EMPTY) /* tries this bucket, then the following ones */
@@ -105,7 +105,7 @@ static vme_status split(vme_embedding *table, embedding_shard *shard, uint64_t h
         if (entry->where == ENTRY_EMPTY)
             continue;
         const uint64_t of = embedding_hash(table, entry->key);
-        *place_in(half[of >> (63 - old->depth) & 1], of) = *entry;
+        *take_entry(half[of >> (63 - old->depth) & 1], of) = *entry;
     }
     const int below = shard->depth - old->depth; /* bits of the directory index that do not select the old segment: at
                                                   * least 1 */
@@ -123,7 +123,7 @@ vme_status embedding_insert(vme_embedding *table, embedding_shard *shard, int64_
         if (status != VME_OK)
             return status;
     }
-    *entry = place_in(embedding_segment(shard, hash), hash);
+    *entry = take_entry(embedding_segment(shard, hash), hash);
     **entry = (key_entry){.key = key, .where = ENTRY_WAITING};
     shard->keys++;
     shard->waiting++;

@@ -95,7 +95,7 @@ static vme_status read_all(const vme_embedding *table, char *to, size_t bytes, o
 }
 
 /* Opens an unnamed file; on failure returns -1 and sets errno. */
-static int nameless_file(const char *folder)
+static int open_unnamed_file(const char *folder)
 {
     int file = open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
     if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL))
@@ -187,7 +187,7 @@ vme_status embedding_log_start(vme_embedding *table, const vme_embedding_options
         status = start_shard(table, &shards[i]);
     if (status == VME_OK && (log->saved = embedding_memory(table, (size_t)log->record_bytes)) == NULL)
         status = VME_NO_MEMORY;
-    if (status == VME_OK && (log->file = nameless_file(log->folder)) < 0)
+    if (status == VME_OK && (log->file = open_unnamed_file(log->folder)) < 0)
         status = io_error(table, "kept", errno);
     return status;
 }

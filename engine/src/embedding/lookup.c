@@ -12,7 +12,7 @@ enum {
     GRAIN_IDS_MAX = 4096
 };
 
-static inline uint64_t fetch_entry(const vme_embedding *table, int64_t key)
+static inline uint64_t prefetch_entry(const vme_embedding *table, int64_t key)
 {
     const uint64_t hash = embedding_hash(table, key);
     const key_segment *segment = embedding_segment(&table->shards[embedding_shard_of(hash)], hash);
@@ -26,10 +26,10 @@ vme_status embedding_read(vme_embedding *table, int64_t n, const int64_t *keys, 
         return embedding_read_tiers(table, n, keys, rows, cold);
     uint64_t hashes[PIECE];
     for (int64_t i = 0; i < n && i < AHEAD; i++)
-        hashes[i] = fetch_entry(table, keys[i]);
+        hashes[i] = prefetch_entry(table, keys[i]);
     for (int64_t i = 0; i < n; i++) {
         if (i + AHEAD < n)
-            hashes[i + AHEAD] = fetch_entry(table, keys[i + AHEAD]);
+            hashes[i + AHEAD] = prefetch_entry(table, keys[i + AHEAD]);
         const embedding_shard *shard = &table->shards[embedding_shard_of(hashes[i])];
         rows[i] = embedding_weights(table, shard, keys[i], embedding_find(shard, keys[i], hashes[i]));
     }
@@ -143,13 +143,13 @@ vme_status embedding_bags_check(const vme_embedding_bags *bags, bool written, in
     if (at[0] != 0 || at[count] != n)
         return vme_fail(VME_BAD_VALUE, "offsets: expected 0 first and the number of ids, %lld, last, got %lld and %lld",
                         (long long)n, (long long)at[0], (long long)at[count]);
-    int fall = 0;
+    int decreases = 0;
     uint64_t others = 0;                  /* 0 if every bag has exactly one id */
     for (int64_t b = 0; b < count; b++) { /* branch-free */
-        fall |= at[b + 1] < at[b];
+        decreases |= at[b + 1] < at[b];
         others |= ((uint64_t)at[b + 1] - (uint64_t)at[b]) ^ 1;
     }
-    for (int64_t b = 0; fall && b < count; b++)
+    for (int64_t b = 0; decreases && b < count; b++)
         if (at[b + 1] < at[b])
             return vme_fail(VME_BAD_VALUE, "offsets: they decrease from %lld to %lld after bag %lld", (long long)at[b],
                             (long long)at[b + 1], (long long)b);

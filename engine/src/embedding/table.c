@@ -168,7 +168,7 @@ static vme_status check_options(const vme_embedding_options *o)
     return VME_OK;
 }
 
-static uint64_t drawn_seed(void)
+static uint64_t random_seed(void)
 {
     uint64_t seed = 0;
     if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed) {
@@ -226,7 +226,7 @@ vme_status vme_embedding_new(vme_context *context, const vme_embedding_options *
     while (table->chunk_steps < CHUNK_STEPS_MAX
            && row_bytes << (FIRST_ROWS_BITS + table->chunk_steps + 1) <= CHUNK_BYTES_MAX)
         table->chunk_steps++;
-    table->seed = options->seed != 0 ? options->seed : drawn_seed();
+    table->seed = options->seed != 0 ? options->seed : random_seed();
     table->sequence = 1;
     pthread_rwlockattr_t kind;
     pthread_rwlockattr_init(&kind);

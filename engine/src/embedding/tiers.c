@@ -63,13 +63,13 @@ void embedding_row_dirty(vme_embedding *table, embedding_shard *shard, uint32_t 
 
 /* ---- eviction to disk */
 /* The row with the lowest value is evicted first. */
-static uint32_t worth(const vme_embedding *table, const row_tier *tier, uint32_t now)
+static uint32_t eviction_rank(const vme_embedding *table, const row_tier *tier, uint32_t now)
 {
     return table->log->used_most ? tier->used : UINT32_MAX - (now - tier->used);
 }
 
 /* Chooses the row to evict; ROWS_MAX: none, because the current piece of work has pinned all of them. */
-static uint32_t choose(const vme_embedding *table, embedding_shard *shard)
+static uint32_t choose_victim(const vme_embedding *table, embedding_shard *shard)
 {
     const uint32_t now = (uint32_t)atomic_load_explicit(&table->log->clock, memory_order_relaxed);
     uint32_t chosen = ROWS_MAX, lowest = 0;
@@ -80,7 +80,7 @@ static uint32_t choose(const vme_embedding *table, embedding_shard *shard)
         row_tier *tier = embedding_tier(table, shard, row);
         if (!embedding_note(table, shard, row)->live || tier->pinned == shard->pins)
             continue;
-        const uint32_t of = worth(table, tier, now);
+        const uint32_t of = eviction_rank(table, tier, now);
         if (chosen == ROWS_MAX || of < lowest) {
             chosen = row;
             lowest = of;
@@ -102,7 +102,7 @@ static uint32_t changes_of(const vme_embedding *table, uint32_t changed)
 
 vme_status embedding_make_room(vme_embedding *table, embedding_shard *shard)
 {
-    const uint32_t row = choose(table, shard);
+    const uint32_t row = choose_victim(table, shard);
     if (row == ROWS_MAX)
         return vme_fail(VME_NO_MEMORY, "the embedding table's memory for rows is too small for one step: raise the "
                                        "memory of its storage");
@@ -179,7 +179,7 @@ static log_record *record_at(const vme_embedding *table, const cold_rows *cold, 
     return (log_record *)(void *)((char *)cold->memory + at * table->log->record_bytes);
 }
 
-static inline void fetch_row(const float *row, int64_t dim)
+static inline void prefetch_row(const float *row, int64_t dim)
 {
     enum { LINES = 8 }; /* the hardware prefetcher does the rest */
     const char *line = (const char *)row, *end = (const char *)(row + dim);
@@ -215,7 +215,7 @@ static vme_status find_all(vme_embedding *table, int64_t n, const int64_t *keys,
             rows[i] = embedding_row(table, shard, entry->where);
             tiers[hot++] = embedding_tier(table, shard, entry->where);
             __builtin_prefetch(tiers[hot - 1], 1);
-            fetch_row(rows[i], table->options.dim);
+            prefetch_row(rows[i], table->options.dim);
         } else if (cold == NULL)
             list[on_disk++] = (cold_key){.hash = hash, .record = entry->where, .at = (int16_t)i};
         else {

@@ -111,7 +111,7 @@ static void serve(job *todo)
     job_drop(todo);
 }
 
-static void *work_for_ever(void *argument)
+static void *worker_main(void *argument)
 {
     worker self = {.wake = PTHREAD_COND_INITIALIZER, .next = argument};
     pthread_setname_np(pthread_self(), "vme");
@@ -201,7 +201,7 @@ static vme_status thread_start(job *todo)
         pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
         error = pthread_attr_setstacksize(&attributes, STACK);
         if (error == 0 && (error = pthread_sigmask(SIG_SETMASK, &all, &before)) == 0) {
-            error = pthread_create(&thread, &attributes, work_for_ever, todo);
+            error = pthread_create(&thread, &attributes, worker_main, todo);
             pthread_sigmask(SIG_SETMASK, &before, NULL);
         }
         pthread_attr_destroy(&attributes);
@@ -222,7 +222,7 @@ static vme_status watch_forks(void)
     return VME_OK;
 }
 
-static vme_status hand_over(job *todo)
+static vme_status submit(job *todo)
 {
     pthread_mutex_lock(&crew.lock);
     vme_status status = watch_forks();
@@ -279,7 +279,7 @@ vme_status vme_foreign(vme_context *context, vme_foreign_work *work, void **bloc
     todo->work = work;
     todo->block = *block;
     todo->bytes = bytes;
-    vme_status status = hand_over(todo);
+    vme_status status = submit(todo);
     if (status != VME_OK) {
         vme_context_unref(context);
         free(todo);

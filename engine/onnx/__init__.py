@@ -91,9 +91,9 @@ def _compiled(data, where, folder, counts):
         from .parsing import parse, reason, without_lists
     except ImportError as error:
         raise OnnxError(where, _MISSING) from error
-    weights, kept = {}, {}
+    weights, cache = {}, {}
     model, weight_files = parse(data, where, folder, weights)
-    nodes = len(model.graph.node)
+    node_count = len(model.graph.node)
     try:
         model = cleaned(model)
     except ImportError as error:  # onnx-ir is missing, which models with functions need
@@ -103,7 +103,7 @@ def _compiled(data, where, folder, counts):
 
     tell_types(model)
     caches.mark(model)
-    kept["whole nodes"] = without_lists(model)
+    cache["whole nodes"] = without_lists(model)
 
     def network(opens=None):
         contradiction = None
@@ -116,19 +116,19 @@ def _compiled(data, where, folder, counts):
             except Exception:
                 contradiction = f"contradicts itself, says ONNX's shape inference: {reason(error)}"
                 inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-        built = read(inferred, where, opens, contradiction, weights, kept)
-        built.savings.nodes = nodes
+        built = read(inferred, where, opens, contradiction, weights, cache)
+        built.savings.nodes = node_count
         built.savings.idle = not counts or (opens is not None and opens.number > 0)  # report the first reading
         return split_parts(built, where)
 
-    found = open_sizes.find(model)
+    open_dimensions = open_sizes.find(model)
     try:
-        networks = network() if not found[0] else ()
+        networks = network() if not open_dimensions[0] else ()
     except Unequal:  # of sizes that depend on values: reported below
         networks = ()
     if len(networks) == 1:
         improve(*networks)
         return Compiled(b"".join(write(*networks)), networks[0].savings, weight_files)
-    parts = open_sizes.compile_open(found, network, where)
+    parts = open_sizes.compile_open(open_dimensions, network, where)
     pieces = itertools.chain.from_iterable(write(*part) for part in parts)
     return Compiled(b"".join(pieces), parts[0][0].savings, weight_files)

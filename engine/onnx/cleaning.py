@@ -21,7 +21,7 @@ def _without_functions(model):
     import onnx_ir  # slow to import
     from onnx_ir.passes import common
 
-    _raise_functions(model)
+    _raise_function_opsets(model)
     maps = {value.name: value.type for value in model.graph.output if _has_map(value.type)}
     for value in (*model.graph.output, *model.graph.value_info):
         if _has_map(value.type):  # onnx-ir has no map type; its passes do not need types
@@ -35,7 +35,7 @@ def _without_functions(model):
     return result
 
 
-def _raise_functions(model):
+def _raise_function_opsets(model):
     """Sets the functions' opset to the model's, which onnx-ir's inlining requires, if their operators are the same in
     both."""
     [version] = [item.version for item in model.opset_import if item.domain == ""] or [None]

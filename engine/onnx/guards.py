@@ -13,27 +13,26 @@ def find_guards(network):
     if not choices:
         return
     bases = {name: network.base(name) for name in _names(network)}
-    first, last, read = {}, {}, {}
+    last, first_read = {}, {}
     for number, layer in enumerate(network.layers):
         base = bases[layer.output]
-        first.setdefault(base, number)
         last[base] = number
         for name in filter(None, layer.inputs):
-            read.setdefault(bases[name], number)
+            first_read.setdefault(bases[name], number)
     needed = {bases[name]: () for name in network.outputs}  # bases to the chain of guards common to all their readers
-    needed.update((base, ()) for base, number in read.items() if number <= last.get(base, -1))
+    needed.update((base, ()) for base, number in first_read.items() if number <= last.get(base, -1))
     numbers = {}
     for number in range(len(network.layers) - 1, -1, -1):
         layer = network.layers[number]
-        chain = _known(needed.get(bases[layer.output], ()), number, bases, last)
+        chain = _computed_before(needed.get(bases[layer.output], ()), number, bases, last)
         layer.guard = _number(network, numbers, chain)
-        chosen = _is_choice(network, layer)
+        is_choice = _is_choice(network, layer)
         for index, name in enumerate(layer.inputs):
             if not name:
                 continue
-            own = (*chain, (layer.inputs[0], index == 1)) if chosen and index > 0 else chain
+            reader_chain = (*chain, (layer.inputs[0], index == 1)) if is_choice and index > 0 else chain
             base = bases[name]
-            needed[base] = own if base not in needed else _common(needed[base], own)
+            needed[base] = reader_chain if base not in needed else _common(needed[base], reader_chain)
 
 
 def _is_choice(network, layer):
@@ -51,7 +50,7 @@ def _names(network):
     yield from network.outputs
 
 
-def _known(chain, number, bases, last):
+def _computed_before(chain, number, bases, last):
     """The leading part of the chain whose conditions are computed before that layer."""
     known = []
     for condition, side in chain:

@@ -139,21 +139,21 @@ def _sort(graph):
         _sort(inner)
     producers = {name: number for number, node in enumerate(graph.node) for name in node.output if name}
     reads = [{producers[name] for name in _names_read(node) if name in producers} for node in graph.node]
-    if all(number > max(before, default=-1) for number, before in enumerate(reads)):
+    if all(number > max(dependencies, default=-1) for number, dependencies in enumerate(reads)):
         return
-    followers = collections.defaultdict(list)
-    for number, before in enumerate(reads):
-        for other in before:
-            followers[other].append(number)
-    waiting, ready, order = [len(before) for before in reads], [], []
-    for number, count in enumerate(waiting):
+    consumers = collections.defaultdict(list)
+    for number, dependencies in enumerate(reads):
+        for producer in dependencies:
+            consumers[producer].append(number)
+    missing_counts, ready, order = [len(dependencies) for dependencies in reads], [], []
+    for number, count in enumerate(missing_counts):
         if count == 0:
             heapq.heappush(ready, number)
     while ready:
         order.append(heapq.heappop(ready))
-        for number in followers[order[-1]]:
-            waiting[number] -= 1
-            if waiting[number] == 0:
+        for number in consumers[order[-1]]:
+            missing_counts[number] -= 1
+            if missing_counts[number] == 0:
                 heapq.heappush(ready, number)
     if len(order) == len(reads):
         nodes = [onnx.NodeProto.FromString(graph.node[number].SerializeToString()) for number in order]
@@ -189,13 +189,13 @@ def _check_form(model, where):
 
 def _load_weights(model, where, folder):
     """Puts what lies in other files into the model; the paths of these files."""
-    outside = [
+    external = [
         tensor
         for tensor in external_data_helper._get_all_tensors(model)
         if external_data_helper.uses_external_data(tensor)
     ]
     files = {}
-    for tensor in outside:
+    for tensor in external:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of keys that the library does not know
@@ -204,17 +204,17 @@ def _load_weights(model, where, folder):
             raise OnnxError(
                 where, f"does not say where in another file the weights of tensor {tensor.name!r} lie: {reason(error)}"
             ) from error
-        lies = f"the weights of tensor {tensor.name!r} lie in {location!r}"
+        cause = f"the weights of tensor {tensor.name!r} lie in {location!r}"
         if folder is None:
             raise OnnxError(
                 where,
-                f"{lies}, another file; give the model as a file in its folder, or export it with its weights inside",
+                f"{cause}, another file; give the model as a file in its folder, or export it with its weights inside",
             )
         path = os.path.join(folder, location)
         if not os.path.exists(path):
             raise OnnxError(
                 where,
-                f"{lies}, which is missing beside the model; copy it there, or export the model with its weights"
+                f"{cause}, which is missing beside the model; copy it there, or export the model with its weights"
                 " inside",
             )
         try:
@@ -222,6 +222,6 @@ def _load_weights(model, where, folder):
                 warnings.simplefilter("ignore")
                 external_data_helper.load_external_data_for_tensor(tensor, str(folder))
         except Exception as error:  # the library's C++ refuses links and paths that lead out of the folder
-            raise OnnxError(where, f"{lies}, which can't be read: {reason(error)}") from error
+            raise OnnxError(where, f"{cause}, which can't be read: {reason(error)}") from error
         files[path] = None
     return tuple(files)

@@ -28,7 +28,9 @@ def counted_size(reader, node, count):
     """The Size given by the int64 tensor `count` of one element; a call may find 0."""
     network = reader.network
     count = network.copied(network.fresh(f"{node.output}/count"), count, layer=node.name)
-    name = next(f"count of {node.output}{suffix}" for suffix in _suffixes() if not _is_known(network, node, suffix))
+    name = next(
+        f"count of {node.output}{suffix}" for suffix in _suffixes() if not _name_is_taken(network, node, suffix)
+    )
     name = Counted(name)
     number = sample(reader.reading, len(network.counted))
     if reader.open_inputs:
@@ -43,7 +45,7 @@ def _suffixes():
     return itertools.chain([""], (f" {number}" for number in itertools.count(2)))
 
 
-def _is_known(network, node, suffix):
+def _name_is_taken(network, node, suffix):
     return f"count of {node.output}{suffix}" in network.counted
 
 
@@ -77,7 +79,7 @@ def _base(network, name):
     return network.base(name)
 
 
-def _known(network, size, part_of):
+def _first_part_with(network, size, part_of):
     """The first part in which the size is known."""
     return part_of[network.counted[size][1]] if size in network.counted else 0
 
@@ -115,31 +117,33 @@ def _part(network, number, last, part_of):
     layers = [layer for layer in network.layers if part_of[layer.output] == number]
     names = [name for layer in layers for name in (*layer.inputs, layer.output) if name]
     written = {_base(network, layer.output) for layer in layers}
-    later = [layer for layer in network.layers if number < part_of[layer.output] <= last]
+    later_layers = [layer for layer in network.layers if number < part_of[layer.output] <= last]
     counts = [count for count, _ in network.counted.values() if part_of.get(_base(network, count), 0) == number]
-    wanted = [_base(network, name) for layer in later for name in layer.inputs if name]
+    read_later = [_base(network, name) for layer in later_layers for name in layer.inputs if name]
     outputs = [name for name in network.outputs if part_of[name] == number]
-    seen = [_base(network, name) for name in network.outputs if part_of[name] > number]
+    later_outputs = [_base(network, name) for name in network.outputs if part_of[name] > number]
     names = list(dict.fromkeys((*names, *outputs)))  # ordered: equal models give equal bytes
-    outputs += [name for name in (*wanted, *seen, *(_base(network, name) for name in counts)) if name in written]
-    read = [_base(network, name) for name in names]
-    inputs = [name for name in read if name not in written and name not in network.constants]
+    outputs += [
+        name for name in (*read_later, *later_outputs, *(_base(network, name) for name in counts)) if name in written
+    ]
+    bases = [_base(network, name) for name in names]
+    inputs = [name for name in bases if name not in written and name not in network.constants]
     sizes = set().union(*(_open_sizes_of(network, name) for name in (*names, *inputs, *outputs)))
     needs = {
         key: need
         for key, need in network.needs.items()
-        if max((_known(network, size, part_of) for size in variables(need.terms)), default=0) == number
+        if max((_first_part_with(network, size, part_of) for size in variables(need.terms)), default=0) == number
     }
     sizes |= set().union(*(variables(need.terms) for need in needs.values()))
-    given = set().union(*(_open_sizes_of(network, name) for name in inputs if name in network.inputs))
+    input_sizes = set().union(*(_open_sizes_of(network, name) for name in inputs if name in network.inputs))
     for size in sorted(sizes):
         if size in network.counted:
             inputs.append(network.counted[size][1])
-        elif size not in given:
+        elif size not in input_sizes:
             inputs += [name for name in network.inputs if size in _open_sizes_of(network, name)][:1]
     if number == 0:  # also inputs that nothing reads
-        somewhere = {_base(network, name) for layer in network.layers for name in layer.inputs if name}
-        inputs += [name for name in network.inputs if name not in somewhere]
+        names_read = {_base(network, name) for layer in network.layers for name in layer.inputs if name}
+        inputs += [name for name in network.inputs if name not in names_read]
     order = {name: index for index, name in enumerate(network.inputs)}
     inputs = sorted(dict.fromkeys(inputs), key=lambda name: order.get(name, len(order)))
     part = Network(inputs or network.inputs[:1], list(dict.fromkeys(outputs)))
@@ -160,11 +164,11 @@ def _part(network, number, last, part_of):
 def _notes(network, last, part_of):
     """What the runner needs: the model's inputs and outputs; each count with its part and ruler."""
     counted = []
-    for size, (count, ruler) in network.counted.items():
+    for name, (count, ruler) in network.counted.items():
         base = _base(network, count)
         if part_of.get(base, 0) > last:
             continue
-        counted.append({"part": part_of.get(base, 0) + 1, "count": base, "ruler": ruler, "size": size})
-        if size in network.must_be_zero:
+        counted.append({"part": part_of.get(base, 0) + 1, "count": base, "ruler": ruler, "size": name})
+        if name in network.must_be_zero:
             counted[-1]["most"] = 0
     return {"inputs": network.inputs, "outputs": network.outputs, "parts": last + 1, "counted": counted}

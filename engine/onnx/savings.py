@@ -32,7 +32,7 @@ class Savings:
     saved: dict = field(default_factory=lambda: dict.fromkeys(KINDS, (0, 0)))
     sizes: dict = field(default_factory=dict)
     idle: bool = False  # nothing is counted
-    _moved: int | None = None  # bytes at the end of the last `counting`
+    _traffic_bytes: int | None = None  # bytes at the end of the last `counting`
 
     def begin(self, network, views):
         """Counts the network as it was read, before any merging. `views` are all views before dead ones were
@@ -53,11 +53,14 @@ class Savings:
         if self.idle:
             yield
             return
-        layers, moved = len(network.layers), _moved(network) if self._moved is None else self._moved
+        layers, traffic = (
+            len(network.layers),
+            _traffic_bytes(network) if self._traffic_bytes is None else self._traffic_bytes,
+        )
         yield
         operators, size = self.saved[kind]
-        self._moved = _moved(network)
-        self.saved[kind] = (operators + layers - len(network.layers), size + moved - self._moved)
+        self._traffic_bytes = _traffic_bytes(network)
+        self.saved[kind] = (operators + layers - len(network.layers), size + traffic - self._traffic_bytes)
         self.steps = len(network.layers)
 
     @property
@@ -100,7 +103,7 @@ def _bytes(network, name):
     return math.prod(map(int, network.shape(name))) * network.dtype(name).itemsize
 
 
-def _moved(network):
+def _traffic_bytes(network):
     """Bytes that the layers read and write."""
     known, total = {}, 0
     for layer in network.layers:
@@ -116,13 +119,13 @@ def _moved(network):
 def _read_through(network, views):
     """The views that are read, and the views under them: each replaces an operator that rearranges a computed
     tensor."""
-    written, found = {layer.output for layer in network.layers}, {}
+    written, views_read = {layer.output for layer in network.layers}, {}
     for name in (*(name for layer in network.layers for name in layer.inputs), *network.outputs):
-        while name in views and name not in found and name not in written:
+        while name in views and name not in views_read and name not in written:
             if views[name].base not in network.constants:
-                found[name] = True
+                views_read[name] = True
             name = network.sources.get(name)
-    return found
+    return views_read
 
 
 def _moves(network, views, name):
@@ -130,10 +133,13 @@ def _moves(network, views, name):
     view, source = views[name], network.sources[name]
     if math.prod(network.shape(name)) != math.prod(network.shape(source)):
         return True
-    seen = views.get(source) or View(source, 0, contiguous(network.shape(source)))
-    strides = reshaped_strides(network.shape(source), seen.strides, network.shape(name))
+    source_view = views.get(source) or View(source, 0, contiguous(network.shape(source)))
+    strides = reshaped_strides(network.shape(source), source_view.strides, network.shape(name))
     return (
         strides is None
-        or view.offset != seen.offset
-        or any(size > 1 and own != other for size, own, other in zip(network.shape(name), strides, view.strides))
+        or view.offset != source_view.offset
+        or any(
+            size > 1 and expected != actual
+            for size, expected, actual in zip(network.shape(name), strides, view.strides)
+        )
     )

@@ -66,7 +66,7 @@ _OPEN, _VARYING, _TERM, _QUOTIENT, _NEED = 16, 24, 16, 16, 24  # sizes of record
 def write(network, sizes=None):
     """Returns the file as a list of bytes-like pieces. `sizes`: the network's OpenSizes, if any."""
     tensors = numbered(network)
-    names, records, weights, weighed = bytearray(), bytearray(), [], 0
+    names, records, weights, weights_size = bytearray(), bytearray(), [], 0
 
     def name_at(text):
         data = text.encode()[:1024]
@@ -77,21 +77,21 @@ def write(network, sizes=None):
         values, view = network.constants.get(name), network.views.get(name)
         shape = network.shape(name)
         size = 0 if values is None else values.nbytes
-        at = weighed if size else 0
+        weight_offset = weights_size if size else 0
         if size:
             values = numpy.ascontiguousarray(values, values.dtype.newbyteorder("<"))
             weights += [values.reshape(-1).view("uint8").data, bytes(-size % _ALIGNMENT)]
-            weighed += size + -size % _ALIGNMENT
-        visible = name_at(name) if name in network.inputs or name in network.outputs else (0, 0)
+            weights_size += size + -size % _ALIGNMENT
+        name_range = name_at(name) if name in network.inputs or name in network.outputs else (0, 0)
         kind = _CONSTANT if values is not None else _COMPUTED if view is None else _VIEW
         base, offset, strides = (0, 0, ()) if view is None else (tensors[view.base], view.offset, view.strides)
         records += struct.pack(
             f"<4I{_RANK}q2Q2Iq{_RANK}q16x",
-            *visible,
+            *name_range,
             dtype_number(network.dtype(name)),
             len(shape),
             *_padded(shape),
-            at,
+            weight_offset,
             size,
             kind,
             base,
@@ -121,15 +121,15 @@ def write(network, sizes=None):
     )
     notes_at, notes = len(names), _notes(network)
     names += notes
-    middle = records + nodes + struct.pack(f"<{len(lists)}I", *lists) + opens + varyings + terms + quotients
-    middle += needs + guards + names
-    middle += bytes(-len(middle) % _ALIGNMENT)
+    body = records + nodes + struct.pack(f"<{len(lists)}I", *lists) + opens + varyings + terms + quotients
+    body += needs + guards + names
+    body += bytes(-len(body) % _ALIGNMENT)
     header = struct.pack(
         "<8s2IQ6I2Q7I36x",
         b"VMEMODEL",
         VERSION,
         1 if sizes else 0,
-        128 + len(middle) + weighed,
+        128 + len(body) + weights_size,
         len(tensors),
         len(network.layers),
         len(network.inputs),
@@ -137,7 +137,7 @@ def write(network, sizes=None):
         len(operands),
         len(opens) // _OPEN,
         len(names),
-        weighed,
+        weights_size,
         len(varyings) // _VARYING,
         len(terms) // _TERM,
         notes_at,
@@ -146,7 +146,7 @@ def write(network, sizes=None):
         len(needs) // _NEED,
         len(network.guards),
     )
-    return [header, middle, *weights]
+    return [header, body, *weights]
 
 
 def _notes(network):
@@ -181,8 +181,8 @@ def _open(network, sizes, tensors, name_at):
             terms.extend(struct.pack("<q8B", factor, *_padded([variables[variable] for variable in monomial])))
         return first, len(polynomial)
 
-    for _, over, under in sizes.quotients:
-        quotients += struct.pack("<4I", *terms_at(dict(over)), *terms_at(dict(under)))
+    for _, numerator, denominator in sizes.quotients:
+        quotients += struct.pack("<4I", *terms_at(dict(numerator)), *terms_at(dict(denominator)))
     for name, numbers in sizes.numbers.items():
         for slot, polynomial in numbers.items():
             label = (

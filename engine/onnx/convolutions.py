@@ -9,8 +9,8 @@ import numpy
 from .lowering import Lowering
 from .readers import Unsupported, reads
 from .tensor_operators import numbers_of
-from .transposed import Full, spread_out, transposed
-from .windows import Window, convolved, pads_within, seeing
+from .transposed import TransposedWindow, spread_out, transposed
+from .windows import Window, convolved, pads_within, trim_taps
 
 _MAX_TAPS = 1 << 10  # elements of a window; each costs a copy
 
@@ -33,9 +33,9 @@ def convolution(reader, node):
         return
     weights, bias = reader.constant(node.inputs[1]), reader.constant(node.input(2))
     window, groups = Window(reader, node, weights.shape[2:]), node.get("group", 1)
-    seen = seeing(window, weights)
-    if seen.shape != weights.shape:
-        reader.same(node.output, convolved(Lowering(reader, node), node.inputs[0], seen, bias, window, groups))
+    trimmed = trim_taps(window, weights)
+    if trimmed.shape != weights.shape:
+        reader.same(node.output, convolved(Lowering(reader, node), node.inputs[0], trimmed, bias, window, groups))
     elif weights.ndim == 4 and pads_within(window):
         reader.add_layer(
             "Conv",
@@ -71,17 +71,17 @@ def _computed_convolution(reader, node):
 def _computed_transposed(reader, node):
     """A convolution over the operand with zeros inserted by the strides, with mirrored weights."""
     add, (x, weights, bias) = Lowering(reader, node), (*node.inputs, None)[:3]
-    groups, own = node.get("group", 1), add.shape(weights)
-    kernel, strides = own[2:], node.get("strides", (1,) * (len(own) - 2))
-    window = Full(reader, node, kernel, add.shape(x)[2:])
+    groups, weights_shape = node.get("group", 1), add.shape(weights)
+    kernel, strides = weights_shape[2:], node.get("strides", (1,) * (len(weights_shape) - 2))
+    window = TransposedWindow(reader, node, kernel, add.shape(x)[2:])
     window.after = [after - stride + 1 for after, stride in zip(window.after, strides)]
-    turned = add.reshape(weights, (groups, own[0] // groups, *own[1:]))
-    turned = add.transpose(turned, (0, 2, 1, *range(3, len(own) + 1)))
-    turned = add.reshape(turned, (groups * own[1], own[0] // groups, *kernel))
+    swapped = add.reshape(weights, (groups, weights_shape[0] // groups, *weights_shape[1:]))
+    swapped = add.transpose(swapped, (0, 2, 1, *range(3, len(weights_shape) + 1)))
+    swapped = add.reshape(swapped, (groups * weights_shape[1], weights_shape[0] // groups, *kernel))
     for d in range(len(kernel)):
-        turned = add.reverse(turned, d + 2)
+        swapped = add.reverse(swapped, d + 2)
     window.kernel = kernel
-    add.done(_with_bias(add, _windows_times(add, spread_out(add, x, strides), turned, window, groups), bias))
+    add.done(_with_bias(add, _windows_times(add, spread_out(add, x, strides), swapped, window, groups), bias))
 
 
 def _with_bias(add, result, bias):
@@ -136,8 +136,8 @@ def columns_to_image(reader, node):
         (size + pads[d] + pads[rank + d] - dilations[d] * (block[d] - 1) - 1) // strides[d] + 1
         for d, size in enumerate(image)
     ]
-    n, wide, length = add.shape(x)
-    if min((*image, *block, *counts)) < 1 or wide % taps or math.prod(counts) != length:
+    n, column_size, length = add.shape(x)
+    if min((*image, *block, *counts)) < 1 or column_size % taps or math.prod(counts) != length:
         raise Unsupported(f"does not make images of {image} of windows of {block} in {add.shape(x)}")
     positions = numpy.zeros((1,) * (2 * rank), numpy.int64)
     inside = numpy.ones((1,) * (2 * rank), bool)
@@ -147,12 +147,16 @@ def columns_to_image(reader, node):
         shape[d], shape[rank + d] = offsets.shape
         offsets = offsets.reshape(shape)
         positions, inside = positions * image[d] + offsets, inside & (offsets >= 0) & (offsets < image[d])
-    whole = math.prod(image)
-    indices = numpy.where(inside, positions, whole).reshape(-1)  # positions outside the image go to an element after it
-    zeros = add.network.expanded(add.fresh("nothing"), add.constant(0, add.dtype(x)), (n, wide // taps, whole + 1))
-    values = add.reshape(x, (n, wide // taps, taps * length))
+    image_size = math.prod(image)
+    indices = numpy.where(inside, positions, image_size).reshape(
+        -1
+    )  # positions outside the image go to an element after it
+    zeros = add.network.expanded(
+        add.fresh("nothing"), add.constant(0, add.dtype(x)), (n, column_size // taps, image_size + 1)
+    )
+    values = add.reshape(x, (n, column_size // taps, taps * length))
     sums = add.scattered(zeros, values, [indices], 2, "add")
-    add.done(add.reshape(add.part(sums, 2, 0, whole), (n, wide // taps, *image)))
+    add.done(add.reshape(add.part(sums, 2, 0, image_size), (n, column_size // taps, *image)))
 
 
 @reads("CausalConvWithState")
@@ -161,17 +165,17 @@ def causal_convolution(reader, node):
     add, (x, weights, bias, past) = Lowering(reader, node), (*node.inputs, None, None)[:4]
     (_, channels, length), kernel = add.shape(x), add.shape(weights)[2]
     if past is None:
-        whole = add.padded(x, (0, 0, kernel - 1), (0, 0, 0), 0)
+        extended = add.padded(x, (0, 0, kernel - 1), (0, 0, 0), 0)
     else:
-        whole = add.joined([past, x], 2) if kernel > 1 else x
-    result = add.operator("Conv", whole, weights, bias, group=channels, kernel_shape=[kernel])
-    active = node.get("activation", "none")
-    if active in ("silu", "swish"):
+        extended = add.joined([past, x], 2) if kernel > 1 else x
+    result = add.operator("Conv", extended, weights, bias, group=channels, kernel_shape=[kernel])
+    activation = node.get("activation", "none")
+    if activation in ("silu", "swish"):
         result = add.do("multiply", result, add.operator("Sigmoid", result))
-    elif active != "none":
-        raise Unsupported(f"has the activation {active!r}")
+    elif activation != "none":
+        raise Unsupported(f"has the activation {activation!r}")
     add.done(result)
     if len(node.outputs) > 1 and node.outputs[1]:
         if kernel < 2:
             raise Unsupported("makes an empty state")
-        add.done(add.part(whole, 2, length, length + kernel - 1), node.outputs[1])
+        add.done(add.part(extended, 2, length, length + kernel - 1), node.outputs[1])

@@ -6,8 +6,8 @@ import copy
 
 import numpy
 
-_WIDE = 16  # groups; a minimum
-_MULTIPLE = 8  # outputs of a group; a maximum: the shuffle of more costs more than the idle lanes
+_MIN_GROUPS = 16  # groups; a minimum
+_MAX_MULTIPLE = 8  # outputs of a group; a maximum: the shuffle of more costs more than the idle lanes
 
 
 def part_multiples(network):
@@ -17,18 +17,18 @@ def part_multiples(network):
         return
     readers, bases = network.readers(), {view.base for view in network.views.values()}
     replaced, absorbed = {id(layer) for layer in multiples}, set()
-    kept = network.layers
+    layers = network.layers
     network.layers = []
-    for layer in kept:
+    for layer in layers:
         if id(layer) not in replaced:
             if id(layer) not in absorbed:
                 network.layers.append(layer)
             continue
-        output, reading = layer.output, readers.get(layer.output, [])
-        if len(reading) == 1 and output not in bases and _activates(network, reading[0], output):
-            absorbed.add(id(reading[0]))
-            layer.takes(reading[0])
-            output = reading[0].output
+        output, output_readers = layer.output, readers.get(layer.output, [])
+        if len(output_readers) == 1 and output not in bases and _activates(network, output_readers[0], output):
+            absorbed.add(id(output_readers[0]))
+            layer.takes(output_readers[0])
+            output = output_readers[0].output
         _part(network, layer, output)
 
 
@@ -46,7 +46,7 @@ def _multiple_of(network, layer):
         return 0
     weights, groups = network.constants[layer.inputs[1]], layer.window[10]
     multiple = len(weights) // groups
-    return multiple if weights.shape[1] == 1 and groups >= _WIDE and multiple <= _MULTIPLE else 0
+    return multiple if weights.shape[1] == 1 and groups >= _MIN_GROUPS and multiple <= _MAX_MULTIPLE else 0
 
 
 def _part(network, layer, output):
@@ -75,16 +75,16 @@ def _shuffle(network, layer, results, output):
     elif len(results) % 2 == 0:  # of two halves, which vectors shuffle
         halves = []
         for first in range(2):
-            some = results[first::2]
+            half_results = results[first::2]
             half = network.fresh(f"{output}/half")
-            halves.append(network.declare(half, (count, channels * len(some), *sizes), numpy.float32))
-            _shuffle(network, layer, some, half)
+            halves.append(network.declare(half, (count, channels * len(half_results), *sizes), numpy.float32))
+            _shuffle(network, layer, half_results, half)
         _add(network, layer, "Shuffle", halves, output, 2)
     else:
-        whole = network.fresh(f"{output}/whole")
-        network.declare(whole, (count, channels * len(results), *sizes), numpy.float32)
-        _add(network, layer, "Concat", results, whole, 1)
-        _add(network, layer, "Shuffle", [whole], output, len(results))
+        joined = network.fresh(f"{output}/whole")
+        network.declare(joined, (count, channels * len(results), *sizes), numpy.float32)
+        _add(network, layer, "Concat", results, joined, 1)
+        _add(network, layer, "Shuffle", [joined], output, len(results))
 
 
 def _add(network, layer, op, inputs, output, groups):

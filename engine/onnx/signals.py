@@ -12,7 +12,7 @@ from .sampling import floats_for
 from .tensor_operators import numbers_of, product
 
 _FORWARD, _BACKWARD, _REAL_FORWARD, _REAL_BACKWARD = range(4)
-_SHORT = 512  # longest frame for which a product with sines is as fast as an FFT
+_MAX_DIRECT_LENGTH = 512  # longest frame for which a product with sines is as fast as an FFT
 
 
 def _transformed(add, x, kind, count):
@@ -23,8 +23,8 @@ def _transformed(add, x, kind, count):
 
 def _fitted(add, x, axis, count):
     """Crops or zero-pads the axis to `count` elements."""
-    own, rank = add.shape(x)[axis], len(add.shape(x))
-    return x if own == count else add.padded(x, [0] * rank, [count - own if d == axis else 0 for d in range(rank)], 0)
+    size, rank = add.shape(x)[axis], len(add.shape(x))
+    return x if size == count else add.padded(x, [0] * rank, [count - size if d == axis else 0 for d in range(rank)], 0)
 
 
 def _complex(add, x):
@@ -59,8 +59,8 @@ def transform(reader, node):
     if axis == rank - 1:
         raise Unsupported("transforms along the dimension of real and imaginary parts")
     lengths = numbers_of(reader, node, 1, "dft_length")
-    own = add.shape(x)[axis]
-    length = lengths[0] if lengths else 2 * (own - 1) if inverse and onesided else own
+    axis_size = add.shape(x)[axis]
+    length = lengths[0] if lengths else 2 * (axis_size - 1) if inverse and onesided else axis_size
     if length < 1:
         raise Unsupported(f"has the dft_length {length}, expected at least 1")
     order = [*(d for d in range(rank) if d not in (axis, rank - 1)), axis, rank - 1]
@@ -71,46 +71,56 @@ def transform(reader, node):
 
 def _sines(window, bins):
     """The transform's matrix with the window applied: [bins * 2, elements of a frame]."""
-    at = numpy.arange(len(window), dtype=numpy.float64)
-    angles = numpy.outer(numpy.arange(bins), at) % len(window) * (-2 * math.pi / len(window))
+    indices = numpy.arange(len(window), dtype=numpy.float64)
+    angles = numpy.outer(numpy.arange(bins), indices) % len(window) * (-2 * math.pi / len(window))
     return (numpy.stack([numpy.cos(angles), numpy.sin(angles)], 1) * window).reshape(2 * bins, -1)
 
 
 @reads("STFT")
 def transform_of_frames(reader, node):
     add, (x, _, window) = Lowering(reader, node), (*node.inputs, None)[:3]
-    own, dtype = add.shape(x), add.dtype(x)
-    if len(own) == 2:
-        x, own = add.reshape(x, (*own, 1)), (*own, 1)
-    if len(own) != 3 or own[2] not in (1, 2):
-        raise Unsupported(f"has a signal of the shape {own}, expected [batch, length, 1 or 2]")
+    signal_shape, dtype = add.shape(x), add.dtype(x)
+    if len(signal_shape) == 2:
+        x, signal_shape = add.reshape(x, (*signal_shape, 1)), (*signal_shape, 1)
+    if len(signal_shape) != 3 or signal_shape[2] not in (1, 2):
+        raise Unsupported(f"has a signal of the shape {signal_shape}, expected [batch, length, 1 or 2]")
     [step], lengths = numbers_of(reader, node, 1, "frame_step"), numbers_of(reader, node, 3, "frame_length")
-    onesided = node.get("onesided", 1) and own[2] == 1
-    length = lengths[0] if lengths else add.shape(window)[0] if window else own[1]
-    if step < 1 or length < 1 or length > own[1] or (window and add.shape(window) != (length,)):
-        raise Unsupported(f"has frames of {length} numbers, {step} apart, of a signal of {own[1]}")
+    onesided = node.get("onesided", 1) and signal_shape[2] == 1
+    length = lengths[0] if lengths else add.shape(window)[0] if window else signal_shape[1]
+    if step < 1 or length < 1 or length > signal_shape[1] or (window and add.shape(window) != (length,)):
+        raise Unsupported(f"has frames of {length} numbers, {step} apart, of a signal of {signal_shape[1]}")
     add.network.need_within(x, 1, 0, length - 1)
-    count, bins, work = (own[1] - length) // step + 1, length // 2 + 1 if onesided else length, floats_for(add, x)
-    x = add.cast(x, work)
+    count, bins, compute_dtype = (
+        (signal_shape[1] - length) // step + 1,
+        length // 2 + 1 if onesided else length,
+        floats_for(add, x),
+    )
+    x = add.cast(x, compute_dtype)
     if not add.network.is_dense(x):
         x = add.copy(x)
-    view, shape = add.network.as_view(x), (own[0], count, length, own[2])
+    view, shape = add.network.as_view(x), (signal_shape[0], count, length, signal_shape[2])
     strides = (view.strides[0], step * view.strides[1], *view.strides[1:])
     frames = add.network.view(add.fresh("frames"), x, shape, strides, view.offset)
     values = numpy.ones(length) if window is None else reader.constant(window)
-    if values is not None and own[2] == 1 and work == numpy.float32 and not sizes.is_open(length) and length <= _SHORT:
-        rows = add.reshape(frames, (own[0] * count, length))
+    if (
+        values is not None
+        and signal_shape[2] == 1
+        and compute_dtype == numpy.float32
+        and not sizes.is_open(length)
+        and length <= _MAX_DIRECT_LENGTH
+    ):
+        rows = add.reshape(frames, (signal_shape[0] * count, length))
         result = add.fresh("spectrum")
-        inner = _renamed(node, result)
-        product(reader, inner, rows, _sines(values.astype("float64"), bins), None, (own[0], count, bins, 2))
+        renamed = _with_output(node, result)
+        product(reader, renamed, rows, _sines(values.astype("float64"), bins), None, (signal_shape[0], count, bins, 2))
     else:
         if window is not None:
-            frames = add.do("multiply", frames, add.reshape(add.cast(window, work), (length, 1)))
+            frames = add.do("multiply", frames, add.reshape(add.cast(window, compute_dtype), (length, 1)))
         result = _spectrum(add, frames, length, False, onesided)
     add.done(add.cast(result, dtype))
 
 
-def _renamed(node, output):
+def _with_output(node, output):
     other = copy.copy(node)
     other.outputs = [output]
     return other
@@ -130,14 +140,14 @@ def window(reader, node):
 
     add, [size] = Lowering(reader, node), numbers_of(reader, node, 0, "size")
     dtype = numpy.dtype(helper.tensor_dtype_to_np_dtype(node.get("output_datatype", 1)))
-    whole = size if node.get("periodic", 1) else size - 1
-    at = add.cast(add.counted(size), numpy.float64)
-    whole = add.cast(add.constant(whole, numpy.int64), numpy.float64)
-    turns = add.do("divide", add.do("multiply", at, 2 * math.pi), whole)
-    level, once, twice = _WINDOWS[node.op]
-    result = add.do("add", add.do("multiply", add.do("cos", turns), once), level)
-    if twice:
-        result = add.do("add", result, add.do("multiply", add.do("cos", add.do("multiply", turns, 2.0)), twice))
+    period = size if node.get("periodic", 1) else size - 1
+    index = add.cast(add.counted(size), numpy.float64)
+    period = add.cast(add.constant(period, numpy.int64), numpy.float64)
+    angles = add.do("divide", add.do("multiply", index, 2 * math.pi), period)
+    a0, a1, a2 = _WINDOWS[node.op]
+    result = add.do("add", add.do("multiply", add.do("cos", angles), a1), a0)
+    if a2:
+        result = add.do("add", result, add.do("multiply", add.do("cos", add.do("multiply", angles, 2.0)), a2))
     add.done(add.cast(result, dtype))
 
 

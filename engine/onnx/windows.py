@@ -41,31 +41,33 @@ class Window:
             needed = (self.result_sizes[d] - 1) * self.strides[d] + self.dilations[d] * (kernel[d] - 1) + 1
             before, after = (pads[d], pads[rank + d]) if automatic == "NOTSET" else (0, 0)
             if automatic in ("SAME_UPPER", "SAME_LOWER"):
-                whole = max(0, needed - self.sizes[d])
-                before = whole // 2 if automatic == "SAME_UPPER" else whole - whole // 2
-                after = whole - before
-            longer = max(after, needed - self.sizes[d] - before)  # ceil_mode adds padding, which averages never count
+                padding = max(0, needed - self.sizes[d])
+                before = padding // 2 if automatic == "SAME_UPPER" else padding - padding // 2
+                after = padding - before
+            end_padding = max(
+                after, needed - self.sizes[d] - before
+            )  # ceil_mode adds padding, which averages never count
             self.before.append(before)
-            self.after.append(longer)
-            self.uncounted.append(longer - after)
+            self.after.append(end_padding)
+            self.uncounted.append(end_padding - after)
 
     def _take_border(self, reader, node, pads):
         """If a Pad of zeros made the convolution's operand, reads what it padded instead, and adds its widths to the
         explicit padding, provided that the engine's convolution supports the sum."""
         inner, before, after = reader.borders.get(node.inputs[0], (None, (), ()))
-        wide = [own + more for own, more in zip(pads, (*before[2:], *after[2:]))]
+        widths = [explicit + border for explicit, border in zip(pads, (*before[2:], *after[2:]))]
         reaches = [dilation * (taps - 1) for dilation, taps in zip(self.dilations, self.kernel)]
         if (
             inner
             and not any((*before[:2], *after[:2]))
-            and all(0 <= width <= reach for width, reach in zip(wide, reaches * 2))
+            and all(0 <= width <= reach for width, reach in zip(widths, reaches * 2))
         ):
-            node.inputs[0], pads = inner, wide
+            node.inputs[0], pads = inner, widths
         return pads, "NOTSET"
 
     def _slide(self, node, pads, automatic):
         """Sets padding and result sizes for open sizes: the padding is the same at all of them."""
-        rank, up = len(self.kernel), node.get("ceil_mode", 0)
+        rank, rounds_up = len(self.kernel), node.get("ceil_mode", 0)
         self.before, self.after, self.uncounted, result = [], [], [], []
         for d, (size, stride) in enumerate(zip(self.sizes, self.strides)):
             reach = self.dilations[d] * (self.kernel[d] - 1)
@@ -73,13 +75,13 @@ class Window:
             if automatic in ("SAME_UPPER", "SAME_LOWER"):
                 before = reach // 2 if automatic == "SAME_UPPER" else reach - reach // 2
                 after = reach - before
-            more = stride - 1 if up else 0
-            if more > reach - after:
+            extra = stride - 1 if rounds_up else 0
+            if extra > reach - after:
                 raise Unsupported("rounds up over an open size, and its windows could begin behind the end")
             self.before.append(before)
-            self.after.append(after + more)
-            self.uncounted.append(more)
-            result.append((size + before + after + more - reach - 1) // stride + 1)
+            self.after.append(after + extra)
+            self.uncounted.append(extra)
+            result.append((size + before + after + extra - reach - 1) // stride + 1)
         self.result_sizes = tuple(result)
 
     def _border(self, reader, node, automatic):
@@ -96,13 +98,13 @@ class Window:
             needed = ((size + stride - 1) // stride - 1) * stride + reach + 1
             before = (needed - size) // 2 if automatic == "SAME_UPPER" else (needed - size + 1) // 2
             front = (reach + 1) // 2
-            wide = add.padded(
+            padded = add.padded(
                 x,
                 [front if axis == d + 2 else 0 for axis in range(rank)],
                 [reach if axis == d + 2 else 0 for axis in range(rank)],
                 value,
             )
-            x = add.part(wide, d + 2, front - before, front - before + needed)
+            x = add.part(padded, d + 2, front - before, front - before + needed)
         node.inputs[0], self.sizes = x, tuple(add.shape(x)[2:])
 
     def parameters(self, groups=1):
@@ -123,7 +125,7 @@ def two_dimensional(reader, node, window):
     return add.reshape(x, (*add.shape(x)[:2], 1, add.shape(x)[2]))
 
 
-def _at(add, source, window, d, tap, axis):
+def _tap_view(add, source, window, d, tap, axis):
     """The view of the elements along one dimension that the windows see at position `tap`."""
     first = tap * window.dilations[d]
     return add.part(
@@ -131,14 +133,14 @@ def _at(add, source, window, d, tap, axis):
     )
 
 
-def _bordered(add, x, window, value):
+def _padded(add, x, window, value):
     return add.padded(x, (0, 0, *window.before), (0, 0, *window.after), value)
 
 
-def _folded(add, operation, result, window):
+def _reduced(add, operation, result, window):
     """Reduces each window by a binary operation, one dimension after the other."""
     for d in range(len(window.kernel)):
-        slices = [_at(add, result, window, d, tap, d + 2) for tap in range(window.kernel[d])]
+        slices = [_tap_view(add, result, window, d, tap, d + 2) for tap in range(window.kernel[d])]
         result = slices[0]
         for part in slices[1:]:
             result = add.do(operation, result, part)
@@ -152,39 +154,39 @@ def lowest(dtype):
 def largest(reader, node, window):
     """The maxima of all windows, for more than two dimensions or other dtypes than float32."""
     add, x = Lowering(reader, node), node.inputs[0]
-    return _folded(add, "maximum", _bordered(add, x, window, lowest(add.dtype(x))), window)
+    return _reduced(add, "maximum", _padded(add, x, window, lowest(add.dtype(x))), window)
 
 
 def indices_of_largest(reader, node, window):
     """The index in the operand of each window's first maximum, in ONNX's numbering: over the whole tensor, column-major
     with storage_order."""
     add, x = Lowering(reader, node), node.inputs[0]
-    own = add.shape(x)
+    shape = add.shape(x)
     order = range(len(window.sizes))[::-1] if node.get("storage_order", 0) else range(len(window.sizes))
     inner = (
         numpy.arange(math.prod(window.sizes)).reshape([window.sizes[d] for d in order]).transpose(numpy.argsort(order))
     )
-    outer = numpy.arange(own[0] * own[1]).reshape((*own[:2], *(1,) * len(window.sizes))) * math.prod(window.sizes)
+    outer = numpy.arange(shape[0] * shape[1]).reshape((*shape[:2], *(1,) * len(window.sizes))) * math.prod(window.sizes)
     numbers = numpy.pad(inner + outer, [(0, 0), (0, 0), *zip(window.before, window.after)])
-    source, best, found = _bordered(add, x, window, lowest(add.dtype(x))), None, None
+    source, best, best_indices = _padded(add, x, window, lowest(add.dtype(x))), None, None
     for taps in itertools.product(*map(range, window.kernel)):
-        part, seen = source, [slice(None)] * 2
+        part, slices = source, [slice(None)] * 2
         for d, tap in enumerate(taps):
-            part = _at(add, part, window, d, tap, d + 2)
+            part = _tap_view(add, part, window, d, tap, d + 2)
             first = tap * window.dilations[d]
-            seen.append(slice(first, first + (window.result_sizes[d] - 1) * window.strides[d] + 1, window.strides[d]))
-        own_indices = add.constant(numpy.ascontiguousarray(numbers[tuple(seen)]), numpy.int64)
+            slices.append(slice(first, first + (window.result_sizes[d] - 1) * window.strides[d] + 1, window.strides[d]))
+        part_indices = add.constant(numpy.ascontiguousarray(numbers[tuple(slices)]), numpy.int64)
         if best is None:
-            best, found = part, own_indices
+            best, best_indices = part, part_indices
         else:
             better = add.do("greater", part, best)
-            best, found = add.where(better, part, best), add.where(better, own_indices, found)
-    return found
+            best, best_indices = add.where(better, part, best), add.where(better, part_indices, best_indices)
+    return best_indices
 
 
 def sums(add, x, window):
     """The sums of all windows, in the operand's dtype."""
-    return _folded(add, "add", _bordered(add, x, window, 0), window)
+    return _reduced(add, "add", _padded(add, x, window, 0), window)
 
 
 def counts(window, padding):
@@ -192,13 +194,13 @@ def counts(window, padding):
     result = numpy.ones((1,) * len(window.kernel))
     for d, size in enumerate(window.sizes):
         first, end = (-window.before[d], size + window.after[d] - window.uncounted[d]) if padding else (0, size)
-        at = (
+        positions = (
             numpy.arange(window.result_sizes[d])[:, None] * window.strides[d]
             - window.before[d]
             + numpy.arange(window.kernel[d]) * window.dilations[d]
         )
-        seen = ((at >= first) & (at < end)).sum(1)
-        result = result * seen.reshape([-1 if e == d else 1 for e in range(len(window.kernel))])
+        valid = ((positions >= first) & (positions < end)).sum(1)
+        result = result * valid.reshape([-1 if e == d else 1 for e in range(len(window.kernel))])
     return numpy.maximum(result, 1)
 
 
@@ -222,30 +224,30 @@ def convolved(add, x, weights, bias, window, groups):
                 0,
             )
             before[d] = after[d] = 0
-    own = add.shape(x)
+    x_shape = add.shape(x)
     if rank == 3:
-        return _of_depth(add, x, weights, bias, window, groups, before, after)
+        return _convolved_3d(add, x, weights, bias, window, groups, before, after)
     if rank == 1:
-        x, weights = add.reshape(x, (*own[:2], 1, own[2])), weights[:, :, None]
-    two = (0,) * (2 - rank)
+        x, weights = add.reshape(x, (*x_shape[:2], 1, x_shape[2])), weights[:, :, None]
+    leading_zeros = (0,) * (2 - rank)
     parameters = (
         *weights.shape[2:],
         *(1,) * (2 - rank),
         *window.strides,
-        *two,
+        *leading_zeros,
         *before,
-        *two,
+        *leading_zeros,
         *after,
         *(1,) * (2 - rank),
         *window.dilations,
         groups,
     )
     names = [add.constant(weights, "float32"), None if bias is None else add.constant(bias, "float32")]
-    shape = (own[0], outputs, *(1,) * (2 - rank), *window.result_sizes)
+    shape = (x_shape[0], outputs, *(1,) * (2 - rank), *window.result_sizes)
     result = add.reader.add_layer(
         "Conv", add.node, [x, *names, None], shape, output=add.fresh("convolution"), window=parameters
     )
-    return result if rank == 2 else add.reshape(result, (own[0], outputs, *window.result_sizes))
+    return result if rank == 2 else add.reshape(result, (x_shape[0], outputs, *window.result_sizes))
 
 
 def _pads_within(window, d, taps):
@@ -258,13 +260,13 @@ def pads_within(window):
     return all(_pads_within(window, d, taps) for d, taps in enumerate(window.kernel))
 
 
-def _of_depth(add, x, weights, bias, window, groups, before, after):
+def _convolved_3d(add, x, weights, bias, window, groups, before, after):
     """Three dimensions: merges depth into the batch."""
     x = add.padded(x, (0, 0, before[0], 0, 0), (0, 0, after[0], 0, 0), 0)
     n, channels, _, height, width = add.shape(x)
     flat, total = Flat(window, before, after), None
     for tap in range(weights.shape[2]):
-        part = add.transpose(_at(add, x, window, 0, tap, 2), (0, 2, 1, 3, 4))
+        part = add.transpose(_tap_view(add, x, window, 0, tap, 2), (0, 2, 1, 3, 4))
         images = add.reshape(part, (n * window.result_sizes[0], channels, height, width))
         result = convolved(add, images, weights[:, :, tap], bias if tap == 0 else None, flat, groups)
         total = result if total is None else add.do("add", total, result)
@@ -273,7 +275,7 @@ def _of_depth(add, x, weights, bias, window, groups, before, after):
     )
 
 
-def seeing(window, weights):
+def trim_taps(window, weights):
     """Removes outer taps that only ever see padding, as with dilations on small images, from the weights and the
     window's padding."""
     kernel = list(window.kernel)
@@ -282,9 +284,9 @@ def seeing(window, weights):
             continue
         dilation, stride, before = window.dilations[d], window.strides[d], window.before[d]
         positions = numpy.arange(count)[:, None] * stride + numpy.arange(window.kernel[d]) * dilation - before
-        seen = numpy.flatnonzero(((positions >= 0) & (positions < size)).any(0))
-        if len(seen) and len(seen) < window.kernel[d]:
-            first, last = int(seen[0]), int(seen[-1])
+        used_taps = numpy.flatnonzero(((positions >= 0) & (positions < size)).any(0))
+        if len(used_taps) and len(used_taps) < window.kernel[d]:
+            first, last = int(used_taps[0]), int(used_taps[-1])
             window.before[d] -= first * dilation
             window.after[d] -= (window.kernel[d] - 1 - last) * dilation
             kernel[d] = last + 1 - first

@@ -22,7 +22,7 @@ def _running_count(add, flags):
     )
 
 
-def places_of(add, flags):
+def indices_of_true(add, flags):
     """Returns (int64 indices of the true elements, in order, followed by zeros; int64 [1], their number)."""
     [size] = add.shape(flags)
     sums = _running_count(add, flags)
@@ -42,7 +42,7 @@ def _cut(add, name, size, axis=0):
 
 def found(add, flags):
     """The indices of the true elements, as many as there are."""
-    indices, count = places_of(add, flags)
+    indices, count = indices_of_true(add, flags)
     return _cut(add, indices, counted_size(add.reader, add.node, count))
 
 
@@ -104,10 +104,10 @@ def _sizes_from(reader, node, name):
 @reads_by_value("Expand")
 def expand_by_value(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
-    own, requested = add.shape(x), _sizes_from(reader, node, node.inputs[1])
-    rank = max(len(own), len(requested))
-    own, requested = (1,) * (rank - len(own)) + own, [1] * (rank - len(requested)) + requested
-    shape = [size if is_open(size) or size != 1 else other for size, other in zip(own, requested)]
+    x_shape, requested = add.shape(x), _sizes_from(reader, node, node.inputs[1])
+    rank = max(len(x_shape), len(requested))
+    x_shape, requested = (1,) * (rank - len(x_shape)) + x_shape, [1] * (rank - len(requested)) + requested
+    shape = [size if is_open(size) or size != 1 else other for size, other in zip(x_shape, requested)]
     add.done(add.copy(add.expand(x, shape)))
 
 
@@ -127,12 +127,12 @@ def range_by_value(reader, node):
     start, limit, step = (add.reshape(_numbers(add, name, dtype), (1,)) for name in node.inputs)
     span = add.do("subtract", limit, start)
     if dtype.kind == "f":
-        wide = add.do("ceil", add.do("divide", add.cast(span, numpy.float64), add.cast(step, numpy.float64)))
-        wide = add.do("minimum", add.do("maximum", wide, 0.0), 2.0**40)  # larger than any size
-        count = add.cast(wide, numpy.int64)
+        step_count = add.do("ceil", add.do("divide", add.cast(span, numpy.float64), add.cast(step, numpy.float64)))
+        step_count = add.do("minimum", add.do("maximum", step_count, 0.0), 2.0**40)  # larger than any size
+        count = add.cast(step_count, numpy.int64)
     else:
-        span, by = add.cast(span, numpy.int64), add.cast(step, numpy.int64)
-        count = add.do("negative", add.do("floor_divide", add.do("negative", span), by))
+        span, divisor = add.cast(span, numpy.int64), add.cast(step, numpy.int64)
+        count = add.do("negative", add.do("floor_divide", add.do("negative", span), divisor))
         count = add.do("maximum", count, 0)
     indices = add.cast(add.counted(counted_size(reader, node, count)), dtype)
     add.done(add.do("add", add.do("multiply", indices, step), start))
@@ -176,8 +176,8 @@ def suppression(reader, node):
     if max_per_class is None:
         capacity, max_per_class = 1, add.constant([0], numpy.int64)
     elif reader.constant(max_per_class) is not None:
-        given = max(0, int(reader.constant(max_per_class).reshape(-1)[0]))
-        capacity, max_per_class = max(1, given if int(count) > given else count), add.constant([given], numpy.int64)
+        limit = max(0, int(reader.constant(max_per_class).reshape(-1)[0]))
+        capacity, max_per_class = max(1, limit if int(count) > limit else count), add.constant([limit], numpy.int64)
     else:
         max_per_class = add.reshape(add.cast(max_per_class, numpy.int64), (1,))
     bounds = [add.reshape(add.cast(name, dtype), (1,)) if name else None for name in (overlap, min_score)]
@@ -189,7 +189,7 @@ def suppression(reader, node):
         bounds[1],
     ]
     rows = images * classes * capacity
-    whole = reader.add_layer(
+    selection = reader.add_layer(
         "Suppress",
         node,
         operands,
@@ -198,9 +198,9 @@ def suppression(reader, node):
         add.fresh("chosen"),
         parameters=(int(node.get("center_point_box", 0)),),
     )
-    total = add.reshape(add.part(add.part(whole, 0, 0, 1), 1, 0, 1), (1,))
+    total = add.reshape(add.part(add.part(selection, 0, 0, 1), 1, 0, 1), (1,))
     size = counted_size(reader, node, total)
-    add.done(add.copy(add.part(whole, 0, 1, size + 1)))
+    add.done(add.copy(add.part(selection, 0, 1, size + 1)))
 
 
 _MAX_COLUMNS = 64  # of rows compared by `unique`: each is a sort key
@@ -227,7 +227,7 @@ def unique(reader, node):
     differ = _differing(add, add.take(rows, [order]))
     group = add.do("subtract", _running_count(add, differ), 1)  # of each element, in sorted order
     zeros = add.network.expanded(add.fresh("nothing"), add.constant(0, numpy.int64), (total,))
-    indices, count = places_of(add, differ)
+    indices, count = indices_of_true(add, differ)
     size = counted_size(reader, node, count)
     firsts = add.take(order, [_cut(add, indices, size)])
     inverse = add.scattered(zeros, group, [order])

@@ -35,8 +35,8 @@ NUMBERS = {
     "Squeeze": (1,),
     "Unsqueeze": (1,),
 }
-_LARGEST = 1 << 12  # elements of such a constant
-_REPEATED = 64  # elements of a broadcast result; larger ones are left to a layer, which is cheaper
+_MAX_ELEMENTS = 1 << 12  # elements of such a constant
+_MAX_REPEATED = 64  # elements of a broadcast result; larger ones are left to a layer, which is cheaper
 _OPERATORS = {}
 
 
@@ -56,14 +56,14 @@ def value_of(node, values, dtypes):
     """Returns (array, dtype) of the node's result for constants `values`, some of them arrays of Sizes; None if a layer
     must compute it."""
     function = _OPERATORS.get(node.op)
-    if function is None or any(value is not None and value.size > _LARGEST for value in values):
+    if function is None or any(value is not None and value.size > _MAX_ELEMENTS for value in values):
         return None
     try:
         result, dtype = function(node, [None if value is None else value.astype(object) for value in values], dtypes)
     except NotFollowed, ArithmeticError, LookupError, TypeError, ValueError:
         return None
-    given = max((value.size for value in values if value is not None), default=0)
-    if result.size > _LARGEST or (result.size > max(_REPEATED, given) and sizes.is_open(result)):
+    operand_size = max((value.size for value in values if value is not None), default=0)
+    if result.size > _MAX_ELEMENTS or (result.size > max(_MAX_REPEATED, operand_size) and sizes.is_open(result)):
         return None
     return result, numpy.dtype(dtype)
 
@@ -71,14 +71,14 @@ def value_of(node, values, dtypes):
 def parts_of(node, values):
     """The outputs of Split for a constant that depends on sizes, one array each; None if a layer must compute them."""
     try:
-        sizes_given = node.get("split") if len(values) < 2 or values[1] is None else _plain(values[1].astype(object))
+        part_sizes = node.get("split") if len(values) < 2 or values[1] is None else _plain(values[1].astype(object))
     except NotFollowed:
         return None
     axis, count = node.get("axis", 0), len(node.outputs)
-    if sizes_given is None:
-        each = -(-values[0].shape[axis] // count)
-        sizes_given = [each] * (count - 1)
-    ends = numpy.cumsum(sizes_given)[: count - 1]
+    if part_sizes is None:
+        part_size = -(-values[0].shape[axis] // count)
+        part_sizes = [part_size] * (count - 1)
+    ends = numpy.cumsum(part_sizes)[: count - 1]
     return numpy.split(values[0].astype(object), ends, axis)
 
 
@@ -88,7 +88,7 @@ def _array(items, shape):
     return result.reshape(shape)
 
 
-def _each(function, *operands):
+def _elementwise(function, *operands):
     operands = numpy.broadcast_arrays(*operands)
     return _array([function(*items) for items in zip(*(operand.flat for operand in operands))], operands[0].shape)
 
@@ -120,7 +120,7 @@ def _cast(node, values, dtypes):
     if dtypes[0].kind == "f" and not all(isinstance(value, int) for value in values[0].flat):
         raise NotFollowed
     if dtype.kind == "b":
-        return _each(lambda value: _truth(value, 0, "!="), values[0]), dtype
+        return _elementwise(lambda value: _truth(value, 0, "!="), values[0]), dtype
     if dtype.kind != "f" or dtype.itemsize < 4:  # float32 and float64 represent sizes exactly
         _integers(dtype)
     return values[0], dtype
@@ -130,18 +130,18 @@ def _divided(a, b):
     """Quotient rounded towards zero. A difference of sizes such as (length - 10) / 5 is assumed to be non-negative:
     exporters write quotients of sizes this way, and a window larger than its operand is invalid."""
     if sizes.is_open(a) or sizes.is_open(b):
-        under = sizes.at_least(b)
-        if a < 0 or under is None or under < 0:
+        minimum = sizes.at_least(b)
+        if a < 0 or minimum is None or minimum < 0:
             raise NotFollowed
         return a // b
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
 def _larger(a, b):
-    difference, other = sizes.at_least(a - b), sizes.at_least(b - a)
-    if difference is not None and difference >= 0:
+    a_minus_b, b_minus_a = sizes.at_least(a - b), sizes.at_least(b - a)
+    if a_minus_b is not None and a_minus_b >= 0:
         return a
-    if other is not None and other >= 0:
+    if b_minus_a is not None and b_minus_a >= 0:
         return b
     raise NotFollowed
 
@@ -162,13 +162,13 @@ def _arithmetic(node, values, dtypes):
     _integers(dtypes[0])
     result = values[0]
     for value in values[1:]:
-        result = _each(_ARITHMETIC[node.op], result, value)
+        result = _elementwise(_ARITHMETIC[node.op], result, value)
     return result, dtypes[0]
 
 
 @_computes("Neg")
 def _negative(node, values, dtypes):
-    return _each(lambda a: -a, values[0]), _integers(dtypes[0])
+    return _elementwise(lambda a: -a, values[0]), _integers(dtypes[0])
 
 
 def _truth(a, b, relation):
@@ -191,7 +191,7 @@ _RELATIONS = {"Equal": "==", "Greater": ">", "GreaterOrEqual": ">=", "Less": "<"
 @_computes(*_RELATIONS)
 def _compared(node, values, dtypes):
     _integers(dtypes[0])
-    return _each(lambda a, b: _truth(a, b, _RELATIONS[node.op]), *values), numpy.bool_
+    return _elementwise(lambda a, b: _truth(a, b, _RELATIONS[node.op]), *values), numpy.bool_
 
 
 def if_none(node, values, counted):
@@ -213,7 +213,7 @@ def if_none(node, values, counted):
 
 @_computes("Where")
 def _chosen(node, values, dtypes):
-    return _each(lambda choice, a, b: a if choice else b, *values), dtypes[1]
+    return _elementwise(lambda choice, a, b: a if choice else b, *values), dtypes[1]
 
 
 # ---- rearrangements

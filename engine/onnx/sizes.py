@@ -149,8 +149,8 @@ def at_least(number, counted=0):
 
 def _is_above(quotient, counted):
     """Whether the quotient is known to be non-negative."""
-    over, under = (at_least(Size(0, dict(terms)), counted) for terms in quotient[1:])
-    return over is not None and over >= 0 and under is not None and under >= 1
+    numerator, denominator = (at_least(Size(0, dict(terms)), counted) for terms in quotient[1:])
+    return numerator is not None and numerator >= 0 and denominator is not None and denominator >= 1
 
 
 class Need(NamedTuple):
@@ -164,12 +164,12 @@ class Need(NamedTuple):
 
 def variables(terms):
     """The names of the open sizes in the polynomial, including quotients."""
-    found = set()
+    names = set()
     for variable in itertools.chain.from_iterable(terms):
-        found |= (
+        names |= (
             {variable} if isinstance(variable, str) else variables(dict(variable[1])) | variables(dict(variable[2]))
         )
-    return found
+    return names
 
 
 def _value(variable, values):
@@ -204,59 +204,77 @@ def _product(one, other):
 
 def _quotient(a, b):
     """a // b: a polynomial if the division is exact; otherwise the remainder becomes a quotient variable."""
-    over, under = terms_of(a), terms_of(b)
+    numerator, denominator = terms_of(a), terms_of(b)
     if int(b) == 0:
         raise ZeroDivisionError("division of a size by 0")
-    over, under = _without_common(over, under)
-    exact, rest = {}, dict(over)
-    lead = max(under, key=_order)
-    while rest:  # polynomial division: exact terms move out of the floor
-        found = next(
-            (monomial for monomial in sorted(rest, key=_order, reverse=True) if _without(monomial, lead) is not None),
+    numerator, denominator = _without_common(numerator, denominator)
+    exact, remainder = {}, dict(numerator)
+    lead = max(denominator, key=_order)
+    while remainder:  # polynomial division: exact terms move out of the floor
+        divisible = next(
+            (
+                monomial
+                for monomial in sorted(remainder, key=_order, reverse=True)
+                if _without(monomial, lead) is not None
+            ),
             None,
         )
-        if found is None or (found == () and lead == () and rest[found] % under[lead]) or rest[found] % under[lead]:
+        if (
+            divisible is None
+            or (divisible == () and lead == () and remainder[divisible] % denominator[lead])
+            or remainder[divisible] % denominator[lead]
+        ):
             break
-        term = {_without(found, lead): rest[found] // under[lead]}
-        exact, rest = _sum(exact, term), _sum(rest, _product({(): -1}, _product(term, under)))
+        term = {_without(divisible, lead): remainder[divisible] // denominator[lead]}
+        exact, remainder = _sum(exact, term), _sum(remainder, _product({(): -1}, _product(term, denominator)))
         if len(exact) > 64:
             break
-    if rest and set(under) == {()} and under[()] > 0:  # so do integer parts of factors
-        divisor = under[()]
-        for monomial, factor in list(rest.items()):
-            exact, rest = (
+    if remainder and set(denominator) == {()} and denominator[()] > 0:  # so do integer parts of factors
+        divisor = denominator[()]
+        for monomial, factor in list(remainder.items()):
+            exact, remainder = (
                 _sum(exact, {monomial: factor // divisor}),
-                _sum(rest, {monomial: -(factor // divisor) * divisor}),
+                _sum(remainder, {monomial: -(factor // divisor) * divisor}),
             )
-        inner = next((monomial[0] for monomial, factor in rest.items() if factor == 1 and _is_divided(monomial)), None)
-        if inner is not None and set(rest) <= {(inner,), ()}:  # merge nested quotients: (a // b) // c = a // (b * c)
-            [(_, by)] = inner[2]
-            over = _sum(dict(inner[1]), {(): rest.get((), 0) * by} if rest.get((), 0) else {})
-            quotient = _quotient(Size(0, over), by * divisor)
+        inner = next(
+            (monomial[0] for monomial, factor in remainder.items() if factor == 1 and _is_divided(monomial)), None
+        )
+        if inner is not None and set(remainder) <= {
+            (inner,),
+            (),
+        }:  # merge nested quotients: (a // b) // c = a // (b * c)
+            [(_, inner_divisor)] = inner[2]
+            numerator = _sum(dict(inner[1]), {(): remainder.get((), 0) * inner_divisor} if remainder.get((), 0) else {})
+            quotient = _quotient(Size(0, numerator), inner_divisor * divisor)
             return _number(
                 int(a) // int(b), _sum({monomial: f for monomial, f in exact.items() if f}, terms_of(quotient))
             )
-    if set(rest) <= {()} and set(under) == {()}:
-        exact = _sum(exact, {(): rest.get((), 0) // under[()]})
-    elif rest:
-        order = dict(key=lambda item: repr(item[0]))
-        variable = ("//", tuple(sorted(rest.items(), **order)), tuple(sorted(under.items(), **order)))
+    if set(remainder) <= {()} and set(denominator) == {()}:
+        exact = _sum(exact, {(): remainder.get((), 0) // denominator[()]})
+    elif remainder:
+        sort_by = dict(key=lambda item: repr(item[0]))
+        variable = ("//", tuple(sorted(remainder.items(), **sort_by)), tuple(sorted(denominator.items(), **sort_by)))
         exact = _sum(exact, {(variable,): 1})
     return _number(int(a) // int(b), {monomial: factor for monomial, factor in exact.items() if factor})
 
 
-def _without_common(over, under):
+def _without_common(numerator, denominator):
     """Both polynomials divided by the open sizes common to all their terms."""
-    monomials = list(itertools.chain(over, under))
+    monomials = list(itertools.chain(numerator, denominator))
     common = [
         variable
         for variable in set(monomials[0])
-        if isinstance(variable, str) and all(variable in one for one in monomials)
+        if isinstance(variable, str) and all(variable in monomial for monomial in monomials)
     ]
-    if not over or not common:
-        return over, under
-    cut = tuple(common)
-    return _without_common(*({_without(one, cut): factor for one, factor in terms.items()} for terms in (over, under)))
+    if not numerator or not common:
+        return numerator, denominator
+    divisor = tuple(common)
+    return _without_common(
+        *(
+            {_without(monomial, divisor): factor for monomial, factor in terms.items()}
+            for terms in (numerator, denominator)
+        )
+    )
 
 
 def _is_divided(monomial):
@@ -301,8 +319,8 @@ def label(terms, names=()):
 
 def _power(variable, exponent, names):
     if isinstance(variable, tuple):
-        over, under = (label(dict(part), names) for part in variable[1:])
-        variable = f"({_within(over)} // {_within(under)})"
+        numerator, denominator = (label(dict(part), names) for part in variable[1:])
+        variable = f"({_within(numerator)} // {_within(denominator)})"
     return variable if exponent == 1 else f"{variable}^{exponent}"
 
 
@@ -324,11 +342,11 @@ def broadcast(*shapes):
     rank, result = max(map(len, shapes), default=0), []
     for axis in range(-rank, 0):
         size = 1
-        for own in (shape[axis] for shape in shapes if -axis <= len(shape)):
+        for operand_size in (shape[axis] for shape in shapes if -axis <= len(shape)):
             if size == 1:
-                size = own
-            elif own != 1:
-                size = same(size, own)
+                size = operand_size
+            elif operand_size != 1:
+                size = same(size, operand_size)
         result.append(size)
     return tuple(result)
 
@@ -343,25 +361,25 @@ def same(one, other):
     return other if is_open(one) else one
 
 
-def reshaped(shape, wanted):
+def reshaped(shape, target):
     """The shape of numpy.reshape, with -1 resolved. ValueError if the shape is impossible."""
-    wanted, whole = list(wanted), math.prod(shape)
-    if wanted.count(-1) > 1 or any(size < -1 for size in wanted):
+    target, count = list(target), math.prod(shape)
+    if target.count(-1) > 1 or any(size < -1 for size in target):
         raise ValueError("there is no such shape")
-    if -1 in wanted:
-        free = wanted.index(-1)
-        rest = math.prod(size for d, size in enumerate(wanted) if d != free)
-        if int(rest) == 0 or int(whole) % int(rest):
-            _differ(shape, wanted)
-        wanted[free] = whole // rest
-    if int(math.prod(wanted)) != int(whole):
-        _differ(shape, wanted)
-    return tuple(wanted)
+    if -1 in target:
+        inferred = target.index(-1)
+        known_count = math.prod(size for d, size in enumerate(target) if d != inferred)
+        if int(known_count) == 0 or int(count) % int(known_count):
+            _differ(shape, target)
+        target[inferred] = count // known_count
+    if int(math.prod(target)) != int(count):
+        _differ(shape, target)
+    return tuple(target)
 
 
-def _differ(shape, wanted):
+def _differ(shape, target):
     """Raises Unequal for the two sizes that must be equal for both shapes to have as many elements."""
-    counts = math.prod(shape), math.prod(wanted)
+    counts = math.prod(shape), math.prod(target)
     for one, other in (counts, counts[::-1]):
         number = math.gcd(*terms_of(other).values())
         if not is_open(one) or number < 1:
@@ -371,42 +389,42 @@ def _differ(shape, wanted):
         if is_open(quotient) and quotient * rest == one:
             common = math.gcd(number, *quotient.terms.values())
             raise Unequal(quotient // common, number // common)
-    for own, other in zip(shape, wanted):
-        if int(own) != int(other) and is_open(own) and is_open(other):
-            raise Unequal(own, other)
+    for old_size, other in zip(shape, target):
+        if int(old_size) != int(other) and is_open(old_size) and is_open(other):
+            raise Unequal(old_size, other)
     raise ValueError("the numbers of elements differ")
 
 
-def reshaped_strides(shape, strides, wanted):
-    """The strides of a view of `shape` in the shape `wanted`, of as many elements; None if elements would have to
+def reshaped_strides(shape, strides, target):
+    """The strides of a view of `shape` in the shape `target`, of as many elements; None if elements would have to
     move."""
     old = [(size, stride) for size, stride in zip(shape, strides) if size != 1]
-    new, at, result = list(wanted), 0, []
-    d = 0
-    while d < len(new) and at < len(old):
-        if new[d] == 1:
+    new, old_begin, result = list(target), 0, []
+    new_begin = 0
+    while new_begin < len(new) and old_begin < len(old):
+        if new[new_begin] == 1:
             result.append(0)
-            d += 1
+            new_begin += 1
             continue
-        last, taken = d + 1, at + 1
-        own, theirs = new[d], old[at][0]
-        while own != theirs:
-            if own < theirs:
-                if last == len(new):
+        new_end, old_end = new_begin + 1, old_begin + 1
+        new_count, old_count = new[new_begin], old[old_begin][0]
+        while new_count != old_count:
+            if new_count < old_count:
+                if new_end == len(new):
                     return None
-                own, last = own * new[last], last + 1
+                new_count, new_end = new_count * new[new_end], new_end + 1
             else:
-                if taken == len(old):
+                if old_end == len(old):
                     return None
-                theirs, taken = theirs * old[taken][0], taken + 1
-        if any(old[e][1] != old[e + 1][1] * old[e + 1][0] for e in range(at, taken - 1)):
+                old_count, old_end = old_count * old[old_end][0], old_end + 1
+        if any(old[e][1] != old[e + 1][1] * old[e + 1][0] for e in range(old_begin, old_end - 1)):
             return None
-        stride, part = old[taken - 1][1], []
-        for size in reversed(new[d:last]):
-            part.insert(0, stride)
+        stride, part_strides = old[old_end - 1][1], []
+        for size in reversed(new[new_begin:new_end]):
+            part_strides.insert(0, stride)
             stride = stride * size
-        result += part
-        d, at = last, taken
+        result += part_strides
+        new_begin, old_begin = new_end, old_end
     return (*result, *(0,) * (len(new) - len(result)))
 
 

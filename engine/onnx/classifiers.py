@@ -64,9 +64,9 @@ def _probit(add, scores):
     log = add.do("log", add.do("multiply", add.do("subtract", add.constant(1, "float32"), x), add.do("add", x, 1)))
     half = add.do("add", add.do("multiply", log, 0.5), 2 / (3.14159 * _ERF_INVERSE))
     root = add.do("sqrt", add.do("subtract", add.do("square", half), add.do("multiply", log, 1 / _ERF_INVERSE)))
-    size = add.do("sqrt", add.do("subtract", root, half))
+    magnitude = add.do("sqrt", add.do("subtract", root, half))
     sign = add.where(add.do("less", x, 0), add.constant(-1, "float32"), 1)
-    return add.do("multiply", add.do("multiply", size, sign), math.sqrt(2))
+    return add.do("multiply", add.do("multiply", magnitude, sign), math.sqrt(2))
 
 
 def label_output(add, labels, index):

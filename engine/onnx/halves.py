@@ -17,14 +17,14 @@ def widen_halves(network):
         layer.op in ("MatMul", "NarrowProduct") and network.dtype(layer.output) == _HALF for layer in network.layers
     ):
         return False
-    kept = {network.base(name) for name in (*network.inputs, *network.outputs, *network.rounded)}
+    unchanged_bases = {network.base(name) for name in (*network.inputs, *network.outputs, *network.rounded)}
     for layer in network.layers:
         if layer.op not in _WIDENED:
-            kept.update(network.base(name) for name in (*layer.inputs, layer.output) if name)
+            unchanged_bases.update(network.base(name) for name in (*layer.inputs, layer.output) if name)
     casts = {layer.output for layer in network.layers if network.dtype(layer.inputs[0]) != network.dtype(layer.output)}
     for name, dtype in network.dtypes.items():
         base = network.base(name)
-        if dtype == _HALF and base not in kept and base not in network.constants:
+        if dtype == _HALF and base not in unchanged_bases and base not in network.constants:
             network.dtypes[name] = _SINGLE
     layers, widened = network.layers, {}
     network.layers = []
@@ -60,12 +60,12 @@ def _is_redundant_cast(network, layer, casts):
 def _widen_operands(network, layer, widened):
     """Appends the layer. If some of its operands and its result are float32 and others float16, all become float32; a
     float16 result is cast back afterwards."""
-    rows = range(1) if layer.op == "NarrowProduct" else range(layer.op == "Where", len(layer.inputs))
-    dtypes = {network.dtype(layer.inputs[index]) for index in rows} | {network.dtype(layer.output)}
+    operand_indices = range(1) if layer.op == "NarrowProduct" else range(layer.op == "Where", len(layer.inputs))
+    dtypes = {network.dtype(layer.inputs[index]) for index in operand_indices} | {network.dtype(layer.output)}
     if dtypes != {_HALF, _SINGLE}:
         network.layers.append(layer)
         return
-    for index in rows:
+    for index in operand_indices:
         layer.inputs[index] = _as_single(network, layer.inputs[index], widened)
     output = layer.output
     network.layers.append(layer)

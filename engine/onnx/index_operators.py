@@ -127,14 +127,14 @@ def one_hot(reader, node):
     """Negative indices count from the end; an index out of range gives a row of off values."""
     add, (indices, _, values) = Lowering(reader, node), node.inputs
     [depth] = numbers_of(reader, node, 1, "depth")
-    own, axis = add.shape(indices), node.get("axis", -1)
-    axis = axis + len(own) + 1 if axis < 0 else axis
-    spread = add.reshape(indices, (*own[:axis], 1, *own[axis:]))
-    classes = numpy.arange(depth).reshape([-1 if d == axis else 1 for d in range(len(own) + 1)])
+    indices_shape, axis = add.shape(indices), node.get("axis", -1)
+    axis = axis + len(indices_shape) + 1 if axis < 0 else axis
+    expanded = add.reshape(indices, (*indices_shape[:axis], 1, *indices_shape[axis:]))
+    classes = numpy.arange(depth).reshape([-1 if d == axis else 1 for d in range(len(indices_shape) + 1)])
     if add.dtype(indices).kind == "u":
-        hot = add.do("equal", spread, classes)
+        hot = add.do("equal", expanded, classes)
     else:
-        hot = add.do("logical_or", add.do("equal", spread, classes), add.do("equal", spread, classes - depth))
+        hot = add.do("logical_or", add.do("equal", expanded, classes), add.do("equal", expanded, classes - depth))
     off, on = (add.reshape(add.part(values, 0, number, number + 1), ()) for number in range(2))
     add.done(add.where(hot, on, off))
 
@@ -156,12 +156,12 @@ def compress(reader, node):
 def reverse_sequences(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     lengths = numbers_of(reader, node, 1, "sequence_lens")
-    batch, time, own = node.get("batch_axis", 1), node.get("time_axis", 0), add.shape(x)
-    steps = numpy.arange(own[time])
+    batch, time, x_shape = node.get("batch_axis", 1), node.get("time_axis", 0), add.shape(x)
+    steps = numpy.arange(x_shape[time])
     sources = numpy.stack(
         [numpy.where(steps < length, length - 1 - steps, steps) for length in lengths]
     )  # [batch, time]
-    batches = numpy.arange(own[batch])[:, None]
+    batches = numpy.arange(x_shape[batch])[:, None]
     add.done(add.take(x, [batches, sources]) if (batch, time) == (0, 1) else add.take(x, [sources.T, batches.T]))
 
 
@@ -169,19 +169,19 @@ def reverse_sequences(reader, node):
 def max_unpool(reader, node):
     """Writes each number back to its original position, with zeros elsewhere."""
     add, (x, indices) = Lowering(reader, node), node.inputs[:2]
-    own, kernel = add.shape(x), node.get("kernel_shape")
+    x_shape, kernel = add.shape(x), node.get("kernel_shape")
     rank = len(kernel)
     pads, strides = node.get("pads", (0,) * (2 * rank)), node.get("strides", (1,) * rank)
-    sizes = [(size - 1) * strides[d] - pads[d] - pads[rank + d] + kernel[d] for d, size in enumerate(own[2:])]
-    if len(own) != rank + 2 or min(sizes) < 1:
+    sizes = [(size - 1) * strides[d] - pads[d] - pads[rank + d] + kernel[d] for d, size in enumerate(x_shape[2:])]
+    if len(x_shape) != rank + 2 or min(sizes) < 1:
         raise Unsupported(f"makes images of {sizes}")
-    shape = (*own[:2], *sizes)
+    shape = (*x_shape[:2], *sizes)
     zeros = add.network.expanded(add.fresh("nothing"), add.constant(0, add.dtype(x)), (math.prod(shape),))
-    flat = [add.reshape(name, (math.prod(own),)) for name in (x, _as_int64(add, indices))]
+    flat = [add.reshape(name, (math.prod(x_shape),)) for name in (x, _as_int64(add, indices))]
     result = add.reshape(add.scattered(zeros, flat[0], [flat[1]]), shape)
-    wanted = numbers_of(reader, node, 2, "output_shape")
-    if wanted:
-        result = add.padded(result, [0] * len(shape), [new - old for new, old in zip(wanted, shape)], 0)
+    output_shape = numbers_of(reader, node, 2, "output_shape")
+    if output_shape:
+        result = add.padded(result, [0] * len(shape), [new - old for new, old in zip(output_shape, shape)], 0)
     add.done(result)
 
 
@@ -189,15 +189,15 @@ def max_unpool(reader, node):
 def tensor_scatter(reader, node):
     """Writes rows of a cache along one axis, from the position given by the batch's index."""
     add, (x, rows, first) = Lowering(reader, node), (*node.inputs, None)[:3]
-    own, new = add.shape(x), add.shape(rows)
-    axis = node.get("axis", -2) % len(own)
+    x_shape, rows_shape = add.shape(x), add.shape(rows)
+    axis = node.get("axis", -2) % len(x_shape)
     rank, mode = axis + 1, node.get("mode", "linear")
     if axis == 0 or mode not in ("linear", "circular"):
         raise Unsupported(f"has the axis {axis} and the mode {mode!r}")
-    positions = add.along(new[axis], axis, rank)
+    positions = add.along(rows_shape[axis], axis, rank)
     if first is not None:
-        begin = add.reshape(_as_int64(add, first), (own[0], *(1,) * (rank - 1)))
-        positions = add.do("add", add.expand(positions, (own[0], *(1,) * (rank - 2), new[axis])), begin)
+        begin = add.reshape(_as_int64(add, first), (x_shape[0], *(1,) * (rank - 1)))
+        positions = add.do("add", add.expand(positions, (x_shape[0], *(1,) * (rank - 2), rows_shape[axis])), begin)
     if mode == "circular":
-        positions = add.do("remainder", positions, add.constant(own[axis], numpy.int64))
-    add.done(add.scattered(x, rows, [*(add.along(own[d], d, rank) for d in range(axis)), positions]))
+        positions = add.do("remainder", positions, add.constant(x_shape[axis], numpy.int64))
+    add.done(add.scattered(x, rows, [*(add.along(x_shape[d], d, rank) for d in range(axis)), positions]))

@@ -12,10 +12,10 @@ def _loss(add, logarithms, target, weights):
     """Inputs: [n, classes, any …] and a class for each position. Positions of the class `ignore_index` are ignored."""
     dtype, ignored = add.dtype(logarithms), add.node.get("ignore_index")
     target = add.cast(target, numpy.int64)
-    own = add.shape(target)
+    target_shape = add.shape(target)
     kept = None if ignored is None else add.do("not_equal", target, ignored)
     valid = target if kept is None else add.where(kept, target, 0)
-    positions = [add.along(size, d, len(own)) for d, size in enumerate(own)]
+    positions = [add.along(size, d, len(target_shape)) for d, size in enumerate(target_shape)]
     loss = add.do("negative", add.take(logarithms, [positions[0], valid, *positions[1:]]))
     factors = None
     if weights is not None:
@@ -26,13 +26,13 @@ def _loss(add, logarithms, target, weights):
         factors = add.where(kept, factors, 0)
     if factors is not None:
         loss = add.do("multiply", loss, factors)
-    reduction, axes = add.node.get("reduction", "mean"), list(range(len(own)))
+    reduction, axes = add.node.get("reduction", "mean"), list(range(len(target_shape)))
     if reduction == "none":
         return loss
     total = add.reduce("sum", loss, axes)
     if reduction == "mean":
-        whole = add.constant(math.prod(own), dtype) if factors is None else add.reduce("sum", factors, axes)
-        total = add.do("divide", total, whole)
+        divisor = add.constant(math.prod(target_shape), dtype) if factors is None else add.reduce("sum", factors, axes)
+        total = add.do("divide", total, divisor)
     elif reduction != "sum":
         raise Unsupported(f"has the reduction {reduction!r}")
     return add.reshape(total, ())

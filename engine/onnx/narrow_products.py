@@ -31,11 +31,11 @@ def blocks_of(values, scales, zeros, axis, block):
     if values.ndim != 2 or not bits or block % _numbers_per_step(bits) or values.shape[axis] % block:
         return None
     lowest = -(1 << bits - 1) if values.dtype.name.startswith("int") else 0
-    whole = values.astype("int32") - lowest
-    points = numpy.full(scales.shape, -lowest) if zeros is None else zeros.astype("int32") - lowest
+    unsigned = values.astype("int32") - lowest
+    zero_points = numpy.full(scales.shape, -lowest) if zeros is None else zeros.astype("int32") - lowest
     if axis % 2 == 0:
-        whole, scales, points = whole.T, scales.T, points.T
-    return Blocks(whole.astype("uint8"), scales.astype("float32"), points.astype("float32"), block, bits)
+        unsigned, scales, zero_points = unsigned.T, scales.T, zero_points.T
+    return Blocks(unsigned.astype("uint8"), scales.astype("float32"), zero_points.astype("float32"), block, bits)
 
 
 def multiplied_by_halves(add, x, weights, bias=None):
@@ -54,10 +54,12 @@ def multiplied_by_blocks(add, x, blocks, bias=None):
     packed = numpy.ascontiguousarray(packed.transpose(0, 2, 1)).view("uint8").reshape(count, -1, columns * 4)
     kind, zero = _NIBBLES if blocks.bits == 4 else _BYTES, blocks.zeros.flat[0] if blocks.zeros.size else 0
     uniform = float(zero).is_integer() and (blocks.zeros == zero).all()
-    sides = [None if side is None else (_slivers(side).transpose(0, 2, 1), "float32")
-             for side in (blocks.scales, None if uniform else blocks.zeros)]  # fmt: skip
+    scales_and_zeros = [
+        None if values is None else (_slivers(values).transpose(0, 2, 1), "float32")
+        for values in (blocks.scales, None if uniform else blocks.zeros)
+    ]
     parameters = kind, blocks.block, int(zero) if uniform else 0
-    return _product(add, x, len(blocks.numbers), parameters, [(packed, "uint8"), *sides], bias)
+    return _product(add, x, len(blocks.numbers), parameters, [(packed, "uint8"), *scales_and_zeros], bias)
 
 
 def _numbers_per_step(bits):
@@ -78,7 +80,7 @@ def _product(add, x, columns, parameters, constants, bias):
     rows = add.reshape(x, (math.prod(shape[:-1]) if len(shape) > 1 else 1, shape[-1]))
     if not add.network.is_dense(rows):
         rows = add.copy(rows)
-    names = [None if each is None else add.constant(*each) for each in constants]
+    names = [None if constant is None else add.constant(*constant) for constant in constants]
     names.append(None if bias is None else add.constant(bias, "float32"))
     result = add.reader.add_layer(
         "NarrowProduct",
@@ -110,15 +112,15 @@ def product_of_few_bits(reader, node):
     numbers = _unpacked(packed.reshape(columns, -1), bits)[:, : count * block]
     scales = scales.reshape(columns, count).astype("float32")
     if zeros is None:
-        points = numpy.full(scales.shape, 1 << bits - 1)
+        zero_points = numpy.full(scales.shape, 1 << bits - 1)
     elif zeros.dtype == numpy.uint8:
-        points = _unpacked(zeros.reshape(columns, -1), bits)[:, :count]
+        zero_points = _unpacked(zeros.reshape(columns, -1), bits)[:, :count]
     else:
-        points = zeros.reshape(columns, count)
+        zero_points = zeros.reshape(columns, count)
     if k < count * block:
         rank = len(add.shape(x))
         x = add.padded(x, (0,) * rank, (*(0,) * (rank - 1), count * block - k), 0)
-    add.done(multiplied_by_blocks(add, x, Blocks(numbers, scales, points.astype("float32"), block, bits), bias))
+    add.done(multiplied_by_blocks(add, x, Blocks(numbers, scales, zero_points.astype("float32"), block, bits), bias))
 
 
 def _unpacked(packed, bits):

@@ -14,7 +14,7 @@ from .tensor_operators import axis_of, reduced_axes
 @reads("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp")
 def reduce(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
-    own, axes = add.shape(x), reduced_axes(reader, node)
+    x_shape, axes = add.shape(x), reduced_axes(reader, node)
     if axes is None:
         axes = []  # the other steps still apply
     if node.op == "ReduceLogSumExp":
@@ -32,7 +32,7 @@ def reduce(reader, node):
         elif after:
             result = add.cast(add.do(after, add.cast(result, numpy.float64)), add.dtype(x))
     if not node.get("keepdims", 1):
-        result = add.reshape(result, [size for d, size in enumerate(own) if d not in axes])
+        result = add.reshape(result, [size for d, size in enumerate(x_shape) if d not in axes])
     add.done(result)
 
 
@@ -64,26 +64,26 @@ def _is_all(reader, name, number):
 
 def _planes_normalized(add, x, first, epsilon):
     """Normalizes over the dimensions from `first` on, as rows where the engine has an operator for them."""
-    own = add.shape(x)
-    length = math.prod(own[first:])
+    x_shape = add.shape(x)
+    length = math.prod(x_shape[first:])
     if add.dtype(x) != numpy.float32 or is_open(length) or not 1 < length <= MAX_ROW:
-        return _normalized(add, x, list(range(first, len(own))), epsilon)
-    rows = add.reshape(x, (math.prod(own[:first]), length))
+        return _normalized(add, x, list(range(first, len(x_shape))), epsilon)
+    rows = add.reshape(x, (math.prod(x_shape[:first]), length))
     ones, output = add.constant(numpy.ones(length), numpy.float32), add.fresh("normalized")
     shape, parameters = add.shape(rows), (float_bits(epsilon), 0)
     add.reader.add_layer("Normalize", add.node, [rows, ones, None], shape, output=output, parameters=parameters)
-    return add.reshape(output, own)
+    return add.reshape(output, x_shape)
 
 
 @reads("GroupNormalization")
 def group_normalization(reader, node):
     add, (x, scale, bias) = Lowering(reader, node), node.inputs
-    own, groups = add.shape(x), node.get("num_groups")
-    rows = add.reshape(x, (own[0], groups, own[1] // groups, -1))
+    x_shape, groups = add.shape(x), node.get("num_groups")
+    rows = add.reshape(x, (x_shape[0], groups, x_shape[1] // groups, -1))
     normalized = _planes_normalized(add, rows, 2, node.get("epsilon", 1e-5))
     shape = (groups, -1, 1)
     normalized = add.do("add", add.do("multiply", normalized, add.reshape(scale, shape)), add.reshape(bias, shape))
-    add.done(add.reshape(normalized, own))
+    add.done(add.reshape(normalized, x_shape))
 
 
 @reads("com.microsoft.GroupNorm", "com.microsoft.SkipGroupNorm")
@@ -91,27 +91,29 @@ def group_normalization_channels_last(reader, node):
     """Normalizes x [n, …, channels], or [n, channels, …] with `channels_last` 0; then SiLU if `activation` is 1.
     SkipGroupNorm first adds an image, or a number for each of its channels, and a bias; output 2 is the sum."""
     add, (x, scale, bias, *added) = Lowering(reader, node), node.inputs
-    own, groups, last = add.shape(x), node.get("groups"), node.get("channels_last", 1)
-    rank = len(own)
+    x_shape, groups, channels_last = add.shape(x), node.get("groups"), node.get("channels_last", 1)
+    rank = len(x_shape)
     for name in filter(None, added):
         shape = add.shape(name)
         if len(shape) == 2:
-            name = add.reshape(name, (shape[0], *(1,) * (rank - 2), shape[1]) if last else (*shape, *(1,) * (rank - 2)))
-        elif len(shape) == 1 and not last:
+            name = add.reshape(
+                name, (shape[0], *(1,) * (rank - 2), shape[1]) if channels_last else (*shape, *(1,) * (rank - 2))
+            )
+        elif len(shape) == 1 and not channels_last:
             name = add.reshape(name, (-1, *(1,) * (rank - 2)))
         x = add.do("add", x, name)
     outputs, dtype = (*node.outputs, "")[:2], add.dtype(x)
     if outputs[1]:
         add.done(x, outputs[1])
-    image = add.transpose(x, (0, rank - 1, *range(1, rank - 1))) if last else x
+    image = add.transpose(x, (0, rank - 1, *range(1, rank - 1))) if channels_last else x
     channels = add.shape(image)[1]
-    rows = add.reshape(add.cast(image, numpy.float32), (own[0], groups, channels // groups, -1))
+    rows = add.reshape(add.cast(image, numpy.float32), (x_shape[0], groups, channels // groups, -1))
     normalized = _normalized(add, rows, [2, 3], node.get("epsilon", 1e-5))
     scale, bias = (add.reshape(add.cast(name, numpy.float32), (groups, -1, 1)) for name in (scale, bias))
     result = add.reshape(add.do("add", add.do("multiply", normalized, scale), bias), add.shape(image))
     if node.get("activation", 0):
         result = add.do("multiply", result, add.operator("Sigmoid", result))
-    result = add.transpose(result, (0, *range(2, rank), 1)) if last else result
+    result = add.transpose(result, (0, *range(2, rank), 1)) if channels_last else result
     add.done(add.cast(result, dtype), outputs[0])
 
 
@@ -152,15 +154,15 @@ def lp_normalization(reader, node):
 def local_response_normalization(reader, node):
     """Scales each channel by the squares of its neighbours."""
     add, x, size = Lowering(reader, node), node.inputs[0], node.get("size")
-    own, dtype = add.shape(x), add.dtype(x)
+    x_shape, dtype = add.shape(x), add.dtype(x)
     if dtype.kind != "f":
         raise Unsupported(f"works on {dtype}, expected floats")
     before = (size - 1) // 2
-    widths = [[0, n, *(0,) * (len(own) - 2)] for n in (before, size - 1 - before)]
+    widths = [[0, n, *(0,) * (len(x_shape) - 2)] for n in (before, size - 1 - before)]
     squares = add.padded(add.do("square", x), *widths, 0)
-    total = add.part(squares, 1, 0, own[1])
+    total = add.part(squares, 1, 0, x_shape[1])
     for first in range(1, size):
-        total = add.do("add", total, add.part(squares, 1, first, first + own[1]))
+        total = add.do("add", total, add.part(squares, 1, first, first + x_shape[1]))
     base = add.do("add", add.do("multiply", total, node.get("alpha", 1e-4) / size), node.get("bias", 1.0))
     add.done(add.do("divide", x, add.do("power", base, node.get("beta", 0.75))))
 
@@ -169,15 +171,15 @@ def local_response_normalization(reader, node):
 def hardmax(reader, node):
     """1 at the first maximum, 0 elsewhere; before opset 13 over all dimensions from the axis on."""
     add, x = Lowering(reader, node), node.inputs[0]
-    own, axis = add.shape(x), axis_of(reader, node, node.inputs[0], default=-1 if node.opset >= 13 else 1)
+    x_shape, axis = add.shape(x), axis_of(reader, node, node.inputs[0], default=-1 if node.opset >= 13 else 1)
     if node.opset < 13:
-        x, axis = add.reshape(x, (int(numpy.prod(own[:axis])), int(numpy.prod(own[axis:])))), 1
+        x, axis = add.reshape(x, (int(numpy.prod(x_shape[:axis])), int(numpy.prod(x_shape[axis:])))), 1
     shape = add.shape(x)
     indices = add.constant(
         numpy.arange(shape[axis]).reshape([-1 if d == axis else 1 for d in range(len(shape))]), numpy.int64
     )
     hot = add.do("equal", add.reduce("argmax", x, [axis]), indices)
-    add.done(add.reshape(add.cast(hot, add.dtype(x)), own))
+    add.done(add.reshape(add.cast(hot, add.dtype(x)), x_shape))
 
 
 @reads("ArgMax", "ArgMin")

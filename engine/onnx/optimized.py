@@ -96,15 +96,15 @@ def embed_layer_normalization(reader, node):
     total = add.do("add", add.operator("Gather", words, ids), total)
     if segments is not None:
         total = add.do("add", total, add.operator("Gather", kinds, segments))
-    y, counts, whole = (*node.outputs, "", "")[:3]
+    y, counts, sum_output = (*node.outputs, "", "")[:3]
     add.done(add.operator("LayerNormalization", total, scale, beta, axis=-1, epsilon=node.get("epsilon", 1e-12)), y)
     if counts:
         if mask is None:
             add.done(add.expand(add.constant(0, numpy.int32), (batch,)), counts)
         else:
             add.done(add.reshape(add.reduce("sum", add.cast(mask, numpy.int32), [1]), (batch,)), counts)
-    if whole:
-        add.done(total, whole)
+    if sum_output:
+        add.done(total, sum_output)
 
 
 # ---- products
@@ -112,7 +112,7 @@ def embed_layer_normalization(reader, node):
 def matmul(reader, node):
     """alpha * a @ b, each transposed as requested; `transBatch` moves the first dimension before the last one."""
     add = Lowering(reader, node)
-    sides = []
+    operands = []
     for name, side in zip(node.inputs, "AB"):
         rank = len(add.shape(name))
         order = list(range(rank))
@@ -122,12 +122,12 @@ def matmul(reader, node):
             order[-2:] = order[:-3:-1]
         values = reader.constant(name)
         if order == list(range(rank)):
-            sides.append(name)
+            operands.append(name)
         elif values is not None:
-            sides.append(add.constant(values.transpose(order), values.dtype))
+            operands.append(add.constant(values.transpose(order), values.dtype))
         else:
-            sides.append(add.transpose(name, order))
-    result = add.operator("MatMul", *sides)
+            operands.append(add.transpose(name, order))
+    result = add.operator("MatMul", *operands)
     alpha = node.get("alpha", 1.0)
     add.done(result if alpha == 1 else add.do("multiply", result, alpha))
 
@@ -162,13 +162,13 @@ def convolution(reader, node):
     add = Lowering(reader, node)
     x, weights, bias, addend = _optional(node, 4)
     attributes = {key: value for key, value in node.attributes.items() if not key.startswith("activation")}
-    last = node.op.startswith("Nhwc")
-    image = _channels_first(add, x) if last else x
+    channels_last = node.op.startswith("Nhwc")
+    image = _channels_first(add, x) if channels_last else x
     result = add.operator("Conv", image, weights, *[bias] * (bias is not None), **attributes)
     if addend is not None:
-        result = add.do("add", result, _channels_first(add, addend) if last else addend)
+        result = add.do("add", result, _channels_first(add, addend) if channels_last else addend)
     result = _activated(add, node, result)
-    add.done(_channels_last(add, result) if last else result)
+    add.done(_channels_last(add, result) if channels_last else result)
 
 
 def _channels_first(add, name):

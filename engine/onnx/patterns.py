@@ -125,7 +125,8 @@ def _gelu(graph, layer):
 
 
 def _factors(graph, name, source):
-    """(constant factor, number of factors `source`) of the product `name`; None if it has other factors."""
+    """(constant factor, number of factors `source`, the other factor or None) of the product `name`; None if it has
+    several other factors."""
     if name == source:
         return 1.0, 1, None
     square = graph.producer(name, "square")
@@ -150,18 +151,18 @@ def _factors(graph, name, source):
 def _is_inner(graph, name, x):
     """Whether `name` is sqrt(2 / pi) * (x + 0.044715 * x^3), possibly with x factored out."""
 
-    def near(number, wanted):
-        return abs(number - wanted) < 1e-5 * wanted
+    def near(number, expected):
+        return abs(number - expected) < 1e-5 * expected
 
-    whole = _factors(graph, name, x)
-    total = graph.producer(whole[2], "add") if whole and whole[2] and near(whole[0], 0.7978845608) else None
-    if total is None or whole[1] > 1:
+    factors = _factors(graph, name, x)
+    total = graph.producer(factors[2], "add") if factors and factors[2] and near(factors[0], 0.7978845608) else None
+    if total is None or factors[1] > 1:
         return False
     for first, cube in (total.inputs, total.inputs[::-1]):
         power = _factors(graph, cube, x)
         values = graph.network.constants.get(first)
-        matches = first == x if whole[1] == 0 else values is not None and values.size == 1 and values.reshape(()) == 1
-        if matches and power and power[2] is None and power[1] == 3 - whole[1] and near(power[0], 0.044715):
+        matches = first == x if factors[1] == 0 else values is not None and values.size == 1 and values.reshape(()) == 1
+        if matches and power and power[2] is None and power[1] == 3 - factors[1] and near(power[0], 0.044715):
             return True
     return False
 

@@ -17,38 +17,38 @@ READERS_OF_TEXTS = {
     *KEEPERS,
     *("Equal", "ai.onnx.ml.LabelEncoder", "ai.onnx.ml.CategoryMapper", "ai.onnx.ml.OneHotEncoder"),
 }
-_TABLE = 1 << 16  # elements of a table indexed by integers
-_COMPARED = 1 << 14  # maximum number of keys to compare each number with
+_MAX_TABLE = 1 << 16  # elements of a table indexed by integers
+_MAX_COMPARED_KEYS = 1 << 14  # maximum number of keys to compare each number with
 
 
 def vocabulary(model):
     """The texts in the model, with their indices."""
-    found = {}
-    _gather(model.graph, found)
-    return found
+    indices = {}
+    _gather(model.graph, indices)
+    return indices
 
 
-def _gather(graph, found):
+def _gather(graph, indices):
     from onnx import AttributeProto, TensorProto, numpy_helper
 
     def take(tensor):
         if tensor.data_type == TensorProto.STRING:
             for text in numpy_helper.to_array(tensor).reshape(-1):
-                found.setdefault(_text(text), len(found))
+                indices.setdefault(_text(text), len(indices))
 
     for tensor in graph.initializer:
         take(tensor)
     for node in graph.node:
         for item in node.attribute:
             if item.type == AttributeProto.GRAPH:
-                _gather(item.g, found)
+                _gather(item.g, indices)
             elif item.type == AttributeProto.TENSOR:
                 take(item.t)
             elif item.type == AttributeProto.STRINGS and item.name != "nodes_modes":
                 for text in item.strings:
-                    found.setdefault(text.decode(errors="replace"), len(found))
+                    indices.setdefault(text.decode(errors="replace"), len(indices))
             elif item.name in ("default_string", "value_string"):
-                found.setdefault(item.s.decode(errors="replace"), len(found))
+                indices.setdefault(item.s.decode(errors="replace"), len(indices))
 
 
 def _text(text):
@@ -89,17 +89,17 @@ def _looked_up(add, x, keys, values, default):
         positions = numpy.full(len(add.reader.vocabulary) + 1, len(keys))
         positions[keys[::-1]] = numpy.arange(len(keys))[::-1]  # the first of equal keys
         return add.take(add.constant(table[positions], table.dtype), [x])
-    if keys.dtype.kind in "iu" and add.dtype(x).kind in "iu" and int(keys.max()) - int(keys.min()) < _TABLE:
+    if keys.dtype.kind in "iu" and add.dtype(x).kind in "iu" and int(keys.max()) - int(keys.min()) < _MAX_TABLE:
         first, span = int(keys.min()), int(keys.max()) - int(keys.min()) + 1
         positions = numpy.full(span + 1, len(keys))
         positions[keys[::-1] - first] = numpy.arange(len(keys))[::-1]
         offset = add.do("subtract", add.cast(x, numpy.int64), first)
         inside = add.do("logical_and", add.do("greater_equal", offset, 0), add.do("less", offset, span))
         return add.take(add.constant(table[positions], table.dtype), [add.where(inside, offset, span)])
-    if len(keys) > _COMPARED:
-        raise Unsupported(f"has {len(keys):,} numeric keys that lie far apart, expected at most {_COMPARED:,}")
-    own = add.shape(x)
-    column, last = add.reshape(x, (*own, 1)), len(own)
+    if len(keys) > _MAX_COMPARED_KEYS:
+        raise Unsupported(f"has {len(keys):,} numeric keys that lie far apart, expected at most {_MAX_COMPARED_KEYS:,}")
+    shape = add.shape(x)
+    column, last = add.reshape(x, (*shape, 1)), len(shape)
     keys = keys.astype(add.dtype(x))
     equal = add.do("equal", column, keys)
     if keys.dtype.kind == "f" and numpy.isnan(keys).any():
@@ -107,7 +107,7 @@ def _looked_up(add, x, keys, values, default):
         equal = add.do("logical_or", equal, missing)
     equal = add.cast(equal, numpy.int32)
     offset = add.where(add.cast(add.reduce("max", equal, [last]), bool), add.reduce("argmax", equal, [last]), len(keys))
-    return add.take(add.constant(table, table.dtype), [add.reshape(offset, own)])
+    return add.take(add.constant(table, table.dtype), [add.reshape(offset, shape)])
 
 
 def _encoded(reader, node, keys, values, default):
@@ -176,11 +176,11 @@ def zip_map(reader, node):
     """The caller gets a dict for each row, keyed by the node's labels in column order."""
     add, x = Lowering(reader, node), node.inputs[0]
     labels = node.get("classlabels_strings") or node.get("classlabels_int64s") or []
-    own = add.shape(x)
-    if len(own) == 1:
-        x, own = add.reshape(x, (1, *own)), (1, *own)
-    if len(own) != 2 or own[1] != len(labels):
-        raise Unsupported(f"has {len(labels)} labels for a tensor of shape {own}")
+    shape = add.shape(x)
+    if len(shape) == 1:
+        x, shape = add.reshape(x, (1, *shape)), (1, *shape)
+    if len(shape) != 2 or shape[1] != len(labels):
+        raise Unsupported(f"has {len(labels)} labels for a tensor of shape {shape}")
     result = add.copy(x)
     reader.network.labels[result] = list(labels)
     add.done(result)
@@ -189,8 +189,8 @@ def zip_map(reader, node):
 @reads("ai.onnx.ml.ArrayFeatureExtractor")
 def feature_extractor(reader, node):
     add, (x, indices) = Lowering(reader, node), node.inputs
-    own = add.shape(x)
-    if len(own) == 1:
-        x, own = add.reshape(x, (1, *own)), (1, *own)
+    shape = add.shape(x)
+    if len(shape) == 1:
+        x, shape = add.reshape(x, (1, *shape)), (1, *shape)
     flat = add.reshape(add.cast(indices, numpy.int64), (math.prod(add.shape(indices)),))
-    add.done(add.take(x, [flat], len(own) - 1))
+    add.done(add.take(x, [flat], len(shape) - 1))

@@ -74,8 +74,8 @@ def exponential(reader, node):
 def hard_sigmoid(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
     swish = node.op == "HardSwish"
-    usual = swish or (abs(node.get("alpha", 0.2) - 1 / 6) < 1e-7 and node.get("beta", 0.5) == 0.5)
-    if usual and activated(reader, node, "hard swish" if swish else "hard sigmoid", x):
+    standard = swish or (abs(node.get("alpha", 0.2) - 1 / 6) < 1e-7 and node.get("beta", 0.5) == 0.5)
+    if standard and activated(reader, node, "hard swish" if swish else "hard sigmoid", x):
         return
     line = add.do(
         "add",
@@ -132,11 +132,11 @@ def triangle(reader, node):
     shift, (rows, columns) = int(shift.reshape(())), add.shape(x)[-2:]
     if sizes.is_open(rows) or sizes.is_open(columns):
         diagonals = add.do("subtract", add.along(columns, 1, 2), add.along(rows, 0, 2))
-        kept = add.do("greater_equal" if node.get("upper", 1) else "less_equal", diagonals, shift)
+        mask = add.do("greater_equal" if node.get("upper", 1) else "less_equal", diagonals, shift)
     else:
-        kept = (numpy.triu if node.get("upper", 1) else numpy.tril)(numpy.ones((rows, columns), bool), shift)
-        kept = add.constant(kept, bool)
-    add.done(add.where(kept, x, 0))
+        mask = (numpy.triu if node.get("upper", 1) else numpy.tril)(numpy.ones((rows, columns), bool), shift)
+        mask = add.constant(mask, bool)
+    add.done(add.where(mask, x, 0))
 
 
 @reads("EyeLike")
@@ -159,7 +159,7 @@ def _is_whole(value):
 
 
 @reads("Range")
-def numbers_in_a_row(reader, node):
+def arithmetic_sequence(reader, node):
     """The length follows from constants and open sizes, or is given by the model."""
     add, (start, _, delta) = Lowering(reader, node), node.inputs
     if all(_is_whole(reader.constant(name)) for name in node.inputs):

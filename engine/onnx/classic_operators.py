@@ -12,10 +12,10 @@ _ROWS = "works on {} dimensions, expected rows of features"
 
 def _rows(add, x):
     """The operand as [rows, features] of float32."""
-    own = add.shape(x)
-    if len(own) not in (1, 2):
-        raise Unsupported(_ROWS.format(len(own)))
-    x = x if len(own) == 2 else add.reshape(x, (1, *own))
+    x_shape = add.shape(x)
+    if len(x_shape) not in (1, 2):
+        raise Unsupported(_ROWS.format(len(x_shape)))
+    x = x if len(x_shape) == 2 else add.reshape(x, (1, *x_shape))
     return add.cast(x, numpy.float32)
 
 
@@ -34,14 +34,14 @@ def normalizer(reader, node):
     add, norm = Lowering(reader, node), node.get("norm", "MAX")
     x = _rows(add, node.inputs[0])
     if norm == "MAX":
-        size = add.reduce("max", x, [1])
+        magnitude = add.reduce("max", x, [1])
     elif norm == "L1":
-        size = add.reduce("sum", add.do("absolute", x), [1])
+        magnitude = add.reduce("sum", add.do("absolute", x), [1])
     elif norm == "L2":
-        size = add.do("sqrt", add.reduce("sum", add.do("square", x), [1]))
+        magnitude = add.do("sqrt", add.reduce("sum", add.do("square", x), [1]))
     else:
         raise Unsupported(f"has the unknown norm {norm!r}")
-    add.done(add.do("divide", x, add.where(add.do("equal", size, 0), add.constant(1, "float32"), size)))
+    add.done(add.do("divide", x, add.where(add.do("equal", magnitude, 0), add.constant(1, "float32"), magnitude)))
 
 
 @reads("ai.onnx.ml.Imputer")
@@ -183,9 +183,9 @@ def support_vector_classifier(reader, node):
     votes = numpy.zeros((2, len(pairs), classes), "float32")  # the votes for a score <= 0, and for one > 0
     for column, (i, j) in enumerate(pairs):
         votes[0, column, j], votes[1, column, i] = 1, 1
-    won = add.cast(add.do("greater", scores, 0), numpy.float32)
-    # votes[0] + (votes[1] - votes[0]) * won, summed over pairs
-    total = add.do("add", add.matmul(won, add.constant(votes[1] - votes[0], "float32")), votes[0].sum(0)[None])
+    wins = add.cast(add.do("greater", scores, 0), numpy.float32)
+    # votes[0] + (votes[1] - votes[0]) * wins, summed over pairs
+    total = add.do("add", add.matmul(wins, add.constant(votes[1] - votes[0], "float32")), votes[0].sum(0)[None])
     if node.get("prob_a"):
         scores = _probabilities(add, scores, classes, node)
         label_output(add, labels, add.reduce("argmax", total, [1]))

@@ -16,8 +16,8 @@ from .readers import Unsupported, reads_whole
 from .shape_values import if_none
 from .structures import Sequence, stacked, structure_of, unstacked
 
-_MAX_PASSES = 1 << 12  # iterations of a loop
-_MAX_WHILE_PASSES = 1 << 10  # of one whose condition may turn out to have no limit
+_MAX_ITERATIONS = 1 << 12  # iterations of a loop
+_MAX_WHILE_ITERATIONS = 1 << 10  # of one whose condition may turn out to have no limit
 
 
 @reads_whole("If")
@@ -37,13 +37,13 @@ def branch(reader, node):
         return
     add = Lowering(reader, node)
     condition = scalar(add, reader.as_tensor(condition, node))
-    one = Body(reader, node, "then_branch", "then_branch").read()
-    two = Body(reader, node, "else_branch", "else_branch").read()
-    if one is None or two is None:
+    then_results = Body(reader, node, "then_branch", "then_branch").read()
+    else_results = Body(reader, node, "else_branch", "else_branch").read()
+    if then_results is None or else_results is None:
         return
-    _same_count(node, len(one))
-    _same_count(node, len(two))
-    for output, a, b in zip(node.outputs, one, two):
+    _same_count(node, len(then_results))
+    _same_count(node, len(else_results))
+    for output, a, b in zip(node.outputs, then_results, else_results):
         if output:
             chosen(reader, node, condition, a, b, output)
 
@@ -58,24 +58,24 @@ def _branch_for_zero(reader, node, condition, taken):
     if compared is None or not network.counted:
         return None
     values = [name and network.values.get(name, network.constants.get(name)) for name in compared.inputs]
-    found = if_none(compared, values, network.counted)
-    if found is None or found[1] == (taken == "then_branch"):
+    zero_case = if_none(compared, values, network.counted)
+    if zero_case is None or zero_case[1] == (taken == "then_branch"):
         return None
-    other = Body(reader, node, "else_branch" if taken == "then_branch" else "then_branch", "none")
-    passed = other.passed()
+    other_body = Body(reader, node, "else_branch" if taken == "then_branch" else "then_branch", "none")
+    passed = other_body.passed()
     if passed is None or not all(reader.knows(name) and structure_of(reader, name) is None for name in passed):
         return None
-    kept = [(own, dict(own)) for own in (network.counted, network.needs)]
+    saved = [(mapping, dict(mapping)) for mapping in (network.counted, network.needs)]
     problems, layers = len(reader.problems), len(network.layers)
     results = Body(reader, node, taken, taken).read()
     if results is not None and [_rank(reader, name) for name in results] == [_rank(reader, name) for name in passed]:
         return results
-    for own, before in kept:
-        own.clear()
-        own.update(before)
+    for mapping, contents in saved:
+        mapping.clear()
+        mapping.update(contents)
     del reader.problems[problems:]
     network.forget(layers)
-    network.must_be_zero.add(found[0])
+    network.must_be_zero.add(zero_case[0])
     return passed
 
 
@@ -102,18 +102,18 @@ def loop(reader, node):
     _same_count(node, len(carried) + scans)
     rows, add, number = [[] for _ in range(scans)], Lowering(reader, node), 0
     active = None  # name of a bool tensor: whether the iteration takes effect
-    given = carried  # what the body reads: a counter stays constant, since iterations that have an effect come in order
+    body_inputs = carried  # with counters as constants, since iterations that take effect come in order
     if condition is not None and not isinstance(condition, bool):
         active, condition = scalar(add, reader.as_tensor(condition, node)), True
     problems = len(reader.problems)
     while condition is not False and (trips is None or number < trips):
-        is_while = active is not None and (trips is None or trips > _MAX_PASSES)
-        if is_while and number >= _MAX_WHILE_PASSES:
+        is_while = active is not None and (trips is None or trips > _MAX_ITERATIONS)
+        if is_while and number >= _MAX_WHILE_ITERATIONS:
             raise Unsupported(_WHILE)
-        if number >= _MAX_PASSES:
+        if number >= _MAX_ITERATIONS:
             raise Unsupported(
                 f"has {'an unknown number of' if trips is None else f'{trips:,}'} iterations; loops are unrolled, up to"
-                f" {_MAX_PASSES:,} iterations: give it a constant number of iterations"
+                f" {_MAX_ITERATIONS:,} iterations: give it a constant number of iterations"
             )
         count = f"{body.prefix}/pass {number}"
         reader.keep_constant(count, numpy.int64(number))
@@ -121,7 +121,7 @@ def loop(reader, node):
             active if active is not None else reader.keep_constant(f"{count}/condition", numpy.bool_(True))
         )
         try:
-            results = body.read([count, iteration_condition, *given], number)
+            results = body.read([count, iteration_condition, *body_inputs], number)
         except TooLong:
             if is_while:
                 raise Unsupported(_WHILE) from None
@@ -133,7 +133,7 @@ def loop(reader, node):
             return
         continues, new = results[0], results[1 : 1 + len(carried)]
         counters = [reader.constant(name) is not None for name in new]
-        given = new
+        body_inputs = new
         if active is not None:
             if scans:
                 raise Unsupported("ends at an iteration that is known only at run time, and has scan outputs")
@@ -141,7 +141,9 @@ def loop(reader, node):
                 _selected(reader, node, active, pair, f"{count}/carried {index}")
                 for index, pair in enumerate(zip(new, carried))
             ]
-            given = [own if is_counter else name for own, is_counter, name in zip(given, counters, new)]
+            body_inputs = [
+                constant if is_counter else name for constant, is_counter, name in zip(body_inputs, counters, new)
+            ]
         for row, name in zip(rows, results[1 + len(carried) :]):
             row.append(name)
         carried, number = new, number + 1
@@ -159,8 +161,8 @@ def loop(reader, node):
 
 _WHILE = (
     "is a while loop that only its condition ends, which is computed at run time; loops are unrolled: add a constant"
-    f" limit to the condition (while i < 100 and ...), at most {_MAX_WHILE_PASSES:,}, or give Loop a constant maximum"
-    " number of iterations"
+    f" limit to the condition (while i < 100 and ...), at most {_MAX_WHILE_ITERATIONS:,}, or give Loop a constant"
+    " maximum number of iterations"
 )
 
 
@@ -236,15 +238,15 @@ def scan(reader, node):
     parts = [unstacked(reader, name, 0, f"{body.prefix}/{index}") for index, name in enumerate((*states, *scanned))]
     if len({len(part) for part in parts}) != 1:
         raise Unsupported("has inputs of different batches")
-    found = []
+    example_results = []
     for number, example in enumerate(zip(*parts)):
         results = _scanned(
             reader, node, body, example[: len(states)], example[len(states) :], scan_count, f"example {number}/"
         )
         if results is None:
             return
-        found.append(results)
-    _stack(reader, node, node.outputs, [list(row) for row in zip(*found)], [0] * len(node.outputs))
+        example_results.append(results)
+    _stack(reader, node, node.outputs, [list(row) for row in zip(*example_results)], [0] * len(node.outputs))
 
 
 def _scanned(reader, node, body, states, scanned, scan_count, label):
@@ -291,13 +293,13 @@ def mapped(reader, node):
     _same_count(node, len(body.outputs))
     rows = [[] for _ in body.outputs]
     for number in range(len(first.items)):
-        given = []
+        body_inputs = []
         for name in node.inputs:
-            found = structure_of(reader, name)
-            if isinstance(found, Sequence) and len(found.items) != len(first.items):
-                raise Unsupported(f"goes through sequences of {len(first.items)} and {len(found.items)} tensors")
-            given.append(found.items[number] if isinstance(found, Sequence) else name)
-        results = body.read(given, number)
+            structure = structure_of(reader, name)
+            if isinstance(structure, Sequence) and len(structure.items) != len(first.items):
+                raise Unsupported(f"goes through sequences of {len(first.items)} and {len(structure.items)} tensors")
+            body_inputs.append(structure.items[number] if isinstance(structure, Sequence) else name)
+        results = body.read(body_inputs, number)
         if results is None:
             return
         for row, name in zip(rows, results):

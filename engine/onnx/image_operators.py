@@ -25,15 +25,17 @@ def _pooled(reader, node, op, window, further=()):
         return _bytes_pooled(reader, node, window)
     if dtype != numpy.float32 or len(window.kernel) > 2:
         return False
-    shape, flat = (*reader.shape(node.inputs[0])[:2], *window.result_sizes), len(window.kernel) == 1
+    shape, one_dimensional = (*reader.shape(node.inputs[0])[:2], *window.result_sizes), len(window.kernel) == 1
     source = two_dimensional(reader, node, window)
     output, sizes = (
-        (reader.network.fresh(f"{node.output}/pool"), (*shape[:2], 1, shape[2])) if flat else (node.output, shape)
+        (reader.network.fresh(f"{node.output}/pool"), (*shape[:2], 1, shape[2]))
+        if one_dimensional
+        else (node.output, shape)
     )
     reader.add_layer(
         op, node, [source], sizes, output=output, window=window.parameters(), further=further(window) if further else ()
     )
-    if flat:
+    if one_dimensional:
         reader.network.reshaped(node.output, output, shape)
     return True
 
@@ -60,7 +62,9 @@ def max_pool(reader, node):
 @reads("AveragePool")
 def average_pool(reader, node):
     window = Window(reader, node, node.get("kernel_shape"))
-    if not _pooled(reader, node, "AveragePool", window, lambda two: (node.get("count_include_pad", 0), *two.uncounted)):
+    if not _pooled(
+        reader, node, "AveragePool", window, lambda pool: (node.get("count_include_pad", 0), *pool.uncounted)
+    ):
         reader.same(node.output, averages(reader, node, window))
 
 
@@ -147,9 +151,9 @@ def are_images(reader, *names):
             or depth == 0
         ):
             return False
-        same = [other for other in layer.inputs if other and network.shape(other) == network.shape(name)]
+        same_shape = [other for other in layer.inputs if other and network.shape(other) == network.shape(name)]
         return layer.op in _IMAGE_PRODUCERS or (
-            layer.op in _IMAGE_PRESERVING and any(of_images(other, depth - 1) for other in same[:1])
+            layer.op in _IMAGE_PRESERVING and any(of_images(other, depth - 1) for other in same_shape[:1])
         )
 
     return all(of_images(name, 8) for name in names)
@@ -175,28 +179,29 @@ def channels_sliced(reader, node, output, first, count):
 def shuffled(reader, node, shape):
     """Reads the last of the three nodes of a channel shuffle: split channels into groups, swap groups and members,
     merge."""
-    source, grouped = node.inputs[0], reader.shape(node.inputs[0])
+    source, grouped_shape = node.inputs[0], reader.shape(node.inputs[0])
     view = reader.network.as_view(source)
     if (
-        len(grouped) != 5
+        len(grouped_shape) != 5
         or not are_images(reader, view.base)
         or tuple(shape) != reader.shape(view.base)
         or view.offset != 0
     ):
         return False
-    groups, strides = grouped[2], view.strides
-    if grouped[3:] != tuple(shape[2:]) or not same_strides(
-        (grouped[0], groups, grouped[1], *grouped[3:]), (strides[0], strides[2], strides[1], *strides[3:])
+    groups, strides = grouped_shape[2], view.strides
+    if grouped_shape[3:] != tuple(shape[2:]) or not same_strides(
+        (grouped_shape[0], groups, grouped_shape[1], *grouped_shape[3:]),
+        (strides[0], strides[2], strides[1], *strides[3:]),
     ):
         return False
-    whole = reader.network.producers_so_far()[view.base]
+    producer = reader.network.producers_so_far()[view.base]
     halves = (
-        whole.op == "Concat"
+        producer.op == "Concat"
         and groups == 2
-        and len({reader.shape(name) for name in whole.inputs}) == 1
-        and len(whole.inputs) == 2
+        and len({reader.shape(name) for name in producer.inputs}) == 1
+        and len(producer.inputs) == 2
     )
-    reader.add_layer("Shuffle", node, whole.inputs if halves else [view.base], shape, window=(1,) * 10 + (groups,))
+    reader.add_layer("Shuffle", node, producer.inputs if halves else [view.base], shape, window=(1,) * 10 + (groups,))
     return True
 
 

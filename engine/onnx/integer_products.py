@@ -33,23 +33,25 @@ def _convolved_volumes(add, x, zero, weights, zeros, bias, dtype, factors, limit
     """Three dimensions: each slice of the result is a convolution of an image whose channels are those of the slices
     that the window sees. `parameters`: five for each dimension."""
     n, channels, _, height, width = add.shape(x)
-    (taps, stride, before, after, dilation), deep = parameters[::3], sizes[0]
-    own = channels // groups
+    (taps, stride, before, after, dilation), result_depth = parameters[::3], sizes[0]
+    group_channels = channels // groups
     volume = add.padded(x, (0, 0, before, 0, 0), (0, 0, after, 0, 0), 0 if zero is None else zero)
     depth = add.shape(volume)[2]
-    volume = add.reshape(volume, (n, groups, own, depth, height, width))
-    images = add.whole((n, deep, height, width, groups, taps, own), add.dtype(x))
+    volume = add.reshape(volume, (n, groups, group_channels, depth, height, width))
+    images = add.whole((n, result_depth, height, width, groups, taps, group_channels), add.dtype(x))
     for tap in range(taps):
         first = tap * dilation
-        slices = add.part(volume, 3, first, first + (deep - 1) * stride + 1, stride)
-        slices = add.reshape(add.transpose(slices, (0, 3, 4, 5, 1, 2)), (n, deep, height, width, groups, 1, own))
+        slices = add.part(volume, 3, first, first + (result_depth - 1) * stride + 1, stride)
+        slices = add.reshape(
+            add.transpose(slices, (0, 3, 4, 5, 1, 2)), (n, result_depth, height, width, groups, 1, group_channels)
+        )
         add.put(add.part(images, 5, tap, tap + 1), slices)
-    images = add.reshape(images, (n * deep, height, width, channels * taps))
+    images = add.reshape(images, (n * result_depth, height, width, channels * taps))
     flat = weights.transpose(0, 2, 1, 3, 4).reshape(len(weights), -1, *weights.shape[3:])
-    kernel = tuple(number for place, number in enumerate(parameters) if place % 3)
+    kernel = tuple(number for index, number in enumerate(parameters) if index % 3)
     images = add.transpose(images, (0, 3, 1, 2))
     result = _layer(add, images, zero, flat, zeros, bias, (*kernel, groups), sizes[1:], dtype, factors, limits)
-    result = add.reshape(result, (n, deep, *add.shape(result)[1:]))
+    result = add.reshape(result, (n, result_depth, *add.shape(result)[1:]))
     return add.transpose(result, (0, 2, 1, 3, 4))
 
 
@@ -74,10 +76,12 @@ def _window(node, kernel, sizes):
         before.append(begin)
         after.append(end)
         counts.append(count)
-    flat = rank == 1
+    one_dimensional = rank == 1
     numbers = ((1, kernel), (1, strides), (0, before), (0, after), (1, dilations))
-    parameters = tuple(number for lead, own in numbers for number in (*[lead] * flat, *own))
-    return parameters, (*[1] * flat, *counts), rounded_up
+    parameters = tuple(
+        number for filler, per_dimension in numbers for number in (*[filler] * one_dimensional, *per_dimension)
+    )
+    return parameters, (*[1] * one_dimensional, *counts), rounded_up
 
 
 def largest(add, node, x):
@@ -187,9 +191,9 @@ def _packed_layout(weights, zeros, groups, depthwise):
 def _signed(weights, zeros, depthwise):
     """Returns (weights as int8, or int16 if depthwise; remaining zero points). They are subtracted if the differences
     fit."""
-    above = weights.astype("int16") - zeros.reshape(-1, 1, 1, 1).astype("int16")
-    if depthwise or (above.min() >= -128 and above.max() <= 127):
-        return above, numpy.zeros_like(zeros)
+    differences = weights.astype("int16") - zeros.reshape(-1, 1, 1, 1).astype("int16")
+    if depthwise or (differences.min() >= -128 and differences.max() <= 127):
+        return differences, numpy.zeros_like(zeros)
     return (weights, zeros) if weights.dtype == numpy.int8 else (weights.astype("int16") - 128, zeros - 128)
 
 
@@ -209,5 +213,5 @@ def _packed(weights, with_ones):
         weights = numpy.concatenate([weights, numpy.ones((groups, 1, k), "int8")], 1)
         outputs += 1
     slivers, quads = -(-outputs // COLUMNS), -(-k // QUAD)
-    whole = numpy.pad(weights, ((0, 0), (0, slivers * COLUMNS - outputs), (0, quads * QUAD - k)))
-    return whole.reshape(groups, slivers, COLUMNS, quads, QUAD).transpose(0, 1, 3, 2, 4)
+    padded = numpy.pad(weights, ((0, 0), (0, slivers * COLUMNS - outputs), (0, quads * QUAD - k)))
+    return padded.reshape(groups, slivers, COLUMNS, quads, QUAD).transpose(0, 1, 3, 2, 4)

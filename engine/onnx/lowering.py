@@ -45,8 +45,8 @@ class Lowering:
 
     def of_sizes(self, numbers, dtype):
         """A tensor of these numbers, an object array; those that depend on open sizes are computed by layers."""
-        whole = numpy.dtype(dtype)
-        scalars = [self.cast(self._computed(number), whole) for number in numbers.flat]
+        numpy_dtype = numpy.dtype(dtype)
+        scalars = [self.cast(self._computed(number), numpy_dtype) for number in numbers.flat]
         if len(scalars) > 1:
             rows = [self.reshape(name, (1,)) for name in scalars]
             scalars = [self.joined(rows, 0)]
@@ -63,8 +63,8 @@ class Lowering:
         for variables, factor in terms.items():
             product = None
             for variable in variables:
-                own = self._variable(variable)
-                product = own if product is None else self.do("multiply", product, own)
+                value = self._variable(variable)
+                product = value if product is None else self.do("multiply", product, value)
             if product is None:
                 product = self.constant(factor, numpy.int64)
             elif factor != 1:
@@ -180,14 +180,14 @@ class Lowering:
         shapes = [self.shape(name) for name in names]
         for shape in shapes[1:]:
             self.network.need_joined(shapes[0], shape, axis)
-        whole = self.whole(
+        result = self.whole(
             [*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :]], self.dtype(names[0])
         )
         begin = 0
         for name, shape in zip(names, shapes):
-            self.put(self.part(whole, axis, begin, begin + shape[axis]), name)
+            self.put(self.part(result, axis, begin, begin + shape[axis]), name)
             begin += shape[axis]
-        return whole
+        return result
 
     def padded(self, source, before, after, value):
         """Adds borders of `value`, a number or a name; negative widths crop."""
@@ -196,26 +196,26 @@ class Lowering:
             if min(front, back) < 0:
                 source = self.part(source, d, max(0, -front), self.shape(source)[d] - max(0, -back))
         before, after = ([0 if n < 0 else n for n in widths] for widths in (before, after))
-        own = self.shape(source)
+        shape = self.shape(source)
         if all(map(sizes.is_zero, (*before, *after))):
             return source
-        spare = [
+        spare_rows = [
             [int(may_be_zero(n)) for n in widths] for widths in (before, after)
         ]  # one more row, which the views exclude
-        before, after = ([n + extra for n, extra in zip(*pair)] for pair in zip((before, after), spare))
-        whole = self.whole([sum(widths) for widths in zip(before, own, after)], self.dtype(source))
-        inside = whole
-        for d, (front, size, back) in enumerate(zip(before, own, after)):  # disjoint slabs
+        before, after = ([n + extra for n, extra in zip(*pair)] for pair in zip((before, after), spare_rows))
+        result = self.whole([sum(widths) for widths in zip(before, shape, after)], self.dtype(source))
+        inside = result
+        for d, (front, size, back) in enumerate(zip(before, shape, after)):  # disjoint slabs
             if not sizes.is_zero(front):
                 self.put(self.part(inside, d, 0, front), value)
             if not sizes.is_zero(back):
                 self.put(self.part(inside, d, front + size, front + size + back), value)
             inside = self.part(inside, d, front, front + size)
         self.put(inside, source)
-        for d, (front, back) in enumerate(zip(*spare)):
+        for d, (front, back) in enumerate(zip(*spare_rows)):
             if front or back:
-                whole = self.part(whole, d, front, self.shape(whole)[d] - back)
-        return whole
+                result = self.part(result, d, front, self.shape(result)[d] - back)
+        return result
 
     def matmul(self, a, b):
         """The product of matrices, or of batches of them."""
@@ -226,12 +226,12 @@ class Lowering:
     def take(self, source, indices, first=0):
         """Gathers by broadcast indices (int64, names or arrays) of the dimensions first, first+1, …"""
         names = [name if isinstance(name, str) else self.constant(name, numpy.int64) for name in indices]
-        own, middle = self.shape(source), self.network.broadcast(*(self.shape(name) for name in names))
+        shape, index_shape = self.shape(source), self.network.broadcast(*(self.shape(name) for name in names))
         return self.reader.add_layer(
             "Gather",
             self.node,
             [source, *names],
-            (*own[:first], *middle, *own[first + len(names) :]),
+            (*shape[:first], *index_shape, *shape[first + len(names) :]),
             output=self.fresh("taken"),
             parameters=(first,),
         )
@@ -240,8 +240,8 @@ class Lowering:
         """`source` with `values` written at broadcast indices (int64, names or arrays) of the dimensions first,
         first+1, …, combined by the binary operation `reduction` if given."""
         names = [name if isinstance(name, str) else self.constant(name, numpy.int64) for name in indices]
-        own, middle = self.shape(source), self.network.broadcast(*(self.shape(name) for name in names))
-        self.network.need_written(self.shape(values), (*own[:first], *middle, *own[first + len(names) :]))
+        shape, index_shape = self.shape(source), self.network.broadcast(*(self.shape(name) for name in names))
+        self.network.need_written(self.shape(values), (*shape[:first], *index_shape, *shape[first + len(names) :]))
         return self.reader.add_layer(
             "Scatter",
             self.node,
@@ -272,10 +272,10 @@ class Lowering:
         """Reads a node that is not in the model. Returns its first output."""
         from onnx import helper
 
-        before, names = self.reader.proto, [name or "" for name in node.inputs]
+        outer_proto, names = self.reader.proto, [name or "" for name in node.inputs]
         self.reader.proto = helper.make_node(node.op, names, node.outputs, **node.attributes)
         READERS[node.op](self.reader, node)
-        self.reader.proto = before
+        self.reader.proto = outer_proto
         return self.reader.name_of(node.output)
 
     def done(self, name, output=None):

@@ -34,8 +34,8 @@ _PICTURE, _COUNT = 224, 32  # sizes that algorithms are chosen for: image sides,
 # Elements of a tensor at those sizes; above it, smaller sizes are tried first. Attention between all pixels of 224 x
 # 224 exceeds what the engine can open.
 _LARGEST_TENSOR = 1 << 26
-_ROUND = (2, 3, 4, 6, 12, 60)  # tried where none of those fits: a Reshape may need a multiple
-_FEWER = (1, 4, 16)  # tried last: each count is so much less than the one before, as a part is less than the whole
+_ROUND = (2, 3, 4, 6, 12, 60)  # sizes to try if those do not fit: a Reshape may need a multiple
+_FEWER = (1, 4, 16)  # tried last: differences between one count and the next, as a part is less than the whole
 MAX_OPEN_SIZES = 64
 _LISTED = 6  # names listed in a message
 _MAX_DEGREE = 8  # variables in a term
@@ -47,7 +47,7 @@ _MAX_READINGS = 64  # each, except the last two, unifies two sizes
 def find(model):
     """Returns (the inputs' dimensions without a number, by name; these names by (input, axis); the names of image
     heights and widths). Unnamed dimensions get a name. Calls choose the size of each name."""
-    constants, found, named_axes = {item.name for item in model.graph.initializer}, {}, {}
+    constants, dimensions, named_axes = {item.name for item in model.graph.initializer}, {}, {}
     for value in model.graph.input:
         if value.name in constants:
             continue
@@ -55,19 +55,19 @@ def find(model):
             if not size.HasField("dim_value"):
                 if not size.dim_param:
                     size.dim_param = f"{value.name}[{axis}]"
-                found.setdefault(size.dim_param, [])
+                dimensions.setdefault(size.dim_param, [])
                 named_axes[value.name, axis] = size.dim_param
     for value in model.graph.input:  # declared sizes of other tensors follow, and may be wrong
         for size in value.type.tensor_type.shape.dim:
-            if size.dim_param in found:
-                found[size.dim_param].append(size)
-    return found, named_axes, _pictures(model, named_axes)
+            if size.dim_param in dimensions:
+                dimensions[size.dim_param].append(size)
+    return dimensions, named_axes, _pictures(model, named_axes)
 
 
 class OpenSizes:
     """The file's records of open sizes: `names`; `inputs`, (index of an input, dimension) of each;
-    `numbers[tensor][place]`, the terms (sizes.py) of each number that varies; `needs` of calls; `quotients` in the
-    terms, each after those that it contains. Places: 0 to 7 are sizes, 8 is the offset, 9 to 16 are strides."""
+    `numbers[tensor][slot]`, the terms (sizes.py) of each number that varies; `needs` of calls; `quotients` in the
+    terms, each after those that it contains. Slots: 0 to 7 are sizes, 8 is the offset, 9 to 16 are strides."""
 
     def __init__(self, names, network):
         self.names, self.numbers, self.quotients = names, {}, {}
@@ -118,67 +118,71 @@ class Opens:
 
     def counted(self, name, sample):
         """The sample of a counted size: `sample`, or that of a counted size that it must equal."""
-        same = self.counts.get(name, name)
-        if not isinstance(same, str):
-            return evaluated(same, {own: int(size) for own, size in self.variables.items()})
-        return self._counted.setdefault(same, sample)
+        target = self.counts.get(name, name)
+        if not isinstance(target, str):
+            return evaluated(target, {variable: int(size) for variable, size in self.variables.items()})
+        return self._counted.setdefault(target, sample)
 
     def shape(self, name, sizes):
         return tuple(self._sizes.get((name, axis), size) for axis, size in enumerate(sizes))
 
 
-def compile_open(found, network_at, where):
+def compile_open(open_dimensions, network_at, where):
     """The improved networks of all parts (parts.py) at small sizes, each with its OpenSizes; None if nothing is open.
-    `found` is the result of find(); `network_at(opens)` reads the model at those sizes."""
-    refused = None
+    `open_dimensions` is the result of find(); `network_at(opens)` reads the model at those sizes."""
+    first_error = None
     try:
         for multiple, largest_first in _TRIES:
             try:
                 compile_at = _compile_around if (multiple, largest_first) == _TRIES[0] else _compile_at
-                return compile_at(_Samples(found, multiple, largest_first), found, network_at, where)
+                return compile_at(
+                    _Samples(open_dimensions, multiple, largest_first), open_dimensions, network_at, where
+                )
             except OnnxError as error:
-                refused = refused or error
-                if not any(axis > 0 for _, axis in found[1]):
+                first_error = first_error or error
+                if not any(axis > 0 for _, axis in open_dimensions[1]):
                     break
-        raise refused
+        raise first_error
     finally:
-        refused = None  # its traceback references this frame
+        first_error = None  # its traceback references this frame
 
 
-def _compile_around(samples, found, network_at, where):
+def _compile_around(samples, open_dimensions, network_at, where):
     """`_compile_at`. A model with a table of few positions is compiled at lengths that the table has, if it fits
     there: the samples may exceed it, and the model would be one of these lengths alone."""
-    compiled = refused = None
+    compiled = first_error = None
     try:
         try:
-            compiled = _compile_at(samples, found, network_at, where)
+            compiled = _compile_at(samples, open_dimensions, network_at, where)
         except OnnxError as error:
-            refused = error
+            first_error = error
         if samples.beyond_an_end:
-            few = _Samples(found, None, few=True)
+            small_samples = _Samples(open_dimensions, None, few=True)
             try:
-                fitting = _compile_at(few, found, network_at, where)
-                if not few.beyond_an_end:
-                    return fitting
+                within_table = _compile_at(small_samples, open_dimensions, network_at, where)
+                if not small_samples.beyond_an_end:
+                    return within_table
             except OnnxError:
                 pass  # the first result or error counts
-        if refused:
-            raise refused
+        if first_error:
+            raise first_error
         return compiled
     finally:
-        refused = None  # its traceback references this frame
+        first_error = None  # its traceback references this frame
 
 
 class _Samples:
     """Sizes to read a model at: `names` are the free ones, `of(number)` gives their values in that reading; `few` are
     small ones. `beyond_an_end`: as of a reading's Opens."""
 
-    def __init__(self, found, multiple, largest_first=False, few=False):
-        dimensions, named_axes, self.pictures = found
+    def __init__(self, open_dimensions, multiple, largest_first=False, few=False):
+        dimensions, named_axes, self.pictures = open_dimensions
         self._few, self.beyond_an_end = few, False
         self.names, self._multiple, self._largest_first = list(dimensions), multiple, largest_first
         self._counts = {
-            name for name in dimensions if {axis for (_, axis), own in named_axes.items() if own == name} == {0}
+            name
+            for name in dimensions
+            if {axis for (_, axis), axis_name in named_axes.items() if axis_name == name} == {0}
         }
 
     def values_at(self, number):
@@ -196,8 +200,8 @@ class _Samples:
         return values
 
 
-def _compile_at(samples, found, network_at, where):
-    dimensions, named_axes, pictures = found
+def _compile_at(samples, open_dimensions, network_at, where):
+    dimensions, named_axes, pictures = open_dimensions
     bound = {}  # names of open sizes to the terms of others that they must equal
     counts = {}  # names of counted sizes to the names or terms that they must equal
 
@@ -221,10 +225,10 @@ def _compile_at(samples, found, network_at, where):
         except OnnxError as error:
             if not dimensions:
                 raise
-            tried = _listed(f"{name} = {size}" for name, size in numbers.items())
+            sample_text = _listed(f"{name} = {size}" for name, size in numbers.items())
             note = (
-                f"that is at {tried}, tried since the model leaves {_listed(dimensions)} open; export it with fixed"
-                " sizes if it cannot take all"
+                f"that is at {sample_text}, tried since the model leaves {_listed(dimensions)} open; export it with"
+                " fixed sizes if it cannot take all"
             )
             raise OnnxError(where, *error.messages, note) from error
         finally:
@@ -250,8 +254,8 @@ def _compile_at(samples, found, network_at, where):
 def _count_as(counts, unequal, free):
     """Unifies the two sizes if one is counted: later readings use the other, and calls check it. Returns whether it
     did."""
-    for own, other in ((unequal.one, unequal.other), (unequal.other, unequal.one)):
-        name, known = _counted_name(own, free), _counted_name(other, free)
+    for size, other in ((unequal.one, unequal.other), (unequal.other, unequal.one)):
+        name, known = _counted_name(size, free), _counted_name(other, free)
         if not name or name in counts:
             continue
         while isinstance(known, str) and known in counts:
@@ -272,22 +276,27 @@ def _counted_name(size, free):
     return None
 
 
-def _improved(first, second, tried, where):
+def _improved(first, second, samples, where):
     """Returns (one part's improved network, its OpenSizes)."""
-    names, pictures = tried.names, tried.pictures
-    samples = [dict(zip(names, tried.values_at(number))) | _counted(own) for number, own in enumerate((first, second))]
-    known = [name for name in samples[0] if any(_has_dimension(first, name, own) for own in first.inputs)]
-    if len(known) > MAX_OPEN_SIZES:
-        raise _too_many(known, [name for name in known if name not in names], where)
-    first_sizes, second_sizes = ({name: sizes[name] for name in known} for sizes in samples)
+    names, pictures = samples.names, samples.pictures
+    sample_values = [
+        dict(zip(names, samples.values_at(number))) | _counted(network)
+        for number, network in enumerate((first, second))
+    ]
+    open_names = [
+        name for name in sample_values[0] if any(_has_dimension(first, name, tensor) for tensor in first.inputs)
+    ]
+    if len(open_names) > MAX_OPEN_SIZES:
+        raise _too_many(open_names, [name for name in open_names if name not in names], where)
+    first_sizes, second_sizes = ({name: sizes[name] for name in open_names} for sizes in sample_values)
     agree = _is_alike(first, second, second_sizes)
     improve(first)
     if not agree:
         improve(second)
     problem = _open_parameter(first) if agree else _difference(first, second) or _mismatch(first, second, second_sizes)
     if problem:
-        raise OnnxError(where, _sentence(problem, names or known))
-    if not known:
+        raise OnnxError(where, _sentence(problem, names or open_names))
+    if not open_names:
         return first, None
     return first, _followed(first, first_sizes, pictures, where)
 
@@ -332,17 +341,17 @@ def _has_dimension(network, name, tensor):
 
 def _bind(bound, unequal, where, names, free):
     """Replaces one of two sizes that must be equal, an open size itself, by the other."""
-    found = [
+    solutions = [
         (name, terms)
         for name, terms in _solutions(unequal.one - unequal.other)
         if name in free and variables(terms) <= free and any(factor > 0 for factor in terms.values())
     ]
     # A size is at least 1, so a solution needs a positive term. Prefer sums: a total length is the sum of the past and
     # the added one, rather than one of these a difference.
-    if found:
-        name, terms = min(found, key=lambda pair: any(factor < 0 for factor in pair[1].values()))
-        for key, old in bound.items():
-            bound[key] = _substituted(old, name, terms)
+    if solutions:
+        name, terms = min(solutions, key=lambda pair: any(factor < 0 for factor in pair[1].values()))
+        for key, other_terms in bound.items():
+            bound[key] = _substituted(other_terms, name, terms)
         bound[name] = terms
         return
     raise OnnxError(
@@ -356,7 +365,11 @@ def _solutions(difference):
     """Yields (name of an open size, the terms that make the difference 0)."""
     for factors, factor in terms_of(difference).items():
         if factor in (-1, 1) and len(factors) == 1 and isinstance(factors[0], str):
-            others = {other: -factor * own for other, own in terms_of(difference).items() if other != factors}
+            others = {
+                other: -factor * other_factor
+                for other, other_factor in terms_of(difference).items()
+                if other != factors
+            }
             if factors[0] not in variables(others):
                 yield factors[0], others
 
@@ -422,14 +435,14 @@ def _mismatch(network, other, sizes):
     return None
 
 
-def _evaluated(number, point, known):
-    """The number at those sizes; `known` caches the values of Sizes."""
+def _evaluated(number, point, cache):
+    """The number at those sizes; `cache` keeps the values of Sizes."""
     if not isinstance(number, Size):
         return number
-    found = known.get(id(number))
-    if found is None:  # keeps the Size alive, so that its id is not reused
-        found = known[id(number)] = evaluated(number.terms, point), number
-    return found[0]
+    entry = cache.get(id(number))
+    if entry is None:  # keeps the Size alive, so that its id is not reused
+        entry = cache[id(number)] = evaluated(number.terms, point), number
+    return entry[0]
 
 
 def _form(network, name):
@@ -438,7 +451,7 @@ def _form(network, name):
 
 
 def _numbers(network):
-    """The numbers of each tensor except constants, by place."""
+    """The numbers of each tensor except constants, by slot (OpenSizes)."""
     table = {}
     for name in numbered(network):
         if name in network.constants:
@@ -466,15 +479,15 @@ def _followed(network, sample_sizes, pictures, where):
             (number, axis)
             for number, name in enumerate(network.inputs)
             for axis in range(len(network.shapes[name]))
-            if sizes.numbers.get(name, {}).get(axis) == {(own,): 1}
+            if sizes.numbers.get(name, {}).get(axis) == {(size_name,): 1}
         )
-        for own in names
+        for size_name in names
     ]
     # small sizes may be invalid: a part that begins after the first element is empty at size 1
     points = ((_PICTURE, _COUNT, 1), (_PICTURE, 1, 1), (1, 1, 1), (_PICTURE, 1, _COUNT), *((n, n, n) for n in _ROUND))
     for largest, (picture, counted, other) in itertools.product((_LARGEST_TENSOR, None), points):
-        likely = {**dict.fromkeys(pictures, picture), **dict.fromkeys(network.counted, counted)}
-        if _move_to(sizes, [likely.get(name, other) for name in names], largest):
+        likely_sizes = {**dict.fromkeys(pictures, picture), **dict.fromkeys(network.counted, counted)}
+        if _move_to(sizes, [likely_sizes.get(name, other) for name in names], largest):
             return sizes
     for step in _FEWER if network.counted else ():
         counts = {name: step * (len(network.counted) - number) for number, name in enumerate(network.counted)}
@@ -499,8 +512,8 @@ def _fits(layer, constants, shapes):
     """Whether the operands broadcast to the result's shape; calls do not check that for counted sizes."""
     shape = shapes[layer.output]
     for name in layer.inputs:
-        own = constants[name].shape if name in constants else shapes[name]
-        if any(size not in (1, whole) for size, whole in zip(own[::-1], shape[::-1])):
+        operand_shape = constants[name].shape if name in constants else shapes[name]
+        if any(size not in (1, result_size) for size, result_size in zip(operand_shape[::-1], shape[::-1])):
             return False
     return True
 
@@ -510,16 +523,16 @@ def _move_to(sizes, point, largest=None):
     elements at size 1, or a tensor whose shape is open has more than `largest` elements at them."""
     network, values_at = sizes.network, dict(zip(sizes.names, point))
     shapes, views = dict(network.shapes), dict(network.views)
-    known = {}  # ids of terms to their values
+    term_values = {}  # ids of terms to their values
     for name, numbers in sizes.numbers.items():
         values = {}
         for slot, terms in numbers.items():
-            if id(terms) not in known:
+            if id(terms) not in term_values:
                 try:
-                    known[id(terms)] = evaluated(terms, values_at)
+                    term_values[id(terms)] = evaluated(terms, values_at)
                 except ZeroDivisionError:
                     return False
-            values[slot] = known[id(terms)]
+            values[slot] = term_values[id(terms)]
         shapes[name] = tuple(values.get(slot, size) for slot, size in enumerate(network.shapes[name]))
         if name in views:
             view = views[name]
@@ -528,20 +541,20 @@ def _move_to(sizes, point, largest=None):
                 strides=tuple(values.get(9 + d, stride) for d, stride in enumerate(view.strides)),
             )
     for name, view in views.items():
-        base = network.constants[view.base].shape if view.base in network.constants else shapes[view.base]
+        base_shape = network.constants[view.base].shape if view.base in network.constants else shapes[view.base]
         spans = [(size - 1) * stride for size, stride in zip(shapes[name], view.strides)]
         if view.offset + sum(min(0, span) for span in spans) < 0 or view.offset + sum(
             max(0, span) for span in spans
-        ) >= math.prod(base):
+        ) >= math.prod(base_shape):
             return False
-    works = all(size >= 1 for shape in shapes.values() for size in shape) and not any(
+    is_valid = all(size >= 1 for shape in shapes.values() for size in shape) and not any(
         need.equal and evaluated(need.terms, values_at) for need in network.needs.values()
     )
-    works = works and all(
+    is_valid = is_valid and all(
         _fits(layer, network.constants, shapes) for layer in network.layers if layer.op in _BROADCASTS
     )
     if largest is not None:
-        works = works and all(math.prod(shapes[name]) <= largest for name in sizes.numbers if name in shapes)
-    if works:
+        is_valid = is_valid and all(math.prod(shapes[name]) <= largest for name in sizes.numbers if name in shapes)
+    if is_valid:
         network.move(shapes, views)
-    return works
+    return is_valid

@@ -111,7 +111,7 @@ def _target(reader, scale, zero, dtype=numpy.uint8):
 
 
 # ---- elementwise, in memory order
-def _turned(add, name, order=None):
+def _in_memory_order(add, name, order=None):
     """Returns (a dense tensor of the same elements, its order of dimensions). A tensor that is dense in another order,
     such as an image channels last, is not copied unless `order` is given."""
     if order is None:
@@ -119,11 +119,11 @@ def _turned(add, name, order=None):
         order = sorted(range(len(strides)), key=lambda d: (-int(strides[d]), d))
         if not add.network.is_dense(add.transpose(name, order)):
             order = list(range(len(order)))
-    turned = name if order == list(range(len(order))) else add.transpose(name, order)
-    return (turned if add.network.is_dense(turned) else add.copy(turned)), order
+    transposed = name if order == list(range(len(order))) else add.transpose(name, order)
+    return (transposed if add.network.is_dense(transposed) else add.copy(transposed)), order
 
 
-def _back(add, name, order):
+def _in_onnx_order(add, name, order):
     return add.transpose(name, [order.index(d) for d in range(len(order))]) if order != sorted(order) else name
 
 
@@ -136,16 +136,16 @@ def _byte_layer(add, op, operands, dtype, parameters):
 def quantized_float(add, name, target, low=None, high=None):
     """Quantizes float32 to bytes."""
     lowest, highest = target.limits
-    source, order = _turned(add, name)
+    source, order = _in_memory_order(add, name)
     zero, scale = int(target.zero.reshape(())), float(target.scale.reshape(()))
     parameters = (zero, lowest if low is None else low, highest if high is None else high, float_bits(scale))
-    return _back(add, _byte_layer(add, "Quantize", [source], target.dtype, parameters), order)
+    return _in_onnx_order(add, _byte_layer(add, "Quantize", [source], target.dtype, parameters), order)
 
 
 def dequantized(add, quantized):
-    source, order = _turned(add, quantized.source)
+    source, order = _in_memory_order(add, quantized.source)
     parameters = (0, 0, 0, float_bits(float(quantized.scale.reshape(()))), int(quantized.zero.reshape(())))
-    return _back(add, _byte_layer(add, "Dequantize", [source], numpy.float32, parameters), order)
+    return _in_onnx_order(add, _byte_layer(add, "Dequantize", [source], numpy.float32, parameters), order)
 
 
 def _looked_up(add, quantized, target, function=None):
@@ -157,9 +157,9 @@ def _looked_up(add, quantized, target, function=None):
     lowest, highest = target.limits
     table = numpy.rint(values / target.scale.reshape(())) + int(target.zero.reshape(()))
     table = numpy.clip(numpy.nan_to_num(table, nan=lowest), lowest, highest).astype(target.dtype).view("uint8")
-    source, order = _turned(add, quantized.source)
+    source, order = _in_memory_order(add, quantized.source)
     result = _byte_layer(add, "LookUp", [source, add.constant(table, numpy.uint8)], target.dtype, ())
-    return _back(add, result, order)
+    return _in_onnx_order(add, result, order)
 
 
 def _as_target(add, quantized, target):
@@ -170,19 +170,19 @@ def _combined(add, op, a, b, target, low, high):
     """The sum or product of two tensors of equal shape, or None."""
     if add.shape(a.source) != add.shape(b.source):
         return None
-    source, order = _turned(add, a.source)
-    other, _ = _turned(add, b.source, order)
-    scales = [float(numpy.float32(each.scale.reshape(()))) for each in (a, b)]
-    zeros = [int(each.zero.reshape(())) for each in (a, b)]
-    result = float(target.scale.reshape(()))
+    source, order = _in_memory_order(add, a.source)
+    other, _ = _in_memory_order(add, b.source, order)
+    scales = [float(numpy.float32(operand.scale.reshape(()))) for operand in (a, b)]
+    zeros = [int(operand.zero.reshape(())) for operand in (a, b)]
+    target_scale = float(target.scale.reshape(()))
     if op == "Add":
-        numbers = (float_bits(scales[0] / result), zeros[0], float_bits(scales[1] / result), zeros[1])
+        numbers = (float_bits(scales[0] / target_scale), zeros[0], float_bits(scales[1] / target_scale), zeros[1])
     else:
-        factor = numpy.float32(numpy.float32(scales[0]) * numpy.float32(scales[1])) / numpy.float32(result)
+        factor = numpy.float32(numpy.float32(scales[0]) * numpy.float32(scales[1])) / numpy.float32(target_scale)
         numbers = (float_bits(factor), zeros[0], float_bits(1), zeros[1])
     parameters = (int(target.zero.reshape(())), low, high, *numbers)
     layer = "QuantizedAdd" if op == "Add" else "QuantizedMultiply"
-    return _back(add, _byte_layer(add, layer, [source, other], target.dtype, parameters), order)
+    return _in_onnx_order(add, _byte_layer(add, layer, [source, other], target.dtype, parameters), order)
 
 
 # ---- operators between DequantizeLinear and QuantizeLinear
@@ -210,19 +210,19 @@ def _bounds(reader, node, target):
 def fused(add, node, target):
     """Computes the float32 node on quantized tensors, with a result quantized as `target`; None if that is not
     possible. The node's `names` are keys of the reader's `quantized`."""
-    reader, found = add.reader, add.reader.quantized
+    reader, quantized = add.reader, add.reader.quantized
     low, high = target.limits
     if target.scale.size != 1 or target.dtype not in _BYTES or not node.names:
         return None
-    before = reader.producers.get(node.names[0])
-    if node.op in ("Relu", "Clip") and before is not None and node.names[0] not in found:
+    producer = reader.producers.get(node.names[0])
+    if node.op in ("Relu", "Clip") and producer is not None and node.names[0] not in quantized:
         limits = _bounds(reader, node, target)
-        if before.op not in _BOUNDED or limits is None or limits[0] > limits[1]:
+        if producer.op not in _BOUNDED or limits is None or limits[0] > limits[1]:
             return None
         low, high = limits
-        node = before
+        node = producer
     product, bias = _with_bias(reader, node)
-    operands = [found.get(name) for name in product.names]
+    operands = [quantized.get(name) for name in product.names]
     if operands[0] is None:
         return None
     if product.op in ("Conv", "MatMul", "Gemm"):
@@ -249,9 +249,9 @@ def fused(add, node, target):
 
 def _joined(add, names, axis):
     """Concatenates bytes in the memory order of the first tensor; for images, channels last."""
-    first, order = _turned(add, names[0])
-    parts = [first, *(_turned(add, name, order)[0] for name in names[1:])]
-    return _back(add, add.joined(parts, order.index(axis % len(order))), order)
+    first, order = _in_memory_order(add, names[0])
+    parts = [first, *(_in_memory_order(add, name, order)[0] for name in names[1:])]
+    return _in_onnx_order(add, add.joined(parts, order.index(axis % len(order))), order)
 
 
 def _with_bias(reader, node):
@@ -323,28 +323,28 @@ def _product(add, node, bias, target, low=None, high=None):
     reader = add.reader
     operands = [reader.quantized.get(name) for name in node.names[:2]]
     transposed = node.op == "Gemm" and node.get("transB", 0)
-    found = None
+    weights = None
     if None not in operands and operands[0].plain:
-        found = _weights_of(reader, operands[1], 0 if node.op == "Conv" or transposed else 1)
-    if found is None or (node.op != "Conv" and found[0].ndim != 2):
+        weights = _weights_of(reader, operands[1], 0 if node.op == "Conv" or transposed else 1)
+    if weights is None or (node.op != "Conv" and weights[0].ndim != 2):
         return None
-    if any(node.get(key, usual) != usual for key, usual in (("alpha", 1.0), ("beta", 1.0), ("transA", 0))):
+    if any(node.get(key, default) != default for key, default in (("alpha", 1.0), ("beta", 1.0), ("transA", 0))):
         return None
-    x, (values, zeros, scales) = operands[0], found
-    both = x.scale.reshape(()).astype("float32") * scales.astype("float32")
+    x, (values, zeros, scales) = operands[0], weights
+    product_scales = x.scale.reshape(()).astype("float32") * scales.astype("float32")
     bias = bias or (node.names[2] if len(node.names) > 2 else None)
     try:
-        numbers = _bias_of(reader, bias, both) if bias else None
+        bias_values = _bias_of(reader, bias, product_scales) if bias else None
     except LookupError:
         return None
-    result = (numpy.float32, both, None)
+    result = (numpy.float32, product_scales, None)
     if target is not None:
-        factors = both / target.scale.reshape(()).astype("float32")
+        factors = product_scales / target.scale.reshape(()).astype("float32")
         result = (target.dtype, factors, (int(target.zero.reshape(())), low, high))
     zero = add.constant(x.zero.reshape(1), x.dtype)
     if node.op == "Conv":
-        return convolved(add, node, x.source, zero, values, zeros, numbers, *result)
-    return multiplied(add, x.source, zero, values if transposed else values.T, zeros, numbers, *result)
+        return convolved(add, node, x.source, zero, values, zeros, bias_values, *result)
+    return multiplied(add, x.source, zero, values if transposed else values.T, zeros, bias_values, *result)
 
 
 @reads_early("Conv", "MatMul", "Gemm")
@@ -386,11 +386,11 @@ def quantize(reader, node):
     if result is None and target is not None and target.scale.size == 1 and target.dtype in _BYTES:
         result = quantized_float(add, add.cast(x, numpy.float32), target)
     if result is None:
-        result = _each_quantized(add, x, scale, zero, dtype)
+        result = _quantized_by_operators(add, x, scale, zero, dtype)
     add.done(result)
 
 
-def _each_quantized(add, x, scale, zero, dtype):
+def _quantized_by_operators(add, x, scale, zero, dtype):
     """Quantizes by tensor operators, for scales along an axis or computed at run time."""
     dtype = add.dtype(zero) if zero is not None else dtype
     numbers = add.do("rint", add.do("divide", x, _along(add, add.cast(scale, add.dtype(x)), x)))
@@ -403,16 +403,19 @@ def _each_quantized(add, x, scale, zero, dtype):
 def _along(add, name, x):
     """A scale or zero point reshaped to broadcast to x: along the node's axis, or in blocks."""
     rank, axis = len(add.shape(x)), add.node.get("axis", 1)
-    own = add.shape(name)
-    if math.prod(own) == 1:
+    shape = add.shape(name)
+    if math.prod(shape) == 1:
         return add.reshape(name, ())
-    if len(own) == rank and add.node.get("block_size", 0):
+    if len(shape) == rank and add.node.get("block_size", 0):
         block, axis = add.node.get("block_size"), axis % rank
-        wide = add.expand(
-            add.reshape(name, (*own[: axis + 1], 1, *own[axis + 1 :])), (*own[: axis + 1], block, *own[axis + 1 :])
+        expanded = add.expand(
+            add.reshape(name, (*shape[: axis + 1], 1, *shape[axis + 1 :])),
+            (*shape[: axis + 1], block, *shape[axis + 1 :]),
         )
-        whole = add.reshape(wide, (*own[:axis], own[axis] * block, *own[axis + 1 :]))
-        return whole if own[axis] * block == add.shape(x)[axis] else add.part(whole, axis, 0, add.shape(x)[axis])
+        repeated = add.reshape(expanded, (*shape[:axis], shape[axis] * block, *shape[axis + 1 :]))
+        return (
+            repeated if shape[axis] * block == add.shape(x)[axis] else add.part(repeated, axis, 0, add.shape(x)[axis])
+        )
     return add.reshape(name, [-1 if d == axis % rank else 1 for d in range(rank)])
 
 
@@ -446,18 +449,18 @@ def dequantize_constant(reader, node):
     if values is None or scales is None or (zero is not None and zeros is None):
         return False
     # differences of bytes are exact in float32 too
-    whole = values.astype("float32" if values.dtype in _BYTES else "int32")
+    integers = values.astype("float32" if values.dtype in _BYTES else "int32")
     axis, block = node.get("axis", 1), node.get("block_size", 0)
 
     def along(numbers):
         if numbers.size == 1:
             return numbers.reshape(())
         if block:
-            repeated = numpy.repeat(numbers, block, axis % whole.ndim)
-            return repeated.take(range(whole.shape[axis % whole.ndim]), axis % whole.ndim)
-        return numbers.reshape([-1 if d == axis % whole.ndim else 1 for d in range(whole.ndim)])
+            repeated = numpy.repeat(numbers, block, axis % integers.ndim)
+            return repeated.take(range(integers.shape[axis % integers.ndim]), axis % integers.ndim)
+        return numbers.reshape([-1 if d == axis % integers.ndim else 1 for d in range(integers.ndim)])
 
-    numbers = whole if zeros is None or not zeros.any() else whole - along(zeros.astype(whole.dtype))
+    numbers = integers if zeros is None or not zeros.any() else integers - along(zeros.astype(integers.dtype))
     result = numbers.astype("float32", copy=False) * along(scales.astype("float32"))
     reader.network.constants[node.output] = result.astype(scales.dtype, copy=False)
     narrow = blocks_of(values, scales, zeros, axis, block) if block else None
@@ -469,7 +472,7 @@ def dequantize_constant(reader, node):
 
 
 # ---- operators on quantized tensors
-def _through(add, op, operands, target, attributes=None, opset=13):
+def _operator_on_bytes(add, op, operands, target, attributes=None, opset=13):
     """Applies ONNX's operator `op` to quantized tensors and returns bytes."""
     reader = add.reader
     if target is None or any(operand is None for operand in operands):
@@ -497,10 +500,12 @@ def linear_convolution(reader, node):
     if image is None or weights is None or target is None or reader.constant(w) is None:
         raise Unsupported("has weights, scales or zero points that are computed at run time")
     values, zeros, scales = _weights_of(reader, weights, 0)
-    both = image.scale.reshape(()) * scales
-    result = (target.dtype, both / target.scale.reshape(()), (int(target.zero.reshape(())), *target.limits))
-    numbers = None if bias is None else reader.constant(bias).reshape(-1)
-    add.done(convolved(add, node, x, add.constant(image.zero.reshape(1), image.dtype), values, zeros, numbers, *result))
+    product_scales = image.scale.reshape(()) * scales
+    result = (target.dtype, product_scales / target.scale.reshape(()), (int(target.zero.reshape(())), *target.limits))
+    bias_values = None if bias is None else reader.constant(bias).reshape(-1)
+    add.done(
+        convolved(add, node, x, add.constant(image.zero.reshape(1), image.dtype), values, zeros, bias_values, *result)
+    )
 
 
 @reads("QLinearMatMul")
@@ -511,9 +516,9 @@ def linear_product(reader, node):
     target = _target(reader, y_scale, y_zero)
     if left is None or right is None or target is None:
         raise Unsupported("has scales or zero points that are computed at run time")
-    found = _weights_of(reader, right, 1) if len(add.shape(b)) == 2 and left.plain else None
-    if found is not None:
-        values, zeros, scales = found
+    weights = _weights_of(reader, right, 1) if len(add.shape(b)) == 2 and left.plain else None
+    if weights is not None:
+        values, zeros, scales = weights
         factors = left.scale.reshape(()) * scales / target.scale.reshape(())
         result = (target.dtype, factors, (int(target.zero.reshape(())), *target.limits))
         zero = add.constant(left.zero.reshape(1), left.dtype)
@@ -529,16 +534,20 @@ def linear_product(reader, node):
 
 def _sums(add, a, a_zero, b, b_zero):
     """(a - a_zero) @ (b - b_zero) in 32 bits, for any matrices."""
-    sides = []
+    differences = []
     for name, zero, axis in ((a, a_zero, -2), (b, b_zero, -1)):
-        wide, rank = add.cast(name, numpy.int32), len(add.shape(name))
+        difference, rank = add.cast(name, numpy.int32), len(add.shape(name))
         if zero is not None:
-            own = add.shape(zero)
-            shape = own if len(own) != 1 or own[0] == 1 else [-1 if d == axis % rank else 1 for d in range(rank)]
-            zero = add.reshape(zero, () if math.prod(own) == 1 else shape)
-            wide = add.do("subtract", wide, add.cast(zero, numpy.int32))
-        sides.append(wide)
-    return add.operator("MatMul", *sides)
+            zero_shape = add.shape(zero)
+            shape = (
+                zero_shape
+                if len(zero_shape) != 1 or zero_shape[0] == 1
+                else [-1 if d == axis % rank else 1 for d in range(rank)]
+            )
+            zero = add.reshape(zero, () if math.prod(zero_shape) == 1 else shape)
+            difference = add.do("subtract", difference, add.cast(zero, numpy.int32))
+        differences.append(difference)
+    return add.operator("MatMul", *differences)
 
 
 @reads("MatMulInteger")
@@ -599,7 +608,7 @@ def linear_sum(reader, node):
     add = Lowering(reader, node)
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (*node.inputs, None)[:8]
     operands = [_quantized(reader, a, a_scale, a_zero), _quantized(reader, b, b_scale, b_zero)]
-    _through(add, node.op.removeprefix("QLinear"), operands, _target(reader, y_scale, y_zero))
+    _operator_on_bytes(add, node.op.removeprefix("QLinear"), operands, _target(reader, y_scale, y_zero))
 
 
 @reads("com.microsoft.QLinearSigmoid", "com.microsoft.QLinearLeakyRelu", "com.microsoft.QLinearSoftmax")
@@ -608,7 +617,7 @@ def linear_function(reader, node):
     x, x_scale, x_zero, y_scale, y_zero = (*node.inputs, None)[:5]
     names = {"QLinearLeakyRelu": ("alpha",), "QLinearSoftmax": ("axis",)}.get(node.op, ())
     attributes = {name: node.get(name) for name in names if node.get(name) is not None}
-    _through(
+    _operator_on_bytes(
         add,
         node.op.removeprefix("QLinear"),
         [_quantized(reader, x, x_scale, x_zero)],
@@ -626,15 +635,15 @@ def linear_mean(reader, node):
     x, x_scale, x_zero, y_scale, y_zero = (*node.inputs, None)[:5]
     attributes = {key: value for key, value in node.attributes.items() if key != "channels_last"}
     operands = [_quantized(reader, x, x_scale, x_zero)]
-    _through(add, node.op.removeprefix("QLinear"), operands, _target(reader, y_scale, y_zero), attributes)
+    _operator_on_bytes(add, node.op.removeprefix("QLinear"), operands, _target(reader, y_scale, y_zero), attributes)
 
 
 @reads("com.microsoft.QLinearConcat")
 def linear_concatenation(reader, node):
     add = Lowering(reader, node)
     y_scale, y_zero, *rest = node.inputs
-    operands = [_quantized(reader, *rest[at : at + 3]) for at in range(0, len(rest), 3)]
-    _through(add, "Concat", operands, _target(reader, y_scale, y_zero), {"axis": node.get("axis")})
+    operands = [_quantized(reader, *rest[index : index + 3]) for index in range(0, len(rest), 3)]
+    _operator_on_bytes(add, "Concat", operands, _target(reader, y_scale, y_zero), {"axis": node.get("axis")})
 
 
 @reads("com.microsoft.QGemm")
@@ -644,24 +653,28 @@ def linear_gemm(reader, node):
     a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = (*node.inputs, *[None] * 9)[:9]
     left, right = _quantized(reader, a, a_scale, a_zero), _quantized(reader, b, b_scale, b_zero)
     transposed = node.get("transB", 0)
-    found = (
+    weights = (
         None
         if left is None or right is None
         else _weights_of(reader, right._replace(axis=1 - transposed), 1 - transposed)
     )
     bias = None if c is None else reader.constant(c)
-    if found is None or (c is not None and bias is None) or node.get("transA", 0):
+    if weights is None or (c is not None and bias is None) or node.get("transA", 0):
         raise Unsupported("has weights, a bias, scales or zero points that are computed at run time, or transA")
-    values, zeros, scales = found
-    both = (left.scale.reshape(()) * scales * numpy.float32(node.get("alpha", 1.0))).astype("float32")
+    values, zeros, scales = weights
+    product_scales = (left.scale.reshape(()) * scales * numpy.float32(node.get("alpha", 1.0))).astype("float32")
     if bias is not None:
         bias = numpy.broadcast_to(bias.reshape(-1), zeros.shape)
-    result = (numpy.float32, both, None)
+    result = (numpy.float32, product_scales, None)
     if y_scale is not None:
         target = _target(reader, y_scale, y_zero)
         if target is None:
             raise Unsupported("has a scale or zero point that is computed at run time")
-        result = (target.dtype, both / target.scale.reshape(()), (int(target.zero.reshape(())), *target.limits))
+        result = (
+            target.dtype,
+            product_scales / target.scale.reshape(()),
+            (int(target.zero.reshape(())), *target.limits),
+        )
     zero = add.constant(left.zero.reshape(1), left.dtype)
     add.done(multiplied(add, a, zero, values if transposed else values.T, zeros, bias, *result))
 
@@ -681,7 +694,7 @@ def dynamic_product(reader, node):
     x, b, b_scale, b_zero, bias = (*node.inputs, *[None] * 5)[:5]
     names = [add.fresh(what) for what in ("bytes", "scale", "zero")]
     add.operator("DynamicQuantizeLinear", x, outputs=names)
-    whole, scale, zero = (reader.name_of(name) for name in names)
-    sums = add.operator("MatMulInteger", whole, b, zero, *[b_zero] * (b_zero is not None))
+    x_bytes, scale, zero = (reader.name_of(name) for name in names)
+    sums = add.operator("MatMulInteger", x_bytes, b, zero, *[b_zero] * (b_zero is not None))
     result = add.do("multiply", add.cast(sums, numpy.float32), add.do("multiply", scale, b_scale))
     add.done(result if bias is None else add.do("add", result, bias))

@@ -16,9 +16,9 @@ from .shape_values import NUMBERS, parts_of, value_of
 from .structures import Sequence
 from .texts import KEEPERS, READERS_OF_TEXTS, is_text, numbers_of_texts, vocabulary
 
-_LARGEST_CONSTANT = 1 << 24  # bytes of a precomputed result, unless an operand is larger
-_LARGEST_KEPT = 64  # elements of an operand that is compared by value, not identity
-_LARGEST_INFERRED = 64  # elements of a float constant that is passed to ONNX's shape inference
+_MAX_CONSTANT_BYTES = 1 << 24  # bytes of a precomputed result, unless an operand is larger
+_MAX_COMPARED_BY_VALUE = 64  # elements of an operand that is compared by value, not identity
+_MAX_INFERRED = 64  # elements of a float constant that is passed to ONNX's shape inference
 _SIZED = ("MelWeightMatrix", "HannWindow", "HammingWindow", "BlackmanWindow")
 _MAX_RANK = 8
 _STRUCTURES = ("sequence_type", "optional_type")
@@ -32,10 +32,10 @@ class _Attributes(Mapping):
 
     def __init__(self, proto):
         self._items = {item.name: item for item in proto.attribute}
-        self._made = {}
+        self._values = {}
 
     def __getitem__(self, name):
-        if name not in self._made:
+        if name not in self._values:
             from onnx import helper
 
             value = helper.get_attribute_value(self._items[name])
@@ -44,8 +44,8 @@ class _Attributes(Mapping):
             elif isinstance(value, list) and value and isinstance(value[0], bytes):
                 texts = {text: text.decode(errors="replace") for text in set(value)}
                 value = [texts[text] for text in value]
-            self._made[name] = value
-        return self._made[name]
+            self._values[name] = value
+        return self._values[name]
 
     def array(self, name, dtype):
         """The attribute, a list of numbers, as a new array; None if there is none."""
@@ -60,9 +60,9 @@ class _Attributes(Mapping):
 
     def once(self, name, make):
         """The result of `make` for the attribute, computed once."""
-        if (name, make) not in self._made:
-            self._made[name, make] = make(self[name])
-        return self._made[name, make]
+        if (name, make) not in self._values:
+            self._values[name, make] = make(self[name])
+        return self._values[name, make]
 
     def get(self, name, default=None):
         return self[name] if name in self._items else default
@@ -116,20 +116,20 @@ class _Inferred(Mapping):
     """The shapes that ONNX inferred completely: tensor names to (shape, NumPy dtype), converted on access."""
 
     def __init__(self):
-        self._said, self._known = {}, {}
+        self._values, self._converted = {}, {}
 
     def take(self, values):
         """Adds these ValueInfoProtos; one without information does not replace an earlier one."""
         for value in values:
             name = value.name
-            if name not in self._said or self._of(value):
-                self._said[name] = value
-                self._known.pop(name, None)
+            if name not in self._values or self._shape_and_dtype(value):
+                self._values[name] = value
+                self._converted.pop(name, None)
 
     def get(self, name, default=None):
-        found = self._known.get(name)
-        if found is None and name in self._said:
-            found = self._known[name] = self._of(self._said[name])
+        found = self._converted.get(name)
+        if found is None and name in self._values:
+            found = self._converted[name] = self._shape_and_dtype(self._values[name])
         return found or default
 
     def __getitem__(self, name):
@@ -142,13 +142,13 @@ class _Inferred(Mapping):
         return self.get(name) is not None
 
     def __iter__(self):
-        return iter(name for name in self._said if name in self)
+        return iter(name for name in self._values if name in self)
 
     def __len__(self):
         return sum(1 for _ in self)
 
     @staticmethod
-    def _of(value):
+    def _shape_and_dtype(value):
         from onnx import helper
 
         tensor = value.type.tensor_type
@@ -162,10 +162,10 @@ class _Inferred(Mapping):
 class Reader:
     """Reads a graph into `network`, and is the interface that readers of operators use."""
 
-    def __init__(self, model, where, opens=None, contradiction=None, weights=None, kept=None):
+    def __init__(self, model, where, opens=None, contradiction=None, weights=None, cache=None):
         from .parsing import array_of
 
-        self._kept = {} if kept is None else kept
+        self._cache = {} if cache is None else cache
 
         self.contradiction = contradiction
         self.reading = opens.number if opens else 0  # number of this reading
@@ -181,10 +181,10 @@ class Reader:
         self.inferred = _Inferred()  # names to shapes and dtypes
         self.structures = {}  # names of sequences and optionals to structures.py's records
         self.depth = self.read_in_bodies = 0  # nesting of bodies; nodes read in bodies so far
-        self.network = Network([], kept=self._kept.setdefault("parts", {}))
+        self.network = Network([], kept=self._cache.setdefault("parts", {}))
         self.vocabulary = vocabulary(model)
         self.network.vocabulary = list(self.vocabulary)
-        self._given = set()  # texts from callers, whose values are unknown
+        self._input_texts = set()  # texts from callers, whose values are unknown
         for number, item in enumerate(self.graph.initializer):
             try:
                 self.keep_constant(item.name, self.once(("weights", number), lambda: array_of(item, weights or {})))
@@ -195,9 +195,9 @@ class Reader:
     def read(self):
         network = self.network
         network.inputs = [value.name for value in self.graph.input if value.name not in network.constants]
-        kinds = {value.name for value in self.graph.input if value.type.WhichOneof("value") in _STRUCTURES}
+        structure_names = {value.name for value in self.graph.input if value.type.WhichOneof("value") in _STRUCTURES}
         for name in network.inputs:
-            if name in kinds:
+            if name in structure_names:
                 cause = "is a sequence or an optional, whose length is unknown; take its tensors as inputs"
                 self.problems.append(Problem(None, f"input {name}", cause))
             elif name not in self.inferred:
@@ -208,14 +208,14 @@ class Reader:
                 shape, dtype = self.inferred[name]
                 if is_text(numpy.empty(0, dtype)):
                     self.network.texts.add(name)
-                    self._given.add(name)
+                    self._input_texts.add(name)
                     dtype = numpy.dtype("int64")
                 network.declare(name, self.open_inputs.shape(name, shape) if self.open_inputs else shape, dtype)
         self.network.counted = {}
-        whole = self._kept.get("whole nodes", {})  # nodes whose lists were removed for ONNX (parsing.without_lists)
-        nodes = self._kept.setdefault("nodes", [])  # shared by all readings
+        originals = self._cache.get("whole nodes", {})  # of nodes without their lists (parsing.without_lists)
+        nodes = self._cache.setdefault("nodes", [])  # shared by all readings
         for number, proto in enumerate(self.graph.node):
-            proto = whole.get(number, proto)
+            proto = originals.get(number, proto)
             if number == len(nodes):
                 nodes.append(Node(proto, None, self.opset))
             self._read(nodes[number].again(), proto)
@@ -302,9 +302,9 @@ class Reader:
     def once(self, key, make):
         """The result of `make`, which must depend only on a node's attributes: computed in the first reading, kept for
         the others. `key` identifies it."""
-        if key not in self._kept:
-            self._kept[key] = make()
-        return self._kept[key]
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
 
     def keep_constant(self, name, values):
         """Makes the tensor `name` a constant of these values. Returns the name."""
@@ -331,7 +331,7 @@ class Reader:
         proto, known = self.proto, []
         constants = {name: self.constant(self.name_of(name)) for name in dict.fromkeys(filter(None, proto.input))}
         for name, values in constants.items():
-            if values is not None and values.dtype.kind == "f" and values.size > _LARGEST_INFERRED:
+            if values is not None and values.dtype.kind == "f" and values.size > _MAX_INFERRED:
                 constants[name] = values = None  # no shape depends on its elements
             if values is None:
                 known.append(
@@ -361,7 +361,7 @@ class Reader:
         if node.operator in WHOLE or (self.structures and any(name in self.structures for name in node.inputs)):
             self._read_whole(node, proto)
             return
-        if not (self._follows(node) or self._early(node, proto) or self._compute(node, proto)):
+        if not (self._evaluate_sizes(node) or self._read_early(node, proto) or self._evaluate_constants(node, proto)):
             self._read_node(node, proto)
         for name in node.outputs:
             if name:
@@ -370,8 +370,8 @@ class Reader:
     def _read_whole(self, node, proto):
         """Reads nodes on graphs, sequences and optionals, and Identity of these."""
         operator, self.proto = node.operator, proto
-        lost = [name for name in node.inputs if name and not self.knows(name)]
-        if lost and self.problems:
+        missing = [name for name in node.inputs if name and not self.knows(name)]
+        if missing and self.problems:
             return  # its producer is reported
         try:
             if operator == "Identity":
@@ -385,11 +385,11 @@ class Reader:
         except ValueError as error:
             self.problems.append(Problem(operator, node.label, f"has incompatible operands: {error}"))
 
-    def _early(self, node, proto):
+    def _read_early(self, node, proto):
         self.proto = proto
         return node.operator in EARLY and EARLY[node.operator](self, node)
 
-    def _follows(self, node):
+    def _evaluate_sizes(self, node):
         """Makes the node's result a constant if it depends only on sizes. Returns whether it does."""
         network = self.network
         if node.operator != node.op:
@@ -402,9 +402,9 @@ class Reader:
             if node.op == "Size":
                 self._keep(node.output, numpy.array(math.prod(shape), object), numpy.int64)
             else:
-                whole = numpy.empty(len(shape), object)
-                whole[:] = shape
-                self._keep(node.output, whole[node.get("start", 0) : node.get("end")], numpy.int64)
+                dimensions = numpy.empty(len(shape), object)
+                dimensions[:] = shape
+                self._keep(node.output, dimensions[node.get("start", 0) : node.get("end")], numpy.int64)
             return True
         if (
             not network.values
@@ -435,7 +435,7 @@ class Reader:
         values = self.network.values.get(name)
         return name if values is None else Lowering(self, node).of_sizes(values, self.dtype(name))
 
-    def _compute(self, node, proto):
+    def _evaluate_constants(self, node, proto):
         """Evaluates the node if its operands are constants. Returns whether it did."""
         constants, values = self.network.constants, self.network.values
         for name in node.inputs:
@@ -454,11 +454,11 @@ class Reader:
         if node.op == "Constant" and list(node.attributes) == ["value"]:
             self.keep_constant(node.output, node.tensor("value"))
             return True
-        operands = {name: constants[own] for name, own in zip(node.names, node.inputs) if name}
-        bound = max(_LARGEST_CONSTANT, *(8 * values.size for values in operands.values()), 0)
+        operands = {name: constants[operand] for name, operand in zip(node.names, node.inputs) if name}
+        bound = max(_MAX_CONSTANT_BYTES, *(8 * values.size for values in operands.values()), 0)
         if any(math.prod(self.inferred.get(name, ((),))[0]) * 8 > bound for name in proto.output):
             return False
-        values = self._computed(proto, operands)
+        values = self._evaluated_once(proto, operands)
         if values is None:
             return False
         for name, result in zip(filter(None, node.outputs), values):
@@ -466,7 +466,7 @@ class Reader:
         self._mark_texts(proto)
         return True
 
-    def _computed(self, proto, operands):
+    def _evaluated_once(self, proto, operands):
         """Evaluates the node on constants by ONNX's reference implementation; None if it has none, or if a result is
         not a tensor. Results are kept: models repeat equal nodes in their layers, and are read several times."""
         positions = {name: index for index, name in enumerate(operands)}
@@ -477,7 +477,7 @@ class Reader:
             tuple(item.SerializeToString(deterministic=True) for item in proto.attribute),
             tuple(
                 (values.dtype.str, values.shape, values.tobytes())
-                if values.size <= _LARGEST_KEPT and values.dtype.kind != "O"
+                if values.size <= _MAX_COMPARED_BY_VALUE and values.dtype.kind != "O"
                 else id(values)
                 for values in operands.values()
             ),
@@ -502,8 +502,8 @@ class Reader:
             shapes = _shapes_of(onnx.shape_inference.infer_shapes(single).graph.output)
         except Exception:  # any error: leave the node unevaluated, to be reported as it is
             return None
-        known = numpy.ndarray, numpy.generic, int, float, bool
-        if not all(isinstance(value, known) for value in values):
+        tensor_types = numpy.ndarray, numpy.generic, int, float, bool
+        if not all(isinstance(value, tensor_types) for value in values):
             return None
         # ONNX 1.23's reference implementation reduces two dimensions in GlobalMaxPool, whatever the rank
         return values if all(shape in (None, numpy.shape(value)) for shape, value in zip(shapes, values)) else None
@@ -511,7 +511,7 @@ class Reader:
     def _is_small(self, proto):
         """Whether the operands that determine the result's size are small."""
         operands = [self.network.constants[self.name_of(name)] for name in proto.input if name]
-        return all(abs(values.astype("float64")).max(initial=0) <= _LARGEST_CONSTANT >> 4 for values in operands)
+        return all(abs(values.astype("float64")).max(initial=0) <= _MAX_CONSTANT_BYTES >> 4 for values in operands)
 
     def _texts_of(self, proto):
         """The node's operands that are texts."""
@@ -525,27 +525,27 @@ class Reader:
         if texts and _operator(proto) in KEEPERS:
             result = set(filter(None, map(self.name_of, proto.output)))
             self.network.texts |= result
-            if not self._given.isdisjoint(texts):
-                self._given |= result
+            if not self._input_texts.isdisjoint(texts):
+                self._input_texts |= result
 
     def _read_node(self, node, proto):
         operator = node.operator
         reader, self.proto = READERS.get(operator), proto
         network = self.network
         known = [name for name in node.inputs if name and (name in network.shapes or name in network.constants)]
-        lost = [name for name in node.inputs if name and name not in known]
+        missing = [name for name in node.inputs if name and name not in known]
         try:
             if reader is None:
                 raise Unsupported("is not supported", OPERATOR if proto.domain in _DOMAINS else OTHERS_OPERATOR)
-            if lost and self.problems:
+            if missing and self.problems:
                 return  # its producer is reported
-            if lost:
-                raise Unsupported(f"works on {lost[0]!r}, whose shape is not fixed", SHAPE)
+            if missing:
+                raise Unsupported(f"works on {missing[0]!r}, whose shape is not fixed", SHAPE)
             if network.texts:
                 self._check_texts(proto)
-            foreign = [name for name in known if not has_dtype(self.dtype(name))]
-            self.problems += [Problem(None, name, _no_element_type(self.dtype(name)), ELEMENTS) for name in foreign]
-            if not foreign:
+            unsupported = [name for name in known if not has_dtype(self.dtype(name))]
+            self.problems += [Problem(None, name, _no_element_type(self.dtype(name)), ELEMENTS) for name in unsupported]
+            if not unsupported:
                 numbers = NUMBERS.get(operator, ()) or (range(1, 9) if operator.startswith("Reduce") else ())
                 if operator in BY_VALUE and any(
                     name and index in numbers and self.constant(name) is None for index, name in enumerate(node.inputs)
@@ -578,7 +578,7 @@ class Reader:
             if name not in network.shapes and name not in network.constants:
                 self.problems.append(Problem(None, f"output {output}", "no operator computes it"))
                 continue
-            if name in self._given:
+            if name in self._input_texts:
                 cause = "returns texts of an input; a model can only return texts that it contains"
                 self.problems.append(Problem(None, f"output {output}", cause))
                 continue
@@ -614,15 +614,15 @@ class Reader:
         """Pairs (name of an output, its tensor). A sequence gives an output per item."""
         pairs = []
         for value in self.graph.output:
-            found = self.structures.get(self.name_of(value.name))
-            if found is None:
+            structure = self.structures.get(self.name_of(value.name))
+            if structure is None:
                 pairs.append((value.name, value.name))
-            elif isinstance(found, Sequence) and found.items:
-                names = [f"{value.name}[{number}]" for number in range(len(found.items))]
+            elif isinstance(structure, Sequence) and structure.items:
+                names = [f"{value.name}[{number}]" for number in range(len(structure.items))]
                 self.network.sequences[value.name] = names
-                pairs += zip(names, found.items)
+                pairs += zip(names, structure.items)
             else:
-                kind = "an empty sequence" if isinstance(found, Sequence) else "an optional"
+                kind = "an empty sequence" if isinstance(structure, Sequence) else "an optional"
                 cause = f"is {kind}; give tensors as outputs (OptionalGetElement)"
                 self.problems.append(Problem(None, f"output {value.name}", cause))
         return pairs
@@ -636,8 +636,8 @@ class Reader:
             if value.type.tensor_type.HasField("shape") and (
                 len(declared) != len(shape)
                 or any(
-                    size.HasField("dim_value") and not sizes.is_open(own) and size.dim_value != own
-                    for size, own in zip(declared, shape)
+                    size.HasField("dim_value") and not sizes.is_open(actual) and size.dim_value != actual
+                    for size, actual in zip(declared, shape)
                 )
             ):
                 return False
@@ -676,12 +676,12 @@ def _port(name, values):
 
 def _shapes_of(ports):
     """The inferred shape of each port; None if a dimension is unknown."""
-    found = []
+    shapes = []
     for port in ports:
         kind = port.type.tensor_type
         known = kind.HasField("shape") and all(dimension.HasField("dim_value") for dimension in kind.shape.dim)
-        found.append(tuple(dimension.dim_value for dimension in kind.shape.dim) if known else None)
-    return found
+        shapes.append(tuple(dimension.dim_value for dimension in kind.shape.dim) if known else None)
+    return shapes
 
 
 def _operator(proto):
@@ -700,8 +700,9 @@ def _no_element_type(dtype):
     )
 
 
-def read(model, where, opens=None, contradiction=None, weights=None, kept=None):
+def read(model, where, opens=None, contradiction=None, weights=None, cache=None):
     """The network of a checked ONNX model with inferred shapes. `opens` (open_sizes.Opens) has the Sizes of inputs if
     some are open; `contradiction` is ONNX's shape inference error, if any; `weights` are constants stored outside the
-    model (parsing.py); `kept` is a dict shared by all readings (Reader.once). OnnxError names all unsupported nodes."""
-    return Reader(model, where, opens, contradiction, weights, kept).read()
+    model (parsing.py); `cache` is a dict shared by all readings (Reader.once). OnnxError names all unsupported
+    nodes."""
+    return Reader(model, where, opens, contradiction, weights, cache).read()

@@ -14,7 +14,7 @@ from .tensor_operators import product
 SLIVER = 64  # adjacent columns of packed weights: VME_SLIVER in engine/src/models/row_kernels.h
 KINDS = ("RNN", "GRU", "LSTM")  # in the order of the engine's numbers, like FUNCTIONS
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-_USUAL = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
+_DEFAULT_ACTIVATIONS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
 # Default alpha and beta of the functions that have them.
 FUNCTIONS = {
     "sigmoid": (),
@@ -42,32 +42,32 @@ def recurrent(reader, node):
     directions, _, hidden = add.shape(state_weights)
     times_axis = node.get("layout", 0)
     times, batch = (add.shape(x)[axis] for axis in ((1, 0) if times_axis else (0, 1)))
-    after = node.op == "GRU" and bool(node.get("linear_before_reset", 0))
-    bias, state_bias = _biases(add, bias, after, (directions, GATES[node.op], hidden))
-    gates = _gates(reader, add, _single(add, x), _single(add, weights), bias, times_axis)
+    reset_after = node.op == "GRU" and bool(node.get("linear_before_reset", 0))
+    bias, state_bias = _biases(add, bias, reset_after, (directions, GATES[node.op], hidden))
+    gates = _gates(reader, add, _as_float32(add, x), _as_float32(add, weights), bias, times_axis)
     operands = [
         gates,
-        _packed(add, _single(add, state_weights)),
+        _packed(add, _as_float32(add, state_weights)),
         state_bias,
-        None if peepholes is None else _single(add, peepholes),
+        None if peepholes is None else _as_float32(add, peepholes),
         _state(add, state, times_axis),
         _state(add, cell, times_axis),
         _lengths(add, lengths, times),
     ]
     extra = 2 if node.op == "LSTM" else 1
-    whole = reader.add_layer(
+    all_states = reader.add_layer(
         "Recurrence",
         node,
         operands,
         (times + extra, directions, batch, hidden),
         numpy.float32,
         add.fresh("states"),
-        parameters=_parameters(node, directions, after),
+        parameters=_parameters(node, directions, reset_after),
     )
-    _outputs(add, whole, times, dtype, times_axis)
+    _outputs(add, all_states, times, dtype, times_axis)
 
 
-def _single(add, name):
+def _as_float32(add, name):
     """The tensor as float32."""
     values = add.reader.constant(name)
     if values is not None:
@@ -75,28 +75,32 @@ def _single(add, name):
     return add.cast(name, numpy.float32)
 
 
-def _parameters(node, directions, after):
+def _parameters(node, directions, reset_after):
     direction = node.get("direction", "forward").lower()
     if directions != (2 if direction == "bidirectional" else 1):
         raise Unsupported(f"has weights for {directions} directions, but its direction is {direction}")
-    names = [name.decode() if isinstance(name, bytes) else name for name in node.get("activations", ())] or _USUAL[
-        node.op
-    ] * directions
-    if len(names) != len(_USUAL[node.op]) * directions:
-        raise Unsupported(f"has {len(names)} activations, expected {len(_USUAL[node.op])} for each direction")
-    given = [list(node.get(key, ())) for key in ("activation_alpha", "activation_beta")]
+    names = [
+        name.decode() if isinstance(name, bytes) else name for name in node.get("activations", ())
+    ] or _DEFAULT_ACTIVATIONS[node.op] * directions
+    if len(names) != len(_DEFAULT_ACTIVATIONS[node.op]) * directions:
+        raise Unsupported(
+            f"has {len(names)} activations, expected {len(_DEFAULT_ACTIVATIONS[node.op])} for each direction"
+        )
+    alphas_and_betas = [list(node.get(key, ())) for key in ("activation_alpha", "activation_beta")]
     functions = []
     for name in names:
         key = name.lower()
         if key not in FUNCTIONS:
             raise Unsupported(f"has the activation {name}")
-        numbers = [values.pop(0) if values else default for values, default in zip(given, FUNCTIONS[key])]
+        numbers = [values.pop(0) if values else default for values, default in zip(alphas_and_betas, FUNCTIONS[key])]
         functions.append((list(FUNCTIONS).index(key), *map(float_bits, (*numbers, 0.0, 0.0)[:2])))
-    each = len(_USUAL[node.op])
-    table = [functions[number * each : number * each + each] for number in range(directions)]
-    table = [[*row, *[functions[0]] * (3 - each)] for row in (table * 2)[:2]]
+    per_direction = len(_DEFAULT_ACTIVATIONS[node.op])
+    table = [functions[number * per_direction : number * per_direction + per_direction] for number in range(directions)]
+    table = [[*row, *[functions[0]] * (3 - per_direction)] for row in (table * 2)[:2]]
     flags = (
-        _REVERSE * (direction == "reverse") + _RESET_AFTER * after + _INPUT_FORGET * bool(node.get("input_forget", 0))
+        _REVERSE * (direction == "reverse")
+        + _RESET_AFTER * reset_after
+        + _INPUT_FORGET * bool(node.get("input_forget", 0))
     )
     clip = node.get("clip")
     return (
@@ -107,28 +111,30 @@ def _parameters(node, directions, after):
     )
 
 
-def _biases(add, name, after, shape):
+def _biases(add, name, reset_after, shape):
     """Returns (bias of the gates [directions * gates * hidden], bias of the product that GRU's reset gate multiplies
     [directions, hidden]); None for no bias."""
     directions, gates, hidden = shape
     if name is None:
-        return None, add.constant(numpy.zeros((directions, hidden)), numpy.float32) if after else None
+        return None, add.constant(numpy.zeros((directions, hidden)), numpy.float32) if reset_after else None
     candidate, values = None, add.reader.constant(name)
     if values is not None:
         parts = values.astype("float32").reshape(directions, 2, gates, hidden)
         total = parts[:, 0] + parts[:, 1]
-        if after:
+        if reset_after:
             total[:, 2] = parts[:, 0, 2]
             candidate = add.constant(parts[:, 1, 2], numpy.float32)
         return add.constant(total.reshape(-1), numpy.float32), candidate
-    whole = add.reshape(_single(add, name), (directions, 2, gates, hidden))
-    of_input, of_state = (add.reshape(add.part(whole, 1, at, at + 1), (directions, gates, hidden)) for at in range(2))
-    if after:
-        candidate = add.copy(add.reshape(add.part(of_state, 1, 2, 3), (directions, hidden)))
-        both = add.do("add", add.part(of_input, 1, 0, 2), add.part(of_state, 1, 0, 2))
-        total = add.joined([both, add.part(of_input, 1, 2, 3)], 1)
+    biases = add.reshape(_as_float32(add, name), (directions, 2, gates, hidden))
+    input_bias, state_bias = (
+        add.reshape(add.part(biases, 1, index, index + 1), (directions, gates, hidden)) for index in range(2)
+    )
+    if reset_after:
+        candidate = add.copy(add.reshape(add.part(state_bias, 1, 2, 3), (directions, hidden)))
+        update_and_reset = add.do("add", add.part(input_bias, 1, 0, 2), add.part(state_bias, 1, 0, 2))
+        total = add.joined([update_and_reset, add.part(input_bias, 1, 2, 3)], 1)
     else:
-        total = add.do("add", of_input, of_state)
+        total = add.do("add", input_bias, state_bias)
     return add.reshape(total, (directions * gates * hidden,)), candidate
 
 
@@ -179,7 +185,7 @@ def _packed(add, weights):
 def _state(add, name, times_axis):
     if name is None:
         return None
-    name = _single(add, name)
+    name = _as_float32(add, name)
     return add.transpose(name, (1, 0, 2)) if times_axis else name
 
 
@@ -194,15 +200,15 @@ def _lengths(add, name, times):
     return add.constant(values, numpy.int64)
 
 
-def _outputs(add, whole, times, dtype, times_axis):
+def _outputs(add, all_states, times, dtype, times_axis):
     """Makes the node's outputs, parts of the states [times + 1 or 2, directions, batch, hidden]."""
     outputs = (*add.node.outputs, "", "", "")[:3]
     if outputs[0]:
-        states = add.part(whole, 0, 0, times)  # times, directions, batch, hidden
+        states = add.part(all_states, 0, 0, times)  # times, directions, batch, hidden
         add.done(add.cast(add.transpose(states, (2, 0, 1, 3)) if times_axis else states, dtype), outputs[0])
     for index, output in enumerate(outputs[1:]):
         if output and (index == 0 or add.node.op == "LSTM"):
-            last = add.reshape(add.part(whole, 0, times + index, times + index + 1), add.shape(whole)[1:])
+            last = add.reshape(add.part(all_states, 0, times + index, times + index + 1), add.shape(all_states)[1:])
             add.done(add.cast(add.transpose(last, (1, 0, 2)) if times_axis else last, dtype), output)
 
 
@@ -228,7 +234,7 @@ def _widened(add, name, scale, zero):
     values, scales, zeros = (add.reader.constant(operand) for operand in (name, scale, zero))
     if values is None or scales is None or (zero is not None and zeros is None):
         raise Unsupported("has weights, scales or zero points that are computed at run time")
-    whole = values.astype("float32")
+    widened = values.astype("float32")
     if zeros is not None:
-        whole = whole - zeros.reshape(len(whole), 1, -1).astype("float32")
-    return add.constant((whole * scales.reshape(len(whole), 1, -1)).swapaxes(1, 2), numpy.float32)
+        widened = widened - zeros.reshape(len(widened), 1, -1).astype("float32")
+    return add.constant((widened * scales.reshape(len(widened), 1, -1)).swapaxes(1, 2), numpy.float32)

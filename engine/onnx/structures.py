@@ -32,11 +32,11 @@ def structure_of(reader, name):
 
 def _sequence(reader, node, number=0):
     name = node.input(number)
-    found = structure_of(reader, name)
-    if isinstance(found, Optional) and found.item is not None:
-        found = structure_of(reader, found.item)
-    if isinstance(found, Sequence):
-        return found
+    structure = structure_of(reader, name)
+    if isinstance(structure, Optional) and structure.item is not None:
+        structure = structure_of(reader, structure.item)
+    if isinstance(structure, Sequence):
+        return structure
     if name is not None and not reader.knows(name):
         raise Unsupported(f"works on {name!r}, which is unknown")
     raise Unsupported(f"works on {name!r}, which is not a sequence")
@@ -89,24 +89,24 @@ def length(reader, node):
 
 @reads_whole("SequenceInsert")
 def insert(reader, node):
-    found = _sequence(reader, node)
-    items, position = list(found.items), _position(reader, node, 2, len(found.items), ends=True)
+    sequence = _sequence(reader, node)
+    items, position = list(sequence.items), _position(reader, node, 2, len(sequence.items), ends=True)
     if position is None:
         raise Unsupported("inserts at a position that is not constant")
     items.insert(position, node.input(1))
-    _keep(reader, node.output, items, found.dtype)
+    _keep(reader, node.output, items, sequence.dtype)
 
 
 @reads_whole("SequenceErase")
 def erase(reader, node):
-    found = _sequence(reader, node)
-    items, position = list(found.items), _position(reader, node, 1, len(found.items))
+    sequence = _sequence(reader, node)
+    items, position = list(sequence.items), _position(reader, node, 1, len(sequence.items))
     if position is None:
         raise Unsupported("erases at a position that is not constant")
     if not items:
         raise Unsupported("takes a tensor out of an empty sequence")
     del items[position]
-    _keep(reader, node.output, items, found.dtype)
+    _keep(reader, node.output, items, sequence.dtype)
 
 
 @reads_whole("SequenceAt")
@@ -122,12 +122,12 @@ def at(reader, node):
     shapes = {tuple(map(_terms, reader.shape(name))) for name in items}
     if len(shapes) > 1:
         raise Unsupported("chooses at run time among tensors of different shapes")
-    whole = stacked(reader, node, items, 0, f"{node.output}/all")
+    stack = stacked(reader, node, items, 0, f"{node.output}/all")
     index = node.inputs[1]
     add = Lowering(reader, node)
     if reader.constant(index) is None and add.shape(index) != ():
         index = add.reshape(index, ())
-    reader.emit("Gather", [whole, index], [node.output], axis=0)
+    reader.emit("Gather", [stack, index], [node.output], axis=0)
 
 
 def _terms(size):
@@ -163,14 +163,14 @@ def unstacked(reader, name, axis, output, keep=False):
     """Splits the tensor along an axis of fixed size. Returns the names."""
     count = fixed(reader.shape(name)[axis], reader)
     names = [f"{output}/item {number}" for number in range(count)]
-    wholes = names if keep else [f"{part}/whole" for part in names]
+    slices = names if keep else [f"{part}/whole" for part in names]
     if count == 1:
-        reader.same(wholes[0], name)
+        reader.same(slices[0], name)
     else:
-        reader.emit("Split", [name], wholes, axis=axis, split=[1] * count)
+        reader.emit("Split", [name], slices, axis=axis, split=[1] * count)
     if not keep:
-        for whole, part in zip(wholes, names):
-            reader.emit("Squeeze", [whole], [part], axes=[axis])
+        for slice_name, part in zip(slices, names):
+            reader.emit("Squeeze", [slice_name], [part], axes=[axis])
     return [reader.name_of(part) for part in names]
 
 
@@ -201,10 +201,10 @@ def split(reader, node):
     if parts is None or node.input(1) in reader.network.values or parts.dtype.kind not in "iu":
         raise Unsupported("has sizes of parts that are not constant integers")
     if parts.ndim == 0:
-        each = int(parts)
-        if each < 1:
-            raise Unsupported(f"has parts of {each}")
-        parts = [each] * (size // each) + ([size % each] if size % each else [])
+        part_size = int(parts)
+        if part_size < 1:
+            raise Unsupported(f"has parts of {part_size}")
+        parts = [part_size] * (size // part_size) + ([size % part_size] if size % part_size else [])
     parts = [int(part) for part in numpy.reshape(parts, -1)]
     if min(parts, default=0) < 1 or sum(parts) != size:
         raise Unsupported(f"has parts of {parts} of a dimension of {size}")
@@ -227,10 +227,10 @@ def optional(reader, node):
 @reads_whole("OptionalHasElement")
 def has_element(reader, node):
     name = node.input(0)
-    found = structure_of(reader, name)
+    structure = structure_of(reader, name)
     if name is not None and not reader.knows(name):
         raise Unsupported(f"works on {name!r}, which is unknown")
-    present = name is not None and not (isinstance(found, Optional) and found.item is None)
+    present = name is not None and not (isinstance(structure, Optional) and structure.item is None)
     reader.keep_constant(node.output, numpy.bool_(present))
 
 
@@ -239,9 +239,9 @@ def get_element(reader, node):
     name = node.input(0)
     if not reader.knows(name):
         raise Unsupported(f"works on {name!r}, which is unknown")
-    found = structure_of(reader, name)
-    if isinstance(found, Optional):
-        if found.item is None:
+    structure = structure_of(reader, name)
+    if isinstance(structure, Optional):
+        if structure.item is None:
             raise Unsupported("takes the element of an optional that has none")
-        name = found.item
+        name = structure.item
     reader.same(node.output, name)

@@ -15,12 +15,12 @@ from .readers import Unsupported, reads
 
 _MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER", "LEAF")
 _LEQ, _LT, _GTE, _GT, _EQ, _NEQ, _MEMBER, _LEAF = range(len(_MODES))
-_COUNTED = 1 << 22  # largest range for counting instead of sorting
-_LARGEST_TABLE = 1 << 26  # elements of a leaf table
-_MOST_SURE = (1 << 12) - 1  # limit in engine/src/models/trees.c
+_MAX_COUNTING_RANGE = 1 << 22  # largest range for counting instead of sorting
+_MAX_TABLE = 1 << 26  # elements of a leaf table
+_MAX_SURE_LEVELS = (1 << 12) - 1  # limit in engine/src/models/trees.c
 _COMBINES = {"SUM": 0, "AVERAGE": 0, "MIN": 1, "MAX": 2}
 _HIGH, _LOW = 0, 1  # position of NaN in the order of keys
-_NOWHERE = "has nodes that refer to nodes that do not exist"
+_MISSING_NODES = "has nodes that refer to nodes that do not exist"
 _NO_TREES = "has nodes that form no trees: shared children or cycles"
 
 
@@ -61,39 +61,39 @@ def _classic(node, kind):
     """The ensemble of TreeEnsembleClassifier ("class") or TreeEnsembleRegressor ("target")."""
     thresholds, weights = _array(node, "nodes_values"), _array(node, f"{kind}_weights")
     trees, numbers = _integers(node, "nodes_treeids"), _integers(node, "nodes_nodeids")
-    known = {mode.encode(): number for number, mode in enumerate(_MODES) if number != _MEMBER}
+    mode_numbers = {mode.encode(): number for number, mode in enumerate(_MODES) if number != _MEMBER}
     names = node.attributes.texts("nodes_modes")
-    if not known.keys() >= set(names):
-        unknown = next(mode for mode in names if mode not in known)
+    if not mode_numbers.keys() >= set(names):
+        unknown = next(mode for mode in names if mode not in mode_numbers)
         raise Unsupported(f"has nodes of the unknown mode {unknown.decode(errors='replace')!r}")
     columns = [_integers(node, f"nodes_{name}") for name in ("featureids", "truenodeids", "falsenodeids")]
     missing = _integers(node, "nodes_missing_value_tracks_true", len(trees)).astype(bool)
-    ends = [_integers(node, f"{kind}_{name}") for name in ("treeids", "nodeids", "ids")]
+    leaf_columns = [_integers(node, f"{kind}_{name}") for name in ("treeids", "nodeids", "ids")]
     if (
         thresholds is None
         or weights is None
         or {len(trees)} != {*(len(values) for values in (numbers, names, thresholds, missing, *columns))}
     ):
         raise Unsupported("has lists of nodes that differ in length")
-    if {len(weights)} != {*map(len, ends)} or not len(trees):
+    if {len(weights)} != {*map(len, leaf_columns)} or not len(trees):
         raise Unsupported("has lists of leaves that differ in length")
-    modes = numpy.fromiter(map(known.__getitem__, names), "int64", len(names))
+    modes = numpy.fromiter(map(mode_numbers.__getitem__, names), "int64", len(names))
     width = int(max(numbers.max(initial=0), columns[1].max(initial=0), columns[2].max(initial=0))) + 1
     if min(trees.min(), numbers.min(), *(values.min() for values in columns)) < 0 or width > 1 << 31:
-        raise Unsupported(_NOWHERE)
+        raise Unsupported(_MISSING_NODES)
     keys = trees * width + numbers
     order = numpy.argsort(keys, kind="stable")
 
-    def nodes_of(tree, number, needed):
-        wanted = tree * width + number
-        found = order[numpy.minimum(numpy.searchsorted(keys[order], wanted), len(keys) - 1)]
-        if (needed & (keys[found] != wanted)).any():
-            raise Unsupported(_NOWHERE)
-        return found
+    def nodes_of(tree, number, required):
+        node_keys = tree * width + number
+        nodes = order[numpy.minimum(numpy.searchsorted(keys[order], node_keys), len(keys) - 1)]
+        if (required & (keys[nodes] != node_keys)).any():
+            raise Unsupported(_MISSING_NODES)
+        return nodes
 
     branches = modes != _LEAF
-    _, first = numpy.unique(trees, return_index=True)  # a tree's first node is its root
-    leaves = nodes_of(ends[0], ends[1], numpy.True_)
+    _, roots = numpy.unique(trees, return_index=True)  # a tree's first node is its root
+    leaves = nodes_of(leaf_columns[0], leaf_columns[1], numpy.True_)
     at_leaves = ~branches[leaves]
     return _Ensemble(
         modes,
@@ -104,9 +104,9 @@ def _classic(node, kind):
         missing,
         {},
         leaves[at_leaves],
-        ends[2][at_leaves],
+        leaf_columns[2][at_leaves],
         weights[at_leaves],
-        first,
+        roots,
     )
 
 
@@ -123,15 +123,17 @@ def _newest(node):
         raise Unsupported(f"has nodes of the unknown mode {modes.max()}")
     sides = []
     for side in ("true", "false"):
-        at, ends = _integers(node, f"nodes_{side}nodeids"), _integers(node, f"nodes_{side}leafs").astype(bool)
+        children, is_leaf = _integers(node, f"nodes_{side}nodeids"), _integers(node, f"nodes_{side}leafs").astype(bool)
         if (
-            len(at) != branches
-            or len(ends) != branches
-            or (at < 0).any()
-            or (at >= numpy.where(ends, leaves, branches)).any()
+            len(children) != branches
+            or len(is_leaf) != branches
+            or (children < 0).any()
+            or (children >= numpy.where(is_leaf, leaves, branches)).any()
         ):
-            raise Unsupported(_NOWHERE)
-        sides.append(numpy.concatenate([numpy.where(ends, branches + at, at), numpy.zeros(leaves, "int64")]))
+            raise Unsupported(_MISSING_NODES)
+        sides.append(
+            numpy.concatenate([numpy.where(is_leaf, branches + children, children), numpy.zeros(leaves, "int64")])
+        )
     members, groups = node.get("membership_values"), [[]]
     if members is not None:
         for value in numpy_helper.to_array(members).tolist():
@@ -141,7 +143,7 @@ def _newest(node):
                 groups[-1].append(value)
     roots, targets, features = (_integers(node, name) for name in ("tree_roots", "leaf_targetids", "nodes_featureids"))
     if (roots < 0).any() or (roots >= branches).any() or len(targets) != leaves or len(features) != branches:
-        raise Unsupported(_NOWHERE)
+        raise Unsupported(_MISSING_NODES)
     return _Ensemble(
         numpy.concatenate([modes.astype("int64"), numpy.full(leaves, _LEAF)]),
         numpy.concatenate([features, numpy.zeros(leaves, "int64")]),
@@ -201,25 +203,25 @@ def _with_equals(ensemble, walks, equals, dtype):
     node, so these nodes have two parents."""
     lists = [values.tolist() for values in walks]
     keys, features, nan, left, right, branch, further = lists
-    for at in equals:
-        mode, missing = ensemble.modes[at], bool(ensemble.missing_is_true[at])
-        numbers = _keys(ensemble.members[at], dtype).tolist() if mode == _MEMBER else [keys[at]]
+    for node in equals:
+        mode, missing = ensemble.modes[node], bool(ensemble.missing_is_true[node])
+        numbers = _keys(ensemble.members[node], dtype).tolist() if mode == _MEMBER else [keys[node]]
         equal, other = (ensemble.false, ensemble.true) if mode == _NEQ else (ensemble.true, ensemble.false)
-        equal, other, missing = int(equal[at]), int(other[at]), missing and mode != _NEQ  # NaN equals nothing
+        equal, other, missing = int(equal[node]), int(other[node]), missing and mode != _NEQ  # NaN equals nothing
         numbers = numbers or [int(numpy.iinfo(dtype).max)]  # equals nothing
-        above = at
+        above = node
         for index, number in enumerate(numbers):
             last, below = index == len(numbers) - 1, len(keys)
             following = other if last else below + 1
             keys.append(int(_before(numpy.array(number, dtype))))
-            for values, value in ((features, features[at]), (nan, _HIGH), (left, following), (right, equal)):
+            for values, value in ((features, features[node]), (nan, _HIGH), (left, following), (right, equal)):
                 values.append(value)
             branch.append(True)
             further.append([other, equal] if last else [following, -1])
             keys[above], nan[above] = number, _LOW if missing else _HIGH
             left[above], right[above], further[above] = below, following, [below, -1]
             if not last:  # the next value's comparison, reached from both of this one's
-                for values, value in zip(lists, (0, features[at], _HIGH, 0, 0, True, [-1, -1])):
+                for values, value in zip(lists, (0, features[node], _HIGH, 0, 0, True, [-1, -1])):
                     values.append(value)
                 above = following
     kinds = [values.dtype for values in walks]
@@ -232,8 +234,8 @@ def _levels(walks, roots):
     frontier, tree_of, level = roots, numpy.arange(len(roots)), 0
     while len(frontier):
         trees[frontier] = numpy.arange(len(frontier))
-        twice = (trees[frontier] != numpy.arange(len(frontier))).any()
-        if twice or (levels[frontier] >= 0).any():
+        repeated = (trees[frontier] != numpy.arange(len(frontier))).any()
+        if repeated or (levels[frontier] >= 0).any():
             raise Unsupported(_NO_TREES)
         trees[frontier], levels[frontier] = tree_of, level
         inner = walks.branch[frontier]
@@ -245,17 +247,17 @@ def _levels(walks, roots):
 
 def _ensemble_layer(add, x, ensemble, targets, aggregate, base):
     """Adds the layer: [rows, targets] for rows `x`. `base`: initial value of the sums, or None."""
-    own = add.shape(x)
-    if len(own) == 1:
-        x, own = add.reshape(x, (1, *own)), (1, *own)
-    if len(own) != 2:
-        raise Unsupported(f"works on {len(own)} dimensions, expected rows of features")
+    x_shape = add.shape(x)
+    if len(x_shape) == 1:
+        x, x_shape = add.reshape(x, (1, *x_shape)), (1, *x_shape)
+    if len(x_shape) != 2:
+        raise Unsupported(f"works on {len(x_shape)} dimensions, expected rows of features")
     if add.dtype(x) not in (numpy.float32, numpy.float64):
         x = add.cast(x, numpy.float32)
-    features, branches = int(own[1]), ensemble.modes != _LEAF
-    asked = ensemble.features[branches]
-    if asked.min(initial=0) < 0 or asked.max(initial=0) >= features:
-        raise Unsupported(f"asks for feature {asked.max(initial=0)} of {features}")
+    features, branches = int(x_shape[1]), ensemble.modes != _LEAF
+    used_features = ensemble.features[branches]
+    if used_features.min(initial=0) < 0 or used_features.max(initial=0) >= features:
+        raise Unsupported(f"asks for feature {used_features.max(initial=0)} of {features}")
     if ensemble.targets.min(initial=0) < 0 or ensemble.targets.max(initial=0) >= targets:
         raise Unsupported(f"has a leaf for target {ensemble.targets.max(initial=0)} of {targets}")
     floats = numpy.result_type(ensemble.thresholds, ensemble.weights)
@@ -281,7 +283,7 @@ def _ensemble_layer(add, x, ensemble, targets, aggregate, base):
         "Trees",
         add.node,
         names,
-        (own[0], targets),
+        (x_shape[0], targets),
         add.dtype(x),
         add.fresh("trees"),
         parameters=(_COMBINES[aggregate], divisor, variants),
@@ -295,29 +297,33 @@ def _laid_out(ensemble, features, dtype, targets, aggregate):
     trees, levels = _levels(walks, ensemble.roots)
     inner = numpy.flatnonzero(walks.branch & (levels >= 0))
     inner = inner[numpy.lexsort((levels[inner], trees[inner]))]
-    pairs = numpy.full(len(walks.keys), -1)  # positions of the children
-    pairs[inner] = 2 * numpy.arange(len(inner)) + trees[inner] + 1  # each tree begins with its root
-    firsts = numpy.arange(count) + 2 * numpy.searchsorted(trees[inner], numpy.arange(count))
-    lying = numpy.empty(count + 2 * len(inner), "int64")  # the node at each position
-    lying[firsts], lying[pairs[inner]], lying[pairs[inner] + 1] = ensemble.roots, walks.left[inner], walks.right[inner]
+    child_positions = numpy.full(len(walks.keys), -1)  # positions of the children
+    child_positions[inner] = 2 * numpy.arange(len(inner)) + trees[inner] + 1  # each tree begins with its root
+    root_positions = numpy.arange(count) + 2 * numpy.searchsorted(trees[inner], numpy.arange(count))
+    node_at = numpy.empty(count + 2 * len(inner), "int64")  # the node at each position
+    node_at[root_positions], node_at[child_positions[inner]], node_at[child_positions[inner] + 1] = (
+        ensemble.roots,
+        walks.left[inner],
+        walks.right[inner],
+    )
     variants = sum(1 << nan for nan in numpy.flatnonzero(numpy.bincount(walks.nan[inner])).tolist()) or 1
-    lowest = features * variants.bit_count()
-    slots = walks.features[lying] + features * ((walks.nan[lying] == _LOW) & (variants == 3))
-    at_branch = walks.branch[lying]
-    away = numpy.where(at_branch, pairs[lying] - numpy.arange(len(lying)), 0)
+    leaf_slot = features * variants.bit_count()
+    feature_slots = walks.features[node_at] + features * ((walks.nan[node_at] == _LOW) & (variants == 3))
+    at_branch = walks.branch[node_at]
+    child_distances = numpy.where(at_branch, child_positions[node_at] - numpy.arange(len(node_at)), 0)
     bits = 16 if dtype.itemsize == 4 else 32
-    if bits == 16 and away.max(initial=0) >= 1 << 16:
+    if bits == 16 and child_distances.max(initial=0) >= 1 << 16:
         return None
-    links = away << bits | numpy.where(at_branch, slots, lowest)
-    values, of_leaf, of_tree = _leaf_values(ensemble, trees, targets, aggregate, dtype)
-    keys = numpy.where(at_branch, walks.keys[lying], of_leaf[numpy.minimum(lying, len(of_leaf) - 1)])
+    links = child_distances << bits | numpy.where(at_branch, feature_slots, leaf_slot)
+    values, leaf_contents, tree_targets = _leaf_values(ensemble, trees, targets, aggregate, dtype)
+    keys = numpy.where(at_branch, walks.keys[node_at], leaf_contents[numpy.minimum(node_at, len(leaf_contents) - 1)])
     nodes = numpy.stack([keys.astype(dtype), links.astype(f"u{dtype.itemsize}").view(dtype)], 1)
-    leaf = numpy.flatnonzero(~walks.branch & (levels >= 0))
-    highest, deepest = numpy.full(count, _MOST_SURE), numpy.zeros(count, "int64")
-    numpy.minimum.at(highest, trees[leaf], levels[leaf])
-    numpy.maximum.at(deepest, trees[leaf], levels[leaf])
-    order = numpy.lexsort((highest, deepest))  # neighbouring walks have similar lengths
-    return nodes, numpy.stack([firsts, of_tree, highest], 1)[order].astype("int32"), values, variants
+    reached_leaves = numpy.flatnonzero(~walks.branch & (levels >= 0))
+    min_levels, max_levels = numpy.full(count, _MAX_SURE_LEVELS), numpy.zeros(count, "int64")
+    numpy.minimum.at(min_levels, trees[reached_leaves], levels[reached_leaves])
+    numpy.maximum.at(max_levels, trees[reached_leaves], levels[reached_leaves])
+    order = numpy.lexsort((min_levels, max_levels))  # neighbouring walks have similar lengths
+    return nodes, numpy.stack([root_positions, tree_targets, min_levels], 1)[order].astype("int32"), values, variants
 
 
 def _leaf_values(ensemble, trees, targets, aggregate, dtype):
@@ -329,21 +335,21 @@ def _leaf_values(ensemble, trees, targets, aggregate, dtype):
     leaves, leaf_targets, weights = (
         values[reached] for values in (ensemble.leaves, ensemble.targets, ensemble.weights)
     )
-    pairs, of_tree = trees[leaves] * targets + leaf_targets, numpy.zeros(len(ensemble.roots), "int64")
-    few = len(of_tree) * targets <= _COUNTED
-    pairs = numpy.flatnonzero(numpy.bincount(pairs)) if few else numpy.unique(pairs)
+    pairs, tree_targets = trees[leaves] * targets + leaf_targets, numpy.zeros(len(ensemble.roots), "int64")
+    countable = len(tree_targets) * targets <= _MAX_COUNTING_RANGE
+    pairs = numpy.flatnonzero(numpy.bincount(pairs)) if countable else numpy.unique(pairs)
     if (numpy.diff(pairs // targets) > 0).all():
-        of_tree[pairs // targets] = pairs % targets
+        tree_targets[pairs // targets] = pairs % targets
         values = numpy.full(len(ensemble.modes), filler, f"f{dtype.itemsize}")
         combine.at(values, leaves, weights)
-        return None, values.view(dtype), of_tree
+        return None, values.view(dtype), tree_targets
     rows = numpy.cumsum(ensemble.modes == _LEAF) - 1
     count = int(rows[-1]) + 1
-    if count * targets > _LARGEST_TABLE:
+    if count * targets > _MAX_TABLE:
         raise Unsupported(f"has {count:,} leaves for {targets:,} targets: more than the engine takes")
     values = numpy.full((count, targets), filler, ensemble.weights.dtype)
     combine.at(values, (rows[leaves], leaf_targets), weights)
-    return values, rows, of_tree
+    return values, rows, tree_targets
 
 
 @reads("ai.onnx.ml.TreeEnsembleRegressor")
@@ -386,11 +392,11 @@ def classifier(reader, node):
         raise Unsupported(f"has {len(base)} base values for {len(labels)} classes")
     scores = add.cast(_ensemble_layer(add, node.inputs[0], ensemble, len(labels), "SUM", base), numpy.float32)
     if len(labels) == 2 and ids == {1} and base is None:  # the first class's score is 0, but is not the threshold
-        chosen = add.cast(add.do("greater", add.part(scores, 1, 1, 2), 0.5 if positive else 0), numpy.int64)
+        class_index = add.cast(add.do("greater", add.part(scores, 1, 1, 2), 0.5 if positive else 0), numpy.int64)
     elif base is None and len(ids) < len(labels):  # classes without leaves are never chosen
-        never = numpy.array([0 if number in ids else -numpy.inf for number in range(len(labels))], "float32")
-        chosen = add.reduce("argmax", add.do("add", scores, never), [1])
+        offsets = numpy.array([0 if number in ids else -numpy.inf for number in range(len(labels))], "float32")
+        class_index = add.reduce("argmax", add.do("add", scores, offsets), [1])
     else:
-        chosen = add.reduce("argmax", scores, [1])
-    label_output(add, labels, chosen)
+        class_index = add.reduce("argmax", scores, [1])
+    label_output(add, labels, class_index)
     score_output(add, transformed(add, scores, transform))

@@ -29,14 +29,14 @@ def _refuse(node, **names):
             raise Unsupported(f"has {what.replace('_', ' ')}")
 
 
-def _single(add, name):
+def _as_float32(add, name):
     return None if name is None else add.cast(name, numpy.float32)
 
 
 def _split_heads(add, x, heads):
     """[batch, length, heads * size] as heads."""
-    batch, length, whole = add.shape(x)
-    return add.transpose(add.reshape(x, (batch, length, heads, whole // heads)), (0, 2, 1, 3))
+    batch, length, width = add.shape(x)
+    return add.transpose(add.reshape(x, (batch, length, heads, width // heads)), (0, 2, 1, 3))
 
 
 def _join_heads(add, x):
@@ -61,8 +61,8 @@ def _masked(add, allowed, value):
     """0 where `allowed`, a name or a boolean array, else `value`."""
     if not isinstance(allowed, str):
         return add.constant(numpy.where(allowed, 0.0, value), numpy.float32)
-    zero, other = (add.constant(number, numpy.float32) for number in (0.0, value))
-    return add.where(allowed, zero, other)
+    zero, penalty = (add.constant(number, numpy.float32) for number in (0.0, value))
+    return add.where(allowed, zero, penalty)
 
 
 def _lowest():
@@ -97,9 +97,9 @@ def attend(add, q, k, v, scale, mask=None, softcap=0.0):
         q = add.reshape(q, (batch, shared, groups, rows, size))
         k, v = (add.reshape(name, (batch, shared, 1, *add.shape(name)[2:])) for name in (k, v))
         if mask is not None and len(add.shape(mask)) > 2:
-            own = add.shape(mask)
-            each = (shared, groups) if own[-3] == heads else (1, 1)
-            mask = add.reshape(mask, (*own[:-3], *each, *own[-2:]))
+            mask_shape = add.shape(mask)
+            head_sizes = (shared, groups) if mask_shape[-3] == heads else (1, 1)
+            mask = add.reshape(mask, (*mask_shape[:-3], *head_sizes, *mask_shape[-2:]))
     order = (*range(4 + grouped - 2), 3 + grouped, 2 + grouped)
     scores = add.matmul(q, add.transpose(k, order))
     if scale != 1:
@@ -119,8 +119,8 @@ def attend(add, q, k, v, scale, mask=None, softcap=0.0):
 def rotated(add, x, cosines, sines, interleaved=False, size=0):
     """Rotates the first `size` elements (0: all) of each head, in pairs, by angles [batch or 1, 1, length, size / 2].
     Pairs are neighbours if `interleaved`, else elements of the two halves."""
-    batch, heads, length, whole = add.shape(x)
-    size = size or whole
+    batch, heads, length, head_size = add.shape(x)
+    size = size or head_size
     half = size // 2
     if interleaved:
         parts = [add.part(x, 3, first, size, 2) for first in range(2)]
@@ -130,26 +130,26 @@ def rotated(add, x, cosines, sines, interleaved=False, size=0):
         add.do("subtract", add.do("multiply", parts[0], cosines), add.do("multiply", parts[1], sines)),
         add.do("add", add.do("multiply", parts[0], sines), add.do("multiply", parts[1], cosines)),
     ]
-    result = add.whole((batch, heads, length, whole), add.dtype(x))
+    result = add.whole((batch, heads, length, head_size), add.dtype(x))
     for number, name in enumerate(halves):
         if interleaved:
             add.put(add.part(result, 3, number, size, 2), name)
         else:
             add.put(add.part(result, 3, number * half, number * half + half), name)
-    if size < whole:
-        add.put(add.part(result, 3, size, whole), add.part(x, 3, size, whole))
+    if size < head_size:
+        add.put(add.part(result, 3, size, head_size), add.part(x, 3, size, head_size))
     return result
 
 
 def _angles(add, caches, positions, dtype):
     """The rows of the caches at `positions` [batch, length], int64; the caches themselves if there are none."""
-    found = []
+    angles = []
     for cache in caches:
         if positions is not None:
             cache = add.operator("Gather", cache, positions)
         batch, length, half = add.shape(cache)
-        found.append(add.cast(add.reshape(cache, (batch, 1, length, half)), dtype))
-    return found
+        angles.append(add.cast(add.reshape(cache, (batch, 1, length, half)), dtype))
+    return angles
 
 
 @reads("RotaryEmbedding", "com.microsoft.RotaryEmbedding")
@@ -197,7 +197,7 @@ def attention(reader, node):
         length = add.reshape(add.cast(lengths, numpy.int64), (-1, 1, 1, 1))
         if past_k is None:
             offset = add.do("subtract", length, rows)
-    bias = _own_mask(add, mask, keys)
+    bias = _mask_as_addend(add, mask, keys)
     left, right = node.get("left_window_size", -1), node.get("right_window_size", -1)
     if node.get("is_causal", 0):
         right = 0 if right < 0 else min(right, 0)
@@ -206,7 +206,9 @@ def attention(reader, node):
     if length is not None:
         bias = _sum(add, bias, _masked(add, add.do("less", add.counted(keys), length), -math.inf))
     scale = node.get("scale") or 1 / math.sqrt(add.shape(q)[3])
-    result, *scores = attend(add, *(_single(add, name) for name in (q, k, v)), scale, bias, node.get("softcap", 0.0))
+    result, *scores = attend(
+        add, *(_as_float32(add, name) for name in (q, k, v)), scale, bias, node.get("softcap", 0.0)
+    )
     if bias is not None:
         largest = add.reduce("max", bias, [len(add.shape(bias)) - 1])
         all_masked = add.do("equal", largest, -math.inf)
@@ -225,15 +227,15 @@ def attention(reader, node):
         add.done(add.cast(scores[{0: 0, 1: 0, 2: 1, 3: 2}[mode]], dtype), scores_output)
 
 
-def _own_mask(add, mask, keys):
+def _mask_as_addend(add, mask, keys):
     """The mask as an addend to the scores; keys beyond the mask's width are masked."""
     if mask is None:
         return None
     if add.dtype(mask) == numpy.bool_:
         mask = _masked(add, mask, -math.inf)
-    mask, own = _single(add, mask), add.shape(mask)
-    if not sizes.is_open(keys) and not sizes.is_open(own[-1]) and own[-1] < keys:
-        mask = add.padded(mask, [0] * len(own), [*[0] * (len(own) - 1), keys - own[-1]], -math.inf)
+    mask, shape = _as_float32(add, mask), add.shape(mask)
+    if not sizes.is_open(keys) and not sizes.is_open(shape[-1]) and shape[-1] < keys:
+        mask = add.padded(mask, [0] * len(shape), [*[0] * (len(shape) - 1), keys - shape[-1]], -math.inf)
     return mask
 
 
@@ -247,10 +249,10 @@ def _padding(add, mask, batch, keys, value):
     if len(shape) == 1:
         number = add.counted(keys)
         mask = add.cast(mask, numpy.int64)
-        several = not sizes.is_open(shape[0]) and not sizes.is_open(batch) and shape[0] == 2 * batch
-        ends = add.part(mask, 0, 0, batch) if several else mask
+        has_starts = not sizes.is_open(shape[0]) and not sizes.is_open(batch) and shape[0] == 2 * batch
+        ends = add.part(mask, 0, 0, batch) if has_starts else mask
         allowed = add.do("less", number, add.reshape(ends, (-1, 1, 1, 1)))
-        if several:
+        if has_starts:
             starts = add.reshape(add.part(mask, 0, batch, 2 * batch), (-1, 1, 1, 1))
             allowed = add.do("logical_and", allowed, add.do("greater_equal", number, starts))
     elif len(shape) in (2, 3):
@@ -271,7 +273,7 @@ def _mask(add, node, padding, extra, batch, rows, keys, offset):
     if causal is not None and padding is not None:  # their sum could overflow float32
         padding = add.do("maximum", add.do("add", causal, padding), _lowest())
         causal = None
-    return _sum(add, causal, padding, _single(add, extra))
+    return _sum(add, causal, padding, _as_float32(add, extra))
 
 
 @reads("com.microsoft.Attention")
@@ -283,12 +285,12 @@ def packed_attention(reader, node):
         raise Unsupported("has do_rotary")
     heads, columns, dtype = node.get("num_heads"), add.shape(weights)[1], add.dtype(x)
     widths = node.get("qkv_hidden_sizes") or [columns // 3] * 3
-    whole = add.operator("MatMul", x, weights)
+    projected = add.operator("MatMul", x, weights)
     if bias is not None:
-        whole = add.operator("Add", whole, bias)
+        projected = add.operator("Add", projected, bias)
     begin, parts = 0, []
     for width in widths:
-        parts.append(_split_heads(add, add.part(whole, 2, begin, begin + width), heads))
+        parts.append(_split_heads(add, add.part(projected, 2, begin, begin + width), heads))
         begin += width
     q, k, v = parts
     offset = 0
@@ -302,7 +304,7 @@ def packed_attention(reader, node):
     batch, _, rows, size = add.shape(q)
     mask = _mask(add, node, mask, extra, batch, rows, add.shape(k)[2], offset)
     scale = node.get("scale") or 1 / math.sqrt(size)
-    result = attend(add, *(_single(add, name) for name in (q, k, v)), scale, mask)[0]
+    result = attend(add, *(_as_float32(add, name) for name in (q, k, v)), scale, mask)[0]
     y, present = _outputs(node, 2)
     add.done(_join_heads(add, add.cast(result, dtype)), y)
     if present:
@@ -353,7 +355,7 @@ def multi_head_attention(reader, node):
     offset = 0 if past_k is None else add.shape(past_k)[2]
     mask = _mask(add, node, mask, extra, batch, rows, add.shape(k)[2], offset)
     scale = node.get("scale") or 1 / math.sqrt(size)
-    result, scores, *_ = attend(add, *(_single(add, name) for name in (q, k, v)), scale, mask)
+    result, scores, *_ = attend(add, *(_as_float32(add, name) for name in (q, k, v)), scale, mask)
     y, present_k, present_v, scores_output = _outputs(node, 4)
     add.done(_join_heads(add, add.cast(result, dtype)), y)
     for name, output in ((k, present_k), (v, present_v), (scores, scores_output)):
@@ -395,9 +397,9 @@ def group_query_attention(reader, node):
         cached = add.reshape(cached, (batch, 1, 1, 1))
     window = node.get("local_window_size", -1)
     allowed = _window(add, rows, add.shape(k)[2], cached, window - 1 if window > 0 else -1)
-    mask = _sum(add, _masked(add, allowed, _lowest()), _single(add, extra))
+    mask = _sum(add, _masked(add, allowed, _lowest()), _as_float32(add, extra))
     scale = node.get("scale") or 1 / math.sqrt(size)
-    result = attend(add, *(_single(add, name) for name in (q, k, v)), scale, mask, node.get("softcap", 0.0))[0]
+    result = attend(add, *(_as_float32(add, name) for name in (q, k, v)), scale, mask, node.get("softcap", 0.0))[0]
     y, *presents = _outputs(node, 3)
     add.done(_join_heads(add, add.cast(result, dtype)), y)
     for name, output in zip((k, v), presents):
@@ -416,16 +418,16 @@ def _written_in_place(add, past, x, cached):
 def _extended(add, past, x, cached):
     """The cache extended by `x`, placed after each example's cached rows."""
     batch, heads, rows, _ = add.shape(x)
-    whole = add.joined([past, x], 2)
+    extended = add.joined([past, x], 2)
     if not sizes.is_open(batch) and batch == 1:
-        return whole
+        return extended
     positions = add.reshape(add.do("add", cached, add.counted(rows)), (batch, 1, rows))
     indices = [add.along(batch, 0, 3), add.along(heads, 1, 3), positions]
     return add.reader.add_layer(
         "Scatter",
         add.node,
-        [whole, x, *indices],
-        add.shape(whole),
+        [extended, x, *indices],
+        add.shape(extended),
         output=add.fresh("scattered"),
         parameters=(0, -1),
     )

@@ -52,23 +52,23 @@ class Body:
 
     def passed(self):
         """The names of the outer tensors that are the body's outputs; None if it computes anything."""
-        same = {proto.output[0]: proto.input[0] for proto in self._nodes if proto.op_type == "Identity"}
-        if len(same) != len(self._nodes):
+        sources = {proto.output[0]: proto.input[0] for proto in self._nodes if proto.op_type == "Identity"}
+        if len(sources) != len(self._nodes):
             return None
         names = []
         for name in self.outputs:
-            while name in same:
-                name = same[name]
+            while name in sources:
+                name = sources[name]
             names.append(self.reader.name_of(self._shared.get(name, name)))
         return names
 
-    def read(self, given=(), number=None):
-        """Reads the body with the tensors `given` (names) as its inputs and returns the names of its outputs; None if a
+    def read(self, operands=(), number=None):
+        """Reads the body with the tensors `operands` (names) as its inputs. Returns the names of its outputs; None if a
         node in it cannot be read, which is then among the reader's problems."""
         reader = self.reader
-        if len(given) != len(self.graph.input):
-            raise Unsupported(f"has a {self.attribute} of {len(self.graph.input)} inputs, expected {len(given)}")
-        names = self._shared | dict(zip(self.inputs, given))
+        if len(operands) != len(self.graph.input):
+            raise Unsupported(f"has a {self.attribute} of {len(self.graph.input)} inputs, expected {len(operands)}")
+        names = self._shared | dict(zip(self.inputs, operands))
         prefix = f"{self.prefix}/" if number is None else f"{self.prefix}{number}/"
         for proto in self._nodes:
             names.update((name, prefix + name) for name in proto.output if name)
@@ -91,11 +91,11 @@ class Body:
         finally:
             reader.depth -= 1
             reader.network.repeats = reader.depth > 0
-        found = [reader.name_of(names.get(name, name)) for name in self.outputs]
-        for name, own in zip(found, self.outputs):
+        results = [reader.name_of(names.get(name, name)) for name in self.outputs]
+        for name, output in zip(results, self.outputs):
             if not reader.knows(name):
-                raise Unsupported(f"has a {self.attribute} whose output {own!r} nothing computes")
-        return found
+                raise Unsupported(f"has a {self.attribute} whose output {output!r} nothing computes")
+        return results
 
 
 def _renamed(proto, names):
@@ -111,9 +111,9 @@ def _renamed(proto, names):
 
 
 def _rename_within(graph, names):
-    own = {value.name for value in (*graph.input, *graph.initializer)}
-    own.update(name for proto in graph.node for name in proto.output)
-    names = {old: new for old, new in names.items() if old not in own}
+    defined = {value.name for value in (*graph.input, *graph.initializer)}
+    defined.update(name for proto in graph.node for name in proto.output)
+    names = {old: new for old, new in names.items() if old not in defined}
     nodes = [_renamed(proto, names) for proto in graph.node]
     del graph.node[:]
     graph.node.extend(nodes)
@@ -121,7 +121,7 @@ def _rename_within(graph, names):
         value.name = names.get(value.name, value.name)
 
 
-def chosen(reader, node, condition, one, other, output):
+def choose(reader, node, condition, one, other, output):
     """Makes `output` the tensor, sequence or optional `one` if the run-time `condition` is true, else `other`."""
     if one == other:
         reader.same(output, one)
@@ -131,7 +131,10 @@ def chosen(reader, node, condition, one, other, output):
         _choose_structures(reader, node, condition, (one, first), (other, second), output)
         return
     values = reader.constant(one), reader.constant(other)
-    if all(own is not None and own.dtype == bool and own.size == 1 for own in values) and values[0] == values[1]:
+    if (
+        all(value is not None and value.dtype == bool and value.size == 1 for value in values)
+        and values[0] == values[1]
+    ):
         reader.same(output, one)  # a loop's condition that both sides end
         return
     a, b = reader.shape(one), reader.shape(other)
@@ -156,13 +159,13 @@ def _choose_structures(reader, node, condition, one, other, output):
     if isinstance(first, Sequence) and isinstance(second, Sequence) and len(first.items) == len(second.items):
         names = [f"{output}/item {number}" for number in range(len(first.items))]
         for name, a, b in zip(names, first.items, second.items):
-            chosen(reader, node, condition, a, b, name)
+            choose(reader, node, condition, a, b, name)
         reader.structures[output] = Sequence([reader.name_of(name) for name in names], first.dtype)
         return
     if isinstance(first, Optional) and isinstance(second, Optional):
         if first.item is not None and second.item is not None:
             name = f"{output}/element"
-            chosen(reader, node, condition, first.item, second.item, name)
+            choose(reader, node, condition, first.item, second.item, name)
             reader.structures[output] = Optional(reader.name_of(name))
             return
         if first.item is second.item is None:
@@ -187,9 +190,9 @@ def truth(reader, name):
     """Whether the constant condition is true; None if it is known only at run time."""
     value = reader.constant(name)
     if value is None or name in reader.network.values:
-        made = reader.producers.get(name)
-        is_both = made is not None and made.operator == "And"
-        return False if is_both and any(truth(reader, own) is False for own in made.inputs) else None
+        producer = reader.producers.get(name)
+        is_both = producer is not None and producer.operator == "And"
+        return False if is_both and any(truth(reader, operand) is False for operand in producer.inputs) else None
     if value.size != 1 or value.dtype != bool:
         raise Unsupported(f"has a condition of {value.dtype.name}{value.shape}, expected one bool")
     return bool(value.reshape(())[()])

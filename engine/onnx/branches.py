@@ -85,12 +85,12 @@ def _merged(network, layer, sign, branch, summed):
         second = branch(two, first.source if two == first.source else None)
     if first is None or second is None or first.source != second.source or not (first.window or second.window):
         return None
-    windows = [each.window for each in (first, second) if each.window]
+    windows = [addend.window for addend in (first, second) if addend.window]
     if len(windows) == 1:  # the other is the image itself, perhaps scaled
-        bare = not (first.factor or second.factor)
+        unscaled = not (first.factor or second.factor)
         if network.shape(first.source) != network.shape(layer.output):
             return None
-        if bare and windows[0][10] != network.shape(first.source)[1]:
+        if unscaled and windows[0][10] != network.shape(first.source)[1]:
             return None  # a dense convolution adds the image at no cost
     window = _union(windows)
     if window is None:
@@ -136,18 +136,20 @@ def _summed(network, layer, first, second, sign, window):
     groups, inner, outputs = window[10], network.shape(first.source)[1], network.shape(layer.output)[1]
     weights = numpy.zeros((outputs, inner // groups, *window[:2]))
     bias = numpy.zeros(outputs)
-    for each, factor in ((first, 1), (second, sign)):
-        own, low = each.window or (1, 1, 1, 1, 0, 0), window[4:6]
-        at = [(low[d] - own[4 + d]) // window[8 + d] for d in range(2)]
-        if each.window:
-            part = network.constants[each.weights].astype("float64")
-            bias += factor * network.constants[each.bias] if each.bias else 0
+    for addend, factor in ((first, 1), (second, sign)):
+        addend_window, low = addend.window or (1, 1, 1, 1, 0, 0), window[4:6]
+        begins = [(low[d] - addend_window[4 + d]) // window[8 + d] for d in range(2)]
+        if addend.window:
+            kernel = network.constants[addend.weights].astype("float64")
+            bias += factor * network.constants[addend.bias] if addend.bias else 0
         else:
-            part = numpy.zeros((outputs, inner // groups, 1, 1))
+            kernel = numpy.zeros((outputs, inner // groups, 1, 1))
             channel = numpy.arange(outputs)
-            part[channel, channel % (inner // groups), 0, 0] = each.factor or 1
-            bias += factor * numpy.array(each.offset or 0)
-        weights[:, :, at[0] : at[0] + own[0], at[1] : at[1] + own[1]] += factor * part
+            kernel[channel, channel % (inner // groups), 0, 0] = addend.factor or 1
+            bias += factor * numpy.array(addend.offset or 0)
+        weights[:, :, begins[0] : begins[0] + addend_window[0], begins[1] : begins[1] + addend_window[1]] += (
+            factor * kernel
+        )
     biased = first.bias or second.bias or first.offset or second.offset
     return (
         network.constant(f"{layer.output}/weights", weights, "float32"),

@@ -13,12 +13,14 @@ _UNIFORM, _NORMAL = range(2)
 def drawn(add, shape, dtype, kind, first, second):
     """Random float32 or float64 numbers."""
     seed = add.node.get("seed")
-    wide = numpy.float64 if dtype == numpy.float64 else numpy.float32
-    where = add.network.expanded(add.fresh("shape"), add.constant(0, numpy.bool_), shape)
+    compute_dtype = numpy.float64 if dtype == numpy.float64 else numpy.float32
+    shape_operand = add.network.expanded(add.fresh("shape"), add.constant(0, numpy.bool_), shape)
     streams = sum(layer.op == "Chance" for layer in add.network.layers)
     seeded = (0, 0) if seed is None else (1, float_bits(seed))
     parameters = (kind, float_bits(first), float_bits(second), *seeded, streams)
-    return add.reader.add_layer("Chance", add.node, [where], shape, wide, add.fresh("drawn"), parameters=parameters)
+    return add.reader.add_layer(
+        "Chance", add.node, [shape_operand], shape, compute_dtype, add.fresh("drawn"), parameters=parameters
+    )
 
 
 def _dtype_of(node, default):
@@ -39,9 +41,9 @@ _BOUNDS = {"RandomUniform": (_UNIFORM, "low", 0.0, "high", 1.0), "RandomNormal":
 @reads("RandomUniform", "RandomNormal", "RandomUniformLike", "RandomNormalLike")
 def random_numbers(reader, node):
     add, (kind, *bounds) = Lowering(reader, node), _BOUNDS[node.op.removesuffix("Like")]
-    like = node.inputs[0] if node.op.endswith("Like") else None
-    default = numpy.float32 if like is None or add.dtype(like).kind != "f" else add.dtype(like)
-    dtype, shape = _dtype_of(node, default), node.get("shape") if like is None else add.shape(like)
+    template = node.inputs[0] if node.op.endswith("Like") else None
+    default = numpy.float32 if template is None or add.dtype(template).kind != "f" else add.dtype(template)
+    dtype, shape = _dtype_of(node, default), node.get("shape") if template is None else add.shape(template)
     if dtype.kind != "f":
         raise Unsupported(f"draws {dtype}, expected floats")
     if shape is None:

@@ -10,7 +10,7 @@ iterations after the end are skipped and keep the earlier values."""
 
 import numpy
 
-from .bodies import MAX_READ, Body, TooLong, chosen, scalar, truth
+from .bodies import MAX_READ, Body, TooLong, choose, scalar, truth
 from .lowering import Lowering
 from .readers import Unsupported, reads_whole
 from .shape_values import if_none
@@ -45,7 +45,7 @@ def branch(reader, node):
     _same_count(node, len(else_results))
     for output, a, b in zip(node.outputs, then_results, else_results):
         if output:
-            chosen(reader, node, condition, a, b, output)
+            choose(reader, node, condition, a, b, output)
 
 
 def _branch_for_zero(reader, node, condition, taken):
@@ -168,7 +168,7 @@ _WHILE = (
 
 def _selected(reader, node, active, pair, output):
     new, old = pair
-    chosen(reader, node, active, new, old, output)
+    choose(reader, node, active, new, old, output)
     return reader.name_of(output) if structure_of(reader, output) is None else output
 
 

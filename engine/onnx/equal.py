@@ -64,7 +64,7 @@ def merge_equal(network):
     replacements = _constants(network)  # removed bases to the equal ones that stay
     named = {}  # staying bases to the model outputs whose names they take
     last, early = _written(network)
-    writers, found, kept, outputs, copied = {}, {}, [], set(network.outputs), False
+    writers, firsts, kept, outputs, copied = {}, {}, [], set(network.outputs), False
     impure = set()  # bases that another operator writes a part of
     for number, layer in enumerate(network.layers):
         base, *written = _operand(network, layer.output, {})
@@ -86,7 +86,7 @@ def merge_equal(network):
             impure.add(base)
         if number != last[base] or base in early or base in impure:
             continue
-        first = found.setdefault((network.shape(base), network.dtype(base), tuple(writers[base])), base)
+        first = firsts.setdefault((network.shape(base), network.dtype(base), tuple(writers[base])), base)
         if first == base:
             continue
         if base not in outputs:
@@ -99,13 +99,13 @@ def merge_equal(network):
     if not replacements and not copied:
         return False
 
-    final = named | {name: named.get(one, one) for name, one in replacements.items()}
+    renames = named | {name: named.get(equal, equal) for name, equal in replacements.items()}
     network.layers = [layer for layer in kept if network.base(layer.output) not in replacements]
     for layer in network.layers:
-        layer.inputs = [final.get(name, name) for name in layer.inputs]
-        layer.output = final.get(layer.output, layer.output)
+        layer.inputs = [renames.get(name, name) for name in layer.inputs]
+        layer.output = renames.get(layer.output, layer.output)
     network.views = {
-        name: view._replace(base=final[view.base]) if view.base in final else view
+        name: view._replace(base=renames[view.base]) if view.base in renames else view
         for name, view in network.views.items()
     }
     network.constants = {name: values for name, values in network.constants.items() if name not in replacements}
@@ -117,9 +117,9 @@ def _constants(network):
     for name, values in network.constants.items():
         candidates.setdefault((values.dtype, values.shape, values.flat[:_PREFIX].tobytes()), []).append(name)
     for names in candidates.values():
-        found = {}
+        first_by_digest = {}
         for name in names if len(names) > 1 else ():  # only candidates are hashed in full
-            first = found.setdefault(hashlib.sha256(network.constants[name].tobytes()).digest(), name)
+            first = first_by_digest.setdefault(hashlib.sha256(network.constants[name].tobytes()).digest(), name)
             if first != name:
                 replacements[name] = first
     return replacements

@@ -24,9 +24,9 @@ class _Part:
     is broadcast."""
 
     def __init__(self, network, name, shape):
-        view, own = network.as_view(name), network.shape(name)
-        strides = (0,) * (len(shape) - len(own)) + view.strides
-        sizes = (1,) * (len(shape) - len(own)) + own
+        view, tensor_shape = network.as_view(name), network.shape(name)
+        strides = (0,) * (len(shape) - len(tensor_shape)) + view.strides
+        sizes = (1,) * (len(shape) - len(tensor_shape)) + tensor_shape
         self.name, self.shape = name, shape
         self.view = View(
             view.base, view.offset, tuple(0 if size == 1 else stride for size, stride in zip(sizes, strides))
@@ -54,16 +54,16 @@ def _parts(network, product, writers):
     """[(part, its position in a row)] of the concatenation that the product reads, or None if it reads none. `writers`
     maps bases to the layers that write them."""
     rows = product.inputs[0]
-    whole = network.base(rows)
+    base = network.base(rows)
     if (
-        whole in network.constants
-        or whole in network.inputs
+        base in network.constants
+        or base in network.inputs
         or not network.is_dense(rows)
         or network.as_view(rows).offset
     ):
         return None
-    shape, found, begin = network.shape(whole), [], 0
-    copies = writers.get(whole, ())
+    shape, parts, begin = network.shape(base), [], 0
+    copies = writers.get(base, ())
     if (
         len(shape) < 2
         or shape[-1] != network.shape(rows)[1]
@@ -82,17 +82,17 @@ def _parts(network, product, writers):
             or copy.inputs[0] in network.constants
         ):
             return None
-        found.append((_Part(network, copy.inputs[0], part), begin))
+        parts.append((_Part(network, copy.inputs[0], part), begin))
         begin += part[-1]
-    return found if begin == shape[-1] else None
+    return parts if begin == shape[-1] else None
 
 
 def _terms(network, part, producers, columns, sign=1):
     """[(sign, part, factor)] that sum up to the part, each of its shape. `factor` is a single-row part that can be
     multiplied into the weights, or None."""
     base = part.view.base
-    whole = network.shape(base) == part.shape and _Part(network, base, part.shape).view == part.view
-    layer = producers.get(base) if whole else None
+    covers_base = network.shape(base) == part.shape and _Part(network, base, part.shape).view == part.view
+    layer = producers.get(base) if covers_base else None
     if layer is None or layer.op != "Binary" or any(name in network.constants for name in layer.inputs):
         return [(sign, part, None)]
     left, right = (_Part(network, name, part.shape) for name in layer.inputs)
@@ -139,7 +139,7 @@ class _Builder:
 
     def build(self, rows, matrices):
         """`rows`, `matrices`: lists of (part, {factor: (the factor's part, weights)})."""
-        network, bias, added, shape = self.network, self.product.inputs[2], [], (*self.shape, self.columns)
+        network, bias, addends, shape = self.network, self.product.inputs[2], [], (*self.shape, self.columns)
         fixed = [(term, blocks[None][1]) for term, blocks in matrices if list(blocks) == [None]]
         if rows:
             terms = [
@@ -151,27 +151,27 @@ class _Builder:
                 )
                 for term, blocks in rows
             ]
-            added.append(
+            addends.append(
                 network.reshaped(self._name("added"), self._products(terms, bias), (*self.shape[:-1], 1, self.columns))
             )
             bias = None
         if fixed:
-            whole = not added and len(fixed) == len(matrices)
+            is_complete = not addends and len(fixed) == len(matrices)
             terms = [(self._view_of("part", term, term.shape, term.view.strides), block) for term, block in fixed]
-            product = self._products(terms, bias, self.product.output if whole else None)
-            if whole:
+            product = self._products(terms, bias, self.product.output if is_complete else None)
+            if is_complete:
                 return
-            added.append(network.reshaped(self._name("matrix"), product, shape))
+            addends.append(network.reshaped(self._name("matrix"), product, shape))
             bias = None
         for term, blocks in matrices:
             if list(blocks) != [None]:
                 product = network.declare(self._name("matrix"), shape, "float32")
                 operand = self._view_of("part", term, term.shape, term.view.strides)
                 network.layers.append(Layer("MatMul", self.product.name, [operand, self._weights(blocks)], product))
-                added.append(product)
-        added += [bias] * (bias is not None)
-        result, total = network.view(self._name("whole"), self.product.output, shape, contiguous(shape)), added[0]
-        for name in added[1:]:
+                addends.append(product)
+        addends += [bias] * (bias is not None)
+        result, total = network.view(self._name("whole"), self.product.output, shape, contiguous(shape)), addends[0]
+        for name in addends[1:]:
             total = network.binary("add", self.product.name, total, name, self._name("sum"))
         network.layers[-1].output = result  # the last layer (a sum or a product) writes the result itself
 

@@ -143,11 +143,11 @@ class Network:
     notes: dict | None = None
     repeats: bool = False  # a loop's body is being read
     rounded: set = field(default_factory=set)  # what the model itself casts to float16, which stays so
-    kept: dict = field(default_factory=dict)  # parts of arrays to constants, shared by all readings
+    shared_constants: dict = field(default_factory=dict)  # parts of arrays to constants, shared by all readings
     _constant_names: dict = field(default_factory=dict)  # parts of arrays to names in this network
-    _producers: dict = field(default_factory=dict)  # producers in the first `_seen` layers
-    _seen: int = 0
-    _whole: dict = field(default_factory=dict)  # tensors to their views of themselves
+    _producers: dict = field(default_factory=dict)  # producers in the first `_indexed_layers` layers
+    _indexed_layers: int = 0
+    _identity_views: dict = field(default_factory=dict)  # tensors to their views of themselves
 
     def shape(self, name):
         values = self.constants.get(name)
@@ -159,20 +159,20 @@ class Network:
 
     def declare(self, name, shape, dtype):
         self.shapes[name], self.dtypes[name] = _integers(shape), numpy.dtype(dtype)
-        self._whole.pop(name, None)
+        self._identity_views.pop(name, None)
         return name
 
     def move(self, shapes, views):
         """Replaces the tensors' shapes and views."""
-        self.shapes, self.views, self._whole = shapes, views, {}
+        self.shapes, self.views, self._identity_views = shapes, views, {}
 
     def fresh(self, name):
         """`name`, with a number appended if it is taken."""
-        number, found = 0, name
-        while found in self.shapes or found in self.constants:
+        number, candidate = 0, name
+        while candidate in self.shapes or candidate in self.constants:
             number += 1
-            found = f"{name}/{number}"
-        return found
+            candidate = f"{name}/{number}"
+        return candidate
 
     def constant(self, name, values, dtype=None):
         """Adds a constant; in loop bodies, which are read repeatedly, reuses the one made of the same part of an array.
@@ -186,17 +186,18 @@ class Network:
         key = address, values.dtype if dtype is None else numpy.dtype(dtype)
         if self.repeats and key in self._constant_names:
             return self._constant_names[key]
-        if key not in self.kept:  # keeps `values` alive, so that its address is not reused
-            self.kept[key] = numpy.array(values, dtype, copy=None if values.nbytes >= _LARGE else True), values
+        if key not in self.shared_constants:  # keeps `values` alive, so that its address is not reused
+            copy = None if values.nbytes >= _LARGE else True
+            self.shared_constants[key] = numpy.array(values, dtype, copy=copy), values
         self._constant_names[key] = name = self.fresh(name)
-        self.constants[name] = self.kept[key][0]
+        self.constants[name] = self.shared_constants[key][0]
         return name
 
     def as_view(self, name):
         """The tensor as a view: of its base, or of itself."""
-        view = self.views.get(name) or self._whole.get(name)
+        view = self.views.get(name) or self._identity_views.get(name)
         if view is None:
-            view = self._whole[name] = View(name, 0, contiguous(self.shape(name)))
+            view = self._identity_views[name] = View(name, 0, contiguous(self.shape(name)))
         return view
 
     def base(self, name):
@@ -280,11 +281,11 @@ class Network:
 
     def need_joined(self, shape, other, axis):
         """Rejects calls at whose sizes the shapes differ in another dimension than `axis`."""
-        for d, (own, size) in enumerate(zip(shape, other)):
+        for d, (first_size, second_size) in enumerate(zip(shape, other)):
             if d != axis:
                 self.need(
-                    own,
-                    size,
+                    first_size,
+                    second_size,
                     lambda: (
                         f"joins {sizes.shape_text(shape)} and {sizes.shape_text(other)} along axis {axis}, which fit at"
                         " some sizes only: call it with such sizes"
@@ -320,19 +321,27 @@ class Network:
 
     def expanded(self, name, source, shape):
         """Makes `name` a view of `source` broadcast to `shape`."""
-        view, own = self.as_view(source), self.shape(source)
-        self.need_broadcast(own, shape)
-        own, strides = (1,) * (len(shape) - len(own)) + own, (0,) * (len(shape) - len(own)) + view.strides
+        view, source_shape = self.as_view(source), self.shape(source)
+        self.need_broadcast(source_shape, shape)
+        source_shape, strides = (
+            (1,) * (len(shape) - len(source_shape)) + source_shape,
+            (0,) * (len(shape) - len(source_shape)) + view.strides,
+        )
         return self.view(
-            name, source, shape, [0 if size == 1 else stride for size, stride in zip(own, strides)], view.offset
+            name,
+            source,
+            shape,
+            [0 if size == 1 else stride for size, stride in zip(source_shape, strides)],
+            view.offset,
         )
 
     def broadcast(self, *shapes):
         """The broadcast shape. Rejects calls at whose sizes the shapes cannot be broadcast to it."""
         result = sizes.broadcast(*shapes)
         for shape in shapes:
-            differ = [own for own, size in zip(shape[::-1], result[::-1]) if own != size and own != 1]
-            if differ and not any(self._is_counted(own) for own in (*shape, *result)):  # calls find out about those
+            differ = [size for size, target in zip(shape[::-1], result[::-1]) if size != target and size != 1]
+            # calls find out about counted sizes themselves
+            if differ and not any(self._is_counted(size) for size in (*shape, *result)):
                 self.need_broadcast(shape, result)
         return result
 
@@ -353,11 +362,11 @@ class Network:
         """Rejects calls at whose sizes values of this shape do not fill places of the other."""
         if len(shape) != len(other):
             raise ValueError(f"writes values {sizes.shape_text(shape)} to places {sizes.shape_text(other)}")
-        for own, size in zip(shape, other):
-            sizes.same(own, size)
+        for value_size, target_size in zip(shape, other):
+            sizes.same(value_size, target_size)
             self.need(
-                own,
-                size,
+                value_size,
+                target_size,
                 lambda: (
                     f"writes values {sizes.shape_text(shape)} to places {sizes.shape_text(other)}, which fit at some"
                     " sizes only: call it with such sizes"
@@ -370,11 +379,11 @@ class Network:
     def need_broadcast(self, shape, other):
         """Rejects calls at whose sizes a dimension of `shape`, aligned from the last, is neither 1 nor that of
         `other`."""
-        for own, size in zip(shape[::-1], other[::-1]):
-            if own != 1:
+        for size, target_size in zip(shape[::-1], other[::-1]):
+            if size != 1:
                 self.need(
-                    own,
                     size,
+                    target_size,
                     lambda: (
                         f"broadcasts {sizes.shape_text(shape)} to {sizes.shape_text(other)}, which fit at some sizes"
                         " only: call it with such sizes"
@@ -425,29 +434,29 @@ class Network:
 
     def producers_so_far(self):
         """`producers`, cached; only while the model is read, since layers are only appended then."""
-        for layer in self.layers[self._seen :]:
+        for layer in self.layers[self._indexed_layers :]:
             self._producers[layer.output] = layer
-        self._seen = len(self.layers)
+        self._indexed_layers = len(self.layers)
         return self._producers
 
     def forget(self, count):
         """Removes all layers but the first `count`, while the model is read."""
         del self.layers[count:]
-        self._producers, self._seen = {}, 0
+        self._producers, self._indexed_layers = {}, 0
 
     def readers(self):
         """Maps each tensor to the layers that read it directly; None stands for a model output."""
-        found = {}
+        readers_of = {}
         for layer in self.layers:
             for name in dict.fromkeys(filter(None, layer.inputs)):
-                found.setdefault(name, []).append(layer)
+                readers_of.setdefault(name, []).append(layer)
         for name in self.outputs:
-            found.setdefault(name, []).append(None)
-        return found
+            readers_of.setdefault(name, []).append(None)
+        return readers_of
 
     def rename(self, old, new):
         """Renames the tensor `old` to `new`, which must be unused."""
-        self._whole.pop(old, None)
+        self._identity_views.pop(old, None)
         for values in (self.shapes, self.dtypes, self.constants, self.views, self.sources):
             if old in values:
                 values[new] = values.pop(old)
@@ -467,7 +476,7 @@ class Network:
 
 def same_strides(shape, strides):
     """Whether these are the strides of a contiguous tensor; those of dimensions of size 1 are ignored."""
-    return all(size == 1 or own == wanted for size, own, wanted in zip(shape, strides, contiguous(shape)))
+    return all(size == 1 or stride == expected for size, stride, expected in zip(shape, strides, contiguous(shape)))
 
 
 def has_rows(shape, strides):

@@ -158,30 +158,30 @@ def fold_channels(network):
         constants = [name for name in layer.inputs if name in network.constants]
         if op and len(constants) == 1:
             [image] = [name for name in layer.inputs if name != constants[0]]
-            before, values = producers.get(image), None
+            producer, values = producers.get(image), None
             if (
-                before
-                and before.op == "Conv"
+                producer
+                and producer.op == "Conv"
                 and image in single
-                and not before.inputs[3]
+                and not producer.inputs[3]
                 and network.shape(layer.output) == network.shape(image)
             ):
                 values = _channels(network, constants[0], image)
             if values is not None:
-                (_, weights, bias, _), own = before.inputs, constants[0]
+                (_, weights, bias, _), operand = producer.inputs, constants[0]
                 old = network.constants.get(bias, numpy.zeros(len(values)))
                 if op == "multiply":
                     factors = values[:, None, None, None]
-                    before.inputs[1] = constant(
-                        f"{layer.output}/weights", (weights, own), lambda: network.constants[weights] * factors
+                    producer.inputs[1] = constant(
+                        f"{layer.output}/weights", (weights, operand), lambda: network.constants[weights] * factors
                     )
-                before.inputs[2] = constant(
+                producer.inputs[2] = constant(
                     f"{layer.output}/bias",
-                    (op, bias, own, len(values)),
+                    (op, bias, operand, len(values)),
                     lambda: old * values if op == "multiply" else old + values,
                 )
-                before.output = layer.output
-                producers[layer.output] = before
+                producer.output = layer.output
+                producers[layer.output] = producer
                 continue
         producers[layer.output] = layer
         kept.append(layer)
@@ -207,18 +207,18 @@ def push_into_phases(network):
         if not channelwise or not images or network.shape(layer.output) != network.shape(images[0]):
             kept.append(layer)
             continue
-        whole = interleaved.pop(images[0])
-        kept.remove(whole)
-        for index, name in enumerate(whole.inputs):
+        interleave = interleaved.pop(images[0])
+        kept.remove(interleave)
+        for index, name in enumerate(interleave.inputs):
             part = copy.copy(layer)
             part.inputs = [name if other == images[0] else other for other in layer.inputs]
             part.output = network.fresh(f"{layer.output}/phase")
             network.declare(part.output, network.shape(name), network.dtype(name))
             kept.append(part)
-            whole.inputs[index] = part.output
-        whole.output = layer.output
-        interleaved[layer.output] = whole
-        kept.append(whole)
+            interleave.inputs[index] = part.output
+        interleave.output = layer.output
+        interleaved[layer.output] = interleave
+        kept.append(interleave)
     network.layers = kept
 
 
@@ -285,9 +285,9 @@ def _adds_images(network, layer, layers):
 
 def lower_plain_tensors(network):
     """Replaces ReLU, bounds and flattening of plain tensors by the engine's tensor operators."""
-    images, kept = set(), network.layers
+    images, layers = set(), network.layers
     network.layers = []
-    for layer in kept:
+    for layer in layers:
         source = layer.inputs[0]
         if layer.op == "Relu" and source not in images:
             layer.op, layer.parameters = "Binary", (BINARY.index("maximum"), dtype_number("float32"))
@@ -328,14 +328,14 @@ def read_bases(network):
 def copy_rows(network):
     """Inserts copies before operators on rows or dense tensors whose operand has another layout, as after a transpose
     or a strided slice. The producer may still write the copy directly (make_in_place)."""
-    copies, kept = {}, network.layers
+    copies, layers = {}, network.layers
     network.layers = []
-    for layer in kept:
+    for layer in layers:
         for index, name in enumerate(layer.inputs):
             if not name:
                 continue
-            rows = layer.op in READS_ROWS and not has_rows(network.shape(name), network.as_view(name).strides)
-            if rows or (layer.op in READS_DENSE and not network.is_dense(name)):
+            needs_rows = layer.op in READS_ROWS and not has_rows(network.shape(name), network.as_view(name).strides)
+            if needs_rows or (layer.op in READS_DENSE and not network.is_dense(name)):
                 if name not in copies:
                     copies[name] = network.copied(network.fresh(f"{name}/rows"), name)
                 layer.inputs[index] = copies[name]
@@ -351,7 +351,7 @@ def separate_layouts(network):
     """Gives images that have views, and views that are read as images, a second tensor with a copy between the two, so
     that each is either image or plain tensor."""
     bases = {view.base for view in network.views.values()} | _tensors_of(network, ROWS + BYTES)
-    copies, kept = {}, network.layers
+    copies, layers = {}, network.layers
     network.layers = []
 
     def fits(name):
@@ -361,7 +361,7 @@ def separate_layouts(network):
             network.is_dense(name) if len(network.shape(name)) == 2 else name not in network.views and name not in bases
         )
 
-    for layer in kept:
+    for layer in layers:
         indices = IMAGES.get(layer.op, ())
         for index in indices:
             name = layer.inputs[index] if index < len(layer.inputs) else None

@@ -29,9 +29,9 @@ def _can_write(network, layer, view):
     shape = network.shape(layer.output)
     if layer.op not in _WRITES_RUNS or (layer.op == "IntegerProduct" and layer.parameters[-1]):  # depthwise
         return False
-    large = [(size, stride) for size, stride in zip(shape[:-1], view.strides) if size != 1]
+    nontrivial = [(size, stride) for size, stride in zip(shape[:-1], view.strides) if size != 1]
     mergeable = all(
-        stride == next_stride * next_size for (_, stride), (next_size, next_stride) in zip(large, large[1:])
+        stride == next_stride * next_size for (_, stride), (next_size, next_stride) in zip(nontrivial, nontrivial[1:])
     )
     return mergeable and (shape[-1] == 1 or view.strides[-1] == 1)
 
@@ -40,10 +40,11 @@ class _Products:
     """Finds the Gemm whose result only one layer reads, directly or through a view."""
 
     def __init__(self, network):
-        self.network, self.readers, self.producers, self.seen = network, network.readers(), network.producers(), {}
+        self.network, self.readers, self.producers = network, network.readers(), network.producers()
+        self.view_names = {}  # bases to their views, without those that `view` adds
         for name, view in network.views.items():
-            self.seen.setdefault(view.base, set()).add(name)
-        self.views = {base: list(names) for base, names in self.seen.items()}  # bases to all their views
+            self.view_names.setdefault(view.base, set()).add(name)
+        self.views = {base: list(names) for base, names in self.view_names.items()}  # bases to all their views
 
     def product_read_as(self, name):
         """The Gemm whose result is read only as a whole, only as `name`, and by one layer; None if there is none."""
@@ -52,14 +53,14 @@ class _Products:
         layer = self.producers.get(base)
         if layer is None or layer.op != "Gemm" or layer.activated:
             return None
-        alone = (
+        has_single_reader = (
             len(readers.get(name, ())) == 1 and readers[name][0] is not None and (name == base or base not in readers)
         )
-        whole = math.prod(network.shape(name)) == math.prod(network.shape(base)) and network.is_dense(name)
-        unseen = self.seen.get(base, set()) <= {name} or all(
-            other == name or other not in readers for other in self.seen[base]
+        covers_base = math.prod(network.shape(name)) == math.prod(network.shape(base)) and network.is_dense(name)
+        has_no_other_view = self.view_names.get(base, set()) <= {name} or all(
+            other == name or other not in readers for other in self.view_names[base]
         )
-        return layer if alone and whole and unseen else None
+        return layer if has_single_reader and covers_base and has_no_other_view else None
 
     def make_view_of_product(self, product, name, output):
         """Makes `output`, which a fused layer computed from `name`, a view of the product's result."""
@@ -67,7 +68,7 @@ class _Products:
         self.readers.pop(name)
         self.network.become_view(output, View(product.output, 0, ()), moved)
         self.views.setdefault(product.output, []).extend((output, *moved))
-        self.seen.setdefault(product.output, set()).update(self.views[product.output])
+        self.view_names.setdefault(product.output, set()).update(self.views[product.output])
 
     def view(self, name, base, shape, offset):
         """Adds a dense view of the base."""
@@ -151,32 +152,34 @@ def add_in_products(network):
     network.layers = [layer for layer in layers if layer is not None]
 
 
-def _wanted(network, copy):
+def _target_view(network, copy):
     """The view of the copy's target that its source must become for the copy to be redundant; None if there is none."""
     view, target = network.as_view(copy.inputs[0]), network.as_view(copy.output)
     source = view.base
-    shape, own = network.shape(source), contiguous(network.shape(source))
-    seen = {
-        stride: (size, to)
-        for size, stride, to in zip(network.shape(copy.inputs[0]), view.strides, target.strides)
+    shape, source_strides = network.shape(source), contiguous(network.shape(source))
+    axes_by_stride = {
+        stride: (size, target_stride)
+        for size, stride, target_stride in zip(network.shape(copy.inputs[0]), view.strides, target.strides)
         if size != 1
     }
-    large = [(size, stride) for size, stride in zip(shape, own) if size != 1]
-    if view.offset or len(seen) != len(large) or any(seen.get(stride, (0,))[0] != size for size, stride in large):
+    nontrivial = [(size, stride) for size, stride in zip(shape, source_strides) if size != 1]
+    if (
+        view.offset
+        or len(axes_by_stride) != len(nontrivial)
+        or any(axes_by_stride.get(stride, (0,))[0] != size for size, stride in nontrivial)
+    ):
         return None
     return View(
-        target.base, target.offset, tuple(1 if size == 1 else seen[stride][1] for size, stride in zip(shape, own))
+        target.base,
+        target.offset,
+        tuple(1 if size == 1 else axes_by_stride[stride][1] for size, stride in zip(shape, source_strides)),
     )
 
 
 def make_in_place(network):
     """Removes copies, to another layout or into part of a tensor, whose producer can write the target directly."""
-    writers_of, readers_of, views, removed = (
-        {},
-        {},
-        {},
-        set(),
-    )  # bases to the layers that write and read them, and to their views
+    # `writers_of`, `readers_of`, `views`: bases to the layers that write and read them, and to their views
+    writers_of, readers_of, views, removed = {}, {}, {}, set()
     for layer in network.layers:
         writers_of.setdefault(network.base(layer.output), []).append(layer)
         for base in dict.fromkeys(network.base(name) for name in layer.inputs if name):
@@ -185,12 +188,13 @@ def make_in_place(network):
         views.setdefault(view.base, set()).add(name)
     for copy in [layer for layer in network.layers if layer.op == "Copy"]:
         source = network.base(copy.inputs[0])
-        writers, seen, readers = writers_of.get(source, []), views.get(source, set()), readers_of.get(source, [])
+        writers, readers = writers_of.get(source, []), readers_of.get(source, [])
+        source_views = views.get(source, set())
         target = network.base(copy.output)
         if (
             source in network.constants
             or source in network.inputs
-            or any(name == source or name in seen for name in network.outputs)
+            or any(name == source or name in source_views for name in network.outputs)
             or len(readers) != 1
             or readers[0] is not copy
             or len(writers) != 1
@@ -201,15 +205,15 @@ def make_in_place(network):
             or network.shape(copy.inputs[0]) != network.shape(copy.output)
         ):
             continue
-        wanted = _wanted(network, copy)
+        target_view = _target_view(network, copy)
         if (
-            wanted is not None
-            and _can_write(network, writers[0], wanted)
+            target_view is not None
+            and _can_write(network, writers[0], target_view)
             and not any(network.base(name) == target for name in writers[0].inputs if name)
         ):
-            for name in seen:
+            for name in source_views:
                 del network.views[name]
-            network.views[source] = wanted
+            network.views[source] = target_view
             writers_of[target] = [layer for layer in writers_of[target] if layer is not copy] + writers_of.pop(source)
             views.setdefault(target, set()).add(source)
             views.pop(source, None)

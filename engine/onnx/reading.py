@@ -181,7 +181,7 @@ class Reader:
         self.inferred = _Inferred()  # names to shapes and dtypes
         self.structures = {}  # names of sequences and optionals to structures.py's records
         self.depth = self.read_in_bodies = 0  # nesting of bodies; nodes read in bodies so far
-        self.network = Network([], kept=self._cache.setdefault("parts", {}))
+        self.network = Network([], shared_constants=self._cache.setdefault("parts", {}))
         self.vocabulary = vocabulary(model)
         self.network.vocabulary = list(self.vocabulary)
         self._input_texts = set()  # texts from callers, whose values are unknown

@@ -14,16 +14,16 @@ from .readers import Unsupported, reads
 from .sizes import is_open
 from .tensor_operators import numbers_of
 
-_TAPS, _FEW = 64, 16  # blending.c: the most weights per element; shorter rows have no loop of their own there
+_MAX_TAPS, _MIN_ROW = 64, 16  # blending.c: the most weights per element; shorter rows have no loop of their own there
 
 
 @reads("Pad")
 def pad(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
-    own, mode = add.shape(x), node.get("mode", "constant")
+    x_shape, mode = add.shape(x), node.get("mode", "constant")
     widths = numbers_of(reader, node, 1, "pads") if node.opset >= 11 else node.get("pads", node.get("paddings"))
-    axes = numbers_of(reader, node, 3, "axes") or range(len(own))
-    before, after = [0] * len(own), [0] * len(own)
+    axes = numbers_of(reader, node, 3, "axes") or range(len(x_shape))
+    before, after = [0] * len(x_shape), [0] * len(x_shape)
     for number, axis in enumerate(axes):
         before[axis], after[axis] = widths[number], widths[number + len(widths) // 2]
     if mode == "constant":
@@ -38,10 +38,10 @@ def pad(reader, node):
     if mode not in modes:
         raise Unsupported(f"pads by {mode!r}")
     for d, (front, back) in enumerate(zip(before, after)):
-        if (front or back) and is_open(own[d]):
+        if (front or back) and is_open(x_shape[d]):
             x = _bordered_by_itself(add, x, d, front, back, mode)
         elif front or back:
-            indices = numpy.arange(max(0, -front), own[d] - max(0, -back))
+            indices = numpy.arange(max(0, -front), x_shape[d] - max(0, -back))
             indices = numpy.pad(indices, (max(0, front), max(0, back)), modes[mode])
             x = add.take(x, [indices], d)
     add.done(x)
@@ -69,9 +69,9 @@ def _bordered_by_itself(add, x, d, front, back, mode):
 @reads("Tile")
 def tile(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
-    own, counts = add.shape(x), numbers_of(reader, node, 1, "repeats")
-    if len(counts) != len(own):
-        raise Unsupported(f"has {len(counts)} repeats, expected {len(own)}, one per dimension")
+    x_shape, counts = add.shape(x), numbers_of(reader, node, 1, "repeats")
+    if len(counts) != len(x_shape):
+        raise Unsupported(f"has {len(counts)} repeats, expected {len(x_shape)}, one per dimension")
     for d, count in enumerate(counts):
         if count > 1:  # adds one dimension at a time
             shape = add.shape(x)
@@ -85,12 +85,12 @@ def tile(reader, node):
 @reads("CenterCropPad")
 def center(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
-    own, sizes = add.shape(x), numbers_of(reader, node, 1, "shape")
-    before, after = [0] * len(own), [0] * len(own)
-    for axis, size in zip(node.get("axes", range(len(own))), sizes):
-        more = size - own[axis]
-        before[axis] = more // 2 if more > 0 else -(-more // 2)
-        after[axis] = more - before[axis]
+    x_shape, sizes = add.shape(x), numbers_of(reader, node, 1, "shape")
+    before, after = [0] * len(x_shape), [0] * len(x_shape)
+    for axis, size in zip(node.get("axes", range(len(x_shape))), sizes):
+        difference = size - x_shape[axis]
+        before[axis] = difference // 2 if difference > 0 else -(-difference // 2)
+        after[axis] = difference - before[axis]
     add.done(add.padded(x, before, after, 0))
 
 
@@ -118,26 +118,28 @@ def space_to_depth(reader, node):
 # ---- interpolation
 def _coordinates(mode, size, scale, count, region):
     """The positions of the `count` new elements on the axis of the `size` old ones."""
-    at, length = numpy.arange(count, dtype=numpy.float64), scale * size
+    positions, length = numpy.arange(count, dtype=numpy.float64), scale * size
     if mode == "align_corners":
-        return at * (size - 1) / (length - 1) if length != 1 else at * 0
+        return positions * (size - 1) / (length - 1) if length != 1 else positions * 0
     if mode == "asymmetric":
-        return at / scale
+        return positions / scale
     if mode == "tf_crop_and_resize":
         first, last = region[0] * (size - 1), region[1] * (size - 1)
-        return first + at * (last - first) / (length - 1) if length != 1 else at * 0 + (first + last) / 2
+        return first + positions * (last - first) / (length - 1) if length != 1 else positions * 0 + (first + last) / 2
     if mode == "pytorch_half_pixel" and length == 1:
-        return at * 0 - 0.5
+        return positions * 0 - 0.5
     offset = size / 2 * (1 - count / length) if mode == "half_pixel_symmetric" else 0.0
     if mode not in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "tf_half_pixel_for_nn"):
         raise Unsupported(f"has the coordinate_transformation_mode {mode!r}")
-    return at / scale if mode == "tf_half_pixel_for_nn" else offset + (at + 0.5) / scale - 0.5
+    return positions / scale if mode == "tf_half_pixel_for_nn" else offset + (positions + 0.5) / scale - 0.5
 
 
 def _nearest(coordinates, rounding):
     if rounding == "round_prefer_floor":
         return numpy.ceil(coordinates - 0.5)
-    return {"floor": numpy.floor, "ceil": numpy.ceil}.get(rounding, lambda at: numpy.floor(at + 0.5))(coordinates)
+    return {"floor": numpy.floor, "ceil": numpy.ceil}.get(rounding, lambda position: numpy.floor(position + 0.5))(
+        coordinates
+    )
 
 
 def _weights(kind, distance, a):
@@ -155,12 +157,12 @@ def _matrix(node, kind, coordinates, size, scale):
     narrowing = min(scale, 1.0) if node.get("antialias", 0) else 1.0
     reach = math.ceil((1 if kind == "linear" else 2) / narrowing) + 1
     matrix = numpy.zeros((len(coordinates), size))
-    around = numpy.floor(coordinates).astype(numpy.int64)[:, None] + numpy.arange(-reach, reach + 1)
-    weights = _weights(kind, (around - coordinates[:, None]) * narrowing, node.get("cubic_coeff_a", -0.75))
+    tap_positions = numpy.floor(coordinates).astype(numpy.int64)[:, None] + numpy.arange(-reach, reach + 1)
+    weights = _weights(kind, (tap_positions - coordinates[:, None]) * narrowing, node.get("cubic_coeff_a", -0.75))
     if node.get("exclude_outside", 0):
-        weights = numpy.where((around >= 0) & (around < size), weights, 0)
+        weights = numpy.where((tap_positions >= 0) & (tap_positions < size), weights, 0)
     weights /= weights.sum(1, keepdims=True)
-    numpy.add.at(matrix, (numpy.arange(len(coordinates))[:, None], numpy.clip(around, 0, size - 1)), weights)
+    numpy.add.at(matrix, (numpy.arange(len(coordinates))[:, None], numpy.clip(tap_positions, 0, size - 1)), weights)
     return matrix
 
 
@@ -175,14 +177,14 @@ def _blended(add, x, axis, matrix, taps):
     indices = numpy.argsort(matrix == 0, 1, kind="stable")[:, :taps]
     weights = numpy.take_along_axis(matrix, indices, 1)
     inner = math.prod(shape[axis + 1 :])
-    few = 1 < inner < _FEW  # inner elements are merged with the axis
-    if few:
+    merged = 1 < inner < _MIN_ROW  # inner elements are merged with the axis
+    if merged:
         indices = (indices[:, None] * inner + numpy.arange(inner)[:, None]).reshape(-1, taps)
         weights = numpy.repeat(weights, inner, 0)
     outer = math.prod(shape[:axis])
-    flat = add.reshape(transposed, (outer, shape[axis] * inner) if few else (outer, shape[axis], inner))
+    flat = add.reshape(transposed, (outer, shape[axis] * inner) if merged else (outer, shape[axis], inner))
     names = [flat, add.constant(indices.T, "int32"), add.constant(weights.T, "float32")]
-    result_shape = (outer, len(indices)) if few else (outer, len(indices), inner)
+    result_shape = (outer, len(indices)) if merged else (outer, len(indices), inner)
     result = add.reader.add_layer("Blend", add.node, names, result_shape, output=add.fresh("blended"), parameters=(1,))
     result = add.reshape(result, (*shape[:axis], len(matrix), *shape[axis + 1 :]))
     return result if transposed is x else add.transpose(result, [order.index(d) for d in range(rank)])
@@ -192,53 +194,53 @@ def _resized_open_axis(add, node, x, axis, count, scale):
     """Resizes an axis of open size by `scale`, or if None by the ratio of the sizes. Positions and weights are computed
     in each call."""
     size, dtype = add.shape(x)[axis], add.dtype(x)
-    kind, times = node.get("mode", "nearest"), count // size if count % size == 0 else None
-    where = node.get("coordinate_transformation_mode", "half_pixel" if node.opset >= 11 else "asymmetric")
+    kind, factor = node.get("mode", "nearest"), count // size if count % size == 0 else None
+    transformation = node.get("coordinate_transformation_mode", "half_pixel" if node.opset >= 11 else "asymmetric")
     rounding = node.get("nearest_mode", "round_prefer_floor" if node.opset >= 11 else "floor")
-    if kind == "nearest" and times is not None and not is_open(times):
-        chosen = _nearest(_coordinates(where, int(size), times, int(count), None), rounding)
-        if (numpy.clip(chosen, 0, int(size) - 1) == numpy.arange(int(count)) // times).all():
-            return _repeated(add, x, axis, times)
+    if kind == "nearest" and factor is not None and not is_open(factor):
+        nearest = _nearest(_coordinates(transformation, int(size), factor, int(count), None), rounding)
+        if (numpy.clip(nearest, 0, int(size) - 1) == numpy.arange(int(count)) // factor).all():
+            return _repeated(add, x, axis, factor)
     if node.get("antialias", 0) or node.get("exclude_outside", 0):
         raise Unsupported("has antialias or exclude_outside over an open size")
     old, new = (add.cast(add.constant(number, numpy.int64), numpy.float64) for number in (size, count))
-    at = add.cast(add.counted(count), numpy.float64)
+    positions = add.cast(add.counted(count), numpy.float64)
     step = add.do("divide", old, new) if scale is None else add.constant(1 / scale, numpy.float64)
-    if where == "align_corners":
+    if transformation == "align_corners":
         length = new if scale is None else add.do("multiply", old, scale)
         ends = add.do("divide", add.do("subtract", old, 1.0), add.do("maximum", add.do("subtract", length, 1.0), 1e-9))
-        at = add.do("multiply", at, add.where(add.do("greater", length, 1.0), ends, 0.0))
-    elif where == "asymmetric":
-        at = add.do("multiply", at, step)
-    elif where in ("half_pixel", "pytorch_half_pixel"):
-        at = add.do("subtract", add.do("multiply", add.do("add", at, 0.5), step), 0.5)
-        if where == "pytorch_half_pixel":
-            at = add.where(add.do("greater", new, 1.0), at, 0.0)
+        positions = add.do("multiply", positions, add.where(add.do("greater", length, 1.0), ends, 0.0))
+    elif transformation == "asymmetric":
+        positions = add.do("multiply", positions, step)
+    elif transformation in ("half_pixel", "pytorch_half_pixel"):
+        positions = add.do("subtract", add.do("multiply", add.do("add", positions, 0.5), step), 0.5)
+        if transformation == "pytorch_half_pixel":
+            positions = add.where(add.do("greater", new, 1.0), positions, 0.0)
     else:
-        raise Unsupported(f"has the coordinate_transformation_mode {where!r} over an open size")
+        raise Unsupported(f"has the coordinate_transformation_mode {transformation!r} over an open size")
     last = add.do("subtract", old, 1.0)
 
     def bounded(index):
         return add.do("minimum", add.do("maximum", index, 0.0), last)
 
     if kind == "nearest":
-        ways = {
-            "floor": lambda: add.do("floor", at),
-            "ceil": lambda: add.do("ceil", at),
-            "round_prefer_floor": lambda: add.do("ceil", add.do("subtract", at, 0.5)),
-            "round_prefer_ceil": lambda: add.do("floor", add.do("add", at, 0.5)),
+        by_rounding = {
+            "floor": lambda: add.do("floor", positions),
+            "ceil": lambda: add.do("ceil", positions),
+            "round_prefer_floor": lambda: add.do("ceil", add.do("subtract", positions, 0.5)),
+            "round_prefer_ceil": lambda: add.do("floor", add.do("add", positions, 0.5)),
         }
-        return add.take(x, [add.cast(bounded(ways[rounding]()), numpy.int64)], axis)
+        return add.take(x, [add.cast(bounded(by_rounding[rounding]()), numpy.int64)], axis)
     if dtype.kind != "f":
         raise Unsupported(f"interpolates {dtype}, expected floats")
-    first = add.do("floor", at)
-    beyond = add.do("subtract", at, first)
+    first = add.do("floor", positions)
+    fraction = add.do("subtract", positions, first)
     if kind == "cubic":
-        indices, weights = _cubic_taps(add, first, beyond, node.get("cubic_coeff_a", -0.75))
+        indices, weights = _cubic_taps(add, first, fraction, node.get("cubic_coeff_a", -0.75))
         indices = [bounded(index) for index in indices]
     else:
         indices = [bounded(first), bounded(add.do("add", first, 1.0))]
-        weights = [add.do("add", add.do("negative", beyond), 1.0), beyond]
+        weights = [add.do("add", add.do("negative", fraction), 1.0), fraction]
     if dtype == numpy.float32:
         rows = [add.joined([add.reshape(name, (1, count)) for name in names], 0) for names in (indices, weights)]
         return _blended_by(add, x, axis, add.cast(rows[0], "int32"), add.cast(rows[1], "float32"), count)
@@ -254,12 +256,12 @@ def _resized_open_axis(add, node, x, axis, count, scale):
     return functools.reduce(lambda one, other: add.do("add", one, other), taps)
 
 
-def _cubic_taps(add, first, beyond, a):
-    """The four positions around each new element, which lies `beyond` after position `first`, and their weights, as
+def _cubic_taps(add, first, fraction, a):
+    """The four positions around each new element, which lies `fraction` after position `first`, and their weights, as
     tensors (_weights)."""
     indices, weights = [], []
     for tap in (-1, 0, 1, 2):
-        distance = add.do("absolute", add.do("subtract", beyond, float(tap)))
+        distance = add.do("absolute", add.do("subtract", fraction, float(tap)))
         factors = (a + 2, -(a + 3), 0.0, 1.0) if tap in (0, 1) else (a, -5 * a, 8 * a, -4 * a)
         weight = add.do("add", add.do("multiply", distance, factors[0]), factors[1])
         for factor in factors[2:]:
@@ -273,57 +275,70 @@ def _blended_by(add, x, axis, indices, weights, count):
     """Blends by computed positions and weights [taps, count]."""
     if not add.network.is_dense(x):
         x = add.copy(x)
-    own = add.shape(x)
-    outer, inner = math.prod(own[:axis]), math.prod(own[axis + 1 :])
-    flat = add.reshape(x, (outer, own[axis], inner))
+    shape = add.shape(x)
+    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    flat = add.reshape(x, (outer, shape[axis], inner))
     result = add.reader.add_layer(
         "Blend", add.node, [flat, indices, weights], (outer, count, inner), output=add.fresh("blended"), parameters=(1,)
     )
-    return add.reshape(result, (*own[:axis], count, *own[axis + 1 :]))
+    return add.reshape(result, (*shape[:axis], count, *shape[axis + 1 :]))
 
 
 def _repeated(add, x, axis, times):
-    own = add.shape(x)
-    x = add.reshape(x, (*own[: axis + 1], 1, *own[axis + 1 :]))
+    shape = add.shape(x)
+    x = add.reshape(x, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
     return add.reshape(
-        add.expand(x, (*own[: axis + 1], times, *own[axis + 1 :])), (*own[:axis], own[axis] * times, *own[axis + 1 :])
+        add.expand(x, (*shape[: axis + 1], times, *shape[axis + 1 :])),
+        (*shape[:axis], shape[axis] * times, *shape[axis + 1 :]),
     )
 
 
 def _resized_axis(add, node, x, axis, count, scale, region):
-    mode, kind = (
+    transformation, kind = (
         node.get("coordinate_transformation_mode", "half_pixel" if node.opset >= 11 else "asymmetric"),
         node.get("mode", "nearest"),
     )
-    own = add.shape(x)
-    size, rank = own[axis], len(own)
-    coordinates = _coordinates(mode, size, scale, count, region)
-    outside = (coordinates < 0) | (coordinates > size - 1) if mode == "tf_crop_and_resize" else numpy.zeros(count, bool)
+    x_shape = add.shape(x)
+    size, rank = x_shape[axis], len(x_shape)
+    coordinates = _coordinates(transformation, size, scale, count, region)
+    outside = (
+        (coordinates < 0) | (coordinates > size - 1)
+        if transformation == "tf_crop_and_resize"
+        else numpy.zeros(count, bool)
+    )
     if kind == "nearest":
-        chosen = _nearest(coordinates, node.get("nearest_mode", "round_prefer_floor" if node.opset >= 11 else "floor"))
-        chosen = numpy.clip(chosen, 0, size - 1).astype(numpy.int64)
-        if count % size == 0 and (chosen == numpy.arange(count) // (count // size)).all():  # repetition of each element
+        indices = _nearest(coordinates, node.get("nearest_mode", "round_prefer_floor" if node.opset >= 11 else "floor"))
+        indices = numpy.clip(indices, 0, size - 1).astype(numpy.int64)
+        repeats = count % size == 0 and (indices == numpy.arange(count) // (count // size)).all()  # each element
+        if repeats:
             x = _repeated(add, x, axis, count // size)
         else:
-            x = add.take(x, [chosen], axis)
+            x = add.take(x, [indices], axis)
     else:
         dtype = add.dtype(x)
         if dtype.kind != "f":
             raise Unsupported(f"interpolates {dtype}, expected floats")
         matrix = _matrix(node, "cubic" if kind == "cubic" else "linear", coordinates, size, scale)
         taps = int((matrix != 0).sum(1).max())
-        if dtype == numpy.float32 and taps <= _TAPS and taps * 4 <= max(size, 16) and not is_open(math.prod(own)):
+        if (
+            dtype == numpy.float32
+            and taps <= _MAX_TAPS
+            and taps * 4 <= max(size, 16)
+            and not is_open(math.prod(x_shape))
+        ):
             x = _blended(add, x, axis, matrix, taps)
         elif axis == rank - 1 and rank > 1:
             x = add.matmul(x, add.constant(matrix.T, dtype))
         elif axis == rank - 2:
             x = add.matmul(add.constant(matrix, dtype), x)
         else:
-            rows = add.reshape(x, (math.prod(own[:axis]), size, math.prod(own[axis + 1 :])))
-            x = add.reshape(add.matmul(add.constant(matrix, dtype), rows), (*own[:axis], count, *own[axis + 1 :]))
+            rows = add.reshape(x, (math.prod(x_shape[:axis]), size, math.prod(x_shape[axis + 1 :])))
+            x = add.reshape(
+                add.matmul(add.constant(matrix, dtype), rows), (*x_shape[:axis], count, *x_shape[axis + 1 :])
+            )
     if outside.any():
-        kept = add.constant(~outside.reshape([-1 if d == axis else 1 for d in range(rank)]), bool)
-        x = add.where(kept, x, node.get("extrapolation_value", 0.0))
+        inside = add.constant(~outside.reshape([-1 if d == axis else 1 for d in range(rank)]), bool)
+        x = add.where(inside, x, node.get("extrapolation_value", 0.0))
     return x
 
 
@@ -331,23 +346,23 @@ def _of_open_sizes(add, node, x, axes, scales, sizes):
     if node.get("keep_aspect_ratio_policy", "stretch") != "stretch" or (scales is None and sizes is None):
         raise Unsupported("keeps the ratio of open sizes, or has neither scales nor sizes")
     for number, axis in enumerate(axes):
-        own = add.shape(x)[axis]
+        size = add.shape(x)[axis]
         if sizes is not None:
             count, scale = sizes[number] if is_open(sizes[number]) else int(sizes[number]), None
         else:
             ratio = Fraction(float(scales[number])).limit_denominator(1 << 12)
             if float(ratio) != float(scales[number]):
                 raise Unsupported(f"has the scale {scales[number]} over an open size, expected a simple fraction")
-            count, scale = own * ratio.numerator // ratio.denominator, float(ratio)
-        if is_open(count) or is_open(own):
-            if is_open(count - own) or count != own:
+            count, scale = size * ratio.numerator // ratio.denominator, float(ratio)
+        if is_open(count) or is_open(size):
+            if is_open(count - size) or count != size:
                 x = _resized_open_axis(add, node, x, axis, count, scale)
-        elif count != own:
-            x = _resized_axis(add, node, x, axis, count, scale or count / own, (0.0, 1.0))
+        elif count != size:
+            x = _resized_axis(add, node, x, axis, count, scale or count / size, (0.0, 1.0))
     return x
 
 
-def _as_before(add, node, x, dtype):
+def _cast_back(add, node, x, dtype):
     """Casts the result to the operand's dtype. Interpolated integers are truncated, or rounded with antialias, as in
     ONNX Runtime; cubic interpolation is clipped to the dtype's range."""
     if add.dtype(x) == dtype:
@@ -363,7 +378,7 @@ def _as_before(add, node, x, dtype):
 @reads("Resize", "Upsample")
 def resize(reader, node):
     add, x = Lowering(reader, node), node.inputs[0]
-    own = add.shape(x)
+    x_shape = add.shape(x)
     values = [reader.network.values.get(name, reader.constant(name)) for name in node.inputs]
     dtype = add.dtype(x)
     if dtype.kind in "iu" and node.get("mode", "nearest") != "nearest":
@@ -377,23 +392,23 @@ def resize(reader, node):
         region, scales, sizes = (
             value if value is not None and value.size else None for value in (*values[1:], None, None)[:3]
         )
-    axes = [axis % len(own) for axis in node.get("axes", range(len(own)))]
-    if any(is_open(own[axis]) for axis in axes) or (sizes is not None and is_open(sizes)):
-        add.done(_as_before(add, node, _of_open_sizes(add, node, x, axes, scales, sizes), dtype))
+    axes = [axis % len(x_shape) for axis in node.get("axes", range(len(x_shape)))]
+    if any(is_open(x_shape[axis]) for axis in axes) or (sizes is not None and is_open(sizes)):
+        add.done(_cast_back(add, node, _of_open_sizes(add, node, x, axes, scales, sizes), dtype))
         return
     if sizes is not None:
-        scales = [int(size) / own[axis] for size, axis in zip(sizes, axes)]
+        scales = [int(size) / x_shape[axis] for size, axis in zip(sizes, axes)]
         if node.get("keep_aspect_ratio_policy", "stretch") != "stretch":
-            chosen = (min if node.get("keep_aspect_ratio_policy") == "not_larger" else max)(scales)
-            scales = [chosen] * len(axes)
-            sizes = [math.floor(chosen * own[axis] + 0.5) for axis in axes]
+            common_scale = (min if node.get("keep_aspect_ratio_policy") == "not_larger" else max)(scales)
+            scales = [common_scale] * len(axes)
+            sizes = [math.floor(common_scale * x_shape[axis] + 0.5) for axis in axes]
     elif scales is None:
         raise Unsupported("has neither scales nor sizes")
     else:
         # in float32, like ONNX's shape inference: 10 * 1.3 is 13
-        sizes = [math.floor(numpy.float32(own[axis]) * numpy.float32(scale)) for axis, scale in zip(axes, scales)]
+        sizes = [math.floor(numpy.float32(x_shape[axis]) * numpy.float32(scale)) for axis, scale in zip(axes, scales)]
     for number, axis in enumerate(axes):
-        part = (0.0, 1.0) if region is None else (float(region[number]), float(region[number + len(axes)]))
-        if sizes[number] != own[axis] or part != (0.0, 1.0) or float(scales[number]) != 1.0:
-            x = _resized_axis(add, node, x, axis, int(sizes[number]), float(scales[number]), part)
-    add.done(_as_before(add, node, x, dtype))
+        axis_region = (0.0, 1.0) if region is None else (float(region[number]), float(region[number + len(axes)]))
+        if sizes[number] != x_shape[axis] or axis_region != (0.0, 1.0) or float(scales[number]) != 1.0:
+            x = _resized_axis(add, node, x, axis, int(sizes[number]), float(scales[number]), axis_region)
+    add.done(_cast_back(add, node, x, dtype))

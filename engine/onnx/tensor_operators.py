@@ -117,9 +117,9 @@ def _product(reader, node, x, exponents):
     exponent = float(exponents.reshape(()))
     if exponent not in (2, 3):
         return False
-    network, last = reader.network, exponent == 2
-    square = network.unary("square", node.name, x, node.output if last else network.fresh(f"{node.output}/square"))
-    if not last:
+    network, is_square = reader.network, exponent == 2
+    square = network.unary("square", node.name, x, node.output if is_square else network.fresh(f"{node.output}/square"))
+    if not is_square:
         network.binary("multiply", node.name, square, x, node.output)
     return True
 
@@ -133,13 +133,13 @@ def divide(reader, node):
     elif kind == "u":
         network.binary("floor_divide", node.name, a, b, node.output)
     else:
-        signs, sizes = [], []
+        signs, magnitudes = [], []
         for name in (a, b):
             signs.append(network.unary("sign", node.name, name, network.fresh(f"{node.output}/sign")))
-            sizes.append(network.unary("absolute", node.name, name, network.fresh(f"{node.output}/size")))
-        size = network.binary("floor_divide", node.name, *sizes, network.fresh(f"{node.output}/quotient"))
+            magnitudes.append(network.unary("absolute", node.name, name, network.fresh(f"{node.output}/size")))
+        magnitude = network.binary("floor_divide", node.name, *magnitudes, network.fresh(f"{node.output}/quotient"))
         sign = network.binary("multiply", node.name, *signs, network.fresh(f"{node.output}/signs"))
-        network.binary("multiply", node.name, size, sign, node.output)
+        network.binary("multiply", node.name, magnitude, sign, node.output)
 
 
 @reads("Relu")
@@ -195,8 +195,8 @@ def sigmoid(reader, node):
     negative = network.unary("negative", node.name, source, network.fresh(f"{node.output}/negative"))
     power = network.unary("exp", node.name, negative, network.fresh(f"{node.output}/exp"))
     one = network.constant(f"{node.output}/one", 1, reader.dtype(source))
-    whole = network.binary("add", node.name, power, one, network.fresh(f"{node.output}/whole"))
-    network.unary("reciprocal", node.name, whole, node.output)
+    denominator = network.binary("add", node.name, power, one, network.fresh(f"{node.output}/whole"))
+    network.unary("reciprocal", node.name, denominator, node.output)
 
 
 @reads("Gelu", "Mish")
@@ -251,8 +251,8 @@ def bits(reader, node):
         raise Unsupported(f"takes bits for ONNX's element type {node.get('to')}") from error
     if dtype.itemsize != add.dtype(x).itemsize:
         raise Unsupported(f"takes the bits of {add.dtype(x)} for {dtype}, of another size")
-    whole = numpy.dtype(numpy.uint8) if dtype.kind == "b" else dtype
-    result = reader.add_layer("Bits", node, [x], add.shape(x), whole, add.fresh("bits"))
+    result_dtype = numpy.dtype(numpy.uint8) if dtype.kind == "b" else dtype
+    result = reader.add_layer("Bits", node, [x], add.shape(x), result_dtype, add.fresh("bits"))
     add.done(add.do("not_equal", result, 0) if dtype.kind == "b" else result)
 
 
@@ -265,25 +265,25 @@ def determinant(reader, node):
     if size != columns or size > _MAX_DETERMINANT:
         raise Unsupported(f"works on matrices of {size} by {columns}, expected square ones up to {_MAX_DETERMINANT}")
     count = math.prod(outer)
-    rest, result = add.reshape(x, (count, size, size)), None
+    remaining, result = add.reshape(x, (count, size, size)), None
     for step in range(size):
         left = size - step
-        pivot = add.reshape(add.reduce("argmax", add.do("absolute", add.part(rest, 2, 0, 1)), [1]), (count,))
-        first, chosen = add.part(rest, 1, 0, 1), add.take(rest, [add.along(count, 0, 1), pivot])
-        chosen = add.reshape(chosen, (count, 1, left))
-        own = add.part(chosen, 2, 0, 1)
-        moved = add.cast(add.do("not_equal", pivot, 0), add.dtype(x))
-        sign = add.do("subtract", 1, add.do("multiply", moved, 2)) if left > 1 else None
-        factor = add.reshape(own, (count,))
+        pivot = add.reshape(add.reduce("argmax", add.do("absolute", add.part(remaining, 2, 0, 1)), [1]), (count,))
+        first, pivot_row = add.part(remaining, 1, 0, 1), add.take(remaining, [add.along(count, 0, 1), pivot])
+        pivot_row = add.reshape(pivot_row, (count, 1, left))
+        pivot_value = add.part(pivot_row, 2, 0, 1)
+        swapped = add.cast(add.do("not_equal", pivot, 0), add.dtype(x))
+        sign = add.do("subtract", 1, add.do("multiply", swapped, 2)) if left > 1 else None
+        factor = add.reshape(pivot_value, (count,))
         factor = factor if sign is None else add.do("multiply", factor, sign)
         result = factor if result is None else add.do("multiply", result, factor)
         if left == 1:
             break
         is_pivot = add.do("equal", add.reshape(pivot, (count, 1, 1)), add.reshape(add.counted(left), (1, left, 1)))
-        rows = add.part(add.where(is_pivot, first, rest), 1, 1, left)
-        safe = add.where(add.do("equal", own, 0), 1, own)
+        rows = add.part(add.where(is_pivot, first, remaining), 1, 1, left)
+        safe = add.where(add.do("equal", pivot_value, 0), 1, pivot_value)
         factors = add.do("divide", add.part(rows, 2, 0, 1), safe)
-        rest = add.part(add.do("subtract", rows, add.do("multiply", factors, chosen)), 2, 1, left)
+        remaining = add.part(add.do("subtract", rows, add.do("multiply", factors, pivot_row)), 2, 1, left)
     add.done(add.reshape(result, tuple(outer)))
 
 
@@ -293,53 +293,56 @@ _MAX_DETERMINANT = 64
 @reads("MatMul")
 def matmul(reader, node):
     network, (a, b) = reader.network, node.inputs
-    sides = [reader.shape(a), reader.shape(b)]
-    wide = [sides[0] if len(sides[0]) > 1 else (1, *sides[0]), sides[1] if len(sides[1]) > 1 else (*sides[1], 1)]
-    network.need_same(wide[0][-1], wide[1][-2])
-    shape = (*network.broadcast(wide[0][:-2], wide[1][:-2]), wide[0][-2], wide[1][-1])
-    final = shape[:-2] + (shape[-2:-1] if len(sides[0]) > 1 else ()) + (shape[-1:] if len(sides[1]) > 1 else ())
+    a_shape, b_shape = reader.shape(a), reader.shape(b)
+    a_matrix = a_shape if len(a_shape) > 1 else (1, *a_shape)
+    b_matrix = b_shape if len(b_shape) > 1 else (*b_shape, 1)
+    network.need_same(a_matrix[-1], b_matrix[-2])
+    shape = (*network.broadcast(a_matrix[:-2], b_matrix[:-2]), a_matrix[-2], b_matrix[-1])
+    result_shape = shape[:-2] + (shape[-2:-1] if len(a_shape) > 1 else ()) + (shape[-1:] if len(b_shape) > 1 else ())
     weights = reader.constant(b)
     if weights is not None and weights.ndim == 2 and reader.dtype(a) == numpy.float32:
-        rows = network.reshaped(network.fresh(f"{node.output}/rows"), a, (-1, wide[0][-1])) if len(sides[0]) != 2 else a
+        rows = a
+        if len(a_shape) != 2:
+            rows = network.reshaped(network.fresh(f"{node.output}/rows"), a, (-1, a_matrix[-1]))
         blocks = reader.blocks.get(node.names[1])
         if blocks is not None and blocks.numbers.shape == weights.T.shape:
             result = multiplied_by_blocks(Lowering(reader, node), rows, blocks)
-            network.reshaped(node.output, result, final)
+            network.reshaped(node.output, result, result_shape)
             return
         if (halves := as_halves(reader, weights)) is not None:
-            network.reshaped(node.output, multiplied_by_halves(Lowering(reader, node), rows, halves.T), final)
+            network.reshaped(node.output, multiplied_by_halves(Lowering(reader, node), rows, halves.T), result_shape)
             return
-        product(reader, node, rows, weights.T, None, final)
+        product(reader, node, rows, weights.T, None, result_shape)
         return
     if weights is not None and weights.ndim == 2 and reader.dtype(a) == numpy.float16 == weights.dtype:
         add = Lowering(reader, node)
-        add.done(add.reshape(multiplied_by_halves(add, a, weights.T), final))
+        add.done(add.reshape(multiplied_by_halves(add, a, weights.T), result_shape))
         return
     a, b = (
-        name if size == sides[i] else network.reshaped(network.fresh(f"{node.output}/matrix"), name, size)
-        for i, (name, size) in enumerate(zip((a, b), wide))
+        name if matrix == own_shape else network.reshaped(network.fresh(f"{node.output}/matrix"), name, matrix)
+        for name, own_shape, matrix in ((a, a_shape, a_matrix), (b, b_shape, b_matrix))
     )
-    if final == shape:
+    if result_shape == shape:
         reader.add_layer("MatMul", node, [a, b], shape)
     else:
         matrices = reader.add_layer("MatMul", node, [a, b], shape, output=network.fresh(f"{node.output}/matrices"))
-        network.reshaped(node.output, matrices, final)
+        network.reshaped(node.output, matrices, result_shape)
 
 
-def product(reader, node, rows, weights, bias, final):
-    """rows @ weights.T + bias in float32 with constants, reshaped to `final`."""
+def product(reader, node, rows, weights, bias, result_shape):
+    """rows @ weights.T + bias in float32 with constants, reshaped to `result_shape`."""
     network = reader.network
     shape = (reader.shape(rows)[0], len(weights))
     names = [network.constant(f"{node.output}/weights", weights, "float32"), None]
     if bias is not None:
         names[1] = network.constant(f"{node.output}/bias", bias, "float32")
-    if final == shape:
+    if result_shape == shape:
         reader.add_layer("Gemm", node, [rows, *names, None], shape)
     else:
         result = reader.add_layer(
             "Gemm", node, [rows, *names, None], shape, output=network.fresh(f"{node.output}/product")
         )
-        network.reshaped(node.output, result, final)
+        network.reshaped(node.output, result, result_shape)
 
 
 @reads("Gemm")
@@ -350,16 +353,16 @@ def gemm(reader, node):
         a = network.transposed(network.fresh(f"{node.output}/a"), a, (1, 0))
     weights, bias = reader.constant(b), reader.constant(c)
     columns = reader.shape(b)[0 if node.get("transB", 0) else 1]
-    row = c is None or (
+    bias_is_row = c is None or (
         bias is not None and bias.size in (1, columns) and (bias.ndim < 2 or bias.shape[-1] == bias.size)
     )
-    if weights is not None and dtype == numpy.float16 and row:
+    if weights is not None and dtype == numpy.float16 and bias_is_row:
         add, weights = Lowering(reader, node), weights if node.get("transB", 0) else weights.T
         if bias is not None:
             bias = numpy.broadcast_to(bias.reshape(-1).astype("float32") * beta, (columns,))
         add.done(multiplied_by_halves(add, a, weights * dtype.type(alpha), bias))
         return
-    if weights is not None and dtype == numpy.float32 and row:
+    if weights is not None and dtype == numpy.float32 and bias_is_row:
         weights = weights if node.get("transB", 0) else weights.T
         bias = None if bias is None else numpy.broadcast_to(bias.reshape(-1) * dtype.type(beta), (columns,))
         blocks = reader.blocks.get(node.names[1])
@@ -384,44 +387,49 @@ def gemm(reader, node):
         constant = network.constant(f"{node.output}/factor", factor, dtype)
         return network.binary("multiply", node.name, name, constant, network.fresh(f"{node.output}/scaled"))
 
-    last = c is None and alpha == 1.0
+    is_last = c is None and alpha == 1.0
     result = reader.add_layer(
         "MatMul",
         node,
         [a, b],
         (reader.shape(a)[0], columns),
-        output=node.output if last else network.fresh(f"{node.output}/product"),
+        output=node.output if is_last else network.fresh(f"{node.output}/product"),
     )
     if c is not None:
         network.binary("add", node.name, scaled(result, alpha), scaled(c, beta), node.output)
-    elif not last:
+    elif not is_last:
         reader.same(node.output, scaled(result, alpha))
 
 
 # ---- rearrangements: views
 @reads("Reshape")
 def reshape(reader, node):
-    source, wanted = node.inputs[0], numbers_of(reader, node, 1, "shape")
-    own = reader.shape(source)
+    source, target = node.inputs[0], numbers_of(reader, node, 1, "shape")
+    source_shape = reader.shape(source)
     if not node.get("allowzero", 0):
-        if any(size == 0 for size in wanted[len(own) :]):
-            raise Unsupported(f"keeps a dimension that {reader.shape_text(own)} does not have")
-        wanted = [own[d] if size == 0 else size for d, size in enumerate(wanted)]
-    reshaped(reader, node, source, wanted)
+        if any(size == 0 for size in target[len(source_shape) :]):
+            raise Unsupported(f"keeps a dimension that {reader.shape_text(source_shape)} does not have")
+        target = [source_shape[d] if size == 0 else size for d, size in enumerate(target)]
+    reshaped(reader, node, source, target)
 
 
 def reshaped(reader, node, source, shape):
-    own = reader.shape(source)
+    source_shape = reader.shape(source)
     try:
-        shape = sizes.reshaped(own, shape)
+        shape = sizes.reshaped(source_shape, shape)
     except ValueError as error:
-        raise Unsupported(f"does not make {shape} of {own}") from error
-    reader.network.need_same_count(own, shape)
-    if shape == own:
+        raise Unsupported(f"does not make {shape} of {source_shape}") from error
+    reader.network.need_same_count(source_shape, shape)
+    if shape == source_shape:
         reader.same(node.output, source)
     elif shuffled(reader, node, shape):
         return
-    elif len(own) == 4 and len(shape) == 2 and own[0] == shape[0] and reader.dtype(source) == numpy.float32:
+    elif (
+        len(source_shape) == 4
+        and len(shape) == 2
+        and source_shape[0] == shape[0]
+        and reader.dtype(source) == numpy.float32
+    ):
         reader.add_layer(
             "Flatten", node, [source], shape
         )  # of an image, or a plain reshape (passes.lower_plain_tensors)
@@ -431,38 +439,38 @@ def reshaped(reader, node, source, shape):
 
 @reads("Flatten")
 def flatten(reader, node):
-    own = reader.shape(node.inputs[0])
+    source_shape = reader.shape(node.inputs[0])
     axis = axis_of(reader, node, node.inputs[0], default=1)
-    reshaped(reader, node, node.inputs[0], (math.prod(own[:axis]), math.prod(own[axis:])))
+    reshaped(reader, node, node.inputs[0], (math.prod(source_shape[:axis]), math.prod(source_shape[axis:])))
 
 
 @reads("Squeeze")
 def squeeze(reader, node):
-    own, axes = reader.shape(node.inputs[0]), numbers_of(reader, node, 1, "axes")
+    shape, axes = reader.shape(node.inputs[0]), numbers_of(reader, node, 1, "axes")
     if axes is None:
-        axes = [d for d, size in enumerate(own) if size == 1]
-        for size in own:
+        axes = [d for d, size in enumerate(shape) if size == 1]
+        for size in shape:
             if sizes.is_open(size):
                 reader.network.need(
                     size,
                     2,
                     lambda: (
-                        f"drops all dimensions of one element of {sizes.shape_text(own)}, also those that are open:"
+                        f"drops all dimensions of one element of {sizes.shape_text(shape)}, also those that are open:"
                         " export it with axes, or call it with larger sizes"
                     ),
                     equal=False,
                 )
     else:
-        axes = [axis % len(own) for axis in axes]
-    reshaped(reader, node, node.inputs[0], [size for d, size in enumerate(own) if d not in axes])
+        axes = [axis % len(shape) for axis in axes]
+    reshaped(reader, node, node.inputs[0], [size for d, size in enumerate(shape) if d not in axes])
 
 
 @reads("Unsqueeze")
 def unsqueeze(reader, node):
-    own, axes = list(reader.shape(node.inputs[0])), numbers_of(reader, node, 1, "axes")
-    for axis in sorted(axis % (len(own) + len(axes)) for axis in axes):
-        own.insert(axis, 1)
-    reshaped(reader, node, node.inputs[0], own)
+    shape, axes = list(reader.shape(node.inputs[0])), numbers_of(reader, node, 1, "axes")
+    for axis in sorted(axis % (len(shape) + len(axes)) for axis in axes):
+        shape.insert(axis, 1)
+    reshaped(reader, node, node.inputs[0], shape)
 
 
 @reads("Transpose")
@@ -476,9 +484,9 @@ def transpose(reader, node):
 
 @reads("Expand")
 def expand(reader, node):
-    wanted = numbers_of(reader, node, 1, "shape")
-    shape = sizes.broadcast(reader.shape(node.inputs[0]), wanted)
-    reader.network.need_broadcast(wanted, shape)
+    target = numbers_of(reader, node, 1, "shape")
+    shape = sizes.broadcast(reader.shape(node.inputs[0]), target)
+    reader.network.need_broadcast(target, shape)
     reader.network.expanded(node.output, node.inputs[0], shape)
 
 
@@ -522,25 +530,25 @@ def sliced(reader, node, shape, axis, start, end, step=1):
 
     if step < 0 and end < -shape[axis]:
         need(-shape[axis] - 1, end)
-        end_there = None
+        slice_end = None
     else:
         if step < 0:
             need(end, -shape[axis])
-        end_there = end
+        slice_end = end
     counted = not reader.network.counted.keys().isdisjoint(sizes.variables(sizes.terms_of(shape[axis])))
-    return sizes.sliced(shape[axis], start, end_there, step, need, *([0] if counted else []))
+    return sizes.sliced(shape[axis], start, slice_end, step, need, *([0] if counted else []))
 
 
 @reads("Split")
 def split(reader, node):
     network, source = reader.network, node.inputs[0]
     axis, view, shape = axis_of(reader, node, source, default=0), network.as_view(source), list(reader.shape(source))
-    parts = given = numbers_of(reader, node, 1, "split")
+    parts = explicit_parts = numbers_of(reader, node, 1, "split")
     if parts is None:
         part = -(-shape[axis] // len(node.outputs))
         before = part * (len(node.outputs) - 1)
         parts = [part] * (len(node.outputs) - 1) + [shape[axis] - before]
-    even = node.opset < 18 and given is None  # before opset 18 parts are equal
+    even = node.opset < 18 and explicit_parts is None  # before opset 18 parts are equal
 
     def text():
         return (
@@ -550,7 +558,7 @@ def split(reader, node):
 
     network.need(parts[0] * len(parts) if even else sum(parts), shape[axis], text)
     for size in parts:
-        network.need(size, int(given is None), text, equal=False)
+        network.need(size, int(explicit_parts is None), text, equal=False)
     first = 0
     for name, size in zip(node.outputs, parts):
         shape[axis] = size
@@ -564,10 +572,10 @@ def concatenate(reader, node):
     """Copies each part to its place; passes.py removes copies whose producer can write there directly."""
     network, shapes = reader.network, [reader.shape(name) for name in node.inputs]
     axis = axis_of(reader, node, node.inputs[0])
-    whole = list(shapes[0])
-    for d in range(len(whole)):
+    result_shape = list(shapes[0])
+    for d in range(len(result_shape)):
         for shape in shapes[1:]:
-            whole[d] = whole[d] + shape[d] if d == axis else sizes.same(whole[d], shape[d])
+            result_shape[d] = result_shape[d] + shape[d] if d == axis else sizes.same(result_shape[d], shape[d])
     for shape in shapes[1:]:
         network.need_joined(shapes[0], shape, axis)
     if any(sizes.is_zero(shape[axis]) for shape in shapes):  # empty slices that exporters leave behind
@@ -577,17 +585,17 @@ def concatenate(reader, node):
         elif node.inputs:
             concatenate(reader, node)
         else:
-            raise Unsupported(f"makes a tensor without elements, of the shape {reader.shape_text(whole)}")
+            raise Unsupported(f"makes a tensor without elements, of the shape {reader.shape_text(result_shape)}")
         return
-    if concatenated(reader, node, axis, whole):
+    if concatenated(reader, node, axis, result_shape):
         return
-    network.declare(node.output, whole, reader.dtype(node.inputs[0]))
-    strides, at = network.as_view(node.output).strides, 0
+    network.declare(node.output, result_shape, reader.dtype(node.inputs[0]))
+    strides, offset = network.as_view(node.output).strides, 0
     for name, shape in zip(node.inputs, shapes):
-        size, shape = shape[axis], (*whole[:axis], shape[axis], *whole[axis + 1 :])
-        part = network.view(network.fresh(f"{node.output}/part"), node.output, shape, strides, at * strides[axis])
+        size, shape = shape[axis], (*result_shape[:axis], shape[axis], *result_shape[axis + 1 :])
+        part = network.view(network.fresh(f"{node.output}/part"), node.output, shape, strides, offset * strides[axis])
         reader.add_layer("Copy", node, [name], shape, output=part)
-        at += size
+        offset += size
 
 
 @reads("Shape", "Size")
@@ -610,17 +618,17 @@ def constant_of_shape(reader, node):
 @reads("Gather")
 def gather(reader, node):
     network, (source, indices) = reader.network, node.inputs
-    axis, own = axis_of(reader, node, source, default=0), reader.shape(source)
+    axis, source_shape = axis_of(reader, node, source, default=0), reader.shape(source)
     if reader.dtype(indices) != numpy.int64:
         indices = network.copied(network.fresh(f"{node.output}/indices"), indices, "int64")
     constant = reader.constant(indices)
     if constant is not None and constant.size == 1 and reader.constant(source) is None:  # a single index: a view
         view, index = network.as_view(source), int(constant.reshape(()))
-        index = index if index >= 0 else own[axis] + index
-        if not 0 <= index < own[axis]:
-            raise Unsupported(f"takes element {index} along axis {axis} of {reader.shape_text(own)}")
+        index = index if index >= 0 else source_shape[axis] + index
+        if not 0 <= index < source_shape[axis]:
+            raise Unsupported(f"takes element {index} along axis {axis} of {reader.shape_text(source_shape)}")
         network.need_within(source, axis, index, index)
-        shape, strides = list(own), list(view.strides)
+        shape, strides = list(source_shape), list(view.strides)
         shape[axis : axis + 1], strides[axis : axis + 1] = constant.shape, (1,) * constant.ndim
         network.view(node.output, source, shape, strides, view.offset + index * view.strides[axis])
     else:
@@ -628,7 +636,7 @@ def gather(reader, node):
             "Gather",
             node,
             [source, indices],
-            (*own[:axis], *reader.shape(indices), *own[axis + 1 :]),
+            (*source_shape[:axis], *reader.shape(indices), *source_shape[axis + 1 :]),
             parameters=(axis,),
         )
 
@@ -648,7 +656,7 @@ def reduced_axes(reader, node):
 @reads(*REDUCE)
 def reduce(reader, node):
     network, source = reader.network, node.inputs[0]
-    own, axes = reader.shape(source), reduced_axes(reader, node)
+    source_shape, axes = reader.shape(source), reduced_axes(reader, node)
     if axes is None:
         reader.same(node.output, source)
         return
@@ -658,7 +666,7 @@ def reduce(reader, node):
         if node.get("keepdims", 1):
             reader.same(node.output, result)
         else:
-            reshaped(reader, node, result, own[:2])
+            reshaped(reader, node, result, source_shape[:2])
         return
     loop = {"i": "int64", "u": "uint64", "b": "bool"}.get(dtype.kind) if REDUCE[node.op] in ("sum", "prod") else None
     result = network.reduced(
@@ -671,32 +679,32 @@ def reduce(reader, node):
     if node.get("keepdims", 1):
         reader.same(node.output, result)
     else:
-        network.reshaped(node.output, result, [size for d, size in enumerate(own) if d not in axes])
+        network.reshaped(node.output, result, [size for d, size in enumerate(source_shape) if d not in axes])
 
 
 @reads("Softmax", "LogSoftmax")
 def softmax(reader, node):
     network, source = reader.network, node.inputs[0]
-    own, label = reader.shape(source), node.output
+    shape, label = reader.shape(source), node.output
     axis = axis_of(reader, node, source, default=-1 if node.opset >= 13 else 1)
-    axes = [axis] if node.opset >= 13 else list(range(axis, len(own)))
+    axes = [axis] if node.opset >= 13 else list(range(axis, len(shape)))
     dtype = reader.dtype(source)
-    if axes == [len(own) - 1] and dtype in (numpy.float16, numpy.float32) and own[-1] <= MAX_ROW:
+    if axes == [len(shape) - 1] and dtype in (numpy.float16, numpy.float32) and shape[-1] <= MAX_ROW:
         add = Lowering(reader, node)
         parameters, output = (int(node.op == "LogSoftmax"), float_bits(1)), add.fresh(f"{label}/softmax")
         source = add.cast(source, numpy.float32)
-        reader.add_layer("Softmax", node, [source, None], own, numpy.float32, output, parameters=parameters)
+        reader.add_layer("Softmax", node, [source, None], shape, numpy.float32, output, parameters=parameters)
         add.done(add.cast(output, dtype))
         return
     largest = network.reduced("max", node.name, source, axes, network.fresh(f"{label}/max"))
-    below = network.binary("subtract", node.name, source, largest, network.fresh(f"{label}/below"))
-    powers = network.unary("exp", node.name, below, network.fresh(f"{label}/exp"))
+    shifted = network.binary("subtract", node.name, source, largest, network.fresh(f"{label}/below"))
+    powers = network.unary("exp", node.name, shifted, network.fresh(f"{label}/exp"))
     total = network.reduced("sum", node.name, powers, axes, network.fresh(f"{label}/sum"))
     if node.op == "Softmax":
         network.binary("divide", node.name, powers, total, label)
     else:
         logarithm = network.unary("log", node.name, total, network.fresh(f"{label}/log"))
-        network.binary("subtract", node.name, below, logarithm, label)
+        network.binary("subtract", node.name, shifted, logarithm, label)
 
 
 @reads("LayerNormalization", "com.microsoft.LayerNormalization")  # the latter for opsets without it (parsing.py)
@@ -726,18 +734,18 @@ def layer_normalization(reader, node):
         count = Lowering(reader, node).constant(math.prod(reader.shape(name)[d] for d in axes), dtype)
         return network.binary("divide", node.name, total, count, network.fresh(f"{label}/{what}"))
 
-    middle = mean(source, "mean")
-    below = network.binary("subtract", node.name, source, middle, network.fresh(f"{label}/below"))
-    square = network.unary("square", node.name, below, network.fresh(f"{label}/square"))
+    mean_output = mean(source, "mean")
+    centred = network.binary("subtract", node.name, source, mean_output, network.fresh(f"{label}/below"))
+    square = network.unary("square", node.name, centred, network.fresh(f"{label}/square"))
     epsilon = network.constant(f"{label}/epsilon", node.get("epsilon", 1e-5), dtype)
     variance = network.binary("add", node.name, mean(square, "variance"), epsilon, network.fresh(f"{label}/variance"))
     deviation = network.unary("sqrt", node.name, variance, network.fresh(f"{label}/deviation"))
-    scaled = network.binary("divide", node.name, below, deviation, network.fresh(f"{label}/scaled"))
-    extra = [*node.outputs[1:], "", ""]
-    if extra[0]:
-        reader.same(extra[0], middle)
-    if extra[1]:
-        network.unary("reciprocal", node.name, deviation, extra[1])
+    scaled = network.binary("divide", node.name, centred, deviation, network.fresh(f"{label}/scaled"))
+    optional_outputs = [*node.outputs[1:], "", ""]
+    if optional_outputs[0]:
+        reader.same(optional_outputs[0], mean_output)
+    if optional_outputs[1]:
+        network.unary("reciprocal", node.name, deviation, optional_outputs[1])
     weighted = network.binary("multiply", node.name, scaled, node.inputs[1], network.fresh(f"{label}/weighted"))
     reader.same(
         label,

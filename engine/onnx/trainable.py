@@ -29,37 +29,37 @@ def split(data, where, folder, patterns):
     """Returns (ONNX of the frozen part, the trained part's file, external weight files) for the ONNX model `data`.
     `patterns` name float weights, with `*` as a wildcard. OnnxError says what cannot be trained."""
     model, weight_files = parse(data, where, folder)
-    if (opset := max(one.version for one in model.opset_import if one.domain in ("", "ai.onnx"))) < 13:
+    if (opset := max(item.version for item in model.opset_import if item.domain in ("", "ai.onnx"))) < 13:
         raise OnnxError(where, f"has opset {opset}; training takes opset 13 and later: export the model again")
     graph = model.graph
-    weights = {one.name: one for one in graph.initializer}
+    weights = {item.name: item for item in graph.initializer}
     trained = _named(weights, patterns, where)
-    held, known, nodes, problems = dict(weights), set(trained), [], []
+    stored, known, nodes, problems = dict(weights), set(trained), [], []
     for node in graph.node:  # in topological order
         if known.intersection(node.input):
             nodes.append(node)
             known.update(node.output)
             problems += _problems(node)
         elif node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value":
-            held[node.output[0]] = node.attribute[0].t
-    outputs = [one.name for one in graph.output]
-    wanted = {*outputs, *(name for node in nodes for name in node.input)}
+            stored[node.output[0]] = node.attribute[0].t
+    outputs = [item.name for item in graph.output]
+    names_read = {*outputs, *(name for node in nodes for name in node.input)}
     for node in nodes:
-        if wanted.intersection(node.output[1:]) - {""}:
+        if names_read.intersection(node.output[1:]) - {""}:
             problems.append(f"{_label(node)}: only its first output can be trained through")
     if problems:
         raise OnnxError(where, *problems)
     if not known.intersection(outputs):
         raise OnnxError(where, f"no output depends on the trainable weights {', '.join(sorted(trained))}")
-    inputs = {one.name for one in graph.input} - weights.keys()
+    inputs = {item.name for item in graph.input} - weights.keys()
     read = {name for node in nodes for name in node.input if name} - known
-    boundary = sorted(name for name in read if name not in held and name not in inputs)
+    boundary = sorted(name for name in read if name not in stored and name not in inputs)
     frozen_outputs = [name for name in outputs if name not in known]
     if not boundary:
         raise OnnxError(
             where, "nothing is left to run as it is, with these trainable weights; name those of the last blocks only"
         )
-    constants = {name: _array(held[name], where) for name in sorted(read) if name in held}
+    constants = {name: _array(stored[name], where) for name in sorted(read) if name in stored}
     header = {
         "format": FORMAT,
         "model": hashlib.sha256(data).hexdigest(),
@@ -95,7 +95,7 @@ def _problems(node):
     where = _label(node)
     if node.domain not in ("", "ai.onnx") or node.op_type not in OPERATORS:
         return [f"{where}: depends on trainable weights, but cannot be trained; expected one of {', '.join(OPERATORS)}"]
-    attributes = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     if node.op_type in _PADDED:
         if attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
             return [f"{where}: auto_pad cannot be trained; export the model with explicit pads"]
@@ -112,11 +112,11 @@ def _problems(node):
 
 def _described(node):
     attributes = {}
-    for one in node.attribute:
-        value = helper.get_attribute_value(one)
-        attributes[one.name] = value.decode() if isinstance(value, bytes) else value
-        if not isinstance(attributes[one.name], (int, float, str)):
-            attributes[one.name] = list(value)
+    for attribute in node.attribute:
+        value = helper.get_attribute_value(attribute)
+        attributes[attribute.name] = value.decode() if isinstance(value, bytes) else value
+        if not isinstance(attributes[attribute.name], (int, float, str)):
+            attributes[attribute.name] = list(value)
     return {"kind": node.op_type, "inputs": list(node.input), "outputs": list(node.output), "attributes": attributes}
 
 
@@ -128,14 +128,14 @@ def _array(tensor, where):
 
 
 def _written(header, trained, constants):
-    pieces, at = [], 0
+    pieces, offset = [], 0
     for kind, arrays in (("trained", trained), ("constants", constants)):
         header[kind] = {}
         for name, array in arrays.items():
             data = numpy.ascontiguousarray(array).tobytes()
-            header[kind][name] = [array.dtype.name, list(array.shape), at, at + len(data)]
+            header[kind][name] = [array.dtype.name, list(array.shape), offset, offset + len(data)]
             pieces.append(data)
-            at += len(data)
+            offset += len(data)
     text = json.dumps(header, sort_keys=True).encode()
     return b"".join([len(text).to_bytes(8, "little"), text, *pieces])
 
@@ -147,7 +147,7 @@ def _frozen(model, nodes, outputs, where):
     except Exception as error:
         raise OnnxError(where, f"shapes cannot be inferred: {error}") from error
     graph = model.graph
-    known = {one.name: one for one in (*graph.value_info, *graph.output)}
+    known = {value.name: value for value in (*graph.value_info, *graph.output)}
     if unknown := [name for name in outputs if name not in known]:
         raise OnnxError(where, f"the type of {', '.join(unknown)} is not known, where the trained part begins")
     removed = {name for node in nodes for name in node.output}
@@ -157,7 +157,7 @@ def _frozen(model, nodes, outputs, where):
             kept.append(node)
             needed.update(node.input)
     ports = [known[name] for name in outputs]
-    initializers = [one for one in graph.initializer if one.name in needed]
-    inputs = [one for one in graph.input if one.name in needed]
+    initializers = [value for value in graph.initializer if value.name in needed]
+    inputs = [value for value in graph.input if value.name in needed]
     result = helper.make_graph(kept[::-1], graph.name, inputs, ports, initializers)
     return helper.make_model(result, opset_imports=model.opset_import, ir_version=model.ir_version).SerializeToString()

@@ -11,7 +11,7 @@ from .tensor_operators import activated
 
 
 @reads("Max", "Min", "Sum", "Mean")
-def of_several(reader, node):
+def variadic(reader, node):
     add, result = Lowering(reader, node), node.inputs[0]
     op = {"Max": "maximum", "Min": "minimum"}.get(node.op, "add")
     for name in node.inputs[1:]:
@@ -180,7 +180,7 @@ def arithmetic_sequence(reader, node):
 
 
 @reads("SwiGLU")
-def gated(reader, node):
+def swiglu(reader, node):
     """a * sigmoid(alpha * a) * b"""
     add, (a, b) = Lowering(reader, node), node.inputs
     alpha = node.get("alpha", 1.0)

@@ -24,9 +24,9 @@ def _outputs(node, count):
 
 def _refuse(node, **names):
     """Raises Unsupported if one of these inputs is given. `names` maps their names."""
-    for what, name in names.items():
+    for label, name in names.items():
         if name is not None:
-            raise Unsupported(f"has {what.replace('_', ' ')}")
+            raise Unsupported(f"has {label.replace('_', ' ')}")
 
 
 def _as_float32(add, name):
@@ -264,7 +264,7 @@ def _padding(add, mask, batch, keys, value):
     return _masked(add, allowed, value)
 
 
-def _mask(add, node, padding, extra, batch, rows, keys, offset):
+def _mask(add, node, padding, attention_bias, batch, rows, keys, offset):
     causal = None
     if node.get("unidirectional", 0):
         causal = _masked(add, _window(add, rows, keys, offset), _lowest())
@@ -273,13 +273,13 @@ def _mask(add, node, padding, extra, batch, rows, keys, offset):
     if causal is not None and padding is not None:  # their sum could overflow float32
         padding = add.do("maximum", add.do("add", causal, padding), _lowest())
         causal = None
-    return _sum(add, causal, padding, _as_float32(add, extra))
+    return _sum(add, causal, padding, _as_float32(add, attention_bias))
 
 
 @reads("com.microsoft.Attention")
 def packed_attention(reader, node):
     add = Lowering(reader, node)
-    x, weights, bias, mask, past, extra, past_length = _inputs(node, 7)
+    x, weights, bias, mask, past, attention_bias, past_length = _inputs(node, 7)
     _refuse(node, past_sequence_length=past_length)
     if node.get("do_rotary", 0):
         raise Unsupported("has do_rotary")
@@ -302,7 +302,7 @@ def packed_attention(reader, node):
             for index, name in enumerate((k, v))
         )
     batch, _, rows, size = add.shape(q)
-    mask = _mask(add, node, mask, extra, batch, rows, add.shape(k)[2], offset)
+    mask = _mask(add, node, mask, attention_bias, batch, rows, add.shape(k)[2], offset)
     scale = node.get("scale") or 1 / math.sqrt(size)
     result = attend(add, *(_as_float32(add, name) for name in (q, k, v)), scale, mask)[0]
     y, present = _outputs(node, 2)
@@ -346,14 +346,14 @@ def _packed_part(add, name, index):
 @reads("com.microsoft.MultiHeadAttention")
 def multi_head_attention(reader, node):
     add = Lowering(reader, node)
-    query, key, value, bias, mask, extra, past_k, past_v, past_length, indirection = _inputs(node, 10)
+    query, key, value, bias, mask, attention_bias, past_k, past_v, past_length, indirection = _inputs(node, 10)
     _refuse(node, past_sequence_length=past_length, cache_indirection=indirection)
     dtype = add.dtype(query)
     q, k, v = _query_key_value(add, node, query, key, value, bias)
     k, v = _appended(add, past_k, k), _appended(add, past_v, v)
     batch, _, rows, size = add.shape(q)
     offset = 0 if past_k is None else add.shape(past_k)[2]
-    mask = _mask(add, node, mask, extra, batch, rows, add.shape(k)[2], offset)
+    mask = _mask(add, node, mask, attention_bias, batch, rows, add.shape(k)[2], offset)
     scale = node.get("scale") or 1 / math.sqrt(size)
     result, scores, *_ = attend(add, *(_as_float32(add, name) for name in (q, k, v)), scale, mask)
     y, present_k, present_v, scores_output = _outputs(node, 4)
@@ -367,7 +367,7 @@ def multi_head_attention(reader, node):
 def group_query_attention(reader, node):
     """New keys and values are written to the cache at the position given by seqlens_k; later positions are masked."""
     add = Lowering(reader, node)
-    query, key, value, past_k, past_v, lengths, _, *caches, positions, extra, sink = _inputs(node, 12)
+    query, key, value, past_k, past_v, lengths, _, *caches, positions, attention_bias, sink = _inputs(node, 12)
     _refuse(node, head_sink=sink)
     for attribute in ("smooth_softmax", "qk_output"):
         if node.get(attribute, 0) > 0:
@@ -397,7 +397,7 @@ def group_query_attention(reader, node):
         cached = add.reshape(cached, (batch, 1, 1, 1))
     window = node.get("local_window_size", -1)
     allowed = _window(add, rows, add.shape(k)[2], cached, window - 1 if window > 0 else -1)
-    mask = _sum(add, _masked(add, allowed, _lowest()), _as_float32(add, extra))
+    mask = _sum(add, _masked(add, allowed, _lowest()), _as_float32(add, attention_bias))
     scale = node.get("scale") or 1 / math.sqrt(size)
     result = attend(add, *(_as_float32(add, name) for name in (q, k, v)), scale, mask, node.get("softcap", 0.0))[0]
     y, *presents = _outputs(node, 3)

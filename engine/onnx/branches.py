@@ -77,12 +77,12 @@ def merge_branches(network, read_once, channels):
 
 def _merged(network, layer, sign, branch, summed):
     """The convolution that replaces the addition, or None."""
-    one, two = layer.inputs
-    first, second = branch(one), branch(two)
+    first_name, second_name = layer.inputs
+    first, second = branch(first_name), branch(second_name)
     if first is None and second is not None and second.window:
-        first = branch(one, second.source if one == second.source else None)
+        first = branch(first_name, second.source if first_name == second.source else None)
     if second is None and first is not None and first.window:
-        second = branch(two, first.source if two == first.source else None)
+        second = branch(second_name, first.source if second_name == first.source else None)
     if first is None or second is None or first.source != second.source or not (first.window or second.window):
         return None
     windows = [addend.window for addend in (first, second) if addend.window]

@@ -3,7 +3,7 @@ has tree ensembles, texts.py key look-ups."""
 
 import numpy
 
-from .classifiers import label_output, labels_of, put_out, score_output, transformed
+from .classifiers import classifier_outputs, label_output, labels_of, score_output, transformed
 from .lowering import Lowering
 from .readers import Unsupported, reads
 
@@ -111,7 +111,7 @@ def linear_classifier(reader, node):
         return
     if count != len(labels):
         raise Unsupported(f"has {count} rows of coefficients for {len(labels)} labels")
-    put_out(add, labels, scores, transform)
+    classifier_outputs(add, labels, scores, transform)
 
 
 # ---- support vector machines
@@ -168,7 +168,7 @@ def support_vector_classifier(reader, node):
     if not per_class:  # one linear model for each class
         weights = coefficients.reshape(classes, -1).T
         scores = add.do("add", add.matmul(add.cast(x, numpy.float64), add.constant(weights, "float64")), rho[:1])
-        put_out(add, labels, add.cast(scores, numpy.float32), transform)
+        classifier_outputs(add, labels, add.cast(scores, numpy.float32), transform)
         return
     ends = numpy.cumsum([0, *per_class])
     vectors = numpy.array(node.get("support_vectors"), "float32").reshape(ends[-1], -1)

@@ -91,20 +91,20 @@ def score_output(add, scores):
         add.done(scores, add.node.outputs[1])
 
 
-def put_out(add, labels, scores, transform):
+def classifier_outputs(add, labels, scores, transform):
     """Both outputs, from `scores` with a column for each label."""
     label_output(add, labels, add.reduce("argmax", scores, [1]))
     score_output(add, transformed(add, scores, transform))
 
 
-def put_out_single(add, labels, single, transform, positive):
+def binary_outputs(add, labels, score, transform, positive):
     """Both outputs for two classes, from the second one's score [rows, 1], a probability if `positive`."""
-    label_output(add, labels, add.cast(add.do("greater", single, 0.5 if positive else 0), numpy.int64))
+    label_output(add, labels, add.cast(add.do("greater", score, 0.5 if positive else 0), numpy.int64))
     if transform == "PROBIT":
         raise Unsupported("has one score and the post_transform PROBIT, which does not define the other class's score")
     if positive and transform != "LOGISTIC":
-        other = add.do("subtract", add.constant(1, "float32"), single)
-        score_output(add, add.joined([other, single], 1))
+        other = add.do("subtract", add.constant(1, "float32"), score)
+        score_output(add, add.joined([other, score], 1))
     else:
-        both = add.joined([add.do("negative", single), single], 1)
-        score_output(add, _logistic(add, both) if transform == "LOGISTIC" else both)
+        score_pair = add.joined([add.do("negative", score), score], 1)
+        score_output(add, _logistic(add, score_pair) if transform == "LOGISTIC" else score_pair)

@@ -58,17 +58,17 @@ def tell_types(model):
     from onnx import TensorProto, helper
 
     kinds = {"keys_floats": TensorProto.FLOAT, "keys_int64s": TensorProto.INT64, "keys_strings": TensorProto.STRING}
-    known = {value.name for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
-    known.update(tensor.name for tensor in model.graph.initializer)
+    typed = {value.name for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)}
+    typed.update(tensor.name for tensor in model.graph.initializer)
     for node in model.graph.node:
-        if node.op_type != "LabelEncoder" or node.domain != "ai.onnx.ml" or node.input[0] in known:
+        if node.op_type != "LabelEncoder" or node.domain != "ai.onnx.ml" or node.input[0] in typed:
             continue
         key_types = [
             item.t.data_type if item.name == "keys_tensor" else kinds.get(item.name) for item in node.attribute
         ]
         for kind in filter(None, key_types):
             model.graph.value_info.append(helper.make_tensor_value_info(node.input[0], kind, None))
-            known.add(node.input[0])
+            typed.add(node.input[0])
             break
 
 

@@ -25,9 +25,9 @@ def branch(reader, node):
     if len(node.inputs) != 1 or not reader.knows(node.inputs[0]) or structure_of(reader, node.inputs[0]) is not None:
         raise Unsupported("has a condition that nothing computes")
     condition = node.inputs[0]
-    known = truth(reader, condition)
-    if known is not None:
-        name = "then_branch" if known else "else_branch"
+    constant_condition = truth(reader, condition)
+    if constant_condition is not None:
+        name = "then_branch" if constant_condition else "else_branch"
         results = _branch_for_zero(reader, node, condition, name) or Body(reader, node, name, name).read()
         if results is not None:
             _same_count(node, len(results))
@@ -147,11 +147,11 @@ def loop(reader, node):
         for row, name in zip(rows, results[1 + len(carried) :]):
             row.append(name)
         carried, number = new, number + 1
-        known = truth(reader, continues)
-        if known is None:
+        constant_condition = truth(reader, continues)
+        if constant_condition is None:
             continues = scalar(add, reader.as_tensor(continues, node))
             active = continues if active is None or continues == active else add.where(active, continues, False)
-        elif known is False:
+        elif constant_condition is False:
             break
     for output, name in zip(node.outputs, carried):
         if output:
@@ -193,8 +193,8 @@ def _condition(reader, name):
         return True
     if not reader.knows(name) or structure_of(reader, name) is not None:
         raise Unsupported("has a condition that nothing computes")
-    known = truth(reader, name)
-    return name if known is None else known
+    constant_condition = truth(reader, name)
+    return name if constant_condition is None else constant_condition
 
 
 def _stack(reader, node, outputs, rows, axes, backwards=()):

@@ -40,7 +40,7 @@ def _cut(add, name, size, axis=0):
     return add.part(name, axis, 0, size)
 
 
-def found(add, flags):
+def counted_indices(add, flags):
     """The indices of the true elements, as many as there are."""
     indices, count = indices_of_true(add, flags)
     return _cut(add, indices, counted_size(add.reader, add.node, count))
@@ -53,7 +53,7 @@ def nonzero(reader, node):
     if not shape:
         raise Unsupported("works on a tensor of no dimensions")
     flags = x if add.dtype(x).kind == "b" else add.do("not_equal", x, 0)
-    indices = found(add, add.reshape(flags, (math.prod(shape),)))
+    indices = counted_indices(add, add.reshape(flags, (math.prod(shape),)))
     rows = []
     for size, stride in zip(shape, contiguous(shape)):
         numbers = [add.constant(number, numpy.int64) for number in (stride, size)]
@@ -63,13 +63,13 @@ def nonzero(reader, node):
 
 @reads_by_value("Compress")
 def compressed(reader, node):
-    add, (x, kept) = Lowering(reader, node), node.inputs
+    add, (x, condition) = Lowering(reader, node), node.inputs
     axis = node.get("axis")
     if axis is None:
         x, axis = add.reshape(x, (math.prod(add.shape(x)),)), 0
     axis %= len(add.shape(x))
-    size = min(add.shape(kept)[0], add.shape(x)[axis])
-    add.done(add.take(x, [found(add, add.part(kept, 0, 0, size))], axis))
+    size = min(add.shape(condition)[0], add.shape(x)[axis])
+    add.done(add.take(x, [counted_indices(add, add.part(condition, 0, 0, size))], axis))
 
 
 @reads_by_value("TopK")

@@ -52,12 +52,12 @@ def _names(network):
 
 def _computed_before(chain, number, bases, last):
     """The leading part of the chain whose conditions are computed before that layer."""
-    known = []
+    computed = []
     for condition, side in chain:
         if last.get(bases[condition], -1) >= number:
             break
-        known.append((condition, side))
-    return tuple(known)
+        computed.append((condition, side))
+    return tuple(computed)
 
 
 def _common(one, other):

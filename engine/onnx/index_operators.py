@@ -141,12 +141,12 @@ def one_hot(reader, node):
 
 @reads("Compress")
 def compress(reader, node):
-    add, (x, kept) = Lowering(reader, node), node.inputs
-    kept = reader.constant(kept)
+    add, (x, condition) = Lowering(reader, node), node.inputs
+    condition = reader.constant(condition)
     axis = node.get("axis")
     if axis is None:
         x, axis = add.reshape(x, (math.prod(add.shape(x)),)), 0
-    indices = numpy.flatnonzero(kept)
+    indices = numpy.flatnonzero(condition)
     if not len(indices):
         raise Unsupported("makes an empty tensor")
     add.done(add.take(x, [indices], axis % len(add.shape(x))))

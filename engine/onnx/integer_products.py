@@ -199,10 +199,10 @@ def _signed(weights, zeros, depthwise):
 
 def _parts(weights):
     """Splits weights into int8 arrays whose sum they are."""
-    parts, rest = [], weights.astype("int16")
-    while not parts or rest.any():
-        parts.append(numpy.clip(rest, -128, 127).astype("int8"))
-        rest = rest - parts[-1]
+    parts, remainder = [], weights.astype("int16")
+    while not parts or remainder.any():
+        parts.append(numpy.clip(remainder, -128, 127).astype("int8"))
+        remainder = remainder - parts[-1]
     return parts
 
 

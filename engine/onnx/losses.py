@@ -13,17 +13,17 @@ def _loss(add, logarithms, target, weights):
     dtype, ignored = add.dtype(logarithms), add.node.get("ignore_index")
     target = add.cast(target, numpy.int64)
     target_shape = add.shape(target)
-    kept = None if ignored is None else add.do("not_equal", target, ignored)
-    valid = target if kept is None else add.where(kept, target, 0)
+    not_ignored = None if ignored is None else add.do("not_equal", target, ignored)
+    valid = target if not_ignored is None else add.where(not_ignored, target, 0)
     positions = [add.along(size, d, len(target_shape)) for d, size in enumerate(target_shape)]
     loss = add.do("negative", add.take(logarithms, [positions[0], valid, *positions[1:]]))
     factors = None
     if weights is not None:
         factors = add.take(weights, [valid])
-    elif kept is not None:
+    elif not_ignored is not None:
         factors = add.constant(1, dtype)
-    if kept is not None:
-        factors = add.where(kept, factors, 0)
+    if not_ignored is not None:
+        factors = add.where(not_ignored, factors, 0)
     if factors is not None:
         loss = add.do("multiply", loss, factors)
     reduction, axes = add.node.get("reduction", "mean"), list(range(len(target_shape)))

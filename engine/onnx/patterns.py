@@ -374,5 +374,5 @@ def _guarded(graph, name):
     if is_nan is None or is_nan.inputs[0] != choice.inputs[2] or zero is None or zero.any():
         return None
     weights, readers = graph.producer(is_nan.inputs[0], "Softmax", single=False), graph.readers[is_nan.inputs[0]]
-    alone = len(readers) == 2 and all(reader is choice or reader is is_nan for reader in readers)
-    return weights if alone and is_nan.inputs[0] not in graph.bases else None
+    are_only_readers = len(readers) == 2 and all(reader is choice or reader is is_nan for reader in readers)
+    return weights if are_only_readers and is_nan.inputs[0] not in graph.bases else None

@@ -328,13 +328,13 @@ class Reader:
         import onnx
         from onnx import helper, numpy_helper
 
-        proto, known = self.proto, []
+        proto, value_infos = self.proto, []
         constants = {name: self.constant(self.name_of(name)) for name in dict.fromkeys(filter(None, proto.input))}
         for name, values in constants.items():
             if values is not None and values.dtype.kind == "f" and values.size > _MAX_INFERRED:
                 constants[name] = values = None  # no shape depends on its elements
             if values is None:
-                known.append(
+                value_infos.append(
                     helper.make_tensor_value_info(
                         name,
                         helper.np_dtype_to_tensor_dtype(self.dtype(self.name_of(name))),
@@ -344,7 +344,7 @@ class Reader:
         graph = helper.make_graph(
             [proto],
             "one",
-            known,
+            value_infos,
             [helper.make_empty_tensor_value_info(name) for name in proto.output if name],
             [numpy_helper.from_array(values, name) for name, values in constants.items() if values is not None],
         )

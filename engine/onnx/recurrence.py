@@ -54,12 +54,12 @@ def recurrent(reader, node):
         _state(add, cell, times_axis),
         _lengths(add, lengths, times),
     ]
-    extra = 2 if node.op == "LSTM" else 1
+    final_count = 2 if node.op == "LSTM" else 1
     all_states = reader.add_layer(
         "Recurrence",
         node,
         operands,
-        (times + extra, directions, batch, hidden),
+        (times + final_count, directions, batch, hidden),
         numpy.float32,
         add.fresh("states"),
         parameters=_parameters(node, directions, reset_after),

@@ -95,8 +95,8 @@ class Savings:
             for kind, (operators, size) in self.saved.items()
             if operators or size
         ]
-        at = f" (at {', '.join(f'{name} = {size}' for name, size in self.sizes.items())})" if self.sizes else ""
-        return "; ".join(", ".join(part) for part in (counts, saved) if part) + at
+        suffix = f" (at {', '.join(f'{name} = {size}' for name, size in self.sizes.items())})" if self.sizes else ""
+        return "; ".join(", ".join(part) for part in (counts, saved) if part) + suffix
 
 
 def _bytes(network, name):
@@ -105,13 +105,13 @@ def _bytes(network, name):
 
 def _traffic_bytes(network):
     """Bytes that the layers read and write."""
-    known, total = {}, 0
+    sizes, total = {}, 0
     for layer in network.layers:
         for name in {*layer.inputs, layer.output}:
             if name:
-                size = known.get(name)
+                size = sizes.get(name)
                 if size is None:
-                    size = known[name] = _bytes(network, name)
+                    size = sizes[name] = _bytes(network, name)
                 total += size
     return total
 

@@ -200,7 +200,7 @@ def sigmoid(reader, node):
 
 
 @reads("Gelu", "Mish")
-def curve(reader, node):
+def gelu_or_mish(reader, node):
     name = "mish" if node.op == "Mish" else "gelu tanh" if node.get("approximate", "none") == "tanh" else "gelu"
     if activated(reader, node, name, node.inputs[0]):
         return

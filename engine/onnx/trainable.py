@@ -34,11 +34,11 @@ def split(data, where, folder, patterns):
     graph = model.graph
     weights = {item.name: item for item in graph.initializer}
     trained = _named(weights, patterns, where)
-    stored, known, nodes, problems = dict(weights), set(trained), [], []
+    stored, dependent, nodes, problems = dict(weights), set(trained), [], []
     for node in graph.node:  # in topological order
-        if known.intersection(node.input):
+        if dependent.intersection(node.input):
             nodes.append(node)
-            known.update(node.output)
+            dependent.update(node.output)
             problems += _problems(node)
         elif node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value":
             stored[node.output[0]] = node.attribute[0].t
@@ -49,23 +49,23 @@ def split(data, where, folder, patterns):
             problems.append(f"{_label(node)}: only its first output can be trained through")
     if problems:
         raise OnnxError(where, *problems)
-    if not known.intersection(outputs):
+    if not dependent.intersection(outputs):
         raise OnnxError(where, f"no output depends on the trainable weights {', '.join(sorted(trained))}")
     inputs = {item.name for item in graph.input} - weights.keys()
-    read = {name for node in nodes for name in node.input if name} - known
-    boundary = sorted(name for name in read if name not in stored and name not in inputs)
-    frozen_outputs = [name for name in outputs if name not in known]
+    operands = {name for node in nodes for name in node.input if name} - dependent
+    boundary = sorted(name for name in operands if name not in stored and name not in inputs)
+    frozen_outputs = [name for name in outputs if name not in dependent]
     if not boundary:
         raise OnnxError(
             where, "nothing is left to run as it is, with these trainable weights; name those of the last blocks only"
         )
-    constants = {name: _array(stored[name], where) for name in sorted(read) if name in stored}
+    constants = {name: _array(stored[name], where) for name in sorted(operands) if name in stored}
     header = {
         "format": FORMAT,
         "model": hashlib.sha256(data).hexdigest(),
         "boundary": boundary,
-        "inputs": sorted(read & inputs),
-        "outputs": [name for name in outputs if name in known],
+        "inputs": sorted(operands & inputs),
+        "outputs": [name for name in outputs if name in dependent],
         "nodes": [_described(node) for node in nodes],
     }
     part = _written(header, {name: _array(weights[name], where) for name in trained}, constants)
@@ -74,7 +74,7 @@ def split(data, where, folder, patterns):
 
 def _named(weights, patterns, where):
     """The names of the float weights that match the patterns."""
-    found = []
+    matching = []
     for pattern in patterns:
         names = [name for name in weights if fnmatch.fnmatchcase(name, pattern)]
         if not names:
@@ -83,8 +83,8 @@ def _named(weights, patterns, where):
             if weights[name].data_type != onnx.TensorProto.FLOAT:
                 kind = helper.tensor_dtype_to_string(weights[name].data_type)
                 raise OnnxError(where, f"{name}: only float32 weights can be trained, this is {kind}")
-        found += names
-    return list(dict.fromkeys(found))
+        matching += names
+    return list(dict.fromkeys(matching))
 
 
 def _label(node):

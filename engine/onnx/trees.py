@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy
 
-from .classifiers import label_output, labels_of, put_out_single, score_output, transformed
+from .classifiers import binary_outputs, label_output, labels_of, score_output, transformed
 from .lowering import Lowering
 from .readers import Unsupported, reads
 
@@ -167,15 +167,16 @@ def _keys(numbers, dtype):
     return numpy.where(numpy.isnan(numbers), limits.min, numpy.where(bits >= 0, bits, bits ^ limits.max))
 
 
-def _before(keys):
+def _next_lower(keys):
+    """The next lower keys; the lowest key stays."""
     limits = numpy.iinfo(keys.dtype)
     return numpy.where(keys == limits.min, limits.min, keys - (keys != limits.min))
 
 
 class _Walks(NamedTuple):
     """Nodes with one kind of comparison: to `right` if the feature's key is above theirs, else to `left`. The
-    ensemble's nodes come first; `branch` marks branches; `nan` chooses the key. `further` are the nodes a level below
-    (two columns, -1: none) in a spanning tree, since some nodes have several parents."""
+    ensemble's nodes come first; `branch` marks branches; `nan` chooses the key. `tree_children` are the nodes a level
+    below (two columns, -1: none) in a spanning tree, since some nodes have several parents."""
 
     keys: numpy.ndarray
     features: numpy.ndarray
@@ -183,7 +184,7 @@ class _Walks(NamedTuple):
     left: numpy.ndarray
     right: numpy.ndarray
     branch: numpy.ndarray
-    further: numpy.ndarray
+    tree_children: numpy.ndarray
 
 
 def _walks(ensemble, dtype):
@@ -191,7 +192,7 @@ def _walks(ensemble, dtype):
     swapped = (modes == _GT) | (modes == _GTE)
     left = numpy.where(swapped, ensemble.false, ensemble.true)
     right = numpy.where(swapped, ensemble.true, ensemble.false)
-    keys = numpy.where((modes == _LT) | (modes == _GTE), _before(keys), keys)
+    keys = numpy.where((modes == _LT) | (modes == _GTE), _next_lower(keys), keys)
     nan = numpy.where(missing != swapped, _LOW, _HIGH)
     walks = _Walks(keys, ensemble.features, nan, left, right, modes != _LEAF, numpy.stack([left, right], 1))
     equals = numpy.flatnonzero((modes == _EQ) | (modes == _NEQ) | (modes == _MEMBER)).tolist()
@@ -202,7 +203,7 @@ def _with_equals(ensemble, walks, equals, dtype):
     """Replaces each comparison for equality by two comparisons for each value. `x > t` and `x < t` lead to the same
     node, so these nodes have two parents."""
     lists = [values.tolist() for values in walks]
-    keys, features, nan, left, right, branch, further = lists
+    keys, features, nan, left, right, branch, tree_children = lists
     for node in equals:
         mode, missing = ensemble.modes[node], bool(ensemble.missing_is_true[node])
         numbers = _keys(ensemble.members[node], dtype).tolist() if mode == _MEMBER else [keys[node]]
@@ -213,13 +214,13 @@ def _with_equals(ensemble, walks, equals, dtype):
         for index, number in enumerate(numbers):
             last, below = index == len(numbers) - 1, len(keys)
             following = other if last else below + 1
-            keys.append(int(_before(numpy.array(number, dtype))))
+            keys.append(int(_next_lower(numpy.array(number, dtype))))
             for values, value in ((features, features[node]), (nan, _HIGH), (left, following), (right, equal)):
                 values.append(value)
             branch.append(True)
-            further.append([other, equal] if last else [following, -1])
+            tree_children.append([other, equal] if last else [following, -1])
             keys[above], nan[above] = number, _LOW if missing else _HIGH
-            left[above], right[above], further[above] = below, following, [below, -1]
+            left[above], right[above], tree_children[above] = below, following, [below, -1]
             if not last:  # the next value's comparison, reached from both of this one's
                 for values, value in zip(lists, (0, features[node], _HIGH, 0, 0, True, [-1, -1])):
                     values.append(value)
@@ -239,7 +240,7 @@ def _levels(walks, roots):
             raise Unsupported(_NO_TREES)
         trees[frontier], levels[frontier] = tree_of, level
         inner = walks.branch[frontier]
-        children = walks.further[frontier[inner]]
+        children = walks.tree_children[frontier[inner]]
         tree_of = numpy.repeat(tree_of[inner], 2)[(exists := children.reshape(-1) >= 0)]
         frontier, level = children.reshape(-1)[exists], level + 1
     return trees, levels
@@ -386,7 +387,7 @@ def classifier(reader, node):
     ids, positive = set(ensemble.targets.tolist()), bool((ensemble.weights >= 0).all())
     if len(labels) == 2 and ids == {0} and (base is None or len(base) == 1):  # a single score, that of the second class
         score = add.cast(_ensemble_layer(add, node.inputs[0], ensemble, 1, "SUM", base), numpy.float32)
-        put_out_single(add, labels, score, transform, positive)
+        binary_outputs(add, labels, score, transform, positive)
         return
     if base is not None and len(base) != len(labels):
         raise Unsupported(f"has {len(base)} base values for {len(labels)} classes")

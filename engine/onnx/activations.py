@@ -147,8 +147,8 @@ def eye(reader, node):
     dtype = helper.tensor_dtype_to_np_dtype(node.get("dtype")) if node.get("dtype") is not None else reader.dtype(name)
     rows, columns = reader.shape(name)
     if sizes.is_open(rows) or sizes.is_open(columns):
-        row = add.do("add", add.reshape(add.counted(rows), (rows, 1)), node.get("k", 0))
-        add.done(add.cast(add.do("equal", row, add.reshape(add.counted(columns), (1, columns))), dtype))
+        row = add.do("add", add.reshape(add.arange(rows), (rows, 1)), node.get("k", 0))
+        add.done(add.cast(add.do("equal", row, add.reshape(add.arange(columns), (1, columns))), dtype))
         return
     reader.network.constants[node.output] = numpy.eye(rows, columns, k=node.get("k", 0), dtype=dtype)
 
@@ -166,7 +166,7 @@ def arithmetic_sequence(reader, node):
         first, limit, step = (reader.number(name) for name in node.inputs)
         count = -((first - limit) // step)
         if sizes.is_open(count) and count > 0:
-            steps = add.cast(add.counted(count), add.dtype(start))
+            steps = add.cast(add.arange(count), add.dtype(start))
             steps = steps if step == 1 and not sizes.is_open(step) else add.do("multiply", steps, step)
             add.done(
                 steps

@@ -76,7 +76,7 @@ def _window(add, rows, keys, offset, left=-1, right=0):
     if fixed:
         position, key = numpy.arange(rows)[:, None] + offset, numpy.arange(keys)
         return (left < 0 or key >= position - left) & (right < 0 or key <= position + right)
-    position, key = add.reshape(add.counted(rows), (rows, 1)), add.counted(keys)
+    position, key = add.reshape(add.arange(rows), (rows, 1)), add.arange(keys)
     if isinstance(offset, str) or sizes.is_open(offset) or offset != 0:
         position = add.do("add", position, offset)
     parts = []
@@ -130,7 +130,7 @@ def rotated(add, x, cosines, sines, interleaved=False, size=0):
         add.do("subtract", add.do("multiply", parts[0], cosines), add.do("multiply", parts[1], sines)),
         add.do("add", add.do("multiply", parts[0], sines), add.do("multiply", parts[1], cosines)),
     ]
-    result = add.whole((batch, heads, length, head_size), add.dtype(x))
+    result = add.empty((batch, heads, length, head_size), add.dtype(x))
     for number, name in enumerate(halves):
         if interleaved:
             add.put(add.part(result, 3, number, size, 2), name)
@@ -170,7 +170,7 @@ def rotary_embedding(reader, node):
     if positions is not None:
         positions = add.cast(positions, numpy.int64)
         if math.prod(add.shape(positions)) == 1 and len(add.shape(positions)) == 1:  # the position of the first row
-            positions = add.reshape(add.do("add", add.counted(length), positions), (1, length))
+            positions = add.reshape(add.do("add", add.arange(length), positions), (1, length))
     result = rotated(
         add, q, *_angles(add, caches, positions, add.dtype(x)), interleaved=bool(node.get("interleaved", 0)), size=size
     )
@@ -204,7 +204,7 @@ def attention(reader, node):
     if max(left, right) >= 0:
         bias = _sum(add, bias, _masked(add, _window(add, rows, keys, offset, left, right), -math.inf))
     if length is not None:
-        bias = _sum(add, bias, _masked(add, add.do("less", add.counted(keys), length), -math.inf))
+        bias = _sum(add, bias, _masked(add, add.do("less", add.arange(keys), length), -math.inf))
     scale = node.get("scale") or 1 / math.sqrt(add.shape(q)[3])
     result, *scores = attend(
         add, *(_as_float32(add, name) for name in (q, k, v)), scale, bias, node.get("softcap", 0.0)
@@ -247,7 +247,7 @@ def _padding(add, mask, batch, keys, value):
         return None
     shape = add.shape(mask)
     if len(shape) == 1:
-        number = add.counted(keys)
+        number = add.arange(keys)
         mask = add.cast(mask, numpy.int64)
         has_starts = not sizes.is_open(shape[0]) and not sizes.is_open(batch) and shape[0] == 2 * batch
         ends = add.part(mask, 0, 0, batch) if has_starts else mask
@@ -386,7 +386,7 @@ def group_query_attention(reader, node):
         cached = add.do("subtract", add.reshape(add.cast(lengths, numpy.int64), (batch, 1)), rows - 1)
     if node.get("do_rotary", 0):
         if positions is None:
-            positions = add.counted(rows)
+            positions = add.arange(rows)
             positions = add.reshape(positions, (1, rows)) if past_k is None else add.do("add", cached, positions)
         angles = _angles(add, caches, add.cast(positions, numpy.int64), dtype)
         rotation = {"interleaved": bool(node.get("rotary_interleaved", 0)), "size": 2 * add.shape(caches[0])[1]}
@@ -410,7 +410,7 @@ def group_query_attention(reader, node):
 def _written_in_place(add, past, x, cached):
     """The cache with `x` written after each example's cached rows. Writing past its capacity is the caller's error."""
     batch, heads, rows, _ = add.shape(x)
-    positions = add.do("add", cached, add.counted(rows))
+    positions = add.do("add", cached, add.arange(rows))
     indices = [add.along(batch, 0, 3), add.along(heads, 1, 3), add.reshape(positions, (batch, 1, rows))]
     return add.scattered(past, x, indices)
 
@@ -421,7 +421,7 @@ def _extended(add, past, x, cached):
     extended = add.joined([past, x], 2)
     if not sizes.is_open(batch) and batch == 1:
         return extended
-    positions = add.reshape(add.do("add", cached, add.counted(rows)), (batch, 1, rows))
+    positions = add.reshape(add.do("add", cached, add.arange(rows)), (batch, 1, rows))
     indices = [add.along(batch, 0, 3), add.along(heads, 1, 3), positions]
     return add.reader.add_layer(
         "Scatter",

@@ -17,7 +17,7 @@ from .shape_values import if_none
 from .structures import Sequence, stacked, structure_of, unstacked
 
 _MAX_ITERATIONS = 1 << 12  # iterations of a loop
-_MAX_WHILE_ITERATIONS = 1 << 10  # of one whose condition may turn out to have no limit
+_MAX_WHILE_ITERATIONS = 1 << 10  # iterations of a loop that perhaps only its condition ends
 
 
 @reads_whole("If")

@@ -116,7 +116,7 @@ def _windows_times(add, x, weights, window, groups):
             total = product if total is None else add.do("add", total, product)
         return total
     inner = channels // groups
-    columns = add.whole((n, groups, inner, taps, *sizes), add.dtype(x))
+    columns = add.empty((n, groups, inner, taps, *sizes), add.dtype(x))
     for tap, offset in enumerate(offsets):
         add.put(add.part(columns, 3, tap, tap + 1), add.reshape(values_at(offset), (n, groups, inner, 1, *sizes)))
     columns = add.reshape(columns, (n, groups, inner * taps, math.prod(sizes)))

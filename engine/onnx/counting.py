@@ -28,7 +28,7 @@ def indices_of_true(add, flags):
     sums = _running_count(add, flags)
     slots = add.where(flags, add.do("subtract", sums, 1), add.constant(size, numpy.int64))  # others go past the end
     zeros = add.network.expanded(add.fresh("nothing"), add.constant(0, numpy.int64), (size + 1,))
-    indices = add.scattered(zeros, add.counted(size), [slots])
+    indices = add.scattered(zeros, add.arange(size), [slots])
     if may_be_zero(size):  # there is no last sum then
         count = add.reduce("sum", add.cast(flags, numpy.int64), [0])
     else:
@@ -83,7 +83,7 @@ def top_by_value(reader, node):
     bounded = add.do("minimum", add.do("maximum", add.cast(count, numpy.int64), 0), capacity)
     order = _cut(add, order, counted_size(reader, node, add.reshape(bounded, (1,))), axis)
     if node.outputs[0]:
-        add.done(add.take(x, add.others(add.shape(order), axis, order)))
+        add.done(add.take(x, add.all_indices(add.shape(order), axis, order)))
     if len(node.outputs) > 1 and node.outputs[1]:
         add.done(order, node.outputs[1])
 
@@ -134,7 +134,7 @@ def range_by_value(reader, node):
         span, divisor = add.cast(span, numpy.int64), add.cast(step, numpy.int64)
         count = add.do("negative", add.do("floor_divide", add.do("negative", span), divisor))
         count = add.do("maximum", count, 0)
-    indices = add.cast(add.counted(counted_size(reader, node, count)), dtype)
+    indices = add.cast(add.arange(counted_size(reader, node, count)), dtype)
     add.done(add.do("add", add.do("multiply", indices, step), start))
 
 
@@ -154,7 +154,7 @@ def sliced_by_value(reader, node):
         span = add.do("maximum", add.do("subtract", last, first), 0)
         length = add.do("floor_divide", add.do("add", span, step - 1), step)
         length = counted_size(reader, node, length)
-        indices = add.do("add", add.do("multiply", add.counted(length), step), first)
+        indices = add.do("add", add.do("multiply", add.arange(length), step), first)
         indices = add.do("minimum", indices, add.do("subtract", size, 1))  # where the slice is empty
         x = add.take(x, [indices], axis)
     add.done(x)
@@ -237,7 +237,7 @@ def unique(reader, node):
         permutation = _sorted(add, firsts)
         firsts, counts = add.take(firsts, [permutation]), add.take(counts, [permutation])
         zeros = add.network.expanded(add.fresh("nothing"), add.constant(0, numpy.int64), (size,))
-        inverse = add.take(add.scattered(zeros, add.counted(size), [permutation]), [inverse])
+        inverse = add.take(add.scattered(zeros, add.arange(size), [permutation]), [inverse])
     for name, result in zip(node.outputs, (add.take(x, [firsts], axis), firsts, inverse, counts)):
         if name:
             add.done(result, name)
@@ -247,11 +247,11 @@ def _differing(add, rows):
     """Which rows differ from the one before, or are the first, as bools."""
     total = add.shape(rows)[0]
     if may_be_zero(total):  # there may be no first row
-        indices = add.counted(total)
+        indices = add.arange(total)
         previous = add.take(rows, [add.do("maximum", add.do("subtract", indices, 1), 0)])
         changes = add.reshape(add.reduce("max", add.do("not_equal", rows, previous), [1]), (total,))
         return add.do("logical_or", add.do("equal", indices, 0), changes)
-    differ = add.whole((total,), numpy.bool_)
+    differ = add.empty((total,), numpy.bool_)
     add.put(add.part(differ, 0, 0, 1), True)
     if total > 1:
         pair = add.part(rows, 0, 1, total), add.part(rows, 0, 0, total - 1)

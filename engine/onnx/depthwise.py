@@ -6,12 +6,12 @@ import copy
 
 import numpy
 
-_MIN_GROUPS = 16  # groups; a minimum
-_MAX_MULTIPLE = 8  # outputs of a group; a maximum: the shuffle of more costs more than the idle lanes
+_MIN_GROUPS = 16
+_MAX_MULTIPLE = 8  # outputs of a group: the shuffle of more costs more than the idle lanes
 
 
 def part_multiples(network):
-    """Replaces them, together with the activation that alone reads their result."""
+    """Replaces such convolutions, each together with an activation that is the only reader of its result."""
     multiples = [layer for layer in network.layers if _multiple_of(network, layer) > 1]
     if not multiples:
         return
@@ -27,7 +27,7 @@ def part_multiples(network):
         output, output_readers = layer.output, readers.get(layer.output, [])
         if len(output_readers) == 1 and output not in bases and _activates(network, output_readers[0], output):
             absorbed.add(id(output_readers[0]))
-            layer.takes(output_readers[0])
+            layer.absorb(output_readers[0])
             output = output_readers[0].output
         _part(network, layer, output)
 

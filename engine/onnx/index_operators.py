@@ -64,7 +64,7 @@ def top_k(reader, node):
     add.network.need_within(x, axis, 0, count - 1)
     order = _order(add, x, axis, node.get("largest", 1), count)
     if node.outputs[0]:
-        add.done(add.take(x, add.others(add.shape(x), axis, order)))
+        add.done(add.take(x, add.all_indices(add.shape(x), axis, order)))
     if len(node.outputs) > 1 and node.outputs[1]:
         add.done(order, node.outputs[1])
 
@@ -79,7 +79,7 @@ def _as_int64(add, indices):
 def gather_elements(reader, node):
     add, (x, indices) = Lowering(reader, node), node.inputs
     axis = axis_of(reader, node, x, default=0)
-    add.done(add.take(x, add.others(add.shape(indices), axis, _as_int64(add, indices))))
+    add.done(add.take(x, add.all_indices(add.shape(indices), axis, _as_int64(add, indices))))
 
 
 def _columns(add, indices):
@@ -113,7 +113,7 @@ def _scattered(add, x, values, indices):
 def scatter_elements(reader, node):
     add, (x, indices, values) = Lowering(reader, node), node.inputs
     axis = axis_of(reader, node, x, default=0)
-    _scattered(add, x, values, add.others(add.shape(indices), axis, _as_int64(add, indices)))
+    _scattered(add, x, values, add.all_indices(add.shape(indices), axis, _as_int64(add, indices)))
 
 
 @reads("ScatterND")

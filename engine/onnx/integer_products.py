@@ -38,7 +38,7 @@ def _convolved_volumes(add, x, zero, weights, zeros, bias, dtype, factors, limit
     volume = add.padded(x, (0, 0, before, 0, 0), (0, 0, after, 0, 0), 0 if zero is None else zero)
     depth = add.shape(volume)[2]
     volume = add.reshape(volume, (n, groups, group_channels, depth, height, width))
-    images = add.whole((n, result_depth, height, width, groups, taps, group_channels), add.dtype(x))
+    images = add.empty((n, result_depth, height, width, groups, taps, group_channels), add.dtype(x))
     for tap in range(taps):
         first = tap * dilation
         slices = add.part(volume, 3, first, first + (result_depth - 1) * stride + 1, stride)

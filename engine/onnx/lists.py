@@ -12,7 +12,7 @@ def array_of_list(proto, dtype):
     floats, ints = len(proto.floats), len(proto.ints)
     values = None
     if floats or ints:
-        # only the name and the elements before their end, so that the elements begin where the name ends
+        # fields are encoded in the order of their numbers: the name, then the elements, then the others
         name = type(proto)(name=proto.name).SerializeToString()
         data = numpy.frombuffer(proto.SerializePartialToString(), "uint8")
         if data[: len(name)].tobytes() == name:

@@ -85,7 +85,7 @@ class Lowering:
         """The open size with that name."""
         return self.reader.opens[variable]
 
-    def counted(self, size):
+    def arange(self, size):
         """The int64 tensor 0, 1, 2 … of length `size`."""
         if not sizes.is_open(size):
             if not 0 <= size <= _MAX_COUNTED:
@@ -167,7 +167,7 @@ class Lowering:
     def reverse(self, source, axis):
         return self.part(source, axis, self.shape(source)[axis] - 1, -1, -1)
 
-    def whole(self, shape, dtype):
+    def empty(self, shape, dtype):
         """A tensor to be filled part by part by `put`; parts are disjoint views of it."""
         return self.network.declare(self.fresh("whole"), shape, dtype)
 
@@ -180,7 +180,7 @@ class Lowering:
         shapes = [self.shape(name) for name in names]
         for shape in shapes[1:]:
             self.network.need_joined(shapes[0], shape, axis)
-        result = self.whole(
+        result = self.empty(
             [*shapes[0][:axis], sum(shape[axis] for shape in shapes), *shapes[0][axis + 1 :]], self.dtype(names[0])
         )
         begin = 0
@@ -203,7 +203,7 @@ class Lowering:
             [int(may_be_zero(n)) for n in widths] for widths in (before, after)
         ]  # one more row, which the views exclude
         before, after = ([n + extra for n, extra in zip(*pair)] for pair in zip((before, after), spare_rows))
-        result = self.whole([sum(widths) for widths in zip(before, shape, after)], self.dtype(source))
+        result = self.empty([sum(widths) for widths in zip(before, shape, after)], self.dtype(source))
         inside = result
         for d, (front, size, back) in enumerate(zip(before, shape, after)):  # disjoint slabs
             if not sizes.is_zero(front):
@@ -251,14 +251,14 @@ class Lowering:
             parameters=(first, -1 if reduction is None else BINARY.index(reduction)),
         )
 
-    def others(self, shape, axis, indices):
+    def all_indices(self, shape, axis, indices):
         """Indices of all dimensions for `take`: `indices` (of that shape's rank) along `axis`, the element's own
         position along others."""
         return [indices if d == axis else self.along(size, d, len(shape)) for d, size in enumerate(shape)]
 
     def along(self, size, axis, rank):
         """0, 1, 2 … along one of `rank` dimensions, broadcast along the others."""
-        return self.reshape(self.counted(size), [size if d == axis else 1 for d in range(rank)])
+        return self.reshape(self.arange(size), [size if d == axis else 1 for d in range(rank)])
 
     def operator(self, op, *inputs, outputs=None, **attributes):
         """Emits ONNX's operator `op` (of a recent opset) for these names and returns its first output. `outputs`: names

@@ -83,7 +83,7 @@ class Layer:
     def activated(self):
         return self.relu or self.bounds is not None or self.curve is not None
 
-    def takes(self, activation):
+    def absorb(self, activation):
         """Absorbs the layer `activation`, which was applied to this layer's result."""
         self.relu, self.bounds = activation.op == "Relu", activation.bounds
         self.curve = CURVES[activation.parameters[0]] if activation.op == "Activate" else None

@@ -172,8 +172,8 @@ def _compile_around(samples, open_dimensions, network_at, where):
 
 
 class _Samples:
-    """Sizes to read a model at: `names` are the free ones, `of(number)` gives their values in that reading; `few` are
-    small ones. `beyond_an_end`: as of a reading's Opens."""
+    """Sizes to read a model at: `names` are the free ones, `values_at(number)` gives their values in that reading,
+    small ones with `few`. `beyond_an_end`: as of a reading's Opens."""
 
     def __init__(self, open_dimensions, multiple, largest_first=False, few=False):
         dimensions, named_axes, self.pictures = open_dimensions

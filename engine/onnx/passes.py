@@ -35,7 +35,7 @@ IMAGES = {
 ROWS = ("Softmax", "Normalize", "Attention", "Recurrence")  # read and make rows of plain tensors
 _MIN_CHANNELS = 16  # for activations at the end of convolutions
 # Operators that read or make plain tensors of float32.
-BYTES = (
+PLAIN = (
     "IntegerProduct",
     "Quantize",
     "Dequantize",
@@ -93,7 +93,7 @@ def improve(network):
         drop_dead(network)
     find_guards(network)
     with savings.counting("made in place", network):
-        write_branches_in_place(network, whole=_tensors_of(network, (*IMAGES, *ROWS, *BYTES)))
+        write_branches_in_place(network, without_views=_tensors_of(network, (*IMAGES, *ROWS, *PLAIN)))
 
 
 def drop_dead(network):
@@ -260,7 +260,7 @@ def fuse(network):
             ):
                 if producer.op == "Binary":
                     producer.op, producer.parameters = "Add", ()
-                producer.takes(layer)
+                producer.absorb(layer)
                 producer.output = layer.output
                 position[layer.output] = number
                 continue
@@ -350,7 +350,7 @@ def _tensors_of(network, operators):
 def separate_layouts(network):
     """Gives images that have views, and views that are read as images, a second tensor with a copy between the two, so
     that each is either image or plain tensor."""
-    bases = {view.base for view in network.views.values()} | _tensors_of(network, ROWS + BYTES)
+    bases = {view.base for view in network.views.values()} | _tensors_of(network, ROWS + PLAIN)
     copies, layers = {}, network.layers
     network.layers = []
 

@@ -91,7 +91,7 @@ def activate_products(network):
         if product is None or product.output == layer.inputs[0] or network.dtype(layer.output) != numpy.float32:
             kept.append(layer)
             continue
-        product.takes(layer)
+        product.absorb(layer)
         products.make_view_of_product(product, layer.inputs[0], layer.output)
     network.layers = kept
 
@@ -222,15 +222,15 @@ def make_in_place(network):
     network.layers = [layer for layer in network.layers if id(layer) not in removed]
 
 
-def write_branches_in_place(network, whole):
+def write_branches_in_place(network, without_views):
     """Removes choices (guards.py) whose branches can both write the result themselves: only one of them runs. Tensors
-    in `whole` must not have views."""
+    in `without_views` must not have views."""
     written, last_read, removed = {}, {}, set()
     for number, layer in enumerate(network.layers):
         written.setdefault(network.base(layer.output), []).append(layer)
         last_read.update((network.base(name), number) for name in layer.inputs if name)
     used = {view.base for view in network.views.values()}
-    used.update(whole, network.views, network.inputs, network.outputs, network.constants)
+    used.update(without_views, network.views, network.inputs, network.outputs, network.constants)
 
     def is_written_by_branch(name, number, guard, like):
         writers = written.get(name, ())
@@ -247,7 +247,7 @@ def write_branches_in_place(network, whole):
 
     for number, choice in enumerate(network.layers):
         target = choice.output
-        if choice.op != "Where" or target in whole or target in network.views or len(written[target]) != 1:
+        if choice.op != "Where" or target in without_views or target in network.views or len(written[target]) != 1:
             continue
         condition, *branches = choice.inputs
         if all(

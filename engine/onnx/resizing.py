@@ -204,7 +204,7 @@ def _resized_open_axis(add, node, x, axis, count, scale):
     if node.get("antialias", 0) or node.get("exclude_outside", 0):
         raise Unsupported("has antialias or exclude_outside over an open size")
     old, new = (add.cast(add.constant(number, numpy.int64), numpy.float64) for number in (size, count))
-    positions = add.cast(add.counted(count), numpy.float64)
+    positions = add.cast(add.arange(count), numpy.float64)
     step = add.do("divide", old, new) if scale is None else add.constant(1 / scale, numpy.float64)
     if transformation == "align_corners":
         length = new if scale is None else add.do("multiply", old, scale)

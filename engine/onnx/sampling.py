@@ -66,9 +66,9 @@ def affine_grid(reader, node):
     rank = len(images)
     if rank not in (2, 3) or add.shape(theta)[1:] != (rank, rank + 1):
         raise Unsupported(f"has matrices of the shape {add.shape(theta)} for the size {sizes}")
-    coordinates = add.whole((*images, rank + 1), dtype)
+    coordinates = add.empty((*images, rank + 1), dtype)
     for d, size in enumerate(images):  # the last dimension's coordinate first
-        index = add.cast(add.counted(size), dtype)
+        index = add.cast(add.arange(size), dtype)
         if node.get("align_corners", 0):
             axis_coordinates = add.do("subtract", add.do("multiply", index, _ratio(add, 2, size - 1, dtype)), 1)
         else:

@@ -141,7 +141,7 @@ def window(reader, node):
     add, [size] = Lowering(reader, node), numbers_of(reader, node, 0, "size")
     dtype = numpy.dtype(helper.tensor_dtype_to_np_dtype(node.get("output_datatype", 1)))
     period = size if node.get("periodic", 1) else size - 1
-    index = add.cast(add.counted(size), numpy.float64)
+    index = add.cast(add.arange(size), numpy.float64)
     period = add.cast(add.constant(period, numpy.int64), numpy.float64)
     angles = add.do("divide", add.do("multiply", index, 2 * math.pi), period)
     a0, a1, a2 = _WINDOWS[node.op]

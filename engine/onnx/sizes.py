@@ -229,7 +229,7 @@ def _quotient(a, b):
         exact, remainder = _sum(exact, term), _sum(remainder, _product({(): -1}, _product(term, denominator)))
         if len(exact) > 64:
             break
-    if remainder and set(denominator) == {()} and denominator[()] > 0:  # so do integer parts of factors
+    if remainder and set(denominator) == {()} and denominator[()] > 0:  # and so do integer parts of the other factors
         divisor = denominator[()]
         for monomial, factor in list(remainder.items()):
             exact, remainder = (

@@ -279,7 +279,7 @@ def determinant(reader, node):
         result = factor if result is None else add.do("multiply", result, factor)
         if left == 1:
             break
-        is_pivot = add.do("equal", add.reshape(pivot, (count, 1, 1)), add.reshape(add.counted(left), (1, left, 1)))
+        is_pivot = add.do("equal", add.reshape(pivot, (count, 1, 1)), add.reshape(add.arange(left), (1, left, 1)))
         rows = add.part(add.where(is_pivot, first, remaining), 1, 1, left)
         safe = add.where(add.do("equal", pivot_value, 0), 1, pivot_value)
         factors = add.do("divide", add.part(rows, 2, 0, 1), safe)

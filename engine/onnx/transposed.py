@@ -46,7 +46,7 @@ def spread_out(add, x, strides):
     for d, stride in enumerate(strides, 2):
         if stride > 1:
             shape = add.shape(x)
-            blocks = add.whole((*shape[: d + 1], stride, *shape[d + 1 :]), add.dtype(x))
+            blocks = add.empty((*shape[: d + 1], stride, *shape[d + 1 :]), add.dtype(x))
             add.put(add.part(blocks, d + 1, 0, 1), add.reshape(x, (*shape[: d + 1], 1, *shape[d + 1 :])))
             add.put(add.part(blocks, d + 1, 1, stride), 0)
             x = add.reshape(blocks, (*shape[:d], shape[d] * stride, *shape[d + 1 :]))
@@ -175,7 +175,7 @@ def _in_phases(add, x, swapped, bias, window, strides, groups):
         images[offset] = _as_images(add, convolved(add, x, weights, bias, phase, groups))
     if rank < 3:
         return _of_images(add, _interleaved(add, list(images.values()), (1, *strides)[-2:], result_sizes), result_sizes)
-    result = add.whole((add.shape(x)[0], len(swapped), *result_sizes), numpy.float32)
+    result = add.empty((add.shape(x)[0], len(swapped), *result_sizes), numpy.float32)
     for first in range(strides[0]):
         plane_images = [images[offset] for offset in offsets if offset[0] == first]
         part_sizes = -(-(result_sizes[0] - first) // strides[0]), *result_sizes[1:]

@@ -298,7 +298,7 @@ def _improved(first, second, samples, where):
         raise OnnxError(where, _sentence(problem, names or open_names))
     if not open_names:
         return first, None
-    return first, _followed(first, first_sizes, pictures, where)
+    return first, _open_sizes_of(first, first_sizes, pictures, where)
 
 
 def _too_many(names, counted, where):
@@ -464,7 +464,7 @@ def _numbers(network):
     return table
 
 
-def _followed(network, sample_sizes, pictures, where):
+def _open_sizes_of(network, sample_sizes, pictures, where):
     """The OpenSizes of a network read at `sample_sizes`: the polynomial of each number that varies."""
     names = list(sample_sizes)
     sizes = OpenSizes(names, network)

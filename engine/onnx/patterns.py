@@ -50,7 +50,7 @@ class Graph:
 def find_patterns(network):
     """Replaces the last layer of each match; drop_dead removes the others. Returns whether there was a match."""
     activations = (_gelu, _hard_swish, _normalization, _root_mean_square, _silu)
-    return _replace(network, *((match, "Binary") for match in activations), (_scores, "Softmax"))
+    return _replace(network, *((match, "Binary") for match in activations), (_masked_softmax, "Softmax"))
 
 
 def find_attention(network):
@@ -307,7 +307,7 @@ def _squares(graph, name, power):
     )
 
 
-def _scores(graph, layer):
+def _masked_softmax(graph, layer):
     """softmax(x * number + addend): fuses the scale and the mask into the softmax."""
     if layer.op != "Softmax" or layer.inputs[1] is not None:
         return None

@@ -39,7 +39,7 @@ def pad(reader, node):
         raise Unsupported(f"pads by {mode!r}")
     for d, (front, back) in enumerate(zip(before, after)):
         if (front or back) and is_open(x_shape[d]):
-            x = _bordered_by_itself(add, x, d, front, back, mode)
+            x = _padded_open_axis(add, x, d, front, back, mode)
         elif front or back:
             indices = numpy.arange(max(0, -front), x_shape[d] - max(0, -back))
             indices = numpy.pad(indices, (max(0, front), max(0, back)), modes[mode])
@@ -47,7 +47,7 @@ def pad(reader, node):
     add.done(x)
 
 
-def _bordered_by_itself(add, x, d, front, back, mode):
+def _padded_open_axis(add, x, d, front, back, mode):
     """Pads dimension `d`, whose size is open, from its own elements; negative widths crop."""
     size = add.shape(x)[d]
     add.network.need_signs(front, back)
@@ -342,7 +342,7 @@ def _resized_axis(add, node, x, axis, count, scale, region):
     return x
 
 
-def _of_open_sizes(add, node, x, axes, scales, sizes):
+def _resized_open_axes(add, node, x, axes, scales, sizes):
     if node.get("keep_aspect_ratio_policy", "stretch") != "stretch" or (scales is None and sizes is None):
         raise Unsupported("keeps the ratio of open sizes, or has neither scales nor sizes")
     for number, axis in enumerate(axes):
@@ -394,7 +394,7 @@ def resize(reader, node):
         )
     axes = [axis % len(x_shape) for axis in node.get("axes", range(len(x_shape)))]
     if any(is_open(x_shape[axis]) for axis in axes) or (sizes is not None and is_open(sizes)):
-        add.done(_cast_back(add, node, _of_open_sizes(add, node, x, axes, scales, sizes), dtype))
+        add.done(_cast_back(add, node, _resized_open_axes(add, node, x, axes, scales, sizes), dtype))
         return
     if sizes is not None:
         scales = [int(size) / x_shape[axis] for size, axis in zip(sizes, axes)]

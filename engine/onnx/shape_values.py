@@ -71,7 +71,9 @@ def value_of(node, values, dtypes):
 def parts_of(node, values):
     """The outputs of Split for a constant that depends on sizes, one array each; None if a layer must compute them."""
     try:
-        part_sizes = node.get("split") if len(values) < 2 or values[1] is None else _plain(values[1].astype(object))
+        part_sizes = (
+            node.get("split") if len(values) < 2 or values[1] is None else _fixed_integers(values[1].astype(object))
+        )
     except NotFollowed:
         return None
     axis, count = node.get("axis", 0), len(node.outputs)
@@ -99,7 +101,7 @@ def _integers(dtype):
     return dtype
 
 
-def _plain(values):
+def _fixed_integers(values):
     """The integers of an operand that configures the operator; it must not depend on sizes."""
     if sizes.is_open(values):
         raise NotFollowed
@@ -219,15 +221,15 @@ def _chosen(node, values, dtypes):
 # ---- rearrangements
 @_computes("Gather")
 def _gathered(node, values, dtypes):
-    indices = numpy.array(_plain(values[1]), numpy.int64).reshape(values[1].shape)
+    indices = numpy.array(_fixed_integers(values[1]), numpy.int64).reshape(values[1].shape)
     return numpy.asarray(numpy.take(values[0], indices, node.get("axis", 0)), object), dtypes[0]
 
 
 @_computes("Slice")
 def _sliced(node, values, dtypes):
-    starts, ends = (_plain(value) for value in values[1:3])
-    axes = _plain(values[3]) if len(values) > 3 and values[3] is not None else range(len(starts))
-    steps = _plain(values[4]) if len(values) > 4 and values[4] is not None else [1] * len(starts)
+    starts, ends = (_fixed_integers(value) for value in values[1:3])
+    axes = _fixed_integers(values[3]) if len(values) > 3 and values[3] is not None else range(len(starts))
+    steps = _fixed_integers(values[4]) if len(values) > 4 and values[4] is not None else [1] * len(starts)
     result = values[0]
     for start, end, axis, step in zip(starts, ends, axes, steps):
         end = None if step < 0 and end < -result.shape[axis] else end
@@ -241,7 +243,7 @@ def _joined(node, values, dtypes):
 
 
 def _axes(node, values):
-    return node.get("axes") if len(values) < 2 or values[1] is None else _plain(values[1])
+    return node.get("axes") if len(values) < 2 or values[1] is None else _fixed_integers(values[1])
 
 
 @_computes("Unsqueeze")
@@ -262,12 +264,13 @@ def _transposed(node, values, dtypes):
 
 @_computes("Reshape")
 def _reshaped(node, values, dtypes):
-    return values[0].reshape(_plain(values[1])), dtypes[0]
+    return values[0].reshape(_fixed_integers(values[1])), dtypes[0]
 
 
 @_computes("Expand")
 def _expanded(node, values, dtypes):
-    return numpy.broadcast_to(values[0], numpy.broadcast_shapes(values[0].shape, tuple(_plain(values[1])))), dtypes[0]
+    shape = numpy.broadcast_shapes(values[0].shape, tuple(_fixed_integers(values[1])))
+    return numpy.broadcast_to(values[0], shape), dtypes[0]
 
 
 @_computes("ReduceProd", "ReduceSum")

@@ -27,13 +27,13 @@ class Window:
         )
         pads, automatic = node.get("pads", (0,) * (2 * rank)), node.get("auto_pad", "NOTSET")
         if node.op == "Conv" and automatic in ("NOTSET", "VALID"):
-            pads, automatic = self._take_border(reader, node, pads if automatic == "NOTSET" else (0,) * (2 * rank))
+            pads, automatic = self._absorb_padding(reader, node, pads if automatic == "NOTSET" else (0,) * (2 * rank))
         self.sizes = tuple(reader.shape(node.inputs[0])[2:])
         if any(is_open(size) for size in self.sizes):
             if automatic in ("SAME_UPPER", "SAME_LOWER") and any(stride > 1 for stride in self.strides):
-                self._border(reader, node, automatic)
+                self._pad_operand(reader, node, automatic)
                 pads, automatic = (0,) * (2 * rank), "NOTSET"
-            self._slide(node, pads, automatic)
+            self._pad_for_open_sizes(node, pads, automatic)
             return
         self.result_sizes = tuple(reader.inferred_shape(node.output)[2:])
         self.before, self.after, self.uncounted = [], [], []
@@ -51,7 +51,7 @@ class Window:
             self.after.append(end_padding)
             self.uncounted.append(end_padding - after)
 
-    def _take_border(self, reader, node, pads):
+    def _absorb_padding(self, reader, node, pads):
         """If a Pad of zeros made the convolution's operand, reads what it padded instead, and adds its widths to the
         explicit padding, provided that the engine's convolution supports the sum."""
         inner, before, after = reader.borders.get(node.inputs[0], (None, (), ()))
@@ -65,7 +65,7 @@ class Window:
             node.inputs[0], pads = inner, widths
         return pads, "NOTSET"
 
-    def _slide(self, node, pads, automatic):
+    def _pad_for_open_sizes(self, node, pads, automatic):
         """Sets padding and result sizes for open sizes: the padding is the same at all of them."""
         rank, rounds_up = len(self.kernel), node.get("ceil_mode", 0)
         self.before, self.after, self.uncounted, result = [], [], [], []
@@ -84,7 +84,7 @@ class Window:
             result.append((size + before + after + extra - reach - 1) // stride + 1)
         self.result_sizes = tuple(result)
 
-    def _border(self, reader, node, automatic):
+    def _pad_operand(self, reader, node, automatic):
         """Replaces the node's operand by a padded view whose border depends on the size as the strides require; it is
         part of a tensor padded for the worst case."""
         if node.op not in ("Conv", "MaxPool"):

@@ -114,7 +114,7 @@ def write(network, sizes=None):
         )
         operands += [_ABSENT if name is None else tensors[name] for name in layer.inputs] + [tensors[layer.output]]
     lists = [tensors[name] for name in (*network.inputs, *network.outputs)] + operands
-    opens, varyings, terms, quotients, needs = _open(network, sizes, tensors, name_at) if sizes else (b"",) * 5
+    opens, varyings, terms, quotients, needs = _open_records(network, sizes, tensors, name_at) if sizes else (b"",) * 5
     guards = b"".join(
         struct.pack("<4I", tensors[name], int(side), 0 if parent is None else parent + 1, 0)
         for name, side, parent in network.guards
@@ -166,7 +166,7 @@ def _notes(network):
     return json.dumps(notes, ensure_ascii=False).encode() if notes else b""
 
 
-def _open(network, sizes, tensors, name_at):
+def _open_records(network, sizes, tensors, name_at):
     """The records of open sizes, varying numbers, terms, quotients and needs."""
     opens = b"".join(
         struct.pack("<4I", *name_at(name), *input_and_axis) for name, input_and_axis in zip(sizes.names, sizes.inputs)

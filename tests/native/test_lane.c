@@ -390,6 +390,45 @@ static void handed_over(void)
     vmh_events_unref(events);
 }
 
+/* ---- a worker that somebody is about to poke is not let go */
+struct leaving {
+    vmh_lane *lane;
+    vmh_worker worker;
+    atomic_bool left;
+};
+
+static void *leave(void *argument)
+{
+    struct leaving *leaving = argument;
+    vmh_lane_detach(leaving->lane, &leaving->worker);
+    atomic_store(&leaving->left, true);
+    return NULL;
+}
+
+static void poked_while_leaving(void)
+{
+    vmh_events *events = vmh_events_new();
+    vmh_code_store *store = vmh_code_store_new();
+    struct leaving leaving = {.lane = vmh_lane_new("task", "1", "main:run", store, events)};
+    pthread_t thread;
+    vmh_lane_attach(leaving.lane, &leaving.worker);
+    atomic_store(&leaving.worker.pokers, 1);
+    CHECK(pthread_create(&thread, NULL, leave, &leaving) == 0);
+    usleep(50000);
+    CHECK(!atomic_load(&leaving.left));
+    atomic_store(&leaving.worker.pokers, 0);
+    pthread_join(thread, NULL);
+    vmh_lane_attach(leaving.lane, &leaving.worker);
+    CHECK(vmh_lane_take(leaving.lane, &leaving.worker) == NULL);
+    vmh_call_unref(pushed(leaving.lane, VMH_FOREVER));
+    CHECK(leaving.worker.slot != NULL && atomic_load(&leaving.worker.pokers) == 0);
+    vmh_lane_detach(leaving.lane, &leaving.worker);
+    vmh_lane_close(leaving.lane, true);
+    vmh_lane_unref(leaving.lane);
+    vmh_code_store_unref(store);
+    vmh_events_unref(events);
+}
+
 int main(void)
 {
     CHECK(vmh_warden_start() == 0);
@@ -397,6 +436,7 @@ int main(void)
     order();
     expiry();
     handed_over();
+    poked_while_leaving();
     many_threads(false);
     many_threads(true);
     lookers();

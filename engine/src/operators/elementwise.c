@@ -3,7 +3,7 @@
  * Contiguous operands of one layout with the kernel's dtypes go straight to the kernel. All others are walked by a loop
  * nest, and whatever keeps kernels from their vector loops is staged on the stack in blocks: elements of another dtype
  * are cast, strided elements are collected, and a short row that is used for each row of the output is repeated. Large
- * work is divided by vme_parallel; no piece takes more than a fraction of a millisecond. */
+ * work is divided by vme_parallel_apart; no piece takes more than a fraction of a millisecond. */
 #include "operators/nest.h"
 #include "operators/raster.h"
 #include "runtime/machine.h"

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "lanes/clock.h"
 #include "lanes/warden.h"
@@ -357,13 +358,16 @@ enum vmh_kind vmh_lane_push(vmh_lane *lane, vmh_call **calls, size_t count)
             idle_remove(lane, worker);
             worker->slot = call;
             worker->handed_ns = now;
+            atomic_fetch_add(&worker->pokers, 1);
             wake[woken++] = worker;
         }
         starved = lane->queued > 0 && lane->idle_count == 0;
     }
     pthread_mutex_unlock(&lane->lock);
-    for (size_t i = 0; i < woken; i++)
+    for (size_t i = 0; i < woken; i++) {
         vmh_worker_poke(wake[i]);
+        atomic_fetch_sub(&wake[i]->pokers, 1); /* from here on its VM may be freed */
+    }
     if (starved)
         post_starved(lane);
     if (kind == VMH_OK) {
@@ -547,6 +551,8 @@ void vmh_lane_detach(vmh_lane *lane, vmh_worker *worker)
     worker->attached = false;
     bool starved = lane->queued > 0 && lane->idle_count == 0;
     pthread_mutex_unlock(&lane->lock);
+    while (atomic_load(&worker->pokers) > 0) /* rare, and short: only sleeping lets a poker of lower priority run */
+        usleep(20);
     if (over)
         vmh_call_finish(call, VMH_CLOSED);
     if (gone != NULL)

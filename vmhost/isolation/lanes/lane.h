@@ -84,6 +84,8 @@ typedef struct vmh_worker {
     bool idle;         /* on the idle stack; likewise */
     struct vmh_worker *prev, *next;
     atomic_uint spins; /* how long to spin before sleeping */
+    atomic_uint
+        pokers; /* threads that poke it after they have released the lane's lock: its VM must not be freed yet */
 } vmh_worker;
 
 struct vmh_lane {
@@ -165,7 +167,8 @@ bool vmh_lane_over(vmh_lane *lane);
 size_t vmh_lane_fail(vmh_lane *lane, const uint8_t *message, size_t size);
 
 void vmh_lane_attach(vmh_lane *lane, vmh_worker *worker);
-/* Removes the worker; a call that it was handed goes back to the head of its level. May be repeated. */
+/* Removes the worker; a call that it was handed goes back to the head of its level. Then no thread in this file uses
+ * the worker any more, and its VM may be freed. May be repeated. */
 void vmh_lane_detach(vmh_lane *lane, vmh_worker *worker);
 /* The next call, now RUNNING, with the queue's reference; NULL: none, and the worker is idle (or detached). */
 vmh_call *vmh_lane_take(vmh_lane *lane, vmh_worker *worker);

@@ -218,8 +218,12 @@ def test_with_as_many_calls_as_sessions_a_free_session_answers_in_its_own_thread
         group(Seen(seen), 1)
         go.set()
         assert all(call.result() for call in calls)
+        monkeypatch.setattr(sessions, "CROWDED_S", 60)
+        monkeypatch.setattr(sessions, "BRIEF_S", 0)  # all calls are longer
         group(Seen(seen), 1)
-    assert [thread is own for thread in seen] == [True, False, True]
+        monkeypatch.setattr(sessions, "CROWDED_S", 0)
+        group(Seen(seen), 1)
+    assert [thread is own for thread in seen] == [True, False, False, True]
 
 
 def test_closing_waits_for_a_call_in_its_callers_thread(trainer, monkeypatch):

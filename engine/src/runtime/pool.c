@@ -26,7 +26,7 @@ enum {
     PARTS_MAX = 8, /* maximum parts of a range; each thread starts with one of them */
     HELPERS_MAX = 255,
     HELPER_STACK = 256 << 10,
-    SPINS_MAX = 1 << 12,
+    SPINS_MAX = 1 << 10,
     SPINS_MIN = 1 << 4,
     TRIED_MIN = 4,      /* minimum pieces of a job whose caller times one before it wakes helpers */
     WAKING_NS = 100000, /* minimum work left that is worth a wake-up: a helper takes half of it, and costs the wake-up

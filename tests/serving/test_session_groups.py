@@ -194,8 +194,7 @@ def test_a_free_session_answers_a_short_call_in_its_callers_thread(trainer, monk
         go.set()
         later.join()
         assert earlier.result() and len(seen) == 3 and own not in seen[1:] and seen[1] is seen[2]
-        for limit in ("DIRECT_S", "BRIEF_S"):
-            monkeypatch.setattr(sessions, limit, 0)  # all calls are longer
+        monkeypatch.setattr(sessions, "DIRECT_S", 0)  # all calls are longer
         group(Seen(seen))
         assert seen[3] is seen[2] and group.statistics().calls == (5,)
     monkeypatch.setattr(sessions, "DIRECT_S", 60)
@@ -219,12 +218,8 @@ def test_with_as_many_calls_as_sessions_a_free_session_answers_in_its_own_thread
         group(Seen(seen), 1)
         go.set()
         assert all(call.result() for call in calls)
-        monkeypatch.setattr(sessions, "CROWDED_S", 60)
-        monkeypatch.setattr(sessions, "BRIEF_S", 0)  # all calls are longer
         group(Seen(seen), 1)
-        monkeypatch.setattr(sessions, "CROWDED_S", 0)
-        group(Seen(seen), 1)
-    assert [thread is own for thread in seen] == [True, False, False, True]
+    assert [thread is own for thread in seen] == [True, False, True]
 
 
 def test_closing_waits_for_a_call_in_its_callers_thread(trainer, monkeypatch):

@@ -6,7 +6,6 @@ update prepares networks and reads files while calls run; calls wait only while 
 
 import contextlib
 import itertools
-import math
 import os
 import queue
 import threading
@@ -23,9 +22,7 @@ from vmhost.serving import exports
 from vmhost.serving.errors import ExportError
 
 POLICIES = ("shortest_queue", "round_robin", "modulo")
-DIRECT_S = 200e-6  # calls that take less may run in their callers' threads: a hand-over takes some 25 us
-CROWDED_S = 0.01  # after as many simultaneous calls as sessions, for how long only those do that take
-BRIEF_S = 50e-6  # less than this: callers that never sleep keep others from the CPUs for a time slice, some 3 ms
+DIRECT_S = 50e-6  # calls that take less may run in their callers' threads: a hand-over takes some 15 us
 STAGED = 8  # numbers of examples whose pinned memory a session on a GPU keeps at hand
 _END = object()
 
@@ -48,9 +45,9 @@ class SessionGroup:
 
     sessions: their number. threads: of one run; more than one use the process's pool, on any core.
     cores: the CPUs of each, a list of sets of numbers. None: those of the process, distributed evenly if there are
-        enough. Then a free session runs a call shorter than 200 us in its caller's thread, on any core, if the caller
+        enough. Then a free session runs a call shorter than 50 us in its caller's thread, on any core, if the caller
         waits for it and fewer calls wait or run than there are sessions: a hand-over to the session's thread would take
-        25 us. If there were as many calls as sessions in the last 10 ms, the call must be shorter than 50 us.
+        about as long as the call.
     policy: which session takes a call: "shortest_queue": the one with the fewest calls that wait or run, so that a
         session whose cores have other work gets fewer; "round_robin"; or "modulo": the call's `key` mod sessions, so
         that calls of one key are answered in order by one session.
@@ -82,7 +79,6 @@ class SessionGroup:
             self._gpu = gpu(device, memory=device_memory)
         direct, cores = cores is None and device == "cpu", _cores(sessions, cores)
         self._turn = itertools.count()
-        self._crowded_at = -math.inf  # the last time that a call found as many calls as sessions
         self._updating, self._lock = threading.Lock(), threading.Lock()
         self._export = exports.read(folder, trust=trust)
         self._tables = self._export.tables(quota, self._gpu)
@@ -112,12 +108,9 @@ class SessionGroup:
     def __call__(self, columns, key=None):
         """The network's outputs by name, for columns by name as the version's FeatureSpec takes them, or for its Inputs
         (`group.spec.transform`)."""
-        session, now = self._session_for(key), time.monotonic()
-        if sum(map(_Session.pending, self._sessions)) >= len(self._sessions):
-            self._crowded_at, limit_s = now, 0
-        else:
-            limit_s = DIRECT_S if now - self._crowded_at > CROWDED_S else BRIEF_S
-        return session.ask(columns, limit_s)
+        session = self._session_for(key)
+        crowded = sum(map(_Session.pending, self._sessions)) >= len(self._sessions)
+        return session.ask(columns, here=not crowded)
 
     @property
     def functions(self):
@@ -316,12 +309,13 @@ class _Session:
         self._accept(columns, future)
         return future
 
-    def ask(self, columns, limit_s):
-        """The answer, for a caller that waits. The caller's thread computes it if calls take less than `limit_s` and
-        the session is free."""
+    def ask(self, columns, here):
+        """The answer, for a caller that waits. `here`: the caller's thread may compute it. The group forbids that while
+        there are as many calls as sessions: callers that never sleep keep others from the CPUs for a time slice, some
+        3 ms."""
         claim = _Claim()
         try:
-            call = self._accept(columns, claim, limit_s)
+            call = self._accept(columns, claim, here)
             if call is not None:
                 return call.result()
             with self._running:
@@ -330,16 +324,16 @@ class _Session:
             if claim.counted:
                 self._finish()
 
-    def _accept(self, columns, caller, limit_s=0):
+    def _accept(self, columns, caller, here=False):
         """Accepts a call and returns what is queued: the `caller`, a Future, or a _Call if the caller has a _Claim and
-        waits; None if the call then runs in the caller's thread (`ask`). ClosedError; queue.Full."""
+        waits; None if the call then runs in the caller's thread, which `here` allows. ClosedError; queue.Full."""
         waits = type(caller) is _Claim
         with self._entry:
             if self._ended:
                 raise ClosedError("the session group is closed")
             if self._pending > self._room > 0:  # one runs, the others wait
                 raise queue.Full
-            if self._least_s < limit_s and self._direct and not self._pending:
+            if here and not self._pending and self._direct and self._least_s < DIRECT_S:
                 caller.counted = True  # no signal is handled between this and the next line
                 self._pending = 1
                 return None

@@ -181,7 +181,7 @@ static double measure(chain_walk *walk, int64_t rows, int each_image, model_chai
 }
 
 /* Nanoseconds lost because only `slots` of `threads` threads can work on the chain. */
-static double idle(const chain_walk *walk, int slots, int threads)
+static double idle_ns(const chain_walk *walk, int slots, int threads)
 {
     double products = 0;
     for (int s = 0; s < walk->steps; s++) {
@@ -210,7 +210,7 @@ static double try_chain(const vme_model *model, int first, int end, int threads,
                                ? 1
                                : (int)max(1, min(threads, h / walk.unit / (always ? 1 : BANDS_PIECE_MIN)));
     const int slots = (int)min(threads, images * each_image);
-    const double all = always ? end - first : saved(&walk) - idle(&walk, slots, threads);
+    const double all = always ? end - first : saved(&walk) - idle_ns(&walk, slots, threads);
     double best = 0;
     int64_t rows = 0, near;
     if (always && walk.strips > 0) {

@@ -194,7 +194,8 @@ def test_a_free_session_answers_a_short_call_in_its_callers_thread(trainer, monk
         go.set()
         later.join()
         assert earlier.result() and len(seen) == 3 and own not in seen[1:] and seen[1] is seen[2]
-        monkeypatch.setattr(sessions, "DIRECT_S", 0)  # all calls are longer
+        for limit in ("DIRECT_S", "BRIEF_S"):
+            monkeypatch.setattr(sessions, limit, 0)  # all calls are longer
         group(Seen(seen))
         assert seen[3] is seen[2] and group.statistics().calls == (5,)
     monkeypatch.setattr(sessions, "DIRECT_S", 60)
@@ -218,8 +219,40 @@ def test_with_as_many_calls_as_sessions_a_free_session_answers_in_its_own_thread
         group(Seen(seen), 1)
         go.set()
         assert all(call.result() for call in calls)
+        monkeypatch.setattr(sessions, "CROWDED_S", 60)
+        monkeypatch.setattr(sessions, "BRIEF_S", 0)  # all calls are longer
         group(Seen(seen), 1)
-    assert [thread is own for thread in seen] == [True, False, True]
+        monkeypatch.setattr(sessions, "CROWDED_S", 0)
+        group(Seen(seen), 1)
+    assert [thread is own for thread in seen] == [True, False, False, True]
+
+
+def test_during_an_update_sessions_answer_in_their_own_threads(trainer, monkeypatch):
+    """Calls in their callers' threads would keep the update from the GIL."""
+    monkeypatch.setattr(sessions, "DIRECT_S", 60)
+    seen, own = [], threading.current_thread()
+    with SessionGroup(trainer.folder / "served", sessions=1) as group:
+        group(Seen(seen))  # in the session's thread: nothing is known of calls yet
+        with group._updating:
+            group(Seen(seen))
+        group(Seen(seen))
+    assert [thread is own for thread in seen] == [False, False, True]
+
+
+def test_callers_whose_threads_compute_answers_let_other_threads_run(trainer, monkeypatch):
+    """They sleep now and then; else a thread that needs the GIL waits for up to 200 ms."""
+    slept = []
+    monkeypatch.setattr(sessions, "DIRECT_S", 60)
+    monkeypatch.setattr(sessions.time, "sleep", slept.append)
+    with SessionGroup(trainer.folder / "served") as group:
+        group(COLUMNS)  # in the session's thread: nothing is known of calls yet
+        monkeypatch.setattr(sessions, "REST_AFTER_S", 60)
+        answer(group)
+        assert not slept
+        monkeypatch.setattr(sessions, "REST_AFTER_S", 0)
+        for _ in range(3):
+            answer(group)
+    assert slept == [sessions.REST_S] * 3
 
 
 def test_closing_waits_for_a_call_in_its_callers_thread(trainer, monkeypatch):
@@ -363,6 +396,7 @@ def test_updates_lose_no_call_and_no_answer_mixes_versions(trainer):
             elif found[-1] < last - 1:
                 wrong.append((found, last))
             last = max(last, found[-1]) if found else last
+            done.wait(1e-4)  # callers that never sleep would keep the trainer, from the GIL
 
     with SessionGroup(trainer.folder / "served") as group:
         callers = [threading.Thread(target=ask, args=(group,)) for _ in range(3)]

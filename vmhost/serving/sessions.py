@@ -6,6 +6,7 @@ update prepares networks and reads files while calls run; calls wait only while 
 
 import contextlib
 import itertools
+import math
 import os
 import queue
 import threading
@@ -22,7 +23,11 @@ from vmhost.serving import exports
 from vmhost.serving.errors import ExportError
 
 POLICIES = ("shortest_queue", "round_robin", "modulo")
-DIRECT_S = 50e-6  # calls that take less may run in their callers' threads: a hand-over takes some 15 us
+DIRECT_S = 200e-6  # calls that take less may run in their callers' threads: a hand-over takes some 25 us
+CROWDED_S = 0.01  # after as many simultaneous calls as sessions, for how long only those do that take
+BRIEF_S = 50e-6  # less than this: callers that never sleep keep others from the CPUs for a time slice, some 3 ms
+REST_AFTER_S = 10e-3  # of answers in callers' threads, after which one sleeps (`_rest`)
+REST_S = 1e-6  # with the kernel's timer slack some 55 us
 STAGED = 8  # numbers of examples whose pinned memory a session on a GPU keeps at hand
 _END = object()
 
@@ -45,9 +50,9 @@ class SessionGroup:
 
     sessions: their number. threads: of one run; more than one use the process's pool, on any core.
     cores: the CPUs of each, a list of sets of numbers. None: those of the process, distributed evenly if there are
-        enough. Then a free session runs a call shorter than 50 us in its caller's thread, on any core, if the caller
+        enough. Then a free session runs a call shorter than 200 us in its caller's thread, on any core, if the caller
         waits for it and fewer calls wait or run than there are sessions: a hand-over to the session's thread would take
-        about as long as the call.
+        25 us. If there were as many calls as sessions in the last 10 ms, the call must be shorter than 50 us.
     policy: which session takes a call: "shortest_queue": the one with the fewest calls that wait or run, so that a
         session whose cores have other work gets fewer; "round_robin"; or "modulo": the call's `key` mod sessions, so
         that calls of one key are answered in order by one session.
@@ -79,6 +84,7 @@ class SessionGroup:
             self._gpu = gpu(device, memory=device_memory)
         direct, cores = cores is None and device == "cpu", _cores(sessions, cores)
         self._turn = itertools.count()
+        self._crowded_at = -math.inf  # the last time that a call found as many calls as sessions
         self._updating, self._lock = threading.Lock(), threading.Lock()
         self._export = exports.read(folder, trust=trust)
         self._tables = self._export.tables(quota, self._gpu)
@@ -108,9 +114,14 @@ class SessionGroup:
     def __call__(self, columns, key=None):
         """The network's outputs by name, for columns by name as the version's FeatureSpec takes them, or for its Inputs
         (`group.spec.transform`)."""
-        session = self._session_for(key)
-        crowded = sum(map(_Session.pending, self._sessions)) >= len(self._sessions)
-        return session.ask(columns, here=not crowded)
+        session, now = self._session_for(key), time.monotonic()
+        if sum(map(_Session.pending, self._sessions)) >= len(self._sessions):
+            self._crowded_at, limit_s = now, 0
+        else:
+            limit_s = DIRECT_S if now - self._crowded_at > CROWDED_S else BRIEF_S
+        if self._updating.locked():
+            limit_s = 0  # calls in their callers' threads would keep the update from the GIL
+        return session.ask(columns, limit_s)
 
     @property
     def functions(self):
@@ -295,6 +306,7 @@ class _Session:
         self.gate = threading.Lock()  # passed before taking the lock; an update that waits for the lock holds it
         self._running = threading.Lock()  # held by the thread that answers a call
         self._least_s = float("inf")  # of an answer; grown by 1 % with each, so that it follows longer calls
+        self._unrested_s = 0.0  # of answers since `_rest` slept
         self._waiting, self._room = queue.SimpleQueue(), room
         self._entry, self._ended = threading.Lock(), False
         self._pending = 0  # calls that wait or run; written under the entry lock
@@ -309,31 +321,39 @@ class _Session:
         self._accept(columns, future)
         return future
 
-    def ask(self, columns, here):
-        """The answer, for a caller that waits. `here`: the caller's thread may compute it. The group forbids that while
-        there are as many calls as sessions: callers that never sleep keep others from the CPUs for a time slice, some
-        3 ms."""
+    def ask(self, columns, limit_s):
+        """The answer, for a caller that waits. The caller's thread computes it if calls take less than `limit_s` and
+        the session is free."""
         claim = _Claim()
         try:
-            call = self._accept(columns, claim, here)
+            call = self._accept(columns, claim, limit_s)
             if call is not None:
                 return call.result()
             with self._running:
-                return self._answer(columns)
+                answer = self._answer(columns)
         finally:  # Ctrl-C can end the call anywhere, in _accept too
             if claim.counted:
                 self._finish()
+        self._rest()
+        return answer
 
-    def _accept(self, columns, caller, here=False):
+    def _rest(self):
+        """Lets other Python threads run after 10 ms of answers. A caller's thread releases the GIL in each call and takes
+        it again before a thread that waits for it is awake, which then waits anew: up to 200 ms in a measurement."""
+        if self._unrested_s > REST_AFTER_S:
+            self._unrested_s = 0.0
+            time.sleep(REST_S)
+
+    def _accept(self, columns, caller, limit_s=0):
         """Accepts a call and returns what is queued: the `caller`, a Future, or a _Call if the caller has a _Claim and
-        waits; None if the call then runs in the caller's thread, which `here` allows. ClosedError; queue.Full."""
+        waits; None if the call then runs in the caller's thread (`ask`). ClosedError; queue.Full."""
         waits = type(caller) is _Claim
         with self._entry:
             if self._ended:
                 raise ClosedError("the session group is closed")
             if self._pending > self._room > 0:  # one runs, the others wait
                 raise queue.Full
-            if here and not self._pending and self._direct and self._least_s < DIRECT_S:
+            if self._least_s < limit_s and self._direct and not self._pending:
                 caller.counted = True  # no signal is handled between this and the next line
                 self._pending = 1
                 return None
@@ -387,7 +407,9 @@ class _Session:
     def _answer(self, columns):
         begun = time.perf_counter()
         answer = self._answered(columns)
-        self._least_s = min(1.01 * self._least_s, time.perf_counter() - begun)
+        took_s = time.perf_counter() - begun
+        self._least_s = min(1.01 * self._least_s, took_s)
+        self._unrested_s += took_s
         return answer
 
     def _answered(self, columns):

@@ -338,7 +338,7 @@ class _Session:
         return answer
 
     def _rest(self):
-        """Lets other Python threads run after 10 ms of answers. A caller's thread releases the GIL in each call and takes
+        """Lets other Python threads run after 10 ms of answers. A caller's thread releases the GIL in each call and has
         it again before a thread that waits for it is awake, which then waits anew: up to 200 ms in a measurement."""
         if self._unrested_s > REST_AFTER_S:
             self._unrested_s = 0.0

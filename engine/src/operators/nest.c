@@ -3,20 +3,20 @@
 
 static uint64_t magnitude(int64_t step) { return step < 0 ? -(uint64_t)step : (uint64_t)step; }
 
-/* A loop's weight: the larger, the further out. Saturates, because strides may be anything. */
+/* Sort key of a loop: loops with larger steps belong further out. Saturates, because strides may be anything. */
 static uint64_t weight(const vme_loop *loop, int operands)
 {
     uint64_t sum = 0;
     for (int o = 0; o < operands; o++) {
-        uint64_t part = magnitude(loop->step[o]);
-        if (__builtin_add_overflow(sum, part, &sum) || (o == 0 && __builtin_add_overflow(sum, part, &sum)))
+        uint64_t bytes = magnitude(loop->step[o]);
+        if (__builtin_add_overflow(sum, bytes, &sum) || (o == 0 && __builtin_add_overflow(sum, bytes, &sum)))
             return UINT64_MAX;
     }
     return sum;
 }
 
 /* Reverses a loop if that makes every step positive or zero. */
-static void turn_forwards(vme_nest *nest, vme_loop *loop)
+static void make_forward(vme_nest *nest, vme_loop *loop)
 {
     bool backwards = false;
     for (int o = 0; o < nest->operands; o++) {
@@ -59,8 +59,9 @@ void vme_nest_make(vme_nest *nest, int flags, int rank, const int64_t *shape, in
             loop.step[o] = strides[o][i];
         int at = nest->rank++;
         if (flags != VME_NEST_ORDERED) {
-            turn_forwards(nest, &loop);
-            for (uint64_t own = weight(&loop, operands); at > 0 && weight(&nest->loops[at - 1], operands) > own; at--)
+            make_forward(nest, &loop);
+            for (uint64_t loop_weight = weight(&loop, operands);
+                 at > 0 && weight(&nest->loops[at - 1], operands) > loop_weight; at--)
                 nest->loops[at] = nest->loops[at - 1];
         }
         nest->loops[at] = loop;

@@ -1,6 +1,6 @@
 /* Random words: Philox 4x64 with 10 rounds (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3, SC
- * '11, section 3.3), the stream of numpy.random.Philox(key=key, counter=counter). A block of four words depends on its
- * number only, so threads can divide the stream freely. */
+ * '11, section 3.3), the stream of numpy.random.Philox(key=key, counter=counter). A block of four words depends only on
+ * the key and the counter, so threads can divide the stream freely. */
 #include "operators/random.h"
 
 #include <string.h>
@@ -25,7 +25,8 @@ static void add_to_counter(const uint64_t counter[4], uint64_t number, uint64_t 
 }
 
 /* Two blocks at once: the multiplications of one overlap those of the other, and both fit in registers. */
-static void make_two(const uint64_t key[2], const uint64_t first[4], const uint64_t second[4], uint64_t out[8])
+static void generate_two_blocks(const uint64_t key[2], const uint64_t first[4], const uint64_t second[4],
+                                uint64_t out[8])
 {
     uint64_t a0 = first[0], a1 = first[1], a2 = first[2], a3 = first[3], b0 = second[0], b1 = second[1], b2 = second[2],
              b3 = second[3];
@@ -60,7 +61,7 @@ void vme_philox_blocks(const uint64_t key[2], const uint64_t counter[4], uint64_
         uint64_t first[4], second[4];
         add_to_counter(counter, b + 1, first);
         add_to_counter(counter, b + 2, second);
-        make_two(key, first, second, words + 4 * b);
+        generate_two_blocks(key, first, second, words + 4 * b);
     }
 }
 
@@ -71,7 +72,7 @@ void vme_philox_advance(uint64_t counter[4], uint64_t blocks)
     memcpy(counter, sum, sizeof sum);
 }
 
-static vme_status fill(void *argument, int64_t begin, int64_t end)
+static vme_status fill_words(void *argument, int64_t begin, int64_t end)
 {
     const stream *s = argument;
     uint64_t words[VME_PHILOX_WORDS], counter[4];
@@ -104,5 +105,5 @@ vme_status vme_philox(vme_context *context, const uint64_t key[2], const uint64_
                 .counter = {counter[0], counter[1], counter[2], counter[3]},
                 .first = first,
                 .out = (uint64_t *)out->data};
-    return vme_parallel(context, vme_elements(out), PIECE, fill, &s);
+    return vme_parallel(context, vme_elements(out), PIECE, fill_words, &s);
 }

@@ -26,7 +26,7 @@ static const struct rule unary_rules[] = {VME_UNARY_OPERATORS(RULE)};
 static const struct rule binary_rules[] = {VME_BINARY_OPERATORS(RULE)};
 #undef RULE
 
-/* The first of the operator's dtypes that holds `wanted`, in NumPy's order; VME_DTYPE_COUNT: none. */
+/* The operator's first loop dtype, in NumPy's order, to which `wanted` can be cast safely; VME_DTYPE_COUNT: none. */
 static vme_dtype first_loop(unsigned loops, vme_dtype wanted)
 {
     if (loops & BIT(wanted))
@@ -60,7 +60,7 @@ static vme_status no_loop(const char *name)
 }
 
 /* The error message for two dtypes, named by their classes. */
-static vme_status no_loop_of(const char *name, vme_dtype a, vme_dtype b)
+static vme_status no_loop_for(const char *name, vme_dtype a, vme_dtype b)
 {
     static const char *const classes[VME_DTYPE_COUNT] = {"Bool",    "Int8",    "Int16",     "Int32",     "Int64",
                                                          "UInt8",   "UInt16",  "UInt32",    "UInt64",    "Float16",
@@ -96,18 +96,18 @@ vme_status vme_binary_types(vme_binary_op op, vme_dtype a, vme_dtype b, vme_dtyp
         return vme_fail(VME_BAD_DTYPE,
                         "numpy boolean subtract, the `-` operator, is not supported, use the bitwise_xor, the `^` "
                         "operator, or the logical_xor function instead.");
-    vme_dtype both = vme_dtype_promote(a, b);
-    if ((op == VME_GCD || op == VME_LCM) && (both == VME_BOOL || both >= VME_FLOAT16))
-        return no_loop_of(vme_binary_name(op), a, b);
-    if (op == VME_DIVIDE && both < VME_FLOAT16)
-        both = VME_FLOAT64; /* true division of integers is float64 for every size */
+    vme_dtype common = vme_dtype_promote(a, b);
+    if ((op == VME_GCD || op == VME_LCM) && (common == VME_BOOL || common >= VME_FLOAT16))
+        return no_loop_for(vme_binary_name(op), a, b);
+    if (op == VME_DIVIDE && common < VME_FLOAT16)
+        common = VME_FLOAT64; /* true division of integers is float64 for every size */
     else if (!(binary_rules[op].loops
                & INTEGERS)) /* each integer is promoted to a float separately: int8 and uint8 to float16 */
-        both = vme_dtype_promote(vme_dtype_promote(a, VME_FLOAT16), vme_dtype_promote(b, VME_FLOAT16));
+        common = vme_dtype_promote(vme_dtype_promote(a, VME_FLOAT16), vme_dtype_promote(b, VME_FLOAT16));
     /* integers of both signs compare exactly: vme_binary handles a signed operand of this loop */
-    if (op >= VME_EQUAL && op <= VME_GREATER_EQUAL && both == VME_FLOAT64 && a < VME_FLOAT16 && b < VME_FLOAT16)
-        both = VME_UINT64;
-    vme_dtype found = first_loop(binary_rules[op].loops, both);
+    if (op >= VME_EQUAL && op <= VME_GREATER_EQUAL && common == VME_FLOAT64 && a < VME_FLOAT16 && b < VME_FLOAT16)
+        common = VME_UINT64;
+    vme_dtype found = first_loop(binary_rules[op].loops, common);
     if (found == VME_DTYPE_COUNT)
         return no_loop(vme_binary_name(op));
     *loop = found;

@@ -1,15 +1,15 @@
-/* Linear algebra: by loops of our own, on the caller's thread and the pool, if the systems are small or there is no
- * LAPACK; otherwise by LAPACK.
+/* Linear algebra. Native loops solve small systems, and all systems if there is no LAPACK, on the caller's thread and
+ * the pool. LAPACK does the rest.
  *
- * Handing work to another thread costs 10 to 100 us, solving 4 equations less than 1 us, and filters solve such
- * systems in loops. Our loops choose pivots as LAPACK does, so that results agree up to rounding. */
+ * Handing work to another thread costs 10 to 100 us; solving 4 equations takes less than 1 us, and filters solve such
+ * systems in loops. The native loops choose pivots as LAPACK does, so that results agree up to rounding. */
 #include <complex.h>
 #include <math.h>
 #include <string.h>
 
 #include "operators/lapack.h"
 
-enum { OWN_MAX = 64 }; /* rows up to which our own loops are faster than handing over */
+enum { NATIVE_ROWS_MAX = 64 }; /* rows up to which native loops are faster than handing the work to another thread */
 
 #define TYPE       double
 #define NAME(x)    x##_d
@@ -29,48 +29,48 @@ enum { OWN_MAX = 64 }; /* rows up to which our own loops are faster than handing
 #define ROOT(x)    sqrt(x)
 #include "operators/linear_loops.h"
 
-typedef struct own {
+typedef struct native_batch {
     vme_context *context;
     const vme_linear_job *job;
     size_t scratch_bytes;
     atomic_llong failed;
-} own;
+} native_batch;
 
-static vme_status some_items(void *argument, int64_t begin, int64_t end)
+static vme_status solve_items(void *argument, int64_t begin, int64_t end)
 {
-    own *o = argument;
-    const vme_linear_job *job = o->job;
-    char *scratch = vme_scratch_new(o->context, o->scratch_bytes);
+    native_batch *batch = argument;
+    const vme_linear_job *job = batch->job;
+    char *scratch = vme_scratch_new(batch->context, batch->scratch_bytes);
     vme_status status = scratch == NULL ? VME_NO_MEMORY : VME_OK;
     for (int64_t i = begin; status == VME_OK && i < end; i++) {
         const char *in[2] = {job->in[0] + (size_t)i * job->in_bytes[0],
                              job->in_bytes[1] == 0 ? NULL : job->in[1] + (size_t)i * job->in_bytes[1]};
         char *out[3] = {job->out[0] + (size_t)i * job->out_bytes[0],
                         job->out_bytes[1] == 0 ? NULL : job->out[1] + (size_t)i * job->out_bytes[1], NULL};
-        int rc = job->dtype == VME_FLOAT64 ? item_d(o->context, job, in, out, scratch)
-                                           : item_z(o->context, job, in, out, scratch);
+        int rc = job->dtype == VME_FLOAT64 ? solve_item_d(batch->context, job, in, out, scratch)
+                                           : solve_item_z(batch->context, job, in, out, scratch);
         if (rc < 0)
-            status = vme_stopped_here(o->context);
+            status = vme_stopped_here(batch->context);
         else if (rc > 0)
-            atomic_fetch_add_explicit(&o->failed, 1, memory_order_relaxed);
+            atomic_fetch_add_explicit(&batch->failed, 1, memory_order_relaxed);
     }
-    vme_scratch_free(o->context, scratch, o->scratch_bytes);
+    vme_scratch_free(batch->context, scratch, batch->scratch_bytes);
     return status;
 }
 
-static vme_status by_own_loops(vme_context *context, vme_linear_job *job)
+static vme_status solve_natively(vme_context *context, vme_linear_job *job)
 {
-    own o = {.context = context, .job = job};
+    native_batch batch = {.context = context, .job = job};
     size_t n = (size_t)job->n;
-    o.scratch_bytes = n * n * (size_t)vme_dtype_size((vme_dtype)job->dtype) + n * sizeof(int32_t) + 1;
+    batch.scratch_bytes = n * n * (size_t)vme_dtype_size((vme_dtype)job->dtype) + n * sizeof(int32_t) + 1;
     int64_t work = job->n * job->n * (job->n + job->columns) + 100, grain = 400000 / work;
-    vme_status status = vme_parallel(context, job->batch, grain < 1 ? 1 : grain, some_items, &o);
-    job->failed = atomic_load(&o.failed);
+    vme_status status = vme_parallel(context, job->batch, grain < 1 ? 1 : grain, solve_items, &batch);
+    job->failed = atomic_load(&batch.failed);
     return status;
 }
 
 /* Sets the bytes of one item of an operand; checks them against the tensor that holds all items. */
-static vme_status operand(const vme_tensor *tensor, int64_t batch, int64_t elements, int dtype, size_t *bytes)
+static vme_status set_operand(const vme_tensor *tensor, int64_t batch, int64_t elements, int dtype, size_t *bytes)
 {
     *bytes = 0;
     if (tensor == NULL)
@@ -90,7 +90,7 @@ vme_status vme_linear(vme_context *context, vme_linear_op op, unsigned flags, do
     int dtype = in[0]->dtype;
     if (dtype != VME_FLOAT64 && dtype != VME_COMPLEX128)
         return vme_fail(VME_BAD_DTYPE, "array type %s is unsupported in linalg", vme_dtype_name((vme_dtype)dtype));
-    const int real = VME_FLOAT64, number = VME_COMPLEX128;
+    const int real_dtype = VME_FLOAT64, complex_dtype = VME_COMPLEX128;
     int64_t k = m < n ? m : n, longer = m > n ? m : n, full = flags & VME_LINEAR_FULL ? m : k;
     bool square = op != VME_LINEAR_QR && op != VME_LINEAR_SVD && op != VME_LINEAR_LSTSQ;
     if (op < 0 || op >= VME_LINEAR_COUNT || (square && m != n))
@@ -104,7 +104,7 @@ vme_status vme_linear(vme_context *context, vme_linear_op op, unsigned flags, do
     case VME_LINEAR_SLOGDET:
         sizes[0] = 1;
         sizes[1] = 1;
-        types[1] = real;
+        types[1] = real_dtype;
         break;
     case VME_LINEAR_QR:
         sizes[0] = flags & VME_LINEAR_RAW ? n * m : m * full;
@@ -112,36 +112,36 @@ vme_status vme_linear(vme_context *context, vme_linear_op op, unsigned flags, do
         break;
     case VME_LINEAR_SVD:
         sizes[0] = k;
-        types[0] = real;
+        types[0] = real_dtype;
         sizes[1] = flags & VME_LINEAR_FULL ? m * m : m * k;
         sizes[2] = flags & VME_LINEAR_FULL ? n * n : k * n;
         break;
     case VME_LINEAR_EIG:
         sizes[0] = n;
         sizes[1] = n * n;
-        types[0] = types[1] = number;
+        types[0] = types[1] = complex_dtype;
         break;
     case VME_LINEAR_EIGH:
         sizes[0] = n;
         sizes[1] = n * n;
-        types[0] = real;
+        types[0] = real_dtype;
         break;
     case VME_LINEAR_LSTSQ:
         sizes[0] = longer * columns;
         sizes[1] = k;
         sizes[2] = 1;
-        types[1] = real;
+        types[1] = real_dtype;
         types[2] = VME_INT64;
         break;
     default: break;
     }
     vme_linear_job job = {
         .op = op, .dtype = dtype, .batch = batch, .m = m, .n = n, .columns = columns, .flags = flags, .cutoff = cutoff};
-    vme_status status = operand(in[0], batch, m * n, dtype, &job.in_bytes[0]);
+    vme_status status = set_operand(in[0], batch, m * n, dtype, &job.in_bytes[0]);
     if (status == VME_OK)
-        status = operand(in[1], batch, m * columns, dtype, &job.in_bytes[1]);
+        status = set_operand(in[1], batch, m * columns, dtype, &job.in_bytes[1]);
     for (int i = 0; status == VME_OK && i < 3; i++) {
-        status = operand(out[i], batch, sizes[i], types[i], &job.out_bytes[i]);
+        status = set_operand(out[i], batch, sizes[i], types[i], &job.out_bytes[i]);
         if (status == VME_OK && out[i] != NULL) {
             status = vme_check_output(out[i]);
             job.out[i] = out[i]->data;
@@ -152,10 +152,10 @@ vme_status vme_linear(vme_context *context, vme_linear_op op, unsigned flags, do
     job.in[0] = in[0]->data;
     job.in[1] = in[1] != NULL ? in[1]->data : NULL;
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
-    bool have_own = op <= VME_LINEAR_CHOLESKY;
-    status = batch == 0                                            ? VME_OK
-             : have_own && (n <= OWN_MAX || !vme_lapack_present()) ? by_own_loops(context, &job)
-                                                                   : vme_lapack(context, &job);
+    bool has_native_loops = op <= VME_LINEAR_CHOLESKY;
+    status = batch == 0                                                            ? VME_OK
+             : has_native_loops && (n <= NATIVE_ROWS_MAX || !vme_lapack_present()) ? solve_natively(context, &job)
+                                                                                   : vme_lapack(context, &job);
     *failed = job.failed;
     return status;
 }

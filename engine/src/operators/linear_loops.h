@@ -1,58 +1,59 @@
-/* Solves, factors and inverts one small matrix; included by linear.c for each element type with TYPE, NAME(x), SIZE(x)
- * (the magnitude that selects pivots), CONJ(x), RE(x). Matrices are row-major. Each function checks the stop flag once
- * for each column, and returns 1 if the matrix is singular or not positive definite, 0 if not, -1 if stopped. */
+/* Solves, factors and inverts one small matrix. linear.c includes this file for each element type, with TYPE, NAME(x),
+ * SIZE(x) (the magnitude that selects pivots), MODULUS(x), CONJ(x), RE(x) and ROOT(x) defined. Matrices are row-major.
+ * Functions check the stop flag once for each column. They return 0, 1 if the matrix is singular or not positive
+ * definite, or -1 if the context was stopped. */
 
-/* LU in place with partial pivoting: row i was swapped with row pivots[i]. */
+/* LU factorization in place, with partial pivoting: row i was swapped with row pivots[i]. */
 static int NAME(factor)(vme_context *context, int64_t n, TYPE *restrict a, int32_t *pivots)
 {
     bool singular = false;
     for (int64_t k = 0; k < n; k++) {
         if (vme_stopping(context))
             return -1;
-        int64_t best = k;
+        int64_t pivot = k;
         double largest = SIZE(a[k * n + k]);
         for (int64_t i = k + 1; i < n; i++) {
-            double size = SIZE(a[i * n + k]);
-            if (size > largest) {
-                largest = size;
-                best = i;
+            double magnitude = SIZE(a[i * n + k]);
+            if (magnitude > largest) {
+                largest = magnitude;
+                pivot = i;
             }
         }
-        pivots[k] = (int32_t)best;
-        if (a[best * n + k] == 0) {
+        pivots[k] = (int32_t)pivot;
+        if (a[pivot * n + k] == 0) {
             singular = true;
             continue;
         }
-        if (best != k)
+        if (pivot != k)
             for (int64_t j = 0; j < n; j++) {
-                TYPE kept = a[k * n + j];
-                a[k * n + j] = a[best * n + j];
-                a[best * n + j] = kept;
+                TYPE swapped = a[k * n + j];
+                a[k * n + j] = a[pivot * n + j];
+                a[pivot * n + j] = swapped;
             }
-        TYPE *restrict top = a + k * n;
+        TYPE *restrict pivot_row = a + k * n;
         for (int64_t i = k + 1; i < n; i++) {
             if ((n - k) * (i & 63) > 32768 && vme_stopping(context))
                 return -1;
             TYPE *restrict row = a + i * n;
-            TYPE factor = row[k] / top[k];
+            TYPE factor = row[k] / pivot_row[k];
             row[k] = factor;
             for (int64_t j = k + 1; j < n; j++)
-                row[j] -= factor * top[j];
+                row[j] -= factor * pivot_row[j];
         }
     }
     return singular;
 }
 
-/* Solves for b[n, columns], in place, with the result of `factor`. */
+/* Solves for b[n, columns] in place. `a` and `pivots` are the result of `factor`. */
 static int NAME(substitute)(vme_context *context, int64_t n, int64_t columns, const TYPE *restrict a,
                             const int32_t *pivots, TYPE *restrict b)
 {
     for (int64_t k = 0; k < n; k++)
         if (pivots[k] != k)
             for (int64_t j = 0; j < columns; j++) {
-                TYPE kept = b[k * columns + j];
+                TYPE swapped = b[k * columns + j];
                 b[k * columns + j] = b[pivots[k] * columns + j];
-                b[pivots[k] * columns + j] = kept;
+                b[pivots[k] * columns + j] = swapped;
             }
     for (int64_t i = 1; i < n; i++) {
         if (vme_stopping(context))
@@ -101,26 +102,26 @@ static int NAME(cholesky)(vme_context *context, int64_t n, TYPE *restrict a)
     return 0;
 }
 
-static int NAME(item)(vme_context *context, const vme_linear_job *job, const char *const in[2], char *const out[3],
-                      char *scratch)
+static int NAME(solve_item)(vme_context *context, const vme_linear_job *job, const char *const in[2],
+                            char *const out[3], char *scratch)
 {
     int64_t n = job->n, columns = job->columns;
     TYPE *a = (TYPE *)(void *)scratch, *result = (TYPE *)(void *)out[0];
     int32_t *pivots = (int32_t *)(void *)(scratch + (size_t)(n * n) * sizeof(TYPE));
-    const TYPE *given = (const TYPE *)(const void *)in[0];
+    const TYPE *input = (const TYPE *)(const void *)in[0];
     int rc;
     if (job->op == VME_LINEAR_CHOLESKY) {
         bool upper = job->flags & VME_LINEAR_UPPER;
         for (int64_t i = 0; i < n; i++)
             for (int64_t j = 0; j <= i; j++)
-                a[i * n + j] = upper ? CONJ(given[j * n + i]) : given[i * n + j];
+                a[i * n + j] = upper ? CONJ(input[j * n + i]) : input[i * n + j];
         rc = NAME(cholesky)(context, n, a);
         for (int64_t i = 0; rc == 0 && i < n; i++)
             for (int64_t j = 0; j < n; j++)
                 result[i * n + j] = upper ? CONJ(a[j * n + i]) : a[i * n + j];
     } else {
         for (int64_t i = 0; i < n * n; i++)
-            a[i] = given[i];
+            a[i] = input[i];
         rc = NAME(factor)(context, n, a, pivots);
         if (rc < 0)
             return rc;
@@ -129,9 +130,9 @@ static int NAME(item)(vme_context *context, const vme_linear_job *job, const cha
             double logarithm = 0, *log_out = (double *)(void *)out[1];
             for (int64_t i = 0; rc == 0 && i < n; i++) {
                 TYPE pivot = a[i * n + i];
-                double size = MODULUS(pivot);
-                sign *= pivots[i] != i ? -(pivot / size) : pivot / size;
-                logarithm += log(size);
+                double magnitude = MODULUS(pivot);
+                sign *= pivots[i] != i ? -(pivot / magnitude) : pivot / magnitude;
+                logarithm += log(magnitude);
             }
             *result = rc == 0 ? sign : 0;
             *log_out = rc == 0 ? logarithm : -(double)INFINITY;

@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-/* Makes a contiguous copy of `in`, before broadcasting, in scratch memory; `strides` is changed to walk the copy. */
-static vme_status copy_aside(vme_context *context, const vme_tensor *in, int64_t *strides, void **scratch,
-                             size_t *bytes)
+/* Copies `in`, before broadcasting, to contiguous scratch memory. `strides` receives the strides of the copy. */
+static vme_status copy_to_scratch(vme_context *context, const vme_tensor *in, int64_t *strides, void **scratch,
+                                  size_t *bytes)
 {
     int element = vme_dtype_size((vme_dtype)in->dtype);
     vme_status status = vme_shape_bytes((vme_dtype)in->dtype, in->rank, in->shape, strides, bytes);
@@ -36,7 +36,7 @@ vme_status vme_copy(vme_context *context, const vme_tensor *in, const vme_tensor
             return vme_fail(VME_BAD_DTYPE, "no cast from %s to %s is supported", vme_dtype_name((vme_dtype)in->dtype),
                             vme_dtype_name((vme_dtype)out->dtype));
     }
-    int64_t strides[VME_RANK_MAX], aside_strides[VME_RANK_MAX];
+    int64_t strides[VME_RANK_MAX], scratch_strides[VME_RANK_MAX];
     vme_tensor source = *in;
     void *scratch = NULL;
     size_t bytes = 0;
@@ -44,11 +44,11 @@ vme_status vme_copy(vme_context *context, const vme_tensor *in, const vme_tensor
     if (status != VME_OK)
         return status;
     if (vme_overlap(in, out)) {
-        status = copy_aside(context, in, aside_strides, &scratch, &bytes);
+        status = copy_to_scratch(context, in, scratch_strides, &scratch, &bytes);
         if (status != VME_OK)
             return status;
         source.data = scratch;
-        source.strides = aside_strides;
+        source.strides = scratch_strides;
         status = vme_broadcast_strides(&source, out, strides);
     }
     if (status == VME_OK)
@@ -59,7 +59,8 @@ vme_status vme_copy(vme_context *context, const vme_tensor *in, const vme_tensor
     return status;
 }
 
-vme_status vme_aside_new(vme_context *context, const vme_tensor *like, int64_t strides[VME_RANK_MAX], vme_tensor *aside)
+vme_status vme_temporary_new(vme_context *context, const vme_tensor *like, int64_t strides[VME_RANK_MAX],
+                             vme_tensor *temporary)
 {
     size_t bytes;
     vme_buffer *buffer;
@@ -68,9 +69,9 @@ vme_status vme_aside_new(vme_context *context, const vme_tensor *like, int64_t s
         status = vme_buffer_new(context, bytes, false, &buffer);
     if (status != VME_OK)
         return status;
-    *aside = *like;
-    aside->buffer = buffer;
-    aside->data = vme_buffer_data(buffer);
-    aside->strides = strides;
+    *temporary = *like;
+    temporary->buffer = buffer;
+    temporary->data = vme_buffer_data(buffer);
+    temporary->strides = strides;
     return VME_OK;
 }

@@ -343,7 +343,7 @@ vme_status vme_gather(vme_context *context, const vme_tensor *in, int first, int
         int64_t strides[VME_RANK_MAX];
         vme_tensor like = *out, copy;
         like.dtype = in->dtype;
-        status = vme_aside_new(context, &like, strides, &copy);
+        status = vme_temporary_new(context, &like, strides, &copy);
         if (status != VME_OK)
             return status;
         status = vme_gather(context, in, first, count, indices, &copy);
@@ -418,7 +418,7 @@ vme_status vme_scatter_by(vme_context *context, const vme_tensor *values, int fi
     if (values->dtype != target->dtype || vme_overlap(values, target)) {
         vme_tensor like = *values, copy;
         like.dtype = target->dtype;
-        status = vme_aside_new(context, &like, strides, &copy);
+        status = vme_temporary_new(context, &like, strides, &copy);
         if (status != VME_OK)
             return status;
         status = vme_copy(context, values, &copy);

@@ -22,11 +22,11 @@ typedef struct move {
     int64_t tile_rows, tile_columns, row_tiles, column_tiles;
     int64_t run_bytes;    /* element size if both sides are contiguous along columns: rows are copied by memcpy;
                            * otherwise 0 */
-    vme_move2 *transpose; /* otherwise this, unless NULL; else `strided` for each row */
+    vme_move2 *transpose; /* kernel for a whole tile; NULL: `strided` copies each row */
     vme_loop1 *strided;
-    vme_loop1 *collect; /* for casts that have a vector loop for contiguous elements only; else NULL */
+    vme_loop1 *collect; /* gathers the strided input of a cast, whose vector loop needs contiguous elements; or NULL */
     int64_t in_element;
-    void (*stream)(int64_t bytes, const char *in, char *out); /* replaces memcpy; NULL: does not pay */
+    void (*stream)(int64_t bytes, const char *in, char *out); /* replaces memcpy for large copies; NULL: use memcpy */
 } move;
 
 static int size_class(int64_t element) { return __builtin_ctzll((uint64_t)element); }
@@ -53,10 +53,11 @@ static int64_t widen(vme_nest *nest, int64_t element)
     return element;
 }
 
-/* Finds a move between pixels with contiguous channels and planes, one per channel. Makes the dimension along which the
- * output is contiguous the innermost one, and returns the dimension along which the input is contiguous. 0: there are
- * no such pixels, or they have more than CHANNELS_MAX channels; the latter's dimensions are moved too, for squares. */
-static int pixels(vme_nest *nest, int64_t element)
+/* Detects a move between interleaved pixels (contiguous channels) and planes, one per channel. Makes the dimension
+ * along which the output is contiguous the innermost one, and returns the dimension along which the input is
+ * contiguous. Returns 0 if there are no such pixels or more than CHANNELS_MAX channels; in the latter case the
+ * dimensions are reordered too, for a transposition by square tiles. */
+static int find_pixels(vme_nest *nest, int64_t element)
 {
     int row = -1, column = -1;
     for (int i = 0; i < nest->rank; i++) {
@@ -75,8 +76,9 @@ static int pixels(vme_nest *nest, int64_t element)
     return !split && !join ? 0 : row == 0 ? column : row;
 }
 
-/* The dimension, other than the innermost, with the smallest step of the input; 0: the innermost is smallest. */
-static int crossing(const vme_nest *nest)
+/* The dimension with the smallest step of the input, among those of at least 4 elements. 0: the innermost one, so that
+ * nothing is transposed. */
+static int find_transposed(const vme_nest *nest)
 {
     int along = 0;
     for (int i = 1; i < nest->rank && nest->loops[0].size >= 4; i++)
@@ -92,30 +94,30 @@ static void choose_tiles(move *m, int64_t in_element, int64_t out_element, vme_l
     vme_nest *nest = &m->nest;
     if (cast == NULL)
         in_element = out_element = widen(nest, in_element);
-    int between = cast == NULL ? pixels(nest, in_element) : 0;
+    int pixel_dimension = cast == NULL ? find_pixels(nest, in_element) : 0;
     m->column = nest->loops[0];
     m->strided = cast != NULL ? cast : kernels->strided[size_class(in_element)];
-    bool apart = m->column.step[IN] != in_element && m->column.step[IN] != 0 && m->column.size >= RASTER_COLLECT_MIN;
-    m->collect = cast != NULL && apart ? kernels->strided[size_class(in_element)] : NULL;
+    bool gathers = m->column.step[IN] != in_element && m->column.step[IN] != 0 && m->column.size >= RASTER_COLLECT_MIN;
+    m->collect = cast != NULL && gathers ? kernels->strided[size_class(in_element)] : NULL;
     m->in_element = in_element;
     bool run = cast == NULL && m->column.step[IN] == in_element && m->column.step[OUT] == out_element;
     m->run_bytes = run ? in_element : 0;
-    int crossed = run ? 0 : between ? between : crossing(nest);
-    m->row = nest->rank > 1 ? nest->loops[crossed ? crossed : 1] : (vme_loop){.size = 1};
-    if (crossed && cast == NULL && m->row.step[IN] == in_element && m->column.step[OUT] == out_element)
+    int transposed_dimension = run ? 0 : pixel_dimension ? pixel_dimension : find_transposed(nest);
+    m->row = nest->rank > 1 ? nest->loops[transposed_dimension ? transposed_dimension : 1] : (vme_loop){.size = 1};
+    if (transposed_dimension && cast == NULL && m->row.step[IN] == in_element && m->column.step[OUT] == out_element)
         m->transpose = kernels->transpose[size_class(in_element)];
     if (nest->rank > 1)
-        remove_loop(nest, crossed ? crossed : 1);
+        remove_loop(nest, transposed_dimension ? transposed_dimension : 1);
     remove_loop(nest, 0);
     if (nest->rank == 0) {
         nest->rank = 1;
         nest->loops[0] = (vme_loop){.size = 1};
     }
-    if (between) {
+    if (pixel_dimension) {
         int64_t block = RASTER_PIECE_BYTES / (CHANNELS_MAX * in_element);
         m->tile_columns = min(m->column.size, block);
         m->tile_rows = min(m->row.size, block);
-    } else if (crossed) {
+    } else if (transposed_dimension) {
         m->tile_columns = min(m->column.size, RASTER_TILE_SIDE_BYTES / out_element);
         m->tile_rows = min(m->row.size, RASTER_TILE_SIDE_BYTES / in_element);
     } else {

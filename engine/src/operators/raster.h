@@ -16,9 +16,9 @@ typedef struct vme_side {
  * large. */
 vme_status vme_move(vme_context *context, int rank, const int64_t *shape, vme_side in, vme_side out, vme_loop1 *cast);
 
-/* A new contiguous tensor like `like`, in a buffer of its own, for operators whose output overlaps an input. `strides`
- * becomes the tensor's; the caller releases the buffer. */
-vme_status vme_aside_new(vme_context *context, const vme_tensor *like, int64_t strides[VME_RANK_MAX],
-                         vme_tensor *aside);
+/* Makes a contiguous tensor of the shape and dtype of `like`, in a new buffer, for operators whose output overlaps an
+ * input. `strides` is the memory for its strides. The caller releases the buffer. */
+vme_status vme_temporary_new(vme_context *context, const vme_tensor *like, int64_t strides[VME_RANK_MAX],
+                             vme_tensor *temporary);
 
 #endif

@@ -569,14 +569,14 @@ vme_status vme_reduce(vme_context *context, vme_reduce_op op, vme_dtype loop, co
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     if (vme_overlap(in, out)) { /* outputs are written while inputs are still read: into other memory first */
         int64_t strides[VME_RANK_MAX];
-        vme_tensor aside;
-        status = vme_aside_new(context, out, strides, &aside);
+        vme_tensor temporary;
+        status = vme_temporary_new(context, out, strides, &temporary);
         if (status != VME_OK)
             return status;
-        status = reduce(context, op, loop, in, axes, initial, &aside);
+        status = reduce(context, op, loop, in, axes, initial, &temporary);
         if (status == VME_OK)
-            status = vme_copy(context, &aside, out);
-        vme_buffer_unref(aside.buffer);
+            status = vme_copy(context, &temporary, out);
+        vme_buffer_unref(temporary.buffer);
         return status;
     }
     return reduce(context, op, loop, in, axes, initial, out);

@@ -40,7 +40,7 @@ typedef void scan_kernel(int64_t n, int64_t lines, scan_side in, scan_side out);
 #define MULTIPLY(a, b) ((a) * (b))
 #define OR(a, b)       ((a) | (b))
 #define AND(a, b)      ((a) & (b))
-/* NaN stays, and replaces every number */
+/* NaN propagates: it replaces every number */
 #define LARGER(a, b)        ((b) > (a) || (b) != (b) ? ((a) != (a) ? (a) : (b)) : (a))
 #define SMALLER(a, b)       ((b) < (a) || (b) != (b) ? ((a) != (a) ? (a) : (b)) : (a))
 #define IS_NAN(a)           ((a).re != (a).re || (a).im != (a).im)
@@ -81,8 +81,8 @@ SCAN(max_c128, e_c128, C_LARGER)
 SCAN(min_c64, e_c64, C_SMALLER)
 SCAN(min_c128, e_c128, C_SMALLER)
 
-/* float16 is scanned as float32 */
-#define OF(op, integer) \
+/* Tables of kernels; float16 has none, because it is scanned as float32. */
+#define SIGNED_INTEGERS(op, integer) \
     [VME_INT8] = op##_##integer##8, [VME_INT16] = op##_##integer##16, [VME_INT32] = op##_##integer##32, \
     [VME_INT64] = op##_##integer##64
 #define FLOATS(op) \
@@ -91,8 +91,8 @@ SCAN(min_c128, e_c128, C_SMALLER)
     [VME_INT8] = op##_8, [VME_INT16] = op##_16, [VME_INT32] = op##_32, [VME_INT64] = op##_64, [VME_UINT8] = op##_8, \
     [VME_UINT16] = op##_16, [VME_UINT32] = op##_32, [VME_UINT64] = op##_64, FLOATS(op)
 #define ORDERED(op) \
-    OF(op, i), [VME_UINT8] = op##_u8, [VME_UINT16] = op##_u16, [VME_UINT32] = op##_u32, [VME_UINT64] = op##_u64, \
-               FLOATS(op)
+    SIGNED_INTEGERS(op, i), [VME_UINT8] = op##_u8, [VME_UINT16] = op##_u16, [VME_UINT32] = op##_u32, \
+                            [VME_UINT64] = op##_u64, FLOATS(op)
 static scan_kernel *const kernels[VME_SCAN_COUNT][VME_DTYPE_COUNT] = {
     [VME_CUMSUM] = {[VME_BOOL] = or_8, WRAPPING(sum)},
     [VME_CUMPROD] = {[VME_BOOL] = and_8, WRAPPING(prod)},
@@ -114,7 +114,7 @@ enum { PIECE = 32768, TILE = 256 };
 
 typedef struct scan {
     vme_context *context;
-    vme_nest lines; /* the starts of lines: of the output or the scratch memory, and of the input */
+    vme_nest lines; /* over the first elements of lines, of the output (or temporary) and of the input */
     scan_kernel *kernel;
     int64_t length, step, in_step; /* of a line */
     bool side_by_side;
@@ -142,7 +142,7 @@ static vme_status scan_lines(void *argument, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* The first element of each line of `out` is already set. */
+/* Scans `in` into `out`, whose first element of each line is already set. */
 static vme_status scan_into(vme_context *context, scan_kernel *kernel, const vme_tensor *in, int axis,
                             const vme_tensor *out)
 {
@@ -171,20 +171,21 @@ static vme_status scan_into(vme_context *context, scan_kernel *kernel, const vme
     return vme_parallel(context, s.lines.elements, grain, scan_lines, &s);
 }
 
-/* For an input of the loop's dtype. If input and output overlap, the input is copied to the output first. */
-static vme_status scan_out(vme_context *context, scan_kernel *kernel, const vme_tensor *in, int axis,
-                           const vme_tensor *out)
+/* Scans into an output of the loop's dtype. Copies the first elements of lines; or the whole input, which is then
+ * scanned in place, if it has another dtype or overlaps the output. */
+static vme_status scan_tensor(vme_context *context, scan_kernel *kernel, const vme_tensor *in, int axis,
+                              const vme_tensor *out)
 {
-    bool apart = in->dtype == out->dtype && !vme_overlap(in, out) && out->shape[axis] > 0;
+    bool disjoint = in->dtype == out->dtype && !vme_overlap(in, out) && out->shape[axis] > 0;
     int64_t shape[VME_RANK_MAX];
-    vme_tensor from = *in, to = *out;
-    if (apart) {
+    vme_tensor source = *in, target = *out;
+    if (disjoint) {
         memcpy(shape, out->shape, (size_t)out->rank * sizeof *shape);
         shape[axis] = 1;
-        from.shape = to.shape = shape;
+        source.shape = target.shape = shape;
     }
-    vme_status status = vme_copy(context, &from, &to);
-    return status == VME_OK ? scan_into(context, kernel, apart ? in : out, axis, out) : status;
+    vme_status status = vme_copy(context, &source, &target);
+    return status == VME_OK ? scan_into(context, kernel, disjoint ? in : out, axis, out) : status;
 }
 
 vme_status vme_scan(vme_context *context, vme_scan_op op, vme_dtype loop, const vme_tensor *in, int axis,
@@ -203,19 +204,19 @@ vme_status vme_scan(vme_context *context, vme_scan_op op, vme_dtype loop, const 
     vme_dtype computed = loop == VME_FLOAT16 ? VME_FLOAT32 : loop;
     scan_kernel *kernel = kernels[op][computed];
     if (computed == (vme_dtype)out->dtype)
-        return scan_out(context, kernel, in, axis, out);
+        return scan_tensor(context, kernel, in, axis, out);
     /* float16 is rounded when it is copied back, not at every step: closer to the true sums than NumPy */
     int64_t strides[VME_RANK_MAX];
-    vme_tensor like = *in, aside;
+    vme_tensor like = *in, temporary;
     like.dtype = computed;
-    status = vme_aside_new(context, &like, strides, &aside);
+    status = vme_temporary_new(context, &like, strides, &temporary);
     if (status != VME_OK)
         return status;
-    status = vme_copy(context, in, &aside);
+    status = vme_copy(context, in, &temporary);
     if (status == VME_OK)
-        status = scan_into(context, kernel, &aside, axis, &aside);
+        status = scan_into(context, kernel, &temporary, axis, &temporary);
     if (status == VME_OK)
-        status = vme_copy(context, &aside, out);
-    vme_buffer_unref(aside.buffer);
+        status = vme_copy(context, &temporary, out);
+    vme_buffer_unref(temporary.buffer);
     return status;
 }

@@ -1015,14 +1015,14 @@ static vme_status sort_indices(vme_context *context, const vme_tensor *in, int a
     if (!vme_overlap(in, out))
         return sort_all(context, in, axis, descending, true, kth_count, kth, out);
     int64_t strides[VME_RANK_MAX];
-    vme_tensor aside;
-    status = vme_aside_new(context, out, strides, &aside);
+    vme_tensor temporary;
+    status = vme_temporary_new(context, out, strides, &temporary);
     if (status != VME_OK)
         return status;
-    status = sort_all(context, in, axis, descending, true, kth_count, kth, &aside);
+    status = sort_all(context, in, axis, descending, true, kth_count, kth, &temporary);
     if (status == VME_OK)
-        status = vme_copy(context, &aside, out);
-    vme_buffer_unref(aside.buffer);
+        status = vme_copy(context, &temporary, out);
+    vme_buffer_unref(temporary.buffer);
     return status;
 }
 
@@ -1154,15 +1154,15 @@ vme_status vme_searchsorted(vme_context *context, const vme_tensor *sorted, cons
         return status;
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     if (vme_overlap(sorted, out) || vme_overlap(values, out)) {
-        int64_t aside_strides[VME_RANK_MAX];
-        vme_tensor aside;
-        status = vme_aside_new(context, out, aside_strides, &aside);
+        int64_t temporary_strides[VME_RANK_MAX];
+        vme_tensor temporary;
+        status = vme_temporary_new(context, out, temporary_strides, &temporary);
         if (status != VME_OK)
             return status;
-        status = vme_searchsorted(context, sorted, values, right, &aside);
+        status = vme_searchsorted(context, sorted, values, right, &temporary);
         if (status == VME_OK)
-            status = vme_copy(context, &aside, out);
-        vme_buffer_unref(aside.buffer);
+            status = vme_copy(context, &temporary, out);
+        vme_buffer_unref(temporary.buffer);
         return status;
     }
     search s = {.dtype = (vme_dtype)sorted->dtype,

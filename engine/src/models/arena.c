@@ -67,7 +67,7 @@ vme_status arena_plan(vme_model *model)
         goto done;
     }
     for (int v = 0; v < model->values; v++)
-        if (model->value[v].kind == MODEL_COMPUTED && model->value[v].within < 0 && model->value[v].first >= 0
+        if (model->value[v].kind == MODEL_COMPUTED && model->value[v].container < 0 && model->value[v].first >= 0
             && model->value[v].outside == 0)
             order[placed++] = (value_size){v, model->value[v].bytes};
     qsort(order, (size_t)placed, sizeof *order, by_size);
@@ -105,10 +105,11 @@ void arena_place_views(vme_model *model)
 {
     for (int v = 0; v < model->values; v++) {
         model_value *value = &model->value[v];
-        if (value->within < 0)
+        if (value->container < 0)
             continue;
         value->offset = 0;
-        for (int at = v; at >= 0; at = model->value[at].within)
-            value->offset += model->value[at].within >= 0 ? model->value[at].inside : model->value[at].offset;
+        for (int at = v; at >= 0; at = model->value[at].container)
+            value->offset +=
+                model->value[at].container >= 0 ? model->value[at].container_offset : model->value[at].offset;
     }
 }

@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEIGHT_MAX = 1 << 12 };
+enum { HEIGHT_MAX = 1 << 12 }; /* rows of a chain's last value; bounds the time of chain_cost */
 
 static int64_t aligned(int64_t bytes) { return ceil_div(bytes, VME_ALIGNMENT) * VME_ALIGNMENT; }
 
@@ -29,7 +29,7 @@ static bool is_image(const model_value *value)
     return value->channels_last && value->n >= 1 && value->h >= 1 && value->w >= 1 && value->c >= 1;
 }
 
-static bool possible(const vme_model *model, const model_step *step)
+static bool can_be_in_chain(const vme_model *model, const model_step *step)
 {
     switch (step->kind) {
     case STEP_NOTHING: return true;
@@ -48,7 +48,7 @@ static bool possible(const vme_model *model, const model_step *step)
     case STEP_SHUFFLE:
     case STEP_COPY:
         return is_image(&model->value[step->in]) && is_image(&model->value[step->out])
-               && model->value[step->in].spread_h == 0 && model->value[step->out].spread_h == 0
+               && model->value[step->in].interleave_h == 0 && model->value[step->out].interleave_h == 0
                && (step->addend < 0 || is_image(&model->value[step->addend]))
                && model_root(model, step->in) != model_root(model, step->out)
                && (step->addend < 0 || model_root(model, step->addend) != model_root(model, step->out));
@@ -93,29 +93,30 @@ static bool are_chain(const vme_model *model, int first, int end)
 }
 
 /* Upper bound of the nanoseconds saved by a chain of these steps: the traffic of all bytes that would not stay in L2.
- */
-static double saved(const chain_walk *walk)
+ * A larger value keeps a smaller fraction of its bytes there. */
+static double saved_ns(const chain_walk *walk)
 {
     double bytes = 0;
     for (int i = 0; i < walk->strips; i++) {
-        const double all = (double)walk->model->value[walk->strip[i].root].bytes;
-        const double far = (all - BANDS_FAR_FROM) / (BANDS_FAR_ALL - BANDS_FAR_FROM);
-        bytes += all * (far < 0 ? 0 : far > 1 ? 1 : far);
+        const double size = (double)walk->model->value[walk->strip[i].root].bytes;
+        const double fraction = (size - BANDS_FAR_FROM) / (BANDS_FAR_ALL - BANDS_FAR_FROM);
+        bytes += size * (fraction < 0 ? 0 : fraction > 1 ? 1 : fraction);
     }
     return bytes * BANDS_BYTE_NS;
 }
 
-/* The scratch memory of a slot with bands of `rows` rows, and the cost in nanoseconds. */
-static double measure(chain_walk *walk, int64_t rows, int each_image, model_chain *chain, int64_t *near)
+/* The cost of a chain with bands of `rows` rows, in nanoseconds. Sets the chain's slots and its values' strips, and
+ * `near_bytes`: the bytes of a slot and of the weights, which should stay in L2. */
+static double chain_cost(chain_walk *walk, int64_t rows, int image_pieces, model_chain *chain, int64_t *near_bytes)
 {
     const vme_model *model = walk->model;
     const int64_t h = model->value[walk->step[walk->steps - 1].out].h;
-    int64_t strips[BANDS_STEPS_MAX] = {0}, done[BANDS_STEPS_MAX] = {0}, all_done[BANDS_STEPS_MAX], moved = 0,
+    int64_t strip_rows[BANDS_STEPS_MAX] = {0}, max_rows[BANDS_STEPS_MAX] = {0}, all_rows[BANDS_STEPS_MAX], moved = 0,
             starts = 0, squares[BANDS_STEPS_MAX] = {0};
-    for (int64_t pieces = 1;; pieces = each_image) {
+    for (int64_t pieces = 1;; pieces = image_pieces) {
         moved = starts = 0;
         memset(squares, 0, sizeof squares);
-        memset(all_done, 0, sizeof all_done);
+        memset(all_rows, 0, sizeof all_rows);
         for (int64_t piece = 0; piece < pieces; piece++) {
             const int64_t begin = walk_piece_begin(walk, h, pieces, piece),
                           piece_end = walk_piece_begin(walk, h, pieces, piece + 1);
@@ -124,59 +125,63 @@ static double measure(chain_walk *walk, int64_t rows, int each_image, model_chai
                 end = min(end + rows, piece_end);
                 walk_target(walk, end);
                 for (int i = 0; i < walk->strips; i++) {
-                    strip *of = &walk->strip[i];
+                    row_strip *strip = &walk->strip[i];
                     const int64_t first = walk_first_needed(walk, i);
-                    moved += of->end > first && first > of->base ? (of->end - first) * model->value[of->root].row : 0;
-                    of->base = first;
-                    of->end = walk_end_needed(walk, i);
-                    strips[i] = max(strips[i], of->end - of->base);
+                    moved += strip->end > first && first > strip->begin
+                                 ? (strip->end - first) * model->value[strip->root].row_stride
+                                 : 0;
+                    strip->begin = first;
+                    strip->end = walk_end_needed(walk, i);
+                    strip_rows[i] = max(strip_rows[i], strip->end - strip->begin);
                 }
                 for (int s = 0; s < walk->steps; s++) {
-                    const int64_t more = walk->of[s].upto - walk->of[s].done;
-                    starts += more > 0;
-                    done[s] = max(done[s], more);
-                    all_done[s] += more;
-                    if (walk->of[s].unit > 1 && more > 0)
-                        squares[s] += winograd_padded(model, &walk->step[s], ceil_div(more, walk->of[s].unit));
+                    const int64_t new_rows = walk->state[s].target - walk->state[s].done;
+                    starts += new_rows > 0;
+                    max_rows[s] = max(max_rows[s], new_rows);
+                    all_rows[s] += new_rows;
+                    if (walk->state[s].unit > 1 && new_rows > 0)
+                        squares[s] += winograd_padded(model, &walk->step[s], ceil_div(new_rows, walk->state[s].unit));
                 }
                 walk_advance(walk);
             }
         }
-        if (pieces == each_image)
+        if (pieces == image_pieces)
             break;
     }
-    int64_t at = 0, points = 0, weights = 0;
+    int64_t offset = 0, points_bytes = 0, weights_bytes = 0;
     double cost = (double)starts * BANDS_START_NS + (double)moved * (double)sizeof(float) * BANDS_BYTE_NS;
     for (int i = 0; i < walk->strips; i++) {
         model_value *value = &model->value[walk->strip[i].root];
-        value->strip = max(1, strips[i]);
-        value->strip_at = at;
-        at += aligned(value->strip * value->row * (int64_t)sizeof(float)) + VME_ALIGNMENT;
+        value->strip_rows = max(1, strip_rows[i]);
+        value->strip_offset = offset;
+        offset += aligned(value->strip_rows * value->row_stride * (int64_t)sizeof(float)) + VME_ALIGNMENT;
     }
     for (int s = 0; s < walk->steps; s++) {
         const model_step *step = &walk->step[s];
         if (step->kind != STEP_CONV && step->kind != STEP_DEPTHWISE)
             continue;
-        int64_t numbers = step->k;
-        if (walk->of[s].unit > 1) {
-            const int64_t side = walk->of[s].unit + 2,
-                          all = winograd_padded(model, step, ceil_div(model->value[step->out].h, walk->of[s].unit));
-            points = max(points, winograd_band_scratch(model, step, max(1, done[s])));
-            numbers = step->k / 9 * side * side;
-            cost += (double)(squares[s] - all) * (double)(numbers * model->value[step->out].c) * BANDS_PRODUCT_NS;
+        int64_t products = step->k;
+        if (walk->state[s].unit > 1) {
+            const int64_t side = walk->state[s].unit + 2,
+                          unbanded_squares =
+                              winograd_padded(model, step, ceil_div(model->value[step->out].h, walk->state[s].unit));
+            points_bytes = max(points_bytes, winograd_band_scratch(model, step, max(1, max_rows[s])));
+            products = step->k / 9 * side * side;
+            cost += (double)(squares[s] - unbanded_squares) * (double)(products * model->value[step->out].c)
+                    * BANDS_PRODUCT_NS;
         }
-        /* rows at the borders of pieces are computed twice */
+        /* rows on both sides of a border between pieces are computed in both pieces */
         const model_value *out = &model->value[step->out];
-        const double twice =
-            (double)max(0, all_done[s] - out->h) * (double)(out->w * out->c * numbers) * BANDS_PRODUCT_NS;
-        cost += walk->of[s].unit > 1 ? twice / (double)(walk->of[s].unit * walk->of[s].unit) : twice;
-        weights += numbers * model->value[step->out].c * (int64_t)sizeof(float);
+        const double recomputed =
+            (double)max(0, all_rows[s] - out->h) * (double)(out->w * out->c * products) * BANDS_PRODUCT_NS;
+        cost += walk->state[s].unit > 1 ? recomputed / (double)(walk->state[s].unit * walk->state[s].unit) : recomputed;
+        weights_bytes += products * model->value[step->out].c * (int64_t)sizeof(float);
     }
-    chain->points_at = at;
-    chain->slot_bytes = at + aligned(points);
+    chain->points_offset = offset;
+    chain->slot_bytes = offset + aligned(points_bytes);
     chain->rows = rows;
-    chain->pieces = each_image;
-    *near = chain->slot_bytes + weights;
+    chain->image_pieces = image_pieces;
+    *near_bytes = chain->slot_bytes + weights_bytes;
     return cost;
 }
 
@@ -198,40 +203,41 @@ static double idle_ns(const chain_walk *walk, int slots, int threads)
 static double try_chain(const vme_model *model, int first, int end, int threads, model_chain *chain)
 {
     chain_walk walk;
-    const bool always = model->bands == VME_BANDS_ALWAYS;
+    const bool forced = model->bands == VME_BANDS_ALWAYS;
     for (int s = first; s < end; s++)
         if (model->step[s].kind != STEP_NOTHING) {
             const int root = model_root(model, model->step[s].out);
-            model->value[root].strip = is_inner(model, root, first, end);
+            model->value[root].strip_rows = is_inner(model, root, first, end);
         }
     walk_begin(&walk, model, &model->step[first], end - first);
     const int64_t h = model->value[model->step[end - 1].out].h, images = model->value[model->step[end - 1].out].n;
-    const int each_image = images % threads == 0 && !always
-                               ? 1
-                               : (int)max(1, min(threads, h / walk.unit / (always ? 1 : BANDS_PIECE_MIN)));
-    const int slots = (int)min(threads, images * each_image);
-    const double all = always ? end - first : saved(&walk) - idle_ns(&walk, slots, threads);
-    double best = 0;
-    int64_t rows = 0, near;
-    if (always && walk.strips > 0) {
-        best = all;
-        rows = walk.unit * (1 + first % 3);
+    const int image_pieces = images % threads == 0 && !forced
+                                 ? 1
+                                 : (int)max(1, min(threads, h / walk.unit / (forced ? 1 : BANDS_PIECE_MIN)));
+    const int slots = (int)min(threads, images * image_pieces);
+    const double saving = forced ? end - first : saved_ns(&walk) - idle_ns(&walk, slots, threads);
+    double best_saving = 0;
+    int64_t best_rows = 0, near_bytes;
+    if (forced && walk.strips > 0) {
+        best_saving = saving;
+        best_rows = walk.unit * (1 + first % 3);
     }
-    for (int64_t next = walk.unit; !always && all > 0 && next <= BANDS_ROWS_MAX && next <= h; next += walk.unit) {
-        const double cost = measure(&walk, next, each_image, chain, &near);
-        if (near > BANDS_NEAR)
+    for (int64_t candidate = walk.unit; !forced && saving > 0 && candidate <= BANDS_ROWS_MAX && candidate <= h;
+         candidate += walk.unit) {
+        const double cost = chain_cost(&walk, candidate, image_pieces, chain, &near_bytes);
+        if (near_bytes > BANDS_NEAR)
             break;
-        if (all - cost > best) {
-            best = all - cost;
-            rows = next;
+        if (saving - cost > best_saving) {
+            best_saving = saving - cost;
+            best_rows = candidate;
         }
     }
-    if (rows > 0)
-        measure(&walk, rows, each_image, chain, &near);
+    if (best_rows > 0)
+        chain_cost(&walk, best_rows, image_pieces, chain, &near_bytes);
     chain->slots = slots;
-    for (int i = 0; i < walk.strips && rows == 0; i++)
-        model->value[walk.strip[i].root].strip = 0;
-    return best;
+    for (int i = 0; i < walk.strips && best_rows == 0; i++)
+        model->value[walk.strip[i].root].strip_rows = 0;
+    return best_saving;
 }
 
 static void chain_make(model_preparation *preparation, int first, int end, model_chain chain)
@@ -249,7 +255,7 @@ static void chain_make(model_preparation *preparation, int first, int end, model
         model_step *step = &model->step[s];
         if (step->kind == STEP_NOTHING)
             continue;
-        if (step->scratch >= 0) { /* the chain's slots hold it instead */
+        if (step->scratch >= 0) { /* the chain's slots replace it */
             model->value[step->scratch].bytes = 0;
             step->scratch = -1;
         }
@@ -259,7 +265,7 @@ static void chain_make(model_preparation *preparation, int first, int end, model
                 model_value *root = &model->value[model_root(model, values[i])];
                 root->first = root->first > first ? first : root->first; /* the chain's steps overlap: each of its
                                                                           * values lives from the first one on */
-                if (root->strip > 0)
+                if (root->strip_rows > 0)
                     root->bytes = 0;
             }
     }
@@ -270,7 +276,7 @@ vme_status chains_choose(model_preparation *preparation)
     vme_model *model = preparation->model;
     const int threads = vme_threads() < BANDS_SLOTS_MAX ? vme_threads() : BANDS_SLOTS_MAX;
     struct {
-        double saved;
+        double saved_ns;
         int end;
     } *best = NULL; /* for each step: where the chain that begins there ends */
     vme_status status = VME_OK;
@@ -280,10 +286,10 @@ vme_status chains_choose(model_preparation *preparation)
     if (best == NULL)
         return vme_fail(VME_NO_MEMORY, "no memory for a model");
     for (int first = model->steps - 1; first >= 0; first--) {
-        best[first].saved = best[first + 1].saved;
+        best[first].saved_ns = best[first + 1].saved_ns;
         best[first].end = first + 1;
         for (int end = first;
-             end < model->steps && end - first < BANDS_STEPS_MAX && possible(model, &model->step[end]);) {
+             end < model->steps && end - first < BANDS_STEPS_MAX && can_be_in_chain(model, &model->step[end]);) {
             model_chain chain;
             if (vme_stopping(model->context)) {
                 status = vme_stopped_here(model->context);
@@ -292,15 +298,15 @@ vme_status chains_choose(model_preparation *preparation)
             end++;
             if (end - first < 2 || !are_chain(model, first, end))
                 continue;
-            const double gained = try_chain(model, first, end, threads, &chain);
-            if (gained > 0 && gained + best[end].saved > best[first].saved) {
-                best[first].saved = gained + best[end].saved;
+            const double saving = try_chain(model, first, end, threads, &chain);
+            if (saving > 0 && saving + best[end].saved_ns > best[first].saved_ns) {
+                best[first].saved_ns = saving + best[end].saved_ns;
                 best[first].end = end;
             }
         }
     }
     for (int v = 0; v < model->values; v++)
-        model->value[v].strip = 0;
+        model->value[v].strip_rows = 0;
     for (int first = 0; first < model->steps; first = best[first].end)
         if (best[first].end > first + 1) {
             model_chain chain;

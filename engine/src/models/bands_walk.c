@@ -20,22 +20,22 @@ void walk_begin(chain_walk *walk, const vme_model *model, const model_step *step
 {
     *walk = (chain_walk){.model = model, .step = step, .steps = steps, .unit = 1};
     for (int s = 0; s < steps; s++) {
-        walk->of[s].in = walk->of[s].addend = walk->of[s].out = -1;
+        walk->state[s].in = walk->state[s].addend = walk->state[s].out = -1;
         if (step[s].kind == STEP_NOTHING)
             continue;
         const int root = model_root(model, step[s].out);
-        walk->of[s].unit =
+        walk->state[s].unit =
             step[s].kind == STEP_CONV && step[s].algorithm != CONVOLUTION_DIRECT ? winograd_unit(&step[s]) : 1;
-        if (model->value[root].strip == 0)
-            walk->unit = max(walk->unit, walk->of[s].unit);
+        if (model->value[root].strip_rows == 0)
+            walk->unit = max(walk->unit, walk->state[s].unit);
         else if (strip_of(walk, root) < 0)
             walk->strip[walk->strips++].root = root;
     }
     for (int s = 0; s < steps; s++)
         if (step[s].kind != STEP_NOTHING) {
-            walk->of[s].in = strip_of(walk, step[s].in);
-            walk->of[s].addend = strip_of(walk, step[s].addend);
-            walk->of[s].out = strip_of(walk, step[s].out);
+            walk->state[s].in = strip_of(walk, step[s].in);
+            walk->state[s].addend = strip_of(walk, step[s].addend);
+            walk->state[s].out = strip_of(walk, step[s].out);
         }
 }
 
@@ -65,78 +65,81 @@ static int64_t end_read(const chain_walk *walk, const model_step *step, int64_t 
 void walk_start(chain_walk *walk, int64_t begin)
 {
     for (int i = 0; i < walk->strips; i++)
-        walk->strip[i].base = INT64_MAX;
+        walk->strip[i].begin = INT64_MAX;
     for (int s = walk->steps - 1; s >= 0; s--) {
         const model_step *step = &walk->step[s];
         if (step->kind == STEP_NOTHING)
             continue;
         int64_t first = begin;
-        if (walk->of[s].out >= 0) {
-            strip *out = &walk->strip[walk->of[s].out];
+        if (walk->state[s].out >= 0) {
+            row_strip *out = &walk->strip[walk->state[s].out];
             /* rows that no step reads are not computed */
-            first = out->base == INT64_MAX ? walk->model->value[step->out].h
-                                           : max(0, out->base) / walk->of[s].unit * walk->of[s].unit;
-            out->base = min(out->base, first);
+            first = out->begin == INT64_MAX ? walk->model->value[step->out].h
+                                            : max(0, out->begin) / walk->state[s].unit * walk->state[s].unit;
+            out->begin = min(out->begin, first);
         }
-        walk->of[s].done = walk->of[s].upto = first;
+        walk->state[s].done = walk->state[s].target = first;
         for (int i = 0; i < 2; i++) {
-            const int from = i == 0 ? walk->of[s].in : walk->of[s].addend;
-            if (from >= 0)
-                walk->strip[from].base = min(walk->strip[from].base, i == 0 ? first_read(walk, step, first) : first);
+            const int strip_number = i == 0 ? walk->state[s].in : walk->state[s].addend;
+            if (strip_number >= 0)
+                walk->strip[strip_number].begin =
+                    min(walk->strip[strip_number].begin, i == 0 ? first_read(walk, step, first) : first);
         }
     }
     for (int i = 0; i < walk->strips; i++)
-        walk->strip[i].end = walk->strip[i].base;
+        walk->strip[i].end = walk->strip[i].begin;
 }
 
 void walk_target(chain_walk *walk, int64_t end)
 {
     for (int i = 0; i < walk->strips; i++)
-        walk->strip[i].wanted = INT64_MIN;
+        walk->strip[i].needed_end = INT64_MIN;
     for (int s = walk->steps - 1; s >= 0; s--) {
         const model_step *step = &walk->step[s];
         if (step->kind == STEP_NOTHING)
             continue;
-        const int64_t wanted = walk->of[s].out < 0 ? end : walk->strip[walk->of[s].out].wanted, unit = walk->of[s].unit;
-        walk->of[s].upto =
-            max(walk->of[s].done, min(walk->model->value[step->out].h, ceil_div(max(wanted, 0), unit) * unit));
-        if (walk->of[s].upto == walk->of[s].done)
+        const int64_t needed_end = walk->state[s].out < 0 ? end : walk->strip[walk->state[s].out].needed_end,
+                      unit = walk->state[s].unit;
+        walk->state[s].target =
+            max(walk->state[s].done, min(walk->model->value[step->out].h, ceil_div(max(needed_end, 0), unit) * unit));
+        if (walk->state[s].target == walk->state[s].done)
             continue;
         for (int i = 0; i < 2; i++) {
-            const int from = i == 0 ? walk->of[s].in : walk->of[s].addend;
-            const int64_t read = i == 0 && from >= 0 ? end_read(walk, step, unit, walk->of[s].upto) : walk->of[s].upto;
-            if (from >= 0)
-                walk->strip[from].wanted = max(walk->strip[from].wanted, read);
+            const int strip_number = i == 0 ? walk->state[s].in : walk->state[s].addend;
+            const int64_t read_end =
+                i == 0 && strip_number >= 0 ? end_read(walk, step, unit, walk->state[s].target) : walk->state[s].target;
+            if (strip_number >= 0)
+                walk->strip[strip_number].needed_end = max(walk->strip[strip_number].needed_end, read_end);
         }
     }
 }
 
-int64_t walk_first_needed(const chain_walk *walk, int number)
+int64_t walk_first_needed(const chain_walk *walk, int strip_number)
 {
     int64_t first = INT64_MAX;
     for (int s = 0; s < walk->steps; s++) {
-        const int64_t done = walk->of[s].done;
-        if (walk->of[s].in == number)
+        const int64_t done = walk->state[s].done;
+        if (walk->state[s].in == strip_number)
             first = min(first, first_read(walk, &walk->step[s], done));
-        if (walk->of[s].addend == number || walk->of[s].out == number)
+        if (walk->state[s].addend == strip_number || walk->state[s].out == strip_number)
             first = min(first, done);
     }
-    return max(first, walk->strip[number].base);
+    return max(first, walk->strip[strip_number].begin);
 }
 
-int64_t walk_end_needed(const chain_walk *walk, int number)
+int64_t walk_end_needed(const chain_walk *walk, int strip_number)
 {
-    int64_t end = max(walk->strip[number].wanted, walk->strip[number].end);
+    int64_t end = max(walk->strip[strip_number].needed_end, walk->strip[strip_number].end);
     for (int s = 0; s < walk->steps; s++)
-        if (walk->of[s].out == number)
-            end = max(end, walk->of[s].upto);
+        if (walk->state[s].out == strip_number)
+            end = max(end, walk->state[s].target);
     return end;
 }
 
 void walk_advance(chain_walk *walk)
 {
     for (int s = 0; s < walk->steps; s++)
-        walk->of[s].done = walk->of[s].upto;
+        walk->state[s].done = walk->state[s].target;
 }
 
 int64_t walk_piece_begin(const chain_walk *walk, int64_t h, int64_t pieces, int64_t piece)

@@ -10,24 +10,24 @@ enum {
     BANDS_SLOTS_MAX = 8,
 };
 
-typedef struct strip {
-    int root;       /* the value's number */
-    int64_t base;   /* the first row present; rows of a margin are below 0 and from h on */
-    int64_t wanted; /* one past the last row that a reader wants */
-    int64_t end;    /* one past the last row present */
-} strip;
+typedef struct row_strip {
+    int root;           /* the value's number */
+    int64_t begin;      /* the first row present; rows of a margin are below 0 and from h on */
+    int64_t needed_end; /* one past the last row that a step reads for this band */
+    int64_t end;        /* one past the last row present */
+} row_strip;
 
 typedef struct chain_walk {
     const vme_model *model;
     const model_step *step;
     int steps, strips;
-    strip strip[BANDS_STEPS_MAX];
+    row_strip strip[BANDS_STEPS_MAX];
     struct {
-        int in, addend, out; /* numbers of strips; -1: a whole value, or none */
-        int64_t unit;        /* its bands begin at multiples of this */
-        int64_t done, upto;  /* rows computed so far, and rows computed after this band */
-    } of[BANDS_STEPS_MAX];
-    int64_t unit; /* alignment in rows of pieces and bands of the chain's outputs */
+        int in, addend, out;  /* numbers of strips; -1: a whole value, or none */
+        int64_t unit;         /* its bands begin at multiples of this, in rows */
+        int64_t done, target; /* one past the last row computed so far, and after this band */
+    } state[BANDS_STEPS_MAX]; /* of each step */
+    int64_t unit;             /* alignment in rows of pieces and bands of the chain's outputs */
 } chain_walk;
 
 void walk_begin(chain_walk *walk, const vme_model *model, const model_step *step, int steps);
@@ -38,9 +38,9 @@ void walk_target(chain_walk *walk, int64_t end);
 /* Marks the band as computed. */
 void walk_advance(chain_walk *walk);
 /* The first row of a strip that any step will still read or write. */
-int64_t walk_first_needed(const chain_walk *walk, int number);
+int64_t walk_first_needed(const chain_walk *walk, int strip_number);
 /* One past the last row present when the band is done. */
-int64_t walk_end_needed(const chain_walk *walk, int number);
+int64_t walk_end_needed(const chain_walk *walk, int strip_number);
 /* First row of piece `piece` of an image of `h` rows. */
 int64_t walk_piece_begin(const chain_walk *walk, int64_t h, int64_t pieces, int64_t piece);
 

@@ -105,11 +105,11 @@ vme_status model_make_blending(model_preparation *preparation, uint32_t number, 
                 && model_same_shape(indices, weights) && indices->shape[0] >= 1 && indices->shape[0] <= TAPS_MAX;
     for (int d = 0; fits && d < in->rank; d++)
         fits = out->shape[d] == (d == axis ? indices->shape[1] : in->shape[d]);
-    fits = fits && model_lies_dense(preparation, step->operand[0], VME_FLOAT32)
-           && model_lies_dense(preparation, step->operand[1], VME_INT32)
-           && model_lies_dense(preparation, step->operand[2], VME_FLOAT32)
-           && model_lies_dense(preparation, step->out, VME_FLOAT32);
+    fits = fits && model_require_dense(preparation, step->operand[0], VME_FLOAT32)
+           && model_require_dense(preparation, step->operand[1], VME_INT32)
+           && model_require_dense(preparation, step->operand[2], VME_FLOAT32)
+           && model_require_dense(preparation, step->out, VME_FLOAT32);
     if (!fits)
         return MODEL_WRONG(number, "has operands whose shapes or dtypes do not match");
-    return model_writes_apart(preparation, number, step);
+    return model_check_no_overlap(preparation, number, step);
 }

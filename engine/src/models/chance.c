@@ -71,8 +71,8 @@ vme_status model_make_chance(model_preparation *preparation, uint32_t number, co
     const model_value *in = &model->value[step->operand[0]], *out = &model->value[step->out];
     const bool fits = node->inputs == 1 && model_same_shape(in, out) && step->p[CHANCE_KIND] >= 0
                       && step->p[CHANCE_KIND] < CHANCE_KINDS && (out->dtype == VME_FLOAT32 || out->dtype == VME_FLOAT64)
-                      && model_lies_dense(preparation, step->out, out->dtype);
+                      && model_require_dense(preparation, step->out, out->dtype);
     if (!fits)
         return MODEL_WRONG(number, "does not make random numbers of its operand's shape");
-    return model_writes_apart(preparation, number, step);
+    return model_check_no_overlap(preparation, number, step);
 }

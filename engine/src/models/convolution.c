@@ -97,7 +97,7 @@ vme_status convolution_run(vme_context *context, const vme_model *model, const m
 
 static bool dense(const model_value *value)
 {
-    return value->top + value->left + value->bottom + value->right == 0 && value->spread_h == 0;
+    return value->top + value->left + value->bottom + value->right == 0 && value->interleave_h == 0;
 }
 
 bool convolution_is_product(const model_value *in, const model_value *addend, const model_value *out,
@@ -404,7 +404,7 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
     char *arena = band->arena;
     const int64_t joined = groups_joined(model->kernels, step, out->c), blocks = p[GROUPS] / joined,
                   channels = in->c / blocks;
-    const bool runs_join = p[DILATION_W] == 1 && blocks == 1 && in->pixel == in->c;
+    const bool runs_join = p[DILATION_W] == 1 && blocks == 1 && in->pixel_stride == in->c;
     convolution job = {
         .context = context,
         .model = model,
@@ -412,13 +412,13 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
         .curve = model_curve_of(model, step),
         .kernel = kernel_of(model->kernels),
         .in = model_pixel(in, arena, band->n, band->begin * p[STRIDE_H] - p[PAD_TOP], -p[PAD_LEFT]),
-        .in_pixel = in->pixel,
-        .in_row = in->row,
-        .in_image = in->image,
+        .in_pixel = in->pixel_stride,
+        .in_row = in->row_stride,
+        .in_image = in->image_stride,
         .out = model_pixel(out, arena, band->n, band->begin, 0),
-        .out_pixel = out->pixel,
-        .out_row = out->row,
-        .out_image = out->image,
+        .out_pixel = out->pixel_stride,
+        .out_row = out->row_stride,
+        .out_image = out->image_stride,
         .blocks = blocks,
         .channels = channels,
         .outputs = out->c / blocks,
@@ -427,19 +427,19 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
         .height = band->end - band->begin,
         .width = out->w,
         .lines = runs_join ? 1 : p[KERNEL_H],
-        .next_line = p[DILATION_H] * in->row,
+        .next_line = p[DILATION_H] * in->row_stride,
         .runs = runs_join ? p[KERNEL_H] : p[KERNEL_W],
         .first_row = band->begin,
         .in_height = in->h,
         .in_width = in->w,
-        .next_run = runs_join ? p[DILATION_H] * in->row : p[DILATION_W] * in->pixel,
+        .next_run = runs_join ? p[DILATION_H] * in->row_stride : p[DILATION_W] * in->pixel_stride,
         .run = channels * (runs_join ? p[KERNEL_W] : 1),
     };
     if (addend != NULL) {
         job.addend = model_pixel(addend, arena, band->n, band->begin, 0);
-        job.addend_pixel = addend->pixel;
-        job.addend_row = addend->row;
-        job.addend_image = addend->image;
+        job.addend_pixel = addend->pixel_stride;
+        job.addend_row = addend->row_stride;
+        job.addend_image = addend->image_stride;
     }
     int64_t width = out->w, height = out->h; /* of the step's whole output */
     const bool product = convolution_is_product(in, addend, out, step);
@@ -468,7 +468,7 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
 
 static vme_status direct_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
-    const model_band whole = model_whole(model, step, arena);
+    const model_band whole = model_whole_band(model, step, arena);
     convolution job = lay_out(context, model, step, &whole, whole.out->n, vme_parallel_threads());
     return vme_parallel_apart(context, job.images * sliver_groups(&job) * job.pieces, 1, body, &job);
 }

@@ -48,16 +48,16 @@ static void row(const depthwise *job, int64_t n, int64_t y)
         .kernel_h = p[KERNEL_H],
         .kernel_w = p[KERNEL_W],
         .in = model_pixel(in, arena, n, y * p[STRIDE_H] - p[PAD_TOP], -p[PAD_LEFT]),
-        .in_row = p[DILATION_H] * in->row,
-        .in_column = p[DILATION_W] * in->pixel,
-        .in_stride = p[STRIDE_W] * in->pixel,
+        .in_row = p[DILATION_H] * in->row_stride,
+        .in_column = p[DILATION_W] * in->pixel_stride,
+        .in_stride = p[STRIDE_W] * in->pixel_stride,
         .weights = job->step->weights,
         .bias = job->step->bias,
         .bounds = job->step->bounds,
         .addend = addend == NULL ? NULL : model_pixel(addend, arena, n, y, 0),
-        .addend_pixel = addend == NULL ? 0 : addend->pixel,
+        .addend_pixel = addend == NULL ? 0 : addend->pixel_stride,
         .out = model_pixel(out, arena, n, y, 0),
-        .out_pixel = out->pixel,
+        .out_pixel = out->pixel_stride,
     };
     for (int64_t left = out->w; left > 0 && !vme_stopping(job->context); left -= of.outputs) {
         of.outputs = left < job->at_once ? left : job->at_once;
@@ -93,7 +93,7 @@ static depthwise of_band(vme_context *context, const vme_model *model, const mod
 
 vme_status depthwise_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
-    const model_band whole = model_whole(model, step, arena);
+    const model_band whole = model_whole_band(model, step, arena);
     const model_value *out = whole.out;
     depthwise job = of_band(context, model, step, &whole);
     return vme_parallel_apart(context, out->n * out->h, DEPTHWISE_PIECE / (out->w * out->c * step->k) + 1, body, &job);

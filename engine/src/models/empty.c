@@ -12,14 +12,14 @@
 /* Parts of a value without elements, such as those of a concatenation, have none either. */
 static bool is_empty(const vme_model *model, int value)
 {
-    return model->value[value].nothing != 0 || model->value[model_root(model, value)].nothing != 0;
+    return model->value[value].empty_dims != 0 || model->value[model_root(model, value)].empty_dims != 0;
 }
 
 bool empty_found(const vme_model *model)
 {
     bool found = false;
     for (int v = 0; v < model->values && !found; v++)
-        found = model->value[v].nothing != 0;
+        found = model->value[v].empty_dims != 0;
     return found;
 }
 
@@ -59,7 +59,7 @@ vme_status empty_settle(vme_model *model)
     }
     for (int v = 0; v < model->values; v++)
         for (int d = 0; d < model->value[v].rank; d++)
-            if (model->value[v].nothing >> d & 1)
+            if (model->value[v].empty_dims >> d & 1)
                 model->value[v].shape[d] = 0;
     return VME_OK;
 }

@@ -57,9 +57,9 @@ vme_status model_make_fourier(model_preparation *preparation, uint32_t number, c
                    : kind == VME_FFT_REAL_BACKWARD ? n == m / 2 + 1
                                                    : n == m);
     }
-    fits = fits && model_lies_dense(preparation, step->operand[0], in->dtype)
-           && model_lies_dense(preparation, step->out, in->dtype);
+    fits = fits && model_require_dense(preparation, step->operand[0], in->dtype)
+           && model_require_dense(preparation, step->out, in->dtype);
     if (!fits)
         return MODEL_WRONG(number, "does not transform its operand's rows to its result's");
-    return model_writes_apart(preparation, number, step);
+    return model_check_no_overlap(preparation, number, step);
 }

@@ -37,9 +37,11 @@ typedef struct im2col {
     const model_value *in, *out, *addend; /* addend may be NULL */
     char *arena;
     float *scratch;
-    bool joined;                      /* all pixels of the result, and of the addend, are evenly spaced */
-    int64_t pixels, row, panel, part; /* row: floats from one pixel's copy to the next; part: elements of a sum between
-                                       * two checks of the stop flag */
+    bool joined; /* all pixels of the result, and of the addend, are evenly spaced */
+    int64_t pixels;
+    int64_t copy_stride; /* floats from one pixel's copy to the next */
+    int64_t panel;       /* pixels of a tile */
+    int64_t part;        /* elements of a sum between two checks of the stop flag */
     int64_t block_pixels, blocks, slivers;
     int64_t block; /* the block that all threads share */
 } im2col;
@@ -47,11 +49,11 @@ typedef struct im2col {
 static void lay_out(im2col *job, const model_value *out, const model_step *step)
 {
     job->pixels = out->n * out->h * out->w;
-    job->row = ceil_div(step->k, FLOATS) * FLOATS + FLOATS; /* padding: otherwise equal offsets of all rows map to one
-                                                             * set of L1 */
+    job->copy_stride = ceil_div(step->k, FLOATS) * FLOATS + FLOATS; /* padding: otherwise equal offsets of all rows map
+                                                                     * to one set of L1 */
     job->panel = ceil_div(job->pixels, ceil_div(job->pixels, job->kernel->rows));
     const int64_t panels = ceil_div(job->pixels, job->panel),
-                  each = max(1, IM2COL_BLOCK_BYTES / (job->panel * job->row * (int64_t)sizeof(float)));
+                  each = max(1, IM2COL_BLOCK_BYTES / (job->panel * job->copy_stride * (int64_t)sizeof(float)));
     job->block_pixels = ceil_div(panels, ceil_div(panels, each)) * job->panel;
     job->blocks = ceil_div(job->pixels, job->block_pixels);
     job->slivers = ceil_div(out->c, job->kernel->columns);
@@ -61,7 +63,7 @@ static void lay_out(im2col *job, const model_value *out, const model_step *step)
 /* Runs of contiguous elements in one line of the window, and their length. */
 static int64_t runs_of(const im2col *job, const model_step *step, int64_t *run)
 {
-    const bool join = step->p[DILATION_W] == 1 && job->in->pixel == job->in->c;
+    const bool join = step->p[DILATION_W] == 1 && job->in->pixel_stride == job->in->c;
     *run = job->in->c * (join ? step->p[KERNEL_W] : 1);
     return join ? 1 : step->p[KERNEL_W];
 }
@@ -94,7 +96,7 @@ static int64_t scratch(const vme_model *model, model_step *step)
     im2col job = {.kernel = kernel_of(model->kernels)};
     lay_out(&job, &model->value[step->out], step);
     step->slots = (int)min(min(job.blocks, vme_threads()), VME_SLOTS_MAX);
-    return step->slots * job.block_pixels * job.row * (int64_t)sizeof(float);
+    return step->slots * job.block_pixels * job.copy_stride * (int64_t)sizeof(float);
 }
 
 /* ---- the parts of a block */
@@ -102,7 +104,10 @@ static int64_t block_count(const im2col *job, int64_t block)
 {
     return min(job->block_pixels, job->pixels - block * job->block_pixels);
 }
-static float *copies(const im2col *job, int64_t slot) { return job->scratch + slot * job->block_pixels * job->row; }
+static float *copies(const im2col *job, int64_t slot)
+{
+    return job->scratch + slot * job->block_pixels * job->copy_stride;
+}
 
 /* Position of a result pixel. */
 typedef struct pixel_index {
@@ -120,12 +125,12 @@ static void copy(const im2col *job, int64_t slot, int64_t block, int64_t begin, 
     const int64_t runs = runs_of(job, job->step, &run);
     for (int64_t i = begin; i < end && !vme_stopping(job->context); i++) {
         const pixel_index at = pixel_index_of(job, block * job->block_pixels + i);
-        float *to = copies(job, slot) + i * job->row;
+        float *to = copies(job, slot) + i * job->copy_stride;
         for (int64_t y = 0; y < p[KERNEL_H]; y++) {
             const float *from =
                 model_pixel(job->in, job->arena, at.n, at.y * p[STRIDE_H] - p[PAD_TOP] + y * p[DILATION_H],
                             at.x * p[STRIDE_W] - p[PAD_LEFT]);
-            for (int64_t r = 0; r < runs; r++, from += p[DILATION_W] * job->in->pixel, to += run)
+            for (int64_t r = 0; r < runs; r++, from += p[DILATION_W] * job->in->pixel_stride, to += run)
                 memcpy(to, from, (size_t)run * sizeof(float));
         }
     }
@@ -146,7 +151,7 @@ static void write_out(const im2col *job, int64_t pixel, int64_t rows, int64_t sl
         vme_gemm_layer layer = {.runs = 1, .bias = nothing, .bounds = {-__builtin_inff(), __builtin_inff()}};
         if (job->addend != NULL) {
             layer.addend = (const char *)(model_pixel(job->addend, job->arena, at.n, at.y, at.x) + column);
-            layer.addend_row = job->addend->pixel * 4;
+            layer.addend_row = job->addend->pixel_stride * 4;
             tile.accumulate = true;
             job->kernel->layer_tile(&tile, &layer);
             tile.accumulate = false;
@@ -156,7 +161,7 @@ static void write_out(const im2col *job, int64_t pixel, int64_t rows, int64_t sl
         layer.bias = job->step->bias + column;
         layer.bounds = job->step->bounds;
         tile.c = (char *)(model_pixel(job->out, job->arena, at.n, at.y, at.x) + column);
-        tile.c_row = job->out->pixel * 4;
+        tile.c_row = job->out->pixel_stride * 4;
         job->kernel->layer_tile(&tile, &layer);
     }
 }
@@ -174,7 +179,7 @@ static void multiply(const im2col *job, int64_t slot, int64_t block, int64_t beg
         for (int64_t first = 0; first < count; first += job->panel) {
             const int64_t pixel = block * job->block_pixels + first, rows = min(job->panel, count - first);
             const pixel_index at = pixel_index_of(job, pixel);
-            vme_gemm_tile tile = {.a_row = job->row * 4,
+            vme_gemm_tile tile = {.a_row = job->copy_stride * 4,
                                   .rows = (int)rows,
                                   .columns = (int)min(columns, job->out->c - column),
                                   .far = job->joined,
@@ -182,13 +187,13 @@ static void multiply(const im2col *job, int64_t slot, int64_t block, int64_t beg
                                   .c_row = columns * 4};
             if (job->joined) {
                 tile.c = (char *)(model_pixel(job->out, job->arena, at.n, at.y, at.x) + column);
-                tile.c_row = job->out->pixel * 4;
+                tile.c_row = job->out->pixel_stride * 4;
             }
             for (int64_t k0 = 0; k0 < k; k0 += job->part) {
                 if (vme_stopping(job->context))
                     return;
                 tile.k = min(job->part, k - k0);
-                tile.a = (const char *)(copies(job, slot) + first * job->row + k0);
+                tile.a = (const char *)(copies(job, slot) + first * job->copy_stride + k0);
                 tile.b = (const char *)(b + k0 * columns);
                 layer.runs = 1;
                 if (job->joined && k0 + tile.k == k) {
@@ -198,7 +203,7 @@ static void multiply(const im2col *job, int64_t slot, int64_t block, int64_t beg
                         job->addend == NULL
                             ? NULL
                             : (const char *)(model_pixel(job->addend, job->arena, at.n, at.y, at.x) + column);
-                    layer.addend_row = job->addend == NULL ? 0 : job->addend->pixel * 4;
+                    layer.addend_row = job->addend == NULL ? 0 : job->addend->pixel_stride * 4;
                 }
                 job->kernel->layer_tile(&tile, &layer);
                 layer.coming += layer.coming_step * tile.k;
@@ -237,7 +242,7 @@ static vme_status part_products(void *argument, int64_t begin, int64_t end)
 
 static bool without_margin(const model_value *value)
 {
-    return value->top + value->left + value->bottom + value->right == 0 && value->spread_h == 0;
+    return value->top + value->left + value->bottom + value->right == 0 && value->interleave_h == 0;
 }
 
 static vme_status run(vme_context *context, const vme_model *model, const model_step *step, char *arena)

@@ -177,7 +177,7 @@ vme_status model_make_concat(model_preparation *preparation, uint32_t number, co
     for (uint32_t i = 0; i < node->inputs; i++) {
         if (operands[i] == MODEL_ABSENT || (int)operands[i] == result)
             return MODEL_WRONG(number, "concatenates an operand that has no value yet");
-        vme_status status = model_as_image(preparation, number, (int)operands[i]);
+        vme_status status = model_require_image(preparation, number, (int)operands[i]);
         if (status != VME_OK)
             return status;
         model_value *part = &model->value[operands[i]];
@@ -185,23 +185,23 @@ vme_status model_make_concat(model_preparation *preparation, uint32_t number, co
             || part->c > out->c - channel)
             return MODEL_WRONG(number, "concatenates operands that do not fit");
         int at = (int)operands[i];
-        if (part->within >= 0) {
+        if (part->container >= 0) {
             at = preparation->values++;
             model_value *view = &model->value[at];
             *view = *part;
             view->name = NULL;
             view->top = view->left = view->bottom = view->right = 0;
-            view->spread_h = view->spread_w = 0;
-            view->holds = false;
+            view->interleave_h = view->interleave_w = 0;
+            view->is_container = false;
             model_step *copy = &model->step[preparation->steps++];
             *copy = model_step_empty(STEP_COPY);
             copy->op = node->op;
             copy->in = (int)operands[i];
             copy->out = at;
         }
-        model->value[at].within = result;
-        model->value[at].inside = channel * 4;
-        model->value[result].holds = true;
+        model->value[at].container = result;
+        model->value[at].container_offset = channel * 4;
+        model->value[result].is_container = true;
         channel += part->c;
     }
     return channel == out->c
@@ -221,9 +221,9 @@ vme_status model_make_slice(model_preparation *preparation, uint32_t number, con
     if (in->rank != 4 || out->rank != 4 || out->n != in->n || out->h != in->h || out->w != in->w || channel < 0
         || channel >= in->c || out->c > in->c - channel)
         return MODEL_WRONG(number, "slices channels beyond its operand's");
-    out->within = step->in;
-    out->inside = channel * 4;
-    preparation->model->value[step->in].holds = true;
+    out->container = step->in;
+    out->container_offset = channel * 4;
+    preparation->model->value[step->in].is_container = true;
     return VME_OK;
 }
 
@@ -242,14 +242,14 @@ vme_status model_make_interleave(model_preparation *preparation, uint32_t number
         int at = (int)operands[i];
         if (operands[i] == MODEL_ABSENT || at == result)
             return MODEL_WRONG(number, "interleaves an operand that has no value yet");
-        vme_status status = model_as_image(preparation, number, at);
+        vme_status status = model_require_image(preparation, number, at);
         if (status != VME_OK)
             return status;
         const model_value *part = &model->value[at];
         if (part->rank != 4 || part->n != out->n || part->c != out->c || part->h != ceil_div(out->h - y, down)
             || part->w != ceil_div(out->w - x, across))
             return MODEL_WRONG(number, "interleaves images that do not fit");
-        if (part->within >= 0 || part->holds || part->readers > 1) {
+        if (part->container >= 0 || part->is_container || part->readers > 1) {
             model_value *view = &model->value[preparation->values];
             *view = *part;
             view->name = NULL;
@@ -261,13 +261,13 @@ vme_status model_make_interleave(model_preparation *preparation, uint32_t number
             copy->out = at = preparation->values++;
         }
         model_value *value = &model->value[at];
-        value->within = result;
-        value->inside = 0;
-        value->holds = false;
-        value->spread_h = down, value->spread_w = across;
-        value->place_h = y, value->place_w = x;
+        value->container = result;
+        value->container_offset = 0;
+        value->is_container = false;
+        value->interleave_h = down, value->interleave_w = across;
+        value->phase_h = y, value->phase_w = x;
     }
-    model->value[result].holds = true;
+    model->value[result].is_container = true;
     /* after the copies: nothing else clears the margin around the pixels */
     model_step margin = model_step_empty(STEP_MARGIN);
     margin.op = node->op;

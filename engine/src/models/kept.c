@@ -92,7 +92,7 @@ static uint64_t with_backend(uint64_t sum, uint64_t backend)
 
 void kept_open(model_preparation *preparation, const char *path, size_t size)
 {
-    const bool leave = preparation->spent != NULL;
+    const bool leave = preparation->release_begin != NULL;
     struct stat found;
     kept_header head;
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* O_NONBLOCK: does not wait on a pipe */
@@ -139,9 +139,9 @@ char *kept_packed(const model_preparation *preparation)
                : NULL;
 }
 
-void kept_return(const model_preparation *preparation)
+void kept_load(const model_preparation *preparation)
 {
-    if (preparation->model->map != NULL && preparation->spent != NULL)
+    if (preparation->model->map != NULL && preparation->release_begin != NULL)
         madvise(preparation->model->map, preparation->model->map_bytes, MADV_POPULATE_READ);
 }
 

@@ -10,7 +10,7 @@ void kept_open(model_preparation *preparation, const char *path, size_t size);
 /* The packed block in the mapped file; NULL: it does not match this preparation. */
 char *kept_packed(const model_preparation *preparation);
 /* Loads all of the mapped file into memory, after the model's own bytes were released. */
-void kept_return(const model_preparation *preparation);
+void kept_load(const model_preparation *preparation);
 /* Writes a finished model; on failure no file is left. */
 void kept_write(const vme_model *model, const char *path, size_t size);
 

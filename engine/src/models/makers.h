@@ -6,22 +6,22 @@
 
 /* Turns an operator into a step. `operands` are the node's inputs followed by its output, each MODEL_ABSENT or a
  * tensor; input 0 and the output are present, and inputs other than constants have values. `step` comes with in, out,
- * the present operands, p and relu filled in. */
+ * the present operands, p and bounds filled in. */
 typedef vme_status model_make(model_preparation *preparation, uint32_t number, const model_node_record *node,
                               const uint32_t *operands, model_step *step, int step_number);
-/* NULL: no such operator. */
+/* The maker of an operator; NULL: there is no such operator. */
 model_make *model_maker(uint32_t op);
 const char *model_operator_name(uint32_t op);
 /* Shared by makers: */
 bool model_is_constant(const model_preparation *preparation, uint32_t tensor);
 bool model_same_shape(const model_value *a, const model_value *b);
 model_step model_step_empty(step_kind kind);
-/* Checks an operand or result of an image operator; if its rank is 4, it has an image's layout from now on. */
-vme_status model_as_image(model_preparation *preparation, uint32_t number, int tensor);
-/* Whether the tensor, whose layout is plain from now on, has that dtype and is contiguous. */
-bool model_lies_dense(model_preparation *preparation, int tensor, int dtype);
+/* Checks an operand or result of an image operator, and gives it an image's layout if its rank is 4. */
+vme_status model_require_image(model_preparation *preparation, uint32_t number, int tensor);
+/* Makes the tensor's layout plain; returns whether it has that dtype and is contiguous. */
+bool model_require_dense(model_preparation *preparation, int tensor, int dtype);
 /* VME_BAD_VALUE if the result overlaps an operand. */
-vme_status model_writes_apart(const model_preparation *preparation, uint32_t number, const model_step *step);
+vme_status model_check_no_overlap(const model_preparation *preparation, uint32_t number, const model_step *step);
 void model_margin_widen(model_value *value, int64_t top, int64_t left, int64_t bottom, int64_t right);
 
 #define MODEL_WRONG(node, format, ...) vme_fail(VME_BAD_VALUE, MODEL_REFUSED "node %u " format, node, ##__VA_ARGS__)

@@ -49,21 +49,21 @@ static void value_read(model_preparation *preparation, uint32_t tensor)
     value->kind = (int)record.kind;
     value->dtype = (int)record.dtype;
     value->rank = (int)record.rank;
-    value->first = value->within = value->offset = -1;
+    value->first = value->container = value->offset = -1;
     memcpy(value->shape, record.shape, sizeof value->shape);
     for (int d = 0; d < value->rank; d++)
         if (value->shape[d] == 0) {
             value->shape[d] = 1;
-            value->nothing |= 1u << d;
+            value->empty_dims |= 1u << d;
         }
     for (int d = value->rank - 1; d >= 0; d--) {
-        value->strides[d] = record.kind == MODEL_VIEW && value->nothing == 0 ? record.strides[d] * element : step;
+        value->strides[d] = record.kind == MODEL_VIEW && value->empty_dims == 0 ? record.strides[d] * element : step;
         step *= value->shape[d];
     }
     value->bytes = (step + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
     if (record.kind == MODEL_VIEW) {
-        value->within = (int)record.base;
-        value->inside = value->nothing == 0 ? record.offset * element : 0;
+        value->container = (int)record.base;
+        value->container_offset = value->empty_dims == 0 ? record.offset * element : 0;
         preparation->model->value[record.base].plain = true;
     }
     if (value->dtype == VME_FLOAT32 && (value->rank == 2 || value->rank == 4)) {
@@ -71,16 +71,16 @@ static void value_read(model_preparation *preparation, uint32_t tensor)
         value->c = value->shape[1];
         value->h = value->rank == 4 ? value->shape[2] : 1;
         value->w = value->rank == 4 ? value->shape[3] : 1;
-        value->pixel = value->c;
-        value->row = value->w * value->c;
-        value->image = value->h * value->row;
+        value->pixel_stride = value->c;
+        value->row_stride = value->w * value->c;
+        value->image_stride = value->h * value->row_stride;
     }
 }
 
 static uint32_t base_of(const model_preparation *preparation, uint32_t tensor)
 {
     const model_value *value = &preparation->model->value[tensor];
-    return value->kind == MODEL_VIEW ? (uint32_t)value->within : tensor;
+    return value->kind == MODEL_VIEW ? (uint32_t)value->container : tensor;
 }
 
 bool model_is_constant(const model_preparation *preparation, uint32_t tensor)
@@ -103,7 +103,7 @@ static vme_status value_define(model_preparation *preparation, uint32_t tensor, 
     return VME_OK;
 }
 
-vme_status model_as_image(model_preparation *preparation, uint32_t number, int tensor)
+vme_status model_require_image(model_preparation *preparation, uint32_t number, int tensor)
 {
     model_value *value = &preparation->model->value[tensor];
     bool dense = value->rank != 2
@@ -137,9 +137,9 @@ void model_margin_widen(model_value *value, int64_t top, int64_t left, int64_t b
 
 static void image_strides(model_value *value)
 {
-    int64_t strides[4] = {value->image * 4, 4, value->row * 4, value->pixel * 4};
+    int64_t strides[4] = {value->image_stride * 4, 4, value->row_stride * 4, value->pixel_stride * 4};
     memcpy(value->strides, strides, sizeof strides);
-    value->start = (value->top * value->row + value->left * value->pixel) * 4;
+    value->start = (value->top * value->row_stride + value->left * value->pixel_stride) * 4;
 }
 
 /* Elements from one row of c elements to the next: with a cache line of padding where the rows of a tile would
@@ -155,8 +155,8 @@ static int64_t row_stride(const model_value *value)
 /* The layout of a matrix between two products. */
 static void matrix_lay_out(model_value *value)
 {
-    value->pixel = value->row = value->image = row_stride(value);
-    value->strides[0] = value->pixel * (int64_t)sizeof(float);
+    value->pixel_stride = value->row_stride = value->image_stride = row_stride(value);
+    value->strides[0] = value->pixel_stride * (int64_t)sizeof(float);
     value->bytes = (value->n * value->strides[0] + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
 }
 
@@ -177,7 +177,7 @@ static void find_padded(vme_model *model)
                                    && value->kind != MODEL_VIEW && !value->plain);
     }
     for (int v = 0; v < model->values; v++)
-        if (model->value[v].within >= 0 && !model->value[v].channels_last)
+        if (model->value[v].container >= 0 && !model->value[v].channels_last)
             forbid_padding(model, v);
     for (int s = 0; s < model->steps; s++) {
         const model_step *step = &model->step[s];
@@ -194,10 +194,10 @@ static void find_padded(vme_model *model)
 static vme_status image_lay_out(model_value *value)
 {
     int64_t total;
-    value->pixel = row_stride(value);
-    if (__builtin_mul_overflow(value->left + value->w + value->right, value->pixel, &value->row)
-        || __builtin_mul_overflow(value->top + value->h + value->bottom, value->row, &value->image)
-        || __builtin_mul_overflow(value->n, value->image, &total) || total > MODEL_ELEMENTS_MAX)
+    value->pixel_stride = row_stride(value);
+    if (__builtin_mul_overflow(value->left + value->w + value->right, value->pixel_stride, &value->row_stride)
+        || __builtin_mul_overflow(value->top + value->h + value->bottom, value->row_stride, &value->image_stride)
+        || __builtin_mul_overflow(value->n, value->image_stride, &total) || total > MODEL_ELEMENTS_MAX)
         return vme_fail(VME_NO_MEMORY, "a value of this model with its margin is too large");
     image_strides(value);
     value->bytes = (total * (int64_t)sizeof(float) + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
@@ -211,28 +211,29 @@ static vme_status lay_out(vme_model *model)
     find_padded(model);
     for (int v = 0; v < model->values; v++) {
         const model_value *value = &model->value[v];
-        if (value->channels_last && value->within >= 0)
+        if (value->channels_last && value->container >= 0)
             model_margin_widen(&model->value[model_root(model, v)], value->top, value->left, value->bottom,
                                value->right);
     }
     for (int v = 0; status == VME_OK && v < model->values; v++)
-        if (model->value[v].channels_last && model->value[v].within < 0)
+        if (model->value[v].channels_last && model->value[v].container < 0)
             status = image_lay_out(&model->value[v]);
         else if (model->value[v].may_be_padded)
             matrix_lay_out(&model->value[v]);
     for (int v = 0; status == VME_OK && v < model->values; v++) {
         model_value *value = &model->value[v];
-        if (value->channels_last && value->within >= 0) {
+        if (value->channels_last && value->container >= 0) {
             const model_value *root = &model->value[model_root(model, v)];
-            const bool apart = value->spread_h > 0;
+            const bool apart = value->interleave_h > 0;
             if (apart)
-                value->inside +=
-                    ((root->top + value->place_h) * root->row + (root->left + value->place_w) * root->pixel) * 4;
+                value->container_offset += ((root->top + value->phase_h) * root->row_stride
+                                            + (root->left + value->phase_w) * root->pixel_stride)
+                                           * 4;
             else
                 model_margin_widen(value, root->top, root->left, root->bottom, root->right);
-            value->pixel = root->pixel * (apart ? value->spread_w : 1);
-            value->row = root->row * (apart ? value->spread_h : 1);
-            value->image = root->image;
+            value->pixel_stride = root->pixel_stride * (apart ? value->interleave_w : 1);
+            value->row_stride = root->row_stride * (apart ? value->interleave_h : 1);
+            value->image_stride = root->image_stride;
             image_strides(value);
         }
     }
@@ -334,7 +335,7 @@ static vme_status check_guard(model_preparation *preparation, uint32_t number, i
     for (; guard >= 0; guard = model->guard[guard].parent) {
         const uint32_t tensor = (uint32_t)model->guard[guard].value;
         const model_value *value = &model->value[tensor];
-        bool fits = value->dtype == VME_BOOL && value->nothing == 0 && has_value(preparation, tensor)
+        bool fits = value->dtype == VME_BOOL && value->empty_dims == 0 && has_value(preparation, tensor)
                     && !model_is_constant(preparation, tensor);
         for (int d = 0; d < value->rank; d++)
             fits = fits && value->shape[d] == 1;
@@ -380,7 +381,7 @@ static vme_status make_node(model_preparation *preparation, uint32_t number)
             continue;
         step->operand[i] = (int)operands[i];
         if (model_is_constant(preparation, operands[i]))
-            preparation->wanted[base_of(preparation, operands[i])] = true;
+            preparation->stored_unpacked[base_of(preparation, operands[i])] = true;
     }
     vme_status status = value_define(preparation, operands[node.inputs], "computed");
     if (status != VME_OK)
@@ -390,8 +391,8 @@ static vme_status make_node(model_preparation *preparation, uint32_t number)
     if (images) {
         step->in = (int)operands[0];
         if ((status = activation_read(number, step)) != VME_OK
-            || (status = model_as_image(preparation, number, step->in)) != VME_OK
-            || (status = model_as_image(preparation, number, step->out)) != VME_OK)
+            || (status = model_require_image(preparation, number, step->in)) != VME_OK
+            || (status = model_require_image(preparation, number, step->out)) != VME_OK)
             return status;
     }
     status = check_guard(preparation, number, (int)node.guard - 1);
@@ -399,7 +400,7 @@ static vme_status make_node(model_preparation *preparation, uint32_t number)
         status = operators[node.op].make(preparation, number, &node, operands, step, step_number);
     for (int s = step_number; s < preparation->steps; s++)
         preparation->model->step[s].guard = (int)node.guard - 1;
-    return status == VME_OK && step->addend >= 0 ? model_as_image(preparation, number, step->addend) : status;
+    return status == VME_OK && step->addend >= 0 ? model_require_image(preparation, number, step->addend) : status;
 }
 
 /* Element-wise results of images get an image's layout too, unless something needs them plain. */
@@ -476,7 +477,7 @@ static vme_status make(model_preparation *preparation)
         value_read(preparation, v);
     count_readers(preparation);
     for (int v = (int)file->tensors; v < model->values; v++) /* scratch memory of steps, for those that get bytes */
-        model->value[v] = (model_value){.kind = MODEL_COMPUTED, .first = -1, .within = -1};
+        model->value[v] = (model_value){.kind = MODEL_COMPUTED, .first = -1, .container = -1};
     for (uint32_t i = 0; status == VME_OK && i < file->inputs; i++, s++) {
         uint32_t tensor = model_file_number(file->input_list, i);
         if (model->value[tensor].kind != MODEL_COMPUTED)
@@ -526,10 +527,10 @@ static vme_status make(model_preparation *preparation)
         model_value *in = step->in < 0 ? NULL : &model->value[step->in],
                     *out = step->out < 0 ? NULL : &model->value[step->out];
         /* the elements of one pixel are contiguous in any layout */
-        if (step->kind == STEP_FLATTEN && in->bytes == out->bytes && in->h == 1 && in->w == 1 && in->image == in->c
-            && out->within < 0 && in->spread_h == 0) {
+        if (step->kind == STEP_FLATTEN && in->bytes == out->bytes && in->h == 1 && in->w == 1
+            && in->image_stride == in->c && out->container < 0 && in->interleave_h == 0) {
             step->kind = STEP_NOTHING;
-            out->within = step->in;
+            out->container = step->in;
         }
         if (has_choice(step)) {
             int64_t bytes = 0;
@@ -587,13 +588,13 @@ static vme_status arrays_new(model_preparation *preparation)
                     + model->steps / 2;
     const size_t values = (size_t)model->values, steps = (size_t)model->steps;
     if (model->base != NULL) {
-        size_t bytes = sizeof *model + values * (sizeof *model->value + sizeof *preparation->wanted)
+        size_t bytes = sizeof *model + values * (sizeof *model->value + sizeof *preparation->stored_unpacked)
                        + steps * (sizeof *model->step + sizeof *preparation->packing)
                        + (size_t)file->guards * sizeof *model->guard;
         if (vme_context_charge(model->context, bytes) != VME_OK)
             return VME_NO_MEMORY;
         vme_context_note_peak(model->context);
-        model->charged = bytes;
+        model->charged_bytes = bytes;
     }
     model->value = calloc(values, sizeof *model->value);
     model->step = calloc(steps, sizeof *model->step);
@@ -602,11 +603,11 @@ static vme_status arrays_new(model_preparation *preparation)
     model->guards = (int)file->guards;
     model->guard = calloc((size_t)file->guards + 1, sizeof *model->guard);
     preparation->defined = calloc(file->tensors, sizeof *preparation->defined);
-    preparation->wanted = calloc(values, sizeof *preparation->wanted);
+    preparation->stored_unpacked = calloc(values, sizeof *preparation->stored_unpacked);
     preparation->packing = calloc(steps, sizeof *preparation->packing);
     return model->value == NULL || model->step == NULL || model->input == NULL || model->output == NULL
                    || model->guard == NULL || preparation->defined == NULL || preparation->packing == NULL
-                   || preparation->wanted == NULL
+                   || preparation->stored_unpacked == NULL
                ? vme_fail(VME_NO_MEMORY, "no memory for a model")
                : VME_OK;
 }
@@ -627,7 +628,7 @@ vme_status model_new(vme_context *context, const model_file *file, size_t size, 
     model->inputs = (int)file->inputs;
     model->outputs = (int)file->outputs;
     model->fixed = base == NULL ? options->fixed : base->fixed;
-    model->spare = (int64_t)size / SPARE_PART;
+    model->spare_bytes = (int64_t)size / SPARE_PART;
     model->bands = base == NULL ? options->bands : base->bands;
     vme_status status = arrays_new(&preparation);
     if (status == VME_OK && base == NULL && file->notes_size > 0) {
@@ -644,7 +645,7 @@ vme_status model_new(vme_context *context, const model_file *file, size_t size, 
     if (status == VME_OK && base == NULL && options->kept != NULL && model->map == NULL)
         kept_write(model, options->kept, size);
     free(preparation.defined);
-    free(preparation.wanted);
+    free(preparation.stored_unpacked);
     free(preparation.packing);
     if (status == VME_OK)
         *result = model;
@@ -662,7 +663,7 @@ static vme_status part_prepare(vme_context *context, const void *bytes, size_t s
     if (status == VME_OK)
         status = model_new(context, &file, size, options, NULL, &model);
     if (status == VME_OK && file.opens > 0)
-        status = model_open(model, &file, bytes, size);
+        status = model_open_sizes_init(model, &file, bytes, size);
     if (status == VME_OK)
         *result = model;
     else if (model != NULL)
@@ -723,14 +724,14 @@ void vme_model_unref(vme_model *model)
         munmap(model->map, model->map_bytes);
     else if (model->base == NULL)
         vme_scratch_free(model->context, model->packed, model->packed_bytes);
-    model_close(model);
+    model_open_sizes_free(model);
     free(model->value);
     free(model->step);
     free(model->input);
     free(model->output);
     free(model->guard);
-    if (model->charged > 0)
-        vme_context_release(model->context, model->charged);
+    if (model->charged_bytes > 0)
+        vme_context_release(model->context, model->charged_bytes);
     if (model->base != NULL)
         vme_model_unref(model->base);
     vme_context_unref(model->context);

@@ -33,12 +33,12 @@ struct vme_model {
     int guards;
     char *packed;
     size_t packed_bytes, arena_bytes;
-    int outside; /* outputs in the caller's memory: their addresses in a run are at the start of the arena */
-    bool fixed;  /* algorithms are chosen by the built-in rates */
+    int outside_count; /* outputs in the caller's memory: their addresses in a run are at the start of the arena */
+    bool fixed;        /* algorithms are chosen by the built-in rates */
     /* expected nanoseconds of a run on one core of each backend; 0: not a candidate */
     double total[VME_BACKENDS_MAX];
-    /* bytes by which packed weights may exceed plain ones, for algorithms that need more */
-    int64_t spare;
+    /* by which packed weights may still exceed plain ones, for algorithms that need more */
+    int64_t spare_bytes;
     vme_bands bands;
     /* of a model with open sizes, which is never run itself: plans are made from it */
     int opens;
@@ -52,8 +52,8 @@ struct vme_model {
     /* of a plan */
     vme_model *base; /* owns the packed block and the names; NULL: this is no plan */
     int64_t size[MODEL_OPEN_MAX];
-    size_t charged; /* bytes charged to the context in addition to the packed block */
-    void *map;      /* the mapped kept file that holds `packed`; NULL: `packed` is the context's memory */
+    size_t charged_bytes; /* charged to the context in addition to the packed block */
+    void *map;            /* the mapped kept file that holds `packed`; NULL: `packed` is the context's memory */
     size_t map_bytes;
 };
 
@@ -63,8 +63,8 @@ bool model_guard_holds(const vme_model *model, int guard, char *arena);
 /* The outermost value that contains `value`; `value` itself if none does. */
 static inline int model_root(const vme_model *model, int value)
 {
-    while (model->value[value].within >= 0)
-        value = model->value[value].within;
+    while (model->value[value].container >= 0)
+        value = model->value[value].container;
     return value;
 }
 

@@ -46,7 +46,7 @@ static bool is_contiguous(const model_value *value)
 static bool is_whole(const vme_model *model, int number)
 {
     const model_value *value = &model->value[number];
-    return value->kind == MODEL_COMPUTED && value->within < 0 && !value->channels_last && value->outside == 0
+    return value->kind == MODEL_COMPUTED && value->container < 0 && !value->channels_last && value->outside == 0
            && is_contiguous(value);
 }
 
@@ -64,7 +64,8 @@ static bool fills(const vme_model *model, const model_step *step, int value)
     case MODEL_REDUCE:
     case MODEL_MATMUL:
         return is_contiguous(&model->value[step->out]) && bytes_of(&out) == bytes_of(&all)
-               && model->value[step->out].inside == 0 && model->value[step->out].start == model->value[value].start;
+               && model->value[step->out].container_offset == 0
+               && model->value[step->out].start == model->value[value].start;
     default: return false;
     }
 }
@@ -133,7 +134,7 @@ static void find_continued(vme_model *model)
             || !is_whole(model, to) || readings(model, from) != 1 || written_besides(model, from, input)
             || written_besides(model, to, s) || !seen_as_tensor(model, to))
             continue;
-        model->value[from].outside = model->value[to].outside = ++model->outside;
+        model->value[from].outside = model->value[to].outside = ++model->outside_count;
         model->value[from].offset = model->value[to].offset = 0;
     }
 }
@@ -157,17 +158,17 @@ void outside_find(vme_model *model)
             || !is_whole(model, value) || readings(model, value) != 1 || !seen_as_tensor(model, value)
             || !always_filled(model, value))
             continue;
-        model->value[value].outside = ++model->outside;
+        model->value[value].outside = ++model->outside_count;
         model->value[value].offset = 0;
         for (int s = 0; s < model->steps; s++)
             if (fills(model, &model->step[s], value))
-                model->step[s].fills = model->outside;
+                model->step[s].fills_outside = model->outside_count;
     }
 }
 
 int64_t outside_front(const vme_model *model)
 {
-    return ceil_div(model->outside * (int64_t)sizeof(outside_place), VME_ALIGNMENT) * VME_ALIGNMENT;
+    return ceil_div(model->outside_count * (int64_t)sizeof(outside_place), VME_ALIGNMENT) * VME_ALIGNMENT;
 }
 
 outside_place *outside_at(char *arena, int number) { return (outside_place *)(void *)arena + (number - 1); }

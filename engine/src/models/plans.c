@@ -17,7 +17,7 @@
 
 enum { OPEN_SIZE_MAX = 1 << 30 };
 
-vme_status model_open(vme_model *model, const model_file *file, const void *bytes, size_t size)
+vme_status model_open_sizes_init(vme_model *model, const model_file *file, const void *bytes, size_t size)
 {
     const size_t ports = (size_t)model->inputs + (size_t)model->outputs;
     model->opens = (int)file->opens;
@@ -46,7 +46,7 @@ vme_status model_open(vme_model *model, const model_file *file, const void *byte
     return VME_OK;
 }
 
-void model_close(vme_model *model)
+void model_open_sizes_free(vme_model *model)
 {
     const size_t labels = ((size_t)model->inputs + (size_t)model->outputs) * MODEL_RANK;
     for (size_t i = 0; model->label != NULL && i < labels; i++)

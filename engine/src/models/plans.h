@@ -7,8 +7,8 @@
 #include <pthread.h>
 
 /* Stores in `model` what plans need of its file, which begins at `bytes`. */
-vme_status model_open(vme_model *model, const model_file *file, const void *bytes, size_t size);
-void model_close(vme_model *model);
+vme_status model_open_sizes_init(vme_model *model, const model_file *file, const void *bytes, size_t size);
+void model_open_sizes_free(vme_model *model);
 enum { PLANS_MAX = 8 };
 typedef struct model_plans { /* the most recently used plans */
     pthread_mutex_t lock;

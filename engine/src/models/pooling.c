@@ -31,7 +31,7 @@ enum { FEW_CHANNELS = 8, LINE_MAX = 2048 }; /* elements of a line, on the stack 
 
 static bool goes_by_lines(const model_value *in)
 {
-    return in->c < FEW_CHANNELS && in->pixel == in->c && in->w * in->c <= LINE_MAX;
+    return in->c < FEW_CHANNELS && in->pixel_stride == in->c && in->w * in->c <= LINE_MAX;
 }
 
 static void pool_line(const model_value *in, const vme_pooling *rows, bool largest, float *restrict line)
@@ -76,8 +76,8 @@ static void pool_row(const pooling *job, int64_t n, int64_t y)
     vme_pooling window = {
         .channels = in->c,
         .rows = seen(above, p[KERNEL_H], p[DILATION_H], 0, in->h, &from_y),
-        .row_step = p[DILATION_H] * in->row,
-        .column_step = p[DILATION_W] * in->pixel,
+        .row_step = p[DILATION_H] * in->row_stride,
+        .column_step = p[DILATION_W] * in->pixel_stride,
     };
     int64_t counted_rows = p[COUNT_PADDING] == 0 ? window.rows
                                                  : seen(above, p[KERNEL_H], p[DILATION_H], -p[PAD_TOP],
@@ -121,7 +121,7 @@ static void average(const pooling *job, int64_t n)
         .channels = in->c,
         .rows = 1,
         .columns = in->w,
-        .column_step = in->pixel,
+        .column_step = in->pixel_stride,
         .out = model_pixel(job->band->out, arena, n, 0, 0),
         .factor = 1,
     };
@@ -147,7 +147,7 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
 vme_status pooling_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     enum { PIECE = 1 << 16 }; /* elements read between two checks of the stop flag, or those of one row */
-    const model_band band = model_whole(model, step, arena);
+    const model_band band = model_whole_band(model, step, arena);
     pooling job = {.context = context, .model = model, .step = step, .band = &band};
     const model_value *in = band.in, *out = band.out;
     bool whole = step->kind == STEP_GLOBAL_AVERAGE_POOL;

@@ -80,11 +80,11 @@ static int64_t aligned(int64_t bytes) { return (bytes + VME_ALIGNMENT - 1) / VME
 static int64_t slot(model_value *value, int64_t at, bool image)
 {
     value->kind = MODEL_COMPUTED;
-    value->within = -1;
+    value->container = -1;
     value->outside = 0;
     value->offset = at;
     if (image)
-        return at + aligned(value->n * value->image * (int64_t)sizeof(float));
+        return at + aligned(value->n * value->image_stride * (int64_t)sizeof(float));
     int64_t size = sizeof(float);
     for (int d = 0; d < value->rank; d++) {
         const int64_t span = (value->shape[d] - 1) * value->strides[d];
@@ -94,8 +94,8 @@ static int64_t slot(model_value *value, int64_t at, bool image)
     return at + aligned(size);
 }
 
-size_t trial_place(algorithm_trial *trial, vme_context *context, const vme_kernels *kernels, const model_value *values,
-                   const model_step *step, model_algorithm algorithm)
+size_t trial_lay_out(algorithm_trial *trial, vme_context *context, const vme_kernels *kernels,
+                     const model_value *values, const model_step *step, model_algorithm algorithm)
 {
     *trial = (algorithm_trial){.model = {.context = context, .kernels = kernels, .value = trial->value}, .step = *step};
     int *used[TRIAL_VALUES] = {&trial->step.in, &trial->step.addend, &trial->step.out};
@@ -210,14 +210,14 @@ static void image(model_value *value, int64_t side, int64_t channels, int64_t ma
                            .c = channels,
                            .h = side,
                            .w = side,
-                           .within = -1,
+                           .container = -1,
                            .top = margin,
                            .left = margin,
                            .bottom = margin,
                            .right = margin,
-                           .pixel = channels,
-                           .row = (side + 2 * margin) * channels,
-                           .image = (side + 2 * margin) * (side + 2 * margin) * channels};
+                           .pixel_stride = channels,
+                           .row_stride = (side + 2 * margin) * channels,
+                           .image_stride = (side + 2 * margin) * (side + 2 * margin) * channels};
 }
 
 /* Derives one rate from one run: the time left after the work of the other kinds, at the rates known so far, is spent
@@ -278,7 +278,7 @@ static vme_status measure(const vme_kernels *kernels, double rates[VME_RATES])
                                  [ACTIVATION] = ACTIVATION_RELU}};
         image(&values[0], shapes[begun].side, channels, 1);
         image(&values[1], shapes[begun].side, channels, 0);
-        (void)trial_place(&trials[begun], context, kernels, values, &step, shapes[begun].algorithm);
+        (void)trial_lay_out(&trials[begun], context, kernels, values, &step, shapes[begun].algorithm);
         status = trial_begin(&trials[begun]);
     }
     if (status == VME_OK)
@@ -298,7 +298,7 @@ static vme_status measure(const vme_kernels *kernels, double rates[VME_RATES])
     return status;
 }
 
-vme_status rates_known(const vme_kernels *kernels, double rates[VME_RATES])
+vme_status rates_measured(const vme_kernels *kernels, double rates[VME_RATES])
 {
     vme_status status = VME_OK;
     pthread_mutex_lock(&measured.lock);
@@ -313,7 +313,7 @@ vme_status rates_known(const vme_kernels *kernels, double rates[VME_RATES])
     return status;
 }
 
-vme_status vme_rates_measured(double rates[VME_RATES]) { return rates_known(vme_kernels_current(), rates); }
+vme_status vme_rates_measured(double rates[VME_RATES]) { return rates_measured(vme_kernels_current(), rates); }
 
 vme_status vme_rates_set(const double rates[VME_RATES])
 {
@@ -365,8 +365,8 @@ double vme_model_expected(const vme_model *model, int number)
         return 0;
     rates_fixed(model->kernels, rates);
     if (!model->fixed)
-        (void)rates_known(model->kernels, rates); /* if memory is short, the rates are the built-in ones or close to
-                                                   * them */
+        (void)rates_measured(model->kernels, rates); /* if memory is short, the rates are the built-in ones or close to
+                                                      * them */
     return step->kind == STEP_CONV || model_is_attention(step)
                ? rates_algorithm(model, model->kernels, step, step->algorithm, rates)
                : rates_step(model, number, rates);

@@ -20,7 +20,7 @@ double rates_algorithm(const vme_model *model, const vme_kernels *kernels, const
 double rates_step(const vme_model *model, int number, const double rates[VME_RATES]);
 void rates_fixed(const vme_kernels *kernels, double rates[VME_RATES]);
 /* Measures the rates if they were neither measured nor set. VME_NO_MEMORY. */
-vme_status rates_known(const vme_kernels *kernels, double rates[VME_RATES]);
+vme_status rates_measured(const vme_kernels *kernels, double rates[VME_RATES]);
 
 /* A timed run of one algorithm on zeros, with unpacked weights: only the time counts. */
 enum { TRIAL_OPERANDS = 4, TRIAL_VALUES = 4 + TRIAL_OPERANDS };
@@ -34,8 +34,8 @@ typedef struct algorithm_trial {
     double best_ns;            /* nanoseconds; 0: not run yet */
 } algorithm_trial;
 /* Lays out a trial of `step`, whose value numbers index `values`. Returns the bytes that trial_begin will take. */
-size_t trial_place(algorithm_trial *trial, vme_context *context, const vme_kernels *kernels, const model_value *values,
-                   const model_step *step, model_algorithm algorithm);
+size_t trial_lay_out(algorithm_trial *trial, vme_context *context, const vme_kernels *kernels,
+                     const model_value *values, const model_step *step, model_algorithm algorithm);
 /* Takes the memory. VME_NO_MEMORY; call trial_end then, too. */
 vme_status trial_begin(algorithm_trial *trial);
 /* Runs some rounds of all trials in turn, on this thread only, so that a moment of other load affects all of them. */

@@ -307,11 +307,11 @@ vme_status model_make_regions(model_preparation *preparation, uint32_t number, c
                       && regions->shape[0] == images->shape[0] && out->shape[0] == images->shape[0]
                       && out->shape[1] == x->shape[1] && x->shape[3] <= INT32_MAX / x->shape[2]
                       && step->p[REGION_MODE] >= 0 && step->p[REGION_MODE] < REGION_MODES && step->p[REGION_RATIO] >= 0
-                      && model_lies_dense(preparation, step->operand[0], dtype)
-                      && model_lies_dense(preparation, step->operand[1], dtype)
-                      && model_lies_dense(preparation, step->operand[2], VME_INT64)
-                      && model_lies_dense(preparation, step->out, dtype);
+                      && model_require_dense(preparation, step->operand[0], dtype)
+                      && model_require_dense(preparation, step->operand[1], dtype)
+                      && model_require_dense(preparation, step->operand[2], VME_INT64)
+                      && model_require_dense(preparation, step->out, dtype);
     if (!fits)
         return MODEL_WRONG(number, "has operands whose shapes or dtypes do not match");
-    return model_writes_apart(preparation, number, step);
+    return model_check_no_overlap(preparation, number, step);
 }

@@ -247,11 +247,14 @@ static vme_status activate_value(vme_context *context, const vme_model *model, i
     }
     if (out->channels_last) {
         const bool joined =
-            in->pixel == in->c && out->pixel == out->c; /* otherwise other channels lie between them: pixel by pixel */
+            in->pixel_stride == in->c
+            && out->pixel_stride == out->c; /* otherwise other channels lie between them: pixel by pixel */
         memcpy(image_shape, (int64_t[4]){out->n, out->h, joined ? out->w * out->c : out->w, out->c},
                sizeof image_shape);
-        memcpy(in_strides, (int64_t[4]){in->image * 4, in->row * 4, joined ? 4 : in->pixel * 4, 4}, sizeof in_strides);
-        memcpy(out_strides, (int64_t[4]){out->image * 4, out->row * 4, joined ? 4 : out->pixel * 4, 4},
+        memcpy(in_strides, (int64_t[4]){in->image_stride * 4, in->row_stride * 4, joined ? 4 : in->pixel_stride * 4, 4},
+               sizeof in_strides);
+        memcpy(out_strides,
+               (int64_t[4]){out->image_stride * 4, out->row_stride * 4, joined ? 4 : out->pixel_stride * 4, 4},
                sizeof out_strides);
         job.in.shape = job.out.shape = image_shape;
         job.in.strides = in_strides;

@@ -340,9 +340,10 @@ vme_status model_make_sampling(model_preparation *preparation, uint32_t number, 
         fits = !__builtin_mul_overflow(pixels, x->shape[d], &pixels) && pixels <= INT32_MAX;
     for (int d = 2; fits && d < out->rank; d++)
         fits = out->shape[d] == grid->shape[d - 1];
-    fits = fits && model_lies_dense(preparation, step->operand[0], dtype)
-           && model_lies_dense(preparation, step->operand[1], dtype) && model_lies_dense(preparation, step->out, dtype);
+    fits = fits && model_require_dense(preparation, step->operand[0], dtype)
+           && model_require_dense(preparation, step->operand[1], dtype)
+           && model_require_dense(preparation, step->out, dtype);
     if (!fits)
         return MODEL_WRONG(number, "has operands whose shapes or dtypes do not match");
-    return model_writes_apart(preparation, number, step);
+    return model_check_no_overlap(preparation, number, step);
 }

@@ -155,7 +155,7 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
     const char *const outer = vme_context_do(context, "model");
     void (*const ended)(int64_t) = outer == NULL ? atomic_load_explicit(&run_ended, memory_order_acquire) : NULL;
     int64_t run_began_ns = ended == NULL ? 0 : atomic_load_explicit(&run_now_ns, memory_order_relaxed)();
-    if (model->outside > 0)
+    if (model->outside_count > 0)
         status = outside_begin(context, model, inputs, outputs, arena);
     for (int s = 0, count; status == VME_OK && s < model->steps; s += count) {
         const model_step *step = &model->step[s];
@@ -172,14 +172,14 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
                               step->kind == STEP_IMPORT   ? inputs[step->port]
                               : step->kind == STEP_EXPORT ? outputs[step->port]
                                                           : NULL);
-        if (status == VME_OK && step->fills > 0)
-            outside_at(arena, step->fills)->filled = true;
+        if (status == VME_OK && step->fills_outside > 0)
+            outside_at(arena, step->fills_outside)->filled = true;
         if (status == VME_OK && vme_stopping(context)) /* the last pieces may have ended early */
             status = vme_stopped_here(context);
         if (ns != NULL && step->chain.steps == 0)
             ns[s] = model_now_ns() - began;
     }
-    if (status == VME_OK && model->outside > 0)
+    if (status == VME_OK && model->outside_count > 0)
         outside_end(model, outputs, arena);
     vme_context_do(context, outer);
     if (ended != NULL)

@@ -40,12 +40,12 @@ typedef enum step_kind {
 typedef struct model_step model_step;
 /* Stored in the first of some consecutive steps that run by bands of rows (bands.c). */
 typedef struct model_chain {
-    int steps;                     /* 0: none */
-    int pieces;                    /* of each image, if more than one thread works on the chain */
-    int slots;                     /* equal parts of the scratch memory, one for each thread */
-    int scratch;                   /* a value that only this chain uses */
-    int64_t rows;                  /* rows of a band, of the last step's output */
-    int64_t slot_bytes, points_at; /* offset of Winograd points in a slot */
+    int steps;                         /* 0: none */
+    int image_pieces;                  /* pieces of an image, if more than one thread works on the chain */
+    int slots;                         /* equal parts of the scratch memory, one for each thread */
+    int scratch;                       /* a value that only this chain uses */
+    int64_t rows;                      /* rows of a band, of the last step's output */
+    int64_t slot_bytes, points_offset; /* points_offset: of Winograd points in a slot, in bytes */
 } model_chain;
 typedef vme_status model_run(vme_context *context, const vme_model *model, const model_step *step, char *arena);
 struct model_step {
@@ -53,18 +53,18 @@ struct model_step {
     uint32_t op;       /* of the node */
     char *name;        /* of the node; owned; NULL for STEP_IMPORT and STEP_EXPORT */
     vme_bounds bounds; /* of the activation */
-    /* values; -1: none. STEP_ADD adds `addend` to `in`; STEP_SHUFFLE uses it as the second half */
+    /* values; -1: none. STEP_ADD adds `addend` to `in`; that of STEP_SHUFFLE is the second half of
+     * its channels */
     int in, addend, out;
     int port;                         /* of STEP_IMPORT and STEP_EXPORT */
-    int operand[MODEL_STEP_OPERANDS]; /* other values that it reads, -1: none; STEP_TENSOR has all of its operands here
-                                       */
+    int operand[MODEL_STEP_OPERANDS]; /* other values that it reads, -1: none; of STEP_TENSOR all operands */
     int scratch;                      /* a value that only this step uses, or -1 */
     model_run *run;                   /* of STEP_TENSOR */
     int32_t p[MODEL_PARAMETERS];
     model_algorithm algorithm; /* of STEP_CONV and of attention */
     int guard;                 /* guard of the model: if it does not hold, the step is skipped; -1: none */
     bool idle;                 /* its result has no elements (empty.c) */
-    int fills;                 /* it writes all of the output at this address in the caller's memory; 0: none */
+    int fills_outside;         /* it writes all of the output at the caller's address of this number; 0: none */
     int slots;                 /* of convolution, attention and recurrence: equal parts of the scratch memory, one for
                                 * each thread */
     /* of STEP_CONV and STEP_DEPTHWISE: weights in the format of the algorithm's file */
@@ -81,7 +81,9 @@ const char *model_step_kind(const model_step *step);
 typedef struct model_band {
     /* NULL: none. If only some rows of a value are present, a copy with the address that row 0 would have */
     const model_value *in, *addend, *out;
-    char *arena, *scratch, *outside; /* scratch: of Winograd points; outside: the caller's array of STEP_IMPORT */
+    char *arena;
+    char *scratch;     /* of Winograd points */
+    char *caller_data; /* the array that STEP_IMPORT reads */
     int64_t n, begin, end;
 } model_band;
 

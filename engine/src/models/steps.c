@@ -20,7 +20,7 @@ enum {
     CLEARED_PIECE = 1 << 20, /* bytes cleared between two checks; memory may be touched for the first time */
 };
 
-model_band model_whole(const vme_model *model, const model_step *step, char *arena)
+model_band model_whole_band(const vme_model *model, const model_step *step, char *arena)
 {
     const model_value *out = step->out < 0 ? NULL : &model->value[step->out];
     return (model_band){
@@ -45,17 +45,17 @@ typedef struct rows {
     const vme_model *model;
     const model_step *step;
     const model_value *in, *addend, *out;
-    char *arena, *outside; /* outside: the caller's array of an import or export */
+    char *arena, *caller_data; /* caller_data: the caller's array of an import or export */
 } rows;
 
 /* Transposes one row of pixels from channels last to channels first, or back. */
-static void turn_row(const rows *job, const model_value *value, int64_t n, int64_t y, char *outside, bool inward)
+static void turn_row(const rows *job, const model_value *value, int64_t n, int64_t y, char *caller_data, bool inward)
 {
-    int64_t plane = value->h * value->w * 4, pixel = value->pixel * 4, at_once = PIECE / value->c + 1;
+    int64_t plane = value->h * value->w * 4, pixel = value->pixel_stride * 4, at_once = PIECE / value->c + 1;
     vme_move2 *transpose = job->model->kernels->move.transpose[2];
     for (int64_t x = 0; x < value->w && !vme_stopping(job->context); x += at_once) {
         char *row = (char *)model_pixel(value, job->arena, n, y, x),
-             *far = outside + ((n * value->c * value->h + y) * value->w + x) * 4;
+             *far = caller_data + ((n * value->c * value->h + y) * value->w + x) * 4;
         int64_t pixels = value->w - x < at_once ? value->w - x : at_once;
         if (inward)
             transpose(pixels, value->c, far, 4, plane, row, pixel, 4);
@@ -70,7 +70,8 @@ static void do_runs(const rows *job, int64_t n, int64_t y)
 {
     const vme_model_kernels *kernels = &job->model->kernels->model;
     const model_value *in = job->in, *addend = job->addend, *out = job->out;
-    bool joined = in->pixel == in->c && out->pixel == out->c && (addend == NULL || addend->pixel == addend->c);
+    bool joined = in->pixel_stride == in->c && out->pixel_stride == out->c
+                  && (addend == NULL || addend->pixel_stride == addend->c);
     int64_t at_once = joined ? PIECE / out->c + 1 : 1;
     for (int64_t x = 0; x < out->w && !vme_stopping(job->context); x += at_once) {
         int64_t count = joined ? (out->w - x < at_once ? out->w - x : at_once) * out->c : in->c;
@@ -109,8 +110,8 @@ static void do_row(const rows *job, int64_t number)
     const model_value *over = job->step->kind == STEP_EXPORT || job->step->kind == STEP_FLATTEN ? job->in : job->out;
     int64_t n = number / over->h, y = number % over->h;
     switch (job->step->kind) {
-    case STEP_IMPORT: turn_row(job, job->out, n, y, job->outside, true); break;
-    case STEP_EXPORT: turn_row(job, job->in, n, y, job->outside, false); break;
+    case STEP_IMPORT: turn_row(job, job->out, n, y, job->caller_data, true); break;
+    case STEP_EXPORT: turn_row(job, job->in, n, y, job->caller_data, false); break;
     case STEP_FLATTEN: turn_row(job, job->in, n, y, (char *)model_pixel(job->out, job->arena, 0, 0, 0), false); break;
     case STEP_ADD:
     case STEP_CLIP:
@@ -144,7 +145,7 @@ void model_clear(vme_context *context, void *from, size_t bytes)
 
 static void clear_pixels(vme_context *context, const model_value *value, float *from, int64_t count)
 {
-    for (; count > 0 && !vme_stopping(context); count--, from += value->pixel)
+    for (; count > 0 && !vme_stopping(context); count--, from += value->pixel_stride)
         memset(from, 0, (size_t)value->c * 4);
 }
 
@@ -165,19 +166,22 @@ void model_clear_margin(vme_context *context, const model_value *value, char *ar
 {
     if (value->top + value->left + value->bottom + value->right == 0)
         return;
-    int64_t beside = (value->left + value->right) * value->pixel;
-    if (value->pixel != value->c) { /* another value's channels are beside its own in each pixel */
+    int64_t beside = (value->left + value->right) * value->pixel_stride;
+    if (value->pixel_stride != value->c) { /* another value's channels are beside its own in each pixel */
         clear_margin_beside_others(context, value, arena);
         return;
     }
     for (int64_t n = 0; n < value->n; n++) {
-        float *image = (float *)(arena + value->offset) + n * value->image;
-        model_clear(context, image, (size_t)(value->top * value->row + value->left * value->pixel) * 4);
+        float *image = (float *)(arena + value->offset) + n * value->image_stride;
+        model_clear(context, image, (size_t)(value->top * value->row_stride + value->left * value->pixel_stride) * 4);
         for (int64_t y = 0; y + 1 < value->h; y++) /* the end of a row and the start of the next */
-            model_clear(context, image + (value->top + y) * value->row + (value->left + value->w) * value->pixel,
+            model_clear(context,
+                        image + (value->top + y) * value->row_stride + (value->left + value->w) * value->pixel_stride,
                         (size_t)beside * 4);
-        model_clear(context, image + (value->top + value->h - 1) * value->row + (value->left + value->w) * value->pixel,
-                    (size_t)(value->right * value->pixel + value->bottom * value->row) * 4);
+        model_clear(context,
+                    image + (value->top + value->h - 1) * value->row_stride
+                        + (value->left + value->w) * value->pixel_stride,
+                    (size_t)(value->right * value->pixel_stride + value->bottom * value->row_stride) * 4);
     }
 }
 
@@ -191,7 +195,7 @@ void step_band(vme_context *context, const vme_model *model, const model_step *s
         .addend = band->addend,
         .out = band->out,
         .arena = band->arena,
-        .outside = band->outside,
+        .caller_data = band->caller_data,
     };
     switch (step->kind) {
     case STEP_CONV: convolution_band(context, model, step, band); break;
@@ -203,7 +207,7 @@ void step_band(vme_context *context, const vme_model *model, const model_step *s
 }
 
 vme_status step_run(vme_context *context, const vme_model *model, const model_step *step, char *arena,
-                    const vme_tensor *outside)
+                    const vme_tensor *caller_tensor)
 {
     const model_value *in = step->in < 0 ? NULL : &model->value[step->in],
                       *out = step->out < 0 ? NULL : &model->value[step->out];
@@ -223,11 +227,11 @@ vme_status step_run(vme_context *context, const vme_model *model, const model_st
     case STEP_GLOBAL_AVERAGE_POOL: return pooling_run(context, model, step, arena);
     default: break;
     }
-    if (outside != NULL && model->value[in == NULL ? step->out : step->in].outside > 0)
+    if (caller_tensor != NULL && model->value[in == NULL ? step->out : step->in].outside > 0)
         return VME_OK; /* it is already there */
-    if (outside != NULL && !model->value[in == NULL ? step->out : step->in].channels_last) {
+    if (caller_tensor != NULL && !model->value[in == NULL ? step->out : step->in].channels_last) {
         vme_tensor inside = model_tensor(model, in == NULL ? step->out : step->in, arena);
-        return in == NULL ? vme_copy(context, outside, &inside) : vme_copy(context, &inside, outside);
+        return in == NULL ? vme_copy(context, caller_tensor, &inside) : vme_copy(context, &inside, caller_tensor);
     }
     rows job = {
         .context = context,
@@ -236,7 +240,7 @@ vme_status step_run(vme_context *context, const vme_model *model, const model_st
         .in = in,
         .out = out,
         .arena = arena,
-        .outside = outside == NULL ? NULL : outside->data,
+        .caller_data = caller_tensor == NULL ? NULL : caller_tensor->data,
         .addend = step->addend < 0 ? NULL : &model->value[step->addend],
     };
     const model_value *over = step->kind == STEP_EXPORT || step->kind == STEP_FLATTEN ? in : out;

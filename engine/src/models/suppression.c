@@ -173,7 +173,7 @@ static vme_status suppression_run(vme_context *context, const vme_model *model, 
 static bool is_number(model_preparation *preparation, int tensor, int dtype)
 {
     const model_value *value = &preparation->model->value[tensor];
-    return value->rank == 1 && value->shape[0] == 1 && model_lies_dense(preparation, tensor, dtype);
+    return value->rank == 1 && value->shape[0] == 1 && model_require_dense(preparation, tensor, dtype);
 }
 
 vme_status model_make_suppression(model_preparation *preparation, uint32_t number, const model_node_record *node,
@@ -190,12 +190,12 @@ vme_status model_make_suppression(model_preparation *preparation, uint32_t numbe
         boxes->rank == 3 && scores->rank == 3 && out->rank == 2 && boxes->shape[2] == COORDINATES
         && boxes->shape[0] == scores->shape[0] && boxes->shape[1] == scores->shape[2] && boxes->shape[1] <= INT32_MAX
         && out->shape[1] == COLUMNS && (out->shape[0] - 1) % (scores->shape[0] * scores->shape[1]) == 0
-        && model_lies_dense(preparation, step->operand[0], VME_FLOAT32)
-        && model_lies_dense(preparation, step->operand[1], VME_FLOAT32)
+        && model_require_dense(preparation, step->operand[0], VME_FLOAT32)
+        && model_require_dense(preparation, step->operand[1], VME_FLOAT32)
         && is_number(preparation, step->operand[2], VME_INT64) && is_number(preparation, step->operand[3], VME_FLOAT32)
         && (step->operand[4] < 0 || is_number(preparation, step->operand[4], VME_FLOAT32))
-        && model_lies_dense(preparation, step->out, VME_INT64);
+        && model_require_dense(preparation, step->out, VME_INT64);
     if (!fits)
         return MODEL_WRONG(number, "has operands whose shapes or dtypes do not match");
-    return model_writes_apart(preparation, number, step);
+    return model_check_no_overlap(preparation, number, step);
 }

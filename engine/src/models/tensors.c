@@ -23,8 +23,8 @@
 vme_tensor model_tensor(const vme_model *model, int value, char *arena)
 {
     const model_value *v = &model->value[value];
-    const int outside = model->outside == 0 ? 0 : model->value[model_root(model, value)].outside;
-    char *block = v->kind == MODEL_CONSTANT || (v->within >= 0 && model->value[v->within].kind == MODEL_CONSTANT)
+    const int outside = model->outside_count == 0 ? 0 : model->value[model_root(model, value)].outside;
+    char *block = v->kind == MODEL_CONSTANT || (v->container >= 0 && model->value[v->container].kind == MODEL_CONSTANT)
                       ? model->packed
                   : outside > 0 && arena != NULL ? outside_at(arena, outside)->data
                                                  : arena;
@@ -75,7 +75,7 @@ static vme_status loop_is(uint32_t number, vme_status status, const vme_dtype *l
 
 static bool is_dtype(int32_t number) { return number >= 0 && number < VME_DTYPE_COUNT; }
 
-bool model_lies_dense(model_preparation *preparation, int tensor, int dtype)
+bool model_require_dense(model_preparation *preparation, int tensor, int dtype)
 {
     model_value *value = &preparation->model->value[tensor];
     const vme_tensor seen = model_tensor(preparation->model, tensor, NULL);
@@ -83,7 +83,7 @@ bool model_lies_dense(model_preparation *preparation, int tensor, int dtype)
     return value->dtype == dtype && !value->channels_last && vme_is_contiguous(&seen);
 }
 
-vme_status model_writes_apart(const model_preparation *preparation, uint32_t number, const model_step *step)
+vme_status model_check_no_overlap(const model_preparation *preparation, uint32_t number, const model_step *step)
 {
     for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
         if (step->operand[i] >= 0

@@ -159,7 +159,7 @@ static vme_status break_tie(const vme_model *model, const model_step *step, cons
     for (int i = 0; i < MODEL_ALGORITHMS; i++)
         if (near[i])
             bytes +=
-                trial_place(&trials[count++], model->context, model->kernels, model->value, step, (model_algorithm)i);
+                trial_lay_out(&trials[count++], model->context, model->kernels, model->value, step, (model_algorithm)i);
     if (bytes > TRIALS_BYTES_MAX) {
         free(trials);
         goto done;
@@ -204,7 +204,7 @@ vme_status algorithm_choose(vme_model *model, model_step *step, const model_algo
     step->algorithm = (model_algorithm)all.first;
     for (int i = all.first; i < all.end; i++) {
         can[i] = possible(model, model->kernels, step, (model_algorithm)i)
-                 && (wish >= 0 || extra_bytes_of(model, step, (model_algorithm)i) <= model->spare);
+                 && (wish >= 0 || extra_bytes_of(model, step, (model_algorithm)i) <= model->spare_bytes);
         candidates += can[i];
     }
     if (wish >= 0)
@@ -213,7 +213,7 @@ vme_status algorithm_choose(vme_model *model, model_step *step, const model_algo
         const bool fixed = model->fixed || plan; /* a call that waits for a plan must not wait for measurements */
         rates_fixed(model->kernels, rates);
         if (!fixed)
-            status = rates_known(model->kernels, rates);
+            status = rates_measured(model->kernels, rates);
         for (int i = all.first; status == VME_OK && i < all.end; i++) {
             if (!can[i])
                 continue;
@@ -227,7 +227,7 @@ vme_status algorithm_choose(vme_model *model, model_step *step, const model_algo
             }
         if (status == VME_OK && !fixed && candidates > 1)
             status = break_tie(model, step, can, rates, &step->algorithm);
-        model->spare -= extra_bytes_of(model, step, step->algorithm);
+        model->spare_bytes -= extra_bytes_of(model, step, step->algorithm);
     }
     *scratch = step->kind == STEP_CONV ? convolution_scratch(model, step) : attention_scratch(model, step);
     return status;
@@ -270,13 +270,13 @@ vme_status backend_choose(vme_model *model, bool kept)
             rates_fixed(vme_kernels_of(b), rates);
             model->total[b] = total_of(model, vme_kernels_of(b), rates);
         }
-    vme_status status = measure ? rates_known(vme_kernels_of(best), rates) : VME_OK;
+    vme_status status = measure ? rates_measured(vme_kernels_of(best), rates) : VME_OK;
     if (measure && status == VME_OK)
         model->total[best] = total_of(model, vme_kernels_of(best), rates);
     for (int b = 0; status == VME_OK && b < vme_backend_count(); b++) {
         if (model->total[b] == 0 || b == best || !surely_below(model->total[b], model->total[chosen]))
             continue;
-        if (measure && (status = rates_known(vme_kernels_of(b), rates)) == VME_OK)
+        if (measure && (status = rates_measured(vme_kernels_of(b), rates)) == VME_OK)
             model->total[b] = total_of(model, vme_kernels_of(b), rates);
         chosen = surely_below(model->total[b], model->total[chosen]) ? b : chosen;
     }

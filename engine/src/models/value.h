@@ -18,34 +18,34 @@ typedef struct model_value {
     int kind, dtype, rank;
     int64_t shape[MODEL_RANK];   /* in ONNX's order */
     int64_t strides[MODEL_RANK]; /* in bytes, for its layout */
-    unsigned nothing;            /* bit d: dimension d has size 0, and 1 while the plan is prepared (empty.c) */
+    unsigned empty_dims;         /* bit d: dimension d has size 0, and 1 while the plan is prepared (empty.c) */
     bool plain;                  /* never an image: views use it, or its rows are read in place */
     bool channels_last;          /* an image; otherwise plain */
     bool may_be_padded;          /* its rows of c elements may be padded */
     /* of float32 values of rank 2 or 4 */
     int64_t n, h, w, c;
-    int64_t top, left, bottom, right; /* the margin in pixels */
-    int64_t pixel, row, image;        /* elements from a pixel, a row of pixels and an image to the next */
-    int64_t bytes, offset;            /* in the arena; of a constant in the model's packed block, -1: not packed */
-    int64_t start;                    /* bytes from `offset` to the element at index 0: the margin */
-    int first, last;                  /* the steps that write it and last read it */
-    int within;                       /* the value that contains it, or -1 */
-    int64_t inside;                   /* bytes from the start of that value */
-    /* of an image interleaved with others in the one that contains it: every spread_h-th row from place_h on, every
-     * spread_w-th column from place_w on; 0: it has all pixels. Nothing else is within such an image. */
-    int spread_h, spread_w, place_h, place_w;
-    bool holds;  /* other values are within it */
-    int outside; /* 1 and up: it is in the caller's memory, at the address of this number (outside.c); 0: in the arena
-                  */
-    int readers; /* number of nodes and outputs that read it, at most 2 */
-    /* bands.c: only this many of its rows are present, at this offset in a slot; 0: the whole value is */
-    int64_t strip, strip_at;
+    int64_t top, left, bottom, right;               /* the margin in pixels */
+    int64_t pixel_stride, row_stride, image_stride; /* elements from one to the next */
+    int64_t bytes, offset;    /* in the arena; of a constant in the model's packed block, -1: not packed */
+    int64_t start;            /* bytes from `offset` to the element at index 0: the margin */
+    int first, last;          /* the steps that write it and last read it */
+    int container;            /* the value that contains it, or -1 */
+    int64_t container_offset; /* bytes from the start of that value */
+    /* of an image interleaved with others in its container: it has every interleave_h-th row from phase_h on, and every
+     * interleave_w-th column from phase_w on; 0: it has all pixels. Such an image contains no other value. */
+    int interleave_h, interleave_w, phase_h, phase_w;
+    bool is_container; /* other values are within it */
+    int outside;       /* 1 and up: it is in the caller's memory, at the address of this number (outside.c); 0: in the
+                        * arena */
+    int readers;       /* number of nodes and outputs that read it, at most 2 */
+    /* bands.c: only this many of its rows are present, at this offset in bytes in a slot; 0: the whole value is */
+    int64_t strip_rows, strip_offset;
 } model_value;
 
 static inline float *model_pixel(const model_value *value, char *arena, int64_t n, int64_t y, int64_t x)
 {
-    return (float *)(arena + value->offset) + n * value->image + (value->top + y) * value->row
-           + (value->left + x) * value->pixel;
+    return (float *)(arena + value->offset) + n * value->image_stride + (value->top + y) * value->row_stride
+           + (value->left + x) * value->pixel_stride;
 }
 
 #endif

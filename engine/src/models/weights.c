@@ -27,7 +27,7 @@ static uint64_t first_unpacked(const model_preparation *preparation, uint32_t te
 {
     uint64_t first = UINT64_MAX;
     for (; tensor < preparation->file->tensors; tensor++)
-        if (preparation->wanted[tensor])
+        if (preparation->stored_unpacked[tensor])
             first = earlier(first, model_file_tensor(preparation->file, tensor).data_at);
     for (; s < preparation->model->steps; s++) {
         const struct packing *packing = &preparation->packing[s];
@@ -41,26 +41,26 @@ static uint64_t first_unpacked(const model_preparation *preparation, uint32_t te
 void weights_spend(model_preparation *preparation, size_t size)
 {
     /* whole pages after the first byte of weights */
-    preparation->spent =
+    preparation->release_begin =
         (char *)(((uintptr_t)preparation->file->weights + SPEND_PAGE - 1) & ~(uintptr_t)(SPEND_PAGE - 1));
-    preparation->end = (char *)(uintptr_t)preparation->file->tensor_records - MODEL_HEADER + size;
+    preparation->release_end = (char *)(uintptr_t)preparation->file->tensor_records - MODEL_HEADER + size;
 }
 
 /* Releases the pages of weights before everything that is still to be packed, once `bytes` more were packed: not for
  * few bytes, because the search has a cost too. */
 static void spend(model_preparation *preparation, uint64_t bytes, uint32_t tensor, int s)
 {
-    if (preparation->spent == NULL || bytes < SPEND_MIN)
+    if (preparation->release_begin == NULL || bytes < SPEND_MIN)
         return;
     const uint64_t first = first_unpacked(preparation, tensor, s),
-                   room = (uint64_t)(preparation->end - preparation->file->weights);
+                   room = (uint64_t)(preparation->release_end - preparation->file->weights);
     const uintptr_t before =
         (uintptr_t)(preparation->file->weights + earlier(first, room)) & ~(uintptr_t)(SPEND_PAGE - 1);
-    if (before <= (uintptr_t)preparation->spent)
+    if (before <= (uintptr_t)preparation->release_begin)
         return;
-    madvise(preparation->spent, before - (uintptr_t)preparation->spent,
+    madvise(preparation->release_begin, before - (uintptr_t)preparation->release_begin,
             MADV_DONTNEED); /* on failure the pages just stay */
-    preparation->spent = (char *)before;
+    preparation->release_begin = (char *)before;
 }
 
 /* Whether both steps' packed weights are the same bytes. */
@@ -95,11 +95,11 @@ static vme_status places_find(model_preparation *preparation, int64_t *total)
             slot = (slot + 1) & (room - 1);
         packing->shared = first[slot] > 0;
         if (packing->shared) {
-            packing->at = preparation->packing[first[slot] - 1].at;
+            packing->packed_at = preparation->packing[first[slot] - 1].packed_at;
             continue;
         }
         first[slot] = s + 1;
-        packing->at = *total;
+        packing->packed_at = *total;
         *total +=
             ((step->kind == STEP_DEPTHWISE ? depthwise_packed(step, preparation->packing[s].outputs)
                                            : convolution_packed(model->kernels, step, preparation->packing[s].outputs,
@@ -119,7 +119,7 @@ vme_status weights_pack(model_preparation *preparation)
     if (status != VME_OK)
         return status;
     for (int v = 0; v < (int)preparation->file->tensors; v++)
-        if (preparation->wanted[v]) {
+        if (preparation->stored_unpacked[v]) {
             model->value[v].offset = total * (int64_t)sizeof(float);
             total += model->value[v].bytes / (int64_t)sizeof(float);
         }
@@ -137,7 +137,7 @@ vme_status weights_pack(model_preparation *preparation)
     if (model->packed == NULL)
         return VME_NO_MEMORY;
     for (int v = 0; v < (int)preparation->file->tensors; v++)
-        if (preparation->wanted[v] && !kept) {
+        if (preparation->stored_unpacked[v] && !kept) {
             model_tensor_record record = model_file_tensor(preparation->file, (uint32_t)v);
             memcpy(model->packed + model->value[v].offset, preparation->file->weights + record.data_at,
                    record.data_size);
@@ -152,7 +152,7 @@ vme_status weights_pack(model_preparation *preparation)
         const char *bias = kept || !packing->bias ? NULL : preparation->file->weights + packing->bias_at;
         if (vme_stopping(model->context))
             return vme_stopped_here(model->context);
-        step->weights = (float *)model->packed + packing->at;
+        step->weights = (float *)model->packed + packing->packed_at;
         if (kept || packing->shared)
             step->bias = step->weights
                          + (step->kind == STEP_DEPTHWISE
@@ -165,6 +165,6 @@ vme_status weights_pack(model_preparation *preparation)
         spend(preparation, (uint64_t)(packing->outputs * step->k) * sizeof(float), preparation->file->tensors, s + 1);
     }
     spend(preparation, SPEND_MIN, preparation->file->tensors, model->steps);
-    kept_return(preparation);
+    kept_load(preparation);
     return VME_OK;
 }

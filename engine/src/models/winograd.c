@@ -222,12 +222,12 @@ static void transform(const winograd *job, int64_t slot, int64_t block, int64_t 
     vme_winograd_square square = {
         .relu = job->step->bounds.low == 0,
         .channels = value->c,
-        .image_row = value->row,
-        .image_pixel = value->pixel,
+        .image_row = value->row_stride,
+        .image_pixel = value->pixel_stride,
         .point = inward ? job->in_point : job->out_point,
         .bias = job->step->bias,
-        .addend_row = addend == NULL ? 0 : addend->row,
-        .addend_pixel = addend == NULL ? 0 : addend->pixel,
+        .addend_row = addend == NULL ? 0 : addend->row_stride,
+        .addend_pixel = addend == NULL ? 0 : addend->pixel_stride,
     };
     for (int64_t s = begin; s < end && !vme_stopping(job->context); s++) {
         int64_t number = job->first + block_begin(job, block) + s, x = number % job->across * job->m,
@@ -354,7 +354,7 @@ void winograd_band(vme_context *context, const vme_model *model, const model_ste
 
 static vme_status run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
-    const model_band whole = model_whole(model, step, arena);
+    const model_band whole = model_whole_band(model, step, arena);
     const model_value *in = whole.in, *out = whole.out;
     winograd job = of_band(context, model, step, &whole, arena + model->value[step->scratch].offset);
     lay_out(&job, in, out, step, out->n * ceil_div(out->h, square_of(step)), WINOGRAD_BLOCK_BYTES);

@@ -10,8 +10,8 @@
 
 static int outermost(const vme_model *model, int number)
 {
-    while (model->value[number].within >= 0)
-        number = model->value[number].within;
+    while (model->value[number].container >= 0)
+        number = model->value[number].container;
     return number;
 }
 

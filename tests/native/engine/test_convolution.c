@@ -66,11 +66,11 @@ static int64_t lay_out(model_value *value, int64_t n, int64_t c, int64_t h, int6
                            .bottom = margin,
                            .right = margin,
                            .offset = offset,
-                           .within = -1};
-    value->pixel = c + 3 * margin;
-    value->row = (w + 2 * margin) * value->pixel;
-    value->image = (h + 2 * margin) * value->row;
-    value->bytes = (n * value->image * 4 + 63) / 64 * 64;
+                           .container = -1};
+    value->pixel_stride = c + 3 * margin;
+    value->row_stride = (w + 2 * margin) * value->pixel_stride;
+    value->image_stride = (h + 2 * margin) * value->row_stride;
+    value->bytes = (n * value->image_stride * 4 + 63) / 64 * 64;
     return offset + value->bytes;
 }
 
@@ -79,7 +79,7 @@ static int64_t lay_out(model_value *value, int64_t n, int64_t c, int64_t h, int6
 static void fill(const model_value *value, bool read)
 {
     float *data = (float *)(arena + value->offset);
-    for (int64_t i = 0; i < value->n * value->image; i++)
+    for (int64_t i = 0; i < value->n * value->image_stride; i++)
         data[i] = read ? 0 : NAN;
     for (int64_t n = 0; read && n < value->n; n++)
         for (int64_t y = 0; y < value->h; y++)
@@ -115,7 +115,7 @@ static void prepare(const shape *layer)
     int64_t scratch = 0;
     model.fixed = true;
     CHECK(algorithm_choose(&model, &step, NULL, &scratch) == VME_OK);
-    values[3] = (model_value){.offset = size, .bytes = scratch, .within = -1};
+    values[3] = (model_value){.offset = size, .bytes = scratch, .container = -1};
     arena = aligned_alloc(64, (size_t)(size + scratch + 63) / 64 * 64 + 64);
     weights = malloc((size_t)(layer->o * k) * 4);
     bias = malloc((size_t)layer->o * 4);

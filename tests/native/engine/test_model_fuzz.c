@@ -111,17 +111,17 @@ static void spread(vme_model *model)
 {
     int64_t at = outside_front(model);
     for (int v = 0; v < model->values; v++)
-        if (model->value[v].kind == MODEL_COMPUTED && model->value[v].within < 0 && model->value[v].offset >= 0
+        if (model->value[v].kind == MODEL_COMPUTED && model->value[v].container < 0 && model->value[v].offset >= 0
             && model->value[v].outside == 0) {
             model->value[v].offset = at;
             at += model->value[v].bytes + 64;
         }
     for (int v = 0; v < model->values; v++)
-        if (model->value[v].within >= 0) {
+        if (model->value[v].container >= 0) {
             int64_t offset = 0;
             int field = v;
-            for (; model->value[field].within >= 0; field = model->value[field].within)
-                offset += model->value[field].inside;
+            for (; model->value[field].container >= 0; field = model->value[field].container)
+                offset += model->value[field].container_offset;
             model->value[v].offset = offset + model->value[field].offset;
         }
     model->arena_bytes = (size_t)at;

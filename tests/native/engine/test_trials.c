@@ -18,7 +18,7 @@ static void lies(int number, int rank, const int64_t shape[], const int64_t stri
     values[number] = (model_value){.kind = number < ADDEND ? MODEL_VIEW : MODEL_COMPUTED,
                                    .dtype = VME_FLOAT32,
                                    .rank = rank,
-                                   .within = number < ADDEND ? OUT : -1,
+                                   .container = number < ADDEND ? OUT : -1,
                                    .offset = 12345};
     for (int d = 0; d < rank; d++) {
         values[number].shape[d] = shape[d];
@@ -62,9 +62,9 @@ static vme_status try_both(const vme_kernels *kernels)
     int begun = 0;
     vme_status status = VME_OK;
     while (status == VME_OK && begun < 2) {
-        CHECK(
-            trial_place(&trials[begun], context, kernels, values, &step, begun == 0 ? ATTENTION_FUSED : ATTENTION_APART)
-            > 0);
+        CHECK(trial_lay_out(&trials[begun], context, kernels, values, &step,
+                            begun == 0 ? ATTENTION_FUSED : ATTENTION_APART)
+              > 0);
         status = trial_begin(&trials[begun++]);
     }
     if (status == VME_OK)

@@ -119,7 +119,7 @@ def convolution(choose, whole=True, rank=2):
     """(model, inputs, the exact sums) of a ConvInteger of `rank` dimensions; not `whole`: of a QLinearConv, with the
     bytes of the sums."""
     draw = numpy.random.default_rng(choose.randrange(1 << 30))
-    groups, each = choose.choice([(1, 1), (1, 3), (1, 8), (2, 4), (3, 5), (8, 1), (40, 1), (72, 1)])
+    groups, each = choose.choice([(1, 1), (1, 3), (1, 8), (1, 40), (2, 4), (3, 5), (8, 1), (40, 1), (72, 1)])
     outputs = groups * choose.choice([1, 2, 33] if each > 1 else [1, 3])
     kernel, strides, dilations = ([choose.choice([1, 2, 3]) for _ in range(rank)] for _ in range(3))
     if each == 1 and choose.random() < 0.5:
@@ -152,6 +152,8 @@ def convolution(choose, whole=True, rank=2):
     bias, y_zero = draw.integers(-5000, 5000, outputs).astype("int32"), bytes_of(draw, x.dtype)
     x_scale, w_scale = numpy.float32(0.02), draw.uniform(0.001, 0.01, outputs).astype("float32")
     y_scale = numpy.float32(x_scale * w_scale.mean() * sums.std() / 50 + 1e-6)
+    if choose.random() < 0.1:
+        y_scale = numpy.float32(1e-9)  # results do not fit in 32 bits
     constants = {"xs": x_scale, "xz": x_zero, "w": w, "ws": w_scale, "wz": numpy.full(outputs, w_zero, w.dtype)}
     constants |= {"ys": y_scale, "yz": y_zero, "b": bias}
     node.op_type = "QLinearConv"

@@ -82,6 +82,12 @@ ALWAYS __m512i nearest(__m512 numbers) { return _mm512_cvtps_epi32(_mm512_min_ps
 
 ALWAYS __m512i rounded(__m512i sum, __m512 factor) { return nearest(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), factor)); }
 
+/* The same for a factor less than 1. */
+ALWAYS __m512i rounded_small(__m512i sum, __m512 factor)
+{
+    return _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), factor));
+}
+
 /* Bytes of four vectors, in the order that packing leaves: each 16 bytes hold four of each vector. */
 ALWAYS __m512i packed(__m512i a, __m512i b, __m512i c, __m512i d, ending end)
 {
@@ -166,7 +172,7 @@ VNNI ALWAYS void dots_bytes_block(const int rows, const int halves, int columns,
             __m512i four[4];
 #pragma GCC unroll 4
             for (int i = 0; i < 4; i++)
-                four[i] = r + i < rows ? rounded(sum[r + i][0], by[0]) : _mm512_setzero_si512();
+                four[i] = r + i < rows ? rounded_small(sum[r + i][0], by[0]) : _mm512_setzero_si512();
             const __m512i bytes = _mm512_permutexvar_epi32(rows_of, packed(four[0], four[1], four[2], four[3], end));
             _mm_mask_storeu_epi8(out + r * out_row, left, _mm512_castsi512_si128(bytes));
             if (r + 1 < rows)
@@ -183,9 +189,9 @@ VNNI ALWAYS void dots_bytes_block(const int rows, const int halves, int columns,
     for (int r = 0; r < rows; r += 2) {
         const __m512i zero = _mm512_setzero_si512();
         const __m512i bytes =
-            _mm512_permutexvar_epi32(rows_of, packed(rounded(sum[r][0], by[0]), rounded(sum[r][1], by[1]),
-                                                     r + 1 < rows ? rounded(sum[r + 1][0], by[0]) : zero,
-                                                     r + 1 < rows ? rounded(sum[r + 1][1], by[1]) : zero, end));
+            _mm512_permutexvar_epi32(rows_of, packed(rounded_small(sum[r][0], by[0]), rounded_small(sum[r][1], by[1]),
+                                                     r + 1 < rows ? rounded_small(sum[r + 1][0], by[0]) : zero,
+                                                     r + 1 < rows ? rounded_small(sum[r + 1][1], by[1]) : zero, end));
         _mm256_mask_storeu_epi8(out + r * out_row, some, _mm512_castsi512_si256(bytes));
         if (r + 1 < rows)
             _mm256_mask_storeu_epi8(out + (r + 1) * out_row, some, _mm512_extracti64x4_epi64(bytes, 1));
@@ -499,6 +505,33 @@ static void copy(int64_t n, const uint8_t *in, uint8_t *out)
         *(line *)(out + i) = *(const line *)(in + i);
 }
 
+#define COPY_WINDOWS(name, vector) \
+    static void name(const quantized_windows *windows, int64_t pixels, uint8_t *out, int64_t out_row) \
+    { \
+        const vector flip = (vector){0} + windows->flip; \
+        const uint8_t *in = windows->in; \
+        for (int64_t pixel = 0; pixel < pixels; pixel++, in += windows->pixel_step, out += out_row) { \
+            const uint8_t *from = in; \
+            uint8_t *to = out; \
+            for (int64_t h = 0; h < windows->lines; h++, from += windows->line_step, to += windows->line_bytes) \
+                for (int64_t i = 0; i < windows->line_bytes; i += (int64_t)sizeof(vector)) \
+                    *(vector *)(to + i) = *(const vector *)(from + i) ^ flip; \
+        } \
+    }
+typedef uint8_t short_line __attribute__((vector_size(32), aligned(1), may_alias));
+typedef uint8_t long_line __attribute__((vector_size(COPIED), aligned(1), may_alias));
+COPY_WINDOWS(copy_short_lines, short_line)
+COPY_WINDOWS(copy_long_lines, long_line)
+#undef COPY_WINDOWS
+
+static void copy_windows(const quantized_windows *windows, int64_t pixels, uint8_t *out, int64_t out_row)
+{
+    if (windows->line_bytes <= (int64_t)sizeof(short_line))
+        copy_short_lines(windows, pixels, out, out_row);
+    else
+        copy_long_lines(windows, pixels, out, out_row);
+}
+
 static void flip_all(int64_t n, const uint8_t *restrict in, uint8_t *restrict out)
 {
     for (int64_t i = 0; i < n; i++)
@@ -649,6 +682,7 @@ const model_quantized_kernels JOIN(model_quantized_, VME_TARGET) = {
     .finish = finish,
     .copy = copy,
     .flip = flip_all,
+    .copy_windows = copy_windows,
     .add = add,
     .multiply = multiply,
     .quantize = quantize,

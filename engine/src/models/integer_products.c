@@ -32,9 +32,11 @@
 enum {
     BLOCK = 4 * QUANTIZED_ROWS, /* maximum pixels whose rows are copied at once */
     PIECES = 4,                 /* minimum for each thread */
-    WINDOW_MAX = 1 << 12,       /* taps of a depthwise window */
-    SINGLE_PIXELS = 16,         /* depthwise outputs summed at once */
-    PARTS_MAX = 3,              /* parts of a depthwise weight */
+    /* of the rows in a slot, after the sums of a tile and those of a block's rows */
+    ROWS_AT = (QUANTIZED_ROWS * QUANTIZED_COLUMNS + BLOCK + 15) / 16 * 64,
+    WINDOW_MAX = 1 << 12, /* taps of a depthwise window */
+    SINGLE_PIXELS = 16,   /* depthwise outputs summed at once */
+    PARTS_MAX = 3,        /* parts of a depthwise weight */
     FLIP = 0x80,
     SPILL = QUANTIZED_SPILL,
 };
@@ -58,6 +60,7 @@ typedef struct integer_product {
     int64_t k, quads, slivers;                               /* of a group */
     int64_t pixels, block, blocks, sliver_groups, per_group; /* pixels of a block; slivers of a piece */
     bool single, direct, of_row3; /* depthwise; rows are the pixels themselves; 3x3 windows with results in bytes */
+    bool bytes;                   /* tiles are written as bytes (tile_bytes) */
     int64_t slot_bytes, row_bytes;
     char *slots;
 } integer_product;
@@ -73,36 +76,68 @@ static inline void copy_short(const integer_product *job, const uint8_t *from, i
         job->kernels->copy(count, from, to);
 }
 
+/* Copies the bytes under the window at [image, top, left] of group `group`. */
+static void copy_window(const integer_product *job, int64_t image, int64_t top, int64_t left, int64_t group,
+                        uint8_t *to)
+{
+    const int32_t *p = job->p;
+    const int64_t each = job->group_channels, across = p[DILATION_W] * (p[KERNEL_W] - 1);
+    const uint8_t *const end = job->in + job->images * job->height * job->width * job->channels;
+    /* contiguous taps of a window row are copied at once */
+    const bool together = job->groups == 1 && p[DILATION_W] == 1 && left >= 0 && left + across < job->width;
+    const int64_t taps = together ? 1 : p[KERNEL_W], bytes = together ? each * p[KERNEL_W] : each;
+    for (int64_t h = 0; h < p[KERNEL_H]; h++) {
+        const int64_t y = top + h * p[DILATION_H];
+        const bool inside = y >= 0 && y < job->height;
+        const uint8_t *line =
+            job->in + group * each + (inside ? (image * job->height + y) * job->width * job->channels : 0);
+        for (int64_t w = 0; w < taps; w++, to += bytes) {
+            const int64_t x = left + w * p[DILATION_W];
+            if (!inside || x < 0 || x >= job->width)
+                memset(to, job->zero, (size_t)bytes);
+            else if (job->flip)
+                job->kernels->flip(bytes, line + x * job->channels, to);
+            else
+                copy_short(job, line + x * job->channels, bytes, end, to);
+        }
+    }
+}
+
+/* How many pixels from [image, top, left] on, along the row, have windows inside the image whose lines are contiguous
+ * and can be read up to SPILL bytes too far. */
+static int64_t inner_windows(const integer_product *job, int64_t image, int64_t top, int64_t left)
+{
+    const int32_t *p = job->p;
+    const int64_t bottom = top + p[DILATION_H] * (p[KERNEL_H] - 1), most_left = job->width - p[KERNEL_W];
+    if (job->groups != 1 || p[DILATION_W] != 1 || top < 0 || bottom >= job->height || left < 0 || left > most_left)
+        return 0;
+    const int64_t read = ((image * job->height + bottom) * job->width + left + p[KERNEL_W]) * job->channels + SPILL,
+                  spare = job->images * job->height * job->width * job->channels - read;
+    return spare < 0 ? 0 : 1 + min((most_left - left) / p[STRIDE_W], spare / (p[STRIDE_W] * job->channels));
+}
+
 /* Copies the bytes under the windows of `count` pixels from `first` on, for group `group`. */
 static void copy_rows(const integer_product *job, int64_t first, int64_t count, int64_t group, uint8_t *rows)
 {
     const int32_t *p = job->p;
     int64_t image = first / (job->out_height * job->out_width), row = first / job->out_width % job->out_height,
             column = first % job->out_width;
-    const int64_t each = job->group_channels, across = p[DILATION_W] * (p[KERNEL_W] - 1);
-    const uint8_t *const end = job->in + job->images * job->height * job->width * job->channels;
-    for (int64_t r = 0; r < count && !vme_stopping(job->context); r++) {
+    for (int64_t r = 0, some; r < count && !vme_stopping(job->context); r += some, rows += some * job->row_bytes) {
         const int64_t top = row * p[STRIDE_H] - p[PAD_TOP], left = column * p[STRIDE_W] - p[PAD_LEFT];
-        uint8_t *to = rows + r * job->row_bytes;
-        /* contiguous taps of a window row are copied at once */
-        const bool together = job->groups == 1 && p[DILATION_W] == 1 && left >= 0 && left + across < job->width;
-        const int64_t taps = together ? 1 : p[KERNEL_W], bytes = together ? each * p[KERNEL_W] : each;
-        for (int64_t h = 0; h < p[KERNEL_H]; h++) {
-            const int64_t y = top + h * p[DILATION_H];
-            const bool inside = y >= 0 && y < job->height;
-            const uint8_t *line =
-                job->in + group * each + (inside ? (image * job->height + y) * job->width * job->channels : 0);
-            for (int64_t w = 0; w < taps; w++, to += bytes) {
-                const int64_t x = left + w * p[DILATION_W];
-                if (!inside || x < 0 || x >= job->width)
-                    memset(to, job->zero, (size_t)bytes);
-                else if (job->flip)
-                    job->kernels->flip(bytes, line + x * job->channels, to);
-                else
-                    copy_short(job, line + x * job->channels, bytes, end, to);
-            }
-        }
-        if (++column == job->out_width) {
+        some = min(inner_windows(job, image, top, left), min(count - r, job->out_width - column));
+        if (some == 0) {
+            copy_window(job, image, top, left, group, rows);
+            some = 1;
+        } else
+            job->kernels->copy_windows(
+                &(quantized_windows){.in = job->in + ((image * job->height + top) * job->width + left) * job->channels,
+                                     .lines = p[KERNEL_H],
+                                     .line_step = p[DILATION_H] * job->width * job->channels,
+                                     .line_bytes = p[KERNEL_W] * job->channels,
+                                     .pixel_step = p[STRIDE_W] * job->channels,
+                                     .flip = job->flip},
+                some, rows, job->row_bytes);
+        if ((column += some) == job->out_width) {
             column = 0;
             if (++row == job->out_height)
                 row = 0, image++;
@@ -171,12 +206,12 @@ static void do_block(const integer_product *job, int64_t first, int64_t group, i
                   sliver_bytes = job->quads * QUANTIZED_COLUMNS * QUANTIZED_QUAD;
     const int8_t *weights = job->weights + group * job->slivers * sliver_bytes;
     int32_t *sums = (int32_t *)slot, *ones = sums + QUANTIZED_ROWS * QUANTIZED_COLUMNS;
-    uint8_t *rows = (uint8_t *)(ones + BLOCK);
+    uint8_t *rows = (uint8_t *)slot + ROWS_AT;
     const uint8_t *a = job->direct ? job->in + first * job->channels : rows;
     const int64_t a_row = job->direct ? job->channels : job->row_bytes;
     if (!job->direct)
         copy_rows(job, first, count, group, rows);
-    if (job->zeros == NULL && (job->out_dtype == VME_UINT8 || job->out_dtype == VME_INT8)) {
+    if (job->bytes) {
         do_bytes(job, first, count, group, begin, end, a, a_row);
         return;
     }
@@ -324,8 +359,7 @@ static void lay_out(integer_product *job, const vme_model *model, const model_st
                           + SINGLE_PIXELS * job->channels * (int64_t)sizeof(int32_t) + job->channels
                           + (job->flip ? p[KERNEL_H] * job->width * job->channels : 0);
     else
-        job->slot_bytes = (QUANTIZED_ROWS * QUANTIZED_COLUMNS + BLOCK) * (int64_t)sizeof(int32_t)
-                          + (job->direct ? 0 : BLOCK * job->row_bytes + SPILL);
+        job->slot_bytes = ROWS_AT + (job->direct ? 0 : BLOCK * job->row_bytes + SPILL);
     job->slot_bytes = ceil_div(job->slot_bytes, VME_ALIGNMENT) * VME_ALIGNMENT;
 }
 
@@ -370,6 +404,9 @@ static vme_status integer_product_run(vme_context *context, const vme_model *mod
     job.more = (int32_t *)scratch;
     job.slots = scratch + ceil_div(job.outputs * (int64_t)sizeof(int32_t), VME_ALIGNMENT) * VME_ALIGNMENT;
     add_up(&job, data_of(model, step, 2, arena), data_of(model, step, 3, arena));
+    job.bytes = job.zeros == NULL && (job.out_dtype == VME_UINT8 || job.out_dtype == VME_INT8);
+    for (int64_t i = 0; i < job.outputs && job.bytes; i++)
+        job.bytes = job.factors[i] < 1;
     return job.single
                ? vme_parallel_slots(context, step->slots, job.images * job.out_height, single_rows, &job)
                : vme_parallel_slots(context, step->slots, job.blocks * job.groups * job.sliver_groups, do_blocks, &job);

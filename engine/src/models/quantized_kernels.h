@@ -35,11 +35,18 @@ typedef struct quantized_row {
     uint8_t zero;
 } quantized_row;
 
+/* Windows of pixels of a row, with contiguous lines. */
+typedef struct quantized_windows {
+    const uint8_t *in;                                /* the first window's first line */
+    int64_t lines, line_step, line_bytes, pixel_step; /* from a window to the next; steps in bytes */
+    uint8_t flip;
+} quantized_windows;
+
 typedef struct model_quantized_kernels {
     /* out[r][c] = sum over 4 * quads elements of a[r][k] * b[k / 4][c][k % 4], for at most QUANTIZED_ROWS rows; rows of
      * a are `a_row` bytes apart and read in whole quads */
     void (*tile)(int rows, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b, int32_t *out);
-    /* The same for the first `columns`, as bytes, out_row apart: round((sum + more) * factors) */
+    /* The same for the first `columns`, as bytes, out_row apart: round((sum + more) * factors), each less than 1 */
     void (*tile_bytes)(int rows, int columns, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b,
                        const int32_t *more, const float *factors, quantized_result to, uint8_t *out, int64_t out_row);
     /* Depthwise windows: out[pixel][c] = sum over taps of in[pixel][tap][c] * weights[tap][c]; `in` holds addresses of
@@ -53,6 +60,9 @@ typedef struct model_quantized_kernels {
     /* reads and writes up to QUANTIZED_SPILL bytes more */
     void (*copy)(int64_t n, const uint8_t *in, uint8_t *out);
     void (*flip)(int64_t n, const uint8_t *in, uint8_t *out);
+    /* The bytes of each of `pixels` windows, one line after the other; rows of `out` are `out_row` apart. Reads and
+     * writes up to QUANTIZED_SPILL bytes more than each line. */
+    void (*copy_windows)(const quantized_windows *windows, int64_t pixels, uint8_t *out, int64_t out_row);
     /* a * factors[0] + b * factors[1] + factors[2] */
     void (*add)(int64_t n, const uint8_t *a, uint8_t a_flip, const uint8_t *b, uint8_t b_flip, const float *factors,
                 quantized_result to, uint8_t *out);

@@ -30,15 +30,15 @@ static int by_offset(const void *left, const void *right)
     return (a->offset > b->offset) - (a->offset < b->offset);
 }
 
-static void lives_at(vme_model *model, int number, int step)
+static void extend_lifetime(vme_model *model, int value_number, int step)
 {
-    model_value *value = &model->value[model_root(model, number)];
+    model_value *value = &model->value[model_root(model, value_number)];
     if (value->first < 0)
         value->first = step;
     value->last = step;
 }
 
-void arena_lives(vme_model *model)
+void arena_find_lifetimes(vme_model *model)
 {
     for (int s = 0; s < model->steps; s++) {
         const model_step *step = &model->step[s];
@@ -48,15 +48,15 @@ void arena_lives(vme_model *model)
         memcpy(used + 4, step->operand, sizeof step->operand);
         for (int i = 0; i < 4 + MODEL_STEP_OPERANDS; i++)
             if (used[i] >= 0)
-                lives_at(model, used[i], s);
+                extend_lifetime(model, used[i], s);
         for (int guard = step->guard; guard >= 0; guard = model->guard[guard].parent)
-            lives_at(model, model->guard[guard].value, s);
+            extend_lifetime(model, model->guard[guard].value, s);
     }
 }
 
 vme_status arena_plan(vme_model *model)
 {
-    int placed = 0;
+    int count = 0;
     const int64_t begin = outside_front(model);
     int64_t total = begin;
     value_size *order = calloc((size_t)model->values, sizeof *order);
@@ -69,11 +69,11 @@ vme_status arena_plan(vme_model *model)
     for (int v = 0; v < model->values; v++)
         if (model->value[v].kind == MODEL_COMPUTED && model->value[v].container < 0 && model->value[v].first >= 0
             && model->value[v].outside == 0)
-            order[placed++] = (value_size){v, model->value[v].bytes};
-    qsort(order, (size_t)placed, sizeof *order, by_size);
-    for (int i = 0; i < placed; i++) {
+            order[count++] = (value_size){v, model->value[v].bytes};
+    qsort(order, (size_t)count, sizeof *order, by_size);
+    for (int i = 0; i < count; i++) {
         model_value *value = &model->value[order[i].value];
-        int count = 0;
+        int overlaps = 0;
         if (vme_stopping(model->context)) {
             status = vme_stopped_here(model->context);
             goto done;
@@ -81,14 +81,14 @@ vme_status arena_plan(vme_model *model)
         for (int j = 0; j < i; j++) {
             const model_value *other = &model->value[order[j].value];
             if (other->first <= value->last && value->first <= other->last)
-                overlapping[count++] = other;
+                overlapping[overlaps++] = other;
         }
-        qsort(overlapping, (size_t)count, sizeof *overlapping, by_offset);
-        int64_t at = begin;
-        for (int j = 0; j < count && overlapping[j]->offset < at + value->bytes; j++)
-            at = max(at, overlapping[j]->offset + overlapping[j]->bytes);
-        value->offset = at;
-        total = max(total, at + value->bytes);
+        qsort(overlapping, (size_t)overlaps, sizeof *overlapping, by_offset);
+        int64_t offset = begin;
+        for (int j = 0; j < overlaps && overlapping[j]->offset < offset + value->bytes; j++)
+            offset = max(offset, overlapping[j]->offset + overlapping[j]->bytes);
+        value->offset = offset;
+        total = max(total, offset + value->bytes);
         if (total > MODEL_ELEMENTS_MAX) {
             status = vme_fail(VME_NO_MEMORY, "the values of this model are too large");
             goto done;
@@ -108,8 +108,8 @@ void arena_place_views(vme_model *model)
         if (value->container < 0)
             continue;
         value->offset = 0;
-        for (int at = v; at >= 0; at = model->value[at].container)
+        for (int outer = v; outer >= 0; outer = model->value[outer].container)
             value->offset +=
-                model->value[at].container >= 0 ? model->value[at].container_offset : model->value[at].offset;
+                model->value[outer].container >= 0 ? model->value[outer].container_offset : model->value[outer].offset;
     }
 }

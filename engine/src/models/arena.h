@@ -4,8 +4,8 @@
 
 #include "vme.h"
 
-/* Computes the first and last step that use each value which is not part of another one. */
-void arena_lives(vme_model *model);
+/* Sets the first and the last step that use each value that is not part of another one. */
+void arena_find_lifetimes(vme_model *model);
 /* Assigns offsets, largest value first, each at the lowest offset that is free during its lifetime. */
 vme_status arena_plan(vme_model *model);
 /* Assigns offsets to values within others. */

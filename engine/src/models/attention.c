@@ -27,8 +27,8 @@
 #include <string.h>
 
 enum {
-    K_PART = 1 << 12, /* elements of a sum, or rows packed, between two checks of the stop flag */
-    LINE = 16,        /* floats of padding in a row of scores, so that rows do not map to one set of L1 */
+    STOP_INTERVAL = 1 << 12, /* elements of a sum, or rows packed, between two checks of the stop flag */
+    LINE_FLOATS = 16, /* one cache line; a row of scores is padded by it, so that rows do not map to one set of L1 */
 };
 
 typedef struct attention {
@@ -39,42 +39,42 @@ typedef struct attention {
     float factor;
     bool guarded;                    /* rows of NaN count as 0 */
     vme_tensor q, k, v, addend, out; /* addend.data NULL: none */
-    int64_t q_steps[VME_RANK_MAX], k_steps[VME_RANK_MAX], v_steps[VME_RANK_MAX],
-        addend_steps[VME_RANK_MAX]; /* broadcast to out's dimensions */
-    int64_t rows, keys, depth,
-        width; /* of one item: scores are rows x keys with sums over depth; the result is rows x width */
+    /* in bytes, broadcast to out's dimensions */
+    int64_t q_strides[VME_RANK_MAX], k_strides[VME_RANK_MAX], v_strides[VME_RANK_MAX], addend_strides[VME_RANK_MAX];
+    /* of one item: scores are rows x keys with sums over depth; the result is rows x width */
+    int64_t rows, keys, depth, width;
     int64_t items, row_blocks, blocks;
-    bool k_beside;                                   /* the elements of each key are contiguous */
+    bool keys_contiguous;                            /* the elements of each key are contiguous */
     int64_t key_slivers, width_slivers, item_floats; /* of packed operands */
     int64_t score_row, result_row, slot_floats;
     float *packed, *slots;
-    int count; /* number of slots */
+    int slot_count;
 } attention;
 
 /* Offset in bytes of the matrix of item `number`, by the strides of the dimensions before the last two. */
-static int64_t item_at(const attention *job, const int64_t *steps, int64_t number)
+static int64_t item_offset(const attention *job, const int64_t *strides, int64_t number)
 {
-    int64_t at = 0;
+    int64_t offset = 0;
     for (int d = job->out.rank - 3; d >= 0; d--) {
-        at += number % job->out.shape[d] * steps[d];
+        offset += number % job->out.shape[d] * strides[d];
         number /= job->out.shape[d];
     }
-    return at;
+    return offset;
 }
 
 /* ---- sizes */
-static int64_t last(const model_value *value, int from_end) { return value->shape[value->rank - from_end]; }
+static int64_t size_from_end(const model_value *value, int from_end) { return value->shape[value->rank - from_end]; }
 
 /* Lays out scratch memory; false: its size overflows. */
 static bool lay_out(attention *job, const vme_gemm_kernel *gemm, const model_value *q, const model_value *k,
                     const model_value *out)
 {
     const int64_t columns = gemm->columns;
-    job->rows = last(out, 2);
-    job->width = last(out, 1);
-    job->keys = last(k, 1);
-    job->depth = last(q, 1);
-    job->k_beside = k->strides[k->rank - 2] == sizeof(float);
+    job->rows = size_from_end(out, 2);
+    job->width = size_from_end(out, 1);
+    job->keys = size_from_end(k, 1);
+    job->depth = size_from_end(q, 1);
+    job->keys_contiguous = k->strides[k->rank - 2] == sizeof(float);
     job->items = 1;
     for (int d = 0; d < out->rank - 2; d++)
         job->items *= out->shape[d];
@@ -83,26 +83,26 @@ static bool lay_out(attention *job, const vme_gemm_kernel *gemm, const model_val
     job->key_slivers = ceil_div(job->keys, columns);
     job->width_slivers = ceil_div(job->width, columns);
     job->item_floats = (job->key_slivers * job->depth + job->width_slivers * job->keys) * columns;
-    job->score_row = job->key_slivers * columns + LINE;
+    job->score_row = job->key_slivers * columns + LINE_FLOATS;
     job->result_row = job->width_slivers * columns;
-    job->slot_floats = (gemm->rows * (job->score_row + job->result_row) + LINE - 1) / LINE * LINE;
+    job->slot_floats = (gemm->rows * (job->score_row + job->result_row) + LINE_FLOATS - 1) / LINE_FLOATS * LINE_FLOATS;
     int64_t total;
     return !__builtin_mul_overflow(job->items, job->item_floats, &total) && total < MODEL_ELEMENTS_MAX / 8;
 }
 
 /* ---- costs */
-static double scores_of(const attention *job) { return (double)(job->items * job->rows) * (double)job->keys; }
-static double packed_of(const attention *job) { return (double)job->items * (double)job->item_floats; }
+static double score_count(const attention *job) { return (double)(job->items * job->rows) * (double)job->keys; }
+static double packed_floats(const attention *job) { return (double)job->items * (double)job->item_floats; }
 
 static rates_counted scores_work(const attention *job, double products)
 {
-    return (rates_counted){{[VME_RATE_PRODUCTS] = products + ATTENTION_SCORE_PRODUCTS * scores_of(job)
+    return (rates_counted){{[VME_RATE_PRODUCTS] = products + ATTENTION_SCORE_PRODUCTS * score_count(job)
                                                   + ATTENTION_ROW_PRODUCTS * (double)(job->items * job->rows)}};
 }
 
 static rates_counted tiles_work(const attention *job, const vme_gemm_kernel *gemm)
 {
-    return scores_work(job, rates_tile_rows(gemm, job->rows) * packed_of(job));
+    return scores_work(job, rates_tile_rows(gemm, job->rows) * packed_floats(job));
 }
 
 /* ---- fused */
@@ -110,39 +110,40 @@ static rates_counted tiles_work(const attention *job, const vme_gemm_kernel *gem
 static void pack_sliver(const attention *job, int64_t rows, int64_t columns, const char *from, int64_t row,
                         int64_t column, float *to)
 {
-    const int64_t wide = job->gemm->columns;
-    for (int64_t r = 0; r < rows && !vme_stopping(job->context); r += K_PART) {
-        const int64_t count = min(K_PART, rows - r);
+    const int64_t sliver_columns = job->gemm->columns;
+    for (int64_t r = 0; r < rows && !vme_stopping(job->context); r += STOP_INTERVAL) {
+        const int64_t count = min(STOP_INTERVAL, rows - r);
         const char *in = from + r * row;
-        float *out = to + r * wide;
+        float *out = to + r * sliver_columns;
         if (column == sizeof(float))
             for (int64_t i = 0; i < count; i++)
-                memcpy(out + i * wide, in + i * row, (size_t)columns * sizeof(float));
+                memcpy(out + i * sliver_columns, in + i * row, (size_t)columns * sizeof(float));
         else if (row == sizeof(float))
-            job->transpose(count, columns, in, row, column, (char *)out, wide * (int64_t)sizeof(float), sizeof(float));
+            job->transpose(count, columns, in, row, column, (char *)out, sliver_columns * (int64_t)sizeof(float),
+                           sizeof(float));
         else
             for (int64_t i = 0; i < count; i++)
                 for (int64_t j = 0; j < columns; j++)
-                    memcpy(out + i * wide + j, in + i * row + j * column, sizeof(float));
+                    memcpy(out + i * sliver_columns + j, in + i * row + j * column, sizeof(float));
     }
 }
 
 static vme_status pack(void *argument, int64_t begin, int64_t end)
 {
     const attention *job = argument;
-    const int64_t columns = job->gemm->columns, each = job->key_slivers + job->width_slivers;
-    const int64_t *k = job->k_steps + job->out.rank - 2, *v = job->v_steps + job->out.rank - 2;
+    const int64_t columns = job->gemm->columns, item_slivers = job->key_slivers + job->width_slivers;
+    const int64_t *k = job->k_strides + job->out.rank - 2, *v = job->v_strides + job->out.rank - 2;
     for (int64_t i = begin; i < end && !vme_stopping(job->context); i++) {
-        const int64_t item = i / each, sliver = i % each, of_v = sliver - job->key_slivers;
+        const int64_t item = i / item_slivers, sliver = i % item_slivers, v_sliver = sliver - job->key_slivers;
         float *to = job->packed + item * job->item_floats;
-        if (of_v < 0)
+        if (v_sliver < 0)
             pack_sliver(job, job->depth, min(columns, job->keys - sliver * columns),
-                        (const char *)job->k.data + item_at(job, job->k_steps, item) + sliver * columns * k[1], k[0],
-                        k[1], to + sliver * columns * job->depth);
+                        (const char *)job->k.data + item_offset(job, job->k_strides, item) + sliver * columns * k[1],
+                        k[0], k[1], to + sliver * columns * job->depth);
         else
-            pack_sliver(job, job->keys, min(columns, job->width - of_v * columns),
-                        (const char *)job->v.data + item_at(job, job->v_steps, item) + of_v * columns * v[1], v[0],
-                        v[1], to + job->key_slivers * columns * job->depth + of_v * columns * job->keys);
+            pack_sliver(job, job->keys, min(columns, job->width - v_sliver * columns),
+                        (const char *)job->v.data + item_offset(job, job->v_strides, item) + v_sliver * columns * v[1],
+                        v[0], v[1], to + job->key_slivers * columns * job->depth + v_sliver * columns * job->keys);
     }
     return VME_OK;
 }
@@ -151,7 +152,7 @@ static vme_status pack(void *argument, int64_t begin, int64_t end)
 static void product(const attention *job, int64_t rows, int64_t k, int64_t columns, const char *a, int64_t a_row,
                     int64_t a_column, const float *packed, float *to, int64_t to_row)
 {
-    const int64_t wide = job->gemm->columns, b_row = wide * (int64_t)sizeof(float);
+    const int64_t sliver_columns = job->gemm->columns, b_row = sliver_columns * (int64_t)sizeof(float);
     vme_gemm_tile tile = {.a_row = a_row,
                           .a_column = a_column,
                           .b_row = b_row,
@@ -159,16 +160,16 @@ static void product(const attention *job, int64_t rows, int64_t k, int64_t colum
                           .ahead = 8 * b_row,
                           .rows = (int)rows};
     const vme_gemm_layer layer = {.runs = 1, .coming = (const char *)packed};
-    for (int64_t column = 0; column < columns; column += wide) {
+    for (int64_t column = 0; column < columns; column += sliver_columns) {
         tile.c = (char *)(to + column);
-        tile.columns = (int)min(wide, columns - column);
-        for (int64_t k0 = 0; k0 < k; k0 += K_PART) {
+        tile.columns = (int)min(sliver_columns, columns - column);
+        for (int64_t k0 = 0; k0 < k; k0 += STOP_INTERVAL) {
             if (vme_stopping(job->context))
                 return;
-            tile.k = min(K_PART, k - k0);
+            tile.k = min(STOP_INTERVAL, k - k0);
             tile.accumulate = k0 > 0;
             tile.a = a + k0 * a_column;
-            tile.b = (const char *)(packed + column * k + k0 * wide);
+            tile.b = (const char *)(packed + column * k + k0 * sliver_columns);
             if (a_column == sizeof(float))
                 job->gemm->layer_tile(&tile, &layer);
             else
@@ -177,20 +178,20 @@ static void product(const attention *job, int64_t rows, int64_t k, int64_t colum
     }
 }
 
-static void write_row(const attention *job, const float *from, float factor, char *to, int64_t step)
+static void write_row(const attention *job, const float *from, float factor, char *to, int64_t stride)
 {
-    if (step == sizeof(float) || job->width == 1) {
+    if (stride == sizeof(float) || job->width == 1) {
         memcpy(to, from, (size_t)job->width * sizeof(float));
         job->row_kernels->scale(job->width, factor, (float *)to);
         return;
     }
     for (int64_t i = 0; i < job->width; i++)
-        *(float *)(to + i * step) = from[i] * factor;
+        *(float *)(to + i * stride) = from[i] * factor;
 }
 
 /* The factor that normalizes a row of exponentials with this sum. If the step is guarded, a fully masked row (NaN) is
  * set to 0. */
-static float weight_of(const attention *job, float sum, float *row)
+static float normalizing_factor(const attention *job, float sum, float *row)
 {
     if (!job->guarded || sum == sum)
         return 1 / sum;
@@ -198,7 +199,7 @@ static float weight_of(const attention *job, float sum, float *row)
     return 0;
 }
 
-static void do_block(const attention *job, int64_t number, float *scores)
+static void attend_block(const attention *job, int64_t number, float *scores)
 {
     const int rank = job->out.rank;
     const int64_t item = number / job->row_blocks, row_block = number % job->row_blocks,
@@ -208,49 +209,51 @@ static void do_block(const attention *job, int64_t number, float *scores)
     float *result = scores + job->gemm->rows * job->score_row;
     float factors[32]; /* at least the rows of any tile */
     product(job, rows, job->depth, job->keys,
-            (const char *)job->q.data + item_at(job, job->q_steps, item) + first * job->q_steps[rank - 2],
-            job->q_steps[rank - 2], job->q_steps[rank - 1], k, scores, job->score_row);
+            (const char *)job->q.data + item_offset(job, job->q_strides, item) + first * job->q_strides[rank - 2],
+            job->q_strides[rank - 2], job->q_strides[rank - 1], k, scores, job->score_row);
     const char *addend = job->addend.data == NULL
                              ? NULL
-                             : (const char *)job->addend.data + item_at(job, job->addend_steps, item)
-                                   + first * job->addend_steps[rank - 2];
+                             : (const char *)job->addend.data + item_offset(job, job->addend_strides, item)
+                                   + first * job->addend_strides[rank - 2];
     for (int64_t i = 0; i < rows && !vme_stopping(job->context); i++) {
         float *row = scores + i * job->score_row;
         const float largest = job->row_kernels->weigh_here(
-            job->keys, job->factor, addend == NULL ? NULL : (const float *)(addend + i * job->addend_steps[rank - 2]),
+            job->keys, job->factor, addend == NULL ? NULL : (const float *)(addend + i * job->addend_strides[rank - 2]),
             row);
-        factors[i] = weight_of(job, job->row_kernels->exponentials(job->keys, -largest, row), row);
+        factors[i] = normalizing_factor(job, job->row_kernels->exponentials(job->keys, -largest, row), row);
     }
     product(job, rows, job->keys, job->width, (const char *)scores, job->score_row * (int64_t)sizeof(float),
             sizeof(float), v, result, job->result_row);
     if (vme_stopping(job->context))
         return;
-    char *to = (char *)job->out.data + item_at(job, job->out.strides, item) + first * job->out.strides[rank - 2];
+    char *to = (char *)job->out.data + item_offset(job, job->out.strides, item) + first * job->out.strides[rank - 2];
     for (int64_t i = 0; i < rows; i++)
         write_row(job, result + i * job->result_row, factors[i], to + i * job->out.strides[rank - 2],
                   job->out.strides[rank - 1]);
 }
 
-static void do_blocks(void *argument, int64_t slot, vme_items *blocks)
+static void attend_blocks(void *argument, int64_t slot, vme_items *blocks)
 {
     const attention *job = argument;
     for (int64_t block; vme_item_next(blocks, &block);)
-        do_block(job, block, job->slots + slot * job->slot_floats);
+        attend_block(job, block, job->slots + slot * job->slot_floats);
 }
 
 static vme_status run_fused(attention *job, char *scratch)
 {
-    const int64_t each = job->key_slivers + job->width_slivers, sliver = job->item_floats / each;
+    const int64_t item_slivers = job->key_slivers + job->width_slivers, sliver_floats = job->item_floats / item_slivers;
     job->packed = (float *)scratch;
     job->slots = job->packed + job->items * job->item_floats;
-    vme_status status = vme_parallel_apart(job->context, job->items * each, (1 << 14) / (sliver + 1) + 1, pack, job);
-    return status == VME_OK ? vme_parallel_slots(job->context, job->count, job->blocks, do_blocks, job) : status;
+    vme_status status =
+        vme_parallel_apart(job->context, job->items * item_slivers, (1 << 14) / (sliver_floats + 1) + 1, pack, job);
+    return status == VME_OK ? vme_parallel_slots(job->context, job->slot_count, job->blocks, attend_blocks, job)
+                            : status;
 }
 
 static rates_counted fused_work(const attention *job, const vme_gemm_kernel *gemm)
 {
     rates_counted result = tiles_work(job, gemm);
-    result.of[VME_RATE_BYTES] = ATTENTION_PACKED_BYTES * packed_of(job);
+    result.of[VME_RATE_BYTES] = ATTENTION_PACKED_BYTES * packed_floats(job);
     return result;
 }
 
@@ -268,22 +271,23 @@ static vme_status softmax_rows(void *argument, int64_t begin, int64_t end)
         const char *addend = (const char *)job->addend.data;
         float *row = job->packed + i * job->keys;
         if (addend != NULL)
-            addend += item_at(job, job->addend_steps, i / job->rows) + i % job->rows * job->addend_steps[rank - 2];
+            addend +=
+                item_offset(job, job->addend_strides, i / job->rows) + i % job->rows * job->addend_strides[rank - 2];
         const float largest = job->row_kernels->weigh_here(job->keys, job->factor, (const float *)addend, row);
-        job->row_kernels->scale(job->keys,
-                                weight_of(job, job->row_kernels->exponentials(job->keys, -largest, row), row), row);
+        job->row_kernels->scale(
+            job->keys, normalizing_factor(job, job->row_kernels->exponentials(job->keys, -largest, row), row), row);
     }
     return VME_OK;
 }
 
 static vme_status run_apart(attention *job, char *scratch)
 {
-    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX], step = sizeof(float);
+    int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX], stride = sizeof(float);
     memcpy(shape, job->out.shape, sizeof *shape * (size_t)job->out.rank);
     shape[job->out.rank - 1] = job->keys;
     for (int d = job->out.rank - 1; d >= 0; d--) {
-        strides[d] = step;
-        step *= shape[d];
+        strides[d] = stride;
+        stride *= shape[d];
     }
     job->packed = (float *)scratch;
     const vme_tensor scores = {
@@ -298,13 +302,14 @@ static vme_status run_apart(attention *job, char *scratch)
  */
 static rates_counted apart_work(const attention *job, const vme_gemm_kernel *gemm)
 {
-    const double numbers = (double)job->items * (double)(job->depth + job->width) * (double)job->keys;
+    const double operand_elements = (double)job->items * (double)(job->depth + job->width) * (double)job->keys;
     rates_counted result = tiles_work(job, gemm);
-    if (job->rows <= ATTENTION_DOT_ROWS && job->k_beside) {
-        result = scores_work(job, (double)job->rows * numbers);
-        result.of[VME_RATE_BYTES] = ATTENTION_DOT_BYTES * scores_of(job) + ATTENTION_READ_BYTES * numbers;
+    if (job->rows <= ATTENTION_DOT_ROWS && job->keys_contiguous) {
+        result = scores_work(job, (double)job->rows * operand_elements);
+        result.of[VME_RATE_BYTES] = ATTENTION_DOT_BYTES * score_count(job) + ATTENTION_READ_BYTES * operand_elements;
     } else
-        result.of[VME_RATE_BYTES] = ATTENTION_SCORE_BYTES * scores_of(job) + ATTENTION_MATMUL_BYTES * packed_of(job);
+        result.of[VME_RATE_BYTES] =
+            ATTENTION_SCORE_BYTES * score_count(job) + ATTENTION_MATMUL_BYTES * packed_floats(job);
     return result;
 }
 
@@ -314,7 +319,7 @@ static int64_t apart_floats(const attention *job, int slots)
     return job->items * job->rows * job->keys;
 }
 
-/* ---- the table of both */
+/* ---- the table of algorithms */
 typedef struct attention_algorithm {
     const char *name;
     rates_counted (*work)(const attention *job, const vme_gemm_kernel *gemm);
@@ -330,14 +335,14 @@ static const attention_algorithm *algorithm_of(model_algorithm algorithm)
 }
 
 /* Strides of the operand for out's dimensions: its own for the matrix, broadcast for the dimensions before it. */
-static vme_status steps_of(const vme_tensor *operand, const vme_tensor *out, int64_t steps[VME_RANK_MAX])
+static vme_status strides_of(const vme_tensor *operand, const vme_tensor *out, int64_t strides[VME_RANK_MAX])
 {
-    vme_tensor before = *operand, all = *out;
-    before.rank -= 2;
-    all.rank -= 2;
-    vme_status status = vme_broadcast_strides(&before, &all, steps);
+    vme_tensor outer = *operand, outer_out = *out;
+    outer.rank -= 2;
+    outer_out.rank -= 2;
+    vme_status status = vme_broadcast_strides(&outer, &outer_out, strides);
     for (int d = 1; d <= 2; d++)
-        steps[out->rank - d] = operand->strides[operand->rank - d];
+        strides[out->rank - d] = operand->strides[operand->rank - d];
     return status;
 }
 
@@ -352,16 +357,16 @@ vme_status attention_run(vme_context *context, const vme_model *model, const mod
         .k = model_tensor(model, step->operand[1], arena),
         .v = model_tensor(model, step->operand[2], arena),
         .out = model_tensor(model, step->out, arena),
-        .count = step->slots,
+        .slot_count = step->slots,
     };
     memcpy(&job.factor, &step->p[0], sizeof job.factor);
     job.guarded = step->p[1] != 0;
     lay_out(&job, job.gemm, &model->value[step->operand[0]], &model->value[step->operand[1]], &model->value[step->out]);
-    vme_status status = steps_of(&job.q, &job.out, job.q_steps);
+    vme_status status = strides_of(&job.q, &job.out, job.q_strides);
     if (status == VME_OK)
-        status = steps_of(&job.k, &job.out, job.k_steps);
+        status = strides_of(&job.k, &job.out, job.k_strides);
     if (status == VME_OK)
-        status = steps_of(&job.v, &job.out, job.v_steps);
+        status = strides_of(&job.v, &job.out, job.v_strides);
     if (status == VME_OK && step->operand[3] >= 0) {
         int64_t shape[VME_RANK_MAX];
         vme_tensor scores = job.out;
@@ -369,7 +374,7 @@ vme_status attention_run(vme_context *context, const vme_model *model, const mod
         shape[job.out.rank - 1] = job.keys;
         scores.shape = shape;
         job.addend = model_tensor(model, step->operand[3], arena);
-        status = vme_broadcast_strides(&job.addend, &scores, job.addend_steps);
+        status = vme_broadcast_strides(&job.addend, &scores, job.addend_strides);
     }
     char *scratch = arena + model->value[step->scratch].offset;
     return status == VME_OK ? algorithm_of(step->algorithm)->run(&job, scratch) : status;
@@ -378,7 +383,7 @@ vme_status attention_run(vme_context *context, const vme_model *model, const mod
 bool model_is_attention(const model_step *step) { return step->run == attention_run; }
 const char *attention_name(model_algorithm algorithm) { return algorithm_of(algorithm)->name; }
 
-static attention sizes_of(const vme_kernels *kernels, const vme_model *model, const model_step *step)
+static attention layout_of(const vme_kernels *kernels, const vme_model *model, const model_step *step)
 {
     attention job;
     lay_out(&job, &kernels->gemm.of[VME_FLOAT32], &model->value[step->operand[0]], &model->value[step->operand[1]],
@@ -389,21 +394,21 @@ static attention sizes_of(const vme_kernels *kernels, const vme_model *model, co
 rates_counted attention_work(const vme_kernels *kernels, const vme_model *model, const model_step *step,
                              model_algorithm algorithm)
 {
-    const attention job = sizes_of(kernels, model, step);
+    const attention job = layout_of(kernels, model, step);
     return algorithm_of(algorithm)->work(&job, &kernels->gemm.of[VME_FLOAT32]);
 }
 
 int64_t attention_scratch(const vme_model *model, model_step *step)
 {
-    const attention job = sizes_of(model->kernels, model, step);
+    const attention job = layout_of(model->kernels, model, step);
     step->slots = (int)min(min(job.blocks, vme_threads()), VME_SLOTS_MAX);
     return algorithm_of(step->algorithm)->floats(&job, step->slots) * (int64_t)sizeof(float);
 }
 
 static bool is_matrix(const model_value *value, int64_t rows, int64_t columns)
 {
-    return value->dtype == VME_FLOAT32 && value->rank >= 2 && last(value, 2) == rows && last(value, 1) == columns
-           && !value->channels_last;
+    return value->dtype == VME_FLOAT32 && value->rank >= 2 && size_from_end(value, 2) == rows
+           && size_from_end(value, 1) == columns && !value->channels_last;
 }
 
 vme_status model_make_attention(model_preparation *preparation, uint32_t number, const model_node_record *node,
@@ -418,9 +423,10 @@ vme_status model_make_attention(model_preparation *preparation, uint32_t number,
     model_value *q = &model->value[step->operand[0]], *k = &model->value[step->operand[1]],
                 *v = &model->value[step->operand[2]], *out = &model->value[step->out];
     if (node->inputs > 4 || (step->p[1] != 0 && step->p[1] != 1) || q->rank < 2 || k->rank < 2 || v->rank < 2
-        || out->rank < 2 || !is_matrix(q, last(out, 2), last(k, 2)) || !is_matrix(k, last(q, 1), last(v, 2))
-        || !is_matrix(v, last(k, 1), last(out, 1)) || !is_matrix(out, last(q, 2), last(v, 1))
-        || last(k, 1) > MODEL_ROW_MAX)
+        || out->rank < 2 || !is_matrix(q, size_from_end(out, 2), size_from_end(k, 2))
+        || !is_matrix(k, size_from_end(q, 1), size_from_end(v, 2))
+        || !is_matrix(v, size_from_end(k, 1), size_from_end(out, 1))
+        || !is_matrix(out, size_from_end(q, 2), size_from_end(v, 1)) || size_from_end(k, 1) > MODEL_ROW_MAX)
         return MODEL_WRONG(number, "has q, k or v that are not float32 matrices of matching sizes");
     int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX];
     vme_tensor result = model_tensor(model, step->out, NULL), tensors[4];
@@ -433,15 +439,16 @@ vme_status model_make_attention(model_preparation *preparation, uint32_t number,
         }
     out->plain = true;
     for (int i = 0; i < 3; i++)
-        if (steps_of(&tensors[i], &result, strides) != VME_OK)
+        if (strides_of(&tensors[i], &result, strides) != VME_OK)
             return MODEL_WRONG(number, "has operands and a result with different numbers of matrices");
     memcpy(shape, result.shape, sizeof *shape * (size_t)result.rank);
-    shape[result.rank - 1] = last(k, 1);
+    shape[result.rank - 1] = size_from_end(k, 1);
     result.shape = shape;
     if (step->operand[3] >= 0) {
         const model_value *addend = &model->value[step->operand[3]];
-        if (addend->dtype != VME_FLOAT32 || addend->rank < 1 || addend->channels_last || last(addend, 1) != last(k, 1)
-            || (last(addend, 1) > 1 && addend->strides[addend->rank - 1] != sizeof(float))
+        if (addend->dtype != VME_FLOAT32 || addend->rank < 1 || addend->channels_last
+            || size_from_end(addend, 1) != size_from_end(k, 1)
+            || (size_from_end(addend, 1) > 1 && addend->strides[addend->rank - 1] != sizeof(float))
             || vme_broadcast_strides(&tensors[3], &result, strides) != VME_OK)
             return MODEL_WRONG(number, "has an addend of another shape or dtype");
     }

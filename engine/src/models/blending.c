@@ -25,32 +25,32 @@ typedef struct blending {
     const int32_t *indices;
     float *out;
     int taps;
-    int64_t outer, size, outputs, inner;
+    int64_t outer, axis_size, out_size, inner; /* out_size: of the result along the axis */
 } blending;
 
-/* Outer indices `begin` to `end`; elements along the axis are contiguous. */
-static vme_status along(void *argument, int64_t begin, int64_t end)
+/* Blends outer indices `begin` to `end`, if elements along the axis are contiguous (inner is 1). */
+static vme_status blend_contiguous(void *argument, int64_t begin, int64_t end)
 {
     const blending *job = argument;
     for (int64_t i = begin; i < end; i++)
-        for (int64_t j = 0; j < job->outputs && !vme_stopping(job->context); j += PIECE)
-            job->kernels->blend_places(job->taps, min(PIECE, job->outputs - j), job->in + i * job->size,
-                                       job->indices + j, job->weights + j, job->outputs,
-                                       job->out + i * job->outputs + j);
+        for (int64_t j = 0; j < job->out_size && !vme_stopping(job->context); j += PIECE)
+            job->kernels->blend_places(job->taps, min(PIECE, job->out_size - j), job->in + i * job->axis_size,
+                                       job->indices + j, job->weights + j, job->out_size,
+                                       job->out + i * job->out_size + j);
     return VME_OK;
 }
 
-/* Rows of the result, numbered across the outer dimensions. */
-static vme_status across(void *argument, int64_t begin, int64_t end)
+/* Blends rows `begin` to `end` of `inner` elements of the result, numbered across the outer dimensions. */
+static vme_status blend_rows(void *argument, int64_t begin, int64_t end)
 {
     const blending *job = argument;
     const float *rows[TAPS_MAX];
     float weights[TAPS_MAX];
     for (int64_t i = begin; i < end; i++) {
-        const int64_t outer = i / job->outputs, j = i % job->outputs;
+        const int64_t outer = i / job->out_size, j = i % job->out_size;
         for (int t = 0; t < job->taps; t++) {
-            rows[t] = job->in + (outer * job->size + job->indices[t * job->outputs + j]) * job->inner;
-            weights[t] = job->weights[t * job->outputs + j];
+            rows[t] = job->in + (outer * job->axis_size + job->indices[t * job->out_size + j]) * job->inner;
+            weights[t] = job->weights[t * job->out_size + j];
         }
         for (int64_t k = 0; k < job->inner && !vme_stopping(job->context); k += PIECE) {
             job->kernels->blend_rows(job->taps, min(PIECE, job->inner - k), rows, weights,
@@ -75,19 +75,21 @@ static vme_status blending_run(vme_context *context, const vme_model *model, con
         .out = (float *)(void *)model_tensor(model, step->out, arena).data,
         .taps = (int)indices->shape[0],
         .outer = 1,
-        .size = in->shape[axis],
-        .outputs = indices->shape[1],
+        .axis_size = in->shape[axis],
+        .out_size = indices->shape[1],
         .inner = 1,
     };
     for (int d = 0; d < in->rank; d++)
         *(d < axis ? &job.outer : &job.inner) *= d == axis ? 1 : in->shape[d];
-    for (int64_t i = 0; i < job.taps * job.outputs; i++)
-        if (job.indices[i] < 0 || job.indices[i] >= job.size)
+    for (int64_t i = 0; i < job.taps * job.out_size; i++)
+        if (job.indices[i] < 0 || job.indices[i] >= job.axis_size)
             return vme_fail(VME_BAD_VALUE, "an interpolation reads index %d of %lld elements", job.indices[i],
-                            (long long)job.size);
+                            (long long)job.axis_size);
     if (job.inner == 1)
-        return vme_parallel_apart(context, job.outer, PIECE / (job.outputs * job.taps + 1) + 1, along, &job);
-    return vme_parallel_apart(context, job.outer * job.outputs, PIECE / (job.inner * job.taps + 1) + 1, across, &job);
+        return vme_parallel_apart(context, job.outer, PIECE / (job.out_size * job.taps + 1) + 1, blend_contiguous,
+                                  &job);
+    return vme_parallel_apart(context, job.outer * job.out_size, PIECE / (job.inner * job.taps + 1) + 1, blend_rows,
+                              &job);
 }
 
 vme_status model_make_blending(model_preparation *preparation, uint32_t number, const model_node_record *node,

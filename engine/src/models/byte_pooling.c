@@ -16,7 +16,7 @@
 
 enum {
     TAPS_MAX = 1 << 10,
-    FLIP = 0x80,
+    FLIP = 0x80,                /* XORed with int8 to read it as uint8 (quantized_kernels.h) */
     CHANNELS_AT_ONCE = 1 << 13, /* between two checks of the stop flag */
     PIECE = 1 << 16,            /* bytes read by the rows that a thread takes at once */
 };
@@ -31,7 +31,7 @@ typedef struct byte_pooling {
     int64_t height, width, channels, out_height, out_width;
 } byte_pooling;
 
-/* Rows of the result, numbered across all images. */
+/* Pools rows `begin` to `end` of the result, numbered across all images. */
 static vme_status pool_rows(void *argument, int64_t begin, int64_t end)
 {
     const byte_pooling *job = argument;
@@ -50,11 +50,11 @@ static vme_status pool_rows(void *argument, int64_t begin, int64_t end)
                     if (x >= 0 && x < job->width)
                         taps[count++] = from + y * row + x * job->channels;
             for (int64_t c = 0; c < job->channels && !vme_stopping(job->context); c += CHANNELS_AT_ONCE) {
-                const int64_t end_of_some = min(job->channels, c + CHANNELS_AT_ONCE);
+                const int64_t c_end = min(job->channels, c + CHANNELS_AT_ONCE);
                 if (count > 0)
-                    job->kernels->largest(c, end_of_some, count, taps, job->flip, to);
+                    job->kernels->largest(c, c_end, count, taps, job->flip, to);
                 else
-                    memset(to + c, job->flip, (size_t)(end_of_some - c)); /* the dtype's minimum */
+                    memset(to + c, job->flip, (size_t)(c_end - c)); /* the dtype's minimum */
             }
         }
     }

@@ -26,11 +26,12 @@ static vme_tensor piece_of(const vme_tensor *out, int64_t begin, const int64_t *
         .data = out->data + begin * *stride, .shape = count, .strides = stride, .rank = 1, .dtype = out->dtype};
 }
 
-static vme_status scaled(vme_context *context, vme_binary_op op, float by, const vme_tensor *numbers)
+/* numbers = numbers `op` number, element by element. */
+static vme_status apply_scalar(vme_context *context, vme_binary_op op, float number, const vme_tensor *numbers)
 {
-    double value = (double)by;
-    const vme_tensor factor = {.data = (char *)&value, .rank = 0, .dtype = VME_FLOAT64};
-    return vme_binary(context, op, (vme_dtype)numbers->dtype, numbers, &factor, numbers);
+    double value = (double)number;
+    const vme_tensor scalar = {.data = (char *)&value, .rank = 0, .dtype = VME_FLOAT64};
+    return vme_binary(context, op, (vme_dtype)numbers->dtype, numbers, &scalar, numbers);
 }
 
 static vme_status chance_run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
@@ -43,7 +44,7 @@ static vme_status chance_run(vme_context *context, const vme_model *model, const
     vme_random_state state = {.buffer_pos = 4}; /* the position in the block: all words are used */
     if (step->p[CHANCE_SEEDED] != 0) {
         state.key[0] = (uint32_t)step->p[CHANCE_SEED];
-        state.key[1] = (uint32_t)step->p[CHANCE_PLACE];
+        state.key[1] = (uint32_t)step->p[CHANCE_STREAM];
     } else if (getrandom(state.key, sizeof state.key, 0) != (ssize_t)sizeof state.key) {
         return vme_fail(VME_BAD_VALUE, "the system gave no random numbers");
     }
@@ -55,9 +56,9 @@ static vme_status chance_run(vme_context *context, const vme_model *model, const
         const vme_tensor piece = piece_of(&out, begin, &count, &stride);
         status = vme_random(context, &state, normal ? VME_RANDOM_NORMAL : VME_RANDOM_UNIFORM, none, &piece);
         if (status == VME_OK)
-            status = scaled(context, VME_MULTIPLY, normal ? second : second - first, &piece);
+            status = apply_scalar(context, VME_MULTIPLY, normal ? second : second - first, &piece);
         if (status == VME_OK)
-            status = scaled(context, VME_ADD, first, &piece);
+            status = apply_scalar(context, VME_ADD, first, &piece);
     }
     return status;
 }

@@ -33,8 +33,8 @@
 #include <string.h>
 
 enum {
-    PIECES = 4, /* minimum for each thread */
-    SPARSE = 4, /* if padding is more than 1 / SPARSE of an image, it is left out of sums */
+    PIECES_MIN = 4, /* pieces of work for each thread, at least */
+    SPARSE = 4,     /* if padding is more than 1 / SPARSE of an image, it is left out of sums */
 };
 
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
@@ -66,20 +66,20 @@ int64_t convolution_packed(const vme_kernels *kernels, const model_step *step, i
 {
     const int64_t columns = kernel_of(kernels)->columns,
                   blocks = step->p[GROUPS] / groups_joined(kernels, step, outputs),
-                  wide = blocks * ceil_div(outputs / blocks, columns) * columns;
-    return algorithms[step->algorithm]->packed(kernels, step, outputs, channels) + (bias ? wide : 0);
+                  padded_outputs = blocks * ceil_div(outputs / blocks, columns) * columns;
+    return algorithms[step->algorithm]->packed(kernels, step, outputs, channels) + (bias ? padded_outputs : 0);
 }
 
 void convolution_pack(const vme_kernels *kernels, model_step *step, int64_t outputs, int64_t channels,
                       const char *weights, const char *bias)
 {
     const int64_t columns = kernel_of(kernels)->columns,
-                  own = outputs / step->p[GROUPS] * groups_joined(kernels, step, outputs),
-                  slivers = ceil_div(own, columns);
+                  block_outputs = outputs / step->p[GROUPS] * groups_joined(kernels, step, outputs),
+                  slivers = ceil_div(block_outputs, columns);
     memset(step->weights, 0, (size_t)convolution_packed(kernels, step, outputs, channels, true) * sizeof(float));
     step->bias = step->weights + convolution_packed(kernels, step, outputs, channels, false);
     for (int64_t o = 0; bias != NULL && o < outputs; o++)
-        memcpy(step->bias + o / own * slivers * columns + o % own, bias + o * 4, 4);
+        memcpy(step->bias + o / block_outputs * slivers * columns + o % block_outputs, bias + o * 4, 4);
     algorithms[step->algorithm]->pack(kernels, step, outputs, channels, weights, step->weights);
 }
 
@@ -95,7 +95,7 @@ vme_status convolution_run(vme_context *context, const vme_model *model, const m
                                                                      : status;
 }
 
-static bool dense(const model_value *value)
+static bool evenly_spaced(const model_value *value)
 {
     return value->top + value->left + value->bottom + value->right == 0 && value->interleave_h == 0;
 }
@@ -104,8 +104,8 @@ bool convolution_is_product(const model_value *in, const model_value *addend, co
                             const model_step *step)
 {
     const int32_t *p = step->p;
-    return p[KERNEL_H] * p[KERNEL_W] * p[STRIDE_H] * p[STRIDE_W] == 1 && dense(in) && dense(out)
-           && (addend == NULL || dense(addend));
+    return p[KERNEL_H] * p[KERNEL_W] * p[STRIDE_H] * p[STRIDE_W] == 1 && evenly_spaced(in) && evenly_spaced(out)
+           && (addend == NULL || evenly_spaced(addend));
 }
 
 /* ---- direct: weights */
@@ -129,24 +129,26 @@ static rates_counted direct_work(const vme_kernels *kernels, const model_value *
 {
     const vme_gemm_kernel *kernel = kernel_of(kernels);
     const int32_t *p = step->p;
-    const double numbers = (double)direct_packed(kernels, step, out->c, in->c / p[GROUPS]);
-    const bool joined = p[KERNEL_H] * p[KERNEL_W] * p[STRIDE_H] * p[STRIDE_W] == 1;
-    const double rows = joined ? rates_tile_rows(kernel, out->n * out->h * out->w)
-                               : (double)(out->n * out->h) * rates_tile_rows(kernel, out->w);
-    return (rates_counted){{[VME_RATE_PRODUCTS] = rows * numbers, [VME_RATE_WEIGHTS] = numbers * sizeof(float)}};
+    const double weights = (double)direct_packed(kernels, step, out->c, in->c / p[GROUPS]);
+    const bool images_joined = p[KERNEL_H] * p[KERNEL_W] * p[STRIDE_H] * p[STRIDE_W] == 1;
+    const double rows = images_joined ? rates_tile_rows(kernel, out->n * out->h * out->w)
+                                      : (double)(out->n * out->h) * rates_tile_rows(kernel, out->w);
+    return (rates_counted){{[VME_RATE_PRODUCTS] = rows * weights, [VME_RATE_WEIGHTS] = weights * sizeof(float)}};
 }
 
 void direct_pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels,
                  const char *weights, float *packed)
 {
     const int64_t columns = kernel_of(kernels)->columns, joined = groups_joined(kernels, step, outputs),
-                  of_group = outputs / step->p[GROUPS], own = of_group * joined, slivers = ceil_div(own, columns);
-    const int64_t window = (int64_t)step->p[KERNEL_H] * step->p[KERNEL_W], others = channels * (joined - 1);
+                  group_outputs = outputs / step->p[GROUPS], block_outputs = group_outputs * joined,
+                  slivers = ceil_div(block_outputs, columns);
+    const int64_t window = (int64_t)step->p[KERNEL_H] * step->p[KERNEL_W], other_channels = channels * (joined - 1);
     for (int64_t o = 0; o < outputs; o++) {
-        const int64_t sliver = o / own * slivers + o % own / columns, column = o % own % columns,
-                      member = o % own / of_group; /* of the joined groups */
-        float *to = packed + (sliver * step->k * joined + member * channels) * columns + column;
-        for (int64_t index = 0; index < window; index++, to += others * columns)
+        const int64_t sliver = o / block_outputs * slivers + o % block_outputs / columns,
+                      column = o % block_outputs % columns,
+                      group = o % block_outputs / group_outputs; /* of the joined groups */
+        float *to = packed + (sliver * step->k * joined + group * channels) * columns + column;
+        for (int64_t index = 0; index < window; index++, to += other_channels * columns)
             for (int64_t channel = 0; channel < channels; channel++, to += columns)
                 memcpy(to, weights + ((o * channels + channel) * window + index) * 4, 4);
     }
@@ -158,40 +160,44 @@ typedef struct convolution {
     const vme_model *model;
     const model_step *step;
     const vme_gemm_kernel *kernel;
-    const float *in, *addend; /* the element under the window's first tap at the first output; the addend's first pixel,
-                               * or NULL */
+    const float *in;     /* the element under the window's first tap at the first output */
+    const float *addend; /* the first pixel, or NULL */
     float *out;
-    int64_t in_pixel, in_row, in_image, out_pixel, out_row, out_image, addend_pixel, addend_row,
-        addend_image;              /* strides in elements */
-    int64_t blocks;                /* of joined groups */
-    int64_t channels, outputs, k;  /* of one block; k: elements of a sum */
-    int64_t images, height, width; /* of the output */
-    int64_t lines, runs, run;      /* of the window: lines of runs, and elements of a run */
-    int64_t next_line, next_run;   /* strides in elements */
-    int64_t part_runs, part;       /* one partial sum: a number of whole runs, or a part of one run */
-    int64_t panel, row_tiles, tiles, piece_tiles, pieces, block_slivers, slivers;
-    int64_t piece_slivers; /* 1; or all of them if they stay in L2; or many, if sums go over one block of the input at a
-                            * time */
-    model_curve_kernel *curve; /* the activation, if bounds cannot express it */
-    bool product;              /* product of one image, computed tile by tile */
-    /* many taps see padding only and tiles skip them; each run is a partial sum then */
-    bool skips_padding;
-    int64_t first_row, in_height, in_width; /* first row of the result; size of the image */
-    bool by_rows;  /* each thread has consecutive rows with all slivers, so that it keeps its rows in its cache from
-                    * layer to layer */
-    int64_t block; /* elements of a run that are summed for all of a piece's slivers before the next block */
+    /* strides in elements */
+    int64_t in_pixel, in_row, in_image, out_pixel, out_row, out_image, addend_pixel, addend_row, addend_image;
+    int64_t blocks;                  /* of joined groups */
+    int64_t channels, outputs, k;    /* of one block; k: elements of a sum */
+    int64_t images, height, width;   /* of the output */
+    int64_t lines, runs, run;        /* of the window: lines of runs, and elements of a run */
+    int64_t line_stride, run_stride; /* in elements */
+    int64_t part_runs, part_terms;   /* one partial sum: a number of whole runs, or of elements of one run */
+    int64_t panel;                   /* rows of a tile, at most */
+    int64_t row_tiles, tiles;        /* of a row of the output, and of an image */
+    int64_t piece_tiles, pieces;     /* tiles of a piece of work, and pieces of an image */
+    int64_t block_slivers, slivers;  /* of one block, and of all */
+    int64_t piece_slivers;           /* 1; or all of them if they stay in L2; or many, if sums go over one block of the
+                                      * input at a time */
+    model_curve_kernel *curve;       /* the activation, if bounds cannot express it */
+    bool product;                    /* product of one image, computed tile by tile */
+    bool skips_padding;              /* tiles skip taps that see padding only; each run is a partial sum then */
+    int64_t first_row;               /* of the result */
+    int64_t in_height, in_width;     /* of the image */
+    bool by_rows;      /* each thread has consecutive rows with all slivers, so that it keeps its rows in its cache from
+                        * layer to layer */
+    int64_t run_block; /* elements of a run that are summed for all of a piece's slivers before the next block */
 } convolution;
 
-/* Of `count` taps `step` apart, whose first one covers `span` elements from `at` on: the range of taps that see any of
- * the `size` elements. The others see padding only. */
-typedef struct taps {
+typedef struct tap_range {
     int64_t first, last;
-} taps;
-static taps taps_inside(int64_t at, int64_t span, int64_t step, int64_t count, int64_t size)
+} tap_range;
+/* The taps that see any of the `size` elements, of `count` taps `step` apart whose first one covers `span` elements
+ * from `at` on. The other taps see padding only. */
+static tap_range taps_in_image(int64_t at, int64_t span, int64_t step, int64_t count, int64_t size)
 {
-    const taps some = {at + span > 0 ? 0 : ceil_div(1 - at - span, step),
-                       at >= size ? -1 : min(count - 1, (size - 1 - at) / step)};
-    return some.first > some.last ? (taps){0, 0} : some; /* at least one tap, because the result must be written */
+    const tap_range range = {at + span > 0 ? 0 : ceil_div(1 - at - span, step),
+                             at >= size ? -1 : min(count - 1, (size - 1 - at) / step)};
+    /* at least one tap, because the result must be written */
+    return range.first > range.last ? (tap_range){0, 0} : range;
 }
 
 /* Applies the activation, if bounds cannot express it, to the finished results of a tile. */
@@ -199,24 +205,24 @@ static void activate_tile(const convolution *job, const vme_gemm_tile *tile)
 {
     if (job->curve == NULL)
         return;
-    const bool together = tile->c_row == tile->columns * 4; /* pixels have no other channels between them */
-    const int64_t count = together ? (int64_t)tile->rows * tile->columns : tile->columns;
-    for (int row = 0; row < (together ? 1 : tile->rows); row++) {
+    const bool contiguous = tile->c_row == tile->columns * 4; /* pixels have no other channels between them */
+    const int64_t count = contiguous ? (int64_t)tile->rows * tile->columns : tile->columns;
+    for (int row = 0; row < (contiguous ? 1 : tile->rows); row++) {
         float *result = (float *)(tile->c + row * tile->c_row);
         job->curve(job->step->p[ACTIVATION] - ACTIVATION_CURVES, count, result, result);
     }
 }
 
-/* Sums of one sliver from element k_first of each run on, for tiles `first` to `end`. `after`: the weights that are
- * read next. */
-static void compute(const convolution *job, int64_t image, int64_t sliver, int64_t first, int64_t end, int64_t k_first,
-                    const float *after)
+/* Computes one sliver of tiles `first` to `end`: adds the products of one block of each run, from element k_first on.
+ * `next_weights`: those that are read next, to be prefetched. */
+static void compute_tiles(const convolution *job, int64_t image, int64_t sliver, int64_t first, int64_t end,
+                          int64_t k_first, const float *next_weights)
 {
     const model_step *step = job->step;
     const int64_t columns = job->kernel->columns, block = sliver / job->block_slivers,
-                  before = sliver % job->block_slivers * columns;
-    const int64_t width = min(columns, job->outputs - before), column = block * job->outputs + before;
-    const int64_t k_end = min(job->run, k_first + job->block);
+                  first_output = sliver % job->block_slivers * columns;
+    const int64_t width = min(columns, job->outputs - first_output), column = block * job->outputs + first_output;
+    const int64_t k_end = min(job->run, k_first + job->run_block);
     const float *weights = step->weights + (sliver * job->k + k_first) * columns, *bias = step->bias + sliver * columns;
     const float *in = job->in + image * job->in_image + block * job->channels;
     float *out = job->out + image * job->out_image + column;
@@ -227,44 +233,45 @@ static void compute(const convolution *job, int64_t image, int64_t sliver, int64
         .accumulate = k_first > 0,
         .far = true,
     };
-    vme_gemm_layer layer = {.a_run = job->next_run * 4, .addend_row = job->addend_pixel * 4, .bounds = step->bounds};
+    vme_gemm_layer layer = {.a_run = job->run_stride * 4, .addend_row = job->addend_pixel * 4, .bounds = step->bounds};
     for (int64_t line = 0; line < job->lines; line++)
         for (int64_t r = 0; r < job->runs; r += job->part_runs)
-            for (int64_t k0 = k_first; k0 < k_end; k0 += job->part) {
-                const float *from = in + line * job->next_line + r * job->next_run + k0;
-                tile.k = min(job->part, k_end - k0);
+            for (int64_t k0 = k_first; k0 < k_end; k0 += job->part_terms) {
+                const float *from = in + line * job->line_stride + r * job->run_stride + k0;
+                tile.k = min(job->part_terms, k_end - k0);
                 tile.b = (const char *)weights;
                 layer.runs = min(job->part_runs, job->runs - r);
                 weights += layer.runs * tile.k * columns;
                 const bool done = line == job->lines - 1 && r + layer.runs == job->runs && k0 + tile.k == k_end;
-                layer.coming = (const char *)(done ? after : weights);
+                layer.coming = (const char *)(done ? next_weights : weights);
                 layer.coming_step = min(VME_ALIGNMENT, ceil_div(columns * 4, end - first));
                 const bool end_of_run = k0 + tile.k == k_end && k_end == job->run;
                 layer.bias = done && k_end == job->run ? bias : NULL;
-                int64_t y = first / job->row_tiles, index = first % job->row_tiles,
-                        x = index * job->width / job->row_tiles, next;
+                int64_t y = first / job->row_tiles, row_tile = first % job->row_tiles,
+                        x = row_tile * job->width / job->row_tiles, x_end;
                 for (int64_t t = first; t < end;
-                     t++, x = next, layer.coming += layer.coming_step * layer.runs * tile.k) {
+                     t++, x = x_end, layer.coming += layer.coming_step * layer.runs * tile.k) {
                     if (vme_stopping(job->context))
                         return;
-                    next = ++index * job->width / job->row_tiles;
+                    x_end = ++row_tile * job->width / job->row_tiles;
                     tile.a = (const char *)(from + y * step->p[STRIDE_H] * job->in_row
                                             + x * step->p[STRIDE_W] * job->in_pixel);
                     tile.c = (char *)(out + y * job->out_row + x * job->out_pixel);
-                    tile.rows = (int)(next - x);
+                    tile.rows = (int)(x_end - x);
                     if (job->skips_padding) {
                         const int32_t *p = step->p;
-                        const taps down = taps_inside((job->first_row + y) * p[STRIDE_H] - p[PAD_TOP], 1, p[DILATION_H],
-                                                      job->lines, job->in_height),
-                                   across = taps_inside(x * p[STRIDE_W] - p[PAD_LEFT], (next - x - 1) * p[STRIDE_W] + 1,
-                                                        p[DILATION_W], job->runs, job->in_width);
-                        const bool seen =
+                        const tap_range down = taps_in_image((job->first_row + y) * p[STRIDE_H] - p[PAD_TOP], 1,
+                                                             p[DILATION_H], job->lines, job->in_height),
+                                        across = taps_in_image(x * p[STRIDE_W] - p[PAD_LEFT],
+                                                               (x_end - x - 1) * p[STRIDE_W] + 1, p[DILATION_W],
+                                                               job->runs, job->in_width);
+                        const bool has_taps =
                             line >= down.first && line <= down.last && r >= across.first && r <= across.last;
                         tile.accumulate = k0 > 0 || line > down.first || r > across.first;
                         layer.bias = end_of_run && line == down.last && r == across.last ? bias : NULL;
-                        if (!seen) {
-                            if (index == job->row_tiles)
-                                index = next = 0, y++;
+                        if (!has_taps) {
+                            if (row_tile == job->row_tiles)
+                                row_tile = x_end = 0, y++;
                             continue;
                         }
                     }
@@ -274,8 +281,8 @@ static void compute(const convolution *job, int64_t image, int64_t sliver, int64
                     job->kernel->layer_tile(&tile, &layer);
                     if (layer.bias != NULL)
                         activate_tile(job, &tile);
-                    if (index == job->row_tiles) {
-                        index = next = 0;
+                    if (row_tile == job->row_tiles) {
+                        row_tile = x_end = 0;
                         y++;
                     }
                 }
@@ -283,14 +290,14 @@ static void compute(const convolution *job, int64_t image, int64_t sliver, int64
             }
 }
 
-/* The same for a product, tile by tile: the output stays in L1 between two partial sums, so that there can be more of
- * them, which is more exact. */
+/* The same for a product, tile by tile: the output stays in L1 between two partial sums, so that sums can be divided
+ * into more parts, which is more exact. */
 static void compute_product(const convolution *job, int64_t sliver, int64_t first, int64_t end, int64_t k_first,
-                            const float *after)
+                            const float *next_weights)
 {
     const model_step *step = job->step;
     const int64_t columns = job->kernel->columns, column = sliver * columns,
-                  k_end = min(job->run, k_first + job->block);
+                  k_end = min(job->run, k_first + job->run_block);
     const float *weights = step->weights + (sliver * job->k + k_first) * columns, *bias = step->bias + column;
     vme_gemm_tile tile = {.a_row = job->in_pixel * 4,
                           .c_row = job->out_pixel * 4,
@@ -299,7 +306,7 @@ static void compute_product(const convolution *job, int64_t sliver, int64_t firs
     vme_gemm_layer layer = {.apart = true,
                             .addend_row = job->addend_pixel * 4,
                             .bounds = step->bounds,
-                            .coming = (const char *)after,
+                            .coming = (const char *)next_weights,
                             .coming_step = min(VME_ALIGNMENT, ceil_div(columns * 4, end - first))};
     for (int64_t t = first; t < end; t++) {
         const int64_t x = t * job->width / job->tiles;
@@ -310,8 +317,8 @@ static void compute_product(const convolution *job, int64_t sliver, int64_t firs
         for (int64_t k = k_first, count; k < k_end; k += count, layer.coming += layer.coming_step * count) {
             if (vme_stopping(job->context))
                 return;
-            layer.runs = max(1, (k_end - k) / job->part);
-            tile.k = min(job->part, k_end - k);
+            layer.runs = max(1, (k_end - k) / job->part_terms);
+            tile.k = min(job->part_terms, k_end - k);
             layer.a_run = tile.k * 4;
             count = layer.runs * tile.k;
             tile.a = (const char *)(job->in + x * job->in_pixel + k);
@@ -326,65 +333,68 @@ static void compute_product(const convolution *job, int64_t sliver, int64_t firs
     }
 }
 
-/* Groups of slivers. */
+/* The number of groups of slivers; a piece of work computes one group. */
 static int64_t sliver_groups(const convolution *job) { return ceil_div(job->slivers, job->piece_slivers); }
 
-static vme_status body(void *argument, int64_t begin, int64_t end)
+static vme_status compute_pieces(void *argument, int64_t begin, int64_t end)
 {
     const convolution *job = argument;
-    const int64_t row = job->kernel->columns, size = job->k * row, each = sliver_groups(job);
+    const int64_t columns = job->kernel->columns, sliver_floats = job->k * columns, groups = sliver_groups(job);
     for (int64_t i = begin; i < end; i++) {
-        const int64_t piece = job->by_rows ? i / each : i % job->pieces,
-                      rest = job->by_rows ? i % each : i / job->pieces;
-        const int64_t image = rest / each, sliver = rest % each * job->piece_slivers;
+        const int64_t piece = job->by_rows ? i / groups : i % job->pieces,
+                      rest = job->by_rows ? i % groups : i / job->pieces;
+        const int64_t image = rest / groups, sliver = rest % groups * job->piece_slivers;
         const int64_t first = piece * job->piece_tiles, slivers = min(job->piece_slivers, job->slivers - sliver);
-        const float *weights = job->step->weights + sliver * size;
-        for (int64_t k = 0; k < job->run; k += job->block)
+        const float *weights = job->step->weights + sliver * sliver_floats;
+        for (int64_t k = 0; k < job->run; k += job->run_block)
             for (int64_t s = 0; s < slivers && !vme_stopping(job->context); s++) {
-                const float *after = s + 1 < slivers             ? weights + (s + 1) * size + k * row
-                                     : k + job->block < job->run ? weights + (k + job->block) * row
-                                                                 : weights + slivers * size;
+                const float *next_weights = s + 1 < slivers ? weights + (s + 1) * sliver_floats + k * columns
+                                            : k + job->run_block < job->run ? weights + (k + job->run_block) * columns
+                                                                            : weights + slivers * sliver_floats;
                 if (job->product)
-                    compute_product(job, sliver + s, first, min(job->tiles, first + job->piece_tiles), k, after);
+                    compute_product(job, sliver + s, first, min(job->tiles, first + job->piece_tiles), k, next_weights);
                 else
-                    compute(job, image, sliver + s, first, min(job->tiles, first + job->piece_tiles), k, after);
+                    compute_tiles(job, image, sliver + s, first, min(job->tiles, first + job->piece_tiles), k,
+                                  next_weights);
             }
     }
     return VME_OK;
 }
 
-/* Sets the lengths of partial sums. They do not depend on how many rows are requested. */
-static void divide_sums(convolution *job, int64_t whole_tiles, int64_t whole_panel, bool product, bool few, bool near)
+/* Sets the lengths of partial sums. They depend on the whole output, not on the rows that are requested. `weights_fit`:
+ * all weights stay in L2; `all_slivers`: each piece computes all slivers. */
+static void divide_sums(convolution *job, int64_t whole_tiles, int64_t whole_panel, bool product, bool weights_fit,
+                        bool all_slivers)
 {
-    const int64_t blocks = few || job->lines * job->runs > 1
+    const int64_t blocks = weights_fit || job->lines * job->runs > 1
                                ? 1
                                : min(ceil_div(min(CONVOLUTION_TILES_MAX, whole_tiles) * whole_panel * job->run * 4,
                                               CONVOLUTION_INPUT_NEAR),
                                      ceil_div(job->run, CONVOLUTION_BLOCK_MIN));
-    job->block = ceil_div(job->run, blocks);
-    job->product = product && job->blocks == 1 && whole_tiles >= CONVOLUTION_MANY_TILES && !near;
+    job->run_block = ceil_div(job->run, blocks);
+    job->product = product && job->blocks == 1 && whole_tiles >= CONVOLUTION_MANY_TILES && !all_slivers;
     const int64_t part = job->product                                      ? CONVOLUTION_SUM_APART
                          : product || whole_tiles < CONVOLUTION_MANY_TILES ? CONVOLUTION_SUM
                                                                            : CONVOLUTION_SUM_OF_MANY;
-    job->part = ceil_div(job->block, ceil_div(job->block, part));
-    job->part_runs = job->part < job->run ? 1 : ceil_div(job->runs, ceil_div(job->runs * job->run, part));
+    job->part_terms = ceil_div(job->run_block, ceil_div(job->run_block, part));
+    job->part_runs = job->part_terms < job->run ? 1 : ceil_div(job->runs, ceil_div(job->runs * job->run, part));
 }
 
 /* Divides the work into pieces of tiles and slivers, which threads take. */
-static void divide_work(convolution *job, int64_t whole_tiles, bool near, int64_t threads, int64_t wanted)
+static void divide_work(convolution *job, int64_t whole_tiles, bool all_slivers, int64_t threads, int64_t min_pieces)
 {
-    const bool in_blocks = job->block < job->run;
+    const bool in_blocks = job->run_block < job->run;
     job->piece_tiles =
-        near ? CONVOLUTION_NEAR_TILES
+        all_slivers ? CONVOLUTION_NEAR_TILES
         : in_blocks
             ? min(min(CONVOLUTION_TILES_MAX, whole_tiles), job->tiles)
             : max(1, min(CONVOLUTION_TILES_MAX, job->kernel->work / (job->k * job->kernel->columns * job->panel)));
-    int64_t groups = near ? 1 : job->slivers; /* groups of slivers */
+    int64_t groups = all_slivers ? 1 : job->slivers; /* groups of slivers */
     if (in_blocks)
-        groups = min(groups, ceil_div(wanted, job->images * ceil_div(job->tiles, job->piece_tiles)));
+        groups = min(groups, ceil_div(min_pieces, job->images * ceil_div(job->tiles, job->piece_tiles)));
     job->piece_slivers = ceil_div(job->slivers, groups);
-    job->pieces = min(job->tiles,
-                      max(ceil_div(job->tiles, job->piece_tiles), ceil_div(wanted, job->images * sliver_groups(job))));
+    job->pieces = min(job->tiles, max(ceil_div(job->tiles, job->piece_tiles),
+                                      ceil_div(min_pieces, job->images * sliver_groups(job))));
     job->piece_tiles = ceil_div(job->tiles, job->pieces);
     job->pieces = ceil_div(job->tiles, job->piece_tiles);
     if (job->product && threads > 1 && job->tiles >= threads * CONVOLUTION_MANY_TILES) {
@@ -427,12 +437,12 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
         .height = band->end - band->begin,
         .width = out->w,
         .lines = runs_join ? 1 : p[KERNEL_H],
-        .next_line = p[DILATION_H] * in->row_stride,
+        .line_stride = p[DILATION_H] * in->row_stride,
         .runs = runs_join ? p[KERNEL_H] : p[KERNEL_W],
         .first_row = band->begin,
         .in_height = in->h,
         .in_width = in->w,
-        .next_run = runs_join ? p[DILATION_H] * in->row_stride : p[DILATION_W] * in->pixel_stride,
+        .run_stride = runs_join ? p[DILATION_H] * in->row_stride : p[DILATION_W] * in->pixel_stride,
         .run = channels * (runs_join ? p[KERNEL_W] : 1),
     };
     if (addend != NULL) {
@@ -456,13 +466,14 @@ static convolution lay_out(vme_context *context, const vme_model *model, const m
     job.tiles = job.height * job.row_tiles;
     job.block_slivers = ceil_div(job.outputs, job.kernel->columns);
     job.slivers = job.block_slivers * blocks;
-    const int64_t wanted = threads == 1 ? 1 : PIECES * threads, sliver_bytes = job.k * job.kernel->columns * 4;
-    const bool few = job.slivers * sliver_bytes <= CONVOLUTION_NEAR, near = few && job.images * job.tiles >= wanted;
-    divide_sums(&job, whole_tiles, whole_panel, product, few, near);
+    const int64_t min_pieces = threads == 1 ? 1 : PIECES_MIN * threads, sliver_bytes = job.k * job.kernel->columns * 4;
+    const bool weights_fit = job.slivers * sliver_bytes <= CONVOLUTION_NEAR,
+               all_slivers = weights_fit && job.images * job.tiles >= min_pieces;
+    divide_sums(&job, whole_tiles, whole_panel, product, weights_fit, all_slivers);
     job.skips_padding = !runs_join && (p[PAD_TOP] * SPARSE > in->h || p[PAD_LEFT] * SPARSE > in->w);
     if (job.skips_padding)
         job.part_runs = 1;
-    divide_work(&job, whole_tiles, near, threads, wanted);
+    divide_work(&job, whole_tiles, all_slivers, threads, min_pieces);
     return job;
 }
 
@@ -470,7 +481,7 @@ static vme_status direct_run(vme_context *context, const vme_model *model, const
 {
     const model_band whole = model_whole_band(model, step, arena);
     convolution job = lay_out(context, model, step, &whole, whole.out->n, vme_parallel_threads());
-    return vme_parallel_apart(context, job.images * sliver_groups(&job) * job.pieces, 1, body, &job);
+    return vme_parallel_apart(context, job.images * sliver_groups(&job) * job.pieces, 1, compute_pieces, &job);
 }
 
 void convolution_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
@@ -480,7 +491,7 @@ void convolution_band(vme_context *context, const vme_model *model, const model_
         return;
     }
     convolution job = lay_out(context, model, step, band, 1, 1);
-    body(&job, 0, sliver_groups(&job) * job.pieces);
+    compute_pieces(&job, 0, sliver_groups(&job) * job.pieces);
 }
 
 static const convolution_algorithm direct = {"direct",      direct_possible, direct_work, NULL,

@@ -12,9 +12,13 @@
 
 #include <math.h>
 
-enum { CLASSES_MAX = 256, ROUNDS_MIN = 100, TABLE = 24 };
-#define NEAR_ENOUGH 0.005 /* bound of the gradient, divided by the number of classes */
-#define SMALLEST    1e-7
+enum {
+    CLASSES_MAX = 256,
+    ROUNDS_MIN = 100,        /* the algorithm ends after this many rounds, or one for each class if there are more */
+    STORED_CLASSES_MAX = 24, /* with more classes, the matrix is not stored */
+};
+#define GRADIENT_BOUND  0.005 /* divided by the number of classes: below this gradient the algorithm ends */
+#define PROBABILITY_MIN 1e-7
 
 typedef struct coupling {
     vme_context *context;
@@ -23,22 +27,23 @@ typedef struct coupling {
 } coupling;
 
 /* The probability of class i given that it is i or j; pairs are those with i < j, in order. */
-static double of_pair(const float *pairs, int64_t classes, int64_t i, int64_t j)
+static double pair_probability(const float *pairs, int64_t classes, int64_t i, int64_t j)
 {
     const int64_t a = i < j ? i : j, b = i < j ? j : i;
-    const double p = fmin(fmax((double)pairs[a * classes - a * (a + 1) / 2 + b - a - 1], SMALLEST), 1 - SMALLEST);
+    const double p =
+        fmin(fmax((double)pairs[a * classes - a * (a + 1) / 2 + b - a - 1], PROBABILITY_MIN), 1 - PROBABILITY_MIN);
     return i < j ? p : 1 - p;
 }
 
 /* Element (t, j) of the matrix whose quadratic form is minimized. */
-static double element(const float *pairs, int64_t classes, int64_t t, int64_t j)
+static double matrix_element(const float *pairs, int64_t classes, int64_t t, int64_t j)
 {
     if (t != j)
-        return -of_pair(pairs, classes, j, t) * of_pair(pairs, classes, t, j);
+        return -pair_probability(pairs, classes, j, t) * pair_probability(pairs, classes, t, j);
     double sum = 0;
     for (int64_t other = 0; other < classes; other++)
         if (other != t)
-            sum += of_pair(pairs, classes, other, t) * of_pair(pairs, classes, other, t);
+            sum += pair_probability(pairs, classes, other, t) * pair_probability(pairs, classes, other, t);
     return sum;
 }
 
@@ -46,45 +51,46 @@ static double element(const float *pairs, int64_t classes, int64_t t, int64_t j)
 typedef struct matrix {
     const float *pairs;
     int64_t classes;
-    double of[TABLE * TABLE];
+    double elements[STORED_CLASSES_MAX * STORED_CLASSES_MAX];
 } matrix;
 
-static inline double at(const matrix *q, int64_t t, int64_t j)
+static inline double matrix_at(const matrix *q, int64_t t, int64_t j)
 {
-    return q->classes <= TABLE ? q->of[t * q->classes + j] : element(q->pairs, q->classes, t, j);
+    return q->classes <= STORED_CLASSES_MAX ? q->elements[t * q->classes + j]
+                                            : matrix_element(q->pairs, q->classes, t, j);
 }
 
-/* False: the context was stopped. */
-static bool couple(const coupling *job, const float *pairs, float *out)
+/* Computes the class probabilities of one row; false: the context was stopped. */
+static bool couple_row(const coupling *job, const float *pairs, float *out)
 {
     const int64_t classes = job->classes, rounds = classes > ROUNDS_MIN ? classes : ROUNDS_MIN;
     double p[CLASSES_MAX], gradient[CLASSES_MAX];
     matrix q;
     q.pairs = pairs;
     q.classes = classes;
-    for (int64_t i = 0; classes <= TABLE && i < classes * classes; i++)
-        q.of[i] = element(pairs, classes, i / classes, i % classes);
+    for (int64_t i = 0; classes <= STORED_CLASSES_MAX && i < classes * classes; i++)
+        q.elements[i] = matrix_element(pairs, classes, i / classes, i % classes);
     for (int64_t t = 0; t < classes; t++)
         p[t] = 1.0 / (double)classes;
     for (int64_t round = 0; round < rounds; round++) {
-        double total = 0, worst = 0;
+        double objective = 0, largest_residual = 0;
         for (int64_t t = 0; t < classes; t++) {
             gradient[t] = 0;
             for (int64_t j = 0; j < classes; j++)
-                gradient[t] += at(&q, t, j) * p[j];
-            total += p[t] * gradient[t];
+                gradient[t] += matrix_at(&q, t, j) * p[j];
+            objective += p[t] * gradient[t];
         }
         for (int64_t t = 0; t < classes; t++)
-            worst = fmax(worst, fabs(gradient[t] - total));
-        if (worst < NEAR_ENOUGH / (double)classes)
+            largest_residual = fmax(largest_residual, fabs(gradient[t] - objective));
+        if (largest_residual < GRADIENT_BOUND / (double)classes)
             break;
         for (int64_t t = 0; t < classes; t++) {
-            const double own = at(&q, t, t), by = (total - gradient[t]) / own;
-            p[t] += by;
-            total = (total + by * (by * own + 2 * gradient[t])) / (1 + by) / (1 + by);
+            const double diagonal = matrix_at(&q, t, t), change = (objective - gradient[t]) / diagonal;
+            p[t] += change;
+            objective = (objective + change * (change * diagonal + 2 * gradient[t])) / (1 + change) / (1 + change);
             for (int64_t j = 0; j < classes; j++) {
-                gradient[j] = (gradient[j] + by * at(&q, t, j)) / (1 + by);
-                p[j] /= 1 + by;
+                gradient[j] = (gradient[j] + change * matrix_at(&q, t, j)) / (1 + change);
+                p[j] /= 1 + change;
             }
             if (vme_stopping(job->context))
                 return false;
@@ -99,8 +105,8 @@ static vme_status couple_rows(void *argument, int64_t begin, int64_t end)
 {
     const coupling *job = argument;
     for (int64_t i = begin; i < end; i++)
-        if (!couple(job, (const float *)((const char *)job->pairs.data + i * job->pairs.strides[0]),
-                    (float *)((char *)job->out.data + i * job->out.strides[0])))
+        if (!couple_row(job, (const float *)((const char *)job->pairs.data + i * job->pairs.strides[0]),
+                        (float *)((char *)job->out.data + i * job->out.strides[0])))
             break;
     return VME_OK;
 }

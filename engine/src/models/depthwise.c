@@ -34,16 +34,16 @@ typedef struct depthwise {
     const vme_model *model;
     const model_step *step;
     const model_band *band;
-    int64_t at_once;           /* outputs of one kernel call */
+    int64_t call_outputs;      /* of one kernel call, at most */
     model_curve_kernel *curve; /* the activation, or NULL */
 } depthwise;
 
-static void row(const depthwise *job, int64_t n, int64_t y)
+static void convolve_row(const depthwise *job, int64_t n, int64_t y)
 {
     const model_value *in = job->band->in, *addend = job->band->addend, *out = job->band->out;
     const int32_t *p = job->step->p;
     char *arena = job->band->arena;
-    vme_depthwise of = {
+    vme_depthwise call = {
         .channels = out->c,
         .kernel_h = p[KERNEL_H],
         .kernel_w = p[KERNEL_W],
@@ -59,14 +59,15 @@ static void row(const depthwise *job, int64_t n, int64_t y)
         .out = model_pixel(out, arena, n, y, 0),
         .out_pixel = out->pixel_stride,
     };
-    for (int64_t left = out->w; left > 0 && !vme_stopping(job->context); left -= of.outputs) {
-        of.outputs = left < job->at_once ? left : job->at_once;
-        job->model->kernels->model.depthwise(&of);
-        for (int64_t x = 0; x < of.outputs && job->curve != NULL; x++)
-            job->curve(p[ACTIVATION] - ACTIVATION_CURVES, out->c, of.out + x * of.out_pixel, of.out + x * of.out_pixel);
-        of.in += of.outputs * of.in_stride;
-        of.out += of.outputs * of.out_pixel;
-        of.addend = of.addend == NULL ? NULL : of.addend + of.outputs * of.addend_pixel;
+    for (int64_t left = out->w; left > 0 && !vme_stopping(job->context); left -= call.outputs) {
+        call.outputs = left < job->call_outputs ? left : job->call_outputs;
+        job->model->kernels->model.depthwise(&call);
+        for (int64_t x = 0; x < call.outputs && job->curve != NULL; x++)
+            job->curve(p[ACTIVATION] - ACTIVATION_CURVES, out->c, call.out + x * call.out_pixel,
+                       call.out + x * call.out_pixel);
+        call.in += call.outputs * call.in_stride;
+        call.out += call.outputs * call.out_pixel;
+        call.addend = call.addend == NULL ? NULL : call.addend + call.outputs * call.addend_pixel;
     }
 }
 
@@ -75,18 +76,19 @@ static vme_status body(void *argument, int64_t begin, int64_t end)
     const depthwise *job = argument;
     const int64_t h = job->band->out->h;
     for (int64_t i = begin; i < end && !vme_stopping(job->context); i++)
-        row(job, i / h, i % h);
+        convolve_row(job, i / h, i % h);
     return VME_OK;
 }
 
-static depthwise of_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
+static depthwise job_of_band(vme_context *context, const vme_model *model, const model_step *step,
+                             const model_band *band)
 {
     return (depthwise){
         .context = context,
         .model = model,
         .step = step,
         .band = band,
-        .at_once = DEPTHWISE_PIECE / (band->out->c * step->k) / 28 * 28 + 28,
+        .call_outputs = DEPTHWISE_PIECE / (band->out->c * step->k) / 28 * 28 + 28,
         .curve = model_curve_of(model, step),
     };
 }
@@ -95,12 +97,12 @@ vme_status depthwise_run(vme_context *context, const vme_model *model, const mod
 {
     const model_band whole = model_whole_band(model, step, arena);
     const model_value *out = whole.out;
-    depthwise job = of_band(context, model, step, &whole);
+    depthwise job = job_of_band(context, model, step, &whole);
     return vme_parallel_apart(context, out->n * out->h, DEPTHWISE_PIECE / (out->w * out->c * step->k) + 1, body, &job);
 }
 
 void depthwise_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
 {
-    depthwise job = of_band(context, model, step, band);
+    depthwise job = job_of_band(context, model, step, band);
     body(&job, band->n * band->out->h + band->begin, band->n * band->out->h + band->end);
 }

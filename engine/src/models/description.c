@@ -39,10 +39,10 @@ static int64_t bytes_of(const vme_model *model, int value)
 }
 
 /* Elements times the terms that each one sums, saturated: a view may repeat elements until the product overflows. */
-static int64_t products_of(const model_value *out, int64_t each)
+static int64_t products_of(const model_value *out, int64_t terms)
 {
     int64_t products;
-    return __builtin_mul_overflow(elements(out), each, &products) ? INT64_MAX : products;
+    return __builtin_mul_overflow(elements(out), terms, &products) ? INT64_MAX : products;
 }
 
 static const char *algorithm_of(const model_step *step)
@@ -53,21 +53,21 @@ static const char *algorithm_of(const model_step *step)
                                                                  : "";
 }
 
-static const char *kind_of(const model_step *step)
+static const char *operator_of(const model_step *step)
 {
-    static const char *const curved[][CURVES] = {
+    static const char *const names[][CURVES] = {
         {"Conv+gelu", "Conv+gelu tanh", "Conv+sigmoid", "Conv+silu", "Conv+mish", "Conv+hard sigmoid",
          "Conv+hard swish"},
         {"Gemm+gelu", "Gemm+gelu tanh", "Gemm+sigmoid", "Gemm+silu", "Gemm+mish", "Gemm+hard sigmoid",
          "Gemm+hard swish"},
     };
     const int curve = step->op == MODEL_CONV || step->op == MODEL_GEMM ? step->p[ACTIVATION] - ACTIVATION_CURVES : -1;
-    return curve < 0 ? model_operator_name(step->op) : curved[step->op == MODEL_GEMM][curve];
+    return curve < 0 ? model_operator_name(step->op) : names[step->op == MODEL_GEMM][curve];
 }
 
 const char *model_step_kind(const model_step *step)
 {
-    return step->name != NULL || (step->kind != STEP_IMPORT && step->kind != STEP_EXPORT) ? kind_of(step)
+    return step->name != NULL || (step->kind != STEP_IMPORT && step->kind != STEP_EXPORT) ? operator_of(step)
            : step->kind == STEP_IMPORT                                                    ? "Input"
                                                                                           : "Output";
 }

@@ -1,8 +1,8 @@
-/* Plans in which tensors have no elements, as where a detector finds nothing.
+/* Plans in which tensors have no elements, for example because a detector finds nothing.
  *
- * While such a plan is prepared, sizes of 0 count as 1: then layouts, scratch memory and the checks of operators need
- * no case of their own, and the plan has the steps of its base. Afterwards the sizes become 0. Steps whose result has
- * no elements have nothing to do. Of the others only the operators listed below may read empty tensors. */
+ * While such a plan is prepared, sizes of 0 count as 1, so that layouts, scratch memory and the checks of operators
+ * need no special case, and the plan has the steps of its base. Afterwards the sizes become 0. Steps whose result has
+ * no elements are skipped. Of the other steps only the operators in reads_empty may read empty tensors. */
 #include "models/empty.h"
 #include "models/file.h"
 #include "models/step.h"
@@ -24,7 +24,7 @@ bool empty_found(const vme_model *model)
 }
 
 /* Whether the step can run if this operand has no elements; the operator checks the shapes again. */
-static bool takes_nothing(const model_step *step, int operand)
+static bool reads_empty(const model_step *step, int operand)
 {
     if (step->kind != STEP_TENSOR)
         return false;
@@ -43,16 +43,16 @@ vme_status empty_settle(vme_model *model)
         model_step *step = &model->step[s];
         const int images[] = {step->in, step->addend};
         const int result = step->out >= 0 ? step->out : step->in;
-        bool works = true;
+        bool possible = true;
         if (is_empty(model, result)) {
             step->idle = true;
             continue;
         }
         for (int i = 0; i < 2; i++)
-            works = works && (images[i] < 0 || !is_empty(model, images[i]));
+            possible = possible && (images[i] < 0 || !is_empty(model, images[i]));
         for (int i = 0; i < MODEL_STEP_OPERANDS; i++)
-            works = works && (step->operand[i] < 0 || !is_empty(model, step->operand[i]) || takes_nothing(step, i));
-        if (!works)
+            possible = possible && (step->operand[i] < 0 || !is_empty(model, step->operand[i]) || reads_empty(step, i));
+        if (!possible)
             return vme_fail(VME_BAD_VALUE,
                             MODEL_REFUSED "'%s' would make a result that has elements of a tensor that has none",
                             step->name == NULL ? "" : step->name);

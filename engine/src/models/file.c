@@ -12,7 +12,7 @@ typedef struct header {
     uint64_t file_size;
     uint32_t tensors, nodes, inputs, outputs, operands, opens;
     uint64_t names_size, weights_size;
-    uint32_t varyings, terms, notes_at, notes_size, quotients, needs, guards, rest[9];
+    uint32_t varyings, terms, notes_at, notes_size, quotients, needs, guards, reserved[9];
 } header;
 _Static_assert(sizeof(header) == MODEL_HEADER, "the header has no holes");
 
@@ -68,7 +68,8 @@ static vme_status check_name(uint32_t at, uint32_t size, uint64_t names_size, co
 }
 
 /* Checks the view's elements, if it has any, against its base. The base's own record is checked on its turn. */
-static vme_status check_view(const model_file *file, uint32_t number, const model_tensor_record *view, bool has_any)
+static vme_status check_view(const model_file *file, uint32_t number, const model_tensor_record *view,
+                             bool has_elements)
 {
     if (view->base >= file->tensors)
         return DAMAGED("tensor %u is a view of tensor %u of %u", number, view->base, file->tensors);
@@ -78,7 +79,7 @@ static vme_status check_view(const model_file *file, uint32_t number, const mode
                        view->base);
     int64_t count = 1, low = view->offset, high = view->offset;
     bool fits = view->data_at == 0 && view->data_size == 0;
-    if (fits && !has_any)
+    if (fits && !has_elements)
         return VME_OK;
     for (uint32_t d = 0; d < base.rank; d++)
         fits = fits && base.shape[d] >= 1 && !__builtin_mul_overflow(count, base.shape[d], &count);
@@ -103,17 +104,18 @@ static vme_status check_tensor(const model_file *file, uint32_t number, const he
         return DAMAGED("tensor %u has dtype %u, this engine knows 0 to %d", number, tensor.dtype, VME_DTYPE_COUNT - 1);
     if (tensor.rank > MODEL_RANK)
         return DAMAGED("tensor %u has %u dimensions, at most %d are known", number, tensor.rank, MODEL_RANK);
-    const int64_t least = of_plan && tensor.kind != MODEL_CONSTANT ? 0 : 1;
+    const int64_t min_size = of_plan && tensor.kind != MODEL_CONSTANT ? 0 : 1;
     int64_t count = 1; /* with 1 for a size of 0: memory is assigned as if it were 1 (model.c) */
-    bool has_any = true;
+    bool has_elements = true;
     for (uint32_t d = 0; d < tensor.rank; d++) {
-        if (tensor.shape[d] < least || __builtin_mul_overflow(count, tensor.shape[d] + (tensor.shape[d] == 0), &count)
+        if (tensor.shape[d] < min_size
+            || __builtin_mul_overflow(count, tensor.shape[d] + (tensor.shape[d] == 0), &count)
             || count > MODEL_ELEMENTS_MAX)
             return DAMAGED("dimension %u of tensor %u is %lld", d, number, (long long)tensor.shape[d]);
-        has_any = has_any && tensor.shape[d] > 0;
+        has_elements = has_elements && tensor.shape[d] > 0;
     }
     if (tensor.kind == MODEL_VIEW)
-        return check_view(file, number, &tensor, has_any);
+        return check_view(file, number, &tensor, has_elements);
     if (tensor.kind == MODEL_COMPUTED)
         return tensor.data_at == 0 && tensor.data_size == 0 ? VME_OK
                                                             : DAMAGED("tensor %u is computed, yet has data", number);
@@ -149,14 +151,14 @@ static vme_status check_node(const model_file *file, uint32_t number, const head
 }
 
 /* Whether these terms are in the file and use only quotients before this one. */
-static bool reads_earlier(const model_file *file, uint32_t first, uint32_t count, uint32_t quotient)
+static bool uses_earlier_quotients(const model_file *file, uint32_t first, uint32_t count, uint32_t quotient)
 {
     bool earlier = first <= file->terms && count <= file->terms - first;
     for (uint32_t i = first; earlier && i < first + count; i++) {
         model_term_record term;
         memcpy(&term, file->term_list + i * sizeof term, sizeof term);
-        for (uint32_t place = 0; place < MODEL_DEGREE_MAX; place++)
-            earlier = earlier && term.variables[place] <= file->opens + quotient;
+        for (uint32_t factor = 0; factor < MODEL_DEGREE_MAX; factor++)
+            earlier = earlier && term.variables[factor] <= file->opens + quotient;
     }
     return earlier;
 }
@@ -191,15 +193,15 @@ static vme_status check_open(const model_file *file, const header *head)
     for (uint32_t i = 0; i < file->terms; i++) {
         model_term_record term;
         memcpy(&term, file->term_list + i * sizeof term, sizeof term);
-        for (uint32_t place = 0; place < MODEL_DEGREE_MAX; place++)
-            if (term.variables[place] > file->opens + file->quotients)
-                return DAMAGED("term %u has variable %u of %u", i, term.variables[place],
+        for (uint32_t factor = 0; factor < MODEL_DEGREE_MAX; factor++)
+            if (term.variables[factor] > file->opens + file->quotients)
+                return DAMAGED("term %u has variable %u of %u", i, term.variables[factor],
                                file->opens + file->quotients);
     }
     for (uint32_t i = 0; i < file->quotients; i++) {
         const model_quotient_record quotient = model_file_quotient(file, i);
-        if (!reads_earlier(file, quotient.first_over, quotient.overs, i)
-            || !reads_earlier(file, quotient.first_under, quotient.unders, i))
+        if (!uses_earlier_quotients(file, quotient.first_numerator, quotient.numerators, i)
+            || !uses_earlier_quotients(file, quotient.first_denominator, quotient.denominators, i))
             return DAMAGED("quotient %u has terms that do not exist, or later quotients", i);
     }
     for (uint32_t i = 0; i < file->needs; i++) {
@@ -207,8 +209,8 @@ static vme_status check_open(const model_file *file, const header *head)
         vme_status status = check_name(need.text_at, need.text_size, head->names_size, "need", i);
         if (status != VME_OK)
             return status;
-        if (need.first_term > file->terms || need.terms > file->terms - need.first_term || need.least > 1)
-            return DAMAGED("need %u has terms that do not exist, or the unknown kind %u", i, need.least);
+        if (need.first_term > file->terms || need.terms > file->terms - need.first_term || need.at_least > 1)
+            return DAMAGED("need %u has terms that do not exist, or the unknown kind %u", i, need.at_least);
     }
     return VME_OK;
 }

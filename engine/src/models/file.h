@@ -118,11 +118,11 @@ enum {
     GROUPS,
     ACTIVATION,
     LOW,
-    HIGH,          /* of ACTIVATION_CLIP: bits of a float32 */
-    COUNT_PADDING, /* MODEL_AVERAGE_POOL: whether padding counts, except */
-    UNCOUNTED_BOTTOM,
-    UNCOUNTED_RIGHT, /* this much of it at the ends */
-    CHANNEL,         /* MODEL_SLICE: the first channel */
+    HIGH,             /* of ACTIVATION_CLIP: bits of a float32 */
+    COUNT_PADDING,    /* MODEL_AVERAGE_POOL: whether padding counts in the average */
+    UNCOUNTED_BOTTOM, /* rows and columns of the padding at the ends that never count */
+    UNCOUNTED_RIGHT,
+    CHANNEL, /* MODEL_SLICE: the first channel */
     PARAMETERS_USED,
 };
 enum {
@@ -143,9 +143,9 @@ typedef enum model_curve {
     CURVE_HARD_SWISH,
     CURVES
 } model_curve;
-/* Parameters of MODEL_INTEGER_PRODUCT after those of its window, up to GROUPS; of results in bytes their minimum and
- * maximum. */
-enum { INTEGER_ZERO = GROUPS + 1, INTEGER_LOW, INTEGER_HIGH, INTEGER_SINGLE };
+/* Parameters of MODEL_INTEGER_PRODUCT after those of its window, up to GROUPS: zero point, minimum and maximum of a
+ * result in bytes; parts of each weight of a depthwise window, 0: not depthwise. */
+enum { INTEGER_ZERO = GROUPS + 1, INTEGER_LOW, INTEGER_HIGH, INTEGER_DEPTHWISE };
 /* Parameters of quantized operators, for the result and the operands; scales are bits of float32. The result's scale is
  * folded into the operands' scales. */
 enum {
@@ -163,7 +163,7 @@ enum { NARROW_KIND, NARROW_BLOCK, NARROW_ZERO };
 enum { BLEND_AXIS }; /* of MODEL_BLEND */
 /* Parameters of MODEL_SAMPLE: interpolation, padding, and the meaning of the coordinates: -1 and 1 are the image's
  * edges, or the centres of its corner pixels; or coordinates are in pixels. */
-enum { SAMPLE_MODE, SAMPLE_BEYOND, SAMPLE_COORDINATES };
+enum { SAMPLE_MODE, SAMPLE_PADDING, SAMPLE_COORDINATES };
 enum { SAMPLE_NEAREST, SAMPLE_LINEAR, SAMPLE_CUBIC, SAMPLE_MODES };
 enum { SAMPLE_ZEROS, SAMPLE_BORDER, SAMPLE_REFLECTION, SAMPLE_BORDERS };
 enum { SAMPLE_EDGES, SAMPLE_CORNERS, SAMPLE_PIXELS, SAMPLE_COORDINATE_KINDS };
@@ -175,7 +175,7 @@ enum { REGION_AVERAGE, REGION_MAX, REGION_PIXELS, REGION_MODES };
 enum { FOURIER_KIND }; /* of MODEL_FOURIER: vme_fft_kind */
 /* Parameters of MODEL_CHANCE: low and high, or mean and deviation, as bits of float32; whether it is seeded; the seed;
  * the number of the stream of that seed within the model. */
-enum { CHANCE_KIND, CHANCE_FIRST, CHANCE_SECOND, CHANCE_SEEDED, CHANCE_SEED, CHANCE_PLACE };
+enum { CHANCE_KIND, CHANCE_FIRST, CHANCE_SECOND, CHANCE_SEEDED, CHANCE_SEED, CHANCE_STREAM };
 enum { SUPPRESS_CENTERS }; /* of MODEL_SUPPRESS: boxes are centre x, centre y, width and height */
 enum { CHANCE_UNIFORM, CHANCE_NORMAL, CHANCE_KINDS };
 /* Parameters of MODEL_RECURRENCE; FUNCTIONS: for each direction the functions of gates, candidate and cell, each with
@@ -233,14 +233,15 @@ typedef struct model_term_record {
     int64_t factor;
     uint8_t variables[MODEL_DEGREE_MAX]; /* factors; unused ones are 0 and come last */
 } model_term_record;
-/* A quotient of two sums of terms, rounded down; they use open sizes and earlier quotients. */
+/* A quotient of two sums, rounded down: of `numerators` and of `denominators` terms, each from its first one on. They
+ * use open sizes and earlier quotients. */
 typedef struct model_quotient_record {
-    uint32_t first_over, overs, first_under, unders;
+    uint32_t first_numerator, numerators, first_denominator, denominators;
 } model_quotient_record;
-/* A condition on the sizes of a call: the sum of some terms is 0, or, if `least` is 1, at least 0. The text, among the
- * names, says what fails otherwise and what to do. */
+/* A condition on the sizes of a call: the sum of some terms is 0, or, if `at_least` is 1, at least 0. The text, among
+ * the names, says what fails otherwise and what to do. */
 typedef struct model_need_record {
-    uint32_t first_term, terms, text_at, text_size, least, reserved;
+    uint32_t first_term, terms, text_at, text_size, at_least, reserved;
 } model_need_record;
 /* Holds if the bool tensor, of one element, equals `side` and the parent holds: 1 + the number of an earlier guard, or
  * 0. */

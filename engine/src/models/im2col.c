@@ -23,7 +23,7 @@
 #include <string.h>
 
 enum {
-    FLOATS = 16, /* one cache line */
+    LINE_FLOATS = 16, /* one cache line */
     ROWS_MAX = 14,
     COLUMNS_MAX = 32,
 };
@@ -37,24 +37,24 @@ typedef struct im2col {
     const model_value *in, *out, *addend; /* addend may be NULL */
     char *arena;
     float *scratch;
-    bool joined; /* all pixels of the result, and of the addend, are evenly spaced */
+    bool evenly_spaced; /* all pixels of the result, and of the addend, are evenly spaced */
     int64_t pixels;
     int64_t copy_stride; /* floats from one pixel's copy to the next */
     int64_t panel;       /* pixels of a tile */
     int64_t part;        /* elements of a sum between two checks of the stop flag */
     int64_t block_pixels, blocks, slivers;
-    int64_t block; /* the block that all threads share */
+    int64_t shared_block; /* the one that all threads compute together */
 } im2col;
 
 static void lay_out(im2col *job, const model_value *out, const model_step *step)
 {
     job->pixels = out->n * out->h * out->w;
-    job->copy_stride = ceil_div(step->k, FLOATS) * FLOATS + FLOATS; /* padding: otherwise equal offsets of all rows map
-                                                                     * to one set of L1 */
+    /* with a line of padding: otherwise equal offsets of all rows map to one set of L1 */
+    job->copy_stride = ceil_div(step->k, LINE_FLOATS) * LINE_FLOATS + LINE_FLOATS;
     job->panel = ceil_div(job->pixels, ceil_div(job->pixels, job->kernel->rows));
     const int64_t panels = ceil_div(job->pixels, job->panel),
-                  each = max(1, IM2COL_BLOCK_BYTES / (job->panel * job->copy_stride * (int64_t)sizeof(float)));
-    job->block_pixels = ceil_div(panels, ceil_div(panels, each)) * job->panel;
+                  block_panels = max(1, IM2COL_BLOCK_BYTES / (job->panel * job->copy_stride * (int64_t)sizeof(float)));
+    job->block_pixels = ceil_div(panels, ceil_div(panels, block_panels)) * job->panel;
     job->blocks = ceil_div(job->pixels, job->block_pixels);
     job->slivers = ceil_div(out->c, job->kernel->columns);
     job->part = max(1, job->kernel->work / (job->panel * job->kernel->columns));
@@ -63,9 +63,9 @@ static void lay_out(im2col *job, const model_value *out, const model_step *step)
 /* Runs of contiguous elements in one line of the window, and their length. */
 static int64_t runs_of(const im2col *job, const model_step *step, int64_t *run)
 {
-    const bool join = step->p[DILATION_W] == 1 && job->in->pixel_stride == job->in->c;
-    *run = job->in->c * (join ? step->p[KERNEL_W] : 1);
-    return join ? 1 : step->p[KERNEL_W];
+    const bool joined = step->p[DILATION_W] == 1 && job->in->pixel_stride == job->in->c;
+    *run = job->in->c * (joined ? step->p[KERNEL_W] : 1);
+    return joined ? 1 : step->p[KERNEL_W];
 }
 
 static bool possible(const vme_kernels *kernels, const model_value *in, const model_value *addend,
@@ -82,10 +82,10 @@ static rates_counted work(const vme_kernels *kernels, const model_value *in, con
     int64_t run;
     lay_out(&job, out, step);
     const int64_t runs = step->p[KERNEL_H] * runs_of(&job, step, &run);
-    const double numbers = (double)(job.slivers * job.kernel->columns) * (double)step->k;
+    const double weights = (double)(job.slivers * job.kernel->columns) * (double)step->k;
     return (rates_counted){{
-        [VME_RATE_PRODUCTS] = rates_tile_rows(job.kernel, job.pixels) * numbers,
-        [VME_RATE_WEIGHTS] = numbers * sizeof(float),
+        [VME_RATE_PRODUCTS] = rates_tile_rows(job.kernel, job.pixels) * weights,
+        [VME_RATE_WEIGHTS] = weights * sizeof(float),
         [VME_RATE_POINTS_4] = (double)(job.pixels * runs) * IM2COL_RUN,
         [VME_RATE_BYTES] = (double)job.pixels * (double)step->k * sizeof(float),
     }};
@@ -118,7 +118,7 @@ static pixel_index pixel_index_of(const im2col *job, int64_t pixel)
     return (pixel_index){pixel / job->out->w / job->out->h, pixel / job->out->w % job->out->h, pixel % job->out->w};
 }
 
-static void copy(const im2col *job, int64_t slot, int64_t block, int64_t begin, int64_t end)
+static void copy_windows(const im2col *job, int64_t slot, int64_t block, int64_t begin, int64_t end)
 {
     const int32_t *p = job->step->p;
     int64_t run;
@@ -139,7 +139,7 @@ static void copy(const im2col *job, int64_t slot, int64_t block, int64_t begin, 
 /* Takes a tile's results from `sums`, applies bias, addend and bounds, and writes them row by row of the image. */
 static void write_out(const im2col *job, int64_t pixel, int64_t rows, int64_t sliver, float *sums)
 {
-    static const float nothing[COLUMNS_MAX];
+    static const float zero_bias[COLUMNS_MAX];
     const int64_t columns = job->kernel->columns, column = sliver * columns;
     for (int64_t row = 0, count; row < rows; row += count) {
         const pixel_index at = pixel_index_of(job, pixel + row);
@@ -148,7 +148,7 @@ static void write_out(const im2col *job, int64_t pixel, int64_t rows, int64_t sl
                               .c_row = columns * 4,
                               .rows = (int)count,
                               .columns = (int)min(columns, job->out->c - column)};
-        vme_gemm_layer layer = {.runs = 1, .bias = nothing, .bounds = {-__builtin_inff(), __builtin_inff()}};
+        vme_gemm_layer layer = {.runs = 1, .bias = zero_bias, .bounds = {-__builtin_inff(), __builtin_inff()}};
         if (job->addend != NULL) {
             layer.addend = (const char *)(model_pixel(job->addend, job->arena, at.n, at.y, at.x) + column);
             layer.addend_row = job->addend->pixel_stride * 4;
@@ -182,10 +182,10 @@ static void multiply(const im2col *job, int64_t slot, int64_t block, int64_t beg
             vme_gemm_tile tile = {.a_row = job->copy_stride * 4,
                                   .rows = (int)rows,
                                   .columns = (int)min(columns, job->out->c - column),
-                                  .far = job->joined,
+                                  .far = job->evenly_spaced,
                                   .c = (char *)sums,
                                   .c_row = columns * 4};
-            if (job->joined) {
+            if (job->evenly_spaced) {
                 tile.c = (char *)(model_pixel(job->out, job->arena, at.n, at.y, at.x) + column);
                 tile.c_row = job->out->pixel_stride * 4;
             }
@@ -196,7 +196,7 @@ static void multiply(const im2col *job, int64_t slot, int64_t block, int64_t beg
                 tile.a = (const char *)(copies(job, slot) + first * job->copy_stride + k0);
                 tile.b = (const char *)(b + k0 * columns);
                 layer.runs = 1;
-                if (job->joined && k0 + tile.k == k) {
+                if (job->evenly_spaced && k0 + tile.k == k) {
                     layer.bias = job->step->bias + column;
                     layer.bounds = job->step->bounds;
                     layer.addend =
@@ -210,37 +210,37 @@ static void multiply(const im2col *job, int64_t slot, int64_t block, int64_t beg
                 layer.bias = NULL;
                 tile.accumulate = true;
             }
-            if (!job->joined)
+            if (!job->evenly_spaced)
                 write_out(job, pixel, rows, sliver, sums);
         }
     }
 }
 
 /* ---- scheduling */
-static void whole_blocks(void *argument, int64_t slot, vme_items *blocks)
+static void compute_blocks(void *argument, int64_t slot, vme_items *blocks)
 {
     const im2col *job = argument;
     for (int64_t block; vme_item_next(blocks, &block);) {
-        copy(job, slot, block, 0, block_count(job, block));
+        copy_windows(job, slot, block, 0, block_count(job, block));
         multiply(job, slot, block, 0, job->slivers);
     }
 }
 
-static vme_status part_copies(void *argument, int64_t begin, int64_t end)
+static vme_status copy_block_part(void *argument, int64_t begin, int64_t end)
 {
     const im2col *job = argument;
-    copy(job, 0, job->block, begin, end);
+    copy_windows(job, 0, job->shared_block, begin, end);
     return VME_OK;
 }
 
-static vme_status part_products(void *argument, int64_t begin, int64_t end)
+static vme_status multiply_block_part(void *argument, int64_t begin, int64_t end)
 {
     const im2col *job = argument;
-    multiply(job, 0, job->block, begin, end);
+    multiply(job, 0, job->shared_block, begin, end);
     return VME_OK;
 }
 
-static bool without_margin(const model_value *value)
+static bool evenly_spaced(const model_value *value)
 {
     return value->top + value->left + value->bottom + value->right == 0 && value->interleave_h == 0;
 }
@@ -257,16 +257,16 @@ static vme_status run(vme_context *context, const vme_model *model, const model_
         .arena = arena,
         .scratch = (float *)(arena + model->value[step->scratch].offset),
     };
-    job.joined = without_margin(job.out) && (job.addend == NULL || without_margin(job.addend));
+    job.evenly_spaced = evenly_spaced(job.out) && (job.addend == NULL || evenly_spaced(job.addend));
     lay_out(&job, job.out, step);
     if (step->slots > 1)
-        return vme_parallel_slots(context, step->slots, job.blocks, whole_blocks, &job);
+        return vme_parallel_slots(context, step->slots, job.blocks, compute_blocks, &job);
     vme_status status = VME_OK;
-    for (; status == VME_OK && job.block < job.blocks; job.block++) {
-        status = vme_parallel_apart(context, block_count(&job, job.block), job.kernel->work / 64 / step->k + 1,
-                                    part_copies, &job);
+    for (; status == VME_OK && job.shared_block < job.blocks; job.shared_block++) {
+        status = vme_parallel_apart(context, block_count(&job, job.shared_block), job.kernel->work / 64 / step->k + 1,
+                                    copy_block_part, &job);
         if (status == VME_OK)
-            status = vme_parallel_apart(context, job.slivers, 1, part_products, &job);
+            status = vme_parallel_apart(context, job.slivers, 1, multiply_block_part, &job);
     }
     return status;
 }

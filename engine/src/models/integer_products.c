@@ -260,7 +260,7 @@ static void find_taps(const integer_product *job, int64_t top, int64_t column, c
                             ? outside
                             : in + (from_top ? h : y) * in_row + x * job->channels;
         }
-    for (int64_t part = 1; part < p[INTEGER_SINGLE]; part++)
+    for (int64_t part = 1; part < p[INTEGER_DEPTHWISE]; part++)
         memcpy(taps + part * count, taps, (size_t)count * sizeof *taps);
 }
 
@@ -269,7 +269,7 @@ static void single_row(const integer_product *job, int64_t number, char *slot)
 {
     const int32_t *p = job->p;
     const int64_t image = number / job->out_height, top = number % job->out_height * p[STRIDE_H] - p[PAD_TOP],
-                  channels = job->channels, row = job->width * channels, taps = job->k * p[INTEGER_SINGLE];
+                  channels = job->channels, row = job->width * channels, taps = job->k * p[INTEGER_DEPTHWISE];
     const uint8_t **addresses = (const uint8_t **)(void *)slot, *in = job->in + image * job->height * row;
     int32_t *sums = (int32_t *)(void *)(addresses + SINGLE_PIXELS * taps);
     uint8_t *outside = (uint8_t *)(sums + SINGLE_PIXELS * channels), *flipped = outside + channels;
@@ -337,7 +337,7 @@ static void lay_out(integer_product *job, const vme_model *model, const model_st
     job->groups = p[GROUPS];
     job->group_channels = job->channels / job->groups;
     job->group_outputs = job->outputs / job->groups + (step->operand[5] >= 0);
-    job->single = p[INTEGER_SINGLE] != 0;
+    job->single = p[INTEGER_DEPTHWISE] != 0;
     job->k = (int64_t)p[KERNEL_H] * p[KERNEL_W] * job->group_channels;
     job->quads = ceil_div(job->k, QUANTIZED_QUAD);
     job->row_bytes = job->quads * QUANTIZED_QUAD;
@@ -352,10 +352,10 @@ static void lay_out(integer_product *job, const vme_model *model, const model_st
     job->direct = !job->flip && job->groups == 1 && job->channels % QUANTIZED_QUAD == 0
                   && p[KERNEL_H] * p[KERNEL_W] * p[STRIDE_H] * p[STRIDE_W] == 1
                   && p[PAD_TOP] + p[PAD_LEFT] + p[PAD_BOTTOM] + p[PAD_RIGHT] == 0;
-    job->of_row3 = p[INTEGER_SINGLE] == 1 && p[KERNEL_H] == 3 && p[KERNEL_W] == 3 && p[DILATION_W] == 1
+    job->of_row3 = p[INTEGER_DEPTHWISE] == 1 && p[KERNEL_H] == 3 && p[KERNEL_W] == 3 && p[DILATION_W] == 1
                    && (out->dtype == VME_UINT8 || out->dtype == VME_INT8);
     if (job->single)
-        job->slot_bytes = SINGLE_PIXELS * job->k * p[INTEGER_SINGLE] * (int64_t)sizeof(char *)
+        job->slot_bytes = SINGLE_PIXELS * job->k * p[INTEGER_DEPTHWISE] * (int64_t)sizeof(char *)
                           + SINGLE_PIXELS * job->channels * (int64_t)sizeof(int32_t) + job->channels
                           + (job->flip ? p[KERNEL_H] * job->width * job->channels : 0);
     else
@@ -430,7 +430,7 @@ int64_t integer_product_terms(const vme_model *model, const model_step *step)
 {
     integer_product job;
     lay_out(&job, model, step, 1);
-    return job.single ? job.k * step->p[INTEGER_SINGLE] : job.quads * QUANTIZED_QUAD;
+    return job.single ? job.k * step->p[INTEGER_DEPTHWISE] : job.quads * QUANTIZED_QUAD;
 }
 
 /* ---- checks */
@@ -489,11 +489,11 @@ vme_status model_make_integer_product(model_preparation *preparation, uint32_t n
         || !byte_window_fits(in, out, p))
         return MODEL_WRONG(number, "has an operand that is no image of bytes, or a window that does not fit it");
     const int64_t groups = p[GROUPS], channels = in->shape[3], outputs = out->shape[3];
-    if (groups < 1 || channels % groups != 0 || outputs % groups != 0 || p[INTEGER_SINGLE] < 0
-        || p[INTEGER_SINGLE] > PARTS_MAX)
+    if (groups < 1 || channels % groups != 0 || outputs % groups != 0 || p[INTEGER_DEPTHWISE] < 0
+        || p[INTEGER_DEPTHWISE] > PARTS_MAX)
         return MODEL_WRONG(number, "has %d groups of %lld channels and %lld outputs", p[GROUPS], (long long)channels,
                            (long long)outputs);
-    const bool bytes = out->dtype == VME_UINT8 || out->dtype == VME_INT8, single = p[INTEGER_SINGLE] != 0;
+    const bool bytes = out->dtype == VME_UINT8 || out->dtype == VME_INT8, single = p[INTEGER_DEPTHWISE] != 0;
     const int32_t lowest = out->dtype == VME_INT8 ? -FLIP : 0;
     if (!(bytes || out->dtype == VME_INT32 || out->dtype == VME_FLOAT32)
         || (step->operand[4] < 0) != (out->dtype == VME_INT32)
@@ -508,7 +508,7 @@ vme_status model_make_integer_product(model_preparation *preparation, uint32_t n
     const int64_t own = outputs / groups + (step->operand[5] >= 0), one = 1;
     const int64_t packed[] = {groups, ceil_div(own, QUANTIZED_COLUMNS), ceil_div(k, QUANTIZED_QUAD), QUANTIZED_COLUMNS,
                               QUANTIZED_QUAD},
-                  single_packed[] = {1, 1, taps * max(1, p[INTEGER_SINGLE]), channels, 1};
+                  single_packed[] = {1, 1, taps * max(1, p[INTEGER_DEPTHWISE]), channels, 1};
     if (single && (groups != channels || outputs != channels || step->operand[5] >= 0 || taps > WINDOW_MAX))
         return MODEL_WRONG(number, "is not depthwise");
     const bool fits =

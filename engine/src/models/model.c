@@ -554,7 +554,7 @@ static vme_status make(model_preparation *preparation)
     }
     const bool has_empty = empty_found(model);
     if (status == VME_OK) {
-        arena_lives(model);
+        arena_find_lifetimes(model);
         if (!has_empty)
             status = chains_choose(preparation);
     }

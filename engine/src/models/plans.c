@@ -81,8 +81,8 @@ static vme_status variables_at(const model_file *file, const int64_t *sizes, int
     for (uint32_t i = 0; i < file->quotients; i++) {
         const model_quotient_record quotient = model_file_quotient(file, i);
         int64_t over, under;
-        if (!sum_of_terms(file, quotient.first_over, quotient.overs, values, &over)
-            || !sum_of_terms(file, quotient.first_under, quotient.unders, values, &under))
+        if (!sum_of_terms(file, quotient.first_numerator, quotient.numerators, values, &over)
+            || !sum_of_terms(file, quotient.first_denominator, quotient.denominators, values, &under))
             return vme_fail(VME_BAD_VALUE, "a size would be beyond 64 bits");
         if (under < 1)
             return vme_fail(VME_BAD_VALUE, "a size would be divided by %lld", (long long)under);
@@ -99,7 +99,7 @@ static vme_status check_needs(const model_file *file, const int64_t *values)
         int64_t sum;
         if (!sum_of_terms(file, need.first_term, need.terms, values, &sum))
             return vme_fail(VME_BAD_VALUE, "a size would be beyond 64 bits");
-        if (need.least != 0 ? sum < 0 : sum != 0)
+        if (need.at_least != 0 ? sum < 0 : sum != 0)
             return vme_fail(VME_BAD_VALUE, "%.*s", (int)need.text_size, file->names + need.text_at);
     }
     return VME_OK;

@@ -295,7 +295,7 @@ static vme_status sampling_run(vme_context *context, const vme_model *model, con
         .wide = x->dtype == VME_FLOAT64,
         .dimensions = x->rank - 2,
         .mode = step->p[SAMPLE_MODE],
-        .border = step->p[SAMPLE_BEYOND],
+        .border = step->p[SAMPLE_PADDING],
         .coordinates = step->p[SAMPLE_COORDINATES],
         .taps = step->p[SAMPLE_MODE] == SAMPLE_NEAREST  ? 1
                 : step->p[SAMPLE_MODE] == SAMPLE_LINEAR ? 2
@@ -332,8 +332,8 @@ vme_status model_make_sampling(model_preparation *preparation, uint32_t number, 
                 && (dtype == VME_FLOAT32 || dtype == VME_FLOAT64) && grid->shape[0] == x->shape[0]
                 && out->shape[0] == x->shape[0] && out->shape[1] == x->shape[1]
                 && grid->shape[grid->rank - 1] == dimensions && step->p[SAMPLE_MODE] >= 0
-                && step->p[SAMPLE_MODE] < SAMPLE_MODES && step->p[SAMPLE_BEYOND] >= 0
-                && step->p[SAMPLE_BEYOND] < SAMPLE_BORDERS && step->p[SAMPLE_COORDINATES] >= 0
+                && step->p[SAMPLE_MODE] < SAMPLE_MODES && step->p[SAMPLE_PADDING] >= 0
+                && step->p[SAMPLE_PADDING] < SAMPLE_BORDERS && step->p[SAMPLE_COORDINATES] >= 0
                 && step->p[SAMPLE_COORDINATES] < SAMPLE_COORDINATE_KINDS;
     int64_t pixels = 1;
     for (int d = 2; fits && d < x->rank; d++)

@@ -30,7 +30,7 @@ enum {
     SIDE_MAX = 6,
 };
 
-static int64_t wide(int64_t channels) { return ceil_div(channels, WINOGRAD_GAP) * WINOGRAD_GAP; }
+static int64_t padded_channels(int64_t channels) { return ceil_div(channels, WINOGRAD_GAP) * WINOGRAD_GAP; }
 static const vme_gemm_kernel *gemm_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 static int square_of(const model_step *step) { return step->algorithm == CONVOLUTION_WINOGRAD_2 ? 2 : 4; }
 
@@ -48,10 +48,10 @@ static rates_counted work_of(const vme_kernels *kernels, const model_value *in, 
 {
     const vme_gemm_kernel *kernel = gemm_of(kernels);
     const double points = (m + 2) * (m + 2),
-                 numbers = points * (double)(ceil_div(out->c, kernel->columns) * kernel->columns) * (double)in->c;
+                 weights = points * (double)(ceil_div(out->c, kernel->columns) * kernel->columns) * (double)in->c;
     const int64_t squares = out->n * ceil_div(out->h, m) * ceil_div(out->w, m);
-    rates_counted counted = {{[VME_RATE_PRODUCTS] = rates_tile_rows(kernel, squares) * numbers,
-                              [VME_RATE_WEIGHTS] = numbers * sizeof(float)}};
+    rates_counted counted = {{[VME_RATE_PRODUCTS] = rates_tile_rows(kernel, squares) * weights,
+                              [VME_RATE_WEIGHTS] = weights * sizeof(float)}};
     counted.of[m == 2 ? VME_RATE_POINTS_2 : VME_RATE_POINTS_4] = (double)squares * points * (double)(in->c + out->c);
     return counted;
 }
@@ -79,19 +79,20 @@ typedef struct winograd {
     const model_value *in, *out, *addend; /* addend may be NULL */
     char *arena, *scratch;
     int64_t m, points, down, across, slivers;
-    int64_t first, squares; /* first: the number of the first one, of down * across * images; squares: how many are
-                             * processed */
+    int64_t first;   /* number of the first square that is processed, of down * across * images */
+    int64_t squares; /* number of squares that are processed */
     int64_t block_squares, blocks, slot_floats;
-    int64_t max_squares;                            /* upper bound of a block's squares */
-    int64_t in_wide, out_wide, in_point, out_point; /* floats from a square to the next, and from a point to the next */
-    int64_t block;                                  /* the block that all threads share */
+    int64_t max_squares; /* upper bound of a block's squares */
+    /* in floats, from a square to the next and from a point to the next */
+    int64_t in_square_stride, out_square_stride, in_point_stride, out_point_stride;
+    int64_t shared_block; /* the one that all threads compute together */
 } winograd;
 
 static void set_point_strides(winograd *job)
 {
-    job->in_point = job->block_squares * job->in_wide + WINOGRAD_GAP;
-    job->out_point = job->block_squares * job->out_wide + WINOGRAD_GAP;
-    job->slot_floats = job->points * (job->in_point + job->out_point);
+    job->in_point_stride = job->block_squares * job->in_square_stride + WINOGRAD_GAP;
+    job->out_point_stride = job->block_squares * job->out_square_stride + WINOGRAD_GAP;
+    job->slot_floats = job->points * (job->in_point_stride + job->out_point_stride);
 }
 
 /* Divides `rows` rows of squares into blocks of `block_bytes` bytes of points. */
@@ -103,12 +104,13 @@ static void lay_out(winograd *job, const model_value *in, const model_value *out
     job->down = ceil_div(out->h, job->m);
     job->across = ceil_div(out->w, job->m);
     job->squares = rows * job->across;
-    job->in_wide = wide(in->c);
-    job->out_wide = wide(out->c);
-    const int64_t square = job->points * (job->in_wide + job->out_wide) * (int64_t)sizeof(float),
-                  whole = max(job->gemm->rows, block_bytes / square);
-    job->max_squares = min(job->squares, ceil_div(whole, job->gemm->rows) * job->gemm->rows);
-    job->blocks = ceil_div(job->squares, whole);
+    job->in_square_stride = padded_channels(in->c);
+    job->out_square_stride = padded_channels(out->c);
+    const int64_t square_bytes =
+                      job->points * (job->in_square_stride + job->out_square_stride) * (int64_t)sizeof(float),
+                  block_capacity = max(job->gemm->rows, block_bytes / square_bytes);
+    job->max_squares = min(job->squares, ceil_div(block_capacity, job->gemm->rows) * job->gemm->rows);
+    job->blocks = ceil_div(job->squares, block_capacity);
     job->block_squares = ceil_div(job->squares, job->blocks);
     /* whole tiles in each block */
     job->block_squares = min(job->squares, ceil_div(job->block_squares, job->gemm->rows) * job->gemm->rows);
@@ -151,19 +153,19 @@ static int64_t packed_floats(const vme_kernels *kernels, const model_step *step,
     return ceil_div(outputs, columns) * columns * channels * side * side;
 }
 
-/* ---- the windows: w at the points of kernels/winograd.h, each divided by the factor that the pixels' polynomials omit
- * there */
+/* ---- weights: a window's polynomial at the points of kernels/winograd.h, divided by the factor that the pixels'
+ * polynomials omit there */
 static int window_points(int m, double rows[SIDE_MAX][WINDOW])
 {
     const double four[] = {0, VME_WINOGRAD_A, -VME_WINOGRAD_A, VME_WINOGRAD_B, -VME_WINOGRAD_B}, two[] = {0, 1, -1};
     const double *at = m == 2 ? two : four;
     for (int i = 0; i <= m; i++) {
-        double lacking = 1;
+        double omitted_factor = 1;
         for (int j = 0; j <= m; j++)
-            lacking *= i == j ? 1 : at[i] - at[j];
-        rows[i][0] = 1 / lacking;
-        rows[i][1] = at[i] / lacking;
-        rows[i][2] = at[i] * at[i] / lacking;
+            omitted_factor *= i == j ? 1 : at[i] - at[j];
+        rows[i][0] = 1 / omitted_factor;
+        rows[i][1] = at[i] / omitted_factor;
+        rows[i][2] = at[i] * at[i] / omitted_factor;
     }
     rows[m + 1][0] = rows[m + 1][1] = 0;
     rows[m + 1][2] = 1;
@@ -211,7 +213,7 @@ static int64_t block_count(const winograd *job, int64_t block)
 static float *in_points(const winograd *job, int64_t slot) { return (float *)job->scratch + slot * job->slot_floats; }
 static float *out_points(const winograd *job, int64_t slot)
 {
-    return in_points(job, slot) + job->points * job->in_point;
+    return in_points(job, slot) + job->points * job->in_point_stride;
 }
 
 /* Transforms squares `begin` to `end` of a block, to points (`inward`) or back. */
@@ -224,7 +226,7 @@ static void transform(const winograd *job, int64_t slot, int64_t block, int64_t 
         .channels = value->c,
         .image_row = value->row_stride,
         .image_pixel = value->pixel_stride,
-        .point = inward ? job->in_point : job->out_point,
+        .point = inward ? job->in_point_stride : job->out_point_stride,
         .bias = job->step->bias,
         .addend_row = addend == NULL ? 0 : addend->row_stride,
         .addend_pixel = addend == NULL ? 0 : addend->pixel_stride,
@@ -238,14 +240,14 @@ static void transform(const winograd *job, int64_t slot, int64_t block, int64_t 
             square.rows = (int)min(job->m + 2, value->h + value->bottom - y);
             square.columns = (int)min(job->m + 2, value->w + value->right - x);
             square.image = model_pixel(value, job->arena, n, y, x);
-            square.points = in_points(job, slot) + s * job->in_wide;
+            square.points = in_points(job, slot) + s * job->in_square_stride;
             job->transform->in(&square);
         } else {
             square.rows = (int)min(job->m, value->h - y);
             square.columns = (int)min(job->m, value->w - x);
             square.image = model_pixel(value, job->arena, n, y, x);
             square.addend = addend == NULL ? NULL : model_pixel(addend, job->arena, n, y, x);
-            square.points = out_points(job, slot) + s * job->out_wide;
+            square.points = out_points(job, slot) + s * job->out_square_stride;
             job->transform->out(&square);
         }
     }
@@ -259,11 +261,11 @@ static void multiply(const winograd *job, int64_t slot, int64_t block, int64_t b
     const int64_t part = ceil_div(channels, ceil_div(channels, CONVOLUTION_SUM));
     for (int64_t i = begin; i < end; i++) {
         const int64_t point = i / job->slivers, column = i % job->slivers * columns;
-        const float *from = in_points(job, slot) + point * job->in_point;
-        float *to = out_points(job, slot) + point * job->out_point + column;
+        const float *from = in_points(job, slot) + point * job->in_point_stride;
+        float *to = out_points(job, slot) + point * job->out_point_stride + column;
         vme_gemm_tile tile = {
-            .a_row = job->in_wide * 4,
-            .c_row = job->out_wide * 4,
+            .a_row = job->in_square_stride * 4,
+            .c_row = job->out_square_stride * 4,
             .columns = (int)min(columns, job->out->c - column),
             .far = true,
         };
@@ -276,8 +278,8 @@ static void multiply(const winograd *job, int64_t slot, int64_t block, int64_t b
             for (int64_t s = 0; s < count; s += panel, layer.coming += layer.coming_step * tile.k) {
                 if (vme_stopping(job->context))
                     return;
-                tile.a = (const char *)(from + s * job->in_wide + k0);
-                tile.c = (char *)(to + s * job->out_wide);
+                tile.a = (const char *)(from + s * job->in_square_stride + k0);
+                tile.c = (char *)(to + s * job->out_square_stride);
                 tile.rows = (int)min(panel, count - s);
                 job->gemm->layer_tile(&tile, &layer);
             }
@@ -288,43 +290,43 @@ static void multiply(const winograd *job, int64_t slot, int64_t block, int64_t b
 
 /* ---- scheduling */
 /* One block, by one thread. */
-static void do_block(const winograd *job, int64_t slot, int64_t block)
+static void compute_block(const winograd *job, int64_t slot, int64_t block)
 {
     transform(job, slot, block, 0, block_count(job, block), true);
     multiply(job, slot, block, 0, job->points * job->slivers);
     transform(job, slot, block, 0, block_count(job, block), false);
 }
 
-static void whole_blocks(void *argument, int64_t slot, vme_items *blocks)
+static void compute_blocks(void *argument, int64_t slot, vme_items *blocks)
 {
     const winograd *job = argument;
     for (int64_t block; vme_item_next(blocks, &block);)
-        do_block(job, slot, block);
+        compute_block(job, slot, block);
 }
 
-static vme_status part_in(void *argument, int64_t begin, int64_t end)
+static vme_status transform_in_part(void *argument, int64_t begin, int64_t end)
 {
     const winograd *job = argument;
-    transform(job, 0, job->block, begin, end, true);
+    transform(job, 0, job->shared_block, begin, end, true);
     return VME_OK;
 }
 
-static vme_status part_products(void *argument, int64_t begin, int64_t end)
+static vme_status multiply_part(void *argument, int64_t begin, int64_t end)
 {
     const winograd *job = argument;
-    multiply(job, 0, job->block, begin, end);
+    multiply(job, 0, job->shared_block, begin, end);
     return VME_OK;
 }
 
-static vme_status part_out(void *argument, int64_t begin, int64_t end)
+static vme_status transform_out_part(void *argument, int64_t begin, int64_t end)
 {
     const winograd *job = argument;
-    transform(job, 0, job->block, begin, end, false);
+    transform(job, 0, job->shared_block, begin, end, false);
     return VME_OK;
 }
 
-static winograd of_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band,
-                        char *slots)
+static winograd job_of_band(vme_context *context, const vme_model *model, const model_step *step,
+                            const model_band *band, char *slots)
 {
     return (winograd){
         .context = context,
@@ -344,31 +346,33 @@ static winograd of_band(vme_context *context, const vme_model *model, const mode
 
 void winograd_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
 {
-    winograd job = of_band(context, model, step, band, band->scratch);
+    winograd job = job_of_band(context, model, step, band, band->scratch);
     const int64_t m = square_of(step), begin = band->begin / m;
     lay_out(&job, band->in, band->out, step, ceil_div(band->end, m) - begin, WINOGRAD_BAND_BYTES);
     job.first = (band->n * job.down + begin) * job.across;
     for (int64_t block = 0; block < job.blocks && !vme_stopping(context); block++)
-        do_block(&job, 0, block);
+        compute_block(&job, 0, block);
 }
 
 static vme_status run(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     const model_band whole = model_whole_band(model, step, arena);
     const model_value *in = whole.in, *out = whole.out;
-    winograd job = of_band(context, model, step, &whole, arena + model->value[step->scratch].offset);
+    winograd job = job_of_band(context, model, step, &whole, arena + model->value[step->scratch].offset);
     lay_out(&job, in, out, step, out->n * ceil_div(out->h, square_of(step)), WINOGRAD_BLOCK_BYTES);
     if (step->slots > 1)
-        return vme_parallel_slots(context, step->slots, job.blocks, whole_blocks, &job);
+        return vme_parallel_slots(context, step->slots, job.blocks, compute_blocks, &job);
     vme_status status = VME_OK;
-    for (; status == VME_OK && job.block < job.blocks; job.block++) {
-        int64_t count = block_count(&job, job.block), work = job.gemm->work / 8;
-        status = vme_parallel_apart(context, count, work / 64 / (job.points * job.in_wide) + 1, part_in, &job);
+    for (; status == VME_OK && job.shared_block < job.blocks; job.shared_block++) {
+        int64_t count = block_count(&job, job.shared_block), work = job.gemm->work / 8;
+        status = vme_parallel_apart(context, count, work / 64 / (job.points * job.in_square_stride) + 1,
+                                    transform_in_part, &job);
         if (status == VME_OK)
             status = vme_parallel_apart(context, job.points * job.slivers,
-                                        work / (count * in->c * job.gemm->columns) + 1, part_products, &job);
+                                        work / (count * in->c * job.gemm->columns) + 1, multiply_part, &job);
         if (status == VME_OK)
-            status = vme_parallel_apart(context, count, work / 64 / (job.points * job.out_wide) + 1, part_out, &job);
+            status = vme_parallel_apart(context, count, work / 64 / (job.points * job.out_square_stride) + 1,
+                                        transform_out_part, &job);
     }
     return status;
 }

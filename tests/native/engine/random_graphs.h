@@ -274,12 +274,12 @@ static void integer_product_node(uint32_t x)
     }
     p[GROUPS] = one_in(2) ? (int32_t)channels : 1;
     const bool single = p[GROUPS] > 1 && one_in(2), zeros = !single && one_in(2);
-    p[INTEGER_SINGLE] = single ? 1 + below(2) : 0;
+    p[INTEGER_DEPTHWISE] = single ? 1 + below(2) : 0;
     out.size[3] = single ? channels : p[GROUPS] * (1 + below(40));
     const int64_t own = out.size[3] / p[GROUPS] + zeros, taps = p[KERNEL_H] * p[KERNEL_W],
                   k = taps * channels / p[GROUPS];
     shape packed = {.rank = 5, .size = {p[GROUPS], (own + 31) / 32, (k + 3) / 4, 32, 4}},
-          plain = {.rank = 5, .size = {1, 1, taps * p[INTEGER_SINGLE], channels, 1}};
+          plain = {.rank = 5, .size = {1, 1, taps * p[INTEGER_DEPTHWISE], channels, 1}};
     shape each = {.rank = 1, .size = {out.size[3]}}, one = {.rank = 1, .size = {1}};
     if (elements(packed.size, 5) > LARGEST || elements(out.size, 4) > LARGEST)
         return;
@@ -403,7 +403,7 @@ static void sampling_node(uint32_t x)
         p[REGION_HALF_PIXEL] = below(2);
     } else {
         p[SAMPLE_MODE] = below(SAMPLE_MODES);
-        p[SAMPLE_BEYOND] = below(SAMPLE_BORDERS);
+        p[SAMPLE_PADDING] = below(SAMPLE_BORDERS);
         p[SAMPLE_COORDINATES] = below(SAMPLE_COORDINATE_KINDS);
     }
 }

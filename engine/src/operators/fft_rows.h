@@ -1,5 +1,5 @@
-/* Transforms of one row in the precision `real`, by pocketfft; included with `real` and NAME(x) defined. `in` may be
- * the memory where the transform works: `out` for complex rows, and `row`, unless it is NULL, for real rows forward. */
+/* Transforms one row in the precision `real` by pocketfft; included with `real` and NAME(x) defined. `in` may be the
+ * memory in which the transform works: `out` for complex rows, and `row`, if it is not NULL, for real rows forward. */
 #include "operators/fft.h"
 
 #define pocketfft_new  vme_fft_new
@@ -13,7 +13,7 @@
 
 void *NAME(plan)(bool of_reals, size_t n) { return of_reals ? (void *)make_rfft_plan(n) : (void *)make_cfft_plan(n); }
 
-void NAME(drop)(bool of_reals, void *plan)
+void NAME(free_plan)(bool of_reals, void *plan)
 {
     if (of_reals)
         destroy_rfft_plan(plan);
@@ -21,17 +21,17 @@ void NAME(drop)(bool of_reals, void *plan)
         destroy_cfft_plan(plan);
 }
 
-int NAME(row)(vme_fft_kind kind, void *plan, int64_t n, double factor, const real *in, int64_t given, real *out,
+int NAME(row)(vme_fft_kind kind, void *plan, int64_t n, double factor, const real *in, int64_t in_length, real *out,
               real *row)
 {
-    size_t size = (size_t)n, have = (size_t)(given < n ? given : n);
+    size_t size = (size_t)n, copied = (size_t)(in_length < n ? in_length : n);
     int rc = 0;
     switch (kind) {
     case VME_FFT_FORWARD:
     case VME_FFT_BACKWARD:
         if (in != out)
-            memcpy(out, in, 2 * have * sizeof *in);
-        memset(out + 2 * have, 0, 2 * (size - have) * sizeof *in);
+            memcpy(out, in, 2 * copied * sizeof *in);
+        memset(out + 2 * copied, 0, 2 * (size - copied) * sizeof *in);
         rc = kind == VME_FFT_FORWARD ? cfft_forward(plan, out, (real)factor) : cfft_backward(plan, out, (real)factor);
         break;
     case VME_FFT_REAL_FORWARD:
@@ -39,8 +39,8 @@ int NAME(row)(vme_fft_kind kind, void *plan, int64_t n, double factor, const rea
         if (row == NULL)
             row = out + 1;
         if (in != row)
-            memcpy(row, in, have * sizeof *in);
-        memset(row + have, 0, (size - have) * sizeof *in);
+            memcpy(row, in, copied * sizeof *in);
+        memset(row + copied, 0, (size - copied) * sizeof *in);
         rc = rfft_forward(plan, row, (real)factor);
         out[0] = row[0];
         if (row != out + 1)
@@ -50,9 +50,9 @@ int NAME(row)(vme_fft_kind kind, void *plan, int64_t n, double factor, const rea
             out[size + 1] = 0;
         break;
     case VME_FFT_REAL_BACKWARD: {
-        size_t half = size / 2 + 1, there = (size_t)given < half ? (size_t)given : half,
-               pairs = there == 0 ? 0 : there - 1;
-        out[0] = there > 0 ? in[0] : 0;
+        size_t half = size / 2 + 1, available = (size_t)in_length < half ? (size_t)in_length : half,
+               pairs = available == 0 ? 0 : available - 1;
+        out[0] = available > 0 ? in[0] : 0;
         size_t reals =
             2 * pairs < size - 1 ? 2 * pairs : size - 1; /* the last value of an even length has no imaginary part */
         memcpy(out + 1, in + 2, reals * sizeof *in);

@@ -1,8 +1,8 @@
-/* Indexing: gather, scatter (also adding), and the indices of true elements.
+/* Indexing: gather, scatter (which may also combine elements), and the indices of true elements.
  *
- * Index tensors are first converted to one list of byte offsets, with negative indices and bounds resolved, so that
- * scatter writes nothing if an index is out of bounds. Then for each leading index and each entry of the list, the
- * block of trailing dimensions is copied. */
+ * Index tensors are first converted to one list of byte offsets. Negative indices and bounds are resolved there, so
+ * that scatter writes nothing if an index is out of bounds. Then, for each index into the leading dimensions and each
+ * entry of the list, the block of trailing dimensions is copied. */
 #include <string.h>
 
 #include "operators/elements.h"
@@ -17,7 +17,7 @@ typedef struct offsets {
     vme_nest nest;      /* over the list and an index tensor */
     int64_t size, step; /* of the indexed dimension */
     int axis;
-    bool first; /* overwrite the list; otherwise add to it */
+    bool overwrite; /* offsets replace the list's entries; otherwise they are added */
 } offsets;
 
 static vme_status bad_index(const offsets *o, int64_t index)
@@ -41,14 +41,14 @@ static vme_status add_offsets(void *argument, int64_t begin, int64_t end)
                     position = index < 0 ? index + o->size : index;
             if ((uint64_t)position >= (uint64_t)o->size)
                 return bad_index(o, index);
-            list[j * list_step] = (o->first ? 0 : list[j * list_step]) + position * o->step;
+            list[j * list_step] = (o->overwrite ? 0 : list[j * list_step]) + position * o->step;
         }
     }
     return VME_OK;
 }
 
-/* The byte offsets that `count` index tensors, broadcast to `shape`, select in dimensions first, first+1, … of
- * `tensor`: scratch memory of `*bytes`, in C order. */
+/* Computes the byte offsets that `count` index tensors, broadcast to `shape`, select in dimensions first, first + 1, …
+ * of `tensor`. `*list` is scratch memory of `*bytes`, in C order. */
 static vme_status offsets_new(vme_context *context, const vme_tensor *tensor, int first, int count,
                               const vme_tensor *const *indices, int rank, const int64_t *shape, int64_t **list,
                               size_t *bytes)
@@ -60,11 +60,13 @@ static vme_status offsets_new(vme_context *context, const vme_tensor *tensor, in
     *list = vme_scratch_new(context, *bytes);
     if (*list == NULL)
         return VME_NO_MEMORY;
-    vme_tensor whole = {.shape = shape, .rank = rank, .dtype = VME_INT64};
+    vme_tensor full = {.shape = shape, .rank = rank, .dtype = VME_INT64};
     for (int i = 0; i < count && status == VME_OK; i++) {
-        offsets o = {
-            .size = tensor->shape[first + i], .step = tensor->strides[first + i], .axis = first + i, .first = i == 0};
-        status = vme_broadcast_strides(indices[i], &whole, strides);
+        offsets o = {.size = tensor->shape[first + i],
+                     .step = tensor->strides[first + i],
+                     .axis = first + i,
+                     .overwrite = i == 0};
+        status = vme_broadcast_strides(indices[i], &full, strides);
         if (status != VME_OK)
             break;
         vme_nest_make(&o.nest, VME_NEST_ANY, rank, shape, 2, (const int64_t *const[]){list_strides, strides},
@@ -76,92 +78,94 @@ static vme_status offsets_new(vme_context *context, const vme_tensor *tensor, in
     return status;
 }
 
-/* ---- transfer between the indexed tensor and the other one, whose middle dimensions are the list's */
+/* ---- transfer between the indexed tensor and the values (gather's output, scatter's input)
+ * The shape of the values is lead + middle + tail, where the middle dimensions are the list's. */
 typedef struct transfer {
-    vme_nest middle;              /* over the other one and the list; outermost of the three */
-    vme_nest lead, tail;          /* over the other one and the indexed one */
-    const char *origin, *indexed; /* where the walks of the other one and of the indexed one start */
+    vme_nest middle;            /* over the values and the list */
+    vme_nest lead, tail;        /* over the values and the indexed tensor */
+    const char *values_origin;  /* first element of the values, where all nests over them start */
+    const char *indexed_origin; /* first element of the indexed tensor */
     int element;
     bool scatter;
-    vme_loop2 *combine; /* scatter writes its result of both; NULL: it copies */
-    int summed;         /* the dtype in which `combine` adds; -1: it does not add */
+    vme_loop2 *combine; /* for scatter: combines the old element with the value; NULL: the value replaces it */
+    int sum_dtype;      /* the dtype in which `combine` adds; -1: it is another operation */
     vme_loop1 *strided;
 } transfer;
 
-#define ONE_BY_ONE(type) \
+#define TRANSFER_EACH(type) \
     for (int64_t i = 0; i < n; i++) { \
         type *indexed = (type *)(base + *(const int64_t *)(list + i * list_step)), \
-             *position = (type *)(other + i * other_step); \
+             *value = (type *)(values + i * values_step); \
         if (t->scatter) \
-            *indexed = *position; \
+            *indexed = *value; \
         else \
-            *position = *indexed; \
+            *value = *indexed; \
     } \
     return
 
-#define ADD_ONE_BY_ONE(type) \
+#define ADD_EACH(type) \
     for (int64_t i = 0; i < n; i++) \
-        *(type *)(base + *(const int64_t *)(list + i * list_step)) += *(type *)(other + i * other_step); \
+        *(type *)(base + *(const int64_t *)(list + i * list_step)) += *(type *)(values + i * values_step); \
     return
 
 /* Transfers single elements. */
 static void transfer_elements(const transfer *t, int64_t n, char *base, const char *list, int64_t list_step,
-                              char *other, int64_t other_step)
+                              char *values, int64_t values_step)
 {
     if (t->combine != NULL) {
-        switch (t->summed) { /* the dtypes that sums by index use most; others go through the kernel one by one */
+        switch (t->sum_dtype) { /* the most frequent sums; others call the kernel for each element */
         case VME_INT64:
-        case VME_UINT64: ADD_ONE_BY_ONE(e_u64);
-        case VME_FLOAT32: ADD_ONE_BY_ONE(e_f32);
-        case VME_FLOAT64: ADD_ONE_BY_ONE(e_f64);
+        case VME_UINT64: ADD_EACH(e_u64);
+        case VME_FLOAT32: ADD_EACH(e_f32);
+        case VME_FLOAT64: ADD_EACH(e_f64);
         }
         for (int64_t i = 0; i < n; i++) {
             char *indexed = base + *(const int64_t *)(list + i * list_step);
-            t->combine(1, indexed, 0, other + i * other_step, 0, indexed, 0);
+            t->combine(1, indexed, 0, values + i * values_step, 0, indexed, 0);
         }
         return;
     }
     switch (t->element) {
-    case 1: ONE_BY_ONE(e_u8);
-    case 2: ONE_BY_ONE(e_u16);
-    case 4: ONE_BY_ONE(e_u32);
-    case 8: ONE_BY_ONE(e_u64);
-    default: ONE_BY_ONE(e_c128);
+    case 1: TRANSFER_EACH(e_u8);
+    case 2: TRANSFER_EACH(e_u16);
+    case 4: TRANSFER_EACH(e_u32);
+    case 8: TRANSFER_EACH(e_u64);
+    default: TRANSFER_EACH(e_c128);
     }
 }
 
 /* Transfers a run of the trailing dimensions. */
-static void transfer_run(const transfer *t, int64_t n, char *indexed, int64_t indexed_step, char *other,
-                         int64_t other_step)
+static void transfer_run(const transfer *t, int64_t n, char *indexed, int64_t indexed_step, char *values,
+                         int64_t values_step)
 {
     if (t->combine != NULL)
-        t->combine(n, indexed, indexed_step, other, other_step, indexed, indexed_step);
-    else if (indexed_step == t->element && other_step == t->element)
-        memcpy(t->scatter ? indexed : other, t->scatter ? other : indexed, (size_t)(n * t->element));
+        t->combine(n, indexed, indexed_step, values, values_step, indexed, indexed_step);
+    else if (indexed_step == t->element && values_step == t->element)
+        memcpy(t->scatter ? indexed : values, t->scatter ? values : indexed, (size_t)(n * t->element));
     else if (t->scatter)
-        t->strided(n, other, other_step, indexed, indexed_step);
+        t->strided(n, values, values_step, indexed, indexed_step);
     else
-        t->strided(n, indexed, indexed_step, other, other_step);
+        t->strided(n, indexed, indexed_step, values, values_step);
 }
 
-static void transfer_block(const transfer *t, char *indexed, char *other)
+static void transfer_block(const transfer *t, char *indexed, char *values)
 {
     const vme_nest *tail = &t->tail;
     const vme_loop *inner = &tail->loops[0];
     if (tail->rank == 1) {
-        transfer_run(t, inner->size, indexed + (tail->data[1] - t->indexed), inner->step[1],
-                     other + (tail->data[0] - t->origin), inner->step[0]);
+        transfer_run(t, inner->size, indexed + (tail->data[1] - t->indexed_origin), inner->step[1],
+                     values + (tail->data[0] - t->values_origin), inner->step[0]);
         return;
     }
     vme_cursor at;
     vme_nest_seek(tail, 0, &at);
     for (int64_t left = tail->elements; left > 0; left -= inner->size, vme_nest_advance(tail, &at, inner->size))
-        transfer_run(t, inner->size, indexed + (at.data[1] - t->indexed), inner->step[1],
-                     other + (at.data[0] - t->origin), inner->step[0]);
+        transfer_run(t, inner->size, indexed + (at.data[1] - t->indexed_origin), inner->step[1],
+                     values + (at.data[0] - t->values_origin), inner->step[0]);
 }
 
-/* Blocks `begin` to `end` - 1, one for each leading index and each entry of the list; entries of a leading index are
- * consecutive. */
+/* Transfers blocks `begin` to `end` - 1: one for each leading index and each entry of the list, which is the inner
+ * loop. */
 static vme_status transfer_positions(void *argument, int64_t begin, int64_t end)
 {
     const transfer *t = argument;
@@ -174,22 +178,22 @@ static vme_status transfer_positions(void *argument, int64_t begin, int64_t end)
         vme_nest_seek(&t->middle, from, &at);
         for (int64_t i = from; i < to; i += n, vme_nest_advance(&t->middle, &at, n)) {
             n = vme_nest_run(&t->middle, &at, to - i);
-            char *other = at.data[0] + (lead.data[0] - t->origin);
-            int64_t other_step = t->middle.loops[0].step[0], list_step = t->middle.loops[0].step[1];
+            char *values = at.data[0] + (lead.data[0] - t->values_origin);
+            int64_t values_step = t->middle.loops[0].step[0], list_step = t->middle.loops[0].step[1];
             if (t->tail.elements == 1)
-                transfer_elements(t, n, lead.data[1], at.data[1], list_step, other, other_step);
+                transfer_elements(t, n, lead.data[1], at.data[1], list_step, values, values_step);
             else
                 for (int64_t j = 0; j < n; j++)
                     transfer_block(t, lead.data[1] + *(const int64_t *)(at.data[1] + j * list_step),
-                                   other + j * other_step);
+                                   values + j * values_step);
         }
     }
     return VME_OK;
 }
 
-/* `other`: gather's output or scatter's values, with strides for the whole shape lead + middle + tail. */
+/* Runs the transfer. `values` has strides for the whole shape lead + middle + tail. */
 static vme_status run(vme_context *context, transfer *t, const vme_tensor *indexed, int first, int count, int middle,
-                      const int64_t *shape, const int64_t *other_strides, char *other, int64_t *list)
+                      const int64_t *shape, const int64_t *values_strides, char *values, int64_t *list)
 {
     int64_t list_strides[VME_RANK_MAX];
     size_t bytes;
@@ -199,22 +203,23 @@ static vme_status run(vme_context *context, transfer *t, const vme_tensor *index
         return status;
     t->element = vme_dtype_size((vme_dtype)indexed->dtype);
     t->strided = vme_kernels_current()->move.strided[__builtin_ctz((unsigned)t->element)];
-    t->origin = other;
-    t->indexed = indexed->data;
+    t->values_origin = values;
+    t->indexed_origin = indexed->data;
     vme_nest_make(&t->middle, flags, middle, shape + first, 2,
-                  (const int64_t *const[]){other_strides + first, list_strides}, (char *const[]){other, (char *)list});
-    vme_nest_make(&t->lead, VME_NEST_ANY, first, shape, 2, (const int64_t *const[]){other_strides, indexed->strides},
-                  (char *const[]){other, indexed->data});
+                  (const int64_t *const[]){values_strides + first, list_strides},
+                  (char *const[]){values, (char *)list});
+    vme_nest_make(&t->lead, VME_NEST_ANY, first, shape, 2, (const int64_t *const[]){values_strides, indexed->strides},
+                  (char *const[]){values, indexed->data});
     vme_nest_make(&t->tail, VME_NEST_ANY, tail, shape + first + middle, 2,
-                  (const int64_t *const[]){other_strides + first + middle, indexed->strides + first + count},
-                  (char *const[]){other, indexed->data});
+                  (const int64_t *const[]){values_strides + first + middle, indexed->strides + first + count},
+                  (char *const[]){values, indexed->data});
     int64_t block = t->tail.elements * t->element, blocks = t->lead.elements * t->middle.elements;
     if (block == 0 || blocks == 0)
         return VME_OK;
     int64_t grain = block >= PIECE_BYTES ? 1 : PIECE_BYTES / block;
     if (!t->scatter)
         return vme_parallel(context, blocks, grain, transfer_positions, t);
-    /* the last value wins, or values are summed: one thread, in order */
+    /* indices may repeat: one thread, so that the last value wins and values are combined in order */
     for (int64_t begin = 0; begin < blocks && status == VME_OK; begin += grain) {
         if (vme_stopping(context))
             return vme_stopped_here(context);
@@ -223,7 +228,7 @@ static vme_status run(vme_context *context, transfer *t, const vme_tensor *index
     return status;
 }
 
-/* The shape lead + broadcast indices + tail. */
+/* The shape of the result: lead + broadcast indices + tail. */
 static vme_status indexed_shape(const vme_tensor *indexed, int first, int count, const vme_tensor *const *indices,
                                 int *rank, int *middle, int64_t *shape)
 {
@@ -250,8 +255,8 @@ static vme_status indexed_shape(const vme_tensor *indexed, int first, int count,
     return VME_OK;
 }
 
-/* ---- fast path without a list: single elements of a vector or a matrix, by contiguous indices */
-typedef struct picking {
+/* ---- fast path without a list: gathers single elements of a vector or a matrix by contiguous indices */
+typedef struct direct_gather {
     int count; /* number of indices: 1 or 2 */
     struct {
         int64_t size, step; /* of the indexed dimension */
@@ -260,7 +265,7 @@ typedef struct picking {
     const char *in;
     char *out;
     int element;
-} picking;
+} direct_gather;
 
 /* The position of element `i` along dimension `d`. Stops if it is out of bounds: the checked path reports which index
  * it was. */
@@ -271,7 +276,7 @@ typedef struct picking {
             return VME_BAD_INDEX; \
         position += size##d; \
     }
-#define PICK(type) \
+#define GATHER(type) \
     if (p->count == 1) \
         for (int64_t i = begin; i < end; i++) { \
             POSITION(first, 0, i) \
@@ -285,24 +290,25 @@ typedef struct picking {
         } \
     return VME_OK
 
-static vme_status pick_some(void *argument, int64_t begin, int64_t end)
+static vme_status gather_range(void *argument, int64_t begin, int64_t end)
 {
-    const picking *p = argument;
+    const direct_gather *p = argument;
     const int64_t size0 = p->index[0].size, step0 = p->index[0].step, size1 = p->index[1].size,
                   step1 = p->index[1].step;
     const e_i64 *index0 = p->index[0].list, *index1 = p->index[1].list;
     const char *in = p->in;
     char *out = p->out;
     switch (p->element) {
-    case 1: PICK(e_u8);
-    case 2: PICK(e_u16);
-    case 4: PICK(e_u32);
-    case 8: PICK(e_u64);
-    default: PICK(e_c128);
+    case 1: GATHER(e_u8);
+    case 2: GATHER(e_u16);
+    case 4: GATHER(e_u32);
+    case 8: GATHER(e_u64);
+    default: GATHER(e_c128);
     }
 }
 
-static bool picks(const vme_tensor *in, int count, const vme_tensor *const *indices, const vme_tensor *out)
+static bool can_gather_directly(const vme_tensor *in, int count, const vme_tensor *const *indices,
+                                const vme_tensor *out)
 {
     bool simple = in->rank == count && count <= 2 && vme_is_contiguous(out);
     for (int d = 0; d < count && simple; d++)
@@ -311,17 +317,18 @@ static bool picks(const vme_tensor *in, int count, const vme_tensor *const *indi
     return simple;
 }
 
-/* VME_BAD_INDEX without a message: the checked path finds the index. */
-static vme_status pick(vme_context *context, const vme_tensor *in, int count, const vme_tensor *const *indices,
-                       const vme_tensor *out)
+/* Returns VME_BAD_INDEX without a message if an index is out of bounds: the checked path reports which one. */
+static vme_status gather_directly(vme_context *context, const vme_tensor *in, int count,
+                                  const vme_tensor *const *indices, const vme_tensor *out)
 {
-    picking p = {.count = count, .in = in->data, .out = out->data, .element = vme_dtype_size((vme_dtype)in->dtype)};
+    direct_gather p = {
+        .count = count, .in = in->data, .out = out->data, .element = vme_dtype_size((vme_dtype)in->dtype)};
     for (int d = 0; d < count; d++) {
         p.index[d].size = in->shape[d];
         p.index[d].step = in->strides[d];
         p.index[d].list = (const e_i64 *)(void *)indices[d]->data;
     }
-    return vme_parallel(context, vme_elements(out), OFFSETS_PIECE, pick_some, &p);
+    return vme_parallel(context, vme_elements(out), OFFSETS_PIECE, gather_range, &p);
 }
 
 vme_status vme_gather(vme_context *context, const vme_tensor *in, int first, int count,
@@ -336,10 +343,10 @@ vme_status vme_gather(vme_context *context, const vme_tensor *in, int first, int
         return status;
     if (rank != out->rank || memcmp(shape, out->shape, (size_t)rank * sizeof *shape) != 0)
         return vme_fail(VME_BAD_SHAPE, "the output of gather has another shape than its result");
-    bool aside = in->dtype != out->dtype || vme_overlap(in, out);
+    bool needs_copy = in->dtype != out->dtype || vme_overlap(in, out);
     for (int i = 0; i < count; i++)
-        aside = aside || vme_overlap(indices[i], out);
-    if (aside) {
+        needs_copy = needs_copy || vme_overlap(indices[i], out);
+    if (needs_copy) {
         int64_t strides[VME_RANK_MAX];
         vme_tensor like = *out, copy;
         like.dtype = in->dtype;
@@ -353,8 +360,8 @@ vme_status vme_gather(vme_context *context, const vme_tensor *in, int first, int
         return status;
     }
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
-    if (picks(in, count, indices, out)) {
-        status = pick(context, in, count, indices, out);
+    if (can_gather_directly(in, count, indices, out)) {
+        status = gather_directly(context, in, count, indices, out);
         if (status != VME_BAD_INDEX)
             return status;
     }
@@ -369,7 +376,7 @@ vme_status vme_gather(vme_context *context, const vme_tensor *in, int first, int
     return status;
 }
 
-/* One by one: each sum is rounded, as for the other dtypes. */
+/* Adds float16 one element at a time, because each sum is rounded, as in the other dtypes. */
 static void add_halves(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out,
                        int64_t out_step)
 {
@@ -384,7 +391,7 @@ static void add_halves(int64_t n, const char *a, int64_t a_step, const char *b, 
     }
 }
 
-static vme_loop2 *combination(int op, int dtype)
+static vme_loop2 *combine_kernel(int op, int dtype)
 {
     return op == VME_ADD && dtype == VME_FLOAT16 ? add_halves : vme_kernels_current()->elementwise.binary[op][dtype];
 }
@@ -392,7 +399,7 @@ static vme_loop2 *combination(int op, int dtype)
 bool vme_scatters_by(int op, int dtype)
 {
     return (op == VME_ADD || op == VME_MULTIPLY || op == VME_MAXIMUM || op == VME_MINIMUM)
-           && combination(op, dtype) != NULL;
+           && combine_kernel(op, dtype) != NULL;
 }
 
 vme_status vme_scatter(vme_context *context, const vme_tensor *values, int first, int count,
@@ -411,8 +418,8 @@ vme_status vme_scatter_by(vme_context *context, const vme_tensor *values, int fi
         status = indexed_shape(target, first, count, indices, &rank, &middle, shape);
     if (status != VME_OK)
         return status;
-    vme_tensor whole = {.shape = shape, .rank = rank, .dtype = target->dtype};
-    status = vme_broadcast_strides(values, &whole, strides);
+    vme_tensor full = {.shape = shape, .rank = rank, .dtype = target->dtype};
+    status = vme_broadcast_strides(values, &full, strides);
     if (status != VME_OK)
         return status;
     if (values->dtype != target->dtype || vme_overlap(values, target)) {
@@ -430,8 +437,8 @@ vme_status vme_scatter_by(vme_context *context, const vme_tensor *values, int fi
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     transfer t = {.scatter = true};
     if (op >= 0) {
-        t.combine = combination(op, target->dtype);
-        t.summed = op == VME_ADD ? target->dtype : -1;
+        t.combine = combine_kernel(op, target->dtype);
+        t.sum_dtype = op == VME_ADD ? target->dtype : -1;
     }
     int64_t *list;
     size_t bytes;
@@ -455,11 +462,11 @@ static vme_status count_true(vme_context *context, const vme_tensor *mask, int64
     return vme_reduce(context, VME_COUNT_NONZERO, VME_BOOL, mask, axes, NULL, &out);
 }
 
-/* Writes the columns from `begin` to `end` where a row is true, from entry `found` on, below `count`; returns the next
- * free entry. Every column is written and only the true ones are kept, so there is no branch on the mask, except to
- * skip eight false columns. */
-static int64_t true_columns(const char *row, int64_t step, int64_t begin, int64_t end, const vme_tensor *out,
-                            int64_t found, int64_t count)
+/* Stores the columns from `begin` to `end` - 1 in which a row is true, in entries `found` to `count` - 1 of `out`.
+ * Returns the next free entry. Every column is stored, and the next one overwrites it if it is false, so there is no
+ * branch on the mask except to skip eight false columns. */
+static int64_t store_true_columns(const char *row, int64_t step, int64_t begin, int64_t end, const vme_tensor *out,
+                                  int64_t found, int64_t count)
 {
     char *positions = out->data;
     int64_t position_step = out->strides[0], c = begin;
@@ -498,7 +505,7 @@ vme_status vme_nonzero(vme_context *context, const vme_tensor *mask, int64_t *co
                             (long long)*count);
     }
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
-    int64_t index[VME_RANK_MAX] = {0}, found = 0, last = rank - 1, rows = 1, looked_at = 0;
+    int64_t index[VME_RANK_MAX] = {0}, found = 0, last = rank - 1, rows = 1, since_check = 0;
     for (int d = 0; d < last; d++)
         rows *= mask->shape[d];
     const char *row = mask->data;
@@ -506,13 +513,13 @@ vme_status vme_nonzero(vme_context *context, const vme_tensor *mask, int64_t *co
     for (int64_t r = 0; r < rows && columns > 0; r++) {
         for (int64_t begin = 0; begin < columns; begin += 65536) {
             int64_t end = columns - begin < 65536 ? columns : begin + 65536, before = found;
-            found = true_columns(row, step, begin, end, out[last], found, *count);
+            found = store_true_columns(row, step, begin, end, out[last], found, *count);
             for (int d = 0; d < last; d++)
                 for (int64_t i = before; i < found; i++)
                     *(e_i64 *)(out[d]->data + i * out[d]->strides[0]) = index[d];
-            looked_at += end - begin;
-            if (looked_at >= 65536) {
-                looked_at = 0;
+            since_check += end - begin;
+            if (since_check >= 65536) {
+                since_check = 0;
                 if (vme_stopping(context))
                     return vme_stopped_here(context);
             }

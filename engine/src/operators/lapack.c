@@ -1,8 +1,9 @@
 /* LAPACK of a foreign library (OpenBLAS), opened at first use and called through pointers.
  *
- * Everything runs on a foreign thread (foreign.c), including opening: on copies, single-threaded, one item of the batch
- * after the other, so that abandoned work ends after the current item. Matrices are transposed to Fortran order and
- * back. The calls are those of NumPy's linalg, so signs and orders agree where results are not unique. */
+ * Everything, including opening the library, runs on a foreign thread (foreign.c). It works on copies, single-threaded,
+ * one item of the batch after the other, so abandoned work ends after the current item. Matrices are transposed to
+ * Fortran order and back. The calls are those of NumPy's linalg, so signs and orders agree where results are not
+ * unique. */
 #include "operators/lapack.h"
 
 #include <dlfcn.h>
@@ -53,7 +54,7 @@ enum { NONE, UNTRIED, LOADED, MISSING };
 static struct {
     pthread_mutex_t lock;
     char path[PATH_MAX];
-    char why[VME_MESSAGE_SIZE];
+    char load_error[VME_MESSAGE_SIZE];
     atomic_int state;
     functions real, complex;
 } lapack = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -80,26 +81,27 @@ bool vme_lapack_present(void)
     return state == UNTRIED || state == LOADED;
 }
 
-static vme_status missing(void)
+static vme_status fail_missing(void)
 {
     bool tried = atomic_load(&lapack.state) == MISSING;
-    return vme_fail(VME_UNSUPPORTED, "%s", tried ? lapack.why : "this function needs LAPACK: " ADVICE);
+    return vme_fail(VME_UNSUPPORTED, "%s", tried ? lapack.load_error : "this function needs LAPACK: " ADVICE);
 }
 
-/* Looks up a function by its LAPACK name, under the names that builds of OpenBLAS and LAPACK use. */
-static bool find(void *library, char kind, const char *name, void *pointer)
+/* Looks up a function by its LAPACK name and type prefix, in the spellings of builds of OpenBLAS and LAPACK. */
+static bool find_symbol(void *library, char prefix, const char *name, void *pointer)
 {
-    static const char *const forms[] = {"scipy_%c%s_", "%c%s_"};
-    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+    static const char *const formats[] = {"scipy_%c%s_", "%c%s_"};
+    for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
         char symbol[64];
-        snprintf(symbol, sizeof symbol, forms[i], kind, name);
+        snprintf(symbol, sizeof symbol, formats[i], prefix, name);
         void *found = dlsym(library, symbol);
         if (found != NULL) {
             memcpy(pointer, &found, sizeof found);
             return true;
         }
     }
-    snprintf(lapack.why, sizeof lapack.why, "%.120s has no function %c%s; " ADVICE, lapack.path, kind, name);
+    snprintf(lapack.load_error, sizeof lapack.load_error, "%.120s has no function %c%s; " ADVICE, lapack.path, prefix,
+             name);
     return false;
 }
 
@@ -107,7 +109,8 @@ static bool load(void)
 {
     void *library = dlopen(lapack.path, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
-        snprintf(lapack.why, sizeof lapack.why, "LAPACK could not be loaded (%.160s); " ADVICE, dlerror());
+        snprintf(lapack.load_error, sizeof lapack.load_error, "LAPACK could not be loaded (%.160s); " ADVICE,
+                 dlerror());
         return false;
     }
     void (*set_threads)(int) = NULL;
@@ -119,19 +122,20 @@ static bool load(void)
     }
     for (int i = 0; i < 2; i++) {
         bool real = i == 0;
-        char kind = real ? 'd' : 'z';
+        char prefix = real ? 'd' : 'z';
         functions *f = real ? &lapack.real : &lapack.complex;
-        if (!find(library, kind, "gesv", &f->gesv) || !find(library, kind, "getrf", &f->getrf)
-            || !find(library, kind, "potrf", &f->potrf) || !find(library, kind, "geqrf", &f->geqrf)
-            || !find(library, kind, real ? "orgqr" : "ungqr", &f->orgqr) || !find(library, kind, "gesdd", &f->gesdd)
-            || !find(library, kind, "geev", &f->geev) || !find(library, kind, real ? "syevd" : "heevd", &f->eigh)
-            || !find(library, kind, "gelsd", &f->gelsd))
+        if (!find_symbol(library, prefix, "gesv", &f->gesv) || !find_symbol(library, prefix, "getrf", &f->getrf)
+            || !find_symbol(library, prefix, "potrf", &f->potrf) || !find_symbol(library, prefix, "geqrf", &f->geqrf)
+            || !find_symbol(library, prefix, real ? "orgqr" : "ungqr", &f->orgqr)
+            || !find_symbol(library, prefix, "gesdd", &f->gesdd) || !find_symbol(library, prefix, "geev", &f->geev)
+            || !find_symbol(library, prefix, real ? "syevd" : "heevd", &f->eigh)
+            || !find_symbol(library, prefix, "gelsd", &f->gelsd))
             return false;
     }
     return true;
 }
 
-static vme_status ready(void)
+static vme_status ensure_loaded(void)
 {
     if (atomic_load(&lapack.state) == UNTRIED) {
         pthread_mutex_lock(&lapack.lock);
@@ -139,7 +143,7 @@ static vme_status ready(void)
             atomic_store(&lapack.state, load() ? LOADED : MISSING);
         pthread_mutex_unlock(&lapack.lock);
     }
-    return atomic_load(&lapack.state) == LOADED ? VME_OK : missing();
+    return atomic_load(&lapack.state) == LOADED ? VME_OK : fail_missing();
 }
 
 /* ---- one item */
@@ -157,13 +161,14 @@ typedef struct lapack_item {
     int lwork, lrwork, liwork;
 } lapack_item;
 
-/* to[j * ld + i] = from[i * columns + j], or back */
-static void transpose(char *to, const char *from, int64_t rows, int64_t columns, int64_t ld, size_t size, bool back)
+/* to[j * ld + i] = from[i * columns + j]; if `to_c_order`, the inverse */
+static void transpose(char *to, const char *from, int64_t rows, int64_t columns, int64_t ld, size_t size,
+                      bool to_c_order)
 {
     for (int64_t j = 0; j < columns; j++)
         for (int64_t i = 0; i < rows; i++) {
             size_t fortran = (size_t)(j * ld + i) * size, c = (size_t)(i * columns + j) * size;
-            if (back)
+            if (to_c_order)
                 memcpy(to + c, from + fortran, size);
             else
                 memcpy(to + fortran, from + c, size);
@@ -177,7 +182,7 @@ static void copy_bytes(char *to, const char *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
-static double real_at(const lapack_item *item, const char *vector, int64_t i)
+static double get_real(const lapack_item *item, const char *vector, int64_t i)
 {
     double value;
     memcpy(&value, vector + (size_t)i * item->size, 8);
@@ -189,7 +194,7 @@ static void put_real(char *vector, int64_t i, double value)
     memcpy(vector + (size_t)i * sizeof value, &value, sizeof value);
 }
 
-/* The calls with their work space; lwork -1 queries its size. Each returns LAPACK's info. */
+/* The calls that take a workspace; lwork -1 queries its size. Each returns LAPACK's info. */
 static int call_gesdd(const lapack_item *item, char jobz, int lwork)
 {
     const vme_linear_job *j = item->job;
@@ -249,17 +254,17 @@ static char svd_job(const vme_linear_job *j)
     return j->out_bytes[1] == 0 ? 'N' : j->flags & VME_LINEAR_FULL ? 'A' : 'S';
 }
 
-/* Queries the sizes of the calls' work space; sets nothing else. */
-static void ask(lapack_item *item)
+/* Queries the sizes of the workspaces: sets lwork, lrwork and liwork. */
+static void query_workspace(lapack_item *item)
 {
     const vme_linear_job *j = item->job;
-    char answer[16] = {0};
-    double real_answer[2] = {0};
-    int integers[8] = {0}, rank = 0, wanted = -1, info = 0, k = min(j->m, j->n);
-    item->work = answer;
-    item->rwork = (char *)real_answer;
+    char work_size[16] = {0};
+    double rwork_size[2] = {0};
+    int integers[8] = {0}, rank = 0, query = -1, info = 0, k = min(j->m, j->n);
+    item->work = work_size;
+    item->rwork = (char *)rwork_size;
     item->integers = integers;
-    item->a = item->b = item->u = item->vt = item->s = item->tau = answer; /* not read in a query */
+    item->a = item->b = item->u = item->vt = item->s = item->tau = work_size; /* not read in a query */
     int64_t m = j->m, n = j->n, levels = 1;
     for (int64_t size = k; size > 25; size /= 2)
         levels++;
@@ -275,12 +280,13 @@ static void ask(lapack_item *item)
         break;
     }
     case VME_LINEAR_QR: {
-        int rows = (int)m, columns = (int)n, lda = max(1, m), full = (int)(j->flags & VME_LINEAR_FULL ? m : k), second;
-        item->f->geqrf(&rows, &columns, item->a, &lda, item->tau, answer, &wanted, &info);
-        second = (int)real_at(item, answer, 0);
-        item->f->orgqr(&rows, &full, &k, item->a, &lda, item->tau, answer, &wanted, &info);
-        if (real_at(item, answer, 0) < second)
-            put_real(answer, 0, second);
+        int rows = (int)m, columns = (int)n, lda = max(1, m), full = (int)(j->flags & VME_LINEAR_FULL ? m : k),
+            geqrf_size;
+        item->f->geqrf(&rows, &columns, item->a, &lda, item->tau, work_size, &query, &info);
+        geqrf_size = (int)get_real(item, work_size, 0);
+        item->f->orgqr(&rows, &full, &k, item->a, &lda, item->tau, work_size, &query, &info);
+        if (get_real(item, work_size, 0) < geqrf_size)
+            put_real(work_size, 0, geqrf_size);
         break;
     }
     case VME_LINEAR_EIG:
@@ -290,22 +296,22 @@ static void ask(lapack_item *item)
     case VME_LINEAR_EIGH:
         call_eigh(item, j->out_bytes[1] != 0, -1, -1, -1);
         item->liwork = integers[0];
-        item->lrwork = (int)real_answer[0];
+        item->lrwork = (int)rwork_size[0];
         break;
     case VME_LINEAR_LSTSQ:
         call_gelsd(item, -1, &rank);
         item->liwork = integers[0];
-        item->lrwork = (int)real_answer[0];
+        item->lrwork = (int)rwork_size[0];
         break;
     default: item->liwork = max(1, n); break;
     }
-    item->lwork = max(1, (int64_t)real_at(item, answer, 0));
+    item->lwork = max(1, (int64_t)get_real(item, work_size, 0));
     item->work = item->rwork = NULL;
     item->integers = NULL;
     item->a = item->b = item->u = item->vt = item->s = item->tau = NULL;
 }
 
-/* sign and log |det| of the factored matrix in `a` */
+/* The sign and log |det| of the LU factorization in `a`. */
 static void determinant(const lapack_item *item, int info, char *sign_out, char *log_out)
 {
     int64_t n = item->job->n;
@@ -318,16 +324,16 @@ static void determinant(const lapack_item *item, int info, char *sign_out, char 
             if (item->integers[i] != i + 1)
                 re = -re;
         for (int64_t i = 0; i < n; i++) {
-            double x = real_at(item, item->a, i * n + i),
-                   y = item->complex ? real_at(item, item->a + sizeof(double), i * n + i) : 0;
-            double size = item->complex ? hypot(x, y) : fabs(x);
+            double x = get_real(item, item->a, i * n + i),
+                   y = item->complex ? get_real(item, item->a + sizeof(double), i * n + i) : 0;
+            double modulus = item->complex ? hypot(x, y) : fabs(x);
             if (item->complex) {
-                double turned = re * (x / size) - im * (y / size);
-                im = re * (y / size) + im * (x / size);
-                re = turned;
+                double product_re = re * (x / modulus) - im * (y / modulus);
+                im = re * (y / modulus) + im * (x / modulus);
+                re = product_re;
             } else if (x < 0)
                 re = -re;
-            logarithm += log(size);
+            logarithm += log(modulus);
         }
     }
     put_real(sign_out, 0, re);
@@ -336,19 +342,19 @@ static void determinant(const lapack_item *item, int info, char *sign_out, char 
     put_real(log_out, 0, logarithm);
 }
 
-/* Converts real eigenvalues and pairs of vectors to complex numbers: LAPACK writes the real and imaginary parts of a
- * conjugate pair as two vectors. */
-static void pairs_of(const lapack_item *item, char *values, char *vectors)
+/* Converts the eigenvalues and eigenvectors of a real matrix to complex numbers. LAPACK writes the real and imaginary
+ * parts of the eigenvectors of a conjugate pair as two real vectors. */
+static void expand_conjugate_pairs(const lapack_item *item, char *values, char *vectors)
 {
     int64_t n = item->job->n;
     for (int64_t i = 0; i < n; i++) {
-        put_real(values, 2 * i, real_at(item, item->s, i));
-        put_real(values, 2 * i + 1, real_at(item, item->tau, i));
+        put_real(values, 2 * i, get_real(item, item->s, i));
+        put_real(values, 2 * i + 1, get_real(item, item->tau, i));
     }
     for (int64_t j = 0; vectors != NULL && j < n; j++) {
-        bool pair = real_at(item, item->tau, j) != 0 && j + 1 < n;
+        bool pair = get_real(item, item->tau, j) != 0 && j + 1 < n;
         for (int64_t i = 0; i < n; i++) {
-            double re = real_at(item, item->vt, j * n + i), im = pair ? real_at(item, item->vt, (j + 1) * n + i) : 0;
+            double re = get_real(item, item->vt, j * n + i), im = pair ? get_real(item, item->vt, (j + 1) * n + i) : 0;
             put_real(vectors, 2 * (i * n + j), re);
             put_real(vectors, 2 * (i * n + j) + 1, im);
             if (pair) {
@@ -360,13 +366,13 @@ static void pairs_of(const lapack_item *item, char *values, char *vectors)
     }
 }
 
-static void not_a_number(char *out, size_t bytes)
+static void fill_nan(char *out, size_t bytes)
 {
     for (size_t i = 0; i < bytes / sizeof(double); i++)
         put_real(out, (int64_t)i, (double)NAN);
 }
 
-/* Solves one item; returns LAPACK's info: above 0 it failed. */
+/* Solves one item. Returns LAPACK's info, which is above 0 on failure. */
 static int solve_item(lapack_item *item, const char *const in[2], char *const out[3])
 {
     const vme_linear_job *j = item->job;
@@ -427,9 +433,9 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
         info = call_gesdd(item, jobz, item->lwork);
         copy_bytes(out[0], item->s, (size_t)k * sizeof(double));
         if (jobz != 'N') {
-            int wide = jobz == 'A' ? m : k, high = jobz == 'A' ? n : k;
-            transpose(out[1], item->u, m, wide, lda, size, true);
-            transpose(out[2], item->vt, high, n, max(1, high), size, true);
+            int u_columns = jobz == 'A' ? m : k, vt_rows = jobz == 'A' ? n : k;
+            transpose(out[1], item->u, m, u_columns, lda, size, true);
+            transpose(out[2], item->vt, vt_rows, n, max(1, vt_rows), size, true);
         }
         break;
     }
@@ -437,7 +443,7 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
         bool vectors = j->out_bytes[1] != 0;
         info = call_geev(item, vectors, item->lwork);
         if (!item->complex)
-            pairs_of(item, out[0], vectors ? out[1] : NULL);
+            expand_conjugate_pairs(item, out[0], vectors ? out[1] : NULL);
         else {
             copy_bytes(out[0], item->s, (size_t)n * size);
             if (vectors)
@@ -460,8 +466,8 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
         info = call_gelsd(item, item->lwork, &rank);
         transpose(out[0], item->b, max(m, n), columns, ldb, size, true);
         copy_bytes(out[1], item->s, (size_t)k * sizeof(double));
-        int64_t wide = rank;
-        memcpy(out[2], &wide, sizeof wide);
+        int64_t rank_out = rank;
+        memcpy(out[2], &rank_out, sizeof rank_out);
         break;
     }
     case VME_LINEAR_COUNT: break;
@@ -469,17 +475,17 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
     if (info > 0)
         for (int i = 0; i < 3; i++)
             if (!(j->op == VME_LINEAR_LSTSQ && i == 2))
-                not_a_number(out[i], j->out_bytes[i]);
+                fill_nan(out[i], j->out_bytes[i]);
     return info;
 }
 
-static size_t rounded(size_t bytes) { return (bytes + VME_ALIGNMENT - 1) & ~(size_t)(VME_ALIGNMENT - 1); }
+static size_t round_up(size_t bytes) { return (bytes + VME_ALIGNMENT - 1) & ~(size_t)(VME_ALIGNMENT - 1); }
 
-/* The whole batch, on a foreign thread: the block is the job followed by its copies. */
-static vme_status work(vme_context *context, void *block, const atomic_bool *abandoned)
+/* Solves the whole batch, on a foreign thread. The block is the job, followed by copies of its operands. */
+static vme_status run_batch(vme_context *context, void *block, const atomic_bool *abandoned)
 {
     vme_linear_job *j = block;
-    vme_status status = ready();
+    vme_status status = ensure_loaded();
     if (status != VME_OK)
         return status;
     bool complex = j->dtype == VME_COMPLEX128;
@@ -488,37 +494,38 @@ static vme_status work(vme_context *context, void *block, const atomic_bool *aba
                         .f = complex ? &lapack.complex : &lapack.real,
                         .size = sizeof(double) << complex,
                         .complex = complex};
-    ask(&item);
+    query_workspace(&item);
     size_t m = (size_t)j->m, n = (size_t)j->n, longer = m > n ? m : n, full = j->op == VME_LINEAR_QR && m > n ? m : n;
-    size_t matrix = rounded(m * full * item.size), vector = rounded((longer + 1) * item.size);
-    size_t right = rounded(longer * (j->op == VME_LINEAR_INVERSE ? n : (size_t)j->columns) * item.size);
-    size_t left = j->out_bytes[1] == 0 && j->op != VME_LINEAR_EIG
-                      ? 0
-                      : rounded(m * (j->op == VME_LINEAR_SVD ? longer : m) * item.size);
-    size_t other = j->op == VME_LINEAR_SVD || j->op == VME_LINEAR_EIG ? rounded(n * longer * item.size) : 0;
-    size_t integers = rounded(((size_t)item.liwork + longer) * sizeof(int)),
-           working = rounded((size_t)item.lwork * item.size);
-    size_t reals = complex ? rounded((size_t)item.lrwork * sizeof(double)) : 0;
-    size_t bytes = matrix + right + left + other + 2 * vector + integers + working + reals + VME_ALIGNMENT;
+    size_t a_bytes = round_up(m * full * item.size), vector_bytes = round_up((longer + 1) * item.size);
+    size_t b_bytes = round_up(longer * (j->op == VME_LINEAR_INVERSE ? n : (size_t)j->columns) * item.size);
+    size_t u_bytes = j->out_bytes[1] == 0 && j->op != VME_LINEAR_EIG
+                         ? 0
+                         : round_up(m * (j->op == VME_LINEAR_SVD ? longer : m) * item.size);
+    size_t vt_bytes = j->op == VME_LINEAR_SVD || j->op == VME_LINEAR_EIG ? round_up(n * longer * item.size) : 0;
+    size_t integer_bytes = round_up(((size_t)item.liwork + longer) * sizeof(int)),
+           work_bytes = round_up((size_t)item.lwork * item.size);
+    size_t rwork_bytes = complex ? round_up((size_t)item.lrwork * sizeof(double)) : 0;
+    size_t bytes = a_bytes + b_bytes + u_bytes + vt_bytes + 2 * vector_bytes + integer_bytes + work_bytes + rwork_bytes
+                   + VME_ALIGNMENT;
     char *scratch = vme_scratch_new(context, bytes), *at = scratch;
     if (scratch == NULL)
         return VME_NO_MEMORY;
     item.a = at;
-    at += matrix;
+    at += a_bytes;
     item.b = at;
-    at += right;
+    at += b_bytes;
     item.u = at;
-    at += left;
+    at += u_bytes;
     item.vt = at;
-    at += other;
+    at += vt_bytes;
     item.s = at;
-    at += vector;
+    at += vector_bytes;
     item.tau = at;
-    at += vector;
+    at += vector_bytes;
     item.integers = (int *)(void *)at;
-    at += integers;
+    at += integer_bytes;
     item.work = at;
-    at += working;
+    at += work_bytes;
     item.rwork = at;
     for (int64_t i = 0; i < j->batch && !atomic_load_explicit(abandoned, memory_order_relaxed); i++) {
         const char *in[2];
@@ -537,36 +544,36 @@ static vme_status work(vme_context *context, void *block, const atomic_bool *aba
 vme_status vme_lapack(vme_context *context, vme_linear_job *job)
 {
     if (!vme_lapack_present())
-        return missing();
+        return fail_missing();
     if (job->m > INT_MAX || job->n > INT_MAX || job->columns > INT_MAX)
         return vme_fail(VME_BAD_SHAPE, "LAPACK takes matrices of at most %d rows and columns", INT_MAX);
-    size_t count = (size_t)job->batch, bytes = rounded(sizeof *job);
+    size_t count = (size_t)job->batch, bytes = round_up(sizeof *job);
     for (int i = 0; i < 2; i++)
-        bytes += rounded(count * job->in_bytes[i]);
+        bytes += round_up(count * job->in_bytes[i]);
     for (int i = 0; i < 3; i++)
-        bytes += rounded(count * job->out_bytes[i]);
+        bytes += round_up(count * job->out_bytes[i]);
     void *block = vme_scratch_new(context, bytes);
     if (block == NULL)
         return VME_NO_MEMORY;
     vme_linear_job *copy = block;
     *copy = *job;
-    char *at = (char *)block + rounded(sizeof *job);
-    bool going = true;
+    char *at = (char *)block + round_up(sizeof *job);
+    bool running = true;
     for (int i = 0; i < 2; i++) {
-        going = going && vme_foreign_copy(context, at, job->in[i], count * job->in_bytes[i]);
+        running = running && vme_foreign_copy(context, at, job->in[i], count * job->in_bytes[i]);
         copy->in[i] = at;
-        at += rounded(count * job->in_bytes[i]);
+        at += round_up(count * job->in_bytes[i]);
     }
     for (int i = 0; i < 3; i++) {
         copy->out[i] = at;
-        at += rounded(count * job->out_bytes[i]);
+        at += round_up(count * job->out_bytes[i]);
     }
-    vme_status status = going ? vme_foreign(context, work, &block, bytes) : vme_stopped_here(context);
+    vme_status status = running ? vme_foreign(context, run_batch, &block, bytes) : vme_stopped_here(context);
     if (status == VME_OK) {
-        for (int i = 0; going && i < 3; i++)
-            going = vme_foreign_copy(context, job->out[i], copy->out[i], count * job->out_bytes[i]);
+        for (int i = 0; running && i < 3; i++)
+            running = vme_foreign_copy(context, job->out[i], copy->out[i], count * job->out_bytes[i]);
         job->failed = copy->failed;
-        status = going ? VME_OK : vme_stopped_here(context);
+        status = running ? VME_OK : vme_stopped_here(context);
     }
     vme_scratch_free(context, block, bytes);
     return status;

@@ -13,11 +13,12 @@ typedef struct vme_linear_job {
     double cutoff;
     const char *in[2];
     char *out[3];
-    size_t in_bytes[2], out_bytes[3]; /* of one item; 0: not wanted */
+    size_t in_bytes[2], out_bytes[3]; /* of one item; 0: no such operand */
     int64_t failed;                   /* items that did not converge, or are singular */
 } vme_linear_job;
 
-/* Computes the whole batch by LAPACK. VME_UNSUPPORTED, with a message that says what to install, if there is none. */
+/* Computes the whole batch by LAPACK. Returns VME_UNSUPPORTED, with a message that says what to install, if there is no
+ * library. */
 vme_status vme_lapack(vme_context *context, vme_linear_job *job);
 /* Whether a library was named and, if it was tried, could be loaded. */
 bool vme_lapack_present(void);

@@ -1,4 +1,4 @@
-/* Accumulators, as reduce.c and the kernels share them.
+/* Accumulators of reductions, shared by reduce.c and the kernels.
  *
  * For sum and prod: int64 or uint64 for bool and integers, the element type for floats and complex. For max and min:
  * the element type. For all and any: bool. For count_nonzero: int64. For argmax and argmin: a vme_arg_accumulator. */

@@ -1,8 +1,8 @@
 /* The drivers of the elementwise operators: unary, binary and where over any views, and arange.
  *
  * Contiguous operands of one layout with the kernel's dtypes go straight to the kernel. All others are walked by a loop
- * nest, and whatever keeps kernels from their vector loops is staged on the stack in blocks: elements of another dtype
- * are cast, strided elements are collected, and a short row that is used for each row of the output is repeated. Large
+ * nest. Operands for which kernels have no vector loop are staged in blocks on the stack: elements of another dtype are
+ * cast, strided elements are collected, and a short row that is broadcast over rows of the output is repeated. Large
  * work is divided by vme_parallel_apart; no piece takes more than a fraction of a millisecond. */
 #include "operators/nest.h"
 #include "operators/raster.h"
@@ -13,16 +13,16 @@
 
 enum {
     INPUTS = 3,
-    STAGE_BYTES = 4608,
-    BLOCK_MAX = 1024, /* limits of the stage: its total bytes, and elements of one operand */
+    STAGE_BYTES = 4608, /* maximum bytes of the stage */
+    BLOCK_MAX = 1024,   /* maximum elements of one operand in it */
 };
 
-/* Converts a tensor's dtype to the kernel's, or back: one cast, or two if float16 computes in float32; or a copy that
- * collects (or scatters) elements. */
+/* Converts an operand from its dtype to the kernel's, or back: by one cast, or by two if float16 is computed in
+ * float32. Or copies it, to collect or scatter strided elements. */
 typedef struct conversion {
     vme_loop1 *first, *second; /* NULL: none */
     vme_dtype compute;         /* the dtype that the kernel reads or writes */
-    bool repeats;              /* of an input: its row is read again for each row of the output */
+    bool repeats;              /* an input whose row is read again for each row of the output */
 } conversion;
 
 struct job {
@@ -32,8 +32,8 @@ struct job {
     vme_loop2 *binary;
     vme_loop3 *choose;
     bool staged, costly; /* staged: some operand goes through the stage on the stack */
-    bool every_other;    /* the kernel has a loop for inputs that all step by two elements */
-    int64_t row;         /* length of rows that repeat within the innermost loop; 0: none */
+    bool stride_two;     /* the kernel has a loop for inputs that all step by two elements */
+    int64_t row_length;  /* length of rows that repeat within the innermost loop; 0: none */
     vme_dtype exponent;  /* a signed integer dtype: negative exponents are refused; otherwise VME_BOOL */
 };
 
@@ -58,7 +58,7 @@ static bool any_negative(vme_dtype dtype, int64_t n, const char *data, int64_t s
     return signs & 0x80;
 }
 
-static vme_status checked(const struct job *job, int64_t n, char *const *data, const int64_t *step)
+static vme_status apply_checked(const struct job *job, int64_t n, char *const *data, const int64_t *step)
 {
     if (job->exponent != VME_BOOL && any_negative(job->exponent, n, data[2], step[2]))
         return vme_fail(VME_BAD_VALUE, "Integers to negative integer powers are not allowed.");
@@ -66,8 +66,8 @@ static vme_status checked(const struct job *job, int64_t n, char *const *data, c
     return VME_OK;
 }
 
-/* Repeats the row of an operand up to `whole` elements of the kernel's dtype, so that rows end there. */
-static void repeat_row(const conversion *convert, int64_t row, int64_t whole, const char *from, int64_t step,
+/* Fills `to` with `count` elements of the kernel's dtype, a multiple of `row`: repetitions of the operand's row. */
+static void repeat_row(const conversion *convert, int64_t row, int64_t count, const char *from, int64_t step,
                        char *halves, char *to)
 {
     int64_t size = vme_dtype_size(convert->compute), done = row * size;
@@ -79,30 +79,30 @@ static void repeat_row(const conversion *convert, int64_t row, int64_t whole, co
         convert->first(row, from, step, halves, 2);
         convert->second(row, halves, 2, to, size);
     }
-    for (int64_t bytes = whole * size, more; done < bytes; done += more) {
-        more = done < bytes - done ? done : bytes - done;
-        memcpy(to + done, to, (size_t)more);
+    for (int64_t bytes = count * size, chunk; done < bytes; done += chunk) {
+        chunk = done < bytes - done ? done : bytes - done;
+        memcpy(to + done, to, (size_t)chunk);
     }
 }
 
-/* The same through blocks on the stack. `phase`: index of the first element within its row. */
+/* The same through blocks on the stack. `phase`: the first element's index in its row. */
 static vme_status apply_staged(const struct job *job, int64_t n, char *const *data, const int64_t *step, int64_t phase)
 {
     _Alignas(VME_ALIGNMENT) char stage[STAGE_BYTES];
     char *block_data[1 + INPUTS], *halves = stage;
     int64_t block_step[1 + INPUTS], bytes = 0, block, used = 0;
-    bool ready[1 + INPUTS] = {false}, twice = false;
+    bool ready[1 + INPUTS] = {false}, uses_halves = false;
     for (int o = 0; o < job->nest.operands; o++) {
         const conversion *convert = &job->convert[o];
         if (convert->first != NULL || convert->repeats)
             bytes += vme_dtype_size(convert->compute);
-        twice = twice || convert->second != NULL;
+        uses_halves = uses_halves || convert->second != NULL;
     }
-    bytes += twice ? 2 : 0;
-    block = job->row == 0 ? ELEMENTWISE_BLOCK_APART : BLOCK_MAX;
+    bytes += uses_halves ? 2 : 0;
+    block = job->row_length == 0 ? ELEMENTWISE_BLOCK_APART : BLOCK_MAX;
     block = STAGE_BYTES / bytes < block ? STAGE_BYTES / bytes & -VME_ALIGNMENT : block;
-    used = twice ? 2 * block : 0;
-    int64_t whole = job->row == 0 ? 0 : block / job->row * job->row;
+    used = uses_halves ? 2 * block : 0;
+    int64_t row_block = job->row_length == 0 ? 0 : block / job->row_length * job->row_length;
     for (int o = 0; o < job->nest.operands; o++) {
         const conversion *convert = &job->convert[o];
         block_data[o] = data[o];
@@ -114,15 +114,15 @@ static vme_status apply_staged(const struct job *job, int64_t n, char *const *da
         block_step[o] = o > 0 && step[o] == 0 ? 0 : size;
         used += block * size;
         if (convert->repeats) {
-            int64_t rows = (phase + n + job->row - 1) / job->row * job->row;
-            repeat_row(convert, job->row, rows < whole ? rows : whole, data[o] - phase * step[o], step[o], halves,
-                       block_data[o]);
+            int64_t rows = (phase + n + job->row_length - 1) / job->row_length * job->row_length;
+            repeat_row(convert, job->row_length, rows < row_block ? rows : row_block, data[o] - phase * step[o],
+                       step[o], halves, block_data[o]);
             block_data[o] += phase * size;
             ready[o] = true;
         }
     }
     for (int64_t begin = 0, count; begin < n; begin += count) {
-        count = whole == 0 ? block : whole - phase;
+        count = row_block == 0 ? block : row_block - phase;
         if (count > n - begin)
             count = n - begin;
         for (int o = 1; o < job->nest.operands; o++) {
@@ -133,20 +133,20 @@ static vme_status apply_staged(const struct job *job, int64_t n, char *const *da
                 block_data[o] = data[o] + begin * step[o];
                 continue;
             }
-            int64_t own = step[o] == 0 ? 1 : count;
+            int64_t converted = step[o] == 0 ? 1 : count;
             ready[o] = step[o] == 0; /* a broadcast element is cast once in a run */
             const char *from = data[o] + begin * step[o];
             if (convert->second == NULL)
-                convert->first(own, from, step[o], block_data[o], block_step[o]);
+                convert->first(converted, from, step[o], block_data[o], block_step[o]);
             else {
-                convert->first(own, from, step[o], halves, 2);
-                convert->second(own, halves, 2, block_data[o], block_step[o] == 0 ? 4 : block_step[o]);
+                convert->first(converted, from, step[o], halves, 2);
+                convert->second(converted, halves, 2, block_data[o], block_step[o] == 0 ? 4 : block_step[o]);
             }
         }
         const conversion *convert = &job->convert[0];
         if (convert->first == NULL)
             block_data[0] = data[0] + begin * step[0];
-        vme_status status = checked(job, count, block_data, block_step);
+        vme_status status = apply_checked(job, count, block_data, block_step);
         if (status != VME_OK)
             return status;
         char *to = data[0] + begin * step[0];
@@ -164,15 +164,15 @@ static vme_status apply_staged(const struct job *job, int64_t n, char *const *da
     return VME_OK;
 }
 
-/* Number of elements of a long run to process first, so that most operands continue at a cache line: from L2, vectors
- * that span two lines take up to twice as long. Inputs count twice, because their lines are waited for. Results of
- * lane-by-lane kernels do not depend on where a run begins; costly kernels, whose results may, gain little from
- * alignment. */
-static int64_t before_lines(const vme_nest *nest, char *const *data)
+/* Number of elements of a long run to process first, so that most operands continue at the start of a cache line:
+ * vectors that span two lines take up to twice as long from L2. Inputs count twice, because the kernel waits for their
+ * lines. Results of lane-by-lane kernels do not depend on where a run begins. Those of costly kernels may, and they
+ * gain little from alignment. */
+static int64_t elements_to_alignment(const vme_nest *nest, char *const *data)
 {
     const int64_t *step = nest->loops[0].step;
     int64_t best = 0;
-    int block = 0;
+    int best_score = 0;
     for (int candidate = nest->operands; candidate >= 0; candidate--) { /* the first candidate is the current alignment
                                                                          */
         int64_t first = 0;
@@ -182,29 +182,29 @@ static int64_t before_lines(const vme_nest *nest, char *const *data)
                 continue;
             first = bytes / step[candidate];
         }
-        int aligned = 0;
+        int score = 0;
         for (int o = 0; o < nest->operands; o++)
             if (step[o] != 0 && ((uintptr_t)data[o] + (uintptr_t)(first * step[o])) % VME_ALIGNMENT == 0)
-                aligned += o == 0 ? 1 : 2;
-        if (aligned > block) {
-            block = aligned;
+                score += o == 0 ? 1 : 2;
+        if (score > best_score) {
+            best_score = score;
             best = first;
         }
     }
     return best;
 }
 
-/* Runs the kernel on whole rows of the innermost loop, up to the end of the loop around it. The cursor is at the start
- * of a row, and `limit` is at least a row. Returns the number of elements done. Rows of a few vectors take less time
- * than moving the cursor from row to row does. */
+/* Runs the kernel on whole rows of the innermost loop, up to the end of the loop around it, without moving the cursor
+ * for each row: that would take longer than a row of a few vectors. The cursor is at the start of a row, and `limit` is
+ * at least a row. Returns the number of elements processed. */
 static int64_t apply_rows(const struct job *job, vme_cursor *at, int64_t limit)
 {
     const vme_nest *nest = &job->nest;
     const vme_loop *inner = &nest->loops[0], *outer = &nest->loops[1];
-    const int64_t n = inner->size, whole = limit / n, left = outer->size - at->index[1];
-    const int64_t rows = whole < left ? whole : left;
+    const int64_t n = inner->size, full_rows = limit / n, rows_left = outer->size - at->index[1];
+    const int64_t rows = full_rows < rows_left ? full_rows : rows_left;
     const int operands = nest->operands;
-    if (job->binary != NULL) { /* the most frequent, in variables that the calls leave alone */
+    if (job->binary != NULL) { /* the most frequent case: its state stays in local variables across the calls */
         vme_loop2 *kernel = job->binary;
         const int64_t a_step = inner->step[1], b_step = inner->step[2], out_step = inner->step[0];
         const int64_t a_row = outer->step[1], b_row = outer->step[2], out_row = outer->step[0];
@@ -244,14 +244,14 @@ static vme_status walk(void *argument, int64_t begin, int64_t end)
         n = vme_nest_run(nest, &at, left);
         vme_status status;
         if (!job->staged) {
-            int64_t first = n < ELEMENTWISE_ALIGNED_MIN || job->costly ? 0 : before_lines(nest, at.data);
+            int64_t first = n < ELEMENTWISE_ALIGNED_MIN || job->costly ? 0 : elements_to_alignment(nest, at.data);
             if (first > 0)
                 n = first;
-            status = checked(job, n, at.data, step);
-        } else if (job->row == 0)
+            status = apply_checked(job, n, at.data, step);
+        } else if (job->row_length == 0)
             status = apply_staged(job, n, at.data, step, 0);
         else {
-            int64_t rows = at.index[0] / job->row * job->row;
+            int64_t rows = at.index[0] / job->row_length * job->row_length;
             char *data[VME_NEST_OPERANDS];
             for (int o = 0; o < nest->operands; o++) /* the cursor has not advanced repeated operands by the rows before
                                                       * this one */
@@ -266,40 +266,40 @@ static vme_status walk(void *argument, int64_t begin, int64_t end)
 
 /* ---- setup of a job */
 
-static vme_status set_conversion(const vme_kernels *kernels, struct job *job, int operand, vme_dtype own,
+static vme_status set_conversion(const vme_kernels *kernels, struct job *job, int operand, vme_dtype tensor_dtype,
                                  vme_dtype loop, vme_dtype compute)
 {
     conversion *convert = &job->convert[operand];
     *convert = (conversion){.compute = compute};
-    vme_dtype from = operand == 0 ? compute : own, to = operand == 0 ? own : compute;
+    vme_dtype from = operand == 0 ? compute : tensor_dtype, to = operand == 0 ? tensor_dtype : compute;
     if (from == to && loop == compute)
         return VME_OK;
-    /* converts through the loop's dtype if the kernel computes in another one */
-    vme_dtype middle = loop == compute || loop == own ? to : loop;
-    convert->first = kernels->elementwise.cast[from][middle];
-    convert->second = middle == to ? NULL : kernels->elementwise.cast[middle][to];
-    if (convert->first == NULL || (middle != to && convert->second == NULL))
+    /* convert through the loop's dtype if the kernel computes in another one */
+    vme_dtype intermediate = loop == compute || loop == tensor_dtype ? to : loop;
+    convert->first = kernels->elementwise.cast[from][intermediate];
+    convert->second = intermediate == to ? NULL : kernels->elementwise.cast[intermediate][to];
+    if (convert->first == NULL || (intermediate != to && convert->second == NULL))
         return vme_fail(VME_BAD_DTYPE, "no cast from %s to %s in this engine", vme_dtype_name(from),
                         vme_dtype_name(to));
     job->staged = true;
     return VME_OK;
 }
 
-/* A copy of `in` that does not overlap the output: one block with the view, its strides and the elements. */
-typedef struct aside {
+/* A copy of an input that overlaps the output: one block with the view, its strides and the elements. */
+typedef struct contiguous_copy {
     vme_tensor view;
     int64_t strides[VME_RANK_MAX];
     size_t bytes;
     char elements[] __attribute__((aligned(VME_ALIGNMENT)));
-} aside;
+} contiguous_copy;
 
-static vme_status set_aside(vme_context *context, const vme_tensor *in, aside **result)
+static vme_status copy_contiguous(vme_context *context, const vme_tensor *in, contiguous_copy **result)
 {
     size_t bytes;
     vme_status status = vme_shape_bytes((vme_dtype)in->dtype, in->rank, in->shape, NULL, &bytes);
     if (status != VME_OK)
         return status;
-    aside *copy = vme_scratch_new(context, bytes + sizeof *copy);
+    contiguous_copy *copy = vme_scratch_new(context, bytes + sizeof *copy);
     if (copy == NULL)
         return VME_NO_MEMORY;
     copy->bytes = bytes + sizeof *copy;
@@ -319,31 +319,32 @@ static vme_status set_aside(vme_context *context, const vme_tensor *in, aside **
     return VME_OK;
 }
 
-/* Collects strided elements in blocks: kernels have vector loops for contiguous elements. */
+/* Makes strided operands go through the stage, because kernels have vector loops for contiguous elements only. */
 static void collect(struct job *job)
 {
     const vme_nest *nest = &job->nest;
-    bool every_other = job->every_other;
+    bool stride_two = job->stride_two;
     for (int o = 0; o < nest->operands; o++)
-        every_other = every_other && job->convert[o].first == NULL
-                      && nest->loops[0].step[o] == (o == 0 ? 1 : 2) * vme_dtype_size(job->convert[o].compute);
+        stride_two = stride_two && job->convert[o].first == NULL
+                     && nest->loops[0].step[o] == (o == 0 ? 1 : 2) * vme_dtype_size(job->convert[o].compute);
     for (int o = 0; o < nest->operands && nest->loops[0].size >= ELEMENTWISE_COLLECT_MIN; o++) {
         conversion *convert = &job->convert[o];
         int size = vme_dtype_size(convert->compute);
         int64_t step = nest->loops[0].step[o];
-        if (convert->first != NULL || step == 0 || step == size || (o > 0 && every_other))
+        if (convert->first != NULL || step == 0 || step == size || (o > 0 && stride_two))
             continue;
         convert->first = vme_kernels_current()->move.strided[__builtin_ctz((unsigned)size)];
         job->staged = true;
     }
 }
 
-/* Turns short rows, of which some input's row is the same each time, into one long loop in which that row repeats. */
+/* Merges a loop over short rows with the loop around it if some inputs are broadcast along the latter: the merged loop
+ * repeats the rows of these inputs. */
 static void repeat(struct job *job, const int *sizes)
 {
     vme_nest *nest = &job->nest;
     const vme_loop *inner = &nest->loops[0], *outer = &nest->loops[1];
-    bool any = false;
+    bool any_repeats = false;
     int64_t bytes = 2; /* of the stage, for one element of each operand: a row must fit */
     for (int o = 0; o < nest->operands; o++)
         bytes += vme_dtype_size(job->convert[o].compute);
@@ -351,20 +352,20 @@ static void repeat(struct job *job, const int *sizes)
         || inner->size > (STAGE_BYTES / bytes & -VME_ALIGNMENT))
         return;
     for (int o = 0; o < nest->operands; o++) {
-        bool stays = o > 0 && outer->step[o] == 0 && inner->step[o] != 0;
-        if (!stays && outer->step[o] != inner->step[o] * inner->size)
+        bool repeats = o > 0 && outer->step[o] == 0 && inner->step[o] != 0;
+        if (!repeats && outer->step[o] != inner->step[o] * inner->size)
             return;
-        if (stays
+        if (repeats
             && (inner->step[o] != sizes[o]
                 || inner->size * vme_dtype_size(job->convert[o].compute) > ELEMENTWISE_REPEAT_BYTES_MAX))
             return;
-        any = any || stays;
+        any_repeats = any_repeats || repeats;
     }
-    if (!any)
+    if (!any_repeats)
         return;
     for (int o = 1; o < nest->operands; o++)
         job->convert[o].repeats = outer->step[o] == 0 && inner->step[o] != 0;
-    job->row = inner->size;
+    job->row_length = inner->size;
     job->staged = true;
     nest->loops[0].size *= outer->size;
     nest->rank--;
@@ -377,9 +378,9 @@ static vme_status run(vme_context *context, struct job *job, int inputs, const v
                       const vme_tensor *out)
 {
     int64_t strides[INPUTS][VME_RANK_MAX];
-    const int64_t *rows[1 + INPUTS] = {out->strides};
+    const int64_t *operand_strides[1 + INPUTS] = {out->strides};
     char *data[1 + INPUTS] = {out->data};
-    aside *copies[INPUTS] = {NULL};
+    contiguous_copy *copies[INPUTS] = {NULL};
     vme_status status = VME_OK;
     for (int i = 0; i < inputs; i++) {
         const vme_tensor *tensor = in[i];
@@ -387,16 +388,16 @@ static vme_status run(vme_context *context, struct job *job, int inputs, const v
         if (status != VME_OK)
             goto done;
         if (vme_overlap(tensor, out) && !vme_same_view(tensor, out)) {
-            status = set_aside(context, tensor, &copies[i]);
+            status = copy_contiguous(context, tensor, &copies[i]);
             if (status != VME_OK)
                 goto done;
             tensor = &copies[i]->view;
             vme_broadcast_strides(tensor, out, strides[i]);
         }
-        rows[1 + i] = strides[i];
+        operand_strides[1 + i] = strides[i];
         data[1 + i] = tensor->data;
     }
-    vme_nest_make(&job->nest, VME_NEST_ANY, out->rank, out->shape, 1 + inputs, rows, data);
+    vme_nest_make(&job->nest, VME_NEST_ANY, out->rank, out->shape, 1 + inputs, operand_strides, data);
     int64_t elements = job->nest.elements, piece = ELEMENTWISE_PIECE, element_bytes = 0;
     int sizes[1 + INPUTS];
     for (int o = 0; o <= inputs; o++) {
@@ -408,7 +409,7 @@ static vme_status run(vme_context *context, struct job *job, int inputs, const v
         element_bytes +=
             step > VME_ALIGNMENT ? VME_ALIGNMENT : step; /* the bytes in between are loaded too, by cache lines */
     }
-    job->row = 0;
+    job->row_length = 0;
     repeat(job, sizes);
     collect(job);
     if (job->costly)
@@ -432,8 +433,8 @@ done:
 
 /* ---- fast path: contiguous operands of one shape, or of one element */
 
-/* Elements of the output if `tensor` is contiguous, otherwise -1. `step`: 0 for a single element. */
-static inline int64_t flat(const vme_tensor *tensor, int size)
+/* The number of elements if `tensor` is contiguous, otherwise -1. */
+static inline int64_t contiguous_elements(const vme_tensor *tensor, int size)
 {
     int64_t count = 1;
     for (int i = tensor->rank - 1; i >= 0; i--) {
@@ -444,7 +445,7 @@ static inline int64_t flat(const vme_tensor *tensor, int size)
     return count;
 }
 
-static inline bool one_shape(const vme_tensor *a, const vme_tensor *b)
+static inline bool same_shape(const vme_tensor *a, const vme_tensor *b)
 {
     if (a->rank != b->rank)
         return false;
@@ -454,26 +455,25 @@ static inline bool one_shape(const vme_tensor *a, const vme_tensor *b)
     return true;
 }
 
-/* Whether `in` (contiguous and of out's shape, or one element of rank 0) can be read while `out` is written from its
- * start. */
-static inline bool apart(const char *in, int64_t in_bytes, const char *out, int64_t out_bytes)
+/* Whether the two ranges of bytes do not overlap. */
+static inline bool disjoint(const char *in, int64_t in_bytes, const char *out, int64_t out_bytes)
 {
     return in + in_bytes <= out || out + out_bytes <= in;
 }
 
-/* The step of `in` along a contiguous output of `elements` elements: its element size, 0 for one element of rank 0, or
- * -1: use the general path. */
+/* The step of `in` along a contiguous output of `elements` elements: its element size, or 0 if its rank is 0. -1: the
+ * fast path does not apply. */
 static inline int64_t flat_step(const vme_tensor *in, const vme_tensor *out, int64_t elements, int size, int out_size)
 {
     if (in->rank == 0)
-        return apart(in->data, size, out->data, elements * out_size) ? 0 : -1;
-    if (!one_shape(in, out) || flat(in, size) < 0)
+        return disjoint(in->data, size, out->data, elements * out_size) ? 0 : -1;
+    if (!same_shape(in, out) || contiguous_elements(in, size) < 0)
         return -1;
     bool same = in->data == out->data && size == out_size;
-    return same || apart(in->data, elements * size, out->data, elements * out_size) ? size : -1;
+    return same || disjoint(in->data, elements * size, out->data, elements * out_size) ? size : -1;
 }
 
-/* May lose counts if two threads share a context: a statistic is not worth a locked instruction for each operator. */
+/* Counts may be lost if two threads share a context: a statistic is not worth a locked instruction per operator. */
 static inline void count_operator(vme_context *context)
 {
     long long begun = atomic_load_explicit(&context->operators, memory_order_relaxed);
@@ -511,7 +511,7 @@ vme_status vme_unary(vme_context *context, vme_unary_op op, vme_dtype loop, cons
     count_operator(context);
     if (kernel != NULL && in->dtype == (int)loop && out->dtype == (int)result) {
         int size = vme_dtype_size(loop), out_size = vme_dtype_size(result);
-        int64_t elements = flat(out, out_size);
+        int64_t elements = contiguous_elements(out, out_size);
         if (elements >= 0 && elements <= (costly ? ELEMENTWISE_PIECE_COSTLY : ELEMENTWISE_PIECE)) {
             int64_t step = flat_step(in, out, elements, size, out_size);
             if (step >= 0) {
@@ -531,7 +531,7 @@ vme_status vme_unary(vme_context *context, vme_unary_op op, vme_dtype loop, cons
     job.binary = NULL;
     job.staged = false;
     job.costly = costly;
-    job.every_other = op == VME_SQRT && loop <= VME_FLOAT64;
+    job.stride_two = op == VME_SQRT && loop <= VME_FLOAT64;
     job.exponent = VME_BOOL;
     if ((status = set_conversion(kernels, &job, 0, (vme_dtype)out->dtype, result, vme_unary_result(op, compute)))
             != VME_OK
@@ -540,8 +540,8 @@ vme_status vme_unary(vme_context *context, vme_unary_op op, vme_dtype loop, cons
     return run(context, &job, 1, &in, out);
 }
 
-/* The comparison with the same result for swapped operands. */
-static vme_binary_op swapped(vme_binary_op op)
+/* The comparison that gives the same result for swapped operands. */
+static vme_binary_op swapped_comparison(vme_binary_op op)
 {
     switch (op) {
     case VME_LESS: return VME_GREATER;
@@ -570,7 +570,7 @@ vme_status vme_binary(vme_context *context, vme_binary_op op, vme_dtype loop, co
     if (kernel != NULL && a->dtype == (int)loop && b->dtype == (int)loop && out->dtype == (int)result
         && exponent == VME_BOOL) {
         int size = vme_dtype_size(loop), out_size = vme_dtype_size(result);
-        int64_t elements = flat(out, out_size);
+        int64_t elements = contiguous_elements(out, out_size);
         if (elements >= 0 && elements <= (costly ? ELEMENTWISE_PIECE_COSTLY : ELEMENTWISE_PIECE)) {
             int64_t a_step = flat_step(a, out, elements, size, out_size),
                     b_step = flat_step(b, out, elements, size, out_size);
@@ -587,7 +587,7 @@ vme_status vme_binary(vme_context *context, vme_binary_op op, vme_dtype loop, co
             const vme_tensor *other = a;
             a = b;
             b = other;
-            op = swapped(op);
+            op = swapped_comparison(op);
         }
         compute[0] = VME_INT64;
         kernel = kernels->elementwise.compare_mixed[op - VME_EQUAL];
@@ -603,12 +603,12 @@ vme_status vme_binary(vme_context *context, vme_binary_op op, vme_dtype loop, co
     job.binary = kernel;
     job.staged = false;
     job.costly = costly;
-    job.every_other = op == VME_DIVIDE && loop <= VME_FLOAT64;
+    job.stride_two = op == VME_DIVIDE && loop <= VME_FLOAT64;
     job.exponent = exponent;
-    vme_dtype between[2] = {loop == VME_FLOAT16 ? loop : compute[0], loop == VME_FLOAT16 ? loop : compute[1]};
+    vme_dtype loop_dtypes[2] = {loop == VME_FLOAT16 ? loop : compute[0], loop == VME_FLOAT16 ? loop : compute[1]};
     if ((status = set_conversion(kernels, &job, 0, (vme_dtype)out->dtype, result, result_computed)) != VME_OK
-        || (status = set_conversion(kernels, &job, 1, (vme_dtype)a->dtype, between[0], compute[0])) != VME_OK
-        || (status = set_conversion(kernels, &job, 2, (vme_dtype)b->dtype, between[1], compute[1])) != VME_OK)
+        || (status = set_conversion(kernels, &job, 1, (vme_dtype)a->dtype, loop_dtypes[0], compute[0])) != VME_OK
+        || (status = set_conversion(kernels, &job, 2, (vme_dtype)b->dtype, loop_dtypes[1], compute[1])) != VME_OK)
         return status;
     return run(context, &job, 2, (const vme_tensor *const[]){a, b}, out);
 }
@@ -630,7 +630,7 @@ vme_status vme_where(vme_context *context, const vme_tensor *condition, const vm
     job.binary = NULL;
     job.choose = kernels->elementwise.choose[__builtin_ctz((unsigned)vme_dtype_size(dtype))];
     job.staged = false;
-    job.costly = job.every_other = false;
+    job.costly = job.stride_two = false;
     job.exponent = VME_BOOL;
     if ((status = set_conversion(kernels, &job, 0, dtype, dtype, dtype)) != VME_OK
         || (status = set_conversion(kernels, &job, 1, VME_BOOL, VME_BOOL, VME_BOOL)) != VME_OK
@@ -656,16 +656,16 @@ static vme_status fill_series(void *argument, int64_t begin, int64_t end)
     const struct series *series = argument;
     double second = series->start + series->step;
     if (series->dtype == VME_INT64 && series->out_step == sizeof(int64_t)) {
-        uint64_t *to = (uint64_t *)series->out, each = (uint64_t)series->int_step;
-        uint64_t value = (uint64_t)series->int_start + (uint64_t)begin * each;
+        uint64_t *to = (uint64_t *)series->out, step = (uint64_t)series->int_step;
+        uint64_t value = (uint64_t)series->int_start + (uint64_t)begin * step;
         int64_t i = begin;
-        for (; i + 4 <= end; i += 4, value += 4 * each) { /* four independent sums at a time */
+        for (; i + 4 <= end; i += 4, value += 4 * step) { /* four independent sums at a time */
             to[i] = value;
-            to[i + 1] = value + each;
-            to[i + 2] = value + 2 * each;
-            to[i + 3] = value + 3 * each;
+            to[i + 1] = value + step;
+            to[i + 2] = value + 2 * step;
+            to[i + 3] = value + 3 * step;
         }
-        for (; i < end; i++, value += each)
+        for (; i < end; i++, value += step)
             to[i] = value;
         return VME_OK;
     }

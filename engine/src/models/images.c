@@ -1,5 +1,5 @@
-/* Operators on images: how those below MODEL_COPY become steps. Operators that concatenate, interleave or select
- * channels need no step if the values can be computed directly at their place in the result. */
+/* Makers of the operators on images, those below MODEL_COPY. Operators that concatenate, interleave or select channels
+ * need no step if the operands can be computed directly at their place in the result. */
 #include "models/file.h"
 #include "models/makers.h"
 #include "models/model.h"
@@ -10,27 +10,27 @@
 
 enum { PARAMETER_MAX = 1 << 15 };
 
-static vme_status window_check(uint32_t number, const int32_t p[PARAMETERS_USED])
+static vme_status check_window(uint32_t number, const int32_t p[PARAMETERS_USED])
 {
     for (int i = KERNEL_H; i <= DILATION_W; i++) {
-        bool pad = i >= PAD_TOP && i <= PAD_RIGHT;
-        if (p[i] < (pad ? 0 : 1) || p[i] > PARAMETER_MAX)
+        bool is_padding = i >= PAD_TOP && i <= PAD_RIGHT;
+        if (p[i] < (is_padding ? 0 : 1) || p[i] > PARAMETER_MAX)
             return MODEL_WRONG(number, "has %d as parameter %d", p[i], i);
     }
     return VME_OK;
 }
 
-/* Output height and width of a window; VME_BAD_VALUE unless they are those of `out`. */
-static vme_status window_shape(uint32_t number, const int32_t p[PARAMETERS_USED], const model_value *in,
-                               const model_value *out)
+/* VME_BAD_VALUE unless the window gives `out` its height and width. */
+static vme_status check_window_shape(uint32_t number, const int32_t p[PARAMETERS_USED], const model_value *in,
+                                     const model_value *out)
 {
-    int64_t room[2] = {in->h + p[PAD_TOP] + p[PAD_BOTTOM], in->w + p[PAD_LEFT] + p[PAD_RIGHT]},
-            size[2] = {out->h, out->w};
+    int64_t padded[2] = {in->h + p[PAD_TOP] + p[PAD_BOTTOM], in->w + p[PAD_LEFT] + p[PAD_RIGHT]},
+            out_size[2] = {out->h, out->w};
     for (int d = 0; d < 2; d++) {
         int64_t window = (int64_t)p[DILATION_H + d] * (p[KERNEL_H + d] - 1) + 1;
-        if (window > room[d] || (room[d] - window) / p[STRIDE_H + d] + 1 != size[d])
-            return MODEL_WRONG(number, "makes %s %lld of %lld", d == 0 ? "height" : "width", (long long)size[d],
-                               (long long)room[d]);
+        if (window > padded[d] || (padded[d] - window) / p[STRIDE_H + d] + 1 != out_size[d])
+            return MODEL_WRONG(number, "makes %s %lld of %lld", d == 0 ? "height" : "width", (long long)out_size[d],
+                               (long long)padded[d]);
         if (p[PAD_TOP + d] >= window || p[PAD_BOTTOM + d] >= window)
             return MODEL_WRONG(number, "has padding beyond its window");
     }
@@ -57,9 +57,9 @@ vme_status model_make_product(model_preparation *preparation, uint32_t number, c
     model_tensor_record weights = model_file_tensor(preparation->file, operands[1]);
     step->kind = STEP_CONV;
     if (images) {
-        vme_status status = window_check(number, step->p);
+        vme_status status = check_window(number, step->p);
         if (status == VME_OK)
-            status = window_shape(number, step->p, in, out);
+            status = check_window_shape(number, step->p, in, out);
         if (status != VME_OK)
             return status;
         if (step->p[GROUPS] < 1 || in->c % step->p[GROUPS] != 0 || out->c % step->p[GROUPS] != 0)
@@ -105,13 +105,13 @@ vme_status model_make_pool(model_preparation *preparation, uint32_t number, cons
     (void)operands, (void)step_number;
     const model_value *in = &preparation->model->value[step->in], *out = &preparation->model->value[step->out];
     step->kind = node->op == MODEL_MAX_POOL ? STEP_MAX_POOL : STEP_AVERAGE_POOL;
-    vme_status status = window_check(number, step->p);
+    vme_status status = check_window(number, step->p);
     if (status == VME_OK
         && (step->p[UNCOUNTED_BOTTOM] < 0 || step->p[UNCOUNTED_BOTTOM] > step->p[PAD_BOTTOM]
             || step->p[UNCOUNTED_RIGHT] < 0 || step->p[UNCOUNTED_RIGHT] > step->p[PAD_RIGHT]))
         return MODEL_WRONG(number, "excludes more padding than there is");
     if (status == VME_OK)
-        status = window_shape(number, step->p, in, out);
+        status = check_window_shape(number, step->p, in, out);
     return status != VME_OK || in->c == out->c ? status : MODEL_WRONG(number, "changes the channels");
 }
 
@@ -184,10 +184,10 @@ vme_status model_make_concat(model_preparation *preparation, uint32_t number, co
         if (part->rank != 4 || part->rank != out->rank || part->n != out->n || part->h != out->h || part->w != out->w
             || part->c > out->c - channel)
             return MODEL_WRONG(number, "concatenates operands that do not fit");
-        int at = (int)operands[i];
+        int placed = (int)operands[i];
         if (part->container >= 0) {
-            at = preparation->values++;
-            model_value *view = &model->value[at];
+            placed = preparation->values++;
+            model_value *view = &model->value[placed];
             *view = *part;
             view->name = NULL;
             view->top = view->left = view->bottom = view->right = 0;
@@ -197,10 +197,10 @@ vme_status model_make_concat(model_preparation *preparation, uint32_t number, co
             *copy = model_step_empty(STEP_COPY);
             copy->op = node->op;
             copy->in = (int)operands[i];
-            copy->out = at;
+            copy->out = placed;
         }
-        model->value[at].container = result;
-        model->value[at].container_offset = channel * 4;
+        model->value[placed].container = result;
+        model->value[placed].container_offset = channel * 4;
         model->value[result].is_container = true;
         channel += part->c;
     }
@@ -239,13 +239,13 @@ vme_status model_make_interleave(model_preparation *preparation, uint32_t number
         return MODEL_WRONG(number, "does not interleave pixels of %u images", node->inputs);
     for (uint32_t i = 0; i < node->inputs; i++) {
         const int y = (int)i / across, x = (int)i % across;
-        int at = (int)operands[i];
-        if (operands[i] == MODEL_ABSENT || at == result)
+        int placed = (int)operands[i];
+        if (operands[i] == MODEL_ABSENT || placed == result)
             return MODEL_WRONG(number, "interleaves an operand that has no value yet");
-        vme_status status = model_require_image(preparation, number, at);
+        vme_status status = model_require_image(preparation, number, placed);
         if (status != VME_OK)
             return status;
-        const model_value *part = &model->value[at];
+        const model_value *part = &model->value[placed];
         if (part->rank != 4 || part->n != out->n || part->c != out->c || part->h != ceil_div(out->h - y, down)
             || part->w != ceil_div(out->w - x, across))
             return MODEL_WRONG(number, "interleaves images that do not fit");
@@ -257,10 +257,10 @@ vme_status model_make_interleave(model_preparation *preparation, uint32_t number
             model_step *copy = &model->step[preparation->steps++];
             *copy = model_step_empty(STEP_COPY);
             copy->op = node->op;
-            copy->in = at;
-            copy->out = at = preparation->values++;
+            copy->in = placed;
+            copy->out = placed = preparation->values++;
         }
-        model_value *value = &model->value[at];
+        model_value *value = &model->value[placed];
         value->container = result;
         value->container_offset = 0;
         value->is_container = false;

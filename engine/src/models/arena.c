@@ -57,7 +57,7 @@ void arena_find_lifetimes(vme_model *model)
 vme_status arena_plan(vme_model *model)
 {
     int count = 0;
-    const int64_t begin = outside_front(model);
+    const int64_t begin = outside_table_bytes(model);
     int64_t total = begin;
     value_size *order = calloc((size_t)model->values, sizeof *order);
     const model_value **overlapping = calloc((size_t)model->values, sizeof *overlapping);

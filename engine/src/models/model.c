@@ -33,9 +33,9 @@
 #include <sys/mman.h>
 
 enum {
-    SPARE_PART = 3,   /* packed weights may exceed the plain ones by 1 / SPARE_PART of the file; BERT then takes less
-                       * memory than in ONNX Runtime */
-    CACHE_WAY = 4096, /* bytes: on most CPUs addresses this far apart map to the same set of L1 */
+    SPARE_FRACTION = 3, /* packed weights may exceed the plain ones by 1 / SPARE_FRACTION of the file; BERT then takes
+                         * less memory than in ONNX Runtime */
+    CACHE_WAY = 4096,   /* bytes: on most CPUs addresses this far apart map to the same set of L1 */
 };
 
 #define NOT_A_MODEL(...) vme_fail(VME_BAD_VALUE, MODEL_REFUSED __VA_ARGS__)
@@ -45,7 +45,7 @@ static void value_read(model_preparation *preparation, uint32_t tensor)
 {
     model_tensor_record record = model_file_tensor(preparation->file, tensor);
     model_value *value = &preparation->model->value[tensor];
-    int64_t element = vme_dtype_size((vme_dtype)record.dtype), step = element;
+    int64_t element = vme_dtype_size((vme_dtype)record.dtype), stride = element;
     value->kind = (int)record.kind;
     value->dtype = (int)record.dtype;
     value->rank = (int)record.rank;
@@ -57,10 +57,10 @@ static void value_read(model_preparation *preparation, uint32_t tensor)
             value->empty_dims |= 1u << d;
         }
     for (int d = value->rank - 1; d >= 0; d--) {
-        value->strides[d] = record.kind == MODEL_VIEW && value->empty_dims == 0 ? record.strides[d] * element : step;
-        step *= value->shape[d];
+        value->strides[d] = record.kind == MODEL_VIEW && value->empty_dims == 0 ? record.strides[d] * element : stride;
+        stride *= value->shape[d];
     }
-    value->bytes = (step + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
+    value->bytes = (stride + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT;
     if (record.kind == MODEL_VIEW) {
         value->container = (int)record.base;
         value->container_offset = value->empty_dims == 0 ? record.offset * element : 0;
@@ -92,14 +92,14 @@ static bool has_value(const model_preparation *preparation, uint32_t tensor)
     return model_is_constant(preparation, tensor) || preparation->defined[base_of(preparation, tensor)] != 0;
 }
 
-/* For results of inputs and nodes. Defining a view defines a part of its base. */
+/* Marks an input or the result of a node as defined. Defining a view defines a part of its base. */
 static vme_status value_define(model_preparation *preparation, uint32_t tensor, const char *what)
 {
     char *defined = &preparation->defined[base_of(preparation, tensor)];
-    bool part = preparation->model->value[tensor].kind == MODEL_VIEW;
-    if (model_is_constant(preparation, tensor) || (!part && *defined != 0))
+    bool is_view = preparation->model->value[tensor].kind == MODEL_VIEW;
+    if (model_is_constant(preparation, tensor) || (!is_view && *defined != 0))
         return NOT_A_MODEL("tensor %u is %s, and has a value already", tensor, what);
-    *defined = part && *defined != 2 ? 1 : 2;
+    *defined = is_view && *defined != 2 ? 1 : 2;
     return VME_OK;
 }
 
@@ -142,8 +142,8 @@ static void image_strides(model_value *value)
     value->start = (value->top * value->row_stride + value->left * value->pixel_stride) * 4;
 }
 
-/* Elements from one row of c elements to the next: with a cache line of padding where the rows of a tile would
- * otherwise map to the same set of L1. */
+/* Elements from one row of c elements to the next: with a cache line of padding if the rows of a tile would otherwise
+ * map to the same set of L1. */
 static int64_t row_stride(const model_value *value)
 {
     return value->may_be_padded && value->n * value->h * value->w > 1
@@ -152,7 +152,7 @@ static int64_t row_stride(const model_value *value)
                : value->c;
 }
 
-/* The layout of a matrix between two products. */
+/* Sets the layout of a matrix that only products use: its rows may be padded. */
 static void matrix_lay_out(model_value *value)
 {
     value->pixel_stride = value->row_stride = value->image_stride = row_stride(value);
@@ -168,7 +168,7 @@ static void forbid_padding(vme_model *model, int value)
 
 /* Finds the values whose rows may be padded: images that no operator on tensors uses, and matrices that only products
  * use. */
-static void find_padded(vme_model *model)
+static void find_paddable(vme_model *model)
 {
     for (int v = 0; v < model->values; v++) {
         model_value *value = &model->value[v];
@@ -204,11 +204,12 @@ static vme_status image_lay_out(model_value *value)
     return VME_OK;
 }
 
-/* An image within another one has the outer image's margin, which is the widest that any of them needs. */
+/* Sets the layouts of images and matrices. An image within another one has the outer image's margin, which is the
+ * widest that any of them needs. */
 static vme_status lay_out(vme_model *model)
 {
     vme_status status = VME_OK;
-    find_padded(model);
+    find_paddable(model);
     for (int v = 0; v < model->values; v++) {
         const model_value *value = &model->value[v];
         if (value->channels_last && value->container >= 0)
@@ -224,15 +225,15 @@ static vme_status lay_out(vme_model *model)
         model_value *value = &model->value[v];
         if (value->channels_last && value->container >= 0) {
             const model_value *root = &model->value[model_root(model, v)];
-            const bool apart = value->interleave_h > 0;
-            if (apart)
+            const bool interleaved = value->interleave_h > 0;
+            if (interleaved)
                 value->container_offset += ((root->top + value->phase_h) * root->row_stride
                                             + (root->left + value->phase_w) * root->pixel_stride)
                                            * 4;
             else
                 model_margin_widen(value, root->top, root->left, root->bottom, root->right);
-            value->pixel_stride = root->pixel_stride * (apart ? value->interleave_w : 1);
-            value->row_stride = root->row_stride * (apart ? value->interleave_h : 1);
+            value->pixel_stride = root->pixel_stride * (interleaved ? value->interleave_w : 1);
+            value->row_stride = root->row_stride * (interleaved ? value->interleave_h : 1);
             value->image_stride = root->image_stride;
             image_strides(value);
         }
@@ -257,7 +258,7 @@ model_step model_step_empty(step_kind kind)
 static const struct {
     model_make *make;
     const char *name;
-    bool images; /* works on images: operand 0, operand 3 or (of two inputs) 1, and the result are images */
+    bool images; /* operand 0, the result, and the addend (operand 3, or 1 of two inputs) are images */
 } operators[MODEL_OPS] = {
     [MODEL_CONV] = {model_make_product, "Conv", true},
     [MODEL_MAX_POOL] = {model_make_pool, "MaxPool", true},
@@ -328,7 +329,7 @@ static vme_status activation_read(uint32_t number, model_step *step)
     }
 }
 
-/* Whether the values that the guard and its parents read exist: one bool each, computed by a step. */
+/* Checks that the values which the guard and its parents read are single bools that steps have computed. */
 static vme_status check_guard(model_preparation *preparation, uint32_t number, int guard)
 {
     const vme_model *model = preparation->model;
@@ -349,8 +350,8 @@ bool model_guard_holds(const vme_model *model, int guard, char *arena)
 {
     bool holds = true;
     for (; holds && guard >= 0; guard = model->guard[guard].parent) {
-        const vme_tensor seen = model_tensor(model, model->guard[guard].value, arena);
-        holds = (*(const unsigned char *)seen.data != 0) == model->guard[guard].side;
+        const vme_tensor condition = model_tensor(model, model->guard[guard].value, arena);
+        holds = (*(const unsigned char *)condition.data != 0) == model->guard[guard].side;
     }
     return holds;
 }
@@ -404,7 +405,7 @@ static vme_status make_node(model_preparation *preparation, uint32_t number)
 }
 
 /* Element-wise results of images get an image's layout too, unless something needs them plain. */
-static void spread_layouts(vme_model *model)
+static void propagate_layouts(vme_model *model)
 {
     for (int s = 0; s < model->steps; s++) {
         const model_step *step = &model->step[s];
@@ -427,7 +428,7 @@ static model_step port_step(step_kind kind, uint32_t port)
     return step;
 }
 
-static void scratch_needed(model_preparation *preparation, model_step *step, int64_t bytes)
+static void add_scratch(model_preparation *preparation, model_step *step, int64_t bytes)
 {
     if (bytes == 0)
         return;
@@ -458,7 +459,7 @@ static bool has_choice(const model_step *step) { return step->kind == STEP_CONV 
 
 /* Whether both models have the same number of steps, with choices of the same kinds: then the choices of one fit the
  * other. */
-static bool of_same_choices(const vme_model *model, const vme_model *other)
+static bool have_same_choices(const vme_model *model, const vme_model *other)
 {
     bool same = model->steps == other->steps;
     for (int s = 0; same && s < model->steps; s++)
@@ -467,7 +468,7 @@ static bool of_same_choices(const vme_model *model, const vme_model *other)
     return same;
 }
 
-static vme_status make(model_preparation *preparation)
+static vme_status build(model_preparation *preparation)
 {
     vme_model *model = preparation->model;
     const model_file *file = preparation->file;
@@ -511,11 +512,11 @@ static vme_status make(model_preparation *preparation)
         return status;
     model->values = preparation->values;
     model->steps = s;
-    spread_layouts(model);
+    propagate_layouts(model);
     status = lay_out(model);
     if (status == VME_OK)
         outside_find(model);
-    if (preparation->like != NULL && preparation->kept == NULL && of_same_choices(model, preparation->like))
+    if (preparation->like != NULL && preparation->kept == NULL && have_same_choices(model, preparation->like))
         model->kernels = preparation->like->kernels;
     else
         preparation->like = NULL;
@@ -534,23 +535,23 @@ static vme_status make(model_preparation *preparation)
         }
         if (has_choice(step)) {
             int64_t bytes = 0;
-            const bool based =
+            const bool from_base =
                 model->base != NULL && step->kind == STEP_CONV; /* a convolution shares the base's weights; attention
                                                                  * has none and chooses for its own sizes */
-            const model_algorithm chosen = based                       ? model->base->step[s].algorithm
+            const model_algorithm chosen = from_base                   ? model->base->step[s].algorithm
                                            : preparation->kept != NULL ? (model_algorithm)preparation->kept[s]
                                            : preparation->like != NULL ? preparation->like->step[s].algorithm
                                                                        : CONVOLUTION_DIRECT;
-            status = algorithm_choose(model, step, based || chosen_before ? &chosen : NULL, &bytes);
-            scratch_needed(preparation, step, bytes);
+            status = algorithm_choose(model, step, from_base || chosen_before ? &chosen : NULL, &bytes);
+            add_scratch(preparation, step, bytes);
         } else if (model_is_recurrence(step))
-            scratch_needed(preparation, step, recurrence_scratch(model, step));
+            add_scratch(preparation, step, recurrence_scratch(model, step));
         else if (model_is_trees(step))
-            scratch_needed(preparation, step, trees_scratch(model, step));
+            add_scratch(preparation, step, trees_scratch(model, step));
         else if (model_is_integer_product(step))
-            scratch_needed(preparation, step, integer_product_scratch(model, step));
+            add_scratch(preparation, step, integer_product_scratch(model, step));
         else if (model_is_narrow_product(step))
-            scratch_needed(preparation, step, narrow_product_scratch(model, step));
+            add_scratch(preparation, step, narrow_product_scratch(model, step));
     }
     const bool has_empty = empty_found(model);
     if (status == VME_OK) {
@@ -628,7 +629,7 @@ vme_status model_new(vme_context *context, const model_file *file, size_t size, 
     model->inputs = (int)file->inputs;
     model->outputs = (int)file->outputs;
     model->fixed = base == NULL ? options->fixed : base->fixed;
-    model->spare_bytes = (int64_t)size / SPARE_PART;
+    model->spare_bytes = (int64_t)size / SPARE_FRACTION;
     model->bands = base == NULL ? options->bands : base->bands;
     vme_status status = arrays_new(&preparation);
     if (status == VME_OK && base == NULL && file->notes_size > 0) {
@@ -640,7 +641,7 @@ vme_status model_new(vme_context *context, const model_file *file, size_t size, 
             kept_open(&preparation, options->kept, size);
         if (base == NULL)
             preparation.like = options->like;
-        status = make(&preparation);
+        status = build(&preparation);
     }
     if (status == VME_OK && base == NULL && options->kept != NULL && model->map == NULL)
         kept_write(model, options->kept, size);
@@ -675,20 +676,20 @@ vme_status vme_model_prepare(vme_context *context, const void *bytes, size_t siz
                              vme_model **result)
 {
     vme_model *first = NULL, **part = &first;
-    vme_model_options own = *options;
+    vme_model_options part_options = *options;
     vme_status status = VME_OK;
-    size_t left = size;
-    for (int number = 0; status == VME_OK && (number == 0 || left > 0); number++) {
-        const size_t taken = model_file_size(bytes, left);
-        if (taken < left)
-            own.kept = NULL; /* a kept file has one part */
+    size_t remaining = size;
+    for (int number = 0; status == VME_OK && (number == 0 || remaining > 0); number++) {
+        const size_t part_size = model_file_size(bytes, remaining);
+        if (part_size < remaining)
+            part_options.kept = NULL; /* a kept file has one part */
         status = number < MODEL_PARTS_MAX
-                     ? part_prepare(context, bytes, taken, &own, part)
+                     ? part_prepare(context, bytes, part_size, &part_options, part)
                      : vme_fail(VME_BAD_VALUE, MODEL_REFUSED "it has more than %d parts", MODEL_PARTS_MAX);
         if (status == VME_OK)
             part = &(*part)->next;
-        bytes = (const char *)bytes + taken;
-        left -= taken;
+        bytes = (const char *)bytes + part_size;
+        remaining -= part_size;
     }
     if (status == VME_OK)
         *result = first;

@@ -25,9 +25,9 @@
 #include <string.h>
 
 enum {
-    PART = 256,      /* elements of a sum whose weights are converted to float32 at a time */
-    FEW = 8,         /* maximum rows that read the stored weights directly */
-    PIECE = 1 << 14, /* elements between two checks of the stop flag */
+    SUM_PART = 256,   /* elements of a sum whose weights are converted to float32 at a time */
+    FEW_ROWS_MAX = 8, /* maximum rows that read the stored weights directly */
+    PIECE = 1 << 14,  /* elements between two checks of the stop flag */
 };
 
 typedef struct narrow_product {
@@ -37,10 +37,10 @@ typedef struct narrow_product {
     const uint8_t *weights;
     const float *scales, *zeros, *bias; /* bias NULL: none */
     int64_t rows, columns, slivers, blocks, sliver_bytes, block_parts;
-    bool half; /* rows and result are float16 */
+    bool is_float16; /* of rows and result */
     char *out;
-    const float *a;    /* converted to float32 */
-    narrow_rows ready; /* for few rows and integers */
+    const float *a;        /* the rows in float32 */
+    narrow_rows quantized; /* the rows as integers, if there are few and weights are integers */
     float *slots;
     int64_t slot_floats;
 } narrow_product;
@@ -52,27 +52,27 @@ static void lay_out(narrow_product *job, const vme_model *model, const model_ste
     job->sliver.kind = (narrow_kind)step->p[NARROW_KIND];
     job->sliver.k = in->shape[1];
     job->sliver.block = step->p[NARROW_BLOCK];
-    job->half = in->dtype == VME_FLOAT16;
+    job->is_float16 = in->dtype == VME_FLOAT16;
     job->slivers = ceil_div(job->columns, NARROW_COLUMNS);
     job->sliver.zero = (float)step->p[NARROW_ZERO];
     job->blocks = job->sliver.kind == NARROW_HALF ? 0 : job->sliver.k / job->sliver.block;
     job->block_parts = ceil_div(job->sliver.block, NARROW_PART);
-    job->ready.row = 4 * job->sliver.k;
-    job->ready.parts = job->blocks * job->block_parts;
+    job->quantized.row = 4 * job->sliver.k;
+    job->quantized.parts = job->blocks * job->block_parts;
     job->sliver_bytes = job->sliver.kind == NARROW_HALF    ? 2 * job->sliver.k * NARROW_COLUMNS
                         : job->sliver.kind == NARROW_BYTES ? job->sliver.k * NARROW_COLUMNS
                                                            : job->sliver.k / 2 * NARROW_COLUMNS;
-    job->slot_floats = (job->rows + PART) * NARROW_COLUMNS;
+    job->slot_floats = (job->rows + SUM_PART) * NARROW_COLUMNS;
 }
 
 /* ---- a sliver of columns */
 /* Sums of all rows, [rows][32], by tiles; `weights` holds one converted part. */
-static void by_tiles(const narrow_product *job, const narrow_sliver *sliver, float *weights, float *sums)
+static void multiply_tiles(const narrow_product *job, const narrow_sliver *sliver, float *weights, float *sums)
 {
     const vme_gemm_kernel *kernel = &job->kernels->gemm.of[VME_FLOAT32];
     const int64_t k = sliver->k, panel = ceil_div(job->rows, ceil_div(job->rows, kernel->rows));
     for (int64_t k0 = 0, count; k0 < k; k0 += count) {
-        count = min(PART, k - k0);
+        count = min(SUM_PART, k - k0);
         job->kernels->narrow->unpack(sliver, k0, count, kernel->columns, weights);
         for (int64_t column = 0; column < NARROW_COLUMNS; column += kernel->columns)
             for (int64_t row = 0; row < job->rows; row += panel) {
@@ -93,78 +93,80 @@ static void by_tiles(const narrow_product *job, const narrow_sliver *sliver, flo
     }
 }
 
-static void do_sliver(const narrow_product *job, int64_t number, float *slot)
+static void compute_sliver(const narrow_product *job, int64_t number, float *slot)
 {
     narrow_sliver sliver = job->sliver;
     const int64_t columns = min(NARROW_COLUMNS, job->columns - number * NARROW_COLUMNS),
-                  at = number * job->blocks * NARROW_COLUMNS;
+                  block_offset = number * job->blocks * NARROW_COLUMNS;
     float *sums = slot, *weights = slot + job->rows * NARROW_COLUMNS;
     sliver.weights = job->weights + number * job->sliver_bytes;
     if (sliver.kind != NARROW_HALF) {
-        sliver.scales = job->scales + at;
-        sliver.zeros = job->zeros == NULL ? NULL : job->zeros + at;
+        sliver.scales = job->scales + block_offset;
+        sliver.zeros = job->zeros == NULL ? NULL : job->zeros + block_offset;
     }
-    if (job->rows > FEW)
-        by_tiles(job, &sliver, weights, sums);
-    for (int64_t row = 0; row < job->rows && job->rows <= FEW && !vme_stopping(job->context); row += NARROW_ROWS) {
+    if (job->rows > FEW_ROWS_MAX)
+        multiply_tiles(job, &sliver, weights, sums);
+    for (int64_t row = 0; row < job->rows && job->rows <= FEW_ROWS_MAX && !vme_stopping(job->context);
+         row += NARROW_ROWS) {
         const int count = (int)min(NARROW_ROWS, job->rows - row);
         if (sliver.kind == NARROW_HALF) {
             job->kernels->narrow->half_rows(count, &sliver, job->a + row * sliver.k, sliver.k,
                                             sums + row * NARROW_COLUMNS);
             continue;
         }
-        narrow_rows ready = job->ready;
-        ready.numbers += row * ready.row;
-        ready.scales += row * ready.parts;
-        ready.sums += row * ready.parts;
-        job->kernels->narrow->rows(count, &sliver, &ready, sums + row * NARROW_COLUMNS);
+        narrow_rows quantized = job->quantized;
+        quantized.numbers += row * quantized.row;
+        quantized.scales += row * quantized.parts;
+        quantized.sums += row * quantized.parts;
+        job->kernels->narrow->rows(count, &sliver, &quantized, sums + row * NARROW_COLUMNS);
     }
     vme_loop1 *to_half = job->kernels->elementwise.cast[VME_FLOAT32][VME_FLOAT16];
     for (int64_t row = 0; row < job->rows && !vme_stopping(job->context); row++) {
         float *from = sums + row * NARROW_COLUMNS;
-        const int64_t place = row * job->columns + number * NARROW_COLUMNS;
+        const int64_t position = row * job->columns + number * NARROW_COLUMNS;
         for (int64_t c = 0; job->bias != NULL && c < columns; c++)
             from[c] += job->bias[number * NARROW_COLUMNS + c];
-        if (job->half)
-            to_half(columns, (const char *)from, 4, job->out + place * 2, 2);
+        if (job->is_float16)
+            to_half(columns, (const char *)from, 4, job->out + position * 2, 2);
         else
-            memcpy(job->out + place * 4, from, (size_t)columns * 4);
+            memcpy(job->out + position * 4, from, (size_t)columns * 4);
     }
 }
 
-static void do_slivers(void *argument, int64_t slot, vme_items *items)
+static void compute_slivers(void *argument, int64_t slot, vme_items *items)
 {
     const narrow_product *job = argument;
     for (int64_t number; vme_item_next(items, &number);)
-        do_sliver(job, number, job->slots + slot * job->slot_floats);
+        compute_sliver(job, number, job->slots + slot * job->slot_floats);
 }
 
 /* ---- the step */
 /* The number of rows that are converted to integers: none if there are many rows or if weights are float16. */
-static int64_t ready_rows(const narrow_product *job)
+static int64_t quantized_row_count(const narrow_product *job)
 {
-    return job->rows <= FEW && job->sliver.kind != NARROW_HALF ? job->rows : 0;
+    return job->rows <= FEW_ROWS_MAX && job->sliver.kind != NARROW_HALF ? job->rows : 0;
 }
 
 static int64_t scratch_floats(const narrow_product *job)
 {
-    return (job->half ? job->rows * job->sliver.k : 0) + ready_rows(job) * (job->sliver.k + 2 * job->ready.parts);
+    return (job->is_float16 ? job->rows * job->sliver.k : 0)
+           + quantized_row_count(job) * (job->sliver.k + 2 * job->quantized.parts);
 }
 
-/* Sets job->ready, with its data in `scratch`. */
-static void make_ready(narrow_product *job, float *scratch)
+/* Converts the rows to integers in `scratch` and sets job->quantized. */
+static void quantize_rows(narrow_product *job, float *scratch)
 {
-    const int64_t rows = ready_rows(job), block = job->sliver.block;
+    const int64_t rows = quantized_row_count(job), block = job->sliver.block;
     uint8_t *numbers = (uint8_t *)(void *)scratch;
-    float *scales = scratch + rows * job->sliver.k, *sums = scales + rows * job->ready.parts;
-    job->ready.numbers = numbers, job->ready.scales = scales, job->ready.sums = sums;
+    float *scales = scratch + rows * job->sliver.k, *sums = scales + rows * job->quantized.parts;
+    job->quantized.numbers = numbers, job->quantized.scales = scales, job->quantized.sums = sums;
     for (int64_t row = 0, part = 0; row < rows; row++) {
         const float *from = job->a + row * job->sliver.k;
-        uint8_t *to = numbers + row * job->ready.row;
+        uint8_t *to = numbers + row * job->quantized.row;
         for (int64_t k = 0; k < job->sliver.k && !vme_stopping(job->context); k += block)
-            for (int64_t at = 0, count; at < block; at += count, part++) {
-                count = min(NARROW_PART, block - at);
-                job->kernels->narrow->split(count, from + k + at, to, scales + part, sums + part);
+            for (int64_t offset = 0, count; offset < block; offset += count, part++) {
+                count = min(NARROW_PART, block - offset);
+                job->kernels->narrow->split(count, from + k + offset, to, scales + part, sums + part);
                 to += 4 * count;
             }
     }
@@ -179,25 +181,25 @@ static vme_status narrow_product_run(vme_context *context, const vme_model *mode
         .weights = (const uint8_t *)model_tensor(model, step->operand[1], arena).data,
         .out = model_tensor(model, step->out, arena).data,
     };
-    const float **others[] = {&job.scales, &job.zeros, &job.bias};
+    const float **optional[] = {&job.scales, &job.zeros, &job.bias};
     for (int i = 0; i < 3; i++)
         if (step->operand[2 + i] >= 0)
-            *others[i] = (const float *)(const void *)model_tensor(model, step->operand[2 + i], arena).data;
+            *optional[i] = (const float *)(const void *)model_tensor(model, step->operand[2 + i], arena).data;
     lay_out(&job, model, step);
-    const int64_t all = job.rows * job.sliver.k;
+    const int64_t elements = job.rows * job.sliver.k;
     float *scratch = (float *)(void *)(arena + model->value[step->scratch].offset);
     job.a = (const float *)(const void *)in.data;
-    if (job.half) {
+    if (job.is_float16) {
         job.a = scratch;
         vme_loop1 *widen = model->kernels->elementwise.cast[VME_FLOAT16][VME_FLOAT32];
-        for (int64_t at = 0; at < all && !vme_stopping(context); at += PIECE)
-            widen(min(PIECE, all - at), (const char *)in.data + 2 * at, 2, (char *)(scratch + at), 4);
-        scratch += all;
+        for (int64_t offset = 0; offset < elements && !vme_stopping(context); offset += PIECE)
+            widen(min(PIECE, elements - offset), (const char *)in.data + 2 * offset, 2, (char *)(scratch + offset), 4);
+        scratch += elements;
     }
-    make_ready(&job, scratch);
+    quantize_rows(&job, scratch);
     job.slots = (float *)(void *)(arena + model->value[step->scratch].offset)
                 + ceil_div(scratch_floats(&job), VME_ALIGNMENT) * VME_ALIGNMENT;
-    return vme_parallel_slots(context, step->slots, job.slivers, do_slivers, &job);
+    return vme_parallel_slots(context, step->slots, job.slivers, compute_slivers, &job);
 }
 
 bool model_is_narrow_product(const model_step *step) { return step->run == narrow_product_run; }
@@ -222,10 +224,10 @@ static bool is_dense(model_preparation *preparation, int tensor, int dtype, int 
         return true;
     model_value *value = &preparation->model->value[tensor];
     bool fits = value->dtype == dtype && value->rank == rank && !value->channels_last;
-    int64_t step = vme_dtype_size((vme_dtype)value->dtype);
+    int64_t stride = vme_dtype_size((vme_dtype)value->dtype);
     for (int d = rank - 1; fits && d >= 0; d--) {
-        fits = value->shape[d] == shape[d] && (value->shape[d] == 1 || value->strides[d] == step);
-        step *= value->shape[d];
+        fits = value->shape[d] == shape[d] && (value->shape[d] == 1 || value->strides[d] == stride);
+        stride *= value->shape[d];
     }
     value->plain = true;
     return fits;
@@ -240,7 +242,7 @@ vme_status model_make_narrow_product(model_preparation *preparation, uint32_t nu
     const int32_t kind = step->p[NARROW_KIND], block = step->p[NARROW_BLOCK];
     step->run = narrow_product_run;
     const bool integers = kind != NARROW_HALF;
-    const int64_t each = kind == NARROW_NIBBLES ? 8 : 4;
+    const int64_t group = kind == NARROW_NIBBLES ? 8 : 4; /* elements packed together */
     if (kind == 1 || kind == 2)
         return MODEL_WRONG(number, "has narrow weights in the layout of an older compiler: compile the model again");
     if (node->inputs > 5 || step->operand[1] < 0 || (integers && kind != NARROW_BYTES && kind != NARROW_NIBBLES)
@@ -248,10 +250,10 @@ vme_status model_make_narrow_product(model_preparation *preparation, uint32_t nu
         return MODEL_WRONG(number, "has no narrow weights with what they need");
     if (in->rank != 2 || out->rank != 2 || in->shape[0] != out->shape[0] || in->dtype != out->dtype
         || (in->dtype != VME_FLOAT32 && in->dtype != VME_FLOAT16)
-        || (integers && (block < each || block % each != 0 || in->shape[1] % block != 0)))
+        || (integers && (block < group || block % group != 0 || in->shape[1] % block != 0)))
         return MODEL_WRONG(number, "does not multiply rows by blocks of weights");
     const int64_t k = in->shape[1], slivers = ceil_div(out->shape[1], NARROW_COLUMNS);
-    const int64_t weights[] = {slivers, integers ? k / each : k, (integers ? 4 : 1) * NARROW_COLUMNS},
+    const int64_t weights[] = {slivers, integers ? k / group : k, (integers ? 4 : 1) * NARROW_COLUMNS},
                   scales[] = {slivers, integers ? k / block : 0, NARROW_COLUMNS};
     if (!is_dense(preparation, step->operand[0], in->dtype, 2, in->shape)
         || !is_dense(preparation, step->operand[1], integers ? VME_UINT8 : VME_FLOAT16, 3, weights)

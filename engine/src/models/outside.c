@@ -10,8 +10,8 @@
  * All other inputs are copied to the arena: a caller may change its arrays during a run, which must not affect values
  * that a step has checked.
  *
- * The arena was cleared, the caller's memory was not, and may hold what was there before. So only operators that write
- * every element write such an output, each of them all of it. If none ran, because guards forbade it, it is cleared. */
+ * The caller's memory is not cleared before a run, unlike the arena. So such an output is written only by operators
+ * that write every element of it. If none of them ran, because no guard held, the output is cleared after the run. */
 #include "models/outside.h"
 #include "models/file.h"
 #include "models/makers.h"
@@ -33,11 +33,11 @@ static int64_t bytes_of(const vme_tensor *tensor)
 
 static bool is_contiguous(const model_value *value)
 {
-    int64_t step = vme_dtype_size((vme_dtype)value->dtype);
+    int64_t stride = vme_dtype_size((vme_dtype)value->dtype);
     for (int d = value->rank - 1; d >= 0; d--) {
-        if (value->shape[d] != 1 && value->strides[d] != step)
+        if (value->shape[d] != 1 && value->strides[d] != stride)
             return false;
-        step *= value->shape[d];
+        stride *= value->shape[d];
     }
     return true;
 }
@@ -51,7 +51,7 @@ static bool is_whole(const vme_model *model, int number)
 }
 
 /* Whether the step is an operator that writes all elements of its result, and this is all of `value`. */
-static bool fills(const vme_model *model, const model_step *step, int value)
+static bool writes_all(const vme_model *model, const model_step *step, int value)
 {
     if (step->kind != STEP_TENSOR || model_root(model, step->out) != value)
         return false;
@@ -70,6 +70,7 @@ static bool fills(const vme_model *model, const model_step *step, int value)
     }
 }
 
+/* Index of the port with this value; -1: none or several. */
 static int port_of(const int *ports, int count, int value)
 {
     int found = -1;
@@ -83,7 +84,7 @@ static int port_of(const int *ports, int count, int value)
 }
 
 /* The number of step operands that are the value or a part of it. */
-static int readings(const vme_model *model, int value)
+static int count_reads(const vme_model *model, int value)
 {
     int count = 0;
     for (int s = 0; s < model->steps; s++) {
@@ -98,7 +99,7 @@ static int readings(const vme_model *model, int value)
 }
 
 /* Whether all steps that use the value or a part of it access it as a tensor. Steps of images address the arena. */
-static bool seen_as_tensor(const vme_model *model, int value)
+static bool is_tensor_only(const vme_model *model, int value)
 {
     for (int s = 0; s < model->steps; s++) {
         const model_step *step = &model->step[s];
@@ -107,23 +108,24 @@ static bool seen_as_tensor(const vme_model *model, int value)
             if (used[i] >= 0 && model_root(model, used[i]) == value && step->kind != STEP_TENSOR
                 && step->kind != STEP_IMPORT && step->kind != STEP_EXPORT)
                 return false;
-        const int shown = step->kind == STEP_EXPORT ? step->in : -1;
-        if (shown >= 0 && model_root(model, shown) == value && model->value[shown].channels_last)
+        const int exported = step->kind == STEP_EXPORT ? step->in : -1;
+        if (exported >= 0 && model_root(model, exported) == value && model->value[exported].channels_last)
             return false;
     }
     return true;
 }
 
-/* Whether a step other than `but` writes to the value or to a part of it. */
-static bool written_besides(const vme_model *model, int value, int but)
+/* Whether a step other than `except` writes to the value or to a part of it. */
+static bool written_by_other_step(const vme_model *model, int value, int except)
 {
     for (int s = 0; s < model->steps; s++)
-        if (s != but && model->step[s].out >= 0 && model_root(model, model->step[s].out) == value)
+        if (s != except && model->step[s].out >= 0 && model_root(model, model->step[s].out) == value)
             return true;
     return false;
 }
 
-static void find_continued(vme_model *model)
+/* Finds inputs that outputs continue, and places both at the output's address. */
+static void find_continued_inputs(vme_model *model)
 {
     for (int s = 0; s < model->steps; s++) {
         const model_step *step = &model->step[s];
@@ -131,8 +133,8 @@ static void find_continued(vme_model *model)
             continue;
         const int from = step->operand[0], to = step->out, input = port_of(model->input, model->inputs, from);
         if (input < 0 || port_of(model->output, model->outputs, to) < 0 || !is_whole(model, from)
-            || !is_whole(model, to) || readings(model, from) != 1 || written_besides(model, from, input)
-            || written_besides(model, to, s) || !seen_as_tensor(model, to))
+            || !is_whole(model, to) || count_reads(model, from) != 1 || written_by_other_step(model, from, input)
+            || written_by_other_step(model, to, s) || !is_tensor_only(model, to))
             continue;
         model->value[from].outside = model->value[to].outside = ++model->outside_count;
         model->value[from].offset = model->value[to].offset = 0;
@@ -144,45 +146,45 @@ static bool always_filled(const vme_model *model, int value)
 {
     for (int s = 0; s < model->steps; s++)
         if (model->step[s].out >= 0 && model_root(model, model->step[s].out) == value
-            && !fills(model, &model->step[s], value))
+            && !writes_all(model, &model->step[s], value))
             return false;
     return true;
 }
 
 void outside_find(vme_model *model)
 {
-    find_continued(model);
+    find_continued_inputs(model);
     for (int i = 0; i < model->outputs; i++) {
         const int value = model->output[i];
         if (port_of(model->output, model->outputs, value) < 0 || port_of(model->input, model->inputs, value) >= 0
-            || !is_whole(model, value) || readings(model, value) != 1 || !seen_as_tensor(model, value)
+            || !is_whole(model, value) || count_reads(model, value) != 1 || !is_tensor_only(model, value)
             || !always_filled(model, value))
             continue;
         model->value[value].outside = ++model->outside_count;
         model->value[value].offset = 0;
         for (int s = 0; s < model->steps; s++)
-            if (fills(model, &model->step[s], value))
+            if (writes_all(model, &model->step[s], value))
                 model->step[s].fills_outside = model->outside_count;
     }
 }
 
-int64_t outside_front(const vme_model *model)
+int64_t outside_table_bytes(const vme_model *model)
 {
-    return ceil_div(model->outside_count * (int64_t)sizeof(outside_place), VME_ALIGNMENT) * VME_ALIGNMENT;
+    return ceil_div(model->outside_count * (int64_t)sizeof(outside_entry), VME_ALIGNMENT) * VME_ALIGNMENT;
 }
 
-outside_place *outside_at(char *arena, int number) { return (outside_place *)(void *)arena + (number - 1); }
+outside_entry *outside_entry_of(char *arena, int number) { return (outside_entry *)(void *)arena + (number - 1); }
 
 void outside_end(const vme_model *model, const vme_tensor *const *outputs, char *arena)
 {
     for (int i = 0; i < model->outputs; i++) {
         const int number = model->value[model->output[i]].outside;
-        if (number > 0 && !outside_at(arena, number)->filled && bytes_of(outputs[i]) > 0)
+        if (number > 0 && !outside_entry_of(arena, number)->filled && bytes_of(outputs[i]) > 0)
             memset(outputs[i]->data, 0, (size_t)bytes_of(outputs[i]));
     }
 }
 
-int outside_input(const vme_model *model, int number)
+int outside_continued_input(const vme_model *model, int number)
 {
     const int outside = model->value[model->output[number]].outside;
     for (int i = 0; outside > 0 && i < model->inputs; i++)
@@ -191,7 +193,7 @@ int outside_input(const vme_model *model, int number)
     return -1;
 }
 
-int vme_model_continues(const vme_model *model, int output) { return outside_input(model, output); }
+int vme_model_continues(const vme_model *model, int output) { return outside_continued_input(model, output); }
 
 static bool overlap(const vme_tensor *a, const vme_tensor *b)
 {
@@ -199,12 +201,13 @@ static bool overlap(const vme_tensor *a, const vme_tensor *b)
     return first < second + (uintptr_t)bytes_of(b) && second < first + (uintptr_t)bytes_of(a);
 }
 
-static vme_status taken(const vme_model *model, int output, bool by_output, int other)
+/* The error of output number `output`, whose array overlaps that of another port. */
+static vme_status overlap_error(const vme_model *model, int output, bool is_output, int other)
 {
-    const int theirs = by_output ? model->output[other] : model->input[other];
+    const int other_value = is_output ? model->output[other] : model->input[other];
     return vme_fail(VME_BAD_VALUE, "output '%s': its array overlaps that of %s '%s'",
-                    model->value[model->output[output]].name, by_output ? "output" : "input",
-                    model->value[theirs].name);
+                    model->value[model->output[output]].name, is_output ? "output" : "input",
+                    model->value[other_value].name);
 }
 
 vme_status outside_begin(vme_context *context, const vme_model *model, const vme_tensor *const *inputs,
@@ -212,18 +215,18 @@ vme_status outside_begin(vme_context *context, const vme_model *model, const vme
 {
     vme_status status = VME_OK;
     for (int i = 0; status == VME_OK && i < model->outputs; i++) {
-        const int number = model->value[model->output[i]].outside, input = outside_input(model, i);
+        const int number = model->value[model->output[i]].outside, input = outside_continued_input(model, i);
         if (number == 0)
             continue;
-        *outside_at(arena, number) = (outside_place){.data = outputs[i]->data, .filled = input >= 0};
+        *outside_entry_of(arena, number) = (outside_entry){.data = outputs[i]->data, .filled = input >= 0};
         if (input < 0)
             continue;
         for (int j = 0; j < model->inputs; j++)
             if ((j != input || inputs[j]->data != outputs[i]->data) && overlap(outputs[i], inputs[j]))
-                return taken(model, i, false, j);
+                return overlap_error(model, i, false, j);
         for (int j = 0; j < model->outputs; j++)
             if (j != i && overlap(outputs[i], outputs[j]))
-                return taken(model, i, true, j);
+                return overlap_error(model, i, true, j);
         if (inputs[input]->data != outputs[i]->data)
             status = vme_copy(context, inputs[input], outputs[i]);
     }

@@ -64,8 +64,8 @@ static bool sum_of_terms(const model_file *file, uint32_t first, uint32_t count,
         model_term_record term;
         memcpy(&term, file->term_list + (size_t)i * sizeof term, sizeof term);
         int64_t product = term.factor;
-        for (int place = 0; place < MODEL_DEGREE_MAX; place++)
-            if (term.variables[place] > 0 && __builtin_mul_overflow(product, values[term.variables[place]], &product))
+        for (int factor = 0; factor < MODEL_DEGREE_MAX; factor++)
+            if (term.variables[factor] > 0 && __builtin_mul_overflow(product, values[term.variables[factor]], &product))
                 return false;
         if (__builtin_add_overflow(*sum, product, sum))
             return false;
@@ -80,13 +80,13 @@ static vme_status variables_at(const model_file *file, const int64_t *sizes, int
     memcpy(values + 1, sizes, file->opens * sizeof *sizes);
     for (uint32_t i = 0; i < file->quotients; i++) {
         const model_quotient_record quotient = model_file_quotient(file, i);
-        int64_t over, under;
-        if (!sum_of_terms(file, quotient.first_numerator, quotient.numerators, values, &over)
-            || !sum_of_terms(file, quotient.first_denominator, quotient.denominators, values, &under))
+        int64_t numerator, denominator;
+        if (!sum_of_terms(file, quotient.first_numerator, quotient.numerators, values, &numerator)
+            || !sum_of_terms(file, quotient.first_denominator, quotient.denominators, values, &denominator))
             return vme_fail(VME_BAD_VALUE, "a size would be beyond 64 bits");
-        if (under < 1)
-            return vme_fail(VME_BAD_VALUE, "a size would be divided by %lld", (long long)under);
-        values[1 + file->opens + i] = over / under - (over % under < 0);
+        if (denominator < 1)
+            return vme_fail(VME_BAD_VALUE, "a size would be divided by %lld", (long long)denominator);
+        values[1 + file->opens + i] = numerator / denominator - (numerator % denominator < 0);
     }
     return VME_OK;
 }
@@ -105,18 +105,18 @@ static vme_status check_needs(const model_file *file, const int64_t *values)
     return VME_OK;
 }
 
-/* Adds the sizes to the message of an error. */
-static vme_status does_not_work(const vme_model *model, const int64_t *sizes, vme_status status)
+/* Fails with the last error's message, after the sizes of the call. */
+static vme_status add_sizes_to_error(const vme_model *model, const int64_t *sizes, vme_status status)
 {
-    char list[128] = "", why[VME_MESSAGE_SIZE];
+    char list[128] = "", reason[VME_MESSAGE_SIZE];
     size_t length = 0;
-    const char *of_file = strstr(vme_message(), MODEL_REFUSED);
-    snprintf(why, sizeof why, "%s", of_file == NULL ? vme_message() : of_file + strlen(MODEL_REFUSED));
+    const char *file_message = strstr(vme_message(), MODEL_REFUSED);
+    snprintf(reason, sizeof reason, "%s", file_message == NULL ? vme_message() : file_message + strlen(MODEL_REFUSED));
     for (int i = 0; i < model->opens && length < sizeof list; i++)
         length +=
             (size_t)snprintf(list + length, sizeof list - length, "%s%.*s = %lld", i == 0 ? "" : ", ",
                              (int)model->open[i].name_size, model->names + model->open[i].name_at, (long long)sizes[i]);
-    return vme_fail(status, "this model does not work at %s: %.300s", list, why);
+    return vme_fail(status, "this model does not work at %s: %.300s", list, reason);
 }
 
 static vme_status plan_new(vme_context *context, vme_model *base, const int64_t *sizes, vme_model **plan)
@@ -141,10 +141,10 @@ static vme_status plan_new(vme_context *context, vme_model *base, const int64_t 
             break;
         }
         char *record = front + (file.tensor_records - front) + varying.tensor * sizeof(model_tensor_record);
-        size_t at = varying.field < FIELD_OFFSET
-                        ? offsetof(model_tensor_record, shape) + varying.field * sizeof value
-                        : offsetof(model_tensor_record, offset) + (varying.field - FIELD_OFFSET) * sizeof value;
-        memcpy(record + at, &value, sizeof value);
+        size_t offset = varying.field < FIELD_OFFSET
+                            ? offsetof(model_tensor_record, shape) + varying.field * sizeof value
+                            : offsetof(model_tensor_record, offset) + (varying.field - FIELD_OFFSET) * sizeof value;
+        memcpy(record + offset, &value, sizeof value);
     }
     if (status == VME_OK)
         status = model_file_read(front, base->file_bytes, true, &file);
@@ -153,7 +153,7 @@ static vme_status plan_new(vme_context *context, vme_model *base, const int64_t 
     if (status == VME_OK)
         memcpy((*plan)->size, sizes, (size_t)base->opens * sizeof *sizes);
     else if (status == VME_BAD_VALUE)
-        status = does_not_work(base, sizes, status);
+        status = add_sizes_to_error(base, sizes, status);
     vme_scratch_free(context, front, base->front_bytes);
     return status;
 }
@@ -178,34 +178,34 @@ static vme_status sizes_of(const vme_model *model, const vme_tensor *const *inpu
 }
 
 /* Returns a new reference to the cached plan for these `opens` sizes, or NULL. */
-static vme_model *plan_kept(model_plans *plans, const int64_t *sizes, int opens)
+static vme_model *plan_lookup(model_plans *plans, const int64_t *sizes, int opens)
 {
     vme_model *found = NULL;
     pthread_mutex_lock(&plans->lock);
     for (int i = 0; i < PLANS_MAX && found == NULL; i++)
-        if (plans->kept[i].plan != NULL
-            && memcmp(plans->kept[i].plan->size, sizes, (size_t)opens * sizeof *sizes) == 0) {
-            found = vme_model_ref(plans->kept[i].plan);
-            plans->kept[i].used = ++plans->clock;
+        if (plans->entries[i].plan != NULL
+            && memcmp(plans->entries[i].plan->size, sizes, (size_t)opens * sizeof *sizes) == 0) {
+            found = vme_model_ref(plans->entries[i].plan);
+            plans->entries[i].last_used = ++plans->clock;
         }
     pthread_mutex_unlock(&plans->lock);
     return found;
 }
 
 /* Caches the plan in place of the least recently used one. */
-static void plan_keep(model_plans *plans, vme_model *plan)
+static void plan_store(model_plans *plans, vme_model *plan)
 {
-    int oldest = 0;
+    int slot = 0;
     pthread_mutex_lock(&plans->lock);
     for (int i = 1; i < PLANS_MAX; i++)
-        if (plans->kept[i].used < plans->kept[oldest].used)
-            oldest = i;
-    vme_model *old = plans->kept[oldest].plan;
-    plans->kept[oldest].plan = vme_model_ref(plan);
-    plans->kept[oldest].used = ++plans->clock;
+        if (plans->entries[i].last_used < plans->entries[slot].last_used)
+            slot = i;
+    vme_model *evicted = plans->entries[slot].plan;
+    plans->entries[slot].plan = vme_model_ref(plan);
+    plans->entries[slot].last_used = ++plans->clock;
     pthread_mutex_unlock(&plans->lock);
-    if (old != NULL)
-        vme_model_unref(old);
+    if (evicted != NULL)
+        vme_model_unref(evicted);
 }
 
 vme_status plans_find(model_plans *plans, vme_context *context, vme_model *model, const vme_tensor *const *inputs,
@@ -217,18 +217,18 @@ vme_status plans_find(model_plans *plans, vme_context *context, vme_model *model
         return VME_OK;
     }
     vme_status status = sizes_of(model, inputs, sizes);
-    if (status != VME_OK || (*plan = plan_kept(plans, sizes, model->opens)) != NULL)
+    if (status != VME_OK || (*plan = plan_lookup(plans, sizes, model->opens)) != NULL)
         return status;
     status = plan_new(context, model, sizes, plan); /* two threads may make the same plan */
     if (status == VME_OK)
-        plan_keep(plans, *plan);
+        plan_store(plans, *plan);
     return status;
 }
 
 void plans_free(model_plans *plans)
 {
     for (int i = 0; i < PLANS_MAX; i++)
-        if (plans->kept[i].plan != NULL)
-            vme_model_unref(plans->kept[i].plan);
+        if (plans->entries[i].plan != NULL)
+            vme_model_unref(plans->entries[i].plan);
     pthread_mutex_destroy(&plans->lock);
 }

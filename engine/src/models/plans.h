@@ -12,11 +12,11 @@ void model_open_sizes_free(vme_model *model);
 enum { PLANS_MAX = 8 };
 typedef struct model_plans { /* the most recently used plans */
     pthread_mutex_t lock;
-    uint64_t clock;
+    uint64_t clock; /* counts uses */
     struct {
         vme_model *plan;
-        uint64_t used;
-    } kept[PLANS_MAX];
+        uint64_t last_used; /* the clock at that time */
+    } entries[PLANS_MAX];
 } model_plans;
 /* The plan for inputs of these shapes, a new reference; `model` itself if no size is open. */
 vme_status plans_find(model_plans *plans, vme_context *context, vme_model *model, const vme_tensor *const *inputs,

@@ -24,18 +24,18 @@
 #include <string.h>
 #include <time.h>
 
-enum { ROUNDS_MAX = 9, ROUNDS_MIN = 2 };
-static const double BOUND = 16;        /* limit of the ratio between measured and built-in rates */
-static const double ENOUGH_NS = 1.5e6; /* time for the rounds of one algorithm */
+enum { ROUNDS_MAX = 9, ROUNDS_MIN = 2 }; /* timed runs of each trial */
+static const double RATE_RATIO_MAX = 16; /* limit of the ratio between measured and built-in rates */
+static const double ROUNDS_NS = 1.5e6;   /* time for the rounds of one algorithm */
 
 static const vme_gemm_kernel *kernel_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 
 /* ---- Q and its cost */
 double rates_tile_rows(const vme_gemm_kernel *kernel, int64_t rows)
 {
-    const int64_t tiles = ceil_div(rows, kernel->rows), each = ceil_div(rows, tiles);
-    return (double)(tiles * ((each < RATES_ROWS_MIN ? RATES_ROWS_MIN : each) + RATES_TILE_ROWS)) * kernel->rows
-           / (kernel->rows + RATES_TILE_ROWS);
+    const int64_t tiles = ceil_div(rows, kernel->rows), tile_rows = ceil_div(rows, tiles);
+    return (double)(tiles * ((tile_rows < RATES_ROWS_MIN ? RATES_ROWS_MIN : tile_rows) + RATES_TILE_ROWS))
+           * kernel->rows / (kernel->rows + RATES_TILE_ROWS);
 }
 
 double rates_cost(const rates_counted *counted, const double rates[VME_RATES])
@@ -57,12 +57,12 @@ static double now_ns(void)
     return (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
 }
 
-static void *zeros(vme_context *context, size_t bytes)
+static void *zeroed_scratch(vme_context *context, size_t bytes)
 {
-    void *counted = vme_scratch_new(context, bytes);
-    if (counted != NULL)
-        memset(counted, 0, bytes);
-    return counted;
+    void *memory = vme_scratch_new(context, bytes);
+    if (memory != NULL)
+        memset(memory, 0, bytes);
+    return memory;
 }
 
 void trial_end(algorithm_trial *trial)
@@ -75,23 +75,23 @@ void trial_end(algorithm_trial *trial)
 
 static int64_t aligned(int64_t bytes) { return (bytes + VME_ALIGNMENT - 1) / VME_ALIGNMENT * VME_ALIGNMENT; }
 
-/* Places the value at `at` in the trial's arena with its own layout, even if it is a part of another one. Returns the
- * end. */
-static int64_t slot(model_value *value, int64_t at, bool image)
+/* Places the value at this offset of the trial's arena, with its own layout, even if another value contains it. Returns
+ * its end. */
+static int64_t place_value(model_value *value, int64_t offset, bool is_image)
 {
     value->kind = MODEL_COMPUTED;
     value->container = -1;
     value->outside = 0;
-    value->offset = at;
-    if (image)
-        return at + aligned(value->n * value->image_stride * (int64_t)sizeof(float));
+    value->offset = offset;
+    if (is_image)
+        return offset + aligned(value->n * value->image_stride * (int64_t)sizeof(float));
     int64_t size = sizeof(float);
     for (int d = 0; d < value->rank; d++) {
         const int64_t span = (value->shape[d] - 1) * value->strides[d];
         size += span < 0 ? -span : span;
         value->offset -= span < 0 ? span : 0;
     }
-    return at + aligned(size);
+    return offset + aligned(size);
 }
 
 size_t trial_lay_out(algorithm_trial *trial, vme_context *context, const vme_kernels *kernels,
@@ -100,21 +100,21 @@ size_t trial_lay_out(algorithm_trial *trial, vme_context *context, const vme_ker
     *trial = (algorithm_trial){.model = {.context = context, .kernels = kernels, .value = trial->value}, .step = *step};
     int *used[TRIAL_VALUES] = {&trial->step.in, &trial->step.addend, &trial->step.out};
     const bool convolution = step->kind == STEP_CONV;
-    int64_t at = 0;
+    int64_t offset = 0;
     for (int i = 0; i < TRIAL_OPERANDS; i++)
         used[3 + i] = &trial->step.operand[i];
     for (int i = 0; i < (convolution ? 3 : TRIAL_VALUES - 1); i++)
         if (*used[i] >= 0) {
             trial->value[i] = values[*used[i]];
-            at = slot(&trial->value[i], at, convolution);
+            offset = place_value(&trial->value[i], offset, convolution);
             *used[i] = i;
         }
     trial->step.scratch = TRIAL_VALUES - 1;
     trial->step.algorithm = algorithm;
-    trial->value[trial->step.scratch].offset = at;
-    at +=
+    trial->value[trial->step.scratch].offset = offset;
+    offset +=
         convolution ? convolution_scratch(&trial->model, &trial->step) : attention_scratch(&trial->model, &trial->step);
-    trial->arena_bytes = (size_t)at;
+    trial->arena_bytes = (size_t)offset;
     if (convolution) {
         trial->outputs = values[step->out].c;
         trial->channels = values[step->in].c / step->p[GROUPS];
@@ -127,10 +127,10 @@ size_t trial_lay_out(algorithm_trial *trial, vme_context *context, const vme_ker
 vme_status trial_begin(algorithm_trial *trial)
 {
     vme_context *context = trial->model.context;
-    trial->arena = zeros(context, trial->arena_bytes);
+    trial->arena = zeroed_scratch(context, trial->arena_bytes);
     if (trial->arena == NULL || trial->step.kind != STEP_CONV)
         return trial->arena == NULL ? VME_NO_MEMORY : VME_OK;
-    trial->weights = zeros(context, trial->weights_bytes);
+    trial->weights = zeroed_scratch(context, trial->weights_bytes);
     if (trial->weights == NULL)
         return VME_NO_MEMORY;
     trial->step.weights = trial->weights;
@@ -141,10 +141,10 @@ vme_status trial_begin(algorithm_trial *trial)
 
 static vme_status trial_run(algorithm_trial *trial)
 {
-    double began = now_ns();
+    double began_ns = now_ns();
     vme_status status = (trial->step.kind == STEP_CONV ? convolution_run : attention_run)(
         trial->model.context, &trial->model, &trial->step, trial->arena);
-    double ns = now_ns() - began;
+    double ns = now_ns() - began_ns;
     trial->best_ns = trial->best_ns == 0 || ns < trial->best_ns ? ns : trial->best_ns;
     return status;
 }
@@ -158,13 +158,13 @@ vme_status trials_run(algorithm_trial *trials, int count)
         status = trial_run(&trials[i]);
         trials[i].best_ns = 0; /* discarded: the first run faults in its memory */
     }
-    double spent = 0;
-    for (int round = 0; status == VME_OK && round < ROUNDS_MAX && (round < ROUNDS_MIN || spent < ENOUGH_NS * count);
+    double spent_ns = 0;
+    for (int round = 0; status == VME_OK && round < ROUNDS_MAX && (round < ROUNDS_MIN || spent_ns < ROUNDS_NS * count);
          round++) {
-        double began = now_ns();
+        double began_ns = now_ns();
         for (int i = 0; status == VME_OK && i < count; i++)
             status = trial_run(&trials[i]);
-        spent += now_ns() - began;
+        spent_ns += now_ns() - began_ns;
     }
     vme_thread_options_set(before);
     return status;
@@ -177,16 +177,17 @@ static struct {
     struct {
         const vme_kernels *kernels;
         double rates[VME_RATES];
-    } of[BACKENDS_MAX]; /* kernels NULL: a free entry */
+    } entries[BACKENDS_MAX]; /* kernels NULL: a free entry */
 } measured = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Index of the backend's entry, existing or new. Called with the lock held. */
-static int slot_of(const vme_kernels *kernels)
+static int entry_of(const vme_kernels *kernels)
 {
-    int slot = 0;
-    while (slot < BACKENDS_MAX - 1 && measured.of[slot].kernels != NULL && measured.of[slot].kernels != kernels)
-        slot++;
-    return slot;
+    int entry = 0;
+    while (entry < BACKENDS_MAX - 1 && measured.entries[entry].kernels != NULL
+           && measured.entries[entry].kernels != kernels)
+        entry++;
+    return entry;
 }
 
 void rates_fixed(const vme_kernels *kernels, double rates[VME_RATES])
@@ -201,7 +202,7 @@ void rates_fixed(const vme_kernels *kernels, double rates[VME_RATES])
 
 void vme_rates_fixed(double rates[VME_RATES]) { rates_fixed(vme_kernels_current(), rates); }
 
-static void image(model_value *value, int64_t side, int64_t channels, int64_t margin)
+static void make_image(model_value *value, int64_t side, int64_t channels, int64_t margin)
 {
     *value = (model_value){.kind = MODEL_COMPUTED,
                            .dtype = VME_FLOAT32,
@@ -229,12 +230,12 @@ static void rate_from(double rates[VME_RATES], vme_rate rate, const rates_counte
     if (rate == VME_RATE_PRODUCTS
         || rate == VME_RATE_WEIGHTS) /* they overlap, and the run is one in which this kind takes longer */
         others.of[VME_RATE_PRODUCTS] = others.of[VME_RATE_WEIGHTS] = 0;
-    double rest = ns - rates_cost(&others, rates);
-    double found = rest > 0 ? counted->of[rate] / rest : 0;
+    double rest_ns = ns - rates_cost(&others, rates);
+    double measured_rate = rest_ns > 0 ? counted->of[rate] / rest_ns : 0;
     if (rate == VME_RATE_WEIGHTS) /* at most the built-in rate: the weights of this run may all be in a large L3 */
-        found = found / RATES_FARTHER < rates[rate] ? found / RATES_FARTHER : rates[rate];
-    if (found > rates[rate] / BOUND && found < rates[rate] * BOUND)
-        rates[rate] = found;
+        measured_rate = measured_rate / RATES_FARTHER < rates[rate] ? measured_rate / RATES_FARTHER : rates[rate];
+    if (measured_rate > rates[rate] / RATE_RATIO_MAX && measured_rate < rates[rate] * RATE_RATIO_MAX)
+        rates[rate] = measured_rate;
 }
 
 static vme_status measure(const vme_kernels *kernels, double rates[VME_RATES])
@@ -254,10 +255,10 @@ static vme_status measure(const vme_kernels *kernels, double rates[VME_RATES])
     vme_context *context = NULL; /* charged to no task: rates belong to the machine */
     vme_status status =
         trials == NULL ? vme_fail(VME_NO_MEMORY, "no memory for measuring") : vme_context_new(NULL, 0, &context);
-    int begun = 0;
-    for (; status == VME_OK && begun < SHAPES; begun++) {
+    int started = 0;
+    for (; status == VME_OK && started < SHAPES; started++) {
         model_value values[2];
-        const int channels = shapes[begun].channels;
+        const int channels = shapes[started].channels;
         model_step step = {.kind = STEP_CONV,
                            .in = 0,
                            .out = 1,
@@ -276,10 +277,10 @@ static vme_status measure(const vme_kernels *kernels, double rates[VME_RATES])
                                  [DILATION_W] = 1,
                                  [GROUPS] = 1,
                                  [ACTIVATION] = ACTIVATION_RELU}};
-        image(&values[0], shapes[begun].side, channels, 1);
-        image(&values[1], shapes[begun].side, channels, 0);
-        (void)trial_lay_out(&trials[begun], context, kernels, values, &step, shapes[begun].algorithm);
-        status = trial_begin(&trials[begun]);
+        make_image(&values[0], shapes[started].side, channels, 1);
+        make_image(&values[1], shapes[started].side, channels, 0);
+        (void)trial_lay_out(&trials[started], context, kernels, values, &step, shapes[started].algorithm);
+        status = trial_begin(&trials[started]);
     }
     if (status == VME_OK)
         status = trials_run(trials, SHAPES);
@@ -290,8 +291,8 @@ static vme_status measure(const vme_kernels *kernels, double rates[VME_RATES])
         rate_from(rates, shapes[i].rate, &counted, trials[i].best_ns);
     }
     rates[VME_RATE_BYTES] = rates[VME_RATE_WEIGHTS];
-    while (begun-- > 0)
-        trial_end(&trials[begun]);
+    while (started-- > 0)
+        trial_end(&trials[started]);
     free(trials);
     if (context != NULL)
         vme_context_unref(context);
@@ -302,12 +303,12 @@ vme_status rates_measured(const vme_kernels *kernels, double rates[VME_RATES])
 {
     vme_status status = VME_OK;
     pthread_mutex_lock(&measured.lock);
-    int slot = slot_of(kernels);
-    if (measured.of[slot].kernels == kernels)
-        memcpy(rates, measured.of[slot].rates, sizeof measured.of[slot].rates);
+    int entry = entry_of(kernels);
+    if (measured.entries[entry].kernels == kernels)
+        memcpy(rates, measured.entries[entry].rates, sizeof measured.entries[entry].rates);
     else if ((status = measure(kernels, rates)) == VME_OK) {
-        memcpy(measured.of[slot].rates, rates, sizeof measured.of[slot].rates);
-        measured.of[slot].kernels = kernels;
+        memcpy(measured.entries[entry].rates, rates, sizeof measured.entries[entry].rates);
+        measured.entries[entry].kernels = kernels;
     }
     pthread_mutex_unlock(&measured.lock);
     return status;
@@ -320,14 +321,14 @@ vme_status vme_rates_set(const double rates[VME_RATES])
     double fixed[VME_RATES];
     vme_rates_fixed(fixed);
     for (int i = 0; i < VME_RATES; i++)
-        if (!(rates[i] > fixed[i] / BOUND && rates[i] < fixed[i] * BOUND))
+        if (!(rates[i] > fixed[i] / RATE_RATIO_MAX && rates[i] < fixed[i] * RATE_RATIO_MAX))
             return vme_fail(VME_BAD_VALUE,
                             "rate %d: %g a nanosecond is implausible for a core; the built-in rate is %g", i, rates[i],
                             fixed[i]);
     pthread_mutex_lock(&measured.lock);
-    int slot = slot_of(vme_kernels_current());
-    memcpy(measured.of[slot].rates, rates, sizeof measured.of[slot].rates);
-    measured.of[slot].kernels = vme_kernels_current();
+    int entry = entry_of(vme_kernels_current());
+    memcpy(measured.entries[entry].rates, rates, sizeof measured.entries[entry].rates);
+    measured.entries[entry].kernels = vme_kernels_current();
     pthread_mutex_unlock(&measured.lock);
     return VME_OK;
 }

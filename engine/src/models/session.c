@@ -173,7 +173,7 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
                               : step->kind == STEP_EXPORT ? outputs[step->port]
                                                           : NULL);
         if (status == VME_OK && step->fills_outside > 0)
-            outside_at(arena, step->fills_outside)->filled = true;
+            outside_entry_of(arena, step->fills_outside)->filled = true;
         if (status == VME_OK && vme_stopping(context)) /* the last pieces may have ended early */
             status = vme_stopped_here(context);
         if (ns != NULL && step->chain.steps == 0)

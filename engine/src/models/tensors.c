@@ -26,7 +26,7 @@ vme_tensor model_tensor(const vme_model *model, int value, char *arena)
     const int outside = model->outside_count == 0 ? 0 : model->value[model_root(model, value)].outside;
     char *block = v->kind == MODEL_CONSTANT || (v->container >= 0 && model->value[v->container].kind == MODEL_CONSTANT)
                       ? model->packed
-                  : outside > 0 && arena != NULL ? outside_at(arena, outside)->data
+                  : outside > 0 && arena != NULL ? outside_entry_of(arena, outside)->data
                                                  : arena;
     return (vme_tensor){
         .data = block == NULL ? NULL : block + v->offset + v->start,

@@ -109,7 +109,7 @@ static void look_at(const vme_model *model)
 /* Every value in a place of its own. */
 static void spread(vme_model *model)
 {
-    int64_t at = outside_front(model);
+    int64_t at = outside_table_bytes(model);
     for (int v = 0; v < model->values; v++)
         if (model->value[v].kind == MODEL_COMPUTED && model->value[v].container < 0 && model->value[v].offset >= 0
             && model->value[v].outside == 0) {

@@ -1,43 +1,45 @@
-/* Bits: population count of integers (of the absolute value, as numpy.bitwise_count), packing booleans into bytes and
- * unpacking. */
+/* Kernels on bits: population count of integers (of the absolute value, as numpy.bitwise_count), floats split into
+ * mantissa and exponent or into fractional and integral part, and booleans packed into bytes and unpacked. */
 #include "loops.h"
 
 #ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
-/* Bytes are counted by arithmetic, which compilers vectorize; wider integers by the instruction, or libgcc's
- * substitute. */
-static inline u8 bits_of_byte(u8 x)
+/* Population count of a byte by arithmetic, which compilers vectorize. Wider integers use the instruction, or libgcc's
+ * replacement. */
+static inline u8 popcount_byte(u8 x)
 {
     x = (u8)(x - (x >> 1 & 0x55));
     x = (u8)((x & 0x33) + (x >> 2 & 0x33));
     return (u8)((x + (x >> 4)) & 0x0f);
 }
 
-LOOP1(count_u8, u8, u8, bits_of_byte(x))
-LOOP1(count_i8, i8, u8, bits_of_byte((u8)(x < 0 ? -x : x)))
-#define COUNT(BITS, COUNTED) \
-    LOOP1(count_u##BITS, u##BITS, u8, (u8)COUNTED(x)) \
-    LOOP1(count_i##BITS, i##BITS, u8, (u8)COUNTED(x < 0 ? (u##BITS)0 - (u##BITS)x : (u##BITS)x))
-#define SHORT(x) __builtin_popcount((u16)(x))
-COUNT(16, SHORT)
+LOOP1(count_u8, u8, u8, popcount_byte(x))
+LOOP1(count_i8, i8, u8, popcount_byte((u8)(x < 0 ? -x : x)))
+#define COUNT(BITS, POPCOUNT) \
+    LOOP1(count_u##BITS, u##BITS, u8, (u8)POPCOUNT(x)) \
+    LOOP1(count_i##BITS, i##BITS, u8, (u8)POPCOUNT(x < 0 ? (u##BITS)0 - (u##BITS)x : (u##BITS)x))
+#define POPCOUNT16(x) __builtin_popcount((u16)(x))
+COUNT(16, POPCOUNT16)
 COUNT(32, __builtin_popcount)
 COUNT(64, __builtin_popcountll)
 
 #ifdef __AVX512BW__
-/* Contiguous words: a table gives the count of each half byte, the bytes of a word are summed, and one byte of the sum
- * is kept. */
-#define COUNT_WORDS(T, SIZE) \
+/* Contiguous 64-bit words: a table gives the count of each half byte, the bytes of a word are summed, and the sum is
+ * stored as one byte. */
+#define COUNT_WORDS(T, ABSOLUTE) \
     static void count_words_##T(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step) \
     { \
-        const __m512i counts = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4)); \
-        const __m512i low = _mm512_set1_epi8(15); \
+        const __m512i nibble_counts = \
+            _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4)); \
+        const __m512i nibble_mask = _mm512_set1_epi8(15); \
         if (in_step == 8 && out_step == 1) \
             for (; n >= 8; n -= 8, in += 64, out += 8) { \
-                __m512i x = SIZE(_mm512_loadu_si512(in)); \
-                __m512i lower = _mm512_shuffle_epi8(counts, _mm512_and_si512(x, low)); \
-                __m512i upper = _mm512_shuffle_epi8(counts, _mm512_and_si512(_mm512_srli_epi16(x, 4), low)); \
+                __m512i x = ABSOLUTE(_mm512_loadu_si512(in)); \
+                __m512i lower = _mm512_shuffle_epi8(nibble_counts, _mm512_and_si512(x, nibble_mask)); \
+                __m512i upper = \
+                    _mm512_shuffle_epi8(nibble_counts, _mm512_and_si512(_mm512_srli_epi16(x, 4), nibble_mask)); \
                 __m512i sums = _mm512_sad_epu8(_mm512_add_epi8(lower, upper), _mm512_setzero_si512()); \
                 _mm_storel_epi64((__m128i *)out, _mm512_cvtepi64_epi8(sums)); \
             } \
@@ -50,43 +52,45 @@ COUNT_WORDS(u64, )
 #define count_words_u64 count_u64
 #endif
 
-/* ---- mantissa and exponent: subnormal numbers are first scaled up by more than the mantissa's width */
-#define SPLIT(T, U, S, LEAST, LARGER, WIDTH, BIAS) \
+/* ---- mantissa and exponent, as frexp: subnormal numbers are first multiplied by SCALE = 2^(MANTISSA_BITS + 1), which
+ * makes them normal. Zeros, infinities and NaNs are their own mantissas, with exponent 0: `scalable` is 0 for them. */
+#define SPLIT(T, U, S, MIN_NORMAL, SCALE, MANTISSA_BITS, BIAS) \
     static void split_##T(int64_t n, const char *in, char *mantissas, char *exponents) \
     { \
         const T##_at *from = (const T##_at *)in; \
-        const U raised = 2 * (U)(BIAS) + 1, mask = raised << (WIDTH); \
+        const U exponent_ones = 2 * (U)(BIAS) + 1, exponent_mask = exponent_ones << (MANTISSA_BITS); \
         T##_at *mantissa = (T##_at *)mantissas; \
         i32_at *exponent = (i32_at *)exponents; \
         VME_INDEPENDENT \
         for (int64_t i = 0; i < n; i++) { \
-            T x = from[i], size = fabs##S(x); \
-            bool small = size < (T)LEAST; \
-            T y = small ? x * (T)LARGER : x; \
-            U bits, plain = (U) - (U)((size > 0) & (size < (T)INFINITY)); \
-            memcpy(&bits, &y, sizeof bits); \
-            U half = (bits & ~mask) | (U)((BIAS) - 1) << (WIDTH); \
-            i32 power = (i32)(bits >> (WIDTH) & raised) - ((BIAS) - 1) - (small ? (WIDTH) + 1 : 0); \
-            bits = (half & plain) | (bits & ~plain); \
-            exponent[i] = power & (i32)plain; \
-            memcpy(&y, &bits, sizeof bits); \
-            mantissa[i] = y; \
+            T x = from[i], magnitude = fabs##S(x); \
+            bool subnormal = magnitude < (T)MIN_NORMAL; \
+            T scaled = subnormal ? x * (T)SCALE : x; \
+            U bits, scalable = (U) - (U)((magnitude > 0) & (magnitude < (T)INFINITY)); \
+            memcpy(&bits, &scaled, sizeof bits); \
+            U fraction = (bits & ~exponent_mask) | (U)((BIAS) - 1) << (MANTISSA_BITS); \
+            i32 power = \
+                (i32)(bits >> (MANTISSA_BITS) & exponent_ones) - ((BIAS) - 1) - (subnormal ? (MANTISSA_BITS) + 1 : 0); \
+            bits = (fraction & scalable) | (bits & ~scalable); \
+            exponent[i] = power & (i32)scalable; \
+            memcpy(&scaled, &bits, sizeof bits); \
+            mantissa[i] = scaled; \
         } \
     }
 SPLIT(f32, u32, f, 0x1p-126, 0x1p24, 23, 127)
 SPLIT(f64, u64, , 0x1p-1022, 0x1p53, 52, 1023)
 
-/* Fractional and whole parts, both with the sign of x. */
+/* Fractional and integral parts, both with the sign of x, as modf. */
 #define PARTS(T, S) \
-    static void parts_##T(int64_t n, const char *in, char *fractions, char *wholes) \
+    static void parts_##T(int64_t n, const char *in, char *fractions, char *integrals) \
     { \
         const T##_at *from = (const T##_at *)in; \
-        T##_at *fraction = (T##_at *)fractions, *whole = (T##_at *)wholes; \
+        T##_at *fraction = (T##_at *)fractions, *integral = (T##_at *)integrals; \
         VME_INDEPENDENT \
         for (int64_t i = 0; i < n; i++) { \
-            T x = from[i], y = trunc##S(x), rest = fabs##S(x) == (T)INFINITY ? 0 : x - y; \
-            fraction[i] = copysign##S(rest, x); \
-            whole[i] = y; \
+            T x = from[i], truncated = trunc##S(x), fractional = fabs##S(x) == (T)INFINITY ? 0 : x - truncated; \
+            fraction[i] = copysign##S(fractional, x); \
+            integral[i] = truncated; \
         } \
     }
 PARTS(f32, f)
@@ -102,12 +106,11 @@ static void pack(int64_t bytes, bool big, const u8 *bools, u8 *out)
 {
     int64_t i = 0;
 #ifdef __AVX2__
-    __m256i backwards =
-        _mm256_broadcastsi128_si256(_mm_setr_epi8(7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8));
+    __m256i reversal = _mm256_broadcastsi128_si256(_mm_setr_epi8(7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8));
     for (; i + 4 <= bytes; i += 4) {
-        __m256i eights = _mm256_loadu_si256((const __m256i *)(bools + 8 * i));
-        eights = _mm256_cmpeq_epi8(big ? _mm256_shuffle_epi8(eights, backwards) : eights, _mm256_setzero_si256());
-        *(u32_at *)(out + i) = ~(u32)_mm256_movemask_epi8(eights);
+        __m256i block = _mm256_loadu_si256((const __m256i *)(bools + 8 * i));
+        block = _mm256_cmpeq_epi8(big ? _mm256_shuffle_epi8(block, reversal) : block, _mm256_setzero_si256());
+        *(u32_at *)(out + i) = ~(u32)_mm256_movemask_epi8(block);
     }
 #endif
     for (; i < bytes; i++) {
@@ -131,10 +134,10 @@ static void unpack(int64_t bytes, bool big, const u8 *in, u8 *bools)
 {
     int64_t i = 0;
 #ifdef __AVX512BW__
-    __m512i backwards = _mm512_broadcast_i32x4(_mm_setr_epi8(7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8));
+    __m512i reversal = _mm512_broadcast_i32x4(_mm_setr_epi8(7, 6, 5, 4, 3, 2, 1, 0, 15, 14, 13, 12, 11, 10, 9, 8));
     for (; i + 8 <= bytes; i += 8) {
         __m512i ones = _mm512_maskz_set1_epi8(*(const u64_at *)(in + i), 1);
-        _mm512_storeu_si512(bools + 8 * i, big ? _mm512_shuffle_epi8(ones, backwards) : ones);
+        _mm512_storeu_si512(bools + 8 * i, big ? _mm512_shuffle_epi8(ones, reversal) : ones);
     }
 #endif
     for (; i < bytes; i++)

@@ -5,8 +5,8 @@
  * part. */
 #include "half.h"
 
-/* Floats to integers. */
-static inline u64 whole_u64(f64 x) { return x < 0x1p63 ? (u64)(i64)x : (u64)(i64)(x - 0x1p63) ^ (u64)1 << 63; }
+/* float64 to uint64, as x86-64 compilers convert it. */
+static inline u64 u64_of_f64(f64 x) { return x < 0x1p63 ? (u64)(i64)x : (u64)(i64)(x - 0x1p63) ^ (u64)1 << 63; }
 
 /* From an integer type; bool is any non-zero byte. */
 #define FROM_INTEGER(N, T, VALUE) \
@@ -30,16 +30,16 @@ FROM_INTEGER(u16, u16, x)
 FROM_INTEGER(u32, u32, x)
 FROM_INTEGER(u64, u64, x)
 
-/* From a floating-point type: VALUE is the real value, TRUE its truth value, HALF a float16, C64 and C128 complex
- * numbers. */
-#define FROM_FLOATING(N, T, VALUE, TRUE, HALF, C64, C128) \
-    LOOP1(N##_to_bool, T, u8, (u8)(TRUE)) \
+/* From a floating-point type: VALUE is the real value, IS_TRUE the truth value, HALF the float16, and C64 and C128
+ * the complex numbers. */
+#define FROM_FLOATING(N, T, VALUE, IS_TRUE, HALF, C64, C128) \
+    LOOP1(N##_to_bool, T, u8, (u8)(IS_TRUE)) \
     LOOP1(N##_to_8, T, u8, (u8)(i32)(VALUE)) \
     LOOP1(N##_to_16, T, u16, (u16)(i32)(VALUE)) \
     LOOP1(N##_to_i32, T, i32, (i32)(VALUE)) \
     LOOP1(N##_to_i64, T, i64, (i64)(VALUE)) \
     LOOP1(N##_to_u32, T, u32, (u32)(i64)(VALUE)) \
-    LOOP1(N##_to_u64, T, u64, whole_u64((f64)(VALUE))) \
+    LOOP1(N##_to_u64, T, u64, u64_of_f64((f64)(VALUE))) \
     LOOP1(N##_to_half, T, u16, HALF) \
     LOOP1(N##_to_f32, T, f32, (f32)(VALUE)) \
     LOOP1(N##_to_f64, T, f64, (f64)(VALUE)) \
@@ -52,7 +52,7 @@ FROM_FLOATING(c64, c64, x.re, (x.re != 0) | (x.im != 0), half_of_f32(x.re), x, (
 FROM_FLOATING(c128, c128, x.re, (x.re != 0) | (x.im != 0), half_of_f64(x.re), ((c64){(f32)x.re, (f32)x.im}), x)
 
 #ifdef __F16C__
-/* The contiguous conversions, 8 at a time. */
+/* Conversions of contiguous elements, 8 at a time. */
 static void halves_to_f32(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step)
 {
     int64_t i = 0;

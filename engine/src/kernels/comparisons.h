@@ -106,7 +106,7 @@ COMPLEX(c128)
 FLOAT(f32, u32)
 FLOAT(f64, u64)
 
-/* Classification of integers is constant. */
+/* Integers are always finite. */
 #define CONSTANT(NAME, VALUE) \
     static void NAME(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step) \
     { \
@@ -117,35 +117,35 @@ FLOAT(f64, u64)
             for (int64_t i = 0; i < n; i++) \
                 out[i * out_step] = VALUE; \
     }
-CONSTANT(never, 0)
-CONSTANT(always, 1)
+CONSTANT(constant_false, 0)
+CONSTANT(constant_true, 1)
 
 #define CHOOSE(NAME, T) \
     static void NAME(int64_t n, const char *condition, int64_t condition_step, const char *a, int64_t a_step, \
                      const char *b, int64_t b_step, char *out, int64_t out_step) \
     { \
-        const u8_at *chosen = (const u8_at *)condition; \
+        const u8_at *conditions = (const u8_at *)condition; \
         const T##_at *left = (const T##_at *)a, *right = (const T##_at *)b; \
         T##_at *to = (T##_at *)out; \
         if (condition_step == 1 && a_step == sizeof(T) && b_step == sizeof(T) && out_step == sizeof(T)) { \
             VME_INDEPENDENT \
             for (int64_t i = 0; i < n; i++) { \
                 T x = left[i], y = right[i]; \
-                to[i] = chosen[i] != 0 ? x : y; \
+                to[i] = conditions[i] != 0 ? x : y; \
             } \
         } else if (condition_step == 1 && a_step == sizeof(T) && b_step == 0 && out_step == sizeof(T)) { \
             T y = *right; \
             VME_INDEPENDENT \
             for (int64_t i = 0; i < n; i++) { \
                 T x = left[i]; \
-                to[i] = chosen[i] != 0 ? x : y; \
+                to[i] = conditions[i] != 0 ? x : y; \
             } \
         } else if (condition_step == 1 && a_step == 0 && b_step == sizeof(T) && out_step == sizeof(T)) { \
             T x = *left; \
             VME_INDEPENDENT \
             for (int64_t i = 0; i < n; i++) { \
                 T y = right[i]; \
-                to[i] = chosen[i] != 0 ? x : y; \
+                to[i] = conditions[i] != 0 ? x : y; \
             } \
         } else { \
             for (; n > 0; n--, condition += condition_step, a += a_step, b += b_step, out += out_step) { \
@@ -160,6 +160,7 @@ CHOOSE(choose_4, u32)
 CHOOSE(choose_8, u64)
 CHOOSE(choose_16, c128)
 
+/* Rows of the tables: SHARED for kernels that depend only on the bits, OWN for kernels that depend on the sign. */
 #define FLOATING(k) \
     [VME_FLOAT32] = k##_f32, [VME_FLOAT64] = k##_f64, [VME_COMPLEX64] = k##_c64, [VME_COMPLEX128] = k##_c128
 #define SHARED(k) \
@@ -176,9 +177,9 @@ CHOOSE(choose_16, c128)
 const vme_elementwise_kernels VME_TABLE(comparisons) = {
     .unary = {
         [VME_LOGICAL_NOT] = {[VME_BOOL] = logical_not_u8, SHARED(logical_not), FLOATING(logical_not)},
-        [VME_ISNAN] = {EVERY_INTEGER(never), FLOATING(isnan)},
-        [VME_ISINF] = {EVERY_INTEGER(never), FLOATING(isinf)},
-        [VME_ISFINITE] = {EVERY_INTEGER(always), FLOATING(isfinite)},
+        [VME_ISNAN] = {EVERY_INTEGER(constant_false), FLOATING(isnan)},
+        [VME_ISINF] = {EVERY_INTEGER(constant_false), FLOATING(isinf)},
+        [VME_ISFINITE] = {EVERY_INTEGER(constant_true), FLOATING(isfinite)},
         [VME_SIGNBIT] = {[VME_FLOAT32] = signbit_f32, [VME_FLOAT64] = signbit_f64},
     },
     .binary = {

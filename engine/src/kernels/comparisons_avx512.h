@@ -3,26 +3,27 @@
 
 #include "loops.h"
 
-/* Stores a mask of lanes as bytes 0 and 1. */
-static inline void put_8(char *out, u64 all, u64 bits)
+/* Stores the bits of `results` as bytes 0 and 1; only those of `lanes`. */
+static inline void store_bools_8(char *out, u64 lanes, u64 results)
 {
-    _mm_mask_storeu_epi8(out, (__mmask16)(all & 0xff), _mm_maskz_set1_epi8((__mmask16)bits, 1));
+    _mm_mask_storeu_epi8(out, (__mmask16)(lanes & 0xff), _mm_maskz_set1_epi8((__mmask16)results, 1));
 }
-static inline void put_16(char *out, u64 all, u64 bits)
+static inline void store_bools_16(char *out, u64 lanes, u64 results)
 {
-    _mm_mask_storeu_epi8(out, (__mmask16)all, _mm_maskz_set1_epi8((__mmask16)bits, 1));
+    _mm_mask_storeu_epi8(out, (__mmask16)lanes, _mm_maskz_set1_epi8((__mmask16)results, 1));
 }
-static inline void put_32(char *out, u64 all, u64 bits)
+static inline void store_bools_32(char *out, u64 lanes, u64 results)
 {
-    _mm256_mask_storeu_epi8(out, (__mmask32)all, _mm256_maskz_set1_epi8((__mmask32)bits, 1));
+    _mm256_mask_storeu_epi8(out, (__mmask32)lanes, _mm256_maskz_set1_epi8((__mmask32)results, 1));
 }
-static inline void put_64(char *out, u64 all, u64 bits)
+static inline void store_bools_64(char *out, u64 lanes, u64 results)
 {
-    _mm512_mask_storeu_epi8(out, all, _mm512_maskz_set1_epi8(bits, 1));
+    _mm512_mask_storeu_epi8(out, lanes, _mm512_maskz_set1_epi8(results, 1));
 }
 
-/* out = BITS of vectors x and y if the steps allow, otherwise EXPRESSION of single values x and y. */
-#define COMPARE(NAME, T, V, LANES, LOAD, SPLAT, BITS, EXPRESSION) \
+/* out = MASK of vectors x and y if out is contiguous and each operand is contiguous or a single value; otherwise
+ * EXPRESSION of single values x and y. */
+#define COMPARE(NAME, T, V, LANES, LOAD, SPLAT, MASK, EXPRESSION) \
     static void NAME(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, \
                      int64_t out_step) \
     { \
@@ -34,35 +35,35 @@ static inline void put_64(char *out, u64 all, u64 bits)
             } \
             return; \
         } \
-        u64 all = (u64) - 1 >> (64 - LANES); \
+        u64 lanes = (u64) - 1 >> (64 - LANES); \
         V x = SPLAT(n > 0 ? *(const T##_at *)a : 0), y = SPLAT(n > 0 ? *(const T##_at *)b : 0); \
         for (; n >= LANES; n -= LANES, a += a_step * LANES, b += b_step * LANES, out += LANES) { \
             if (a_step != 0) \
-                x = LOAD(all, a); \
+                x = LOAD(lanes, a); \
             if (b_step != 0) \
-                y = LOAD(all, b); \
-            put_##LANES(out, all, BITS); \
+                y = LOAD(lanes, b); \
+            store_bools_##LANES(out, lanes, MASK); \
         } \
         if (n > 0) { \
-            all = ((u64)1 << n) - 1; \
+            lanes = ((u64)1 << n) - 1; \
             if (a_step != 0) \
-                x = LOAD(all, a); \
+                x = LOAD(lanes, a); \
             if (b_step != 0) \
-                y = LOAD(all, b); \
-            put_##LANES(out, all, BITS); \
+                y = LOAD(lanes, b); \
+            store_bools_##LANES(out, lanes, MASK); \
         } \
     }
 
-#define LOAD_8(all, from)   _mm512_maskz_loadu_epi8((__mmask64)(all), from)
-#define LOAD_16(all, from)  _mm512_maskz_loadu_epi16((__mmask32)(all), from)
-#define LOAD_32(all, from)  _mm512_maskz_loadu_epi32((__mmask16)(all), from)
-#define LOAD_64(all, from)  _mm512_maskz_loadu_epi64((__mmask8)(all), from)
-#define LOAD_F32(all, from) _mm512_maskz_loadu_ps((__mmask16)(all), from)
-#define LOAD_F64(all, from) _mm512_maskz_loadu_pd((__mmask8)(all), from)
-#define SPLAT_8(x)          _mm512_set1_epi8((char)(x))
-#define SPLAT_16(x)         _mm512_set1_epi16((short)(x))
-#define SPLAT_32(x)         _mm512_set1_epi32((int)(x))
-#define SPLAT_64(x)         _mm512_set1_epi64((long long)(x))
+#define LOAD_8(lanes, from)   _mm512_maskz_loadu_epi8((__mmask64)(lanes), from)
+#define LOAD_16(lanes, from)  _mm512_maskz_loadu_epi16((__mmask32)(lanes), from)
+#define LOAD_32(lanes, from)  _mm512_maskz_loadu_epi32((__mmask16)(lanes), from)
+#define LOAD_64(lanes, from)  _mm512_maskz_loadu_epi64((__mmask8)(lanes), from)
+#define LOAD_F32(lanes, from) _mm512_maskz_loadu_ps((__mmask16)(lanes), from)
+#define LOAD_F64(lanes, from) _mm512_maskz_loadu_pd((__mmask8)(lanes), from)
+#define SPLAT_8(x)            _mm512_set1_epi8((char)(x))
+#define SPLAT_16(x)           _mm512_set1_epi16((short)(x))
+#define SPLAT_32(x)           _mm512_set1_epi32((int)(x))
+#define SPLAT_64(x)           _mm512_set1_epi64((long long)(x))
 
 #define EQUALITY(T, W, LANES) \
     COMPARE(equal_##T, T, __m512i, LANES, LOAD_##W, SPLAT_##W, _mm512_cmpeq_epi##W##_mask(x, y), x == y) \

@@ -32,23 +32,23 @@
         R ratio = x.re / x.im, divisor = x.re * ratio + x.im; \
         return make_##T(ratio / divisor, -1 / divisor); \
     } \
-    /* the direction on the unit circle; infinities count as corners */ \
+    /* x / |x|: the axis of a single infinite part; NaN if both parts are infinite */ \
     static inline T sign_of_##T(T x) \
     { \
-        R size = hypot##S(x.re, x.im); \
-        if (size == 0 || size != size) \
-            return make_##T(size, size == 0 ? 0 : size); \
-        if (isinf(size)) { \
+        R magnitude = hypot##S(x.re, x.im); \
+        if (magnitude == 0 || magnitude != magnitude) \
+            return make_##T(magnitude, magnitude == 0 ? 0 : magnitude); \
+        if (isinf(magnitude)) { \
             if (!isinf(x.re)) \
                 return make_##T(0, x.im > 0 ? 1 : -1); \
             if (!isinf(x.im)) \
                 return make_##T(x.re > 0 ? 1 : -1, 0); \
             return make_##T(NAN, NAN); \
         } \
-        return make_##T(x.re / size, x.im / size); \
+        return make_##T(x.re / magnitude, x.im / magnitude); \
     } \
     static inline bool is_nan_##T(T x) { return x.re != x.re || x.im != x.im; } \
-    static inline bool at_least_##T(T x, T y) \
+    static inline bool greater_equal_##T(T x, T y) \
     { \
         return (x.re > y.re && x.im == x.im && y.im == y.im) || (x.re == y.re && x.im >= y.im); \
     } \
@@ -56,10 +56,10 @@
     LOOP2(subtract_##T, T, T, make_##T(x.re - y.re, x.im - y.im)) \
     LOOP2(multiply_##T, T, T, product_##T(x, y)) \
     LOOP2(divide_##T, T, T, quotient_##T(x, y)) \
-    LOOP2(maximum_##T, T, T, is_nan_##T(x) || at_least_##T(x, y) ? x : y) \
-    LOOP2(minimum_##T, T, T, is_nan_##T(x) || at_least_##T(y, x) ? x : y) \
-    LOOP2(fmax_##T, T, T, is_nan_##T(y) || at_least_##T(x, y) ? x : y) \
-    LOOP2(fmin_##T, T, T, is_nan_##T(y) || at_least_##T(y, x) ? x : y) \
+    LOOP2(maximum_##T, T, T, is_nan_##T(x) || greater_equal_##T(x, y) ? x : y) \
+    LOOP2(minimum_##T, T, T, is_nan_##T(x) || greater_equal_##T(y, x) ? x : y) \
+    LOOP2(fmax_##T, T, T, is_nan_##T(y) || greater_equal_##T(x, y) ? x : y) \
+    LOOP2(fmin_##T, T, T, is_nan_##T(y) || greater_equal_##T(y, x) ? x : y) \
     LOOP1(negative_##T, T, T, make_##T(-x.re, -x.im)) \
     LOOP1(positive_##T, T, T, x) \
     LOOP1(sign_##T, T, T, sign_of_##T(x)) \
@@ -74,34 +74,35 @@ COMPLEXES(c128, f64, )
 
 /* Absolute value: for complex64 in float64, which holds the sum of squares; for complex128 scaled by the larger part.
  * An infinite part takes precedence over NaN. */
-static inline f32 size_of_c64(c64 x)
+static inline f32 absolute_of_c64(c64 x)
 {
     f64 re = x.re, im = x.im;
-    f32 size = (f32)sqrt(re * re + im * im);
-    return fabsf(x.re) == INFINITY || fabsf(x.im) == INFINITY ? INFINITY : size;
+    f32 magnitude = (f32)sqrt(re * re + im * im);
+    return fabsf(x.re) == INFINITY || fabsf(x.im) == INFINITY ? INFINITY : magnitude;
 }
-static inline f64 size_of_c128(c128 x)
+static inline f64 absolute_of_c128(c128 x)
 {
     f64 re = fabs(x.re), im = fabs(x.im), larger = re > im ? re : im, smaller = re > im ? im : re;
     f64 ratio = smaller / (larger == 0 ? 1 : larger);
-    f64 size = larger * sqrt(1 + ratio * ratio) + 0 * (re + im);
-    return re == INFINITY || im == INFINITY ? INFINITY : size;
+    f64 magnitude = larger * sqrt(1 + ratio * ratio) + 0 * (re + im);
+    return re == INFINITY || im == INFINITY ? INFINITY : magnitude;
 }
 #ifdef __AVX512F__
-/* Scales by the exponent of the larger part, so that squares neither overflow nor underflow. */
-static inline __m512 sizes_of(__m512 low, __m512 high)
+/* Absolute values of the 16 numbers in `low` and `high`. Scales by the exponent of the larger part, so that squares
+ * neither overflow nor underflow. */
+static inline __m512 absolutes_of(__m512 low, __m512 high)
 {
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     __m512 re = _mm512_abs_ps(_mm512_permutex2var_ps(low, even, high));
     __m512 im = _mm512_abs_ps(_mm512_permutex2var_ps(low, _mm512_add_epi32(even, _mm512_set1_epi32(1)), high));
     __mmask16 infinite = _mm512_cmp_ps_mask(re, _mm512_set1_ps(INFINITY), _CMP_EQ_OQ)
                          | _mm512_cmp_ps_mask(im, _mm512_set1_ps(INFINITY), _CMP_EQ_OQ);
-    __m512 scale = _mm512_max_ps(_mm512_getexp_ps(_mm512_max_ps(re, im)), _mm512_set1_ps(-126)),
-           back = _mm512_sub_ps(_mm512_setzero_ps(), scale);
-    re = _mm512_scalef_ps(re, back);
-    im = _mm512_scalef_ps(im, back);
-    __m512 size = _mm512_scalef_ps(_mm512_sqrt_ps(_mm512_fmadd_ps(re, re, _mm512_mul_ps(im, im))), scale);
-    return _mm512_mask_mov_ps(size, infinite, _mm512_set1_ps(INFINITY));
+    __m512 exponent = _mm512_max_ps(_mm512_getexp_ps(_mm512_max_ps(re, im)), _mm512_set1_ps(-126)),
+           negated = _mm512_sub_ps(_mm512_setzero_ps(), exponent);
+    re = _mm512_scalef_ps(re, negated);
+    im = _mm512_scalef_ps(im, negated);
+    __m512 magnitude = _mm512_scalef_ps(_mm512_sqrt_ps(_mm512_fmadd_ps(re, re, _mm512_mul_ps(im, im))), exponent);
+    return _mm512_mask_mov_ps(magnitude, infinite, _mm512_set1_ps(INFINITY));
 }
 
 static void absolute_c64(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step)
@@ -109,24 +110,24 @@ static void absolute_c64(int64_t n, const char *in, int64_t in_step, char *out, 
     enum { LANES = 16 };
     if (in_step == sizeof(c64) && out_step == sizeof(f32))
         for (; n >= LANES; n -= LANES, in += LANES * sizeof(c64), out += LANES * sizeof(f32))
-            _mm512_storeu_ps(out, sizes_of(_mm512_loadu_ps(in), _mm512_loadu_ps(in + 64)));
+            _mm512_storeu_ps(out, absolutes_of(_mm512_loadu_ps(in), _mm512_loadu_ps(in + 64)));
     while (n > 0) {
         int64_t count = n < LANES ? n : LANES;
-        f32 parts[2 * LANES] = {0}, sizes[LANES];
+        f32 parts[2 * LANES] = {0}, magnitudes[LANES];
         for (int64_t i = 0; i < count; i++)
             memcpy(parts + 2 * i, in + i * in_step, sizeof(c64));
-        _mm512_storeu_ps(sizes, sizes_of(_mm512_loadu_ps(parts), _mm512_loadu_ps(parts + LANES)));
+        _mm512_storeu_ps(magnitudes, absolutes_of(_mm512_loadu_ps(parts), _mm512_loadu_ps(parts + LANES)));
         for (int64_t i = 0; i < count; i++)
-            *(f32_at *)(out + i * out_step) = sizes[i];
+            *(f32_at *)(out + i * out_step) = magnitudes[i];
         n -= count;
         in += count * in_step;
         out += count * out_step;
     }
 }
 #else
-LOOP1(absolute_c64, c64, f32, size_of_c64(x))
+LOOP1(absolute_c64, c64, f32, absolute_of_c64(x))
 #endif
-LOOP1(absolute_c128, c128, f64, size_of_c128(x))
+LOOP1(absolute_c128, c128, f64, absolute_of_c128(x))
 
 #define BOTH(k) [VME_COMPLEX64] = k##_c64, [VME_COMPLEX128] = k##_c128
 

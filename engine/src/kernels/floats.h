@@ -7,33 +7,33 @@
 
 /* Floor quotient and its remainder, as npy_divmod (numpy/_core/src/npymath). */
 #define FLOATS(T, S) \
-    static inline T cut_of_##T(T x, T y) { return fmod##S(x, y); } \
-    static inline T modulo_of_##T(T x, T y) \
+    static inline T fmod_of_##T(T x, T y) { return fmod##S(x, y); } \
+    static inline T remainder_of_##T(T x, T y) \
     { \
-        T rest = fmod##S(x, y); \
+        T remainder = fmod##S(x, y); \
         if (y == 0) \
-            return rest; \
-        if (rest == 0) \
+            return remainder; \
+        if (remainder == 0) \
             return copysign##S(0, y); \
-        return (y < 0) != (rest < 0) ? rest + y : rest; \
+        return (y < 0) != (remainder < 0) ? remainder + y : remainder; \
     } \
-    static inline T floored_of_##T(T x, T y) \
+    static inline T floor_quotient_of_##T(T x, T y) \
     { \
         if (y == 0) \
             return x / y; \
-        T rest = fmod##S(x, y), whole = (x - rest) / y; \
-        if (rest != 0 && (y < 0) != (rest < 0)) \
-            whole -= 1; \
-        if (whole == 0) \
+        T remainder = fmod##S(x, y), quotient = (x - remainder) / y; \
+        if (remainder != 0 && (y < 0) != (remainder < 0)) \
+            quotient -= 1; \
+        if (quotient == 0) \
             return copysign##S(0, x / y); \
-        T down = floor##S(whole); \
-        return whole - down > (T)0.5 ? down + 1 : down; \
+        T floored = floor##S(quotient); \
+        return quotient - floored > (T)0.5 ? floored + 1 : floored; \
     } \
     LOOP2(add_##T, T, T, x + y) \
     LOOP2(subtract_##T, T, T, x - y) \
     LOOP2(multiply_##T, T, T, x *y) \
     LOOP2(divide_any_##T, T, T, x / y) \
-    /* reads every other element in place: collecting them first would take time beside the divisions */ \
+    /* reads every other element in place: copying them to a block first would add to the divisions' time */ \
     static void divide_##T(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, \
                            int64_t out_step) \
     { \
@@ -82,17 +82,18 @@ FLOATS(f32, f)
 FLOATS(f64, )
 
 #ifdef __FMA__
-/* Vectorized division with remainder: while the quotient is below 2^BITS, the remainder of its integer part is exact in
- * a fused product, and one correction fixes a quotient that was rounded up to an integer. Blocks with larger quotients,
- * zeros, infinities or NaNs use fmod. RESULT uses x, y, the truncated quotient (whole) and the remainder (rest). */
+/* Vectorized division with remainder: while the quotient is below LIMIT, a fused multiply-add computes the remainder of
+ * its integral part exactly, and one correction fixes a quotient that was rounded up to an integer. Blocks with larger
+ * quotients, zeros, infinities or NaNs use SCALAR. RESULT is an expression of x, y, the truncated quotient (`whole`)
+ * and the remainder. */
 enum { BLOCK = 64 };
-#define DIVIDING(NAME, T, S, LIMIT, SINGLE, RESULT) \
+#define DIVIDING(NAME, T, S, LIMIT, SCALAR, RESULT) \
     static void NAME(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, \
                      int64_t out_step) \
     { \
         for (int64_t count; n > 0; n -= count, a += count * a_step, b += count * b_step, out += count * out_step) { \
             T left[BLOCK], right[BLOCK], result[BLOCK]; \
-            int odd = 0; \
+            int special = 0; \
             count = n < BLOCK ? n : BLOCK; \
             for (int64_t i = 0; i < count; i++) { \
                 left[i] = *(const T##_at *)(a + i * a_step); \
@@ -100,35 +101,35 @@ enum { BLOCK = 64 };
             } \
             for (int64_t i = 0; i < count; i++) { \
                 T x = left[i], y = right[i], quotient = x / y, whole = trunc##S(quotient); \
-                odd |= !(fabs##S(quotient) < (T)LIMIT) | !(fabs##S(y) < (T)INFINITY); \
-                T rest = fma##S(-whole, y, x), one = copysign##S(1, quotient); \
-                whole = (rest < 0) != (x < 0) && rest != 0 ? whole - one : whole; \
-                rest = fma##S(-whole, y, x); \
-                whole = fabs##S(rest) >= fabs##S(y) ? whole + one : whole; \
-                rest = copysign##S(fma##S(-whole, y, x), x); \
+                special |= !(fabs##S(quotient) < (T)LIMIT) | !(fabs##S(y) < (T)INFINITY); \
+                T remainder = fma##S(-whole, y, x), one = copysign##S(1, quotient); \
+                whole = (remainder < 0) != (x < 0) && remainder != 0 ? whole - one : whole; \
+                remainder = fma##S(-whole, y, x); \
+                whole = fabs##S(remainder) >= fabs##S(y) ? whole + one : whole; \
+                remainder = copysign##S(fma##S(-whole, y, x), x); \
                 result[i] = (RESULT); \
             } \
-            for (int64_t i = 0; odd && i < count; i++) \
-                result[i] = SINGLE(left[i], right[i]); \
+            for (int64_t i = 0; special && i < count; i++) \
+                result[i] = SCALAR(left[i], right[i]); \
             for (int64_t i = 0; i < count; i++) \
                 *(T##_at *)(out + i * out_step) = result[i]; \
         } \
     }
 #define DIVISIONS(T, S, LIMIT) \
-    DIVIDING(fmod_##T, T, S, LIMIT, cut_of_##T, rest) \
-    DIVIDING(remainder_##T, T, S, LIMIT, modulo_of_##T, \
-             rest == 0               ? copysign##S(0, y) \
-             : (y < 0) != (rest < 0) ? rest + y \
-                                     : rest) \
-    DIVIDING(floor_divide_##T, T, S, LIMIT, floored_of_##T, \
-             copysign##S(rest != 0 && (y < 0) != (rest < 0) ? whole - 1 : whole, quotient))
+    DIVIDING(fmod_##T, T, S, LIMIT, fmod_of_##T, remainder) \
+    DIVIDING(remainder_##T, T, S, LIMIT, remainder_of_##T, \
+             remainder == 0               ? copysign##S(0, y) \
+             : (y < 0) != (remainder < 0) ? remainder + y \
+                                          : remainder) \
+    DIVIDING(floor_divide_##T, T, S, LIMIT, floor_quotient_of_##T, \
+             copysign##S(remainder != 0 && (y < 0) != (remainder < 0) ? whole - 1 : whole, quotient))
 DIVISIONS(f32, f, 0x1p22)
 DIVISIONS(f64, , 0x1p51)
 #else
 #define DIVISIONS(T) \
-    LOOP2(fmod_##T, T, T, cut_of_##T(x, y)) \
-    LOOP2(remainder_##T, T, T, modulo_of_##T(x, y)) \
-    LOOP2(floor_divide_##T, T, T, floored_of_##T(x, y))
+    LOOP2(fmod_##T, T, T, fmod_of_##T(x, y)) \
+    LOOP2(remainder_##T, T, T, remainder_of_##T(x, y)) \
+    LOOP2(floor_divide_##T, T, T, floor_quotient_of_##T(x, y))
 DIVISIONS(f32)
 DIVISIONS(f64)
 #endif

@@ -1,5 +1,4 @@
-/* float16, computed in float32: conversions of one element, and of 8 or 16 if the CPU has them. Rounds to nearest even.
- */
+/* float16 is computed in float32: conversions of one element, which round to nearest even. */
 #ifndef VME_KERNELS_HALF_H
 #define VME_KERNELS_HALF_H
 
@@ -35,31 +34,31 @@ static inline f32 f32_of_half(u16 half)
 
 static inline u16 half_of_f32(f32 value)
 {
-    u32 bits = bits_of_f32(value), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
-    if (size > 0x7f800000)
-        return (u16)(sign | 0x7e00 | (size >> 13 & 0x3ff));
-    if (size >= 0x477ff000) /* rounds to 65536 or more */
+    u32 bits = bits_of_f32(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+    if (magnitude > 0x7f800000)
+        return (u16)(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
+    if (magnitude >= 0x477ff000) /* rounds to 65536 or more */
         return (u16)(sign | 0x7c00);
-    if (size < 0x38800000) /* subnormal: adding 0.5 rounds to the last bit of a half */
-        return (u16)(sign | (bits_of_f32(f32_of_bits(size) + 0.5f) - 0x3f000000));
-    size += 0xfff + (size >> 13 & 1);
-    return (u16)(sign | ((size - 0x38000000) >> 13));
+    if (magnitude < 0x38800000) /* subnormal: adding 0.5 rounds to the last bit of a half */
+        return (u16)(sign | (bits_of_f32(f32_of_bits(magnitude) + 0.5f) - 0x3f000000));
+    magnitude += 0xfff + (magnitude >> 13 & 1);
+    return (u16)(sign | ((magnitude - 0x38000000) >> 13));
 }
 #endif
 
 /* Converts via float32, rounded to odd, so that only the second rounding counts (Boldo and Melquiond 2008). */
 static inline u16 half_of_f64(f64 value)
 {
-    f32 near = (f32)value;
+    f32 rounded = (f32)value;
     u32 bits;
-    memcpy(&bits, &near, sizeof bits);
-    if ((f64)near != value && value == value) {
-        if (fabs((f64)near) > fabs(value))
+    memcpy(&bits, &rounded, sizeof bits);
+    if ((f64)rounded != value && value == value) {
+        if (fabs((f64)rounded) > fabs(value))
             bits--;
         bits |= 1;
     }
-    memcpy(&near, &bits, sizeof near);
-    return half_of_f32(near);
+    memcpy(&rounded, &bits, sizeof rounded);
+    return half_of_f32(rounded);
 }
 
 #endif

@@ -49,9 +49,9 @@ static void square_u8(int64_t n, const char *in, int64_t in_step, char *out, int
     LOOP2(left_shift_##T, T, T, y < 8 * sizeof(T) ? (T)((W)x << (y & (8 * sizeof(T) - 1))) : (T)0) \
     LOOP1(invert_##T, T, T, (T)~x) \
     LOOP1(negative_##T, T, T, (T)((T)0 - x)) \
-    LOOP1(same_##T, T, T, x) \
+    LOOP1(identity_##T, T, T, x) \
     LOOP1(zero_##T, T, T, (T)(x & 0)) \
-    static inline T raised_##T(T base, T exponent) \
+    static inline T power_of_##T(T base, T exponent) \
     { \
         T result = 1; \
         for (; exponent != 0; exponent = (T)(exponent >> 1)) { \
@@ -61,14 +61,14 @@ static void square_u8(int64_t n, const char *in, int64_t in_step, char *out, int
         } \
         return result; \
     } \
-    LOOP2(powers_##T, T, T, raised_##T(x, y)) \
+    LOOP2(power_any_##T, T, T, power_of_##T(x, y)) \
     static void power_##T(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, \
                           int64_t out_step) \
     { \
         if (b_step == 0 && n > 0 && *(const T##_at *)b == 2) \
             square_##T(n, a, a_step, out, out_step); \
         else \
-            powers_##T(n, a, a_step, b, b_step, out, out_step); \
+            power_any_##T(n, a, a_step, b, b_step, out, out_step); \
     }
 BITS(u8, u32)
 BITS(u16, u32)
@@ -109,24 +109,27 @@ static inline i64 quotient_i64(i64 x, i64 y)
     return y == 0 ? 0 : x / y;
 }
 
-#define REST(T, U, W) \
-    static inline T rest_##T(T x, T y) { return y == 0 ? (T)0 : (T)((W)x - (W)quotient_##T(x, y) * (W)y); }
-REST(u8, u8, u32)
-REST(u16, u16, u32)
-REST(u32, u32, u32)
-REST(u64, u64, u64)
-REST(i8, u8, u32)
-REST(i16, u16, u32)
-REST(i32, u32, u32)
-REST(i64, u64, u64)
+#define REMAINDER(T, U, W) \
+    static inline T truncated_remainder_##T(T x, T y) \
+    { \
+        return y == 0 ? (T)0 : (T)((W)x - (W)quotient_##T(x, y) * (W)y); \
+    }
+REMAINDER(u8, u8, u32)
+REMAINDER(u16, u16, u32)
+REMAINDER(u32, u32, u32)
+REMAINDER(u64, u64, u64)
+REMAINDER(i8, u8, u32)
+REMAINDER(i16, u16, u32)
+REMAINDER(i32, u32, u32)
+REMAINDER(i64, u64, u64)
 
-#define EITHER(T) \
+#define ANY_SIGN(T) \
     LOOP2(maximum_##T, T, T, x > y ? x : y) \
     LOOP2(minimum_##T, T, T, x < y ? x : y) \
-    LOOP2(fmod_##T, T, T, rest_##T(x, y))
+    LOOP2(fmod_##T, T, T, truncated_remainder_##T(x, y))
 
 #define UNSIGNED(T) \
-    EITHER(T) \
+    ANY_SIGN(T) \
     LOOP2(floor_divide_##T, T, T, quotient_##T(x, y)) \
     LOOP2(right_shift_##T, T, T, y < 8 * sizeof(T) ? (T)(x >> (y & (8 * sizeof(T) - 1))) : (T)0) \
     LOOP1(sign_##T, T, T, (T)(x != 0)) \
@@ -137,18 +140,18 @@ UNSIGNED(u32)
 UNSIGNED(u64)
 
 #define SIGNED(T, U) \
-    EITHER(T) \
-    static inline T floored_##T(T x, T y) \
+    ANY_SIGN(T) \
+    static inline T floor_quotient_##T(T x, T y) \
     { \
-        T whole = quotient_##T(x, y), rest = (T)((U)x - (U)((U)whole * (U)y)); \
-        return (T)((U)whole - (U)(y != 0 && rest != 0 && (rest ^ y) < 0)); \
+        T whole = quotient_##T(x, y), remainder = (T)((U)x - (U)((U)whole * (U)y)); \
+        return (T)((U)whole - (U)(y != 0 && remainder != 0 && (remainder ^ y) < 0)); \
     } \
     static inline T modulo_##T(T x, T y) \
     { \
-        T rest = rest_##T(x, y); \
-        return rest != 0 && (rest ^ y) < 0 ? (T)((U)rest + (U)y) : rest; \
+        T remainder = truncated_remainder_##T(x, y); \
+        return remainder != 0 && (remainder ^ y) < 0 ? (T)((U)remainder + (U)y) : remainder; \
     } \
-    LOOP2(floor_divide_##T, T, T, floored_##T(x, y)) \
+    LOOP2(floor_divide_##T, T, T, floor_quotient_##T(x, y)) \
     LOOP2(remainder_##T, T, T, modulo_##T(x, y)) \
     LOOP2(right_shift_##T, T, T, \
           (T)(x >> ((U)y < 8 * sizeof(T) ? (y & (T)(8 * sizeof(T) - 1)) : (T)(8 * sizeof(T) - 1)))) \
@@ -163,13 +166,17 @@ SIGNED(i16, u16)
 SIGNED(i32, u32)
 SIGNED(i64, u64)
 
-/* Many 64-bit numbers by one divisor: multiplies by its reciprocal, rounded up to 65 bits (Granlund and Montgomery
- * 1994, figure 5.2 with the sign handled separately). */
-static void floor_divide_by_one_i64(int64_t n, const char *a, int64_t a_step, i64 divisor, char *out, int64_t out_step)
+/* Divides many 64-bit numbers by one divisor: multiplies by its reciprocal, rounded up to 65 bits (Granlund and
+ * Montgomery 1994, figure 5.2 with the sign handled separately). */
+static void floor_divide_by_scalar_i64(int64_t n, const char *a, int64_t a_step, i64 divisor, char *out,
+                                       int64_t out_step)
 {
-    u64 size = divisor < 0 ? (u64)0 - (u64)divisor : (u64)divisor;
-    int shift = size == 1 ? 0 : 64 - __builtin_clzll(size - 1); /* 2^shift >= size */
-    u64 factor = (u64)((((unsigned __int128)1 << 64) * (((unsigned __int128)1 << shift) - size)) / size) + 1;
+    u64 divisor_magnitude = divisor < 0 ? (u64)0 - (u64)divisor : (u64)divisor;
+    int shift =
+        divisor_magnitude == 1 ? 0 : 64 - __builtin_clzll(divisor_magnitude - 1); /* 2^shift >= divisor_magnitude */
+    u64 factor = (u64)((((unsigned __int128)1 << 64) * (((unsigned __int128)1 << shift) - divisor_magnitude))
+                       / divisor_magnitude)
+                 + 1;
     int first = shift < 1 ? shift : 1, second = shift < 1 ? 0 : shift - 1;
     for (; n > 0; n--, a += a_step, out += out_step) {
         i64 x = *(const i64_at *)a;
@@ -184,24 +191,25 @@ static void floor_divide_by_one_i64(int64_t n, const char *a, int64_t a_step, i6
 }
 #ifdef __AVX512DQ__
 /* The same in vectors of doubles, for numbers below 2^50: the quotient by the rounded reciprocal is wrong by one at
- * most, and only if it should be whole. Returns how many numbers it processed before a block with larger ones. */
+ * most, and only if the exact quotient is an integer. Returns how many numbers it processed before the first block with
+ * a larger number. */
 static int64_t floor_divide_in_doubles_i64(int64_t n, const i64_at *from, i64 divisor, i64_at *to)
 {
     enum { BLOCK = 64 };
-    const f64 by = (f64)divisor, inverse = 1 / by;
+    const f64 divisor_f64 = (f64)divisor, inverse = 1 / divisor_f64;
     int64_t i = 0;
     for (int64_t count; i < n; i += count) {
-        u64 high = 0;
+        u64 excess = 0;
         count = n - i < BLOCK ? n - i : BLOCK;
         for (int64_t j = i; j < i + count; j++)
-            high |= ((u64)from[j] + ((u64)1 << 50)) >> 51;
-        if (high != 0)
+            excess |= ((u64)from[j] + ((u64)1 << 50)) >> 51;
+        if (excess != 0)
             break;
         VME_INDEPENDENT
         for (int64_t j = i; j < i + count; j++) {
-            f64 x = (f64)from[j], whole = trunc(x * inverse), rest = x - whole * by;
-            whole += rest == by ? 1 : 0;
-            whole -= rest != 0 && (rest < 0) != (by < 0) ? 1 : 0;
+            f64 x = (f64)from[j], whole = trunc(x * inverse), remainder = x - whole * divisor_f64;
+            whole += remainder == divisor_f64 ? 1 : 0;
+            whole -= remainder != 0 && (remainder < 0) != (divisor_f64 < 0) ? 1 : 0;
             to[j] = (i64)whole;
         }
     }
@@ -222,10 +230,10 @@ static void floor_divide_any_i64(int64_t n, const char *a, int64_t a_step, const
         n -= done, a += 8 * done, out += 8 * done;
     }
 #endif
-    floor_divide_by_one_i64(n, a, a_step, divisor, out, out_step);
+    floor_divide_by_scalar_i64(n, a, a_step, divisor, out, out_step);
 }
-/* Many 32-bit numbers by one divisor: multiplies by its reciprocal in doubles, which is wrong by one at most, and only
- * if the quotient should be whole. */
+/* Divides many 32-bit numbers by one divisor: multiplies by its reciprocal in doubles. The result is wrong by one at
+ * most, and only if the exact quotient is an integer. */
 static void floor_divide_any_i32(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out,
                                  int64_t out_step)
 {
@@ -239,8 +247,8 @@ static void floor_divide_any_i32(int64_t n, const char *a, int64_t a_step, const
     i32_at *to = (i32_at *)out;
     VME_INDEPENDENT
     for (int64_t i = 0; i < n; i++) {
-        i32 x = from[i], whole = (i32)((f64)x * inverse), rest = (i32)((u32)x - (u32)whole * (u32)divisor);
-        to[i] = whole + (rest == divisor) - (rest != 0 && (rest ^ divisor) < 0);
+        i32 x = from[i], whole = (i32)((f64)x * inverse), remainder = (i32)((u32)x - (u32)whole * (u32)divisor);
+        to[i] = whole + (remainder == divisor) - (remainder != 0 && (remainder ^ divisor) < 0);
     }
 }
 
@@ -251,7 +259,7 @@ LOOP2(xor_bool, u8, u8, (u8)((x != 0) != (y != 0)))
 LOOP1(not_bool, u8, u8, (u8)(x == 0))
 LOOP1(true_bool, u8, u8, (u8)(x != 0))
 
-/* Rows of the table for an operator whose kernels signed and unsigned types share, and for one where they differ. */
+/* Rows of the table: SHARED if signed and unsigned types share kernels, OWN if each type has its own. */
 #define SHARED(k) \
     [VME_INT8] = k##_u8, [VME_INT16] = k##_u16, [VME_INT32] = k##_u32, [VME_INT64] = k##_u64, [VME_UINT8] = k##_u8, \
     [VME_UINT16] = k##_u16, [VME_UINT32] = k##_u32, [VME_UINT64] = k##_u64
@@ -265,18 +273,18 @@ LOOP1(true_bool, u8, u8, (u8)(x != 0))
 const vme_elementwise_kernels VME_TABLE(integers) = {
     .unary = {
         [VME_NEGATIVE] = {SHARED(negative)},
-        [VME_POSITIVE] = {SHARED(same)},
-        [VME_ABSOLUTE] = {[VME_BOOL] = true_bool, OF_SIGNED(absolute), OF_UNSIGNED(same)},
+        [VME_POSITIVE] = {SHARED(identity)},
+        [VME_ABSOLUTE] = {[VME_BOOL] = true_bool, OF_SIGNED(absolute), OF_UNSIGNED(identity)},
         [VME_SIGN] = {OWN(sign)},
         [VME_INVERT] = {[VME_BOOL] = not_bool, SHARED(invert)},
         [VME_SQUARE] = {SHARED(square)},
         [VME_RECIPROCAL] = {OWN(reciprocal)},
-        [VME_FLOOR] = {[VME_BOOL] = true_bool, SHARED(same)},
-        [VME_CEIL] = {[VME_BOOL] = true_bool, SHARED(same)},
-        [VME_TRUNC] = {[VME_BOOL] = true_bool, SHARED(same)},
-        [VME_REAL] = {[VME_BOOL] = true_bool, SHARED(same)},
+        [VME_FLOOR] = {[VME_BOOL] = true_bool, SHARED(identity)},
+        [VME_CEIL] = {[VME_BOOL] = true_bool, SHARED(identity)},
+        [VME_TRUNC] = {[VME_BOOL] = true_bool, SHARED(identity)},
+        [VME_REAL] = {[VME_BOOL] = true_bool, SHARED(identity)},
         [VME_IMAG] = {[VME_BOOL] = zero_u8, SHARED(zero)},
-        [VME_CONJUGATE] = {SHARED(same)},
+        [VME_CONJUGATE] = {SHARED(identity)},
     },
     .binary = {
         [VME_ADD] = {[VME_BOOL] = or_bool, SHARED(add)},

@@ -47,7 +47,8 @@ typedef struct __attribute__((packed, may_alias)) c128 {
 } c128, c128_at;
 
 #define VME_INDEPENDENT _Pragma("GCC ivdep")
-/* For loops with arbitrary steps: vectors gathered from single elements are no faster, and double the code. */
+/* Keeps the compiler from vectorizing a loop with arbitrary steps: vectors gathered from single elements are no faster,
+ * and double the code. */
 #define VME_ONE_BY_ONE(pointer) __asm__("" : "+r"(pointer))
 
 /* out = EXPRESSION of x; from elements T to elements R. */
@@ -111,7 +112,7 @@ typedef struct __attribute__((packed, may_alias)) c128 {
         } \
     }
 
-/* The same one by one for all steps, for expressions that do not gain from vectors. */
+/* The same, one element at a time for all steps: for expressions that do not gain from vectors. */
 #define LOOP2_SINGLE(NAME, T, R, EXPRESSION) \
     static void NAME(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, \
                      int64_t out_step) \

@@ -1,6 +1,5 @@
-/* Transcendental kernels, one element at a time by libm: of the portable backend, and the complex ones of all backends.
- *
- * Vectorized code is in vector_mathematics.h. */
+/* Transcendental kernels that call libm for each element: those of the portable backend, and the complex ones of all
+ * backends. Vectorized code is in vector_mathematics.h. */
 #include <complex.h>
 
 #include "loops.h"
@@ -11,10 +10,10 @@
     { \
         if (x == y) \
             return x + LN2; \
-        T apart = x - y; \
-        if (apart > 0) \
-            return x + log1p##S(exp##S(-apart)); \
-        return apart <= 0 ? y + log1p##S(exp##S(apart)) : apart; \
+        T difference = x - y; \
+        if (difference > 0) \
+            return x + log1p##S(exp##S(-difference)); \
+        return difference <= 0 ? y + log1p##S(exp##S(difference)) : difference; \
     } \
     LOOP2(power_##T, T, T, pow##S(x, y)) \
     LOOP2(arctan2_##T, T, T, atan2##S(x, y)) \
@@ -46,9 +45,9 @@ REALS(f64, , 0.693147180559945309417232121458176568)
 
 /* Complex functions are libm's, or NumPy's own (umath/funcs.inc.src) if libm has none. */
 #define COMPLEXES(T, R, C, S, MAKE) \
-    static inline C in_##T(T x) { return MAKE(x.re, x.im); } \
-    static inline T out_##T(C x) { return (T){creal##S(x), cimag##S(x)}; } \
-    static inline T scaled_##T(T x, R by) { return (T){x.re * by, x.im * by}; } \
+    static inline C to_complex_##T(T x) { return MAKE(x.re, x.im); } \
+    static inline T from_complex_##T(C x) { return (T){creal##S(x), cimag##S(x)}; } \
+    static inline T scaled_##T(T x, R factor) { return (T){x.re * factor, x.im * factor}; } \
     static inline T expm1_of_##T(T x) \
     { \
         R half = sin##S(x.im / 2); \
@@ -56,7 +55,7 @@ REALS(f64, , 0.693147180559945309417232121458176568)
     } \
     static inline T log1p_of_##T(T x) { return (T){log##S(hypot##S(x.re + 1, x.im)), atan2##S(x.im, x.re + 1)}; } \
     static inline T product_##T(T x, T y) { return (T){x.re * y.re - x.im * y.im, x.re * y.im + x.im * y.re}; } \
-    static inline T inverse_##T(T x) \
+    static inline T reciprocal_##T(T x) \
     { \
         if (fabs##S(x.re) >= fabs##S(x.im)) { \
             R ratio = x.im / x.re, scale = 1 / (x.re + x.im * ratio); \
@@ -65,15 +64,15 @@ REALS(f64, , 0.693147180559945309417232121458176568)
         R ratio = x.re / x.im, scale = 1 / (x.im + x.re * ratio); \
         return (T){ratio * scale, -scale}; \
     } \
-    /* small whole exponents multiply; zero to a power is zero or NaN */ \
-    static inline T raised_##T(T x, T y) \
+    /* small integer exponents: repeated multiplication; zero to a power is zero or NaN */ \
+    static inline T power_of_##T(T x, T y) \
     { \
         if (y.re == 0 && y.im == 0) \
             return (T){1, 0}; \
         if (x.re == 0 && x.im == 0) \
             return y.re > 0 ? (T){0, 0} : (T){NAN, NAN}; \
         if (y.im == 0 && y.re > -100 && y.re < 100 && y.re == (R)(int)y.re) { \
-            int exponent = (int)y.re, left = exponent < 0 ? -exponent : exponent; \
+            int exponent = (int)y.re, remaining = exponent < 0 ? -exponent : exponent; \
             if (exponent == 1) \
                 return x; \
             if (exponent == 2) \
@@ -82,36 +81,39 @@ REALS(f64, , 0.693147180559945309417232121458176568)
                 return product_##T(x, product_##T(x, x)); \
             T result = {1, 0}; \
             for (T base = x;; base = product_##T(base, base)) { \
-                if (left & 1) \
+                if (remaining & 1) \
                     result = product_##T(result, base); \
-                left >>= 1; \
-                if (left == 0) \
-                    return exponent < 0 ? inverse_##T(result) : result; \
+                remaining >>= 1; \
+                if (remaining == 0) \
+                    return exponent < 0 ? reciprocal_##T(result) : result; \
             } \
         } \
-        return out_##T(cpow##S(in_##T(x), in_##T(y))); \
+        return from_complex_##T(cpow##S(to_complex_##T(x), to_complex_##T(y))); \
     } \
-    LOOP2(power_##T, T, T, raised_##T(x, y)) \
-    LOOP1(sqrt_##T, T, T, out_##T(csqrt##S(in_##T(x)))) \
-    LOOP1(exp_##T, T, T, out_##T(cexp##S(in_##T(x)))) \
-    LOOP1(exp2_##T, T, T, out_##T(cexp##S(in_##T(scaled_##T(x, (R)0.693147180559945309417232121458176568))))) \
+    LOOP2(power_##T, T, T, power_of_##T(x, y)) \
+    LOOP1(sqrt_##T, T, T, from_complex_##T(csqrt##S(to_complex_##T(x)))) \
+    LOOP1(exp_##T, T, T, from_complex_##T(cexp##S(to_complex_##T(x)))) \
+    LOOP1(exp2_##T, T, T, \
+          from_complex_##T(cexp##S(to_complex_##T(scaled_##T(x, (R)0.693147180559945309417232121458176568))))) \
     LOOP1(expm1_##T, T, T, expm1_of_##T(x)) \
-    LOOP1(log_##T, T, T, out_##T(clog##S(in_##T(x)))) \
-    LOOP1(log2_##T, T, T, scaled_##T(out_##T(clog##S(in_##T(x))), (R)1.442695040888963407359924681001892137)) \
-    LOOP1(log10_##T, T, T, scaled_##T(out_##T(clog##S(in_##T(x))), (R)0.434294481903251827651128918916605082)) \
+    LOOP1(log_##T, T, T, from_complex_##T(clog##S(to_complex_##T(x)))) \
+    LOOP1(log2_##T, T, T, \
+          scaled_##T(from_complex_##T(clog##S(to_complex_##T(x))), (R)1.442695040888963407359924681001892137)) \
+    LOOP1(log10_##T, T, T, \
+          scaled_##T(from_complex_##T(clog##S(to_complex_##T(x))), (R)0.434294481903251827651128918916605082)) \
     LOOP1(log1p_##T, T, T, log1p_of_##T(x)) \
-    LOOP1(sin_##T, T, T, out_##T(csin##S(in_##T(x)))) \
-    LOOP1(cos_##T, T, T, out_##T(ccos##S(in_##T(x)))) \
-    LOOP1(tan_##T, T, T, out_##T(ctan##S(in_##T(x)))) \
-    LOOP1(arcsin_##T, T, T, out_##T(casin##S(in_##T(x)))) \
-    LOOP1(arccos_##T, T, T, out_##T(cacos##S(in_##T(x)))) \
-    LOOP1(arctan_##T, T, T, out_##T(catan##S(in_##T(x)))) \
-    LOOP1(sinh_##T, T, T, out_##T(csinh##S(in_##T(x)))) \
-    LOOP1(cosh_##T, T, T, out_##T(ccosh##S(in_##T(x)))) \
-    LOOP1(tanh_##T, T, T, out_##T(ctanh##S(in_##T(x)))) \
-    LOOP1(arcsinh_##T, T, T, out_##T(casinh##S(in_##T(x)))) \
-    LOOP1(arccosh_##T, T, T, out_##T(cacosh##S(in_##T(x)))) \
-    LOOP1(arctanh_##T, T, T, out_##T(catanh##S(in_##T(x))))
+    LOOP1(sin_##T, T, T, from_complex_##T(csin##S(to_complex_##T(x)))) \
+    LOOP1(cos_##T, T, T, from_complex_##T(ccos##S(to_complex_##T(x)))) \
+    LOOP1(tan_##T, T, T, from_complex_##T(ctan##S(to_complex_##T(x)))) \
+    LOOP1(arcsin_##T, T, T, from_complex_##T(casin##S(to_complex_##T(x)))) \
+    LOOP1(arccos_##T, T, T, from_complex_##T(cacos##S(to_complex_##T(x)))) \
+    LOOP1(arctan_##T, T, T, from_complex_##T(catan##S(to_complex_##T(x)))) \
+    LOOP1(sinh_##T, T, T, from_complex_##T(csinh##S(to_complex_##T(x)))) \
+    LOOP1(cosh_##T, T, T, from_complex_##T(ccosh##S(to_complex_##T(x)))) \
+    LOOP1(tanh_##T, T, T, from_complex_##T(ctanh##S(to_complex_##T(x)))) \
+    LOOP1(arcsinh_##T, T, T, from_complex_##T(casinh##S(to_complex_##T(x)))) \
+    LOOP1(arccosh_##T, T, T, from_complex_##T(cacosh##S(to_complex_##T(x)))) \
+    LOOP1(arctanh_##T, T, T, from_complex_##T(catanh##S(to_complex_##T(x))))
 COMPLEXES(c64, f32, float complex, f, CMPLXF)
 COMPLEXES(c128, f64, double complex, , CMPLX)
 

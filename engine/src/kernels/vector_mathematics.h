@@ -22,12 +22,12 @@ typedef f64 v64 __attribute__((vector_size(32)));
 #define NAME64_2(base) _ZGVdN4vv_##base
 #endif
 
-/* Strided elements are collected in blocks on the stack, one for each operand. */
-enum { STAGED = 64 };
+/* Strided elements are gathered into blocks on the stack, one for each operand. */
+enum { BLOCK = 64 };
 
-#define BRING(T, to, from, step, count) \
-    for (int64_t each = 0; each < (count); each++) \
-        (to)[each] = *(const T##_at *)((from) + each * (step));
+#define GATHER(T, to, from, step, count) \
+    for (int64_t element = 0; element < (count); element++) \
+        (to)[element] = *(const T##_at *)((from) + element * (step));
 
 #define VECTOR1(NAME, T, V, FUNCTION) \
     static void NAME(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step) \
@@ -41,18 +41,18 @@ enum { STAGED = 64 };
                 memcpy(out, &x, sizeof x); \
             } \
         while (n > 0) { \
-            int64_t count = n < STAGED ? n : STAGED; \
+            int64_t count = n < BLOCK ? n : BLOCK; \
             union { \
-                V whole[STAGED / LANES]; \
-                T each[STAGED]; \
+                V vectors[BLOCK / LANES]; \
+                T elements[BLOCK]; \
             } x; \
-            BRING(T, x.each, in, in_step, count) \
+            GATHER(T, x.elements, in, in_step, count) \
             for (int64_t lane = count; lane % LANES != 0; lane++) \
-                x.each[lane] = (T)1; \
+                x.elements[lane] = (T)1; \
             for (int64_t i = 0; i * LANES < count; i++) \
-                x.whole[i] = FUNCTION(x.whole[i]); \
+                x.vectors[i] = FUNCTION(x.vectors[i]); \
             for (int64_t lane = 0; lane < count; lane++) \
-                *(T##_at *)(out + lane * out_step) = x.each[lane]; \
+                *(T##_at *)(out + lane * out_step) = x.elements[lane]; \
             n -= count; \
             in += count * in_step; \
             out += count * out_step; \
@@ -73,19 +73,19 @@ enum { STAGED = 64 };
                 memcpy(out, &x, sizeof x); \
             } \
         while (n > 0) { \
-            int64_t count = n < STAGED ? n : STAGED; \
+            int64_t count = n < BLOCK ? n : BLOCK; \
             union { \
-                V whole[STAGED / LANES]; \
-                T each[STAGED]; \
+                V vectors[BLOCK / LANES]; \
+                T elements[BLOCK]; \
             } x, y; \
-            BRING(T, x.each, a, a_step, count) \
-            BRING(T, y.each, b, b_step, count) \
+            GATHER(T, x.elements, a, a_step, count) \
+            GATHER(T, y.elements, b, b_step, count) \
             for (int64_t lane = count; lane % LANES != 0; lane++) \
-                x.each[lane] = y.each[lane] = (T)1; \
+                x.elements[lane] = y.elements[lane] = (T)1; \
             for (int64_t i = 0; i * LANES < count; i++) \
-                x.whole[i] = FUNCTION(x.whole[i], y.whole[i]); \
+                x.vectors[i] = FUNCTION(x.vectors[i], y.vectors[i]); \
             for (int64_t lane = 0; lane < count; lane++) \
-                *(T##_at *)(out + lane * out_step) = x.each[lane]; \
+                *(T##_at *)(out + lane * out_step) = x.elements[lane]; \
             n -= count; \
             a += count * a_step; \
             b += count * b_step; \
@@ -132,7 +132,7 @@ BOTH2(hypot, hypot)
 #ifdef __AVX512F__
 #include "vector_power.h"
 #include "vector_tanh.h"
-/* float16: converted in registers. */
+/* float16: computed in float32, converted in registers. */
 #define HALF1(NAME, FUNCTION) \
     static void NAME(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step) \
     { \
@@ -142,21 +142,21 @@ BOTH2(hypot, hypot)
                 _mm256_storeu_si256((void *)out, _mm512_cvtps_ph((__m512)FUNCTION(x), _MM_FROUND_TO_NEAREST_INT)); \
             } \
         for (int64_t count; n > 0; n -= count, in += count * in_step, out += count * out_step) { \
-            u16 ends[16] = {0}; \
+            u16 block[16] = {0}; \
             count = n < 16 ? n : 16; \
-            BRING(u16, ends, in, in_step, count) \
-            v32 x = (v32)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)ends)); \
-            _mm256_storeu_si256((void *)ends, _mm512_cvtps_ph((__m512)FUNCTION(x), _MM_FROUND_TO_NEAREST_INT)); \
+            GATHER(u16, block, in, in_step, count) \
+            v32 x = (v32)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)block)); \
+            _mm256_storeu_si256((void *)block, _mm512_cvtps_ph((__m512)FUNCTION(x), _MM_FROUND_TO_NEAREST_INT)); \
             for (int64_t lane = 0; lane < count; lane++) \
-                *(u16_at *)(out + lane * out_step) = ends[lane]; \
+                *(u16_at *)(out + lane * out_step) = block[lane]; \
         } \
     }
 /* Precise enough for the 11 bits of float16: the Taylor series to r^6/6!, |r| <= log(2)/2, has 23 correct bits. A NaN
  * is the second operand and passes through. */
-static inline v32 exp_for_half(v32 of)
+static inline v32 exp_for_half(v32 argument)
 {
     static const f32 inverse_factorials[] = {1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1, 1};
-    __m512 x = _mm512_max_ps(_mm512_set1_ps(-100), _mm512_min_ps(_mm512_set1_ps(100), (__m512)of));
+    __m512 x = _mm512_max_ps(_mm512_set1_ps(-100), _mm512_min_ps(_mm512_set1_ps(100), (__m512)argument));
     __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(0x1.715476p+0f)), _MM_FROUND_TO_NEAREST_INT);
     __m512 r =
         _mm512_fnmadd_ps(n, _mm512_set1_ps(-0x1.05c610p-29f), _mm512_fnmadd_ps(n, _mm512_set1_ps(0x1.62e430p-1f), x));

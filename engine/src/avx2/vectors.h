@@ -14,15 +14,15 @@ typedef __m256 f32_vec;
 typedef __m256d f64_vec;
 typedef __m256i f32_mask, f64_mask;
 
-/* the 8 entries that begin at 8 - count are the mask of the first `count` lanes */
-static const int32_t ones_then_none[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+/* The 8 entries from 8 - count on are the mask of the first `count` lanes. */
+static const int32_t ones_then_zeros[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
 
 INLINE f32_vec f32_load(const float *from) { return _mm256_loadu_ps(from); }
 INLINE void f32_store(float *to, f32_vec v) { _mm256_storeu_ps(to, v); }
-INLINE f32_mask f32_first(int count) { return _mm256_loadu_si256((const __m256i *)(ones_then_none + 8 - count)); }
-INLINE f32_vec f32_load_first(const float *from, f32_mask some) { return _mm256_maskload_ps(from, some); }
-INLINE void f32_store_first(float *to, f32_mask some, f32_vec v) { _mm256_maskstore_ps(to, some, v); }
-INLINE f32_vec f32_all(float value) { return _mm256_set1_ps(value); }
+INLINE f32_mask f32_first(int count) { return _mm256_loadu_si256((const __m256i *)(ones_then_zeros + 8 - count)); }
+INLINE f32_vec f32_load_first(const float *from, f32_mask mask) { return _mm256_maskload_ps(from, mask); }
+INLINE void f32_store_first(float *to, f32_mask mask, f32_vec v) { _mm256_maskstore_ps(to, mask, v); }
+INLINE f32_vec f32_splat(float value) { return _mm256_set1_ps(value); }
 INLINE f32_vec f32_add_product(f32_vec sum, f32_vec a, f32_vec b) { return _mm256_fmadd_ps(a, b, sum); }
 INLINE f32_vec f32_add(f32_vec a, f32_vec b) { return _mm256_add_ps(a, b); }
 /* NaN and -0 stay */
@@ -39,10 +39,10 @@ INLINE float f32_total(f32_vec v)
 
 INLINE f64_vec f64_load(const double *from) { return _mm256_loadu_pd(from); }
 INLINE void f64_store(double *to, f64_vec v) { _mm256_storeu_pd(to, v); }
-INLINE f64_mask f64_first(int count) { return _mm256_loadu_si256((const __m256i *)(ones_then_none + 8 - 2 * count)); }
-INLINE f64_vec f64_load_first(const double *from, f64_mask some) { return _mm256_maskload_pd(from, some); }
-INLINE void f64_store_first(double *to, f64_mask some, f64_vec v) { _mm256_maskstore_pd(to, some, v); }
-INLINE f64_vec f64_all(double value) { return _mm256_set1_pd(value); }
+INLINE f64_mask f64_first(int count) { return _mm256_loadu_si256((const __m256i *)(ones_then_zeros + 8 - 2 * count)); }
+INLINE f64_vec f64_load_first(const double *from, f64_mask mask) { return _mm256_maskload_pd(from, mask); }
+INLINE void f64_store_first(double *to, f64_mask mask, f64_vec v) { _mm256_maskstore_pd(to, mask, v); }
+INLINE f64_vec f64_splat(double value) { return _mm256_set1_pd(value); }
 INLINE f64_vec f64_add_product(f64_vec sum, f64_vec a, f64_vec b) { return _mm256_fmadd_pd(a, b, sum); }
 INLINE f64_vec f64_add(f64_vec a, f64_vec b) { return _mm256_add_pd(a, b); }
 INLINE double f64_total(f64_vec v)
@@ -55,13 +55,13 @@ INLINE double f64_total(f64_vec v)
 #define FIRST_LANES(T, E, BITS, POINTEE) \
     typedef __m256i T##_mask; \
     VME_INLINE T##_mask T##_first(int count) { return f##BITS##_first(count); } \
-    VME_INLINE T##_vec T##_load_first(const E *from, T##_mask some) \
+    VME_INLINE T##_vec T##_load_first(const E *from, T##_mask mask) \
     { \
-        return (T##_vec)_mm256_maskload_epi##BITS((const POINTEE *)from, some); \
+        return (T##_vec)_mm256_maskload_epi##BITS((const POINTEE *)from, mask); \
     } \
-    VME_INLINE void T##_store_first(E *to, T##_mask some, T##_vec v) \
+    VME_INLINE void T##_store_first(E *to, T##_mask mask, T##_vec v) \
     { \
-        _mm256_maskstore_epi##BITS((POINTEE *)to, some, (__m256i)v); \
+        _mm256_maskstore_epi##BITS((POINTEE *)to, mask, (__m256i)v); \
     }
 #define VME_FIRST_LANES_8        VME_FIRST_LANES_COPIED
 #define VME_FIRST_LANES_16       VME_FIRST_LANES_COPIED

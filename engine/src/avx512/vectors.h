@@ -17,9 +17,9 @@ typedef __mmask8 f64_mask;
 INLINE f32_vec f32_load(const float *from) { return _mm512_loadu_ps(from); }
 INLINE void f32_store(float *to, f32_vec v) { _mm512_storeu_ps(to, v); }
 INLINE f32_mask f32_first(int count) { return (f32_mask)((1u << count) - 1); }
-INLINE f32_vec f32_load_first(const float *from, f32_mask some) { return _mm512_maskz_loadu_ps(some, from); }
-INLINE void f32_store_first(float *to, f32_mask some, f32_vec v) { _mm512_mask_storeu_ps(to, some, v); }
-INLINE f32_vec f32_all(float value) { return _mm512_set1_ps(value); }
+INLINE f32_vec f32_load_first(const float *from, f32_mask mask) { return _mm512_maskz_loadu_ps(mask, from); }
+INLINE void f32_store_first(float *to, f32_mask mask, f32_vec v) { _mm512_mask_storeu_ps(to, mask, v); }
+INLINE f32_vec f32_splat(float value) { return _mm512_set1_ps(value); }
 INLINE f32_vec f32_add_product(f32_vec sum, f32_vec a, f32_vec b) { return _mm512_fmadd_ps(a, b, sum); }
 INLINE f32_vec f32_add(f32_vec a, f32_vec b) { return _mm512_add_ps(a, b); }
 /* NaN and -0 stay */
@@ -32,9 +32,9 @@ INLINE float f32_total(f32_vec v) { return _mm512_reduce_add_ps(v); }
 INLINE f64_vec f64_load(const double *from) { return _mm512_loadu_pd(from); }
 INLINE void f64_store(double *to, f64_vec v) { _mm512_storeu_pd(to, v); }
 INLINE f64_mask f64_first(int count) { return (f64_mask)((1u << count) - 1); }
-INLINE f64_vec f64_load_first(const double *from, f64_mask some) { return _mm512_maskz_loadu_pd(some, from); }
-INLINE void f64_store_first(double *to, f64_mask some, f64_vec v) { _mm512_mask_storeu_pd(to, some, v); }
-INLINE f64_vec f64_all(double value) { return _mm512_set1_pd(value); }
+INLINE f64_vec f64_load_first(const double *from, f64_mask mask) { return _mm512_maskz_loadu_pd(mask, from); }
+INLINE void f64_store_first(double *to, f64_mask mask, f64_vec v) { _mm512_mask_storeu_pd(to, mask, v); }
+INLINE f64_vec f64_splat(double value) { return _mm512_set1_pd(value); }
 INLINE f64_vec f64_add_product(f64_vec sum, f64_vec a, f64_vec b) { return _mm512_fmadd_pd(a, b, sum); }
 INLINE f64_vec f64_add(f64_vec a, f64_vec b) { return _mm512_add_pd(a, b); }
 INLINE double f64_total(f64_vec v) { return _mm512_reduce_add_pd(v); }
@@ -46,13 +46,13 @@ INLINE double f64_total(f64_vec v) { return _mm512_reduce_add_pd(v); }
     { \
         return (T##_mask)((T##_mask) ~(T##_mask)0 >> (8 * sizeof(T##_mask) - (size_t)count)); \
     } \
-    VME_INLINE T##_vec T##_load_first(const E *from, T##_mask some) \
+    VME_INLINE T##_vec T##_load_first(const E *from, T##_mask mask) \
     { \
-        return (T##_vec)_mm512_maskz_loadu_epi##BITS(some, from); \
+        return (T##_vec)_mm512_maskz_loadu_epi##BITS(mask, from); \
     } \
-    VME_INLINE void T##_store_first(E *to, T##_mask some, T##_vec v) \
+    VME_INLINE void T##_store_first(E *to, T##_mask mask, T##_vec v) \
     { \
-        _mm512_mask_storeu_epi##BITS(to, some, (__m512i)v); \
+        _mm512_mask_storeu_epi##BITS(to, mask, (__m512i)v); \
     }
 #define VME_FIRST_LANES_8(T, E)  FIRST_LANES(T, E, 8, __mmask64)
 #define VME_FIRST_LANES_16(T, E) FIRST_LANES(T, E, 16, __mmask32)

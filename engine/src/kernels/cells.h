@@ -1,56 +1,56 @@
 /* Recurrent cells over rows of float32, and the product of a few rows with a packed matrix that starts each step
  * (models/recurrence.c). Included by rows.h, whose exponentials it uses. */
 
-/* ---- a vector, or a single number if the compiler vectorizes the loop */
+/* ---- `lanes`: a vector in AVX-512; otherwise one float32, in loops that the compiler vectorizes */
 #ifdef __AVX512F__
-typedef __m512 number;
-#define EACH(n) \
+typedef __m512 lanes;
+#define FOR_EACH_LANE(n) \
     for (int64_t i = 0; i < (n); i += 16) \
-        for (__mmask16 some = first((n) - i), once = 1; once; once = 0)
-#define READ(from)       _mm512_maskz_loadu_ps(some, (from) + i)
-#define WRITE(to, value) _mm512_mask_storeu_ps((to) + i, some, value)
-static inline number sigmoid_of(number x) { return gate16(x); }
-static inline number power_of(number rounded) { return _mm512_scalef_ps(all(1), rounded - all(ROUNDING)); }
-static inline number limited(number x, float bound)
+        for (__mmask16 mask = first_lanes((n) - i), once = 1; once; once = 0)
+#define READ(from)       _mm512_maskz_loadu_ps(mask, (from) + i)
+#define WRITE(to, value) _mm512_mask_storeu_ps((to) + i, mask, value)
+static inline lanes sigmoid_of(lanes x) { return sigmoid16(x); }
+static inline lanes power_of_2(lanes rounded) { return _mm512_scalef_ps(splat(1), rounded - splat(ROUNDING)); }
+static inline lanes limited_magnitude(lanes x, float bound)
 {
-    return _mm512_min_ps(all(bound), _mm512_abs_ps(x));
+    return _mm512_min_ps(splat(bound), _mm512_abs_ps(x));
 } /* NaN stays */
-static inline number with_sign(number x, number sign) { return _mm512_or_ps(x, _mm512_and_ps(sign, all(-0.0f))); }
-static inline number product_and(number sum, number a, number b) { return _mm512_fmadd_ps(a, b, sum); }
+static inline lanes copy_sign(lanes x, lanes sign) { return _mm512_or_ps(x, _mm512_and_ps(sign, splat(-0.0f))); }
+static inline lanes add_product(lanes sum, lanes a, lanes b) { return _mm512_fmadd_ps(a, b, sum); }
 #else
-typedef float number;
-#define all(x) (x)
-#define EACH(n) \
+typedef float lanes;
+#define splat(x) (x)
+#define FOR_EACH_LANE(n) \
     _Pragma("GCC ivdep") \
     for (int64_t i = 0; i < (n); i++)
 #define READ(from)       (from)[i]
 #define WRITE(to, value) (to)[i] = (value)
-static inline number sigmoid_of(number x) { return gate(x); }
-static inline number power_of(number rounded) { return times_power(1, rounded); }
-static inline number limited(number x, float bound)
+static inline lanes sigmoid_of(lanes x) { return sigmoid(x); }
+static inline lanes power_of_2(lanes rounded) { return times_power(1, rounded); }
+static inline lanes limited_magnitude(lanes x, float bound)
 {
-    const float size = x < 0 ? -x : x;
-    return size > bound ? bound : size;
+    const float magnitude = x < 0 ? -x : x;
+    return magnitude > bound ? bound : magnitude;
 }
-static inline number with_sign(number x, number sign) { return __builtin_copysignf(x, sign); }
-static inline number product_and(number sum, number a, number b) { return add_product(sum, a, b); }
+static inline lanes copy_sign(lanes x, lanes sign) { return __builtin_copysignf(x, sign); }
 #endif
 
 /* tanh(|x|) = E / (E + 2) with E = e^(2|x|) - 1. With 2|x| = k log(2) + r, E = 2^k (e^r - 1) + (2^k - 1): the second
  * term is exact, e^r - 1 is a Taylor series. Beyond 10 the quotient rounds to 1. */
-static inline number tanh_of(number x)
+static inline lanes tanh_of(lanes x)
 {
-    const number y = limited(x, 10), rounded = product_and(all(ROUNDING), y, all(0x1.715476p+1f)),
-                 k = rounded - all(ROUNDING);
-    const number r = product_and(product_and(y + y, k, all(-0x1.62e4p-1f)), k, all(-0x1.7f7d1cp-20f));
-    number sum = all(1.0f / 720);
-    sum = product_and(all(1.0f / 120), sum, r);
-    sum = product_and(all(1.0f / 24), sum, r);
-    sum = product_and(all(1.0f / 6), sum, r);
-    sum = product_and(all(0.5f), sum, r);
-    const number power = power_of(rounded), small = product_and(r, sum, r * r),
-                 e = product_and(power - all(1), power, small);
-    return with_sign(e / (e + all(2)), x);
+    const lanes magnitude = limited_magnitude(x, 10),
+                rounded = add_product(splat(ROUNDING), magnitude, splat(0x1.715476p+1f)), k = rounded - splat(ROUNDING);
+    const lanes r =
+        add_product(add_product(magnitude + magnitude, k, splat(-0x1.62e4p-1f)), k, splat(-0x1.7f7d1cp-20f));
+    lanes sum = splat(1.0f / 720);
+    sum = add_product(splat(1.0f / 120), sum, r);
+    sum = add_product(splat(1.0f / 24), sum, r);
+    sum = add_product(splat(1.0f / 6), sum, r);
+    sum = add_product(splat(0.5f), sum, r);
+    const lanes power_k = power_of_2(rounded), expm1_r = add_product(r, sum, r * r),
+                e = add_product(power_k - splat(1), power_k, expm1_r);
+    return copy_sign(e / (e + splat(2)), x);
 }
 
 /* ---- cells: the gates' products with the input, `x`, and with the previous state, `p`, gates side by side; both are
@@ -58,12 +58,13 @@ static inline number tanh_of(number x)
 static void cell_lstm(int64_t n, const float *restrict x, const float *restrict p, float *restrict c, float *restrict h,
                       float *restrict y)
 {
-    EACH(n)
+    FOR_EACH_LANE(n)
     {
-        const number in = sigmoid_of(READ(x) + READ(p)), out = sigmoid_of(READ(x + n) + READ(p + n)),
-                     forget = sigmoid_of(READ(x + 2 * n) + READ(p + 2 * n)),
-                     candidate = tanh_of(READ(x + 3 * n) + READ(p + 3 * n));
-        const number cell = product_and(forget * READ(c), in, candidate), state = out * tanh_of(cell);
+        const lanes input_gate = sigmoid_of(READ(x) + READ(p)), output_gate = sigmoid_of(READ(x + n) + READ(p + n)),
+                    forget_gate = sigmoid_of(READ(x + 2 * n) + READ(p + 2 * n)),
+                    candidate = tanh_of(READ(x + 3 * n) + READ(p + 3 * n));
+        const lanes cell = add_product(forget_gate * READ(c), input_gate, candidate),
+                    state = output_gate * tanh_of(cell);
         WRITE(c, cell);
         WRITE(h, state);
         WRITE(y, state);
@@ -75,14 +76,14 @@ static void cell_lstm(int64_t n, const float *restrict x, const float *restrict 
 static void cell_gru(int64_t n, const float *restrict x, const float *restrict p, const float *restrict q,
                      const float *restrict bias, float *restrict h, float *restrict y)
 {
-    EACH(n)
+    FOR_EACH_LANE(n)
     {
-        const number update = sigmoid_of(READ(x) + READ(p)), before = READ(h);
-        number more = READ(q);
+        const lanes update_gate = sigmoid_of(READ(x) + READ(p)), previous = READ(h);
+        lanes candidate_product = READ(q);
         if (bias != NULL)
-            more = sigmoid_of(READ(x + n) + READ(p + n)) * (more + READ(bias));
-        const number candidate = tanh_of(READ(x + 2 * n) + more),
-                     state = product_and((all(1) - update) * candidate, update, before);
+            candidate_product = sigmoid_of(READ(x + n) + READ(p + n)) * (candidate_product + READ(bias));
+        const lanes candidate = tanh_of(READ(x + 2 * n) + candidate_product),
+                    state = add_product((splat(1) - update_gate) * candidate, update_gate, previous);
         WRITE(h, state);
         WRITE(y, state);
     }
@@ -91,25 +92,25 @@ static void cell_gru(int64_t n, const float *restrict x, const float *restrict p
 static void cell_gru_reset(int64_t n, const float *restrict x, const float *restrict p, const float *restrict h,
                            float *restrict out)
 {
-    EACH(n) WRITE(out, sigmoid_of(READ(x + n) + READ(p + n)) * READ(h));
+    FOR_EACH_LANE(n) WRITE(out, sigmoid_of(READ(x + n) + READ(p + n)) * READ(h));
 }
 
 static void cell_tanh(int64_t n, const float *restrict x, const float *restrict p, float *restrict h, float *restrict y)
 {
-    EACH(n)
+    FOR_EACH_LANE(n)
     {
-        const number state = tanh_of(READ(x) + READ(p));
+        const lanes state = tanh_of(READ(x) + READ(p));
         WRITE(h, state);
         WRITE(y, state);
     }
 }
 
-static void cell_bend_tanh(int64_t n, float *x) { EACH(n) WRITE(x, tanh_of(READ(x))); }
-#undef EACH
+static void cell_tanh_in_place(int64_t n, float *x) { FOR_EACH_LANE(n) WRITE(x, tanh_of(READ(x))); }
+#undef FOR_EACH_LANE
 #undef READ
 #undef WRITE
 #ifndef __AVX512F__
-#undef all
+#undef splat
 #endif
 
 /* ---- product: rows x k times a sliver k x VME_SLIVER */
@@ -121,7 +122,7 @@ static void cell_bend_tanh(int64_t n, float *x) { EACH(n) WRITE(x, tanh_of(READ(
 #define CELL_BYTES 16
 #endif
 typedef float cell_vec __attribute__((vector_size(CELL_BYTES)));
-typedef float cell_vec_anywhere __attribute__((vector_size(CELL_BYTES), aligned(4), may_alias));
+typedef float cell_vec_unaligned __attribute__((vector_size(CELL_BYTES), aligned(4), may_alias));
 enum { CELL_LANES = CELL_BYTES / 4 };
 
 /* Keeps `rows` x `vectors` sums in registers; a single row sums even and odd steps separately, to hide latency. */
@@ -144,7 +145,7 @@ static inline __attribute__((always_inline)) void sliver_block(const int rows, c
             cell_vec columns[8];
 #pragma GCC unroll 8
             for (int v = 0; v < vectors; v++)
-                columns[v] = *(const cell_vec_anywhere *)(row + v * CELL_LANES);
+                columns[v] = *(const cell_vec_unaligned *)(row + v * CELL_LANES);
 #pragma GCC unroll 6
             for (int r = 0; r < rows; r++) {
                 const cell_vec factor = a[r * a_row + p + s] - (cell_vec){0};
@@ -161,12 +162,12 @@ static inline __attribute__((always_inline)) void sliver_block(const int rows, c
         for (int r = 0; r < rows; r++)
             for (int v = 0; v < vectors; v++)
                 sum[r * steps][v] +=
-                    a[r * a_row + p] * *(const cell_vec_anywhere *)(b + p * VME_SLIVER + v * CELL_LANES);
+                    a[r * a_row + p] * *(const cell_vec_unaligned *)(b + p * VME_SLIVER + v * CELL_LANES);
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
         for (int v = 0; v < vectors; v++)
-            *(cell_vec_anywhere *)(out + r * out_row + v * CELL_LANES) =
+            *(cell_vec_unaligned *)(out + r * out_row + v * CELL_LANES) =
                 steps == 2 ? sum[2 * r][v] + sum[2 * r + 1][v] : sum[r][v];
 }
 

@@ -3,18 +3,20 @@
  * one before it. */
 #include "vectors_f32.h"
 
-enum { DEPTHWISE_OUTPUTS = LANES == 16 ? 7 : 4, FEW_OUTPUTS = 6 };
+enum { DEPTHWISE_OUTPUTS = LANES == 16 ? 7 : 4, FEW_CHANNELS_OUTPUTS = 6 };
 
-/* `stride` and `kernel_w` are constants, and then pixels are contiguous in the window's rows; 0: taken from `row`. */
+/* Computes `outputs` neighbouring outputs. `stride` and `kernel_w` are constants, and then windows are `stride` pixels
+ * apart; or 0: both are read from `row`. */
 VME_INLINE void depthwise_outputs(const vme_depthwise *row, const float *in, const float *addend, float *out,
                                   const int outputs, const int stride, const int kernel_w)
 {
-    /* prevents the compiler from keeping a pointer for each pixel, for which it has too few registers */
-    const char *near = (const char *)in;
+    const char *base = (const char *)in;
     int64_t step1 = row->in_column * 4, step3 = 3 * step1, step5 = 5 * step1, step7 = 7 * step1;
     const int64_t next_row = row->in_row * 4, stride_bytes = row->in_stride * 4,
                   weights_row = row->kernel_w * row->channels;
-    const vec low = all(row->bounds.low), high = all(row->bounds.high);
+    const vec low = splat(row->bounds.low), high = splat(row->bounds.high);
+    /* The empty __asm__ hides that the distances are multiples of each other. Otherwise the compiler keeps a pointer
+     * for each pixel, for which it has too few registers. */
     __asm__("" : "+r"(step1), "+r"(step3), "+r"(step5), "+r"(step7));
 #define PIXEL(from, n) \
     load((const float *)((n) == 0   ? (from) \
@@ -31,20 +33,20 @@ VME_INLINE void depthwise_outputs(const vme_depthwise *row, const float *in, con
 #pragma GCC unroll 8
         for (int i = 0; i < outputs; i++)
             sum[i] = bias;
-        const char *from = near + channel * 4;
+        const char *from = base + channel * 4;
         const float *weights = row->weights + channel;
         for (int64_t h = 0; h < row->kernel_h; h++, from += next_row, weights += weights_row) {
             if (kernel_w != 0) {
                 vec factor[5];
-                const char *far = from + 8 * step1;
+                const char *eighth = from + 8 * step1;
 #pragma GCC unroll 5
                 for (int w = 0; w < kernel_w; w++)
                     factor[w] = load(weights + w * row->channels);
 #pragma GCC unroll 20
                 for (int p = 0; p < (outputs - 1) * stride + kernel_w; p++) {
                     const vec pixel = p < 8    ? PIXEL(from, p)
-                                      : p < 16 ? PIXEL(far, p - 8)
-                                               : PIXEL(far + 8 * step1, p - 16);
+                                      : p < 16 ? PIXEL(eighth, p - 8)
+                                               : PIXEL(eighth + 8 * step1, p - 16);
 #pragma GCC unroll 8
                     for (int i = 0; i < outputs; i++)
                         if (p - i * stride >= 0 && p - i * stride < kernel_w)
@@ -63,7 +65,7 @@ VME_INLINE void depthwise_outputs(const vme_depthwise *row, const float *in, con
         for (int i = 0; i < outputs; i++) {
             if (addend != NULL)
                 sum[i] += load(addend + i * row->addend_pixel + channel);
-            store(out + i * row->out_pixel + channel, bounded(sum[i], low, high));
+            store(out + i * row->out_pixel + channel, clamp(sum[i], low, high));
         }
         if (channel + LANES >= row->channels)
             break;
@@ -77,8 +79,8 @@ VME_INLINE void depthwise_outputs(const vme_depthwise *row, const float *in, con
     { \
         const float *in = row->in, *addend = row->addend; \
         float *out = row->out; \
-        for (int64_t left = row->outputs; left > 0;) { \
-            const int64_t count = left < DEPTHWISE_OUTPUTS ? left : DEPTHWISE_OUTPUTS; \
+        for (int64_t remaining = row->outputs; remaining > 0;) { \
+            const int64_t count = remaining < DEPTHWISE_OUTPUTS ? remaining : DEPTHWISE_OUTPUTS; \
             switch (count) { \
             case 7: depthwise_outputs(row, in, addend, out, DEPTHWISE_OUTPUTS >= 7 ? 7 : 1, stride, kernel_w); break; \
             case 6: depthwise_outputs(row, in, addend, out, DEPTHWISE_OUTPUTS >= 6 ? 6 : 1, stride, kernel_w); break; \
@@ -88,7 +90,7 @@ VME_INLINE void depthwise_outputs(const vme_depthwise *row, const float *in, con
             case 2: depthwise_outputs(row, in, addend, out, 2, stride, kernel_w); break; \
             default: depthwise_outputs(row, in, addend, out, 1, stride, kernel_w); break; \
             } \
-            left -= count; \
+            remaining -= count; \
             in += count * row->in_stride; \
             out += count * row->out_pixel; \
             addend = addend == NULL ? NULL : addend + count * row->addend_pixel; \
@@ -100,39 +102,39 @@ DEPTHWISE_ROW(depthwise_5, 1, 5)
 DEPTHWISE_ROW(depthwise_any, 0, 0)
 #undef DEPTHWISE_ROW
 
-/* Fewer channels than a vector has lanes. */
-VME_INLINE void few_channels(const vme_depthwise *row, int64_t x, const int outputs)
+/* `outputs` outputs from `x` on, of fewer channels than a vector has lanes. */
+VME_INLINE void few_channels_outputs(const vme_depthwise *row, int64_t x, const int outputs)
 {
     const int64_t channels = row->channels;
     const float *in = row->in + x * row->in_stride, *weights = row->weights;
-    const vec low = all(row->bounds.low), high = all(row->bounds.high), bias = load_some(row->bias, channels);
-    vec sum[FEW_OUTPUTS];
+    const vec low = splat(row->bounds.low), high = splat(row->bounds.high), bias = load_partial(row->bias, channels);
+    vec sum[FEW_CHANNELS_OUTPUTS];
 #pragma GCC unroll 8
     for (int i = 0; i < outputs; i++)
         sum[i] = bias;
     for (int64_t h = 0; h < row->kernel_h; h++)
         for (int64_t w = 0; w < row->kernel_w; w++, weights += channels) {
-            const vec factor = load_some(weights, channels);
+            const vec factor = load_partial(weights, channels);
             const float *pixel = in + h * row->in_row + w * row->in_column;
 #pragma GCC unroll 8
             for (int i = 0; i < outputs; i++)
-                sum[i] = add_product(sum[i], load_some(pixel + i * row->in_stride, channels), factor);
+                sum[i] = add_product(sum[i], load_partial(pixel + i * row->in_stride, channels), factor);
         }
 #pragma GCC unroll 8
     for (int i = 0; i < outputs; i++) {
         if (row->addend != NULL)
-            sum[i] += load_some(row->addend + (x + i) * row->addend_pixel, channels);
-        store_some(row->out + (x + i) * row->out_pixel, bounded(sum[i], low, high), channels);
+            sum[i] += load_partial(row->addend + (x + i) * row->addend_pixel, channels);
+        store_partial(row->out + (x + i) * row->out_pixel, clamp(sum[i], low, high), channels);
     }
 }
 
 static void depthwise_few_channels(const vme_depthwise *row)
 {
     int64_t x = 0;
-    for (; x + FEW_OUTPUTS <= row->outputs; x += FEW_OUTPUTS)
-        few_channels(row, x, FEW_OUTPUTS);
+    for (; x + FEW_CHANNELS_OUTPUTS <= row->outputs; x += FEW_CHANNELS_OUTPUTS)
+        few_channels_outputs(row, x, FEW_CHANNELS_OUTPUTS);
     for (; x < row->outputs; x++)
-        few_channels(row, x, 1);
+        few_channels_outputs(row, x, 1);
 }
 
 static void depthwise(const vme_depthwise *row)

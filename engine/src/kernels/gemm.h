@@ -18,19 +18,19 @@
  * products each move (e/te)(b/tb)(a te + a tb + te tb) elements, so 1/te + 1/tb is minimized, with te tb + te + tb <=
  * registers. Here tb is v vectors, and only one of a step's te factors is in a register at a time, so te v + v + 1 <=
  * registers. One vector is excluded: it needs te + 1 loads for te multiply-adds, and CPUs load no faster than they
- * compute. Two vectors are the best of the rest, as asserted below for each element type. */
+ * compute. Of the other widths, two vectors have the least traffic, as asserted below for both element types. */
 #define VECTORS                      2
 #define TILE_ROWS(vectors)           ((VME_REGISTERS - 1 - (vectors)) / (vectors))
-#define TILE_NUMBERS(vectors, lanes) (1000000 / TILE_ROWS(vectors) + 1000000 / ((vectors) * (lanes)))
+#define TILE_TRAFFIC(vectors, lanes) (1000000 / TILE_ROWS(vectors) + 1000000 / ((vectors) * (lanes)))
 #define VME_GEMM_ROWS                TILE_ROWS(VECTORS)
-#define HOLDS_FOR(T, E) \
-    _Static_assert(TILE_NUMBERS(VECTORS, (int)(sizeof(T##_vec) / sizeof(E))) \
-                           <= TILE_NUMBERS(VECTORS + 1, (int)(sizeof(T##_vec) / sizeof(E))) \
-                       && TILE_NUMBERS(VECTORS, (int)(sizeof(T##_vec) / sizeof(E))) \
-                              <= TILE_NUMBERS(VECTORS + 2, (int)(sizeof(T##_vec) / sizeof(E))), \
+#define ASSERT_TWO_VECTORS(T, E) \
+    _Static_assert(TILE_TRAFFIC(VECTORS, (int)(sizeof(T##_vec) / sizeof(E))) \
+                           <= TILE_TRAFFIC(VECTORS + 1, (int)(sizeof(T##_vec) / sizeof(E))) \
+                       && TILE_TRAFFIC(VECTORS, (int)(sizeof(T##_vec) / sizeof(E))) \
+                              <= TILE_TRAFFIC(VECTORS + 2, (int)(sizeof(T##_vec) / sizeof(E))), \
                    "tiles of two vectors move the fewest numbers");
-HOLDS_FOR(f32, float)
-HOLDS_FOR(f64, double)
+ASSERT_TWO_VECTORS(f32, float)
+ASSERT_TWO_VECTORS(f64, double)
 
 /* One cache line for 14 float32. */
 #define VME_PACKED_ROWS(rows) ((rows) > 8 ? 16 : (rows) > 4 ? 8 : 4)
@@ -39,7 +39,7 @@ HOLDS_FOR(f64, double)
 #define INTEGER(T, E, BITS, COMBINE) \
     VME_COMPILER_VECTORS(T, E) \
     COMBINE(T) \
-    VME_FACTORS_ASIDE(T) \
+    VME_FACTORS_IN_REGISTERS(T) \
     VME_FIRST_LANES_##BITS(T, E)
 INTEGER(b8, uint8_t, 8, VME_OR_OF_ANDS)
 INTEGER(i8, uint8_t, 8, VME_SUM_OF_PRODUCTS)

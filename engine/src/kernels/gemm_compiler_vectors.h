@@ -18,8 +18,9 @@
         return v; \
     } \
     VME_INLINE void T##_store(E *to, T##_vec v) { memcpy(to, &v, sizeof v); } \
-    VME_INLINE T##_vec T##_all(E value) { return (T##_vec){0} + value; }
-/* Loads and stores of the first lanes, where no instruction does that. A mask is the number of lanes. */
+    VME_INLINE T##_vec T##_splat(E value) { return (T##_vec){0} + value; }
+/* Loads and stores of the first lanes by memcpy, for backends without masked instructions. A mask is the number of
+ * lanes. */
 #define VME_FIRST_LANES_COPIED(T, E) \
     typedef int T##_mask; \
     VME_INLINE T##_mask T##_first(int count) { return count; } \
@@ -42,8 +43,8 @@
         return sum | ((T##_vec)((a != 0) & (b != 0)) & 1); \
     } \
     VME_INLINE T##_vec T##_add(T##_vec a, T##_vec b) { return a | b; }
-/* Products never read their factor from memory: there is no such instruction. */
-#define VME_FACTORS_ASIDE(T) \
+/* For backends without an instruction that multiplies by a factor in memory: factors are always loaded first. */
+#define VME_FACTORS_IN_REGISTERS(T) \
     VME_INLINE bool T##_from_memory(int row) \
     { \
         (void)row; \

@@ -1,17 +1,17 @@
 /* The tile of gemm.h for one element type: T names it (f32), E is its C type, ROWS its maximum rows. There are three
  * kernels, each with separate code for every number of rows and vectors, so that sums stay in registers: for packed
- * rows (if PACKED), for rows at any distance, and for models' layers (if LAYERS). */
+ * rows (if PACKED), for strided rows, and for models' layers (if LAYERS). */
 #define F(name) JOIN(JOIN(T, _), name)
-typedef E F(loose) __attribute__((aligned(1), may_alias));
+typedef E F(unaligned) __attribute__((aligned(1), may_alias));
 
 /* ---- parts of the kernels. The numbers of rows and vectors (1 or 2 in a row) and `whole` are constants in the caller,
- * so loops unroll and `sum` stays in registers. The last vector has all columns, or, if `whole` is false, those of the
- * mask `some`. */
+ * so loops unroll and `sum` stays in registers. The last vector has all columns, or, if `whole` is false, only the
+ * columns in `mask`. */
 
 /* The last vector of a row. */
-INLINE F(vec) F(load_last)(const E *from, const bool whole, const F(mask) some)
+INLINE F(vec) F(load_last)(const E *from, const bool whole, const F(mask) mask)
 {
-    return whole ? F(load)(from) : F(load_first)(from, some);
+    return whole ? F(load)(from) : F(load_first)(from, mask);
 }
 
 INLINE void F(start_sums)(F(vec) (*sum)[2], const F(vec) * start, const int rows, const int vectors)
@@ -24,16 +24,16 @@ INLINE void F(start_sums)(F(vec) (*sum)[2], const F(vec) * start, const int rows
 }
 
 /* Adds the elements at `row` to a row's sums. */
-INLINE void F(add_row)(F(vec) * sum, const char *row, const int vectors, const bool whole, const F(mask) some)
+INLINE void F(add_row)(F(vec) * sum, const char *row, const int vectors, const bool whole, const F(mask) mask)
 {
     enum { LANES = sizeof(F(vec)) / sizeof(E) };
     const E *const from = (const E *)row;
     if (vectors == 2)
         sum[0] = F(add)(F(load)(from), sum[0]);
-    sum[vectors - 1] = F(add)(F(load_last)(from + (vectors - 1) * LANES, whole, some), sum[vectors - 1]);
+    sum[vectors - 1] = F(add)(F(load_last)(from + (vectors - 1) * LANES, whole, mask), sum[vectors - 1]);
 }
 
-INLINE void F(store_row)(const F(vec) * sum, char *row, const int vectors, const bool whole, const F(mask) some)
+INLINE void F(store_row)(const F(vec) * sum, char *row, const int vectors, const bool whole, const F(mask) mask)
 {
     enum { LANES = sizeof(F(vec)) / sizeof(E) };
     E *const to = (E *)row;
@@ -42,17 +42,17 @@ INLINE void F(store_row)(const F(vec) * sum, char *row, const int vectors, const
     if (whole)
         F(store)(to + (vectors - 1) * LANES, sum[vectors - 1]);
     else
-        F(store_first)(to + (vectors - 1) * LANES, some, sum[vectors - 1]);
+        F(store_first)(to + (vectors - 1) * LANES, mask, sum[vectors - 1]);
 }
 
-INLINE void F(fetch)(const char *b, const int vectors)
+INLINE void F(prefetch)(const char *b, const int vectors)
 {
     __builtin_prefetch(b);
     if (vectors == 2)
         __builtin_prefetch(b + sizeof(F(vec)));
 }
 
-INLINE void F(fetch_output)(const char *row, const int vectors)
+INLINE void F(prefetch_output)(const char *row, const int vectors)
 {
     __builtin_prefetch(row, 1);
     if (vectors == 2)
@@ -60,7 +60,7 @@ INLINE void F(fetch_output)(const char *row, const int vectors)
 }
 
 /* All rows of c at once. */
-INLINE void F(fetch_outputs)(const vme_gemm_tile *tile, const int rows, const int vectors)
+INLINE void F(prefetch_outputs)(const vme_gemm_tile *tile, const int rows, const int vectors)
 {
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
@@ -71,30 +71,30 @@ INLINE void F(fetch_outputs)(const vme_gemm_tile *tile, const int rows, const in
 
 /* Adds the values of c if the tile accumulates. */
 INLINE void F(add_output)(F(vec) (*sum)[2], const vme_gemm_tile *tile, const bool accumulate, const int rows,
-                          const int vectors, const bool whole, const F(mask) some)
+                          const int vectors, const bool whole, const F(mask) mask)
 {
     if (accumulate)
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++)
-            F(add_row)(sum[i], tile->c + i * tile->c_row, vectors, whole, some);
+            F(add_row)(sum[i], tile->c + i * tile->c_row, vectors, whole, mask);
 }
 
 INLINE void F(store_output)(F(vec) (*sum)[2], const vme_gemm_tile *tile, const int rows, const int vectors,
-                            const bool whole, const F(mask) some)
+                            const bool whole, const F(mask) mask)
 {
     char *c = tile->c;
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++, c += tile->c_row)
-        F(store_row)(sum[i], c, vectors, whole, some);
+        F(store_row)(sum[i], c, vectors, whole, mask);
 }
 
 /* The two vectors of b of one step along k. */
-INLINE void F(load_columns)(F(vec) columns[2], const char *b, const int vectors, const bool whole, const F(mask) some)
+INLINE void F(load_columns)(F(vec) columns[2], const char *b, const int vectors, const bool whole, const F(mask) mask)
 {
     enum { LANES = sizeof(F(vec)) / sizeof(E) };
     if (vectors == 2)
         columns[0] = F(load)((const E *)b);
-    columns[vectors - 1] = F(load_last)((const E *)b + (vectors - 1) * LANES, whole, some);
+    columns[vectors - 1] = F(load_last)((const E *)b + (vectors - 1) * LANES, whole, mask);
 }
 
 INLINE void F(add_products)(F(vec) * sum, const F(vec) factor, const F(vec) columns[2], const int vectors)
@@ -109,33 +109,33 @@ INLINE void F(add_products)(F(vec) * sum, const F(vec) factor, const F(vec) colu
 /* One step along k. Packed rows have constant distances, so an instruction can load its factor itself: as many do as
  * there are load slots to spare. That leaves fewer instructions to issue, which two threads on one core share. */
 INLINE void F(packed_step)(F(vec) (*sum)[2], const char *a, const char *b, const int rows, const int vectors,
-                           const bool whole, const F(mask) some)
+                           const bool whole, const F(mask) mask)
 {
     F(vec) columns[2];
-    F(load_columns)(columns, b, vectors, whole, some);
+    F(load_columns)(columns, b, vectors, whole, mask);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
-        const F(loose) *const element = (const F(loose) *)(a + i * (int)sizeof(E));
+        const F(unaligned) *const element = (const F(unaligned) *)(a + i * (int)sizeof(E));
         if (F(from_memory)(i)) {
 #pragma GCC unroll 2
             for (int v = 0; v < vectors; v++)
                 sum[i][v] = F(add_product_from)(sum[i][v], element, columns[v]);
             continue;
         }
-        F(add_products)(sum[i], F(all)(*element), columns, vectors);
+        F(add_products)(sum[i], F(splat)(*element), columns, vectors);
     }
 }
 
 /* Two steps; prefetches what is read 8 steps later. */
 INLINE void F(packed_steps)(F(vec) (*sum)[2], const char *a, const char *b, int64_t b_row, int64_t ahead,
-                            const int rows, const int vectors, const bool whole, const F(mask) some)
+                            const int rows, const int vectors, const bool whole, const F(mask) mask)
 {
     enum { STEP_BYTES = VME_PACKED_ROWS(ROWS) * sizeof(E), AHEAD = 8 * STEP_BYTES };
-    F(packed_step)(sum, a, b, rows, vectors, whole, some);
-    F(fetch)(b + ahead, vectors);
+    F(packed_step)(sum, a, b, rows, vectors, whole, mask);
+    F(prefetch)(b + ahead, vectors);
     __builtin_prefetch(a + AHEAD);
-    F(packed_step)(sum, a + STEP_BYTES, b + b_row, rows, vectors, whole, some);
-    F(fetch)(b + b_row + ahead, vectors);
+    F(packed_step)(sum, a + STEP_BYTES, b + b_row, rows, vectors, whole, mask);
+    F(prefetch)(b + b_row + ahead, vectors);
     if (STEP_BYTES >= 64)
         __builtin_prefetch(a + AHEAD + STEP_BYTES);
 }
@@ -146,61 +146,61 @@ INLINE void F(packed_block)(const vme_gemm_tile *tile, const int rows, const int
     F(vec) sum[ROWS][2];
     const F(vec) zero[2] = {{0}};
     F(start_sums)(sum, zero, rows, vectors);
-    const F(mask) some = F(first)(tile->columns - (vectors - 1) * LANES);
+    const F(mask) mask = F(first)(tile->columns - (vectors - 1) * LANES);
     const char *a = tile->a, *b = tile->b;
     const int64_t b_row = tile->b_row, ahead = tile->ahead;
     int64_t p = tile->k;
     /* prefetches c while sums are computed: one row every two steps, if there are enough steps, so that loads of b are
      * not delayed */
-    const bool full = rows + 3 >= ROWS, slowly = full && p >= 4 * ROWS;
-    if (tile->far && !slowly)
-        F(fetch_outputs)(tile, rows, vectors);
-    if (slowly) {
+    const bool tall = rows + 3 >= ROWS, gradual = tall && p >= 4 * ROWS;
+    if (tile->far && !gradual)
+        F(prefetch_outputs)(tile, rows, vectors);
+    if (gradual) {
         const char *row = tile->c;
 #pragma GCC unroll 1
-        for (int fetched = 0; fetched < rows; fetched++, row += tile->c_row) {
-            F(fetch_output)(row, vectors);
-            F(packed_steps)(sum, a, b, b_row, ahead, rows, vectors, whole, some);
+        for (int prefetched = 0; prefetched < rows; prefetched++, row += tile->c_row) {
+            F(prefetch_output)(row, vectors);
+            F(packed_steps)(sum, a, b, b_row, ahead, rows, vectors, whole, mask);
             p -= 2;
             a += 2 * STEP_BYTES;
             b += 2 * b_row;
         }
     }
-    /* two steps at once, unless the mask of a two-vector tile occupies the register that the second step needs */
-    const bool paired = full && (whole || vectors == 1 || sizeof(F(mask)) < sizeof(F(vec)));
+    /* takes two steps at once, unless the mask of a two-vector tile occupies the register that the second step needs */
+    const bool paired = tall && (whole || vectors == 1 || sizeof(F(mask)) < sizeof(F(vec)));
     while (paired && p >= 2) {
-        F(packed_steps)(sum, a, b, b_row, ahead, rows, vectors, whole, some);
+        F(packed_steps)(sum, a, b, b_row, ahead, rows, vectors, whole, mask);
         p -= 2;
         a += 2 * STEP_BYTES;
         b += 2 * b_row;
     }
     for (; p > 0; p--, a += STEP_BYTES, b += b_row) {
-        F(packed_step)(sum, a, b, rows, vectors, whole, some);
-        F(fetch)(b + ahead, vectors);
+        F(packed_step)(sum, a, b, rows, vectors, whole, mask);
+        F(prefetch)(b + ahead, vectors);
     }
-    F(add_output)(sum, tile, tile->accumulate, rows, vectors, whole, some);
-    F(store_output)(sum, tile, rows, vectors, whole, some);
+    F(add_output)(sum, tile, tile->accumulate, rows, vectors, whole, mask);
+    F(store_output)(sum, tile, rows, vectors, whole, mask);
 }
 #endif
 
-/* ---- the kernel of rows at one arbitrary distance */
-/* Addresses of the rows. Two moving pointers and three steps, which addressing modes scale by one, two or four, reach
- * 14 rows. The compiler must not keep a pointer for each row: there are too few registers. */
-typedef struct F(rows) {
-    const char *first, *seventh;
+/* ---- the kernel of strided rows: the distance between rows of a is arbitrary */
+/* Addresses of 14 rows: two moving pointers, to rows 0 and 7, and three steps, which addressing modes scale by one, two
+ * or four. The compiler must not keep a pointer for each row: there are too few registers. */
+typedef struct F(row_pointers) {
+    const char *row0, *row7;
     int64_t step1, step3, step5;
-} F(rows);
+} F(row_pointers);
 
-INLINE F(rows) F(rows_of)(const vme_gemm_tile *tile)
+INLINE F(row_pointers) F(row_pointers_of)(const vme_gemm_tile *tile)
 {
     int64_t step1 = tile->a_row, step3 = 3 * step1, step5 = 5 * step1;
     __asm__("" : "+r"(step1), "+r"(step3), "+r"(step5));
-    return (F(rows)){tile->a, tile->a + 7 * tile->a_row, step1, step3, step5};
+    return (F(row_pointers)){tile->a, tile->a + 7 * tile->a_row, step1, step3, step5};
 }
 
-INLINE const char *F(row_at)(const F(rows) * a, const int i)
+INLINE const char *F(row_at)(const F(row_pointers) * a, const int i)
 {
-    return (i < 7 ? a->first : a->seventh)
+    return (i < 7 ? a->row0 : a->row7)
            + (i % 7 == 0   ? 0
               : i % 7 == 1 ? a->step1
               : i % 7 == 2 ? 2 * a->step1
@@ -210,56 +210,56 @@ INLINE const char *F(row_at)(const F(rows) * a, const int i)
                            : 2 * a->step3);
 }
 
-INLINE void F(rows_move)(F(rows) * a, const int rows, int64_t bytes)
+INLINE void F(move_row_pointers)(F(row_pointers) * a, const int rows, int64_t bytes)
 {
-    a->first += bytes;
+    a->row0 += bytes;
     if (rows > 7)
-        a->seventh += bytes;
+        a->row7 += bytes;
 }
 
 /* One step along k, `offset` bytes further in a. The products are inline here: only then does gcc 12 keep the sums of
  * 14 rows in registers (AVX-512). */
-INLINE void F(spread_step)(F(vec) (*sum)[2], const F(rows) * a, int64_t offset, const char *b, const int rows,
-                           const int vectors, const bool whole, const F(mask) some)
+INLINE void F(strided_step)(F(vec) (*sum)[2], const F(row_pointers) * a, int64_t offset, const char *b, const int rows,
+                            const int vectors, const bool whole, const F(mask) mask)
 {
     F(vec) columns[2];
-    F(load_columns)(columns, b, vectors, whole, some);
+    F(load_columns)(columns, b, vectors, whole, mask);
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++) {
-        const F(vec) factor = F(all)(*(const F(loose) *)(F(row_at)(a, i) + offset));
+        const F(vec) factor = F(splat)(*(const F(unaligned) *)(F(row_at)(a, i) + offset));
 #pragma GCC unroll 2
         for (int v = 0; v < vectors; v++)
             sum[i][v] = F(add_product)(sum[i][v], factor, columns[v]);
     }
 }
 
-INLINE void F(spread_block)(const vme_gemm_tile *tile, const int rows, const int vectors, const bool whole)
+INLINE void F(strided_block)(const vme_gemm_tile *tile, const int rows, const int vectors, const bool whole)
 {
     enum { LANES = sizeof(F(vec)) / sizeof(E) };
     F(vec) sum[ROWS][2];
     const F(vec) zero[2] = {{0}};
     F(start_sums)(sum, zero, rows, vectors);
-    const F(mask) some = F(first)(tile->columns - (vectors - 1) * LANES);
+    const F(mask) mask = F(first)(tile->columns - (vectors - 1) * LANES);
     const char *b = tile->b;
     const int64_t a_column = tile->a_column, b_row = tile->b_row, ahead = tile->ahead;
     if (tile->far)
-        F(fetch_outputs)(tile, rows, vectors);
-    F(rows) a = F(rows_of)(tile);
+        F(prefetch_outputs)(tile, rows, vectors);
+    F(row_pointers) a = F(row_pointers_of)(tile);
     for (int64_t p = tile->k; p > 0; p--) {
-        F(spread_step)(sum, &a, 0, b, rows, vectors, whole, some);
-        F(fetch)(b + ahead, vectors);
-        F(rows_move)(&a, rows, a_column);
+        F(strided_step)(sum, &a, 0, b, rows, vectors, whole, mask);
+        F(prefetch)(b + ahead, vectors);
+        F(move_row_pointers)(&a, rows, a_column);
         b += b_row;
     }
-    F(add_output)(sum, tile, tile->accumulate, rows, vectors, whole, some);
-    F(store_output)(sum, tile, rows, vectors, whole, some);
+    F(add_output)(sum, tile, tile->accumulate, rows, vectors, whole, mask);
+    F(store_output)(sum, tile, rows, vectors, whole, mask);
 }
 
-/* ---- the kernel of models' layers: runs of k, with rows as in the kernel above; then bias, addend, bounds */
+/* ---- the kernel of models' layers: runs of k, with strided rows; then bias, addend and bounds */
 #if LAYERS
 /* Adds bias and addend to the sums of a layer with a bias, and applies the bounds. */
-INLINE void F(layer_end)(F(vec) (*sum)[2], const vme_gemm_layer *layer, const bool from_bias, const int rows,
-                         const int vectors, const bool whole, const F(mask) some)
+INLINE void F(finish_layer)(F(vec) (*sum)[2], const vme_gemm_layer *layer, const bool from_bias, const int rows,
+                            const int vectors, const bool whole, const F(mask) mask)
 {
     enum { LANES = sizeof(F(vec)) / sizeof(E) };
     if (!from_bias)
@@ -275,10 +275,10 @@ INLINE void F(layer_end)(F(vec) (*sum)[2], const vme_gemm_layer *layer, const bo
                     *last = addend + (vectors - 1) * LANES;
             if (vectors == 2)
                 sum[i][0] = F(add)(sum[i][0], F(load)(addend));
-            sum[i][vectors - 1] = F(add)(sum[i][vectors - 1], F(load_last)(last, whole, some));
+            sum[i][vectors - 1] = F(add)(sum[i][vectors - 1], F(load_last)(last, whole, mask));
         }
     if (layer->bounds.low > -__builtin_inff()) {
-        const F(vec) low = F(all)(layer->bounds.low);
+        const F(vec) low = F(splat)(layer->bounds.low);
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
@@ -286,7 +286,7 @@ INLINE void F(layer_end)(F(vec) (*sum)[2], const vme_gemm_layer *layer, const bo
                 sum[i][v] = F(max)(sum[i][v], low);
     }
     if (layer->bounds.high < __builtin_inff()) {
-        const F(vec) high = F(all)(layer->bounds.high);
+        const F(vec) high = F(splat)(layer->bounds.high);
 #pragma GCC unroll 16
         for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
@@ -296,19 +296,19 @@ INLINE void F(layer_end)(F(vec) (*sum)[2], const vme_gemm_layer *layer, const bo
 }
 
 /* Two steps that move the pointers once: moving takes cycles of the multiplication ports. */
-INLINE void F(layer_steps)(F(vec) (*sum)[2], F(rows) * a, const char **b, const char **coming,
+INLINE void F(layer_steps)(F(vec) (*sum)[2], F(row_pointers) * a, const char **b, const char **coming,
                            const volatile int64_t *coming_step, const int rows, const int vectors, const bool whole,
-                           const F(mask) some)
+                           const F(mask) mask)
 {
     enum { B_ROW = 2 * sizeof(F(vec)), AHEAD = 8 * B_ROW };
 #pragma GCC unroll 2
     for (int s = 0; s < 2; s++) {
-        F(spread_step)(sum, a, s * (int64_t)sizeof(E), *b + s * (int64_t)B_ROW, rows, vectors, whole, some);
-        F(fetch)(*b + s * (int64_t)B_ROW + (int64_t)AHEAD, vectors);
+        F(strided_step)(sum, a, s * (int64_t)sizeof(E), *b + s * (int64_t)B_ROW, rows, vectors, whole, mask);
+        F(prefetch)(*b + s * (int64_t)B_ROW + (int64_t)AHEAD, vectors);
         __builtin_prefetch(*coming, 0, 2);
         *coming += *coming_step;
     }
-    F(rows_move)(a, rows, 2 * (int64_t)sizeof(E));
+    F(move_row_pointers)(a, rows, 2 * (int64_t)sizeof(E));
     *b += 2 * (int64_t)B_ROW;
 }
 
@@ -324,54 +324,54 @@ INLINE void F(layer_block)(const vme_gemm_tile *tile, const vme_gemm_layer *laye
         for (int v = 0; v < vectors; v++)
             start[v] = F(load)(layer->bias + v * LANES);
     F(start_sums)(sum, start, rows, vectors);
-    const F(mask) some = F(first)(tile->columns - (vectors - 1) * LANES);
+    const F(mask) mask = F(first)(tile->columns - (vectors - 1) * LANES);
     const char *b = tile->b;
     bool accumulate = tile->accumulate;
     int64_t p = tile->k;
     /* prefetches c while sums are computed, as in the kernel of packed rows */
-    const bool slowly = p >= 4 * ROWS;
-    if (tile->far && !slowly)
-        F(fetch_outputs)(tile, rows, vectors);
-    F(rows) a = F(rows_of)(tile);
-    /* Values without a register are volatile, so that they are read from the stack: moving them back from a vector
-     * register would take a multiplication's slot. */
+    const bool gradual = p >= 4 * ROWS;
+    if (tile->far && !gradual)
+        F(prefetch_outputs)(tile, rows, vectors);
+    F(row_pointers) a = F(row_pointers_of)(tile);
+    /* coming_step has no register left and is volatile, so that it is read from the stack: the compiler would keep it
+     * in a vector register, and moving it back takes an issue slot of the multiplications. */
     const char *coming = layer->coming;
     const volatile int64_t coming_step = layer->coming_step;
     int64_t runs = layer->runs;
-    bool fetching = slowly && tile->far;
+    bool prefetching = gradual && tile->far;
     do {
-        if (fetching) {
+        if (prefetching) {
             const char *row = tile->c;
 #pragma GCC unroll 1
-            for (int fetched = 0; fetched < rows; fetched++, row += tile->c_row) {
-                F(fetch_output)(row, vectors);
-                F(layer_steps)(sum, &a, &b, &coming, &coming_step, rows, vectors, whole, some);
+            for (int prefetched = 0; prefetched < rows; prefetched++, row += tile->c_row) {
+                F(prefetch_output)(row, vectors);
+                F(layer_steps)(sum, &a, &b, &coming, &coming_step, rows, vectors, whole, mask);
                 p -= 2;
             }
-            fetching = false;
+            prefetching = false;
         }
         while (p >= 2) {
-            F(layer_steps)(sum, &a, &b, &coming, &coming_step, rows, vectors, whole, some);
+            F(layer_steps)(sum, &a, &b, &coming, &coming_step, rows, vectors, whole, mask);
             p -= 2;
         }
         for (; p > 0; p--) {
-            F(spread_step)(sum, &a, 0, b, rows, vectors, whole, some);
-            F(fetch)(b + (int64_t)AHEAD, vectors);
+            F(strided_step)(sum, &a, 0, b, rows, vectors, whole, mask);
+            F(prefetch)(b + (int64_t)AHEAD, vectors);
             __builtin_prefetch(coming, 0, 2);
             coming += coming_step;
-            F(rows_move)(&a, rows, sizeof(E));
+            F(move_row_pointers)(&a, rows, sizeof(E));
             b += (int64_t)B_ROW;
         }
         p = tile->k;
-        a.first += layer->a_run - p * (int64_t)sizeof(E);
-        a.seventh += layer->a_run - p * (int64_t)sizeof(E);
+        a.row0 += layer->a_run - p * (int64_t)sizeof(E);
+        a.row7 += layer->a_run - p * (int64_t)sizeof(E);
         if (layer->apart && runs > 1) {
             char *row = tile->c;
 #pragma GCC unroll 16
             for (int i = 0; i < rows; i++, row += tile->c_row) {
                 if (accumulate)
-                    F(add_row)(sum[i], row, vectors, whole, some);
-                F(store_row)(sum[i], row, vectors, whole, some);
+                    F(add_row)(sum[i], row, vectors, whole, mask);
+                F(store_row)(sum[i], row, vectors, whole, mask);
 #pragma GCC unroll 2
                 for (int v = 0; v < vectors; v++)
                     sum[i][v] = start[v];
@@ -379,15 +379,15 @@ INLINE void F(layer_block)(const vme_gemm_tile *tile, const vme_gemm_layer *laye
             accumulate = true;
         }
     } while (--runs > 0);
-    F(add_output)(sum, tile, accumulate, rows, vectors, whole, some);
+    F(add_output)(sum, tile, accumulate, rows, vectors, whole, mask);
     if (layer->bias != NULL)
-        F(layer_end)(sum, layer, from_bias, rows, vectors, whole, some);
-    F(store_output)(sum, tile, rows, vectors, whole, some);
+        F(finish_layer)(sum, layer, from_bias, rows, vectors, whole, mask);
+    F(store_output)(sum, tile, rows, vectors, whole, mask);
 }
 #endif
 
 #if PACKED
-/* Four slivers at once: fewer cache lines of each row are open, and fewer places are written in turn. */
+/* Packs four slivers at once: a compromise between long reads from a row and few output streams. */
 static void F(pack_b)(int64_t k, int64_t count, const char *b, int64_t b_row, char *out, int64_t out_sliver)
 {
     enum { LANES = sizeof(F(vec)) / sizeof(E), WIDTH = 2 * sizeof(F(vec)), GROUP = 4 };
@@ -435,9 +435,9 @@ static void F(pack_b)(int64_t k, int64_t count, const char *b, int64_t b_row, ch
 #if PACKED
 INLINE void F(packed_tile)(const vme_gemm_tile *tile){CALL(F(packed_block), tile)}
 #endif
-INLINE void F(spread_tile)(const vme_gemm_tile *tile)
+INLINE void F(strided_tile)(const vme_gemm_tile *tile)
 {
-    CALL(F(spread_block), tile)
+    CALL(F(strided_block), tile)
 }
 
 static void F(tile)(const vme_gemm_tile *tile)
@@ -448,7 +448,7 @@ static void F(tile)(const vme_gemm_tile *tile)
         return;
     }
 #endif
-    F(spread_tile)(tile);
+    F(strided_tile)(tile);
 }
 
 #if LAYERS

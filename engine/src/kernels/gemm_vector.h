@@ -18,34 +18,34 @@ INLINE void F(dot_rows)(const int rows, const int vectors, int64_t k, const char
     int64_t p = 0;
     for (; p + steps * LANES <= k; p += steps * LANES)
 #pragma GCC unroll 2
-        for (int w = 0; w < steps; w++) {
+        for (int step = 0; step < steps; step++) {
             F(vec) factor[4];
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++)
-                factor[v] = F(load)((const E *)(x + v * x_row) + p + w * LANES);
+                factor[v] = F(load)((const E *)(x + v * x_row) + p + step * LANES);
 #pragma GCC unroll 4
             for (int i = 0; i < rows; i++) {
-                const F(vec) row = F(load)((const E *)(a + i * a_row) + p + w * LANES);
+                const F(vec) row = F(load)((const E *)(a + i * a_row) + p + step * LANES);
 #pragma GCC unroll 4
                 for (int v = 0; v < vectors; v++)
-                    sum[i][v + w] = F(add_product)(sum[i][v + w], row, factor[v]);
+                    sum[i][v + step] = F(add_product)(sum[i][v + step], row, factor[v]);
             }
         }
     for (; p < k; p += LANES) {
-        const F(mask) some = F(first)(k - p < LANES ? (int)(k - p) : LANES);
+        const F(mask) mask = F(first)(k - p < LANES ? (int)(k - p) : LANES);
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++) {
-            const F(vec) factor = F(load_first)((const E *)(x + v * x_row) + p, some);
+            const F(vec) factor = F(load_first)((const E *)(x + v * x_row) + p, mask);
 #pragma GCC unroll 4
             for (int i = 0; i < rows; i++)
-                sum[i][v] = F(add_product)(sum[i][v], F(load_first)((const E *)(a + i * a_row) + p, some), factor);
+                sum[i][v] = F(add_product)(sum[i][v], F(load_first)((const E *)(a + i * a_row) + p, mask), factor);
         }
     }
 #pragma GCC unroll 4
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++)
-            *(F(loose) *)(out + i * out_row + v * out_vector) =
+            *(F(unaligned) *)(out + i * out_row + v * out_vector) =
                 F(total)(steps == 2 ? F(add)(sum[i][0], sum[i][1]) : sum[i][v]);
 }
 
@@ -75,17 +75,17 @@ INLINE void F(sum_rows)(const int rows, int64_t columns, const char *x, int64_t 
     F(vec) factor[8];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
-        factor[i] = F(all)(*(const F(loose) *)(x + i * x_step));
+        factor[i] = F(splat)(*(const F(unaligned) *)(x + i * x_step));
     for (int64_t j = 0; j < columns; j += LANES) {
         const bool whole = columns - j >= LANES;
-        const F(mask) some = F(first)(whole ? LANES : (int)(columns - j));
+        const F(mask) mask = F(first)(whole ? LANES : (int)(columns - j));
         F(vec) even = {0}, odd = {0};
         if (accumulate)
-            even = whole ? F(load)(out + j) : F(load_first)(out + j, some);
+            even = whole ? F(load)(out + j) : F(load_first)(out + j, mask);
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++) {
             const E *row = (const E *)(b + i * b_row) + j;
-            const F(vec) values = whole ? F(load)(row) : F(load_first)(row, some);
+            const F(vec) values = whole ? F(load)(row) : F(load_first)(row, mask);
             if (i % 2 == 0)
                 even = F(add_product)(even, factor[i], values);
             else
@@ -95,7 +95,7 @@ INLINE void F(sum_rows)(const int rows, int64_t columns, const char *x, int64_t 
         if (whole)
             F(store)(out + j, even);
         else
-            F(store_first)(out + j, some, even);
+            F(store_first)(out + j, mask, even);
     }
 }
 

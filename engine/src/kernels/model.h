@@ -1,12 +1,12 @@
-/* Models' operations on rows of channels other than products, for each backend. The including file defines VME_TARGET.
- */
+/* Models' kernels on rows of channels, except products: sums, windows and interpolation. The including file defines
+ * VME_TARGET. */
 #include "depthwise.h"
 #include "pooling.h"
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b)  JOIN_(a, b)
 
-VME_INLINE float within(float value, vme_bounds bounds) /* NaN stays NaN */
+VME_INLINE float clamp_value(float value, vme_bounds bounds) /* NaN stays NaN */
 {
     value = value < bounds.low ? bounds.low : value;
     return value > bounds.high ? bounds.high : value;
@@ -15,13 +15,13 @@ VME_INLINE float within(float value, vme_bounds bounds) /* NaN stays NaN */
 static void add(int64_t n, const float *a, const float *b, float *out, vme_bounds bounds)
 {
     for (int64_t i = 0; i < n; i++)
-        out[i] = within(a[i] + b[i], bounds);
+        out[i] = clamp_value(a[i] + b[i], bounds);
 }
 
 static void clip(int64_t n, const float *in, float *out, vme_bounds bounds)
 {
     for (int64_t i = 0; i < n; i++)
-        out[i] = within(in[i], bounds);
+        out[i] = clamp_value(in[i], bounds);
 }
 
 static void interleave(int64_t n, const float *restrict a, const float *restrict b, float *restrict out)
@@ -52,10 +52,10 @@ static void blend_places(int taps, int64_t n, const float *restrict in, const in
     for (int64_t i = 0; i < n; i++)
         out[i] = in[indices[i]] * weights[i];
     for (int t = 1; t < taps; t++) {
-        const int32_t *restrict at = indices + t * next;
-        const float *restrict by = weights + t * next;
+        const int32_t *restrict index = indices + t * next;
+        const float *restrict weight = weights + t * next;
         for (int64_t i = 0; i < n; i++)
-            out[i] += in[at[i]] * by[i];
+            out[i] += in[index[i]] * weight[i];
     }
 }
 

@@ -7,12 +7,12 @@
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b)  JOIN_(a, b)
-#define ALWAYS      static inline __attribute__((always_inline))
+#define INLINE      static inline __attribute__((always_inline))
 
 enum { VECTORS = NARROW_COLUMNS / LANES, CHAINS = 4 }; /* independent sums, to hide latency */
-typedef int32_t integers __attribute__((vector_size(VEC_BYTES)));
+typedef int32_t vec_i32 __attribute__((vector_size(VEC_BYTES)));
 
-ALWAYS vec halves(const uint8_t *from)
+INLINE vec load_halves(const uint8_t *from)
 {
 #if defined(__AVX512F__)
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)from));
@@ -29,17 +29,17 @@ ALWAYS vec halves(const uint8_t *from)
 #endif
 }
 
-ALWAYS vec floats(integers v) { return __builtin_convertvector(v, vec); }
+INLINE vec to_floats(vec_i32 v) { return __builtin_convertvector(v, vec); }
 
-ALWAYS integers words(const uint8_t *from)
+INLINE vec_i32 load_words(const uint8_t *from)
 {
-    integers v;
+    vec_i32 v;
     memcpy(&v, from, sizeof v);
     return v;
 }
 
 /* ---- float16 weights */
-ALWAYS void half_rows_of(const int rows, const narrow_sliver *sliver, const float *a, int64_t a_row, float *out)
+INLINE void half_rows_of(const int rows, const narrow_sliver *sliver, const float *a, int64_t a_row, float *out)
 {
     const int chains = CHAINS / rows;
     vec sum[CHAINS][VECTORS];
@@ -47,25 +47,25 @@ ALWAYS void half_rows_of(const int rows, const narrow_sliver *sliver, const floa
     for (int chain = 0; chain < CHAINS; chain++)
 #pragma GCC unroll 8
         for (int v = 0; v < VECTORS; v++)
-            sum[chain][v] = all(0);
+            sum[chain][v] = splat(0);
     int64_t k = 0;
     for (; k + chains <= sliver->k; k += chains)
 #pragma GCC unroll 4
         for (int chain = 0; chain < chains; chain++)
 #pragma GCC unroll 8
             for (int v = 0; v < VECTORS; v++) {
-                const vec weights = halves(sliver->weights + 2 * ((k + chain) * NARROW_COLUMNS + v * LANES));
+                const vec weights = load_halves(sliver->weights + 2 * ((k + chain) * NARROW_COLUMNS + v * LANES));
 #pragma GCC unroll 4
                 for (int r = 0; r < rows; r++) {
                     vec *of = &sum[r * chains + chain][v];
-                    *of = add_product(*of, weights, all(a[r * a_row + k + chain]));
+                    *of = add_product(*of, weights, splat(a[r * a_row + k + chain]));
                 }
             }
     for (; k < sliver->k; k++)
         for (int v = 0; v < VECTORS; v++) {
-            const vec weights = halves(sliver->weights + 2 * (k * NARROW_COLUMNS + v * LANES));
+            const vec weights = load_halves(sliver->weights + 2 * (k * NARROW_COLUMNS + v * LANES));
             for (int r = 0; r < rows; r++)
-                sum[r * chains][v] = add_product(sum[r * chains][v], weights, all(a[r * a_row + k]));
+                sum[r * chains][v] = add_product(sum[r * chains][v], weights, splat(a[r * a_row + k]));
         }
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < VECTORS; v++) {
@@ -97,130 +97,131 @@ static void half_rows(int rows, const narrow_sliver *sliver, const float *a, int
 enum { LARGEST = 127 << 16, QUAD_BYTES = 4 * NARROW_COLUMNS, SPLIT_QUAD = 16 };
 
 #ifdef __AVX2__
-/* The factor for a part's elements; `scale` receives its inverse. Non-finite elements make it NaN. */
-ALWAYS float factor_of(int64_t count, const float *from, float *scale)
+/* The factor for a part's elements; *scale receives its inverse. Both are 0 if all elements are below 2^-100. If an
+ * element is not finite, the factor is 0 and *scale is NaN. */
+INLINE float quantization_factor(int64_t count, const float *from, float *scale)
 {
-    vec largest = all(0), total = all(0);
-    float high = 0, sum = 0;
+    vec lane_maxima = splat(0), nan_or_zero = splat(0);
+    float largest = 0, nan_sum = 0;
     int64_t i = 0;
     for (; i + LANES <= count; i += LANES) {
-        const vec v = load(from + i), size = larger_of(v, -v);
-        largest = larger_of(largest, size);
-        total += v * all(0);
+        const vec v = load(from + i), magnitude = maximum(v, -v);
+        lane_maxima = maximum(lane_maxima, magnitude);
+        nan_or_zero += v * splat(0);
     }
     for (int lane = 0; lane < LANES; lane++) {
-        high = largest[lane] > high ? largest[lane] : high;
-        sum += total[lane];
+        largest = lane_maxima[lane] > largest ? lane_maxima[lane] : largest;
+        nan_sum += nan_or_zero[lane];
     }
     for (; i < count; i++) {
-        const float size = from[i] < 0 ? -from[i] : from[i];
-        high = size > high ? size : high;
-        sum += from[i] * 0;
+        const float magnitude = from[i] < 0 ? -from[i] : from[i];
+        largest = magnitude > largest ? magnitude : largest;
+        nan_sum += from[i] * 0;
     }
-    *scale = high < 0x1p-100f ? sum : high / LARGEST + sum;
-    return high < 0x1p-100f || sum != 0 ? 0 : LARGEST / high;
+    *scale = largest < 0x1p-100f ? nan_sum : largest / LARGEST + nan_sum;
+    return largest < 0x1p-100f || nan_sum != 0 ? 0 : LARGEST / largest;
 }
 
-ALWAYS integers nearest(vec v)
+INLINE vec_i32 round_to_integers(vec v)
 {
 #ifdef __AVX512F__
-    return (integers)_mm512_cvtps_epi32((__m512)v);
+    return (vec_i32)_mm512_cvtps_epi32((__m512)v);
 #else
-    return (integers)_mm256_cvtps_epi32((__m256)v);
+    return (vec_i32)_mm256_cvtps_epi32((__m256)v);
 #endif
 }
 
-ALWAYS integers split_vector(const float *from, float factor)
+INLINE vec_i32 quantize_vector(const float *from, float factor)
 {
     const vec v = load(from);
-    return factor == 0 ? (integers){0} : nearest(v * all(factor));
+    return factor == 0 ? (vec_i32){0} : round_to_integers(v * splat(factor));
 }
 
-/* Numbers as 256 * high + low, of 16 bits; for each four the high halves, then the low halves, in the order 0, 2, 1, 3.
- */
-ALWAYS void store_pairs(integers v, uint8_t *to)
+/* Stores each number as 256 * high + low, both of 16 bits: of every four numbers the high halves, then the low halves,
+ * in the order 0, 2, 1, 3. */
+INLINE void store_pairs(vec_i32 v, uint8_t *to)
 {
     const __m128i order = _mm_set_epi8(15, 14, 11, 10, 13, 12, 9, 8, 7, 6, 3, 2, 5, 4, 1, 0);
-    const integers high = v >> 8, low = v & 255;
+    const vec_i32 high = v >> 8, low = v & 255;
     for (int i = 0; i < (int)(sizeof v / 16); i += 2) {
-        __m128i four[4], both;
-        memcpy(four, (const char *)&high + 16 * i, 32);
-        memcpy(four + 2, (const char *)&low + 16 * i, 32);
-        const __m128i left = _mm_shuffle_epi8(_mm_packs_epi32(four[0], four[1]), order),
-                      right = _mm_shuffle_epi8(_mm_packs_epi32(four[2], four[3]), order);
-        both = _mm_unpacklo_epi64(left, right);
-        memcpy(to + 16 * i, &both, sizeof both);
-        both = _mm_unpackhi_epi64(left, right);
-        memcpy(to + 16 * i + 16, &both, sizeof both);
+        __m128i parts[4], packed;
+        memcpy(parts, (const char *)&high + 16 * i, 32);
+        memcpy(parts + 2, (const char *)&low + 16 * i, 32);
+        const __m128i left = _mm_shuffle_epi8(_mm_packs_epi32(parts[0], parts[1]), order),
+                      right = _mm_shuffle_epi8(_mm_packs_epi32(parts[2], parts[3]), order);
+        packed = _mm_unpacklo_epi64(left, right);
+        memcpy(to + 16 * i, &packed, sizeof packed);
+        packed = _mm_unpackhi_epi64(left, right);
+        memcpy(to + 16 * i + 16, &packed, sizeof packed);
     }
 }
 
 #define SPLIT(name, store_, attributes) \
     attributes static void name(int64_t count, const float *from, uint8_t *numbers, float *scale, float *sum) \
     { \
-        const float factor = factor_of(count, from, scale); \
-        integers total = {0}; \
-        int64_t i = 0, all_of = 0; \
+        const float factor = quantization_factor(count, from, scale); \
+        vec_i32 total = {0}; \
+        int64_t i = 0, element_sum = 0; \
         for (; i + LANES <= count; i += LANES) { \
-            const integers v = split_vector(from + i, factor); \
+            const vec_i32 v = quantize_vector(from + i, factor); \
             total += v; \
             store_(v, numbers + 4 * i); \
         } \
         if (i < count) { \
-            float rest[LANES] = {0}; \
+            float tail[LANES] = {0}; \
             uint8_t packed[4 * LANES]; \
-            memcpy(rest, from + i, (size_t)(count - i) * sizeof *rest); \
-            const integers v = split_vector(rest, factor); \
+            memcpy(tail, from + i, (size_t)(count - i) * sizeof *tail); \
+            const vec_i32 v = quantize_vector(tail, factor); \
             total += v; \
             store_(v, packed); \
             memcpy(numbers + 4 * i, packed, (size_t)(count - i) * 4); \
         } \
         for (int lane = 0; lane < LANES; lane++) \
-            all_of += total[lane]; \
-        *sum = (float)all_of; \
+            element_sum += total[lane]; \
+        *sum = (float)element_sum; \
     }
 SPLIT(split_pairs, store_pairs, )
 
-enum { EIGHTS = NARROW_COLUMNS / 8 }; /* vectors of sums of 8 columns */
+enum { COLUMN_GROUPS = NARROW_COLUMNS / 8 }; /* vectors of sums of 8 columns */
 
 /* Adds four elements of each row times weights of 8 columns to the sums of their high and of their low halves. */
-ALWAYS void add_pairs(const int rows, __m256i numbers, const uint8_t *a, int64_t a_row, __m256i sum[][2])
+INLINE void add_pairs(const int rows, __m256i weights, const uint8_t *a, int64_t a_row, __m256i sum[][2])
 {
-    const __m256i even = _mm256_and_si256(numbers, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(numbers, 8);
+    const __m256i even = _mm256_and_si256(weights, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(weights, 8);
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++) {
-        int32_t two[4];
-        memcpy(two, a + r * a_row, sizeof two);
+        int32_t pairs[4];
+        memcpy(pairs, a + r * a_row, sizeof pairs);
 #pragma GCC unroll 2
-        for (int low = 0; low < 2; low++) {
-            const __m256i left = _mm256_madd_epi16(even, _mm256_set1_epi32(two[2 * low])),
-                          right = _mm256_madd_epi16(odd, _mm256_set1_epi32(two[2 * low + 1]));
-            sum[r][low] = _mm256_add_epi32(sum[r][low], _mm256_add_epi32(left, right));
+        for (int half = 0; half < 2; half++) {
+            const __m256i left = _mm256_madd_epi16(even, _mm256_set1_epi32(pairs[2 * half])),
+                          right = _mm256_madd_epi16(odd, _mm256_set1_epi32(pairs[2 * half + 1]));
+            sum[r][half] = _mm256_add_epi32(sum[r][half], _mm256_add_epi32(left, right));
         }
     }
 }
 
 /* The sums of a part are at most 128 * 255 * 32,512, twice: below 2^31. */
-ALWAYS void pairs_part(const narrow_kind kind, const int rows, int64_t count, const uint8_t *weights, const uint8_t *a,
+INLINE void pairs_part(const narrow_kind kind, const int rows, int64_t count, const uint8_t *weights, const uint8_t *a,
                        int64_t a_row, float *sums)
 {
-    const __m256i nibble = _mm256_set1_epi8(15);
+    const __m256i nibble_mask = _mm256_set1_epi8(15);
 #pragma GCC unroll 4
-    for (int v = 0; v < EIGHTS; v++) {
+    for (int v = 0; v < COLUMN_GROUPS; v++) {
         __m256i sum[NARROW_ROWS][2];
         const uint8_t *from = a, *packed = weights + 32 * v;
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++)
             sum[r][0] = sum[r][1] = _mm256_setzero_si256();
         for (int64_t k = 0; k < count; packed += QUAD_BYTES) {
-            const __m256i both = _mm256_loadu_si256((const __m256i *)packed);
+            const __m256i bytes = _mm256_loadu_si256((const __m256i *)packed);
             if (kind == NARROW_BYTES) {
-                add_pairs(rows, both, from, a_row, sum);
+                add_pairs(rows, bytes, from, a_row, sum);
                 k += 4, from += SPLIT_QUAD;
                 continue;
             }
-            add_pairs(rows, _mm256_and_si256(both, nibble), from, a_row, sum);
-            add_pairs(rows, _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble), from + SPLIT_QUAD, a_row, sum);
+            add_pairs(rows, _mm256_and_si256(bytes, nibble_mask), from, a_row, sum);
+            add_pairs(rows, _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble_mask), from + SPLIT_QUAD, a_row, sum);
             k += 8, from += 2 * SPLIT_QUAD;
         }
 #pragma GCC unroll 4
@@ -241,20 +242,20 @@ static void split_floats(int64_t count, const float *from, uint8_t *numbers, flo
     *sum = total;
 }
 
-ALWAYS void floats_part(const narrow_kind kind, const int rows, int64_t count, const uint8_t *weights, const uint8_t *a,
+INLINE void floats_part(const narrow_kind kind, const int rows, int64_t count, const uint8_t *weights, const uint8_t *a,
                         int64_t a_row, float *sums)
 {
     memset(sums, 0, (size_t)rows * NARROW_COLUMNS * sizeof *sums);
     for (int64_t k = 0; k < count; k += kind == NARROW_NIBBLES ? 8 : 4, weights += QUAD_BYTES)
         for (int v = 0; v < VECTORS; v++) {
-            const integers both = words(weights + 4 * v * LANES);
+            const vec_i32 bytes = load_words(weights + 4 * v * LANES);
             for (int i = 0; i < (kind == NARROW_NIBBLES ? 8 : 4); i++) {
                 const vec weight =
-                    floats(kind == NARROW_BYTES ? both >> 8 * i & 255 : both >> (8 * (i % 4) + 4 * (i / 4)) & 15);
+                    to_floats(kind == NARROW_BYTES ? bytes >> 8 * i & 255 : bytes >> (8 * (i % 4) + 4 * (i / 4)) & 15);
                 for (int r = 0; r < rows; r++) {
                     float number, *to = sums + r * NARROW_COLUMNS + v * LANES;
                     memcpy(&number, a + r * a_row + (k + i) * 4, sizeof number);
-                    store(to, add_product(load(to), weight, all(number)));
+                    store(to, add_product(load(to), weight, splat(number)));
                 }
             }
         }
@@ -263,79 +264,79 @@ ALWAYS void floats_part(const narrow_kind kind, const int rows, int64_t count, c
 
 #ifdef __AVX512F__
 #define VNNI __attribute__((target("avx512vnni,avx512bw,avx512vl,avx512dq")))
-enum { BYTES = 3 };
+enum { NUMBER_BYTES = 3 };
 
-/* Numbers as 65,536 * high + 256 * middle + low, signed bytes; for each four the high ones, the middle ones, the low
- * ones, and four unused bytes. */
-VNNI ALWAYS void store_bytes(integers v, uint8_t *to)
+/* Stores each number as 65,536 * high + 256 * middle + low, signed bytes: of every four numbers the high bytes, the
+ * middle ones, the low ones, and four unused bytes. */
+VNNI INLINE void store_bytes(vec_i32 v, uint8_t *to)
 {
-    const integers upper = (v + 128) >> 8, high = (upper + 128) >> 8;
+    const vec_i32 upper = (v + 128) >> 8, high = (upper + 128) >> 8;
     const __m128i a = _mm512_cvtepi32_epi8((__m512i)high), b = _mm512_cvtepi32_epi8((__m512i)(upper - high * 256)),
-                  c = _mm512_cvtepi32_epi8((__m512i)(v - upper * 256)), none = _mm_setzero_si128();
-    const __m128i left = _mm_unpacklo_epi32(a, b), right = _mm_unpacklo_epi32(c, none),
-                  left_behind = _mm_unpackhi_epi32(a, b), right_behind = _mm_unpackhi_epi32(c, none);
-    _mm_storeu_si128((__m128i *)to, _mm_unpacklo_epi64(left, right));
-    _mm_storeu_si128((__m128i *)(to + 16), _mm_unpackhi_epi64(left, right));
-    _mm_storeu_si128((__m128i *)(to + 32), _mm_unpacklo_epi64(left_behind, right_behind));
-    _mm_storeu_si128((__m128i *)(to + 48), _mm_unpackhi_epi64(left_behind, right_behind));
+                  c = _mm512_cvtepi32_epi8((__m512i)(v - upper * 256)), zero = _mm_setzero_si128();
+    const __m128i left_low = _mm_unpacklo_epi32(a, b), right_low = _mm_unpacklo_epi32(c, zero),
+                  left_high = _mm_unpackhi_epi32(a, b), right_high = _mm_unpackhi_epi32(c, zero);
+    _mm_storeu_si128((__m128i *)to, _mm_unpacklo_epi64(left_low, right_low));
+    _mm_storeu_si128((__m128i *)(to + 16), _mm_unpackhi_epi64(left_low, right_low));
+    _mm_storeu_si128((__m128i *)(to + 32), _mm_unpacklo_epi64(left_high, right_high));
+    _mm_storeu_si128((__m128i *)(to + 48), _mm_unpackhi_epi64(left_high, right_high));
 }
 SPLIT(split_bytes, store_bytes, VNNI)
 
 /* _mm512_dpbusd_epi32 in place: when compilers choose the registers, they move sums between products. */
-VNNI ALWAYS void add_dots(__m512i *sum, __m512i weights, __m512i a)
+VNNI INLINE void add_dots(__m512i *sum, __m512i weights, __m512i a)
 {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(weights), "v"(a));
 }
 
 /* The bytes of four elements of each row, times weights of 32 columns; `chain` selects one of several independent sums.
  */
-VNNI ALWAYS void add_quads(const int rows, const int chains, int chain, const __m512i weights[2], const uint8_t *a,
-                           int64_t a_row, __m512i sum[][BYTES][2])
+VNNI INLINE void add_quads(const int rows, const int chains, int chain, const __m512i weights[2], const uint8_t *a,
+                           int64_t a_row, __m512i sum[][NUMBER_BYTES][2])
 {
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 3
-        for (int byte = 0; byte < BYTES; byte++) {
-            int32_t four;
-            memcpy(&four, a + r * a_row + 4 * byte, sizeof four);
-            const __m512i factors = _mm512_set1_epi32(four);
+        for (int byte = 0; byte < NUMBER_BYTES; byte++) {
+            int32_t quad;
+            memcpy(&quad, a + r * a_row + 4 * byte, sizeof quad);
+            const __m512i factors = _mm512_set1_epi32(quad);
             add_dots(&sum[r * chains + chain][byte][0], weights[0], factors);
             add_dots(&sum[r * chains + chain][byte][1], weights[1], factors);
         }
 }
 
-VNNI ALWAYS void bytes_part(const narrow_kind kind, const int rows, int64_t count, const uint8_t *weights,
+VNNI INLINE void bytes_part(const narrow_kind kind, const int rows, int64_t count, const uint8_t *weights,
                             const uint8_t *a, int64_t a_row, float *sums)
 {
     const int chains = rows == 1 ? 2 : 1;
-    const __m512i nibble = _mm512_set1_epi8(15);
-    __m512i sum[NARROW_ROWS][BYTES][2];
+    const __m512i nibble_mask = _mm512_set1_epi8(15);
+    __m512i sum[NARROW_ROWS][NUMBER_BYTES][2];
 #pragma GCC unroll 4
     for (int i = 0; i < rows * chains; i++)
 #pragma GCC unroll 3
-        for (int byte = 0; byte < BYTES; byte++)
+        for (int byte = 0; byte < NUMBER_BYTES; byte++)
             sum[i][byte][0] = sum[i][byte][1] = _mm512_setzero_si512();
     int64_t k = 0;
     for (; k + 8 <= count;
          k += 8, weights += kind == NARROW_NIBBLES ? QUAD_BYTES : 2 * QUAD_BYTES, a += 2 * SPLIT_QUAD) {
         const __m512i first = _mm512_loadu_si512(weights), second = _mm512_loadu_si512(weights + 64);
         if (kind == NARROW_NIBBLES) {
-            const __m512i low[2] = {_mm512_and_si512(first, nibble), _mm512_and_si512(second, nibble)};
-            const __m512i high[2] = {_mm512_and_si512(_mm512_srli_epi16(first, 4), nibble),
-                                     _mm512_and_si512(_mm512_srli_epi16(second, 4), nibble)};
+            const __m512i low[2] = {_mm512_and_si512(first, nibble_mask), _mm512_and_si512(second, nibble_mask)};
+            const __m512i high[2] = {_mm512_and_si512(_mm512_srli_epi16(first, 4), nibble_mask),
+                                     _mm512_and_si512(_mm512_srli_epi16(second, 4), nibble_mask)};
             add_quads(rows, chains, 0, low, a, a_row, sum);
             add_quads(rows, chains, chains - 1, high, a + SPLIT_QUAD, a_row, sum);
         } else {
-            const __m512i here[2] = {first, second};
-            const __m512i behind[2] = {_mm512_loadu_si512(weights + QUAD_BYTES),
-                                       _mm512_loadu_si512(weights + QUAD_BYTES + 64)};
-            add_quads(rows, chains, 0, here, a, a_row, sum);
-            add_quads(rows, chains, chains - 1, behind, a + SPLIT_QUAD, a_row, sum);
+            const __m512i quad0[2] = {first, second};
+            const __m512i quad1[2] = {_mm512_loadu_si512(weights + QUAD_BYTES),
+                                      _mm512_loadu_si512(weights + QUAD_BYTES + 64)};
+            add_quads(rows, chains, 0, quad0, a, a_row, sum);
+            add_quads(rows, chains, chains - 1, quad1, a + SPLIT_QUAD, a_row, sum);
         }
     }
     if (kind == NARROW_BYTES && k < count) {
-        const __m512i last[2] = {_mm512_loadu_si512(weights), _mm512_loadu_si512(weights + 64)};
-        add_quads(rows, chains, 0, last, a, a_row, sum);
+        const __m512i quad0[2] = {_mm512_loadu_si512(weights), _mm512_loadu_si512(weights + 64)};
+        add_quads(rows, chains, 0, quad0, a, a_row, sum);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < rows; r++)
@@ -343,11 +344,11 @@ VNNI ALWAYS void bytes_part(const narrow_kind kind, const int rows, int64_t coun
         for (int v = 0; v < 2; v++) {
             __m512 total = _mm512_setzero_ps();
 #pragma GCC unroll 3
-            for (int byte = 0; byte < BYTES; byte++) {
-                __m512i one = sum[r * chains][byte][v];
+            for (int byte = 0; byte < NUMBER_BYTES; byte++) {
+                __m512i byte_sum = sum[r * chains][byte][v];
                 if (chains == 2)
-                    one = _mm512_add_epi32(one, sum[1][byte][v]);
-                total = _mm512_fmadd_ps(total, _mm512_set1_ps(256), _mm512_cvtepi32_ps(one));
+                    byte_sum = _mm512_add_epi32(byte_sum, sum[1][byte][v]);
+                total = _mm512_fmadd_ps(total, _mm512_set1_ps(256), _mm512_cvtepi32_ps(byte_sum));
             }
             _mm512_storeu_ps(sums + r * NARROW_COLUMNS + 16 * v, total);
         }
@@ -356,36 +357,39 @@ VNNI ALWAYS void bytes_part(const narrow_kind kind, const int rows, int64_t coun
 
 /* ---- integers: products */
 /* Adds a part's sums to the totals: (sum - zero * sum of the row's elements) * both scales. */
-ALWAYS void add_part(const int rows, const narrow_sliver *sliver, int64_t block, const narrow_rows *a, int64_t part,
+INLINE void add_part(const int rows, const narrow_sliver *sliver, int64_t block, const narrow_rows *a, int64_t part,
                      const float *sums, vec total[NARROW_ROWS][VECTORS])
 {
 #pragma GCC unroll 8
     for (int v = 0; v < VECTORS; v++) {
-        const int64_t at = block * NARROW_COLUMNS + v * LANES;
-        const vec scale = load(sliver->scales + at),
-                  zero = sliver->zeros == NULL ? all(sliver->zero) : load(sliver->zeros + at);
+        const int64_t index = block * NARROW_COLUMNS + v * LANES;
+        const vec scale = load(sliver->scales + index),
+                  zero = sliver->zeros == NULL ? splat(sliver->zero) : load(sliver->zeros + index);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
-            const vec above = load(sums + r * NARROW_COLUMNS + v * LANES) - zero * all(a->sums[r * a->parts + part]);
-            total[r][v] = add_product(total[r][v], above, scale * all(a->scales[r * a->parts + part]));
+            const vec shifted =
+                load(sums + r * NARROW_COLUMNS + v * LANES) - zero * splat(a->sums[r * a->parts + part]);
+            total[r][v] = add_product(total[r][v], shifted, scale * splat(a->scales[r * a->parts + part]));
         }
     }
 }
 
+#define BYTES_OR_NIBBLES(name, n) \
+    (bytes ? name##_of(NARROW_BYTES, n, sliver, a, out) : name##_of(NARROW_NIBBLES, n, sliver, a, out))
 /* clang-format off */
 #define ROWS_OF(name, sums_of, attributes) \
-    attributes ALWAYS void name##_of(const narrow_kind kind, const int rows, const narrow_sliver *sliver, \
+    attributes INLINE void name##_of(const narrow_kind kind, const int rows, const narrow_sliver *sliver, \
                                      const narrow_rows *a, float *out) \
     { \
         vec total[NARROW_ROWS][VECTORS]; \
         const uint8_t *weights = sliver->weights, *numbers = a->numbers; \
         for (int r = 0; r < rows; r++) \
             for (int v = 0; v < VECTORS; v++) \
-                total[r][v] = all(0); \
+                total[r][v] = splat(0); \
         for (int64_t k = 0, block = 0, part = 0; k < sliver->k; k += sliver->block, block++) \
-            for (int64_t at = 0, count; at < sliver->block; at += count, part++) { \
+            for (int64_t offset = 0, count; offset < sliver->block; offset += count, part++) { \
                 float sums[NARROW_ROWS * NARROW_COLUMNS]; \
-                count = sliver->block - at < NARROW_PART ? sliver->block - at : NARROW_PART; \
+                count = sliver->block - offset < NARROW_PART ? sliver->block - offset : NARROW_PART; \
                 sums_of(kind, rows, count, weights, numbers, a->row, sums); \
                 add_part(rows, sliver, block, a, part, sums, total); \
                 weights += count / (kind == NARROW_NIBBLES ? 8 : 4) * QUAD_BYTES; \
@@ -399,10 +403,10 @@ ALWAYS void add_part(const int rows, const narrow_sliver *sliver, int64_t block,
     { \
         const bool bytes = sliver->kind == NARROW_BYTES; \
         switch (rows) { \
-        case 1: bytes ? name##_of(NARROW_BYTES, 1, sliver, a, out) : name##_of(NARROW_NIBBLES, 1, sliver, a, out); break; \
-        case 2: bytes ? name##_of(NARROW_BYTES, 2, sliver, a, out) : name##_of(NARROW_NIBBLES, 2, sliver, a, out); break; \
-        case 3: bytes ? name##_of(NARROW_BYTES, 3, sliver, a, out) : name##_of(NARROW_NIBBLES, 3, sliver, a, out); break; \
-        default: bytes ? name##_of(NARROW_BYTES, 4, sliver, a, out) : name##_of(NARROW_NIBBLES, 4, sliver, a, out); \
+        case 1: BYTES_OR_NIBBLES(name, 1); break; \
+        case 2: BYTES_OR_NIBBLES(name, 2); break; \
+        case 3: BYTES_OR_NIBBLES(name, 3); break; \
+        default: BYTES_OR_NIBBLES(name, 4); \
         } \
     }
 /* clang-format on */
@@ -439,32 +443,32 @@ static void rows_of(int rows, const narrow_sliver *sliver, const narrow_rows *a,
 
 /* ---- weights converted to floats */
 /* One vector of columns; consecutive elements are `step` floats apart. */
-ALWAYS void unpack_vector(const narrow_kind kind, const narrow_sliver *sliver, int64_t first, int64_t count,
+INLINE void unpack_vector(const narrow_kind kind, const narrow_sliver *sliver, int64_t first, int64_t count,
                           int64_t column, float *to, int64_t step)
 {
     if (kind == NARROW_HALF) {
         for (int64_t k = first; k < first + count; k++, to += step)
-            store(to, halves(sliver->weights + 2 * (k * NARROW_COLUMNS + column)));
+            store(to, load_halves(sliver->weights + 2 * (k * NARROW_COLUMNS + column)));
         return;
     }
-    const int each = kind == NARROW_NIBBLES ? 8 : 4, mask = kind == NARROW_NIBBLES ? 15 : 255;
-    const uint8_t *from = sliver->weights + first / each * QUAD_BYTES + 4 * column;
+    const int elements = kind == NARROW_NIBBLES ? 8 : 4, mask = kind == NARROW_NIBBLES ? 15 : 255;
+    const uint8_t *from = sliver->weights + first / elements * QUAD_BYTES + 4 * column;
     int64_t k = first;
     for (int64_t block = first / sliver->block; k < first + count; block++) {
-        const int64_t at = block * NARROW_COLUMNS + column, ends = (block + 1) * sliver->block,
-                      until = ends < first + count ? ends : first + count;
-        const vec scale = load(sliver->scales + at),
-                  zero = sliver->zeros == NULL ? all(sliver->zero) : load(sliver->zeros + at);
-        for (; k < until; k += each, from += QUAD_BYTES) {
-            const integers quads = words(from);
+        const int64_t index = block * NARROW_COLUMNS + column, block_end = (block + 1) * sliver->block,
+                      end = block_end < first + count ? block_end : first + count;
+        const vec scale = load(sliver->scales + index),
+                  zero = sliver->zeros == NULL ? splat(sliver->zero) : load(sliver->zeros + index);
+        for (; k < end; k += elements, from += QUAD_BYTES) {
+            const vec_i32 quads = load_words(from);
 #pragma GCC unroll 8
-            for (int i = 0; i < each; i++, to += step)
-                store(to, (floats(quads >> (i % 4 * 8 + i / 4 * 4) & mask) - zero) * scale);
+            for (int i = 0; i < elements; i++, to += step)
+                store(to, (to_floats(quads >> (i % 4 * 8 + i / 4 * 4) & mask) - zero) * scale);
         }
     }
 }
 
-ALWAYS void unpack_of(const narrow_kind kind, const narrow_sliver *sliver, int64_t first, int64_t count,
+INLINE void unpack_of(const narrow_kind kind, const narrow_sliver *sliver, int64_t first, int64_t count,
                       int64_t columns, float *out)
 {
     for (int v = 0; v < VECTORS; v++) {

@@ -5,21 +5,21 @@ enum { POOLING_VECTORS = 4 };
 
 VME_INLINE void pool_vectors(const vme_pooling *window, int64_t channel, const int vectors, const bool sums)
 {
-    vec value[POOLING_VECTORS];
+    vec pooled[POOLING_VECTORS];
     const float *row = window->in + channel;
     for (int v = 0; v < vectors; v++)
-        value[v] = !sums ? load(row + v * LANES) : window->more ? load(window->out + channel + v * LANES) : (vec){0};
+        pooled[v] = !sums ? load(row + v * LANES) : window->more ? load(window->out + channel + v * LANES) : (vec){0};
     for (int64_t h = 0; h < window->rows; h++, row += window->row_step) {
         const float *pixel = row;
         for (int64_t w = 0; w < window->columns; w++, pixel += window->column_step)
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++) {
-                const vec seen = load(pixel + v * LANES);
-                value[v] = sums ? value[v] + seen : larger_of(value[v], seen);
+                const vec element = load(pixel + v * LANES);
+                pooled[v] = sums ? pooled[v] + element : maximum(pooled[v], element);
             }
     }
     for (int v = 0; v < vectors; v++)
-        store(window->out + channel + v * LANES, sums ? value[v] * all(window->factor) : value[v]);
+        store(window->out + channel + v * LANES, sums ? pooled[v] * splat(window->factor) : pooled[v]);
 }
 
 VME_INLINE void pool(const vme_pooling *window, const bool sums)
@@ -29,18 +29,18 @@ VME_INLINE void pool(const vme_pooling *window, const bool sums)
         pool_vectors(window, channel, POOLING_VECTORS, sums);
     for (; channel + LANES <= window->channels; channel += LANES)
         pool_vectors(window, channel, 1, sums);
-    if (channel < window->channels && window->channels >= LANES && !window->more) /* the last vector overlaps the one
-                                                                                   * before it */
+    /* the last vector overlaps the one before it, unless it adds to `out`: some elements would be added twice */
+    if (channel < window->channels && window->channels >= LANES && !window->more)
         pool_vectors(window, window->channels - LANES, 1, sums);
     else
         for (; channel < window->channels; channel++) {
-            float value = !sums ? window->in[channel] : window->more ? window->out[channel] : 0;
+            float pooled = !sums ? window->in[channel] : window->more ? window->out[channel] : 0;
             for (int64_t h = 0; h < window->rows; h++)
                 for (int64_t w = 0; w < window->columns; w++) {
-                    float seen = window->in[channel + h * window->row_step + w * window->column_step];
-                    value = sums ? value + seen : value > seen ? value : seen;
+                    float element = window->in[channel + h * window->row_step + w * window->column_step];
+                    pooled = sums ? pooled + element : pooled > element ? pooled : element;
                 }
-            window->out[channel] = sums ? value * window->factor : value;
+            window->out[channel] = sums ? pooled * window->factor : pooled;
         }
 }
 

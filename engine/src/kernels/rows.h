@@ -1,5 +1,5 @@
-/* Models' kernels for rows that are normalized, weighted or activated, as plain loops, for each backend. The including
- * file defines VME_TARGET. */
+/* Models' kernels on rows: softmax, normalization and activations, as loops that the compiler vectorizes, except for
+ * the functions in AVX-512. The including file defines VME_TARGET. */
 #include "models/file.h"
 #include "models/row_kernels.h"
 
@@ -14,17 +14,18 @@
 /* Sums and maxima have this many accumulators, so that the compiler can vectorize them. */
 enum { LANES = 32 };
 
-#define ALONE(index)
+/* The body of weigh, with and without an addend. */
+#define NO_ADDEND(index)
 #define WITH_ADDEND(index) +addend[index]
-#define WEIGHED(IN, VALUE) \
+#define WEIGH_LOOP(IN, ADDEND) \
     for (; i + LANES <= n; i += LANES) \
         for (int j = 0; j < LANES; j++) { \
-            const float value = IN[i + j] * factor VALUE(i + j); \
+            const float value = IN[i + j] * factor ADDEND(i + j); \
             out[i + j] = value; \
             largest[j] = value > largest[j] ? value : largest[j]; \
         } \
     for (; i < n; i++) { \
-        const float value = IN[i] * factor VALUE(i); \
+        const float value = IN[i] * factor ADDEND(i); \
         out[i] = value; \
         largest[0] = value > largest[0] ? value : largest[0]; \
     }
@@ -34,9 +35,9 @@ enum { LANES = 32 };
         largest[j] = -__builtin_inff(); \
     int64_t i = 0; \
     if (addend == NULL) { \
-        WEIGHED(IN, ALONE) \
+        WEIGH_LOOP(IN, NO_ADDEND) \
     } else { \
-        WEIGHED(IN, WITH_ADDEND) \
+        WEIGH_LOOP(IN, WITH_ADDEND) \
     } \
     _Pragma("GCC unroll 8") \
     for (int half = LANES / 2; half > 0; half /= 2) \
@@ -50,20 +51,20 @@ static float weigh(int64_t n, const float *restrict in, float factor, const floa
 }
 static float weigh_here(int64_t n, float factor, const float *restrict addend, float *restrict out) { WEIGH(out) }
 #undef WEIGH
-#undef WEIGHED
+#undef WEIGH_LOOP
 #undef WITH_ADDEND
-#undef ALONE
+#undef NO_ADDEND
 
-static void shift(int64_t n, float by, float *out)
+static void shift(int64_t n, float addend, float *out)
 {
     for (int64_t i = 0; i < n; i++)
-        out[i] += by;
+        out[i] += addend;
 }
 
-static void scale(int64_t n, float by, float *out)
+static void scale(int64_t n, float factor, float *out)
 {
     for (int64_t i = 0; i < n; i++)
-        out[i] *= by;
+        out[i] *= factor;
 }
 
 static float fold_lanes(float lanes[LANES])
@@ -88,18 +89,18 @@ static float sum(int64_t n, const float *in)
     return fold_lanes(lanes);
 }
 
-static float centre(int64_t n, const float *restrict in, float by, float *restrict out)
+static float centre(int64_t n, const float *restrict in, float addend, float *restrict out)
 {
     float lanes[LANES] = {0};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         for (int j = 0; j < LANES; j++) {
-            const float value = in[i + j] + by;
+            const float value = in[i + j] + addend;
             out[i + j] = value;
             lanes[j] += value * value;
         }
     for (; i < n; i++) {
-        const float value = in[i] + by;
+        const float value = in[i] + addend;
         out[i] = value;
         lanes[i % LANES] += value * value;
     }
@@ -143,11 +144,11 @@ static inline float times_power(float x, float rounded)
 /* exp(x); log(2) is split in two parts, so that the first part's products with n are exact */
 static inline float exponential(float x)
 {
-    const float limited = x < -87  ? -87
+    const float clamped = x < -87  ? -87
                           : x > 89 ? 89
                                    : x,
-                rounded = add_product(ROUNDING, limited, 0x1.715476p+0f), n = rounded - ROUNDING;
-    const float r = add_product(add_product(limited, n, -0x1.62e4p-1f), n, -0x1.7f7d1cp-20f);
+                rounded = add_product(ROUNDING, clamped, 0x1.715476p+0f), n = rounded - ROUNDING;
+    const float r = add_product(add_product(clamped, n, -0x1.62e4p-1f), n, -0x1.7f7d1cp-20f);
     float sum = 0x1.6a2316p-10f;
     sum = add_product(0x1.123a8ep-7f, sum, r);
     sum = add_product(0x1.5558f6p-5f, sum, r);
@@ -163,7 +164,7 @@ static inline float exponential(float x)
  * is smooth: a polynomial fitted for |x| < 6. Beyond 6 the tail is below 1e-9 and any Q will do. */
 static inline float gelu(float x)
 {
-    const float away = x < 0 ? -x : x, u = away > 6 ? 6 : away;
+    const float magnitude = x < 0 ? -x : x, u = magnitude > 6 ? 6 : magnitude;
     float q = -0x1.cab4a8p-26f;
     q = add_product(0x1.aefd3ep-21f, q, u);
     q = add_product(-0x1.5adcb8p-17f, q, u);
@@ -175,48 +176,48 @@ static inline float gelu(float x)
     q = add_product(0x1.0c6dfep-2f, q, u);
     q = add_product(-0x1.26aedcp+0f, q, u);
     q = add_product(-1, q, u);
-    float power = add_product(q, away * -0x1.715476p-1f, away);
+    float power = add_product(q, magnitude * -0x1.715476p-1f, magnitude);
     power = power < -126 ? -126 : power;
     const float rounded = power + ROUNDING, r = power - (rounded - ROUNDING);
-    float part = 0x1.5bba0ep-10f;
-    part = add_product(0x1.3cea88p-7f, part, r);
-    part = add_product(0x1.c6b752p-5f, part, r);
-    part = add_product(0x1.ebf9bcp-3f, part, r);
-    part = add_product(0x1.62e42ap-1f, part, r);
-    part = times_power(add_product(1, part, r), rounded);
-    return x * (x < 0 ? part : 1 - part);
+    float tail = 0x1.5bba0ep-10f;
+    tail = add_product(0x1.3cea88p-7f, tail, r);
+    tail = add_product(0x1.c6b752p-5f, tail, r);
+    tail = add_product(0x1.ebf9bcp-3f, tail, r);
+    tail = add_product(0x1.62e42ap-1f, tail, r);
+    tail = times_power(add_product(1, tail, r), rounded);
+    return x * (x < 0 ? tail : 1 - tail);
 }
 
-static float exponentials(int64_t n, float by, float *out)
+static float exponentials(int64_t n, float addend, float *out)
 {
     float lanes[LANES] = {0};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         for (int j = 0; j < LANES; j++) {
-            const float value = exponential(out[i + j] + by);
+            const float value = exponential(out[i + j] + addend);
             out[i + j] = value;
             lanes[j] += value;
         }
     for (; i < n; i++)
-        lanes[i % LANES] += out[i] = exponential(out[i] + by);
+        lanes[i % LANES] += out[i] = exponential(out[i] + addend);
     return fold_lanes(lanes);
 }
 
-static inline float gate(float x) { return 1 / (1 + exponential(-x)); }
+static inline float sigmoid(float x) { return 1 / (1 + exponential(-x)); }
 /* (1 + tanh(y)) / 2 is 1 / (1 + exp(-2 y)) */
-static inline float gelu_tanh(float x) { return x * gate(2 * 0.79788456f * (x + 0.044715f * x * x * x)); }
-static inline float silu(float x) { return x * gate(x); }
+static inline float gelu_tanh(float x) { return x * sigmoid(2 * 0.79788456f * (x + 0.044715f * x * x * x)); }
+static inline float silu(float x) { return x * sigmoid(x); }
 static inline float mish(float x)
 {
-    const float power = exponential(x > 20 ? 20 : x), product = power * (power + 2);
+    const float exp_x = exponential(x > 20 ? 20 : x), product = exp_x * (exp_x + 2);
     return x * (product / (product + 2));
 }
-static inline float hard_gate(float x)
+static inline float hard_sigmoid(float x)
 {
     const float line = x * (1.0f / 6) + 0.5f;
     return line < 0 ? 0 : line > 1 ? 1 : line;
 }
-static inline float hard_swish(float x) { return x * hard_gate(x); }
+static inline float hard_swish(float x) { return x * hard_sigmoid(x); }
 
 #define CURVE(FUNCTION) \
     _Pragma("GCC ivdep") \
@@ -224,46 +225,47 @@ static inline float hard_swish(float x) { return x * hard_gate(x); }
         out[i] = FUNCTION(in[i]);
 #else
 /* The same with the instruction that multiplies by a power of 2; partial vectors at the end of a row use it too. */
-static inline __m512 all(float x) { return _mm512_set1_ps(x); }
-static inline __mmask16 first(int64_t count) { return count < 16 ? (__mmask16)((1u << count) - 1) : 0xffff; }
-static inline __m512 exponential16_of(__m512 x, __m512 limited)
+static inline __m512 splat(float x) { return _mm512_set1_ps(x); }
+static inline __mmask16 first_lanes(int64_t count) { return count < 16 ? (__mmask16)((1u << count) - 1) : 0xffff; }
+static inline __m512 exponential16_of(__m512 x, __m512 clamped)
 {
     static const float terms[] = {
         0x1.6a2316p-10f, 0x1.123a8ep-7f, 0x1.5558f6p-5f, 0x1.555490p-3f, 0x1.fffffcp-2f, 1, 1};
-    const __mmask16 some = _mm512_cmp_ps_mask(x, all(-87), _CMP_NLT_UQ); /* a subnormal power takes 100 cycles */
-    const __m512 n = _mm512_sub_ps(_mm512_fmadd_ps(limited, all(0x1.715476p+0f), all(ROUNDING)),
-                                   all(ROUNDING)); /* a rounding instruction is slower */
-    const __m512 r = _mm512_fmadd_ps(n, all(-0x1.7f7d1cp-20f), _mm512_fmadd_ps(n, all(-0x1.62e4p-1f), limited));
-    __m512 sum = all(terms[0]);
+    /* the result is 0 below -87: a subnormal result would take 100 cycles */
+    const __mmask16 nonzero = _mm512_cmp_ps_mask(x, splat(-87), _CMP_NLT_UQ);
+    const __m512 n = _mm512_sub_ps(_mm512_fmadd_ps(clamped, splat(0x1.715476p+0f), splat(ROUNDING)),
+                                   splat(ROUNDING)); /* a rounding instruction is slower */
+    const __m512 r = _mm512_fmadd_ps(n, splat(-0x1.7f7d1cp-20f), _mm512_fmadd_ps(n, splat(-0x1.62e4p-1f), clamped));
+    __m512 sum = splat(terms[0]);
     for (int i = 1; i < 7; i++)
-        sum = _mm512_fmadd_ps(sum, r, all(terms[i]));
-    return _mm512_maskz_scalef_ps(some, sum, n);
+        sum = _mm512_fmadd_ps(sum, r, splat(terms[i]));
+    return _mm512_maskz_scalef_ps(nonzero, sum, n);
 }
 
 static inline __m512 exponential16(__m512 x)
 {
     return exponential16_of(
-        x, _mm512_max_ps(all(-87), _mm512_min_ps(all(89), x))); /* NaN is the second operand and stays */
+        x, _mm512_max_ps(splat(-87), _mm512_min_ps(splat(89), x))); /* NaN is the second operand and stays */
 }
 /* For x at most 0: results that would underflow are masked. */
 static inline __m512 exponential16_below(__m512 x) { return exponential16_of(x, x); }
 
-static float exponentials(int64_t n, float by, float *out)
+static float exponentials(int64_t n, float addend, float *out)
 {
-    __m512 sums[2] = {all(0), all(0)};
+    __m512 sums[2] = {splat(0), splat(0)};
     int64_t i = 0;
     for (; i + 32 <= n; i += 32)
 #pragma GCC unroll 2
         for (int v = 0; v < 2; v++) {
-            const __m512 value = exponential16_below(_mm512_add_ps(_mm512_loadu_ps(out + i + 16 * v), all(by)));
+            const __m512 value = exponential16_below(_mm512_add_ps(_mm512_loadu_ps(out + i + 16 * v), splat(addend)));
             _mm512_storeu_ps(out + i + 16 * v, value);
             sums[v] = _mm512_add_ps(sums[v], value);
         }
     for (int v = 0; i < n; i += 16, v++) {
-        const __mmask16 some = first(n - i);
-        const __m512 value = exponential16_below(_mm512_add_ps(_mm512_maskz_loadu_ps(some, out + i), all(by)));
-        _mm512_mask_storeu_ps(out + i, some, value);
-        sums[v] = _mm512_mask_add_ps(sums[v], some, sums[v], value);
+        const __mmask16 mask = first_lanes(n - i);
+        const __m512 value = exponential16_below(_mm512_add_ps(_mm512_maskz_loadu_ps(mask, out + i), splat(addend)));
+        _mm512_mask_storeu_ps(out + i, mask, value);
+        sums[v] = _mm512_mask_add_ps(sums[v], mask, sums[v], value);
     }
     return _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1]));
 }
@@ -297,58 +299,58 @@ static const float gelu_terms[7][16] = {
 };
 static inline __m512 gelu16(__m512 x)
 {
-    const __m512 u = _mm512_min_ps(all(6.2f), _mm512_abs_ps(x)); /* NaN is the second operand and stays */
-    const __m512 rounded = _mm512_fmadd_ps(u, all(2.5f), all(ROUNDING));
+    const __m512 u = _mm512_min_ps(splat(6.2f), _mm512_abs_ps(x)); /* NaN is the second operand and stays */
+    const __m512 rounded = _mm512_fmadd_ps(u, splat(2.5f), splat(ROUNDING));
     const __m512i index = _mm512_castps_si512(rounded); /* in its low bits */
-    const __m512 away = _mm512_fnmadd_ps(_mm512_sub_ps(rounded, all(ROUNDING)), all(0.4f), u);
+    const __m512 distance = _mm512_fnmadd_ps(_mm512_sub_ps(rounded, splat(ROUNDING)), splat(0.4f), u);
     __m512 sum = _mm512_permutexvar_ps(index, _mm512_loadu_ps(gelu_terms[0]));
 #pragma GCC unroll 6
     for (int i = 1; i < 7; i++)
-        sum = _mm512_fmadd_ps(sum, away, _mm512_permutexvar_ps(index, _mm512_loadu_ps(gelu_terms[i])));
-    return _mm512_sub_ps(_mm512_max_ps(all(0), x), sum);
+        sum = _mm512_fmadd_ps(sum, distance, _mm512_permutexvar_ps(index, _mm512_loadu_ps(gelu_terms[i])));
+    return _mm512_sub_ps(_mm512_max_ps(splat(0), x), sum);
 }
 
-static inline __m512 gate16(__m512 x)
+static inline __m512 sigmoid16(__m512 x)
 {
-    return _mm512_div_ps(all(1), _mm512_add_ps(all(1), exponential16(_mm512_sub_ps(all(0), x))));
+    return _mm512_div_ps(splat(1), _mm512_add_ps(splat(1), exponential16(_mm512_sub_ps(splat(0), x))));
 }
 static inline __m512 gelu_tanh16(__m512 x)
 {
-    const __m512 cube = _mm512_mul_ps(_mm512_mul_ps(_mm512_mul_ps(x, all(0.044715f)), x), x);
-    return _mm512_mul_ps(x, gate16(_mm512_mul_ps(all(2 * 0.79788456f), _mm512_add_ps(x, cube))));
+    const __m512 cube = _mm512_mul_ps(_mm512_mul_ps(_mm512_mul_ps(x, splat(0.044715f)), x), x);
+    return _mm512_mul_ps(x, sigmoid16(_mm512_mul_ps(splat(2 * 0.79788456f), _mm512_add_ps(x, cube))));
 }
-static inline __m512 silu16(__m512 x) { return _mm512_mul_ps(x, gate16(x)); }
+static inline __m512 silu16(__m512 x) { return _mm512_mul_ps(x, sigmoid16(x)); }
 static inline __m512 mish16(__m512 x)
 {
-    const __m512 power = exponential16(_mm512_min_ps(all(20), x)),
-                 product = _mm512_mul_ps(power, _mm512_add_ps(power, all(2)));
-    return _mm512_mul_ps(x, _mm512_div_ps(product, _mm512_add_ps(product, all(2))));
+    const __m512 exp_x = exponential16(_mm512_min_ps(splat(20), x)),
+                 product = _mm512_mul_ps(exp_x, _mm512_add_ps(exp_x, splat(2)));
+    return _mm512_mul_ps(x, _mm512_div_ps(product, _mm512_add_ps(product, splat(2))));
 }
-static inline __m512 hard_gate16(__m512 x)
+static inline __m512 hard_sigmoid16(__m512 x)
 {
-    const __m512 line = _mm512_fmadd_ps(x, all(1.0f / 6), all(0.5f));
-    return _mm512_max_ps(all(0), _mm512_min_ps(all(1), line)); /* NaN is the second operand and stays */
+    const __m512 line = _mm512_fmadd_ps(x, splat(1.0f / 6), splat(0.5f));
+    return _mm512_max_ps(splat(0), _mm512_min_ps(splat(1), line)); /* NaN is the second operand and stays */
 }
-static inline __m512 hard_swish16(__m512 x) { return _mm512_mul_ps(x, hard_gate16(x)); }
+static inline __m512 hard_swish16(__m512 x) { return _mm512_mul_ps(x, hard_sigmoid16(x)); }
 
 #define CURVE(FUNCTION) \
     for (; i + 16 <= n; i += 16) \
         _mm512_storeu_ps(out + i, FUNCTION##16(_mm512_loadu_ps(in + i))); \
     if (i < n) { \
-        const __mmask16 some = first(n - i); \
-        _mm512_mask_storeu_ps(out + i, some, FUNCTION##16(_mm512_maskz_loadu_ps(some, in + i))); \
+        const __mmask16 mask = first_lanes(n - i); \
+        _mm512_mask_storeu_ps(out + i, mask, FUNCTION##16(_mm512_maskz_loadu_ps(mask, in + i))); \
     }
 #endif
 
-static void curve(int which, int64_t n, const float *in, float *out)
+static void curve(int curve_kind, int64_t n, const float *in, float *out)
 {
     int64_t i = 0;
-    switch (which) {
+    switch (curve_kind) {
     case CURVE_GELU: CURVE(gelu); break;
     case CURVE_GELU_TANH: CURVE(gelu_tanh); break;
-    case CURVE_SIGMOID: CURVE(gate); break;
+    case CURVE_SIGMOID: CURVE(sigmoid); break;
     case CURVE_MISH: CURVE(mish); break;
-    case CURVE_HARD_SIGMOID: CURVE(hard_gate); break;
+    case CURVE_HARD_SIGMOID: CURVE(hard_sigmoid); break;
     case CURVE_HARD_SWISH: CURVE(hard_swish); break;
     default: CURVE(silu); break;
     }
@@ -372,5 +374,5 @@ const model_row_kernels JOIN(model_rows_, VME_TARGET) = {
     .gru = cell_gru,
     .gru_reset = cell_gru_reset,
     .tanh = cell_tanh,
-    .bend_tanh = cell_bend_tanh,
+    .bend_tanh = cell_tanh_in_place,
 };

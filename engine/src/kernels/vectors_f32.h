@@ -1,4 +1,5 @@
-/* This backend's vector of float32: `vec`, its LANES, and fused multiply-add where there is one. */
+/* This backend's vector of float32, `vec`, with LANES elements, and its operations. Multiply-add is fused if the CPU
+ * has the instruction. */
 #ifndef VME_VECTORS_F32_H
 #define VME_VECTORS_F32_H
 
@@ -18,13 +19,13 @@
 #endif
 
 typedef float vec __attribute__((vector_size(VEC_BYTES)));
-typedef float vec_anywhere __attribute__((vector_size(VEC_BYTES), aligned(4), may_alias));
+typedef float vec_unaligned __attribute__((vector_size(VEC_BYTES), aligned(4), may_alias));
 enum { LANES = VEC_BYTES / 4 };
 
-VME_INLINE vec load(const float *from) { return *(const vec_anywhere *)from; }
-VME_INLINE void store(float *to, vec v) { *(vec_anywhere *)to = v; }
+VME_INLINE vec load(const float *from) { return *(const vec_unaligned *)from; }
+VME_INLINE void store(float *to, vec v) { *(vec_unaligned *)to = v; }
 /* The first `count` elements, at least 1 and fewer than LANES, followed by zeros. */
-VME_INLINE vec load_some(const float *from, int64_t count)
+VME_INLINE vec load_partial(const float *from, int64_t count)
 {
 #if defined(__AVX512F__)
     return _mm512_maskz_loadu_ps((__mmask16)((1u << count) - 1), from);
@@ -38,7 +39,7 @@ VME_INLINE vec load_some(const float *from, int64_t count)
     return v;
 #endif
 }
-VME_INLINE void store_some(float *to, vec v, int64_t count)
+VME_INLINE void store_partial(float *to, vec v, int64_t count)
 {
 #if defined(__AVX512F__)
     _mm512_mask_storeu_ps(to, (__mmask16)((1u << count) - 1), v);
@@ -51,7 +52,7 @@ VME_INLINE void store_some(float *to, vec v, int64_t count)
             to[i] = v[i];
 #endif
 }
-VME_INLINE vec all(float value) { return value - (vec){0}; }
+VME_INLINE vec splat(float value) { return value - (vec){0}; }
 VME_INLINE vec add_product(vec sum, vec a, vec b)
 {
 #if defined(__AVX512F__)
@@ -62,7 +63,7 @@ VME_INLINE vec add_product(vec sum, vec a, vec b)
     return sum + a * b;
 #endif
 }
-VME_INLINE vec bounded(vec v, vec low, vec high) /* NaN stays */
+VME_INLINE vec clamp(vec v, vec low, vec high) /* NaN stays */
 {
 #if defined(__AVX512F__)
     return _mm512_min_ps(high, _mm512_max_ps(low, v));
@@ -76,7 +77,7 @@ VME_INLINE vec bounded(vec v, vec low, vec high) /* NaN stays */
     return v;
 #endif
 }
-VME_INLINE vec larger_of(vec a, vec b)
+VME_INLINE vec maximum(vec a, vec b)
 {
 #if defined(__AVX512F__)
     return _mm512_max_ps(a, b);

@@ -12,9 +12,9 @@
 #define INLINE      VME_INLINE
 
 enum { LANES = VME_VECTOR_BYTES / (int)sizeof(float) };
-#define TIMES(sum, factor, v) f32_add_product(sum, f32_all(factor), v)
+#define ADD_PRODUCT(sum, factor, v) f32_add_product(sum, f32_splat(factor), v)
 
-/* Transforms m + 2 pixels d[0], d[step] ... to as many points, in place */
+/* Transforms m + 2 pixels d[0], d[step] ... to as many points, in place. */
 INLINE void transform_in(const int m, f32_vec *d, const int step)
 {
     const f32_vec d0 = d[0], d1 = d[step], d2 = d[2 * step], d3 = d[3 * step];
@@ -27,17 +27,17 @@ INLINE void transform_in(const int m, f32_vec *d, const int step)
     }
     const float a = VME_WINOGRAD_A, b = VME_WINOGRAD_B;
     const f32_vec d4 = d[4 * step], d5 = d[5 * step];
-    const f32_vec even_a = TIMES(d4, -b * b, d2), odd_a = f32_all(a) * TIMES(d3, -b * b, d1);
-    const f32_vec even_b = TIMES(d4, -a * a, d2), odd_b = f32_all(b) * TIMES(d3, -a * a, d1);
-    d[0] = TIMES(TIMES(d4, -(a * a + b * b), d2), a * a * b * b, d0);
+    const f32_vec even_a = ADD_PRODUCT(d4, -b * b, d2), odd_a = f32_splat(a) * ADD_PRODUCT(d3, -b * b, d1);
+    const f32_vec even_b = ADD_PRODUCT(d4, -a * a, d2), odd_b = f32_splat(b) * ADD_PRODUCT(d3, -a * a, d1);
+    d[0] = ADD_PRODUCT(ADD_PRODUCT(d4, -(a * a + b * b), d2), a * a * b * b, d0);
     d[step] = even_a + odd_a;
     d[2 * step] = even_a - odd_a;
     d[3 * step] = even_b + odd_b;
     d[4 * step] = even_b - odd_b;
-    d[5 * step] = TIMES(TIMES(d5, -(a * a + b * b), d3), a * a * b * b, d1);
+    d[5 * step] = ADD_PRODUCT(ADD_PRODUCT(d5, -(a * a + b * b), d3), a * a * b * b, d1);
 }
 
-/* Transforms m + 2 points to m outputs, in the first m of them */
+/* Transforms m + 2 points p[0], p[step] ... to m outputs, in place. */
 INLINE void transform_out(const int m, f32_vec *p, const int step)
 {
     const f32_vec p0 = p[0], sum = p[step] + p[2 * step], difference = p[step] - p[2 * step];
@@ -49,37 +49,38 @@ INLINE void transform_out(const int m, f32_vec *p, const int step)
     const float a = VME_WINOGRAD_A, b = VME_WINOGRAD_B;
     const f32_vec sum_b = p[3 * step] + p[4 * step], difference_b = p[3 * step] - p[4 * step], last = p[5 * step];
     p[0] = p0 + sum + sum_b;
-    p[step] = TIMES(f32_all(a) * difference, b, difference_b);
-    p[2 * step] = TIMES(f32_all(a * a) * sum, b * b, sum_b);
-    p[3 * step] = TIMES(TIMES(last, a * a * a, difference), b * b * b, difference_b);
+    p[step] = ADD_PRODUCT(f32_splat(a) * difference, b, difference_b);
+    p[2 * step] = ADD_PRODUCT(f32_splat(a * a) * sum, b * b, sum_b);
+    p[3 * step] = ADD_PRODUCT(ADD_PRODUCT(last, a * a * a, difference), b * b * b, difference_b);
 }
 
-INLINE f32_vec load(const float *from, int64_t left)
+INLINE f32_vec load(const float *from, int64_t remaining)
 {
-    return left >= LANES ? f32_load(from) : f32_load_first(from, f32_first((int)left));
+    return remaining >= LANES ? f32_load(from) : f32_load_first(from, f32_first((int)remaining));
 }
 
-INLINE void store(float *to, f32_vec v, int64_t left)
+INLINE void store(float *to, f32_vec v, int64_t remaining)
 {
-    if (left >= LANES)
+    if (remaining >= LANES)
         f32_store(to, v);
     else
-        f32_store_first(to, f32_first((int)left), v);
+        f32_store_first(to, f32_first((int)remaining), v);
 }
 
-INLINE void in_square(const int m, const vme_winograd_square *square, const bool whole)
+INLINE void pixels_to_points(const int m, const vme_winograd_square *square, const bool whole)
 {
     enum { SIDE_MAX = 6 };
     const int side = m + 2;
     for (int64_t c = 0; c < square->channels; c += LANES) {
-        const int64_t left = square->channels - c;
+        const int64_t remaining = square->channels - c;
         f32_vec d[SIDE_MAX * SIDE_MAX];
 #pragma GCC unroll 6
         for (int y = 0; y < side; y++) {
 #pragma GCC unroll 6
             for (int x = 0; x < side; x++) {
                 const float *from = square->image + y * square->image_row + x * square->image_pixel + c;
-                d[y * side + x] = whole || (y < square->rows && x < square->columns) ? load(from, left) : (f32_vec){0};
+                d[y * side + x] =
+                    whole || (y < square->rows && x < square->columns) ? load(from, remaining) : (f32_vec){0};
             }
             transform_in(m, d + y * side, 1);
         }
@@ -88,24 +89,24 @@ INLINE void in_square(const int m, const vme_winograd_square *square, const bool
             transform_in(m, d + x, side);
 #pragma GCC unroll 6
             for (int y = 0; y < side; y++)
-                store(square->points + (y * side + x) * square->point + c, d[y * side + x], left);
+                store(square->points + (y * side + x) * square->point + c, d[y * side + x], remaining);
         }
     }
 }
 
-INLINE void out_square(const int m, const vme_winograd_square *square, const bool whole)
+INLINE void points_to_outputs(const int m, const vme_winograd_square *square, const bool whole)
 {
     enum { SIDE_MAX = 6 };
     const int side = m + 2;
     for (int64_t c = 0; c < square->channels; c += LANES) {
-        const int64_t left = square->channels - c;
-        const f32_vec bias = load(square->bias + c, left);
+        const int64_t remaining = square->channels - c;
+        const f32_vec bias = load(square->bias + c, remaining);
         f32_vec p[SIDE_MAX * SIDE_MAX];
 #pragma GCC unroll 6
         for (int y = 0; y < side; y++) {
 #pragma GCC unroll 6
             for (int x = 0; x < side; x++)
-                p[y * side + x] = load(square->points + (y * side + x) * square->point + c, left);
+                p[y * side + x] = load(square->points + (y * side + x) * square->point + c, remaining);
             transform_out(m, p + y * side, 1);
         }
 #pragma GCC unroll 4
@@ -119,32 +120,32 @@ INLINE void out_square(const int m, const vme_winograd_square *square, const boo
                     break;
                 f32_vec v = p[y * side + x] + bias;
                 if (square->addend != NULL)
-                    v = v + load(square->addend + y * square->addend_row + x * square->addend_pixel + c, left);
+                    v = v + load(square->addend + y * square->addend_row + x * square->addend_pixel + c, remaining);
                 store(square->image + y * square->image_row + x * square->image_pixel + c,
-                      square->relu ? f32_without_negatives(v) : v, left);
+                      square->relu ? f32_without_negatives(v) : v, remaining);
             }
         }
     }
 }
 
 #define SQUARES(m) \
-    static void in_##m(const vme_winograd_square *square) \
+    static void to_points_##m(const vme_winograd_square *square) \
     { \
         if (square->rows == m + 2 && square->columns == m + 2) \
-            in_square(m, square, true); \
+            pixels_to_points(m, square, true); \
         else \
-            in_square(m, square, false); \
+            pixels_to_points(m, square, false); \
     } \
-    static void out_##m(const vme_winograd_square *square) \
+    static void to_outputs_##m(const vme_winograd_square *square) \
     { \
         if (square->rows == m && square->columns == m) \
-            out_square(m, square, true); \
+            points_to_outputs(m, square, true); \
         else \
-            out_square(m, square, false); \
+            points_to_outputs(m, square, false); \
     }
 SQUARES(2)
 SQUARES(4)
 
 const vme_winograd_kernels JOIN(vme_winograd_, VME_TARGET) = {
-    .of = {[VME_WINOGRAD_2] = {in_2, out_2}, [VME_WINOGRAD_4] = {in_4, out_4}},
+    .of = {[VME_WINOGRAD_2] = {to_points_2, to_outputs_2}, [VME_WINOGRAD_4] = {to_points_4, to_outputs_4}},
 };

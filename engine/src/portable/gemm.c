@@ -5,8 +5,8 @@
 
 #include "vectors.h"
 
-VME_FACTORS_ASIDE(f32)
-VME_FACTORS_ASIDE(f64)
+VME_FACTORS_IN_REGISTERS(f32)
+VME_FACTORS_IN_REGISTERS(f64)
 
 /* rows are packed by the kernels that move elements */
 #define f32_PACK_A NULL

@@ -29,20 +29,20 @@ FLOATING(f64, double)
 /* NaN and -0 stay */
 VME_INLINE f32_vec f32_without_negatives(f32_vec v)
 {
-    typedef int32_t bits __attribute__((vector_size(VME_VECTOR_BYTES)));
-    return (f32_vec)((bits)v & ~(bits)(v < 0));
+    typedef int32_t integers __attribute__((vector_size(VME_VECTOR_BYTES)));
+    return (f32_vec)((integers)v & ~(integers)(v < 0));
 }
 /* NaN stays */
 VME_INLINE f32_vec f32_max(f32_vec v, f32_vec low)
 {
-    typedef int32_t bits __attribute__((vector_size(VME_VECTOR_BYTES)));
-    const bits below = v < low;
-    return (f32_vec)(((bits)low & below) | ((bits)v & ~below));
+    typedef int32_t integers __attribute__((vector_size(VME_VECTOR_BYTES)));
+    const integers below = v < low;
+    return (f32_vec)(((integers)low & below) | ((integers)v & ~below));
 }
 VME_INLINE f32_vec f32_min(f32_vec v, f32_vec high)
 {
-    typedef int32_t bits __attribute__((vector_size(VME_VECTOR_BYTES)));
-    const bits above = v > high;
-    return (f32_vec)(((bits)high & above) | ((bits)v & ~above));
+    typedef int32_t integers __attribute__((vector_size(VME_VECTOR_BYTES)));
+    const integers above = v > high;
+    return (f32_vec)(((integers)high & above) | ((integers)v & ~above));
 }
 #endif

@@ -1,11 +1,11 @@
-/* Distributions over Philox's stream, drawn sequentially.
+/* Distributions, drawn sequentially from Philox's stream.
  *
  * Normal and exponential: ziggurats of 256 strips (Marsaglia, Tsang: The ziggurat method for generating random
  * variables, 2000), with tables computed from the definition. Gamma: Marsaglia, Tsang: A simple method for generating
  * gamma variables, 2000. Beta: Johnk. Poisson: Hoermann's PTRS, 1993. Binomial: Kachitvichyanukul, Schmeiser: BTPE,
  * 1988, and inversion. Bounded integers: Lemire, 2019. Wald: Michael, Schucany, Haas, 1976. Von Mises: Best, Fisher,
- * 1979. All consume words in the order of NumPy's Generator; unusual formulas are written as in NumPy, so that
- * roundings agree. */
+ * 1979. All consume words in the order of NumPy's Generator. Formulas are written as in NumPy, so that results are
+ * rounded alike. */
 #include <math.h>
 #include <pthread.h>
 #include <string.h>
@@ -16,18 +16,19 @@
 enum { PIECE = 4096 }; /* numbers between two checks of the stop flag */
 
 /* ---- words */
+/* The stream of random words that starts at a state. bits_close stores the position in the state. */
 typedef struct bits {
     vme_random_state *state;
     uint64_t words[VME_PHILOX_WORDS], base[4]; /* base: the counter before the first block of `words` */
     int at, end;                               /* index in `words` of the next one, and the number of words */
-    bool own;                                  /* freshly generated words, not the rest of the state's block */
-    bool halved;                               /* `half` is the upper half of a word whose lower half was used */
+    bool fresh;                                /* freshly generated words, not the rest of the state's block */
+    bool has_half;                             /* `half` is the upper half of a word whose lower half was used */
     uint32_t half;
-    uint32_t small; /* the unused bits of a word that 8- and 16-bit numbers share */
-    int small_left;
-    struct {              /* values derived from the last parameters, reused while the parameters stay the same */
-        double mean, min; /* Poisson: e^-mean */
-        double p, none;   /* binomial by inversion: the probability of 0 */
+    uint32_t narrow; /* the unused bits of a word that 8- and 16-bit numbers share */
+    int narrow_left; /* how many more such numbers they suffice for */
+    struct {         /* values derived from the last parameters, reused while the parameters stay the same */
+        double mean, exp_neg_mean; /* Poisson */
+        double p, p_zero;          /* binomial by inversion: its p, and the probability of 0 */
         int64_t n, max;
     } last;
 } bits;
@@ -39,21 +40,21 @@ static void bits_open(bits *b, vme_random_state *state)
     memcpy(b->base, state->counter, sizeof b->base);
     b->at = (int)state->buffer_pos;
     b->end = 4;
-    b->own = false;
-    b->halved = state->has_uint32 != 0;
+    b->fresh = false;
+    b->has_half = state->has_uint32 != 0;
     b->half = (uint32_t)state->uinteger;
-    b->small_left = 0;
+    b->narrow_left = 0;
     b->last.mean = b->last.p = NAN;
 }
 
 static __attribute__((noinline)) void bits_refill(bits *b)
 {
-    if (b->own)
+    if (b->fresh)
         vme_philox_advance(b->base, VME_PHILOX_WORDS / 4);
     vme_philox_blocks(b->state->key, b->base, b->words);
     b->at = 0;
     b->end = VME_PHILOX_WORDS;
-    b->own = true;
+    b->fresh = true;
 }
 
 static inline uint64_t next64(bits *b)
@@ -65,23 +66,23 @@ static inline uint64_t next64(bits *b)
 
 static inline uint32_t next32(bits *b)
 {
-    if (b->halved) {
-        b->halved = false;
+    if (b->has_half) {
+        b->has_half = false;
         return b->half;
     }
     uint64_t word = next64(b);
-    b->halved = true;
+    b->has_half = true;
     b->half = (uint32_t)(word >> 32);
     return (uint32_t)word;
 }
 
-/* Stores the block of the last word in the state. */
+/* Stores the block of the last word used, and the position in it, in the state. */
 static void bits_close(bits *b)
 {
     vme_random_state *state = b->state;
-    state->has_uint32 = b->halved;
+    state->has_uint32 = b->has_half;
     state->uinteger = b->half;
-    if (!b->own) {
+    if (!b->fresh) {
         state->buffer_pos = (uint64_t)b->at;
         return;
     }
@@ -102,7 +103,7 @@ typedef struct ziggurat {
     uint32_t k_f[256];
     float w_f[256], f_f[256];
 } ziggurat;
-static ziggurat of_normal, of_exponential;
+static ziggurat normal_table, exponential_table;
 static pthread_once_t tables_once = PTHREAD_ONCE_INIT;
 #define NORMAL_END      3.6541528853610087963519472518L
 #define EXPONENTIAL_END 7.6971174701310497140446280481L
@@ -120,9 +121,10 @@ static void make_table(ziggurat *z, bool normal, long double end, long double ar
     }
     x[0] = 0;
     for (int i = 0; i < 256; i++) {
-        long double width = i == 0 ? area / density(normal, end) : x[i], sure = i == 0 ? end / width : x[i - 1] / x[i];
-        z->k[i] = (uint64_t)(sure * scale);
-        z->k_f[i] = (uint32_t)roundl(sure * scale_f);
+        long double width = i == 0 ? area / density(normal, end) : x[i],
+                    certain = i == 0 ? end / width : x[i - 1] / x[i];
+        z->k[i] = (uint64_t)(certain * scale);
+        z->k_f[i] = (uint32_t)roundl(certain * scale_f);
         z->w[i] = (double)(width / scale);
         z->w_f[i] = (float)(width / scale_f);
         z->f[i] = (double)density(normal, x[i]);
@@ -133,30 +135,31 @@ static void make_table(ziggurat *z, bool normal, long double end, long double ar
 static void make_tables(void)
 {
     long double r = NORMAL_END, e = EXPONENTIAL_END;
-    make_table(&of_normal, true, r, r * density(true, r) + sqrtl(acosl(-1) / 2) * erfcl(r / sqrtl(2)),
+    make_table(&normal_table, true, r, r * density(true, r) + sqrtl(acosl(-1) / 2) * erfcl(r / sqrtl(2)),
                4503599627370496.0L, 8388608.0L);
-    make_table(&of_exponential, false, e, (e + 1) * density(false, e), 9007199254740992.0L, 8388608.0L);
+    make_table(&exponential_table, false, e, (e + 1) * density(false, e), 9007199254740992.0L, 8388608.0L);
 }
 
 static double normal(bits *b)
 {
     for (;;) {
-        uint64_t word = next64(b), size = word >> 9 & 0xfffffffffffff;
+        uint64_t word = next64(b), magnitude = word >> 9 & 0xfffffffffffff;
         int strip = word & 0xff;
-        double x = (double)size * of_normal.w[strip];
+        double x = (double)magnitude * normal_table.w[strip];
         if (word >> 8 & 1)
             x = -x;
-        if (__builtin_expect(size < of_normal.k[strip], 1))
+        if (__builtin_expect(magnitude < normal_table.k[strip], 1))
             return x;
         if (strip != 0) {
-            if ((of_normal.f[strip - 1] - of_normal.f[strip]) * uniform(b) + of_normal.f[strip] < exp(-0.5 * x * x))
+            if ((normal_table.f[strip - 1] - normal_table.f[strip]) * uniform(b) + normal_table.f[strip]
+                < exp(-0.5 * x * x))
                 return x;
             continue;
         }
         for (;;) {
-            double beyond = -(double)(1 / NORMAL_END) * log1p(-uniform(b)), y = -log1p(-uniform(b));
-            if (y + y > beyond * beyond)
-                return size >> 8 & 1 ? -((double)NORMAL_END + beyond) : (double)NORMAL_END + beyond;
+            double excess = -(double)(1 / NORMAL_END) * log1p(-uniform(b)), y = -log1p(-uniform(b));
+            if (y + y > excess * excess)
+                return magnitude >> 8 & 1 ? -((double)NORMAL_END + excess) : (double)NORMAL_END + excess;
         }
     }
 }
@@ -164,23 +167,24 @@ static double normal(bits *b)
 static float normal_f(bits *b)
 {
     for (;;) {
-        uint32_t word = next32(b), size = word >> 9;
+        uint32_t word = next32(b), magnitude = word >> 9;
         int strip = word & 0xff;
-        float x = (float)size * of_normal.w_f[strip];
+        float x = (float)magnitude * normal_table.w_f[strip];
         if (word >> 8 & 1)
             x = -x;
-        if (__builtin_expect(size < of_normal.k_f[strip], 1))
+        if (__builtin_expect(magnitude < normal_table.k_f[strip], 1))
             return x;
         if (strip != 0) {
-            if ((double)((of_normal.f_f[strip - 1] - of_normal.f_f[strip]) * uniform_f(b) + of_normal.f_f[strip])
+            if ((double)((normal_table.f_f[strip - 1] - normal_table.f_f[strip]) * uniform_f(b)
+                         + normal_table.f_f[strip])
                 < exp(-0.5 * (double)x * (double)x))
                 return x;
             continue;
         }
         for (;;) {
-            float beyond = -(float)(1 / NORMAL_END) * log1pf(-uniform_f(b)), y = -log1pf(-uniform_f(b));
-            if (y + y > beyond * beyond)
-                return size >> 8 & 1 ? -((float)NORMAL_END + beyond) : (float)NORMAL_END + beyond;
+            float excess = -(float)(1 / NORMAL_END) * log1pf(-uniform_f(b)), y = -log1pf(-uniform_f(b));
+            if (y + y > excess * excess)
+                return magnitude >> 8 & 1 ? -((float)NORMAL_END + excess) : (float)NORMAL_END + excess;
         }
     }
 }
@@ -188,14 +192,15 @@ static float normal_f(bits *b)
 static double exponential(bits *b)
 {
     for (;;) {
-        uint64_t word = next64(b) >> 3, size = word >> 8;
+        uint64_t word = next64(b) >> 3, magnitude = word >> 8;
         int strip = word & 0xff;
-        double x = (double)size * of_exponential.w[strip];
-        if (__builtin_expect(size < of_exponential.k[strip], 1))
+        double x = (double)magnitude * exponential_table.w[strip];
+        if (__builtin_expect(magnitude < exponential_table.k[strip], 1))
             return x;
         if (strip == 0)
             return (double)EXPONENTIAL_END - log1p(-uniform(b));
-        if ((of_exponential.f[strip - 1] - of_exponential.f[strip]) * uniform(b) + of_exponential.f[strip] < exp(-x))
+        if ((exponential_table.f[strip - 1] - exponential_table.f[strip]) * uniform(b) + exponential_table.f[strip]
+            < exp(-x))
             return x;
     }
 }
@@ -203,14 +208,15 @@ static double exponential(bits *b)
 static float exponential_f(bits *b)
 {
     for (;;) {
-        uint32_t word = next32(b) >> 1, size = word >> 8;
+        uint32_t word = next32(b) >> 1, magnitude = word >> 8;
         int strip = word & 0xff;
-        float x = (float)size * of_exponential.w_f[strip];
-        if (__builtin_expect(size < of_exponential.k_f[strip], 1))
+        float x = (float)magnitude * exponential_table.w_f[strip];
+        if (__builtin_expect(magnitude < exponential_table.k_f[strip], 1))
             return x;
         if (strip == 0)
             return (float)EXPONENTIAL_END - log1pf(-uniform_f(b));
-        if ((of_exponential.f_f[strip - 1] - of_exponential.f_f[strip]) * uniform_f(b) + of_exponential.f_f[strip]
+        if ((exponential_table.f_f[strip - 1] - exponential_table.f_f[strip]) * uniform_f(b)
+                + exponential_table.f_f[strip]
             < expf(-x))
             return x;
     }
@@ -331,10 +337,10 @@ static double logistic(bits *b)
     return log(u / (1 - u));
 }
 
-static double student(bits *b, double freedom)
+static double student(bits *b, double df)
 {
     double x = normal(b);
-    return sqrt(freedom / 2) * x / sqrt(gamma_of(b, freedom / 2));
+    return sqrt(df / 2) * x / sqrt(gamma_of(b, df / 2));
 }
 
 static double wald(bits *b, double mean, double scale)
@@ -373,14 +379,15 @@ static double von_mises(bits *b, double mu, double kappa)
     if (uniform(b) < 0.5)
         angle = -angle;
     angle += mu;
-    double size = fmod(fabs(angle) + PI, 2 * PI) - PI;
-    return angle < 0 ? -size : size;
+    double magnitude = fmod(fabs(angle) + PI, 2 * PI) - PI;
+    return angle < 0 ? -magnitude : magnitude;
 }
 
 static double triangular(bits *b, double left, double mode, double right)
 {
-    double base = right - left, near = mode - left, u = uniform(b);
-    return u <= near / base ? left + sqrt(u * (near * base)) : right - sqrt((1 - u) * ((right - mode) * base));
+    double base = right - left, left_base = mode - left, u = uniform(b);
+    return u <= left_base / base ? left + sqrt(u * (left_base * base))
+                                 : right - sqrt((1 - u) * ((right - mode) * base));
 }
 
 /* ---- discrete */
@@ -392,14 +399,14 @@ static double log_gamma(double x)
                                       -1.39243221690590e+00}; /* Stirling's series */
     if (x == 1 || x == 2)
         return 0;
-    int64_t up = x < 7 ? (int64_t)(7 - x) : 0;
-    double at = x + (double)up, inverse = (1 / at) * (1 / at), sum = series[9];
+    int64_t shift = x < 7 ? (int64_t)(7 - x) : 0;
+    double shifted = x + (double)shift, inverse_square = (1 / shifted) * (1 / shifted), sum = series[9];
     for (int k = 8; k >= 0; k--)
-        sum = sum * inverse + series[k];
-    double value = sum / at + 0.5 * 1.8378770664093453 + (at - 0.5) * log(at) - at;
-    for (int64_t k = 0; k < up; k++) {
-        value -= log(at - 1);
-        at -= 1;
+        sum = sum * inverse_square + series[k];
+    double value = sum / shifted + 0.5 * 1.8378770664093453 + (shifted - 0.5) * log(shifted) - shifted;
+    for (int64_t k = 0; k < shift; k++) {
+        value -= log(shifted - 1);
+        shifted -= 1;
     }
     return value;
 }
@@ -411,16 +418,16 @@ static int64_t poisson(bits *b, double mean)
     if (mean < 10) {
         if (mean != b->last.mean) {
             b->last.mean = mean;
-            b->last.min = exp(-mean);
+            b->last.exp_neg_mean = exp(-mean);
         }
-        double min = b->last.min, product = 1;
+        double exp_neg_mean = b->last.exp_neg_mean, product = 1;
         for (int64_t k = 0;; k++) {
             product *= uniform(b);
-            if (product <= min)
+            if (product <= exp_neg_mean)
                 return k;
         }
     }
-    double root = sqrt(mean), logarithm = log(mean), p = 0.931 + 2.53 * root, a = -0.059 + 0.02483 * p;
+    double sqrt_mean = sqrt(mean), log_mean = log(mean), p = 0.931 + 2.53 * sqrt_mean, a = -0.059 + 0.02483 * p;
     double inverse_alpha = 1.1239 + 1.1328 / (p - 3.4), v_r = 0.9277 - 3.6224 / (p - 2);
     for (;;) {
         double u = uniform(b) - 0.5, v = uniform(b), us = 0.5 - fabs(u);
@@ -430,7 +437,7 @@ static int64_t poisson(bits *b, double mean)
         if (k < 0 || (us < 0.013 && v > us))
             continue;
         if (log(v) + log(inverse_alpha) - log(a / (us * us) + p)
-            <= -mean + (double)k * logarithm - log_gamma((double)k + 1))
+            <= -mean + (double)k * log_mean - log_gamma((double)k + 1))
             return k;
     }
 }
@@ -440,16 +447,16 @@ static double stirling_tail(double x, double x2)
     return (13860. - (462. - (132. - (99. - 140. / x2) / x2) / x2) / x2) / x / 166320.;
 }
 
-/* BTPE, steps as numbered in the paper; p <= 0.5 */
+/* BTPE, for p <= 0.5; most names are the paper's */
 static int64_t binomial_btpe(bits *b, int64_t n, double p)
 {
-    double r = p < 1 - p ? p : 1 - p, q = 1 - r, count = (double)n, fm = count * r + r;
+    double r = p < 1 - p ? p : 1 - p, q = 1 - r, trials = (double)n, fm = trials * r + r;
     int64_t m = (int64_t)floor(fm);
-    double middle = (double)m, p1 = floor(2.195 * sqrt(count * r * q) - 4.6 * q) + 0.5, xm = middle + 0.5, xl = xm - p1,
-           xr = xm + p1;
+    double middle = (double)m, p1 = floor(2.195 * sqrt(trials * r * q) - 4.6 * q) + 0.5, xm = middle + 0.5,
+           xl = xm - p1, xr = xm + p1;
     double c = 0.134 + 20.5 / (15.3 + middle), a = (fm - xl) / (fm - xl * r), laml = a * (1 + a / 2);
     a = (xr - fm) / (xr * q);
-    double lamr = a * (1 + a / 2), p2 = p1 * (1 + 2 * c), p3 = p2 + c / laml, p4 = p3 + c / lamr, nrq = count * r * q;
+    double lamr = a * (1 + a / 2), p2 = p1 * (1 + 2 * c), p3 = p2 + c / laml, p4 = p3 + c / lamr, nrq = trials * r * q;
     for (;;) {
         double u = uniform(b) * p4, v = uniform(b);
         int64_t y;
@@ -469,7 +476,7 @@ static int64_t binomial_btpe(bits *b, int64_t n, double p)
             v = v * (u - p2) * laml;
         } else {
             double at = floor(xr - log(v) / lamr);
-            if (v == 0 || at > count)
+            if (v == 0 || at > trials)
                 continue;
             y = (int64_t)at;
             v = v * (u - p3) * lamr;
@@ -478,7 +485,7 @@ static int64_t binomial_btpe(bits *b, int64_t n, double p)
         double distance = (double)k, at = (double)y;
         if (k <= 20 || distance >= nrq / 2 - 1) {
             double s = r / q, f = 1;
-            a = s * (count + 1);
+            a = s * (trials + 1);
             for (int64_t i = m + 1; i <= y; i++)
                 f *= a / (double)i - s;
             for (int64_t i = y + 1; i <= m; i++)
@@ -488,15 +495,15 @@ static int64_t binomial_btpe(bits *b, int64_t n, double p)
             return y;
         }
         double rho = distance / nrq * ((distance * (distance / 3 + 0.625) + 0.16666666666666666) / nrq + 0.5);
-        double t = -distance * distance / (2 * nrq), logarithm = log(v);
-        if (logarithm < t - rho)
+        double t = -distance * distance / (2 * nrq), log_v = log(v);
+        if (log_v < t - rho)
             return y;
-        if (logarithm > t + rho)
+        if (log_v > t + rho)
             continue;
-        double x1 = at + 1, f1 = middle + 1, z = count + 1 - middle, w = count - at + 1;
-        if (logarithm > xm * log(f1 / x1) + (count - middle + 0.5) * log(z / w) + (at - middle) * log(w * r / (x1 * q))
-                            + stirling_tail(f1, f1 * f1) + stirling_tail(z, z * z) - stirling_tail(x1, x1 * x1)
-                            - stirling_tail(w, w * w))
+        double x1 = at + 1, f1 = middle + 1, z = trials + 1 - middle, w = trials - at + 1;
+        if (log_v > xm * log(f1 / x1) + (trials - middle + 0.5) * log(z / w) + (at - middle) * log(w * r / (x1 * q))
+                        + stirling_tail(f1, f1 * f1) + stirling_tail(z, z * z) - stirling_tail(x1, x1 * x1)
+                        - stirling_tail(w, w * w))
             continue;
         return y;
     }
@@ -506,19 +513,19 @@ static int64_t binomial_inversion(bits *b, int64_t n, double p)
 {
     double q = 1 - p;
     if (p != b->last.p || n != b->last.n) {
-        double count = (double)n, mean = count * p, max = mean + 10 * sqrt(mean * q + 1);
+        double trials = (double)n, mean = trials * p, max = mean + 10 * sqrt(mean * q + 1);
         b->last.p = p;
         b->last.n = n;
-        b->last.none = exp(count * log1p(-p));
-        b->last.max = (int64_t)(count < max ? count : max);
+        b->last.p_zero = exp(trials * log1p(-p));
+        b->last.max = (int64_t)(trials < max ? trials : max);
     }
     int64_t bound = b->last.max, x = 0;
-    double first = b->last.none, px = first, u = uniform(b);
+    double p_zero = b->last.p_zero, px = p_zero, u = uniform(b);
     while (u > px) {
         x++;
         if (x > bound) {
             x = 0;
-            px = first;
+            px = p_zero;
             u = uniform(b);
         } else {
             u -= px;
@@ -532,8 +539,8 @@ static int64_t binomial(bits *b, int64_t n, double p)
 {
     if (n == 0 || p == 0)
         return 0;
-    double rarer = p <= 0.5 ? p : 1 - p;
-    int64_t x = rarer * (double)n <= 30 ? binomial_inversion(b, n, rarer) : binomial_btpe(b, n, rarer);
+    double p_small = p <= 0.5 ? p : 1 - p;
+    int64_t x = p_small * (double)n <= 30 ? binomial_inversion(b, n, p_small) : binomial_btpe(b, n, p_small);
     return p <= 0.5 ? x : n - x;
 }
 
@@ -590,21 +597,21 @@ static int64_t zipf(bits *b, double a)
 
 static int64_t negative_binomial(bits *b, double n, double p) { return poisson(b, (1 - p) / p * gamma_of(b, n)); }
 
-static double noncentral_chisquare(bits *b, double freedom, double away)
+static double noncentral_chisquare(bits *b, double df, double noncentrality)
 {
-    if (isnan(away))
-        return away;
-    if (away == 0)
-        return 2 * gamma_of(b, freedom / 2);
-    if (freedom > 1) {
-        double rest = 2 * gamma_of(b, (freedom - 1) / 2), x = normal(b) + sqrt(away);
-        return rest + x * x;
+    if (isnan(noncentrality))
+        return noncentrality;
+    if (noncentrality == 0)
+        return 2 * gamma_of(b, df / 2);
+    if (df > 1) {
+        double central = 2 * gamma_of(b, (df - 1) / 2), x = normal(b) + sqrt(noncentrality);
+        return central + x * x;
     }
-    return 2 * gamma_of(b, (freedom + 2 * (double)poisson(b, away / 2)) / 2);
+    return 2 * gamma_of(b, (df + 2 * (double)poisson(b, noncentrality / 2)) / 2);
 }
 
 /* ---- integers from 0 to `max`, inclusive */
-static uint64_t masked(bits *b, uint64_t max)
+static uint64_t bounded_by_mask(bits *b, uint64_t max)
 {
     if (max == 0)
         return 0;
@@ -647,31 +654,31 @@ static inline uint64_t bounded64(bits *b, uint64_t max)
     return (uint64_t)(product >> 64);
 }
 
-/* `width` bits of a shared 32-bit word; draws a new word when it is used up */
-static inline uint32_t shared(bits *b, int width)
+/* `width` bits of a 32-bit word that several numbers share; draws a new word when no bits are left */
+static inline uint32_t next_narrow(bits *b, int width)
 {
-    if (b->small_left == 0) {
-        b->small = next32(b);
-        b->small_left = 32 / width - 1;
+    if (b->narrow_left == 0) {
+        b->narrow = next32(b);
+        b->narrow_left = 32 / width - 1;
     } else {
-        b->small >>= width;
-        b->small_left--;
+        b->narrow >>= width;
+        b->narrow_left--;
     }
-    return b->small & ((1u << width) - 1);
+    return b->narrow & ((1u << width) - 1);
 }
 
-static inline uint32_t bounded_small(bits *b, uint32_t max, int width)
+static inline uint32_t bounded_narrow(bits *b, uint32_t max, int width)
 {
     uint32_t all = (1u << width) - 1;
     if (max == 0)
         return 0;
     if (max == all)
-        return shared(b, width);
-    uint32_t range = max + 1, product = shared(b, width) * range;
+        return next_narrow(b, width);
+    uint32_t range = max + 1, product = next_narrow(b, width) * range;
     if ((product & all) < range) {
         uint32_t threshold = (all - max) % range;
         while ((product & all) < threshold)
-            product = shared(b, width) * range;
+            product = next_narrow(b, width) * range;
     }
     return product >> width;
 }
@@ -683,29 +690,29 @@ static double parameter(const vme_tensor *const parameters[3], int which, int64_
     return ((const double *)(const void *)p->data)[p->rank == 0 ? 0 : i];
 }
 
-static uint64_t word_parameter(const vme_tensor *const parameters[3], int which, int64_t i)
+static uint64_t uint64_parameter(const vme_tensor *const parameters[3], int which, int64_t i)
 {
     const vme_tensor *p = parameters[which];
     return ((const uint64_t *)(const void *)p->data)[p->rank == 0 ? 0 : i];
 }
 
-static void put_integer(bits *b, const vme_tensor *const p[3], const vme_tensor *out, int64_t i)
+static void store_integer(bits *b, const vme_tensor *const p[3], const vme_tensor *out, int64_t i)
 {
-    uint64_t first = word_parameter(p, 0, i), max = word_parameter(p, 1, i), value;
+    uint64_t first = uint64_parameter(p, 0, i), max = uint64_parameter(p, 1, i), value;
     int size = vme_dtype_size((vme_dtype)out->dtype);
     if (out->dtype == VME_BOOL)
-        value = max == 0 ? first : shared(b, 1);
+        value = max == 0 ? first : next_narrow(b, 1);
     else if (size == 8)
         value = first + bounded64(b, max);
     else if (size == 4)
         value = first + (max == 0 ? 0 : bounded32(b, (uint32_t)max));
     else
-        value = first + bounded_small(b, (uint32_t)max, 8 * size);
+        value = first + bounded_narrow(b, (uint32_t)max, 8 * size);
     memcpy(out->data + i * size, &value, (size_t)size); /* little-endian: the low bytes */
 }
 
-/* The most frequent distributions: loops over the available words, with a call only where those end or for rare
- * numbers. */
+/* The most frequent distributions loop over the available words. They call the general function only where those end,
+ * and for the few words that the first test of a ziggurat does not accept. */
 static void fill_uniform(bits *b, double *out, int64_t n)
 {
     for (int64_t i = 0; i < n;) {
@@ -726,10 +733,10 @@ static void fill_normal(bits *b, double *out, int64_t n)
         int64_t count = b->end - b->at < n - i ? b->end - b->at : n - i, j;
         const uint64_t *words = b->words + b->at;
         for (j = 0; j < count; j++) {
-            uint64_t word = words[j], size = word >> 9 & 0xfffffffffffff,
+            uint64_t word = words[j], magnitude = word >> 9 & 0xfffffffffffff,
                      negative = word << 55 & UINT64_C(0x8000000000000000), number;
-            double x = (double)(int64_t)size * of_normal.w[word & 0xff];
-            if (__builtin_expect(size >= of_normal.k[word & 0xff], 0))
+            double x = (double)(int64_t)magnitude * normal_table.w[word & 0xff];
+            if (__builtin_expect(magnitude >= normal_table.k[word & 0xff], 0))
                 break;
             memcpy(&number, &x, sizeof x);
             number ^= negative;
@@ -748,10 +755,10 @@ static void fill_exponential(bits *b, double *out, int64_t n)
         int64_t count = b->end - b->at < n - i ? b->end - b->at : n - i, j;
         const uint64_t *words = b->words + b->at;
         for (j = 0; j < count; j++) {
-            uint64_t size = words[j] >> 11, strip = words[j] >> 3 & 0xff;
-            if (__builtin_expect(size >= of_exponential.k[strip], 0))
+            uint64_t magnitude = words[j] >> 11, strip = words[j] >> 3 & 0xff;
+            if (__builtin_expect(magnitude >= exponential_table.k[strip], 0))
                 break;
-            out[i + j] = (double)(int64_t)size * of_exponential.w[strip];
+            out[i + j] = (double)(int64_t)magnitude * exponential_table.w[strip];
         }
         b->at += (int)j;
         i += j;
@@ -760,19 +767,19 @@ static void fill_exponential(bits *b, double *out, int64_t n)
     }
 }
 
-/* The same over halves of words: float32 and integers of up to 32 bits. Calls NUMBER for one value if no whole word is
- * left. */
-#define FILL_HALVES(NAME, TYPE, PARAMETERS, SURE, VALUE, NUMBER) \
+/* The same over halves of words, for float32 and integers of up to 32 bits. VALUE(half) is the result if ACCEPT(half).
+ * If it is not accepted or no whole word is left, NUMBER draws one value. */
+#define FILL_HALVES(NAME, TYPE, PARAMETERS, ACCEPT, VALUE, NUMBER) \
     static void NAME(bits *b, TYPE *out, int64_t n PARAMETERS) \
     { \
         int64_t i = 0; \
         while (i < n) { \
             const uint64_t *words = b->words + b->at, *end = b->words + b->end; \
-            bool sure = !b->halved; \
-            for (; sure && words < end && n - i >= 2; words++) { \
+            bool accepted = !b->has_half; \
+            for (; accepted && words < end && n - i >= 2; words++) { \
                 uint32_t half = (uint32_t)*words, other = (uint32_t)(*words >> 32); \
-                sure = SURE(half) & SURE(other); \
-                if (__builtin_expect(!sure, 0)) \
+                accepted = ACCEPT(half) & ACCEPT(other); \
+                if (__builtin_expect(!accepted, 0)) \
                     break; \
                 out[i] = VALUE(half); \
                 out[i + 1] = VALUE(other); \
@@ -785,30 +792,33 @@ static void fill_exponential(bits *b, double *out, int64_t n)
                 out[i++] = NUMBER; \
         } \
     }
-#define NOTHING
-#define ALWAYS(half)    true
-#define UNIFORM_F(half) ((float)(int32_t)((half) >> 8) * (1.0f / 16777216.0f))
-FILL_HALVES(fill_uniform_f, float, NOTHING, ALWAYS, UNIFORM_F, uniform_f(b))
-#define SURE_NORMAL_F(half) ((half) >> 9 < of_normal.k_f[(half) & 0xff])
+#define NO_PARAMETERS
+#define ACCEPT_ALWAYS(half) true
+#define UNIFORM_F(half)     ((float)(int32_t)((half) >> 8) * (1.0f / 16777216.0f))
+FILL_HALVES(fill_uniform_f, float, NO_PARAMETERS, ACCEPT_ALWAYS, UNIFORM_F, uniform_f(b))
+#define ACCEPT_NORMAL_F(half) ((half) >> 9 < normal_table.k_f[(half) & 0xff])
 #define NORMAL_F(half) \
-    ((float)(int32_t)((half) >> 9) * ((half) >> 8 & 1 ? -of_normal.w_f[(half) & 0xff] : of_normal.w_f[(half) & 0xff]))
-FILL_HALVES(fill_normal_f, float, NOTHING, SURE_NORMAL_F, NORMAL_F, normal_f(b))
-#define SURE_EXPONENTIAL_F(half) ((half) >> 9 < of_exponential.k_f[(half) >> 1 & 0xff])
-#define EXPONENTIAL_F(half)      ((float)(int32_t)((half) >> 9) * of_exponential.w_f[(half) >> 1 & 0xff])
-FILL_HALVES(fill_exponential_f, float, NOTHING, SURE_EXPONENTIAL_F, EXPONENTIAL_F, exponential_f(b))
-/* A number below `range`, plus `first`; it may have to be redrawn if the lower half of the product is below `range`. */
-#define RANGE            , uint64_t first, uint32_t range
-#define FIRST            , uint64_t first
-#define SURE_BELOW(half) ((uint32_t)((half) * range) >= range)
-#define BELOW_64(half)   (first + ((uint64_t)(half) * range >> 32))
-#define BELOW_32(half)   ((uint32_t)first + (uint32_t)((uint64_t)(half) * range >> 32))
-#define ANY_32(half)     ((uint32_t)first + (half))
-FILL_HALVES(fill_any_32, uint32_t, FIRST, ALWAYS, ANY_32, (uint32_t)first + next32(b))
-FILL_HALVES(fill_below_64, uint64_t, RANGE, SURE_BELOW, BELOW_64, first + bounded32(b, range - 1))
-FILL_HALVES(fill_below_32, uint32_t, RANGE, SURE_BELOW, BELOW_32, (uint32_t)first + bounded32(b, range - 1))
+    ((float)(int32_t)((half) >> 9) \
+     * ((half) >> 8 & 1 ? -normal_table.w_f[(half) & 0xff] : normal_table.w_f[(half) & 0xff]))
+FILL_HALVES(fill_normal_f, float, NO_PARAMETERS, ACCEPT_NORMAL_F, NORMAL_F, normal_f(b))
+#define ACCEPT_EXPONENTIAL_F(half) ((half) >> 9 < exponential_table.k_f[(half) >> 1 & 0xff])
+#define EXPONENTIAL_F(half)        ((float)(int32_t)((half) >> 9) * exponential_table.w_f[(half) >> 1 & 0xff])
+FILL_HALVES(fill_exponential_f, float, NO_PARAMETERS, ACCEPT_EXPONENTIAL_F, EXPONENTIAL_F, exponential_f(b))
+/* A number below `range`, plus `first`. NUMBER draws it if the lower half of the product is below `range`, because it
+ * may have to be redrawn. */
+#define RANGE_PARAMETERS   , uint64_t first, uint32_t range
+#define FIRST_PARAMETER    , uint64_t first
+#define ACCEPT_BELOW(half) ((uint32_t)((half) * range) >= range)
+#define BELOW_64(half)     (first + ((uint64_t)(half) * range >> 32))
+#define BELOW_32(half)     ((uint32_t)first + (uint32_t)((uint64_t)(half) * range >> 32))
+#define ANY_32(half)       ((uint32_t)first + (half))
+FILL_HALVES(fill_any_32, uint32_t, FIRST_PARAMETER, ACCEPT_ALWAYS, ANY_32, (uint32_t)first + next32(b))
+FILL_HALVES(fill_below_64, uint64_t, RANGE_PARAMETERS, ACCEPT_BELOW, BELOW_64, first + bounded32(b, range - 1))
+FILL_HALVES(fill_below_32, uint32_t, RANGE_PARAMETERS, ACCEPT_BELOW, BELOW_32,
+            (uint32_t)first + bounded32(b, range - 1))
 
-/* Numbers `begin` .. `end` - 1 of the output. */
-#define EACH(TYPE, NUMBER) \
+/* Sets elements `begin` to `end` - 1 of the output. */
+#define FILL_EACH(TYPE, NUMBER) \
     for (int64_t i = begin; i < end; i++) \
         ((TYPE *)(void *)out->data)[i] = NUMBER; \
     break
@@ -820,17 +830,18 @@ static void fill_doubles(bits *b, vme_random_kind kind, const vme_tensor *const 
     case VME_RANDOM_UNIFORM: fill_uniform(b, (double *)(void *)out->data + begin, end - begin); break;
     case VME_RANDOM_NORMAL: fill_normal(b, (double *)(void *)out->data + begin, end - begin); break;
     case VME_RANDOM_EXPONENTIAL: fill_exponential(b, (double *)(void *)out->data + begin, end - begin); break;
-    case VME_RANDOM_EXPONENTIAL_INVERSE: EACH(double, -log1p(-uniform(b)));
-    case VME_RANDOM_GAMMA: EACH(double, gamma_of(b, parameter(p, 0, i)));
-    case VME_RANDOM_BETA: EACH(double, beta(b, parameter(p, 0, i), parameter(p, 1, i)));
-    case VME_RANDOM_LAPLACE: EACH(double, laplace(b));
-    case VME_RANDOM_GUMBEL: EACH(double, gumbel(b));
-    case VME_RANDOM_LOGISTIC: EACH(double, logistic(b));
-    case VME_RANDOM_STUDENT: EACH(double, student(b, parameter(p, 0, i)));
-    case VME_RANDOM_WALD: EACH(double, wald(b, parameter(p, 0, i), parameter(p, 1, i)));
-    case VME_RANDOM_VONMISES: EACH(double, von_mises(b, parameter(p, 0, i), parameter(p, 1, i)));
-    case VME_RANDOM_TRIANGULAR: EACH(double, triangular(b, parameter(p, 0, i), parameter(p, 1, i), parameter(p, 2, i)));
-    default: EACH(double, noncentral_chisquare(b, parameter(p, 0, i), parameter(p, 1, i)));
+    case VME_RANDOM_EXPONENTIAL_INVERSE: FILL_EACH(double, -log1p(-uniform(b)));
+    case VME_RANDOM_GAMMA: FILL_EACH(double, gamma_of(b, parameter(p, 0, i)));
+    case VME_RANDOM_BETA: FILL_EACH(double, beta(b, parameter(p, 0, i), parameter(p, 1, i)));
+    case VME_RANDOM_LAPLACE: FILL_EACH(double, laplace(b));
+    case VME_RANDOM_GUMBEL: FILL_EACH(double, gumbel(b));
+    case VME_RANDOM_LOGISTIC: FILL_EACH(double, logistic(b));
+    case VME_RANDOM_STUDENT: FILL_EACH(double, student(b, parameter(p, 0, i)));
+    case VME_RANDOM_WALD: FILL_EACH(double, wald(b, parameter(p, 0, i), parameter(p, 1, i)));
+    case VME_RANDOM_VONMISES: FILL_EACH(double, von_mises(b, parameter(p, 0, i), parameter(p, 1, i)));
+    case VME_RANDOM_TRIANGULAR:
+        FILL_EACH(double, triangular(b, parameter(p, 0, i), parameter(p, 1, i), parameter(p, 2, i)));
+    default: FILL_EACH(double, noncentral_chisquare(b, parameter(p, 0, i), parameter(p, 1, i)));
     }
 }
 
@@ -841,8 +852,8 @@ static void fill_floats(bits *b, vme_random_kind kind, const vme_tensor *const p
     case VME_RANDOM_UNIFORM: fill_uniform_f(b, (float *)(void *)out->data + begin, end - begin); break;
     case VME_RANDOM_NORMAL: fill_normal_f(b, (float *)(void *)out->data + begin, end - begin); break;
     case VME_RANDOM_EXPONENTIAL: fill_exponential_f(b, (float *)(void *)out->data + begin, end - begin); break;
-    case VME_RANDOM_EXPONENTIAL_INVERSE: EACH(float, -log1pf(-uniform_f(b)));
-    default: EACH(float, gamma_of_f(b, (float)parameter(p, 0, i)));
+    case VME_RANDOM_EXPONENTIAL_INVERSE: FILL_EACH(float, -log1pf(-uniform_f(b)));
+    default: FILL_EACH(float, gamma_of_f(b, (float)parameter(p, 0, i)));
     }
 }
 
@@ -850,59 +861,60 @@ static void fill_counts(bits *b, vme_random_kind kind, const vme_tensor *const p
                         int64_t begin, int64_t end)
 {
     switch (kind) {
-    case VME_RANDOM_POISSON: EACH(int64_t, poisson(b, parameter(p, 0, i)));
-    case VME_RANDOM_BINOMIAL: EACH(int64_t, binomial(b, (int64_t)parameter(p, 0, i), parameter(p, 1, i)));
-    case VME_RANDOM_GEOMETRIC: EACH(int64_t, geometric(b, parameter(p, 0, i)));
-    case VME_RANDOM_NEGATIVE_BINOMIAL: EACH(int64_t, negative_binomial(b, parameter(p, 0, i), parameter(p, 1, i)));
-    case VME_RANDOM_LOGSERIES: EACH(int64_t, log_series(b, parameter(p, 0, i)));
-    default: EACH(int64_t, zipf(b, parameter(p, 0, i)));
+    case VME_RANDOM_POISSON: FILL_EACH(int64_t, poisson(b, parameter(p, 0, i)));
+    case VME_RANDOM_BINOMIAL: FILL_EACH(int64_t, binomial(b, (int64_t)parameter(p, 0, i), parameter(p, 1, i)));
+    case VME_RANDOM_GEOMETRIC: FILL_EACH(int64_t, geometric(b, parameter(p, 0, i)));
+    case VME_RANDOM_NEGATIVE_BINOMIAL: FILL_EACH(int64_t, negative_binomial(b, parameter(p, 0, i), parameter(p, 1, i)));
+    case VME_RANDOM_LOGSERIES: FILL_EACH(int64_t, log_series(b, parameter(p, 0, i)));
+    default: FILL_EACH(int64_t, zipf(b, parameter(p, 0, i)));
     }
 }
 
 static void fill_integers(bits *b, const vme_tensor *const p[3], const vme_tensor *out, int64_t begin, int64_t end)
 {
-    uint64_t first = word_parameter(p, 0, 0), max = word_parameter(p, 1, 0);
-    bool alike = p[0]->rank == 0 && p[1]->rank == 0;
+    uint64_t first = uint64_parameter(p, 0, 0), max = uint64_parameter(p, 1, 0);
+    bool same_range = p[0]->rank == 0 && p[1]->rank == 0;
     int size = vme_dtype_size((vme_dtype)out->dtype);
-    if (alike && size >= 4 && max != 0 && max < UINT32_MAX) {
+    if (same_range && size >= 4 && max != 0 && max < UINT32_MAX) {
         if (size == 8)
             fill_below_64(b, (uint64_t *)(void *)out->data + begin, end - begin, first, (uint32_t)max + 1);
         else
             fill_below_32(b, (uint32_t *)(void *)out->data + begin, end - begin, first, (uint32_t)max + 1);
         return;
     }
-    if (alike && size == 4 && max == UINT32_MAX) {
+    if (same_range && size == 4 && max == UINT32_MAX) {
         fill_any_32(b, (uint32_t *)(void *)out->data + begin, end - begin, first);
         return;
     }
-    if (alike && size <= 2 && out->dtype != VME_BOOL) {
+    if (same_range && size <= 2 && out->dtype != VME_BOOL) {
         for (int64_t i = begin; size == 1 && i < end; i++)
-            out->data[i] = (char)(first + bounded_small(b, (uint32_t)max, 8));
+            out->data[i] = (char)(first + bounded_narrow(b, (uint32_t)max, 8));
         for (int64_t i = begin; size == 2 && i < end; i++)
-            ((uint16_t *)(void *)out->data)[i] = (uint16_t)(first + bounded_small(b, (uint32_t)max, 16));
+            ((uint16_t *)(void *)out->data)[i] = (uint16_t)(first + bounded_narrow(b, (uint32_t)max, 16));
         return;
     }
-    if (alike && size == 8) {
+    if (same_range && size == 8) {
         uint64_t *to = (uint64_t *)(void *)out->data;
         for (int64_t i = begin; i < end; i++)
             to[i] = first + bounded64(b, max);
         return;
     }
     for (int64_t i = begin; i < end; i++)
-        put_integer(b, p, out, i);
+        store_integer(b, p, out, i);
 }
 
 static void swap(int64_t *row, int64_t i, int64_t j)
 {
-    int64_t kept = row[i];
+    int64_t value = row[i];
     row[i] = row[j];
-    row[j] = kept;
+    row[j] = value;
 }
 
 /* Floyd's algorithm with a hash table of the numbers drawn. */
 static vme_status sample(vme_context *context, bits *b, uint64_t population, int64_t *out, int64_t count)
 {
-    uint64_t wanted = (uint64_t)(1.2 * (double)count), mask = wanted == 0 ? 0 : ~UINT64_C(0) >> __builtin_clzll(wanted);
+    uint64_t min_slots = (uint64_t)(1.2 * (double)count),
+             mask = min_slots == 0 ? 0 : ~UINT64_C(0) >> __builtin_clzll(min_slots);
     size_t bytes = (size_t)(mask + 1) * sizeof(uint64_t);
     uint64_t *drawn = vme_scratch_new(context, bytes);
     if (drawn == NULL)
@@ -928,7 +940,7 @@ static vme_status sample(vme_context *context, bits *b, uint64_t population, int
 vme_status vme_random(vme_context *context, vme_random_state *state, vme_random_kind kind,
                       const vme_tensor *const parameters[3], const vme_tensor *out)
 {
-    static const int needed[VME_RANDOM_KINDS] = {
+    static const int parameter_count[VME_RANDOM_KINDS] = {
         [VME_RANDOM_GAMMA] = 1,
         [VME_RANDOM_BETA] = 2,
         [VME_RANDOM_STUDENT] = 1,
@@ -950,11 +962,11 @@ vme_status vme_random(vme_context *context, vme_random_state *state, vme_random_
     if (status != VME_OK)
         return status;
     int64_t count = vme_elements(out);
-    bool single = out->dtype == VME_FLOAT32 && kind <= VME_RANDOM_GAMMA, whole = kind >= VME_RANDOM_POISSON;
+    bool is_float32 = out->dtype == VME_FLOAT32 && kind <= VME_RANDOM_GAMMA, is_discrete = kind >= VME_RANDOM_POISSON;
     bool fits = kind == VME_RANDOM_INTEGERS ? out->dtype <= VME_UINT64
-                : whole                     ? out->dtype == VME_INT64
-                                            : single || out->dtype == VME_FLOAT64;
-    for (int i = 0; i < needed[kind]; i++)
+                : is_discrete               ? out->dtype == VME_INT64
+                                            : is_float32 || out->dtype == VME_FLOAT64;
+    for (int i = 0; i < parameter_count[kind]; i++)
         fits = fits && parameters[i] != NULL && vme_is_contiguous(parameters[i])
                && parameters[i]->dtype == (kind >= VME_RANDOM_INTEGERS ? VME_UINT64 : VME_FLOAT64)
                && (parameters[i]->rank == 0 || vme_elements(parameters[i]) == count);
@@ -965,15 +977,16 @@ vme_status vme_random(vme_context *context, vme_random_state *state, vme_random_
     bits b;
     bits_open(&b, state);
     if (kind == VME_RANDOM_SAMPLE)
-        status = sample(context, &b, word_parameter(parameters, 0, 0), (int64_t *)(void *)out->data, count);
+        status = sample(context, &b, uint64_parameter(parameters, 0, 0), (int64_t *)(void *)out->data, count);
     else if (kind == VME_RANDOM_SHUFFLE || kind == VME_RANDOM_SHUFFLE_TAIL) {
         int64_t n = out->rank == 0 ? 0 : out->shape[out->rank - 1], rows = n == 0 ? 0 : count / n;
-        int64_t first = kind == VME_RANDOM_SHUFFLE ? 1 : (int64_t)word_parameter(parameters, 0, 0);
+        int64_t first = kind == VME_RANDOM_SHUFFLE ? 1 : (int64_t)uint64_parameter(parameters, 0, 0);
         for (int64_t r = 0; r < rows && status == VME_OK; r++)
             for (int64_t i = n - 1; i >= first && i > 0; i--) {
                 int64_t *row = (int64_t *)(void *)out->data + r * n;
                 swap(row, i,
-                     (int64_t)(kind == VME_RANDOM_SHUFFLE ? masked(&b, (uint64_t)i) : bounded64(&b, (uint64_t)i)));
+                     (int64_t)(kind == VME_RANDOM_SHUFFLE ? bounded_by_mask(&b, (uint64_t)i)
+                                                          : bounded64(&b, (uint64_t)i)));
                 if (i % PIECE == 0 && vme_stopping(context)) {
                     status = vme_stopped_here(context);
                     break;
@@ -987,7 +1000,9 @@ vme_status vme_random(vme_context *context, vme_random_state *state, vme_random_
             else if (kind == VME_RANDOM_INTEGERS)
                 fill_integers(&b, parameters, out, begin, end);
             else
-                (whole ? fill_counts : single ? fill_floats : fill_doubles)(&b, kind, parameters, out, begin, end);
+                (is_discrete  ? fill_counts
+                 : is_float32 ? fill_floats
+                              : fill_doubles)(&b, kind, parameters, out, begin, end);
         }
     bits_close(&b);
     return status;

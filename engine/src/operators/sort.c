@@ -1,12 +1,12 @@
-/* Sorting lines along an axis, and searching in sorted ones.
+/* Sorting lines along an axis, and searching in sorted arrays.
  *
- * Every element is converted to a key in NumPy's order (NaN last). Backends with vectors sort keys directly
- * (kernels/order.h); for argsort a key and its index share a word. On other backends, and if a word is too short, keys
- * are radix sorted from the lowest digit (stable, 2 ns for each element and varying digit of 11 bits; digits that are
- * equal in all keys cost nothing), and argsort moves indices along. Complex numbers are sorted by imaginary part, by
- * real part, and then by which of the two are NaN (none, imaginary, real, both: NumPy's order).
+ * Every element is converted to an unsigned key in NumPy's order (NaN last). Backends with vectors sort keys directly
+ * (kernels/order.h); for argsort, a key and its index share a word. On other backends, and if a word is too short, keys
+ * are radix sorted from the lowest digit, and argsort moves indices along. Radix sort is stable and takes 2 ns for each
+ * element and digit of 11 bits; digits that are equal in all keys are skipped. Complex numbers are sorted by imaginary
+ * part, by real part, and then by which of the two are NaN (none, imaginary, real, both: NumPy's order).
  *
- * A few first indices of a long line come from a heap of the best elements so far. */
+ * If only a few first indices of a long line are needed, they come from a heap of the best elements so far. */
 #include <string.h>
 
 #include "operators/elements.h"
@@ -18,10 +18,10 @@
 /* ---- keys. `sign`: the top bit at the element's width. */
 static inline uint64_t float_key(uint64_t bits, uint64_t sign, uint64_t infinity)
 {
-    uint64_t all = sign | (sign - 1);
+    uint64_t ones = sign | (sign - 1);
     if ((bits & ~sign) > infinity)
-        return all;
-    return bits & sign ? ~bits & all : bits | sign;
+        return ones;
+    return bits & sign ? ~bits & ones : bits | sign;
 }
 
 static inline uint64_t float_from_key(uint64_t key, uint64_t sign)
@@ -34,13 +34,13 @@ enum { SIGN8 = 0x80, SIGN16 = 0x8000, INFINITY16 = 0x7c00, INFINITY32 = 0x7f8000
 #define SIGN64     UINT64_C(0x8000000000000000)
 #define INFINITY64 UINT64_C(0x7ff0000000000000)
 
-/* The dtype of a key: the parts of a complex number have keys as floats. */
-static vme_dtype part_of(vme_dtype dtype)
+/* The dtype of a key; the two components of a complex number have a key each. */
+static vme_dtype component_dtype(vme_dtype dtype)
 {
     return dtype == VME_COMPLEX64 ? VME_FLOAT32 : dtype == VME_COMPLEX128 ? VME_FLOAT64 : dtype;
 }
 
-static uint64_t all_bits(vme_dtype dtype) { return UINT64_MAX >> (64 - 8 * vme_dtype_size(dtype)); }
+static uint64_t all_ones(vme_dtype dtype) { return UINT64_MAX >> (64 - 8 * vme_dtype_size(dtype)); }
 
 static bool has_nans(vme_dtype dtype) { return dtype >= VME_FLOAT16; }
 
@@ -69,12 +69,12 @@ static void load_keys(vme_dtype dtype, int64_t n, const char *in, int64_t step, 
     case VME_FLOAT32: LOAD(e_u32, float_key(bits, SIGN32, INFINITY32));
     default: LOAD(e_u64, float_key(bits, SIGN64, INFINITY64));
     }
-    uint64_t all = all_bits(dtype), zero = (all >> 1) + 1;
+    uint64_t ones = all_ones(dtype), zero = (ones >> 1) + 1;
     bool floats = has_nans(dtype);
     for (int64_t i = 0; floats && zeros_equal && i < n; i++)
         keys[i] += keys[i] == zero - 1;
     for (int64_t i = 0; descending && i < n; i++)
-        keys[i] = floats && keys[i] == all ? all : all - keys[i];
+        keys[i] = floats && keys[i] == ones ? ones : ones - keys[i];
 }
 
 #define STORE(type, bits) \
@@ -87,10 +87,10 @@ static void load_keys(vme_dtype dtype, int64_t n, const char *in, int64_t step, 
 /* Converts keys back to elements. Overwrites `keys`. */
 static void store_keys(vme_dtype dtype, int64_t n, uint64_t *keys, bool descending, char *out, int64_t step)
 {
-    uint64_t all = all_bits(dtype);
+    uint64_t ones = all_ones(dtype);
     bool floats = has_nans(dtype);
     for (int64_t i = 0; descending && i < n; i++)
-        keys[i] = floats && keys[i] == all ? all : all - keys[i];
+        keys[i] = floats && keys[i] == ones ? ones : ones - keys[i];
     switch (dtype) {
     case VME_BOOL: STORE(e_u8, key & 1);
     case VME_UINT8: STORE(e_u8, key);
@@ -107,15 +107,15 @@ static void store_keys(vme_dtype dtype, int64_t n, uint64_t *keys, bool descendi
     }
 }
 
-/* A key for any dtype: which parts are NaN, the (real) element, the imaginary part. */
+/* A key of three words for any dtype: which components are NaN, the element or its real part, the imaginary part. */
 static void load_key(vme_dtype dtype, const char *at, uint64_t key[3])
 {
-    vme_dtype part = part_of(dtype);
+    vme_dtype part = component_dtype(dtype);
     load_keys(part, 1, at, 0, false, true, key + 1);
     key[0] = key[2] = 0;
     if (part != dtype) {
         load_keys(part, 1, at + vme_dtype_size(part), 0, false, true, key + 2);
-        key[0] = 2 * (key[1] == all_bits(part)) + (key[2] == all_bits(part));
+        key[0] = 2 * (key[1] == all_ones(part)) + (key[2] == all_ones(part));
     }
 }
 
@@ -129,7 +129,7 @@ static bool key_less(const uint64_t *a, const uint64_t *b)
 /* ---- radix sort */
 enum { INSERTION_MAX = 24, PIECE = 65536, DIGIT_MAX = 11 };
 
-/* Scratch memory of one thread, for lines of `length`. indices is NULL if only keys are sorted. */
+/* Scratch memory of one thread, for lines of `length`. `indices` is NULL if only keys are sorted. */
 typedef struct work {
     uint64_t *keys, *spare_keys;
     int64_t *indices, *spare_indices;
@@ -138,8 +138,9 @@ typedef struct work {
     size_t bytes;
 } work;
 
-/* Stable. False: gave up after `highest` moves, in an order that keeps equal keys stable. */
-static bool insertion_sort(int64_t n, uint64_t *restrict keys, int64_t *restrict indices, int64_t highest)
+/* Stable insertion sort. Returns false if it stopped after `max_moves` moves. Equal keys are in their original order
+ * even then, so that another stable sort can continue. */
+static bool insertion_sort(int64_t n, uint64_t *restrict keys, int64_t *restrict indices, int64_t max_moves)
 {
     for (int64_t i = 1; i < n; i++) {
         if (keys[i - 1] <= keys[i])
@@ -154,8 +155,8 @@ static bool insertion_sort(int64_t n, uint64_t *restrict keys, int64_t *restrict
         keys[at] = key;
         if (indices != NULL)
             indices[at] = index;
-        highest -= i - at;
-        if (highest < 0)
+        max_moves -= i - at;
+        if (max_moves < 0)
             return false;
     }
     return true;
@@ -183,8 +184,9 @@ static void scatter_both(int64_t n, const uint64_t *restrict keys, const int64_t
 }
 
 /* Counts the values of `passes` digits from bit `low` on. */
-static inline __attribute__((always_inline)) void count_some(int64_t n, const uint64_t *restrict keys,
-                                                             int64_t *restrict counts, int low, int bits, int passes)
+static inline __attribute__((always_inline)) void count_digit_values(int64_t n, const uint64_t *restrict keys,
+                                                                     int64_t *restrict counts, int low, int bits,
+                                                                     int passes)
 {
     uint64_t mask = (UINT64_C(1) << bits) - 1;
     for (int64_t i = 0; i < n; i++) {
@@ -197,9 +199,9 @@ static inline __attribute__((always_inline)) void count_some(int64_t n, const ui
 static void count_digits(int64_t n, const uint64_t *keys, int64_t *counts, int low, int bits, int passes)
 {
     if (bits == DIGIT_MAX && passes == 3) /* the case of long lines of floats */
-        count_some(n, keys, counts, low, DIGIT_MAX, 3);
+        count_digit_values(n, keys, counts, low, DIGIT_MAX, 3);
     else
-        count_some(n, keys, counts, low, bits, passes);
+        count_digit_values(n, keys, counts, low, bits, passes);
 }
 
 /* Sorts by the bits from `low` up to but not including `high`. */
@@ -245,8 +247,9 @@ static vme_status radix_passes(vme_context *context, work *w, int64_t n, int low
 
 /* Sorts w->keys, and w->indices along with them.
  *
- * Only bits that differ between keys matter. If there are many, sorting by just enough upper bits to separate most of
- * `n` keys leaves few pairs out of order, which insertion sort repairs; if it leaves many, all bits are sorted. */
+ * Only bits that differ between keys matter. If there are many, keys are sorted by just enough upper bits to separate
+ * most of `n` keys, and insertion sort repairs the few pairs that are left out of order. If there are too many of
+ * these, keys are sorted by all differing bits. */
 static vme_status radix_sort(vme_context *context, work *w, int64_t n)
 {
     if (n <= INSERTION_MAX) {
@@ -257,42 +260,42 @@ static vme_status radix_sort(vme_context *context, work *w, int64_t n)
     bool sorted = true;
     for (int64_t begin = 0; begin < n; begin += PIECE) {
         int64_t end = n - begin < PIECE ? n : begin + PIECE;
-        uint64_t first = w->keys[0], before = w->keys[begin == 0 ? 0 : begin - 1];
-        int64_t falls = 0;
+        uint64_t first = w->keys[0], previous = w->keys[begin == 0 ? 0 : begin - 1];
+        int64_t descents = 0;
         for (int64_t i = begin; i < end; i++) {
             uint64_t key = w->keys[i];
             differing |= key ^ first;
-            falls += key < before;
-            before = key;
+            descents += key < previous;
+            previous = key;
         }
-        sorted = sorted && falls == 0;
+        sorted = sorted && descents == 0;
         if (vme_stopping(context))
             return vme_stopped_here(context);
     }
     if (sorted)
         return VME_OK;
     int low = __builtin_ctzll(differing), high = 64 - __builtin_clzll(differing),
-        enough = 64 - __builtin_clzll((uint64_t)n) + 14;
-    int bits = digit_bits(n), passes = (enough + bits - 1) / bits;
+        separating_bits = 64 - __builtin_clzll((uint64_t)n) + 14;
+    int bits = digit_bits(n), passes = (separating_bits + bits - 1) / bits;
     if (high - low > (passes + 1) * bits) {
         vme_status status = radix_passes(context, w, n, high - passes * bits, high);
         if (status != VME_OK)
             return status;
-        bool mended = true;
-        for (int64_t begin = 0; begin < n && mended;
-             begin += PIECE) { /* pieces that do not split a run of equal upper bits */
-            int64_t end = begin + PIECE, top = high - passes * bits;
-            while (end < n && end - begin < 2 * PIECE && w->keys[end] >> top == w->keys[end - 1] >> top)
+        bool repaired = true;
+        /* by pieces that do not split a run of equal upper bits */
+        for (int64_t begin = 0; begin < n && repaired; begin += PIECE) {
+            int64_t end = begin + PIECE, shift = high - passes * bits;
+            while (end < n && end - begin < 2 * PIECE && w->keys[end] >> shift == w->keys[end - 1] >> shift)
                 end++;
             end = end < n ? end : n;
-            mended = end - begin < 2 * PIECE
-                     && insertion_sort(end - begin, w->keys + begin, w->indices == NULL ? NULL : w->indices + begin,
-                                       4 * PIECE);
+            repaired = end - begin < 2 * PIECE
+                       && insertion_sort(end - begin, w->keys + begin, w->indices == NULL ? NULL : w->indices + begin,
+                                         4 * PIECE);
             begin = end - PIECE;
             if (vme_stopping(context))
                 return vme_stopped_here(context);
         }
-        if (mended)
+        if (repaired)
             return VME_OK;
     }
     return radix_passes(context, w, n, low, high);
@@ -317,16 +320,17 @@ static vme_status work_new(vme_context *context, int64_t length, bool with_indic
 
 /* ---- selection */
 
-/* Splits keys begin to end - 1 by the digit at `shift`: below `middle`, equal to it, above. Stable. */
-static vme_status split(vme_context *context, work *w, int64_t begin, int64_t end, int shift, uint64_t mask,
-                        uint64_t middle, int64_t below, int64_t equal)
+/* Partitions keys begin to end - 1 by the digit at `shift`, stably: below `pivot`, equal to it, above it. `below` and
+ * `equal` are the numbers of keys of the first two. */
+static vme_status split_by_digit(vme_context *context, work *w, int64_t begin, int64_t end, int shift, uint64_t mask,
+                                 uint64_t pivot, int64_t below, int64_t equal)
 {
     int64_t at[3] = {begin, begin + below, begin + below + equal};
     for (int64_t from = begin; from < end; from += PIECE) {
         int64_t to = end - from < PIECE ? end : from + PIECE;
         for (int64_t i = from; i < to; i++) {
             uint64_t key = w->keys[i], digit = key >> shift & mask;
-            int64_t index = at[(digit >= middle) + (digit > middle)]++;
+            int64_t index = at[(digit >= pivot) + (digit > pivot)]++;
             w->spare_keys[index] = key;
             if (w->indices != NULL)
                 w->spare_indices[index] = w->indices[i];
@@ -340,8 +344,8 @@ static vme_status split(vme_context *context, work *w, int64_t begin, int64_t en
     return VME_OK;
 }
 
-/* Puts the key that sorting would put at `kth` there, among keys begin to end - 1: splits by the highest digit that
- * differs, repeatedly, among the keys that share kth's digit. */
+/* Moves the key that sorting would put at `kth` there, among keys begin to end - 1. Partitions them by the highest
+ * digit that differs, and continues with the keys that have the same digit as the kth. */
 static vme_status select_key(vme_context *context, work *w, int64_t begin, int64_t end, int64_t kth)
 {
     while (end - begin > INSERTION_MAX) {
@@ -357,18 +361,18 @@ static vme_status select_key(vme_context *context, work *w, int64_t begin, int64
             return VME_OK;
         int bits = digit_bits(end - begin), high = 64 - __builtin_clzll(differing),
             shift = high > bits ? high - bits : 0;
-        uint64_t mask = (UINT64_C(1) << bits) - 1, middle = 0;
+        uint64_t mask = (UINT64_C(1) << bits) - 1, pivot = 0;
         memset(w->counts, 0, sizeof *w->counts << bits);
         for (int64_t from = begin; from < end; from += PIECE) {
-            count_some(end - from < PIECE ? end - from : PIECE, w->keys + from, w->counts, shift, bits, 1);
+            count_digit_values(end - from < PIECE ? end - from : PIECE, w->keys + from, w->counts, shift, bits, 1);
             if (vme_stopping(context))
                 return vme_stopped_here(context);
         }
         int64_t below = 0;
-        while (begin + below + w->counts[middle] <= kth)
-            below += w->counts[middle++];
-        int64_t equal = w->counts[middle];
-        vme_status status = split(context, w, begin, end, shift, mask, middle, below, equal);
+        while (begin + below + w->counts[pivot] <= kth)
+            below += w->counts[pivot++];
+        int64_t equal = w->counts[pivot];
+        vme_status status = split_by_digit(context, w, begin, end, shift, mask, pivot, below, equal);
         if (status != VME_OK)
             return status;
         begin += below;
@@ -390,11 +394,11 @@ static vme_status select_keys(vme_context *context, work *w, int64_t n, int coun
     return VME_OK;
 }
 
-/* ---- with the backend's kernels: keys of the element's width in NumPy's order */
+/* ---- sorting by the backend's kernels, with keys of the element's width in NumPy's order */
 
 static bool key_is_wide(vme_dtype dtype) { return vme_dtype_size(dtype) == 8; }
 
-/* The keys of a line. VME_STOPPED: incomplete. */
+/* Makes the keys of a line. They are incomplete if the result is VME_STOPPED. */
 static vme_status make_keys(vme_context *context, const vme_order_kernels *kernels, vme_dtype dtype, int64_t n,
                             const char *in, int64_t step, bool descending, bool zeros_equal, void *keys)
 {
@@ -408,36 +412,39 @@ static vme_status make_keys(vme_context *context, const vme_order_kernels *kerne
     return VME_OK;
 }
 
-/* DIVIDED_MIN: keys of a part, few enough that threads without a part wait only briefly. */
-enum { ROUNDS = 3, DIVIDED_MIN = 16384 };
+enum {
+    ROUNDS = 3,          /* maximum rounds of partitioning */
+    DIVIDED_MIN = 16384, /* minimum keys of a part, few enough that threads without a part wait only briefly */
+};
 
-/* Keys sorted by several threads: partitioned, the parts partitioned again, then each part sorted. */
-typedef struct divided {
+/* Keys that several threads sort: they are partitioned in rounds, in each of which every part is split in two. Then
+ * each part is sorted. */
+typedef struct divided_sort {
     vme_context *context;
     const vme_order_kernels *kernels;
     char *keys;
     bool wide;
-    int step;                         /* in this round, parts begin at every `step`-th entry of `begin` */
-    int64_t begin[(1 << ROUNDS) + 1]; /* part i is from begin[i] to begin[i + 1] */
-} divided;
+    int step;                         /* in this round, parts start at every `step`-th entry of `begin` */
+    int64_t begin[(1 << ROUNDS) + 1]; /* after all rounds, part i is from begin[i] to begin[i + 1] */
+} divided_sort;
 
-static vme_status part_some(void *argument, int64_t first, int64_t last)
+static vme_status partition_parts(void *argument, int64_t first, int64_t last)
 {
-    divided *d = argument;
+    divided_sort *d = argument;
     for (int64_t i = first; i < last; i++) {
-        int64_t *at = d->begin + i * d->step, n = at[d->step] - at[0], low = n;
-        bool alike = false;
+        int64_t *at = d->begin + i * d->step, n = at[d->step] - at[0], below = n;
+        bool all_equal = false;
         if (n > VME_PART_MIN
-            && !d->kernels->part[d->wide](d->context, n, d->keys + at[0] * (d->wide ? 8 : 4), &low, &alike))
+            && !d->kernels->part[d->wide](d->context, n, d->keys + at[0] * (d->wide ? 8 : 4), &below, &all_equal))
             return vme_stopped_here(d->context);
-        at[d->step / 2] = at[0] + low; /* if those are all equal, sorting them detects that at once */
+        at[d->step / 2] = at[0] + below; /* if these are all equal, sort_parts detects it at once */
     }
     return VME_OK;
 }
 
-static vme_status sort_some(void *argument, int64_t first, int64_t last)
+static vme_status sort_parts(void *argument, int64_t first, int64_t last)
 {
-    const divided *d = argument;
+    const divided_sort *d = argument;
     for (int64_t i = first; i < last; i++)
         if (!d->kernels->sort[d->wide](d->context, d->begin[i + 1] - d->begin[i],
                                        d->keys + d->begin[i] * (d->wide ? 8 : 4)))
@@ -445,25 +452,27 @@ static vme_status sort_some(void *argument, int64_t first, int64_t last)
     return VME_OK;
 }
 
-static vme_status sort_divided(vme_context *context, const vme_order_kernels *kernels, bool wide, int64_t n, void *keys)
+static vme_status sort_in_parts(vme_context *context, const vme_order_kernels *kernels, bool wide, int64_t n,
+                                void *keys)
 {
     int rounds = n >= DIVIDED_MIN << ROUNDS ? ROUNDS : ROUNDS - 1, parts = 1 << rounds;
-    divided d = {.context = context, .kernels = kernels, .keys = keys, .wide = wide};
+    divided_sort d = {.context = context, .kernels = kernels, .keys = keys, .wide = wide};
     d.begin[parts] = n;
     vme_status status = VME_OK;
     for (int done = 1; done < parts && status == VME_OK; done *= 2) {
         d.step = parts / done;
-        status = vme_parallel(context, done, 1, part_some, &d);
+        status = vme_parallel(context, done, 1, partition_parts, &d);
     }
-    return status == VME_OK ? vme_parallel(context, parts, 1, sort_some, &d) : status;
+    return status == VME_OK ? vme_parallel(context, parts, 1, sort_parts, &d) : status;
 }
 
-/* `alone`: no other line is sorted at the same time, so this one may be divided among threads. */
+/* Sorts keys, or partitions them at `count` indices `kth`. `may_divide`: no other line is sorted at the same time, so
+ * this one may be divided among threads. */
 static vme_status order_keys(vme_context *context, const vme_order_kernels *kernels, bool wide, int64_t n, void *keys,
-                             int count, const int64_t *kth, bool alone)
+                             int count, const int64_t *kth, bool may_divide)
 {
-    if (count == 0 && alone && n >= DIVIDED_MIN << (ROUNDS - 1))
-        return sort_divided(context, kernels, wide, n, keys);
+    if (count == 0 && may_divide && n >= DIVIDED_MIN << (ROUNDS - 1))
+        return sort_in_parts(context, kernels, wide, n, keys);
     if (count == 0)
         return kernels->sort[wide](context, n, keys) ? VME_OK : vme_stopped_here(context);
     int64_t begin = 0, size = wide ? 8 : 4;
@@ -475,17 +484,17 @@ static vme_status order_keys(vme_context *context, const vme_order_kernels *kern
     return VME_OK;
 }
 
-/* Sorts a line in place; `keys`: memory for its keys, or NULL if the line itself can hold them. */
+/* Sorts a line in place. `keys`: memory for its keys, or NULL if the line itself can hold them. */
 static vme_status sort_by_keys(vme_context *context, const vme_order_kernels *kernels, vme_dtype dtype, int64_t n,
                                char *line, int64_t step, bool descending, int count, const int64_t *kth, void *keys,
-                               bool alone)
+                               bool may_divide)
 {
     bool wide = key_is_wide(dtype);
     if (keys == NULL)
         keys = line;
     vme_status status = make_keys(context, kernels, dtype, n, line, step, descending, false, keys);
     if (status == VME_OK)
-        status = order_keys(context, kernels, wide, n, keys, count, kth, alone);
+        status = order_keys(context, kernels, wide, n, keys, count, kth, may_divide);
     for (int64_t begin = 0; status == VME_OK && begin < n; begin += PIECE) {
         kernels->elements[wide](dtype, n - begin < PIECE ? n - begin : PIECE, (char *)keys + begin * (wide ? 8 : 4),
                                 descending, line + begin * step, step);
@@ -495,7 +504,7 @@ static vme_status sort_by_keys(vme_context *context, const vme_order_kernels *ke
     return status;
 }
 
-/* One-byte elements: counting sort. */
+/* Sorts one-byte elements in place, by counting. */
 static vme_status sort_bytes(vme_context *context, vme_dtype dtype, int64_t n, char *line, int64_t step,
                              bool descending)
 {
@@ -521,31 +530,31 @@ static vme_status sort_bytes(vme_context *context, vme_dtype dtype, int64_t n, c
     return VME_OK;
 }
 
-/* Sorts runs of words that are equal above the index bits by their whole keys. *mended is false if a run is too much
- * out of order. */
-static vme_status mend_indices(vme_context *context, work *w, int64_t n, int index_bits, bool *mended)
+/* Sorts each run of words that are equal above the index bits by the whole keys. Sets *repaired to false if a run is
+ * too long or too far out of order. */
+static vme_status repair_indices(vme_context *context, work *w, int64_t n, int index_bits, bool *repaired)
 {
     const uint64_t *words = w->spare_keys, mask = (UINT64_C(1) << index_bits) - 1;
     uint64_t *run = (uint64_t *)w->spare_indices;
-    *mended = true;
-    for (int64_t begin = 0, end, looked = 0; begin < n; begin = end) {
+    *repaired = true;
+    for (int64_t begin = 0, end, checked = 0; begin < n; begin = end) {
         for (end = begin + 1;
              end < n && end - begin <= PIECE && words[end] >> index_bits == words[begin] >> index_bits;)
             end++;
         if (end - begin > PIECE) { /* too long for the time between two checks of the stop flag */
-            *mended = false;
+            *repaired = false;
             return VME_OK;
         }
         if (end - begin > 1) {
             for (int64_t i = begin; i < end; i++)
                 run[i] = w->keys[words[i] & mask] ^ SIGN64;
             if (!insertion_sort(end - begin, run + begin, w->indices + begin, 8 * (end - begin) + 256)) {
-                *mended = false;
+                *repaired = false;
                 return VME_OK;
             }
         }
-        if (end - looked >= PIECE) {
-            looked = end;
+        if (end - checked >= PIECE) {
+            checked = end;
             if (vme_stopping(context))
                 return vme_stopped_here(context);
         }
@@ -553,14 +562,14 @@ static vme_status mend_indices(vme_context *context, work *w, int64_t n, int ind
     return VME_OK;
 }
 
-/* Leaves the sorted indices of a line (partitioned at `count` kth) in w->indices; stable. A word holds as much of an
- * element's key as there is room for, above its index, so that sorting words sorts both. *done is false if that was not
- * enough. */
+/* Writes the stably sorted indices of a line (or partitions them at `count` indices `kth`) to w->indices. A word holds
+ * an element's index below as many upper bits of its key as fit, so that sorting words sorts both. Sets *done to false
+ * if these bits did not suffice. */
 static vme_status order_indices(vme_context *context, const vme_order_kernels *kernels, work *w, vme_dtype dtype,
                                 int64_t n, const char *in, int64_t step, bool descending, int count, const int64_t *kth,
-                                bool alone, bool *done)
+                                bool may_divide, bool *done)
 {
-    int index_bits = 64 - __builtin_clzll((uint64_t)n - 1), lost = 0;
+    int index_bits = 64 - __builtin_clzll((uint64_t)n - 1), dropped_bits = 0;
     int64_t *keys = (int64_t *)w->keys, range[3] = {INT64_MAX, INT64_MIN, 0};
     uint64_t *words = w->spare_keys;
     for (int64_t begin = 0; begin < n; begin += PIECE) {
@@ -572,14 +581,14 @@ static vme_status order_indices(vme_context *context, const vme_order_kernels *k
     uint64_t span = (uint64_t)range[1] - (uint64_t)range[0], differing = (uint64_t)range[2];
     int key_bits = span == 0 ? 1 : 64 - __builtin_clzll(span);
     if (key_bits + index_bits > 64)
-        lost = key_bits + index_bits - 64;
+        dropped_bits = key_bits + index_bits - 64;
     for (int64_t begin = 0; begin < n; begin += PIECE) {
-        kernels->index_words(n - begin < PIECE ? n - begin : PIECE, keys + begin, range[0], lost, index_bits, begin,
-                             (int64_t *)words + begin);
+        kernels->index_words(n - begin < PIECE ? n - begin : PIECE, keys + begin, range[0], dropped_bits, index_bits,
+                             begin, (int64_t *)words + begin);
         if (vme_stopping(context))
             return vme_stopped_here(context);
     }
-    vme_status status = order_keys(context, kernels, true, n, words, count, kth, alone);
+    vme_status status = order_keys(context, kernels, true, n, words, count, kth, may_divide);
     if (status != VME_OK)
         return status;
     for (int64_t begin = 0; begin < n; begin += PIECE) {
@@ -588,33 +597,33 @@ static vme_status order_indices(vme_context *context, const vme_order_kernels *k
         if (vme_stopping(context))
             return vme_stopped_here(context);
     }
-    *done = lost == 0 || (differing & ((UINT64_C(1) << lost) - 1)) == 0;
+    *done = dropped_bits == 0 || (differing & ((UINT64_C(1) << dropped_bits) - 1)) == 0;
     if (*done)
         return VME_OK;
     if (count == 0)
-        return mend_indices(context, w, n, index_bits, done);
+        return repair_indices(context, w, n, index_bits, done);
     *done = true;
-    for (int k = 0; k < count && *done; k++) { /* correct unless another key's upper bits equal those of the selected
-                                                * one */
+    /* a partition is correct unless another key has the same upper bits as a selected one */
+    for (int k = 0; k < count && *done; k++) {
         uint64_t selected = words[kth[k]] >> index_bits;
-        int64_t alike = 0;
+        int64_t equal = 0;
         for (int64_t begin = 0; begin < n; begin += PIECE) {
             int64_t end = n - begin < PIECE ? n : begin + PIECE;
             for (int64_t i = begin; i < end; i++)
-                alike += words[i] >> index_bits == selected;
+                equal += words[i] >> index_bits == selected;
             if (vme_stopping(context))
                 return vme_stopped_here(context);
         }
-        *done = alike == 1;
+        *done = equal == 1;
     }
     return VME_OK;
 }
 
 /* ---- lines */
 enum { OUT, IN };
-enum { TOP_SHARE = 8 };                /* a heap serves up to 1 / TOP_SHARE of a line */
-enum { TOP_BLOCK = 64, TOP_FEW = 16 }; /* elements that are compared with the heap's worst one at once */
-enum { SHORT_MAX = 256 }; /* elements of a line that is short enough for its setup to take a part of the time */
+enum { TOP_SHARE = 8 };                  /* a heap is used for up to 1 / TOP_SHARE of a line */
+enum { TOP_BLOCK = 64, TOP_GROUP = 16 }; /* elements that are compared with the heap's worst one at once */
+enum { SHORT_MAX = 256 };                /* elements up to which a line's setup takes a relevant part of the time */
 
 typedef struct sort {
     vme_context *context;
@@ -622,9 +631,9 @@ typedef struct sort {
     vme_nest lines;
     vme_dtype dtype;
     int64_t length, in_step, out_step;
-    int64_t wanted;           /* indices of each line: the length, or fewer */
+    int64_t out_length;       /* of a line of the output: `length`, or less for the first indices */
     bool descending, indices; /* indices: the output is argsort's */
-    bool alone;               /* there is one line */
+    bool may_divide;          /* there is one line, which threads may share */
     int kth_count;            /* 0: sorts whole lines */
     const int64_t *kth;
 } sort;
@@ -650,7 +659,7 @@ static vme_status each_piece(const sorted_line *l, piece_work *run)
     return VME_OK;
 }
 
-static void number_indices(const sorted_line *l, int64_t begin, int64_t end)
+static void init_indices(const sorted_line *l, int64_t begin, int64_t end)
 {
     for (int64_t i = begin; i < end; i++)
         l->w->indices[i] = i;
@@ -670,15 +679,15 @@ static void write_elements(const sorted_line *l, int64_t begin, int64_t end)
 
 static void write_indices(const sorted_line *l, int64_t begin, int64_t end)
 {
-    for (int64_t i = begin; i < end && i < l->s->wanted; i++)
+    for (int64_t i = begin; i < end && i < l->s->out_length; i++)
         *(e_i64 *)(l->out + i * l->s->out_step) = l->w->indices[i];
 }
 
-/* For complex numbers, in the order of w->indices: keys of the imaginary parts, of the real parts, and of which parts
- * are NaN. */
+/* Keys of complex numbers in the order of w->indices: of the imaginary parts, of the real parts, and of which parts are
+ * NaN. `offset`: the component's, in bytes. */
 static void read_parts(const sorted_line *l, int64_t begin, int64_t end, int offset)
 {
-    vme_dtype part = part_of(l->s->dtype);
+    vme_dtype part = component_dtype(l->s->dtype);
     for (int64_t i = begin; i < end; i++)
         load_keys(part, 1, l->in + l->w->indices[i] * l->s->in_step + offset, 0, l->s->descending, true,
                   l->w->keys + i);
@@ -686,7 +695,7 @@ static void read_parts(const sorted_line *l, int64_t begin, int64_t end, int off
 
 static void read_imaginary_keys(const sorted_line *l, int64_t begin, int64_t end)
 {
-    read_parts(l, begin, end, vme_dtype_size(part_of(l->s->dtype)));
+    read_parts(l, begin, end, vme_dtype_size(component_dtype(l->s->dtype)));
 }
 static void read_real_keys(const sorted_line *l, int64_t begin, int64_t end) { read_parts(l, begin, end, 0); }
 
@@ -699,9 +708,9 @@ static void read_nan_keys(const sorted_line *l, int64_t begin, int64_t end)
     }
 }
 
-/* A line of complex numbers is written in place, so it is gathered first, into the memory of both arrays of keys, which
- * are adjacent. */
-static char *line_aside(const sorted_line *l)
+/* Memory for a sorted line of complex numbers, which may not be written to the output while it is read from there: both
+ * arrays of keys, which are adjacent. */
+static char *gathered_line(const sorted_line *l)
 {
     return (char *)(l->w->keys < l->w->spare_keys ? l->w->keys : l->w->spare_keys);
 }
@@ -709,7 +718,7 @@ static char *line_aside(const sorted_line *l)
 static void gather_elements(const sorted_line *l, int64_t begin, int64_t end)
 {
     int bytes = vme_dtype_size(l->s->dtype);
-    char *to = line_aside(l);
+    char *to = gathered_line(l);
     for (int64_t i = begin; i < end; i++)
         memcpy(to + i * bytes, l->in + l->w->indices[i] * l->s->in_step, (size_t)bytes);
 }
@@ -717,16 +726,16 @@ static void gather_elements(const sorted_line *l, int64_t begin, int64_t end)
 static void write_gathered(const sorted_line *l, int64_t begin, int64_t end)
 {
     int bytes = vme_dtype_size(l->s->dtype);
-    const char *from = line_aside(l);
+    const char *from = gathered_line(l);
     for (int64_t i = begin; i < end; i++)
         memcpy(l->out + i * l->s->out_step, from + i * bytes, (size_t)bytes);
 }
 
-/* Leaves the sorted indices of a line of complex numbers in w->indices. */
+/* Writes the sorted indices of a line of complex numbers to w->indices. */
 static vme_status order_complex(const sorted_line *l)
 {
     piece_work *const keys[] = {read_imaginary_keys, read_real_keys, read_nan_keys};
-    vme_status status = each_piece(l, number_indices);
+    vme_status status = each_piece(l, init_indices);
     for (int i = 0; i < 3 && status == VME_OK; i++) {
         status = each_piece(l, keys[i]);
         if (status == VME_OK)
@@ -743,11 +752,11 @@ static vme_status order_line(const sorted_line *l)
     vme_status status = VME_OK;
     if (s->indices && s->kernels != NULL && s->length > INSERTION_MAX)
         status = order_indices(s->context, s->kernels, l->w, s->dtype, s->length, l->in, s->in_step, s->descending,
-                               s->kth_count, s->kth, s->alone, &done);
+                               s->kth_count, s->kth, s->may_divide, &done);
     if (status != VME_OK || done)
         return status;
     if (s->indices)
-        status = each_piece(l, number_indices);
+        status = each_piece(l, init_indices);
     if (status == VME_OK)
         status = each_piece(l, read_keys);
     if (status != VME_OK)
@@ -779,8 +788,9 @@ static bool is_worse(const top_element *a, const top_element *b)
     return a->key > b->key || (a->key == b->key && a->index > b->index);
 }
 
-/* Restores the heap of `count` elements, the worst one first, whose element `at` may be better than its children. */
-static void sift(top_element *heap, int64_t count, int64_t at)
+/* Restores the order of a heap of `count` elements, whose root is the worst one. Only element `at` may be better than
+ * its children. */
+static void sift_down(top_element *heap, int64_t count, int64_t at)
 {
     const top_element moved = heap[at];
     for (int64_t child; (child = 2 * at + 1) < count; at = child) {
@@ -792,7 +802,7 @@ static void sift(top_element *heap, int64_t count, int64_t at)
     heap[at] = moved;
 }
 
-/* Whether one of `count` adjacent float32 elements comes before the element at `worst`. */
+/* Whether one of `count` adjacent float32 elements is sorted before the element at `worst`. */
 static inline bool any_before(int count, const float *elements, const char *worst, bool descending)
 {
     const float limit = *(const e_f32 *)worst;
@@ -806,7 +816,8 @@ static inline bool any_before(int count, const float *elements, const char *wors
     return found != 0;
 }
 
-/* Offers `count` elements, at most TOP_BLOCK, from element `begin` of the line on to the heap of *filled elements. */
+/* Inserts those of `count` elements (at most TOP_BLOCK, from element `begin` of the line on) into the heap that belong
+ * there. The heap has *filled elements. */
 static void offer(const sort *s, top_element *heap, int64_t *filled, int64_t begin, int64_t count, const char *in,
                   int64_t in_step)
 {
@@ -814,18 +825,18 @@ static void offer(const sort *s, top_element *heap, int64_t *filled, int64_t beg
     load_keys(s->dtype, count, in, in_step, s->descending, true, keys);
     for (int64_t i = 0; i < count; i++) {
         const top_element element = {keys[i], begin + i};
-        if (*filled < s->wanted) {
+        if (*filled < s->out_length) {
             heap[(*filled)++] = element;
-            for (int64_t at = *filled == s->wanted ? s->wanted / 2 : 0; at-- > 0;)
-                sift(heap, s->wanted, at);
+            for (int64_t at = *filled == s->out_length ? s->out_length / 2 : 0; at-- > 0;)
+                sift_down(heap, s->out_length, at);
         } else if (element.key < heap[0].key) {
             heap[0] = element;
-            sift(heap, s->wanted, 0);
+            sift_down(heap, s->out_length, 0);
         }
     }
 }
 
-/* The same for TOP_BLOCK elements of float32 and a full heap, few of which are good enough. */
+/* The same for TOP_BLOCK elements of float32 and a full heap. Skips groups of which no element belongs in the heap. */
 static void offer_floats(const sort *s, top_element *heap, int64_t begin, const char *line)
 {
     float block[TOP_BLOCK];
@@ -837,15 +848,15 @@ static void offer_floats(const sort *s, top_element *heap, int64_t begin, const 
             block[i] = *(const e_f32 *)(in + i * s->in_step);
     if (!any_before(TOP_BLOCK, block, line + heap[0].index * s->in_step, s->descending))
         return;
-    int64_t filled = s->wanted;
-    for (int few = 0; few < TOP_BLOCK; few += TOP_FEW)
-        if (any_before(TOP_FEW, block + few, line + heap[0].index * s->in_step, s->descending))
-            offer(s, heap, &filled, begin + few, TOP_FEW, (const char *)(block + few), sizeof(float));
+    int64_t filled = s->out_length;
+    for (int group = 0; group < TOP_BLOCK; group += TOP_GROUP)
+        if (any_before(TOP_GROUP, block + group, line + heap[0].index * s->in_step, s->descending))
+            offer(s, heap, &filled, begin + group, TOP_GROUP, (const char *)(block + group), sizeof(float));
 }
 
 static vme_status top_of_line(const sort *s, top_element *heap, const char *in, char *out)
 {
-    const int64_t count = s->wanted;
+    const int64_t count = s->out_length;
     int64_t filled = 0, checked = 0;
     for (int64_t begin = 0, size; begin < s->length; begin += size) {
         size = min(s->length - begin, filled < count ? min(TOP_BLOCK, count - filled) : TOP_BLOCK);
@@ -863,7 +874,7 @@ static vme_status top_of_line(const sort *s, top_element *heap, const char *in, 
         const top_element worst = heap[0];
         heap[0] = heap[last];
         heap[last] = worst;
-        sift(heap, last, 0);
+        sift_down(heap, last, 0);
     }
     for (int64_t i = 0; i < count; i++)
         *(e_i64 *)(out + i * s->out_step) = heap[i].index;
@@ -873,7 +884,7 @@ static vme_status top_of_line(const sort *s, top_element *heap, const char *in, 
 static vme_status top_of_lines(void *argument, int64_t begin, int64_t end)
 {
     const sort *s = argument;
-    const size_t bytes = (size_t)s->wanted * sizeof(top_element);
+    const size_t bytes = (size_t)s->out_length * sizeof(top_element);
     top_element *heap = vme_scratch_new(s->context, bytes);
     if (heap == NULL)
         return VME_NO_MEMORY;
@@ -887,19 +898,19 @@ static vme_status top_of_lines(void *argument, int64_t begin, int64_t end)
 }
 
 /* ---- many lines */
-/* Consecutive short lines: keys of many lines are made at once. */
+/* Sorts consecutive short lines. Makes the keys of many lines with one call. */
 static vme_status sort_short_lines(const sort *s, int64_t begin, int64_t end)
 {
     bool wide = key_is_wide(s->dtype);
-    int64_t size = wide ? 8 : 4, line_bytes = s->length * size, highest = PIECE / 16 / s->length;
+    int64_t size = wide ? 8 : 4, line_bytes = s->length * size, max_lines = PIECE / 16 / s->length;
     char *lines = s->lines.data[OUT] + begin * line_bytes;
     for (int64_t count; begin < end; begin += count, lines += count * line_bytes) {
-        count = end - begin < highest ? end - begin : highest;
+        count = end - begin < max_lines ? end - begin : max_lines;
         vme_status status =
             make_keys(s->context, s->kernels, s->dtype, count * s->length, lines, size, s->descending, false, lines);
         for (int64_t i = 0; i < count && status == VME_OK; i++)
             status = order_keys(s->context, s->kernels, wide, s->length, lines + i * line_bytes, s->kth_count, s->kth,
-                                s->alone);
+                                s->may_divide);
         if (status != VME_OK)
             return status;
         s->kernels->elements[wide](s->dtype, count * s->length, lines, s->descending, lines, size);
@@ -907,7 +918,7 @@ static vme_status sort_short_lines(const sort *s, int64_t begin, int64_t end)
     return VME_OK;
 }
 
-/* Lines of which only values are sorted, by the backend's kernels. */
+/* Sorts the values of lines by the backend's kernels. */
 static vme_status sort_values_of_lines(const sort *s, int64_t begin, int64_t end)
 {
     int size = vme_dtype_size(s->dtype);
@@ -925,7 +936,7 @@ static vme_status sort_values_of_lines(const sort *s, int64_t begin, int64_t end
     for (int64_t line = begin; line < end && status == VME_OK; line++, vme_nest_advance(&s->lines, &at, 1))
         status = size == 1 ? sort_bytes(s->context, s->dtype, s->length, at.data[OUT], s->out_step, s->descending)
                            : sort_by_keys(s->context, s->kernels, s->dtype, s->length, at.data[OUT], s->out_step,
-                                          s->descending, s->kth_count, s->kth, keys, s->alone);
+                                          s->descending, s->kth_count, s->kth, keys, s->may_divide);
     vme_scratch_free(s->context, keys, bytes);
     return status;
 }
@@ -963,32 +974,32 @@ static vme_status sort_all(vme_context *context, const vme_tensor *in, int axis,
               .length = in->shape[axis],
               .in_step = in->strides[axis],
               .out_step = out->strides[axis],
-              .wanted = out->shape[axis],
+              .out_length = out->shape[axis],
               .descending = descending,
               .indices = indices,
               .kth_count = kth_count,
               .kth = kth};
     vme_nest_make(&s.lines, VME_NEST_ANY, rank, shape, 2, (const int64_t *const[]){out_strides, in_strides},
                   (char *const[]){out->data, in->data});
-    if (s.lines.elements == 0 || s.wanted == 0)
+    if (s.lines.elements == 0 || s.out_length == 0)
         return VME_OK;
     const vme_kernels *kernels = vme_kernels_current();
     if (kernels->order.sort[0] != NULL && s.dtype < VME_COMPLEX64)
         s.kernels = &kernels->order;
-    s.alone = s.lines.elements == 1;
+    s.may_divide = s.lines.elements == 1;
     vme_status (*run)(void *, int64_t, int64_t) =
-        s.dtype < VME_COMPLEX64 && s.wanted <= s.length / TOP_SHARE ? top_of_lines : sort_lines;
-    return s.alone ? run(&s, 0, 1) : vme_parallel(context, s.lines.elements, 4096 / s.length + 1, run, &s);
+        s.dtype < VME_COMPLEX64 && s.out_length <= s.length / TOP_SHARE ? top_of_lines : sort_lines;
+    return s.may_divide ? run(&s, 0, 1) : vme_parallel(context, s.lines.elements, 4096 / s.length + 1, run, &s);
 }
 
-/* `fewer`: the output may be shorter along the axis. */
-static vme_status check(const char *name, const vme_tensor *in, int axis, bool fewer, const vme_tensor *out)
+/* `may_be_shorter`: the output may be shorter along the axis. */
+static vme_status check(const char *name, const vme_tensor *in, int axis, bool may_be_shorter, const vme_tensor *out)
 {
     if (axis < 0 || axis >= in->rank)
         return vme_fail(VME_BAD_AXIS, "axis %d is out of bounds for array of dimension %d", axis, in->rank);
     bool fits = in->rank == out->rank;
     for (int d = 0; fits && d < in->rank; d++)
-        fits = in->shape[d] == out->shape[d] || (fewer && d == axis && out->shape[d] < in->shape[d]);
+        fits = in->shape[d] == out->shape[d] || (may_be_shorter && d == axis && out->shape[d] < in->shape[d]);
     if (!fits)
         return vme_fail(VME_BAD_SHAPE, "the output of %s has another shape than its input", name);
     return vme_check_output(out);
@@ -1003,10 +1014,10 @@ static vme_status sort_values(vme_context *context, const vme_tensor *in, int ax
     return status == VME_OK ? sort_all(context, out, axis, descending, false, kth_count, kth, out) : status;
 }
 
-static vme_status sort_indices(vme_context *context, const vme_tensor *in, int axis, bool descending, bool fewer,
-                               int kth_count, const int64_t *kth, const vme_tensor *out)
+static vme_status sort_indices(vme_context *context, const vme_tensor *in, int axis, bool descending,
+                               bool may_be_shorter, int kth_count, const int64_t *kth, const vme_tensor *out)
 {
-    vme_status status = check("argsort", in, axis, fewer, out);
+    vme_status status = check("argsort", in, axis, may_be_shorter, out);
     if (status != VME_OK)
         return status;
     if (out->dtype != VME_INT64)
@@ -1060,15 +1071,16 @@ typedef struct search {
     vme_dtype dtype;
     const char *sorted;
     const vme_order_kernels *kernels; /* NULL: none in this backend */
-    const uint64_t *keys; /* of the sorted array, in the kernels' format if there are kernels; NULL: computed one by
-                           * one, for few values or complex ones */
+    /* of the sorted array, in the kernels' format if there are kernels; NULL: computed one by one, because there are
+     * few values or they are complex */
+    const uint64_t *keys;
     int64_t count, step;
     bool right;
 } search;
 
-/* How many keys are below the value (`right`: or equal to it). Branch-free: a misprediction would cost more than a
- * step. */
-static inline int64_t index_of(const uint64_t *keys, int64_t count, uint64_t value, bool right)
+/* The number of keys below the value (`right`: or equal to it). Branch-free, because a misprediction would cost more
+ * than a step. */
+static inline int64_t search_position(const uint64_t *keys, int64_t count, uint64_t value, bool right)
 {
     const uint64_t *base = keys;
     while (count > 1) {
@@ -1079,8 +1091,8 @@ static inline int64_t index_of(const uint64_t *keys, int64_t count, uint64_t val
     return base - keys + (count == 1 && (right ? *base <= value : *base < value));
 }
 
-/* Keys of the sorted array, or of the values. */
-static void search_keys_of(const search *s, int64_t n, const char *in, int64_t step, uint64_t *keys)
+/* Makes keys of the sorted array, or of values. */
+static void load_search_keys(const search *s, int64_t n, const char *in, int64_t step, uint64_t *keys)
 {
     int64_t range[3] = {0};
     if (s->kernels != NULL)
@@ -1097,7 +1109,7 @@ static vme_status search_keys(const search *s, int64_t begin, int64_t end)
     int64_t n, left = end - begin;
     for (vme_nest_seek(&s->nest, begin, &at); left > 0; left -= n, vme_nest_advance(&s->nest, &at, n)) {
         n = vme_nest_run(&s->nest, &at, left < SEARCH_BLOCK ? left : SEARCH_BLOCK);
-        search_keys_of(s, n, at.data[IN], s->nest.loops[0].step[IN], values);
+        load_search_keys(s, n, at.data[IN], s->nest.loops[0].step[IN], values);
         char *out = at.data[OUT];
         int64_t step = s->nest.loops[0].step[OUT];
         if (s->kernels != NULL) {
@@ -1106,10 +1118,10 @@ static vme_status search_keys(const search *s, int64_t begin, int64_t end)
                 *(e_i64 *)(out + i * step) = indices[i];
         } else if (s->right)
             for (int64_t i = 0; i < n; i++)
-                *(e_i64 *)(out + i * step) = index_of(s->keys, s->count, values[i], true);
+                *(e_i64 *)(out + i * step) = search_position(s->keys, s->count, values[i], true);
         else
             for (int64_t i = 0; i < n; i++)
-                *(e_i64 *)(out + i * step) = index_of(s->keys, s->count, values[i], false);
+                *(e_i64 *)(out + i * step) = search_position(s->keys, s->count, values[i], false);
     }
     return VME_OK;
 }
@@ -1122,16 +1134,16 @@ static vme_status search_indices(void *argument, int64_t begin, int64_t end)
     vme_cursor at;
     vme_nest_seek(&s->nest, begin, &at);
     for (int64_t i = begin; i < end; i++, vme_nest_advance(&s->nest, &at, 1)) {
-        uint64_t value[3], middle[3];
+        uint64_t value[3], mid_key[3];
         load_key(s->dtype, at.data[IN], value);
         int64_t low = 0, high = s->count;
         while (low < high) {
-            int64_t half = low + (high - low) / 2;
-            load_key(s->dtype, s->sorted + half * s->step, middle);
-            if (s->right ? !key_less(value, middle) : key_less(middle, value))
-                low = half + 1;
+            int64_t mid = low + (high - low) / 2;
+            load_key(s->dtype, s->sorted + mid * s->step, mid_key);
+            if (s->right ? !key_less(value, mid_key) : key_less(mid_key, value))
+                low = mid + 1;
             else
-                high = half;
+                high = mid;
         }
         *(e_i64 *)at.data[OUT] = low;
     }
@@ -1182,8 +1194,8 @@ vme_status vme_searchsorted(vme_context *context, const vme_tensor *sorted, cons
         if (keys == NULL)
             return VME_NO_MEMORY;
         for (int64_t begin = 0; begin < s.count; begin += PIECE) {
-            search_keys_of(&s, s.count - begin < PIECE ? s.count - begin : PIECE, s.sorted + begin * s.step, s.step,
-                           keys + begin);
+            load_search_keys(&s, s.count - begin < PIECE ? s.count - begin : PIECE, s.sorted + begin * s.step, s.step,
+                             keys + begin);
             if (vme_stopping(context)) {
                 vme_scratch_free(context, keys, bytes);
                 return vme_stopped_here(context);

@@ -620,7 +620,7 @@ vme_status model_new(vme_context *context, const model_file *file, size_t size, 
     if (preparation.model == NULL)
         return vme_fail(VME_NO_MEMORY, "no memory for a model");
     if (base == NULL && options->spend)
-        weights_spend(&preparation, size);
+        weights_release_init(&preparation, size);
     vme_model *model = preparation.model;
     atomic_init(&model->refs, 1);
     model->context = vme_context_ref(context);

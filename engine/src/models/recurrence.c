@@ -45,7 +45,7 @@ typedef struct recurrence {
     recurrence_kind kind;
     int flags;
     float clip;
-    bool usual[2];                                                /* of each direction: only sigmoid and tanh */
+    bool standard[2];                                             /* of each direction: only sigmoid and tanh */
     function functions[2][RECURRENCE_GATES];                      /* of gates, candidate, cell */
     vme_tensor gates, bias, peepholes, state, cell, lengths, out; /* absent: data NULL */
     const float *weights;
@@ -64,17 +64,17 @@ static int64_t slivers_of(recurrence_kind kind, int64_t hidden)
 }
 
 /* Floats of a row in a slot: products of all slivers, the state, the cell (GRU: the state times the reset gate), and
- * room for gates. */
+ * the gates. */
 static int64_t row_floats(recurrence_kind kind, int64_t hidden)
 {
     return slivers_of(kind, hidden) * VME_SLIVER + 2 * hidden + gates_of(kind) * hidden;
 }
 
-/* ---- functions other than the usual ones */
-static void apply_function(const recurrence *job, const function *by, int64_t n, float *x)
+/* ---- functions other than the standard ones */
+static void apply_function(const recurrence *job, const function *applied, int64_t n, float *x)
 {
-    const float a = by->a, b = by->b;
-    switch (by->name) {
+    const float a = applied->a, b = applied->b;
+    switch (applied->name) {
     case FUNCTION_SIGMOID: job->kernels->curve(CURVE_SIGMOID, n, x, x); return;
     case FUNCTION_TANH: job->kernels->bend_tanh(n, x); return;
     case FUNCTION_SCALED_TANH:
@@ -86,7 +86,7 @@ static void apply_function(const recurrence *job, const function *by, int64_t n,
     }
     for (int64_t i = 0; i < n; i++) {
         const float v = x[i];
-        switch (by->name) {
+        switch (applied->name) {
         case FUNCTION_RELU: x[i] = v < 0 ? 0 : v; break;
         case FUNCTION_AFFINE: x[i] = a * v + b; break;
         case FUNCTION_LEAKY_RELU: x[i] = v < 0 ? a * v : v; break;
@@ -108,126 +108,130 @@ static void clip_arguments(const recurrence *job, int64_t n, float *x)
 }
 
 /* One row at one time. */
-typedef struct row {
-    const float *x, *p; /* the gates' products with the input, and with the state */
+typedef struct row_step {
+    const float *x, *p; /* the gates' products with the input and with the state */
     const float *bias, *peepholes;
-    float *h, *c, *y, *room;
+    float *h, *c, *y; /* state, cell, and the row of the result */
+    float *gates;     /* scratch memory for all gates */
     const function *functions;
-} row;
+} row_step;
 
-static void apply_gate_function(const recurrence *job, const row *at, int which, int64_t n, float *x)
+static void apply_gate_function(const recurrence *job, const row_step *row, int function_number, int64_t n, float *x)
 {
     clip_arguments(job, n, x);
-    apply_function(job, &at->functions[which], n, x);
+    apply_function(job, &row->functions[function_number], n, x);
 }
 
-/* room[i] = x[i] + p[i], plus the peephole's weight times the cell */
-static void add_up(const row *at, int64_t from, int64_t n, const float *peephole)
+/* gates[i] = x[i] + p[i], plus the peephole's weight times the cell */
+static void add_products(const row_step *row, int64_t from, int64_t n, const float *peephole)
 {
     for (int64_t i = 0; i < n; i++)
-        at->room[from + i] = at->x[from + i] + at->p[from + i] + (peephole == NULL ? 0 : peephole[i] * at->c[i]);
+        row->gates[from + i] = row->x[from + i] + row->p[from + i] + (peephole == NULL ? 0 : peephole[i] * row->c[i]);
 }
 
-static void lstm_row(const recurrence *job, const row *at)
+static void lstm_row(const recurrence *job, const row_step *row)
 {
     const int64_t n = job->hidden;
-    float *in = at->room, *out = in + n, *forget = in + 2 * n, *candidate = in + 3 * n;
-    const float *peepholes = at->peepholes;
-    add_up(at, 0, n, peepholes);
-    add_up(at, 2 * n, n, peepholes == NULL ? NULL : peepholes + 2 * n);
-    add_up(at, 3 * n, n, NULL);
-    apply_gate_function(job, at, 0, n, in);
+    float *in = row->gates, *out = in + n, *forget = in + 2 * n, *candidate = in + 3 * n;
+    const float *peepholes = row->peepholes;
+    add_products(row, 0, n, peepholes);
+    add_products(row, 2 * n, n, peepholes == NULL ? NULL : peepholes + 2 * n);
+    add_products(row, 3 * n, n, NULL);
+    apply_gate_function(job, row, 0, n, in);
     if (job->flags & RECURRENCE_INPUT_FORGET)
         for (int64_t i = 0; i < n; i++)
             forget[i] = 1 - in[i];
     else
-        apply_gate_function(job, at, 0, n, forget);
-    apply_gate_function(job, at, 1, n, candidate);
+        apply_gate_function(job, row, 0, n, forget);
+    apply_gate_function(job, row, 1, n, candidate);
     for (int64_t i = 0; i < n; i++)
-        at->h[i] = at->c[i] = forget[i] * at->c[i] + in[i] * candidate[i];
-    add_up(at, n, n, peepholes == NULL ? NULL : peepholes + n);
-    apply_gate_function(job, at, 0, n, out);
-    apply_function(job, &at->functions[2], n, at->h);
+        row->h[i] = row->c[i] = forget[i] * row->c[i] + in[i] * candidate[i];
+    add_products(row, n, n, peepholes == NULL ? NULL : peepholes + n);
+    apply_gate_function(job, row, 0, n, out);
+    apply_function(job, &row->functions[2], n, row->h);
     for (int64_t i = 0; i < n; i++)
-        at->y[i] = at->h[i] *= out[i];
+        row->y[i] = row->h[i] *= out[i];
 }
 
 /* The reset gate of a GRU that multiplies the state: writes h times the gate to c, which the candidate's weights then
  * multiply. */
-static void gru_reset_row(const recurrence *job, const row *at)
+static void gru_reset_row(const recurrence *job, const row_step *row)
 {
     const int64_t n = job->hidden;
-    float *reset = at->room + n;
-    add_up(at, n, n, NULL);
-    apply_gate_function(job, at, 0, n, reset);
+    float *reset = row->gates + n;
+    add_products(row, n, n, NULL);
+    apply_gate_function(job, row, 0, n, reset);
     for (int64_t i = 0; i < n; i++)
-        at->c[i] = reset[i] * at->h[i];
+        row->c[i] = reset[i] * row->h[i];
 }
 
-static void gru_row(const recurrence *job, const row *at)
+static void gru_row(const recurrence *job, const row_step *row)
 {
     const int64_t n = job->hidden;
-    const float *products = at->p + job->candidate * VME_SLIVER;
-    float *update = at->room, *reset = update + n, *candidate = update + 2 * n;
-    add_up(at, 0, n, NULL);
-    apply_gate_function(job, at, 0, n, update);
+    const float *products = row->p + job->candidate * VME_SLIVER;
+    float *update = row->gates, *reset = update + n, *candidate = update + 2 * n;
+    add_products(row, 0, n, NULL);
+    apply_gate_function(job, row, 0, n, update);
     if (job->flags & RECURRENCE_RESET_AFTER) {
-        add_up(at, n, n, NULL);
-        apply_gate_function(job, at, 0, n, reset);
+        add_products(row, n, n, NULL);
+        apply_gate_function(job, row, 0, n, reset);
     }
     for (int64_t i = 0; i < n; i++) {
-        float more = products[i];
+        float product = products[i];
         if (job->flags & RECURRENCE_RESET_AFTER)
-            more = reset[i] * (more + (at->bias == NULL ? 0 : at->bias[i]));
-        candidate[i] = at->x[2 * n + i] + more;
+            product = reset[i] * (product + (row->bias == NULL ? 0 : row->bias[i]));
+        candidate[i] = row->x[2 * n + i] + product;
     }
-    apply_gate_function(job, at, 1, n, candidate);
+    apply_gate_function(job, row, 1, n, candidate);
     for (int64_t i = 0; i < n; i++)
-        at->y[i] = at->h[i] = (1 - update[i]) * candidate[i] + update[i] * at->h[i];
+        row->y[i] = row->h[i] = (1 - update[i]) * candidate[i] + update[i] * row->h[i];
 }
 
-static void rnn_row(const recurrence *job, const row *at)
+static void rnn_row(const recurrence *job, const row_step *row)
 {
     const int64_t n = job->hidden;
-    add_up(at, 0, n, NULL);
-    apply_gate_function(job, at, 0, n, at->room);
-    memcpy(at->h, at->room, (size_t)n * sizeof(float));
-    memcpy(at->y, at->room, (size_t)n * sizeof(float));
+    add_products(row, 0, n, NULL);
+    apply_gate_function(job, row, 0, n, row->gates);
+    memcpy(row->h, row->gates, (size_t)n * sizeof(float));
+    memcpy(row->y, row->gates, (size_t)n * sizeof(float));
 }
 
-static void next_state(const recurrence *job, const row *at, bool usual)
+static void next_state(const recurrence *job, const row_step *row, bool standard)
 {
     const model_row_kernels *kernels = job->kernels;
     const int64_t n = job->hidden;
     switch (job->kind) {
-    case RECURRENCE_LSTM: usual ? kernels->lstm(n, at->x, at->p, at->c, at->h, at->y) : lstm_row(job, at); break;
-    case RECURRENCE_GRU:
-        usual ? kernels->gru(n, at->x, at->p, at->p + job->candidate * VME_SLIVER, at->bias, at->h, at->y)
-              : gru_row(job, at);
+    case RECURRENCE_LSTM:
+        standard ? kernels->lstm(n, row->x, row->p, row->c, row->h, row->y) : lstm_row(job, row);
         break;
-    default: usual ? kernels->tanh(n, at->x, at->p, at->h, at->y) : rnn_row(job, at); break;
+    case RECURRENCE_GRU:
+        standard ? kernels->gru(n, row->x, row->p, row->p + job->candidate * VME_SLIVER, row->bias, row->h, row->y)
+                 : gru_row(job, row);
+        break;
+    default: standard ? kernels->tanh(n, row->x, row->p, row->h, row->y) : rnn_row(job, row); break;
     }
 }
 
 /* ---- blocks of rows */
-typedef struct block {
+typedef struct row_block {
     int64_t direction, first, rows;
     bool backward;
-    float *products, *h, *c, *room; /* of the block's rows; room is that of one row */
+    float *products, *h, *c; /* of the block's rows */
+    float *gates;            /* of one row */
     int64_t product_row;
-} block;
+} row_block;
 
 /* Products of `from` with slivers `begin` to `end`. */
-static void multiply(const recurrence *job, const block *part, const float *from, int64_t begin, int64_t end)
+static void multiply(const recurrence *job, const row_block *block, const float *from, int64_t begin, int64_t end)
 {
-    const float *weights = job->weights + part->direction * job->slivers * job->hidden * VME_SLIVER;
+    const float *weights = job->weights + block->direction * job->slivers * job->hidden * VME_SLIVER;
     for (int64_t s = begin; s < end; s++)
-        for (int64_t r = 0; r < part->rows; r += VME_SLIVER_ROWS) {
+        for (int64_t r = 0; r < block->rows; r += VME_SLIVER_ROWS) {
             if (vme_stopping(job->context))
                 return;
-            job->kernels->product((int)min(VME_SLIVER_ROWS, part->rows - r), job->hidden, from + r * job->hidden,
+            job->kernels->product((int)min(VME_SLIVER_ROWS, block->rows - r), job->hidden, from + r * job->hidden,
                                   job->hidden, weights + s * job->hidden * VME_SLIVER,
-                                  part->products + r * part->product_row + s * VME_SLIVER, part->product_row);
+                                  block->products + r * block->product_row + s * VME_SLIVER, block->product_row);
         }
 }
 
@@ -240,104 +244,105 @@ static int64_t length_of(const recurrence *job, int64_t item)
 }
 
 /* Address of a row in a state [directions, batch, hidden]. */
-static const float *state_at(const vme_tensor *state, const block *part, int64_t item)
+static const float *state_row(const vme_tensor *state, const row_block *block, int64_t item)
 {
-    return (const float *)((const char *)state->data + part->direction * state->strides[0] + item * state->strides[1]);
+    return (const float *)((const char *)state->data + block->direction * state->strides[0] + item * state->strides[1]);
 }
 
-static float *out_at(const recurrence *job, const block *part, int64_t time, int64_t item)
+static float *output_row(const recurrence *job, const row_block *block, int64_t time, int64_t item)
 {
-    return (float *)job->out.data + ((time * job->directions + part->direction) * job->batch + item) * job->hidden;
+    return (float *)job->out.data + ((time * job->directions + block->direction) * job->batch + item) * job->hidden;
 }
 
-static void first_state(const recurrence *job, const block *part, const vme_tensor *state, float *to)
+static void load_state(const recurrence *job, const row_block *block, const vme_tensor *state, float *to)
 {
     const size_t bytes = (size_t)job->hidden * sizeof(float);
-    for (int64_t r = 0; r < part->rows; r++)
+    for (int64_t r = 0; r < block->rows; r++)
         if (state->data == NULL)
             memset(to + r * job->hidden, 0, bytes);
         else
-            memcpy(to + r * job->hidden, state_at(state, part, part->first + r), bytes);
+            memcpy(to + r * job->hidden, state_row(state, block, block->first + r), bytes);
 }
 
 /* The row at its own step `step`: rows that run backwards begin at their last time. */
-static row row_at(const recurrence *job, const block *part, int64_t r, int64_t step, int64_t length)
+static row_step row_step_of(const recurrence *job, const row_block *block, int64_t r, int64_t step, int64_t length)
 {
-    const int64_t item = part->first + r, time = part->backward ? length - 1 - step : step;
-    return (row){
+    const int64_t item = block->first + r, time = block->backward ? length - 1 - step : step;
+    return (row_step){
         .x =
             (const float *)((const char *)job->gates.data + time * job->gates.strides[0] + item * job->gates.strides[1])
-            + part->direction * gates_of(job->kind) * job->hidden,
-        .p = part->products + r * part->product_row,
-        .bias = job->bias.data == NULL ? NULL : (const float *)job->bias.data + part->direction * job->hidden,
-        .peepholes =
-            job->peepholes.data == NULL ? NULL : (const float *)job->peepholes.data + part->direction * 3 * job->hidden,
-        .h = part->h + r * job->hidden,
-        .c = part->c + r * job->hidden,
-        .y = out_at(job, part, time, item),
-        .room = part->room,
-        .functions = job->functions[part->direction],
+            + block->direction * gates_of(job->kind) * job->hidden,
+        .p = block->products + r * block->product_row,
+        .bias = job->bias.data == NULL ? NULL : (const float *)job->bias.data + block->direction * job->hidden,
+        .peepholes = job->peepholes.data == NULL
+                         ? NULL
+                         : (const float *)job->peepholes.data + block->direction * 3 * job->hidden,
+        .h = block->h + r * job->hidden,
+        .c = block->c + r * job->hidden,
+        .y = output_row(job, block, time, item),
+        .gates = block->gates,
+        .functions = job->functions[block->direction],
     };
 }
 
-static void do_step(const recurrence *job, const block *part, int64_t step)
+static void run_step(const recurrence *job, const row_block *block, int64_t step)
 {
-    const bool usual = job->usual[part->direction],
+    const bool standard = job->standard[block->direction],
                reset_first = job->kind == RECURRENCE_GRU && !(job->flags & RECURRENCE_RESET_AFTER);
-    multiply(job, part, part->h, 0, reset_first ? job->candidate : job->slivers);
-    for (int64_t r = 0; reset_first && r < part->rows; r++) {
-        const int64_t length = length_of(job, part->first + r);
+    multiply(job, block, block->h, 0, reset_first ? job->candidate : job->slivers);
+    for (int64_t r = 0; reset_first && r < block->rows; r++) {
+        const int64_t length = length_of(job, block->first + r);
         if (step >= length || vme_stopping(job->context))
             continue;
-        const row at = row_at(job, part, r, step, length);
-        if (usual)
-            job->kernels->gru_reset(job->hidden, at.x, at.p, at.h, at.c);
+        const row_step row = row_step_of(job, block, r, step, length);
+        if (standard)
+            job->kernels->gru_reset(job->hidden, row.x, row.p, row.h, row.c);
         else
-            gru_reset_row(job, &at);
+            gru_reset_row(job, &row);
     }
     if (reset_first)
-        multiply(job, part, part->c, job->candidate, job->slivers);
-    for (int64_t r = 0; r < part->rows && !vme_stopping(job->context); r++) {
-        const int64_t length = length_of(job, part->first + r);
+        multiply(job, block, block->c, job->candidate, job->slivers);
+    for (int64_t r = 0; r < block->rows && !vme_stopping(job->context); r++) {
+        const int64_t length = length_of(job, block->first + r);
         if (step < length) {
-            const row at = row_at(job, part, r, step, length);
-            next_state(job, &at, usual);
+            const row_step row = row_step_of(job, block, r, step, length);
+            next_state(job, &row, standard);
         } else
-            memset(out_at(job, part, step, part->first + r), 0, (size_t)job->hidden * sizeof(float));
+            memset(output_row(job, block, step, block->first + r), 0, (size_t)job->hidden * sizeof(float));
     }
 }
 
-static void do_block(const recurrence *job, int64_t number, float *slot)
+static void run_block(const recurrence *job, int64_t number, float *slot)
 {
-    block part = {.direction = number / job->blocks, .first = number % job->blocks * job->block_rows};
+    row_block block = {.direction = number / job->blocks, .first = number % job->blocks * job->block_rows};
     const size_t bytes = (size_t)job->hidden * sizeof(float);
-    part.rows = min(job->block_rows, job->batch - part.first);
-    part.backward = part.direction > 0 || (job->flags & RECURRENCE_REVERSE);
-    part.product_row = job->slivers * VME_SLIVER;
-    part.products = slot;
-    part.h = slot + job->block_rows * part.product_row;
-    part.c = part.h + job->block_rows * job->hidden;
-    part.room = part.c + job->block_rows * job->hidden;
-    first_state(job, &part, &job->state, part.h);
-    first_state(job, &part, &job->cell, part.c);
+    block.rows = min(job->block_rows, job->batch - block.first);
+    block.backward = block.direction > 0 || (job->flags & RECURRENCE_REVERSE);
+    block.product_row = job->slivers * VME_SLIVER;
+    block.products = slot;
+    block.h = slot + job->block_rows * block.product_row;
+    block.c = block.h + job->block_rows * job->hidden;
+    block.gates = block.c + job->block_rows * job->hidden;
+    load_state(job, &block, &job->state, block.h);
+    load_state(job, &block, &job->cell, block.c);
     for (int64_t step = 0; step < job->times && !vme_stopping(job->context); step++)
-        do_step(job, &part, step);
-    for (int64_t r = 0; r < part.rows && !vme_stopping(job->context); r++) {
-        const bool empty = length_of(job, part.first + r) == 0;
-        float *last = out_at(job, &part, job->times, part.first + r);
-        empty ? memset(last, 0, bytes) : memcpy(last, part.h + r * job->hidden, bytes);
+        run_step(job, &block, step);
+    for (int64_t r = 0; r < block.rows && !vme_stopping(job->context); r++) {
+        const bool empty = length_of(job, block.first + r) == 0;
+        float *last = output_row(job, &block, job->times, block.first + r);
+        empty ? memset(last, 0, bytes) : memcpy(last, block.h + r * job->hidden, bytes);
         if (job->kind != RECURRENCE_LSTM)
             continue;
-        last = out_at(job, &part, job->times + 1, part.first + r);
-        empty ? memset(last, 0, bytes) : memcpy(last, part.c + r * job->hidden, bytes);
+        last = output_row(job, &block, job->times + 1, block.first + r);
+        empty ? memset(last, 0, bytes) : memcpy(last, block.c + r * job->hidden, bytes);
     }
 }
 
-static void do_blocks(void *argument, int64_t slot, vme_items *blocks)
+static void run_blocks(void *argument, int64_t slot, vme_items *blocks)
 {
     const recurrence *job = argument;
     for (int64_t number; vme_item_next(blocks, &number);)
-        do_block(job, number, job->slots + slot * job->slot_floats);
+        run_block(job, number, job->slots + slot * job->slot_floats);
 }
 
 /* ---- the step */
@@ -352,8 +357,8 @@ static void lay_out(recurrence *job, const vme_model *model, const model_step *s
     job->hidden = out->shape[3];
     job->slivers = slivers_of(job->kind, job->hidden);
     job->candidate = job->kind == RECURRENCE_GRU ? ceil_div(2 * job->hidden, VME_SLIVER) : job->slivers;
-    const int64_t each = ceil_div(job->batch * job->directions, threads);
-    job->block_rows = min(min(BLOCK_ROWS, job->batch), ceil_div(each, VME_SLIVER_ROWS) * VME_SLIVER_ROWS);
+    const int64_t thread_rows = ceil_div(job->batch * job->directions, threads);
+    job->block_rows = min(min(BLOCK_ROWS, job->batch), ceil_div(thread_rows, VME_SLIVER_ROWS) * VME_SLIVER_ROWS);
     job->blocks = ceil_div(job->batch, job->block_rows);
     job->slot_floats =
         ceil_div(job->block_rows * row_floats(job->kind, job->hidden), VME_ALIGNMENT / 4) * (VME_ALIGNMENT / 4);
@@ -368,7 +373,8 @@ static void read_functions(recurrence *job, const model_step *step)
 {
     memcpy(&job->clip, &step->p[RECURRENCE_CLIP], sizeof job->clip);
     for (int direction = 0; direction < 2; direction++) {
-        bool usual = job->clip == __builtin_inff() && !(job->flags & RECURRENCE_INPUT_FORGET) && step->operand[3] < 0;
+        bool standard =
+            job->clip == __builtin_inff() && !(job->flags & RECURRENCE_INPUT_FORGET) && step->operand[3] < 0;
         for (int gate = 0; gate < RECURRENCE_GATES; gate++) {
             const int32_t *p =
                 step->p + RECURRENCE_FUNCTIONS + (direction * RECURRENCE_GATES + gate) * RECURRENCE_FUNCTION;
@@ -377,10 +383,10 @@ static void read_functions(recurrence *job, const model_step *step)
             memcpy(&to->a, &p[1], sizeof to->a);
             memcpy(&to->b, &p[2], sizeof to->b);
             if (job->kind != RECURRENCE_RNN || gate == 0)
-                usual =
-                    usual && to->name == (gate == 0 && job->kind != RECURRENCE_RNN ? FUNCTION_SIGMOID : FUNCTION_TANH);
+                standard = standard
+                           && to->name == (gate == 0 && job->kind != RECURRENCE_RNN ? FUNCTION_SIGMOID : FUNCTION_TANH);
         }
-        job->usual[direction] = usual;
+        job->standard[direction] = standard;
     }
 }
 
@@ -413,7 +419,7 @@ static vme_status recurrence_run(vme_context *context, const vme_model *model, c
     lay_out(&job, model, step, step->slots);
     read_functions(&job, step);
     vme_status status = check_lengths(&job);
-    return status == VME_OK ? vme_parallel_slots(context, step->slots, job.blocks * job.directions, do_blocks, &job)
+    return status == VME_OK ? vme_parallel_slots(context, step->slots, job.blocks * job.directions, run_blocks, &job)
                             : status;
 }
 
@@ -445,12 +451,12 @@ static bool is_tensor(model_preparation *preparation, int tensor, int dtype, int
     if (tensor < 0)
         return true;
     model_value *value = &preparation->model->value[tensor];
-    int64_t step = vme_dtype_size((vme_dtype)value->dtype);
+    int64_t stride = vme_dtype_size((vme_dtype)value->dtype);
     bool fits = value->dtype == dtype && value->rank == rank && !value->channels_last;
     for (int d = rank - 1; fits && d >= 0; d--) {
         fits = value->shape[d] == shape[d]
-               && (value->shape[d] == 1 || value->strides[d] == step || (!dense && d < rank - 1));
-        step *= value->shape[d];
+               && (value->shape[d] == 1 || value->strides[d] == stride || (!dense && d < rank - 1));
+        stride *= value->shape[d];
     }
     value->plain = true; /* its rows are read in place, so it never gets an image's layout */
     return fits;
@@ -481,7 +487,7 @@ vme_status model_make_recurrence(model_preparation *preparation, uint32_t number
                   weights[] = {directions, slivers_of(kind, hidden), hidden, VME_SLIVER},
                   state[] = {directions, batch, hidden}, bias[] = {directions, hidden},
                   peepholes[] = {directions, 3 * hidden},
-                  all[] = {gates->shape[0] + (kind == RECURRENCE_LSTM ? 2 : 1), directions, batch, hidden};
+                  result[] = {gates->shape[0] + (kind == RECURRENCE_LSTM ? 2 : 1), directions, batch, hidden};
     const bool fits = directions <= 2 && hidden <= MODEL_ROW_MAX
                       && is_tensor(preparation, step->operand[0], VME_FLOAT32, 3, all_gates, false)
                       && is_tensor(preparation, step->operand[1], VME_FLOAT32, 4, weights, true)
@@ -490,7 +496,7 @@ vme_status model_make_recurrence(model_preparation *preparation, uint32_t number
                       && is_tensor(preparation, step->operand[4], VME_FLOAT32, 3, state, false)
                       && is_tensor(preparation, step->operand[5], VME_FLOAT32, 3, state, false)
                       && is_tensor(preparation, step->operand[6], VME_INT64, 1, &batch, true)
-                      && is_tensor(preparation, step->out, VME_FLOAT32, 4, all, true);
+                      && is_tensor(preparation, step->out, VME_FLOAT32, 4, result, true);
     if (!fits)
         return MODEL_WRONG(number, "has operands whose shapes or dtypes do not match");
     if ((step->operand[2] >= 0) != (kind == RECURRENCE_GRU && (p[RECURRENCE_FLAGS] & RECURRENCE_RESET_AFTER))

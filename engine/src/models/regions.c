@@ -20,90 +20,90 @@
 enum {
     CORNERS = 4,           /* pixels around a point */
     SAMPLES_MAX = 1 << 16, /* sampling points of one output cell */
-    NUMBERS = 1024,        /* indices and weights of a row of results */
+    BLOCK_TAPS = 1024,     /* indices and weights of a block of results */
     TAPS_MAX = 64,         /* taps of one blend_places call */
 };
 
-typedef struct pooling {
+typedef struct region_pooling {
     vme_context *context;
     const vme_model_kernels *kernels;
     const char *in, *regions;
     const int64_t *images;
     char *out;
-    bool wide; /* float64 */
+    bool is_double; /* float64; otherwise float32 */
     int mode, ratio;
-    bool half;
+    bool half_pixel; /* coordinates are those of pixel edges */
     double scale;
-    int64_t n, channels, height, width, made_height, made_width;
-} pooling;
+    int64_t image_count, channels, height, width, out_height, out_width;
+} region_pooling;
 
-typedef struct region {
+typedef struct sampled_region {
     double left, top, bin_width, bin_height;
     int64_t across, down; /* sampling points of one output cell */
-} region;
+} sampled_region;
 
-static double load(const char *numbers, bool wide, int64_t i)
+static double load(const char *numbers, bool is_double, int64_t i)
 {
-    return wide ? ((const double *)(const void *)numbers)[i] : (double)((const float *)(const void *)numbers)[i];
+    return is_double ? ((const double *)(const void *)numbers)[i] : (double)((const float *)(const void *)numbers)[i];
 }
 
-static void store(char *numbers, bool wide, int64_t i, double value)
+static void store(char *numbers, bool is_double, int64_t i, double value)
 {
-    if (wide)
+    if (is_double)
         ((double *)(void *)numbers)[i] = value;
     else
         ((float *)(void *)numbers)[i] = (float)value;
 }
 
 /* Rounds to the dtype. */
-static double rounded(const pooling *job, double value) { return job->wide ? value : (double)(float)value; }
+static double rounded(const region_pooling *job, double value) { return job->is_double ? value : (double)(float)value; }
 
-static vme_status region_read(const pooling *job, int64_t number, double corner[4])
+static vme_status region_read(const region_pooling *job, int64_t number, double corner[4])
 {
     for (int i = 0; i < 4; i++) {
-        corner[i] = rounded(job, load(job->regions, job->wide, number * 4 + i) * job->scale);
+        corner[i] = rounded(job, load(job->regions, job->is_double, number * 4 + i) * job->scale);
         if (!isfinite(corner[i]))
             return vme_fail(VME_BAD_VALUE, "region %lld has a coordinate that is not finite", (long long)number);
     }
-    if (job->images[number] < 0 || job->images[number] >= job->n)
+    if (job->images[number] < 0 || job->images[number] >= job->image_count)
         return vme_fail(VME_BAD_VALUE, "region %lld is of image %lld, and there are %lld", (long long)number,
-                        (long long)job->images[number], (long long)job->n);
+                        (long long)job->images[number], (long long)job->image_count);
     return VME_OK;
 }
 
 /* Sampling points along one side of an output cell. */
-static double points(const pooling *job, double bin) { return job->ratio > 0 ? job->ratio : ceil(bin); }
+static double sampling_points(const region_pooling *job, double bin) { return job->ratio > 0 ? job->ratio : ceil(bin); }
 
-static vme_status region_align(const pooling *job, int64_t number, region *found)
+static vme_status region_align(const region_pooling *job, int64_t number, sampled_region *region)
 {
     double corner[4];
     vme_status status = region_read(job, number, corner);
     if (status != VME_OK)
         return status;
-    const double offset = job->half ? 0.5 : 0;
+    const double offset = job->half_pixel ? 0.5 : 0;
     double width = rounded(job, corner[2] - corner[0]), height = rounded(job, corner[3] - corner[1]);
-    if (!job->half) {
+    if (!job->half_pixel) {
         width = fmax(width, 1);
         height = fmax(height, 1);
     }
-    *found = (region){.left = rounded(job, corner[0] - offset),
-                      .top = rounded(job, corner[1] - offset),
-                      .bin_width = rounded(job, width / (double)job->made_width),
-                      .bin_height = rounded(job, height / (double)job->made_height)};
-    const double across = points(job, found->bin_width), down = points(job, found->bin_height);
+    *region = (sampled_region){.left = rounded(job, corner[0] - offset),
+                               .top = rounded(job, corner[1] - offset),
+                               .bin_width = rounded(job, width / (double)job->out_width),
+                               .bin_height = rounded(job, height / (double)job->out_height)};
+    const double across = sampling_points(job, region->bin_width), down = sampling_points(job, region->bin_height);
     if (across > SAMPLES_MAX || down > SAMPLES_MAX || (across > 0 && down > 0 && across * down > SAMPLES_MAX))
         return vme_fail(VME_BAD_VALUE,
                         "region %lld reads %.3g times %.3g points for each number, at most %d can be; give a "
                         "sampling_ratio or smaller regions",
                         (long long)number, across, down, SAMPLES_MAX);
-    found->across = across > 0 && down > 0 ? (int64_t)across : 0;
-    found->down = across > 0 && down > 0 ? (int64_t)down : 0;
+    region->across = across > 0 && down > 0 ? (int64_t)across : 0;
+    region->down = across > 0 && down > 0 ? (int64_t)down : 0;
     return VME_OK;
 }
 
 /* The pixels on both sides of a point in one dimension, and its distance from the first one; false: outside the image.
  */
-static bool between(double at, int64_t size, int64_t *low, int64_t *high, double *part)
+static bool find_neighbours(double at, int64_t size, int64_t *low, int64_t *high, double *fraction)
 {
     if (!(at >= -1 && at <= (double)size))
         return false;
@@ -111,25 +111,26 @@ static bool between(double at, int64_t size, int64_t *low, int64_t *high, double
     *low = (int64_t)at;
     if (*low >= size - 1) {
         *low = *high = size - 1;
-        *part = 0;
+        *fraction = 0;
     } else {
         *high = *low + 1;
-        *part = at - (double)*low;
+        *fraction = at - (double)*low;
     }
     return true;
 }
 
 /* Indices and weights of the pixels around one point of the region, `next` elements apart. */
-static void corners_of(const pooling *job, double x, double y, int64_t next, int32_t *indices, float *weights)
+static void corners_of(const region_pooling *job, double x, double y, int64_t stride, int32_t *indices, float *weights)
 {
     int64_t top, bottom, left, right;
     double down, across;
 
-    const bool there = between(y, job->height, &top, &bottom, &down) && between(x, job->width, &left, &right, &across);
-    if (!there) {
+    const bool in_image =
+        find_neighbours(y, job->height, &top, &bottom, &down) && find_neighbours(x, job->width, &left, &right, &across);
+    if (!in_image) {
         for (int i = 0; i < CORNERS; i++) {
-            indices[i * next] = 0;
-            weights[i * next] = 0;
+            indices[i * stride] = 0;
+            weights[i * stride] = 0;
         }
         return;
     }
@@ -137,68 +138,76 @@ static void corners_of(const pooling *job, double x, double y, int64_t next, int
                                     bottom * job->width + right};
     const double weight[CORNERS] = {(1 - down) * (1 - across), (1 - down) * across, down * (1 - across), down * across};
     for (int i = 0; i < CORNERS; i++) {
-        indices[i * next] = (int32_t)index[i];
-        weights[i * next] = (float)weight[i];
+        indices[i * stride] = (int32_t)index[i];
+        weights[i * stride] = (float)weight[i];
     }
 }
 
-static double point(const pooling *job, double first, double bin, int64_t place, int64_t i, int64_t count)
+/* Coordinate of sampling point i of `count` in an output cell, in one dimension. */
+static double point_coordinate(const region_pooling *job, double first, double bin, int64_t cell, int64_t i,
+                               int64_t count)
 {
-    return rounded(job, first + (double)place * bin + ((double)i + 0.5) * bin / (double)count);
+    return rounded(job, first + (double)cell * bin + ((double)i + 0.5) * bin / (double)count);
 }
 
-/* Averages of float32 with few points: a part of a row of results at a time, for all channels. */
-static void align_few(const pooling *job, const region *of, int64_t number)
+/* Averages of float32 with few points: a block of results at a time, for all channels. */
+static void average_few_points(const region_pooling *job, const sampled_region *region, int64_t number)
 {
-    int32_t places[NUMBERS];
-    float weights[NUMBERS];
-    const int64_t taps = of->across * of->down * CORNERS, block = NUMBERS / taps, area = job->height * job->width;
-    const float part = 1.0f / (float)(of->across * of->down);
-    const int64_t total = job->made_height * job->made_width;
-    for (int64_t first = 0; first < total && !vme_stopping(job->context); first += block) {
-        const int64_t results = min(block, total - first);
-        for (int64_t i = 0; i < results; i++) {
-            const int64_t row = (first + i) / job->made_width, column = (first + i) % job->made_width;
-            for (int64_t t = 0; t < of->across * of->down; t++)
-                corners_of(job, point(job, of->left, of->bin_width, column, t % of->across, of->across),
-                           point(job, of->top, of->bin_height, row, t / of->across, of->down), results,
-                           places + t * CORNERS * results + i, weights + t * CORNERS * results + i);
+    int32_t indices[BLOCK_TAPS];
+    float weights[BLOCK_TAPS];
+    const int64_t taps = region->across * region->down * CORNERS, max_results = BLOCK_TAPS / taps,
+                  area = job->height * job->width;
+    const float point_weight = 1.0f / (float)(region->across * region->down);
+    const int64_t total = job->out_height * job->out_width;
+    for (int64_t first = 0; first < total && !vme_stopping(job->context); first += max_results) {
+        const int64_t block_results = min(max_results, total - first);
+        for (int64_t i = 0; i < block_results; i++) {
+            const int64_t row = (first + i) / job->out_width, column = (first + i) % job->out_width;
+            for (int64_t t = 0; t < region->across * region->down; t++)
+                corners_of(
+                    job,
+                    point_coordinate(job, region->left, region->bin_width, column, t % region->across, region->across),
+                    point_coordinate(job, region->top, region->bin_height, row, t / region->across, region->down),
+                    block_results, indices + t * CORNERS * block_results + i,
+                    weights + t * CORNERS * block_results + i);
         }
-        for (int64_t i = 0; i < taps * results; i++)
-            weights[i] *= part;
+        for (int64_t i = 0; i < taps * block_results; i++)
+            weights[i] *= point_weight;
         for (int64_t c = 0; c < job->channels && !vme_stopping(job->context); c++)
             job->kernels->blend_places(
-                (int)taps, results,
-                (const float *)(const void *)job->in + (job->images[number] * job->channels + c) * area, places,
-                weights, results, (float *)(void *)job->out + (number * job->channels + c) * total + first);
+                (int)taps, block_results,
+                (const float *)(const void *)job->in + (job->images[number] * job->channels + c) * area, indices,
+                weights, block_results, (float *)(void *)job->out + (number * job->channels + c) * total + first);
     }
 }
 
 /* All other cases: one result at a time; the pixels of each point are computed again for each channel. */
-static void align_any(const pooling *job, const region *of, int64_t number, int64_t c)
+static void pool_points(const region_pooling *job, const sampled_region *region, int64_t number, int64_t c)
 {
-    const int64_t area = job->height * job->width, total = job->made_height * job->made_width,
+    const int64_t area = job->height * job->width, total = job->out_height * job->out_width,
                   from = (job->images[number] * job->channels + c) * area;
     for (int64_t i = 0; i < total && !vme_stopping(job->context); i++) {
         double sum = 0, maximum = 0;
         bool any = false;
-        for (int64_t t = 0; t < of->across * of->down; t++) {
+        for (int64_t t = 0; t < region->across * region->down; t++) {
             int64_t low[2], high[2];
-            double part[2];
-            if (!between(point(job, of->top, of->bin_height, i / job->made_width, t / of->across, of->down),
-                         job->height, &low[0], &high[0], &part[0])
-                || !between(point(job, of->left, of->bin_width, i % job->made_width, t % of->across, of->across),
-                            job->width, &low[1], &high[1], &part[1])) {
+            double fraction[2];
+            if (!find_neighbours(point_coordinate(job, region->top, region->bin_height, i / job->out_width,
+                                                  t / region->across, region->down),
+                                 job->height, &low[0], &high[0], &fraction[0])
+                || !find_neighbours(point_coordinate(job, region->left, region->bin_width, i % job->out_width,
+                                                     t % region->across, region->across),
+                                    job->width, &low[1], &high[1], &fraction[1])) {
                 maximum = any ? fmax(maximum, 0) : 0;
                 any = true;
                 continue;
             }
             for (int corner = 0; corner < CORNERS; corner++) {
                 const bool below = corner / 2, right = corner % 2;
-                const double weight = (below ? part[0] : 1 - part[0]) * (right ? part[1] : 1 - part[1]);
+                const double weight = (below ? fraction[0] : 1 - fraction[0]) * (right ? fraction[1] : 1 - fraction[1]);
                 const double value =
                     weight
-                    * load(job->in, job->wide,
+                    * load(job->in, job->is_double,
                            from + (below ? high[0] : low[0]) * job->width + (right ? high[1] : low[1]));
                 sum += value;
                 maximum = any ? fmax(maximum, value) : value;
@@ -207,22 +216,22 @@ static void align_any(const pooling *job, const region *of, int64_t number, int6
             if ((t & 1023) == 0 && vme_stopping(job->context))
                 return;
         }
-        const double count = (double)max(1, of->across * of->down);
-        store(job->out, job->wide, (number * job->channels + c) * total + i,
+        const double count = (double)max(1, region->across * region->down);
+        store(job->out, job->is_double, (number * job->channels + c) * total + i,
               job->mode == REGION_AVERAGE ? sum / count : maximum);
     }
 }
 
 /* Maxima of whole pixels. */
-static void pool_pixels(const pooling *job, const double corner[4], int64_t number, int64_t c)
+static void pool_pixels(const region_pooling *job, const double corner[4], int64_t number, int64_t c)
 {
     const double left = round(corner[0]), top = round(corner[1]), width = fmax(round(corner[2]) - left + 1, 1),
                  height = fmax(round(corner[3]) - top + 1, 1);
-    const double across = rounded(job, width / (double)job->made_width),
-                 down = rounded(job, height / (double)job->made_height);
+    const double across = rounded(job, width / (double)job->out_width),
+                 down = rounded(job, height / (double)job->out_height);
     const int64_t from = (job->images[number] * job->channels + c) * job->height * job->width;
-    for (int64_t i = 0; i < job->made_height * job->made_width && !vme_stopping(job->context); i++) {
-        const int64_t pixel_row = i / job->made_width, pixel_column = i % job->made_width;
+    for (int64_t i = 0; i < job->out_height * job->out_width && !vme_stopping(job->context); i++) {
+        const int64_t pixel_row = i / job->out_width, pixel_column = i % job->out_width;
         const double row = (double)pixel_row, column = (double)pixel_column;
         const int64_t y = (int64_t)fmin(fmax(floor(rounded(job, row * down)) + top, 0), (double)job->height),
                       y_end = (int64_t)fmin(fmax(ceil(rounded(job, (row + 1) * down)) + top, 0), (double)job->height),
@@ -232,34 +241,34 @@ static void pool_pixels(const pooling *job, const double corner[4], int64_t numb
         double maximum = y < y_end && x < x_end ? -INFINITY : 0;
         for (int64_t at = y; at < y_end; at++) {
             for (int64_t j = x; j < x_end; j++)
-                maximum = fmax(maximum, load(job->in, job->wide, from + at * job->width + j));
+                maximum = fmax(maximum, load(job->in, job->is_double, from + at * job->width + j));
             if (vme_stopping(job->context))
                 return;
         }
-        store(job->out, job->wide, (number * job->channels + c) * job->made_height * job->made_width + i, maximum);
+        store(job->out, job->is_double, (number * job->channels + c) * job->out_height * job->out_width + i, maximum);
     }
 }
 
 static vme_status pool_regions(void *argument, int64_t begin, int64_t end)
 {
-    const pooling *job = argument;
+    const region_pooling *job = argument;
     for (int64_t number = begin; number < end && !vme_stopping(job->context); number++) {
-        region found;
+        sampled_region region;
         double corner[4];
         vme_status status =
-            job->mode == REGION_PIXELS ? region_read(job, number, corner) : region_align(job, number, &found);
+            job->mode == REGION_PIXELS ? region_read(job, number, corner) : region_align(job, number, &region);
         if (status != VME_OK)
             return status;
-        const int64_t taps = job->mode == REGION_PIXELS ? 0 : found.across * found.down * CORNERS;
-        if (job->mode == REGION_AVERAGE && !job->wide && taps > 0 && taps <= TAPS_MAX) {
-            align_few(job, &found, number);
+        const int64_t taps = job->mode == REGION_PIXELS ? 0 : region.across * region.down * CORNERS;
+        if (job->mode == REGION_AVERAGE && !job->is_double && taps > 0 && taps <= TAPS_MAX) {
+            average_few_points(job, &region, number);
             continue;
         }
         for (int64_t c = 0; c < job->channels && !vme_stopping(job->context); c++)
             if (job->mode == REGION_PIXELS)
                 pool_pixels(job, corner, number, c);
             else
-                align_any(job, &found, number, c);
+                pool_points(job, &region, number, c);
     }
     return VME_OK;
 }
@@ -269,24 +278,24 @@ static vme_status regions_run(vme_context *context, const vme_model *model, cons
     const model_value *x = &model->value[step->operand[0]], *out = &model->value[step->out];
     float scale;
     memcpy(&scale, &step->p[REGION_SCALE], sizeof scale);
-    pooling job = {
+    region_pooling job = {
         .context = context,
         .kernels = &model->kernels->model,
         .in = model_tensor(model, step->operand[0], arena).data,
         .regions = model_tensor(model, step->operand[1], arena).data,
         .images = (const int64_t *)(const void *)model_tensor(model, step->operand[2], arena).data,
         .out = model_tensor(model, step->out, arena).data,
-        .wide = x->dtype == VME_FLOAT64,
+        .is_double = x->dtype == VME_FLOAT64,
         .mode = step->p[REGION_MODE],
         .ratio = step->p[REGION_RATIO],
-        .half = step->p[REGION_HALF_PIXEL] != 0,
+        .half_pixel = step->p[REGION_HALF_PIXEL] != 0,
         .scale = (double)scale,
-        .n = x->shape[0],
+        .image_count = x->shape[0],
         .channels = x->shape[1],
         .height = x->shape[2],
         .width = x->shape[3],
-        .made_height = out->shape[2],
-        .made_width = out->shape[3],
+        .out_height = out->shape[2],
+        .out_width = out->shape[3],
     };
     return vme_parallel_apart(context, out->shape[0], 1, pool_regions, &job);
 }

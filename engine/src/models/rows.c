@@ -27,7 +27,7 @@ typedef struct rows {
     int curve;
 } rows;
 
-static float number_of(int32_t bits)
+static float float_of_bits(int32_t bits)
 {
     float number;
     memcpy(&number, &bits, sizeof number);
@@ -59,7 +59,8 @@ static bool has_contiguous_rows(const model_value *value)
            && (value->shape[value->rank - 1] == 1 || value->strides[value->rank - 1] == 4) && !value->channels_last;
 }
 
-/* Operand `number` of the step, or NULL. Its rows are read in place, so it never gets an image's layout. */
+/* The operand or result with this number, or NULL. Its rows are accessed in place, so it never gets an image's layout.
+ */
 static model_value *row_operand(model_preparation *preparation, int value)
 {
     if (value >= 0)
@@ -67,7 +68,7 @@ static model_value *row_operand(model_preparation *preparation, int value)
     return value < 0 ? NULL : &preparation->model->value[value];
 }
 
-static bool same_sizes(const model_value *a, const model_value *b)
+static bool same_shape(const model_value *a, const model_value *b)
 {
     return a->rank == b->rank && memcmp(a->shape, b->shape, sizeof(int64_t) * (size_t)a->rank) == 0;
 }
@@ -82,14 +83,14 @@ static void softmax_row(const rows *job, const float *in, const float *addend, f
 {
     const int64_t n = job->length;
     const model_row_kernels *kernels = job->row_kernels;
-    float largest = kernels->weigh(n, in, number_of(job->step->p[1]), addend, out);
+    float largest = kernels->weigh(n, in, float_of_bits(job->step->p[1]), addend, out);
     if (job->step->p[0]) {
-        float part[CHUNK], sum = 0;
+        float chunk[CHUNK], sum = 0;
         kernels->shift(n, -largest, out);
         for (int64_t i = 0; i < n; i += CHUNK) {
             int64_t count = n - i < CHUNK ? n - i : CHUNK;
-            memcpy(part, out + i, (size_t)count * sizeof *part);
-            sum += kernels->exponentials(count, 0, part);
+            memcpy(chunk, out + i, (size_t)count * sizeof *chunk);
+            sum += kernels->exponentials(count, 0, chunk);
         }
         kernels->shift(n, -logf(sum), out);
     } else
@@ -140,7 +141,7 @@ vme_status model_make_softmax(model_preparation *preparation, uint32_t number, c
     const model_value *in = row_operand(preparation, step->operand[0]),
                       *addend = row_operand(preparation, step->operand[1]), *out = row_operand(preparation, step->out);
     step->run = run_softmax;
-    if (step->operand[2] >= 0 || !has_contiguous_rows(in) || !has_contiguous_rows(out) || !same_sizes(in, out))
+    if (step->operand[2] >= 0 || !has_contiguous_rows(in) || !has_contiguous_rows(out) || !same_shape(in, out))
         return MODEL_WRONG(number, "does not read and write rows of float32");
     if (addend != NULL) {
         vme_tensor added = model_tensor(preparation->model, step->operand[1], NULL),
@@ -164,7 +165,7 @@ static vme_status normalize_body(void *argument, int64_t begin, int64_t end)
         float *out = (float *)row_of(&job->out, i);
         float mean = job->step->p[1] ? 0 : kernels->sum(n, in) / (float)n;
         float variance = kernels->centre(n, in, -mean, out) / (float)n;
-        kernels->normalize(n, 1 / sqrtf(variance + number_of(job->step->p[0])), (const float *)job->scale.data,
+        kernels->normalize(n, 1 / sqrtf(variance + float_of_bits(job->step->p[0])), (const float *)job->scale.data,
                            (const float *)job->bias.data, out);
     }
     return VME_OK;
@@ -194,7 +195,7 @@ vme_status model_make_normalize(model_preparation *preparation, uint32_t number,
     const model_value *bias = row_operand(preparation, step->operand[2]), *out = row_operand(preparation, step->out);
     step->run = run_normalize;
     if (scale == NULL || step->operand[3] >= 0 || (step->p[1] != 0 && step->p[1] != 1) || !has_contiguous_rows(in)
-        || !has_contiguous_rows(out) || !same_sizes(in, out) || !is_row(scale, in->shape[in->rank - 1])
+        || !has_contiguous_rows(out) || !same_shape(in, out) || !is_row(scale, in->shape[in->rank - 1])
         || (bias != NULL && !is_row(bias, in->shape[in->rank - 1])))
         return MODEL_WRONG(number, "does not normalize rows of float32");
     return VME_OK;
@@ -236,8 +237,8 @@ static vme_status activate_value(vme_context *context, const vme_model *model, i
     int64_t image_shape[4], in_strides[4], out_strides[4];
     if (vme_is_contiguous(&job.in) && vme_is_contiguous(&job.out))
         return vme_parallel_apart(context, count, PIECE, activate_flat, &job);
-    bool together = in->channels_last && out->channels_last;
-    if (!together
+    bool both_images = in->channels_last && out->channels_last;
+    if (!both_images
         && (in->channels_last || out->channels_last || !has_contiguous_rows(in) || !has_contiguous_rows(out))) {
         vme_status status = vme_copy(context, &job.in, &job.out);
         if (status != VME_OK)
@@ -246,20 +247,21 @@ static vme_status activate_value(vme_context *context, const vme_model *model, i
         in = out;
     }
     if (out->channels_last) {
-        const bool joined =
+        const bool pixels_joined =
             in->pixel_stride == in->c
             && out->pixel_stride == out->c; /* otherwise other channels lie between them: pixel by pixel */
-        memcpy(image_shape, (int64_t[4]){out->n, out->h, joined ? out->w * out->c : out->w, out->c},
+        memcpy(image_shape, (int64_t[4]){out->n, out->h, pixels_joined ? out->w * out->c : out->w, out->c},
                sizeof image_shape);
-        memcpy(in_strides, (int64_t[4]){in->image_stride * 4, in->row_stride * 4, joined ? 4 : in->pixel_stride * 4, 4},
+        memcpy(in_strides,
+               (int64_t[4]){in->image_stride * 4, in->row_stride * 4, pixels_joined ? 4 : in->pixel_stride * 4, 4},
                sizeof in_strides);
         memcpy(out_strides,
-               (int64_t[4]){out->image_stride * 4, out->row_stride * 4, joined ? 4 : out->pixel_stride * 4, 4},
+               (int64_t[4]){out->image_stride * 4, out->row_stride * 4, pixels_joined ? 4 : out->pixel_stride * 4, 4},
                sizeof out_strides);
         job.in.shape = job.out.shape = image_shape;
         job.in.strides = in_strides;
         job.out.strides = out_strides;
-        job.in.rank = job.out.rank = joined ? 3 : 4;
+        job.in.rank = job.out.rank = pixels_joined ? 3 : 4;
     }
     return run_rows(&job, activate_body);
 }
@@ -286,7 +288,7 @@ vme_status model_make_activate(model_preparation *preparation, uint32_t number, 
     (void)node, (void)operands, (void)step_number;
     const model_value *in = &preparation->model->value[step->operand[0]], *out = &preparation->model->value[step->out];
     step->run = run_activate;
-    if (step->operand[1] >= 0 || in->dtype != VME_FLOAT32 || out->dtype != VME_FLOAT32 || !same_sizes(in, out))
+    if (step->operand[1] >= 0 || in->dtype != VME_FLOAT32 || out->dtype != VME_FLOAT32 || !same_shape(in, out))
         return MODEL_WRONG(number, "does not read and write float32 of one shape");
     if (out->kind == MODEL_VIEW && !has_contiguous_rows(out))
         return MODEL_WRONG(number, "writes to a view whose rows are not contiguous");

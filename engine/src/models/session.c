@@ -112,8 +112,8 @@ vme_status vme_session_plan(vme_session *session, const vme_tensor *const *input
     return plans_find(&session->plans, session->context, session->model, inputs, plan);
 }
 
-/* The session's own arena, large enough for the plan; for the run that holds the session. */
-static vme_status arena_own(vme_session *session, const vme_model *plan, char **arena)
+/* The session's own arena, enlarged if the plan needs more; only for the run that holds the session. */
+static vme_status session_arena(vme_session *session, const vme_model *plan, char **arena)
 {
     vme_status status = VME_OK;
     if (session->arena == NULL || session->arena_bytes < plan->arena_bytes) {
@@ -128,7 +128,7 @@ static vme_status arena_own(vme_session *session, const vme_model *plan, char **
     return status;
 }
 
-/* `ns`: times of the steps, for vme_session_profile; otherwise NULL. */
+/* Runs a plan. `ns` receives the time of each step, in nanoseconds, for vme_session_profile; otherwise it is NULL. */
 static vme_status run_plan(vme_session *session, const vme_model *model, const vme_tensor *const *inputs,
                            const vme_tensor *const *outputs, uint64_t *ns)
 {
@@ -140,11 +140,11 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
         status = check_port(model, true, i, outputs[i]);
     if (status != VME_OK)
         return status;
-    bool taken = false, own = atomic_compare_exchange_strong(&session->busy, &taken, true);
+    bool expected = false, holds_session = atomic_compare_exchange_strong(&session->busy, &expected, true);
     char *arena = NULL;
-    status = own ? arena_own(session, model, &arena) : arena_new(context, model, &arena);
+    status = holds_session ? session_arena(session, model, &arena) : arena_new(context, model, &arena);
     if (status != VME_OK) {
-        if (own)
+        if (holds_session)
             atomic_store(&session->busy, false);
         return status;
     }
@@ -152,14 +152,15 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
     options.kernels = model->kernels;
     const vme_thread_options before = vme_thread_options_set(options);
     VME_FLUSHING_IF(session->options.flags);
-    const char *const outer = vme_context_do(context, "model");
-    void (*const ended)(int64_t) = outer == NULL ? atomic_load_explicit(&run_ended, memory_order_acquire) : NULL;
+    const char *const outer_activity = vme_context_do(context, "model");
+    void (*const ended)(int64_t) =
+        outer_activity == NULL ? atomic_load_explicit(&run_ended, memory_order_acquire) : NULL;
     int64_t run_began_ns = ended == NULL ? 0 : atomic_load_explicit(&run_now_ns, memory_order_relaxed)();
     if (model->outside_count > 0)
         status = outside_begin(context, model, inputs, outputs, arena);
     for (int s = 0, count; status == VME_OK && s < model->steps; s += count) {
         const model_step *step = &model->step[s];
-        uint64_t began = ns == NULL ? 0 : model_now_ns();
+        uint64_t began_ns = ns == NULL ? 0 : model_now_ns();
         count = step->chain.steps > 0 ? step->chain.steps : 1;
         if (step->idle || (step->guard >= 0 && !model_guard_holds(model, step->guard, arena)))
             continue;
@@ -177,15 +178,15 @@ static vme_status run_plan(vme_session *session, const vme_model *model, const v
         if (status == VME_OK && vme_stopping(context)) /* the last pieces may have ended early */
             status = vme_stopped_here(context);
         if (ns != NULL && step->chain.steps == 0)
-            ns[s] = model_now_ns() - began;
+            ns[s] = model_now_ns() - began_ns;
     }
     if (status == VME_OK && model->outside_count > 0)
         outside_end(model, outputs, arena);
-    vme_context_do(context, outer);
+    vme_context_do(context, outer_activity);
     if (ended != NULL)
         ended(run_began_ns);
     vme_thread_options_set(before);
-    if (own)
+    if (holds_session)
         atomic_store(&session->busy, false);
     else
         vme_scratch_free(context, arena, model->arena_bytes);

@@ -49,24 +49,26 @@ typedef struct rows {
 } rows;
 
 /* Transposes one row of pixels from channels last to channels first, or back. */
-static void turn_row(const rows *job, const model_value *value, int64_t n, int64_t y, char *caller_data, bool inward)
+static void transpose_row(const rows *job, const model_value *value, int64_t n, int64_t y, char *caller_data,
+                          bool inward)
 {
-    int64_t plane = value->h * value->w * 4, pixel = value->pixel_stride * 4, at_once = PIECE / value->c + 1;
+    int64_t plane_bytes = value->h * value->w * 4, pixel_bytes = value->pixel_stride * 4,
+            at_once = PIECE / value->c + 1;
     vme_move2 *transpose = job->model->kernels->move.transpose[2];
     for (int64_t x = 0; x < value->w && !vme_stopping(job->context); x += at_once) {
         char *row = (char *)model_pixel(value, job->arena, n, y, x),
-             *far = caller_data + ((n * value->c * value->h + y) * value->w + x) * 4;
+             *planes = caller_data + ((n * value->c * value->h + y) * value->w + x) * 4;
         int64_t pixels = value->w - x < at_once ? value->w - x : at_once;
         if (inward)
-            transpose(pixels, value->c, far, 4, plane, row, pixel, 4);
+            transpose(pixels, value->c, planes, 4, plane_bytes, row, pixel_bytes, 4);
         else
-            transpose(value->c, pixels, row, 4, pixel, far, plane, 4);
+            transpose(value->c, pixels, row, 4, pixel_bytes, planes, plane_bytes, 4);
     }
 }
 
 /* Processes contiguous runs of a row: of PIECE elements if all pixels are contiguous in every value, otherwise of one
  * pixel. */
-static void do_runs(const rows *job, int64_t n, int64_t y)
+static void process_runs(const rows *job, int64_t n, int64_t y)
 {
     const vme_model_kernels *kernels = &job->model->kernels->model;
     const model_value *in = job->in, *addend = job->addend, *out = job->out;
@@ -76,10 +78,10 @@ static void do_runs(const rows *job, int64_t n, int64_t y)
     for (int64_t x = 0; x < out->w && !vme_stopping(job->context); x += at_once) {
         int64_t count = joined ? (out->w - x < at_once ? out->w - x : at_once) * out->c : in->c;
         const float *from = model_pixel(in, job->arena, n, y, x),
-                    *other = addend == NULL ? NULL : model_pixel(addend, job->arena, n, y, x);
+                    *addends = addend == NULL ? NULL : model_pixel(addend, job->arena, n, y, x);
         float *to = model_pixel(out, job->arena, n, y, x);
         switch (job->step->kind) {
-        case STEP_ADD: kernels->add(count, from, other, to, job->step->bounds); break;
+        case STEP_ADD: kernels->add(count, from, addends, to, job->step->bounds); break;
         case STEP_CLIP: kernels->clip(count, from, to, job->step->bounds); break;
         case STEP_COPY: memcpy(to, from, (size_t)count * 4); break;
         default: break;
@@ -104,18 +106,21 @@ static void shuffle(const rows *job, int64_t n, int64_t y)
     }
 }
 
-/* One row of the step's output, or of its input if it walks that; rows are numbered across all images. */
-static void do_row(const rows *job, int64_t number)
+/* Processes one row of the step's output, or of its input for exports and flattening. Rows are numbered across all
+ * images. */
+static void process_row(const rows *job, int64_t number)
 {
-    const model_value *over = job->step->kind == STEP_EXPORT || job->step->kind == STEP_FLATTEN ? job->in : job->out;
-    int64_t n = number / over->h, y = number % over->h;
+    const model_value *walked = job->step->kind == STEP_EXPORT || job->step->kind == STEP_FLATTEN ? job->in : job->out;
+    int64_t n = number / walked->h, y = number % walked->h;
     switch (job->step->kind) {
-    case STEP_IMPORT: turn_row(job, job->out, n, y, job->caller_data, true); break;
-    case STEP_EXPORT: turn_row(job, job->in, n, y, job->caller_data, false); break;
-    case STEP_FLATTEN: turn_row(job, job->in, n, y, (char *)model_pixel(job->out, job->arena, 0, 0, 0), false); break;
+    case STEP_IMPORT: transpose_row(job, job->out, n, y, job->caller_data, true); break;
+    case STEP_EXPORT: transpose_row(job, job->in, n, y, job->caller_data, false); break;
+    case STEP_FLATTEN:
+        transpose_row(job, job->in, n, y, (char *)model_pixel(job->out, job->arena, 0, 0, 0), false);
+        break;
     case STEP_ADD:
     case STEP_CLIP:
-    case STEP_COPY: do_runs(job, n, y); break;
+    case STEP_COPY: process_runs(job, n, y); break;
     case STEP_SHUFFLE: shuffle(job, n, y); break;
     case STEP_CONV:
     case STEP_DEPTHWISE:
@@ -128,15 +133,14 @@ static void do_row(const rows *job, int64_t number)
     }
 }
 
-static vme_status body(void *argument, int64_t begin, int64_t end)
+static vme_status process_rows(void *argument, int64_t begin, int64_t end)
 {
     const rows *job = argument;
     for (int64_t i = begin; i < end && !vme_stopping(job->context); i++)
-        do_row(job, i);
+        process_row(job, i);
     return VME_OK;
 }
 
-/* Both stop early if the context is stopped; run() checks for that. */
 void model_clear(vme_context *context, void *from, size_t bytes)
 {
     for (size_t at = 0; at < bytes && !vme_stopping(context); at += CLEARED_PIECE)
@@ -149,26 +153,27 @@ static void clear_pixels(vme_context *context, const model_value *value, float *
         memset(from, 0, (size_t)value->c * 4);
 }
 
-static void clear_margin_beside_others(vme_context *context, const model_value *value, char *arena)
+/* For a value whose pixels have other values' channels between them. */
+static void clear_margin_by_pixels(vme_context *context, const model_value *value, char *arena)
 {
-    int64_t wide = value->left + value->w + value->right;
+    int64_t padded_width = value->left + value->w + value->right;
     for (int64_t n = 0; n < value->n; n++)
         for (int64_t y = -value->top; y < value->h + value->bottom; y++) {
-            bool inside = y >= 0 && y < value->h;
-            clear_pixels(context, value, model_pixel(value, arena, n, y, -value->left), inside ? value->left : wide);
-            if (inside)
+            bool in_image = y >= 0 && y < value->h;
+            clear_pixels(context, value, model_pixel(value, arena, n, y, -value->left),
+                         in_image ? value->left : padded_width);
+            if (in_image)
                 clear_pixels(context, value, model_pixel(value, arena, n, y, value->w), value->right);
         }
 }
 
-/* Clears the margin around a step's output: the arena's bytes held other values before. */
 void model_clear_margin(vme_context *context, const model_value *value, char *arena)
 {
     if (value->top + value->left + value->bottom + value->right == 0)
         return;
-    int64_t beside = (value->left + value->right) * value->pixel_stride;
+    int64_t gap = (value->left + value->right) * value->pixel_stride;
     if (value->pixel_stride != value->c) { /* another value's channels are beside its own in each pixel */
-        clear_margin_beside_others(context, value, arena);
+        clear_margin_by_pixels(context, value, arena);
         return;
     }
     for (int64_t n = 0; n < value->n; n++) {
@@ -177,7 +182,7 @@ void model_clear_margin(vme_context *context, const model_value *value, char *ar
         for (int64_t y = 0; y + 1 < value->h; y++) /* the end of a row and the start of the next */
             model_clear(context,
                         image + (value->top + y) * value->row_stride + (value->left + value->w) * value->pixel_stride,
-                        (size_t)beside * 4);
+                        (size_t)gap * 4);
         model_clear(context,
                     image + (value->top + value->h - 1) * value->row_stride
                         + (value->left + value->w) * value->pixel_stride,
@@ -202,7 +207,7 @@ void step_band(vme_context *context, const vme_model *model, const model_step *s
     case STEP_DEPTHWISE: depthwise_band(context, model, step, band); break;
     case STEP_MAX_POOL:
     case STEP_AVERAGE_POOL: pooling_band(context, model, step, band); break;
-    default: body(&job, band->n * band->out->h + band->begin, band->n * band->out->h + band->end); break;
+    default: process_rows(&job, band->n * band->out->h + band->begin, band->n * band->out->h + band->end); break;
     }
 }
 
@@ -230,8 +235,9 @@ vme_status step_run(vme_context *context, const vme_model *model, const model_st
     if (caller_tensor != NULL && model->value[in == NULL ? step->out : step->in].outside > 0)
         return VME_OK; /* it is already there */
     if (caller_tensor != NULL && !model->value[in == NULL ? step->out : step->in].channels_last) {
-        vme_tensor inside = model_tensor(model, in == NULL ? step->out : step->in, arena);
-        return in == NULL ? vme_copy(context, caller_tensor, &inside) : vme_copy(context, &inside, caller_tensor);
+        vme_tensor own_tensor = model_tensor(model, in == NULL ? step->out : step->in, arena);
+        return in == NULL ? vme_copy(context, caller_tensor, &own_tensor)
+                          : vme_copy(context, &own_tensor, caller_tensor);
     }
     rows job = {
         .context = context,
@@ -243,9 +249,9 @@ vme_status step_run(vme_context *context, const vme_model *model, const model_st
         .caller_data = caller_tensor == NULL ? NULL : caller_tensor->data,
         .addend = step->addend < 0 ? NULL : &model->value[step->addend],
     };
-    const model_value *over = step->kind == STEP_EXPORT || step->kind == STEP_FLATTEN ? in : out;
+    const model_value *walked = step->kind == STEP_EXPORT || step->kind == STEP_FLATTEN ? in : out;
     int64_t work = (in != NULL && step->kind != STEP_EXPORT ? in->n * in->h * in->w * in->c : 0)
-                   + over->n * over->h * over->w * over->c;
-    int64_t count = over->n * over->h, grain = PIECE / (work / count + 1) + 1;
-    return vme_parallel_apart(context, count, grain, body, &job);
+                   + walked->n * walked->h * walked->w * walked->c;
+    int64_t count = walked->n * walked->h, grain = PIECE / (work / count + 1) + 1;
+    return vme_parallel_apart(context, count, grain, process_rows, &job);
 }

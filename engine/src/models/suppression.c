@@ -20,15 +20,15 @@
 #include <math.h>
 #include <string.h>
 
-enum { COORDINATES = 4, COLUMNS = 3, LOOK = 1 << 12 /* boxes between two checks of the stop flag */ };
+enum { COORDINATES = 4, COLUMNS = 3, STOP_INTERVAL = 1 << 12 /* boxes between two checks of the stop flag */ };
 
 typedef struct suppression {
     vme_context *context;
     const float *boxes, *scores;
-    int64_t *rows, *found; /* found: number of boxes, for each class of each image */
+    int64_t *rows, *selected; /* selected: number of boxes, for each class of each image */
     int64_t classes, count, max_rows, max_boxes;
-    float overlap, min_score;
-    bool bounded, centers;
+    float max_overlap, min_score;
+    bool has_min_score, centers; /* centers: boxes are centre x, centre y, width and height */
 } suppression;
 
 typedef struct candidate {
@@ -45,32 +45,32 @@ static bool comes_before(candidate a, candidate b)
     return a.score > b.score || (a.score == b.score && a.box < b.box);
 }
 
-/* Moves element `place` down to its position in the heap. */
-static void sift(candidate *heap, int64_t count, int64_t place)
+/* Moves element `index` down to its position in the heap. */
+static void sift(candidate *heap, int64_t count, int64_t index)
 {
-    const candidate own = heap[place];
-    for (int64_t child = 2 * place + 1; child < count; child = 2 * place + 1) {
+    const candidate moved = heap[index];
+    for (int64_t child = 2 * index + 1; child < count; child = 2 * index + 1) {
         if (child + 1 < count && comes_before(heap[child + 1], heap[child]))
             child++;
-        if (!comes_before(heap[child], own))
+        if (!comes_before(heap[child], moved))
             break;
-        heap[place] = heap[child];
-        place = child;
+        heap[index] = heap[child];
+        index = child;
     }
-    heap[place] = own;
+    heap[index] = moved;
 }
 
 static corners corners_of(const suppression *job, const float *box)
 {
-    corners found;
+    corners result;
     if (job->centers) {
-        found = (corners){box[0] - box[2] / 2, box[1] - box[3] / 2, box[0] + box[2] / 2, box[1] + box[3] / 2, 0};
+        result = (corners){box[0] - box[2] / 2, box[1] - box[3] / 2, box[0] + box[2] / 2, box[1] + box[3] / 2, 0};
     } else {
-        found =
+        result =
             (corners){fminf(box[1], box[3]), fminf(box[0], box[2]), fmaxf(box[1], box[3]), fmaxf(box[0], box[2]), 0};
     }
-    found.area = (found.right - found.left) * (found.bottom - found.top);
-    return found;
+    result.area = (result.right - result.left) * (result.bottom - result.top);
+    return result;
 }
 
 static bool overlaps(const corners *a, const corners *b, float bound)
@@ -79,43 +79,45 @@ static bool overlaps(const corners *a, const corners *b, float bound)
                 height = fminf(a->bottom, b->bottom) - fmaxf(a->top, b->top);
     if (!(width > 0 && height > 0 && a->area > 0 && b->area > 0))
         return false;
-    const float both = width * height;
-    return both / (a->area + b->area - both) > bound;
+    const float intersection = width * height;
+    return intersection / (a->area + b->area - intersection) > bound;
 }
 
-static int64_t choose(const suppression *job, int64_t task, candidate *heap, corners *chosen)
+/* Selects boxes of one class of one image, numbered through all images; returns their number. */
+static int64_t select_boxes(const suppression *job, int64_t class_number, candidate *heap, corners *selected_corners)
 {
-    const float *scores = job->scores + task * job->count, *boxes = job->boxes + task / job->classes * job->count * 4;
-    int64_t candidates = 0, found = 0, looked = 0;
+    const float *scores = job->scores + class_number * job->count,
+                *boxes = job->boxes + class_number / job->classes * job->count * 4;
+    int64_t candidates = 0, selected = 0, compared = 0;
     for (int64_t i = 0; i < job->count; i++)
-        if (!isnan(scores[i]) && (!job->bounded || scores[i] > job->min_score))
+        if (!isnan(scores[i]) && (!job->has_min_score || scores[i] > job->min_score))
             heap[candidates++] = (candidate){scores[i], (int32_t)i};
     for (int64_t i = candidates / 2 - 1; i >= 0; i--)
         sift(heap, candidates, i);
-    int64_t *row = job->rows + task * job->max_rows * COLUMNS;
-    while (candidates > 0 && found < job->max_boxes) {
+    int64_t *row = job->rows + class_number * job->max_rows * COLUMNS;
+    while (candidates > 0 && selected < job->max_boxes) {
         const int32_t box = heap[0].box;
-        const corners own = corners_of(job, boxes + (int64_t)box * COORDINATES);
+        const corners box_corners = corners_of(job, boxes + (int64_t)box * COORDINATES);
         heap[0] = heap[--candidates];
         sift(heap, candidates, 0);
-        bool free = true;
-        for (int64_t i = 0; i < found && free; i++)
-            free = !overlaps(&own, &chosen[i], job->overlap);
-        if (free) {
-            chosen[found] = own;
-            memcpy(row + found * COLUMNS, (int64_t[]){task / job->classes, task % job->classes, box},
+        bool keep = true;
+        for (int64_t i = 0; i < selected && keep; i++)
+            keep = !overlaps(&box_corners, &selected_corners[i], job->max_overlap);
+        if (keep) {
+            selected_corners[selected] = box_corners;
+            memcpy(row + selected * COLUMNS, (int64_t[]){class_number / job->classes, class_number % job->classes, box},
                    COLUMNS * sizeof *row);
-            found++;
+            selected++;
         }
-        looked += found + 1;
-        if (looked > LOOK && vme_stopping(job->context))
+        compared += selected + 1;
+        if (compared > STOP_INTERVAL && vme_stopping(job->context))
             break;
-        looked = looked > LOOK ? 0 : looked;
+        compared = compared > STOP_INTERVAL ? 0 : compared;
     }
-    return found;
+    return selected;
 }
 
-static vme_status choose_classes(void *argument, int64_t begin, int64_t end)
+static vme_status select_of_classes(void *argument, int64_t begin, int64_t end)
 {
     const suppression *job = argument;
     const size_t heap_bytes = (size_t)job->count * sizeof(candidate),
@@ -123,8 +125,9 @@ static vme_status choose_classes(void *argument, int64_t begin, int64_t end)
     char *scratch = vme_scratch_new(job->context, bytes);
     if (scratch == NULL)
         return VME_NO_MEMORY;
-    for (int64_t task = begin; task < end && !vme_stopping(job->context); task++)
-        job->found[task] = choose(job, task, (candidate *)(void *)scratch, (corners *)(void *)(scratch + heap_bytes));
+    for (int64_t class_number = begin; class_number < end && !vme_stopping(job->context); class_number++)
+        job->selected[class_number] =
+            select_boxes(job, class_number, (candidate *)(void *)scratch, (corners *)(void *)(scratch + heap_bytes));
     vme_scratch_free(job->context, scratch, bytes);
     return VME_OK;
 }
@@ -141,32 +144,33 @@ static vme_status suppression_run(vme_context *context, const vme_model *model, 
         .classes = scores->shape[1],
         .count = scores->shape[2],
         .centers = step->p[SUPPRESS_CENTERS] != 0,
-        .overlap = *(const float *)(const void *)model_tensor(model, step->operand[3], arena).data,
-        .bounded = step->operand[4] >= 0,
+        .max_overlap = *(const float *)(const void *)model_tensor(model, step->operand[3], arena).data,
+        .has_min_score = step->operand[4] >= 0,
     };
-    const int64_t tasks = scores->shape[0] * job.classes;
-    if (tasks * job.count == 0 || out->shape[0] == 1) { /* no boxes to choose from, or no room for one */
+    const int64_t all_classes = scores->shape[0] * job.classes;
+    if (all_classes * job.count == 0 || out->shape[0] == 1) { /* no boxes to choose from, or no room for one */
         memset(rows, 0, (size_t)out->shape[0] * COLUMNS * sizeof *rows);
         return VME_OK;
     }
-    job.max_rows = (out->shape[0] - 1) / tasks;
+    job.max_rows = (out->shape[0] - 1) / all_classes;
     job.max_boxes = *(const int64_t *)(const void *)model_tensor(model, step->operand[2], arena).data;
     job.max_boxes = max(0, min(job.max_boxes, job.max_rows));
-    if (job.bounded)
+    if (job.has_min_score)
         job.min_score = *(const float *)(const void *)model_tensor(model, step->operand[4], arena).data;
-    job.found = vme_scratch_new(context, (size_t)tasks * sizeof *job.found);
-    if (job.found == NULL)
+    job.selected = vme_scratch_new(context, (size_t)all_classes * sizeof *job.selected);
+    if (job.selected == NULL)
         return VME_NO_MEMORY;
-    vme_status status = vme_parallel(context, tasks, 1, choose_classes, &job);
+    vme_status status = vme_parallel(context, all_classes, 1, select_of_classes, &job);
     int64_t total = 0;
-    for (int64_t task = 0; status == VME_OK && !vme_stopping(context) && task < tasks; task++) {
-        memmove(job.rows + total * COLUMNS, job.rows + task * job.max_rows * COLUMNS,
-                (size_t)job.found[task] * COLUMNS * sizeof *rows);
-        total += job.found[task];
+    for (int64_t class_number = 0; status == VME_OK && !vme_stopping(context) && class_number < all_classes;
+         class_number++) {
+        memmove(job.rows + total * COLUMNS, job.rows + class_number * job.max_rows * COLUMNS,
+                (size_t)job.selected[class_number] * COLUMNS * sizeof *rows);
+        total += job.selected[class_number];
     }
     memcpy(rows, (int64_t[]){total, 0, 0}, COLUMNS * sizeof *rows);
     memset(job.rows + total * COLUMNS, 0, (size_t)(out->shape[0] - 1 - total) * COLUMNS * sizeof *rows);
-    vme_scratch_free(context, job.found, (size_t)tasks * sizeof *job.found);
+    vme_scratch_free(context, job.selected, (size_t)all_classes * sizeof *job.selected);
     return status;
 }
 

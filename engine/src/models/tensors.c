@@ -38,8 +38,8 @@ vme_tensor model_tensor(const vme_model *model, int value, char *arena)
 }
 
 /* ---- checks */
-static vme_status inputs_are(uint32_t number, const model_node_record *node, const uint32_t *operands,
-                             uint32_t min_inputs, uint32_t max_inputs)
+static vme_status check_input_count(uint32_t number, const model_node_record *node, const uint32_t *operands,
+                                    uint32_t min_inputs, uint32_t max_inputs)
 {
     if (node->inputs < min_inputs || node->inputs > max_inputs)
         return MODEL_WRONG(number, "has %u operands, expected %u to %u", node->inputs, min_inputs, max_inputs);
@@ -49,8 +49,8 @@ static vme_status inputs_are(uint32_t number, const model_node_record *node, con
     return VME_OK;
 }
 
-static vme_status inputs_broadcast(const model_preparation *preparation, uint32_t number, const model_node_record *node,
-                                   const model_step *step)
+static vme_status check_broadcast(const model_preparation *preparation, uint32_t number, const model_node_record *node,
+                                  const model_step *step)
 {
     vme_tensor out = model_tensor(preparation->model, step->out, NULL);
     int64_t strides[VME_RANK_MAX];
@@ -65,7 +65,7 @@ static vme_status inputs_broadcast(const model_preparation *preparation, uint32_
 static int dtype_of(const model_preparation *preparation, int value) { return preparation->model->value[value].dtype; }
 
 /* Checks the operator's verdict (`status`, `loop`) on the dtype in which the step computes. */
-static vme_status loop_is(uint32_t number, vme_status status, const vme_dtype *loop, const model_step *step)
+static vme_status check_loop(uint32_t number, vme_status status, const vme_dtype *loop, const model_step *step)
 {
     return status == VME_OK && (int32_t)*loop == step->p[1]
                ? VME_OK
@@ -78,9 +78,9 @@ static bool is_dtype(int32_t number) { return number >= 0 && number < VME_DTYPE_
 bool model_require_dense(model_preparation *preparation, int tensor, int dtype)
 {
     model_value *value = &preparation->model->value[tensor];
-    const vme_tensor seen = model_tensor(preparation->model, tensor, NULL);
+    const vme_tensor view = model_tensor(preparation->model, tensor, NULL);
     value->plain = true;
-    return value->dtype == dtype && !value->channels_last && vme_is_contiguous(&seen);
+    return value->dtype == dtype && !value->channels_last && vme_is_contiguous(&view);
 }
 
 vme_status model_check_no_overlap(const model_preparation *preparation, uint32_t number, const model_step *step)
@@ -92,7 +92,7 @@ vme_status model_check_no_overlap(const model_preparation *preparation, uint32_t
     return VME_OK;
 }
 
-/* ---- copies: casts, broadcasts, and every rearrangement of a view */
+/* ---- copies: casts, broadcasts, and rearrangements by views */
 static vme_status run_copy(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     vme_tensor in = model_tensor(model, step->operand[0], arena), out = model_tensor(model, step->out, arena);
@@ -104,8 +104,8 @@ vme_status model_make_copy(model_preparation *preparation, uint32_t number, cons
 {
     (void)step_number;
     step->run = run_copy;
-    vme_status status = inputs_are(number, node, operands, 1, 1);
-    return status == VME_OK ? inputs_broadcast(preparation, number, node, step) : status;
+    vme_status status = check_input_count(number, node, operands, 1, 1);
+    return status == VME_OK ? check_broadcast(preparation, number, node, step) : status;
 }
 
 /* ---- bits: a copy that does not convert */
@@ -121,13 +121,13 @@ vme_status model_make_bits(model_preparation *preparation, uint32_t number, cons
 {
     (void)step_number;
     step->run = run_bits;
-    vme_status status = inputs_are(number, node, operands, 1, 1);
+    vme_status status = check_input_count(number, node, operands, 1, 1);
     if (status != VME_OK)
         return status;
     const int in = dtype_of(preparation, step->operand[0]), out = dtype_of(preparation, step->out);
     if (vme_dtype_size((vme_dtype)in) != vme_dtype_size((vme_dtype)out) || out == VME_BOOL)
         return MODEL_WRONG(number, "takes dtype %d for %d", in, out);
-    return inputs_broadcast(preparation, number, node, step);
+    return check_broadcast(preparation, number, node, step);
 }
 
 /* ---- elementwise */
@@ -143,14 +143,14 @@ vme_status model_make_unary(model_preparation *preparation, uint32_t number, con
     (void)step_number;
     step->run = run_unary;
     vme_dtype loop, result;
-    vme_status status = inputs_are(number, node, operands, 1, 1);
+    vme_status status = check_input_count(number, node, operands, 1, 1);
     if (status == VME_OK)
-        status = inputs_broadcast(preparation, number, node, step);
+        status = check_broadcast(preparation, number, node, step);
     if (status == VME_OK && (step->p[0] < 0 || step->p[0] >= VME_UNARY_COUNT || !is_dtype(step->p[1])))
         return MODEL_WRONG(number, "has the unknown operation %d or dtype %d", step->p[0], step->p[1]);
     if (status == VME_OK)
-        status = loop_is(number, vme_unary_types((vme_unary_op)step->p[0], (vme_dtype)step->p[1], &loop, &result),
-                         &loop, step);
+        status = check_loop(number, vme_unary_types((vme_unary_op)step->p[0], (vme_dtype)step->p[1], &loop, &result),
+                            &loop, step);
     return status;
 }
 
@@ -167,14 +167,14 @@ vme_status model_make_binary(model_preparation *preparation, uint32_t number, co
     (void)step_number;
     step->run = run_binary;
     vme_dtype loop, result;
-    vme_status status = inputs_are(number, node, operands, 2, 2);
+    vme_status status = check_input_count(number, node, operands, 2, 2);
     if (status == VME_OK)
-        status = inputs_broadcast(preparation, number, node, step);
+        status = check_broadcast(preparation, number, node, step);
     if (status == VME_OK && (step->p[0] < 0 || step->p[0] >= VME_BINARY_COUNT || !is_dtype(step->p[1])))
         return MODEL_WRONG(number, "has the unknown operation %d or dtype %d", step->p[0], step->p[1]);
     if (status == VME_OK) {
         vme_dtype in = (vme_dtype)step->p[1];
-        status = loop_is(number, vme_binary_types((vme_binary_op)step->p[0], in, in, &loop, &result), &loop, step);
+        status = check_loop(number, vme_binary_types((vme_binary_op)step->p[0], in, in, &loop, &result), &loop, step);
     }
     return status;
 }
@@ -184,7 +184,7 @@ static vme_status run_where(vme_context *context, const vme_model *model, const 
     vme_tensor condition = model_tensor(model, step->operand[0], arena),
                a = model_tensor(model, step->operand[1], arena);
     vme_tensor b = model_tensor(model, step->operand[2], arena), out = model_tensor(model, step->out, arena);
-    /* a single condition, as for branches: the other side is not read */
+    /* a single condition, as branches have: the other side is not read */
     const vme_tensor *chosen = *(const unsigned char *)condition.data != 0 ? &a : &b;
     return vme_elements(&condition) == 1 ? vme_copy(context, chosen, &out)
                                          : vme_where(context, &condition, &a, &b, &out);
@@ -195,10 +195,10 @@ vme_status model_make_where(model_preparation *preparation, uint32_t number, con
 {
     (void)step_number;
     step->run = run_where;
-    vme_status status = inputs_are(number, node, operands, 3, 3);
+    vme_status status = check_input_count(number, node, operands, 3, 3);
     if (status == VME_OK && dtype_of(preparation, step->operand[0]) != VME_BOOL)
         return MODEL_WRONG(number, "has a condition that is not bool");
-    return status == VME_OK ? inputs_broadcast(preparation, number, node, step) : status;
+    return status == VME_OK ? check_broadcast(preparation, number, node, step) : status;
 }
 
 bool model_is_elementwise(const model_step *step)
@@ -231,12 +231,12 @@ static void write_extreme(bool lowest, vme_dtype dtype, char to[16])
 static vme_status run_reduce(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     vme_tensor in = model_tensor(model, step->operand[0], arena), out = model_tensor(model, step->out, arena);
-    const bool of_nothing = vme_elements(&in) == 0 && (step->p[0] == VME_MAX || step->p[0] == VME_MIN);
+    const bool needs_start = vme_elements(&in) == 0 && (step->p[0] == VME_MAX || step->p[0] == VME_MIN);
     char start[16];
-    if (of_nothing)
+    if (needs_start)
         write_extreme(step->p[0] == VME_MAX, (vme_dtype)step->p[1], start);
     return vme_reduce(context, (vme_reduce_op)step->p[0], (vme_dtype)step->p[1], &in, (uint64_t)step->p[2],
-                      of_nothing ? start : NULL, &out);
+                      needs_start ? start : NULL, &out);
 }
 
 vme_status model_make_reduce(model_preparation *preparation, uint32_t number, const model_node_record *node,
@@ -245,7 +245,7 @@ vme_status model_make_reduce(model_preparation *preparation, uint32_t number, co
     (void)step_number;
     step->run = run_reduce;
     vme_dtype loop, result;
-    vme_status status = inputs_are(number, node, operands, 1, 1);
+    vme_status status = check_input_count(number, node, operands, 1, 1);
     if (status != VME_OK)
         return status;
     if (step->p[0] < 0 || step->p[0] >= VME_REDUCE_COUNT || !is_dtype(step->p[1]))
@@ -258,8 +258,8 @@ vme_status model_make_reduce(model_preparation *preparation, uint32_t number, co
         fits = out->shape[d] == (step->p[2] >> d & 1 ? 1 : in->shape[d]);
     if (!fits)
         return MODEL_WRONG(number, "does not reduce axes %#x of its operand to its result", (unsigned)step->p[2]);
-    return loop_is(number, vme_reduce_types((vme_reduce_op)step->p[0], (vme_dtype)step->p[1], &loop, &result), &loop,
-                   step);
+    return check_loop(number, vme_reduce_types((vme_reduce_op)step->p[0], (vme_dtype)step->p[1], &loop, &result), &loop,
+                      step);
 }
 
 /* ---- products */
@@ -275,7 +275,7 @@ vme_status model_make_matmul(model_preparation *preparation, uint32_t number, co
 {
     (void)step_number;
     step->run = run_matmul;
-    vme_status status = inputs_are(number, node, operands, 2, 2);
+    vme_status status = check_input_count(number, node, operands, 2, 2);
     if (status != VME_OK)
         return status;
     vme_tensor a = model_tensor(preparation->model, step->operand[0], NULL),
@@ -308,13 +308,13 @@ static vme_status run_argsort(vme_context *context, const vme_model *model, cons
 }
 
 /* Whether the step's operand and result have one shape, and `axis` is one of its dimensions, along which the result may
- * be shorter if `fewer`. */
-static bool works_along(const model_preparation *preparation, const model_step *step, int32_t axis, bool fewer)
+ * be shorter if `may_shorten`. */
+static bool is_along_axis(const model_preparation *preparation, const model_step *step, int32_t axis, bool may_shorten)
 {
     const model_value *in = &preparation->model->value[step->operand[0]], *out = &preparation->model->value[step->out];
     bool fits = in->rank == out->rank && axis >= 0 && axis < in->rank;
     for (int d = 0; fits && d < in->rank; d++)
-        fits = in->shape[d] == out->shape[d] || (fewer && d == axis && out->shape[d] < in->shape[d]);
+        fits = in->shape[d] == out->shape[d] || (may_shorten && d == axis && out->shape[d] < in->shape[d]);
     return fits;
 }
 
@@ -324,14 +324,15 @@ vme_status model_make_scan(model_preparation *preparation, uint32_t number, cons
     (void)step_number;
     step->run = run_scan;
     vme_dtype loop, result;
-    vme_status status = inputs_are(number, node, operands, 1, 1);
+    vme_status status = check_input_count(number, node, operands, 1, 1);
     if (status != VME_OK)
         return status;
     if (step->p[0] < 0 || step->p[0] >= VME_SCAN_COUNT || !is_dtype(step->p[1]))
         return MODEL_WRONG(number, "has the unknown operation %d or dtype %d", step->p[0], step->p[1]);
-    if (!works_along(preparation, step, step->p[2], false))
+    if (!is_along_axis(preparation, step, step->p[2], false))
         return MODEL_WRONG(number, "does not scan along axis %d to its result", step->p[2]);
-    return loop_is(number, vme_scan_types((vme_scan_op)step->p[0], (vme_dtype)step->p[1], &loop, &result), &loop, step);
+    return check_loop(number, vme_scan_types((vme_scan_op)step->p[0], (vme_dtype)step->p[1], &loop, &result), &loop,
+                      step);
 }
 
 vme_status model_make_argsort(model_preparation *preparation, uint32_t number, const model_node_record *node,
@@ -339,48 +340,47 @@ vme_status model_make_argsort(model_preparation *preparation, uint32_t number, c
 {
     (void)step_number;
     step->run = run_argsort;
-    vme_status status = inputs_are(number, node, operands, 1, 1);
+    vme_status status = check_input_count(number, node, operands, 1, 1);
     if (status == VME_OK
-        && (!works_along(preparation, step, step->p[0], true) || dtype_of(preparation, step->out) != VME_INT64))
+        && (!is_along_axis(preparation, step, step->p[0], true) || dtype_of(preparation, step->out) != VME_INT64))
         return MODEL_WRONG(number, "has a result that is not int64 of the operand's shape, or no axis %d", step->p[0]);
     return status;
 }
 
-/* ---- by index */
-/* Writes the index tensors, which follow the first `before` operands, and pointers to them to the arrays; returns their
- * number. */
-static int indices_of(const vme_model *model, const model_step *step, int before, char *arena,
+/* ---- gather and scatter */
+/* Writes the index tensors, the operands from `first` on, and pointers to them to the arrays; returns their number. */
+static int indices_of(const vme_model *model, const model_step *step, int first, char *arena,
                       vme_tensor index[MODEL_STEP_OPERANDS], const vme_tensor *indices[MODEL_STEP_OPERANDS])
 {
     int count = 0;
-    for (; before + count < MODEL_STEP_OPERANDS && step->operand[before + count] >= 0; count++) {
-        index[count] = model_tensor(model, step->operand[before + count], arena);
+    for (; first + count < MODEL_STEP_OPERANDS && step->operand[first + count] >= 0; count++) {
+        index[count] = model_tensor(model, step->operand[first + count], arena);
         indices[count] = &index[count];
     }
     return count;
 }
 
-/* Checks that `part` has the shape of `whole` indexed by the indices (the operands after the first `before`) in
- * dimensions from p[0] on. */
-static vme_status indices_fit(const model_preparation *preparation, uint32_t number, const model_step *step, int before,
-                              const model_value *whole, const model_value *part)
+/* Checks that `selected` has the shape of `indexed` after indexing its dimensions from p[0] on by the index tensors,
+ * the operands from `first_index` on. */
+static vme_status check_indices(const model_preparation *preparation, uint32_t number, const model_step *step,
+                                int first_index, const model_value *indexed, const model_value *selected)
 {
     vme_tensor index[MODEL_STEP_OPERANDS];
     const vme_tensor *indices[MODEL_STEP_OPERANDS];
-    int count = indices_of(preparation->model, step, before, NULL, index, indices), first = step->p[0], rank;
+    int count = indices_of(preparation->model, step, first_index, NULL, index, indices), first_dim = step->p[0], rank;
     int64_t shape[VME_RANK_MAX];
     for (int i = 0; i < count; i++)
         if (index[i].dtype != VME_INT64)
             return MODEL_WRONG(number, "has indices that are not int64");
-    if (count < 1 || first < 0 || first > whole->rank - count || whole->dtype != part->dtype
+    if (count < 1 || first_dim < 0 || first_dim > indexed->rank - count || indexed->dtype != selected->dtype
         || vme_shape_broadcast(count, indices, &rank, shape) != VME_OK)
-        return MODEL_WRONG(number, "takes %d dimensions from number %d of %d", count, first, whole->rank);
-    bool fits = part->rank == whole->rank - count + rank;
-    for (int d = 0; fits && d < part->rank; d++)
-        fits = part->shape[d]
-               == (d < first          ? whole->shape[d]
-                   : d < first + rank ? shape[d - first]
-                                      : whole->shape[d - rank + count]);
+        return MODEL_WRONG(number, "takes %d dimensions from number %d of %d", count, first_dim, indexed->rank);
+    bool fits = selected->rank == indexed->rank - count + rank;
+    for (int d = 0; fits && d < selected->rank; d++)
+        fits = selected->shape[d]
+               == (d < first_dim          ? indexed->shape[d]
+                   : d < first_dim + rank ? shape[d - first_dim]
+                                          : indexed->shape[d - rank + count]);
     return fits ? VME_OK : MODEL_WRONG(number, "does not make the shape of its result");
 }
 
@@ -398,9 +398,9 @@ vme_status model_make_gather(model_preparation *preparation, uint32_t number, co
 {
     (void)step_number;
     step->run = run_gather;
-    vme_status status = inputs_are(number, node, operands, node->inputs, MODEL_STEP_OPERANDS);
-    return status == VME_OK ? indices_fit(preparation, number, step, 1, &preparation->model->value[step->operand[0]],
-                                          &preparation->model->value[step->out])
+    vme_status status = check_input_count(number, node, operands, node->inputs, MODEL_STEP_OPERANDS);
+    return status == VME_OK ? check_indices(preparation, number, step, 1, &preparation->model->value[step->operand[0]],
+                                            &preparation->model->value[step->out])
                             : status;
 }
 
@@ -421,7 +421,8 @@ vme_status model_make_scatter(model_preparation *preparation, uint32_t number, c
 {
     (void)step_number;
     step->run = run_scatter;
-    vme_status status = inputs_are(number, node, operands, node->inputs < 3 ? 3 : node->inputs, MODEL_STEP_OPERANDS);
+    vme_status status =
+        check_input_count(number, node, operands, node->inputs < 3 ? 3 : node->inputs, MODEL_STEP_OPERANDS);
     if (status != VME_OK)
         return status;
     const model_value *in = &preparation->model->value[step->operand[0]], *out = &preparation->model->value[step->out];
@@ -430,5 +431,5 @@ vme_status model_make_scatter(model_preparation *preparation, uint32_t number, c
         return MODEL_WRONG(number, "has a result of another shape or dtype than its operand");
     if (step->p[1] != -1 && !vme_scatters_by(step->p[1], out->dtype))
         return MODEL_WRONG(number, "has the unknown operation %d for dtype %d", step->p[1], out->dtype);
-    return indices_fit(preparation, number, step, 2, out, &preparation->model->value[step->operand[1]]);
+    return check_indices(preparation, number, step, 2, out, &preparation->model->value[step->operand[1]]);
 }

@@ -21,7 +21,7 @@ enum {
     LANES = 8,
     BLOCK_BYTES = 1 << 14, /* bytes of keys: they and a tree fit in L1 */
     BLOCK_ROWS = 256,
-    STEPS_BETWEEN_LOOKS = 1 << 12, /* steps of eight walks between two checks of the stop flag: about 50 us */
+    STOP_INTERVAL = 1 << 12, /* steps of eight walks between two checks of the stop flag: about 50 us */
 };
 /* Parameters: how leaves are combined; the divisor of the sum (0: none); which keys a row has (bits: NaN above all
  * numbers, NaN below). */
@@ -31,7 +31,7 @@ enum { X, NODES, TREES, VALUES, BASE, OPERANDS };
 
 typedef struct tree_record {
     int32_t root, target;
-    int32_t sure; /* steps that every walk can take without passing its leaf */
+    int32_t min_depth; /* steps that every walk can take without passing its leaf */
 } tree_record;
 
 typedef struct trees {
@@ -41,20 +41,17 @@ typedef struct trees {
     const char *values; /* [leaves, targets]; NULL: a leaf's key is its value, for the tree's target */
     const char *base;   /* [targets], initial values of the sums, or NULL */
     char *out, *scratch;
-    int64_t trees, leaves, targets, features, count; /* count: number of rows */
-    int64_t keys;                                    /* keys of a row: its features, once or twice, and the lowest key
-                                                      */
+    int64_t trees, leaves, targets, features, row_count;
+    int64_t keys; /* of a row: its features, once or twice, and the lowest key */
     int64_t row_bytes, out_bytes;
     int64_t block, slot_bytes;
     int value_bytes, number_bytes, key_bytes; /* the sizes are the same for x and the result */
     int combine, divisor, nan_keys;
 } trees;
 
-static inline double combined(int how, double one, double other)
+static inline double combine(int operation, double a, double b)
 {
-    return how == COMBINE_SUM   ? one + other
-           : how == COMBINE_MIN ? (other < one ? other : one)
-                                : (other > one ? other : one);
+    return operation == COMBINE_SUM ? a + b : operation == COMBINE_MIN ? (b < a ? b : a) : (b > a ? b : a);
 }
 
 #define NAME(x)      narrow_##x
@@ -75,7 +72,7 @@ static inline double combined(int how, double one, double other)
 #define FEATURE_BITS 32
 #include "models/trees_walk.h" /* NOLINT */
 
-static trees trees_of(const vme_model *model, const model_step *step, char *arena)
+static trees job_of_step(const vme_model *model, const model_step *step, char *arena)
 {
     const vme_tensor x = model_tensor(model, step->operand[X], arena),
                      nodes = model_tensor(model, step->operand[NODES], arena),
@@ -89,7 +86,7 @@ static trees trees_of(const vme_model *model, const model_step *step, char *aren
         .trees = tree.shape[0],
         .targets = out.shape[1],
         .features = x.shape[1],
-        .count = x.shape[0],
+        .row_count = x.shape[0],
         .row_bytes = x.strides[0],
         .out_bytes = out.strides[0],
         .number_bytes = (int)vme_dtype_size((vme_dtype)x.dtype),
@@ -108,22 +105,22 @@ static trees trees_of(const vme_model *model, const model_step *step, char *aren
     if (step->operand[BASE] >= 0)
         job.base = model_tensor(model, step->operand[BASE], arena).data;
     job.block = min(BLOCK_ROWS, max(1, BLOCK_BYTES / (job.keys * job.key_bytes * LANES)) * LANES);
-    job.block = min(job.block, ceil_div(job.count, LANES) * LANES);
+    job.block = min(job.block, ceil_div(job.row_count, LANES) * LANES);
     job.slot_bytes =
         (job.block * (job.targets * (int64_t)sizeof(double) + job.keys * job.key_bytes) + VME_ALIGNMENT - 1)
         / VME_ALIGNMENT * VME_ALIGNMENT;
     return job;
 }
 
-static void do_block(const trees *job, int64_t begin, int64_t end, char *slot)
+static void compute_block(const trees *job, int64_t begin, int64_t end, char *slot)
 {
     double *totals = (double *)slot;
     void *keys = totals + job->block * job->targets;
-    const double first = job->combine == COMBINE_SUM   ? 0
-                         : job->combine == COMBINE_MIN ? (double)INFINITY
-                                                       : -(double)INFINITY;
+    const double initial = job->combine == COMBINE_SUM   ? 0
+                           : job->combine == COMBINE_MIN ? (double)INFINITY
+                                                         : -(double)INFINITY;
     for (int64_t i = 0; i < (end - begin) * job->targets; i++)
-        totals[i] = first;
+        totals[i] = initial;
     if (job->key_bytes == 4)
         narrow_block(job, begin, end, keys, totals);
     else
@@ -131,7 +128,7 @@ static void do_block(const trees *job, int64_t begin, int64_t end, char *slot)
     for (int64_t i = 0; i < end - begin; i++)
         for (int64_t t = 0; t < job->targets; t++) {
             double total = totals[i * job->targets + t];
-            if (job->combine != COMBINE_SUM && total == first) /* no tree contributed */
+            if (job->combine != COMBINE_SUM && total == initial) /* no tree contributed */
                 total = 0;
             if (job->divisor > 0)
                 total /= job->divisor;
@@ -143,41 +140,43 @@ static void do_block(const trees *job, int64_t begin, int64_t end, char *slot)
         }
 }
 
-static void do_blocks(void *argument, int64_t slot, vme_items *items)
+static void compute_blocks(void *argument, int64_t slot, vme_items *items)
 {
     const trees *job = argument;
     for (int64_t block; vme_item_next(items, &block);)
-        do_block(job, block * job->block, min(job->count, (block + 1) * job->block),
-                 job->scratch + slot * job->slot_bytes);
+        compute_block(job, block * job->block, min(job->row_count, (block + 1) * job->block),
+                      job->scratch + slot * job->slot_bytes);
 }
 
 static vme_status run_trees(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
-    trees job = trees_of(model, step, arena);
+    trees job = job_of_step(model, step, arena);
     job.context = context;
     job.scratch = arena + model->value[step->scratch].offset;
-    return vme_parallel_slots(context, step->slots, ceil_div(job.count, job.block), do_blocks, &job);
+    return vme_parallel_slots(context, step->slots, ceil_div(job.row_count, job.block), compute_blocks, &job);
 }
 
 bool model_is_trees(const model_step *step) { return step->kind == STEP_TENSOR && step->run == run_trees; }
 
 int64_t trees_scratch(const vme_model *model, model_step *step)
 {
-    const trees job = trees_of(model, step, NULL);
-    step->slots = (int)min(min(ceil_div(job.count, job.block), vme_threads()), VME_SLOTS_MAX);
+    const trees job = job_of_step(model, step, NULL);
+    step->slots = (int)min(min(ceil_div(job.row_count, job.block), vme_threads()), VME_SLOTS_MAX);
     return job.slot_bytes * step->slots;
 }
 
 vme_status trees_check(const vme_model *model, const model_step *step)
 {
-    const trees job = trees_of(model, step, NULL);
+    const trees job = job_of_step(model, step, NULL);
     const int64_t count = model->value[step->operand[NODES]].shape[0];
-    bool fine = job.key_bytes == 4 ? narrow_are_trees(&job, count) : wide_are_trees(&job, count);
-    for (int64_t t = 0; fine && t < job.trees; t++)
-        fine = job.tree[t].root >= 0 && job.tree[t].root < count && job.tree[t].target >= 0
-               && job.tree[t].target < job.targets && job.tree[t].sure >= 0 && job.tree[t].sure < STEPS_BETWEEN_LOOKS;
-    return fine ? VME_OK
-                : vme_fail(VME_BAD_VALUE, MODEL_REFUSED "the nodes of ensemble '%s' are no decision trees", step->name);
+    bool valid = job.key_bytes == 4 ? narrow_are_trees(&job, count) : wide_are_trees(&job, count);
+    for (int64_t t = 0; valid && t < job.trees; t++)
+        valid = job.tree[t].root >= 0 && job.tree[t].root < count && job.tree[t].target >= 0
+                && job.tree[t].target < job.targets && job.tree[t].min_depth >= 0
+                && job.tree[t].min_depth < STOP_INTERVAL;
+    return valid
+               ? VME_OK
+               : vme_fail(VME_BAD_VALUE, MODEL_REFUSED "the nodes of ensemble '%s' are no decision trees", step->name);
 }
 
 /* Whether the operand is a constant of that shape, not a view; columns -1: any size. */

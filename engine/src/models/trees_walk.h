@@ -17,40 +17,41 @@ static inline const NAME(node) * NAME(next)(const NAME(node) * node, const KEY *
     return node + (node->link >> FEATURE_BITS) + (keys[(int64_t)feature * lanes] > node->key);
 }
 
-/* Takes all walks to their leaves: first `sure` steps without a check, then until the last walk has arrived. `keys[w]`
- * are the keys of lane w. */
-static inline void NAME(walk)(vme_context *context, const NAME(node) * *at, const KEY *const *keys, int lanes, int sure)
+/* Takes all walks to their leaves: first `min_depth` steps without a check, then until the last walk has arrived.
+ * `keys[w]` are the keys of lane w. */
+static inline void NAME(walk)(vme_context *context, const NAME(node) * *lane_nodes, const KEY *const *keys, int lanes,
+                              int min_depth)
 {
-    for (int level = 0; level < sure; level++)
+    for (int level = 0; level < min_depth; level++)
 #pragma GCC unroll 8
         for (int w = 0; w < LANES; w++)
-            at[w] = NAME(next)(at[w], keys[w], lanes);
+            lane_nodes[w] = NAME(next)(lane_nodes[w], keys[w], lanes);
     for (int level = 0;; level++) {
         uintptr_t moved = 0;
 #pragma GCC unroll 8
         for (int w = 0; w < LANES; w++) {
-            const NAME(node) *to = NAME(next)(at[w], keys[w], lanes);
-            moved |= (uintptr_t)to ^ (uintptr_t)at[w];
-            at[w] = to;
+            const NAME(node) *to = NAME(next)(lane_nodes[w], keys[w], lanes);
+            moved |= (uintptr_t)to ^ (uintptr_t)lane_nodes[w];
+            lane_nodes[w] = to;
         }
-        if (moved == 0 || (level % STEPS_BETWEEN_LOOKS == STEPS_BETWEEN_LOOKS - 1 && vme_stopping(context)))
+        if (moved == 0 || (level % STOP_INTERVAL == STOP_INTERVAL - 1 && vme_stopping(context)))
             return;
     }
 }
 
 /* Adds a leaf's values to the totals of a row. */
-static inline void NAME(gather)(const trees *job, const NAME(node) * leaf, int32_t target, double *total)
+static inline void NAME(add_leaf)(const trees *job, const NAME(node) * leaf, int32_t target, double *total)
 {
     if (job->values == NULL) {
         NUMBER value;
         memcpy(&value, &leaf->key, sizeof value);
-        total[target] = combined(job->combine, total[target], (double)value);
+        total[target] = combine(job->combine, total[target], (double)value);
         return;
     }
     const char *values = job->values + (int64_t)leaf->key * job->targets * job->value_bytes;
     for (int64_t t = 0; t < job->targets; t++)
-        total[t] = combined(job->combine, total[t],
-                            job->value_bytes == 4 ? (double)((const float *)values)[t] : ((const double *)values)[t]);
+        total[t] = combine(job->combine, total[t],
+                           job->value_bytes == 4 ? (double)((const float *)values)[t] : ((const double *)values)[t]);
 }
 
 /* LANES rows at a time, through one tree after the other: their keys are [feature][row]. */
@@ -60,15 +61,15 @@ static void NAME(rows_together)(const trees *job, const KEY *keys, int64_t group
     for (int64_t tree = 0; tree < job->trees && !vme_stopping(job->context); tree++) {
         const tree_record *record = &job->tree[tree];
         for (int64_t group = 0; group < groups; group++) {
-            const NAME(node) * at[LANES];
-            const KEY *of[LANES];
+            const NAME(node) * lane_nodes[LANES];
+            const KEY *lane_keys[LANES];
             for (int w = 0; w < LANES; w++) {
-                at[w] = nodes + record->root;
-                of[w] = keys + group * job->keys * LANES + w;
+                lane_nodes[w] = nodes + record->root;
+                lane_keys[w] = keys + group * job->keys * LANES + w;
             }
-            NAME(walk)(job->context, at, of, LANES, record->sure);
+            NAME(walk)(job->context, lane_nodes, lane_keys, LANES, record->min_depth);
             for (int w = 0; w < LANES; w++)
-                NAME(gather)(job, at[w], record->target, totals + (group * LANES + w) * job->targets);
+                NAME(add_leaf)(job, lane_nodes[w], record->target, totals + (group * LANES + w) * job->targets);
         }
     }
 }
@@ -78,19 +79,19 @@ static void NAME(trees_together)(const trees *job, const KEY *keys, double *tota
 {
     const NAME(node) *nodes = (const NAME(node) *)job->nodes;
     for (int64_t tree = 0; tree < job->trees && !vme_stopping(job->context); tree += LANES) {
-        const NAME(node) * at[LANES];
-        const KEY *of[LANES];
-        int sure = INT32_MAX;
+        const NAME(node) * lane_nodes[LANES];
+        const KEY *lane_keys[LANES];
+        int min_depth = INT32_MAX;
         const int count = (int)min(LANES, job->trees - tree);
         for (int w = 0; w < LANES; w++) {
             const tree_record *record = &job->tree[tree + min(w, count - 1)];
-            at[w] = nodes + record->root;
-            of[w] = keys;
-            sure = record->sure < sure ? record->sure : sure;
+            lane_nodes[w] = nodes + record->root;
+            lane_keys[w] = keys;
+            min_depth = record->min_depth < min_depth ? record->min_depth : min_depth;
         }
-        NAME(walk)(job->context, at, of, 1, sure);
+        NAME(walk)(job->context, lane_nodes, lane_keys, 1, min_depth);
         for (int w = 0; w < count; w++)
-            NAME(gather)(job, at[w], job->tree[tree + w].target, totals);
+            NAME(add_leaf)(job, lane_nodes[w], job->tree[tree + w].target, totals);
     }
 }
 

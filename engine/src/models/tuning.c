@@ -25,7 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KNOWN_MAX = 256, SHAPE = 16, TRIALS_BYTES_MAX = 256 << 20 };
+enum { TIES_MAX = 256, SHAPE_SIZE = 16, TRIALS_BYTES_MAX = 256 << 20 };
 
 /* ---- the algorithms */
 static atomic_int forced = -1;
@@ -81,26 +81,26 @@ static int64_t extra_bytes_of(const vme_model *model, const model_step *step, mo
 }
 
 /* ---- choices */
-/* Results of the near ties of this process. */
-typedef struct known {
+/* A near tie that this process has broken, and the result. */
+typedef struct tie {
     const vme_kernels *kernels;
-    int64_t shape[SHAPE];
+    int64_t shape[SHAPE_SIZE];
     model_algorithm algorithm;
-} known;
+} tie;
 static struct {
     pthread_mutex_t lock;
     int count;
-    known of[KNOWN_MAX];
+    tie entries[TIES_MAX];
 } ties = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Writes everything that determines the times of a step's algorithms. The candidates, which are all of one kind, come
  * last. */
-static void write_shape(const vme_model *model, const model_step *step, int64_t candidates, int64_t shape[SHAPE])
+static void write_shape(const vme_model *model, const model_step *step, int64_t candidates, int64_t shape[SHAPE_SIZE])
 {
     const model_value *out = &model->value[step->out];
     const int32_t *p = step->p;
-    memset(shape, 0, SHAPE * sizeof *shape);
-    shape[SHAPE - 1] = candidates;
+    memset(shape, 0, SHAPE_SIZE * sizeof *shape);
+    shape[SHAPE_SIZE - 1] = candidates;
     if (step->kind == STEP_CONV) {
         const model_value *in = &model->value[step->in];
         const int64_t values[] = {in->n,
@@ -118,12 +118,12 @@ static void write_shape(const vme_model *model, const model_step *step, int64_t 
         memcpy(shape, values, sizeof values);
         return;
     }
-    const model_value *lie[] = {&model->value[step->operand[0]], &model->value[step->operand[1]],
-                                &model->value[step->operand[2]], out};
+    const model_value *operands[] = {&model->value[step->operand[0]], &model->value[step->operand[1]],
+                                     &model->value[step->operand[2]], out};
     *shape++ = step->operand[3] >= 0;
     for (int i = 0; i < 4; i++, shape += 3) {
-        shape[0] = lie[i]->shape[lie[i]->rank - 1];
-        memcpy(shape + 1, lie[i]->strides + lie[i]->rank - 2, 2 * sizeof *shape);
+        shape[0] = operands[i]->shape[operands[i]->rank - 1];
+        memcpy(shape + 1, operands[i]->strides + operands[i]->rank - 2, 2 * sizeof *shape);
     }
     shape[0] = out->shape[out->rank - 2];
     shape[1] = 1;
@@ -131,22 +131,23 @@ static void write_shape(const vme_model *model, const model_step *step, int64_t 
         shape[1] *= out->shape[d];
 }
 
-/* Times the algorithms marked in `near`. `chosen` is the expected best one on entry, and the measured best one on
- * return. It stays the expected one if the trials of a large step would take more than TRIALS_BYTES_MAX together: open
- * sizes can make a step far larger here than in any call. */
-static vme_status break_tie(const vme_model *model, const model_step *step, const bool near[MODEL_ALGORITHMS],
+/* Times the candidates. `chosen` is the expected best one on entry and the measured best one on return. It stays the
+ * expected one if the trials of a large step would take more than TRIALS_BYTES_MAX together: open sizes can make a step
+ * far larger here than in any call. */
+static vme_status break_tie(const vme_model *model, const model_step *step, const bool is_candidate[MODEL_ALGORITHMS],
                             const double rates[VME_RATES], model_algorithm *chosen)
 {
     int64_t candidates = 0;
     for (int i = 0; i < MODEL_ALGORITHMS; i++)
-        candidates |= (int64_t)near[i] << i;
-    known wanted = {.kernels = model->kernels};
-    write_shape(model, step, candidates, wanted.shape);
+        candidates |= (int64_t)is_candidate[i] << i;
+    tie new_tie = {.kernels = model->kernels};
+    write_shape(model, step, candidates, new_tie.shape);
     vme_status status = VME_OK;
     pthread_mutex_lock(&ties.lock);
     for (int i = 0; i < ties.count; i++)
-        if (ties.of[i].kernels == wanted.kernels && memcmp(ties.of[i].shape, wanted.shape, sizeof wanted.shape) == 0) {
-            *chosen = ties.of[i].algorithm;
+        if (ties.entries[i].kernels == new_tie.kernels
+            && memcmp(ties.entries[i].shape, new_tie.shape, sizeof new_tie.shape) == 0) {
+            *chosen = ties.entries[i].algorithm;
             goto done;
         }
     algorithm_trial *trials = calloc(MODEL_ALGORITHMS, sizeof *trials);
@@ -157,7 +158,7 @@ static vme_status break_tie(const vme_model *model, const model_step *step, cons
     }
     size_t bytes = 0;
     for (int i = 0; i < MODEL_ALGORITHMS; i++)
-        if (near[i])
+        if (is_candidate[i])
             bytes +=
                 trial_lay_out(&trials[count++], model->context, model->kernels, model->value, step, (model_algorithm)i);
     if (bytes > TRIALS_BYTES_MAX) {
@@ -179,9 +180,9 @@ static vme_status break_tie(const vme_model *model, const model_step *step, cons
             best_ns = trials[i].best_ns;
             *chosen = trials[i].step.algorithm;
         }
-    if (status == VME_OK && ties.count < KNOWN_MAX) {
-        wanted.algorithm = *chosen;
-        ties.of[ties.count++] = wanted;
+    if (status == VME_OK && ties.count < TIES_MAX) {
+        new_tie.algorithm = *chosen;
+        ties.entries[ties.count++] = new_tie;
     }
     while (count-- > 0)
         trial_end(&trials[count]);
@@ -193,40 +194,40 @@ done:
 
 vme_status algorithm_choose(vme_model *model, model_step *step, const model_algorithm *kept, int64_t *scratch)
 {
-    const bool plan = model->base != NULL;
+    const bool is_plan = model->base != NULL;
     const int forced_now = atomic_load(&forced),
-              wish = (plan && kept != NULL) || forced_now < 0 ? kept == NULL ? -1 : (int)*kept : forced_now;
+              preset = (is_plan && kept != NULL) || forced_now < 0 ? kept == NULL ? -1 : (int)*kept : forced_now;
     const algorithms all = algorithms_of(step);
     double rates[VME_RATES], costs[MODEL_ALGORITHMS];
-    bool can[MODEL_ALGORITHMS] = {false};
+    bool is_candidate[MODEL_ALGORITHMS] = {false};
     int candidates = 0;
     vme_status status = VME_OK;
     step->algorithm = (model_algorithm)all.first;
     for (int i = all.first; i < all.end; i++) {
-        can[i] = possible(model, model->kernels, step, (model_algorithm)i)
-                 && (wish >= 0 || extra_bytes_of(model, step, (model_algorithm)i) <= model->spare_bytes);
-        candidates += can[i];
+        is_candidate[i] = possible(model, model->kernels, step, (model_algorithm)i)
+                          && (preset >= 0 || extra_bytes_of(model, step, (model_algorithm)i) <= model->spare_bytes);
+        candidates += is_candidate[i];
     }
-    if (wish >= 0)
-        step->algorithm = wish < MODEL_ALGORITHMS && can[wish] ? (model_algorithm)wish : step->algorithm;
+    if (preset >= 0)
+        step->algorithm = preset < MODEL_ALGORITHMS && is_candidate[preset] ? (model_algorithm)preset : step->algorithm;
     else if (candidates > 1) {
-        const bool fixed = model->fixed || plan; /* a call that waits for a plan must not wait for measurements */
+        const bool fixed = model->fixed || is_plan; /* a call that waits for a plan must not wait for measurements */
         rates_fixed(model->kernels, rates);
         if (!fixed)
             status = rates_measured(model->kernels, rates);
         for (int i = all.first; status == VME_OK && i < all.end; i++) {
-            if (!can[i])
+            if (!is_candidate[i])
                 continue;
             costs[i] = rates_algorithm(model, model->kernels, step, (model_algorithm)i, rates);
             step->algorithm = costs[i] < costs[step->algorithm] ? (model_algorithm)i : step->algorithm;
         }
         for (int i = all.first; status == VME_OK && i < all.end; i++)
-            if (can[i] && costs[i] >= costs[step->algorithm] * TUNING_NEAR) {
-                can[i] = false;
+            if (is_candidate[i] && costs[i] >= costs[step->algorithm] * TUNING_NEAR) {
+                is_candidate[i] = false;
                 candidates--;
             }
         if (status == VME_OK && !fixed && candidates > 1)
-            status = break_tie(model, step, can, rates, &step->algorithm);
+            status = break_tie(model, step, is_candidate, rates, &step->algorithm);
         model->spare_bytes -= extra_bytes_of(model, step, step->algorithm);
     }
     *scratch = step->kind == STEP_CONV ? convolution_scratch(model, step) : attention_scratch(model, step);
@@ -234,7 +235,7 @@ vme_status algorithm_choose(vme_model *model, model_step *step, const model_algo
 }
 
 /* ---- backends */
-static double total_of(const vme_model *model, const vme_kernels *kernels, const double rates[VME_RATES])
+static double model_cost(const vme_model *model, const vme_kernels *kernels, const double rates[VME_RATES])
 {
     double total = 0;
     for (int s = 0; s < model->steps; s++) {
@@ -252,32 +253,32 @@ static double total_of(const vme_model *model, const vme_kernels *kernels, const
     return total;
 }
 
-/* Whether `one` is certainly below `other`: by a fraction of it, and by more than starting a step takes. For small
- * models the rates cannot tell more: at the single row that open sizes are prepared at, narrow vectors always seem to
- * win. */
-static bool surely_below(double one, double other) { return one * TUNING_SURE + RATES_START_NS < other; }
+/* Whether a cost is certainly below `bound`: by a fraction of it, and by more than starting a step takes. For small
+ * models the rates are not precise enough to tell: at the single row with which open sizes are prepared, narrow vectors
+ * always seem to win. */
+static bool surely_below(double cost, double bound) { return cost * TUNING_SURE + RATES_START_NS < bound; }
 
 /* Compares totals by the built-in rates first. A backend with a higher total is measured as well if its built-in rates
  * promise less time than was measured for the best one. */
 vme_status backend_choose(vme_model *model, bool kept)
 {
-    const int best = vme_backend_current();
+    const int default_backend = vme_backend_current();
     const bool measure = !model->fixed && !kept;
     double rates[VME_RATES];
-    int chosen = best;
+    int chosen = default_backend;
     for (int b = 0; b < vme_backend_count(); b++)
-        if (vme_backend_available(b) && (b == best || !vme_backend_forced())) {
+        if (vme_backend_available(b) && (b == default_backend || !vme_backend_forced())) {
             rates_fixed(vme_kernels_of(b), rates);
-            model->total[b] = total_of(model, vme_kernels_of(b), rates);
+            model->total[b] = model_cost(model, vme_kernels_of(b), rates);
         }
-    vme_status status = measure ? rates_measured(vme_kernels_of(best), rates) : VME_OK;
+    vme_status status = measure ? rates_measured(vme_kernels_of(default_backend), rates) : VME_OK;
     if (measure && status == VME_OK)
-        model->total[best] = total_of(model, vme_kernels_of(best), rates);
+        model->total[default_backend] = model_cost(model, vme_kernels_of(default_backend), rates);
     for (int b = 0; status == VME_OK && b < vme_backend_count(); b++) {
-        if (model->total[b] == 0 || b == best || !surely_below(model->total[b], model->total[chosen]))
+        if (model->total[b] == 0 || b == default_backend || !surely_below(model->total[b], model->total[chosen]))
             continue;
         if (measure && (status = rates_measured(vme_kernels_of(b), rates)) == VME_OK)
-            model->total[b] = total_of(model, vme_kernels_of(b), rates);
+            model->total[b] = model_cost(model, vme_kernels_of(b), rates);
         chosen = surely_below(model->total[b], model->total[chosen]) ? b : chosen;
     }
     if (!kept)

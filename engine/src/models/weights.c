@@ -15,73 +15,74 @@
 #include <sys/mman.h>
 
 enum {
-    SPEND_PAGE = 1 << 16, /* a multiple of every system's page size */
-    SPEND_MIN = 1 << 20,
+    RELEASE_PAGE = 1 << 16, /* bytes, a multiple of every system's page size */
+    RELEASE_MIN = 1 << 20,  /* bytes */
 };
 
-static uint64_t earlier(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static uint64_t min_offset(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* Offset in the file's weights of the first byte that constants from `tensor` on or steps from `s` on are still packed
- * from. */
+/* Offset in the file's weights of the first byte that is still to be packed, for the constants from `tensor` on and the
+ * steps from `s` on. */
 static uint64_t first_unpacked(const model_preparation *preparation, uint32_t tensor, int s)
 {
     uint64_t first = UINT64_MAX;
     for (; tensor < preparation->file->tensors; tensor++)
         if (preparation->stored_unpacked[tensor])
-            first = earlier(first, model_file_tensor(preparation->file, tensor).data_at);
+            first = min_offset(first, model_file_tensor(preparation->file, tensor).data_at);
     for (; s < preparation->model->steps; s++) {
         const struct packing *packing = &preparation->packing[s];
         if (packing->weights && !packing->shared)
-            first =
-                earlier(first, packing->bias ? earlier(packing->weights_at, packing->bias_at) : packing->weights_at);
+            first = min_offset(first,
+                               packing->bias ? min_offset(packing->weights_at, packing->bias_at) : packing->weights_at);
     }
     return first;
 }
 
-void weights_spend(model_preparation *preparation, size_t size)
+void weights_release_init(model_preparation *preparation, size_t size)
 {
     /* whole pages after the first byte of weights */
     preparation->release_begin =
-        (char *)(((uintptr_t)preparation->file->weights + SPEND_PAGE - 1) & ~(uintptr_t)(SPEND_PAGE - 1));
+        (char *)(((uintptr_t)preparation->file->weights + RELEASE_PAGE - 1) & ~(uintptr_t)(RELEASE_PAGE - 1));
     preparation->release_end = (char *)(uintptr_t)preparation->file->tensor_records - MODEL_HEADER + size;
 }
 
-/* Releases the pages of weights before everything that is still to be packed, once `bytes` more were packed: not for
- * few bytes, because the search has a cost too. */
-static void spend(model_preparation *preparation, uint64_t bytes, uint32_t tensor, int s)
+/* Releases the pages before the first weights that are still to be packed, after `bytes` were packed. Does nothing for
+ * few bytes, because the search for those weights has a cost too. */
+static void release_packed(model_preparation *preparation, uint64_t bytes, uint32_t tensor, int s)
 {
-    if (preparation->release_begin == NULL || bytes < SPEND_MIN)
+    if (preparation->release_begin == NULL || bytes < RELEASE_MIN)
         return;
     const uint64_t first = first_unpacked(preparation, tensor, s),
-                   room = (uint64_t)(preparation->release_end - preparation->file->weights);
-    const uintptr_t before =
-        (uintptr_t)(preparation->file->weights + earlier(first, room)) & ~(uintptr_t)(SPEND_PAGE - 1);
-    if (before <= (uintptr_t)preparation->release_begin)
+                   size = (uint64_t)(preparation->release_end - preparation->file->weights);
+    const uintptr_t end =
+        (uintptr_t)(preparation->file->weights + min_offset(first, size)) & ~(uintptr_t)(RELEASE_PAGE - 1);
+    if (end <= (uintptr_t)preparation->release_begin)
         return;
-    madvise(preparation->release_begin, before - (uintptr_t)preparation->release_begin,
-            MADV_DONTNEED); /* on failure the pages just stay */
-    preparation->release_begin = (char *)before;
+    madvise(preparation->release_begin, end - (uintptr_t)preparation->release_begin,
+            MADV_DONTNEED); /* on failure the pages stay in memory */
+    preparation->release_begin = (char *)end;
 }
 
 /* Whether both steps' packed weights are the same bytes. */
-static bool packed_alike(const model_preparation *preparation, int one, int other)
+static bool have_same_packing(const model_preparation *preparation, int first, int second)
 {
-    const struct packing *a = &preparation->packing[one], *b = &preparation->packing[other];
-    const model_step *p = &preparation->model->step[one], *q = &preparation->model->step[other];
+    const struct packing *a = &preparation->packing[first], *b = &preparation->packing[second];
+    const model_step *p = &preparation->model->step[first], *q = &preparation->model->step[second];
     return a->weights_at == b->weights_at && a->bias == b->bias && a->bias_at == b->bias_at && a->outputs == b->outputs
            && a->channels == b->channels && p->kind == q->kind && p->algorithm == q->algorithm && p->k == q->k
            && memcmp(p->p, q->p, sizeof p->p[0] * (GROUPS + 1)) == 0;
 }
 
-/* Sets where each step's weights are packed, which is where an equal earlier step's are; *total: floats of all. */
-static vme_status places_find(model_preparation *preparation, int64_t *total)
+/* Sets the offset of each step's packed weights, which is that of an earlier step with the same ones; adds their floats
+ * to *total. */
+static vme_status assign_offsets(model_preparation *preparation, int64_t *total)
 {
     const vme_model *model = preparation->model;
-    size_t room = 16;
-    while (room < 2 * (size_t)model->steps)
-        room *= 2;
-    int *first = calloc(room, sizeof *first); /* hash table of step numbers plus 1, by their weights; 0: free */
-    if (first == NULL)
+    size_t table_size = 16;
+    while (table_size < 2 * (size_t)model->steps)
+        table_size *= 2;
+    int *table = calloc(table_size, sizeof *table); /* hash table of step numbers plus 1, by their weights; 0: free */
+    if (table == NULL)
         return vme_fail(VME_NO_MEMORY, "no memory for a model");
     for (int s = 0; s < model->steps; s++) {
         struct packing *packing = &preparation->packing[s];
@@ -89,16 +90,16 @@ static vme_status places_find(model_preparation *preparation, int64_t *total)
         if (!packing->weights)
             continue;
         /* offsets are multiples of 64; the upper bits of the product depend on all of their bits */
-        size_t slot =
-            (size_t)((packing->weights_at + 3 * packing->bias_at) * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (room - 1);
-        while (first[slot] > 0 && !packed_alike(preparation, first[slot] - 1, s))
-            slot = (slot + 1) & (room - 1);
-        packing->shared = first[slot] > 0;
+        size_t slot = (size_t)((packing->weights_at + 3 * packing->bias_at) * UINT64_C(0x9e3779b97f4a7c15) >> 32)
+                      & (table_size - 1);
+        while (table[slot] > 0 && !have_same_packing(preparation, table[slot] - 1, s))
+            slot = (slot + 1) & (table_size - 1);
+        packing->shared = table[slot] > 0;
         if (packing->shared) {
-            packing->packed_at = preparation->packing[first[slot] - 1].packed_at;
+            packing->packed_at = preparation->packing[table[slot] - 1].packed_at;
             continue;
         }
-        first[slot] = s + 1;
+        table[slot] = s + 1;
         packing->packed_at = *total;
         *total +=
             ((step->kind == STEP_DEPTHWISE ? depthwise_packed(step, preparation->packing[s].outputs)
@@ -107,7 +108,7 @@ static vme_status places_find(model_preparation *preparation, int64_t *total)
              + 15)
             / 16 * 16;
     }
-    free(first);
+    free(table);
     return VME_OK;
 }
 
@@ -115,7 +116,7 @@ vme_status weights_pack(model_preparation *preparation)
 {
     vme_model *model = preparation->model;
     int64_t total = 0;
-    const vme_status status = places_find(preparation, &total);
+    const vme_status status = assign_offsets(preparation, &total);
     if (status != VME_OK)
         return status;
     for (int v = 0; v < (int)preparation->file->tensors; v++)
@@ -141,7 +142,7 @@ vme_status weights_pack(model_preparation *preparation)
             model_tensor_record record = model_file_tensor(preparation->file, (uint32_t)v);
             memcpy(model->packed + model->value[v].offset, preparation->file->weights + record.data_at,
                    record.data_size);
-            spend(preparation, record.data_size, (uint32_t)v + 1, 0);
+            release_packed(preparation, record.data_size, (uint32_t)v + 1, 0);
         }
     for (int s = 0; s < model->steps; s++) {
         const struct packing *packing = &preparation->packing[s];
@@ -162,9 +163,10 @@ vme_status weights_pack(model_preparation *preparation)
             depthwise_pack(step, packing->outputs, weights, bias);
         else
             convolution_pack(model->kernels, step, packing->outputs, packing->channels, weights, bias);
-        spend(preparation, (uint64_t)(packing->outputs * step->k) * sizeof(float), preparation->file->tensors, s + 1);
+        release_packed(preparation, (uint64_t)(packing->outputs * step->k) * sizeof(float), preparation->file->tensors,
+                       s + 1);
     }
-    spend(preparation, SPEND_MIN, preparation->file->tensors, model->steps);
+    release_packed(preparation, RELEASE_MIN, preparation->file->tensors, model->steps);
     kept_load(preparation);
     return VME_OK;
 }

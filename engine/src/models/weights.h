@@ -4,8 +4,8 @@
 
 #include "models/preparation.h"
 
-/* Lets weights_pack release the weights of a file of `size` bytes as it packs them. */
-void weights_spend(model_preparation *preparation, size_t size);
+/* Makes weights_pack release the weights of a file of `size` bytes as it packs them. */
+void weights_release_init(model_preparation *preparation, size_t size);
 /* Packs the weights of products in the formats of their tiles, then the constants that steps read unpacked. */
 vme_status weights_pack(model_preparation *preparation);
 

@@ -1,5 +1,5 @@
-/* Rows of embedding tables: sums of rows, and the optimizers' steps. The steps perform the same operations in the same
- * order as vmhost.engine.optim, so that results are equal on every backend. */
+/* Kernels on rows of embedding tables: sums of rows, and the optimizers' steps. The steps perform the same operations
+ * in the same order as vmhost.engine.optim, so that results are equal on every backend. */
 #include "embedding/row_kernels.h"
 
 #include <math.h>
@@ -20,59 +20,60 @@ enum { EMBEDDING_LANES = EMBEDDING_BYTES / 4 };
 /* A macro, because some backends cannot return such a vector in a register. */
 #define EMBEDDING_AT(from) (*(embedding_vector *)(uintptr_t)(from))
 
-/* Sums of `sums` vectors from `out` on, which stay in registers. */
-static inline __attribute__((always_inline)) void sum_of(const int sums, int64_t count, int64_t d,
-                                                         const float *const *rows, const float *weights, bool more,
-                                                         float *out)
+/* Sums of rows for `vectors` vectors of columns from column d on. The sums stay in registers. `accumulate`: adds to the
+ * contents of `out`. */
+static inline __attribute__((always_inline)) void sum_vectors(const int vectors, int64_t count, int64_t d,
+                                                              const float *const *rows, const float *weights,
+                                                              bool accumulate, float *out)
 {
-    embedding_vector all[EMBEDDING_SUMS];
+    embedding_vector sum[EMBEDDING_SUMS];
     const embedding_vector zero = {0};
-    for (int k = 0; k < sums; k++)
-        all[k] = more ? EMBEDDING_AT(out + d + k * EMBEDDING_LANES) : zero;
+    for (int k = 0; k < vectors; k++)
+        sum[k] = accumulate ? EMBEDDING_AT(out + d + k * EMBEDDING_LANES) : zero;
     if (weights == NULL)
         for (int64_t i = 0; i < count; i++)
-            for (int k = 0; k < sums; k++)
-                all[k] += EMBEDDING_AT(rows[i] + d + k * EMBEDDING_LANES);
+            for (int k = 0; k < vectors; k++)
+                sum[k] += EMBEDDING_AT(rows[i] + d + k * EMBEDDING_LANES);
     else
         for (int64_t i = 0; i < count; i++)
-            for (int k = 0; k < sums; k++)
-                all[k] += EMBEDDING_AT(rows[i] + d + k * EMBEDDING_LANES) * weights[i];
-    for (int k = 0; k < sums; k++)
-        EMBEDDING_AT(out + d + k * EMBEDDING_LANES) = all[k];
+            for (int k = 0; k < vectors; k++)
+                sum[k] += EMBEDDING_AT(rows[i] + d + k * EMBEDDING_LANES) * weights[i];
+    for (int k = 0; k < vectors; k++)
+        EMBEDDING_AT(out + d + k * EMBEDDING_LANES) = sum[k];
 }
 
-static void sum(int64_t count, int64_t n, const float *const *rows, const float *weights, bool more, float *out)
+static void sum(int64_t count, int64_t n, const float *const *rows, const float *weights, bool accumulate, float *out)
 {
     int64_t d = 0;
     for (; d + EMBEDDING_SUMS * EMBEDDING_LANES <= n; d += EMBEDDING_SUMS * EMBEDDING_LANES)
-        sum_of(EMBEDDING_SUMS, count, d, rows, weights, more, out);
+        sum_vectors(EMBEDDING_SUMS, count, d, rows, weights, accumulate, out);
     for (; d + EMBEDDING_LANES <= n; d += EMBEDDING_LANES)
-        sum_of(1, count, d, rows, weights, more, out);
-    const int left = (int)(n - d); /* less than EMBEDDING_LANES */
-    if (left == 0)
+        sum_vectors(1, count, d, rows, weights, accumulate, out);
+    const int remaining = (int)(n - d); /* less than EMBEDDING_LANES */
+    if (remaining == 0)
         return;
     out += d;
-    if (!more)
-        memset(out, 0, (size_t)left * sizeof *out);
+    if (!accumulate)
+        memset(out, 0, (size_t)remaining * sizeof *out);
     for (int64_t i = 0; i < count; i++)
-        for (int k = 0; k < left; k++)
+        for (int k = 0; k < remaining; k++)
             out[k] += weights == NULL ? rows[i][d + k] : rows[i][d + k] * weights[i];
 }
 
-static void scale(int64_t n, float by, float *out)
+static void scale(int64_t n, float factor, float *out)
 {
     for (int64_t i = 0; i < n; i++)
-        out[i] *= by;
+        out[i] *= factor;
 }
 
-static void add(int64_t n, const float *restrict in, float by, float *restrict out)
+static void add(int64_t n, const float *restrict in, float factor, float *restrict out)
 {
-    if (by == 1)
+    if (factor == 1)
         for (int64_t i = 0; i < n; i++)
             out[i] += in[i];
     else
         for (int64_t i = 0; i < n; i++)
-            out[i] += in[i] * by;
+            out[i] += in[i] * factor;
 }
 
 #include "../kernels/embedding_bags.h"
@@ -109,12 +110,12 @@ static void ftrl(int64_t n, const embedding_factors *f, const float *restrict g,
                  float *restrict squares)
 {
     for (int64_t i = 0; i < n; i++) {
-        float after = squares[i] + g[i] * g[i], root = sqrtf(after);
-        float moved = z[i] + g[i] - (root - sqrtf(squares[i])) / f->rate * w[i];
-        float scaled = (root + f->beta) / f->rate + f->l2, sign = (float)((moved > 0) - (moved < 0));
-        z[i] = moved;
-        squares[i] = after;
-        w[i] = fabsf(moved) <= f->l1 ? 0 : (sign * f->l1 - moved) / scaled;
+        float next_squares = squares[i] + g[i] * g[i], root = sqrtf(next_squares);
+        float next_z = z[i] + g[i] - (root - sqrtf(squares[i])) / f->rate * w[i];
+        float scaled = (root + f->beta) / f->rate + f->l2, sign = (float)((next_z > 0) - (next_z < 0));
+        z[i] = next_z;
+        squares[i] = next_squares;
+        w[i] = fabsf(next_z) <= f->l1 ? 0 : (sign * f->l1 - next_z) / scaled;
     }
 }
 

@@ -17,9 +17,9 @@ typedef uint32_t element4 __attribute__((may_alias, aligned(1)));
 typedef uint64_t element8 __attribute__((may_alias, aligned(1)));
 typedef uint64_t element16 __attribute__((vector_size(16), may_alias, aligned(1)));
 
-/* A row; steps that compilers vectorize have loops of their own. With a step of two elements it prefetches beyond the
- * row: callers compute on such a row before they move the next one, which mostly follows it. */
-enum { CHUNK = 256, AHEAD = 2048 }; /* bytes */
+/* Copies a row with steps; steps that compilers vectorize have loops of their own. A step of two elements prefetches
+ * beyond the row: callers compute on such a row before they move the next one, which mostly follows it. */
+enum { CHUNK = 256, PREFETCH_AHEAD = 2048 }; /* bytes */
 #define STRIDED(bytes) \
     static void strided##bytes(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step) \
     { \
@@ -34,8 +34,8 @@ enum { CHUNK = 256, AHEAD = 2048 }; /* bytes */
             if (in_step == 2 * bytes) { \
                 const element##bytes *restrict from = (const element##bytes *)in; \
                 for (; n >= CHUNK / bytes; n -= CHUNK / bytes, from += 2 * CHUNK / bytes, to += CHUNK / bytes) { \
-                    for (int ahead = 0; ahead < 2 * CHUNK; ahead += 64) \
-                        __builtin_prefetch((const char *)from + AHEAD + ahead); \
+                    for (int offset = 0; offset < 2 * CHUNK; offset += 64) \
+                        __builtin_prefetch((const char *)from + PREFETCH_AHEAD + offset); \
                     for (int i = 0; i < CHUNK / bytes; i++) \
                         to[i] = from[2 * i]; \
                 } \
@@ -59,19 +59,19 @@ STRIDED(4)
 STRIDED(8)
 STRIDED(16)
 
-/* A full square with `quad` elements a side: out[i][j] = in[j][i]. */
-#define SCALAR_SQUARE(bytes, quad) \
-    static inline void square##bytes(const char *in, int64_t in_step, char *out, int64_t out_step) \
+/* Transposes a full square with `square_side` elements a side: out[i][j] = in[j][i]. */
+#define SCALAR_SQUARE(bytes, square_side) \
+    static inline void transpose_square##bytes(const char *in, int64_t in_step, char *out, int64_t out_step) \
     { \
-        for (int i = 0; i < quad; i++) \
-            for (int j = 0; j < quad; j++) \
+        for (int i = 0; i < square_side; i++) \
+            for (int j = 0; j < square_side; j++) \
                 ((element##bytes *)(out + i * out_step))[j] = ((const element##bytes *)(in + j * in_step))[i]; \
     }
 SCALAR_SQUARE(1, 8)
 SCALAR_SQUARE(2, 8)
 SCALAR_SQUARE(16, 2)
 #ifdef __AVX2__
-static inline void square4(const char *in, int64_t in_step, char *out, int64_t out_step)
+static inline void transpose_square4(const char *in, int64_t in_step, char *out, int64_t out_step)
 {
     for (int half = 0; half < 2; half++, in += 16, out += 4 * out_step) {
         __m256 a[4]; /* rows j and j + 4 */
@@ -86,7 +86,7 @@ static inline void square4(const char *in, int64_t in_step, char *out, int64_t o
         _mm256_storeu_ps((float *)(out + 3 * out_step), _mm256_shuffle_ps(high01, high23, 0xee));
     }
 }
-static inline void square8(const char *in, int64_t in_step, char *out, int64_t out_step)
+static inline void transpose_square8(const char *in, int64_t in_step, char *out, int64_t out_step)
 {
     for (int half = 0; half < 2; half++, in += 16, out += 2 * out_step) {
         __m256d a[2]; /* rows j and j + 2 */
@@ -137,7 +137,7 @@ SCALAR_SQUARE(8, 4)
         for (int64_t i = 0; i < n; i++) \
             EACH_CHANNEL(channels, i, JOIN_PLANES); \
     } \
-    /* False: neither side is such pixels. */ \
+    /* False: neither the input nor the output are such pixels. */ \
     static inline bool move_pixels##bytes(int64_t rows, int64_t columns, const char *in, int64_t in_column, char *out, \
                                           int64_t out_row) \
     { \
@@ -159,15 +159,15 @@ CHANNELS(4)
 CHANNELS(8)
 CHANNELS(16)
 
-/* A block of one cache line each way at once, out[i][j] = in[j][i]; false: not supported, use squares. */
-#define NO_LINES(bytes) \
-    static inline bool lines##bytes(const char *in, int64_t in_step, char *out, int64_t out_step) \
+/* Transposes a block of one cache line each way at once, out[i][j] = in[j][i]. False: not supported, use squares. */
+#define NO_BLOCK(bytes) \
+    static inline bool transpose_block##bytes(const char *in, int64_t in_step, char *out, int64_t out_step) \
     { \
         return (void)in, (void)in_step, (void)out, (void)out_step, false; \
     }
-NO_LINES(1)
-NO_LINES(2)
-NO_LINES(16)
+NO_BLOCK(1)
+NO_BLOCK(2)
+NO_BLOCK(16)
 #ifdef __AVX512F__
 /* Quarters of rows j, j + 4, j + 8 and j + 12 (8-byte elements: of rows j, j + 2, …) in the lanes of a vector. */
 #define LANES_OF_ROWS(in, step) \
@@ -176,7 +176,7 @@ NO_LINES(16)
                                               _mm_loadu_si128((const __m128i *)((in) + (step))), 1), \
                            _mm_loadu_si128((const __m128i *)((in) + 2 * (step))), 2), \
         _mm_loadu_si128((const __m128i *)((in) + 3 * (step))), 3)
-static __attribute__((noinline)) bool lines4(const char *in, int64_t in_step, char *out, int64_t out_step)
+static __attribute__((noinline)) bool transpose_block4(const char *in, int64_t in_step, char *out, int64_t out_step)
 {
     for (int quarter = 0; quarter < 4; quarter++, out += 4 * out_step) {
         __m512 a[4];
@@ -191,7 +191,7 @@ static __attribute__((noinline)) bool lines4(const char *in, int64_t in_step, ch
     }
     return true;
 }
-static __attribute__((noinline)) bool lines8(const char *in, int64_t in_step, char *out, int64_t out_step)
+static __attribute__((noinline)) bool transpose_block8(const char *in, int64_t in_step, char *out, int64_t out_step)
 {
     for (int quarter = 0; quarter < 4; quarter++, out += 2 * out_step) {
         __m512d a[2];
@@ -203,52 +203,55 @@ static __attribute__((noinline)) bool lines8(const char *in, int64_t in_step, ch
     return true;
 }
 #else
-NO_LINES(4)
-NO_LINES(8)
+NO_BLOCK(4)
+NO_BLOCK(8)
 #endif
 
 /* out[row][column] = in[row][column], where the input is contiguous along rows and the output along columns. Works in
- * blocks of a cache line each way (`side` elements), so that every line of both is touched once, and in squares within
- * them. Squares of few input lines come first, because lines at power-of-two distances share few sets of L1. (Bytes,
- * with many elements a line, are faster in the other order.) */
-#define EACH(at, from, side, end, quad) for (int64_t at = from; at < from + side && at < end; at += quad)
-#define TRANSPOSE(bytes, side, quad, ORDER) \
+ * blocks of a cache line each way (`block_side` elements), so that every line of both is touched once, and in squares
+ * within them. Squares of few input lines come first, because lines at power-of-two distances share few sets of L1.
+ * (Bytes, with many elements a line, are faster in the other order.) */
+#define EACH(at, from, block_side, end, square_side) \
+    for (int64_t at = from; at < from + block_side && at < end; at += square_side)
+#define TRANSPOSE(bytes, block_side, square_side, ORDER) \
     static void transpose##bytes(int64_t rows, int64_t columns, const char *in, int64_t in_row, int64_t in_column, \
                                  char *out, int64_t out_row, int64_t out_column) \
     { \
         (void)in_row, (void)out_column; /* both are `bytes` */ \
         if (move_pixels##bytes(rows, columns, in, in_column, out, out_row)) \
             return; \
-        for (int64_t r = 0; r < rows; r += side) \
-            for (int64_t c = 0; c < columns; c += side) { \
-                if (r + side <= rows && c + side <= columns \
-                    && lines##bytes(in + r * bytes + c * in_column, in_column, out + r * out_row + c * bytes, \
-                                    out_row)) \
+        for (int64_t r = 0; r < rows; r += block_side) \
+            for (int64_t c = 0; c < columns; c += block_side) { \
+                if (r + block_side <= rows && c + block_side <= columns \
+                    && transpose_block##bytes(in + r * bytes + c * in_column, in_column, \
+                                              out + r * out_row + c * bytes, out_row)) \
                     continue; \
-                ORDER(side, quad) \
+                ORDER(block_side, square_side) \
                 { \
                     const char *from = in + i * bytes + j * in_column; \
                     char *to = out + i * out_row + j * bytes; \
-                    if (i + quad <= rows && j + quad <= columns) { \
-                        square##bytes(from, in_column, to, out_row); \
+                    if (i + square_side <= rows && j + square_side <= columns) { \
+                        transpose_square##bytes(from, in_column, to, out_row); \
                         continue; \
                     } \
-                    for (int64_t k = 0; k < quad && i + k < rows; k++) \
-                        for (int64_t l = 0; l < quad && j + l < columns; l++) \
+                    for (int64_t k = 0; k < square_side && i + k < rows; k++) \
+                        for (int64_t l = 0; l < square_side && j + l < columns; l++) \
                             ((element##bytes *)(to + k * out_row))[l] = \
                                 ((const element##bytes *)(from + l * in_column))[k]; \
                 } \
             } \
     }
-#define BY_INPUT(side, quad)  EACH(j, c, side, columns, quad) EACH(i, r, side, rows, quad)
-#define BY_OUTPUT(side, quad) EACH(i, r, side, rows, quad) EACH(j, c, side, columns, quad)
+#define BY_INPUT(block_side, square_side) \
+    EACH(j, c, block_side, columns, square_side) EACH(i, r, block_side, rows, square_side)
+#define BY_OUTPUT(block_side, square_side) \
+    EACH(i, r, block_side, rows, square_side) EACH(j, c, block_side, columns, square_side)
 TRANSPOSE(1, 64, 8, BY_OUTPUT)
 TRANSPOSE(2, 32, 8, BY_INPUT)
 TRANSPOSE(4, 16, 8, BY_INPUT)
 TRANSPOSE(8, 8, 4, BY_INPUT)
 TRANSPOSE(16, 4, 2, BY_INPUT)
 
-/* Writes whole lines without reading them first. */
+/* Writes whole cache lines by non-temporal stores, which do not read them first. */
 static void stream(int64_t bytes, const char *in, char *out)
 {
 #ifdef __AVX2__

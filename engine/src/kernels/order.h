@@ -9,25 +9,27 @@
 
 #include <immintrin.h>
 
-/* Permutations that move the lanes whose bit is set to the front; byte i is the source lane of lane i. */
-#define BELOW(mask, lane) __builtin_popcount((mask) & ((1 << (lane)) - 1))
+/* Permutations that move the lanes whose bit is set in the index to the front: byte i of an entry is the source lane of
+ * lane i. */
+#define RANK(mask, lane) __builtin_popcount((mask) & ((1 << (lane)) - 1))
 #define LANE(mask, lane) \
     ((u64)(lane) << 8 \
-                        * ((mask) >> (lane) & 1 ? BELOW(mask, lane) \
-                                                : __builtin_popcount((mask) & 255) + BELOW(~(mask), lane)))
-#define PARTED1(mask) \
+                        * ((mask) >> (lane) & 1 ? RANK(mask, lane) \
+                                                : __builtin_popcount((mask) & 255) + RANK(~(mask), lane)))
+#define PARTITION1(mask) \
     (LANE(mask, 0) | LANE(mask, 1) | LANE(mask, 2) | LANE(mask, 3) | LANE(mask, 4) | LANE(mask, 5) | LANE(mask, 6) \
      | LANE(mask, 7))
-#define PARTED4(mask)  PARTED1(mask), PARTED1(mask + 1), PARTED1(mask + 2), PARTED1(mask + 3)
-#define PARTED16(mask) PARTED4(mask), PARTED4(mask + 4), PARTED4(mask + 8), PARTED4(mask + 12)
-#define PARTED64(mask) PARTED16(mask), PARTED16(mask + 16), PARTED16(mask + 32), PARTED16(mask + 48)
-static const u64 parted_lanes[256] = {PARTED64(0), PARTED64(64), PARTED64(128), PARTED64(192)};
+#define PARTITION4(mask)  PARTITION1(mask), PARTITION1(mask + 1), PARTITION1(mask + 2), PARTITION1(mask + 3)
+#define PARTITION16(mask) PARTITION4(mask), PARTITION4(mask + 4), PARTITION4(mask + 8), PARTITION4(mask + 12)
+#define PARTITION64(mask) PARTITION16(mask), PARTITION16(mask + 16), PARTITION16(mask + 32), PARTITION16(mask + 48)
+static const u64 partition_lanes[256] = {PARTITION64(0), PARTITION64(64), PARTITION64(128), PARTITION64(192)};
 
-#define LIST4(X, with) X(0, with), X(1, with), X(2, with), X(3, with)
-#define LIST8(X, with) LIST4(X, with), X(4, with), X(5, with), X(6, with), X(7, with)
-#define LIST16(X, with) \
-    LIST8(X, with), X(8, with), X(9, with), X(10, with), X(11, with), X(12, with), X(13, with), X(14, with), X(15, with)
-#define CROSSED(lane, by) ((lane) ^ (by))
+#define LIST4(X, argument) X(0, argument), X(1, argument), X(2, argument), X(3, argument)
+#define LIST8(X, argument) LIST4(X, argument), X(4, argument), X(5, argument), X(6, argument), X(7, argument)
+#define LIST16(X, argument) \
+    LIST8(X, argument), X(8, argument), X(9, argument), X(10, argument), X(11, argument), X(12, argument), \
+        X(13, argument), X(14, argument), X(15, argument)
+#define LANE_XOR(lane, by) ((lane) ^ (by))
 
 #ifdef __AVX512F__
 typedef i32 vector32 __attribute__((vector_size(64)));
@@ -65,9 +67,9 @@ static inline vector64 select64(vector64 a, vector64 b, vector64 upper)
 }
 
 /* Moves the lanes below the pivot to the front; *below is their number. */
-static inline vector32 part32(vector32 v, vector32 pivot, int64_t *below)
+static inline vector32 partition32(vector32 v, vector32 pivot, int64_t *below)
 {
-    static const i32 ramp[32] = {LIST16(CROSSED, 0), LIST16(CROSSED, 0)};
+    static const i32 ramp[32] = {LIST16(LANE_XOR, 0), LIST16(LANE_XOR, 0)};
     __mmask16 less = _mm512_cmplt_epi32_mask((__m512i)v, (__m512i)pivot);
     int64_t n = *below = __builtin_popcountll(less);
     __m512i first = _mm512_maskz_compress_epi32(less, (__m512i)v),
@@ -76,11 +78,11 @@ static inline vector32 part32(vector32 v, vector32 pivot, int64_t *below)
                                                    rest);
 }
 
-static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below)
+static inline vector64 partition64(vector64 v, vector64 pivot, int64_t *below)
 {
     __mmask8 less = _mm512_cmplt_epi64_mask((__m512i)v, (__m512i)pivot);
     *below = __builtin_popcountll(less);
-    __m512i lanes = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)(parted_lanes + less)));
+    __m512i lanes = _mm512_cvtepu8_epi64(_mm_loadl_epi64((const __m128i *)(partition_lanes + less)));
     return (vector64)_mm512_permutexvar_epi64(lanes, (__m512i)v);
 }
 #else
@@ -113,28 +115,28 @@ static inline vector64 select64(vector64 a, vector64 b, vector64 upper)
     return (vector64)_mm256_blendv_epi8((__m256i)a, (__m256i)b, (__m256i)((a > b) ^ upper));
 }
 
-static inline __m256i parted(__m256i v, __m256i less, int64_t *halves)
+static inline __m256i partition_vector(__m256i v, __m256i less, int64_t *halves)
 {
     unsigned mask = (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(less));
     *halves = __builtin_popcountll(mask);
-    return _mm256_permutevar8x32_epi32(v,
-                                       _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(parted_lanes + mask))));
+    return _mm256_permutevar8x32_epi32(
+        v, _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(partition_lanes + mask))));
 }
 
-static inline vector32 part32(vector32 v, vector32 pivot, int64_t *below)
+static inline vector32 partition32(vector32 v, vector32 pivot, int64_t *below)
 {
-    return (vector32)parted((__m256i)v, _mm256_cmpgt_epi32((__m256i)pivot, (__m256i)v), below);
+    return (vector32)partition_vector((__m256i)v, _mm256_cmpgt_epi32((__m256i)pivot, (__m256i)v), below);
 }
 
-static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below) /* both halves of a lane move together */
+static inline vector64 partition64(vector64 v, vector64 pivot, int64_t *below) /* both halves of a lane move together */
 {
-    vector64 result = (vector64)parted((__m256i)v, _mm256_cmpgt_epi64((__m256i)pivot, (__m256i)v), below);
+    vector64 result = (vector64)partition_vector((__m256i)v, _mm256_cmpgt_epi64((__m256i)pivot, (__m256i)v), below);
     *below /= 2;
     return result;
 }
 #endif
 
-/* ---- networks: v[0..15] are rows. A pair (a, b) leaves the minima in row a. */
+/* ---- networks of compare-and-exchange steps: v[0..15] are rows. A pair (a, b) leaves the minima in row a. */
 #define COLUMNS1(X)
 #define COLUMNS2(X) X(0, 1)
 #define COLUMNS4(X) X(0, 1) X(2, 3) X(0, 2) X(1, 3) X(1, 2)
@@ -166,30 +168,31 @@ static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below) /* bot
 #define EACH8(X, a)  EACH4(X, a) EACH4(X, a + 4)
 #define EACH16(X, a) EACH8(X, a) EACH8(X, a + 8)
 
-/* Used by order_keys.h for its width: v, keys, LANES, VECTOR, NAME. */
+/* These macros use names that order_keys.h defines for its width: v, keys, LANES, VECTOR, NAME. */
 /* Lane i takes lane i ^ by: reverses groups if `by` is 1, 3, 7 or 15. */
-#define ACROSS(v, by)    __builtin_shuffle(v, (VECTOR){LIST(CROSSED, by)})
+#define ACROSS(v, by)    __builtin_shuffle(v, (VECTOR){LIST(LANE_XOR, by)})
 #define UPPER(lane, bit) ((lane) & (bit) ? -1 : 0)
 #define PAIR(a, b)       NAME(order)(v[a], v[b], v + (a), v + (b));
-#define WITHIN(row, by, bit) \
+#define EXCHANGE_LANES(row, by, bit) \
     { \
         VECTOR x = v[row], y = ACROSS(x, by); \
         v[row] = NAME(select)(x, y, (VECTOR){LIST(UPPER, bit)}); \
     }
-#define REVERSED(a, b, by)   NAME(order)(v[a], ACROSS(v[b], by), v + (a), v + (b));
-#define REVERSED1(a, b)      REVERSED(a, b, 1)
-#define REVERSED3(a, b)      REVERSED(a, b, 3)
-#define REVERSED7(a, b)      REVERSED(a, b, 7)
-#define REVERSED15(a, b)     REVERSED(a, b, 15)
-#define GROUPS2(row)         WITHIN(row, 1, 1)
-#define GROUPS4(row)         WITHIN(row, 3, 2) WITHIN(row, 1, 1)
-#define GROUPS8(row)         WITHIN(row, 7, 4) WITHIN(row, 2, 2) WITHIN(row, 1, 1)
-#define GROUPS16(row)        WITHIN(row, 15, 8) WITHIN(row, 4, 4) WITHIN(row, 2, 2) WITHIN(row, 1, 1)
+#define REVERSED(a, b, by) NAME(order)(v[a], ACROSS(v[b], by), v + (a), v + (b));
+#define REVERSED1(a, b)    REVERSED(a, b, 1)
+#define REVERSED3(a, b)    REVERSED(a, b, 3)
+#define REVERSED7(a, b)    REVERSED(a, b, 7)
+#define REVERSED15(a, b)   REVERSED(a, b, 15)
+#define GROUPS2(row)       EXCHANGE_LANES(row, 1, 1)
+#define GROUPS4(row)       EXCHANGE_LANES(row, 3, 2) EXCHANGE_LANES(row, 1, 1)
+#define GROUPS8(row)       EXCHANGE_LANES(row, 7, 4) EXCHANGE_LANES(row, 2, 2) EXCHANGE_LANES(row, 1, 1)
+#define GROUPS16(row) \
+    EXCHANGE_LANES(row, 15, 8) EXCHANGE_LANES(row, 4, 4) EXCHANGE_LANES(row, 2, 2) EXCHANGE_LANES(row, 1, 1)
 #define MERGED4(ROWS, EACH)  ROWS(REVERSED1, 0) EACH(GROUPS2, 0) ROWS(REVERSED3, 0) EACH(GROUPS4, 0)
 #define MERGED8(ROWS, EACH)  MERGED4(ROWS, EACH) ROWS(REVERSED7, 0) EACH(GROUPS8, 0)
 #define MERGED16(ROWS, EACH) MERGED8(ROWS, EACH) ROWS(REVERSED15, 0) EACH(GROUPS16, 0)
-#define TAKE(row)            v[row] = *(const VECTOR *)(keys + LANES * (row));
-#define GIVE(row)            *(VECTOR *)(keys + LANES * (row)) = v[row];
+#define LOAD_ROW(row)        v[row] = *(const VECTOR *)(keys + LANES * (row));
+#define STORE_ROW(row)       *(VECTOR *)(keys + LANES * (row)) = v[row];
 
 #define BITS 32
 #include "order_keys.h"
@@ -197,7 +200,7 @@ static inline vector64 part64(vector64 v, vector64 pivot, int64_t *below) /* bot
 #define BITS 64
 #include "order_keys.h"
 
-/* ---- keys of elements: any steps, in place if elements have a key's size */
+/* ---- conversion of elements to keys: any steps, in place if elements have a key's size */
 #define TO_KEYS(K, BITS_TYPE, KEY) \
     VME_INDEPENDENT \
     for (int64_t i = 0; i < n; i++) { \
@@ -320,23 +323,23 @@ static void index_keys(vme_dtype dtype, int64_t n, const char *in, int64_t step,
             for (int64_t i = 0; i < count; i++)
                 keys[begin + i] = narrow[i];
         }
-    int64_t lowest = range[0], highest = range[1], differing = range[2], one = *first;
+    int64_t lowest = range[0], highest = range[1], differing = range[2], first_key = *first;
     for (int64_t i = 0; i < n; i++) {
         int64_t key = keys[i];
         lowest = key < lowest ? key : lowest;
         highest = key > highest ? key : highest;
-        differing |= key ^ one;
+        differing |= key ^ first_key;
     }
     range[0] = lowest;
     range[1] = highest;
     range[2] = differing;
 }
 
-static void index_words(int64_t n, const int64_t *keys, int64_t lowest, int lost, int index_bits, int64_t begin,
+static void index_words(int64_t n, const int64_t *keys, int64_t lowest, int dropped_bits, int index_bits, int64_t begin,
                         int64_t *words)
 {
     for (int64_t i = 0; i < n; i++)
-        words[i] = (int64_t)((((((u64)keys[i] - (u64)lowest) >> lost) << index_bits) | (u64)(begin + i))
+        words[i] = (int64_t)((((((u64)keys[i] - (u64)lowest) >> dropped_bits) << index_bits) | (u64)(begin + i))
                              ^ (UINT64_C(1) << 63));
 }
 
@@ -347,41 +350,43 @@ static void indices(int64_t n, const int64_t *words, int index_bits, int64_t *to
         to[i] = words[i] & mask;
 }
 
-/* ---- searching: a step halves the range for all values of a vector; a few vectors are searched at once, to overlap
- * their memory latency */
+/* ---- binary search: a step halves the range for all values of a vector. Four vectors are searched at once, to overlap
+ * their memory latency. */
 #ifdef __AVX512F__
-#define SEARCH_STEP(at, half) \
+#define SEARCH_STEP(number, half) \
     { \
-        __m512i key = _mm512_i64gather_epi64(_mm512_add_epi64(base[at], _mm512_set1_epi64((half) - 1)), keys, 8); \
-        __mmask8 on = right ? _mm512_cmple_epi64_mask(key, value[at]) : _mm512_cmplt_epi64_mask(key, value[at]); \
-        base[at] = _mm512_mask_add_epi64(base[at], on, base[at], _mm512_set1_epi64(half)); \
+        __m512i key = _mm512_i64gather_epi64(_mm512_add_epi64(base[number], _mm512_set1_epi64((half) - 1)), keys, 8); \
+        __mmask8 advance = \
+            right ? _mm512_cmple_epi64_mask(key, value[number]) : _mm512_cmplt_epi64_mask(key, value[number]); \
+        base[number] = _mm512_mask_add_epi64(base[number], advance, base[number], _mm512_set1_epi64(half)); \
     }
 typedef __m512i search_vector;
 #define SEARCH_LOAD(from)   _mm512_loadu_si512(from)
 #define SEARCH_STORE(to, v) _mm512_storeu_si512(to, v)
 #define SEARCH_NONE         _mm512_setzero_si512()
 #else
-#define SEARCH_STEP(at, half) \
+#define SEARCH_STEP(number, half) \
     { \
         __m256i key = _mm256_i64gather_epi64((const long long *)keys, \
-                                             _mm256_add_epi64(base[at], _mm256_set1_epi64x((half) - 1)), 8); \
-        __m256i on = right ? _mm256_cmpgt_epi64(key, value[at]) : _mm256_cmpgt_epi64(value[at], key), \
-                all = _mm256_set1_epi64x(half); \
-        base[at] = _mm256_add_epi64(base[at], right ? _mm256_andnot_si256(on, all) : _mm256_and_si256(on, all)); \
+                                             _mm256_add_epi64(base[number], _mm256_set1_epi64x((half) - 1)), 8); \
+        __m256i advance = right ? _mm256_cmpgt_epi64(key, value[number]) : _mm256_cmpgt_epi64(value[number], key), \
+                step = _mm256_set1_epi64x(half); \
+        base[number] = _mm256_add_epi64(base[number], \
+                                        right ? _mm256_andnot_si256(advance, step) : _mm256_and_si256(advance, step)); \
     }
 typedef __m256i search_vector;
 #define SEARCH_LOAD(from)   _mm256_loadu_si256((const __m256i *)(from))
 #define SEARCH_STORE(to, v) _mm256_storeu_si256((__m256i *)(to), v)
 #define SEARCH_NONE         _mm256_setzero_si256()
 #endif
-enum { SEARCHED = sizeof(search_vector) / sizeof(int64_t) };
+enum { SEARCH_LANES = sizeof(search_vector) / sizeof(int64_t) };
 
 static inline __attribute__((always_inline)) void search_vectors(const int64_t *values, int64_t count,
                                                                  const int64_t *keys, bool right, int64_t *indices)
 {
     search_vector base[4] = {SEARCH_NONE, SEARCH_NONE, SEARCH_NONE, SEARCH_NONE}, value[4];
     for (int i = 0; i < 4; i++)
-        value[i] = SEARCH_LOAD(values + i * SEARCHED);
+        value[i] = SEARCH_LOAD(values + i * SEARCH_LANES);
     for (int64_t half; count > 1; count -= half) {
         half = count / 2;
         SEARCH_STEP(0, half);
@@ -394,20 +399,20 @@ static inline __attribute__((always_inline)) void search_vectors(const int64_t *
     SEARCH_STEP(2, 1);
     SEARCH_STEP(3, 1);
     for (int i = 0; i < 4; i++)
-        SEARCH_STORE(indices + i * SEARCHED, base[i]);
+        SEARCH_STORE(indices + i * SEARCH_LANES, base[i]);
 }
 
 static void search(int64_t n, const int64_t *values, int64_t count, const int64_t *keys, bool right, int64_t *indices)
 {
     int64_t i = 0;
-    for (; right && i + 4 * SEARCHED <= n; i += 4 * SEARCHED)
+    for (; right && i + 4 * SEARCH_LANES <= n; i += 4 * SEARCH_LANES)
         search_vectors(values + i, count, keys, true, indices + i);
-    for (; i + 4 * SEARCHED <= n; i += 4 * SEARCHED)
+    for (; i + 4 * SEARCH_LANES <= n; i += 4 * SEARCH_LANES)
         search_vectors(values + i, count, keys, false, indices + i);
     if (i < n) {
-        int64_t some[4 * SEARCHED] = {0}, found[4 * SEARCHED];
-        memcpy(some, values + i, (size_t)(n - i) * sizeof *some);
-        search_vectors(some, count, keys, right, found);
+        int64_t padded[4 * SEARCH_LANES] = {0}, found[4 * SEARCH_LANES];
+        memcpy(padded, values + i, (size_t)(n - i) * sizeof *padded);
+        search_vectors(padded, count, keys, right, found);
         memcpy(indices + i, found, (size_t)(n - i) * sizeof *found);
     }
 }
@@ -422,6 +427,6 @@ const vme_order_kernels VME_TABLE(order) = {
     .index_words = index_words,
     .indices = indices,
     .search = search,
-    .part = {part_somewhere32, part_somewhere64},
+    .part = {partition_by_pivot32, partition_by_pivot64},
 };
 /* clang-format on */

@@ -41,7 +41,7 @@
     static __attribute__((noinline)) void NAME(network##rows##_)(KEY * keys) \
     { \
         VECTOR v[rows]; \
-        EACH##rows(TAKE, 0) COLUMNS##rows(PAIR) MERGED(ROWS##rows, EACH##rows) EACH##rows(GIVE, 0) \
+        EACH##rows(LOAD_ROW, 0) COLUMNS##rows(PAIR) MERGED(ROWS##rows, EACH##rows) EACH##rows(STORE_ROW, 0) \
     }
 NETWORK(1)
 NETWORK(2)
@@ -50,45 +50,45 @@ NETWORK(8)
 NETWORK(16)
 #undef NETWORK
 
-/* At most 16 * LANES keys. */
-static void NAME(sort_few)(KEY_AT *keys, int64_t n)
+/* Sorts at most 16 * LANES keys. */
+static void NAME(sort_small)(KEY_AT *keys, int64_t n)
 {
-    _Alignas(VECTOR_BYTES) KEY room[16 * LANES];
+    _Alignas(VECTOR_BYTES) KEY buffer[16 * LANES];
     int64_t rows = n <= LANES ? 1 : n <= 2 * LANES ? 2 : n <= 4 * LANES ? 4 : n <= 8 * LANES ? 8 : 16;
     if (n < 2)
         return;
     int64_t whole = n / LANES * LANES;
     for (int64_t i = 0; i < whole; i += LANES)
-        *(VECTOR *)(room + i) = *(const VECTOR_AT *)(keys + i);
+        *(VECTOR *)(buffer + i) = *(const VECTOR_AT *)(keys + i);
     for (int64_t i = whole; i < rows * LANES; i += LANES)
-        *(VECTOR *)(room + i) = (VECTOR){0} + KEY_MAX;
+        *(VECTOR *)(buffer + i) = (VECTOR){0} + KEY_MAX;
     for (int64_t i = whole; i < n; i++)
-        room[i] = keys[i];
+        buffer[i] = keys[i];
     if (rows == 1)
-        NAME(network1_)(room);
+        NAME(network1_)(buffer);
     else if (rows == 2)
-        NAME(network2_)(room);
+        NAME(network2_)(buffer);
     else if (rows == 4)
-        NAME(network4_)(room);
+        NAME(network4_)(buffer);
     else if (rows == 8)
-        NAME(network8_)(room);
+        NAME(network8_)(buffer);
     else
-        NAME(network16_)(room);
+        NAME(network16_)(buffer);
     for (int64_t i = 0; i < whole; i += LANES)
-        *(VECTOR_AT *)(keys + i) = *(const VECTOR *)(room + i);
+        *(VECTOR_AT *)(keys + i) = *(const VECTOR *)(buffer + i);
     for (int64_t i = whole; i < n; i++)
-        keys[i] = room[i];
+        keys[i] = buffer[i];
 }
 
-enum { NAME(FEW) = 16 * LANES, NAME(KEPT) = 4 };
+enum { NAME(SMALL) = 16 * LANES, NAME(KEPT) = 4 };
 
-/* Moves the keys below the pivot to the front of `n` (more than FEW) keys and returns their number. -1: stopped. */
-static int64_t NAME(part_many)(const vme_context *context, KEY_AT *keys, int64_t n, KEY pivot)
+/* Moves the keys below the pivot to the front of `n` keys, more than SMALL, and returns their number. -1: stopped. */
+static int64_t NAME(partition_keys)(const vme_context *context, KEY_AT *keys, int64_t n, KEY pivot)
 {
     enum { BLOCK = NAME(KEPT) * LANES };
     VECTOR kept[2 * NAME(KEPT)], pivots = (VECTOR){0} + pivot;
     KEY_AT *from = keys + BLOCK, *end = keys + n - BLOCK, *low = keys, *high = keys + n;
-    _Alignas(VECTOR_BYTES) KEY rest[BLOCK];
+    _Alignas(VECTOR_BYTES) KEY tail[BLOCK];
     int64_t below;
     for (int i = 0; i < NAME(KEPT); i++) {
         kept[i] = *(const VECTOR_AT *)(keys + i * LANES);
@@ -99,7 +99,7 @@ static int64_t NAME(part_many)(const vme_context *context, KEY_AT *keys, int64_t
      * block. */
 #define PUT(vector) \
     do { \
-        VECTOR result = NAME(part)(vector, pivots, &below); \
+        VECTOR result = NAME(partition)(vector, pivots, &below); \
         *(VECTOR_AT *)low = result; \
         *(VECTOR_AT *)(high - LANES) = result; \
         low += below; \
@@ -107,10 +107,10 @@ static int64_t NAME(part_many)(const vme_context *context, KEY_AT *keys, int64_t
     } while (0)
 #define READ(a, b, c, d) \
     do { \
-        bool left = from - low <= high - end; \
-        const KEY_AT *next = left ? from : end - BLOCK; \
-        from += left ? BLOCK : 0; \
-        end -= left ? 0 : BLOCK; \
+        bool from_front = from - low <= high - end; \
+        const KEY_AT *next = from_front ? from : end - BLOCK; \
+        from += from_front ? BLOCK : 0; \
+        end -= from_front ? 0 : BLOCK; \
         a = *(const VECTOR_AT *)next; \
         b = *(const VECTOR_AT *)(next + LANES); \
         c = *(const VECTOR_AT *)(next + 2 * LANES); \
@@ -128,17 +128,17 @@ static int64_t NAME(part_many)(const vme_context *context, KEY_AT *keys, int64_t
         if (vme_stopping(context))
             return -1;
     }
-    int64_t left = end - from, whole = left / LANES * LANES;
-    for (int64_t i = 0; i < left; i++)
-        rest[i] = from[i];
-    for (int64_t i = whole; i < left; i++) {
-        bool less = rest[i] < pivot;
-        *low = high[-1] = rest[i];
+    int64_t remaining = end - from, whole = remaining / LANES * LANES;
+    for (int64_t i = 0; i < remaining; i++)
+        tail[i] = from[i];
+    for (int64_t i = whole; i < remaining; i++) {
+        bool less = tail[i] < pivot;
+        *low = high[-1] = tail[i];
         low += less;
         high -= !less;
     }
     for (int64_t i = 0; i < whole; i += LANES)
-        PUT(*(const VECTOR *)(rest + i));
+        PUT(*(const VECTOR *)(tail + i));
     PUT(a);
     PUT(b);
     PUT(c);
@@ -150,28 +150,28 @@ static int64_t NAME(part_many)(const vme_context *context, KEY_AT *keys, int64_t
     return low - keys;
 }
 
-/* A pivot near the median of more than FEW keys: the median of a sample, of single keys if there are many, else of four
- * vectors. */
+/* A pivot near the median of more than SMALL keys: the median of a sample. The sample has SAMPLE_SIZE single keys if
+ * there are many keys, otherwise four vectors. */
 static KEY NAME(choose_pivot)(const KEY_AT *keys, int64_t n)
 {
-    enum { SINGLE = 8 * LANES };
-    _Alignas(VECTOR_BYTES) KEY drawn[SINGLE];
-    if (n < 64 * SINGLE) {
+    enum { SAMPLE_SIZE = 8 * LANES };
+    _Alignas(VECTOR_BYTES) KEY sample[SAMPLE_SIZE];
+    if (n < 64 * SAMPLE_SIZE) {
         for (int i = 0; i < 4; i++)
-            *(VECTOR *)(drawn + i * LANES) = *(const VECTOR_AT *)(keys + (n - LANES) * (2 * i + 1) / 8);
-        NAME(network4_)(drawn);
-        return drawn[2 * LANES];
+            *(VECTOR *)(sample + i * LANES) = *(const VECTOR_AT *)(keys + (n - LANES) * (2 * i + 1) / 8);
+        NAME(network4_)(sample);
+        return sample[2 * LANES];
     }
-    u64 random = (u64)n * UINT64_C(0x9E3779B97F4A7C15), step = (u64)n / SINGLE;
-    for (u64 i = 0; i < SINGLE; i++) {
+    u64 random = (u64)n * UINT64_C(0x9E3779B97F4A7C15), step = (u64)n / SAMPLE_SIZE;
+    for (u64 i = 0; i < SAMPLE_SIZE; i++) {
         random = random * UINT64_C(6364136223846793005) + 1;
-        drawn[i] = keys[i * step + ((random >> 32) * step >> 32)];
+        sample[i] = keys[i * step + ((random >> 32) * step >> 32)];
     }
-    NAME(network8_)(drawn);
-    return drawn[SINGLE / 2];
+    NAME(network8_)(sample);
+    return sample[SAMPLE_SIZE / 2];
 }
 
-/* Fallback for inputs whose pivots are all bad. False: stopped. */
+/* Heapsort, the fallback when too many partitions were unbalanced. False: stopped. */
 static bool NAME(sort_heap)(const vme_context *context, KEY_AT *keys, int64_t n)
 {
     for (int64_t begin = n / 2, end = n; end > 1;) {
@@ -182,30 +182,30 @@ static bool NAME(sort_heap)(const vme_context *context, KEY_AT *keys, int64_t n)
             key = keys[--end];
             keys[end] = keys[0];
         }
-        int64_t at = begin;
-        for (int64_t child; (child = 2 * at + 1) < end; at = child) {
+        int64_t hole = begin;
+        for (int64_t child; (child = 2 * hole + 1) < end; hole = child) {
             child += child + 1 < end && keys[child] < keys[child + 1];
             if (keys[child] <= key)
                 break;
-            keys[at] = keys[child];
+            keys[hole] = keys[child];
         }
-        keys[at] = key;
+        keys[hole] = key;
         if (vme_stopping(context))
             return false;
     }
     return true;
 }
 
-/* Partitions more than FEW keys: the first *low keys are all lower than the others, or, with *alike, all equal. */
-static bool NAME(part_somewhere)(const vme_context *context, int64_t n, void *memory, int64_t *low, bool *alike)
+/* Partitions more than SMALL keys: the first *low keys are all lower than the others, or, with *alike, all equal. */
+static bool NAME(partition_by_pivot)(const vme_context *context, int64_t n, void *memory, int64_t *low, bool *alike)
 {
     KEY_AT *keys = memory;
     KEY pivot = NAME(choose_pivot)(keys, n);
     *alike = false;
-    *low = NAME(part_many)(context, keys, n, pivot);
+    *low = NAME(partition_keys)(context, keys, n, pivot);
     if (*low == 0) { /* the pivot is the minimum, which may occur many times */
         *alike = true;
-        *low = pivot == KEY_MAX ? n : NAME(part_many)(context, keys, n, (KEY)(pivot + 1));
+        *low = pivot == KEY_MAX ? n : NAME(partition_keys)(context, keys, n, (KEY)(pivot + 1));
     }
     return *low >= 0;
 }
@@ -215,61 +215,61 @@ static bool NAME(sort_keys)(const vme_context *context, int64_t n, void *memory)
     struct {
         KEY_AT *keys;
         int64_t n;
-    } waiting[64]; /* the larger part waits, so each is at most half as long as the one before */
+    } pending[64]; /* the larger part waits, so each is at most half as long as the one before */
     int count = 0;
-    int64_t may_waste = 16 * n;
+    int64_t imbalance_budget = 16 * n; /* keys that unbalanced partitions may process before heapsort takes over */
     KEY_AT *keys = memory;
     for (;;) {
-        while (n > NAME(FEW)) {
+        while (n > NAME(SMALL)) {
             int64_t low;
             bool alike;
-            if (may_waste < 0) {
+            if (imbalance_budget < 0) {
                 if (!NAME(sort_heap)(context, keys, n))
                     return false;
                 n = 0;
                 break;
             }
-            if (!NAME(part_somewhere)(context, n, keys, &low, &alike))
+            if (!NAME(partition_by_pivot)(context, n, keys, &low, &alike))
                 return false;
             if (low < n / 8 || low > n - n / 8)
-                may_waste -= n;
+                imbalance_budget -= n;
             if (alike) {
                 keys += low;
                 n -= low;
             } else if (low < n - low) {
-                waiting[count].keys = keys + low;
-                waiting[count++].n = n - low;
+                pending[count].keys = keys + low;
+                pending[count++].n = n - low;
                 n = low;
             } else {
-                waiting[count].keys = keys;
-                waiting[count++].n = low;
+                pending[count].keys = keys;
+                pending[count++].n = low;
                 keys += low;
                 n -= low;
             }
         }
-        NAME(sort_few)(keys, n);
+        NAME(sort_small)(keys, n);
         if (vme_stopping(context))
             return false;
         if (count == 0)
             return true;
-        keys = waiting[--count].keys;
-        n = waiting[count].n;
+        keys = pending[--count].keys;
+        n = pending[count].n;
     }
 }
 
 static bool NAME(select_keys)(const vme_context *context, int64_t n, void *memory, int64_t kth)
 {
     KEY_AT *keys = memory;
-    int64_t may_waste = 16 * n;
-    while (n > NAME(FEW)) {
+    int64_t imbalance_budget = 16 * n;
+    while (n > NAME(SMALL)) {
         int64_t low;
         bool alike;
-        if (may_waste < 0)
+        if (imbalance_budget < 0)
             return NAME(sort_heap)(context, keys, n);
-        if (!NAME(part_somewhere)(context, n, keys, &low, &alike))
+        if (!NAME(partition_by_pivot)(context, n, keys, &low, &alike))
             return false;
         if (low < n / 8 || low > n - n / 8)
-            may_waste -= n;
+            imbalance_budget -= n;
         if (kth < low) {
             if (alike)
                 return true;
@@ -280,7 +280,7 @@ static bool NAME(select_keys)(const vme_context *context, int64_t n, void *memor
             kth -= low;
         }
     }
-    NAME(sort_few)(keys, n);
+    NAME(sort_small)(keys, n);
     return true;
 }
 

@@ -12,7 +12,7 @@ typedef struct packing {
     const uint8_t *in;
     uint8_t *out;
     int64_t bools, bytes; /* of one row */
-    bool big_endian;
+    bool big_endian;      /* the first bool is the highest bit of its byte */
 } packing;
 
 /* Packs bytes `begin` to `end` - 1 of the output, counted across rows. The last byte of a row may hold fewer than eight

@@ -66,7 +66,8 @@ static vme_status apply_checked(const struct job *job, int64_t n, char *const *d
     return VME_OK;
 }
 
-/* Fills `to` with `count` elements of the kernel's dtype, a multiple of `row`: repetitions of the operand's row. */
+/* Fills `to` with `count` elements of the kernel's dtype, a multiple of `row`: repetitions of the operand's row.
+ * `halves`: memory for the float16 values between two casts. */
 static void repeat_row(const conversion *convert, int64_t row, int64_t count, const char *from, int64_t step,
                        char *halves, char *to)
 {
@@ -85,7 +86,8 @@ static void repeat_row(const conversion *convert, int64_t row, int64_t count, co
     }
 }
 
-/* The same through blocks on the stack. `phase`: the first element's index in its row. */
+/* Like apply_checked, with converted operands and repeated rows in blocks on the stack. `phase`: the first element's
+ * index in its row. */
 static vme_status apply_staged(const struct job *job, int64_t n, char *const *data, const int64_t *step, int64_t phase)
 {
     _Alignas(VME_ALIGNMENT) char stage[STAGE_BYTES];
@@ -173,8 +175,8 @@ static int64_t elements_to_alignment(const vme_nest *nest, char *const *data)
     const int64_t *step = nest->loops[0].step;
     int64_t best = 0;
     int best_score = 0;
-    for (int candidate = nest->operands; candidate >= 0; candidate--) { /* the first candidate is the current alignment
-                                                                         */
+    /* the first candidate is the current alignment, the others align one operand each */
+    for (int candidate = nest->operands; candidate >= 0; candidate--) {
         int64_t first = 0;
         if (candidate < nest->operands) {
             int64_t bytes = (int64_t)(-(uintptr_t)data[candidate] % VME_ALIGNMENT);
@@ -253,8 +255,8 @@ static vme_status walk(void *argument, int64_t begin, int64_t end)
         else {
             int64_t rows = at.index[0] / job->row_length * job->row_length;
             char *data[VME_NEST_OPERANDS];
-            for (int o = 0; o < nest->operands; o++) /* the cursor has not advanced repeated operands by the rows before
-                                                      * this one */
+            /* the cursor has advanced repeated operands too: move them back to their row */
+            for (int o = 0; o < nest->operands; o++)
                 data[o] = at.data[o] - (job->convert[o].repeats ? rows * step[o] : 0);
             status = apply_staged(job, n, data, step, at.index[0] - rows);
         }

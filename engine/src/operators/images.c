@@ -11,6 +11,7 @@ enum { PIECE = 1 << 16 }; /* elements between two checks of the stop flag */
 typedef struct planes_job {
     vme_context *context;
     image_plane plane;
+    /* one of these; the other is NULL */
     void (*kernel)(const image_plane *geometry, const void *in, void *out);
     void (*gradient_kernel)(const image_plane *geometry, const void *plane, const void *pooled, const void *gradient,
                             void *out);
@@ -124,6 +125,7 @@ vme_status vme_patches_sum(vme_context *context, const vme_windows *windows, con
     return run(&job, out, count_windows(&job.plane) * count_taps(&job.plane), count_pixels(&job.plane));
 }
 
+/* The windows of a pooling, which has no padding and no dilation. */
 static vme_windows pool_windows(const vme_windows *windows)
 {
     return (vme_windows){.kernel = {windows->kernel[0], windows->kernel[1]},
@@ -135,9 +137,9 @@ vme_status vme_max_pool(vme_context *context, const vme_windows *windows, const 
                         const vme_tensor *out)
 {
     planes_job job = {.context = context, .in = images->data, .out = out->data};
-    const vme_windows unpadded = pool_windows(windows);
+    const vme_windows pool = pool_windows(windows);
     vme_status status = vme_check_output(out);
-    if (status != VME_OK || (status = check_windows(&unpadded, images, out, false, &job.plane)) != VME_OK)
+    if (status != VME_OK || (status = check_windows(&pool, images, out, false, &job.plane)) != VME_OK)
         return status;
     if (vme_overlap(images, out))
         return vme_fail(VME_BAD_VALUE, "out: it overlaps the images");
@@ -154,11 +156,11 @@ vme_status vme_max_pool_gradient(vme_context *context, const vme_windows *window
                       .pooled = pooled->data,
                       .pooled_gradient = gradient->data,
                       .out = out->data};
-    const vme_windows unpadded = pool_windows(windows);
+    const vme_windows pool = pool_windows(windows);
     image_plane unused;
     vme_status status = vme_check_output(out);
-    if (status != VME_OK || (status = check_windows(&unpadded, images, pooled, false, &job.plane)) != VME_OK
-        || (status = check_windows(&unpadded, images, gradient, false, &unused)) != VME_OK)
+    if (status != VME_OK || (status = check_windows(&pool, images, pooled, false, &job.plane)) != VME_OK
+        || (status = check_windows(&pool, images, gradient, false, &unused)) != VME_OK)
         return status;
     if (!has_layout(out, images, 4) || memcmp(out->shape, images->shape, 4 * sizeof *out->shape) != 0)
         return vme_fail(VME_BAD_SHAPE, "out: expected the images' shape and dtype");

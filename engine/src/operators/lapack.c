@@ -409,8 +409,8 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
         int full = (int)(j->flags & VME_LINEAR_FULL ? m : k);
         item->f->geqrf(&m, &n, item->a, &lda, item->tau, item->work, &item->lwork, &info);
         if (j->flags & VME_LINEAR_RAW) {
-            copy_bytes(out[0], item->a, (size_t)m * (size_t)n * size); /* copied without transposing: the transpose in C
-                                                                        * order */
+            /* the result is the transpose in C order, which is LAPACK's matrix as it is */
+            copy_bytes(out[0], item->a, (size_t)m * (size_t)n * size);
             copy_bytes(out[1], item->tau, (size_t)k * size);
             break;
         }

@@ -1,12 +1,13 @@
 /* The matrix product: out[..., i, j] = sum over p of a[..., i, p] * b[..., p, j].
  *
- * Wide products are divided into blocks of columns. A block is one job. It is divided into parts of k, whose partial
- * sums are accumulated in the output. The pieces of the job are, for each part of k in turn, first packing the rows of
- * b that the part needs, then computing its cells: a few panels of rows times all or many of the columns. Threads take
- * pieces in this order. A piece waits only for the earlier pieces that it depends on, so a thread that finds no more
- * cells of one part continues with the next. Two parts of b are packed at a time, for all threads. The thread that
- * computes a cell packs the cell's rows of a into its own memory, which stays in L1 and L2. Operands are read in place
- * if the tiles (kernels/gemm.h) do that well: a with any steps, b with contiguous columns.
+ * A tile is computed from a panel, its rows of a, and a sliver, its columns of b. Wide products are divided into blocks
+ * of columns. A block is one job. It is divided into parts of k, whose partial sums are accumulated in the output. The
+ * pieces of the job are, for each part of k in turn, first packing the rows of b that the part needs, then computing
+ * its cells: a few panels of rows times all or many of the columns. Threads take pieces in this order. A piece waits
+ * only for the earlier pieces that it depends on, so a thread that finds no more cells of one part continues with the
+ * next. Two parts of b are packed at a time, for all threads. The thread that computes a cell packs the cell's rows of
+ * a into its own memory, which stays in L1 and L2. Operands are read in place if the tiles (kernels/gemm.h) do that
+ * well: a with any steps, b with contiguous columns.
  *
  * A product of complex numbers is a real one with twice the columns and twice the k: a and out are read as pairs of
  * reals, and each row (x, y) of b is packed as two rows, (x, y) and (-y, x). float16 is packed as float32 and summed in
@@ -61,15 +62,18 @@ typedef struct product {
     int64_t panel;                 /* rows of a tile in this product */
     int64_t depth, parts;          /* depth: of one part of k; parts: their number */
     char *packed_b, *sums;         /* sums: float32 for HALF */
+    /* bytes of a packed part of b, of one matrix of it, and of a panel, a column of it, a row of a sliver, a sliver */
     int64_t packed_b_part, packed_b_matrix, panel_bytes, packed_a_column, packed_b_row, sliver_bytes;
     char *workspaces; /* memory for packed panels, one for each thread: a flag that it is in use, then the panels */
     int64_t workspace_count, workspace_bytes;
     /* the current block */
-    int64_t first, group; /* in matrices */
+    int64_t first, group; /* index of its first matrix, and number of matrices */
     int64_t row0, rows, column0, columns;
-    int64_t panels, slivers, cell_panels, cell_slivers, cell_rows, cell_columns;
-    int64_t near_slivers; /* slivers that stay in L2 while all panels of a cell are multiplied with them */
-    int64_t packs, cells; /* numbers of pieces of each part of k */
+    int64_t panels, slivers;           /* of the block */
+    int64_t cell_panels, cell_slivers; /* of a cell */
+    int64_t cell_rows, cell_columns;   /* numbers of cells, of one matrix */
+    int64_t near_slivers;              /* slivers that stay in L2 while all panels of a cell are multiplied with them */
+    int64_t packs, cells;              /* numbers of packing pieces and of cells, of each part of k */
     atomic_llong packed[RING], computed[RING]; /* completed pieces of all parts so far at this index in the ring */
     atomic_llong *cell_progress;               /* completed parts of k of each cell; NULL: there is one part */
     atomic_bool abandoned;                     /* a piece was not computed: the context was stopped */
@@ -190,16 +194,16 @@ static void pack(const product *job, k_part part, int64_t piece)
     int64_t pieces = ceil_div(job->slivers, PACK_SLIVERS), matrix = piece / pieces,
             sliver = piece % pieces * PACK_SLIVERS;
     int64_t end = min(job->slivers, sliver + PACK_SLIVERS),
-            whole = min(end, job->columns / job->kernel->columns) - sliver;
+            full = min(end, job->columns / job->kernel->columns) - sliver;
     const char *b = matrix_of(job, &job->b, job->first + matrix);
     char *out = job->packed_b + part.index % RING * job->packed_b_part + matrix * job->packed_b_matrix
                 + sliver * job->sliver_bytes;
-    if (job->form == PLAIN && job->b.column == job->element && job->kernel->pack_b != NULL && whole > 0) {
-        job->kernel->pack_b(part.depth, whole,
+    if (job->form == PLAIN && job->b.column == job->element && job->kernel->pack_b != NULL && full > 0) {
+        job->kernel->pack_b(part.depth, full,
                             b + part.k0 * job->b.row + (job->column0 + sliver * job->kernel->columns) * job->real,
                             job->b.row, out, job->sliver_bytes);
-        sliver += whole;
-        out += whole * job->sliver_bytes;
+        sliver += full;
+        out += full * job->sliver_bytes;
     }
     for (; sliver < end; sliver++, out += job->sliver_bytes)
         pack_sliver(job, part, b, sliver, out);
@@ -386,7 +390,7 @@ static void divide(product *job)
     int64_t work = max(min(kernel->work, MATMUL_PIECE_MIN), min(kernel->work, total / (PIECES * vme_threads())));
     job->near_slivers = max(1, min(slivers, MATMUL_NEAR / (depth * kernel->columns * job->real)));
     if (job->pack_a) {
-        bool far = job->pack_b && slivers > job->near_slivers;
+        bool far = job->pack_b && slivers > job->near_slivers; /* packed b does not stay in L2 */
         int64_t min_panels = far ? max(1, min(MATMUL_PANELS_MIN, panels / (2 * vme_threads()))) : 1;
         job->cell_panels = min(min(panels, MATMUL_PANELS_MAX), max(min_panels, work / (sliver_work * slivers)));
         int64_t columns = job->cell_panels * sliver_work * slivers / (min_panels > 1 ? 8 * kernel->work : work);
@@ -629,11 +633,11 @@ typedef struct strips {
 
 static void pack_row(const product *job, const char *b, int64_t columns, char *out)
 {
-    int64_t whole = columns / job->kernel->columns, rest = columns % job->kernel->columns;
-    if (whole > 0)
-        job->kernel->pack_b(1, whole, b, 0, out, job->sliver_bytes);
+    int64_t full = columns / job->kernel->columns, rest = columns % job->kernel->columns;
+    if (full > 0)
+        job->kernel->pack_b(1, full, b, 0, out, job->sliver_bytes);
     if (rest > 0)
-        memcpy(out + whole * job->sliver_bytes, b + whole * job->packed_b_row, (size_t)(rest * job->real));
+        memcpy(out + full * job->sliver_bytes, b + full * job->packed_b_row, (size_t)(rest * job->real));
 }
 
 /* Computes one strip. `panels` is the thread's workspace. Returns false if the context was stopped. */

@@ -13,8 +13,8 @@ typedef struct normalize_job {
     const vme_tensor *x, *gradient; /* gradient: NULL in the forward pass */
     const vme_tensor *vectors[5];   /* in the order of the kernel's arguments */
     const vme_tensor *out;
-    int64_t channels, step, n; /* number of channels; elements from one example to the next; elements of a channel in
-                                * one example */
+    int64_t channels;
+    int64_t step, n; /* elements from one example to the next; elements of a channel in one example */
     double eps;
 } normalize_job;
 

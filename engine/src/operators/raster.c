@@ -10,21 +10,21 @@
 #include "operators/nest.h"
 
 enum {
-    COLLECT_BYTES = 4096, /* of strided elements that are cast: collected on the stack first */
-    CHANNELS_MAX = 4,     /* of pixels that transposition kernels have loops for */
+    COLLECT_BYTES = 4096, /* bytes of strided elements that are collected on the stack before they are cast */
+    CHANNELS_MAX = 4,     /* maximum channels of pixels for which transposition kernels have loops */
 };
 
 enum { OUT, IN }; /* operand numbers in the nest */
 
 typedef struct move {
-    vme_nest nest;        /* the dimensions outside the tiles */
-    vme_loop row, column; /* the dimensions divided into tiles; size 1 if there is none */
-    int64_t tile_rows, tile_columns, row_tiles, column_tiles;
-    int64_t run_bytes;    /* element size if both sides are contiguous along columns: rows are copied by memcpy;
-                           * otherwise 0 */
+    vme_nest nest;                   /* the dimensions outside the tiles */
+    vme_loop row, column;            /* the dimensions divided into tiles; size 1 if there is none */
+    int64_t tile_rows, tile_columns; /* elements of a tile */
+    int64_t row_tiles, column_tiles; /* tiles of the two dimensions */
+    int64_t run_bytes; /* element size if both sides are contiguous along columns, so that memcpy copies rows; else 0 */
     vme_move2 *transpose; /* kernel for a whole tile; NULL: `strided` copies each row */
     vme_loop1 *strided;
-    vme_loop1 *collect; /* gathers the strided input of a cast, whose vector loop needs contiguous elements; or NULL */
+    vme_loop1 *collect; /* collects the strided input of a cast, whose vector loop needs contiguous elements; or NULL */
     int64_t in_element;
     void (*stream)(int64_t bytes, const char *in, char *out); /* replaces memcpy for large copies; NULL: use memcpy */
 } move;
@@ -32,10 +32,10 @@ typedef struct move {
 static int size_class(int64_t element) { return __builtin_ctzll((uint64_t)element); }
 static int64_t magnitude(int64_t a) { return a < 0 ? -a : a; }
 
-static void remove_loop(vme_nest *nest, int number)
+static void remove_loop(vme_nest *nest, int index)
 {
     nest->rank--;
-    for (int i = number; i < nest->rank; i++)
+    for (int i = index; i < nest->rank; i++)
         nest->loops[i] = nest->loops[i + 1];
 }
 
@@ -67,25 +67,25 @@ static int find_pixels(vme_nest *nest, int64_t element)
     if (row < 0 || column < 0 || row == column)
         return 0;
     vme_loop in = nest->loops[row], out = nest->loops[column];
-    bool split = in.size <= CHANNELS_MAX && out.step[IN] == in.size * element;
-    bool join = out.size <= CHANNELS_MAX && in.step[OUT] == out.size * element;
-    if (!split && !join && (in.size < RASTER_SQUARES_MIN || out.size < RASTER_SQUARES_MIN))
+    bool to_planes = in.size <= CHANNELS_MAX && out.step[IN] == in.size * element;
+    bool to_pixels = out.size <= CHANNELS_MAX && in.step[OUT] == out.size * element;
+    if (!to_planes && !to_pixels && (in.size < RASTER_SQUARES_MIN || out.size < RASTER_SQUARES_MIN))
         return 0;
     nest->loops[column] = nest->loops[0];
     nest->loops[0] = out;
-    return !split && !join ? 0 : row == 0 ? column : row;
+    return !to_planes && !to_pixels ? 0 : row == 0 ? column : row;
 }
 
 /* The dimension with the smallest step of the input, among those of at least 4 elements. 0: the innermost one, so that
  * nothing is transposed. */
 static int find_transposed(const vme_nest *nest)
 {
-    int along = 0;
+    int smallest = 0;
     for (int i = 1; i < nest->rank && nest->loops[0].size >= 4; i++)
         if (nest->loops[i].size >= 4 && nest->loops[i].step[IN] != 0
-            && magnitude(nest->loops[i].step[IN]) < magnitude(nest->loops[along].step[IN]))
-            along = i;
-    return along;
+            && magnitude(nest->loops[i].step[IN]) < magnitude(nest->loops[smallest].step[IN]))
+            smallest = i;
+    return smallest;
 }
 
 static void choose_tiles(move *m, int64_t in_element, int64_t out_element, vme_loop1 *cast)
@@ -97,8 +97,8 @@ static void choose_tiles(move *m, int64_t in_element, int64_t out_element, vme_l
     int pixel_dimension = cast == NULL ? find_pixels(nest, in_element) : 0;
     m->column = nest->loops[0];
     m->strided = cast != NULL ? cast : kernels->strided[size_class(in_element)];
-    bool gathers = m->column.step[IN] != in_element && m->column.step[IN] != 0 && m->column.size >= RASTER_COLLECT_MIN;
-    m->collect = cast != NULL && gathers ? kernels->strided[size_class(in_element)] : NULL;
+    bool collects = m->column.step[IN] != in_element && m->column.step[IN] != 0 && m->column.size >= RASTER_COLLECT_MIN;
+    m->collect = cast != NULL && collects ? kernels->strided[size_class(in_element)] : NULL;
     m->in_element = in_element;
     bool run = cast == NULL && m->column.step[IN] == in_element && m->column.step[OUT] == out_element;
     m->run_bytes = run ? in_element : 0;
@@ -129,6 +129,7 @@ static void choose_tiles(move *m, int64_t in_element, int64_t out_element, vme_l
     m->column_tiles = ceil_div(m->column.size, m->tile_columns);
 }
 
+/* Casts `n` strided elements, which are collected in blocks first. */
 static void cast_collected(const move *m, int64_t n, const char *in, char *out)
 {
     _Alignas(VME_ALIGNMENT) char stage[COLLECT_BYTES];
@@ -161,7 +162,7 @@ static void copy_tile(const move *m, int64_t rows, int64_t columns, const char *
     }
 }
 
-/* Tiles `begin` to `end` - 1, ordered by other dimensions, rows, columns. */
+/* Copies tiles `begin` to `end` - 1. The columns vary fastest, then the rows, then the other dimensions. */
 static vme_status copy_tiles(void *argument, int64_t begin, int64_t end)
 {
     const move *m = argument;

@@ -51,8 +51,8 @@ vme_status vme_count(vme_context *context, const vme_tensor *indices, const vme_
 
 /* ---- linear interpolation */
 typedef struct interpolation {
-    const double *x, *points, *values;
-    const double *slopes; /* NULL: computed on demand, because there are more points than elements */
+    const double *x, *points, *values; /* points: ascending */
+    const double *slopes;              /* NULL: computed on demand, because there are more points than elements */
     double *out;
     int64_t count;                    /* number of points */
     const vme_order_kernels *kernels; /* NULL: none in this backend */

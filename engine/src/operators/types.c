@@ -101,8 +101,8 @@ vme_status vme_binary_types(vme_binary_op op, vme_dtype a, vme_dtype b, vme_dtyp
         return no_loop_for(vme_binary_name(op), a, b);
     if (op == VME_DIVIDE && common < VME_FLOAT16)
         common = VME_FLOAT64; /* true division of integers is float64 for every size */
-    else if (!(binary_rules[op].loops
-               & INTEGERS)) /* each integer is promoted to a float separately: int8 and uint8 to float16 */
+    else if (!(binary_rules[op].loops & INTEGERS))
+        /* each integer is promoted to a float separately: int8 and uint8 to float16 */
         common = vme_dtype_promote(vme_dtype_promote(a, VME_FLOAT16), vme_dtype_promote(b, VME_FLOAT16));
     /* integers of both signs compare exactly: vme_binary handles a signed operand of this loop */
     if (op >= VME_EQUAL && op <= VME_GREATER_EQUAL && common == VME_FLOAT64 && a < VME_FLOAT16 && b < VME_FLOAT16)

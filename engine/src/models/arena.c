@@ -33,9 +33,9 @@ static int by_offset(const void *left, const void *right)
 static void extend_lifetime(vme_model *model, int value_number, int step)
 {
     model_value *value = &model->value[model_root(model, value_number)];
-    if (value->first < 0)
-        value->first = step;
-    value->last = step;
+    if (value->first_step < 0)
+        value->first_step = step;
+    value->last_step = step;
 }
 
 void arena_find_lifetimes(vme_model *model)
@@ -67,7 +67,7 @@ vme_status arena_plan(vme_model *model)
         goto done;
     }
     for (int v = 0; v < model->values; v++)
-        if (model->value[v].kind == MODEL_COMPUTED && model->value[v].container < 0 && model->value[v].first >= 0
+        if (model->value[v].kind == MODEL_COMPUTED && model->value[v].container < 0 && model->value[v].first_step >= 0
             && model->value[v].outside == 0)
             order[count++] = (value_size){v, model->value[v].bytes};
     qsort(order, (size_t)count, sizeof *order, by_size);
@@ -80,7 +80,7 @@ vme_status arena_plan(vme_model *model)
         }
         for (int j = 0; j < i; j++) {
             const model_value *other = &model->value[order[j].value];
-            if (other->first <= value->last && value->first <= other->last)
+            if (other->first_step <= value->last_step && value->first_step <= other->last_step)
                 overlapping[overlaps++] = other;
         }
         qsort(overlapping, (size_t)overlaps, sizeof *overlapping, by_offset);

@@ -60,7 +60,7 @@ static bool can_be_in_chain(const vme_model *model, const model_step *step)
 static bool is_inner(const vme_model *model, int root, int first, int end)
 {
     const model_value *value = &model->value[root];
-    return value->kind == MODEL_COMPUTED && value->first >= first && value->last < end;
+    return value->kind == MODEL_COMPUTED && value->first_step >= first && value->last_step < end;
 }
 
 /* Whether these steps can be a chain: they have the same number of images, their outputs have the height of the last
@@ -248,8 +248,8 @@ static void chain_make(model_preparation *preparation, int first, int end, model
     model->values = preparation->values;
     model_value *scratch = &model->value[chain.scratch];
     scratch->bytes = chain.slots * chain.slot_bytes;
-    scratch->first = first;
-    scratch->last = end - 1;
+    scratch->first_step = first;
+    scratch->last_step = end - 1;
     model->step[first].chain = chain;
     for (int s = first; s < end; s++) {
         model_step *step = &model->step[s];
@@ -263,7 +263,8 @@ static void chain_make(model_preparation *preparation, int first, int end, model
         for (int i = 0; i < 3; i++)
             if (values[i] >= 0) {
                 model_value *root = &model->value[model_root(model, values[i])];
-                root->first = root->first > first ? first : root->first; /* the chain's steps overlap: each of its
+                root->first_step =
+                    root->first_step > first ? first : root->first_step; /* the chain's steps overlap: each of its
                                                                           * values lives from the first one on */
                 if (root->strip_rows > 0)
                     root->bytes = 0;

@@ -49,7 +49,7 @@ static void value_read(model_preparation *preparation, uint32_t tensor)
     value->kind = (int)record.kind;
     value->dtype = (int)record.dtype;
     value->rank = (int)record.rank;
-    value->first = value->container = value->offset = -1;
+    value->first_step = value->container = value->offset = -1;
     memcpy(value->shape, record.shape, sizeof value->shape);
     for (int d = 0; d < value->rank; d++)
         if (value->shape[d] == 0) {
@@ -139,7 +139,7 @@ static void image_strides(model_value *value)
 {
     int64_t strides[4] = {value->image_stride * 4, 4, value->row_stride * 4, value->pixel_stride * 4};
     memcpy(value->strides, strides, sizeof strides);
-    value->start = (value->top * value->row_stride + value->left * value->pixel_stride) * 4;
+    value->margin_bytes = (value->top * value->row_stride + value->left * value->pixel_stride) * 4;
 }
 
 /* Elements from one row of c elements to the next: with a cache line of padding if the rows of a tile would otherwise
@@ -478,7 +478,7 @@ static vme_status build(model_preparation *preparation)
         value_read(preparation, v);
     count_readers(preparation);
     for (int v = (int)file->tensors; v < model->values; v++) /* scratch memory of steps, for those that get bytes */
-        model->value[v] = (model_value){.kind = MODEL_COMPUTED, .first = -1, .container = -1};
+        model->value[v] = (model_value){.kind = MODEL_COMPUTED, .first_step = -1, .container = -1};
     for (uint32_t i = 0; status == VME_OK && i < file->inputs; i++, s++) {
         uint32_t tensor = model_file_number(file->input_list, i);
         if (model->value[tensor].kind != MODEL_COMPUTED)

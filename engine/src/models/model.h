@@ -1,12 +1,12 @@
 /* A prepared model: a list of steps over values in an arena.
  *
  * file.c reads and validates the file. model.c makes a model of it (shapes and layouts); arena.c assigns arena offsets,
- * weights.c packs the weights; images.c, tensors.c, rows.c, attention.c, recurrence.c, trees.c and coupling.c turn
- * nodes into steps; outside.c finds values in the caller's memory; empty.c settles tensors without elements;
- * description.c describes the model; session.c runs it; plans.c makes it again for other sizes. bands.c runs
- * consecutive steps by bands of rows, chosen by bands_choice.c. convolution.c has the most expensive step, winograd.c,
- * strassen.c and im2col.c other algorithms for it, steps.c the steps that move data. tuning.c chooses among algorithms,
- * by the costs that rates.c estimates. Each file has a header of its name if others use it. */
+ * weights.c packs the weights; the files in makers.h turn nodes into steps; outside.c finds values in the caller's
+ * memory; empty.c settles tensors without elements; description.c describes the model; session.c runs it; plans.c makes
+ * it again for other sizes. bands.c runs consecutive steps by bands of rows, chosen by bands_choice.c. convolution.c
+ * has the most expensive step, winograd.c, strassen.c and im2col.c other algorithms for it, steps.c the steps that move
+ * data. tuning.c chooses among algorithms, by the costs that rates.c estimates. Each file has a header of its name if
+ * others use it. */
 #ifndef VME_MODEL_H
 #define VME_MODEL_H
 
@@ -25,7 +25,7 @@ struct vme_model {
     int max_steps;                      /* an upper bound, from its file */
     model_value *value;
     model_step *step;
-    int *input, *output; /* values */
+    int *input, *output; /* numbers of values */
     struct model_guard { /* as model_guard_record; parent: -1 none */
         int value, parent;
         bool side;
@@ -35,8 +35,7 @@ struct vme_model {
     size_t packed_bytes, arena_bytes;
     int outside_count; /* outputs in the caller's memory: their addresses in a run are at the start of the arena */
     bool fixed;        /* algorithms are chosen by the built-in rates */
-    /* expected nanoseconds of a run on one core of each backend; 0: not a candidate */
-    double total[VME_BACKENDS_MAX];
+    double expected_ns[VME_BACKENDS_MAX]; /* of a run on one core, with each backend; 0: not a candidate */
     /* by which packed weights may still exceed plain ones, for algorithms that need more */
     int64_t spare_bytes;
     vme_bands bands;
@@ -45,13 +44,13 @@ struct vme_model {
     model_open_record open[MODEL_OPEN_MAX];
     char *front, *names; /* the file before its weights, and the names in it */
     size_t front_bytes, file_bytes;
-    /* MODEL_RANK for each input and then for each output; NULL: that size is fixed */
+    /* names of open sizes: MODEL_RANK for each input and then for each output; NULL: that size is fixed */
     char **label;
     char *notes;     /* NULL in plans */
     vme_model *next; /* the next part of a model in parts, or NULL */
     /* of a plan */
     vme_model *base; /* owns the packed block and the names; NULL: this is no plan */
-    int64_t size[MODEL_OPEN_MAX];
+    int64_t open_sizes[MODEL_OPEN_MAX];
     size_t charged_bytes; /* charged to the context in addition to the packed block */
     void *map;            /* the mapped kept file that holds `packed`; NULL: `packed` is the context's memory */
     size_t map_bytes;

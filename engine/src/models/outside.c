@@ -65,7 +65,7 @@ static bool writes_all(const vme_model *model, const model_step *step, int value
     case MODEL_MATMUL:
         return is_contiguous(&model->value[step->out]) && bytes_of(&out) == bytes_of(&all)
                && model->value[step->out].container_offset == 0
-               && model->value[step->out].start == model->value[value].start;
+               && model->value[step->out].margin_bytes == model->value[value].margin_bytes;
     default: return false;
     }
 }

@@ -151,7 +151,7 @@ static vme_status plan_new(vme_context *context, vme_model *base, const int64_t 
     if (status == VME_OK)
         status = model_new(context, &file, base->file_bytes, NULL, base, plan);
     if (status == VME_OK)
-        memcpy((*plan)->size, sizes, (size_t)base->opens * sizeof *sizes);
+        memcpy((*plan)->open_sizes, sizes, (size_t)base->opens * sizeof *sizes);
     else if (status == VME_BAD_VALUE)
         status = add_sizes_to_error(base, sizes, status);
     vme_scratch_free(context, front, base->front_bytes);
@@ -184,7 +184,7 @@ static vme_model *plan_lookup(model_plans *plans, const int64_t *sizes, int open
     pthread_mutex_lock(&plans->lock);
     for (int i = 0; i < PLANS_MAX && found == NULL; i++)
         if (plans->entries[i].plan != NULL
-            && memcmp(plans->entries[i].plan->size, sizes, (size_t)opens * sizeof *sizes) == 0) {
+            && memcmp(plans->entries[i].plan->open_sizes, sizes, (size_t)opens * sizeof *sizes) == 0) {
             found = vme_model_ref(plans->entries[i].plan);
             plans->entries[i].last_used = ++plans->clock;
         }

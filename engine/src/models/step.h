@@ -20,8 +20,8 @@ typedef enum model_algorithm {
 } model_algorithm;
 
 typedef enum step_kind {
-    STEP_IMPORT,
-    STEP_EXPORT,
+    STEP_IMPORT, /* copies an input to the arena */
+    STEP_EXPORT, /* copies an output from the arena */
     STEP_CONV,
     STEP_DEPTHWISE,
     STEP_MAX_POOL,
@@ -32,13 +32,13 @@ typedef enum step_kind {
     STEP_FLATTEN,
     STEP_SHUFFLE,
     STEP_COPY,
-    STEP_MARGIN, /* writes zeros around other steps' results */
-    STEP_NOTHING,
-    STEP_TENSOR,
+    STEP_MARGIN,  /* writes zeros around other steps' results */
+    STEP_NOTHING, /* no work: its result is computed in place */
+    STEP_TENSOR,  /* an operator on tensors, with a function of its own */
 } step_kind;
 
 typedef struct model_step model_step;
-/* Stored in the first of some consecutive steps that run by bands of rows (bands.c). */
+/* A chain: consecutive steps that run by bands of rows (bands.c). Stored in the first of them. */
 typedef struct model_chain {
     int steps;                         /* 0: none */
     int image_pieces;                  /* pieces of an image, if more than one thread works on the chain */
@@ -60,13 +60,12 @@ struct model_step {
     int operand[MODEL_STEP_OPERANDS]; /* other values that it reads, -1: none; of STEP_TENSOR all operands */
     int scratch;                      /* a value that only this step uses, or -1 */
     model_run *run;                   /* of STEP_TENSOR */
-    int32_t p[MODEL_PARAMETERS];
-    model_algorithm algorithm; /* of STEP_CONV and of attention */
-    int guard;                 /* guard of the model: if it does not hold, the step is skipped; -1: none */
-    bool idle;                 /* its result has no elements (empty.c) */
-    int fills_outside;         /* it writes all of the output at the caller's address of this number; 0: none */
-    int slots;                 /* of convolution, attention and recurrence: equal parts of the scratch memory, one for
-                                * each thread */
+    int32_t p[MODEL_PARAMETERS];      /* of the node */
+    model_algorithm algorithm;        /* of STEP_CONV and of attention */
+    int guard;                        /* guard of the model: if it does not hold, the step is skipped; -1: none */
+    bool idle;                        /* its result has no elements (empty.c) */
+    int fills_outside;                /* it writes all of the output at the caller's address of this number; 0: none */
+    int slots;                        /* equal parts of the scratch memory, one for each thread */
     /* of STEP_CONV and STEP_DEPTHWISE: weights in the format of the algorithm's file */
     int64_t k; /* terms of each sum */
     /* in the model's packed block; bias: padded to whole slivers, or NULL */
@@ -79,12 +78,13 @@ const char *model_step_kind(const model_step *step);
 
 /* A range of rows of one image of a step's output, and the values that it uses. */
 typedef struct model_band {
-    /* NULL: none. If only some rows of a value are present, a copy with the address that row 0 would have */
+    /* NULL: none. If only some rows of a value are present, it is a copy with the address that row 0 would have. */
     const model_value *in, *addend, *out;
     char *arena;
-    char *scratch;     /* of Winograd points */
-    char *caller_data; /* the array that STEP_IMPORT reads */
-    int64_t n, begin, end;
+    char *scratch;      /* of Winograd points */
+    char *caller_data;  /* the array that STEP_IMPORT reads */
+    int64_t n;          /* the image */
+    int64_t begin, end; /* its rows */
 } model_band;
 
 #endif

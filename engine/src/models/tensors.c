@@ -29,7 +29,7 @@ vme_tensor model_tensor(const vme_model *model, int value, char *arena)
                   : outside > 0 && arena != NULL ? outside_entry_of(arena, outside)->data
                                                  : arena;
     return (vme_tensor){
-        .data = block == NULL ? NULL : block + v->offset + v->start,
+        .data = block == NULL ? NULL : block + v->offset + v->margin_bytes,
         .shape = v->shape,
         .strides = v->strides,
         .rank = v->rank,

@@ -269,17 +269,18 @@ vme_status backend_choose(vme_model *model, bool kept)
     for (int b = 0; b < vme_backend_count(); b++)
         if (vme_backend_available(b) && (b == default_backend || !vme_backend_forced())) {
             rates_fixed(vme_kernels_of(b), rates);
-            model->total[b] = model_cost(model, vme_kernels_of(b), rates);
+            model->expected_ns[b] = model_cost(model, vme_kernels_of(b), rates);
         }
     vme_status status = measure ? rates_measured(vme_kernels_of(default_backend), rates) : VME_OK;
     if (measure && status == VME_OK)
-        model->total[default_backend] = model_cost(model, vme_kernels_of(default_backend), rates);
+        model->expected_ns[default_backend] = model_cost(model, vme_kernels_of(default_backend), rates);
     for (int b = 0; status == VME_OK && b < vme_backend_count(); b++) {
-        if (model->total[b] == 0 || b == default_backend || !surely_below(model->total[b], model->total[chosen]))
+        if (model->expected_ns[b] == 0 || b == default_backend
+            || !surely_below(model->expected_ns[b], model->expected_ns[chosen]))
             continue;
         if (measure && (status = rates_measured(vme_kernels_of(b), rates)) == VME_OK)
-            model->total[b] = model_cost(model, vme_kernels_of(b), rates);
-        chosen = surely_below(model->total[b], model->total[chosen]) ? b : chosen;
+            model->expected_ns[b] = model_cost(model, vme_kernels_of(b), rates);
+        chosen = surely_below(model->expected_ns[b], model->expected_ns[chosen]) ? b : chosen;
     }
     if (!kept)
         model->kernels = vme_kernels_of(chosen);
@@ -288,7 +289,7 @@ vme_status backend_choose(vme_model *model, bool kept)
 
 double vme_model_total(const vme_model *model, int backend)
 {
-    return backend < 0 || backend >= vme_backend_count() ? 0 : model->total[backend];
+    return backend < 0 || backend >= vme_backend_count() ? 0 : model->expected_ns[backend];
 }
 
 int vme_model_backend(const vme_model *model)

@@ -23,25 +23,28 @@ typedef struct model_value {
     bool channels_last;          /* an image; otherwise plain */
     bool may_be_padded;          /* its rows of c elements may be padded */
     /* of float32 values of rank 2 or 4 */
-    int64_t n, h, w, c;
-    int64_t top, left, bottom, right;               /* the margin in pixels */
-    int64_t pixel_stride, row_stride, image_stride; /* elements from one to the next */
-    int64_t bytes, offset;    /* in the arena; of a constant in the model's packed block, -1: not packed */
-    int64_t start;            /* bytes from `offset` to the element at index 0: the margin */
-    int first, last;          /* the steps that write it and last read it */
+    int64_t n, h, w, c;               /* images, rows, columns and channels */
+    int64_t top, left, bottom, right; /* the margin in pixels */
+    /* in elements, from a pixel, a row of pixels and an image to the next one */
+    int64_t pixel_stride, row_stride, image_stride;
+    int64_t bytes;            /* of its memory, with margin and padding */
+    int64_t offset;           /* in the arena, in bytes; of a constant in the model's packed block, -1: not packed */
+    int64_t margin_bytes;     /* from `offset` to the element at index 0 */
+    int first_step;           /* that uses it; -1: none does */
+    int last_step;            /* that uses it */
     int container;            /* the value that contains it, or -1 */
-    int64_t container_offset; /* bytes from the start of that value */
+    int64_t container_offset; /* in bytes, from the start of that value */
     /* of an image interleaved with others in its container: it has every interleave_h-th row from phase_h on, and every
      * interleave_w-th column from phase_w on; 0: it has all pixels. Such an image contains no other value. */
     int interleave_h, interleave_w, phase_h, phase_w;
     bool is_container; /* other values are within it */
-    int outside;       /* 1 and up: it is in the caller's memory, at the address of this number (outside.c); 0: in the
-                        * arena */
+    int outside;       /* number of its address in the caller's memory, from 1 on (outside.c); 0: it is in the arena */
     int readers;       /* number of nodes and outputs that read it, at most 2 */
     /* bands.c: only this many of its rows are present, at this offset in bytes in a slot; 0: the whole value is */
     int64_t strip_rows, strip_offset;
 } model_value;
 
+/* The address of a pixel of a float32 image; row or column numbers outside the image are in its margin. */
 static inline float *model_pixel(const model_value *value, char *arena, int64_t n, int64_t y, int64_t x)
 {
     return (float *)(arena + value->offset) + n * value->image_stride + (value->top + y) * value->row_stride

@@ -10,11 +10,12 @@
 
 #include <string.h>
 
-/* `lines` lines of `n` elements, side by side; the first element of each line is already set. `in` may be `out`. */
+/* The lines of one operand. */
 typedef struct scan_side {
-    char *data;
-    int64_t step, line_step;
+    char *data;              /* first element of the first line */
+    int64_t step, line_step; /* bytes between the elements of a line, and between lines */
 } scan_side;
+/* Scans `lines` lines of `n` elements, whose first elements in `out` are already set. `in` may be `out`. */
 typedef void scan_kernel(int64_t n, int64_t lines, scan_side in, scan_side out);
 
 #define SCAN(name, type, FOLD) \

@@ -8,22 +8,23 @@
 
 #define JOIN_(a, b) a##b
 #define JOIN(a, b)  JOIN_(a, b)
-#define ALWAYS      static inline __attribute__((always_inline))
+#define INLINE      static inline __attribute__((always_inline))
 
 #if defined(__AVX512F__)
-#define COPIED 64 /* bytes copied at a time */
+#define COPY_BYTES 64 /* bytes copied at a time */
 #elif defined(__AVX2__)
-#define COPIED 32
+#define COPY_BYTES 32
 #else
-#define COPIED 16
+#define COPY_BYTES 16
 #endif
 enum { COLUMNS = QUANTIZED_COLUMNS, QUAD = QUANTIZED_QUAD, SLIVER = COLUMNS * QUAD };
-enum { AHEAD = 16 }; /* quads whose weights are prefetched ahead */
+enum { QUADS_AHEAD = 16 }; /* quads whose weights are prefetched ahead */
 
 /* ---- products */
 #ifdef __AVX2__
-/* Pairs of 16-bit products: exact, unlike 16-bit sums of byte products. Eight columns of up to 4 rows. */
-ALWAYS void wide_block(const int rows, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b, int32_t *out)
+/* Eight columns of up to 4 rows. Bytes are widened to 16 bits: sums of their products are exact, unlike those of the
+ * instruction that multiplies bytes (vpmaddubsw), which saturate at 16 bits. */
+INLINE void madd_block(const int rows, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b, int32_t *out)
 {
     __m256i sum[4][2];
 #pragma GCC unroll 4
@@ -34,9 +35,9 @@ ALWAYS void wide_block(const int rows, int64_t quads, const uint8_t *a, int64_t 
                       right = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(b + 16)));
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++) {
-            int32_t four;
-            memcpy(&four, a + r * a_row + q * QUAD, sizeof four);
-            const __m256i factor = _mm256_broadcastq_epi64(_mm_cvtepu8_epi16(_mm_cvtsi32_si128(four)));
+            int32_t quad;
+            memcpy(&quad, a + r * a_row + q * QUAD, sizeof quad);
+            const __m256i factor = _mm256_broadcastq_epi64(_mm_cvtepu8_epi16(_mm_cvtsi32_si128(quad)));
             sum[r][0] = _mm256_add_epi32(sum[r][0], _mm256_madd_epi16(factor, left));
             sum[r][1] = _mm256_add_epi32(sum[r][1], _mm256_madd_epi16(factor, right));
         }
@@ -47,7 +48,7 @@ ALWAYS void wide_block(const int rows, int64_t quads, const uint8_t *a, int64_t 
                             _mm256_permute4x64_epi64(_mm256_hadd_epi32(sum[r][0], sum[r][1]), 0xd8));
 }
 
-static void wide_tile(int rows, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b, int32_t *out)
+static void madd_tile(int rows, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b, int32_t *out)
 {
     for (int r = 0; r < rows; r += 4)
         for (int column = 0; column < COLUMNS; column += 8) {
@@ -55,78 +56,84 @@ static void wide_tile(int rows, int64_t quads, const uint8_t *a, int64_t a_row, 
             const int8_t *weights = b + column * QUAD;
             int32_t *to = out + r * COLUMNS + column;
             switch (rows - r) {
-            case 1: wide_block(1, quads, from, a_row, weights, to); break;
-            case 2: wide_block(2, quads, from, a_row, weights, to); break;
-            case 3: wide_block(3, quads, from, a_row, weights, to); break;
-            default: wide_block(4, quads, from, a_row, weights, to); break;
+            case 1: madd_block(1, quads, from, a_row, weights, to); break;
+            case 2: madd_block(2, quads, from, a_row, weights, to); break;
+            case 3: madd_block(3, quads, from, a_row, weights, to); break;
+            default: madd_block(4, quads, from, a_row, weights, to); break;
             }
         }
 }
 #endif
 
 #ifdef __AVX512F__
-/* ---- bytes of sums */
+/* ---- conversion of sums to bytes */
 /* Constants of the conversion from sums to bytes. */
-typedef struct ending {
+typedef struct output_constants {
     __m512i zero, low, high, flip; /* zero as 16-bit, the others as 8-bit lanes */
-} ending;
+} output_constants;
 
-ALWAYS ending ending_of(quantized_result to)
+INLINE output_constants output_constants_of(quantized_result to)
 {
-    return (ending){_mm512_set1_epi16((int16_t)to.zero), _mm512_set1_epi8((char)to.low),
-                    _mm512_set1_epi8((char)to.high), _mm512_set1_epi8((char)to.flip)};
+    return (output_constants){_mm512_set1_epi16((int16_t)to.zero), _mm512_set1_epi8((char)to.low),
+                              _mm512_set1_epi8((char)to.high), _mm512_set1_epi8((char)to.flip)};
 }
 
 /* Rounds to nearest. Values too large for 16 bits stay too large; NaN becomes the minimum. */
-ALWAYS __m512i nearest(__m512 numbers) { return _mm512_cvtps_epi32(_mm512_min_ps(_mm512_set1_ps(0x1p20f), numbers)); }
+INLINE __m512i round_to_nearest(__m512 numbers)
+{
+    return _mm512_cvtps_epi32(_mm512_min_ps(_mm512_set1_ps(0x1p20f), numbers));
+}
 
-ALWAYS __m512i rounded(__m512i sum, __m512 factor) { return nearest(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), factor)); }
+INLINE __m512i scale_and_round(__m512i sum, __m512 factor)
+{
+    return round_to_nearest(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), factor));
+}
 
-/* The same for a factor less than 1. */
-ALWAYS __m512i rounded_small(__m512i sum, __m512 factor)
+/* The same for a factor below 1: the product fits in 32 bits, so it needs no bound. */
+INLINE __m512i scale_and_round_small(__m512i sum, __m512 factor)
 {
     return _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), factor));
 }
 
-/* Bytes of four vectors, in the order that packing leaves: each 16 bytes hold four of each vector. */
-ALWAYS __m512i packed(__m512i a, __m512i b, __m512i c, __m512i d, ending end)
+/* Converts four vectors to bytes, in the order that packing leaves: each 16 bytes hold four of each vector. */
+INLINE __m512i pack_bytes(__m512i a, __m512i b, __m512i c, __m512i d, output_constants constants)
 {
-    const __m512i left = _mm512_adds_epi16(_mm512_packs_epi32(a, b), end.zero),
-                  right = _mm512_adds_epi16(_mm512_packs_epi32(c, d), end.zero);
+    const __m512i left = _mm512_adds_epi16(_mm512_packs_epi32(a, b), constants.zero),
+                  right = _mm512_adds_epi16(_mm512_packs_epi32(c, d), constants.zero);
     const __m512i bytes = _mm512_packus_epi16(left, right);
-    return _mm512_xor_si512(_mm512_min_epu8(_mm512_max_epu8(bytes, end.low), end.high), end.flip);
+    return _mm512_xor_si512(_mm512_min_epu8(_mm512_max_epu8(bytes, constants.low), constants.high), constants.flip);
 }
 
 /* ---- products of quads */
 #define VNNI __attribute__((target("avx512vnni,avx512bw,avx512vl,avx512dq")))
 
 /* _mm512_dpbusd_epi32 in place: when compilers choose the registers, they move sums between products. */
-VNNI ALWAYS void dot(__m512i *sum, __m512i bytes, __m512i weights)
+VNNI INLINE void dot(__m512i *sum, __m512i bytes, __m512i weights)
 {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(bytes), "v"(weights));
 }
 
 /* Adds products to the sums of `rows` pixels and 16 or 32 columns. */
-VNNI ALWAYS void dots(const int rows, const int halves, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b,
+VNNI INLINE void dots(const int rows, const int halves, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b,
                       __m512i sum[QUANTIZED_ROWS][2])
 {
-    const uint8_t *const sixth = a + 6 * a_row, *const twelfth = a + 12 * a_row;
+    const uint8_t *const row6 = a + 6 * a_row, *const row12 = a + 12 * a_row;
     for (int64_t q = 0; q < quads; q++, b += SLIVER) {
         const __m512i left = _mm512_loadu_si512(b),
                       right = halves == 1 ? _mm512_setzero_si512() : _mm512_loadu_si512(b + 64);
-        _mm_prefetch((const char *)(b + AHEAD * SLIVER), _MM_HINT_T0);
+        _mm_prefetch((const char *)(b + QUADS_AHEAD * SLIVER), _MM_HINT_T0);
         if (halves == 2)
-            _mm_prefetch((const char *)(b + AHEAD * SLIVER + 64), _MM_HINT_T0);
+            _mm_prefetch((const char *)(b + QUADS_AHEAD * SLIVER + 64), _MM_HINT_T0);
 #pragma GCC unroll 14
         for (int r = 0; r < rows; r++) {
-            int32_t four;
-            memcpy(&four,
+            int32_t quad;
+            memcpy(&quad,
                    (r < 6    ? a + r * a_row
-                    : r < 12 ? sixth + (r - 6) * a_row
-                             : twelfth + (r - 12) * a_row)
+                    : r < 12 ? row6 + (r - 6) * a_row
+                             : row12 + (r - 12) * a_row)
                        + q * QUAD,
-                   sizeof four);
-            const __m512i factor = _mm512_set1_epi32(four);
+                   sizeof quad);
+            const __m512i factor = _mm512_set1_epi32(quad);
             dot(&sum[r][0], factor, left);
             if (halves == 2)
                 dot(&sum[r][1], factor, right);
@@ -134,7 +141,7 @@ VNNI ALWAYS void dots(const int rows, const int halves, int64_t quads, const uin
     }
 }
 
-VNNI ALWAYS void dots_block(const int rows, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b,
+VNNI INLINE void dots_block(const int rows, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b,
                             int32_t *out)
 {
     __m512i sum[QUANTIZED_ROWS][2];
@@ -149,31 +156,32 @@ VNNI ALWAYS void dots_block(const int rows, int64_t quads, const uint8_t *a, int
     }
 }
 
-VNNI ALWAYS void dots_bytes_block(const int rows, const int halves, int columns, int64_t quads, const uint8_t *a,
-                                  int64_t a_row, const int8_t *b, const int32_t *more, const float *factors,
+VNNI INLINE void dots_bytes_block(const int rows, const int halves, int columns, int64_t quads, const uint8_t *a,
+                                  int64_t a_row, const int8_t *b, const int32_t *bias, const float *factors,
                                   quantized_result to, uint8_t *out, int64_t out_row)
 {
-    const __mmask32 some = columns < COLUMNS ? ((__mmask32)1 << columns) - 1 : ~(__mmask32)0;
-    const __mmask16 left = (__mmask16)some, right = (__mmask16)(some >> 16);
+    const __mmask32 mask = columns < COLUMNS ? ((__mmask32)1 << columns) - 1 : ~(__mmask32)0;
+    const __mmask16 left = (__mmask16)mask, right = (__mmask16)(mask >> 16);
     __m512i sum[QUANTIZED_ROWS][2];
-    sum[0][0] = _mm512_maskz_loadu_epi32(left, more);
-    sum[0][1] = halves == 1 ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi32(right, more + 16);
+    sum[0][0] = _mm512_maskz_loadu_epi32(left, bias);
+    sum[0][1] = halves == 1 ? _mm512_setzero_si512() : _mm512_maskz_loadu_epi32(right, bias + 16);
 #pragma GCC unroll 14
     for (int r = 1; r < rows; r++)
         sum[r][0] = sum[0][0], sum[r][1] = sum[0][1];
     dots(rows, halves, quads, a, a_row, b, sum);
-    const __m512 by[] = {_mm512_maskz_loadu_ps(left, factors),
-                         halves == 1 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(right, factors + 16)};
-    const ending end = ending_of(to);
+    const __m512 scale[] = {_mm512_maskz_loadu_ps(left, factors),
+                            halves == 1 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(right, factors + 16)};
+    const output_constants constants = output_constants_of(to);
     if (halves == 1) { /* four rows in one vector */
-        const __m512i rows_of = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        const __m512i row_order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r += 4) {
-            __m512i four[4];
+            __m512i vectors[4];
 #pragma GCC unroll 4
             for (int i = 0; i < 4; i++)
-                four[i] = r + i < rows ? rounded_small(sum[r + i][0], by[0]) : _mm512_setzero_si512();
-            const __m512i bytes = _mm512_permutexvar_epi32(rows_of, packed(four[0], four[1], four[2], four[3], end));
+                vectors[i] = r + i < rows ? scale_and_round_small(sum[r + i][0], scale[0]) : _mm512_setzero_si512();
+            const __m512i bytes = _mm512_permutexvar_epi32(
+                row_order, pack_bytes(vectors[0], vectors[1], vectors[2], vectors[3], constants));
             _mm_mask_storeu_epi8(out + r * out_row, left, _mm512_castsi512_si128(bytes));
             if (r + 1 < rows)
                 _mm_mask_storeu_epi8(out + (r + 1) * out_row, left, _mm512_extracti32x4_epi32(bytes, 1));
@@ -184,17 +192,18 @@ VNNI ALWAYS void dots_bytes_block(const int rows, const int halves, int columns,
         }
         return;
     }
-    const __m512i rows_of = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i row_order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
 #pragma GCC unroll 7
     for (int r = 0; r < rows; r += 2) {
         const __m512i zero = _mm512_setzero_si512();
-        const __m512i bytes =
-            _mm512_permutexvar_epi32(rows_of, packed(rounded_small(sum[r][0], by[0]), rounded_small(sum[r][1], by[1]),
-                                                     r + 1 < rows ? rounded_small(sum[r + 1][0], by[0]) : zero,
-                                                     r + 1 < rows ? rounded_small(sum[r + 1][1], by[1]) : zero, end));
-        _mm256_mask_storeu_epi8(out + r * out_row, some, _mm512_castsi512_si256(bytes));
+        const __m512i bytes = _mm512_permutexvar_epi32(
+            row_order,
+            pack_bytes(scale_and_round_small(sum[r][0], scale[0]), scale_and_round_small(sum[r][1], scale[1]),
+                       r + 1 < rows ? scale_and_round_small(sum[r + 1][0], scale[0]) : zero,
+                       r + 1 < rows ? scale_and_round_small(sum[r + 1][1], scale[1]) : zero, constants));
+        _mm256_mask_storeu_epi8(out + r * out_row, mask, _mm512_castsi512_si256(bytes));
         if (r + 1 < rows)
-            _mm256_mask_storeu_epi8(out + (r + 1) * out_row, some, _mm512_extracti64x4_epi64(bytes, 1));
+            _mm256_mask_storeu_epi8(out + (r + 1) * out_row, mask, _mm512_extracti64x4_epi64(bytes, 1));
     }
 }
 
@@ -209,10 +218,10 @@ VNNI static void dots_tile(int rows, int64_t quads, const uint8_t *a, int64_t a_
 }
 #undef CASE
 #define CASE(n) \
-    case n: dots_bytes_block(n, 2, columns, quads, a, a_row, b, more, factors, to, out, out_row); break; \
-    case n + 16: dots_bytes_block(n, 1, columns, quads, a, a_row, b, more, factors, to, out, out_row); break;
+    case n: dots_bytes_block(n, 2, columns, quads, a, a_row, b, bias, factors, to, out, out_row); break; \
+    case n + 16: dots_bytes_block(n, 1, columns, quads, a, a_row, b, bias, factors, to, out, out_row); break;
 VNNI static void dots_tile_bytes(int rows, int columns, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b,
-                                 const int32_t *more, const float *factors, quantized_result to, uint8_t *out,
+                                 const int32_t *bias, const float *factors, quantized_result to, uint8_t *out,
                                  int64_t out_row)
 {
     switch (rows + 16 * (columns <= 16)) {
@@ -229,10 +238,10 @@ static void any_tile(int rows, int64_t quads, const uint8_t *a, int64_t a_row, c
     if (__builtin_cpu_supports("avx512vnni"))
         dots_tile(rows, quads, a, a_row, b, out);
     else
-        wide_tile(rows, quads, a, a_row, b, out);
+        madd_tile(rows, quads, a, a_row, b, out);
 }
 #elif defined(__AVX2__)
-#define any_tile wide_tile
+#define any_tile madd_tile
 #else
 static void any_tile(int rows, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b, int32_t *out)
 {
@@ -240,12 +249,12 @@ static void any_tile(int rows, int64_t quads, const uint8_t *a, int64_t a_row, c
         int32_t sum[COLUMNS] = {0};
         const int8_t *weights = b;
         for (int64_t q = 0; q < quads; q++, weights += SLIVER) {
-            int32_t four[QUAD];
+            int32_t quad[QUAD];
             for (int i = 0; i < QUAD; i++)
-                four[i] = a[r * a_row + q * QUAD + i];
+                quad[i] = a[r * a_row + q * QUAD + i];
             for (int c = 0; c < COLUMNS; c++)
                 for (int i = 0; i < QUAD; i++)
-                    sum[c] += four[i] * weights[c * QUAD + i];
+                    sum[c] += quad[i] * weights[c * QUAD + i];
         }
         memcpy(out + r * COLUMNS, sum, sizeof sum);
     }
@@ -253,22 +262,22 @@ static void any_tile(int rows, int64_t quads, const uint8_t *a, int64_t a_row, c
 #endif
 
 /* ---- depthwise windows */
-enum { SOME_CHANNELS = 32 };
+enum { CHANNEL_BLOCK = 32 };
 
 /* Channels `c` and up, at most SOME_CHANNELS, of one pixel. */
-ALWAYS void window_sums(int64_t count, int64_t channels, int taps, const uint8_t *const *in, int64_t c,
+INLINE void window_sums(int64_t count, int64_t channels, int taps, const uint8_t *const *in, int64_t c,
                         const int8_t *weights, int32_t *out)
 {
-    int32_t sum[SOME_CHANNELS] = {0};
+    int32_t sum[CHANNEL_BLOCK] = {0};
     for (int tap = 0; tap < taps; tap++) {
         const uint8_t *restrict from = in[tap] + c;
-        const int8_t *restrict by = weights + tap * channels + c;
-        if (count == SOME_CHANNELS)
-            for (int i = 0; i < SOME_CHANNELS; i++) /* a product of bytes fits in 16 bits */
-                sum[i] += (int16_t)((int16_t)from[i] * (int16_t)by[i]);
+        const int8_t *restrict weight = weights + tap * channels + c;
+        if (count == CHANNEL_BLOCK)
+            for (int i = 0; i < CHANNEL_BLOCK; i++) /* a product of bytes fits in 16 bits */
+                sum[i] += (int16_t)((int16_t)from[i] * (int16_t)weight[i]);
         else
             for (int64_t i = 0; i < count; i++)
-                sum[i] += from[i] * by[i];
+                sum[i] += from[i] * weight[i];
     }
     memcpy(out + c, sum, (size_t)count * sizeof *out);
 }
@@ -277,17 +286,17 @@ static void any_windows(int64_t pixels, int64_t channels, int taps, const uint8_
                         int32_t *out)
 {
     for (int64_t pixel = 0; pixel < pixels; pixel++, in += taps, out += channels)
-        for (int64_t c = 0; c < channels; c += SOME_CHANNELS)
-            window_sums(channels - c < SOME_CHANNELS ? channels - c : SOME_CHANNELS, channels, taps, in, c, weights,
+        for (int64_t c = 0; c < channels; c += CHANNEL_BLOCK)
+            window_sums(channels - c < CHANNEL_BLOCK ? channels - c : CHANNEL_BLOCK, channels, taps, in, c, weights,
                         out);
 }
 
 #ifdef __AVX512F__
-enum { WIDE = 64, FOURS = 3 }; /* channels at once; quads of taps whose weights stay in registers */
+enum { CHANNELS_AT_ONCE = 64, TAP_QUADS = 3 /* quads of taps whose weights stay in registers */ };
 
 /* Interleaves four taps of 64 channels, the taps of a channel adjacent: vector v has channels 4v to 4v + 3 of each 16.
  */
-VNNI ALWAYS void interleaved(const __m512i tap[4], __m512i out[4])
+VNNI INLINE void interleave_taps(const __m512i tap[4], __m512i out[4])
 {
     const __m512i low01 = _mm512_unpacklo_epi8(tap[0], tap[1]), high01 = _mm512_unpackhi_epi8(tap[0], tap[1]),
                   low23 = _mm512_unpacklo_epi8(tap[2], tap[3]), high23 = _mm512_unpackhi_epi8(tap[2], tap[3]);
@@ -297,8 +306,8 @@ VNNI ALWAYS void interleaved(const __m512i tap[4], __m512i out[4])
     out[3] = _mm512_unpackhi_epi16(high01, high23);
 }
 
-/* Reorders such vectors to 64 consecutive channels. */
-VNNI ALWAYS void in_order(const __m512i sum[4], __m512i out[4])
+/* Reorders vectors from the order of interleave_taps to 64 consecutive channels. */
+VNNI INLINE void reorder_channels(const __m512i sum[4], __m512i out[4])
 {
     const __m512i a = _mm512_shuffle_i32x4(sum[0], sum[1], 0x44), b = _mm512_shuffle_i32x4(sum[2], sum[3], 0x44),
                   c = _mm512_shuffle_i32x4(sum[0], sum[1], 0xee), d = _mm512_shuffle_i32x4(sum[2], sum[3], 0xee);
@@ -308,49 +317,49 @@ VNNI ALWAYS void in_order(const __m512i sum[4], __m512i out[4])
     out[3] = _mm512_shuffle_i32x4(c, d, 0xdd);
 }
 
-/* All pixels of 64 channels from `c` on (those of the mask `some`), for `fours` quads of taps; adds to the sums, except
- * in the first call. */
-VNNI ALWAYS void dots_windows_of(const int fours, int64_t pixels, int64_t channels, int taps, int first_tap,
-                                 const uint8_t *const *in, const int8_t *weights, int64_t c, __mmask64 some,
+/* All pixels of the channels in `mask`, of 64 from `c` on, for `tap_quads` quads of taps from `first_tap` on. Adds to
+ * the sums in `out`, unless first_tap is 0. */
+VNNI INLINE void dots_windows_of(const int tap_quads, int64_t pixels, int64_t channels, int taps, int first_tap,
+                                 const uint8_t *const *in, const int8_t *weights, int64_t c, __mmask64 mask,
                                  int32_t *out)
 {
-    __m512i by[FOURS][4];
+    __m512i tap_weights[TAP_QUADS][4];
 #pragma GCC unroll 3
-    for (int four = 0; four < fours; four++) {
+    for (int tap_quad = 0; tap_quad < tap_quads; tap_quad++) {
         __m512i tap[4];
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
-            const int number = first_tap + 4 * four + i;
-            tap[i] =
-                number < taps ? _mm512_maskz_loadu_epi8(some, weights + number * channels + c) : _mm512_setzero_si512();
+            const int tap_index = first_tap + 4 * tap_quad + i;
+            tap[i] = tap_index < taps ? _mm512_maskz_loadu_epi8(mask, weights + tap_index * channels + c)
+                                      : _mm512_setzero_si512();
         }
-        interleaved(tap, by[four]);
+        interleave_taps(tap, tap_weights[tap_quad]);
     }
     for (int64_t pixel = 0; pixel < pixels; pixel++, in += taps, out += channels) {
         __m512i sum[4] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(),
                           _mm512_setzero_si512()},
                 ordered[4];
 #pragma GCC unroll 3
-        for (int four = 0; four < fours; four++) {
-            __m512i tap[4], together[4];
+        for (int tap_quad = 0; tap_quad < tap_quads; tap_quad++) {
+            __m512i tap[4], tap_bytes[4];
 #pragma GCC unroll 4
             for (int i = 0; i < 4; i++) { /* missing taps have weight 0 */
-                const int number = first_tap + 4 * four + i;
-                tap[i] = _mm512_maskz_loadu_epi8(some, in[number < taps ? number : taps - 1] + c);
+                const int tap_index = first_tap + 4 * tap_quad + i;
+                tap[i] = _mm512_maskz_loadu_epi8(mask, in[tap_index < taps ? tap_index : taps - 1] + c);
             }
-            interleaved(tap, together);
+            interleave_taps(tap, tap_bytes);
 #pragma GCC unroll 4
             for (int v = 0; v < 4; v++)
-                sum[v] = _mm512_dpbusd_epi32(sum[v], together[v], by[four][v]);
+                sum[v] = _mm512_dpbusd_epi32(sum[v], tap_bytes[v], tap_weights[tap_quad][v]);
         }
-        in_order(sum, ordered);
+        reorder_channels(sum, ordered);
 #pragma GCC unroll 4
         for (int v = 0; v < 4; v++) {
-            const __mmask16 own = (__mmask16)(some >> (16 * v));
+            const __mmask16 lane_mask = (__mmask16)(mask >> (16 * v));
             int32_t *to = out + c + 16 * v;
             if (first_tap > 0)
-                ordered[v] = _mm512_add_epi32(ordered[v], _mm512_maskz_loadu_epi32(own, to));
-            _mm512_mask_storeu_epi32(to, own, ordered[v]);
+                ordered[v] = _mm512_add_epi32(ordered[v], _mm512_maskz_loadu_epi32(lane_mask, to));
+            _mm512_mask_storeu_epi32(to, lane_mask, ordered[v]);
         }
     }
 }
@@ -358,22 +367,22 @@ VNNI ALWAYS void dots_windows_of(const int fours, int64_t pixels, int64_t channe
 VNNI static void dots_windows(int64_t pixels, int64_t channels, int taps, const uint8_t *const *in,
                               const int8_t *weights, int32_t *out)
 {
-    for (int64_t c = 0; c < channels; c += WIDE) {
-        const int64_t left = channels - c;
-        const __mmask64 some = left < WIDE ? ((__mmask64)1 << left) - 1 : ~(__mmask64)0;
-        for (int tap = 0; tap < taps; tap += 4 * FOURS)
+    for (int64_t c = 0; c < channels; c += CHANNELS_AT_ONCE) {
+        const int64_t remaining = channels - c;
+        const __mmask64 mask = remaining < CHANNELS_AT_ONCE ? ((__mmask64)1 << remaining) - 1 : ~(__mmask64)0;
+        for (int tap = 0; tap < taps; tap += 4 * TAP_QUADS)
             switch ((taps - tap + 3) / 4) {
-            case 1: dots_windows_of(1, pixels, channels, taps, tap, in, weights, c, some, out); break;
-            case 2: dots_windows_of(2, pixels, channels, taps, tap, in, weights, c, some, out); break;
-            default: dots_windows_of(3, pixels, channels, taps, tap, in, weights, c, some, out); break;
+            case 1: dots_windows_of(1, pixels, channels, taps, tap, in, weights, c, mask, out); break;
+            case 2: dots_windows_of(2, pixels, channels, taps, tap, in, weights, c, mask, out); break;
+            default: dots_windows_of(3, pixels, channels, taps, tap, in, weights, c, mask, out); break;
             }
     }
 }
 #endif
 
 #ifdef __AVX512F__
-/* The bytes of three rows in one column, the taps of a channel adjacent; the fourth is 0. */
-VNNI ALWAYS void column_of(const quantized_row *job, int64_t x, int64_t c, __mmask64 some, __m512i out[4])
+/* Loads the bytes of three rows in column `x`, the taps of a channel adjacent; the fourth tap is 0. */
+VNNI INLINE void load_column(const quantized_row *job, int64_t x, int64_t c, __mmask64 mask, __m512i out[4])
 {
     __m512i tap[4];
     if (x < 0 || x >= job->width) {
@@ -382,57 +391,58 @@ VNNI ALWAYS void column_of(const quantized_row *job, int64_t x, int64_t c, __mma
     }
 #pragma GCC unroll 3
     for (int r = 0; r < 3; r++)
-        tap[r] = _mm512_maskz_loadu_epi8(some, job->in[r] + x * job->in_step[r] + c);
+        tap[r] = _mm512_maskz_loadu_epi8(mask, job->in[r] + x * job->in_step[r] + c);
     tap[3] = _mm512_setzero_si512();
-    interleaved(tap, out);
+    interleave_taps(tap, out);
 }
 
-VNNI ALWAYS void dots_row_of(const int stride, const quantized_row *job, int64_t c, uint8_t *out)
+VNNI INLINE void dots_row_of(const int stride, const quantized_row *job, int64_t c, uint8_t *out)
 {
-    const int64_t channels = job->channels, left = channels - c;
-    const __mmask64 some = left < WIDE ? ((__mmask64)1 << left) - 1 : ~(__mmask64)0;
-    __m512i weights[3][4], column[3][4], more[4], by[4];
+    const int64_t channels = job->channels, remaining = channels - c;
+    const __mmask64 mask = remaining < CHANNELS_AT_ONCE ? ((__mmask64)1 << remaining) - 1 : ~(__mmask64)0;
+    __m512i weights[3][4], column[3][4], bias[4], factors[4];
 #pragma GCC unroll 3
     for (int w = 0; w < 3; w++) {
         __m512i tap[4];
 #pragma GCC unroll 3
         for (int h = 0; h < 3; h++)
-            tap[h] = _mm512_maskz_loadu_epi8(some, job->weights + (h * 3 + w) * channels + c);
+            tap[h] = _mm512_maskz_loadu_epi8(mask, job->weights + (h * 3 + w) * channels + c);
         tap[3] = _mm512_setzero_si512();
-        interleaved(tap, weights[w]);
+        interleave_taps(tap, weights[w]);
     }
     for (int v = 0; v < 4; v++) {
-        const __mmask16 own = (__mmask16)(some >> (16 * v));
-        more[v] = _mm512_maskz_loadu_epi32(own, job->more + c + 16 * v);
-        by[v] = _mm512_maskz_loadu_epi32(own, job->factors + c + 16 * v);
+        const __mmask16 lane_mask = (__mmask16)(mask >> (16 * v));
+        bias[v] = _mm512_maskz_loadu_epi32(lane_mask, job->more + c + 16 * v);
+        factors[v] = _mm512_maskz_loadu_epi32(lane_mask, job->factors + c + 16 * v);
     }
-    in_order(more, more);
-    in_order(by, by);
-    const ending end = ending_of(job->to);
+    reorder_channels(bias, bias);
+    reorder_channels(factors, factors);
+    const output_constants constants = output_constants_of(job->to);
     int64_t x = -job->pad;
     for (int w = 0; w < 3 - stride; w++)
-        column_of(job, x + w, c, some, column[w]);
+        load_column(job, x + w, c, mask, column[w]);
     for (int64_t pixel = 0; pixel < job->out_width; pixel++, x += stride) {
         __m512i sum[4];
 #pragma GCC unroll 2
         for (int w = 3 - stride; w < 3; w++)
-            column_of(job, x + w, c, some, column[w]);
+            load_column(job, x + w, c, mask, column[w]);
 #pragma GCC unroll 4
         for (int v = 0; v < 4; v++) {
-            sum[v] = _mm512_dpbusd_epi32(more[v], column[0][v], weights[0][v]);
+            sum[v] = _mm512_dpbusd_epi32(bias[v], column[0][v], weights[0][v]);
             sum[v] = _mm512_dpbusd_epi32(sum[v], column[1][v], weights[1][v]);
             sum[v] = _mm512_dpbusd_epi32(sum[v], column[2][v], weights[2][v]);
-            sum[v] = rounded(sum[v], _mm512_castsi512_ps(by[v]));
+            sum[v] = scale_and_round(sum[v], _mm512_castsi512_ps(factors[v]));
             for (int w = 0; w < 3 - stride; w++)
                 column[w][v] = column[w + stride][v];
         }
-        _mm512_mask_storeu_epi8(out + pixel * channels + c, some, packed(sum[0], sum[1], sum[2], sum[3], end));
+        _mm512_mask_storeu_epi8(out + pixel * channels + c, mask,
+                                pack_bytes(sum[0], sum[1], sum[2], sum[3], constants));
     }
 }
 
 VNNI static void dots_row(const quantized_row *job, uint8_t *out)
 {
-    for (int64_t c = 0; c < job->channels; c += WIDE)
+    for (int64_t c = 0; c < job->channels; c += CHANNELS_AT_ONCE)
         if (job->stride == 1)
             dots_row_of(1, job, c, out);
         else
@@ -464,10 +474,10 @@ static void windows(int64_t pixels, int64_t channels, int taps, const uint8_t *c
     any_windows(pixels, channels, taps, in, weights, out);
 }
 
-/* ---- to bytes */
+/* ---- conversion to and from bytes */
 /* The integer nearest to x, |x| < 2^22, is in the low bits of x + ROUNDING. NaN becomes the minimum. */
 #define ROUNDING 0x1.8p23f
-ALWAYS uint8_t byte_of(float value, quantized_result to)
+INLINE uint8_t byte_of(float value, quantized_result to)
 {
     const float low = (float)(to.low - to.zero), high = (float)(to.high - to.zero);
     value = value > low ? value : low;
@@ -475,33 +485,33 @@ ALWAYS uint8_t byte_of(float value, quantized_result to)
     return (uint8_t)((uint8_t)((int32_t)((value + ROUNDING) - ROUNDING) + to.zero) ^ to.flip);
 }
 
-static void finish(int64_t n, const int32_t *restrict sums, const int32_t *restrict more, const float *restrict factors,
+static void finish(int64_t n, const int32_t *restrict sums, const int32_t *restrict bias, const float *restrict factors,
                    quantized_result to, uint8_t *restrict out)
 {
     for (int64_t i = 0; i < n; i++)
-        out[i] = byte_of((float)(sums[i] + more[i]) * factors[i], to);
+        out[i] = byte_of((float)(sums[i] + bias[i]) * factors[i], to);
 }
 
 /* A tile's first `columns`, as bytes. */
 static void tile_bytes(int rows, int columns, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b,
-                       const int32_t *more, const float *factors, quantized_result to, uint8_t *out, int64_t out_row)
+                       const int32_t *bias, const float *factors, quantized_result to, uint8_t *out, int64_t out_row)
 {
 #ifdef __AVX512F__
     if (__builtin_cpu_supports("avx512vnni")) {
-        dots_tile_bytes(rows, columns, quads, a, a_row, b, more, factors, to, out, out_row);
+        dots_tile_bytes(rows, columns, quads, a, a_row, b, bias, factors, to, out, out_row);
         return;
     }
 #endif
     int32_t sums[QUANTIZED_ROWS * COLUMNS];
     any_tile(rows, quads, a, a_row, b, sums);
     for (int r = 0; r < rows; r++)
-        finish(columns, sums + r * COLUMNS, more, factors, to, out + r * out_row);
+        finish(columns, sums + r * COLUMNS, bias, factors, to, out + r * out_row);
 }
 
 static void copy(int64_t n, const uint8_t *in, uint8_t *out)
 {
-    typedef uint8_t line __attribute__((vector_size(COPIED), aligned(1), may_alias));
-    for (int64_t i = 0; i < n; i += COPIED)
+    typedef uint8_t line __attribute__((vector_size(COPY_BYTES), aligned(1), may_alias));
+    for (int64_t i = 0; i < n; i += COPY_BYTES)
         *(line *)(out + i) = *(const line *)(in + i);
 }
 
@@ -519,7 +529,7 @@ static void copy(int64_t n, const uint8_t *in, uint8_t *out)
         } \
     }
 typedef uint8_t short_line __attribute__((vector_size(32), aligned(1), may_alias));
-typedef uint8_t long_line __attribute__((vector_size(COPIED), aligned(1), may_alias));
+typedef uint8_t long_line __attribute__((vector_size(COPY_BYTES), aligned(1), may_alias));
 COPY_WINDOWS(copy_short_lines, short_line)
 COPY_WINDOWS(copy_long_lines, long_line)
 #undef COPY_WINDOWS
@@ -543,23 +553,25 @@ static void flip_all(int64_t n, const uint8_t *restrict in, uint8_t *restrict ou
 static int64_t add_vectors(int64_t n, const uint8_t *a, uint8_t a_flip, const uint8_t *b, uint8_t b_flip,
                            const float *factors, quantized_result to, uint8_t *out)
 {
-    const __m512 of_a = _mm512_set1_ps(factors[0]), of_b = _mm512_set1_ps(factors[1]),
+    const __m512 factor_a = _mm512_set1_ps(factors[0]), factor_b = _mm512_set1_ps(factors[1]),
                  offset = _mm512_set1_ps(factors[2]);
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const __m128i flip_a = _mm_set1_epi8((char)a_flip), flip_b = _mm_set1_epi8((char)b_flip);
-    const ending end = ending_of(to);
+    const output_constants constants = output_constants_of(to);
     int64_t i = 0;
     for (; i + 64 <= n; i += 64) {
-        __m512i four[4];
+        __m512i vectors[4];
 #pragma GCC unroll 4
         for (int v = 0; v < 4; v++) {
             const __m128i left = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(a + i + 16 * v)), flip_a),
                           right = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(b + i + 16 * v)), flip_b);
             const __m512 x = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(left)),
                          y = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(right));
-            four[v] = nearest(_mm512_add_ps(_mm512_add_ps(_mm512_mul_ps(x, of_a), _mm512_mul_ps(y, of_b)), offset));
+            vectors[v] = round_to_nearest(
+                _mm512_add_ps(_mm512_add_ps(_mm512_mul_ps(x, factor_a), _mm512_mul_ps(y, factor_b)), offset));
         }
-        _mm512_storeu_si512(out + i, _mm512_permutexvar_epi32(order, packed(four[0], four[1], four[2], four[3], end)));
+        _mm512_storeu_si512(out + i, _mm512_permutexvar_epi32(
+                                         order, pack_bytes(vectors[0], vectors[1], vectors[2], vectors[3], constants)));
     }
     return i;
 }
@@ -568,23 +580,23 @@ static int64_t add_vectors(int64_t n, const uint8_t *a, uint8_t a_flip, const ui
 static void add(int64_t n, const uint8_t *a, uint8_t a_flip, const uint8_t *b, uint8_t b_flip, const float *factors,
                 quantized_result to, uint8_t *out)
 {
-    const float of_a = factors[0], of_b = factors[1], offset = factors[2];
+    const float factor_a = factors[0], factor_b = factors[1], offset = factors[2];
 #ifdef __AVX512F__
     const int64_t done = add_vectors(n, a, a_flip, b, b_flip, factors, to, out);
     n -= done, a += done, b += done, out += done;
 #endif
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; i++)
-        out[i] = byte_of((float)(a[i] ^ a_flip) * of_a + (float)(b[i] ^ b_flip) * of_b + offset, to);
+        out[i] = byte_of((float)(a[i] ^ a_flip) * factor_a + (float)(b[i] ^ b_flip) * factor_b + offset, to);
 }
 
 static void multiply(int64_t n, const uint8_t *a, uint8_t a_flip, const uint8_t *b, uint8_t b_flip,
                      const int32_t *zeros, float factor, quantized_result to, uint8_t *out)
 {
-    const int32_t of_a = zeros[0], of_b = zeros[1];
+    const int32_t zero_a = zeros[0], zero_b = zeros[1];
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; i++)
-        out[i] = byte_of((float)(((a[i] ^ a_flip) - of_a) * ((b[i] ^ b_flip) - of_b)) * factor, to);
+        out[i] = byte_of((float)(((a[i] ^ a_flip) - zero_a) * ((b[i] ^ b_flip) - zero_b)) * factor, to);
 }
 
 static void quantize(int64_t n, const float *restrict in, float scale, quantized_result to, uint8_t *restrict out)
@@ -600,31 +612,31 @@ static void dequantize(int64_t n, const uint8_t *restrict in, uint8_t flip, int3
         out[i] = (float)((in[i] ^ flip) - zero) * scale;
 }
 
-/* Signed numbers are compared as unsigned ones, flipped. */
+/* Signed bytes are compared as unsigned ones, with the sign bit flipped. */
 #ifdef __AVX512F__
 typedef __m512i wide_bytes;
 enum { WIDE_BYTES = 64 };
-ALWAYS wide_bytes bytes_load(const uint8_t *from) { return _mm512_loadu_si512(from); }
-ALWAYS void bytes_store(uint8_t *to, wide_bytes a) { _mm512_storeu_si512(to, a); }
-ALWAYS wide_bytes bytes_all(uint8_t a) { return _mm512_set1_epi8((char)a); }
-ALWAYS wide_bytes bytes_flip(wide_bytes a, wide_bytes flip) { return _mm512_xor_si512(a, flip); }
-ALWAYS wide_bytes bytes_max(wide_bytes a, wide_bytes b) { return _mm512_max_epu8(a, b); }
+INLINE wide_bytes bytes_load(const uint8_t *from) { return _mm512_loadu_si512(from); }
+INLINE void bytes_store(uint8_t *to, wide_bytes a) { _mm512_storeu_si512(to, a); }
+INLINE wide_bytes bytes_all(uint8_t a) { return _mm512_set1_epi8((char)a); }
+INLINE wide_bytes bytes_flip(wide_bytes a, wide_bytes flip) { return _mm512_xor_si512(a, flip); }
+INLINE wide_bytes bytes_max(wide_bytes a, wide_bytes b) { return _mm512_max_epu8(a, b); }
 #elif defined(__AVX2__)
 typedef __m256i wide_bytes;
 enum { WIDE_BYTES = 32 };
-ALWAYS wide_bytes bytes_load(const uint8_t *from) { return _mm256_loadu_si256((const __m256i *)from); }
-ALWAYS void bytes_store(uint8_t *to, wide_bytes a) { _mm256_storeu_si256((__m256i *)to, a); }
-ALWAYS wide_bytes bytes_all(uint8_t a) { return _mm256_set1_epi8((char)a); }
-ALWAYS wide_bytes bytes_flip(wide_bytes a, wide_bytes flip) { return _mm256_xor_si256(a, flip); }
-ALWAYS wide_bytes bytes_max(wide_bytes a, wide_bytes b) { return _mm256_max_epu8(a, b); }
+INLINE wide_bytes bytes_load(const uint8_t *from) { return _mm256_loadu_si256((const __m256i *)from); }
+INLINE void bytes_store(uint8_t *to, wide_bytes a) { _mm256_storeu_si256((__m256i *)to, a); }
+INLINE wide_bytes bytes_all(uint8_t a) { return _mm256_set1_epi8((char)a); }
+INLINE wide_bytes bytes_flip(wide_bytes a, wide_bytes flip) { return _mm256_xor_si256(a, flip); }
+INLINE wide_bytes bytes_max(wide_bytes a, wide_bytes b) { return _mm256_max_epu8(a, b); }
 #else
 typedef uint8_t wide_bytes;
 enum { WIDE_BYTES = 1 };
-ALWAYS wide_bytes bytes_load(const uint8_t *from) { return *from; }
-ALWAYS void bytes_store(uint8_t *to, wide_bytes a) { *to = a; }
-ALWAYS wide_bytes bytes_all(uint8_t a) { return a; }
-ALWAYS wide_bytes bytes_flip(wide_bytes a, wide_bytes flip) { return a ^ flip; }
-ALWAYS wide_bytes bytes_max(wide_bytes a, wide_bytes b) { return a > b ? a : b; }
+INLINE wide_bytes bytes_load(const uint8_t *from) { return *from; }
+INLINE void bytes_store(uint8_t *to, wide_bytes a) { *to = a; }
+INLINE wide_bytes bytes_all(uint8_t a) { return a; }
+INLINE wide_bytes bytes_flip(wide_bytes a, wide_bytes flip) { return a ^ flip; }
+INLINE wide_bytes bytes_max(wide_bytes a, wide_bytes b) { return a > b ? a : b; }
 #endif
 
 static void largest(int64_t begin, int64_t end, int count, const uint8_t *const *in, uint8_t flip, uint8_t *out)
@@ -632,16 +644,16 @@ static void largest(int64_t begin, int64_t end, int count, const uint8_t *const 
     const wide_bytes flips = bytes_all(flip);
     int64_t i = begin;
     for (; i + WIDE_BYTES <= end; i += WIDE_BYTES) {
-        wide_bytes most = bytes_flip(bytes_load(in[0] + i), flips);
+        wide_bytes maximum = bytes_flip(bytes_load(in[0] + i), flips);
         for (int tap = 1; tap < count; tap++)
-            most = bytes_max(most, bytes_flip(bytes_load(in[tap] + i), flips));
-        bytes_store(out + i, bytes_flip(most, flips));
+            maximum = bytes_max(maximum, bytes_flip(bytes_load(in[tap] + i), flips));
+        bytes_store(out + i, bytes_flip(maximum, flips));
     }
     for (; i < end; i++) {
-        uint8_t most = in[0][i] ^ flip;
+        uint8_t maximum = in[0][i] ^ flip;
         for (int tap = 1; tap < count; tap++)
-            most = (in[tap][i] ^ flip) > most ? in[tap][i] ^ flip : most;
-        out[i] = most ^ flip;
+            maximum = (in[tap][i] ^ flip) > maximum ? in[tap][i] ^ flip : maximum;
+        out[i] = maximum ^ flip;
     }
 }
 
@@ -653,11 +665,11 @@ __attribute__((target("avx512vbmi"))) static void look_up_permuted(int64_t n, co
     const __m512i quarter[4] = {_mm512_loadu_si512(table), _mm512_loadu_si512(table + 64),
                                 _mm512_loadu_si512(table + 128), _mm512_loadu_si512(table + 192)};
     for (int64_t i = 0; i < n; i += 64) {
-        const __mmask64 some = n - i < 64 ? ((__mmask64)1 << (n - i)) - 1 : ~(__mmask64)0;
-        const __m512i place = _mm512_maskz_loadu_epi8(some, in + i);
-        const __m512i low = _mm512_permutex2var_epi8(quarter[0], place, quarter[1]),
-                      high = _mm512_permutex2var_epi8(quarter[2], place, quarter[3]);
-        _mm512_mask_storeu_epi8(out + i, some, _mm512_mask_blend_epi8(_mm512_movepi8_mask(place), low, high));
+        const __mmask64 mask = n - i < 64 ? ((__mmask64)1 << (n - i)) - 1 : ~(__mmask64)0;
+        const __m512i index = _mm512_maskz_loadu_epi8(mask, in + i);
+        const __m512i low = _mm512_permutex2var_epi8(quarter[0], index, quarter[1]),
+                      high = _mm512_permutex2var_epi8(quarter[2], index, quarter[3]);
+        _mm512_mask_storeu_epi8(out + i, mask, _mm512_mask_blend_epi8(_mm512_movepi8_mask(index), low, high));
     }
 }
 #endif

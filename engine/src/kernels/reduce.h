@@ -1,6 +1,6 @@
-/* Kernels that fold elements into an accumulator, a run of them (`fold`) or row by row (`rows`). Included once for each
- * backend, with VME_TARGET naming it. engine/src/operators/reduce.h defines accumulators; float16 has no kernels and is
- * computed in float32.
+/* Kernels of reductions: `fold` folds a run of elements into one accumulator, `rows` folds rows into an accumulator for
+ * each column. Included once for each backend, with VME_TARGET naming it. engine/src/operators/reduce.h defines
+ * accumulators; float16 has no kernels and is computed in float32.
  *
  * Floating-point sums are pairwise: blocks of 32 vectors, whose sums are added in pairs; as accurate as NumPy's.
  * Products of fewer than 64 floats are in order, as NumPy's. Elements need not be aligned. */
@@ -35,10 +35,10 @@
             const e_##name *x = (const e_##name *)in; \
             for (int64_t i = 0; i < n;) { \
                 int64_t end = n - i < (block) ? n : i + (block); \
-                narrow part = 0; \
+                narrow block_sum = 0; \
                 for (; i < end; i++) \
-                    part += (narrow)x[i]; \
-                total += (uint64_t)(int64_t)part; \
+                    block_sum += (narrow)x[i]; \
+                total += (uint64_t)(int64_t)block_sum; \
             } \
         } else { \
             for (int64_t i = 0; i < n; i++) \
@@ -99,13 +99,13 @@ INTEGER_PROD(i64)
                 s0 += level[--depth]; \
             level[depth++] = s0; \
         } \
-        int64_t rest = vectors - blocks * 32, j = 0; \
+        int64_t remaining = vectors - blocks * 32, j = 0; \
         r_##name s1 = result; \
-        for (; j + 2 <= rest; j += 2) { \
+        for (; j + 2 <= remaining; j += 2) { \
             result += x[j]; \
             s1 += x[j + 1]; \
         } \
-        if (j < rest) \
+        if (j < remaining) \
             result += x[j]; \
         result += s1; \
         while (depth > 0) \
@@ -130,7 +130,8 @@ INTEGER_PROD(i64)
             for (; done < count; done++) \
                 sum[done & (parts - 1)] += x[done]; \
         } else { \
-            /* eight chains each of 16 additions, their sums one after the other: n is a piece */ \
+            /* blocks of 128 elements in eight chains of 16 additions; the blocks' sums are added in order, because n \
+             * is at most the size of a piece */ \
             int64_t i = 0; \
             for (; i + 128 <= n; i += 128) \
                 for (int part = 0; part < parts; part++) { \
@@ -195,7 +196,7 @@ COMPLEX_PROD(c128, double)
 /* ---- minima and maxima. `BEYOND(a, b)`: a replaces b; NaN replaces every number, and stays. */
 #define INTEGER_EXTREME(op, name, sign) \
     static inline bool beyond_##op##_##name(e_##name a, e_##name b) { return a sign b; } \
-    static inline bool odd_##op##_##name(e_##name a) { return (void)a, false; } \
+    static inline bool is_nan_##op##_##name(e_##name a) { return (void)a, false; } \
     static void op##_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
         e_##name best = *(e_##name *)accumulator; \
@@ -216,7 +217,7 @@ INTEGER_EXTREMES(i8)
 INTEGER_EXTREMES(i16)
 INTEGER_EXTREMES(i32)
 #ifdef __AVX512F__
-/* Minimum and maximum of 64-bit integers have a latency of six cycles: four chains at once. */
+/* Minimum and maximum of 64-bit integers have a latency of six cycles: four independent chains hide it. */
 #define LONG_EXTREME(op) \
     static void op##_i64(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
@@ -230,8 +231,8 @@ INTEGER_EXTREMES(i32)
                 b3 = _mm512_##op##_epi64(b3, _mm512_loadu_si512(in + 192)); \
             } \
             for (; n > 0; n -= 8, in += 64) { \
-                __mmask8 some = (__mmask8)(n < 8 ? (1 << n) - 1 : 255); \
-                b0 = _mm512_##op##_epi64(b0, _mm512_mask_loadu_epi64(b0, some, in)); \
+                __mmask8 mask = (__mmask8)(n < 8 ? (1 << n) - 1 : 255); \
+                b0 = _mm512_##op##_epi64(b0, _mm512_mask_loadu_epi64(b0, mask, in)); \
             } \
             b0 = _mm512_##op##_epi64(_mm512_##op##_epi64(b0, b1), _mm512_##op##_epi64(b2, b3)); \
             best = _mm512_reduce_##op##_epi64(b0); \
@@ -245,8 +246,8 @@ INTEGER_EXTREMES(i32)
     }
 static inline bool beyond_max_i64(e_i64 a, e_i64 b) { return a > b; }
 static inline bool beyond_min_i64(e_i64 a, e_i64 b) { return a < b; }
-static inline bool odd_max_i64(e_i64 a) { return (void)a, false; }
-static inline bool odd_min_i64(e_i64 a) { return (void)a, false; }
+static inline bool is_nan_max_i64(e_i64 a) { return (void)a, false; }
+static inline bool is_nan_min_i64(e_i64 a) { return (void)a, false; }
 LONG_EXTREME(max)
 LONG_EXTREME(min)
 #else
@@ -257,8 +258,8 @@ INTEGER_EXTREMES(u16)
 INTEGER_EXTREMES(u32)
 INTEGER_EXTREMES(u64)
 
-/* x86's max and min instructions return their second operand if either is NaN: the accumulator, so NaNs must be noted
- * separately first. */
+/* x86's max and min instructions return their second operand, here the accumulator, if either operand is NaN. So NaNs
+ * are recorded separately. */
 #if defined(__AVX512F__)
 typedef uint32_t nans;
 #define NANS_NONE      0
@@ -319,10 +320,10 @@ typedef bool nans;
 FLOAT_VECTOR(f32, ps)
 FLOAT_VECTOR(f64, pd)
 
-/* A vector of n elements, at least VECTOR_LEAST: with fewer elements than lanes, the rest repeats the first element.
- * furthest: the maximum or minimum of all lanes. */
+/* vector_: the first n elements, at least VECTOR_MIN; with fewer elements than lanes, the other lanes repeat the first
+ * element. reduce_: the maximum or minimum of all lanes. */
 #if defined(__AVX512F__)
-enum { VECTOR_LEAST_f32 = 2, VECTOR_LEAST_f64 = 2 };
+enum { VECTOR_MIN_f32 = 2, VECTOR_MIN_f64 = 2 };
 static inline r_f32 vector_f32(int64_t n, const char *in)
 {
     return (r_f32)(n >= LANES_f32
@@ -335,16 +336,16 @@ static inline r_f64 vector_f64(int64_t n, const char *in)
                        ? _mm512_loadu_pd(in)
                        : _mm512_mask_loadu_pd(_mm512_set1_pd(*(const e_f64 *)in), (__mmask8)((1u << n) - 1), in));
 }
-static inline float furthest_larger_f32(r_f32 x) { return _mm512_reduce_max_ps((__m512)x); }
-static inline float furthest_smaller_f32(r_f32 x) { return _mm512_reduce_min_ps((__m512)x); }
-static inline double furthest_larger_f64(r_f64 x) { return _mm512_reduce_max_pd((__m512d)x); }
-static inline double furthest_smaller_f64(r_f64 x) { return _mm512_reduce_min_pd((__m512d)x); }
+static inline float reduce_larger_f32(r_f32 x) { return _mm512_reduce_max_ps((__m512)x); }
+static inline float reduce_smaller_f32(r_f32 x) { return _mm512_reduce_min_ps((__m512)x); }
+static inline double reduce_larger_f64(r_f64 x) { return _mm512_reduce_max_pd((__m512d)x); }
+static inline double reduce_smaller_f64(r_f64 x) { return _mm512_reduce_min_pd((__m512d)x); }
 #else
-enum { VECTOR_LEAST_f32 = LANES_f32, VECTOR_LEAST_f64 = LANES_f64 };
+enum { VECTOR_MIN_f32 = LANES_f32, VECTOR_MIN_f64 = LANES_f64 };
 static inline r_f32 vector_f32(int64_t n, const char *in) { return (void)n, *(const v_f32 *)in; }
 static inline r_f64 vector_f64(int64_t n, const char *in) { return (void)n, *(const v_f64 *)in; }
-#define FURTHEST_LANE(name, real, further, sign) \
-    static inline real furthest_##further##_##name(r_##name x) \
+#define REDUCE_LANES(name, real, further, sign) \
+    static inline real reduce_##further##_##name(r_##name x) \
     { \
         real lanes[LANES_##name]; \
         memcpy(lanes, &x, sizeof lanes); \
@@ -353,20 +354,20 @@ static inline r_f64 vector_f64(int64_t n, const char *in) { return (void)n, *(co
                 lanes[j] = lanes[j + half] sign lanes[j] ? lanes[j + half] : lanes[j]; \
         return lanes[0]; \
     }
-FURTHEST_LANE(f32, float, larger, >)
-FURTHEST_LANE(f32, float, smaller, <)
-FURTHEST_LANE(f64, double, larger, >)
-FURTHEST_LANE(f64, double, smaller, <)
+REDUCE_LANES(f32, float, larger, >)
+REDUCE_LANES(f32, float, smaller, <)
+REDUCE_LANES(f64, double, larger, >)
+REDUCE_LANES(f64, double, smaller, <)
 #endif
 
 #define FLOAT_EXTREME(op, name, real, sign, further) \
     static inline bool beyond_##op##_##name(real a, real b) { return (a sign b) | ((a != a) & (b == b)); } \
-    static inline bool odd_##op##_##name(real a) { return a != a; } \
+    static inline bool is_nan_##op##_##name(real a) { return a != a; } \
     static void op##_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
         real best = *(real *)accumulator; \
         int64_t i = 0; \
-        if (step == sizeof(real) && n >= VECTOR_LEAST_##name) { \
+        if (step == sizeof(real) && n >= VECTOR_MIN_##name) { \
             const v_##name *x = (const v_##name *)in; \
             r_##name b0 = vector_##name(n, in); \
             nans found = nans_##name(NANS_NONE, b0, b0); \
@@ -385,13 +386,13 @@ FURTHEST_LANE(f64, double, smaller, <)
                 } \
                 b0 = further##_##name(further##_##name(b0, b1), further##_##name(b2, b3)); \
             } \
-            for (; i < n; i += LANES_##name) { /* the last vector may begin among what was seen */ \
-                int64_t at = i + LANES_##name <= n ? i : n - LANES_##name; \
-                r_##name x0 = *(const v_##name *)((const real *)in + at); \
+            for (; i < n; i += LANES_##name) { /* the last vector may overlap the one before it */ \
+                int64_t offset = i + LANES_##name <= n ? i : n - LANES_##name; \
+                r_##name x0 = *(const v_##name *)((const real *)in + offset); \
                 found = nans_##name(found, x0, x0); \
                 b0 = further##_##name(x0, b0); \
             } \
-            real last = furthest_##further##_##name(b0); \
+            real last = reduce_##further##_##name(b0); \
             if (NANS_ANY(found)) \
                 best = (real)NAN; \
             best = beyond_##op##_##name(last, best) ? last : best; \
@@ -408,14 +409,14 @@ FLOAT_EXTREME(max, f64, double, >, larger)
 FLOAT_EXTREME(min, f64, double, <, smaller)
 
 /* The same, ignoring NaN: the accumulator is NaN until a number was seen. */
-#define FLOAT_KNOWN(op, name, real, sign, further, worst) \
+#define FLOAT_KNOWN(op, name, real, sign, further, identity) \
     static void op##_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
         real best = *(real *)accumulator; \
         int64_t i = 0; \
         if (step == sizeof(real) && n >= 4 * LANES_##name) { \
             const v_##name *x = (const v_##name *)in; \
-            r_##name b0 = (r_##name){0} + (real)(worst), b1 = b0, b2 = b0, b3 = b0; \
+            r_##name b0 = (r_##name){0} + (real)(identity), b1 = b0, b2 = b0, b3 = b0; \
             for (; i + 4 * LANES_##name <= n; i += 4 * LANES_##name, x += 4) { \
                 r_##name x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3]; \
                 b0 = further##_##name(x0, b0); \
@@ -424,9 +425,9 @@ FLOAT_EXTREME(min, f64, double, <, smaller)
                 b3 = further##_##name(x3, b3); \
             } \
             real last = \
-                furthest_##further##_##name(further##_##name(further##_##name(b0, b1), further##_##name(b2, b3))); \
-            if (last == (real)(worst)) \
-                i = 0; /* `worst` may be an element, or there were NaNs only */ \
+                reduce_##further##_##name(further##_##name(further##_##name(b0, b1), further##_##name(b2, b3))); \
+            if (last == (real)(identity)) \
+                i = 0; /* `identity` may be an element, or there were NaNs only */ \
             else \
                 best = last sign best || best != best ? last : best; \
         } \
@@ -443,11 +444,11 @@ FLOAT_KNOWN(known_min, f64, double, <, smaller, INFINITY)
 
 /* Complex numbers in lexicographic order; a number with NaN in either part counts as NaN. */
 #define COMPLEX_EXTREME(op, name, sign) \
-    static inline bool odd_##op##_##name(e_##name a) { return a.re != a.re || a.im != a.im; } \
+    static inline bool is_nan_##op##_##name(e_##name a) { return a.re != a.re || a.im != a.im; } \
     static inline bool beyond_##op##_##name(e_##name a, e_##name b) \
     { \
-        if (odd_##op##_##name(a) || odd_##op##_##name(b)) \
-            return !odd_##op##_##name(b); \
+        if (is_nan_##op##_##name(a) || is_nan_##op##_##name(b)) \
+            return !is_nan_##op##_##name(b); \
         return a.re sign b.re || (a.re == b.re && a.im sign b.im); \
     } \
     static void op##_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
@@ -466,7 +467,7 @@ FLOAT_KNOWN(known_min, f64, double, <, smaller, INFINITY)
         e_##name best = *(e_##name *)accumulator; \
         for (int64_t i = 0; i < n; i++) { \
             e_##name x = *(const e_##name *)(in + i * step); \
-            if (odd_##of##_##name(best) || (!odd_##of##_##name(x) && beyond_##of##_##name(x, best))) \
+            if (is_nan_##of##_##name(best) || (!is_nan_##of##_##name(x) && beyond_##of##_##name(x, best))) \
                 best = x; \
         } \
         *(e_##name *)accumulator = best; \
@@ -483,90 +484,90 @@ COMPLEX_KNOWN(known_min, min, c128)
 /* ---- the index of the first minimum or maximum: finds the value in a block, and searches the blocks that improve it
  */
 #define FIND(op, name) \
-    /* the first element that `here`, an extreme of these, does not go beyond; 32 at a time, which compilers vectorize \
-     */ \
-    static int64_t find_##op##_##name(e_##name here, int64_t n, const char *in, int64_t step) \
+    /* the index of the first element that equals `target`, the extreme of all n (NaN equals NaN); 32 at a time, which \
+     * compilers vectorize */ \
+    static int64_t find_##op##_##name(e_##name target, int64_t n, const char *in, int64_t step) \
     { \
         int64_t j = 0; \
         if (step == sizeof(e_##name)) \
             for (const e_##name *x = (const e_##name *)in; j + 32 <= n; j += 32) { \
                 unsigned char found = 0; \
                 for (int k = 0; k < 32; k++) \
-                    found |= !beyond_##op##_##name(here, x[j + k]); \
+                    found |= !beyond_##op##_##name(target, x[j + k]); \
                 if (found) \
                     break; \
             } \
-        while (j < n && beyond_##op##_##name(here, *(const e_##name *)(in + j * step))) \
+        while (j < n && beyond_##op##_##name(target, *(const e_##name *)(in + j * step))) \
             j++; \
         return j; \
     }
 #ifdef __AVX512BW__
-/* The same with vector comparisons: an element matches if it equals the value, or if both are NaN. Four vectors at
- * once, the last of which may overlap those before; `some`: the valid lanes of a single vector. */
+/* The same with vector comparisons: an element matches if it equals `target`, or if both are NaN. Four vectors at once;
+ * the last four may overlap those before. `mask`: the valid lanes of a single vector. */
 #define FIND_VECTOR(op, name, lanes) \
-    static int64_t find_##op##_##name(e_##name here, int64_t n, const char *in, int64_t step) \
+    static int64_t find_##op##_##name(e_##name target, int64_t n, const char *in, int64_t step) \
     { \
         int64_t j = 0; \
         if (step != sizeof(e_##name)) { \
-            while (j < n && beyond_##op##_##name(here, *(const e_##name *)(in + j * step))) \
+            while (j < n && beyond_##op##_##name(target, *(const e_##name *)(in + j * step))) \
                 j++; \
             return j; \
         } \
-        if (!odd_##op##_##name(here)) \
+        if (!is_nan_##op##_##name(target)) \
             for (; j < n && n >= 4 * lanes; j += 4 * lanes) { \
-                const int64_t at = j + 4 * lanes <= n ? j : n - 4 * lanes; \
-                const char *from = in + at * step; \
-                uint64_t matches = equals_##name(here, from) | equals_##name(here, from + 64) << lanes \
-                                   | equals_##name(here, from + 128) << 2 * lanes \
-                                   | equals_##name(here, from + 192) << 3 * lanes; \
+                const int64_t offset = j + 4 * lanes <= n ? j : n - 4 * lanes; \
+                const char *from = in + offset * step; \
+                uint64_t matches = equals_##name(target, from) | equals_##name(target, from + 64) << lanes \
+                                   | equals_##name(target, from + 128) << 2 * lanes \
+                                   | equals_##name(target, from + 192) << 3 * lanes; \
                 if (matches != 0) \
-                    return at + __builtin_ctzll(matches); \
+                    return offset + __builtin_ctzll(matches); \
             } \
         for (; j < n; j += lanes) { \
-            uint64_t some = n - j < lanes ? ((uint64_t)1 << (n - j)) - 1 : UINT64_MAX >> (64 - lanes); \
-            uint64_t matches = matches_##name(here, some, in + j * step); \
+            uint64_t mask = n - j < lanes ? ((uint64_t)1 << (n - j)) - 1 : UINT64_MAX >> (64 - lanes); \
+            uint64_t matches = matches_##name(target, mask, in + j * step); \
             if (matches != 0) \
                 return j + __builtin_ctzll(matches); \
         } \
         return n; \
     }
-static inline uint64_t equals_i32(int32_t here, const char *in)
+static inline uint64_t equals_i32(int32_t target, const char *in)
 {
-    return _mm512_cmpeq_epi32_mask(_mm512_loadu_si512(in), _mm512_set1_epi32(here));
+    return _mm512_cmpeq_epi32_mask(_mm512_loadu_si512(in), _mm512_set1_epi32(target));
 }
-static inline uint64_t equals_i64(int64_t here, const char *in)
+static inline uint64_t equals_i64(int64_t target, const char *in)
 {
-    return _mm512_cmpeq_epi64_mask(_mm512_loadu_si512(in), _mm512_set1_epi64(here));
+    return _mm512_cmpeq_epi64_mask(_mm512_loadu_si512(in), _mm512_set1_epi64(target));
 }
-static inline uint64_t equals_f32(float here, const char *in)
+static inline uint64_t equals_f32(float target, const char *in)
 {
-    return _mm512_cmp_ps_mask(_mm512_loadu_ps(in), _mm512_set1_ps(here), _CMP_EQ_OQ);
+    return _mm512_cmp_ps_mask(_mm512_loadu_ps(in), _mm512_set1_ps(target), _CMP_EQ_OQ);
 }
-static inline uint64_t equals_f64(double here, const char *in)
+static inline uint64_t equals_f64(double target, const char *in)
 {
-    return _mm512_cmp_pd_mask(_mm512_loadu_pd(in), _mm512_set1_pd(here), _CMP_EQ_OQ);
+    return _mm512_cmp_pd_mask(_mm512_loadu_pd(in), _mm512_set1_pd(target), _CMP_EQ_OQ);
 }
-static inline uint64_t matches_i32(int32_t here, uint64_t some, const char *in)
+static inline uint64_t matches_i32(int32_t target, uint64_t mask, const char *in)
 {
-    return _mm512_mask_cmpeq_epi32_mask((__mmask16)some, _mm512_maskz_loadu_epi32((__mmask16)some, in),
-                                        _mm512_set1_epi32(here));
+    return _mm512_mask_cmpeq_epi32_mask((__mmask16)mask, _mm512_maskz_loadu_epi32((__mmask16)mask, in),
+                                        _mm512_set1_epi32(target));
 }
-static inline uint64_t matches_i64(int64_t here, uint64_t some, const char *in)
+static inline uint64_t matches_i64(int64_t target, uint64_t mask, const char *in)
 {
-    return _mm512_mask_cmpeq_epi64_mask((__mmask8)some, _mm512_maskz_loadu_epi64((__mmask8)some, in),
-                                        _mm512_set1_epi64(here));
+    return _mm512_mask_cmpeq_epi64_mask((__mmask8)mask, _mm512_maskz_loadu_epi64((__mmask8)mask, in),
+                                        _mm512_set1_epi64(target));
 }
-static inline uint64_t matches_f32(float here, uint64_t some, const char *in)
+static inline uint64_t matches_f32(float target, uint64_t mask, const char *in)
 {
-    __m512 x = _mm512_maskz_loadu_ps((__mmask16)some, in);
-    return here != here ? _mm512_mask_cmp_ps_mask((__mmask16)some, x, x, _CMP_UNORD_Q)
-                        : _mm512_mask_cmp_ps_mask((__mmask16)some, x, _mm512_set1_ps(here), _CMP_EQ_OQ);
+    __m512 x = _mm512_maskz_loadu_ps((__mmask16)mask, in);
+    return target != target ? _mm512_mask_cmp_ps_mask((__mmask16)mask, x, x, _CMP_UNORD_Q)
+                            : _mm512_mask_cmp_ps_mask((__mmask16)mask, x, _mm512_set1_ps(target), _CMP_EQ_OQ);
 }
-static inline uint64_t matches_f64(double here, uint64_t some, const char *in)
+static inline uint64_t matches_f64(double target, uint64_t mask, const char *in)
 {
-    __m512d x = _mm512_maskz_loadu_pd((__mmask8)some, in);
-    return here != here ? _mm512_mask_cmp_pd_mask((__mmask8)some, x, x, _CMP_UNORD_Q)
-                        : _mm512_mask_cmp_pd_mask((__mmask8)some, x, _mm512_set1_pd(here), _CMP_EQ_OQ);
+    __m512d x = _mm512_maskz_loadu_pd((__mmask8)mask, in);
+    return target != target ? _mm512_mask_cmp_pd_mask((__mmask8)mask, x, x, _CMP_UNORD_Q)
+                            : _mm512_mask_cmp_pd_mask((__mmask8)mask, x, _mm512_set1_pd(target), _CMP_EQ_OQ);
 }
 #define FIND_I32(op) FIND_VECTOR(op, i32, 16)
 #define FIND_I64(op) FIND_VECTOR(op, i64, 8)
@@ -588,48 +589,48 @@ FINDS(min)
 
 /* The minimum or maximum of a block, and its index if the search yields it; otherwise -1. */
 #define FIRST_WITHOUT_INDEX(op, name) \
-    static inline int64_t first_##op##_##name(int64_t n, const char *in, int64_t step, e_##name *here) \
+    static inline int64_t first_##op##_##name(int64_t n, const char *in, int64_t step, e_##name *block_best) \
     { \
-        op##_##name(n, in, step, here); \
+        op##_##name(n, in, step, block_best); \
         return -1; \
     }
 #ifdef __AVX512BW__
-/* Each lane keeps the number of the group of four vectors that brought its best value. The last group may overlap those
- * before: elements equal to an earlier best value never count. */
+/* Each lane keeps the number of the group of four vectors that had its best value. The last group may overlap the one
+ * before it: an element replaces the best value only if it goes beyond it. */
 #define FIRST_VECTORS(op, name, lanes, vector, LOAD, FURTHER, BEYOND, SAME, REDUCE, NARROW, NANS) \
-    static int64_t first_##op##_##name(int64_t n, const char *in, int64_t step, e_##name *here) \
+    static int64_t first_##op##_##name(int64_t n, const char *in, int64_t step, e_##name *block_best) \
     { \
         enum { FOUR = 4 * lanes }; \
         if (step != sizeof(e_##name) || n < FOUR) { \
-            op##_##name(n, in, step, here); \
+            op##_##name(n, in, step, block_best); \
             return -1; \
         } \
         vector x0 = LOAD(in), x1 = LOAD(in + 64), x2 = LOAD(in + 128), x3 = LOAD(in + 192); \
         vector best = FURTHER(FURTHER(x0, x1), FURTHER(x2, x3)); \
-        uint32_t odd = NANS(x0, x1) | NANS(x2, x3); \
-        __m512i brought = _mm512_setzero_si512(), number = brought; \
+        uint32_t any_nan = NANS(x0, x1) | NANS(x2, x3); \
+        __m512i best_group = _mm512_setzero_si512(), group = best_group; \
         for (int64_t j = FOUR; j < n; j += FOUR) { \
             const char *from = in + (j + FOUR <= n ? j : n - FOUR) * step; \
             x0 = LOAD(from), x1 = LOAD(from + 64), x2 = LOAD(from + 128), x3 = LOAD(from + 192); \
-            vector further = FURTHER(FURTHER(x0, x1), FURTHER(x2, x3)); \
-            odd |= NANS(x0, x1) | NANS(x2, x3); \
-            number = _mm512_add_epi##NARROW(number, _mm512_set1_epi##NARROW(1)); \
-            brought = _mm512_mask_mov_epi##NARROW(brought, BEYOND(further, best), number); \
-            best = FURTHER(further, best); \
+            vector group_best = FURTHER(FURTHER(x0, x1), FURTHER(x2, x3)); \
+            any_nan |= NANS(x0, x1) | NANS(x2, x3); \
+            group = _mm512_add_epi##NARROW(group, _mm512_set1_epi##NARROW(1)); \
+            best_group = _mm512_mask_mov_epi##NARROW(best_group, BEYOND(group_best, best), group); \
+            best = FURTHER(group_best, best); \
         } \
-        if (odd != 0) { \
-            op##_##name(n, in, step, here); \
+        if (any_nan != 0) { \
+            op##_##name(n, in, step, block_best); \
             return -1; \
         } \
-        *here = REDUCE(best); \
-        __m512i numbers = NARROW == 32 ? brought : _mm512_castsi256_si512(_mm512_cvtepi64_epi32(brought)); \
-        int64_t at = FOUR * (int64_t)_mm512_mask_reduce_min_epi32(SAME(best, *here), numbers); \
-        at = at + FOUR <= n ? at : n - FOUR; \
-        in += at * step; \
-        return at \
-               + __builtin_ctzll(equals_##name(*here, in) | equals_##name(*here, in + 64) << lanes \
-                                 | equals_##name(*here, in + 128) << 2 * lanes \
-                                 | equals_##name(*here, in + 192) << 3 * lanes); \
+        *block_best = REDUCE(best); \
+        __m512i groups = NARROW == 32 ? best_group : _mm512_castsi256_si512(_mm512_cvtepi64_epi32(best_group)); \
+        int64_t offset = FOUR * (int64_t)_mm512_mask_reduce_min_epi32(SAME(best, *block_best), groups); \
+        offset = offset + FOUR <= n ? offset : n - FOUR; \
+        in += offset * step; \
+        return offset \
+               + __builtin_ctzll(equals_##name(*block_best, in) | equals_##name(*block_best, in + 64) << lanes \
+                                 | equals_##name(*block_best, in + 128) << 2 * lanes \
+                                 | equals_##name(*block_best, in + 192) << 3 * lanes); \
     }
 #define NANS_PS(a, b)       _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q)
 #define NANS_PD(a, b)       _mm512_cmp_pd_mask(a, b, _CMP_UNORD_Q)
@@ -683,15 +684,15 @@ FIRSTS(min)
         for (int64_t i = 0; i < n; i += BLOCK) { \
             int64_t count = n - i < BLOCK ? n - i : BLOCK; \
             const char *block = in + i * step; \
-            e_##name here = *(const e_##name *)block; \
-            if (extreme->seen > 0 && odd_##op##_##name(best)) { \
+            e_##name block_best = *(const e_##name *)block; \
+            if (extreme->seen > 0 && is_nan_##op##_##name(best)) { \
                 extreme->seen += n - i; \
                 break; \
             } \
-            int64_t j = first_##op##_##name(count, block, step, &here); \
-            if (extreme->seen == 0 || beyond_##op##_##name(here, best)) { \
+            int64_t j = first_##op##_##name(count, block, step, &block_best); \
+            if (extreme->seen == 0 || beyond_##op##_##name(block_best, best)) { \
                 if (j < 0) \
-                    j = find_##op##_##name(here, count, block, step); \
+                    j = find_##op##_##name(block_best, count, block, step); \
                 best = *(const e_##name *)(block + j * step); \
                 extreme->best = extreme->seen + j; \
             } \
@@ -713,8 +714,8 @@ ARGS(f64)
 ARGS(c64)
 ARGS(c128)
 
-/* bool: the first byte of the searched truth value ends the search. `first` need only return an index before which
- * there is none. */
+/* bool: the search ends at the first byte with the wanted truth value. `first` returns any index before which there is
+ * no such byte. */
 static inline int64_t first_true(int64_t n, const char *in)
 {
     int64_t j = 0;
@@ -806,7 +807,7 @@ TRUTH(f64, x != 0)
 TRUTH(c64, (x.re != 0) | (x.im != 0))
 TRUTH(c128, (x.re != 0) | (x.im != 0))
 
-/* bytes: lanes count up to 255 before they are summed */
+/* Bytes: each lane counts up to 255 before the lanes are summed. */
 static inline int32_t count_block_u8(int64_t n, const char *in, int64_t step)
 {
     int32_t count = 0;
@@ -850,9 +851,9 @@ static void any_u8(int64_t n, const char *in, int64_t step, void *accumulator)
     bool *any = accumulator;
     int64_t i = 0;
     for (; step == 1 && !*any && i + 8 <= n; i += 8) {
-        uint64_t eight;
-        memcpy(&eight, in + i, 8);
-        *any = eight != 0;
+        uint64_t word;
+        memcpy(&word, in + i, 8);
+        *any = word != 0;
         if (i >= 128)
             break;
     }

@@ -37,7 +37,7 @@ typedef struct attention {
     vme_move2 *transpose;
     const model_row_kernels *row_kernels;
     float factor;
-    bool guarded;                    /* rows of NaN count as 0 */
+    bool guarded;                    /* fully masked rows of weights, which are NaN, count as 0 */
     vme_tensor q, k, v, addend, out; /* addend.data NULL: none */
     /* in bytes, broadcast to out's dimensions */
     int64_t q_strides[VME_RANK_MAX], k_strides[VME_RANK_MAX], v_strides[VME_RANK_MAX], addend_strides[VME_RANK_MAX];
@@ -298,8 +298,8 @@ static vme_status run_apart(attention *job, char *scratch)
     return status == VME_OK ? vme_matmul(job->context, &scores, &job->v, &job->out) : status;
 }
 
-/* With few rows the first product is dot products if the elements of each key are contiguous; then nothing is packed.
- */
+/* For few rows, if the elements of each key are contiguous, the first product is computed as dot products, and nothing
+ * is packed. */
 static rates_counted apart_work(const attention *job, const vme_gemm_kernel *gemm)
 {
     const double operand_elements = (double)job->items * (double)(job->depth + job->width) * (double)job->keys;

@@ -63,8 +63,8 @@ static bool is_inner(const vme_model *model, int root, int first, int end)
     return value->kind == MODEL_COMPUTED && value->first_step >= first && value->last_step < end;
 }
 
-/* Whether these steps can be a chain: they have the same number of images, their outputs have the height of the last
- * one's, and no step of the chain reads an output. */
+/* Whether these steps can be a chain: they have one guard and the same number of images, and the values that other
+ * steps use have the height of the chain's last value and are not read within the chain. */
 static bool are_chain(const vme_model *model, int first, int end)
 {
     const model_step *last = &model->step[end - 1];
@@ -263,9 +263,8 @@ static void chain_make(model_preparation *preparation, int first, int end, model
         for (int i = 0; i < 3; i++)
             if (values[i] >= 0) {
                 model_value *root = &model->value[model_root(model, values[i])];
-                root->first_step =
-                    root->first_step > first ? first : root->first_step; /* the chain's steps overlap: each of its
-                                                                          * values lives from the first one on */
+                /* the chain's steps overlap in time: each of its values lives from the first step on */
+                root->first_step = root->first_step > first ? first : root->first_step;
                 if (root->strip_rows > 0)
                     root->bytes = 0;
             }

@@ -17,7 +17,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { PIECE = 1 << 14 }; /* numbers between two checks of the stop flag */
+enum { PIECE = 1 << 14 }; /* elements between two checks of the stop flag */
 
 /* A piece of the result, as a tensor of rank 1. */
 static vme_tensor piece_of(const vme_tensor *out, int64_t begin, const int64_t *count, const int64_t *stride)
@@ -41,7 +41,7 @@ static vme_status chance_run(vme_context *context, const vme_model *model, const
     float first, second;
     memcpy(&first, &step->p[CHANCE_FIRST], sizeof first);
     memcpy(&second, &step->p[CHANCE_SECOND], sizeof second);
-    vme_random_state state = {.buffer_pos = 4}; /* the position in the block: all words are used */
+    vme_random_state state = {.buffer_pos = 4}; /* buffer_pos: all words of the block are used */
     if (step->p[CHANCE_SEEDED] != 0) {
         state.key[0] = (uint32_t)step->p[CHANCE_SEED];
         state.key[1] = (uint32_t)step->p[CHANCE_STREAM];

@@ -14,10 +14,11 @@
 
 enum {
     CLASSES_MAX = 256,
-    ROUNDS_MIN = 100,        /* the algorithm ends after this many rounds, or one for each class if there are more */
+    ROUNDS_MIN = 100,        /* the limit of rounds is this or the number of classes, whichever is larger */
     STORED_CLASSES_MAX = 24, /* with more classes, the matrix is not stored */
 };
-#define GRADIENT_BOUND  0.005 /* divided by the number of classes: below this gradient the algorithm ends */
+/* the algorithm ends when the gradient is below this, divided by the number of classes */
+#define GRADIENT_BOUND  0.005
 #define PROBABILITY_MIN 1e-7
 
 typedef struct coupling {

@@ -1,5 +1,5 @@
-/* Depthwise convolution: as many groups as channels, so each channel depends on its own only. Rows of outputs go to the
- * backend's kernel; margins of zeros implement the padding.
+/* Depthwise convolution: as many groups as channels, so each output channel depends on one input channel. Rows of
+ * outputs go to the backend's kernel; margins of zeros implement the padding.
  *
  * Weights are packed as [kh][kw][channels], followed by the bias. */
 #include "models/depthwise.h"

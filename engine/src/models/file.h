@@ -24,7 +24,7 @@ enum {
     MODEL_VARYING_MAX = 1 << 17,
     MODEL_TERMS_MAX = 1 << 18,
     MODEL_QUOTIENTS_MAX = 239,
-    MODEL_VARIABLES_MAX = 255, /* open sizes and quotients together: a term names one in a byte */
+    MODEL_VARIABLES_MAX = 255, /* open sizes and quotients together: a term stores the number of a variable in a byte */
     MODEL_NEEDS_MAX = 1 << 16,
     MODEL_GUARDS_MAX = 1 << 14,
     MODEL_PARTS_MAX = 32,
@@ -49,16 +49,16 @@ typedef enum model_op {
     MODEL_AVERAGE_POOL,        /* x */
     MODEL_CONCAT,              /* any number of values, concatenated along channels */
     MODEL_SLICE,               /* x: a range of its channels */
-    MODEL_SHUFFLE,             /* x, or its two halves: channel i of each of GROUPS equal groups, for each i */
+    MODEL_SHUFFLE,             /* x, or its two halves: interleaves the channels of GROUPS equal groups */
     MODEL_INTERLEAVE, /* pixels of STRIDE_H * STRIDE_W images: image i has those from row i / STRIDE_W and column i %
                        * STRIDE_W on */
     MODEL_COPY = 32,  /* x, broadcast and cast */
     MODEL_UNARY,      /* x; parameters: vme_unary_op, dtype to compute in */
     MODEL_BINARY,     /* a, b; vme_binary_op, dtype to compute in */
     MODEL_WHERE,      /* condition, a, b */
-    MODEL_REDUCE,     /* x; vme_reduce_op, dtype to compute in, axes as a bit mask; reduced axes are kept */
+    MODEL_REDUCE,     /* x; vme_reduce_op, dtype to compute in, axes as a bit mask; reduced axes keep the size 1 */
     MODEL_MATMUL,     /* a, b */
-    MODEL_GATHER,     /* x, indices (int64) of consecutive dimensions; the first of these */
+    MODEL_GATHER,     /* x, int64 indices of consecutive dimensions; the first of these dimensions */
     /* x, addend or absent; whether log-softmax, bits of a float: softmax(x * factor + addend) of rows */
     MODEL_SOFTMAX,
     /* x, scale, bias or absent; bits of epsilon, 1: RMS norm of each row, 0: mean 0 and variance 1 */
@@ -66,8 +66,8 @@ typedef enum model_op {
     MODEL_ACTIVATE, /* x; model_curve */
     MODEL_SCAN,     /* x; vme_scan_op, dtype to compute in, axis */
     MODEL_ARGSORT,  /* x; axis, whether descending. Stable */
-    /* x, values, indices as in MODEL_GATHER; the first dimension, vme_binary_op of old and new value or -1: the new
-     * value */
+    /* x, values, indices as in MODEL_GATHER; the first of these dimensions, vme_binary_op of old and new value, or -1:
+     * the new value */
     MODEL_SCATTER,
     /* q, k transposed, v, addend or absent; bits of a float, 1: weights of NaN count as 0: softmax(q @ k * factor +
      * addend) @ v */
@@ -131,16 +131,15 @@ enum {
     ACTIVATION_CLIP,
     ACTIVATION_CURVES, /* this plus a model_curve: of MODEL_CONV and MODEL_GEMM only */
 };
-/* Parameter of MODEL_ACTIVATE: x * (1 + erf(x / sqrt(2))) / 2, the same by tanh, 1 / (1 + exp(-x)), x times that,
- * x * tanh(log(1 + exp(x))), x / 6 + 1 / 2 within 0 and 1, x times that. */
+/* Parameter of MODEL_ACTIVATE. */
 typedef enum model_curve {
-    CURVE_GELU,
-    CURVE_GELU_TANH,
-    CURVE_SIGMOID,
-    CURVE_SILU,
-    CURVE_MISH,
-    CURVE_HARD_SIGMOID,
-    CURVE_HARD_SWISH,
+    CURVE_GELU,         /* x * (1 + erf(x / sqrt(2))) / 2 */
+    CURVE_GELU_TANH,    /* the approximation of GELU by tanh */
+    CURVE_SIGMOID,      /* 1 / (1 + exp(-x)) */
+    CURVE_SILU,         /* x * sigmoid(x) */
+    CURVE_MISH,         /* x * tanh(log(1 + exp(x))) */
+    CURVE_HARD_SIGMOID, /* x / 6 + 1 / 2, clipped to 0 and 1 */
+    CURVE_HARD_SWISH,   /* x * hard sigmoid(x) */
     CURVES
 } model_curve;
 /* Parameters of MODEL_INTEGER_PRODUCT after those of its window, up to GROUPS: zero point, minimum and maximum of a

@@ -268,7 +268,7 @@ vme_status model_make_interleave(model_preparation *preparation, uint32_t number
         value->phase_h = y, value->phase_w = x;
     }
     model->value[result].is_container = true;
-    /* after the copies: nothing else clears the margin around the pixels */
+    /* the node's own step clears the margin around the pixels; no other step does */
     model_step margin = model_step_empty(STEP_MARGIN);
     margin.op = node->op;
     margin.out = result;

@@ -477,7 +477,7 @@ static vme_status build(model_preparation *preparation)
     for (uint32_t v = 0; v < file->tensors; v++)
         value_read(preparation, v);
     count_readers(preparation);
-    for (int v = (int)file->tensors; v < model->values; v++) /* scratch memory of steps, for those that get bytes */
+    for (int v = (int)file->tensors; v < model->values; v++) /* values for the scratch memory of steps */
         model->value[v] = (model_value){.kind = MODEL_COMPUTED, .first_step = -1, .container = -1};
     for (uint32_t i = 0; status == VME_OK && i < file->inputs; i++, s++) {
         uint32_t tensor = model_file_number(file->input_list, i);
@@ -527,7 +527,7 @@ static vme_status build(model_preparation *preparation)
         model_step *step = &model->step[s];
         model_value *in = step->in < 0 ? NULL : &model->value[step->in],
                     *out = step->out < 0 ? NULL : &model->value[step->out];
-        /* the elements of one pixel are contiguous in any layout */
+        /* images of one pixel are flattened in place: a pixel's elements are contiguous in any layout */
         if (step->kind == STEP_FLATTEN && in->bytes == out->bytes && in->h == 1 && in->w == 1
             && in->image_stride == in->c && out->container < 0 && in->interleave_h == 0) {
             step->kind = STEP_NOTHING;
@@ -584,7 +584,8 @@ static vme_status arrays_new(model_preparation *preparation)
     model->steps =
         model->base != NULL ? model->base->steps : (int)(file->inputs + file->nodes + file->operands + file->outputs);
     model->max_steps = model->steps;
-    /* upper bound: parts of concatenations, and scratch memory of steps and of chains of two or more */
+    /* an upper bound, with parts of concatenations and scratch memory of steps and of chains, which have two steps or
+     * more */
     model->values = (model->base != NULL ? model->base->values : (int)(file->tensors + file->operands)) + model->steps
                     + model->steps / 2;
     const size_t values = (size_t)model->values, steps = (size_t)model->steps;

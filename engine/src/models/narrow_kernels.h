@@ -16,7 +16,7 @@ enum { NARROW_PART = 128 };
  * all are `zero`. */
 typedef struct narrow_sliver {
     narrow_kind kind;
-    int64_t k, block; /* of integers k is a multiple of block, and block one of 4, or of 8 for 4-bit integers */
+    int64_t k, block; /* of integers k is a multiple of block, and block a multiple of 4, or of 8 for 4-bit integers */
     const uint8_t *weights;
     const float *scales, *zeros;
     float zero;
@@ -37,8 +37,9 @@ typedef struct model_narrow_kernels {
     void (*split)(int64_t count, const float *from, uint8_t *numbers, float *scale, float *sum);
     /* The same as half_rows, for integers */
     void (*rows)(int rows, const narrow_sliver *sliver, const narrow_rows *a, float *out);
-    /* Unpacks the weights of `count` elements from `first` on (both even; of integers multiples of 8, within one block
-     * or whole blocks) into slivers of `columns`, whole vectors, a divisor of 32: out[32 / columns][count][columns] */
+    /* Unpacks the weights of `count` elements from `first` on into slivers: out[32 / columns][count][columns]. `first`
+     * and `count` are even; of integers they are multiples of 8, and the range is within one block or whole blocks.
+     * `columns` fills whole vectors and divides 32. */
     void (*unpack)(const narrow_sliver *sliver, int64_t first, int64_t count, int64_t columns, float *out);
 } model_narrow_kernels;
 

@@ -50,7 +50,7 @@ static bool is_whole(const vme_model *model, int number)
            && is_contiguous(value);
 }
 
-/* Whether the step is an operator that writes all elements of its result, and this is all of `value`. */
+/* Whether the step is an operator that writes all elements of its result, and its result is all of `value`. */
 static bool writes_all(const vme_model *model, const model_step *step, int value)
 {
     if (step->kind != STEP_TENSOR || model_root(model, step->out) != value)
@@ -141,7 +141,7 @@ static void find_continued_inputs(vme_model *model)
     }
 }
 
-/* Whether every step that writes the value fills it. */
+/* Whether every step that writes the value writes all of it. */
 static bool always_filled(const vme_model *model, int value)
 {
     for (int s = 0; s < model->steps; s++)

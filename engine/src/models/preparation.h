@@ -11,8 +11,8 @@ typedef struct model_preparation {
     char *defined;         /* of each tensor: 0 undefined, 1 partly defined, 2 defined */
     bool *stored_unpacked; /* of each tensor: a constant that steps read as it is in the file */
     struct packing {
-        bool weights, bias;           /* present; they begin */
-        uint64_t weights_at, bias_at; /* at these offsets in the file's weights */
+        bool weights, bias;           /* whether the step has them */
+        uint64_t weights_at, bias_at; /* their offsets in the file's weights */
         int64_t outputs, channels;
         int64_t packed_at; /* offset in the packed block, in floats */
         bool shared;       /* an earlier step has packed the same weights at this offset */

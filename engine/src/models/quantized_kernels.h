@@ -9,12 +9,11 @@
 #include <stdint.h>
 
 enum {
-    QUANTIZED_COLUMNS = 32,
-    QUANTIZED_QUAD = 4,
-    QUANTIZED_ROWS = 14
-}; /* columns and rows of a tile; products summed by one instruction */
-
-enum { QUANTIZED_SPILL = 64 };
+    QUANTIZED_COLUMNS = 32, /* of a tile */
+    QUANTIZED_QUAD = 4,     /* products summed by one instruction */
+    QUANTIZED_ROWS = 14,    /* of a tile */
+    QUANTIZED_SPILL = 64,   /* bytes that copies may read and write beyond their end */
+};
 
 /* clamp(round(value) + zero), as a byte. Rounds half to even. */
 typedef struct quantized_result {
@@ -37,8 +36,9 @@ typedef struct quantized_row {
 
 /* Windows of pixels of a row, with contiguous lines. */
 typedef struct quantized_windows {
-    const uint8_t *in;                                /* the first window's first line */
-    int64_t lines, line_step, line_bytes, pixel_step; /* from a window to the next; steps in bytes */
+    const uint8_t *in;              /* the first window's first line */
+    int64_t lines, line_step;       /* line_step: from a line to the next, in bytes */
+    int64_t line_bytes, pixel_step; /* pixel_step: from a window to the next, in bytes */
     uint8_t flip;
 } quantized_windows;
 
@@ -46,7 +46,8 @@ typedef struct model_quantized_kernels {
     /* out[r][c] = sum over 4 * quads elements of a[r][k] * b[k / 4][c][k % 4], for at most QUANTIZED_ROWS rows; rows of
      * a are `a_row` bytes apart and read in whole quads */
     void (*tile)(int rows, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b, int32_t *out);
-    /* The same for the first `columns`, as bytes, out_row apart: round((sum + more) * factors), each less than 1 */
+    /* The same for the first `columns`, as bytes, out_row apart: round((sum + more) * factors). Each factor is less
+     * than 1. */
     void (*tile_bytes)(int rows, int columns, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b,
                        const int32_t *more, const float *factors, quantized_result to, uint8_t *out, int64_t out_row);
     /* Depthwise windows: out[pixel][c] = sum over taps of in[pixel][tap][c] * weights[tap][c]; `in` holds addresses of

@@ -10,7 +10,7 @@
 typedef struct rates_counted {
     double of[VME_RATES];
 } rates_counted;
-/* The cost of `rows` consecutive rows, as rows of full tiles. */
+/* The cost of `rows` consecutive rows, in rows of full tiles. */
 double rates_tile_rows(const vme_gemm_kernel *kernel, int64_t rows);
 /* Nanoseconds at these rates. */
 double rates_cost(const rates_counted *work, const double rates[VME_RATES]);
@@ -36,7 +36,7 @@ typedef struct algorithm_trial {
 /* Lays out a trial of `step`, whose value numbers index `values`. Returns the bytes that trial_begin will take. */
 size_t trial_lay_out(algorithm_trial *trial, vme_context *context, const vme_kernels *kernels,
                      const model_value *values, const model_step *step, model_algorithm algorithm);
-/* Takes the memory. VME_NO_MEMORY; call trial_end then, too. */
+/* Allocates the memory. After VME_NO_MEMORY, call trial_end as well. */
 vme_status trial_begin(algorithm_trial *trial);
 /* Runs some rounds of all trials in turn, on this thread only, so that a moment of other load affects all of them. */
 vme_status trials_run(algorithm_trial *trials, int count);

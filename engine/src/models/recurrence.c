@@ -107,7 +107,7 @@ static void clip_arguments(const recurrence *job, int64_t n, float *x)
         x[i] = x[i] > bound ? bound : x[i] < -bound ? -bound : x[i];
 }
 
-/* One row at one time. */
+/* One row at one time: its operands and results. */
 typedef struct row_step {
     const float *x, *p; /* the gates' products with the input and with the state */
     const float *bias, *peepholes;
@@ -264,7 +264,7 @@ static void load_state(const recurrence *job, const row_block *block, const vme_
             memcpy(to + r * job->hidden, state_row(state, block, block->first + r), bytes);
 }
 
-/* The row at its own step `step`: rows that run backwards begin at their last time. */
+/* Row r of the block at step `step` of its sequence. Rows that run backwards begin at their last time. */
 static row_step row_step_of(const recurrence *job, const row_block *block, int64_t r, int64_t step, int64_t length)
 {
     const int64_t item = block->first + r, time = block->backward ? length - 1 - step : step;

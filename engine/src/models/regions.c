@@ -119,7 +119,7 @@ static bool find_neighbours(double at, int64_t size, int64_t *low, int64_t *high
     return true;
 }
 
-/* Indices and weights of the pixels around one point of the region, `next` elements apart. */
+/* Indices and weights of the pixels around one point of the region, `stride` elements apart. */
 static void corners_of(const region_pooling *job, double x, double y, int64_t stride, int32_t *indices, float *weights)
 {
     int64_t top, bottom, left, right;

@@ -70,7 +70,7 @@ static int64_t block_length(const block_division *division, int64_t block)
     return block_begin(division, block + 1) - block_begin(division, block);
 }
 static int64_t part_floats(const block_division *division) { return division->max_half * division->columns; }
-/* Offset of a pair's weights; with the number of pairs, that of the unpaired sliver. */
+/* Offset in floats of a pair's weights. Those of the unpaired sliver follow the pairs of all blocks. */
 static int64_t pair_offset(const block_division *division, int64_t block, int64_t pair)
 {
     return (block * division->pairs + pair) * PRODUCTS * part_floats(division);
@@ -172,7 +172,7 @@ int64_t strassen_extra_bytes(const vme_kernels *kernels, const model_step *step,
            * (int64_t)sizeof(float);
 }
 
-/* Elements of sums count as Winograd points: sums of pixels, and of the result, to which each block adds. */
+/* Each element of a sum counts as a Winograd point: sums of pixels, and the additions of each block to the result. */
 static rates_counted work(const vme_kernels *kernels, const model_value *in, const model_value *out,
                           const model_step *step)
 {
@@ -379,7 +379,7 @@ static void compute_quarters(pair_tiles *tiles, int64_t pair, int64_t panel)
     last_product(tiles, a11, job->in_row, B11, 0, &c22, y);
 }
 
-/* Both tiles of the unpaired sliver. */
+/* The tiles of the unpaired sliver, in the upper and the lower half, for the rows of one panel. */
 static void compute_unpaired(pair_tiles *tiles, int64_t panel)
 {
     const strassen *job = tiles->job;

@@ -64,7 +64,8 @@ static vme_status check_broadcast(const model_preparation *preparation, uint32_t
 
 static int dtype_of(const model_preparation *preparation, int value) { return preparation->model->value[value].dtype; }
 
-/* Checks the operator's verdict (`status`, `loop`) on the dtype in which the step computes. */
+/* Checks that the step computes in the dtype `loop` that the operator has chosen, and that the choice (`status`)
+ * succeeded. */
 static vme_status check_loop(uint32_t number, vme_status status, const vme_dtype *loop, const model_step *step)
 {
     return status == VME_OK && (int32_t)*loop == step->p[1]
@@ -404,8 +405,8 @@ vme_status model_make_gather(model_preparation *preparation, uint32_t number, co
                             : status;
 }
 
-/* Copies the operand, then writes the values, or the operation's results of both, at the indices. In a cache operand
- * and result are the same memory. */
+/* Copies the operand, then writes the values, or the results of the operation on both, at the indices. Operand and
+ * result of a continued input (outside.c) are the same memory. */
 static vme_status run_scatter(vme_context *context, const vme_model *model, const model_step *step, char *arena)
 {
     vme_tensor in = model_tensor(model, step->operand[0], arena), values = model_tensor(model, step->operand[1], arena);

@@ -19,7 +19,7 @@
 
 enum {
     LANES = 8,
-    BLOCK_BYTES = 1 << 14, /* bytes of keys: they and a tree fit in L1 */
+    BLOCK_BYTES = 1 << 14, /* bytes of a block's keys, which fit in L1 together with a tree */
     BLOCK_ROWS = 256,
     STOP_INTERVAL = 1 << 12, /* steps of eight walks between two checks of the stop flag: about 50 us */
 };

@@ -71,8 +71,9 @@ static bool possible(const vme_model *model, const vme_kernels *kernels, const m
                                                             &model->value[step->out], step);
 }
 
-/* Bytes by which an algorithm's weights exceed the plain ones, if it gains little by them. A trial does not show what
- * reading them costs in a network, where they come from memory: assume no overlap with compute. */
+/* Bytes by which an algorithm's packed weights exceed plain ones. Only Strassen's algorithm counts, because it gains
+ * little by them. A trial does not show what reading them costs in a network, where they come from memory: assume no
+ * overlap with compute. */
 static int64_t extra_bytes_of(const vme_model *model, const model_step *step, model_algorithm algorithm)
 {
     return algorithm == CONVOLUTION_STRASSEN

@@ -130,7 +130,7 @@ vme_status weights_pack(model_preparation *preparation)
     model->packed = model->base != NULL ? model->base->packed : kept_packed(preparation);
     const bool kept = model->packed != NULL;
     if (!kept) {
-        if (model->map != NULL) /* its layout is that of another build */
+        if (model->map != NULL) /* the kept file has the layout of another build */
             munmap(model->map, model->map_bytes);
         model->map = NULL;
         model->packed = vme_scratch_new(model->context, model->packed_bytes);

@@ -34,7 +34,7 @@ static int64_t padded_channels(int64_t channels) { return ceil_div(channels, WIN
 static const vme_gemm_kernel *gemm_of(const vme_kernels *kernels) { return &kernels->gemm.of[VME_FLOAT32]; }
 static int square_of(const model_step *step) { return step->algorithm == CONVOLUTION_WINOGRAD_2 ? 2 : 4; }
 
-/* The kernels' only bound is ReLU's 0. */
+/* The kernels support no bounds but those of ReLU. */
 static bool possible(const vme_kernels *kernels, const model_value *in, const model_value *addend,
                      const model_value *out, const model_step *step)
 {

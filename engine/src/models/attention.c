@@ -94,13 +94,13 @@ static bool lay_out(attention *job, const vme_gemm_kernel *gemm, const model_val
 static double score_count(const attention *job) { return (double)(job->items * job->rows) * (double)job->keys; }
 static double packed_floats(const attention *job) { return (double)job->items * (double)job->item_floats; }
 
-static rates_counted scores_work(const attention *job, double products)
+static rates_work scores_work(const attention *job, double products)
 {
-    return (rates_counted){{[VME_RATE_PRODUCTS] = products + ATTENTION_SCORE_PRODUCTS * score_count(job)
-                                                  + ATTENTION_ROW_PRODUCTS * (double)(job->items * job->rows)}};
+    return (rates_work){{[VME_RATE_PRODUCTS] = products + ATTENTION_SCORE_PRODUCTS * score_count(job)
+                                               + ATTENTION_ROW_PRODUCTS * (double)(job->items * job->rows)}};
 }
 
-static rates_counted tiles_work(const attention *job, const vme_gemm_kernel *gemm)
+static rates_work tiles_work(const attention *job, const vme_gemm_kernel *gemm)
 {
     return scores_work(job, rates_tile_rows(gemm, job->rows) * packed_floats(job));
 }
@@ -250,9 +250,9 @@ static vme_status run_fused(attention *job, char *scratch)
                             : status;
 }
 
-static rates_counted fused_work(const attention *job, const vme_gemm_kernel *gemm)
+static rates_work fused_work(const attention *job, const vme_gemm_kernel *gemm)
 {
-    rates_counted result = tiles_work(job, gemm);
+    rates_work result = tiles_work(job, gemm);
     result.of[VME_RATE_BYTES] = ATTENTION_PACKED_BYTES * packed_floats(job);
     return result;
 }
@@ -300,10 +300,10 @@ static vme_status run_apart(attention *job, char *scratch)
 
 /* For few rows, if the elements of each key are contiguous, the first product is computed as dot products, and nothing
  * is packed. */
-static rates_counted apart_work(const attention *job, const vme_gemm_kernel *gemm)
+static rates_work apart_work(const attention *job, const vme_gemm_kernel *gemm)
 {
     const double operand_elements = (double)job->items * (double)(job->depth + job->width) * (double)job->keys;
-    rates_counted result = tiles_work(job, gemm);
+    rates_work result = tiles_work(job, gemm);
     if (job->rows <= ATTENTION_DOT_ROWS && job->keys_contiguous) {
         result = scores_work(job, (double)job->rows * operand_elements);
         result.of[VME_RATE_BYTES] = ATTENTION_DOT_BYTES * score_count(job) + ATTENTION_READ_BYTES * operand_elements;
@@ -322,7 +322,7 @@ static int64_t apart_floats(const attention *job, int slots)
 /* ---- the table of algorithms */
 typedef struct attention_algorithm {
     const char *name;
-    rates_counted (*work)(const attention *job, const vme_gemm_kernel *gemm);
+    rates_work (*work)(const attention *job, const vme_gemm_kernel *gemm);
     int64_t (*floats)(const attention *job, int slots); /* floats of scratch memory */
     vme_status (*run)(attention *job, char *scratch);
 } attention_algorithm;
@@ -391,8 +391,8 @@ static attention layout_of(const vme_kernels *kernels, const vme_model *model, c
     return job;
 }
 
-rates_counted attention_work(const vme_kernels *kernels, const vme_model *model, const model_step *step,
-                             model_algorithm algorithm)
+rates_work attention_work(const vme_kernels *kernels, const vme_model *model, const model_step *step,
+                          model_algorithm algorithm)
 {
     const attention job = layout_of(kernels, model, step);
     return algorithm_of(algorithm)->work(&job, &kernels->gemm.of[VME_FLOAT32]);

@@ -124,8 +124,8 @@ int64_t direct_packed(const vme_kernels *kernels, const model_step *step, int64_
     return blocks * ceil_div(outputs / blocks, columns) * columns * step->k * joined;
 }
 
-static rates_counted direct_work(const vme_kernels *kernels, const model_value *in, const model_value *out,
-                                 const model_step *step)
+static rates_work direct_work(const vme_kernels *kernels, const model_value *in, const model_value *out,
+                              const model_step *step)
 {
     const vme_gemm_kernel *kernel = kernel_of(kernels);
     const int32_t *p = step->p;
@@ -133,7 +133,7 @@ static rates_counted direct_work(const vme_kernels *kernels, const model_value *
     const bool images_joined = p[KERNEL_H] * p[KERNEL_W] * p[STRIDE_H] * p[STRIDE_W] == 1;
     const double rows = images_joined ? rates_tile_rows(kernel, out->n * out->h * out->w)
                                       : (double)(out->n * out->h) * rates_tile_rows(kernel, out->w);
-    return (rates_counted){{[VME_RATE_PRODUCTS] = rows * weights, [VME_RATE_WEIGHTS] = weights * sizeof(float)}};
+    return (rates_work){{[VME_RATE_PRODUCTS] = rows * weights, [VME_RATE_WEIGHTS] = weights * sizeof(float)}};
 }
 
 void direct_pack(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels,

@@ -9,8 +9,8 @@ typedef struct convolution_algorithm {
     const char *name;
     bool (*possible)(const vme_kernels *kernels, const model_value *in, const model_value *addend,
                      const model_value *out, const model_step *step);
-    rates_counted (*work)(const vme_kernels *kernels, const model_value *in, const model_value *out,
-                          const model_step *step);
+    rates_work (*work)(const vme_kernels *kernels, const model_value *in, const model_value *out,
+                       const model_step *step);
     int64_t (*scratch)(const vme_model *model, model_step *step); /* in bytes; sets the step's slots. NULL: none */
     /* Floats of packed weights, and the packing itself, into zeroed memory. */
     int64_t (*packed)(const vme_kernels *kernels, const model_step *step, int64_t outputs, int64_t channels);

@@ -71,7 +71,7 @@ static void convolve_row(const depthwise *job, int64_t n, int64_t y)
     }
 }
 
-static vme_status body(void *argument, int64_t begin, int64_t end)
+static vme_status convolve_rows(void *argument, int64_t begin, int64_t end)
 {
     const depthwise *job = argument;
     const int64_t h = job->band->out->h;
@@ -98,11 +98,12 @@ vme_status depthwise_run(vme_context *context, const vme_model *model, const mod
     const model_band whole = model_whole_band(model, step, arena);
     const model_value *out = whole.out;
     depthwise job = job_of_band(context, model, step, &whole);
-    return vme_parallel_apart(context, out->n * out->h, DEPTHWISE_PIECE / (out->w * out->c * step->k) + 1, body, &job);
+    return vme_parallel_apart(context, out->n * out->h, DEPTHWISE_PIECE / (out->w * out->c * step->k) + 1,
+                              convolve_rows, &job);
 }
 
 void depthwise_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
 {
     depthwise job = job_of_band(context, model, step, band);
-    body(&job, band->n * band->out->h + band->begin, band->n * band->out->h + band->end);
+    convolve_rows(&job, band->n * band->out->h + band->begin, band->n * band->out->h + band->end);
 }

@@ -37,7 +37,7 @@ static bool reads_empty(const model_step *step, int operand)
     }
 }
 
-vme_status empty_settle(vme_model *model)
+vme_status empty_apply_shapes(vme_model *model)
 {
     for (int s = 0; s < model->steps; s++) {
         model_step *step = &model->step[s];

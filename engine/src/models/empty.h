@@ -8,6 +8,6 @@
 bool empty_found(const vme_model *model);
 /* Gives values without elements their shapes and marks the steps that compute them as idle. The last stage of preparing
  * a plan. VME_BAD_VALUE: a step whose result has elements cannot read a tensor without elements. */
-vme_status empty_settle(vme_model *model);
+vme_status empty_apply_shapes(vme_model *model);
 
 #endif

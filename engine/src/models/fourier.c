@@ -33,8 +33,8 @@ static vme_status fourier_run(vme_context *context, const vme_model *model, cons
     const vme_tensor from = rows_of(&in, shapes, strides), to = rows_of(&out, shapes + 2, strides + 2);
     const vme_fft_kind kind = (vme_fft_kind)step->p[FOURIER_KIND];
     const int64_t n = kind == VME_FFT_REAL_FORWARD ? from.shape[1] : to.shape[1];
-    const bool back = kind == VME_FFT_BACKWARD || kind == VME_FFT_REAL_BACKWARD;
-    return vme_fft(context, kind, n, back ? 1.0 / (double)n : 1.0, &from, &to);
+    const bool inverse = kind == VME_FFT_BACKWARD || kind == VME_FFT_REAL_BACKWARD;
+    return vme_fft(context, kind, n, inverse ? 1.0 / (double)n : 1.0, &from, &to);
 }
 
 vme_status model_make_fourier(model_preparation *preparation, uint32_t number, const model_node_record *node,

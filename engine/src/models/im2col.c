@@ -75,15 +75,15 @@ static bool possible(const vme_kernels *kernels, const model_value *in, const mo
     return step->p[GROUPS] == 1 && !convolution_is_product(in, addend, out, step);
 }
 
-static rates_counted work(const vme_kernels *kernels, const model_value *in, const model_value *out,
-                          const model_step *step)
+static rates_work work(const vme_kernels *kernels, const model_value *in, const model_value *out,
+                       const model_step *step)
 {
     im2col job = {.kernel = kernel_of(kernels), .in = in};
     int64_t run;
     lay_out(&job, out, step);
     const int64_t runs = step->p[KERNEL_H] * runs_of(&job, step, &run);
     const double weights = (double)(job.slivers * job.kernel->columns) * (double)step->k;
-    return (rates_counted){{
+    return (rates_work){{
         [VME_RATE_PRODUCTS] = rates_tile_rows(job.kernel, job.pixels) * weights,
         [VME_RATE_WEIGHTS] = weights * sizeof(float),
         [VME_RATE_POINTS_4] = (double)(job.pixels * runs) * IM2COL_RUN,

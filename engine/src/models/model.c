@@ -567,7 +567,7 @@ static vme_status build(model_preparation *preparation)
     for (s = 0; status == VME_OK && model->base == NULL && s < model->steps; s++)
         if (model_is_trees(&model->step[s]))
             status = trees_check(model, &model->step[s]);
-    return status == VME_OK && has_empty ? empty_settle(model) : status;
+    return status == VME_OK && has_empty ? empty_apply_shapes(model) : status;
 }
 
 vme_status vme_model_new(vme_context *context, const void *bytes, size_t size, vme_model **result)

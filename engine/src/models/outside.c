@@ -55,7 +55,7 @@ static bool writes_all(const vme_model *model, const model_step *step, int value
 {
     if (step->kind != STEP_TENSOR || model_root(model, step->out) != value)
         return false;
-    const vme_tensor out = model_tensor(model, step->out, NULL), all = model_tensor(model, value, NULL);
+    const vme_tensor out = model_tensor(model, step->out, NULL), whole = model_tensor(model, value, NULL);
     switch (step->op) {
     case MODEL_UNARY:
     case MODEL_BINARY:
@@ -63,7 +63,7 @@ static bool writes_all(const vme_model *model, const model_step *step, int value
     case MODEL_COPY:
     case MODEL_REDUCE:
     case MODEL_MATMUL:
-        return is_contiguous(&model->value[step->out]) && bytes_of(&out) == bytes_of(&all)
+        return is_contiguous(&model->value[step->out]) && bytes_of(&out) == bytes_of(&whole)
                && model->value[step->out].container_offset == 0
                && model->value[step->out].margin_bytes == model->value[value].margin_bytes;
     default: return false;

@@ -158,7 +158,7 @@ static vme_status plan_new(vme_context *context, vme_model *base, const int64_t 
     return status;
 }
 
-static vme_status sizes_of(const vme_model *model, const vme_tensor *const *inputs, int64_t sizes[MODEL_OPEN_MAX])
+static vme_status open_sizes_of(const vme_model *model, const vme_tensor *const *inputs, int64_t sizes[MODEL_OPEN_MAX])
 {
     for (int i = 0; i < model->inputs; i++) {
         vme_port port;
@@ -216,7 +216,7 @@ vme_status plans_find(model_plans *plans, vme_context *context, vme_model *model
         *plan = vme_model_ref(model);
         return VME_OK;
     }
-    vme_status status = sizes_of(model, inputs, sizes);
+    vme_status status = open_sizes_of(model, inputs, sizes);
     if (status != VME_OK || (*plan = plan_lookup(plans, sizes, model->opens)) != NULL)
         return status;
     status = plan_new(context, model, sizes, plan); /* two threads may make the same plan */

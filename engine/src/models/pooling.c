@@ -133,7 +133,7 @@ static void average_image(const pooling *job, int64_t n)
     }
 }
 
-static vme_status body(void *argument, int64_t begin, int64_t end)
+static vme_status pool_rows(void *argument, int64_t begin, int64_t end)
 {
     const pooling *job = argument;
     for (int64_t i = begin; i < end && !vme_stopping(job->context); i++)
@@ -153,11 +153,11 @@ vme_status pooling_run(vme_context *context, const vme_model *model, const model
     bool is_global = step->kind == STEP_GLOBAL_AVERAGE_POOL;
     int64_t window = is_global ? in->h * in->w : (int64_t)step->p[KERNEL_H] * step->p[KERNEL_W];
     return vme_parallel_apart(context, is_global ? out->n : out->n * out->h, PIECE / (out->w * out->c * window + 1) + 1,
-                              body, &job);
+                              pool_rows, &job);
 }
 
 void pooling_band(vme_context *context, const vme_model *model, const model_step *step, const model_band *band)
 {
     pooling job = {.context = context, .model = model, .step = step, .band = band};
-    body(&job, band->n * band->out->h + band->begin, band->n * band->out->h + band->end);
+    pool_rows(&job, band->n * band->out->h + band->begin, band->n * band->out->h + band->end);
 }

@@ -38,13 +38,13 @@ double rates_tile_rows(const vme_gemm_kernel *kernel, int64_t rows)
            * kernel->rows / (kernel->rows + RATES_TILE_ROWS);
 }
 
-double rates_cost(const rates_counted *counted, const double rates[VME_RATES])
+double rates_cost(const rates_work *work, const double rates[VME_RATES])
 {
-    const double products = counted->of[VME_RATE_PRODUCTS] / rates[VME_RATE_PRODUCTS],
-                 weights = counted->of[VME_RATE_WEIGHTS] / rates[VME_RATE_WEIGHTS];
+    const double products = work->of[VME_RATE_PRODUCTS] / rates[VME_RATE_PRODUCTS],
+                 weights = work->of[VME_RATE_WEIGHTS] / rates[VME_RATE_WEIGHTS];
     double ns = RATES_START_NS + (products > weights ? products : weights);
     for (int i = 0; i < VME_RATES; i++)
-        ns += i == VME_RATE_PRODUCTS || i == VME_RATE_WEIGHTS ? 0 : counted->of[i] / rates[i];
+        ns += i == VME_RATE_PRODUCTS || i == VME_RATE_WEIGHTS ? 0 : work->of[i] / rates[i];
     return ns;
 }
 
@@ -223,15 +223,15 @@ static void make_image(model_value *value, int64_t side, int64_t channels, int64
 
 /* Derives one rate from one run: the time left after the work of the other kinds, at the rates known so far, is spent
  * on this kind. If the result is out of bounds, the built-in rate stays. */
-static void rate_from(double rates[VME_RATES], vme_rate rate, const rates_counted *counted, double ns)
+static void rate_from(double rates[VME_RATES], vme_rate rate, const rates_work *work, double ns)
 {
-    rates_counted others = *counted;
+    rates_work others = *work;
     others.of[rate] = 0;
     if (rate == VME_RATE_PRODUCTS
         || rate == VME_RATE_WEIGHTS) /* they overlap, and the run is one in which this kind takes longer */
         others.of[VME_RATE_PRODUCTS] = others.of[VME_RATE_WEIGHTS] = 0;
     double rest_ns = ns - rates_cost(&others, rates);
-    double measured_rate = rest_ns > 0 ? counted->of[rate] / rest_ns : 0;
+    double measured_rate = rest_ns > 0 ? work->of[rate] / rest_ns : 0;
     if (rate == VME_RATE_WEIGHTS) /* at most the built-in rate: the weights of this run may all be in a large L3 */
         measured_rate = measured_rate / RATES_FARTHER < rates[rate] ? measured_rate / RATES_FARTHER : rates[rate];
     if (measured_rate > rates[rate] / RATE_RATIO_MAX && measured_rate < rates[rate] * RATE_RATIO_MAX)
@@ -286,9 +286,9 @@ static vme_status measure(const vme_kernels *kernels, double rates[VME_RATES])
         status = trials_run(trials, SHAPES);
     rates_fixed(kernels, rates);
     for (int i = 0; status == VME_OK && i < SHAPES; i++) {
-        rates_counted counted = convolution_algorithm_of(shapes[i].algorithm)
-                                    ->work(kernels, &trials[i].value[0], &trials[i].value[2], &trials[i].step);
-        rate_from(rates, shapes[i].rate, &counted, trials[i].best_ns);
+        rates_work work = convolution_algorithm_of(shapes[i].algorithm)
+                              ->work(kernels, &trials[i].value[0], &trials[i].value[2], &trials[i].step);
+        rate_from(rates, shapes[i].rate, &work, trials[i].best_ns);
     }
     rates[VME_RATE_BYTES] = rates[VME_RATE_WEIGHTS];
     while (started-- > 0)
@@ -337,25 +337,25 @@ double rates_algorithm(const vme_model *model, const vme_kernels *kernels, const
                        model_algorithm algorithm, const double rates[VME_RATES])
 {
     const model_value *out = &model->value[step->out];
-    rates_counted counted;
+    rates_work work;
     if (step->kind != STEP_CONV)
-        counted = attention_work(kernels, model, step, algorithm);
+        work = attention_work(kernels, model, step, algorithm);
     else {
-        counted = convolution_algorithm_of(algorithm)->work(kernels, &model->value[step->in], out, step);
+        work = convolution_algorithm_of(algorithm)->work(kernels, &model->value[step->in], out, step);
         if (algorithm != CONVOLUTION_DIRECT
             && model_curve_of(model, step) != NULL) /* the direct algorithm applies it while a tile is in cache */
-            counted.of[VME_RATE_BYTES] += 2 * sizeof(float) * (double)(out->n * out->h * out->w) * (double)out->c;
+            work.of[VME_RATE_BYTES] += 2 * sizeof(float) * (double)(out->n * out->h * out->w) * (double)out->c;
     }
-    return rates_cost(&counted, rates);
+    return rates_cost(&work, rates);
 }
 
 double rates_step(const vme_model *model, int number, const double rates[VME_RATES])
 {
     vme_step description;
     vme_model_step(model, number, &description);
-    const rates_counted counted = {
+    const rates_work work = {
         {[VME_RATE_PRODUCTS] = (double)description.products, [VME_RATE_BYTES] = (double)description.bytes}};
-    return model->step[number].kind == STEP_NOTHING ? 0 : rates_cost(&counted, rates);
+    return model->step[number].kind == STEP_NOTHING ? 0 : rates_cost(&work, rates);
 }
 
 double vme_model_expected(const vme_model *model, int number)

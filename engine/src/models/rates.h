@@ -7,13 +7,13 @@
 #include "vme_search.h"
 
 /* The work of a step, by kind. */
-typedef struct rates_counted {
+typedef struct rates_work {
     double of[VME_RATES];
-} rates_counted;
+} rates_work;
 /* The cost of `rows` consecutive rows, in rows of full tiles. */
 double rates_tile_rows(const vme_gemm_kernel *kernel, int64_t rows);
 /* Nanoseconds at these rates. */
-double rates_cost(const rates_counted *work, const double rates[VME_RATES]);
+double rates_cost(const rates_work *work, const double rates[VME_RATES]);
 /* The cost of a step with one of its algorithms, and of a step without a choice. */
 double rates_algorithm(const vme_model *model, const vme_kernels *kernels, const model_step *step,
                        model_algorithm algorithm, const double rates[VME_RATES]);

@@ -147,7 +147,7 @@ typedef struct strassen {
     int64_t piece_panels, pieces;      /* panels of a piece of work, and pieces of each pair */
 } strassen;
 
-static int64_t row_padded(const block_division *division)
+static int64_t padded_half(const block_division *division)
 {
     return ceil_div(division->max_half, LINE_FLOATS) * LINE_FLOATS + LINE_FLOATS;
 }
@@ -161,7 +161,7 @@ static void divide_rows(strassen *job, int64_t rows)
                                                   : ceil_div(job->upper, ceil_div(job->upper, job->kernel->rows));
     job->panels = ceil_div(job->upper, job->panel);
     job->group_panels = ceil_div(job->panels, ceil_div(job->panels, STRASSEN_PANELS_MAX));
-    job->sums_row = row_padded(&job->division);
+    job->sums_row = padded_half(&job->division);
     job->sum_stride = job->group_panels * job->panel * job->sums_row;
 }
 
@@ -173,8 +173,8 @@ int64_t strassen_extra_bytes(const vme_kernels *kernels, const model_step *step,
 }
 
 /* Each element of a sum counts as a Winograd point: sums of pixels, and the additions of each block to the result. */
-static rates_counted work(const vme_kernels *kernels, const model_value *in, const model_value *out,
-                          const model_step *step)
+static rates_work work(const vme_kernels *kernels, const model_value *in, const model_value *out,
+                       const model_step *step)
 {
     strassen job = {.kernel = kernel_of(kernels), .division = division_of(kernels, out->c, in->c)};
     const int64_t rows = out->n * out->h * out->w;
@@ -182,7 +182,7 @@ static rates_counted work(const vme_kernels *kernels, const model_value *in, con
     const int64_t whole_panels = job.upper / job.panel, last_rows = job.upper % job.panel;
     const double tile_rows = (double)whole_panels * rates_tile_rows(job.kernel, job.panel)
                              + (last_rows > 0 ? rates_tile_rows(job.kernel, last_rows) : 0);
-    return (rates_counted){{
+    return (rates_work){{
         [VME_RATE_PRODUCTS] = tile_rows * (double)(step->k * job.division.columns)
                               * ((double)PRODUCTS / 2 * (double)job.division.pairs + (job.division.unpaired ? 2 : 0)),
         [VME_RATE_WEIGHTS] = (double)packed_floats(kernels, step, out->c, in->c) * sizeof(float),

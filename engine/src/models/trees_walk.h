@@ -95,14 +95,14 @@ static void NAME(trees_together)(const trees *job, const KEY *keys, double *tota
     }
 }
 
-/* Maps numbers to integers in the same order, with -0 and 0 equal; NaN becomes `of_nan`. */
-static inline KEY NAME(key)(NUMBER number, KEY of_nan)
+/* Maps numbers to integers in the same order, with -0 and 0 equal; NaN becomes `nan_key`. */
+static inline KEY NAME(key)(NUMBER number, KEY nan_key)
 {
     KEY bits;
     const NUMBER zeroed = number + 0;
     memcpy(&bits, &zeroed, sizeof bits);
     bits ^= (KEY)((LINK)(bits >> (sizeof bits * 8 - 1)) >> 1);
-    return number != number ? of_nan : bits;
+    return number != number ? nan_key : bits;
 }
 
 /* The keys of a row, `lanes` apart: of all features, with NaN above all, or below, or first one and then the other;

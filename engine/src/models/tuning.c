@@ -47,15 +47,15 @@ vme_status vme_algorithm_force(int algorithm)
     return VME_OK;
 }
 
-/* The algorithms of a step's kind; the first one is always possible. Empty: there is no choice. */
-typedef struct algorithms {
+/* The algorithms of a step's kind, of which the first one is always possible. Empty: there is no choice. */
+typedef struct algorithm_range {
     int first, end;
-} algorithms;
-static algorithms algorithms_of(const model_step *step)
+} algorithm_range;
+static algorithm_range algorithms_of(const model_step *step)
 {
-    return step->kind == STEP_CONV    ? (algorithms){CONVOLUTION_DIRECT, CONVOLUTION_ALGORITHMS}
-           : model_is_attention(step) ? (algorithms){ATTENTION_FUSED, MODEL_ALGORITHMS}
-                                      : (algorithms){0, 0};
+    return step->kind == STEP_CONV    ? (algorithm_range){CONVOLUTION_DIRECT, CONVOLUTION_ALGORITHMS}
+           : model_is_attention(step) ? (algorithm_range){ATTENTION_FUSED, MODEL_ALGORITHMS}
+                                      : (algorithm_range){0, 0};
 }
 
 static const model_value *addend_of(const vme_model *model, const model_step *step)
@@ -198,13 +198,13 @@ vme_status algorithm_choose(vme_model *model, model_step *step, const model_algo
     const bool is_plan = model->base != NULL;
     const int forced_now = atomic_load(&forced),
               preset = (is_plan && kept != NULL) || forced_now < 0 ? kept == NULL ? -1 : (int)*kept : forced_now;
-    const algorithms all = algorithms_of(step);
+    const algorithm_range range = algorithms_of(step);
     double rates[VME_RATES], costs[MODEL_ALGORITHMS];
     bool is_candidate[MODEL_ALGORITHMS] = {false};
     int candidates = 0;
     vme_status status = VME_OK;
-    step->algorithm = (model_algorithm)all.first;
-    for (int i = all.first; i < all.end; i++) {
+    step->algorithm = (model_algorithm)range.first;
+    for (int i = range.first; i < range.end; i++) {
         is_candidate[i] = possible(model, model->kernels, step, (model_algorithm)i)
                           && (preset >= 0 || extra_bytes_of(model, step, (model_algorithm)i) <= model->spare_bytes);
         candidates += is_candidate[i];
@@ -216,13 +216,13 @@ vme_status algorithm_choose(vme_model *model, model_step *step, const model_algo
         rates_fixed(model->kernels, rates);
         if (!fixed)
             status = rates_measured(model->kernels, rates);
-        for (int i = all.first; status == VME_OK && i < all.end; i++) {
+        for (int i = range.first; status == VME_OK && i < range.end; i++) {
             if (!is_candidate[i])
                 continue;
             costs[i] = rates_algorithm(model, model->kernels, step, (model_algorithm)i, rates);
             step->algorithm = costs[i] < costs[step->algorithm] ? (model_algorithm)i : step->algorithm;
         }
-        for (int i = all.first; status == VME_OK && i < all.end; i++)
+        for (int i = range.first; status == VME_OK && i < range.end; i++)
             if (is_candidate[i] && costs[i] >= costs[step->algorithm] * TUNING_NEAR) {
                 is_candidate[i] = false;
                 candidates--;
@@ -241,10 +241,11 @@ static double model_cost(const vme_model *model, const vme_kernels *kernels, con
     double total = 0;
     for (int s = 0; s < model->steps; s++) {
         const model_step *step = &model->step[s];
-        const algorithms all = algorithms_of(step);
-        double best_ns = all.first < all.end ? rates_algorithm(model, kernels, step, (model_algorithm)all.first, rates)
-                                             : rates_step(model, s, rates);
-        for (int i = all.first + 1; i < all.end; i++)
+        const algorithm_range range = algorithms_of(step);
+        double best_ns = range.first < range.end
+                             ? rates_algorithm(model, kernels, step, (model_algorithm)range.first, rates)
+                             : rates_step(model, s, rates);
+        for (int i = range.first + 1; i < range.end; i++)
             if (possible(model, kernels, step, (model_algorithm)i)) {
                 double cost = rates_algorithm(model, kernels, step, (model_algorithm)i, rates);
                 best_ns = cost < best_ns ? cost : best_ns;

@@ -44,27 +44,27 @@ static bool possible(const vme_kernels *kernels, const model_value *in, const mo
            && p[STRIDE_H] * p[STRIDE_W] == 1 && p[DILATION_H] * p[DILATION_W] == 1;
 }
 
-static rates_counted work_of(const vme_kernels *kernels, const model_value *in, const model_value *out, int m)
+static rates_work work_of(const vme_kernels *kernels, const model_value *in, const model_value *out, int m)
 {
     const vme_gemm_kernel *kernel = gemm_of(kernels);
     const double points = (m + 2) * (m + 2),
                  weights = points * (double)(ceil_div(out->c, kernel->columns) * kernel->columns) * (double)in->c;
     const int64_t squares = out->n * ceil_div(out->h, m) * ceil_div(out->w, m);
-    rates_counted counted = {{[VME_RATE_PRODUCTS] = rates_tile_rows(kernel, squares) * weights,
-                              [VME_RATE_WEIGHTS] = weights * sizeof(float)}};
-    counted.of[m == 2 ? VME_RATE_POINTS_2 : VME_RATE_POINTS_4] = (double)squares * points * (double)(in->c + out->c);
-    return counted;
+    rates_work work = {{[VME_RATE_PRODUCTS] = rates_tile_rows(kernel, squares) * weights,
+                        [VME_RATE_WEIGHTS] = weights * sizeof(float)}};
+    work.of[m == 2 ? VME_RATE_POINTS_2 : VME_RATE_POINTS_4] = (double)squares * points * (double)(in->c + out->c);
+    return work;
 }
 
-static rates_counted work_2(const vme_kernels *kernels, const model_value *in, const model_value *out,
-                            const model_step *step)
+static rates_work work_2(const vme_kernels *kernels, const model_value *in, const model_value *out,
+                         const model_step *step)
 {
     (void)step;
     return work_of(kernels, in, out, 2);
 }
 
-static rates_counted work_4(const vme_kernels *kernels, const model_value *in, const model_value *out,
-                            const model_step *step)
+static rates_work work_4(const vme_kernels *kernels, const model_value *in, const model_value *out,
+                         const model_step *step)
 {
     (void)step;
     return work_of(kernels, in, out, 4);

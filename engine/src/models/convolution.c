@@ -175,15 +175,13 @@ typedef struct convolution {
     int64_t row_tiles, tiles;        /* of a row of the output, and of an image */
     int64_t piece_tiles, pieces;     /* tiles of a piece of work, and pieces of an image */
     int64_t block_slivers, slivers;  /* of one block, and of all */
-    int64_t piece_slivers;           /* 1; or all of them if they stay in L2; or many, if sums go over one block of the
-                                      * input at a time */
+    int64_t piece_slivers;           /* 1; or all if they stay in L2; or many, if sums go by blocks of the input */
     model_curve_kernel *curve;       /* the activation, if bounds cannot express it */
     bool product;                    /* product of one image, computed tile by tile */
     bool skips_padding;              /* tiles skip taps that see padding only; each run is a partial sum then */
     int64_t first_row;               /* of the result */
     int64_t in_height, in_width;     /* of the image */
-    bool by_rows;      /* each thread has consecutive rows with all slivers, so that it keeps its rows in its cache from
-                        * layer to layer */
+    bool by_rows;      /* a thread computes all slivers of its rows, which stay in its cache from layer to layer */
     int64_t run_block; /* elements of a run that are summed for all of a piece's slivers before the next block */
 } convolution;
 

@@ -50,8 +50,7 @@ typedef enum model_op {
     MODEL_CONCAT,              /* any number of values, concatenated along channels */
     MODEL_SLICE,               /* x: a range of its channels */
     MODEL_SHUFFLE,             /* x, or its two halves: interleaves the channels of GROUPS equal groups */
-    MODEL_INTERLEAVE, /* pixels of STRIDE_H * STRIDE_W images: image i has those from row i / STRIDE_W and column i %
-                       * STRIDE_W on */
+    MODEL_INTERLEAVE, /* STRIDE_H * STRIDE_W images: the pixels of image i begin at (i / STRIDE_W, i % STRIDE_W) */
     MODEL_COPY = 32,  /* x, broadcast and cast */
     MODEL_UNARY,      /* x; parameters: vme_unary_op, dtype to compute in */
     MODEL_BINARY,     /* a, b; vme_binary_op, dtype to compute in */

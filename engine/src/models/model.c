@@ -33,9 +33,10 @@
 #include <sys/mman.h>
 
 enum {
-    SPARE_FRACTION = 3, /* packed weights may exceed the plain ones by 1 / SPARE_FRACTION of the file; BERT then takes
-                         * less memory than in ONNX Runtime */
-    CACHE_WAY = 4096,   /* bytes: on most CPUs addresses this far apart map to the same set of L1 */
+    /* Packed weights may exceed plain ones by 1 / SPARE_FRACTION of the file; BERT then takes less memory than in ONNX
+     * Runtime. */
+    SPARE_FRACTION = 3,
+    CACHE_WAY = 4096, /* bytes: on most CPUs addresses this far apart map to the same set of L1 */
 };
 
 #define NOT_A_MODEL(...) vme_fail(VME_BAD_VALUE, MODEL_REFUSED __VA_ARGS__)
@@ -535,9 +536,8 @@ static vme_status build(model_preparation *preparation)
         }
         if (has_choice(step)) {
             int64_t bytes = 0;
-            const bool from_base =
-                model->base != NULL && step->kind == STEP_CONV; /* a convolution shares the base's weights; attention
-                                                                 * has none and chooses for its own sizes */
+            /* a convolution shares the base's weights; attention has none and chooses for its own sizes */
+            const bool from_base = model->base != NULL && step->kind == STEP_CONV;
             const model_algorithm chosen = from_base                   ? model->base->step[s].algorithm
                                            : preparation->kept != NULL ? (model_algorithm)preparation->kept[s]
                                            : preparation->like != NULL ? preparation->like->step[s].algorithm

@@ -35,8 +35,8 @@ vme_status model_open_sizes_init(vme_model *model, const model_file *file, const
         memcpy(&varying, file->varying_list + i * sizeof varying, sizeof varying);
         for (size_t port = 0; port < ports && varying.field < FIELD_OFFSET; port++) {
             char **label = &model->label[port * MODEL_RANK + varying.field];
-            if (model_file_number(file->input_list, (uint32_t)port) != varying.tensor
-                || *label != NULL) /* the list of outputs follows directly */
+            /* the list of outputs follows that of inputs directly */
+            if (model_file_number(file->input_list, (uint32_t)port) != varying.tensor || *label != NULL)
                 continue;
             *label = strndup(file->names + varying.label_at, varying.label_size);
             if (*label == NULL)

@@ -151,8 +151,9 @@ static vme_status trial_run(algorithm_trial *trial)
 
 vme_status trials_run(algorithm_trial *trials, int count)
 {
-    const vme_thread_options before = vme_thread_options_set(
-        (vme_thread_options){.threads = 1, .kernels = trials->model.kernels}); /* all trials use one backend */
+    /* all trials use one backend */
+    const vme_thread_options before =
+        vme_thread_options_set((vme_thread_options){.threads = 1, .kernels = trials->model.kernels});
     vme_status status = VME_OK;
     for (int i = 0; status == VME_OK && i < count; i++) {
         status = trial_run(&trials[i]);
@@ -227,8 +228,8 @@ static void rate_from(double rates[VME_RATES], vme_rate rate, const rates_work *
 {
     rates_work others = *work;
     others.of[rate] = 0;
-    if (rate == VME_RATE_PRODUCTS
-        || rate == VME_RATE_WEIGHTS) /* they overlap, and the run is one in which this kind takes longer */
+    /* products and weights overlap; the run is one in which this kind takes longer */
+    if (rate == VME_RATE_PRODUCTS || rate == VME_RATE_WEIGHTS)
         others.of[VME_RATE_PRODUCTS] = others.of[VME_RATE_WEIGHTS] = 0;
     double rest_ns = ns - rates_cost(&others, rates);
     double measured_rate = rest_ns > 0 ? work->of[rate] / rest_ns : 0;
@@ -342,8 +343,8 @@ double rates_algorithm(const vme_model *model, const vme_kernels *kernels, const
         work = attention_work(kernels, model, step, algorithm);
     else {
         work = convolution_algorithm_of(algorithm)->work(kernels, &model->value[step->in], out, step);
-        if (algorithm != CONVOLUTION_DIRECT
-            && model_curve_of(model, step) != NULL) /* the direct algorithm applies it while a tile is in cache */
+        /* the direct algorithm applies the curve while a tile is in cache; others read and write the output again */
+        if (algorithm != CONVOLUTION_DIRECT && model_curve_of(model, step) != NULL)
             work.of[VME_RATE_BYTES] += 2 * sizeof(float) * (double)(out->n * out->h * out->w) * (double)out->c;
     }
     return rates_cost(&work, rates);
@@ -365,9 +366,8 @@ double vme_model_expected(const vme_model *model, int number)
     if (step->idle)
         return 0;
     rates_fixed(model->kernels, rates);
-    if (!model->fixed)
-        (void)rates_measured(model->kernels, rates); /* if memory is short, the rates are the built-in ones or close to
-                                                      * them */
+    if (!model->fixed) /* if memory is short, the rates remain the built-in ones or close to them */
+        (void)rates_measured(model->kernels, rates);
     return step->kind == STEP_CONV || model_is_attention(step)
                ? rates_algorithm(model, model->kernels, step, step->algorithm, rates)
                : rates_step(model, number, rates);

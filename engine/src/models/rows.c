@@ -247,9 +247,8 @@ static vme_status activate_value(vme_context *context, const vme_model *model, i
         in = out;
     }
     if (out->channels_last) {
-        const bool pixels_joined =
-            in->pixel_stride == in->c
-            && out->pixel_stride == out->c; /* otherwise other channels lie between them: pixel by pixel */
+        /* otherwise other channels are between the pixels, and rows are single pixels */
+        const bool pixels_joined = in->pixel_stride == in->c && out->pixel_stride == out->c;
         memcpy(image_shape, (int64_t[4]){out->n, out->h, pixels_joined ? out->w * out->c : out->w, out->c},
                sizeof image_shape);
         memcpy(in_strides,

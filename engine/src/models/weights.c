@@ -58,8 +58,8 @@ static void release_packed(model_preparation *preparation, uint64_t bytes, uint3
         (uintptr_t)(preparation->file->weights + min_offset(first, size)) & ~(uintptr_t)(RELEASE_PAGE - 1);
     if (end <= (uintptr_t)preparation->release_begin)
         return;
-    madvise(preparation->release_begin, end - (uintptr_t)preparation->release_begin,
-            MADV_DONTNEED); /* on failure the pages stay in memory */
+    /* on failure the pages stay in memory */
+    madvise(preparation->release_begin, end - (uintptr_t)preparation->release_begin, MADV_DONTNEED);
     preparation->release_begin = (char *)end;
 }
 

@@ -104,7 +104,7 @@ bool convolution_is_product(const model_value *in, const model_value *addend, co
                             const model_step *step)
 {
     const int32_t *p = step->p;
-    return p[KERNEL_H] * p[KERNEL_W] * p[STRIDE_H] * p[STRIDE_W] == 1 && evenly_spaced(in) && evenly_spaced(out)
+    return windows_are_pixels(p) && evenly_spaced(in) && evenly_spaced(out)
            && (addend == NULL || evenly_spaced(addend));
 }
 
@@ -130,7 +130,7 @@ static rates_work direct_work(const vme_kernels *kernels, const model_value *in,
     const vme_gemm_kernel *kernel = kernel_of(kernels);
     const int32_t *p = step->p;
     const double weights = (double)direct_packed(kernels, step, out->c, in->c / p[GROUPS]);
-    const bool images_joined = p[KERNEL_H] * p[KERNEL_W] * p[STRIDE_H] * p[STRIDE_W] == 1;
+    const bool images_joined = windows_are_pixels(p);
     const double rows = images_joined ? rates_tile_rows(kernel, out->n * out->h * out->w)
                                       : (double)(out->n * out->h) * rates_tile_rows(kernel, out->w);
     return (rates_work){{[VME_RATE_PRODUCTS] = rows * weights, [VME_RATE_WEIGHTS] = weights * sizeof(float)}};

@@ -6,6 +6,7 @@
 #include "vme.h"
 
 #include <stddef.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 enum {
@@ -124,6 +125,12 @@ enum {
     CHANNEL, /* MODEL_SLICE: the first channel */
     PARAMETERS_USED,
 };
+/* Whether each pixel of the image is a window of its own, apart from padding. */
+static inline bool windows_are_pixels(const int32_t *parameters)
+{
+    return parameters[KERNEL_H] == 1 && parameters[KERNEL_W] == 1 && parameters[STRIDE_H] == 1
+           && parameters[STRIDE_W] == 1;
+}
 enum {
     ACTIVATION_NONE,
     ACTIVATION_RELU,

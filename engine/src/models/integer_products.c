@@ -84,7 +84,7 @@ static void copy_window(const integer_product *job, int64_t image, int64_t top, 
                         uint8_t *to)
 {
     const int32_t *p = job->p;
-    const int64_t group_channels = job->group_channels, across = p[DILATION_W] * (p[KERNEL_W] - 1);
+    const int64_t group_channels = job->group_channels, across = (int64_t)p[DILATION_W] * (p[KERNEL_W] - 1);
     const uint8_t *const end = job->in + job->images * job->height * job->width * job->channels;
     /* contiguous taps of a window row are copied at once */
     const bool contiguous = job->groups == 1 && p[DILATION_W] == 1 && left >= 0 && left + across < job->width;
@@ -112,7 +112,7 @@ static void copy_window(const integer_product *job, int64_t image, int64_t top, 
 static int64_t count_inner_windows(const integer_product *job, int64_t image, int64_t top, int64_t left)
 {
     const int32_t *p = job->p;
-    const int64_t bottom = top + p[DILATION_H] * (p[KERNEL_H] - 1), max_left = job->width - p[KERNEL_W];
+    const int64_t bottom = top + (int64_t)p[DILATION_H] * (p[KERNEL_H] - 1), max_left = job->width - p[KERNEL_W];
     if (job->groups != 1 || p[DILATION_W] != 1 || top < 0 || bottom >= job->height || left < 0 || left > max_left)
         return 0;
     const int64_t read_end = ((image * job->height + bottom) * job->width + left + p[KERNEL_W]) * job->channels + SPILL,
@@ -357,9 +357,8 @@ static void lay_out(integer_product *job, const vme_model *model, const model_st
     job->group_slivers = ceil_div(job->slivers, min(min_groups, job->slivers));
     job->sliver_groups = ceil_div(job->slivers, job->group_slivers);
     job->flip = in->dtype == VME_INT8 ? FLIP : 0;
-    job->direct = !job->flip && job->groups == 1 && job->channels % QUANTIZED_QUAD == 0
-                  && p[KERNEL_H] * p[KERNEL_W] * p[STRIDE_H] * p[STRIDE_W] == 1
-                  && p[PAD_TOP] + p[PAD_LEFT] + p[PAD_BOTTOM] + p[PAD_RIGHT] == 0;
+    job->direct = !job->flip && job->groups == 1 && job->channels % QUANTIZED_QUAD == 0 && windows_are_pixels(p)
+                  && (p[PAD_TOP] | p[PAD_LEFT] | p[PAD_BOTTOM] | p[PAD_RIGHT]) == 0;
     job->uses_row3 = p[INTEGER_DEPTHWISE] == 1 && p[KERNEL_H] == 3 && p[KERNEL_W] == 3 && p[DILATION_W] == 1
                      && (out->dtype == VME_UINT8 || out->dtype == VME_INT8);
     if (job->depthwise)

@@ -41,7 +41,7 @@ static bool possible(const vme_kernels *kernels, const model_value *in, const mo
     (void)kernels, (void)in, (void)addend, (void)out;
     const int32_t *p = step->p;
     return p[GROUPS] == 1 && p[ACTIVATION] != ACTIVATION_CLIP && p[KERNEL_H] == WINDOW && p[KERNEL_W] == WINDOW
-           && p[STRIDE_H] * p[STRIDE_W] == 1 && p[DILATION_H] * p[DILATION_W] == 1;
+           && p[STRIDE_H] == 1 && p[STRIDE_W] == 1 && p[DILATION_H] == 1 && p[DILATION_W] == 1;
 }
 
 static rates_work work_of(const vme_kernels *kernels, const model_value *in, const model_value *out, int m)

@@ -43,7 +43,7 @@ typedef struct attention {
     int64_t q_strides[VME_RANK_MAX], k_strides[VME_RANK_MAX], v_strides[VME_RANK_MAX], addend_strides[VME_RANK_MAX];
     /* of one item: scores are rows x keys with sums over depth; the result is rows x width */
     int64_t rows, keys, depth, width;
-    int64_t items, row_blocks, blocks;
+    int64_t items, row_blocks, blocks;               /* row_blocks: of one item; blocks: of all items */
     bool keys_contiguous;                            /* the elements of each key are contiguous */
     int64_t key_slivers, width_slivers, item_floats; /* of packed operands */
     int64_t score_row, result_row, slot_floats;

@@ -93,14 +93,14 @@ static bool are_chain(const vme_model *model, int first, int end)
 }
 
 /* Upper bound of the nanoseconds saved by a chain of these steps: the traffic of all bytes that would not stay in L2.
- * A larger value keeps a smaller fraction of its bytes there. */
+ * `evicted` is the fraction of a value's bytes that leave L2: more of larger values. */
 static double saved_ns(const chain_walk *walk)
 {
     double bytes = 0;
     for (int i = 0; i < walk->strips; i++) {
         const double size = (double)walk->model->value[walk->strip[i].root].bytes;
-        const double fraction = (size - BANDS_FAR_FROM) / (BANDS_FAR_ALL - BANDS_FAR_FROM);
-        bytes += size * (fraction < 0 ? 0 : fraction > 1 ? 1 : fraction);
+        const double evicted = (size - BANDS_FAR_FROM) / (BANDS_FAR_ALL - BANDS_FAR_FROM);
+        bytes += size * (evicted < 0 ? 0 : evicted > 1 ? 1 : evicted);
     }
     return bytes * BANDS_BYTE_NS;
 }
@@ -113,6 +113,7 @@ static double chain_cost(chain_walk *walk, int64_t rows, int image_pieces, model
     const int64_t h = model->value[walk->step[walk->steps - 1].out].h;
     int64_t strip_rows[BANDS_STEPS_MAX] = {0}, max_rows[BANDS_STEPS_MAX] = {0}, all_rows[BANDS_STEPS_MAX], moved = 0,
             starts = 0, squares[BANDS_STEPS_MAX] = {0};
+    /* strips have room for whole images as well as for pieces; the other counts are those of pieces */
     for (int64_t pieces = 1;; pieces = image_pieces) {
         moved = starts = 0;
         memset(squares, 0, sizeof squares);

@@ -37,8 +37,8 @@ typedef struct im2col {
     const model_value *in, *out, *addend; /* addend may be NULL */
     char *arena;
     float *scratch;
-    bool evenly_spaced; /* all pixels of the result, and of the addend, are evenly spaced */
-    int64_t pixels;
+    bool evenly_spaced;  /* all pixels of the result, and of the addend, are evenly spaced */
+    int64_t pixels;      /* of all images of the result */
     int64_t copy_stride; /* floats from one pixel's copy to the next */
     int64_t panel;       /* pixels of a tile */
     int64_t part;        /* elements of a sum between two checks of the stop flag */

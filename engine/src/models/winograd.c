@@ -78,9 +78,10 @@ typedef struct winograd {
     const struct vme_winograd_kernel *transform;
     const model_value *in, *out, *addend; /* addend may be NULL */
     char *arena, *scratch;
-    int64_t m, points, down, across, slivers;
-    int64_t first;   /* number of the first square that is processed, of down * across * images */
-    int64_t squares; /* number of squares that are processed */
+    int64_t m, points;             /* side of a square in pixels, and points of a square */
+    int64_t down, across, slivers; /* down, across: squares of an image in both directions */
+    int64_t first;                 /* number of the first square that is processed, of down * across * images */
+    int64_t squares;               /* number of squares that are processed */
     int64_t block_squares, blocks, slot_floats;
     int64_t max_squares; /* upper bound of a block's squares */
     /* in floats, from a square to the next and from a point to the next */

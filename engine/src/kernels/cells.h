@@ -53,8 +53,8 @@ static inline lanes tanh_of(lanes x)
     return copy_sign(e / (e + splat(2)), x);
 }
 
-/* ---- cells: the gates' products with the input, `x`, and with the previous state, `p`, gates side by side; both are
- * added. The next state is written to `h` and `y`. */
+/* ---- cells. `x` has the gates' products with the input, `p` those with the previous state, gates side by side; a
+ * gate's argument is the sum of both. The next state is written to `h` and `y`. */
 static void cell_lstm(int64_t n, const float *restrict x, const float *restrict p, float *restrict c, float *restrict h,
                       float *restrict y)
 {

@@ -10,7 +10,7 @@
     LOOP2(logical_and_##T, T, u8, (u8)((x != 0) & (y != 0))) \
     LOOP2(logical_or_##T, T, u8, (u8)((x != 0) | (y != 0))) \
     LOOP2(logical_xor_##T, T, u8, (u8)((x != 0) ^ (y != 0)))
-/* `greater` calls `less` with swapped operands: noinline avoids a second copy */
+/* greater_ calls less_ with swapped operands: noinline avoids a second copy of the loop. */
 #define ORDER(T) \
     static vme_loop2 less_##T __attribute__((noinline)), less_equal_##T __attribute__((noinline)); \
     LOOP2(less_##T, T, u8, (u8)(x < y)) \

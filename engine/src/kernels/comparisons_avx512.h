@@ -79,7 +79,7 @@ EQUALITY(u16, 16, 32)
 EQUALITY(u32, 32, 16)
 EQUALITY(u64, 64, 8)
 
-/* `greater` calls `less` with swapped operands: noinline avoids a second copy */
+/* greater_ calls less_ with swapped operands: noinline avoids a second copy of the loop. */
 #define ORDER(T, W, KIND, LANES) \
     static vme_loop2 less_##T __attribute__((noinline)), less_equal_##T __attribute__((noinline)); \
     COMPARE(less_##T, T, __m512i, LANES, LOAD_##W, SPLAT_##W, _mm512_cmplt_##KIND##_mask(x, y), x < y) \

@@ -1,9 +1,9 @@
 /* Greatest common divisors and least common multiples of absolute values, as numpy.gcd and lcm. The number of steps
  * depends on the values, so a block of pairs runs until the slowest is done.
  *
- * Euclid's algorithm on floats that hold the numbers and their quotients exactly; rounding never makes a fractional
- * quotient whole, because it is at least 1/y away from the nearest integer. Larger numbers are computed one by one with
- * shifts and differences (Stein 1967). */
+ * Euclid's algorithm on floats that hold the numbers and their quotients exactly; rounding never turns a fractional
+ * quotient into an integer, because it is at least 1/y away from the nearest one. Larger numbers are computed one by
+ * one with shifts and differences (Stein 1967). */
 #include "loops.h"
 
 enum { PAIRS = 32 };

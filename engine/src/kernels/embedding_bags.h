@@ -93,11 +93,12 @@ static inline void find_chunks(const bags_table *view, key_group *group)
     const __m256i where = _mm256_load_si256((const void *)group->where);
     const __m512i row = _mm512_cvtepu32_epi64(_mm256_andnot_si256(_mm256_srai_epi32(where, 31), where));
     const __m512i row_group = _mm512_add_epi64(_mm512_srli_epi64(row, FIRST_ROWS_BITS), _mm512_set1_epi64(1));
-    const __m512i behind = _mm512_srli_epi64(row_group, (unsigned)view->steps);
+    const __m512i past_growing = _mm512_srli_epi64(row_group, (unsigned)view->steps);
     const __m512i growing = _mm512_cvttpd_epi64(_mm512_getexp_pd(_mm512_cvtepi64_pd(row_group)));
-    const __m512i unadjusted = _mm512_add_epi64(_mm512_min_epi64(growing, _mm512_set1_epi64(view->steps)), behind);
-    const __m512i chunk =
-        _mm512_mask_sub_epi64(unadjusted, _mm512_test_epi64_mask(behind, behind), unadjusted, _mm512_set1_epi64(1));
+    const __m512i unadjusted =
+        _mm512_add_epi64(_mm512_min_epi64(growing, _mm512_set1_epi64(view->steps)), past_growing);
+    const __m512i chunk = _mm512_mask_sub_epi64(unadjusted, _mm512_test_epi64_mask(past_growing, past_growing),
+                                                unadjusted, _mm512_set1_epi64(1));
     const __m512i chunks = _mm512_permutexvar_epi64(_mm512_load_si512(group->hash), _mm512_load_si512(view->chunks));
     _mm512_store_si512(group->address, _mm512_add_epi64(chunks, _mm512_slli_epi64(chunk, 5)));
     _mm512_store_si512(group->bucket, _mm512_mul_epu32(row, _mm512_set1_epi64((long long)view->row_bytes)));
@@ -133,10 +134,10 @@ _Static_assert(BUCKET == 4 && sizeof(key_entry) == 16, "the layout that matching
 #else
 static inline uint32_t matching_entries(const key_entry *bucket, int64_t key)
 {
-    uint32_t same = 0;
+    uint32_t matches = 0;
     for (int i = 0; i < BUCKET; i++)
-        same |= (uint32_t)(bucket[i].key == key) << i;
-    return same;
+        matches |= (uint32_t)(bucket[i].key == key) << i;
+    return matches;
 }
 enum { ENTRY_BITS = 1 };
 #endif
@@ -172,9 +173,9 @@ static inline void read_entries(const int64_t *keys, int64_t count, key_group *g
 {
     for (int64_t i = 0; i < count; i++) {
         const key_entry *bucket = (const key_entry *)(uintptr_t)group->bucket[i];
-        const uint32_t same = matching_entries(bucket, keys[i]);
-        if (__builtin_expect(same != 0, 1))
-            group->where[i] = bucket[__builtin_ctz(same) / ENTRY_BITS].where;
+        const uint32_t matches = matching_entries(bucket, keys[i]);
+        if (__builtin_expect(matches != 0, 1))
+            group->where[i] = bucket[__builtin_ctz(matches) / ENTRY_BITS].where;
         else { /* after a segment's last bucket: the prefetch is useless but harmless */
             __builtin_prefetch(bucket + BUCKET);
             group->where[i] = ENTRY_EMPTY;

@@ -84,7 +84,7 @@ FLOATS(f64, )
 #ifdef __FMA__
 /* Vectorized division with remainder: while the quotient is below LIMIT, a fused multiply-add computes the remainder of
  * its integral part exactly, and one correction fixes a quotient that was rounded up to an integer. Blocks with larger
- * quotients, zeros, infinities or NaNs use SCALAR. RESULT is an expression of x, y, the truncated quotient (`whole`)
+ * quotients, zeros, infinities or NaNs use SCALAR. RESULT is an expression of x, y, the quotient `truncated`,
  * and the remainder. */
 enum { BLOCK = 64 };
 #define DIVIDING(NAME, T, S, LIMIT, SCALAR, RESULT) \
@@ -100,13 +100,13 @@ enum { BLOCK = 64 };
                 right[i] = *(const T##_at *)(b + i * b_step); \
             } \
             for (int64_t i = 0; i < count; i++) { \
-                T x = left[i], y = right[i], quotient = x / y, whole = trunc##S(quotient); \
+                T x = left[i], y = right[i], quotient = x / y, truncated = trunc##S(quotient); \
                 special |= !(fabs##S(quotient) < (T)LIMIT) | !(fabs##S(y) < (T)INFINITY); \
-                T remainder = fma##S(-whole, y, x), one = copysign##S(1, quotient); \
-                whole = (remainder < 0) != (x < 0) && remainder != 0 ? whole - one : whole; \
-                remainder = fma##S(-whole, y, x); \
-                whole = fabs##S(remainder) >= fabs##S(y) ? whole + one : whole; \
-                remainder = copysign##S(fma##S(-whole, y, x), x); \
+                T remainder = fma##S(-truncated, y, x), unit = copysign##S(1, quotient); \
+                truncated = (remainder < 0) != (x < 0) && remainder != 0 ? truncated - unit : truncated; \
+                remainder = fma##S(-truncated, y, x); \
+                truncated = fabs##S(remainder) >= fabs##S(y) ? truncated + unit : truncated; \
+                remainder = copysign##S(fma##S(-truncated, y, x), x); \
                 result[i] = (RESULT); \
             } \
             for (int64_t i = 0; special && i < count; i++) \
@@ -122,7 +122,7 @@ enum { BLOCK = 64 };
              : (y < 0) != (remainder < 0) ? remainder + y \
                                           : remainder) \
     DIVIDING(floor_divide_##T, T, S, LIMIT, floor_quotient_of_##T, \
-             copysign##S(remainder != 0 && (y < 0) != (remainder < 0) ? whole - 1 : whole, quotient))
+             copysign##S(remainder != 0 && (y < 0) != (remainder < 0) ? truncated - 1 : truncated, quotient))
 DIVISIONS(f32, f, 0x1p22)
 DIVISIONS(f64, , 0x1p51)
 #else

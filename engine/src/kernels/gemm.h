@@ -32,7 +32,7 @@
 ASSERT_TWO_VECTORS(f32, float)
 ASSERT_TWO_VECTORS(f64, double)
 
-/* One cache line for 14 float32. */
+/* Rows of a packed panel with padding: a step of 14 rows of float32 takes one cache line. */
 #define VME_PACKED_ROWS(rows) ((rows) > 8 ? 16 : (rows) > 4 ? 8 : 4)
 
 /* ---- integers: compiler vectors, two's complement, wrapping; the backend loads partial vectors */

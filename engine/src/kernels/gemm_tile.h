@@ -106,8 +106,9 @@ INLINE void F(add_products)(F(vec) * sum, const F(vec) factor, const F(vec) colu
 
 /* ---- the kernel of packed rows */
 #if PACKED
-/* One step along k. Packed rows have constant distances, so an instruction can load its factor itself: as many do as
- * there are load slots to spare. That leaves fewer instructions to issue, which two threads on one core share. */
+/* One step along k. Packed rows have constant distances, so a multiplication can read its factor from memory. As many
+ * do as there are load slots to spare: fewer instructions are left to issue, and two threads on one core share the
+ * issue slots. */
 INLINE void F(packed_step)(F(vec) (*sum)[2], const char *a, const char *b, const int rows, const int vectors,
                            const bool whole, const F(mask) mask)
 {
@@ -295,7 +296,7 @@ INLINE void F(finish_layer)(F(vec) (*sum)[2], const vme_gemm_layer *layer, const
     }
 }
 
-/* Two steps that move the pointers once: moving takes cycles of the multiplication ports. */
+/* Two steps that move the pointers once, because moving them uses the multiplications' ports. */
 INLINE void F(layer_steps)(F(vec) (*sum)[2], F(row_pointers) * a, const char **b, const char **coming,
                            const volatile int64_t *coming_step, const int rows, const int vectors, const bool whole,
                            const F(mask) mask)
@@ -315,7 +316,7 @@ INLINE void F(layer_steps)(F(vec) (*sum)[2], F(row_pointers) * a, const char **b
 INLINE void F(layer_block)(const vme_gemm_tile *tile, const vme_gemm_layer *layer, const int rows, const int vectors,
                            const bool whole)
 {
-    /* constants of layers leave registers to the pointers */
+    /* these are constants for layers, which leaves registers for the pointers */
     enum { LANES = sizeof(F(vec)) / sizeof(E), B_ROW = 2 * sizeof(F(vec)), AHEAD = 8 * B_ROW };
     F(vec) sum[ROWS][2], start[2] = {{0}};
     const bool from_bias = layer->bias != NULL && !tile->accumulate && !layer->apart; /* saves an addition */

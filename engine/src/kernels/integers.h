@@ -13,9 +13,9 @@ PRODUCTS(u64, u64)
 
 LOOP2(multiply_bytes, u8, u8, (u8)((u32)x * y))
 #if !defined(__AVX2__) || defined(__AVX512BW__)
-/* Vector units multiply 16-bit numbers, not bytes. For two pairs of bytes, the low byte of the pairs' product is the
- * product of the low bytes; the high byte is that of one pair shifted down times the other's high byte in place. (With
- * AVX2 compilers widen and narrow as fast.) */
+/* Vector units multiply 16-bit numbers, not bytes, so two bytes are multiplied as one such number. The low byte of the
+ * product is the product of the low bytes. The product of x shifted right by 8 and y without its low byte has the
+ * product of the high bytes in its high byte. (With AVX2, code that widens and narrows is as fast.) */
 LOOP2(multiply_pairs, u16, u16, (u16)((((u32)x * y) & 0xff) | ((u32)(x >> 8) * (y & 0xff00))))
 static void multiply_u8(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out,
                         int64_t out_step)
@@ -39,7 +39,7 @@ static void square_u8(int64_t n, const char *in, int64_t in_step, char *out, int
     multiply_u8(n, in, in_step, in, in_step, out, out_step);
 }
 
-/* Operations with equal bits for signed and unsigned. */
+/* Operations whose results have the same bits for signed and unsigned types. */
 #define BITS(T, W) \
     LOOP2(add_##T, T, T, (T)(x + y)) \
     LOOP2(subtract_##T, T, T, (T)(x - y)) \
@@ -76,8 +76,7 @@ BITS(u32, u32)
 BITS(u64, u64)
 
 /* Truncated quotients. Vector units divide floating-point numbers only. If the type F holds every value of T exactly,
- * its quotient truncates to the exact one, because a fractional quotient is at least 1/y away from the nearest integer.
- */
+ * its quotient truncates to the exact one: a fractional quotient is at least 1/y away from the nearest integer. */
 #define QUOTIENT_UNSIGNED(T, F, I) \
     static inline T quotient_##T(T x, T y) { return y == 0 ? (T)0 : (T)(I)((F)x / (F)(y == 0 ? (T)1 : y)); }
 #define QUOTIENT_SIGNED(T, U, F, I) \
@@ -180,13 +179,13 @@ static void floor_divide_by_scalar_i64(int64_t n, const char *a, int64_t a_step,
     int first = shift < 1 ? shift : 1, second = shift < 1 ? 0 : shift - 1;
     for (; n > 0; n--, a += a_step, out += out_step) {
         i64 x = *(const i64_at *)a;
-        /* rounds down x, or -x if the divisor is negative; if that is negative, uses the complement */
-        u64 signs = (u64)((x >> 63) ^ (divisor >> 63));
+        /* if the signs differ, the result is -ceil(m/d) = ~((m - 1) / d), where m and d are the magnitudes */
+        u64 signs_differ = (u64)((x >> 63) ^ (divisor >> 63));
         u64 magnitude = x < 0 ? (u64)0 - (u64)x : (u64)x;
-        u64 rounded = signs ? magnitude - (magnitude != 0) : magnitude; /* -(m-1)/d - 1 is -ceil(m/d) */
+        u64 rounded = signs_differ ? magnitude - (magnitude != 0) : magnitude;
         u64 high = (u64)(((unsigned __int128)factor * rounded) >> 64);
         u64 quotient = (high + ((rounded - high) >> first)) >> second;
-        *(i64_at *)out = (i64)(signs && magnitude != 0 ? ~quotient : quotient);
+        *(i64_at *)out = (i64)(signs_differ && magnitude != 0 ? ~quotient : quotient);
     }
 }
 #ifdef __AVX512DQ__

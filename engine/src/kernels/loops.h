@@ -1,8 +1,8 @@
 /* Shared by all elementwise kernel files: element types, and the loops around the expression for one element.
  *
- * A kernel walks n elements; its operands step by any number of bytes and need no alignment. The output is either
- * exactly an input's memory (element by element) or overlaps none, so iterations are independent, which the loops tell
- * the compiler. These files are compiled once for each backend, with VME_TARGET naming it: portable, avx2 or avx512. */
+ * A kernel walks n elements; its operands step by any number of bytes and need no alignment. The output either is an
+ * input's memory, element by element, or overlaps no input. So iterations are independent, and the loops tell the
+ * compiler. These files are compiled once for each backend, with VME_TARGET naming it: portable, avx2 or avx512. */
 #ifndef VME_KERNELS_LOOPS_H
 #define VME_KERNELS_LOOPS_H
 
@@ -72,7 +72,8 @@ typedef struct __attribute__((packed, may_alias)) c128 {
         } \
     }
 
-/* out = EXPRESSION of x and y; contiguous, one of the two a single value, or any steps. */
+/* out = EXPRESSION of x and y, with loops for contiguous operands, for one operand that is a single value, and for any
+ * steps. */
 #define LOOP2(NAME, T, R, EXPRESSION) LOOP2_MIXED(NAME, T, T, R, EXPRESSION)
 #define LOOP2_MIXED(NAME, T, S, R, EXPRESSION) \
     static void NAME(int64_t n, const char *a, int64_t a_step, const char *b, int64_t b_step, char *out, \

@@ -18,7 +18,7 @@ typedef uint64_t element8 __attribute__((may_alias, aligned(1)));
 typedef uint64_t element16 __attribute__((vector_size(16), may_alias, aligned(1)));
 
 /* Copies a row with steps; steps that compilers vectorize have loops of their own. A step of two elements prefetches
- * beyond the row: callers compute on such a row before they move the next one, which mostly follows it. */
+ * beyond the row: callers compute on such a row before they move the next one, which usually follows it. */
 enum { CHUNK = 256, PREFETCH_AHEAD = 2048 }; /* bytes */
 #define STRIDED(bytes) \
     static void strided##bytes(int64_t n, const char *in, int64_t in_step, char *out, int64_t out_step) \
@@ -102,8 +102,8 @@ SCALAR_SQUARE(4, 8)
 SCALAR_SQUARE(8, 4)
 #endif
 
-/* Interleaved pixels of two to four channels to one plane for each channel, and back, by vector shuffles where the
- * compiler finds good ones. */
+/* Splits interleaved pixels of two to four channels into one plane for each channel, and joins planes to pixels. The
+ * compiler chooses the shuffles. */
 #define EACH_CHANNEL(channels, i, MOVE) \
     do { \
         MOVE(0, channels, i); \
@@ -264,7 +264,7 @@ static void stream(int64_t bytes, const char *in, char *out)
             _mm256_stream_si256((__m256i *)(out + i), low);
             _mm256_stream_si256((__m256i *)(out + i + 32), high);
         }
-        _mm_sfence(); /* visible to other threads when the operator has ended */
+        _mm_sfence(); /* orders the stores before the operator's end */
         in += i;
         out += i;
         bytes -= i;

@@ -201,7 +201,7 @@ INLINE void add_pairs(const int rows, __m256i weights, const uint8_t *a, int64_t
     }
 }
 
-/* The sums of a part are at most 128 * 255 * 32,512, twice: below 2^31. */
+/* Sums of a part fit in 32 bits: they are at most 128 * 255 * 32,512, below 2^30. */
 INLINE void pairs_part(const narrow_kind kind, const int rows, int64_t count, const uint8_t *weights, const uint8_t *a,
                        int64_t a_row, float *sums)
 {
@@ -282,14 +282,13 @@ VNNI INLINE void store_bytes(vec_i32 v, uint8_t *to)
 }
 SPLIT(split_bytes, store_bytes, VNNI)
 
-/* _mm512_dpbusd_epi32 in place: when compilers choose the registers, they move sums between products. */
+/* _mm512_dpbusd_epi32 in place: if compilers choose the registers, they copy sums between products. */
 VNNI INLINE void add_dots(__m512i *sum, __m512i weights, __m512i a)
 {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(weights), "v"(a));
 }
 
-/* The bytes of four elements of each row, times weights of 32 columns; `chain` selects one of several independent sums.
- */
+/* Adds the bytes of four elements of each row times weights of 32 columns, to the independent sums number `chain`. */
 VNNI INLINE void add_quads(const int rows, const int chains, int chain, const __m512i weights[2], const uint8_t *a,
                            int64_t a_row, __m512i sum[][NUMBER_BYTES][2])
 {
@@ -442,7 +441,7 @@ static void rows_of(int rows, const narrow_sliver *sliver, const narrow_rows *a,
 #endif
 
 /* ---- weights converted to floats */
-/* One vector of columns; consecutive elements are `step` floats apart. */
+/* Converts one vector of columns of `count` elements from `first` on; results are `step` floats apart. */
 INLINE void unpack_vector(const narrow_kind kind, const narrow_sliver *sliver, int64_t first, int64_t count,
                           int64_t column, float *to, int64_t step)
 {

@@ -29,7 +29,7 @@ static const u64 partition_lanes[256] = {PARTITION64(0), PARTITION64(64), PARTIT
 #define LIST16(X, argument) \
     LIST8(X, argument), X(8, argument), X(9, argument), X(10, argument), X(11, argument), X(12, argument), \
         X(13, argument), X(14, argument), X(15, argument)
-#define LANE_XOR(lane, by) ((lane) ^ (by))
+#define LANE_XOR(lane, mask) ((lane) ^ (mask))
 
 #ifdef __AVX512F__
 typedef i32 vector32 __attribute__((vector_size(64)));
@@ -62,8 +62,8 @@ static inline vector32 select32(vector32 a, vector32 b, vector32 upper)
 static inline vector64 select64(vector64 a, vector64 b, vector64 upper)
 {
     __mmask8 swapped = _mm512_cmpgt_epi64_mask((__m512i)a, (__m512i)b),
-             taken = (__mmask8)(swapped ^ _mm512_movepi64_mask((__m512i)upper));
-    return (vector64)_mm512_mask_blend_epi64(taken, (__m512i)a, (__m512i)b);
+             from_b = (__mmask8)(swapped ^ _mm512_movepi64_mask((__m512i)upper));
+    return (vector64)_mm512_mask_blend_epi64(from_b, (__m512i)a, (__m512i)b);
 }
 
 /* Moves the lanes below the pivot to the front; *below is their number. */
@@ -72,10 +72,10 @@ static inline vector32 partition32(vector32 v, vector32 pivot, int64_t *below)
     static const i32 ramp[32] = {LIST16(LANE_XOR, 0), LIST16(LANE_XOR, 0)};
     __mmask16 less = _mm512_cmplt_epi32_mask((__m512i)v, (__m512i)pivot);
     int64_t n = *below = __builtin_popcountll(less);
-    __m512i first = _mm512_maskz_compress_epi32(less, (__m512i)v),
-            rest = _mm512_maskz_compress_epi32((__mmask16)~less, (__m512i)v);
-    return (vector32)_mm512_mask_permutexvar_epi32(first, (__mmask16)(0xffffu << n), _mm512_loadu_si512(ramp + 16 - n),
-                                                   rest);
+    __m512i lower = _mm512_maskz_compress_epi32(less, (__m512i)v),
+            higher = _mm512_maskz_compress_epi32((__mmask16)~less, (__m512i)v);
+    return (vector32)_mm512_mask_permutexvar_epi32(lower, (__mmask16)(0xffffu << n), _mm512_loadu_si512(ramp + 16 - n),
+                                                   higher);
 }
 
 static inline vector64 partition64(vector64 v, vector64 pivot, int64_t *below)
@@ -169,23 +169,23 @@ static inline vector64 partition64(vector64 v, vector64 pivot, int64_t *below) /
 #define EACH16(X, a) EACH8(X, a) EACH8(X, a + 8)
 
 /* These macros use names that order_keys.h defines for its width: v, keys, LANES, VECTOR, NAME. */
-/* Lane i takes lane i ^ by: reverses groups if `by` is 1, 3, 7 or 15. */
-#define ACROSS(v, by)    __builtin_shuffle(v, (VECTOR){LIST(LANE_XOR, by)})
+/* Lane i takes lane i ^ mask: reverses groups of 2, 4, 8 or 16 lanes if `mask` is 1, 3, 7 or 15. */
+#define ACROSS(v, mask)  __builtin_shuffle(v, (VECTOR){LIST(LANE_XOR, mask)})
 #define UPPER(lane, bit) ((lane) & (bit) ? -1 : 0)
 #define PAIR(a, b)       NAME(order)(v[a], v[b], v + (a), v + (b));
-#define EXCHANGE_LANES(row, by, bit) \
+#define EXCHANGE_LANES(row, mask, bit) \
     { \
-        VECTOR x = v[row], y = ACROSS(x, by); \
+        VECTOR x = v[row], y = ACROSS(x, mask); \
         v[row] = NAME(select)(x, y, (VECTOR){LIST(UPPER, bit)}); \
     }
-#define REVERSED(a, b, by) NAME(order)(v[a], ACROSS(v[b], by), v + (a), v + (b));
-#define REVERSED1(a, b)    REVERSED(a, b, 1)
-#define REVERSED3(a, b)    REVERSED(a, b, 3)
-#define REVERSED7(a, b)    REVERSED(a, b, 7)
-#define REVERSED15(a, b)   REVERSED(a, b, 15)
-#define GROUPS2(row)       EXCHANGE_LANES(row, 1, 1)
-#define GROUPS4(row)       EXCHANGE_LANES(row, 3, 2) EXCHANGE_LANES(row, 1, 1)
-#define GROUPS8(row)       EXCHANGE_LANES(row, 7, 4) EXCHANGE_LANES(row, 2, 2) EXCHANGE_LANES(row, 1, 1)
+#define REVERSED(a, b, mask) NAME(order)(v[a], ACROSS(v[b], mask), v + (a), v + (b));
+#define REVERSED1(a, b)      REVERSED(a, b, 1)
+#define REVERSED3(a, b)      REVERSED(a, b, 3)
+#define REVERSED7(a, b)      REVERSED(a, b, 7)
+#define REVERSED15(a, b)     REVERSED(a, b, 15)
+#define GROUPS2(row)         EXCHANGE_LANES(row, 1, 1)
+#define GROUPS4(row)         EXCHANGE_LANES(row, 3, 2) EXCHANGE_LANES(row, 1, 1)
+#define GROUPS8(row)         EXCHANGE_LANES(row, 7, 4) EXCHANGE_LANES(row, 2, 2) EXCHANGE_LANES(row, 1, 1)
 #define GROUPS16(row) \
     EXCHANGE_LANES(row, 15, 8) EXCHANGE_LANES(row, 4, 4) EXCHANGE_LANES(row, 2, 2) EXCHANGE_LANES(row, 1, 1)
 #define MERGED4(ROWS, EACH)  ROWS(REVERSED1, 0) EACH(GROUPS2, 0) ROWS(REVERSED3, 0) EACH(GROUPS4, 0)

@@ -5,7 +5,7 @@
  * is in the cache. Sums are kept in vectors; each lane is added to a float64 after at most PLANE(summed) elements. */
 enum { PLANE(summed) = 256 };
 
-/* The sum over the channel of term(i), a PLANE_TYPE, or line_term(i), a vector of them. */
+/* The sum over the channel of term(i), a PLANE_TYPE, or vector_term(i), a vector of them. */
 #define PLANE_SUM(result, vector_term, term) \
     do { \
         enum { LANES = PLANE_BYTES / sizeof(PLANE_TYPE) }; \

@@ -107,7 +107,7 @@ INLINE __m512i pack_bytes(__m512i a, __m512i b, __m512i c, __m512i d, output_con
 /* ---- products of quads */
 #define VNNI __attribute__((target("avx512vnni,avx512bw,avx512vl,avx512dq")))
 
-/* _mm512_dpbusd_epi32 in place: when compilers choose the registers, they move sums between products. */
+/* _mm512_dpbusd_epi32 in place: if compilers choose the registers, they copy sums between products. */
 VNNI INLINE void dot(__m512i *sum, __m512i bytes, __m512i weights)
 {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(bytes), "v"(weights));
@@ -264,7 +264,7 @@ static void any_tile(int rows, int64_t quads, const uint8_t *a, int64_t a_row, c
 /* ---- depthwise windows */
 enum { CHANNEL_BLOCK = 32 };
 
-/* Channels `c` and up, at most SOME_CHANNELS, of one pixel. */
+/* `count` channels from `c` on, at most CHANNEL_BLOCK, of one pixel. */
 INLINE void window_sums(int64_t count, int64_t channels, int taps, const uint8_t *const *in, int64_t c,
                         const int8_t *weights, int32_t *out)
 {
@@ -294,8 +294,8 @@ static void any_windows(int64_t pixels, int64_t channels, int taps, const uint8_
 #ifdef __AVX512F__
 enum { CHANNELS_AT_ONCE = 64, TAP_QUADS = 3 /* quads of taps whose weights stay in registers */ };
 
-/* Interleaves four taps of 64 channels, the taps of a channel adjacent: vector v has channels 4v to 4v + 3 of each 16.
- */
+/* Interleaves four taps of 64 channels, so that the taps of a channel are adjacent: vector v has channels 4v to 4v + 3
+ * of each 16. */
 VNNI INLINE void interleave_taps(const __m512i tap[4], __m512i out[4])
 {
     const __m512i low01 = _mm512_unpacklo_epi8(tap[0], tap[1]), high01 = _mm512_unpackhi_epi8(tap[0], tap[1]),
@@ -492,7 +492,7 @@ static void finish(int64_t n, const int32_t *restrict sums, const int32_t *restr
         out[i] = byte_of((float)(sums[i] + bias[i]) * factors[i], to);
 }
 
-/* A tile's first `columns`, as bytes. */
+/* Stores the first `columns` columns of a tile as bytes. */
 static void tile_bytes(int rows, int columns, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b,
                        const int32_t *bias, const float *factors, quantized_result to, uint8_t *out, int64_t out_row)
 {

@@ -25,8 +25,8 @@
 #define VECTOR 16
 #endif
 
-/* ---- sums and products of integers, modulo 2**64. `narrow` holds the sum of `block` elements, so that lanes stay
- * narrow. */
+/* ---- sums and products of integers, modulo 2^64. The type `narrow` holds the sum of `block` elements, so that vectors
+ * have more lanes. */
 #define INTEGER_SUM(name, narrow, block) \
     static void sum_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
@@ -135,13 +135,13 @@ INTEGER_PROD(i64)
             int64_t i = 0; \
             for (; i + 128 <= n; i += 128) \
                 for (int part = 0; part < parts; part++) { \
-                    const char *at = in + i * step + part * (int)sizeof(real); \
+                    const char *first = in + i * step + part * (int)sizeof(real); \
                     real s[8]; \
                     for (int j = 0; j < 8; j++) \
-                        s[j] = *(const e_##real##_ *)(at + j * step); \
+                        s[j] = *(const e_##real##_ *)(first + j * step); \
                     for (int k = 8; k < 128; k += 8) \
                         for (int j = 0; j < 8; j++) \
-                            s[j] += *(const e_##real##_ *)(at + (k + j) * step); \
+                            s[j] += *(const e_##real##_ *)(first + (k + j) * step); \
                     sum[part] += ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7])); \
                 } \
             for (; i < n; i++) \
@@ -193,7 +193,7 @@ FLOAT_PROD(f64, double)
 COMPLEX_PROD(c64, float)
 COMPLEX_PROD(c128, double)
 
-/* ---- minima and maxima. `BEYOND(a, b)`: a replaces b; NaN replaces every number, and stays. */
+/* ---- minima and maxima. beyond_(a, b): whether a replaces b. NaN replaces every number and is never replaced. */
 #define INTEGER_EXTREME(op, name, sign) \
     static inline bool beyond_##op##_##name(e_##name a, e_##name b) { return a sign b; } \
     static inline bool is_nan_##op##_##name(e_##name a) { return (void)a, false; } \
@@ -461,13 +461,14 @@ FLOAT_KNOWN(known_min, f64, double, <, smaller, INFINITY)
         } \
         *(e_##name *)accumulator = best; \
     }
-#define COMPLEX_KNOWN(op, of, name) \
+#define COMPLEX_KNOWN(op, extreme, name) \
     static void op##_##name(int64_t n, const char *in, int64_t step, void *accumulator) \
     { \
         e_##name best = *(e_##name *)accumulator; \
         for (int64_t i = 0; i < n; i++) { \
             e_##name x = *(const e_##name *)(in + i * step); \
-            if (is_nan_##of##_##name(best) || (!is_nan_##of##_##name(x) && beyond_##of##_##name(x, best))) \
+            if (is_nan_##extreme##_##name(best) \
+                || (!is_nan_##extreme##_##name(x) && beyond_##extreme##_##name(x, best))) \
                 best = x; \
         } \
         *(e_##name *)accumulator = best; \
@@ -481,8 +482,7 @@ COMPLEX_KNOWN(known_min, min, c64)
 COMPLEX_KNOWN(known_max, max, c128)
 COMPLEX_KNOWN(known_min, min, c128)
 
-/* ---- the index of the first minimum or maximum: finds the value in a block, and searches the blocks that improve it
- */
+/* ---- the index of the first minimum or maximum: folds a block, and searches it only if it improves the best value */
 #define FIND(op, name) \
     /* the index of the first element that equals `target`, the extreme of all n (NaN equals NaN); 32 at a time, which \
      * compilers vectorize */ \
@@ -952,12 +952,12 @@ FLOAT_ROWS(f64, double)
     ROWS_BY_FOLD(min_##name, 2 * sizeof(real)) \
     ROWS_BY_FOLD(known_max_##name, 2 * sizeof(real)) \
     ROWS_BY_FOLD(known_min_##name, 2 * sizeof(real))
-#define ROWS_BY_FOLD(name, size) \
+#define ROWS_BY_FOLD(name, accumulator_bytes) \
     static void rows_##name(int64_t rows, int64_t n, const char *in, int64_t in_row, int64_t step, void *accumulators) \
     { \
         for (int64_t r = 0; r < rows; r++) \
             for (int64_t i = 0; i < n; i++) \
-                name(1, in + r * in_row + i * step, 0, (char *)accumulators + i * (int64_t)(size)); \
+                name(1, in + r * in_row + i * step, 0, (char *)accumulators + i * (int64_t)(accumulator_bytes)); \
     }
 COMPLEX_ROWS(c64, f32, float)
 COMPLEX_ROWS(c128, f64, double)
@@ -1002,7 +1002,7 @@ TRUTH_ROWS(f64, x != 0)
 TRUTH_ROWS(c64, (x.re != 0) | (x.im != 0))
 TRUTH_ROWS(c128, (x.re != 0) | (x.im != 0))
 
-/* By element type; sums modulo 2**64 and truth values do not depend on the sign. */
+/* Rows of the tables, by element type. Sums modulo 2^64 and truth values do not depend on the sign. */
 #define OF(op, b, i8_, i16_, i32_, i64_, u8_, u16_, u32_, u64_) \
     [VME_BOOL] = op##_##b, [VME_INT8] = op##_##i8_, [VME_INT16] = op##_##i16_, [VME_INT32] = op##_##i32_, \
     [VME_INT64] = op##_##i64_, [VME_UINT8] = op##_##u8_, [VME_UINT16] = op##_##u16_, [VME_UINT32] = op##_##u32_, \

@@ -224,7 +224,8 @@ static inline float hard_swish(float x) { return x * hard_sigmoid(x); }
     for (; i < n; i++) \
         out[i] = FUNCTION(in[i]);
 #else
-/* The same with the instruction that multiplies by a power of 2; partial vectors at the end of a row use it too. */
+/* The same functions in AVX-512, with the instruction that multiplies by a power of 2. Partial vectors at the end of a
+ * row use them too. */
 static inline __m512 splat(float x) { return _mm512_set1_ps(x); }
 static inline __mmask16 first_lanes(int64_t count) { return count < 16 ? (__mmask16)((1u << count) - 1) : 0xffff; }
 static inline __m512 exponential16_of(__m512 x, __m512 clamped)

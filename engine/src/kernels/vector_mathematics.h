@@ -1,8 +1,8 @@
 /* Vectorized transcendental kernels: glibc's libmvec (2.35 and later) through its vector ABI, within 4 ulp.
  *
- * The last elements of a run, and strided elements, use the same functions on padded vectors: a result never depends on
- * the position in an array or on how work was divided. Empty without VME_LIBMVEC (setup.py): libm's kernels are used
- * then. */
+ * The last elements of a run, and strided elements, use the same functions on padded vectors, so that a result never
+ * depends on the position in an array or on how work was divided. Empty without VME_LIBMVEC (setup.py): libm's kernels
+ * are used then. */
 #include "loops.h"
 
 #ifdef VME_LIBMVEC

@@ -176,7 +176,7 @@ static void floor_divide_by_scalar_i64(int64_t n, const char *a, int64_t a_step,
     u64 factor = (u64)((((unsigned __int128)1 << 64) * (((unsigned __int128)1 << shift) - divisor_magnitude))
                        / divisor_magnitude)
                  + 1;
-    int first = shift < 1 ? shift : 1, second = shift < 1 ? 0 : shift - 1;
+    int first_shift = shift < 1 ? shift : 1, second_shift = shift < 1 ? 0 : shift - 1;
     for (; n > 0; n--, a += a_step, out += out_step) {
         i64 x = *(const i64_at *)a;
         /* if the signs differ, the result is -ceil(m/d) = ~((m - 1) / d), where m and d are the magnitudes */
@@ -184,7 +184,7 @@ static void floor_divide_by_scalar_i64(int64_t n, const char *a, int64_t a_step,
         u64 magnitude = x < 0 ? (u64)0 - (u64)x : (u64)x;
         u64 rounded = signs_differ ? magnitude - (magnitude != 0) : magnitude;
         u64 high = (u64)(((unsigned __int128)factor * rounded) >> 64);
-        u64 quotient = (high + ((rounded - high) >> first)) >> second;
+        u64 quotient = (high + ((rounded - high) >> first_shift)) >> second_shift;
         *(i64_at *)out = (i64)(signs_differ && magnitude != 0 ? ~quotient : quotient);
     }
 }

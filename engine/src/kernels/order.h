@@ -115,6 +115,7 @@ static inline vector64 select64(vector64 a, vector64 b, vector64 upper)
     return (vector64)_mm256_blendv_epi8((__m256i)a, (__m256i)b, (__m256i)((a > b) ^ upper));
 }
 
+/* The same for 32-bit lanes; `less` is -1 in the lanes below the pivot, and *halves receives their number. */
 static inline __m256i partition_vector(__m256i v, __m256i less, int64_t *halves)
 {
     unsigned mask = (unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(less));
@@ -128,8 +129,9 @@ static inline vector32 partition32(vector32 v, vector32 pivot, int64_t *below)
     return (vector32)partition_vector((__m256i)v, _mm256_cmpgt_epi32((__m256i)pivot, (__m256i)v), below);
 }
 
-static inline vector64 partition64(vector64 v, vector64 pivot, int64_t *below) /* both halves of a lane move together */
+static inline vector64 partition64(vector64 v, vector64 pivot, int64_t *below)
 {
+    /* both halves of a 64-bit lane move together */
     vector64 result = (vector64)partition_vector((__m256i)v, _mm256_cmpgt_epi64((__m256i)pivot, (__m256i)v), below);
     *below /= 2;
     return result;

@@ -5,13 +5,12 @@
 
 import contextlib
 import tempfile
-import threading
 import webbrowser
 from pathlib import Path
 
 import click
 
-from vmhost.cli import failures
+from vmhost.cli import failures, interrupts
 from vmhost.operations.server import DEFAULT_LISTEN
 
 _COVERAGE = 0.02  # the share of calls whose lines are recorded
@@ -44,7 +43,7 @@ def command(output, listen, no_token, open_browser, folder, duration):
                 served(output, host, listen, no_token, open_browser, sources),
                 demonstration.steady_load(host, asked),
             ):
-                threading.Event().wait(seconds)
+                interrupts.sleep(seconds)
     return failures.DONE
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from vmhost.cli import failures
+from vmhost.cli import failures, interrupts
 from vmhost.cli.groups import Group
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -157,8 +157,6 @@ def send(
 
     New messages, from --message and --lines, are put into the outbox first. Messages that cannot be sent stay there.
     """
-    import threading
-
     from vmhost.tunnel import Device
 
     if keys is not None:
@@ -183,7 +181,7 @@ def send(
             _send_lines(cloud, channel, lines)
         sent = cloud.wait_sent(None if follow else timeout)
         if follow:
-            threading.Event().wait()
+            interrupts.sleep()
         figures = cloud.statistics()
         figures["left"] = len(cloud.store.outbox)
     output.document(figures)

@@ -153,7 +153,7 @@ def convolution(choose, whole=True, rank=2):
     x_scale, w_scale = numpy.float32(0.02), draw.uniform(0.001, 0.01, outputs).astype("float32")
     y_scale = numpy.float32(x_scale * w_scale.mean() * sums.std() / 50 + 1e-6)
     if choose.random() < 0.1:
-        y_scale = numpy.float32(1e-9)  # results do not fit in 32 bits
+        y_scale = numpy.float32(choose.choice([1e-9, -1e-9]))  # results do not fit in 32 bits
     constants = {"xs": x_scale, "xz": x_zero, "w": w, "ws": w_scale, "wz": numpy.full(outputs, w_zero, w.dtype)}
     constants |= {"ys": y_scale, "yz": y_zero, "b": bias}
     node.op_type = "QLinearConv"

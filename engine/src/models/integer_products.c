@@ -413,7 +413,7 @@ static vme_status integer_product_run(vme_context *context, const vme_model *mod
     set_addends(&job, data_of(model, step, 2, arena), data_of(model, step, 3, arena));
     job.bytes = job.zeros == NULL && (job.out_dtype == VME_UINT8 || job.out_dtype == VME_INT8);
     for (int64_t i = 0; i < job.outputs && job.bytes; i++)
-        job.bytes = job.factors[i] < 1;
+        job.bytes = job.factors[i] > -1 && job.factors[i] < 1;
     return job.depthwise ? vme_parallel_slots(context, step->slots, job.images * job.out_height, depthwise_rows, &job)
                          : vme_parallel_slots(context, step->slots, job.blocks * job.groups * job.sliver_groups,
                                               compute_blocks, &job);

@@ -396,7 +396,7 @@ def test_updates_lose_no_call_and_no_answer_mixes_versions(trainer):
             elif found[-1] < last - 1:
                 wrong.append((found, last))
             last = max(last, found[-1]) if found else last
-            done.wait(1e-4)  # callers that never sleep would keep the trainer, from the GIL
+            done.wait(1e-4)  # callers that never sleep would keep the trainer from the GIL
 
     with SessionGroup(trainer.folder / "served") as group:
         callers = [threading.Thread(target=ask, args=(group,)) for _ in range(3)]

@@ -24,10 +24,10 @@ from vmhost.serving.errors import ExportError
 
 POLICIES = ("shortest_queue", "round_robin", "modulo")
 DIRECT_S = 200e-6  # calls that take less may run in their callers' threads: a hand-over takes some 25 us
-CROWDED_S = 0.01  # after as many simultaneous calls as sessions, for how long only those do that take
-BRIEF_S = 50e-6  # less than this: callers that never sleep keep others from the CPUs for a time slice, some 3 ms
-REST_AFTER_S = 10e-3  # of answers in callers' threads, after which one sleeps (`_rest`)
-REST_S = 1e-6  # with the kernel's timer slack some 55 us
+BRIEF_S = 50e-6  # the limit after a crowd: callers that never sleep keep others from the CPUs for 3 ms, a time slice
+CROWDED_S = 0.01  # how long after as many simultaneous calls as sessions BRIEF_S is the limit
+REST_AFTER_S = 10e-3  # of a session's answers, after which the next caller that computes one itself sleeps (`_rest`)
+REST_S = 1e-6  # the kernel's timer slack makes it some 55 us
 STAGED = 8  # numbers of examples whose pinned memory a session on a GPU keeps at hand
 _END = object()
 
@@ -338,8 +338,8 @@ class _Session:
         return answer
 
     def _rest(self):
-        """Lets other Python threads run after 10 ms of answers. A caller's thread releases the GIL in each call and has
-        it again before a thread that waits for it is awake, which then waits anew: up to 200 ms in a measurement."""
+        """Sleeps after 10 ms of answers, so that other Python threads get the GIL. A call releases the GIL for
+        microseconds only. A thread that waits for it wakes up too late and waits again, for up to 200 ms."""
         if self._unrested_s > REST_AFTER_S:
             self._unrested_s = 0.0
             time.sleep(REST_S)

@@ -89,7 +89,7 @@ INLINE __m512i scale_and_round(__m512i sum, __m512 factor)
     return round_to_nearest(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), factor));
 }
 
-/* The same for a factor below 1: the product fits in 32 bits, so it needs no bound. */
+/* The same for a factor between -1 and 1: the product fits in 32 bits, so it needs no bound. */
 INLINE __m512i scale_and_round_small(__m512i sum, __m512 factor)
 {
     return _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_cvtepi32_ps(sum), factor));

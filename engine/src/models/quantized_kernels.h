@@ -46,8 +46,8 @@ typedef struct model_quantized_kernels {
     /* out[r][c] = sum over 4 * quads elements of a[r][k] * b[k / 4][c][k % 4], for at most QUANTIZED_ROWS rows; rows of
      * a are `a_row` bytes apart and read in whole quads */
     void (*tile)(int rows, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b, int32_t *out);
-    /* The same for the first `columns`, as bytes, out_row apart: round((sum + more) * factors). Each factor is less
-     * than 1. */
+    /* The same for the first `columns`, as bytes, out_row apart: round((sum + more) * factors). Each factor is
+     * between -1 and 1. */
     void (*tile_bytes)(int rows, int columns, int64_t quads, const uint8_t *a, int64_t a_row, const int8_t *b,
                        const int32_t *more, const float *factors, quantized_result to, uint8_t *out, int64_t out_row);
     /* Depthwise windows: out[pixel][c] = sum over taps of in[pixel][tap][c] * weights[tap][c]; `in` holds addresses of

@@ -209,15 +209,21 @@ def inv(a):
 
 def slogdet(a):
     """The determinant's sign and the logarithm of its absolute value."""
+    dtype, sign, logarithm = _slogdet(a)
+    return SlogdetResult(sign.astype(dtype, copy=False)[()], logarithm.astype(_real(dtype), copy=False)[()])
+
+
+def _slogdet(a):
+    """The dtype of the result; sign and logarithm in double precision."""
     a = _matrices(a, True)
     dtype = _dtype_for(a)
-    return SlogdetResult(*_call(_SLOGDET, 0, a, [(), ()], [dtype, dtype, _real(dtype)]))
+    return dtype, *_call(_SLOGDET, 0, a, [(), ()], [dtype, _double(dtype), _a.float64])
 
 
 def det(a):
     """The determinant."""
-    sign, logarithm = slogdet(a)
-    return (sign * _a.exp(logarithm)).astype(sign.dtype, copy=False)[()]
+    dtype, sign, logarithm = _slogdet(a)
+    return (sign * _a.exp(logarithm)).astype(dtype, copy=False)[()]
 
 
 def cholesky(a, /, *, upper=False):
@@ -293,14 +299,23 @@ def qr(a, mode="reduced"):
     a = _matrices(a)
     dtype, (m, n) = _dtype_for(a), a.shape[-2:]
     k = min(m, n)
+    failure = "Incorrect argument found while performing QR factorization"
     if mode == "raw":
-        h, tau = _lapack(_QR, _RAW, a, [(n, m), (k,)], [dtype] * 3)
+        h, tau = _lapack(_QR, _RAW, a, [(n, m), (k,)], [dtype] * 3, failure=failure)
         return h, tau
     full = m if mode == "complete" else k
     q, r = _lapack(
-        _QR, _FULL if mode == "complete" else 0, a, [None if mode == "r" else (m, full), (full, n)], [dtype] * 3
+        _QR,
+        _FULL if mode == "complete" else 0,
+        a,
+        [None if mode == "r" else (m, full), (full, n)],
+        [dtype] * 3,
+        failure=failure,
     )
     return r if mode == "r" else QRResult(q, r)
+
+
+_NO_SVD = "SVD did not converge"
 
 
 def svd(a, full_matrices=True, compute_uv=True, hermitian=False):
@@ -308,6 +323,15 @@ def svd(a, full_matrices=True, compute_uv=True, hermitian=False):
     a = _matrices(a)
     if hermitian:
         return _svd_of_hermitian(a, compute_uv)
+    return _svd(a, full_matrices, compute_uv, _NO_SVD)
+
+
+def _values_or_nan(a):
+    """The singular values; NaN where they do not converge."""
+    return _svd(_matrices(a), False, False, None)
+
+
+def _svd(a, full_matrices, compute_uv, failure):
     dtype, (m, n) = _dtype_for(a), a.shape[-2:]
     k = min(m, n)
     real = _real(dtype)
@@ -316,9 +340,7 @@ def svd(a, full_matrices=True, compute_uv=True, hermitian=False):
         s = _a.empty(a.shape[:-2] + (0,), real)
         return SVDResult(_identities(a, u_shape, dtype), s, _identities(a, vh_shape, dtype)) if compute_uv else s
     shapes = [(k,), u_shape, vh_shape] if compute_uv else [(k,)]
-    results = _lapack(
-        _SVD, _FULL if full_matrices else 0, a, shapes, [dtype, real, dtype, dtype], failure="SVD did not converge"
-    )
+    results = _lapack(_SVD, _FULL if full_matrices else 0, a, shapes, [dtype, real, dtype, dtype], failure=failure)
     return SVDResult(results[1], results[0], results[2]) if compute_uv else results[0]
 
 
@@ -334,7 +356,7 @@ def _svd_of_hermitian(a, compute_uv):
     if not compute_uv:
         return _a.sort(_a.absolute(eigvalsh(a)), descending=True)
     s, u = eigh(a)
-    sign = _a.sign(s)
+    sign = _a.copysign(_a.ones((), s.dtype), s)  # never 0
     s = _a.absolute(s)
     order = _a.argsort(s)[..., ::-1]
     from vmhost.engine.numpy._shapes import take_along_axis
@@ -479,12 +501,16 @@ def cond(x, p=None):
     if x.size == 0:
         raise LinAlgError("cond is not defined on empty arrays")
     if p is None or p in (2, -2):
-        s = svd(x, compute_uv=False)
-        return s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
-    x = _matrices(x, True)
-    dtype = _dtype_for(x)
-    (inverse,) = _call(_INVERSE, 0, x, [x.shape[-2:]], [dtype, dtype])  # NaN for a singular matrix
-    ratio = norm(x, p, axis=(-2, -1)) * norm(inverse, p, axis=(-2, -1))
+        s = _values_or_nan(x)
+        ratio = s[..., -1] / s[..., 0] if p == -2 else s[..., 0] / s[..., -1]
+    else:
+        x = _matrices(x, True)
+        dtype = _dtype_for(x)
+        (inverse,) = _call(_INVERSE, 0, x, [x.shape[-2:]], [dtype, dtype])  # NaN for a singular matrix
+        if p == "nuc":
+            ratio = _values_or_nan(x).sum(axis=-1) * _values_or_nan(inverse).sum(axis=-1)
+        else:
+            ratio = norm(x, p, axis=(-2, -1)) * norm(inverse, p, axis=(-2, -1))
     is_infinite = _a.isnan(ratio) & ~_a.isnan(x).any(axis=(-2, -1))
     return _a.where(is_infinite, _a.asarray(_inf, dtype=ratio.dtype), ratio)[()]
 

@@ -282,3 +282,89 @@ def test_a_process_exits_while_lapack_works(size, tmp_path):
         [sys.executable, "-c", EXIT.replace("SIZE", str(size)), str(slow)], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (3, "leaves\n", "")
+
+
+OF_NAN = {
+    "svdvals": lambda m, x: m.linalg.svdvals(x),
+    "svd": lambda m, x: m.linalg.svd(x),
+    "svd, full": lambda m, x: m.linalg.svd(x, full_matrices=False),
+    "svd, hermitian": lambda m, x: m.linalg.svd(x, hermitian=True),
+    "norm 2": lambda m, x: m.linalg.norm(x, 2, axis=(-2, -1)),
+    "norm -2": lambda m, x: m.linalg.norm(x, -2, axis=(-2, -1)),
+    "norm nuc": lambda m, x: m.linalg.norm(x, "nuc", axis=(-2, -1)),
+    "matrix_norm": lambda m, x: m.linalg.matrix_norm(x, ord=2),
+    "matrix_rank": lambda m, x: m.linalg.matrix_rank(x),
+    "pinv": lambda m, x: m.linalg.pinv(x),
+    "cond": lambda m, x: m.linalg.cond(x),
+    "cond -2": lambda m, x: m.linalg.cond(x, -2),
+    "cond 1": lambda m, x: m.linalg.cond(x, 1),
+    "cond nuc": lambda m, x: m.linalg.cond(x, "nuc"),
+    "eig": lambda m, x: m.linalg.eig(x),
+    "eigvals": lambda m, x: m.linalg.eigvals(x),
+    "eigh": lambda m, x: m.linalg.eigh(x),
+    "eigvalsh": lambda m, x: m.linalg.eigvalsh(x),
+    "qr": lambda m, x: m.linalg.qr(x),
+    "qr, complete": lambda m, x: m.linalg.qr(x, mode="complete"),
+    "qr, raw": lambda m, x: m.linalg.qr(x, mode="raw"),
+    "inv": lambda m, x: m.linalg.inv(x),
+    "det": lambda m, x: m.linalg.det(x),
+    "slogdet": lambda m, x: m.linalg.slogdet(x),
+    "cholesky": lambda m, x: m.linalg.cholesky(x),
+    "solve": lambda m, x: m.linalg.solve(x, x),
+    "lstsq": lambda m, x: m.linalg.lstsq(x, m.ones((x.shape[0], 2))),
+}
+
+
+@each("name, shape", [(name, shape) for name in OF_NAN for shape in [(2, 2), (3, 2), (2, 3), (70, 70), (3, 2, 2)]])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_nan_gives_numpys_error_or_its_nan(name, shape):
+    """The first matrices hold old numbers, so that outputs which nobody writes are not NaN by chance."""
+    call = OF_NAN[name]
+    for dtype in DTYPES[:4]:
+        x = matrix(3, shape, dtype)
+        x[..., 1, 1] = numpy.nan
+        with_nan = [x]
+        if len(shape) == 3:  # one of the batch only
+            with_nan.append(matrix(3, shape, dtype))
+            with_nan[1][1, 1, 1] = numpy.nan
+        for x in with_nan:
+            results = []
+            for m in (numpy, np):
+                try:
+                    result = call(m, m.asarray(x))
+                except ValueError as error:  # LinAlgError
+                    result = f"{type(error).__name__}: {error}"
+                results.append(result)
+            wanted, got = results
+            if isinstance(wanted, str) or isinstance(got, str):
+                assert got == wanted, (name, shape, dtype)
+            elif name.startswith(("eig", "svd")):  # NumPy's are NaN or values that rounding decides
+                for one, other in zip(*[r if isinstance(r, tuple) else (r,) for r in (got, wanted)], strict=True):
+                    one = numpy.asarray(one)
+                    assert (numpy.isnan(one) == numpy.isnan(other)).all(), (name, shape, dtype)
+            else:
+                compare(got, wanted, dtype)
+
+
+@each("dtype", ["float32", "complex64"])
+def test_determinants_are_rounded_once(dtype):
+    """They are computed in double precision: a logarithm rounded to float32 costs digits."""
+    a = matrix(5, (30, 30), dtype)
+    wanted = numpy.linalg.det(a)
+    assert abs(np.linalg.det(np.asarray(a)) - wanted) <= abs(wanted) * 2 * numpy.finfo(dtype).eps
+
+
+def test_condition_of_singular_matrices():
+    for x in (numpy.zeros((2, 2)), numpy.ones((3, 3)), numpy.stack([numpy.eye(2), numpy.zeros((2, 2))])):
+        for p in (None, 2, -2, 1, "fro", "nuc", numpy.inf):
+            got, wanted = np.linalg.cond(np.asarray(x), p), numpy.linalg.cond(x, p)
+            numpy.testing.assert_allclose(
+                numpy.where(numpy.asarray(got) > 1e15, numpy.inf, got), numpy.where(wanted > 1e15, numpy.inf, wanted)
+            )
+
+
+def test_hermitian_singular_values_keep_their_rows():
+    got = np.linalg.svd(np.asarray([[1.0, 0], [0, 0]]), hermitian=True)
+    compare(got, tuple(numpy.linalg.svd(numpy.array([[1.0, 0], [0, 0]]), hermitian=True)), "float64")
+    u, s, vt = (numpy.asarray(part) for part in got)
+    numpy.testing.assert_allclose(vt @ vt.T, numpy.eye(2), atol=1e-12)

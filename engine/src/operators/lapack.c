@@ -254,8 +254,9 @@ static char svd_job(const vme_linear_job *j)
     return j->out_bytes[1] == 0 ? 'N' : j->flags & VME_LINEAR_FULL ? 'A' : 'S';
 }
 
-/* Queries the sizes of the workspaces: sets lwork, lrwork and liwork. */
-static void query_workspace(lapack_item *item)
+/* Queries the sizes of the workspaces: sets lwork, lrwork and liwork. Returns LAPACK's info: not 0 if it refused the
+ * sizes. */
+static int query_workspace(lapack_item *item)
 {
     const vme_linear_job *j = item->job;
     char work_size[16] = {0};
@@ -272,7 +273,7 @@ static void query_workspace(lapack_item *item)
     switch (j->op) {
     case VME_LINEAR_SVD: {
         char jobz = svd_job(j);
-        call_gesdd(item, jobz, -1);
+        info = call_gesdd(item, jobz, -1);
         int64_t longer = m > n ? m : n;
         item->lrwork =
             jobz == 'N' ? 7 * k + 1 : max(5 * (int64_t)k * k + 5 * k, 2 * longer * k + 2 * (int64_t)k * k + k) + 1;
@@ -284,22 +285,24 @@ static void query_workspace(lapack_item *item)
             geqrf_size;
         item->f->geqrf(&rows, &columns, item->a, &lda, item->tau, work_size, &query, &info);
         geqrf_size = (int)get_real(item, work_size, 0);
+        if (info != 0)
+            break;
         item->f->orgqr(&rows, &full, &k, item->a, &lda, item->tau, work_size, &query, &info);
         if (get_real(item, work_size, 0) < geqrf_size)
             put_real(work_size, 0, geqrf_size);
         break;
     }
     case VME_LINEAR_EIG:
-        call_geev(item, j->out_bytes[1] != 0, -1);
+        info = call_geev(item, j->out_bytes[1] != 0, -1);
         item->lrwork = 2 * (int)n + 1;
         break;
     case VME_LINEAR_EIGH:
-        call_eigh(item, j->out_bytes[1] != 0, -1, -1, -1);
+        info = call_eigh(item, j->out_bytes[1] != 0, -1, -1, -1);
         item->liwork = integers[0];
         item->lrwork = (int)rwork_size[0];
         break;
     case VME_LINEAR_LSTSQ:
-        call_gelsd(item, -1, &rank);
+        info = call_gelsd(item, -1, &rank);
         item->liwork = integers[0];
         item->lrwork = (int)rwork_size[0];
         break;
@@ -309,6 +312,7 @@ static void query_workspace(lapack_item *item)
     item->work = item->rwork = NULL;
     item->integers = NULL;
     item->a = item->b = item->u = item->vt = item->s = item->tau = NULL;
+    return info;
 }
 
 /* The sign and log |det| of the LU factorization in `a`. */
@@ -316,7 +320,7 @@ static void determinant(const lapack_item *item, int info, char *sign_out, char 
 {
     int64_t n = item->job->n;
     double re = 1, im = 0, logarithm = 0;
-    if (info > 0) {
+    if (info != 0) {
         re = 0;
         logarithm = -INFINITY;
     } else {
@@ -372,7 +376,30 @@ static void fill_nan(char *out, size_t bytes)
         put_real(out, (int64_t)i, (double)NAN);
 }
 
-/* Solves one item. Returns LAPACK's info, which is above 0 on failure. */
+/* Fills the outputs of an item that LAPACK did not solve as NumPy does: NaN, and -1 for the rank. */
+static void fill_failed(const vme_linear_job *j, char *const out[3])
+{
+    const int64_t no_rank = -1;
+    for (int i = 0; i < 3; i++)
+        if (j->op == VME_LINEAR_LSTSQ && i == 2)
+            memcpy(out[i], &no_rank, sizeof no_rank);
+        else
+            fill_nan(out[i], j->out_bytes[i]);
+}
+
+static bool has_nan(const char *in, size_t bytes)
+{
+    for (size_t i = 0; i < bytes / sizeof(double); i++) {
+        double value;
+        memcpy(&value, in + i * sizeof value, sizeof value);
+        if (isnan(value))
+            return true;
+    }
+    return false;
+}
+
+/* Solves one item. Returns LAPACK's info: above 0 if the computation failed, below 0 if LAPACK refused an argument, as
+ * gesdd does a matrix with NaN; it has written no output then. */
 static int solve_item(lapack_item *item, const char *const in[2], char *const out[3])
 {
     const vme_linear_job *j = item->job;
@@ -423,7 +450,8 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
                     memset(to, 0, size);
             }
         if (j->out_bytes[0] != 0) {
-            item->f->orgqr(&m, &full, &k, item->a, &lda, item->tau, item->work, &item->lwork, &info);
+            if (info == 0)
+                item->f->orgqr(&m, &full, &k, item->a, &lda, item->tau, item->work, &item->lwork, &info);
             transpose(out[0], item->a, m, full, lda, size, true);
         }
         break;
@@ -463,7 +491,8 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
         int ldb = max(1, max(m, n));
         memset(item->b, 0, (size_t)ldb * (size_t)columns * size);
         transpose(item->b, in[1], m, columns, ldb, size, false);
-        info = call_gelsd(item, item->lwork, &rank);
+        /* gelsd fails for NaN as well, but prints a line to the process's standard error */
+        info = has_nan(in[0], j->in_bytes[0]) ? -1 : call_gelsd(item, item->lwork, &rank);
         transpose(out[0], item->b, max(m, n), columns, ldb, size, true);
         copy_bytes(out[1], item->s, (size_t)k * sizeof(double));
         int64_t rank_out = rank;
@@ -472,10 +501,8 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
     }
     case VME_LINEAR_COUNT: break;
     }
-    if (info > 0)
-        for (int i = 0; i < 3; i++)
-            if (!(j->op == VME_LINEAR_LSTSQ && i == 2))
-                fill_nan(out[i], j->out_bytes[i]);
+    if (info != 0)
+        fill_failed(j, out);
     return info;
 }
 
@@ -494,7 +521,10 @@ static vme_status run_batch(vme_context *context, void *block, const atomic_bool
                         .f = complex ? &lapack.complex : &lapack.real,
                         .size = sizeof(double) << complex,
                         .complex = complex};
-    query_workspace(&item);
+    int info = query_workspace(&item);
+    if (info != 0)
+        return vme_fail(VME_BAD_SHAPE, "LAPACK refused a matrix of %lld rows and %lld columns (info %d)",
+                        (long long)j->m, (long long)j->n, info);
     size_t m = (size_t)j->m, n = (size_t)j->n, longer = m > n ? m : n, full = j->op == VME_LINEAR_QR && m > n ? m : n;
     size_t a_bytes = round_up(m * full * item.size), vector_bytes = round_up((longer + 1) * item.size);
     size_t b_bytes = round_up(longer * (j->op == VME_LINEAR_INVERSE ? n : (size_t)j->columns) * item.size);
@@ -534,7 +564,7 @@ static vme_status run_batch(vme_context *context, void *block, const atomic_bool
             in[k] = j->in[k] + (size_t)i * j->in_bytes[k];
         for (int k = 0; k < 3; k++)
             out[k] = j->out[k] + (size_t)i * j->out_bytes[k];
-        if (solve_item(&item, in, out) > 0)
+        if (solve_item(&item, in, out) != 0)
             j->failed++;
     }
     vme_scratch_free(context, scratch, bytes);

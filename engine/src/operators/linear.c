@@ -11,22 +11,24 @@
 
 enum { NATIVE_ROWS_MAX = 64 }; /* rows up to which native loops are faster than handing the work to another thread */
 
-#define TYPE       double
-#define NAME(x)    x##_d
-#define SIZE(x)    fabs(x)
-#define MODULUS(x) fabs(x)
-#define CONJ(x)    (x)
-#define RE(x)      (x)
-#define ROOT(x)    sqrt(x)
+#define TYPE                  double
+#define NAME(x)               x##_d
+#define SIZE(x)               fabs(x)
+#define MODULUS(x)            fabs(x)
+#define CONJ(x)               (x)
+#define RE(x)                 (x)
+#define ROOT(x)               sqrt(x)
+#define DIRECTION(x, modulus) ((x) < 0 ? -1.0 : 1.0) /* 1 for NaN, as in NumPy */
 #include "operators/linear_loops.h"
 
-#define TYPE       double complex
-#define NAME(x)    x##_z
-#define SIZE(x)    (fabs(creal(x)) + fabs(cimag(x)))
-#define MODULUS(x) cabs(x)
-#define CONJ(x)    conj(x)
-#define RE(x)      creal(x)
-#define ROOT(x)    sqrt(x)
+#define TYPE                  double complex
+#define NAME(x)               x##_z
+#define SIZE(x)               (fabs(creal(x)) + fabs(cimag(x)))
+#define MODULUS(x)            cabs(x)
+#define CONJ(x)               conj(x)
+#define RE(x)                 creal(x)
+#define ROOT(x)               sqrt(x)
+#define DIRECTION(x, modulus) ((x) / (modulus))
 #include "operators/linear_loops.h"
 
 typedef struct native_batch {

@@ -91,7 +91,7 @@ static int NAME(cholesky)(vme_context *context, int64_t n, TYPE *restrict a)
                 sum -= a[i * n + k] * CONJ(a[j * n + k]);
             if (i != j)
                 a[i * n + j] = sum / RE(a[j * n + j]);
-            else if (!(RE(sum) > 0))
+            else if (RE(sum) <= 0) /* NaN passes, as in OpenBLAS */
                 return 1;
             else
                 a[i * n + i] = ROOT(RE(sum));
@@ -131,7 +131,7 @@ static int NAME(solve_item)(vme_context *context, const vme_linear_job *job, con
             for (int64_t i = 0; rc == 0 && i < n; i++) {
                 TYPE pivot = a[i * n + i];
                 double magnitude = MODULUS(pivot);
-                sign *= pivots[i] != i ? -(pivot / magnitude) : pivot / magnitude;
+                sign *= pivots[i] != i ? -DIRECTION(pivot, magnitude) : DIRECTION(pivot, magnitude);
                 logarithm += log(magnitude);
             }
             *result = rc == 0 ? sign : 0;
@@ -159,4 +159,5 @@ static int NAME(solve_item)(vme_context *context, const vme_linear_job *job, con
 #undef MODULUS
 #undef CONJ
 #undef RE
+#undef DIRECTION
 #undef ROOT

@@ -19,6 +19,7 @@ class Tape:
     """The recorded operators of one function call. An entry is (result, ((argument, pull), ...)); each is read once."""
 
     __slots__ = ("entries", "level", "paused")
+    differentiates = True  # stop_gradient takes values off this tape
 
     def __init__(self):
         self.entries, self.level, self.paused = [], next(levels), False
@@ -73,6 +74,10 @@ class Tape:
         result = Traced(value, self)
         self.entries.append((result, ((x, pull), (y, other)) if both and other is not None else ((x, pull),)))
         return result
+
+    def leave(self, traced):
+        """The plain value of a traced array that Python reads."""
+        return traced.value
 
     def plain(self, args):
         """The arguments with arrays of this tape replaced by their values."""
@@ -192,7 +197,7 @@ def stop_gradient(x):
 
 
 def _value(leaf):
-    while type(leaf) is Traced:
+    while type(leaf) is Traced and leaf.tape.differentiates:
         leaf = leaf.value
     return leaf
 

@@ -1,8 +1,9 @@
 """Traced arrays: the arguments of a function whose operators are recorded on a tape.
 
 The functions of `vmhost.engine._array` pass calls with a traced argument to `dispatch` (engine/arrays/tracing.c); the
-operators below do so themselves. A tape has a `level`, which increases with each new tape, and `apply(name, args,
-kwargs)`. Of several tapes the one with the highest level applies; to it, arrays of the others are plain values.
+operators below do so themselves. A tape has a `level`, which increases with each new tape, `apply(name, args,
+kwargs)`, `leave(traced)` for a value that Python reads, and `differentiates`: whether stop_gradient takes values off
+it. Of several tapes the one with the highest level applies; to it, arrays of the others are plain values.
 """
 
 from itertools import count
@@ -120,19 +121,19 @@ class Traced:
         return format(self.value, specification)
 
     def __bool__(self):
-        return bool(self.value)
+        return bool(self.tape.leave(self))
 
     def __int__(self):
-        return int(self.value)
+        return int(self.tape.leave(self))
 
     def __float__(self):
-        return float(self.value)
+        return float(self.tape.leave(self))
 
     def item(self, *index):
-        return self.value.item(*index)
+        return self.tape.leave(self).item(*index)
 
     def tolist(self):
-        return self.value.tolist()
+        return self.tape.leave(self).tolist()
 
     def __iter__(self):
         return (self[i] for i in range(len(self)))

@@ -11,7 +11,8 @@ from vmhost.engine.grad.traced import call, primitive
 
 @primitive
 def sigmoid(x):
-    """1 / (1 + exp(-x))."""
+    """1 / (1 + exp(-x)). Of integers in float64."""
+    x = x if getattr(x, "dtype", _a.float64).kind == "f" else _a.astype(_a.asarray(x), "float64")  # -x of uint8 wraps
     return _a.reciprocal(_a.exp(-x) + 1)
 
 

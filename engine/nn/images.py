@@ -105,7 +105,7 @@ class Conv2d(Module):
         return graph.node(
             "Conv",
             [graph.name_of(one) for one in inputs],
-            self(x.value),
+            graph.plain(lambda: self(x.value)),
             kernel_shape=self.weight.shape[2:],
             strides=self._stride,
             pads=self._padding * 2,

@@ -203,7 +203,7 @@ class BatchNorm(Module):
         if (graph := graph_of(x)) is not None:
             arrays = (x, self.weight, self.bias, self.running_mean, self.running_var)
             names = [graph.name_of(one) for one in arrays]
-            return graph.node("BatchNormalization", names, self(x.value), epsilon=self._eps)
+            return graph.node("BatchNormalization", names, graph.plain(lambda: self(x.value)), epsilon=self._eps)
         centred, var = x - self.running_mean.reshape(shape), self.running_var.reshape(shape)
         return centred / np.sqrt(var + self._eps) * self.weight.reshape(shape) + self.bias.reshape(shape)
 

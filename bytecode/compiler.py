@@ -36,8 +36,9 @@ class Included:
 @dataclass(frozen=True)
 class CompiledTask:
     """A task ready to be written. `warnings`: what fails in a VM if it runs; `savings`: by model, what compiling it
-    saved (see `compile_model`); `included`: an Included per required package; `absent`: the missing modules (Absent);
-    `recorded`: the number of texts that a script compiled, None without one."""
+    saved (see `compile_model`); `trained`: by model, the names of its trained weights; `included`: an Included per
+    required package; `absent`: the missing modules (Absent); `recorded`: the number of texts that a script compiled,
+    None without one."""
 
     manifest: Manifest
     modules: Mapping
@@ -46,6 +47,7 @@ class CompiledTask:
     warnings: tuple
     models: Mapping
     savings: Mapping
+    trained: Mapping
     included: tuple = ()
     absent: tuple = ()
     recorded: int | None = None
@@ -90,6 +92,7 @@ def compile_task(
         texts.update(collect_texts(source.text))
     found = sorted(set(found), key=lambda warning: (warning.file, warning.line, warning.message))
     models, savings, trainable = _compile_models(spec, compile_model, errors)
+    trained = {name: compiled.trained for name, compiled in trainable.items()}
     if errors:
         raise CompileError(errors + found if strict else errors)
     recorded, count, problems = _record(spec, folder, closure, script)
@@ -100,7 +103,7 @@ def compile_task(
     texts.update(absence(absent.name, absent.reason) for absent in closure.absent)
     included, files = _include(folder, packages, closure, modules)
     files.update((path, (spec.folder / path).read_bytes()) for path in spec.files)
-    files.update((f"{name}.trainable", data) for name, data in trainable.items())
+    files.update((f"{name}.trainable", compiled.trainable) for name, compiled in trainable.items())
     manifest = Manifest(
         name=spec.name,
         version=spec.version,
@@ -122,6 +125,7 @@ def compile_task(
         tuple(found),
         models,
         savings,
+        trained,
         included,
         closure.absent if packages else (),
         count,
@@ -177,7 +181,7 @@ def compile_sources(sources, *, entry, name, version, optimize=0, limits=None, p
 
 
 def _compile_models(spec, compile_model, errors):
-    """The model files and savings of a task's models by name, and the trainable parts of those that are trained; adds
+    """The model files and savings of a task's models by name, and what was compiled of those that are trained; adds
     problems to `errors`."""
     models, savings, trainable = {}, {}, {}
     if spec.models and compile_model is None:
@@ -193,7 +197,7 @@ def _compile_models(spec, compile_model, errors):
         else:
             models[name], savings[name] = compiled.data, compiled.savings
             if weights:
-                trainable[name] = compiled.trainable
+                trainable[name] = compiled
     return models, savings, trainable
 
 

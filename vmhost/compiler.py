@@ -38,9 +38,9 @@ def compile_onnx(path, trainable=()):
     try:
         if not trainable:
             return compiled(path.read_bytes(), str(path), path.parent)
-        from vmhost.engine.onnx.trainable import split
+        from vmhost.engine.onnx.trainable import split, trained_names
 
         frozen, part, files = split(path.read_bytes(), str(path), path.parent, trainable)
-        return compiled(frozen, str(path))._replace(trainable=part, weight_files=files)
+        return compiled(frozen, str(path))._replace(trainable=part, trained=trained_names(part), weight_files=files)
     except OnnxError as error:
         raise CompileError([Diagnostic(error.file, 0, message) for message in error.messages]) from error

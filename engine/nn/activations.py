@@ -7,6 +7,7 @@ from vmhost.engine import _array as _a
 from vmhost.engine.grad import stop_gradient
 from vmhost.engine.grad.rules import RULES
 from vmhost.engine.grad.traced import call, primitive
+from vmhost.engine.nn.export import graph_of
 
 
 @primitive
@@ -58,10 +59,16 @@ def softplus(x):
 
 
 def softmax(x, axis=-1):
+    if (graph := graph_of(x)) is not None and x.dtype.kind == "f":
+        value = graph.plain(lambda: softmax(x.value, axis))
+        return graph.node("Softmax", [graph.name_of(x)], value, axis=axis % x.ndim)
     powers = np.exp(x - stop_gradient(np.max(x, axis=axis, keepdims=True)))
     return powers / np.sum(powers, axis=axis, keepdims=True)
 
 
 def log_softmax(x, axis=-1):
+    if (graph := graph_of(x)) is not None and x.dtype.kind == "f":
+        value = graph.plain(lambda: log_softmax(x.value, axis))
+        return graph.node("LogSoftmax", [graph.name_of(x)], value, axis=axis % x.ndim)
     shifted = x - stop_gradient(np.max(x, axis=axis, keepdims=True))
     return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))

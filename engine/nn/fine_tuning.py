@@ -145,8 +145,8 @@ def _reshape(attributes, x, shape):
 
 
 def _flatten(attributes, x):
-    rows = 1
-    for size in x.shape[: attributes.get("axis", 1) % (x.ndim + 1)]:
+    axis, rows = attributes.get("axis", 1), 1
+    for size in x.shape[: axis + x.ndim if axis < 0 else axis]:
         rows *= size
     return x.reshape(rows, -1)
 
@@ -157,7 +157,10 @@ def _axes(attributes, axes):
 
 
 def _mean(attributes, x, axes=None):
-    return np.mean(x, axis=_axes(attributes, axes), keepdims=bool(attributes.get("keepdims", 1)))
+    axes = _axes(attributes, axes)
+    if not axes and attributes.get("noop_with_empty_axes"):
+        return x
+    return np.mean(x, axis=axes or None, keepdims=bool(attributes.get("keepdims", 1)))
 
 
 def _squeeze(attributes, x, axes=None):

@@ -60,12 +60,13 @@ __all__ = ["READERS", "Compiled", "OnnxError", "compile_model", "compiled"]
 
 class Compiled(NamedTuple):
     """The model file's bytes, the Savings of compiling, and the paths of external weight files; `trainable`: the
-    trained part (trainable.py)."""
+    trained part (trainable.py), and `trained` the names of its weights."""
 
     data: bytes
     savings: object
     weight_files: tuple = ()
     trainable: bytes | None = None
+    trained: tuple = ()
 
 
 def compile_model(data, where, folder=None):

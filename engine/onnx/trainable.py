@@ -39,7 +39,7 @@ def split(data, where, folder, patterns):
         if dependent.intersection(node.input):
             nodes.append(node)
             dependent.update(node.output)
-            problems += _problems(node)
+            problems += _problems(node, weights)
         elif node.op_type == "Constant" and len(node.attribute) == 1 and node.attribute[0].name == "value":
             stored[node.output[0]] = node.attribute[0].t
     outputs = [item.name for item in graph.output]
@@ -55,10 +55,10 @@ def split(data, where, folder, patterns):
     operands = {name for node in nodes for name in node.input if name} - dependent
     boundary = sorted(name for name in operands if name not in stored and name not in inputs)
     frozen_outputs = [name for name in outputs if name not in dependent]
-    if not boundary:
-        raise OnnxError(
-            where, "nothing is left to run as it is, with these trainable weights; name those of the last blocks only"
-        )
+    if not boundary and not frozen_outputs:  # all of it is trained; the engine's part gives back an input
+        given = next(iter(inputs))
+        boundary = [f"{given}.unchanged"]
+        graph.node.append(helper.make_node("Identity", [given], boundary))
     constants = {name: _array(stored[name], where) for name in sorted(operands) if name in stored}
     header = {
         "format": FORMAT,
@@ -73,10 +73,12 @@ def split(data, where, folder, patterns):
 
 
 def _named(weights, patterns, where):
-    """The names of the float weights that match the patterns."""
+    """The names of the float weights that match the patterns. A pattern leaves out weights that are not float32; a name
+    does not."""
     matching = []
+    floats = [name for name, item in weights.items() if item.data_type == onnx.TensorProto.FLOAT]
     for pattern in patterns:
-        names = [name for name in weights if fnmatch.fnmatchcase(name, pattern)]
+        names = [pattern] if pattern in weights else [name for name in floats if fnmatch.fnmatchcase(name, pattern)]
         if not names:
             raise OnnxError(where, f"has no weight {pattern!r} to train; it has {', '.join(sorted(weights)[:20])}")
         for name in names:
@@ -87,11 +89,16 @@ def _named(weights, patterns, where):
     return list(dict.fromkeys(matching))
 
 
+def trained_names(part):
+    """The names of the weights that a trained part holds."""
+    return tuple(json.loads(part[8 : 8 + int.from_bytes(part[:8], "little")])["trained"])
+
+
 def _label(node):
     return f"{node.op_type} {node.name!r}" if node.name else node.op_type
 
 
-def _problems(node):
+def _problems(node, weights):
     where = _label(node)
     if node.domain not in ("", "ai.onnx") or node.op_type not in OPERATORS:
         return [f"{where}: depends on trainable weights, but cannot be trained; expected one of {', '.join(OPERATORS)}"]
@@ -103,7 +110,10 @@ def _problems(node):
             return [f"{where}: pools with ceil_mode or pads cannot be trained"]
         if node.op_type != "Conv" and set(attributes.get("dilations", ())) - {1}:
             return [f"{where}: pools with dilations cannot be trained"]
-        if len(attributes.get("kernel_shape", (1, 1))) != 2:
+        kernel = attributes.get("kernel_shape")  # of a Conv it may be left out; then the weight tells
+        if kernel is None and (weight := weights.get(node.input[1])) is None:
+            return [f"{where}: has no kernel_shape; export the model with it to train through this convolution"]
+        if len(weight.dims[2:] if kernel is None else kernel) != 2:
             return [f"{where}: only windows of two dimensions can be trained"]
     if node.op_type == "BatchNormalization" and attributes.get("training_mode"):
         return [f"{where}: export the model for use (eval), not for training"]

@@ -68,6 +68,16 @@ CASES = {
     "MaxPool": ([*SCALED, node("MaxPool", "a", kernel_shape=[3, 2], strides=[2, 1])], W),
     "AveragePool": ([*SCALED, node("AveragePool", "a", kernel_shape=[2, 2])], W),
     "GlobalAveragePool": ([*SCALED, node("GlobalAveragePool", "a")], W),
+    "ReduceMean of all": (
+        [*SCALED, node("ReduceMean", "a none", "m"), node("Add", "m h")],
+        {**W, "none": numpy.int64([])},
+    ),
+    "ReduceMean of none": (
+        [*SCALED, node("ReduceMean", "a none", noop_with_empty_axes=1)],
+        {**W, "none": numpy.int64([])},
+    ),
+    "Flatten from behind": ([*SCALED, node("Flatten", "a", axis=-1)], W),
+    "Conv without its kernel's shape": ([node("Conv", "h w")], {"w": drawn(5, 4, 3, 3)}),
     "ReduceMean": ([*SCALED, node("ReduceMean", "a axes", keepdims=0)], {**W, **AXES}),
     "Clip": ([*SCALED, node("Clip", "a low high")], {**W, "low": numpy.float32(0), "high": numpy.float32(0.5)}),
     "Reshape, Transpose": (
@@ -180,7 +190,6 @@ def test_the_last_layer_learns_and_the_rest_stays(tmp_path):
 
 WRONG = [
     (CLASSIFIER, HEAD, ("fc.weigth",), 18, "has no weight 'fc.weigth' to train; it has fc.bias, fc.weight, stem.w"),
-    (CLASSIFIER, HEAD, ("stem.*",), 18, "nothing is left to run as it is"),
     (CLASSIFIER, HEAD, ("fc.bias",), 12, "has opset 12; training takes opset 13"),
     (
         [node("Mul", "h w", "m"), node("Sin", "m")],
@@ -205,6 +214,20 @@ WRONG = [
         "MaxPool 'y': pools with ceil_mode or pads",
     ),
     (
+        [node("Reshape", "h to", "r"), node("Conv", "r w")],
+        {"to": numpy.int64([2, 4, 64]), "w": drawn(4, 4, 3)},
+        ("w",),
+        18,
+        "only windows of two dimensions",
+    ),
+    (
+        [node("Mul", "w w", "v"), node("Conv", "h v")],
+        {"w": drawn(4, 4, 1, 1)},
+        ("w",),
+        18,
+        "has no kernel_shape",
+    ),
+    (
         [node("Conv", "h w", kernel_shape=[1, 1], auto_pad="SAME_UPPER")],
         {"w": drawn(4, 4, 1, 1)},
         ("w",),
@@ -227,3 +250,22 @@ def test_a_part_of_another_model_is_refused():
         FineTuned(opened("a", compile_model(frozen, "a.onnx")), part)
     with pytest.raises(ValueError, match="no trainable part of a model"):
         FineTuned(opened("a", compile_model(frozen, "a.onnx")), part[:50])
+
+
+def test_all_weights_of_an_exported_network_can_be_trained_by_their_names():
+    nn.seed(4)
+    model = nn.Sequential(nn.Linear(6, 5), nn.gelu, nn.LayerNorm(5), nn.Linear(5, 3), nn.softmax)
+    x = np.asarray(DRAWN.normal(size=(4, 6)).astype("float32"))
+    data = nn.export(model, {"x": x})
+    names = {f"layers.{i}.{one}" for i in (0, 2, 3) for one in ("weight", "bias")}
+    for patterns, wanted in ((["*"], names), (["layers.3.*"], {"layers.3.weight", "layers.3.bias"})):
+        frozen, part, _ = trainable.split(data, "net.onnx", None, patterns)
+        assert set(trainable.trained_names(part)) >= wanted
+        network = FineTuned(opened("net", compile_model(frozen, "net.onnx")), part)
+        assert wanted <= set(network.weights)
+        assert numpy.allclose(network({"x": x})["output"], model(x), atol=1e-6)
+        step = nn.value_and_grad(
+            network, lambda network=network: nn.cross_entropy(network({"x": x})["output"], [0, 1, 2, 0])
+        )
+        gradients = step()[1]["weights"]
+        assert all(float(np.abs(gradients[name]).sum()) > 0 for name in wanted)

@@ -86,6 +86,7 @@ def command(output, folders, path, target, optimize, sign, script, packages, str
                 inspect.summary(bundle, target_path, len(data))
                 | {"signed_with": sign, "warnings": warnings}
                 | {"savings": {name: savings.plain() for name, savings in compiled.savings.items()}}
+                | {"trained": {name: list(weights) for name, weights in compiled.trained.items()}}
                 | {"packages": [_plain(each) for each in compiled.included]}
                 | {"absent": [dataclasses.asdict(each) for each in compiled.absent]}
             )
@@ -102,6 +103,8 @@ def command(output, folders, path, target, optimize, sign, script, packages, str
         compiled = saved[summary["path"]]
         for name, savings in compiled.savings.items():
             output.line(f"model {name}: {savings}")
+        for name, weights in compiled.trained.items():
+            output.line(f"model {name}: trains {', '.join(weights)}")
         _report_packages(output, compiled)
 
 

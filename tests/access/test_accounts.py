@@ -21,7 +21,7 @@ def clock():
 @pytest.fixture
 def access(tmp_path, clock):
     with Database(tmp_path / "access.db") as database:
-        access = Access(database, clock)
+        access = Access(database, clock, lambda: ("shop", "other"))
         access.add_account("ann", "developer", "root")
         yield access
 

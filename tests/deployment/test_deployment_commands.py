@@ -79,6 +79,7 @@ def test_from_an_empty_folder_to_a_device_that_runs_a_release(tmp_path, run, mon
         audience = tmp_path / "audience.yaml"
         audience.write_text("os: linux\ncores: '>=1'\n")
         assert "1 of 1 known devices: kitchen-1" in run("cloud", "ask", audience)
+        run("cloud", "repository", "other")
         made = json.loads(
             run("cloud", "token", "ann", "--scope", "release:other", "--days", "2", "--label", "ci", "--json")
         )
@@ -91,7 +92,7 @@ def test_from_an_empty_folder_to_a_device_that_runs_a_release(tmp_path, run, mon
         assert "fleet (disabled)" in run("cloud", "accounts") and "say what" in run("cloud", "change", "ann", code=2)
         assert "account changed phones (disabled True)" in run("cloud", "audit", "phones")
         run("cloud", "cohort", "staff", "kitchen-1")
-        assert "kitchen-1" in run("cloud", "cohorts") and run("cloud", "repositories") == "shop\n"
+        assert "kitchen-1" in run("cloud", "cohorts") and run("cloud", "repositories") == "other\nshop\n"
         run("cloud", "stuck")
         run("cloud", "rotate", cloud, "timestamp")
         assert "expected one of root" in run("cloud", "rotate", cloud, "nobody", code=_refused())

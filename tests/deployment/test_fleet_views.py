@@ -131,8 +131,9 @@ def test_crashes_are_ranked_by_cause_and_bounded(platform, clock):
     ]
     assert len(found[1]["title"]) == 300
     assert platform.fleet.crash("b", "2-0")["log"] == ["last line"]
+    assert (platform.fleet.task_of_crash("b", "2-0"), platform.fleet.task_of_crash("b", "3-0")) == (TASK, "")
     with pytest.raises(MissingError):
-        platform.fleet.crash("b", "2-0", may=lambda task: task != TASK)
+        platform.fleet.crash("b", "4-0")
     assert [each["crashes"] for each in platform.fleet.sums(1) if each["task"] == TASK] == [5, 3]
     for number in range(MAX_CRASHES_OF_DEVICE + 10):
         clock.now_s += 1
@@ -356,7 +357,7 @@ def test_who_sees_what_over_http(platform):
         assert len(ask(all_of, "GET", "/fleet")["crashes"]) == 2
         found = ask(bank, "GET", "/fleet")
         assert found["sums"] == found["crashes"] == found["adoption"] == []
-        assert ask(bank, "GET", "/fleet/crashes/a/1") == ask(bank, "GET", "/fleet/crashes/a/2") == 404
+        assert ask(bank, "GET", "/fleet/crashes/a/1") == ask(bank, "GET", "/fleet/crashes/a/2") == 403
         assert ask(all_of, "GET", "/fleet/crashes/a/1")["title"] == "SIGSEGV in rank 1"
         assert ask(fleet, "GET", "/fleet") == ask(fleet, "GET", "/fleet/alerts") == 403
         assert ask(all_of, "PUT", "/fleet/rules", {"text": ""}) == 403

@@ -128,6 +128,7 @@ def test_a_role_that_there_is_not_is_answered_with_those_that_there_are():
 
 def test_a_token_of_one_repository_is_worth_nothing_for_another(cloud, ask):
     platform, _ = cloud
+    platform.add_repository("other", "test")
     add_version(platform, "other/find", "1")
     token = platform.access.add_token("ann", "test", scopes=["read", "release:other"])
     refused = [

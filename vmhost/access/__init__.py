@@ -4,6 +4,6 @@ Web parts share one `Access` over one `vmhost.stores.Database`.
 """
 
 from vmhost.access.accounts import ROLES, Access, AccessDeniedError, AccessError, Identity
-from vmhost.access.limits import RateLimit
+from vmhost.access.limits import RateLimit, network_of
 
-__all__ = ["ROLES", "Access", "AccessDeniedError", "AccessError", "Identity", "RateLimit"]
+__all__ = ["ROLES", "Access", "AccessDeniedError", "AccessError", "Identity", "RateLimit", "network_of"]

@@ -1,8 +1,9 @@
 """Accounts with roles, tokens with scopes, and the audit log, in a `vmhost.stores.Database`.
 
 A role is a set of scopes. A scope is a word ("push"), or a word and an owner ("push:shop"); the word alone covers all
-owners. A token belongs to an account and is limited to both its own scopes and the account's role. A token's text is
-shown once, when it is created; the database holds its SHA-256 (the secret is 256 random bits, so that suffices).
+owners. Only the words in `OWNED` can have an owner: the others concern everybody. A token belongs to an account and is
+limited to both its own scopes and the account's role. A token's text is shown once, when it is created; the database
+holds its SHA-256 (the secret is 256 random bits, so that suffices).
 """
 
 import hashlib
@@ -21,6 +22,7 @@ ROLES = {
     "admin": ("read", "push", "release", "admin", "enrol", "debug"),
     "fleet": ("enrol",),  # for the token with which devices join
 }
+OWNED = frozenset(("read", "push", "release"))
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.@-]{0,63}")
 _TOKEN = re.compile(r"vmh_([0-9a-z]{1,16})_([0-9A-Za-z_-]{43})")
 _STEPS = (
@@ -63,7 +65,7 @@ class Identity:
 
     def may(self, scope, whose=None):
         """Is the scope covered, for the owner `whose` where given?"""
-        return scope in self.scopes or (whose is not None and f"{scope}:{whose}" in self.scopes)
+        return scope in self.scopes or (bool(whose) and f"{scope}:{whose}" in self.scopes)
 
     def must_somewhere(self, scope):
         """AccessDeniedError unless the scope is covered for at least one owner; `must` then checks which."""
@@ -82,11 +84,12 @@ class Identity:
 
 
 class Access:
-    """The accounts in `database`. Threads may share it. `clock`: seconds since 1970."""
+    """The accounts in `database`. Threads may share it. `clock`: seconds since 1970. `owners()`: the names that a scope
+    may have after its colon."""
 
-    def __init__(self, database, clock=time.time):
+    def __init__(self, database, clock=time.time, owners=lambda: ()):
         self.database = database
-        self._clock = clock
+        self._clock, self._owners = clock, owners
         database.migrate("access", _STEPS)
 
     def _now_ms(self):
@@ -134,14 +137,25 @@ class Access:
             role = self._must_exist(connection, account)
             scopes = list(ROLES[role]) if scopes is None else list(scopes)
             for scope in scopes:
-                if scope.partition(":")[0] not in ROLES[role]:
-                    raise AccessError(f"{scope}: the role {role} of {account} may {', '.join(ROLES[role])} only")
+                self._check_scope(scope, role, account)
             connection.execute(
                 "INSERT INTO access_tokens VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
                 (identity, account, _digest(secret), json.dumps(scopes), label, now_ms, expires_ms),
             )
             self.note(by, "token added", account, token=identity, scopes=scopes, label=label)
         return f"vmh_{identity}_{secret}"
+
+    def _check_scope(self, scope, role, account):
+        word, colon, owner = scope.partition(":") if isinstance(scope, str) else ("", "", "")
+        if word not in ROLES[role]:
+            raise AccessError(f"{scope!s:.100}: the role {role} of {account} may {', '.join(ROLES[role])} only")
+        if colon and word not in OWNED:
+            raise AccessError(
+                f"{scope:.100}: {word} concerns everybody, and cannot be given for one owner; "
+                f"{', '.join(sorted(OWNED))} can"
+            )
+        if colon and owner not in (known := sorted(self._owners())):
+            raise AccessError(f"{scope:.100}: expected one of {', '.join(known) or 'none'} after the colon")
 
     def revoke_token(self, identity, by):
         """Revokes the token with this id (the part after `vmh_`)."""
@@ -193,8 +207,7 @@ class Access:
             raise unknown
         if account is not None and account != name:
             raise AccessDeniedError(f"the token is not one of {account}'s", False)
-        allowed = tuple(scope for scope in json.loads(scopes) if scope.partition(":")[0] in ROLES[role])
-        return Identity(name, role, allowed)
+        return Identity(name, role, tuple(scope for scope in json.loads(scopes) if _is_allowed(scope, ROLES[role])))
 
     # ---- the audit log
 
@@ -217,6 +230,12 @@ class Access:
             ).fetchall()
         names = ("number", "time_ms", "who", "action", "subject")
         return [dict(zip(names, row)) | {"details": json.loads(row[5])} for row in rows]
+
+
+def _is_allowed(scope, words):
+    """Whether a stored scope counts for a role with these words."""
+    word, colon, _ = scope.partition(":")
+    return word in words and (not colon or word in OWNED)
 
 
 def _digest(secret):

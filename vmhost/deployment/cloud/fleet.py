@@ -228,15 +228,22 @@ class Fleet:
                     )
         return found
 
-    def crash(self, device, identity, may=lambda task: True):
+    def crash(self, device, identity):
         """One report, as the device sent it. MissingError."""
+        return json.loads(self._crash(device, identity)[1])
+
+    def task_of_crash(self, device, identity):
+        """The task of a report; "" if it is of none. MissingError."""
+        return self._crash(device, identity)[0]
+
+    def _crash(self, device, identity):
         with self._database.reader() as connection:
             row = connection.execute(
                 "SELECT task, report FROM fleet_crashes WHERE device = ? AND id = ?", (device, identity)
             ).fetchone()
-        if row is None or not may(row[0]):
+        if row is None:
             raise MissingError(f"{device}: {identity}: no such report")
-        return json.loads(row[1])
+        return row
 
 
 def _shown(key, counts):

@@ -1,7 +1,7 @@
 """The HTTP API as an OpenAPI 3.1 document, served as /api/v1/openapi.json.
 
-`ROUTES` has, for each method and path, the required scope and the request's schema. The application checks bodies with
-it (`checker`); tests compare the two.
+`ROUTES` has the request's schema for each method and path; the scope that it needs is declared at its handler
+(routes.py). The application checks bodies with the schemas (`checker`); tests compare the two.
 """
 
 import json
@@ -20,18 +20,16 @@ _LIMIT = {"limit": {"type": "integer", "minimum": 1, "maximum": 10_000, "default
 _TASK = {"task": {"type": "string", "description": "repository/branch"}}
 DEVICE = "device"  # instead of a scope: the device's secret, with its name in X-VMHost-Device
 
-# (method, path below /api/v1): (scope, summary, query, body, required keys of the body)
+# (method, path below /api/v1): (summary, query, body, required keys of the body)
 ROUTES = {
-    ("GET", "/openapi.json"): (None, "This document.", {}, None, ()),
+    ("GET", "/openapi.json"): ("This document.", {}, None, ()),
     ("POST", "/device/enrol"): (
-        "enrol",
         "Enrols a device, with the secret that it generated.",
         {},
         {"device": _TEXT, "secret": {"type": "string", "minLength": 32, "maxLength": 128}},
         ("device", "secret"),
     ),
     ("POST", "/device/check"): (
-        DEVICE,
         "A device states what it is and has, reports, and is told what it should have, or that this is unchanged.",
         {},
         {
@@ -55,7 +53,6 @@ ROUTES = {
         (),
     ),
     ("POST", "/device/report"): (
-        DEVICE,
         "A device reports its counts since the last report; the same number again changes nothing.",
         {},
         {
@@ -66,41 +63,36 @@ ROUTES = {
         ("epoch", "number", "tasks"),
     ),
     ("POST", "/device/crash"): (
-        DEVICE,
         "A device reports a crash: a report as `vmhost crashes` shows it, with a title.",
         {},
         {"id": _TEXT, "fingerprint": _TEXT, "title": _TEXT},
         ("id", "fingerprint", "title"),
     ),
-    ("GET", "/whoami"): (None, "The account, its role, and what the token may do.", {}, None, ()),
-    ("GET", "/overview"): ("read", "Devices, tasks, and the releases that matter now.", {}, None, ()),
-    ("GET", "/repositories"): ("read", "Names of repositories.", {}, None, ()),
-    ("POST", "/repositories"): ("admin", "Makes a repository.", {}, {"name": _TEXT}, ("name",)),
+    ("GET", "/whoami"): ("The account, its role, and what the token may do.", {}, None, ()),
+    ("GET", "/overview"): ("Devices, tasks, and the releases that matter now.", {}, None, ()),
+    ("GET", "/repositories"): ("Names of repositories.", {}, None, ()),
+    ("POST", "/repositories"): ("Makes a repository.", {}, {"name": _TEXT}, ("name",)),
     ("GET", "/repositories/{name}/signing"): (
-        "read",
         "Who signs the list of what may run of a repository, and what waits for signatures of its owners.",
         {},
         None,
         (),
     ),
     ("POST", "/repositories/{name}/signatures"): (
-        "release",
         "An owner's signature over what waits, as canonical JSON.",
         {},
         {"keyid": _TEXT, "signature": {"type": "string", "pattern": "^[0-9a-f]{128}$"}},
         ("keyid", "signature"),
     ),
-    ("GET", "/versions"): ("read", "Versions, of one task or of all.", _TASK, None, ()),
+    ("GET", "/versions"): ("Versions, of one task or of all.", _TASK, None, ()),
     ("POST", "/forgive"): (
-        "release",
         "Lets a version that was rolled back be released again.",
         {},
         _TASK | {"version": _TEXT, "why": _WHY},
         ("task", "version"),
     ),
-    ("GET", "/releases"): ("read", "Releases, the latest first.", _TASK | _LIMIT, None, ()),
+    ("GET", "/releases"): ("Releases, the latest first.", _TASK | _LIMIT, None, ()),
     ("POST", "/releases"): (
-        "release",
         "Starts a release, or queues it.",
         {},
         _TASK
@@ -112,40 +104,35 @@ ROUTES = {
         },
         ("task", "version"),
     ),
-    ("GET", "/releases/{release}"): ("read", "One release.", {}, None, ()),
+    ("GET", "/releases/{release}"): ("One release.", {}, None, ()),
     ("GET", "/releases/{release}/devices"): (
-        "read",
         "Its devices, with states and reasons.",
         {"state": _TEXT} | _LIMIT,
         None,
         (),
     ),
     ("POST", "/releases/{release}/retry"): (
-        "release",
         "Offers it once more to a device that failed it or declined.",
         {},
         {"device": _TEXT},
         ("device",),
     ),
     ("POST", "/releases/{release}/{event}"): (
-        "release",
         "pause, resume, halt, roll_back, next or cancel.",
         {},
         {"why": _WHY},
         (),
     ),
     ("POST", "/ask"): (
-        "read",
         "How many known devices an audience has, which, and why not the others.",
         _LIMIT,
         {"audience": _OBJECT, "device": _TEXT} | _TASK,
         (),
     ),
-    ("GET", "/stuck"): ("read", "Devices that are not where they should be, and why.", _LIMIT, None, ()),
-    ("GET", "/history"): ("read", "Who did what when and why.", _TASK | _LIMIT, None, ()),
-    ("GET", "/files"): ("read", "Files beside bundles.", _TASK, None, ()),
+    ("GET", "/stuck"): ("Devices that are not where they should be, and why.", _LIMIT, None, ()),
+    ("GET", "/history"): ("Who did what when and why.", _TASK | _LIMIT, None, ()),
+    ("GET", "/files"): ("Files beside bundles.", _TASK, None, ()),
     ("POST", "/files"): (
-        "release",
         "Gives devices a file; the request's body is its bytes.",
         _TASK
         | {
@@ -156,29 +143,26 @@ ROUTES = {
         None,
         (),
     ),
-    ("DELETE", "/files/{file}"): ("release", "Withdraws a file.", {}, None, ()),
-    ("GET", "/devices"): ("read", "Devices by name.", {"after": _TEXT} | _LIMIT, None, ()),
+    ("DELETE", "/files/{file}"): ("Withdraws a file.", {}, None, ()),
+    ("GET", "/devices"): ("Devices by name.", {"after": _TEXT} | _LIMIT, None, ()),
     ("GET", "/devices/{device}"): (
-        "read",
         "One device, with the reason why it has or lacks each release.",
         _LIMIT,
         None,
         (),
     ),
-    ("DELETE", "/devices/{device}"): ("admin", "Forgets a device; its name can be enrolled again.", {}, None, ()),
+    ("DELETE", "/devices/{device}"): ("Forgets a device; its name can be enrolled again.", {}, None, ()),
     ("GET", "/fleet"): (
-        "read",
         "What devices reported: versions that run, errors by cohort, crashes by cause.",
         {"hours": {"type": "number", "exclusiveMinimum": 0, "maximum": 336, "default": 24}} | _LIMIT,
         None,
         (),
     ),
-    ("GET", "/fleet/crashes/{device}/{crash}"): ("read", "One report of a crash.", {}, None, ()),
-    ("GET", "/fleet/alerts"): ("read", "Alerts, and for admins their rules.", _LIMIT, None, ()),
-    ("PUT", "/fleet/rules"): ("admin", "Sets the rules of alerts, as YAML.", {}, {"text": _TEXT}, ("text",)),
-    ("GET", "/debug/links"): ("debug", "Links that open debugging sessions, the latest first.", _LIMIT, None, ()),
+    ("GET", "/fleet/crashes/{device}/{crash}"): ("One report of a crash.", {}, None, ()),
+    ("GET", "/fleet/alerts"): ("Alerts, and for admins their rules.", _LIMIT, None, ()),
+    ("PUT", "/fleet/rules"): ("Sets the rules of alerts, as YAML.", {}, {"text": _TEXT}, ("text",)),
+    ("GET", "/debug/links"): ("Links that open debugging sessions, the latest first.", _LIMIT, None, ()),
     ("POST", "/debug/links"): (
-        "debug",
         "Makes a link that opens one debugging session on a device.",
         {},
         {
@@ -193,26 +177,23 @@ ROUTES = {
         },
         ("device", "scopes", "valid_s", "address"),
     ),
-    ("DELETE", "/debug/links/{link}"): ("debug", "Revokes a link; its session gets no answers any more.", {}, None, ()),
-    ("GET", "/cohorts"): ("read", "Named cohorts.", {}, None, ()),
-    ("PUT", "/cohorts/{cohort}"): ("release", "Sets a named cohort.", {}, {"devices": _TEXTS}, ("devices",)),
-    ("GET", "/accounts"): ("admin", "Accounts and their tokens, without secrets.", {}, None, ()),
+    ("DELETE", "/debug/links/{link}"): ("Revokes a link; its session gets no answers any more.", {}, None, ()),
+    ("GET", "/cohorts"): ("Named cohorts.", {}, None, ()),
+    ("PUT", "/cohorts/{cohort}"): ("Sets a named cohort.", {}, {"devices": _TEXTS}, ("devices",)),
+    ("GET", "/accounts"): ("Accounts and their tokens, without secrets.", {}, None, ()),
     ("POST", "/accounts"): (
-        "admin",
         "Makes an account; the answer has its token, once.",
         {},
         {"name": _TEXT, "role": {"type": "string", "enum": sorted(ROLES)}},
         ("name", "role"),
     ),
     ("PATCH", "/accounts/{name}"): (
-        "admin",
         "Changes its role, or disables it.",
         {},
         {"role": {"type": ["string", "null"]}, "disabled": {"type": ["boolean", "null"]}},
         (),
     ),
     ("POST", "/tokens"): (
-        "admin",
         "Makes a token; the answer has it, once.",
         {},
         {
@@ -223,8 +204,8 @@ ROUTES = {
         },
         ("account",),
     ),
-    ("DELETE", "/tokens/{token}"): ("admin", "Revokes a token, by its id.", {}, None, ()),
-    ("GET", "/audit"): ("admin", "The audit log.", {"subject": _TEXT} | _LIMIT, None, ()),
+    ("DELETE", "/tokens/{token}"): ("Revokes a token, by its id.", {}, None, ()),
+    ("GET", "/audit"): ("The audit log.", {"subject": _TEXT} | _LIMIT, None, ()),
 }
 _FAILURES = {
     "400": "the request is invalid",
@@ -239,7 +220,7 @@ _FAILURES = {
 
 def checker(method, path):
     """A function that raises DeploymentError if a request's body does not fit its route."""
-    _, _, _, body, required = ROUTES[method, path.replace(":int", "")]
+    _, _, body, required = ROUTES[method, path.replace(":int", "")]
     if body is None:
         return lambda body: None
     validator = jsonschema.Draft202012Validator(_schema(body, required))
@@ -263,11 +244,12 @@ def _schema(body, required):
     return {"type": "object", "properties": body} | ({"required": list(required)} if required else {})
 
 
-def document():
-    """The OpenAPI document as plain data."""
+def document(needs=None):
+    """The OpenAPI document as plain data. `needs`: {(method, path): its scope, DEVICE, or None for any account}."""
     paths = {}
     for (method, path), route in ROUTES.items():
-        paths.setdefault(f"/api/v1{path}", {})[method.lower()] = _operation(method, path, *route)
+        scope = (needs or {}).get((method, path))
+        paths.setdefault(f"/api/v1{path}", {})[method.lower()] = _operation(method, path, scope, *route)
     error = {"type": "object", "properties": {"error": _TEXT}, "required": ["error"]}
     return {
         "openapi": "3.1.0",

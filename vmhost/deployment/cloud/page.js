@@ -93,11 +93,12 @@ async function refresh() {
       ask("GET", "/whoami"), ask("GET", "/overview"), ask("GET", "/stuck?limit=50"), ask("GET", "/history?limit=50"),
     ]);
     if (number !== latestRefresh || !token) return;
-    if ($("login").hidden === false || !listed.length) list(false).catch((error) => showTrouble(error.message));
+    const mayList = all.devices !== null; // it needs the scope for all repositories
+    if (mayList && ($("login").hidden === false || !listed.length)) list(false).catch((error) => showTrouble(error.message));
     signIn(false);
     mayRelease = (task) => me.scopes.some((scope) => scope === "release" || scope === "release:" + task.split("/")[0]);
     $("who").textContent = `${me.name}, ${me.role}`;
-    $("fleet").textContent = `${all.devices} devices, ${all.tasks.length} tasks`;
+    $("fleet").textContent = (all.devices === null ? "" : `${all.devices} devices, `) + `${all.tasks.length} tasks`;
     const articles = all.releases.map(show);
     const there = [...$("active").children];
     if (articles.length !== there.length || articles.some((each, at) => each !== there[at]) || !articles.length) {

@@ -61,7 +61,7 @@ class Platform:
         self.files_urls = tuple(files_urls) or ((None, "/files/"),)
         self.database = _open_database(self.folder)
         try:
-            self.access = Access(self.database, clock)
+            self.access = Access(self.database, clock, lambda: self.repositories.names())
             self.database.migrate(schema.NAME, schema.STEPS)
             self.files = ArtifactFolder(self.folder / "files")
             self.task_files = TaskFiles(self.database, self.files, self.folder, clock)
@@ -535,8 +535,9 @@ class Platform:
         self.task_files.load()
         self.releases.announce()
 
-    def stuck(self, limit=100):
-        """Devices that are not where they should be, and why: first those that state a problem, the latest first."""
+    def stuck(self, limit=100, may=lambda task: True):
+        """Devices that are not where they should be, and why: first those that state a problem, the latest first. Of
+        tasks that the caller may see; a device's own problem belongs to none (`may("")`)."""
         names = ("device", "release", "state", "since_ms", "reason")
         with self.database.lock, self.database.reader() as connection:
             found = [
@@ -544,20 +545,24 @@ class Platform:
                 for device, seen_ms, problem in connection.execute(
                     "SELECT id, seen_ms, json_extract(facts, '$.problem') FROM deploy_devices "
                     "WHERE json_extract(facts, '$.problem') IS NOT NULL ORDER BY seen_ms DESC LIMIT ?",
-                    (limit,),
+                    (limit if may("") else 0,),
                 )
             ]
+            shown = {
+                identity: release
+                for identity, release in self.releases.releases.items()
+                if release.state in ("running", "paused", "halted", "done") and may(release.task)
+            }
             rows = connection.execute(
                 "SELECT device, release, state, since_ms, reason FROM deploy_assignments "
-                "WHERE state IN ('failed', 'silent', 'declined') ORDER BY since_ms DESC LIMIT ?",
-                (limit,),
-            ).fetchall()
+                "WHERE state IN ('failed', 'silent', 'declined') ORDER BY since_ms DESC"
+            )
             for row in rows:
-                release = self.releases.release(row[1])
-                entry = dict(zip(names, row)) | {"task": release.task, "version": release.version.version}
-                if release.state in ("running", "paused", "halted", "done"):
-                    found.append(entry)
-        return found[:limit]
+                if len(found) >= limit:
+                    break
+                if (release := shown.get(row[1])) is not None:
+                    found.append(dict(zip(names, row)) | {"task": release.task, "version": release.version.version})
+        return found
 
     def enrol(self, identity, device, secret):
         """Registers a device, for an account with the scope `enrol`."""

@@ -10,6 +10,7 @@ gets it until it is forgiven; the release before it is then the first, so the fl
 """
 
 import contextlib
+import itertools
 import json
 import time
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from vmhost.deployment.errors import MissingError, RefusedError
 PLATFORM = "platform"  # the actor where no person acts
 _MAX_REASON = 2000
 _MAX_CALLS = 1 << 40
+_MAX_HISTORY = 100_000  # rows that are looked through for those of some repositories
 
 
 @dataclass
@@ -591,16 +593,16 @@ class Releases:
 
     # ---- reading
 
-    def history(self, task=None, limit=100):
-        """Who did what, when and why, newest first."""
+    def history(self, task=None, limit=100, may=lambda task: True):
+        """Who did what, when and why, newest first; of tasks that the caller may see."""
+        names = ("time_ms", "task", "release", "version", "event", "state", "who", "why")
         with self.database.reader() as connection:
             rows = connection.execute(
                 "SELECT time_ms, task, release, version, event, state, who, why FROM deploy_history "
                 "WHERE (? IS NULL OR task = ?) ORDER BY number DESC LIMIT ?",
-                (task, task, limit),
-            ).fetchall()
-        names = ("time_ms", "task", "release", "version", "event", "state", "who", "why")
-        return [dict(zip(names, row)) for row in rows]
+                (task, task, limit if may("") else _MAX_HISTORY),
+            )
+            return [dict(zip(names, row)) for row in itertools.islice((row for row in rows if may(row[1])), limit)]
 
     def devices_of(self, identity, state=None, limit=100):
         """The devices of a release, with states and reasons; the latest first."""

@@ -12,6 +12,7 @@ import contextlib
 import json
 import re
 import string
+from dataclasses import replace
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -19,13 +20,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
-from vmhost.access import ROLES, AccessDeniedError, AccessError, RateLimit
+from vmhost.access import ROLES, AccessDeniedError, AccessError, RateLimit, network_of
 from vmhost.cohorts import cohort_of
 from vmhost.deployment.artifacts import is_digest
 from vmhost.deployment.cloud import openapi
 from vmhost.deployment.cloud.audience import Audience, Facts
 from vmhost.deployment.cloud.git_http import GitServer
 from vmhost.deployment.cloud.plan import WHOLE_FLEET, Plan
+from vmhost.deployment.cloud.routes import ACCOUNT, FLEET, LISTED, Call, Of, OfBody, route, rules_of
 from vmhost.deployment.errors import DeploymentError, MissingError, RefusedError
 from vmhost.operations.debugging.pages import other_end
 from vmhost.stores import StoreError
@@ -33,6 +35,7 @@ from vmhost.stores import StoreError
 _HERE = Path(__file__).parent
 MAX_BODY_BYTES = 1 << 20
 MAX_FILE_BYTES = 256 << 20
+MAX_STRANGERS = 10_000  # addresses whose wrong tokens are counted
 _METADATA = re.compile(r"timestamp\.json|[0-9]{1,9}\.[A-Za-z0-9_-]{1,80}\.json")
 _PAGE = (
     ("/page.js", "page.js", "text/javascript"),
@@ -44,13 +47,18 @@ _LINKS = (
     ("/", "page", "Releases", '<a href="fleet">Fleet</a>'),
     ("/fleet", "page_fleet", "Fleet", '<a href="./">Releases</a>'),
 )
+_NAMED = Of(lambda platform, call: call.parts["name"])
+_OF_RELEASE = Of(lambda platform, call: platform.releases.release(call.parts["release"]).task)
+_OF_FILE = Of(lambda platform, call: platform.task_files.task_of(call.parts["file"]))
+_OF_CRASH = Of(lambda platform, call: platform.fleet.task_of_crash(call.parts["device"], call.parts["crash"]))
 ACTIONS = ("pause", "resume", "halt", "roll_back", "next", "cancel")
 
 
 def application(platform, *, requests_per_s=50.0, burst=200):
-    """The ASGI application over a Platform, which it neither opens nor closes. The rate limit is per caller."""
+    """The ASGI application over a Platform, which it neither opens nor closes. The rate limit is per caller; those
+    without a valid token or secret are counted by their address, apart from the others."""
     limit = RateLimit(requests_per_s, burst)
-    api = _Api(platform, limit)
+    api = _Api(platform, limit, RateLimit(requests_per_s, burst, max_keys=MAX_STRANGERS))
     return Starlette(
         routes=[
             Mount("/git", app=GitServer(platform, limit)),
@@ -58,7 +66,6 @@ def application(platform, *, requests_per_s=50.0, burst=200):
             *(Route(path, _page(_framed(*of), "text/html")) for path, *of in _LINKS),
             Route("/files/{start}/{digest}", api.file, methods=["GET", "HEAD"]),
             Route("/exclusive/{digest}", api.exclusive, methods=["GET", "HEAD"]),
-            Route("/api/v1/files", api.add_file, methods=["POST"]),
             Route("/keys/bundles.pub", api.bundle_key, methods=["GET"]),
             Route("/metadata/{name}", api.metadata, methods=["GET", "HEAD"]),
             Route("/api/v1/openapi.json", _openapi, methods=["GET"]),
@@ -74,7 +81,9 @@ def application(platform, *, requests_per_s=50.0, burst=200):
 
 
 async def _openapi(request):
-    return JSONResponse(openapi.document())
+    needs = {(rule.method, rule.path.replace(":int", "")): rule.scope for rule, _ in rules_of(_Api)}
+    needs |= {("POST", f"/device/{name}"): openapi.DEVICE for name in ("check", "report", "crash")}
+    return JSONResponse(openapi.document(needs | {("POST", "/device/enrol"): "enrol"}))
 
 
 def _framed(name, heading, link):
@@ -96,8 +105,8 @@ def _page(data, kind):
 
 
 class _Api:
-    def __init__(self, platform, limit):
-        self._platform, self._limit = platform, limit
+    def __init__(self, platform, limit, strangers):
+        self._platform, self._limit, self._strangers = platform, limit, strangers
 
     # ---- devices
 
@@ -121,25 +130,6 @@ class _Api:
             return _failure(404, "no such file")
         return FileResponse(path, media_type="application/octet-stream", headers={"cache-control": "private, no-store"})
 
-    async def add_file(self, request):
-        """The request's body is the file; the query has its attributes."""
-        query = request.query_params
-
-        async def work(data):
-            def act():
-                identity = self._identify(request)
-                self._may_release(identity, query.get("task"))
-                try:
-                    audience = json.loads(query.get("audience", "{}"))
-                except ValueError as error:
-                    raise RefusedError(f"audience: not JSON: {error}") from None
-                what = (query.get("task"), query.get("name"), query.get("kind", "shared"))
-                return {"id": self._platform.add_file(*what, data, audience, identity.name)}
-
-            return await run_in_threadpool(act)
-
-        return await self._answer(request, work, _bytes)
-
     async def bundle_key(self, request):
         return FileResponse(self._platform.folder / "keys" / "bundles.pub", media_type="text/plain")
 
@@ -161,11 +151,12 @@ class _Api:
     async def enrol(self, request):
         check = openapi.checker("POST", "/device/enrol")
 
-        async def work(body):
+        async def work():
             identity = await run_in_threadpool(self._identify, request)
             identity.must("enrol")
+            body = await _body(request)
             check(body)
-            await run_in_threadpool(self._platform.enrol, identity, body.get("device"), body.get("secret"))
+            await run_in_threadpool(self._platform.enrol, identity, body["device"], body["secret"])
             return {"device": body["device"]}
 
         return await self._answer(request, work)
@@ -174,11 +165,14 @@ class _Api:
         """The endpoint for the platform's method `name(device, secret, body)`."""
 
         async def endpoint(request):
-            async def work(body):
-                device = request.headers.get("x-vmhost-device", "")
+            device, secret = request.headers.get("x-vmhost-device", ""), _bearer(request)
+
+            async def work():
+                await run_in_threadpool(self._platform.devices.identify, device, secret)
                 # Counted by address too: others must not use up the device's requests.
-                self._count(f"device {device} from {_address(request)}")
-                return await run_in_threadpool(getattr(self._platform, name), device, _bearer(request), body) or {}
+                self._count(f"device {device} from {_network(request)}")
+                body = await _body(request)
+                return await run_in_threadpool(getattr(self._platform, name), device, secret, body) or {}
 
             return await self._answer(request, work)
 
@@ -187,63 +181,32 @@ class _Api:
     # ---- the API for people
 
     def routes(self):
-        """The routes: (method, path, scope, function of (identity, parts of the path, query, body))."""
-        table = (
-            ("GET", "/whoami", None, self._whoami),
-            ("GET", "/overview", "read", self._overview),
-            ("GET", "/repositories", "read", self._repositories),
-            ("POST", "/repositories", "admin", self._add_repository),
-            ("GET", "/repositories/{name}/signing", "read", self._signing),
-            ("POST", "/repositories/{name}/signatures", "release", self._sign),
-            ("GET", "/versions", "read", self._versions),
-            ("POST", "/forgive", "release", self._forgive),
-            ("GET", "/releases", "read", self._releases),
-            ("POST", "/releases", "release", self._start),
-            ("GET", "/releases/{release:int}", "read", self._release),
-            ("GET", "/releases/{release:int}/devices", "read", self._release_devices),
-            ("POST", "/releases/{release:int}/retry", "release", self._retry),
-            ("POST", "/releases/{release:int}/{event}", "release", self._act),
-            ("POST", "/ask", "read", self._ask),
-            ("GET", "/stuck", "read", self._stuck),
-            ("GET", "/history", "read", self._history),
-            ("GET", "/files", "read", self._files),
-            ("DELETE", "/files/{file:int}", "release", self._remove_file),
-            ("GET", "/devices", "read", self._devices),
-            ("GET", "/devices/{device}", "read", self._device),
-            ("DELETE", "/devices/{device}", "admin", self._forget),
-            ("GET", "/fleet", "read", self._fleet),
-            ("GET", "/fleet/crashes/{device}/{crash}", "read", self._fleet_crash),
-            ("GET", "/fleet/alerts", "read", self._alerts),
-            ("PUT", "/fleet/rules", "admin", self._set_rules),
-            ("GET", "/debug/links", "debug", self._debug_links),
-            ("POST", "/debug/links", "debug", self._make_debug_link),
-            ("DELETE", "/debug/links/{link}", "debug", self._revoke_debug_link),
-            ("GET", "/cohorts", "read", self._cohorts),
-            ("PUT", "/cohorts/{cohort}", "release", self._set_cohort),
-            ("GET", "/accounts", "admin", self._accounts),
-            ("POST", "/accounts", "admin", self._add_account),
-            ("PATCH", "/accounts/{name}", "admin", self._change_account),
-            ("POST", "/tokens", "admin", self._add_token),
-            ("DELETE", "/tokens/{token}", "admin", self._revoke),
-            ("GET", "/audit", "admin", self._audit),
-        )
         return [
-            Route(f"/api/v1{path}", self._endpoint(scope, function, openapi.checker(method, path)), methods=[method])
-            for method, path, scope, function in table
+            Route(f"/api/v1{rule.path}", self._endpoint(rule, getattr(self, name)), methods=[rule.method])
+            for rule, name in rules_of(_Api)
         ]
 
-    def _endpoint(self, scope, function, check):
-        async def endpoint(request):
-            async def work(body):
-                def act():
-                    identity = self._identify(request)
-                    if scope is not None:
-                        identity.must_somewhere(scope)  # `function` checks for which repository
-                    check(body)
-                    self._platform.releases.refresh()
-                    return function(identity, request.path_params, request.query_params, body)
+    def _endpoint(self, rule, function):
+        check = openapi.checker(rule.method, rule.path)
 
-                return await run_in_threadpool(act)
+        async def endpoint(request):
+            def enter():
+                identity = self._identify(request)
+                call = Call(identity, request.path_params, request.query_params, scope=rule.scope)
+                self._platform.releases.refresh()
+                rule.before_body(self._platform, call)
+                return call
+
+            def act(call):
+                if not rule.takes_bytes:
+                    check(call.body)
+                rule.after_body(call)
+                return function(call)
+
+            async def work():
+                call = await run_in_threadpool(enter)
+                body = await (_bytes if rule.takes_bytes else _body)(request)
+                return await run_in_threadpool(act, replace(call, body=body))
 
             return await self._answer(request, work)
 
@@ -259,16 +222,16 @@ class _Api:
         if wait_s:
             raise _TooOftenError(wait_s)
 
-    async def _answer(self, request, work, read=None):
-        """The result of `work(body)` as JSON, or its failure."""
+    async def _answer(self, request, work):
+        """The result of `work()` as JSON, or its failure."""
         try:
-            return JSONResponse(await work(await (read or _body)(request)))
+            return JSONResponse(await work())
         except _TooOftenError as error:
             seconds = str(int(error.wait_s) + 1)
             return _failure(429, "too many requests; ask less often", {"retry-after": seconds})
         except AccessDeniedError as error:
             # Slow down guessing, without affecting holders of a token at the same address.
-            if not error.known and (wait_s := self._limit.wait_s(f"unknown from {_address(request)}")):
+            if not error.known and (wait_s := self._strangers.wait_s(_network(request))):
                 return _failure(429, "too many wrong tokens", {"retry-after": str(int(wait_s) + 1)})
             return _failure(403 if error.known else 401, str(error))
         except MissingError as error:
@@ -280,10 +243,12 @@ class _Api:
         except StoreError as error:
             return _failure(503, str(error))
 
-    def _whoami(self, identity, parts, query, body):
-        return {"name": identity.name, "role": identity.role, "scopes": list(identity.scopes)}
+    @route("GET", "/whoami", None, ACCOUNT)
+    def _whoami(self, call):
+        return {"name": call.identity.name, "role": call.identity.role, "scopes": list(call.identity.scopes)}
 
-    def _overview(self, identity, parts, query, body):
+    @route("GET", "/overview", "read", LISTED)
+    def _overview(self, call):
         releases = self._platform.releases
         with contextlib.ExitStack() as stack:
             stack.enter_context(releases.database.lock)
@@ -292,8 +257,9 @@ class _Api:
                 release.plain()
                 for release in reversed(list(releases.releases.values()))
                 if release.state in ("queued", "running", "paused", "halted") or release is newest.get(release.task)
+                if call.may(release.task)
             ]
-            tasks = sorted({version.task for version in releases.versions.values()})
+            tasks = sorted({version.task for version in releases.versions.values() if call.may(version.task)})
         waiting = [
             {
                 "repository": each["repository"],
@@ -303,33 +269,39 @@ class _Api:
                 "removed": each["waiting"]["removed"],
             }
             for each in self._platform.metadata.waiting()
+            if call.may(each["repository"])
         ]
-        return {"devices": self._platform.devices.count(), "tasks": tasks, "releases": shown, "waiting": waiting}
+        devices = self._platform.devices.count() if call.may("") else None
+        return {"devices": devices, "tasks": tasks, "releases": shown, "waiting": waiting}
 
-    def _repositories(self, identity, parts, query, body):
-        return {"repositories": self._platform.repositories.names()}
+    @route("GET", "/repositories", "read", LISTED)
+    def _repositories(self, call):
+        return {"repositories": list(filter(call.may, self._platform.repositories.names()))}
 
-    def _add_repository(self, identity, parts, query, body):
-        self._platform.add_repository(body.get("name"), identity.name)
-        return {"name": body["name"]}
+    @route("POST", "/repositories", "admin", FLEET)
+    def _add_repository(self, call):
+        self._platform.add_repository(call.body.get("name"), call.identity.name)
+        return {"name": call.body["name"]}
 
-    def _signing(self, identity, parts, query, body):
-        self._must_be_repository(parts["name"])
-        return {"repository": parts["name"]} | self._platform.metadata.signing(parts["name"])
+    @route("GET", "/repositories/{name}/signing", "read", _NAMED)
+    def _signing(self, call):
+        self._must_be_repository(call.parts["name"])
+        return {"repository": call.parts["name"]} | self._platform.metadata.signing(call.parts["name"])
 
-    def _sign(self, identity, parts, query, body):
-        identity.must("release", parts["name"])
-        self._must_be_repository(parts["name"])
-        listed = self._platform.sign(parts["name"], body["keyid"], body["signature"], identity.name)
+    @route("POST", "/repositories/{name}/signatures", "release", _NAMED)
+    def _sign(self, call):
+        self._must_be_repository(call.parts["name"])
+        listed = self._platform.sign(call.parts["name"], call.body["keyid"], call.body["signature"], call.identity.name)
         names = [] if listed is None else [f"{version.task} {version.version}" for version in listed]
-        return {"repository": parts["name"], "complete": listed is not None, "listed": names}
+        return {"repository": call.parts["name"], "complete": listed is not None, "listed": names}
 
     def _must_be_repository(self, name):
         if name not in self._platform.repositories.names():
             raise MissingError(f"{name}: there is no such repository")
 
-    def _versions(self, identity, parts, query, body):
-        task = query.get("task")
+    @route("GET", "/versions", "read", LISTED)
+    def _versions(self, call):
+        task = call.query.get("task")
         return {
             "versions": [
                 {
@@ -345,67 +317,70 @@ class _Api:
                     },
                 }
                 for version in list(self._platform.releases.versions.values())
-                if task in (None, version.task)
+                if task in (None, version.task) and call.may(version.task)
             ]
         }
 
-    def _forgive(self, identity, parts, query, body):
-        self._may_release(identity, body.get("task"))
-        self._platform.releases.forgive(body.get("task"), body.get("version"), identity.name, _why(body))
-        return {"task": body["task"], "version": body["version"]}
+    @route("POST", "/forgive", "release", OfBody("task"))
+    def _forgive(self, call):
+        self._platform.releases.forgive(call.body["task"], call.body["version"], call.identity.name, _why(call.body))
+        return {"task": call.body["task"], "version": call.body["version"]}
 
-    def _releases(self, identity, parts, query, body):
+    @route("GET", "/releases", "read", LISTED)
+    def _releases(self, call):
         engine = self._platform.releases
         with engine.database.lock:
-            task = query.get("task")
+            task = call.query.get("task")
             return {
                 "releases": [
-                    each.plain() for each in reversed(list(engine.releases.values())) if task in (None, each.task)
-                ][: _limit(query)]
+                    each.plain()
+                    for each in reversed(list(engine.releases.values()))
+                    if task in (None, each.task) and call.may(each.task)
+                ][: _limit(call.query)]
             }
 
-    def _start(self, identity, parts, query, body):
-        task = body.get("task")
-        self._may_release(identity, task)
-        plan = Plan.of(body.get("plan") or WHOLE_FLEET, "plan")
+    @route("POST", "/releases", "release", OfBody("task"))
+    def _start(self, call):
+        task = call.body["task"]
+        plan = Plan.of(call.body.get("plan") or WHOLE_FLEET, "plan")
         release = self._platform.releases.start(
-            task, body.get("version"), plan, identity.name, _why(body), body.get("priority")
+            task, call.body.get("version"), plan, call.identity.name, _why(call.body), call.body.get("priority")
         )
-        self._platform.access.note(identity.name, "release", f"{task} {body['version']}", release=release.id)
+        self._platform.access.note(call.identity.name, "release", f"{task} {call.body['version']}", release=release.id)
         return release.plain()
 
-    def _may_release(self, identity, task):
-        identity.must("release", str(task).partition("/")[0])
-
-    def _release(self, identity, parts, query, body):
+    @route("GET", "/releases/{release:int}", "read", _OF_RELEASE)
+    def _release(self, call):
         with self._platform.database.lock:  # only committed state is shown
-            return self._platform.releases.release(parts["release"]).plain()
+            return self._platform.releases.release(call.parts["release"]).plain()
 
-    def _release_devices(self, identity, parts, query, body):
-        state = query.get("state")
-        return {"devices": self._platform.releases.devices_of(parts["release"], state, _limit(query))}
+    @route("GET", "/releases/{release:int}/devices", "read", _OF_RELEASE)
+    def _release_devices(self, call):
+        state = call.query.get("state")
+        return {"devices": self._platform.releases.devices_of(call.parts["release"], state, _limit(call.query))}
 
-    def _retry(self, identity, parts, query, body):
-        self._may_release(identity, self._platform.releases.release(parts["release"]).task)
-        self._platform.releases.retry(str(body.get("device")), parts["release"], identity.name)
-        return {"device": body["device"]}
+    @route("POST", "/releases/{release:int}/retry", "release", _OF_RELEASE)
+    def _retry(self, call):
+        self._platform.releases.retry(str(call.body.get("device")), call.parts["release"], call.identity.name)
+        return {"device": call.body["device"]}
 
-    def _act(self, identity, parts, query, body):
-        engine, event = self._platform.releases, parts["event"]
+    @route("POST", "/releases/{release:int}/{event}", "release", _OF_RELEASE)
+    def _act(self, call):
+        event, why = call.parts["event"], _why(call.body)
         if event not in ACTIONS:
             raise MissingError(f"{event}: expected one of {', '.join(ACTIONS)}")
-        self._may_release(identity, engine.release(parts["release"]).task)
-        release = engine.act(parts["release"], event, identity.name, _why(body))
+        release = self._platform.releases.act(call.parts["release"], event, call.identity.name, why)
         self._platform.access.note(
-            identity.name, event, f"{release.task} {release.version.version}", release=release.id, why=_why(body)
+            call.identity.name, event, f"{release.task} {release.version.version}", release=release.id, why=why
         )
         return release.plain()
 
-    def _ask(self, identity, parts, query, body):
+    @route("POST", "/ask", "read", FLEET)
+    def _ask(self, call):
         """The known devices in an audience, their number, and why the others are not: a check before using it."""
-        audience, task = Audience(body.get("audience")), str(body.get("task", ""))
+        audience, task = Audience(call.body.get("audience")), str(call.body.get("task", ""))
         devices, after, matching, reasons = self._platform.devices, "", [], {}
-        asked = body.get("device")
+        asked = call.body.get("device")
         number = count = 0
         with self._platform.database.reader() as connection:
             while page := devices.list(after=after, limit=1000):
@@ -416,46 +391,67 @@ class _Api:
                     why_not = audience.why_not(about)
                     if why_not is None:
                         count += 1
-                        matching += [name] if len(matching) < _limit(query) else []
-                    if name == asked or (asked is None and why_not is not None and len(reasons) < _limit(query)):
+                        matching += [name] if len(matching) < _limit(call.query) else []
+                    if name == asked or (asked is None and why_not is not None and len(reasons) < _limit(call.query)):
                         reasons[name] = why_not or "it is in the audience"
                 after = page[-1]["device"]
         return {"known": number, "matching": count, "devices": matching, "reasons": reasons}
 
-    def _debug_links(self, identity, parts, query, body):
-        return {"links": self._platform.debugging.links(_limit(query))}
+    @route("GET", "/debug/links", "debug", FLEET)
+    def _debug_links(self, call):
+        return {"links": self._platform.debugging.links(_limit(call.query))}
 
-    def _make_debug_link(self, identity, parts, query, body):
-        device = body["device"]
+    @route("POST", "/debug/links", "debug", FLEET)
+    def _make_debug_link(self, call):
+        device = call.body["device"]
         self._platform.devices.get(device)
-        given = (body["scopes"], body["valid_s"], body["address"], body.get("note", ""))
-        link = self._platform.debugging.make(identity.name, device, *given)
+        given = (call.body["scopes"], call.body["valid_s"], call.body["address"], call.body.get("note", ""))
+        link = self._platform.debugging.make(call.identity.name, device, *given)
         return {"link": link.text, "id": link.id, "scopes": list(link.scopes), "expires_s": link.expires_s}
 
-    def _revoke_debug_link(self, identity, parts, query, body):
-        return self._platform.debugging.revoke(parts["link"], identity.name)
+    @route("DELETE", "/debug/links/{link}", "debug", FLEET)
+    def _revoke_debug_link(self, call):
+        return self._platform.debugging.revoke(call.parts["link"], call.identity.name)
 
-    def _files(self, identity, parts, query, body):
-        return {"files": self._platform.task_files.list(query.get("task"))}
+    @route("GET", "/files", "read", LISTED)
+    def _files(self, call):
+        return {
+            "files": [file for file in self._platform.task_files.list(call.query.get("task")) if call.may(file["task"])]
+        }
 
-    def _remove_file(self, identity, parts, query, body):
-        self._may_release(identity, self._platform.task_files.task_of(parts["file"]))
-        self._platform.remove_file(parts["file"], identity.name)
-        return {"id": parts["file"]}
+    @route("POST", "/files", "release", Of(lambda platform, call: call.query.get("task", "")), takes_bytes=True)
+    def _add_file(self, call):
+        """The request's body is the file; the query has its attributes."""
+        query = call.query
+        try:
+            audience = json.loads(query.get("audience", "{}"))
+        except ValueError as error:
+            raise RefusedError(f"audience: not JSON: {error}") from None
+        what = (query.get("task"), query.get("name"), query.get("kind", "shared"))
+        return {"id": self._platform.add_file(*what, call.body, audience, call.identity.name)}
 
-    def _stuck(self, identity, parts, query, body):
-        return {"devices": self._platform.stuck(_limit(query))}
+    @route("DELETE", "/files/{file:int}", "release", _OF_FILE)
+    def _remove_file(self, call):
+        self._platform.remove_file(call.parts["file"], call.identity.name)
+        return {"id": call.parts["file"]}
 
-    def _history(self, identity, parts, query, body):
-        return {"history": self._platform.releases.history(query.get("task"), _limit(query))}
+    @route("GET", "/stuck", "read", LISTED)
+    def _stuck(self, call):
+        return {"devices": self._platform.stuck(_limit(call.query), call.may)}
 
-    def _devices(self, identity, parts, query, body):
-        return {"devices": self._platform.devices.list(after=query.get("after", ""), limit=_limit(query))}
+    @route("GET", "/history", "read", LISTED)
+    def _history(self, call):
+        return {"history": self._platform.releases.history(call.query.get("task"), _limit(call.query), call.may)}
 
-    def _device(self, identity, parts, query, body):
+    @route("GET", "/devices", "read", FLEET)
+    def _devices(self, call):
+        return {"devices": self._platform.devices.list(after=call.query.get("after", ""), limit=_limit(call.query))}
+
+    @route("GET", "/devices/{device}", "read", FLEET)
+    def _device(self, call):
         """All that is known of one device, and why it has or lacks each release."""
-        known = self._platform.devices.get(parts["device"])
-        engine, device = self._platform.releases, parts["device"]
+        known = self._platform.devices.get(call.parts["device"])
+        engine, device = self._platform.releases, call.parts["device"]
         with engine.database.lock, self._platform.database.reader() as connection:
             named = self._platform.devices.named(connection, device)
             rows = connection.execute(
@@ -477,80 +473,95 @@ class _Api:
                         "why_not": engine.why_not(release, about, state),
                     }
                 )
-        return known | {"cohorts": sorted(named), "releases": releases[: _limit(query)]}
+        return known | {"cohorts": sorted(named), "releases": releases[: _limit(call.query)]}
 
-    def _forget(self, identity, parts, query, body):
-        self._platform.devices.forget(parts["device"])
-        self._platform.access.note(identity.name, "device forgotten", parts["device"])
-        return {"device": parts["device"]}
+    @route("DELETE", "/devices/{device}", "admin", FLEET)
+    def _forget(self, call):
+        self._platform.devices.forget(call.parts["device"])
+        self._platform.access.note(call.identity.name, "device forgotten", call.parts["device"])
+        return {"device": call.parts["device"]}
 
-    def _fleet(self, identity, parts, query, body):
+    @route("GET", "/fleet", "read", LISTED)
+    def _fleet(self, call):
         """What devices reported in the last `hours`."""
-        fleet, may, hours = self._platform.fleet, _may_see(identity), _hours(query)
+        fleet, may, hours = self._platform.fleet, call.may, _hours(call.query)
         return {
             "hours": hours,
             "adoption": fleet.adoption(may),
-            "sums": fleet.sums(hours, may=may)[: _limit(query)],
-            "crashes": fleet.crashes(hours, may, _limit(query)),
+            "sums": fleet.sums(hours, may=may)[: _limit(call.query)],
+            "crashes": fleet.crashes(hours, may, _limit(call.query)),
         }
 
-    def _fleet_crash(self, identity, parts, query, body):
-        return self._platform.fleet.crash(parts["device"], parts["crash"], _may_see(identity))
+    @route("GET", "/fleet/crashes/{device}/{crash}", "read", _OF_CRASH)
+    def _fleet_crash(self, call):
+        return self._platform.fleet.crash(call.parts["device"], call.parts["crash"])
 
-    def _alerts(self, identity, parts, query, body):
-        found = {"alerts": self._platform.alerts.list(_may_see(identity), _limit(query))}
-        if identity.may("admin"):  # the webhook's address may have a secret
+    @route("GET", "/fleet/alerts", "read", LISTED)
+    def _alerts(self, call):
+        found = {"alerts": self._platform.alerts.list(call.may, _limit(call.query))}
+        if call.identity.may("admin"):  # the webhook's address may have a secret
             found["rules"] = self._platform.alerts.rules()
         return found
 
-    def _set_rules(self, identity, parts, query, body):
-        names = self._platform.alerts.set_rules(body.get("text"), identity.name)
-        self._platform.access.note(identity.name, "alert rules set", "fleet", rules=len(names))
+    @route("PUT", "/fleet/rules", "admin", FLEET)
+    def _set_rules(self, call):
+        names = self._platform.alerts.set_rules(call.body.get("text"), call.identity.name)
+        self._platform.access.note(call.identity.name, "alert rules set", "fleet", rules=len(names))
         return {"rules": names}
 
-    def _cohorts(self, identity, parts, query, body):
+    @route("GET", "/cohorts", "read", FLEET)
+    def _cohorts(self, call):
         return {"cohorts": self._platform.devices.cohorts()}
 
-    def _set_cohort(self, identity, parts, query, body):
-        identity.must("release")  # named cohorts are shared by all repositories
-        devices = body.get("devices")
+    @route("PUT", "/cohorts/{cohort}", "release", FLEET)
+    def _set_cohort(self, call):
+        devices = call.body.get("devices")
         if not isinstance(devices, list):
             raise RefusedError("devices: expected a list of names")
-        self._platform.devices.set_cohort(parts["cohort"], devices)
+        self._platform.devices.set_cohort(call.parts["cohort"], devices)
         self._platform.releases.announce()
-        self._platform.access.note(identity.name, "cohort set", parts["cohort"], devices=len(devices))
-        return {"cohort": parts["cohort"], "devices": len(devices)}
+        self._platform.access.note(call.identity.name, "cohort set", call.parts["cohort"], devices=len(devices))
+        return {"cohort": call.parts["cohort"], "devices": len(devices)}
 
-    def _accounts(self, identity, parts, query, body):
+    @route("GET", "/accounts", "admin", FLEET)
+    def _accounts(self, call):
         return {"accounts": self._platform.access.accounts(), "roles": ROLES}
 
-    def _add_account(self, identity, parts, query, body):
+    @route("POST", "/accounts", "admin", FLEET)
+    def _add_account(self, call):
         access = self._platform.access
-        access.add_account(body.get("name"), body.get("role"), identity.name)
-        return {"name": body["name"], "token": access.add_token(body["name"], identity.name, label="first")}
+        access.add_account(call.body.get("name"), call.body.get("role"), call.identity.name)
+        return {
+            "name": call.body["name"],
+            "token": access.add_token(call.body["name"], call.identity.name, label="first"),
+        }
 
-    def _change_account(self, identity, parts, query, body):
+    @route("PATCH", "/accounts/{name}", "admin", FLEET)
+    def _change_account(self, call):
         self._platform.access.change_account(
-            parts["name"], identity.name, role=body.get("role"), disabled=body.get("disabled")
+            call.parts["name"], call.identity.name, role=call.body.get("role"), disabled=call.body.get("disabled")
         )
-        return {"name": parts["name"]}
+        return {"name": call.parts["name"]}
 
-    def _add_token(self, identity, parts, query, body):
+    @route("POST", "/tokens", "admin", FLEET)
+    def _add_token(self, call):
         token = self._platform.access.add_token(
-            str(body.get("account")),
-            identity.name,
-            scopes=body.get("scopes"),
-            label=str(body.get("label", "")),
-            expires_s=body.get("expires_s"),
+            str(call.body.get("account")),
+            call.identity.name,
+            scopes=call.body.get("scopes"),
+            label=str(call.body.get("label", "")),
+            expires_s=call.body.get("expires_s"),
         )
-        return {"account": body["account"], "token": token}
+        return {"account": call.body["account"], "token": token}
 
-    def _revoke(self, identity, parts, query, body):
-        self._platform.access.revoke_token(parts["token"], identity.name)
-        return {"token": parts["token"]}
+    @route("DELETE", "/tokens/{token}", "admin", FLEET)
+    def _revoke(self, call):
+        self._platform.access.revoke_token(call.parts["token"], call.identity.name)
+        return {"token": call.parts["token"]}
 
-    def _audit(self, identity, parts, query, body):
-        return {"audit": self._platform.access.audit(subject=query.get("subject"), limit=_limit(query))}
+    @route("GET", "/audit", "admin", FLEET)
+    def _audit(self, call):
+        return {"audit": self._platform.access.audit(subject=call.query.get("subject"), limit=_limit(call.query))}
 
 
 class _TooOftenError(Exception):
@@ -588,8 +599,8 @@ async def _body(request):
     return body
 
 
-def _address(request):
-    return request.client.host if request.client else ""
+def _network(request):
+    return network_of(request.client.host) if request.client else ""
 
 
 def _bearer(request):
@@ -602,12 +613,6 @@ def _why(body):
     if not isinstance(why, str) or len(why) > 1000:
         raise RefusedError("why: expected a text of at most 1000 characters")
     return why
-
-
-def _may_see(identity):
-    """A function that says whether the caller may see reports of a task; "": crashes of no task, which need full read
-    access."""
-    return lambda task: identity.may("read", task.partition("/")[0] or None)
 
 
 def _hours(query):

@@ -20,6 +20,7 @@ from vmhost.operations.debugging import qr
 from vmhost.operations.debugging.ledger import DebugError
 
 MAX_BODY_BYTES = (1 << 20) + 4096
+MAX_WAITING_BYTES = 8 * MAX_BODY_BYTES  # of all requests that are still being read: anybody may send them
 STATUS = {"input": 400, "link": 403, "consent": 403, "scope": 403, "ended": 410, "busy": 409, "rate": 429, "audit": 507}
 _FILES = {
     "debug.js": ("debugging", "text/javascript"),
@@ -57,6 +58,7 @@ def routes(debugging, render, has_token):
 
 def other_end(answer):
     """The routes of the client's page. `answer(request, body)`: a coroutine function that returns plain data."""
+    room = _Room()
 
     async def page(request):
         return FileResponse(_OPERATIONS / "debugging" / "debug.html", headers=HEADERS)
@@ -70,7 +72,7 @@ def other_end(answer):
 
     async def api(request):
         try:
-            answered = await answer(request, await _body(request))
+            answered = await answer(request, await _body(request, room))
         except DebugError as error:
             answered = {"error": {"kind": error.kind, "message": str(error)}}
         status = STATUS.get(answered["error"]["kind"], 500) if "error" in answered else 200
@@ -87,20 +89,33 @@ def _peer(request):
     return request.client.host if request.client else "this machine"
 
 
-async def _read(request, limit):
-    data = bytearray()
-    async for piece in request.stream():
-        data += piece
-        if len(data) > limit:
-            raise DebugError("input", f"expected at most {limit:,} bytes")
-    return bytes(data)
+class _Room:
+    """Bytes of requests that are being read, over all connections."""
+
+    def __init__(self):
+        self._used = 0
+
+    async def read(self, request, limit):
+        """The request's body. DebugError if it, or all of them together, have too many bytes."""
+        data = bytearray()
+        try:
+            async for piece in request.stream():
+                data += piece
+                self._used += len(piece)
+                if len(data) > limit:
+                    raise DebugError("input", f"expected at most {limit:,} bytes")
+                if self._used > MAX_WAITING_BYTES:
+                    raise DebugError("busy", "too many requests are being sent here; try again later")
+            return bytes(data)
+        finally:
+            self._used -= len(data)
 
 
-async def _body(request):
+async def _body(request, room):
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise DebugError("input", "expected application/json")
     try:
-        return json.loads(await _read(request, MAX_BODY_BYTES))
+        return json.loads(await room.read(request, MAX_BODY_BYTES))
     except (ValueError, RecursionError) as error:
         raise DebugError("input", f"not JSON: {error}"[:200]) from error
 
@@ -120,7 +135,7 @@ class _Device:
     def act(self, name):
         async def endpoint(request):
             try:
-                form = dict(parse_qsl((await _read(request, 4096)).decode(), max_num_fields=20))
+                form = dict(parse_qsl((await _Room().read(request, 4096)).decode(), max_num_fields=20))
                 form["scopes"] = [scope for scope in ("config", "logs", "run", "reports") if form.get(scope) == "on"]
                 link = await run_in_threadpool(_ACTS[name], self._debugging, form)
             except (DebugError, ValueError) as error:

@@ -1,15 +1,22 @@
 """git push to the platform, by git itself: what is accepted, and what is refused with which message."""
 
+import base64
+import hashlib
 import os
 import subprocess
+import urllib.request
 import zlib
 
 import pytest
+from dulwich.object_store import MemoryObjectStore
+from dulwich.objects import Blob, Tree
 
-from tests.deployment.platforms import DOUBLE, WorkingCopy, nothing_left, platform_in
-from vmhost.deployment.cloud import pack_bounds
+from tests.deployment.platforms import DOUBLE, SPEC, WorkingCopy, nothing_left, platform_in
+from vmhost.deployment.cloud import pack_bounds, pushes
 from vmhost.deployment.cloud.server import serving
 from vmhost.deployment.errors import RefusedError
+
+SPECIAL_LINES = (b"0001", b"0002", b"0003")  # of git's protocol, but not of a push
 
 
 @pytest.fixture(autouse=True)
@@ -183,20 +190,8 @@ def blob(work, data):
 
 
 def commit_of(work, entries):
-    """A commit of a tree with any names and modes, also those that `git mktree` refuses."""
-    body = b"".join(f"{mode:o} ".encode() + name + b"\0" + bytes.fromhex(sha) for mode, name, sha in entries)
-    tree = (
-        subprocess.run(
-            ["git", "hash-object", "-w", "--stdin", "--literally", "-t", "tree"],
-            cwd=work.folder,
-            input=body,
-            stdout=subprocess.PIPE,
-            check=True,
-        )
-        .stdout.decode()
-        .strip()
-    )
-    return work.git("commit-tree", tree, "-m", "hostile").split()[0]
+    """A commit of a tree with any names and modes."""
+    return work.git("commit-tree", tree_of(work, entries), "-m", "hostile").split()[0]
 
 
 @pytest.mark.parametrize(
@@ -222,6 +217,140 @@ def test_names_links_and_submodules_that_leave_the_folder_are_refused(cloud, wor
         assert commit.encode() not in repo.object_store  # refused objects are not kept
     finally:
         repo.close()
+
+
+def tree_of(work, entries):
+    """A tree of any (mode, name, object), also those that `git mktree` refuses."""
+    body = b"".join(f"{mode:o} ".encode() + name + b"\0" + bytes.fromhex(sha) for mode, name, sha in entries)
+    command = ["git", "hash-object", "-w", "--stdin", "--literally", "-t", "tree"]
+    return (
+        subprocess.run(command, cwd=work.folder, input=body, stdout=subprocess.PIPE, check=True).stdout.decode().strip()
+    )
+
+
+def task_tree(work, version, *entries):
+    """A commit of a task that would build, with `entries` beside its files."""
+    files = {b"main.py": DOUBLE, b"task.yaml": SPEC.format(name=work.branch, version=version)}
+    own = [(0o100644, name, blob(work, text.encode())) for name, text in files.items()]
+    tree = tree_of(work, sorted([*own, *entries], key=lambda each: each[1]))
+    return work.git("commit-tree", tree, "-m", "hostile").split()[0]
+
+
+def test_a_branch_and_a_tag_in_one_push_write_no_file_outside_their_folder(cloud, work, tmp_path):
+    target = tmp_path / "written"
+    for index, name in enumerate((os.fsencode(target), b"../" * 20 + os.fsencode(target).lstrip(b"/"))):
+        inner = tree_of(work, [(0o100644, name, blob(work, b"hostile"))])
+        version = f"1.0.{index}"
+        for commit in (
+            task_tree(work, version, (0o100644, name, blob(work, b"hostile"))),
+            task_tree(work, version, (0o40000, b"data", inner)),
+        ):
+            branch, tag = f"{commit}:refs/heads/{work.branch}", f"{commit}:refs/tags/{version}"
+            for refs in ((branch, tag), ("--atomic", branch, tag)):
+                status, output = work.push(*refs, check=False)
+                assert status and output.count("rejected]") == 2, output
+                assert not target.exists()
+    assert tags(cloud[0], work) == [] and not cloud[0].has_versions(work.task)
+
+
+def stored(*objects):
+    store = MemoryObjectStore()
+    for each in objects:
+        store.add_object(each)
+    return store
+
+
+def tree_with(*entries):
+    tree = Tree()
+    for name, mode, item in entries:
+        tree.add(name, mode, item.id)
+    return tree
+
+
+def test_a_tree_is_checked_again_where_it_is_written(tmp_path):
+    file = Blob.from_string(b"x")
+    for index, (name, mode, message) in enumerate(
+        (
+            (os.fsencode(tmp_path / "out"), 0o100644, "file name is not allowed"),
+            (b"..", 0o40000, "file name is not allowed"),
+            (b"link", 0o120000, "symbolic links"),
+            (b"module", 0o160000, "submodules"),
+            (b"folder", 0o40000, "expected a folder, got a blob"),
+            (b"fifo", 0o10644, "expected a file, got mode"),
+        )
+    ):
+        tree = tree_with((name, mode, file))
+        inside = tmp_path / str(index)
+        inside.mkdir()
+        with pytest.raises(RefusedError, match=message):
+            pushes.write_tree(stored(file, tree), tree.id, inside)
+    assert sorted(each.name for each in tmp_path.iterdir()) == sorted(map(str, range(index + 1)))
+    # a tree that is named as a file first is still checked as a folder
+    tree = tree_with((b"/etc/passwd", 0o100644, file))
+    outer = tree_with((b"file", 0o100644, tree), (b"folder", 0o40000, tree))
+    with pytest.raises(RefusedError, match="file name is not allowed"):
+        pushes.TreeChecker(stored(file, tree, outer)).check(outer.id)
+    with pytest.raises(RefusedError, match="expected a file, got a tree"):
+        pushes.write_tree(stored(file, tree, outer), outer.id, tmp_path)
+
+
+def test_a_small_pack_does_not_write_a_billion_files(tmp_path):
+    file = Blob.from_string(b"x" * 1000)
+    objects = [file, tree_with(*((b"%d" % each, 0o100644, file) for each in range(10)))]
+    for _ in range(8):
+        objects.append(tree_with(*((b"%d" % each, 0o40000, objects[-1]) for each in range(10))))
+    store = stored(*objects)
+    for work in (
+        lambda: pushes.TreeChecker(store).check(objects[-1].id),
+        lambda: pushes.write_tree(store, objects[-1].id, tmp_path),
+    ):
+        with pytest.raises(RefusedError, match="more than 20,000 files"):
+            work()
+    deep = [file, tree_with((b"file", 0o100644, file))]
+    for _ in range(40):
+        deep.append(tree_with((b"x", 0o40000, deep[-1])))
+    checker = pushes.TreeChecker(stored(*deep))
+    checker.check(deep[25].id)  # what was checked near the top is checked again further down
+    with pytest.raises(RefusedError, match="more than 32 deep"):
+        checker.check(deep[-1].id)
+
+
+def test_a_tag_whose_branch_was_refused_does_not_become_a_version(cloud, work):
+    work.release("1.0.0")
+    work.git("commit", "-q", "--amend", "-m", "rewritten")
+    work.commit("1.1.0", main="def run(value):\n    return 'off the branch'\n")
+    for atomic in ((), ("--atomic",)):
+        status, output = work.push(*atomic, f"+{work.branch}", "1.1.0", check=False)
+        assert status and "branches only grow" in output and "verified" not in output, output
+        assert tags(cloud[0], work) == ["1.0.0"]
+    assert [each.version for each in cloud[0].releases.versions.values() if each.task == work.task] == ["1.0.0"]
+
+
+def in_folder(folder, *arguments):
+    return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("atomic", [(), ("--atomic",)], ids=["each", "atomic"])
+def test_a_push_that_another_one_overtook_is_told_so(cloud, work, tmp_path, atomic):
+    """git's hook runs after it has read the references, and before it sends its own."""
+    work.release("1.0.0")
+    work.push("HEAD:refs/heads/scratch")
+    other = tmp_path / "other"
+    work.git("clone", "-q", "-b", work.branch, work._url, str(other))
+    hook = work.folder / ".git" / "hooks" / "pre-push"
+    hook.parent.mkdir(exist_ok=True)
+    quick = "-c user.name=Ben -c user.email=ben@shop.example commit -q --allow-empty -m quicker"
+    push = f"push -q {work._url} HEAD:{work.branch} HEAD:scratch"
+    hook.write_text(f"#!/bin/sh\nunset GIT_DIR\ncd {other} && git {quick} && git {push}\n")
+    hook.chmod(0o755)
+    work.commit("1.1.0")
+    status, output = work.push(*atomic, work.branch, "1.1.0", ":scratch", check=False)
+    assert status and "failed to update ref" in output and "verified" not in output, output
+    assert output.count("rejected] ") == 3, output
+    assert tags(cloud[0], work) == ["1.0.0"]
+    quicker = in_folder(other, "rev-parse", "HEAD").strip()
+    listed = in_folder(other, "ls-remote", work._url)
+    assert f"{quicker}\trefs/heads/{work.branch}\n" in listed and f"{quicker}\trefs/heads/scratch\n" in listed
 
 
 def test_other_refs_and_names_are_refused(cloud, work):
@@ -253,36 +382,95 @@ def test_who_may_not_push_is_told_so(cloud, work):
     assert status and "not found" in output
 
 
-def pack(*objects, count=None):
-    """A receive-pack request with one command and a pack of (type, data, size that it says)."""
+COMMAND = b" ".join([b"0" * 40, b"1" * 40, b"refs/heads/rank\0report-status side-band-64k"])
+PLAIN = COMMAND.partition(b"\0")[0]
+
+
+def lines(*payloads):
+    return b"".join(f"{len(each) + 4:04x}".encode() + each for each in payloads)
+
+
+def pack_of(*objects, count=None, level=9):
+    """A pack of (type, data, size that it says); the first is packed by this level of zlib."""
     body = b"PACK" + (2).to_bytes(4) + (len(objects) if count is None else count).to_bytes(4)
     for kind, data, size in objects:
         first, size = kind << 4 | size & 15, size >> 4
         while size:
             body += bytes([first | 0x80])
             first, size = size & 0x7F, size >> 7
-        body += bytes([first]) + zlib.compress(data)
-    return b"0008abcd0000" + body + bytes(20)
+        body += bytes([first]) + zlib.compress(data, level)
+        level = 9
+    return body + hashlib.sha1(body).digest()
+
+
+def asked(*objects, count=None):
+    """A receive-pack request with one command and a pack."""
+    return lines(COMMAND) + b"0000" + pack_of(*objects, count=count)
 
 
 @pytest.mark.parametrize(
     ("request_body", "message"),
     [
-        (pack((3, b"x" * 2000, 2000)), "has 2,000 bytes; expected at most 1,000"),
-        (pack((3, b"x" * 900, 10)), "larger than it says"),
-        (pack(*[(3, b"x" * 900, 900)] * 4), "unpacks to more than 3,000"),
-        (pack((3, b"", 0), count=7), "has 7 objects"),
-        (pack((3, b"x", 1), count=3), "the pack is damaged"),
-        (b"0008abcd0000JUNKJUNKJUNK", "has no git pack"),
+        (asked((3, b"x" * 2000, 2000)), "has 2,000 bytes; expected at most 1,000"),
+        (asked((3, b"x" * 900, 10)), "larger than it says"),
+        (asked(*[(3, b"x" * 900, 900)] * 4), "unpacks to more than 3,000"),
+        (asked((3, b"", 0), count=7), "has 7 objects"),
+        (asked((3, b"x", 1), count=3), "the pack is damaged"),
+        (asked((3, b"x", 1)) + b"more", "something follows it"),
+        (lines(COMMAND) + b"0000JUNKJUNKJUNK", "has no git pack"),
         (b"zzzz", "is not git's"),
+        (b"+001", "is not git's"),
+        (lines(b"push!") + b"0000", "is not git's"),
+        (lines(COMMAND, PLAIN) + b"0000", "names it twice"),
+        (lines(*[PLAIN.replace(b"rank", b"rank%d" % each) for each in range(1001)]) + b"0000", "more than 1,000"),
+        (lines(COMMAND), "ends too early"),
         (b"", "ends too early"),
+        *((lines(COMMAND) + special + asked((3, b"x" * 2000, 2000)), "is not git's") for special in SPECIAL_LINES),
     ],
 )
 def test_packs_that_unfold_to_too_much_are_refused_before_git_code_reads_them(tmp_path, request_body, message):
     path = tmp_path / "request"
     path.write_bytes(request_body)
     with open(path, "rb") as file, pytest.raises(RefusedError, match=message):
-        pack_bounds.check(file, 5, 1000, 3000)
+        pack_bounds.read_request(file)
+        pack_bounds.check_pack(file, 5, 1000, 3000)
+
+
+def post(work, body):
+    """The platform's answer to a receive-pack request that git would not send."""
+    address, _, rest = work._url.partition("://")[2].partition("@")[2].partition("/")
+    secret = base64.b64encode(work._url.partition("://")[2].partition("@")[0].encode()).decode()
+    request = urllib.request.Request(
+        f"http://{address}/{rest}/git-receive-pack",
+        body,
+        {"content-type": "application/x-git-receive-pack-request", "authorization": f"Basic {secret}"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return answer.read()
+
+
+@pytest.mark.parametrize("special", SPECIAL_LINES)
+def test_a_special_line_does_not_take_a_pack_past_its_limits(cloud, work, special):
+    """A reader that takes the line's length for its own skips all but three bytes of the first 64 KiB that it has read:
+    there stands the end of the lines, with an empty pack, inside the first file of the pack that git code would read.
+    """
+    size = (64 << 20) + 1
+    empty = b"0000PACK" + (2).to_bytes(4) + (0).to_bytes(4)
+    filler = (1 << 16) - 400
+    while True:
+        body = (
+            lines(COMMAND) + special + pack_of((3, bytes(filler) + empty, filler + 16), (3, bytes(size), size), level=0)
+        )
+        if (missing := (1 << 16) - 3 - body.index(empty)) == 0:
+            break
+        filler += missing
+    answer = post(work, body)
+    assert b"unpack ok" not in answer and b"not git's" in answer
+    repo = cloud[0].open_repository(work.task.partition("/")[0])
+    try:
+        assert not list(repo.object_store)
+    finally:
+        repo.close()
 
 
 def test_results_are_recorded_and_compared_with_those_of_the_version_before(cloud, work):

@@ -1,8 +1,7 @@
 """git's smart HTTP protocol as an ASGI application: clone, fetch, push, by accounts with tokens (Basic authentication).
 
-dulwich implements the protocol. Each request runs on a thread of its own; its output is sent as it is written, so that
-a user sees how a build proceeds. A push is checked before git code reads it (pack_bounds.py) and decided ref by ref
-(pushes.py); pushes to a repository take turns.
+dulwich implements clone and fetch, receive_pack.py pushes. Each request runs on a thread of its own; its output is sent
+as it is written, so that a user sees how a build proceeds. Pushes to a repository take turns.
 """
 
 import asyncio
@@ -16,24 +15,20 @@ import re
 import tempfile
 import threading
 import zlib
-from pathlib import Path
 from urllib.parse import parse_qs
 
 from dulwich.errors import GitProtocolError, NotGitRepository
-from dulwich.protocol import SIDE_BAND_CHANNEL_PROGRESS, ReceivableProtocol
+from dulwich.protocol import ReceivableProtocol
 from dulwich.repo import Repo
 from dulwich.server import DictBackend, ReceivePackHandler, UploadPackHandler
 
 from vmhost.access import AccessDeniedError
-from vmhost.deployment.cloud import pack_bounds
-from vmhost.deployment.cloud.pushes import Push
+from vmhost.deployment.cloud import receive_pack
+from vmhost.deployment.cloud.receive_pack import unavailable_message
 from vmhost.deployment.errors import DeploymentError, RefusedError
 from vmhost.stores import StoreError
 
 MAX_PUSH_BYTES = 128 << 20
-MAX_OBJECTS = 100_000
-MAX_OBJECT_BYTES = 64 << 20
-MAX_UNFOLDED_BYTES = 1 << 30
 _IN_MEMORY = 1 << 20
 _PATH = re.compile(r"/([a-z0-9][a-z0-9_-]{0,62})(?:\.git)?/(info/refs|git-upload-pack|git-receive-pack)")
 _SERVICES = {"git-upload-pack": "read", "git-receive-pack": "push"}
@@ -79,7 +74,7 @@ class GitServer:
             await _answer(send, 404, f"{error}\n")
             return
         except (StoreError, OSError) as error:
-            await _answer(send, 503, f"{_unavailable_message(error)}\n")
+            await _answer(send, 503, f"{unavailable_message(error)}\n")
             return
         with contextlib.closing(repo):
             if what == "info/refs":
@@ -109,7 +104,7 @@ class GitServer:
                 await _answer(send, 413, f"{error}\n")
                 return
             except OSError as error:
-                await _answer(send, 507, f"{_unavailable_message(error)}\n")
+                await _answer(send, 507, f"{unavailable_message(error)}\n")
                 return
             body.seek(0)
             loop, queue = asyncio.get_running_loop(), asyncio.Queue()
@@ -121,7 +116,8 @@ class GitServer:
             def work():
                 try:
                     if service == "git-receive-pack":
-                        self._receive_pack(body, write, repo, name, identity)
+                        with self._platform.pushing(name):
+                            receive_pack.receive(body, write, self._platform, repo, name, identity)
                     else:
                         backend = DictBackend({"/": repo})
                         UploadPackHandler(backend, ["/"], ReceivableProtocol(body.read, write), True).handle()
@@ -148,102 +144,6 @@ class GitServer:
             finally:
                 await thread
 
-    def _receive_pack(self, body, write, repo, name, identity):
-        with self._platform.pushing(name):
-            # Check the bounds before reading; the handler reports a refusal in git's own protocol.
-            refused = None
-            try:
-                pack_bounds.check(body, MAX_OBJECTS, MAX_OBJECT_BYTES, MAX_UNFOLDED_BYTES)
-            except RefusedError as error:
-                refused = str(error)
-                body.seek(0)
-            packs = Path(repo.object_store.pack_dir)
-            before = set(packs.glob("*"))
-            handler = _ReceivePack(
-                DictBackend({"/": repo}), ReceivableProtocol(body.read, write), self._platform, name, identity, refused
-            )
-            handler.handle()
-            if not handler.updated:  # delete the objects of a refused push: nothing refers to them
-                for path in set(packs.glob("*")) - before:
-                    path.unlink(missing_ok=True)
-                self._platform.repositories.clean(name)
-
-
-class _ReceivePack(ReceivePackHandler):
-    """dulwich's handler, with this platform's rules instead of hooks. Hooks in a repository never run."""
-
-    def __init__(self, backend, proto, platform, name, identity, refused):
-        super().__init__(backend, ["/"], proto, stateless_rpc=True)
-        self._platform, self._name, self._identity, self._refused = platform, name, identity, refused
-        self._push = None
-        self.updated = False
-
-    def _progress(self, text):
-        if self.has_capability(b"side-band-64k"):
-            for line in text.splitlines() or [""]:
-                self.proto.write_sideband(SIDE_BAND_CHANNEL_PROGRESS, f"{line[:900]}\n".encode())
-
-    def _on_pre_receive(self, client_refs):
-        self._push = Push(self._platform, self._name, self.repo, self._identity, client_refs, self._progress)
-
-    def _apply_pack(self, refs):
-        if self._refused is not None:
-            self._progress(f"refused: {self._refused}")
-            yield b"unpack", _line(self._refused)
-            for _, _, ref in refs:
-                yield ref, b"the push was refused"
-            return
-        reported = set()
-        try:
-            for ref, status in super()._apply_pack(refs):
-                if status == b"ok" and ref != b"unpack":
-                    self.updated = True
-                    self._written(ref)
-                reported.add(ref)
-                yield ref, status
-        except (StoreError, OSError) as error:
-            reason = _unavailable_message(error)
-            self._progress(f"refused: {reason}")
-            for ref in (b"unpack", *(ref for _, _, ref in refs)):
-                if ref not in reported:
-                    yield ref, _line(reason)
-
-    def _written(self, ref):
-        try:
-            self._push.written(ref)
-        except DeploymentError as error:  # the ref is written; only the release did not begin
-            self._progress(f"{ref.decode()}: {error}")
-        except (StoreError, OSError) as error:
-            self._platform.publish_later()
-            self._progress(
-                f"{ref.decode()}: accepted; it becomes a version as soon as the platform can write again: {error}"
-            )
-
-    def _on_update(self, ref, old, new):
-        try:
-            self._push.decide(ref, old, new)
-        except (DeploymentError, AccessDeniedError) as error:
-            reason = str(error)
-        except (StoreError, OSError) as error:
-            _log.warning("%s: %s", self._name, error)
-            reason = _unavailable_message(error)
-        else:
-            return None
-        self._progress(f"refused: {reason}")
-        return _line(reason)
-
-    def _on_post_receive(self, client_refs):
-        pass
-
-
-def _unavailable_message(error):
-    """The message for the user where the platform is at fault."""
-    return f"the platform cannot take it now: {getattr(error, 'strerror', None) or error}; push again when it can"
-
-
-def _line(text):
-    return text.splitlines()[0][:300].encode() if text else b"refused"
-
 
 async def _receive(receive, body, is_gzip):
     """Writes the request's body to the file; False if the client went away. RefusedError beyond MAX_PUSH_BYTES."""
@@ -254,18 +154,22 @@ async def _receive(receive, body, is_gzip):
         if message["type"] == "http.disconnect":
             return False
         data, more = message.get("body", b""), message.get("more_body", False)
-        if unzip is not None:
-            try:
-                data = unzip.decompress(data, MAX_PUSH_BYTES + 1)
-            except zlib.error as error:
-                raise RefusedError(f"the request is not gzip: {error}") from None
-            if unzip.unconsumed_tail:
-                raise RefusedError(f"the request has more than {MAX_PUSH_BYTES:,} bytes")
-        total += len(data)
-        if total > MAX_PUSH_BYTES:
-            raise RefusedError(f"the push has more than {MAX_PUSH_BYTES:,} bytes; keep large files elsewhere")
-        body.write(data)
+        for piece in [data] if unzip is None else _unzipped(unzip, data):
+            total += len(piece)
+            if total > MAX_PUSH_BYTES:
+                raise RefusedError(f"the push has more than {MAX_PUSH_BYTES:,} bytes; keep large files elsewhere")
+            body.write(piece)
     return True
+
+
+def _unzipped(unzip, data):
+    """The content of `data` in bounded pieces. RefusedError if it is not gzip."""
+    while data and not unzip.eof:
+        try:
+            yield unzip.decompress(data, _IN_MEMORY)
+        except zlib.error as error:
+            raise RefusedError(f"the request is not gzip: {error}") from None
+        data = unzip.unconsumed_tail
 
 
 async def _send_refs(send, repo, service):

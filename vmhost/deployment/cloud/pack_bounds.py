@@ -1,15 +1,34 @@
-"""Checks a pushed pack before git code reads it: the number of objects, and their unpacked sizes.
+"""Reads a receive-pack request: its commands, and a check of its pack before git code reads that.
 
-A pack of a few kilobytes can unpack to gigabytes. This reads it object by object, inflates into a bounded buffer that
-it discards, and refuses what exceeds the bounds. Other defects of a pack are found later by dulwich.
+A pack of a few kilobytes can unpack to gigabytes. `check_pack` reads it object by object, inflates into a bounded
+buffer that it discards, and refuses what exceeds the bounds. Other defects of a pack are found later by dulwich, which
+gets exactly the bytes that were checked: nothing else parses the lines before them.
 """
 
+import re
 import zlib
+from dataclasses import dataclass
 
 from vmhost.deployment.errors import RefusedError
 
+MAX_COMMANDS = 1000
+MAX_SHALLOW = 10_000
 _READ = 1 << 16
 _OFS_DELTA, _REF_DELTA = 6, 7
+_CHECKSUM = 20  # bytes after the last object
+_LENGTH = re.compile(rb"[0-9a-fA-F]{4}")
+_COMMAND = re.compile(rb"([0-9a-f]{40}) ([0-9a-f]{40}) ([^\x00-\x20\x7f]{1,1000})")
+_SHALLOW = re.compile(rb"shallow ([0-9a-f]{40})")
+
+
+@dataclass(frozen=True)
+class Request:
+    """The lines of a receive-pack request before the pack: `commands`, pairs of (old, new, ref); the client's
+    `capabilities`; `shallow`: commits whose parents the client lacks."""
+
+    commands: tuple
+    capabilities: frozenset
+    shallow: frozenset
 
 
 class _Stream:
@@ -62,17 +81,55 @@ class _Stream:
         return head
 
 
-def check(file, max_objects, max_object_bytes, max_total_bytes):
-    """Checks the receive-pack request in `file` from its beginning, and rewinds the file. RefusedError."""
-    stream = _Stream(file)
-    while (length := stream.take(4)) != b"0000":
-        try:
-            stream.take(int(length, 16) - 4)
-        except ValueError:
-            raise RefusedError("the request is not git's") from None
-    if not stream.ended():
-        _check_pack(stream, max_objects, max_object_bytes, max_total_bytes)
+def read_request(file):
+    """The Request in `file`, from its beginning; the file's position is then the pack's. RefusedError."""
+    commands, shallow, capabilities = [], set(), frozenset()
     file.seek(0)
+    while (line := _read_line(file)) is not None:
+        if not commands and (found := _SHALLOW.fullmatch(line.rstrip(b"\n"))):
+            shallow.add(found[1])
+            if len(shallow) > MAX_SHALLOW:
+                raise RefusedError(f"the request names more than {MAX_SHALLOW:,} shallow commits; fetch more history")
+            continue
+        if not commands:
+            line, _, listed = line.partition(b"\0")
+            capabilities = frozenset(listed.split())
+        found = _COMMAND.fullmatch(line.rstrip(b"\n"))
+        if not found:
+            raise RefusedError("the request is not git's")
+        if any(ref == found[3] for _, _, ref in commands):
+            raise RefusedError(f"{found[3].decode(errors='replace'):.200}: the request names it twice")
+        commands.append(found.groups())
+        if len(commands) > MAX_COMMANDS:
+            raise RefusedError(f"the push has more than {MAX_COMMANDS:,} branches and tags; push in parts")
+    return Request(tuple(commands), capabilities, frozenset(shallow))
+
+
+def _read_line(file):
+    """The next pkt-line; None for the flush that ends them."""
+    length = file.read(4)
+    if len(length) < 4:
+        raise RefusedError("the request ends too early")
+    size = int(length, 16) if _LENGTH.fullmatch(length) else 1
+    if size == 0:
+        return None
+    if size < 4:  # other special lines are not part of this request
+        raise RefusedError("the request is not git's")
+    line = file.read(size - 4)
+    if len(line) < size - 4:
+        raise RefusedError("the request ends too early")
+    return line
+
+
+def check_pack(file, max_objects, max_object_bytes, max_total_bytes):
+    """Checks the pack from the file's position to its end, and returns to that position. RefusedError."""
+    begins = file.tell()
+    stream = _Stream(file)
+    _check_pack(stream, max_objects, max_object_bytes, max_total_bytes)
+    stream.take(_CHECKSUM)
+    if not stream.ended():
+        raise RefusedError("the pack is damaged: something follows it")
+    file.seek(begins)
 
 
 def _check_pack(stream, max_objects, max_object_bytes, max_total_bytes):

@@ -49,6 +49,7 @@ from vmhost.errors import (
     read_report,
 )
 from vmhost.future import TaskFuture
+from vmhost.grants import in_ascii
 from vmhost.host import start_service
 from vmhost.isolation import vm as isolation
 from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
@@ -593,7 +594,7 @@ def _permissions(permissions):
         if not isinstance(names, (list, tuple, set, frozenset)):
             raise ConfigurationError(f"permissions: {kind}: expected a list of names, got {shown(names)}")
         granted[kind] = [_granted(kind, name) for name in names]
-    return granted
+    return in_ascii(granted)
 
 
 def _granted(kind, name):

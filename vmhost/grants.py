@@ -2,7 +2,8 @@
 
 A path covers itself and everything below it, both as resolved when the bundle is loaded, symbolic links and `..`
 included. An address covers names and numbers as the VM compares them (vmhost/isolation/seal/addresses.c): `*` any,
-`*.example.org` each name below it, a number in any notation; a name never covers a number, nor a number a name.
+`*.example.org` each name below it, a number in any notation; a name never covers a number, nor a number a name. Names
+are encoded in ASCII (IDNA) here, in the host: a VM's own codecs may be the task's.
 """
 
 import ipaddress
@@ -53,10 +54,32 @@ def settle(asked, caps):
     return given, outside
 
 
+def in_ascii(asked):
+    """`asked`, the permissions of a manifest, with host names in ASCII. ConfigurationError for a name that has no such
+    form."""
+    return {
+        kind: [_encoded(kind, name) for name in names] if GRANTS[kind][0] is ADDRESS else names
+        for kind, names in asked.items()
+    }
+
+
 def _checked(kind, name):
+    if GRANTS[kind][0] is ADDRESS:
+        return _encoded(kind, name)
     if GRANTS[kind][0] is not PATH:
         return name
     return os.path.realpath(name.removesuffix("/**") or "/")
+
+
+def _encoded(kind, address):
+    if address.isascii():
+        return address
+    host, _, port = address.rpartition(":")
+    below = "*." if host.startswith("*.") else ""
+    try:
+        return f"{below}{host.removeprefix(below).encode('idna').decode()}:{port}"
+    except UnicodeError as error:
+        raise ConfigurationError(f"permissions.{kind}: {shown(address)} is not a host name: {error}") from error
 
 
 def _covers(kind, allowed, name):

@@ -21,7 +21,7 @@ from vmhost.bytecode.format import Bundle, read_bundle
 from vmhost.bytecode.signing import TrustStore
 from vmhost.coverage import Coverage
 from vmhost.errors import BundleError, ClosedError, ConfigurationError
-from vmhost.grants import settle
+from vmhost.grants import in_ascii, settle
 from vmhost.isolation import vm as isolation
 from vmhost.limits import Limits, Policy, RecordPolicy
 from vmhost.profile import Profiling
@@ -230,7 +230,7 @@ class Host:
         return bundle
 
     def _check_permissions(self, manifest, policy, where):
-        """The grants for VMs if the host narrows them, else None. BundleError for requests that it does not allow."""
+        """The grants for VMs. BundleError for requests that the host does not allow."""
         for kind, names in manifest.permissions.items():
             if names and kind not in self._policy.allow:
                 raise BundleError(
@@ -252,9 +252,12 @@ class Host:
                     " host.yaml"
                 )
         caps = [cap for cap in (self._policy.permissions, policy.permissions) if cap is not None]
-        if not caps:
-            return None
-        given, outside = settle(manifest.permissions, caps)
+        try:
+            if not caps:
+                return in_ascii(manifest.permissions)
+            given, outside = settle(manifest.permissions, caps)
+        except ConfigurationError as error:
+            raise BundleError(f"{where}: {error}") from error
         if outside:
             asked = "\n".join(
                 f"permissions.{kind} {name!r}{'' if checked == name else f' ({checked!r} on this machine)'}: "

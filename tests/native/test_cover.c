@@ -13,7 +13,7 @@ static PyObject monitoring, event_numbers, disable;
 static PyCFunctionFast callbacks[ALL + 1];
 static long watched; /* what set_events was last told */
 static bool used, there;
-static unsigned pass;
+static const char *passed;
 static vmh_vm *vm;
 
 /* ---- sys.monitoring */
@@ -46,23 +46,24 @@ PyObject *objects_called(PyObject *object, const char *name, PyObject *const *ar
         watched = (long)args[1]->number;
         return Py_None;
     }
-    CHECK(pass == VMH_PASS_GATE);
     if (strcmp(name, "use_tool_id") == 0) {
         CHECK(count == 2 && !used);
         used = true;
         return Py_None;
     }
     CHECK(strcmp(name, "register_callback") == 0 && count == 3);
+    CHECK(passed != NULL && strcmp(passed, "sys.monitoring.register_callback") == 0); /* once a call */
+    passed = NULL;
     callbacks[(int)args[1]->number] = (PyCFunctionFast)(void (*)(void))((const PyMethodDef *)args[2]->pointer)->ml_meth;
     return Py_None;
 }
 
 /* ---- other rooms */
 
-unsigned vmh_pass_set(unsigned next)
+const char *vmh_pass_event(const char *event)
 {
-    unsigned before = pass;
-    pass = next;
+    const char *before = passed;
+    passed = event;
     return before;
 }
 
@@ -109,7 +110,7 @@ static int live(long failing, long failing_memory)
     for (int i = 0; i < 2; i++) {
         PyErr_SetNone(PyExc_ValueError); /* of the call: coverage does not touch it */
         vmh_cover_begin(&vm->cover, &lane, i == 0);
-        CHECK(PyErr_Occurred() == PyExc_ValueError && pass == 0 && vm->cover.on == (watched != 0));
+        CHECK(PyErr_Occurred() == PyExc_ValueError && passed == NULL && vm->cover.on == (watched != 0));
         PyErr_Clear();
         failing_malloc(i == 0 ? failing_memory
                               : -1); /* of what the process knows: objects are made of the same memory */

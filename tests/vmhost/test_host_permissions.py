@@ -117,7 +117,10 @@ def test_the_root_is_covered_by_itself_alone(tree, asked):
         ("*.example.org:443", "www.example.org.evil.net:443", False),
         ("www.example.org:443", "*.example.org:443", False),
         ("example.org:443", "example.org.:443", False),
-        ("kelvin.org:443", "\u212aelvin.org:443", False),
+        ("kelvin.org:443", "\u212aelvin.org:443", True),  # IDNA has one form for both
+        ("kelvin.org:443", "k\u00e9lvin.org:443", False),
+        ("xn--bcher-kva.org:443", "b\u00fccher.org:443", True),
+        ("*.b\u00fccher.org:*", "www.xn--bcher-kva.org:443", True),
         ("*:443", "anything:443", True),
         ("*:443", "*:*", False),
         ("*:*", "[::1]:1", True),

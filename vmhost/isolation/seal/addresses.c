@@ -84,28 +84,28 @@ static int deny(const char *what, const char *host, long port, bool listen)
 
 PyObject *vmh_host_exact(PyObject *host, const char *what)
 {
-    PyObject *text = NULL;
-    if (PyBytes_Check(host) || PyByteArray_Check(host))
-        text = PyBytes_FromStringAndSize(PyBytes_Check(host) ? PyBytes_AS_STRING(host) : PyByteArray_AS_STRING(host),
-                                         Py_SIZE(host));
-    else if (PyUnicode_Check(host))
-        text = PyUnicode_IS_ASCII(host) ? PyUnicode_FromObject(host) : PyUnicode_AsEncodedString(host, "idna", NULL);
+    PyObject *text = NULL, *encoded = NULL;
+    if (PyByteArray_Check(host))
+        text = PyBytes_FromStringAndSize(PyByteArray_AS_STRING(host), PyByteArray_GET_SIZE(host));
+    else if (PyUnicode_Check(host) && !PyUnicode_IS_ASCII(host)) {
+        /* The guest may have replaced the codec: it could as well have passed what that returns. */
+        if ((encoded = PyUnicode_AsEncodedString(host, "idna", NULL)) != NULL)
+            text = PyBytes_FromStringAndSize(PyBytes_AS_STRING(encoded), PyBytes_GET_SIZE(encoded));
+        Py_XDECREF(encoded);
+    } else if (PyUnicode_Check(host))
+        text = PyUnicode_AsASCIIString(host);
+    else if (PyBytes_Check(host))
+        text = PyBytes_FromStringAndSize(PyBytes_AS_STRING(host), PyBytes_GET_SIZE(host));
     else
         PyErr_Format(PyExc_TypeError, "%s: expected a host name (str or bytes), got %T", what, host);
-    const char *data = text == NULL ? NULL : PyBytes_Check(text) ? PyBytes_AS_STRING(text) : PyUnicode_AsUTF8(text);
-    if (data != NULL
-        && strlen(data) == (size_t)(PyBytes_Check(text) ? PyBytes_GET_SIZE(text) : PyUnicode_GET_LENGTH(text)))
+    if (text == NULL || strlen(PyBytes_AS_STRING(text)) == (size_t)PyBytes_GET_SIZE(text))
         return text;
-    if (data != NULL)
-        PyErr_Format(PyExc_ValueError, "%s: a host name without null characters", what);
-    Py_XDECREF(text);
+    PyErr_Format(PyExc_ValueError, "%s: a host name without null characters", what);
+    Py_DECREF(text);
     return NULL;
 }
 
-const char *vmh_host_text(PyObject *host)
-{
-    return PyBytes_Check(host) ? PyBytes_AS_STRING(host) : PyUnicode_AsUTF8(host);
-}
+const char *vmh_host_text(PyObject *host) { return PyBytes_AS_STRING(host); }
 
 int vmh_grant_host(const char *host, const char *what)
 {

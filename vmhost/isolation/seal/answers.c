@@ -126,7 +126,7 @@ static bool filter_of(int fd, filter *f)
 /* The exact address with the IP address `number` as its host. */
 static PyObject *with_number(PyObject *address, const char *number)
 {
-    PyObject *items = PySequence_List(address), *host = PyUnicode_FromString(number), *whole = NULL;
+    PyObject *items = PySequence_List(address), *host = PyBytes_FromString(number), *whole = NULL;
     if (items != NULL && host != NULL && PyList_SetItem(items, 0, Py_NewRef(host)) == 0)
         whole = PyList_AsTuple(items);
     Py_XDECREF(items);

@@ -1,5 +1,6 @@
 /* The audit hook: the backstop behind the importer and the gates. It sees every interpreter of the process and acts
- * only on threads of a sealed VM. Listed events are allowed; others need a pass of the importer's or a gate's. */
+ * only on threads of a sealed VM. Listed events are allowed; others need a pass of the importer's, or the pass that a
+ * gate sets for the one event of its original. */
 #include "cpython/creation.h"
 #include "seal/sealing.h"
 
@@ -119,7 +120,7 @@ static int hook(const char *event, PyObject *args, void *Py_UNUSED(data))
         vmh_deny("a VM has no compiler", "compile");
         return -1;
     }
-    if (pass & VMH_PASS_GATE)
+    if (vmh_pass_take(event))
         return 0;
     vmh_deny("not granted to this task", "%s", event);
     return -1;

@@ -66,10 +66,40 @@ PyObject *vmh_gated_original(vmh_gated *call)
     PyMethodDef *original = atomic_load(&call->gate->original);
     if (original == NULL)
         return PyErr_Format(PyExc_SystemError, "%s.%s is not bound", call->gate->module, call->gate->name);
-    unsigned before = vmh_pass_set(vmh_pass_get() | call->pass);
+    const char *before = vmh_pass_event(call->passes ? call->gate->event : NULL);
     PyObject *result = vmh_def_call(original, call->self, call->owner, call->args, call->nargs, call->kwnames);
-    vmh_pass_set(before);
+    vmh_pass_event(before);
     return result;
+}
+
+/* Names of keyword arguments may be instances of a guest's subclass of str, whose methods decide what a dict finds by
+ * them: a check and an original would see different arguments. So both get exact strings. Leaves NULL if they are that
+ * already; -1: error set. */
+static int names_exact(PyObject *kwnames, const char *function, PyObject **exact)
+{
+    *exact = NULL;
+    Py_ssize_t count = kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames), odd = 0;
+    while (odd < count && PyUnicode_CheckExact(PyTuple_GET_ITEM(kwnames, odd)))
+        odd++;
+    if (odd == count)
+        return 0;
+    if ((*exact = PyTuple_New(count)) == NULL)
+        return -1;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *name = PyUnicode_FromObject(PyTuple_GET_ITEM(kwnames, i));
+        if (name == NULL)
+            goto failed;
+        PyTuple_SET_ITEM(*exact, i, name);
+        for (Py_ssize_t k = 0; k < i; k++)
+            if (PyUnicode_Compare(PyTuple_GET_ITEM(*exact, k), name) == 0) {
+                PyErr_Format(PyExc_TypeError, "%s() got multiple values for keyword argument '%U'", function, name);
+                goto failed;
+            }
+    }
+    return 0;
+failed:
+    Py_CLEAR(*exact);
+    return -1;
 }
 
 PyObject *vmh_gate_call(vmh_gate *gate, PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs,
@@ -83,7 +113,7 @@ PyObject *vmh_gate_call(vmh_gate *gate, PyObject *self, PyTypeObject *owner, PyO
     call.nargs = nargs;
     call.kwnames = kwnames;
     call.owned_count = call.held_count = 0;
-    call.pass = 0;
+    call.passes = false;
     call.result = NULL;
     Py_ssize_t count = nargs + (kwnames == NULL ? 0 : PyTuple_GET_SIZE(kwnames));
     if (count > VMH_GATED_ARGS_MAX)
@@ -91,9 +121,13 @@ PyObject *vmh_gate_call(vmh_gate *gate, PyObject *self, PyTypeObject *owner, PyO
                             count);
     if (count > 0)
         memcpy(call.args, args, (size_t)count * sizeof *args);
-    PyObject *result = NULL;
+    PyObject *result = NULL, *names;
     if (call.seal == NULL)
         return vmh_deny("this thread is not one of the task's", "%s.%s", gate->module, gate->name);
+    if (names_exact(kwnames, gate->name, &names) < 0)
+        return NULL;
+    if (names != NULL)
+        call.kwnames = names;
     int rc = gate->check(&call);
     if (rc == 0)
         result = vmh_gated_original(&call);
@@ -103,6 +137,7 @@ PyObject *vmh_gate_call(vmh_gate *gate, PyObject *self, PyTypeObject *owner, PyO
         vmh_fd_drop(call.held[i]);
     for (int i = 0; i < call.owned_count; i++)
         Py_DECREF(call.owned[i]);
+    Py_XDECREF(names);
     return result;
 }
 
@@ -297,6 +332,40 @@ static void bind_all(void)
     bound_all = true;
 }
 
+/* The audit events of originals that call->passes allows. A function that is not listed raises none, or one that every
+ * guest may raise (audit.c). */
+static const char *event_of(const vmh_gate *gate)
+{
+    static const struct {
+        const char *module, *name, *event;
+    } events[] = {
+        {"_socket", "bind", "socket.bind"},
+        {"_socket", "connect", "socket.connect"},
+        {"_socket", "connect_ex", "socket.connect"},
+        {"_socket", "getaddrinfo", "socket.getaddrinfo"},
+        {"_socket", "gethostbyname", "socket.gethostbyname"},
+        {"_socket", "gethostbyname_ex", "socket.gethostbyname"},
+        {"_socket", "sendmsg", "socket.sendmsg"},
+        {"_socket", "sendto", "socket.sendto"},
+        {"_ssl", "load_dh_params", "open"},
+        {"posix", "chmod", "os.chmod"},
+        {"posix", "ftruncate", "os.truncate"},
+        {"posix", "listdir", "os.listdir"},
+        {"posix", "mkdir", "os.mkdir"},
+        {"posix", "remove", "os.remove"},
+        {"posix", "rename", "os.rename"},
+        {"posix", "replace", "os.rename"},
+        {"posix", "rmdir", "os.rmdir"},
+        {"posix", "truncate", "os.truncate"},
+        {"posix", "unlink", "os.remove"},
+        {"posix", "utime", "os.utime"},
+    };
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+        if (strcmp(events[i].module, gate->module) == 0 && strcmp(events[i].name, gate->name) == 0)
+            return events[i].event;
+    return NULL;
+}
+
 /* The documentation of a replacement. CPython derives the signature of an undocumented function from its METH_NOARGS or
  * METH_O flag. A replacement has other flags, so its signature is written into `room`. */
 static const char *gate_doc(const PyMethodDef *original, char *room, size_t size)
@@ -321,6 +390,7 @@ static PyMethodDef *gate_def(vmh_gate *gate, PyMethodDef *original, bool method)
         gate->def.ml_meth =
             method ? (PyCFunction)(void (*)(void))gate->run_method : (PyCFunction)(void (*)(void))gate->run;
         gate->def.ml_name = original->ml_name;
+        gate->event = event_of(gate);
         atomic_store(&gate->original, original);
     }
     vmh_mutex_unlock(&lock);

@@ -9,11 +9,11 @@
 
 #include "seal/sealing.h"
 
-enum { VMH_GATED_ARGS_MAX = 24, VMH_GATED_OWNED_MAX = 6, VMH_GATED_HELD_MAX = 2 };
+enum { VMH_GATED_ARGS_MAX = 24, VMH_GATED_OWNED_MAX = 8, VMH_GATED_HELD_MAX = 2 };
 
 struct vmh_gate;
 
-/* One call of a gate. A check may replace arguments and set the pass for the original. */
+/* One call of a gate. A check may replace arguments and let the original raise its audit event. */
 typedef struct vmh_gated {
     struct vmh_gate *gate;
     vmh_seal *seal;
@@ -21,12 +21,12 @@ typedef struct vmh_gated {
     PyTypeObject *owner;                /* of a method: the native type that defines it */
     PyObject *args[VMH_GATED_ARGS_MAX]; /* borrowed; nargs positional ones, then those of kwnames */
     Py_ssize_t nargs;
-    PyObject *kwnames;                    /* or NULL */
+    PyObject *kwnames;                    /* of distinct exact str; or NULL */
     PyObject *owned[VMH_GATED_OWNED_MAX]; /* released after the call */
     int owned_count;
     int held[VMH_GATED_HELD_MAX]; /* descriptors in use during the call */
     int held_count;
-    unsigned pass;
+    bool passes;      /* the arguments are checked: the original may raise its audit event */
     PyObject *result; /* set by a check that returns 1 */
 } vmh_gated;
 
@@ -43,13 +43,14 @@ typedef struct vmh_gate {
     vmh_gate_run *run;
     vmh_gate_run_method *run_method;
     _Atomic(PyMethodDef *) original;
+    const char *event; /* the audit event of the original that needs a pass; NULL: it has none */
     PyMethodDef def;
     char doc[64]; /* used if the original has none */
 } vmh_gate;
 
 PyObject *vmh_gate_call(vmh_gate *gate, PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs,
                         PyObject *kwnames);
-/* Calls the original with the current arguments, under the call's pass. */
+/* Calls the original with the current arguments; with call->passes it may raise its audit event. */
 PyObject *vmh_gated_original(vmh_gated *call);
 /* Calls the C function of `def`. */
 PyObject *vmh_def_call(PyMethodDef *def, PyObject *self, PyTypeObject *owner, PyObject *const *args, Py_ssize_t nargs,

@@ -138,7 +138,7 @@ static int check_load_dh_params(vmh_gated *call)
     vmh_path_handle handle;
     PyObject *given;
     int rc = hold_argument(call, vmh_gated_argument(call, 0, "path"), &handle, &given);
-    call->pass = VMH_PASS_GATE;
+    call->passes = true;
     if (rc == 0)
         rc = finish(call, given);
     vmh_path_handle_close(&handle);

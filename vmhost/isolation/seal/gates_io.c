@@ -94,9 +94,9 @@ static int open_with(PyObject *opener, PyObject *name, int flags)
     if (!PyUnicode_FSConverter(name, &bytes))
         return -1;
     Py_DECREF(bytes);
-    unsigned before = vmh_pass_set(0); /* the task's own code runs */
+    const char *before = vmh_pass_event(NULL); /* the task's own code runs */
     PyObject *number = PyObject_CallFunction(opener, "Oi", name, flags);
-    vmh_pass_set(before);
+    vmh_pass_event(before);
     if (number != NULL && !PyLong_Check(number))
         PyErr_SetString(PyExc_TypeError, "expected integer from opener");
     int fd = number == NULL || PyErr_Occurred() ? -1 : PyLong_AsInt(number);
@@ -170,9 +170,9 @@ static int file_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
     /* Once more: guest code ran for the arguments, and may have initialised the object meanwhile. */
     if (checked != NULL && let_go_of(self) == 0) {
         vmh_fd_init_begin(seal, &init, self);
-        unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
+        const char *before = vmh_pass_event("open");
         rc = atomic_load(&file_init)(self, checked, NULL);
-        vmh_pass_set(before);
+        vmh_pass_event(before);
         vmh_fd_init_end(seal, &init);
     } else
         init.released = false;

@@ -55,9 +55,9 @@ static PyObject *mmap_new_gate(PyTypeObject *type, PyObject *args, PyObject *kwa
         Py_DECREF(checked);
         return PyErr_NoMemory();
     }
-    unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
+    const char *before = vmh_pass_event("mmap.__new__");
     result = atomic_load(&mmap_new)(type, checked, NULL);
-    vmh_pass_set(before);
+    vmh_pass_event(before);
     Py_DECREF(checked);
     if (result == NULL) {
         vmh_meter_release(vmh_vm_meter(seal->vm), bytes);

@@ -73,7 +73,7 @@ static int convert_argument(vmh_gated *call, PyObject **argument, const char *na
 /* Calls the original; its errors name `first` and `second`, as the guest passed them. */
 static int call_original(vmh_gated *call, PyObject *first, PyObject *second)
 {
-    call->pass = VMH_PASS_GATE;
+    call->passes = true;
     call->result = vmh_gated_original(call);
     if (call->result != NULL)
         return 1;
@@ -159,7 +159,7 @@ static int check_path(vmh_gated *call)
             return -1;
     }
     if ((access & OR_FD) && PyIndex_Check(*argument)) {
-        call->pass = VMH_PASS_GATE;
+        call->passes = true;
         return descriptor_argument(call, argument);
     }
     int follow = follows_links(call);
@@ -296,7 +296,7 @@ static int check_fd(vmh_gated *call)
     PyObject **argument = vmh_gated_argument(call, 0, call->gate->keyword);
     if (argument == NULL)
         return 0;
-    call->pass = VMH_PASS_GATE;
+    call->passes = true;
     return vmh_gated_fd(call, argument) < 0 ? -1 : 0;
 }
 
@@ -306,7 +306,6 @@ static int check_fildes(vmh_gated *call)
     PyObject **argument = vmh_gated_argument(call, 0, call->gate->keyword);
     if (argument == NULL)
         return 0;
-    call->pass = VMH_PASS_GATE;
     return vmh_gated_fildes(call, argument) < 0 ? -1 : 0;
 }
 
@@ -316,7 +315,6 @@ static int check_two_fds(vmh_gated *call)
     PyObject **second = vmh_gated_argument(call, 1, strcmp(call->gate->name, "sendfile") == 0 ? "in_fd" : "dst");
     if (first == NULL || second == NULL)
         return 0;
-    call->pass = VMH_PASS_GATE;
     return vmh_gated_fd(call, first) < 0 || vmh_gated_fd(call, second) < 0 ? -1 : 0;
 }
 
@@ -397,7 +395,6 @@ static int check_isatty(vmh_gated *call)
 
 static int check_pipe(vmh_gated *call)
 {
-    call->pass = VMH_PASS_GATE;
     call->result = vmh_gated_original(call);
     if (call->result == NULL)
         return -1;

@@ -92,7 +92,6 @@ static int receiver_check(vmh_gated *call, PyObject **argument)
 
 static int check_wait(vmh_gated *call)
 {
-    call->pass = VMH_PASS_GATE;
     return check_socket(call) < 0 ? -1 : socket_wait(call->self, (short)call->gate->access);
 }
 
@@ -145,7 +144,7 @@ done:
 /* sendto(data, [flags,] address) */
 static int check_sendto(vmh_gated *call)
 {
-    call->pass = VMH_PASS_GATE;
+    call->passes = true;
     if (check_socket(call) < 0 || call->nargs < 2 || call->nargs > 3)
         return PyErr_Occurred() ? -1 : 0;
     return receiver_check(call, &call->args[call->nargs - 1]) < 0 || socket_wait(call->self, POLLOUT) < 0 ? -1 : 0;
@@ -154,7 +153,7 @@ static int check_sendto(vmh_gated *call)
 /* sendmsg(buffers, ancillary, flags, address) */
 static int check_sendmsg(vmh_gated *call)
 {
-    call->pass = VMH_PASS_GATE;
+    call->passes = true;
     if (check_socket(call) < 0)
         return -1;
     if (call->nargs > 1) {
@@ -216,7 +215,7 @@ static int check_bind(vmh_gated *call)
 {
     char number[VMH_ADDRESS_TEXT];
     long port;
-    call->pass = VMH_PASS_GATE;
+    call->passes = true;
     if (call->nargs != 1 || call->kwnames != NULL)
         return 0; /* its own TypeError */
     if (check_socket(call) < 0 || address_check(call, &call->args[0], vmh_grant_bind) < 0
@@ -271,7 +270,7 @@ static vmh_gate *connect_ex_gate(void);
 static int check_connect(vmh_gated *call)
 {
     int64_t deadline;
-    call->pass = VMH_PASS_GATE;
+    call->passes = true;
     if (call->nargs != 1)
         return 0;
     if (check_socket(call) < 0 || receiver_check(call, &call->args[0]) < 0)
@@ -284,9 +283,9 @@ static int check_connect(vmh_gated *call)
     int error = -1, rc = -1;
     if (timeout == NULL || zero == NULL || timeout_set(call->self, zero) < 0)
         goto done;
-    unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
+    const char *before = vmh_pass_event(connect_ex_gate()->event);
     number = vmh_def_call(atomic_load(&connect_ex_gate()->original), call->self, call->owner, call->args, 1, NULL);
-    vmh_pass_set(before);
+    vmh_pass_event(before);
     error = number == NULL ? -1 : PyLong_AsInt(number);
     PyObject *raised = PyErr_GetRaisedException();
     int restored = timeout_set(call->self, timeout);
@@ -468,7 +467,6 @@ static int check_socketpair(vmh_gated *call)
         vmh_deny("only a pair of AF_UNIX sockets stays inside the VM", "socketpair");
         return -1;
     }
-    call->pass = VMH_PASS_GATE;
     call->result = vmh_gated_original(call);
     if (call->result == NULL)
         return -1;
@@ -489,10 +487,38 @@ static int check_socketpair(vmh_gated *call)
     return owned ? 1 : -1;
 }
 
-/* Replaces a host argument by the exact text that was checked, which is what the resolver gets. `named`: it is a host
- * name, not an address, and may be resolved. */
+/* CPython's errors for names with empty or long labels, which its codec "idna" raises. -1: one is set. */
+static int labels_check(PyObject *host)
+{
+    if (!PyUnicode_Check(host) || !PyUnicode_IS_ASCII(host))
+        return 0;
+    const char *text = PyUnicode_AsUTF8(host), *dot;
+    if (text == NULL)
+        return -1;
+    for (int longs = 0; longs <= 1; longs++)
+        for (const char *label = text; label != NULL; label = dot == NULL ? NULL : dot + 1) {
+            dot = strchr(label, '.');
+            const size_t size = dot == NULL ? strlen(label) : (size_t)(dot - label);
+            if (longs ? size < 64 : size > 0 || dot == NULL)
+                continue;
+            const Py_ssize_t start = label - text, end = start + (longs ? (Py_ssize_t)size : 1);
+            PyObject *error = PyObject_CallFunction(PyExc_UnicodeEncodeError, "sOnns", "idna", host, start, end,
+                                                    longs ? "label too long" : "label empty");
+            if (error != NULL)
+                PyErr_SetObject(PyExc_UnicodeEncodeError, error);
+            Py_XDECREF(error);
+            return -1;
+        }
+    return 0;
+}
+
+/* Replaces a host argument by the exact bytes that were checked, which is what the resolver gets: the original would
+ * encode a str again, by a codec that the guest can replace. `named`: it is a host name, not an address, and may be
+ * resolved. */
 static const char *host_check(vmh_gated *call, PyObject **argument, bool *named)
 {
+    if (labels_check(*argument) < 0)
+        return NULL;
     if (vmh_gated_replace(call, argument, vmh_host_exact(*argument, call->gate->name)) < 0)
         return NULL;
     const char *host = vmh_host_text(*argument);
@@ -506,7 +532,7 @@ static int check_getaddrinfo(vmh_gated *call)
     PyObject **argument = vmh_gated_argument(call, 0, "host");
     const char *host = NULL;
     bool named = false;
-    call->pass = VMH_PASS_GATE;
+    call->passes = true;
     if (argument != NULL && *argument != Py_None && (host = host_check(call, argument, &named)) == NULL)
         return -1;
     call->result = vmh_gated_original(call);
@@ -527,7 +553,7 @@ static int check_getaddrinfo(vmh_gated *call)
 static int check_gethostbyname(vmh_gated *call)
 {
     bool named = false;
-    call->pass = VMH_PASS_GATE;
+    call->passes = true;
     if (call->nargs != 1 || call->kwnames != NULL)
         return 0; /* its own TypeError */
     const char *host = host_check(call, &call->args[0], &named);
@@ -572,9 +598,7 @@ static int socket_take(PyObject *self, int family, int type, int protocol, int f
         checked = Py_BuildValue("(iiii)", family, later ? type | SOCK_NONBLOCK : type, protocol, fd);
     if (checked != NULL && vmh_fd_hold(fd, "socket") == 0) {
         vmh_fd_release(self, false); /* if it is initialised again: not closed, as in CPython */
-        unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
         rc = atomic_load(&socket_init)(self, checked, NULL);
-        vmh_pass_set(before);
         if (rc < 0)
             vmh_fd_drop(fd);
         else if (later)

@@ -14,6 +14,7 @@
 
 static _Thread_local vmh_seal *seal_here;
 static _Thread_local unsigned passes;
+static _Thread_local const char *event_passed;
 
 vmh_seal *vmh_seal_here(void) { return seal_here; }
 
@@ -27,6 +28,21 @@ unsigned vmh_pass_set(unsigned pass)
 }
 
 unsigned vmh_pass_get(void) { return passes; }
+
+const char *vmh_pass_event(const char *event)
+{
+    const char *before = event_passed;
+    event_passed = event;
+    return before;
+}
+
+bool vmh_pass_take(const char *event)
+{
+    if (event_passed == NULL || strcmp(event_passed, event) != 0)
+        return false;
+    event_passed = NULL;
+    return true;
+}
 
 PyObject *vmh_deny(const char *why, const char *format, ...)
 {
@@ -218,22 +234,21 @@ static int list_fill(vmh_seal *seal, vmh_list *list, PyObject *permissions, cons
     if (list->items == NULL)
         PyErr_NoMemory();
     for (Py_ssize_t i = 0; list->items != NULL && i < count; i++) {
-        PyObject *value = PySequence_Fast_GET_ITEM(sequence, i), *encoded = NULL;
+        PyObject *value = PySequence_Fast_GET_ITEM(sequence, i);
         const char *text = PyBytes_Check(value) ? PyBytes_AS_STRING(value) : PyUnicode_AsUTF8(value);
         if (text == NULL)
             goto failed;
+        /* The host encodes names (vmhost/grants.py): codecs of this interpreter may be the task's own by now. */
         if ((list == &seal->net || list == &seal->listen) && PyUnicode_Check(value) && !PyUnicode_IS_ASCII(value)) {
-            encoded = PyUnicode_AsEncodedString(value, "idna", NULL); /* the form in which hosts are compared */
-            if (encoded == NULL)
-                goto failed;
-            text = PyBytes_AS_STRING(encoded);
+            PyErr_Format(PyExc_ValueError, "permissions.%s: expected a host name in ASCII (xn--...), got '%s'", key,
+                         text);
+            goto failed;
         }
         if (entries != NAMES && text[0] != '/') {
             PyErr_Format(PyExc_ValueError, "permissions.%s: expected an absolute path, got '%s'", key, text);
             goto failed;
         }
         char *item = entries == PATHS ? granted_path(text) : strdup(text);
-        Py_XDECREF(encoded);
         if (item == NULL) {
             PyErr_NoMemory();
             goto failed;

@@ -597,9 +597,9 @@ int vmh_path_open(PyObject *given, PyObject *text, const char *mode_text, int fl
     vmh_path_handle handle;
     if (vmh_path_absolute(text, what) < 0)
         return -1;
-    unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
+    const char *before = vmh_pass_event("open");
     int rc = PySys_Audit("open", "Ozi", given, mode_text, flags);
-    vmh_pass_set(before);
+    vmh_pass_event(before);
     if (rc < 0)
         return -1;
     int opened = vmh_path_handle_open(&handle, PyBytes_AS_STRING(text), flags, mode, VMH_PATH_OBJECT, access, true);

@@ -328,9 +328,9 @@ int vmh_scandir(vmh_gated *call, PyObject *given, PyObject *text)
         vmh_deny("this thread is not one of the task's", "os.scandir");
         return -1;
     }
-    unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
+    const char *before = vmh_pass_event("os.scandir");
     int rc = PySys_Audit("os.scandir", "O", given);
-    vmh_pass_set(before);
+    vmh_pass_event(before);
     int fd = rc < 0 ? -1 : open_folder(given, text);
     if (fd < 0)
         return -1;

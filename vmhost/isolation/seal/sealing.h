@@ -18,7 +18,6 @@
 enum {
     VMH_PASS_CODE = 1,   /* the importer unmarshals code of a code store */
     VMH_PASS_NATIVE = 2, /* the importer opens a native module of the policy */
-    VMH_PASS_GATE = 4,   /* a gate has checked the arguments, which are plain values now */
 };
 
 enum vmh_fd_state {
@@ -129,6 +128,11 @@ void vmh_seal_bind(vmh_seal *seal); /* for the calling thread */
 /* Sets the passes of the calling thread; returns the previous ones. */
 unsigned vmh_pass_set(unsigned pass);
 unsigned vmh_pass_get(void);
+/* The one audit event that checked code may raise next on the calling thread, a static string; NULL: none. It is used
+ * up by that event, so code of the guest that runs meanwhile (`__index__` of another argument) gains nothing else.
+ * Returns the previous one. */
+const char *vmh_pass_event(const char *event);
+bool vmh_pass_take(const char *event); /* uses it up; false: it is not this one */
 
 /* --- grants.c: the task's permissions. All: 0, or -1 with a Python error set. */
 
@@ -141,13 +145,13 @@ bool vmh_grant_environ(const char *name);
 
 /* --- addresses.c. All: 0, or -1 with a Python error set. */
 typedef struct vmh_address {
-    PyObject *whole;  /* an exact tuple of exact str, bytes and ints, for the original; owned */
+    PyObject *whole;  /* an exact tuple of exact bytes and ints, for the original; owned */
     const char *host; /* a name or an IP address, never empty; part of `whole` or static */
     long port;
 } vmh_address;
 /* Converts the address argument for a socket of `family`, once. */
 int vmh_address_read(PyObject *address, int family, const char *what, vmh_address *read);
-PyObject *vmh_host_exact(PyObject *host, const char *what);       /* str or bytes, as passed to the resolver */
+PyObject *vmh_host_exact(PyObject *host, const char *what);       /* bytes, as passed to the resolver */
 const char *vmh_host_text(PyObject *host);                        /* of a vmh_host_exact result */
 int vmh_grant_send(const vmh_address *address, const char *what); /* connecting, sending: `net` */
 /* Port 0 of a numeric address is always allowed, since a connecting socket gets a free port anyway; others need

@@ -105,9 +105,9 @@ static int connection_open(PyObject *self, PyObject *args, PyObject *kwargs)
         PyErr_NoMemory();
         return -1;
     }
-    unsigned before = vmh_pass_set(vmh_pass_get() | VMH_PASS_GATE);
+    const char *before = vmh_pass_event("sqlite3.connect");
     int rc = atomic_load(&connection_init)(self, args, kwargs);
-    vmh_pass_set(before);
+    vmh_pass_event(before);
     if (native)
         vmh_sqlite_opening_end(&opening);
     if (rc < 0 || (native && opening.ruled))
@@ -155,6 +155,20 @@ static PyObject *database_path(PyObject *database)
     return target;
 }
 
+/* A copy of keyword arguments with exact str as names: a check and the original must find the same by them. */
+static PyObject *exact_names(PyObject *kwargs)
+{
+    PyObject *copy = PyDict_New(), *key, *value;
+    Py_ssize_t at = 0;
+    while (copy != NULL && kwargs != NULL && PyDict_Next(kwargs, &at, &key, &value)) {
+        PyObject *name = PyUnicode_FromObject(key);
+        if (name == NULL || PyDict_SetItem(copy, name, value) < 0)
+            Py_CLEAR(copy);
+        Py_XDECREF(name);
+    }
+    return copy;
+}
+
 static int connection_init_gate(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     PyObject *copy = NULL, *named = NULL, *target = NULL;
@@ -162,29 +176,28 @@ static int connection_init_gate(PyObject *self, PyObject *args, PyObject *kwargs
     if (vmh_sqlite_room() < 0 || vmh_sqlite_unused(self) < 0)
         return -1; /* a second __init__ would close it first */
     Py_ssize_t count = PyTuple_GET_SIZE(args);
-    PyObject *database = count > 0        ? PyTuple_GET_ITEM(args, 0)
-                         : kwargs == NULL ? NULL
-                                          : vmh_dict_get(kwargs, "database");
-    PyObject *uri = count > 7 ? PyTuple_GET_ITEM(args, 7) : kwargs == NULL ? NULL : vmh_dict_get(kwargs, "uri");
-    if (PyErr_Occurred())
+    if ((named = exact_names(kwargs)) == NULL)
         return -1;
-    if (database == NULL)
-        return atomic_load(&connection_init)(self, args, kwargs); /* its own TypeError */
+    PyObject *database = count > 0 ? PyTuple_GET_ITEM(args, 0) : vmh_dict_get(named, "database");
+    PyObject *uri = count > 7 ? PyTuple_GET_ITEM(args, 7) : vmh_dict_get(named, "uri");
+    if (PyErr_Occurred())
+        goto done;
+    if (database == NULL) {
+        rc = atomic_load(&connection_init)(self, args, named); /* its own TypeError */
+        goto done;
+    }
     int by_uri = uri == NULL ? 0 : PyObject_IsTrue(uri);
     if (by_uri != 0) {
         if (by_uri > 0)
             vmh_deny("database URIs cannot be granted; pass a path or ':memory:'", "sqlite3.connect");
-        return -1;
+        goto done;
     }
     if (PyUnicode_CheckExact(database) && PyUnicode_EqualToUTF8(database, ":memory:"))
         target = Py_NewRef(database);
-    else {
-        if ((target = database_path(database)) == NULL)
-            return -1;
-    }
+    else if ((target = database_path(database)) == NULL)
+        goto done;
     copy = PyTuple_New(count > 0 ? count : 1);
-    named = kwargs == NULL ? PyDict_New() : PyDict_Copy(kwargs);
-    if (copy == NULL || named == NULL)
+    if (copy == NULL)
         goto done;
     PyTuple_SET_ITEM(copy, 0, Py_NewRef(target));
     for (Py_ssize_t i = 1; i < count; i++)
@@ -201,7 +214,7 @@ static int connection_init_gate(PyObject *self, PyObject *args, PyObject *kwargs
 done:
     Py_XDECREF(copy);
     Py_XDECREF(named);
-    Py_DECREF(target);
+    Py_XDECREF(target);
     return rc;
 }
 

@@ -102,9 +102,11 @@ static int set_callback(const vmh_cover *cover, PyObject *numbers, int event)
 {
     PyObject *number = PyObject_GetAttrString(numbers, events[event].event);
     PyObject *callback = number == NULL ? NULL : PyCFunction_New(&callbacks[events[event].callback], NULL);
+    const char *passed = vmh_pass_event("sys.monitoring.register_callback"); /* the audit hook would deny it */
     PyObject *before = callback == NULL
                            ? NULL
                            : PyObject_CallMethod(cover->monitoring, "register_callback", "iOO", TOOL, number, callback);
+    vmh_pass_event(passed);
     int rc = before == NULL ? -1 : 0;
     Py_XDECREF(number);
     Py_XDECREF(callback);
@@ -119,7 +121,6 @@ static int set_up(vmh_cover *cover)
         PyErr_SetString(PyExc_RuntimeError, "sys.monitoring is not there");
         return -1;
     }
-    const unsigned pass = vmh_pass_set(VMH_PASS_GATE); /* otherwise the audit hook denies it */
     PyObject *disable = PyObject_GetAttrString(cover->monitoring, "DISABLE");
     PyObject *numbers = disable == NULL ? NULL : PyObject_GetAttrString(cover->monitoring, "events");
     PyObject *done =
@@ -128,7 +129,6 @@ static int set_up(vmh_cover *cover)
         rc = 0;
     for (int i = 0; rc == 0 && i < EVENTS; i++)
         rc = set_callback(cover, numbers, i);
-    vmh_pass_set(pass);
     if (rc == 0)
         cover->disable = Py_NewRef(disable);
     Py_XDECREF(numbers);

@@ -50,7 +50,7 @@ class Tunnel:
 
         def kept(pairs):
             entries = [
-                each for channel, number in pairs for each in device.store.take(channel, 0) if each.number <= number
+                each for channel, number in pairs for each in device.store.outbox.take(channel) if each.number <= number
             ]
             for each in entries:
                 loop.call_soon_threadsafe(self._kept, each.id)
@@ -332,7 +332,7 @@ def heartbeats(quick):
                     end.do_handshake()
         down.read(), up.read()
         device, cloud = protocol.Connection(client=True), protocol.Connection(client=False)
-        device.hello({"epoch": b"x", "from": None, "received": {}})
+        device.hello({"epoch": b"x", "received": {}})
         cloud.receive(device.data_to_send(), 0)
         cloud.welcome({"epoch": b"y", "received": {}, "time_ms": 0, "device": "d"})
         device.receive(cloud.data_to_send(), 0)

@@ -46,7 +46,7 @@ class PlainDevice:
         )  # fmt: skip
 
     def _secured(self, transport):
-        greeting = {"epoch": os.urandom(8), "from": None, "received": {}, "token": self._name}
+        greeting = {"epoch": os.urandom(8), "received": {}, "token": self._name}
         known = transport.connection.compression
         transport.connection.hello(greeting | ({"dictionaries": known.numbers} if known else {}))
         transport.flush()
@@ -376,7 +376,7 @@ def _tunnel_bytes(folder, bodies, batch, compression):
     near, far = _ends(server_context(folder.keys / "server.pem", folder.keys / "server.key"), folder)
     device = protocol.Connection(client=True, compression=compression)
     cloud = protocol.Connection(client=False, compression=compression)
-    device.hello({"epoch": b"12345678", "from": None, "received": {}, "token": "x"})
+    device.hello({"epoch": b"12345678", "received": {}, "token": "x"})
     cloud.receive(device.data_to_send(), 0)
     cloud.welcome({"epoch": b"12345678", "received": {}, "time_ms": 0, "device": "x"})
     device.receive(cloud.data_to_send(), 0)

@@ -16,8 +16,8 @@ import time
 
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.forgetting import forget
-from vmhost.pipeline.store import EventStore
-from vmhost.pipeline.tables import Tables
+from vmhost.pipeline.store import EPOCHS, EventStore
+from vmhost.pipeline.tables import Tables, outbox_id
 from vmhost.stores import Database
 
 COLUMNS = {"n": {"type": "integer", "leaves": True}}
@@ -99,7 +99,7 @@ def verify(path, promised, promised_table):
         assert (state.value["count"] if state else 0) == len(counted)
         with database.reader() as connection:
             left = [identity for (identity,) in connection.execute("SELECT id FROM outbox_entries ORDER BY number")]
-        assert left == [f"count/{n}/0" for n in counted]
+        assert left == [outbox_id(database.epochs(EPOCHS), "count", 1, n << 20) for n in counted]
         return last
     finally:
         database.close()

@@ -1,5 +1,6 @@
 """Collective storage: rows, state and positions together; each position once; generations; hostile names."""
 
+import shutil
 import sys
 
 import numpy
@@ -8,9 +9,9 @@ from pyarrow import parquet
 
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.store import EventStore
-from vmhost.pipeline.tables import Column, TableError, Tables
+from vmhost.pipeline.tables import Column, TableError, Tables, quoted
 from vmhost.pipeline.values import unpack
-from vmhost.stores import Database
+from vmhost.stores import Database, Outbox
 
 COLUMNS = {"item": "text", "dwell_ms": Column("integer", index=True), "feature": "json"}
 
@@ -269,3 +270,41 @@ def test_a_table_is_exported_to_parquet(tables, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportError, match=r"pip install 'vmhost\[parquet\]'"):
         table.export(file)
+
+
+def test_ids_of_what_leaves_are_the_same_after_a_crash_and_new_after_a_restore(tmp_path):
+    """A copy of the store was put back: its positions are used again, for other events."""
+    path, copy = tmp_path / "store.db", tmp_path / "copy"
+
+    def opened():
+        database = Database(path)
+        store, tables = EventStore(database, batch_ms=None), Tables(database, buffer_ms=None)
+        return database, store, tables.declare("t", "1", {"n": {"type": "integer", "leaves": True}})
+
+    def ids(*positions):
+        """Makes the rows of events, which are appended if they are missing."""
+        database, store, table = opened()
+        for position in positions:
+            while store.position < position:
+                store.append(Event("click", store.position + 1))
+            table.add(position, {"n": position})
+        table.complete_until(max(positions))
+        database.flush()
+        found = [entry.id for entry in Outbox(database).take()]
+        with database.transaction() as connection:  # as if they had not been made
+            connection.execute("DELETE FROM outbox_entries")
+            connection.execute("DELETE FROM outbox_known")
+            connection.execute(f"DELETE FROM {quoted(table.sql_name)}")
+        database.close()
+        return found
+
+    before = ids(1, 2)
+    shutil.copyfile(path, copy)
+    since = ids(1, 2, 3)
+    assert since[:2] == before and ids(1, 2, 3) == since, "made again"
+    for side in ("-lock", "-wal", "-shm"):
+        path.with_name(path.name + side).unlink(missing_ok=True)
+    shutil.copyfile(copy, path)
+    restored = ids(1, 2, 3)
+    assert restored[:2] == before and restored[2] != since[2]
+    assert restored[2].startswith("t/") and restored[2].endswith("/3/0")

@@ -13,6 +13,7 @@ from vmhost.stores import (
     StoreForeignError,
     StoreInUseError,
     StoreVersionError,
+    reached,
 )
 
 STEPS = ("CREATE TABLE things (name TEXT)",)
@@ -291,3 +292,61 @@ def test_damage_inside_is_found_by_check(path):
     with Database(path) as database:
         with pytest.raises(StoreDamagedError, match="damaged"):
             database.check()
+
+
+def test_each_opening_has_an_epoch_and_processes_that_share_a_store_have_one(tmp_path):
+    with Database(tmp_path / "a") as first:
+        pass
+    with Database(tmp_path / "a") as second:
+        assert len(first.opening) == 8 and first.opening != second.opening
+    with Database(tmp_path / "s", shared=True) as first:
+        with Database(tmp_path / "s", shared=True) as second:
+            assert first.opening == second.opening
+        with Database(tmp_path / "s", shared=True) as third:
+            assert first.opening == third.opening
+    with Database(tmp_path / "s", shared=True) as later:
+        assert later.opening != first.opening
+        with pytest.raises(StoreInUseError):
+            Database(tmp_path / "s")
+
+
+def test_numbers_have_the_epoch_of_the_opening_that_gave_them_out(tmp_path):
+    epochs = []
+    for first in (1, 5, 5, 9):  # nothing is given out in the second
+        with Database(tmp_path / "a") as database:
+            numbers = database.epochs("n")
+            with pytest.raises(KeyError), database.transaction() as connection:
+                numbers.begin(connection, first)
+                raise KeyError  # undone: then the epoch is too
+            with database.transaction() as connection:
+                numbers.begin(connection, first)
+                numbers.begin(connection, first + 1)
+            epochs.append(database.opening)
+            assert numbers.of(first) == numbers.of(first + 3) == database.opening and numbers.of(0) is None
+            assert database.epochs("others").of(first) is None
+    with Database(tmp_path / "a") as database:
+        numbers = database.epochs("n")
+        assert numbers.all() == [(1, epochs[0]), (5, epochs[2]), (9, epochs[3])]
+        assert [numbers.of(n) for n in (1, 4, 5, 8, 9, 100)] == [epochs[n] for n in (0, 0, 2, 2, 3, 3)]
+        numbers.start(12)
+        assert numbers.of(11) == epochs[3] and numbers.of(12) == database.opening
+
+
+def test_what_the_other_end_has_by_epochs():
+    epochs = [(1, b"a"), (5, b"b")]
+    assert reached(epochs, {b"a": {"c": 3, "d": 9}, b"b": {"c": 7}, b"unknown": {"c": 100}}) == {"c": 7, "d": 4}
+    assert reached(epochs, {b"b": {"c": 2}}) == {}, "a number that this epoch never had"
+
+
+def test_a_store_from_before_epochs_keeps_its_commits(tmp_path):
+    with Database(tmp_path / "a") as database:
+        for _ in range(5):
+            database.count("n")
+        with database.transaction() as connection:
+            connection.execute("DROP TABLE store_epochs")
+            connection.execute("UPDATE store_versions SET version = 1 WHERE name = 'store'")
+        commits = database.commits
+    for shared in (False, True):
+        with Database(tmp_path / "a", shared=shared) as database:
+            assert database.commits > commits and database.counters() == {"n": 5}
+            assert database.epochs("n").all() == []

@@ -47,7 +47,7 @@ def batching(settings_of, tmp_path):
         made.append(device)
 
         def waiting(positions):
-            entries = device.store.take("c", sent[-1][2] if sent else 0)
+            _, entries = device.store.take("c", sent[-1][2] if sent else 0) or (None, [])
             if entries:
                 sent.append((device._loop.now, len(entries), entries[-1].number))
 

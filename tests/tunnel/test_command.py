@@ -155,7 +155,7 @@ def test_a_capture_is_shown(tmp_path, capfd):
 
 def test_the_greeting_is_the_first_frame_of_a_capture():
     device = Connection(client=True)
-    device.hello({"epoch": b"x", "from": None, "received": {}})
+    device.hello({"epoch": b"x", "received": {}})
     assert "HELLO" in next(lines(device.data_to_send()))
 
 

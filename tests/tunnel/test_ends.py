@@ -338,7 +338,7 @@ def test_expiry_collapse_and_bounds_of_pushes(tmp_path):
         pushes.put("ann", "c", b"again", identity="same")
 
         def waiting(channel="c"):
-            return [body for _, _, body in pushes.take("ann", channel)]
+            return [body for _, _, body in pushes.take("ann", channel)[1]]
 
         assert waiting() == [b"stays", b"expires", b"new", b"again"] and waiting("other") == [b"apart"]
         clock[0] += 11

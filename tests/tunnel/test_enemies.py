@@ -21,7 +21,7 @@ from vmhost.tunnel.errors import ProtocolError
 from vmhost.tunnel.inbox import Inbox
 from vmhost.tunnel.training import train
 
-HELLO = {"epoch": b"raw", "from": None, "received": {}, "limits": {}, "heartbeat_ms": 30_000}
+HELLO = {"epoch": b"raw", "received": {}, "limits": {}, "heartbeat_ms": 30_000}
 
 
 class Raw:
@@ -35,7 +35,7 @@ class Raw:
         plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
         self.socket = context.wrap_socket(plain, server_hostname="localhost")
         self._decoder, self._frames = frames.Decoder(), []
-        self.send(frames.HELLO, 1, HELLO | greeting)
+        self.send(frames.HELLO, frames.VERSION, HELLO | greeting)
 
     def send(self, *frame):
         self.socket.sendall(frames.encode(*frame))
@@ -170,15 +170,22 @@ def test_a_device_is_who_its_certificate_says(make_server, settings_of, tmp_path
     assert rows(tmp_path / "cloud.sqlite") == expected
 
 
-def test_numbers_of_another_epoch_and_lies_about_what_was_received(make_server, settings_of, tmp_path):
-    """A device that claims pushes which were never sent: the cloud counts anew, and pushes arrive."""
+def test_lies_about_what_was_received_harm_nobody_else(make_server, settings_of, tmp_path):
+    """A device that claims pushes which were never sent loses its own; the numbers of others keep their epoch."""
     server = make_server()
     with server.running() as address:
-        with Raw(address, settings_of("ann")) as raw:
-            epoch = raw.receive_kind(frames.WELCOME)[2]["epoch"]
+        server.push("bob", "news", b"for bob", identity="once")
+        with Raw(address, settings_of("bob")) as bob:
+            epoch = bob.receive_kind(frames.WELCOME)[2]["epoch"]
+            assert bob.receive_kind(frames.MESSAGES)[2][2] == b"for bob"
+        with Raw(address, settings_of("ann"), received={epoch: {"news": 1 << 40, "other": 7}, b"made up": {"a": 1}}):
+            pass
+        with Raw(address, settings_of("bob"), received={epoch: {"news": 1}}) as bob:  # the acknowledgement was lost
+            assert bob.receive_kind(frames.WELCOME)[2]["epoch"] == epoch
+            server.push("bob", "news", b"the next", identity="then")
+            assert bob.receive_kind(frames.MESSAGES)[2][1:] == ["then", b"the next"]
         server.push("ann", "news", b"1")
-        with Raw(address, settings_of("ann"), **{"from": epoch, "received": {"news": 1 << 40}}) as raw:
-            assert raw.receive_kind(frames.WELCOME)[2]["epoch"] != epoch
+        with Raw(address, settings_of("ann"), received={b"an epoch of another store": {"news": 1 << 40}}) as raw:
             assert raw.receive_kind(frames.MESSAGES)[2][2] == b"1"
 
 

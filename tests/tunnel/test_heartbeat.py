@@ -13,7 +13,7 @@ def simulated(forgets_after_s, hours=24):
             Connection(client=True, heartbeat_s=interval.seconds, now=now),
             Connection(client=False, now=now),
         )
-        device.hello({"epoch": b"x", "from": None, "received": {}})
+        device.hello({"epoch": b"x", "received": {}})
         cloud.receive(device.data_to_send(), now)
         cloud.welcome({"epoch": b"y", "received": {}, "time_ms": 0, "device": "d"})
         device.receive(cloud.data_to_send(), now)

@@ -14,14 +14,14 @@ from vmhost.tunnel.connection import Connection
 from vmhost.tunnel.limits import FRAGMENT_BYTES, FRAME_BYTES, Limits
 
 LIMITS = Limits(message_bytes=100_000, window_bytes=50_000, fragments_bytes=100_000)
-HELLO = {"epoch": b"12345678", "from": None, "received": {}, "limits": LIMITS.as_dict(), "heartbeat_ms": 30_000}
+HELLO = {"epoch": b"12345678", "received": {}, "limits": LIMITS.as_dict(), "heartbeat_ms": 30_000}
 
 
 def greeted(client=False):
     """A Connection after the greeting, and the other end."""
     device = Connection(client=True, limits=LIMITS, compression=Compression())
     cloud = Connection(client=False, limits=LIMITS, compression=Compression())
-    device.hello({"epoch": b"12345678", "from": None, "received": {}})
+    device.hello({"epoch": b"12345678", "received": {}})
     cloud.receive(device.data_to_send(), 0)
     cloud.welcome({"epoch": b"abcdefgh", "received": {}, "time_ms": 0, "device": "ann"})
     device.receive(cloud.data_to_send(), 0)
@@ -60,8 +60,8 @@ WRONG = {
     "a frame that is too long": frames.length(FRAME_BYTES + 1),
     "nesting without end": frames.length(5000) + b"\x91" * 5000,
     "an array that is not there": frames.length(6) + b"\x96\x03\x00\xdd\xff\xff",
-    "a second greeting": encoded(frames.HELLO, 1, HELLO),
-    "a welcome": encoded(frames.WELCOME, 1, {}),
+    "a second greeting": encoded(frames.HELLO, frames.VERSION, HELLO),
+    "a welcome": encoded(frames.WELCOME, frames.VERSION, {}),
     "a channel that is not next": encoded(frames.CHANNEL, 7, "a", 4),
     "a channel without a name": encoded(frames.CHANNEL, 0, "", 4),
     "a channel whose name is a line": encoded(frames.CHANNEL, 0, "a\nb", 4),
@@ -93,7 +93,8 @@ WRONG = {
     "fragments without end": A_CHANNEL + encoded(frames.FRAGMENT, 0, False, bytes(FRAGMENT_BYTES)) * 20,
     "fragments on many channels": b"".join(encoded(frames.CHANNEL, n, f"a{n}", 4) for n in range(60))
     + b"".join(encoded(frames.FRAGMENT, n, False, bytes(FRAGMENT_BYTES)) for n in range(60)),
-    "a greeting in fragments": A_CHANNEL + encoded(frames.FRAGMENT, 0, True, frames.pack([frames.HELLO, 1, HELLO])),
+    "a greeting in fragments": A_CHANNEL
+    + encoded(frames.FRAGMENT, 0, True, frames.pack([frames.HELLO, frames.VERSION, HELLO])),
     "a fragment in a fragment": A_CHANNEL
     + encoded(frames.FRAGMENT, 0, True, frames.pack([frames.FRAGMENT, 0, True, b"x"])),
     "a dictionary from a device": encoded(frames.DICTIONARY, "a", 1, b"x"),
@@ -101,6 +102,8 @@ WRONG = {
     "packed, and no zstd": A_CHANNEL + encoded(frames.PACKED, 0, 0, 10, b"xxxxxxxx"),
     "packed, with another size": A_CHANNEL + encoded(frames.PACKED, 0, 0, 10, Compression().pack("a", b"\0" * 5000)[1]),
     "a bomb": A_CHANNEL + encoded(frames.PACKED, 0, 0, 20_000_000, BOMB),
+    "an epoch of nothing": A_CHANNEL + encoded(frames.EPOCH, 0, b""),
+    "an epoch of no channel": A_CHANNEL + encoded(frames.EPOCH, 1, b"1"),
     "a bomb that lies": A_CHANNEL + encoded(frames.PACKED, 0, 0, 1000, BOMB),
 }
 
@@ -126,8 +129,12 @@ def test_what_is_not_allowed_closes_the_connection(what):
         HELLO | {"epoch": b""},
         HELLO | {"epoch": b"x" * 33},
         HELLO | {"epoch": "text"},
-        HELLO | {"received": {1: 2}},
-        HELLO | {"received": {"a": -1}},
+        HELLO | {"received": {"a": {"a": 2}}},
+        HELLO | {"received": {b"1": {1: 2}}},
+        HELLO | {"received": {b"1": {"a": -1}}},
+        HELLO | {"received": {b"1": 1}},
+        HELLO | {"epochs": [b"1"] * 65},
+        HELLO | {"epochs": [1]},
         HELLO | {"limits": {"window_bytes": 0}},
         HELLO | {"limits": {"window_bytes": "many"}},
         HELLO | {"heartbeat_ms": None},
@@ -135,19 +142,19 @@ def test_what_is_not_allowed_closes_the_connection(what):
         HELLO | {"token": b"bytes"},
         HELLO | {"dictionaries": 5},
     ],
-    ids=range(12),
+    ids=range(16),
 )
 def test_a_wrong_greeting(greeting):
     cloud = Connection(client=False, limits=LIMITS)
-    cloud.receive(encoded(frames.HELLO, 1, greeting), 0)
+    cloud.receive(encoded(frames.HELLO, frames.VERSION, greeting), 0)
     closed_with_one_line(cloud)
 
 
 def test_another_version():
     cloud = Connection(client=False, limits=LIMITS)
-    cloud.receive(encoded(frames.HELLO, 2, HELLO), 0)
+    cloud.receive(encoded(frames.HELLO, frames.VERSION + 1, HELLO), 0)
     closed_with_one_line(cloud)
-    assert "version 2" in cloud.closed.why
+    assert f"version {frames.VERSION + 1}" in cloud.closed.why
 
 
 def test_frames_before_the_greeting():

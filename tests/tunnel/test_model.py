@@ -82,11 +82,11 @@ Tunnel.TestCase.settings = settings(max_examples=40, stateful_step_count=40, dea
 TestTunnel = Tunnel.TestCase
 
 
-def simulate_lives(seeds):
+def simulate_lives(seeds, **options):
     for seed in seeds:
         folder = fast_folder()
         try:
-            run(folder, seed)
+            run(folder, seed, **options)
         finally:
             shutil.rmtree(folder)
 
@@ -95,8 +95,14 @@ def test_random_lives():
     simulate_lives(range(40))
 
 
+def test_lives_of_stores_that_are_copied_and_put_back():
+    """Nothing new is taken for known, and what a copy has arrives once."""
+    simulate_lives(range(5000, 5030), steps=200, copies=True)
+
+
 @pytest.mark.stress
+@pytest.mark.parametrize("copies", [False, True])
 @pytest.mark.parametrize("block", range(8))
-def test_thousands_of_random_lives(block):
+def test_thousands_of_random_lives(block, copies):
     """Each has some ten kills of either side."""
-    simulate_lives(range(1000 + block * 250, 1250 + block * 250))
+    simulate_lives(range(1000 + block * 250, 1250 + block * 250), copies=copies)

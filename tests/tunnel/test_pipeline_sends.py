@@ -41,7 +41,7 @@ def sent(store):
 
 
 def test_rows_leave_while_the_pipeline_runs_each_once(make_server, keys, events, tmp_path, capfd):
-    """The second run is of a device that lost its store: it makes the same rows again, and the cloud knows them."""
+    """The second run is of a device that lost its store: its positions begin anew, and its rows are new ones."""
     bundle = tmp_path / "clicks.vmb"
     bundle.write_bytes(stream_task(tmp_path, WITHOUT_CHANNELS, table=TABLE))
     with make_server().running() as address:
@@ -62,8 +62,8 @@ def test_rows_leave_while_the_pipeline_runs_each_once(make_server, keys, events,
             assert code == 0, err
             assert json.loads(out)["tunnel"] == {"sent": 20, "left": 0}
     found = sent(tmp_path / "cloud.sqlite")
-    assert [(device, channel) for device, channel, _, _ in found] == [("ann", "clicks")] * 20
-    assert len({id for _, _, id, _ in found}) == 20 and all(id.startswith("clicks/") for _, _, id, _ in found)
+    assert [(device, channel) for device, channel, _, _ in found] == [("ann", "clicks")] * 40
+    assert len({id for _, _, id, _ in found}) == 40 and all(id.startswith("clicks/") for _, _, id, _ in found)
 
 
 def test_what_cannot_leave_waits_for_the_next_run(make_server, keys, events, tmp_path, capfd):

@@ -307,9 +307,10 @@ def status(output, store):
         [(name, process, *(str(figures.get(key, "")) for key in shown)) for name, process, figures in latencies],
     )
     waiting = ", ".join(f"{count} for {device} on {channel}" for device, channel, count, _ in kept["pushes"][:10])
+    known = ", ".join(f"{ids:,} of {device}" for device, _, ids in kept["known"][:10] if ids)
     output.line(
         f"{len(processes)} processes serve; {kept['devices']:,} devices were seen; waiting pushes: "
-        f"{waiting or 'none'}; refused messages: {kept['refused']}"
+        f"{waiting or 'none'}; refused messages: {kept['refused']}; dropped by known ids: {known or 'none'}"
     )
     return failures.DONE
 

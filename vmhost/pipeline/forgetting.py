@@ -34,7 +34,7 @@ def forget(database, key):
             removed["events"] = _forget_events(connection, key)
             removed["late_events"] = connection.execute("DELETE FROM late_events WHERE key = ?", (key,)).rowcount
             removed["states"] = connection.execute("DELETE FROM task_states WHERE key = ?", (key,)).rowcount
-            removed["rows"], identities = _forget_rows(connection, key)
+            removed["rows"], identities = _forget_rows(connection, database.epochs(store.EPOCHS), key)
             removed["outbox"] = outbox.forget(key, identities)
             removed["dead_letters"] = _forget_dead_letters(connection, key)
             removed["messages"] = queue.forget(connection, key)
@@ -105,7 +105,7 @@ def _forget_events(connection, key):
     return removed
 
 
-def _forget_rows(connection, key):
+def _forget_rows(connection, epochs, key):
     """(number of rows deleted, ids of their messages)"""
     removed, identities = 0, []
     for task, generation, name, column in connection.execute(
@@ -115,7 +115,7 @@ def _forget_rows(connection, key):
         where = " OR ".join(f"{quoted(column)} = ?" for column in columns)
         values = [key] * len(columns)
         rows = connection.execute(f"SELECT _id FROM {quoted(name)} WHERE {where}", values).fetchall()
-        identities += [outbox_id(task, generation, identity) for (identity,) in rows]
+        identities += [outbox_id(epochs, task, generation, identity) for (identity,) in rows]
         removed += len(rows)
         connection.execute(f"DELETE FROM {quoted(name)} WHERE {where}", values)
     return removed, identities

@@ -40,6 +40,7 @@ STEPS = (
 VISIT, KEY = 0, 1  # kinds of marks
 _LAST_POSITION = "events.last_position"
 DROPPED = "events.dropped"
+EPOCHS = "pipeline.events"  # `Database.epochs` of positions: in which opening of the store an event was stored
 
 
 class _Block:
@@ -171,6 +172,8 @@ class EventStore:
             ).fetchone()
         self._last = max(last, database.counters().get(_LAST_POSITION, 0))
         self._durable = self._last
+        self._epochs = database.epochs(EPOCHS)
+        self._epochs.start(self._last + 1)
         database.attach(self)
         if durability == "batch" and batch_ms is not None:
             database.flush_every(batch_ms)
@@ -283,6 +286,7 @@ class EventStore:
 
     def _write_blocks(self, connection, blocks):
         rows = list(map(self._row, blocks))
+        self._epochs.begin(connection, blocks[0].first)
         write_rows(connection, "INSERT INTO event_blocks", rows)
         write_marks(connection, ((block.first, block.columns[3], block.columns[4]) for block in blocks))
         size = sum(row[3] for row in rows)

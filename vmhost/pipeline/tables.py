@@ -22,6 +22,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from vmhost.pipeline.store import EPOCHS
 from vmhost.pipeline.values import pack, unpack
 from vmhost.stores import Outbox, StoreDamagedError, write_rows
 
@@ -190,10 +191,14 @@ def _checked_columns(task, columns, key):
     return checked
 
 
-def outbox_id(task, generation, identity):
-    """task/position/n of the row with this `_id`."""
+def outbox_id(epochs, task, generation, identity):
+    """task/epoch/position/n of the row with this `_id`. With the epoch of the event's position, a row that is made
+    again after a crash has its id again, and one made in a restored store has another. Events from before epochs were
+    stored have none. `epochs`: those of the positions."""
     name = task if generation == 1 else f"{task}.{generation}"
-    return f"{name}/{identity // MAX_ROWS}/{identity % MAX_ROWS}"
+    position = identity // MAX_ROWS
+    epoch = epochs.of(position)
+    return "/".join([name, *([] if epoch is None else [epoch.hex()]), str(position), str(identity % MAX_ROWS)])
 
 
 def _is_text(value):
@@ -218,8 +223,8 @@ class Tables:
 
     `buffer_rows`, `buffer_ms`: at most so many rows and states wait in memory, for at most so long. `outbox`: the
     `vmhost.stores.Outbox` that gets the leaving columns, in the transaction that commits the row: an entry of the
-    channel `task` with the id task/position/n (from the second generation on task.generation/position/n) and the body
-    {column: value}, packed by `vmhost.pipeline.values`. `clock`: seconds since 1970.
+    channel `task` with the id task/epoch/position/n (from the second generation on task.generation/epoch/position/n;
+    `outbox_id`) and the body {column: value}, packed by `vmhost.pipeline.values`. `clock`: seconds since 1970.
     """
 
     with_every_commit = False
@@ -238,6 +243,7 @@ class Tables:
         self._progress = {}  # id of a generation: _Progress, shared by versions that share the table
         self._counts, self._uncounted = {}, {}  # counters of each task; their part that is not written yet
         self._letters = []  # rows of dead letters
+        self.epochs = database.epochs(EPOCHS)
         database.migrate("pipeline.tables", STEPS)
         database.attach(self)
         if buffer_ms is not None:
@@ -851,7 +857,11 @@ class Table:
             for name, convert in self._leaving
             if values[name] is not None
         }
-        return (outbox_id(self.task, self.generation, row[0]), self.task, pack(leaving), row[1]) if leaving else None
+        return (
+            (outbox_id(self._tables.epochs, self.task, self.generation, row[0]), self.task, pack(leaving), row[1])
+            if leaving
+            else None
+        )
 
     def is_to_be_swept(self, now):
         return self.retention_ms is not None and (self._swept_ms is None or not 0 <= now - self._swept_ms < _SWEEP_MS)

@@ -1,6 +1,7 @@
 """On-disk stores for several rooms: SQLite databases with one writer, schema versions and damage checks."""
 
 from vmhost.stores.database import Database
+from vmhost.stores.epochs import Epochs, reached
 from vmhost.stores.errors import (
     StoreAccessError,
     StoreClosedError,
@@ -18,6 +19,7 @@ from vmhost.stores.rows import write_rows
 __all__ = [
     "Database",
     "Entry",
+    "Epochs",
     "GroupCommit",
     "Outbox",
     "StoreAccessError",
@@ -28,5 +30,6 @@ __all__ = [
     "StoreFullError",
     "StoreInUseError",
     "StoreVersionError",
+    "reached",
     "write_rows",
 ]

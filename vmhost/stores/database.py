@@ -11,6 +11,9 @@ that is only in memory.
 Beside `path` are SQLite's `-wal` and `-shm`, and `-lock`, which is locked by the process that has the store open and
 records the number of commits. The database counts its commits too. If it has fewer, files were cut or replaced:
 `StoreDamagedError`.
+
+A copy of the files does not know what the original did afterwards. So each opening has a random `opening`, and whoever
+gives out numbers that others remember stores with them in which opening it did (`epochs`).
 """
 
 import contextlib
@@ -23,6 +26,7 @@ import uuid
 from pathlib import Path
 from urllib.parse import quote
 
+from vmhost.stores.epochs import OPENING_BYTES, Epochs
 from vmhost.stores.errors import (
     StoreClosedError,
     StoreDamagedError,
@@ -43,6 +47,11 @@ _OWN_STEPS = (
     """
     CREATE TABLE store_identity (one INTEGER PRIMARY KEY CHECK (one = 1), id BLOB NOT NULL, commits INTEGER NOT NULL);
     CREATE TABLE store_counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
+    """,
+    """
+    CREATE TABLE store_epochs (
+        name TEXT, first INTEGER, epoch BLOB NOT NULL, PRIMARY KEY (name, first)
+    ) WITHOUT ROWID
     """,
 )
 
@@ -70,7 +79,10 @@ class Database:
         self._closed = False
         self._writer = None
         self._lock_file = None
-        self._turns_file = None  # of a shared store: locked by the process that writes
+        self._turns_file = None  # of a shared store: locked by the process that writes; contains `opening`
+        self._turns = 0  # nested uses of `_turn`
+        self.opening = None  # bytes; processes that share a store have one, until the last of them closes it
+        self._epochs = {}
         self._flusher = None
         self.flush_error = None  # of the last background flush, None if it succeeded
         try:
@@ -90,9 +102,13 @@ class Database:
         name = f"{self.path}-lock"
         try:
             self._lock_file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock_file, (fcntl.LOCK_SH if self.shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-            if self.shared:
-                self._turns_file = os.open(f"{self.path}-turns", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if not self.shared:
+                fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.opening = os.urandom(OPENING_BYTES)
+                return
+            self._turns_file = os.open(f"{self.path}-turns", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with self._turn():
+                self._share_lock()
         except BlockingIOError:
             raise StoreInUseError(
                 f"{self.path}: another process has the store open for writing; end that process first (a program "
@@ -105,17 +121,34 @@ class Database:
             failed.sqlite_errorname = name
             raise store_error(self.path, failed, "opening") from error
 
+    def _share_lock(self):
+        """Locks a shared store in this process's turn. A process that finds it unlocked begins an opening; the file of
+        the turns needs no sync, as it only has to last as long as the processes."""
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.opening = os.urandom(OPENING_BYTES)
+            os.pwrite(self._turns_file, self.opening, 0)
+        except BlockingIOError:
+            pass
+        fcntl.flock(self._lock_file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if self.opening is None:
+            self.opening = os.pread(self._turns_file, OPENING_BYTES, 0)
+
     @contextlib.contextmanager
     def _turn(self):
         """Holds the turn of a shared store: one process at a time. With SQLite alone the others would poll."""
         if self._turns_file is None:
             yield
             return
-        fcntl.flock(self._turns_file, fcntl.LOCK_EX)
+        if not self._turns:
+            fcntl.flock(self._turns_file, fcntl.LOCK_EX)
+        self._turns += 1
         try:
             yield
         finally:
-            fcntl.flock(self._turns_file, fcntl.LOCK_UN)
+            self._turns -= 1
+            if not self._turns:
+                fcntl.flock(self._turns_file, fcntl.LOCK_UN)
 
     def _open(self, accept_loss):
         try:
@@ -145,12 +178,11 @@ class Database:
                 self._steps("store", _OWN_STEPS, 0)
                 run("INSERT INTO store_identity VALUES (1, ?, 0)", (uuid.uuid4().bytes,))
                 run("COMMIT")
-            else:
-                self._migrate_own()
             self._id, self._commits = run("SELECT id, commits FROM store_identity").fetchone()
         except sqlite3.Error as error:
             raise store_error(self.path, error, "opening") from error
         self._check_note(accept_loss)
+        self._migrate_own()
 
     def _open_for_reading(self):
         with self.reader() as connection:
@@ -238,9 +270,18 @@ class Database:
             raise StoreError(f"{self.path}: the store was opened with read_only=True; open it without to write")
 
     @property
+    def commits(self):
+        """How many transactions have changed the store; a clock that never goes back. For use in a transaction."""
+        return self._commits
+
+    @property
     def identity(self):
         """16 bytes unique to this store, even among stores created at the same path."""
         return self._id
+
+    def epochs(self, name):
+        """The `Epochs` of the numbers `name`, one object for all its users."""
+        return self._epochs.get(name) or self._epochs.setdefault(name, Epochs(self, name))
 
     # ---- schema versions
 

@@ -3,11 +3,14 @@
 An entry has an id; one whose id is known is dropped, so that putting it again, for example after a crash, sends nothing
 twice. Ids of acknowledged entries stay known, the newest `max_known` of them. Beyond `max_bytes` of bodies, or older
 than `max_age_ms`, the oldest entries are dropped, and counted ("outbox.dropped"). Delivery is at least once: a sender
-that takes an entry and dies before the acknowledgement gets it again; the receiver deduplicates by id.
+that takes an entry and dies before the acknowledgement gets it again; the receiver deduplicates by epoch and number, or
+by id. An entry keeps the epoch in which it was put (`epochs`).
 """
 
 import time
 from typing import NamedTuple
+
+from vmhost.stores.epochs import begin_older
 
 STEPS = (
     """
@@ -19,9 +22,11 @@ STEPS = (
     CREATE TABLE outbox_known (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE)
     """,
     "CREATE INDEX outbox_channels ON outbox_entries (channel, number)",
+    lambda connection: begin_older(connection, "outbox"),
 )
 BYTES, DROPPED, DUPLICATES = "outbox.bytes", "outbox.dropped", "outbox.duplicates"
 _TAKE = 100
+SENT_EPOCHS = 16  # that may be on their way at a time: receivers remember a bounded number of them
 
 
 class Entry(NamedTuple):
@@ -43,6 +48,7 @@ class Outbox:
         self.max_bytes, self.max_age_ms, self.max_known = max_bytes, max_age_ms, max_known
         self._clock = clock
         database.migrate("outbox", STEPS)
+        self._epochs = database.epochs("outbox")
 
     def put(self, identity, channel, body, key=""):
         """Keeps `body` (bytes) for `channel`; False if the id is known. Joins the current transaction."""
@@ -53,6 +59,8 @@ class Outbox:
         now_ms = int(self._clock() * 1000)
         new = size = duplicates = 0
         with self.database.transaction() as connection:
+            if not self._epochs.is_begun(connection):
+                self._begin_epoch(connection)
             for identity, channel, body, key in entries:
                 known = connection.execute("SELECT 1 FROM outbox_known WHERE id = ?", (identity,)).fetchone()
                 added = not known and connection.execute(
@@ -69,6 +77,42 @@ class Outbox:
             self.database.count(BYTES, size)
             self._drop(connection, now_ms)
         return new
+
+    def _begin_epoch(self, connection):
+        empty = [first for first, end, _ in self._spans(connection) if not self._is_used(connection, first, end)]
+        self._epochs.drop(connection, empty)
+        self._epochs.begin(connection, self._highest(connection) + 1)
+
+    def _spans(self, connection):
+        """(first number, first number of the next epoch or None, epoch), in order."""
+        all_epochs = self._epochs.all(connection)
+        firsts = [first for first, _ in all_epochs[1:]]
+        return [(first, end, epoch) for (first, epoch), end in zip(all_epochs, [*firsts, None])]
+
+    @staticmethod
+    def _is_used(connection, first, end):
+        return connection.execute(
+            "SELECT 1 FROM outbox_entries WHERE number >= ? AND (? IS NULL OR number < ?) LIMIT 1", (first, end, end)
+        ).fetchone()
+
+    def sent_epochs(self):
+        """[(first number, first number of the next epoch or None, epoch)] of the oldest entries; at most SENT_EPOCHS.
+        A sender sends no others until these are acknowledged."""
+        with self.database.reader() as connection:
+            spans = self._spans(connection)
+            if len(spans) <= SENT_EPOCHS:
+                return spans
+            found = []
+            for span in spans:
+                if self._is_used(connection, *span[:2]):
+                    found.append(span)
+                    if len(found) == SENT_EPOCHS:
+                        break
+            return found
+
+    def epochs(self):
+        """[(first number, epoch)] of all entries that wait, and possibly of others."""
+        return self._epochs.all()
 
     def _drop(self, connection, now_ms):
         """Drops the oldest entries until the bounds hold."""
@@ -124,10 +168,10 @@ class Outbox:
                 names.append(name)
         return names
 
-    def highest(self):
+    @staticmethod
+    def _highest(connection):
         """The highest number that an entry ever had, or 0."""
-        with self.database.reader() as connection:
-            row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'outbox_entries'").fetchone()
+        row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'outbox_entries'").fetchone()
         return row[0] if row else 0
 
     def acknowledge(self, identities):

@@ -8,9 +8,10 @@ Everything sent belongs to a *lane*: a channel of one direction, with a priority
 fragments; between two fragments the lane with the best priority (0) goes first. Control frames (acknowledgements,
 pings, credit) go before all lanes.
 
-Messages on a channel have increasing numbers. The receiver acknowledges the last number that it has stored; the sender
-has at most `window_bytes` of unacknowledged messages on a channel. Messages that were not acknowledged when a
-connection ends are sent again on the next one.
+Messages on a channel have increasing numbers, each given out in an epoch (`vmhost.stores.epochs`): the sender's current
+one, unless EPOCH says otherwise. The receiver acknowledges the last number that it has stored; the sender has at most
+`window_bytes` of unacknowledged messages on a channel. Messages that were not acknowledged when a connection ends are
+sent again on the next one.
 """
 
 from collections import deque
@@ -23,6 +24,7 @@ from vmhost.tunnel.limits import (
     FRAME_BYTES,
     GREETING_BYTES,
     ID_CHARACTERS,
+    MAX_EPOCHS,
     MESSAGE_OVERHEAD,
     NAME_CHARACTERS,
     USUAL,
@@ -49,6 +51,10 @@ def checked_name(name, what="channel"):
     return name
 
 
+def _is_epoch(value):
+    return type(value) is bytes and 1 <= len(value) <= 32
+
+
 def cost(identity, body):
     """The bytes that a message counts in the window of its channel."""
     return len(body) + len(identity) + MESSAGE_OVERHEAD
@@ -57,10 +63,22 @@ def cost(identity, body):
 class _Lane:
     """An outgoing channel: frames to be sent, and messages sent but not acknowledged."""
 
-    __slots__ = ("alias", "frames", "last", "name", "offset", "priority", "refused", "unacknowledged", "window")
+    __slots__ = (
+        "alias",
+        "epoch",
+        "frames",
+        "last",
+        "name",
+        "offset",
+        "priority",
+        "refused",
+        "unacknowledged",
+        "window",
+    )
 
-    def __init__(self, name, alias, priority):
+    def __init__(self, name, alias, priority, epoch):
         self.name, self.alias, self.priority = name, alias, priority
+        self.epoch = epoch  # of the messages offered last
         self.frames = deque()  # packed frames, without their lengths
         self.offset = 0  # bytes of the first frame that were sent in fragments
         self.unacknowledged = deque()  # (number, cost)
@@ -72,10 +90,11 @@ class _Lane:
 class _Incoming:
     """A channel of the other end."""
 
-    __slots__ = ("fragments", "last", "name", "pending", "priority", "refused", "window")
+    __slots__ = ("epoch", "fragments", "last", "name", "pending", "priority", "refused", "window")
 
-    def __init__(self, name, priority):
+    def __init__(self, name, priority, epoch):
         self.name, self.priority = name, priority
+        self.epoch = epoch  # of the messages that come next
         self.pending = deque()  # (number, cost) of messages not acknowledged yet
         self.window = 0
         self.last = 0
@@ -117,6 +136,7 @@ class Connection:
         self.closed = None  # the event Closed
         self.counts = {"sent_bytes": 0, "received_bytes": 0, "sent_frames": 0, "received_frames": 0}
         self.watch = Watch(client=client, heartbeat_s=heartbeat_s, now=now)
+        self._epoch = self._peer_epoch = None  # of the greetings
         self._priorities = priorities or {}
         self._decoder = frames.Decoder(GREETING_BYTES)
         self._control = []
@@ -147,11 +167,13 @@ class Connection:
     def hello(self, greeting):
         """Sends the device's first frame. `greeting`: a dict (docs/tunnel-protocol.md); limits and heartbeat are
         added."""
+        self._epoch = greeting["epoch"]
         greeting = greeting | {"limits": self.limits.as_dict(), "heartbeat_ms": self.watch.promised_ms}
         self._send_control(frames.HELLO, frames.VERSION, greeting)
 
     def welcome(self, greeting):
         """Sends the cloud's answer to `Greeted`."""
+        self._epoch = greeting["epoch"]
         self._send_control(frames.WELCOME, frames.VERSION, greeting | {"limits": self.limits.as_dict()})
         self._greeted = self.open = True
         self._decoder.limit = FRAME_BYTES
@@ -162,10 +184,13 @@ class Connection:
         for key, kinds in expected.items():
             if not isinstance(greeting.get(key), kinds):
                 raise ProtocolError(f"the greeting's {key}: {type(greeting.get(key)).__name__} is not allowed")
-        for key in ("received",):
-            for channel, number in greeting.get(key, {}).items():
+        for epoch, numbers in [(greeting["epoch"], {}), *greeting["received"].items()]:
+            if not _is_epoch(epoch) or type(numbers) is not dict:
+                raise ProtocolError("the greeting: expected epochs of 1 to 32 bytes, with channels and numbers")
+            for channel, number in numbers.items():
                 if type(channel) is not str or type(number) is not int or not 0 <= number < 1 << 63:
-                    raise ProtocolError(f"the greeting's {key}: expected channels and numbers")
+                    raise ProtocolError("the greeting's received: expected channels and numbers")
+        self._peer_epoch = greeting["epoch"]
         try:
             self.peer_limits = Limits.announced(greeting["limits"])
         except (TypeError, TunnelConfigurationError) as error:
@@ -183,14 +208,17 @@ class Connection:
                 "heartbeat_ms": int,
                 "epoch": bytes,
                 "received": dict,
-                "from": (bytes, *optional),
+                "epochs": (list, *optional),
                 "token": (str, *optional),
                 "device": (str, *optional),
                 "dictionaries": (list, *optional),
             },
         )
-        if not 1 <= len(greeting["epoch"]) <= 32 or len(greeting.get("token") or "") > 8192:
-            raise ProtocolError("the greeting's epoch or token is too long")
+        if len(greeting.get("token") or "") > 8192:
+            raise ProtocolError("the greeting's token is too long")
+        epochs = greeting.get("epochs") or []
+        if len(epochs) > MAX_EPOCHS or not all(map(_is_epoch, epochs)):
+            raise ProtocolError(f"the greeting's epochs: expected up to {MAX_EPOCHS} of 1 to 32 bytes")
         self.watch.heard_promise(greeting["heartbeat_ms"])
         self._greeted = True
         self._events.append(events.Greeted(greeting))
@@ -260,7 +288,12 @@ class Connection:
             checked_name(name)
         except TunnelConfigurationError as error:
             raise ProtocolError(str(error)) from None
-        self._incoming[alias] = _Incoming(name, priority)
+        self._incoming[alias] = _Incoming(name, priority, self._peer_epoch)
+
+    def _epoch_begins(self, alias, epoch):
+        if not _is_epoch(epoch):
+            raise ProtocolError(f"EPOCH of {len(epoch)} bytes; expected 1 to 32")
+        self._of(alias).epoch = epoch
 
     def _fragment(self, alias, last, piece):
         channel = self._of(alias)
@@ -317,7 +350,7 @@ class Connection:
             messages.append(message)
         channel.last, channel.window = last, window
         if not channel.refused:
-            self._events.append(events.Received(channel.name, messages))
+            self._events.append(events.Received(channel.name, channel.epoch, messages))
 
     def applied(self, channel, number):
         """Acknowledges the messages of the channel up to `number`, which are stored."""
@@ -382,12 +415,16 @@ class Connection:
         """The number of messages that were sent and not acknowledged."""
         return sum(len(lane.unacknowledged) for lane in self._lanes.values())
 
-    def offer(self, channel, messages):
-        """Sends messages (number, id, body) in order of number, as far as there is room; returns how many. TunnelError
-        where the other end takes no more channels, MessageTooLargeError if the first one is larger than it takes."""
+    def offer(self, channel, messages, epoch=None):
+        """Sends messages (number, id, body) in order of number, as far as there is room; returns how many. `epoch`: the
+        one in which their numbers were given out; None: the one of the greeting. TunnelError where the other end takes
+        no more channels, MessageTooLargeError if the first one is larger than it takes."""
         lane = self._lane(channel)
         if lane.refused is not None:
             return 0
+        if (epoch or self._epoch) != lane.epoch:
+            lane.epoch = epoch or self._epoch
+            self._queue(lane, frames.pack((frames.EPOCH, lane.alias, lane.epoch)))
         limit, flat, size, count = self._flight_limit, [], 0, 0
         batch = min(FRAGMENT_BYTES, limit)
         for number, identity, body in messages:
@@ -697,7 +734,7 @@ class Connection:
             if len(self._lanes) >= self.peer_limits.channels:
                 raise TunnelError(f"channel {name}: the other end takes {self.peer_limits.channels} channels")
             priority = self._priorities.get(name, USUAL_PRIORITY if priority is None else priority)
-            lane = self._lanes[checked_name(name)] = _Lane(name, len(self._by_alias), priority)
+            lane = self._lanes[checked_name(name)] = _Lane(name, len(self._by_alias), priority, self._epoch)
             if self._resumed:
                 lane.last = self._resumed.pop(name, 0)
             self._by_alias.append(lane)
@@ -785,6 +822,7 @@ _HANDLERS = {
     frames.DICTIONARY: Connection._dictionary,
     frames.DRAIN: Connection._drain,
     frames.CLOSE: Connection._close,
+    frames.EPOCH: Connection._epoch_begins,
     frames.HELLO: Connection._hello,
     frames.WELCOME: Connection._welcome,
 }

@@ -94,7 +94,6 @@ class AsyncDevice:
         self._due = math.inf  # when `_timer` checks the deadlines
         self._deadlines = {}  # number of a request -> its deadline
         self._flight_bytes = protocol.FLIGHT_BYTES
-        self._cloud_epoch = None  # of the current connection
         self._full_channels = set()  # channels beyond the number that the cloud takes
         self._sent_times = {}  # channel -> [(number, time_ms)]
         self.last_error = None  # why there is no connection
@@ -271,7 +270,8 @@ class AsyncDevice:
         """One connection, from the first packet to its end. Returns whether the cloud accepted the device."""
         host, port = address = self._backoff.address
         self._ended = self._loop.create_future()
-        epoch, received = await self._on_disk(self.store.received)
+        received = await self._on_disk(self.store.received)
+        sent_epochs = await self._on_disk(self.store.sent_epochs)
         connection = protocol.Connection(
             client=True,
             limits=self.limits,
@@ -285,7 +285,7 @@ class AsyncDevice:
         token = self._token() if callable(self._token) else self._token
         hello = {
             "epoch": self.store.epoch,
-            "from": epoch,
+            "epochs": sent_epochs,
             "received": received,
             "token": token,
             "dictionaries": self._compression.numbers,
@@ -325,14 +325,11 @@ class AsyncDevice:
                 self._transport.abort("no welcome came in time")
             raise TunnelError(f"no welcome within {CONNECT_S:g} s") from None
         welcome = self._welcome.result()
-        removed = await self._on_disk(self.store.welcomed, welcome["received"], welcome["epoch"])
-        if removed is None:
-            transport.lose("the store is older than what was sent from it; counting anew")
-            return False
+        reached, removed = await self._on_disk(self.store.welcomed, welcome["received"])
         welcomed = True
         self.counts["acknowledged"] += removed  # these arrived on an older connection
         self._changed.set()
-        for channel, number in welcome["received"].items():
+        for channel, number in reached.items():
             connection.resume(channel, number)
         self.counts["connections"] += 1
         self.counts["resumed"] += bool(transport.tls.session_reused)
@@ -432,9 +429,9 @@ class AsyncDevice:
         for channel in self.store.channels():
             after, room = positions.get(channel, (0, True))
             if room:
-                entries = self.store.take(channel, after)
-                if entries:
-                    found.append((channel, entries))
+                taken = self.store.take(channel, after)
+                if taken is not None:
+                    found.append((channel, *taken))
         return found
 
     def _offer(self, transport, done):
@@ -450,10 +447,11 @@ class AsyncDevice:
             self._loop.call_later(1.0, self._pump)
             return
         more = self._wanted
-        for channel, entries in found:
+        for channel, epoch, entries in found:
             times = self._sent_times.setdefault(channel, [])
             try:
-                taken = transport.connection.offer(channel, [(entry.number, entry.id, entry.body) for entry in entries])
+                messages = [(entry.number, entry.id, entry.body) for entry in entries]
+                taken = transport.connection.offer(channel, messages, epoch)
             except MessageTooLargeError as error:
                 _log.error("tunnel: a message is too large and is dropped: %s", error)
                 first = entries[0].number
@@ -625,7 +623,6 @@ class AsyncDevice:
             _HANDLERS[type(event)](self, transport, event)
 
     def _welcomed(self, transport, event):
-        self._cloud_epoch = event.greeting["epoch"]  # set at once: pushes may be in the same read
         if not self._welcome.done():
             self._welcome.set_result(event.greeting)
 
@@ -635,7 +632,7 @@ class AsyncDevice:
             transport.connection.refuse(event.channel, "this device has no handler for the channel")
             return
         self.counts["received"] += len(event.messages)
-        self._keeper.put(transport, Arrival("", self._cloud_epoch, event.channel, event.messages, consumer))
+        self._keeper.put(transport, Arrival("", event.epoch, event.channel, event.messages, consumer))
 
     def _kept(self, kept, new):
         self._call(self._acknowledge, kept)
@@ -739,7 +736,7 @@ class AsyncDevice:
 
     def statistics(self):
         """A dict of plain values."""
-        counts = dict(self.counts)
+        counts = self.counts | {"duplicates": self.store.inbox.duplicates}
         if self._transport is not None:
             counts |= self._transport.connection.counts
         return {

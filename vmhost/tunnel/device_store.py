@@ -1,4 +1,4 @@
-"""A device's persistent state: the outbox, received messages, the epoch of its numbers, dictionaries.
+"""A device's persistent state: the outbox, received messages, dictionaries.
 
 It may be a store of its own, or the one of a pipeline: then the pipeline's outbox is sent by the tunnel. All methods
 block. Thread-safe.
@@ -8,13 +8,15 @@ import os
 import time
 import uuid
 
-from vmhost.stores import Database, Outbox
+from vmhost.stores import Database, Outbox, reached
 from vmhost.tunnel.compression import Compression
 from vmhost.tunnel.connection import checked_name
 from vmhost.tunnel.errors import OutboxFullError, TunnelConfigurationError
 from vmhost.tunnel.inbox import Inbox
 from vmhost.tunnel.limits import ID_CHARACTERS
 from vmhost.tunnel.pushes import fitting
+
+_END = 1 << 62  # above all numbers
 
 
 class _Commits:
@@ -52,7 +54,6 @@ class DeviceStore:
         try:
             self.outbox = Outbox(store, clock=clock, **(outbox or {}))
             self.inbox = Inbox(store, clock=clock)
-            self.epoch = self.inbox.epoch()
         except BaseException:
             if self._own:
                 store.close()
@@ -60,6 +61,11 @@ class DeviceStore:
         self.rules = dict(rules or {})
         self.put_bytes = 0  # bytes put since a reader reset it to 0
         self._estimates = {}  # channel -> [entries, bytes], upper bounds since the last count
+
+    @property
+    def epoch(self):
+        """The epoch of messages put from now on."""
+        return self.database.opening
 
     def watch(self, changed):
         """`changed()` is called after each commit, on any thread."""
@@ -135,39 +141,41 @@ class DeviceStore:
         return self.outbox.channels()
 
     def take(self, channel, after, limit=100):
-        """The oldest entries after `after`, of at most TAKEN_BYTES."""
-        with self.database.reader() as connection:
-            sizes = connection.execute(
-                "SELECT length(body) FROM outbox_entries WHERE channel = ? AND number > ? ORDER BY number LIMIT ?",
-                (channel, after, limit),
-            )
-            limit = fitting(size for (size,) in sizes)
-        return self.outbox.take(channel, limit=limit, after=after) if limit else []
+        """(epoch, entries): the oldest entries after `after`, of one epoch and at most TAKEN_BYTES. None while epochs
+        sent earlier are not acknowledged."""
+        for first, end, epoch in self.outbox.sent_epochs():
+            after, end = max(after, first - 1), end or _END
+            with self.database.reader() as connection:
+                sizes = connection.execute(
+                    "SELECT length(body) FROM outbox_entries WHERE channel = ? AND number > ? AND number < ? "
+                    "ORDER BY number LIMIT ?",
+                    (channel, after, end, limit),
+                )
+                count = fitting(size for (size,) in sizes)
+            if count:
+                return epoch, self.outbox.take(channel, limit=count, after=after)
+        return None
 
     def acknowledged(self, pairs):
         """The cloud has stored everything up to these numbers: [(channel, number)]."""
         with self.database.transaction():
             return sum(self.outbox.acknowledge_until(channel, number) for channel, number in pairs)
 
-    def welcomed(self, received, cloud_epoch):
-        """Takes the cloud's last numbers of this device's epoch; returns how many outbox entries they cover. None if
-        the cloud has numbers that were never given out: this store is older than what was sent from it, and begins a
-        new epoch."""
-        if received and max(received.values()) > self.outbox.highest():
-            self.epoch = self.inbox.new_epoch()
-            return None
-        pairs = [(channel, number) for channel, number in received.items() if number]
-        removed = self.acknowledged(pairs) if pairs else 0
-        if self.inbox.peer_epoch() != cloud_epoch:
-            self.inbox.set_peer_epoch(cloud_epoch)
-        return removed
+    def sent_epochs(self):
+        """The epochs of the oldest entries that wait; the cloud's welcome has its last numbers of them."""
+        return [epoch for _, _, epoch in self.outbox.sent_epochs()]
+
+    def welcomed(self, received):
+        """Takes the cloud's last numbers, {epoch: {channel: number}}. Returns ({channel: last entry that it has}, how
+        many entries that removed)."""
+        found = reached(self.outbox.epochs(), received)
+        return found, self.acknowledged(found.items()) if found else 0
 
     # ---- receiving
 
     def received(self):
-        """(the cloud's epoch, {channel: last number}) of received messages."""
-        epoch = self.inbox.peer_epoch()
-        return epoch, self.inbox.for_greeting(self.inbox.received("", epoch)) if epoch else {}
+        """{the cloud's epoch: {channel: last number}} of received messages, for a greeting."""
+        return self.inbox.received_of("")
 
     def compression(self):
         return Compression(self.inbox.dictionaries())

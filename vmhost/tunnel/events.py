@@ -19,6 +19,7 @@ class Received(NamedTuple):
     """`messages`: (number, id, body) in order of number. Call `applied(channel, number)` when they are stored."""
 
     channel: str
+    epoch: bytes
     messages: list
 
 

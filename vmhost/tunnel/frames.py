@@ -11,7 +11,7 @@ import msgpack
 from vmhost.tunnel.errors import ProtocolError
 from vmhost.tunnel.limits import CONTAINERS, FRAME_BYTES
 
-VERSION = 1
+VERSION = 2
 
 NAMES = (
     "HELLO",
@@ -34,6 +34,7 @@ NAMES = (
     "DICTIONARY",
     "DRAIN",
     "CLOSE",
+    "EPOCH",
 )
 (
     HELLO,
@@ -56,6 +57,7 @@ NAMES = (
     DICTIONARY,
     DRAIN,
     CLOSE,
+    EPOCH,
 ) = range(len(NAMES))
 
 LATE = 2  # in a RESPONSE: the request's time is over
@@ -82,6 +84,7 @@ _FIELDS = {
     DICTIONARY: (str, int, bytes),  # channel, dictionary's number, its bytes
     DRAIN: (int, str),  # ms after which to reconnect, why
     CLOSE: (int, str),  # code, text
+    EPOCH: (int, bytes),  # alias, epoch of the messages that follow on it
 }
 
 

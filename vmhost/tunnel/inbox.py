@@ -1,8 +1,8 @@
 """Received messages: on both sides, in SQLite, each message exactly once.
 
-For each sender and channel the inbox stores the last number, in the same transaction as the message, so that a message
-sent again after a cut or crash is recognized. Senders count in *epochs*: a sender that loses its store, or restores an
-old one, begins a new epoch, in which numbers start again.
+For each sender, epoch and channel the inbox stores the last number, in the same transaction as the message, so that a
+message sent again after a cut or crash is recognized. Senders begin an *epoch* whenever they open their store
+(`vmhost.stores.epochs`), so that new messages of a restored store are not taken for known ones.
 
 A *consumer* takes the messages of a channel:
 - `Table`: rows of a SQL table in the inbox's database. Recognizes ids too: a sender that chooses ids may send a message
@@ -16,12 +16,17 @@ A *consumer* takes the messages of a channel:
   returns how many were new, `close()`, and a `write` that does nothing.
 """
 
-import os
+import logging
 import re
 import time
+from collections import Counter
 from typing import NamedTuple
 
+from vmhost.stores.epochs import begin_older
 from vmhost.tunnel.errors import MessageRefused, TunnelConfigurationError
+from vmhost.tunnel.limits import MAX_EPOCHS
+
+_log = logging.getLogger("vmhost.tunnel")
 
 STEPS = (
     """
@@ -38,9 +43,10 @@ STEPS = (
         number INTEGER PRIMARY KEY, channel TEXT NOT NULL, time_ms INTEGER NOT NULL, data BLOB NOT NULL
     )
     """,
+    lambda connection: _to_epochs_of_openings(connection),
 )
 MAX_REFUSED = 10_000
-MAX_EPOCHS = 8  # remembered for one sender
+GREETING_EPOCHS = 8  # whose last numbers a device sends in a greeting
 GREETING_NUMBERS_BYTES = 6000  # of last numbers in a greeting
 _ROWS = (64, 8, 1)  # rows of one statement: between statements another thread may take the GIL
 
@@ -91,12 +97,25 @@ class Table:
         )
 
     def write(self, connection, messages, time_ms):
-        _write_rows(
+        """Returns {device: number of messages with known ids}."""
+        (highest,) = connection.execute(f"SELECT ifnull(max(position), 0) FROM {self.name}").fetchone()
+        written = _write_rows(
             connection,
             f"INSERT OR IGNORE INTO {self.name} (device, channel, id, time_ms, body) VALUES",
             "(?, ?, ?, ?, ?)",
             [(each.peer, each.channel, each.id, time_ms, each.body) for each in messages],
         )
+        if written == len(messages):
+            return {}
+        known = Counter(each.peer for each in messages)
+        known.subtract(
+            dict(
+                connection.execute(
+                    f"SELECT device, count(*) FROM {self.name} WHERE position > ? GROUP BY device", (highest,)
+                )
+            )
+        )
+        return +known
 
 
 class Transactional:
@@ -133,14 +152,66 @@ def consumer(of):
     raise TunnelConfigurationError(f"a consumer: expected a function, a Table or a Transactional, got {of!r}")
 
 
+def _to_epochs_of_openings(connection):
+    """Until now a store had one epoch, until it was found to be older than what was sent from it."""
+    connection.execute("ALTER TABLE tunnel_received ADD COLUMN seen INTEGER NOT NULL DEFAULT 0")
+    connection.execute(
+        "CREATE TABLE tunnel_known (peer TEXT PRIMARY KEY, numbers INTEGER NOT NULL, ids INTEGER NOT NULL)"
+        " WITHOUT ROWID"
+    )
+    for name in ("outbox", "tunnel.pushes"):
+        begin_older(connection, name)
+    connection.execute("DROP TABLE tunnel_epoch")
+
+
+def _latest_epochs(connection, peer):
+    """The peer's epochs, that of the latest message first. By a count of commits: a clock may be wrong."""
+    rows = connection.execute(
+        "SELECT epoch FROM tunnel_received WHERE peer = ? GROUP BY epoch ORDER BY max(seen) DESC, max(time_ms) DESC",
+        (peer,),
+    )
+    return [epoch for (epoch,) in rows]
+
+
+class _Known:
+    """Counts the messages of a transaction that are dropped because they are known."""
+
+    def __init__(self):
+        self.numbers, self.ids = Counter(), Counter()  # by peer
+
+    @property
+    def total(self):
+        return self.numbers.total() + self.ids.total()
+
+    def count(self, connection):
+        """Adds to the peers' counts. Returns log lines about ids: each time a count gets another digit. Numbers come
+        again after each cut."""
+        lines = []
+        for peer in self.numbers.keys() | self.ids.keys():
+            (ids,) = connection.execute(
+                "INSERT INTO tunnel_known VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET "
+                "numbers = numbers + excluded.numbers, ids = ids + excluded.ids RETURNING ids",
+                (peer, self.numbers[peer], self.ids[peer]),
+            ).fetchone()
+            if len(str(ids)) > len(str(ids - self.ids[peer])) or ids == self.ids[peer] > 0:
+                lines.append(
+                    f"{peer or 'the cloud'}: messages with known ids are dropped, {ids:,} so far; ids that "
+                    "the sender chose have to be unique"
+                )
+        return lines
+
+
 def _write_rows(connection, head, row, rows):
-    at = 0
+    """Returns how many were written."""
+    at = written = 0
     for count in _ROWS:
         statement = None
         while len(rows) - at >= count:
             statement = statement or f"{head} {', '.join([row] * count)}"
-            connection.execute(statement, [value for each in rows[at : at + count] for value in each])
+            values = [value for each in rows[at : at + count] for value in each]
+            written += connection.execute(statement, values).rowcount
             at += count
+    return written
 
 
 class Inbox:
@@ -149,6 +220,7 @@ class Inbox:
     def __init__(self, database, *, clock=time.time):
         self.database = database
         self._clock = clock
+        self.duplicates = 0  # messages dropped by this process, as they are known
         database.migrate("tunnel", STEPS)
 
     def prepare(self, consumers):
@@ -157,26 +229,7 @@ class Inbox:
             if each.schema is not None:
                 self.database.migrate(*each.schema)
 
-    # ---- epochs
-
-    def epoch(self):
-        """The epoch of the messages that this side sends."""
-        with self.database.transaction() as connection:
-            row = connection.execute("SELECT epoch FROM tunnel_epoch").fetchone()
-            return row[0] if row else self._begin(connection)
-
-    def new_epoch(self):
-        """Begins a new epoch, as the other end knows numbers that this side has not given out."""
-        with self.database.transaction() as connection:
-            return self._begin(connection)
-
-    def _begin(self, connection):
-        epoch = os.urandom(8)
-        connection.execute(
-            "INSERT INTO tunnel_epoch VALUES (1, ?, NULL) ON CONFLICT (one) DO UPDATE SET epoch = excluded.epoch",
-            (epoch,),
-        )
-        return epoch
+    # ---- what was received
 
     def received(self, peer, epoch):
         """{channel: last number stored}."""
@@ -187,27 +240,23 @@ class Inbox:
                 )
             )
 
-    @staticmethod
-    def for_greeting(received):
-        """The part of `received` that fits into a greeting, the highest numbers first. Messages of the others are sent
-        again, and recognized by their numbers."""
-        left, found = GREETING_NUMBERS_BYTES, {}
-        for channel, number in sorted(received.items(), key=lambda each: -each[1]):
-            left -= len(channel.encode()) + 12
-            if left < 0:
-                break
-            found[channel] = number
-        return found
-
-    def peer_epoch(self):
-        """On a device: the cloud's epoch as last seen, or None."""
+    def received_of(self, peer, epochs=None):
+        """{epoch: {channel: last number stored}}, as far as a greeting has room for it. `epochs`: which; None: those
+        of the latest messages. Messages of the others are sent again, and recognized by their numbers."""
         with self.database.reader() as connection:
-            row = connection.execute("SELECT peer FROM tunnel_epoch").fetchone()
-        return row[0] if row else None
-
-    def set_peer_epoch(self, epoch):
-        with self.database.transaction() as connection:
-            connection.execute("UPDATE tunnel_epoch SET peer = ?", (epoch,))
+            if epochs is None:
+                epochs = _latest_epochs(connection, peer)[:GREETING_EPOCHS]
+        left, found = GREETING_NUMBERS_BYTES, {}
+        for epoch in dict.fromkeys(epochs):
+            numbers = {}
+            for channel, number in sorted(self.received(peer, epoch).items(), key=lambda each: -each[1]):
+                left -= len(channel.encode()) + 12
+                if left >= 0:
+                    numbers[channel] = number
+            if numbers:
+                left -= len(epoch) + 4
+                found[epoch] = numbers
+        return found
 
     # ---- messages
 
@@ -215,6 +264,7 @@ class Inbox:
         """Writes the new messages of the Arrivals, in one transaction. Durable on return. Returns how many messages
         were new."""
         now_ms = int(self._clock() * 1000)
+        known = _Known()
         with self.database.transaction() as connection:
             lasts, fresh = {}, {}
             new = 0
@@ -234,30 +284,34 @@ class Inbox:
                         news.append(Message(each.peer, each.channel, number, identity, body))
                         last = number
                         new += 1
+                    else:
+                        known.numbers[each.peer] += 1
                 lasts[key] = last
             for consumer, messages in fresh.items():
                 if messages:
-                    consumer.write(connection, messages, now_ms)
+                    known.ids.update(consumer.write(connection, messages, now_ms) or {})
             _write_rows(
                 connection,
-                "INSERT OR REPLACE INTO tunnel_received (peer, epoch, channel, number, time_ms) VALUES",
-                "(?, ?, ?, ?, ?)",
-                [(*key, last, now_ms) for key, last in lasts.items()],
+                "INSERT OR REPLACE INTO tunnel_received (peer, epoch, channel, number, time_ms, seen) VALUES",
+                "(?, ?, ?, ?, ?, ?)",
+                [(*key, last, now_ms, self.database.commits) for key, last in lasts.items()],
             )
+            lines = known.count(connection)
+            self.duplicates += known.total
+        for line in lines:
+            _log.warning("tunnel: %s", line)
         return new
 
     def _forget_epochs(self, connection, peer):
-        epochs = connection.execute(
-            "SELECT epoch FROM tunnel_received WHERE peer = ? GROUP BY epoch ORDER BY max(time_ms) DESC", (peer,)
-        ).fetchall()
-        for (epoch,) in epochs[MAX_EPOCHS:]:
+        for epoch in _latest_epochs(connection, peer)[MAX_EPOCHS:]:
             connection.execute("DELETE FROM tunnel_received WHERE peer = ? AND epoch = ?", (peer, epoch))
 
     def call(self, arrival):
         """Calls a Callable consumer for the new messages of an Arrival, and stores their numbers. Returns how many
         there were. An error of the function is raised; the messages before it are stored."""
         key = (arrival.peer, arrival.epoch, arrival.channel)
-        last = self.received(arrival.peer, arrival.epoch).get(arrival.channel, 0)
+        last = self.received(arrival.peer, arrival.epoch).get(arrival.channel)
+        is_first, last = last is None, last or 0
         done, refused, new = [], [], 0
         try:
             for number, identity, body in arrival.messages:
@@ -270,18 +324,25 @@ class Inbox:
                 done.append((number, identity, body))
         finally:
             if done:
-                self._called(key, done[-1][0], refused)
+                self._called(key, done[-1][0], refused, len(done) - new, is_first)
         return new
 
-    def _called(self, key, number, refused):
+    def _called(self, key, number, refused, known, is_first):
         now_ms = int(self._clock() * 1000)
         peer, _, channel = key
         with self.database.transaction() as connection:
+            if is_first:
+                self._forget_epochs(connection, peer)
             connection.execute(
-                "INSERT INTO tunnel_received VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE "
-                "SET number = max(number, excluded.number), time_ms = excluded.time_ms",
-                (*key, number, now_ms),
+                "INSERT INTO tunnel_received VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE "
+                "SET number = max(number, excluded.number), time_ms = excluded.time_ms, seen = excluded.seen",
+                (*key, number, now_ms, self.database.commits),
             )
+            if known:
+                counted = _Known()
+                counted.numbers[peer] = known
+                counted.count(connection)
+                self.duplicates += known
             connection.executemany(
                 "INSERT INTO tunnel_refused (peer, channel, id, time_ms, why, body) VALUES (?, ?, ?, ?, ?, ?)",
                 [(peer, channel, identity, now_ms, why, body) for identity, body, why in refused],

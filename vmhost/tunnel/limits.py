@@ -11,6 +11,7 @@ GREETING_BYTES = 16_384  # of the first frame
 NAME_CHARACTERS = 128  # of a channel or device name
 ID_CHARACTERS = 256  # of a message's id
 TAKEN_BYTES = 1 << 20  # of messages taken from a store at a time, unless a single one is larger
+MAX_EPOCHS = 64  # of one sender that a receiver remembers; more than two copies of a store have on their way
 MESSAGE_OVERHEAD = 32  # bytes that a message counts beyond its body
 
 

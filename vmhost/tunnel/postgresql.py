@@ -12,6 +12,7 @@ own, may take messages of the same device.
 """
 
 import re
+from collections import Counter
 
 from vmhost.stores import StoreError
 from vmhost.tunnel.errors import TunnelConfigurationError
@@ -64,9 +65,13 @@ class PostgreSQL:
         self._dsn, self._table, self._function = dsn, table, write
         self._schema = _table_schema(table) if table is not None else schema
         self._connection = None
+        self._known = {}
 
     def write(self, connection, messages, time_ms):
-        """Writes no message: the server's own store keeps only the numbers."""
+        """Writes no message: the server's own store keeps only the numbers. Returns {device: messages with known ids}
+        of the latest `keep`."""
+        known, self._known = self._known, {}
+        return known
 
     def keep(self, arrivals):
         """Writes the new messages of the Arrivals, in one transaction; returns their number. Used by one thread at a
@@ -146,7 +151,8 @@ class PostgreSQL:
             return
         cursor.execute(
             f"INSERT INTO {self._table} (device, channel, id, body) SELECT * FROM "
-            "unnest(%s::text[], %s::text[], %s::text[], %s::bytea[]) ON CONFLICT (device, channel, id) DO NOTHING",
+            "unnest(%s::text[], %s::text[], %s::text[], %s::bytea[]) ON CONFLICT (device, channel, id) DO NOTHING "
+            "RETURNING device",
             (
                 [each.peer for each in messages],
                 [each.channel for each in messages],
@@ -154,6 +160,9 @@ class PostgreSQL:
                 [each.body for each in messages],
             ),
         )
+        known = Counter(each.peer for each in messages)
+        known.subtract(device for (device,) in cursor.fetchall())
+        self._known = +known
 
     def close(self):
         """Closes the connection; the next `keep` opens another."""

@@ -18,7 +18,9 @@ import time
 import uuid
 from pathlib import Path
 
-from vmhost.stores import Database
+from vmhost.stores import Database, reached
+from vmhost.stores.epochs import begin_older
+from vmhost.stores.outbox import SENT_EPOCHS
 from vmhost.tunnel.connection import checked_name
 from vmhost.tunnel.errors import OutboxFullError, TunnelConfigurationError
 from vmhost.tunnel.limits import ID_CHARACTERS, TAKEN_BYTES, Limits
@@ -33,11 +35,13 @@ STEPS = (
     CREATE INDEX tunnel_pushes_order ON tunnel_pushes (device, channel, number);
     CREATE INDEX tunnel_pushes_expiry ON tunnel_pushes (expires_ms) WHERE expires_ms IS NOT NULL
     """,
+    lambda connection: begin_older(connection, "tunnel.pushes"),
 )
 MAX_WAITING = 1000
 EXPIRED, COLLAPSED, DROPPED = "pushes.expired", "pushes.collapsed", "pushes.dropped"
 _FULL = ("oldest", "refuse")
 _TAKE = 100
+_END = 1 << 62  # above all numbers
 
 
 class Pushes:
@@ -47,6 +51,7 @@ class Pushes:
         self.database = database
         self._clock = clock
         database.migrate("tunnel.pushes", STEPS)
+        self._epochs = database.epochs("tunnel.pushes")
 
     def put(
         self,
@@ -99,12 +104,47 @@ class Pushes:
                     (device, channel, waiting - max_waiting + 1),
                 )
                 self.database.count(DROPPED, waiting - max_waiting + 1)
+            if not self._epochs.is_begun(connection):
+                self._begin_epoch(connection)
             connection.execute(
                 "INSERT OR IGNORE INTO tunnel_pushes (device, channel, id, collapse, time_ms, expires_ms, body) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (device, channel, identity, collapse, now_ms, expires_ms, body),
             )
         return identity
+
+    def _begin_epoch(self, connection):
+        spans = self._spans(connection)
+        self._epochs.drop(connection, [first for first, end, _ in spans if not self._is_used(connection, first, end)])
+        row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'tunnel_pushes'").fetchone()
+        self._epochs.begin(connection, (row[0] if row else 0) + 1)
+
+    def _spans(self, connection):
+        """(first number, first number of the next epoch, epoch), in order."""
+        found = self._epochs.all(connection)
+        return [(first, end, epoch) for (first, epoch), (end, _) in zip(found, [*found[1:], (_END, None)])]
+
+    @staticmethod
+    def _is_used(connection, first, end, where="1", given=()):
+        return connection.execute(
+            f"SELECT 1 FROM tunnel_pushes WHERE number >= ? AND number < ? AND {where} LIMIT 1", (first, end, *given)
+        ).fetchone()
+
+    def _sent_epochs(self, connection, device):
+        """The `_spans` of the device's oldest pushes, as `Outbox.sent_epochs`."""
+        spans, found = self._spans(connection), []
+        if len(spans) <= SENT_EPOCHS:
+            return spans
+        for span in spans:
+            if self._is_used(connection, *span[:2], "device = ?", (device,)):
+                found.append(span)
+                if len(found) == SENT_EPOCHS:
+                    break
+        return found
+
+    def reached(self, received):
+        """{channel: the last push that a device has}, by its greeting: {epoch: {channel: number}}."""
+        return reached(self._epochs.all(), received)
 
     def _expire(self, connection, now_ms):
         removed = connection.execute("DELETE FROM tunnel_pushes WHERE expires_ms <= ?", (now_ms,)).rowcount
@@ -124,25 +164,28 @@ class Pushes:
             )
 
     def take(self, device, channel, after=0, limit=_TAKE):
-        """(number, id, body) of waiting pushes, oldest first, of at most TAKEN_BYTES; they stay until acknowledged."""
-        where = "device = ? AND channel = ? AND number > ? AND ifnull(expires_ms > ?, 1) ORDER BY number LIMIT ?"
-        given = (device, channel, after, int(self._clock() * 1000))
+        """(epoch, [(number, id, body)]): waiting pushes of one epoch, oldest first, of at most TAKEN_BYTES; they stay
+        until acknowledged. None while epochs sent earlier are not acknowledged."""
+        where = (
+            "device = ? AND channel = ? AND number > ? AND number < ? AND ifnull(expires_ms > ?, 1) "
+            "ORDER BY number LIMIT ?"
+        )
+        now_ms = int(self._clock() * 1000)
         with self.database.reader() as connection:
-            sizes = connection.execute(f"SELECT length(body) FROM tunnel_pushes WHERE {where}", (*given, limit))
-            limit = fitting(size for (size,) in sizes)
-            return connection.execute(
-                f"SELECT number, id, body FROM tunnel_pushes WHERE {where}", (*given, limit)
-            ).fetchall()
+            for first, end, epoch in self._sent_epochs(connection, device):
+                given = (device, channel, max(after, first - 1), end, now_ms)
+                sizes = connection.execute(f"SELECT length(body) FROM tunnel_pushes WHERE {where}", (*given, limit))
+                count = fitting(size for (size,) in sizes)
+                if count:
+                    return epoch, connection.execute(
+                        f"SELECT number, id, body FROM tunnel_pushes WHERE {where}", (*given, count)
+                    ).fetchall()
+        return None
 
     def acknowledge(self, kept):
         """`kept`: (device, channel, number): the device has stored everything up to the number."""
         with self.database.transaction() as connection:
             connection.executemany("DELETE FROM tunnel_pushes WHERE device = ? AND channel = ? AND number <= ?", kept)
-
-    def highest(self):
-        with self.database.reader() as connection:
-            row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'tunnel_pushes'").fetchone()
-        return row[0] if row else 0
 
     def waiting(self):
         """[(device, channel, number of pushes, bytes)]."""

@@ -141,7 +141,6 @@ class Server:
             made = inbox.Inbox(database)
             made.prepare(self.consumers.values())
             pushes.Pushes(database)
-            made.epoch()
         pushes.processes_folder(self.store).mkdir(mode=0o700, exist_ok=True)
 
     def run(self, address="127.0.0.1:7443", *, processes=1, drain_s=5.0, ready=None):

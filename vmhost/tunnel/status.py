@@ -40,6 +40,15 @@ def kind_of(database):
     return "device" if "outbox_entries" in names else None
 
 
+def _known(connection):
+    """[(device, messages dropped by their numbers, by their ids)], of the devices with the most."""
+    if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'tunnel_known'").fetchone():
+        return []  # no server of this version has opened the store yet
+    return connection.execute(
+        "SELECT peer, numbers, ids FROM tunnel_known ORDER BY ids DESC, numbers DESC LIMIT 1000"
+    ).fetchall()
+
+
 def of_outbox(database):
     """For a device: [(channel, number of waiting messages, bytes, when the oldest was put, ms since 1970)]."""
     with database.reader() as connection:
@@ -60,6 +69,7 @@ def of_store(database):
             "pushes": rows(
                 "SELECT device, channel, count(*), sum(length(body)) FROM tunnel_pushes GROUP BY device, channel"
             ),
+            "known": _known(connection),
             "refused": rows("SELECT count(*) FROM tunnel_refused")[0][0],
             "dictionaries": rows("SELECT number, channel, length(data) FROM tunnel_dictionaries"),
             "counters": dict(rows("SELECT name, value FROM store_counters")),

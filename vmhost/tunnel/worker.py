@@ -32,10 +32,10 @@ _LOG_LINES_PER_S = 10  # log lines about failed connections
 class _Session:
     """An accepted device on a transport."""
 
-    __slots__ = ("asked", "device", "epoch", "greeted_at", "pumping", "streams", "tasks", "wanted")
+    __slots__ = ("asked", "device", "greeted_at", "pumping", "streams", "tasks", "wanted")
 
-    def __init__(self, device, epoch, greeted_at):
-        self.device, self.epoch, self.greeted_at = device, epoch, greeted_at
+    def __init__(self, device, greeted_at):
+        self.device, self.greeted_at = device, greeted_at
         self.pumping = False
         self.wanted = False
         self.asked = {}  # number of our request -> future
@@ -63,13 +63,12 @@ class Worker:
         self.pushes = pushes.Pushes(self.database)
         self.inbox.prepare(server.consumers.values())
         self.compression = Compression(self.inbox.dictionaries())
-        self.epoch = self.inbox.epoch()
         self.sessions = {}  # device -> transport
         self.early = {}  # transport -> deadline of its greeting
         self.transports = set()
         self.draining = False
         self.counts = dict.fromkeys(
-            ("connections", "greeted", "refused", "closed", "resumed", "messages", "duplicates", "requests", "pushed",
+            ("connections", "greeted", "refused", "closed", "resumed", "messages", "requests", "pushed",
              "failed_requests", "streams", "received_bytes", "sent_bytes", "unlogged"),
             0,
         )  # fmt: skip
@@ -162,7 +161,7 @@ class Worker:
             self.counts["refused"] += 1
             transport.connection.close(protocol.IDENTITY, str(error) or "not accepted")
             return
-        session = transport.owner = _Session(device, greeting["epoch"], time.monotonic())
+        session = transport.owner = _Session(device, time.monotonic())
         future = self._readers.submit(self._load_device, session, greeting)
         future.add_done_callback(
             lambda done: self.loop.call_soon_threadsafe(self._accept_device, transport, greeting, done)
@@ -182,30 +181,22 @@ class Worker:
 
     def _load_device(self, session, greeting):
         """Runs on a reader's thread: the store's knowledge of the device."""
-        received = self.inbox.for_greeting(self.inbox.received(session.device, session.epoch))
+        received = self.inbox.received_of(session.device, [*(greeting.get("epochs") or []), greeting["epoch"]])
         waiting = self.pushes.channels(session.device)
-        renewed = False
-        if greeting.get("from") == self.epoch and greeting["received"]:
-            highest = self.pushes.highest()
-            if any(number > highest for number in greeting["received"].values()):
-                renewed = True  # the store is older than what the device has seen
-                self.inbox.new_epoch()
-        return received, waiting, renewed
+        return received, waiting, self.pushes.reached(greeting["received"]) if waiting else {}
 
     def _accept_device(self, transport, greeting, done):
         if transport.closed or transport.connection.closed:
             return
         session = transport.owner
         try:
-            received, waiting, renewed = done.result()
+            received, waiting, reached = done.result()
         except StoreError as error:
             _log.error("tunnel: %s", error)
             transport.connection.close(protocol.TROUBLE, "the server's store cannot be read")
             transport.flush()
             transport.lose("the store cannot be read")
             return
-        if renewed:
-            self.epoch = self.inbox.epoch()
         self.early.pop(transport, None)
         old = self.sessions.get(session.device)
         self.sessions[session.device] = transport
@@ -221,7 +212,7 @@ class Worker:
             transport.connection.compression = self.compression.only(number for number in known if type(number) is int)
         transport.connection.welcome(
             {
-                "epoch": self.epoch,
+                "epoch": self.database.opening,
                 "received": received,
                 "time_ms": int(time.time() * 1000),
                 "device": session.device,
@@ -234,12 +225,10 @@ class Worker:
                     transport.connection.send_dictionary(channel, number, data)
         if self.draining:
             transport.connection.drain(0.1, "this server is going down")
-        if greeting.get("from") == self.epoch:
-            for channel, number in greeting["received"].items():
-                if channel in waiting:
-                    self._keeper.pushed(session.device, channel, number)
-                    with contextlib.suppress(TunnelError):  # the device takes fewer channels than before
-                        transport.connection.resume(channel, number)
+        for channel, number in reached.items():
+            if channel in waiting:
+                self._keeper.pushed(session.device, channel, number)
+                transport.connection.resume(channel, number)
         transport.flush()
         if waiting:
             self._pump(transport)
@@ -262,7 +251,7 @@ class Worker:
             transport.pause_reading(ASKED)
         arrived = self._arrived.setdefault(transport, {}).setdefault(event.channel, [])
         arrived.append((event.messages[-1][0], self.loop.time(), size))
-        self._keeper.put(transport, Arrival(session.device, session.epoch, event.channel, event.messages, consumer))
+        self._keeper.put(transport, Arrival(session.device, event.epoch, event.channel, event.messages, consumer))
         self.counts["messages"] += len(event.messages)
 
     def _kept(self, kept, new):
@@ -477,7 +466,9 @@ class Worker:
         for channel, newest in self.pushes.channels(device).items():
             after, room = positions.get(channel, (0, 1))
             if newest > after and room:
-                found.append((channel, self.pushes.take(device, channel, after)))
+                taken = self.pushes.take(device, channel, after)
+                if taken is not None:
+                    found.append((channel, *taken))
         return found
 
     def _offer(self, transport, done):
@@ -491,9 +482,9 @@ class Worker:
             _log.error("tunnel: pushes cannot be read: %s", error)
             return
         more = session.wanted
-        for channel, messages in found:
+        for channel, epoch, messages in found:
             try:
-                taken = transport.connection.offer(channel, messages)
+                taken = transport.connection.offer(channel, messages, epoch)
             except MessageTooLargeError as error:
                 _log.error("tunnel: %s: a push is dropped: %s", session.device, error)
                 self._keeper.pushed(session.device, channel, messages[0][0])
@@ -663,7 +654,7 @@ class Worker:
             "draining": self.draining,
             "pending_bytes": self._pending_bytes,
             "store_error": str(self._keeper.error) if self._keeper.error else None,
-            "counts": counts | self._keeper.counts,
+            "counts": counts | self._keeper.counts | {"duplicates": self.inbox.duplicates},
             "latencies": {f"{what} {channel}": each.plain() for (what, channel), each in self.latencies.items()},
             "devices": sorted(self.sessions)[:1000],
         }

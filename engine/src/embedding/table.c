@@ -20,21 +20,26 @@ static bool fits_quota(vme_embedding *table, size_t bytes, long long *before)
     return false;
 }
 
-/* Memory from 2 MiB on is aligned to huge pages; madvise is only a hint. */
+/* Tables live long and are many: their memory has its exact size, unlike scratch memory. From 2 MiB on it is aligned to
+ * huge pages; madvise is only a hint. */
 static void *charged_memory(vme_embedding *table, size_t bytes)
 {
-    if (bytes < SLAB || bytes > PTRDIFF_MAX - SLAB)
-        return vme_scratch_new(table->context, bytes);
+    size_t alignment = bytes < SLAB ? VME_ALIGNMENT : SLAB;
+    if (bytes > PTRDIFF_MAX - SLAB) {
+        vme_fail(VME_NO_MEMORY, "%zu bytes are more than memory can hold", bytes);
+        return NULL;
+    }
     if (vme_context_charge(table->context, bytes) != VME_OK)
         return NULL;
-    void *memory = aligned_alloc(SLAB, (bytes + SLAB - 1) & ~(size_t)(SLAB - 1));
+    void *memory = aligned_alloc(alignment, ((bytes == 0 ? 1 : bytes) + alignment - 1) & ~(alignment - 1));
     if (memory == NULL) {
         vme_context_release(table->context, bytes);
         vme_fail(VME_NO_MEMORY, "the system has no %zu bytes", bytes);
         return NULL;
     }
     vme_context_note_peak(table->context);
-    madvise(memory, bytes & ~(size_t)(SLAB - 1), MADV_HUGEPAGE);
+    if (bytes >= SLAB)
+        madvise(memory, bytes & ~(size_t)(SLAB - 1), MADV_HUGEPAGE);
     return memory;
 }
 
@@ -58,7 +63,8 @@ void embedding_memory_free(vme_embedding *table, void *memory, size_t bytes)
 {
     if (memory == NULL)
         return;
-    vme_scratch_free(table->context, memory, bytes);
+    free(memory);
+    vme_context_release(table->context, bytes);
     atomic_fetch_sub(&table->bytes, (long long)bytes);
 }
 

@@ -43,18 +43,13 @@ void *vme_fft_new(size_t bytes)
         spare.memory = NULL;
         return memory;
     }
-    if (bytes > PTRDIFF_MAX - 2 * HEADER
-        || (charged_context != NULL && vme_context_charge(charged_context, bytes + HEADER) != VME_OK))
+    if (bytes > PTRDIFF_MAX - 2 * HEADER)
         return NULL;
-    char *memory = aligned_alloc(HEADER, (bytes + 2 * HEADER - 1) & ~(size_t)(HEADER - 1));
-    if (memory == NULL) {
-        if (charged_context != NULL)
-            vme_context_release(charged_context, bytes + HEADER);
+    char *memory = charged_context != NULL ? vme_scratch_new(charged_context, bytes + HEADER)
+                                           : aligned_alloc(HEADER, (bytes + 2 * HEADER - 1) & ~(size_t)(HEADER - 1));
+    if (memory == NULL)
         return NULL;
-    }
     *(header *)(void *)memory = (header){charged_context, bytes + HEADER};
-    if (charged_context != NULL)
-        vme_context_note_peak(charged_context);
     return memory + HEADER;
 }
 
@@ -68,8 +63,9 @@ void vme_fft_free(void *memory)
     }
     header *head = (header *)(void *)((char *)memory - HEADER);
     if (head->charged_context != NULL)
-        vme_context_release(head->charged_context, head->bytes);
-    free(head);
+        vme_scratch_free(head->charged_context, head, head->bytes);
+    else
+        free(head);
 }
 
 static void spare_begin(void) { spare.enabled = true; }

@@ -16,7 +16,6 @@
  * The order of summation depends on shapes and steps, never on the number of threads. */
 #include "runtime/machine.h"
 #include "runtime/numbers.h"
-#include "runtime/pages.h"
 #include "runtime/pool.h"
 #include "operators/raster.h"
 
@@ -24,13 +23,12 @@
 #include <string.h>
 
 enum {
-    PIECES = 16,                 /* pieces for each thread; slower cores take fewer */
-    PACK_SLIVERS = 4,            /* slivers in a packing piece */
-    RING = 2,                    /* parts of k for which b is packed at a time */
-    LARGE_SCRATCH_MIN = 1 << 20, /* minimum bytes of scratch memory with huge pages */
-    STRIP = 32,                  /* rows of b in a slab, and tiles side by side in a strip */
-    SUM_STRIPS = 64,             /* maximum strips of a vector product that are computed at once */
-    SPINS_MAX = 1 << 10,         /* spins of a waiting thread before it yields its core */
+    PIECES = 16,         /* pieces for each thread; slower cores take fewer */
+    PACK_SLIVERS = 4,    /* slivers in a packing piece */
+    RING = 2,            /* parts of k for which b is packed at a time */
+    STRIP = 32,          /* rows of b in a slab, and tiles side by side in a strip */
+    SUM_STRIPS = 64,     /* maximum strips of a vector product that are computed at once */
+    SPINS_MAX = 1 << 10, /* spins of a waiting thread before it yields its core */
     TILE_ROWS_MAX = 14,
     TILE_BYTES_MAX = TILE_ROWS_MAX * 128,
 };
@@ -471,35 +469,6 @@ static vme_status compute_columns(product *job, int64_t rows)
 
 static size_t round_up(int64_t bytes) { return ((size_t)bytes + VME_ALIGNMENT - 1) & ~(size_t)(VME_ALIGNMENT - 1); }
 
-/* Scratch memory. From LARGE_SCRATCH_MIN bytes on it has huge pages and is cached for the next product; *pages is then
- * what large_scratch_free needs, else 0. */
-static char *large_scratch_new(vme_context *context, size_t bytes, size_t *pages)
-{
-    *pages = 0;
-    if (bytes < LARGE_SCRATCH_MIN)
-        return vme_scratch_new(context, bytes);
-    if (vme_context_charge(context, bytes) != VME_OK)
-        return NULL;
-    char *memory = vme_pages_new(context, bytes, false, pages);
-    if (memory == NULL) {
-        vme_context_release(context, bytes);
-        vme_fail(VME_NO_MEMORY, "the system has no %zu bytes", bytes);
-    } else {
-        vme_context_note_peak(context);
-    }
-    return memory;
-}
-
-static void large_scratch_free(vme_context *context, char *memory, size_t bytes, size_t pages)
-{
-    if (pages == 0) {
-        vme_scratch_free(context, memory, bytes);
-        return;
-    }
-    vme_pages_free(context, memory, pages);
-    vme_context_release(context, bytes);
-}
-
 static vme_status multiply(product *job)
 {
     choose_packing(job);
@@ -532,9 +501,8 @@ static vme_status multiply(product *job)
     size_t bytes = (size_t)(b_bytes + all_workspace_bytes + progress_bytes)
                    + (job->form == HALF ? round_up(rows * columns * job->real) : 0);
     char *scratch = NULL;
-    size_t pages = 0;
     if (bytes > 0) {
-        scratch = large_scratch_new(job->context, bytes, &pages);
+        scratch = vme_scratch_new(job->context, bytes);
         if (scratch == NULL)
             return VME_NO_MEMORY;
         job->packed_b = scratch;
@@ -552,7 +520,7 @@ static vme_status multiply(product *job)
             status = compute_columns(job, rows);
         }
     }
-    large_scratch_free(job->context, scratch, bytes, pages);
+    vme_scratch_free(job->context, scratch, bytes);
     return status;
 }
 
@@ -722,8 +690,8 @@ static vme_status multiply_strips(product *job)
     job->workspace_count = min(vme_threads(), strip_count);
     job->workspace_bytes = VME_ALIGNMENT + job->panels * job->panel_bytes + RING * job->packed_b_part
                            + job->slivers * job->m * job->packed_b_row;
-    size_t bytes = (size_t)(job->workspace_count * job->workspace_bytes), pages;
-    job->workspaces = large_scratch_new(job->context, bytes, &pages);
+    size_t bytes = (size_t)(job->workspace_count * job->workspace_bytes);
+    job->workspaces = vme_scratch_new(job->context, bytes);
     if (job->workspaces == NULL)
         return VME_NO_MEMORY;
     for (int64_t i = 0; i < job->workspace_count; i++)
@@ -733,7 +701,7 @@ static vme_status multiply_strips(product *job)
         strips task = {job, matrix_of(job, &job->a, i), matrix_of(job, &job->b, i), matrix_of(job, &job->c, i)};
         status = vme_parallel(job->context, strip_count, 1, compute_strips, &task);
     }
-    large_scratch_free(job->context, job->workspaces, bytes, pages);
+    vme_scratch_free(job->context, job->workspaces, bytes);
     return status;
 }
 

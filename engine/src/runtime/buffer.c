@@ -1,9 +1,10 @@
-/* Buffers: reference-counted bytes. A small buffer is one block that holds header and data. A larger one has its data
- * in a second block; a large one has it on pages of its own (pages.h).
+/* Buffers: reference-counted bytes. A buffer is one block that holds header and data (blocks.h); a large one has its
+ * data on pages of its own (pages.h). Either way the data never holds what another context left in memory.
  *
  * A buffer that was passed to other contexts has a share for each receiver: a separate header for the same bytes.
  * When the context that pays for the bytes ends, one of the receivers pays from then on. One lock guards the lists of
  * shares and of passed buffers; buffers that are never passed do not take it. */
+#include "runtime/blocks.h"
 #include "runtime/pages.h"
 
 #include <pthread.h>
@@ -12,21 +13,20 @@
 
 #include "vme_window.h"
 
-enum {
-    SMALL_MAX = 4096,      /* largest size in bytes that shares one block with its header */
-    PAGES_MIN = 128 << 10, /* from this size on, data is on mapped pages: malloc would unmap it at each free */
-};
+enum { PAGES_MIN = 128 << 10 }; /* from this size on, data is on mapped pages: malloc would unmap it at each free */
 
 struct vme_buffer {
     atomic_int refs;
     atomic_int windows; /* open windows on the whole buffer, including those opened through a share */
     atomic_bool frozen;
-    atomic_bool crossed;     /* passed to another context: may be in a list */
-    bool writable, separate; /* separate: `data` is a block apart from the header */
+    atomic_bool crossed; /* passed to another context: may be in a list */
+    bool writable;
+    int16_t block_class; /* of the block of vme_block_new that is this header, with the data if `pages` is 0; -1: the
+                          * header was allocated by calloc */
     void *data;
     size_t size;        /* bytes */
-    size_t pages;       /* bytes of mapped pages; 0: allocated by malloc */
-    bool inherited;     /* the payer did not allocate it, and may have had access to a part only: its pages are not
+    size_t pages;       /* bytes of mapped pages; 0: none */
+    bool inherited;     /* the payer did not allocate it, and may have had access to a part only: its memory is not
                          * cached for the payer */
     vme_context *payer; /* one reference; NULL: not charged. Guarded by the lock once `crossed` is set */
     void *owner;        /* foreign memory: the argument of `drop` */
@@ -63,39 +63,36 @@ static void list_remove(vme_buffer *buffer)
     buffer->link = NULL;
 }
 
-static char *align(char *address)
-{
-    return (char *)(((uintptr_t)address + VME_ALIGNMENT - 1) & ~(uintptr_t)(VME_ALIGNMENT - 1));
-}
-
 /* Allocates a buffer, uncharged. Contents: zeros if `zeroed`, otherwise undefined. NULL: no memory. */
 static vme_buffer *block_new(const vme_context *context, size_t bytes, bool zeroed)
 {
-    if (bytes <= SMALL_MAX) {
-        vme_buffer *buffer = malloc(sizeof *buffer + VME_ALIGNMENT - 1 + bytes);
-        if (buffer == NULL)
-            return NULL;
-        memset(buffer, 0, sizeof *buffer);
-        buffer->data = align((char *)(buffer + 1));
+    size_t block_bytes = sizeof(vme_buffer) + (bytes >= PAGES_MIN ? 0 : VME_ALIGNMENT - 1 + bytes);
+    int class = vme_block_class(block_bytes);
+    vme_buffer *buffer = vme_block_new(context, class, block_bytes);
+    if (buffer == NULL)
+        return NULL;
+    memset(buffer, 0, sizeof *buffer);
+    buffer->block_class = (int16_t)class;
+    if (bytes < PAGES_MIN) {
+        buffer->data = vme_align((char *)(buffer + 1));
         if (zeroed)
             memset(buffer->data, 0, bytes);
         return buffer;
     }
-    vme_buffer *buffer = calloc(1, sizeof *buffer);
-    if (buffer == NULL)
-        return NULL;
-    buffer->separate = true;
-    if (bytes >= PAGES_MIN) {
-        buffer->data = vme_pages_new(context, bytes, zeroed, &buffer->pages);
-    } else {
-        buffer->data = aligned_alloc(VME_ALIGNMENT, (bytes + VME_ALIGNMENT - 1) & ~(size_t)(VME_ALIGNMENT - 1));
-        if (buffer->data != NULL && zeroed)
-            memset(buffer->data, 0, bytes);
-    }
+    buffer->data = vme_pages_new(context, bytes, zeroed, &buffer->pages);
     if (buffer->data == NULL) {
-        free(buffer);
+        vme_block_free(context, buffer, class);
         return NULL;
     }
+    return buffer;
+}
+
+/* A header without a block of its own. NULL: no memory. */
+static vme_buffer *header_new(void)
+{
+    vme_buffer *buffer = calloc(1, sizeof *buffer);
+    if (buffer != NULL)
+        buffer->block_class = -1;
     return buffer;
 }
 
@@ -127,7 +124,7 @@ vme_status vme_buffer_wrap(vme_context *context, void *data, size_t bytes, bool 
                            void (*drop)(void *owner), vme_buffer **result)
 {
     (void)context; /* foreign memory is not charged */
-    vme_buffer *buffer = calloc(1, sizeof *buffer);
+    vme_buffer *buffer = header_new();
     if (buffer == NULL)
         return vme_fail(VME_NO_MEMORY, "no memory for a buffer's header");
     atomic_init(&buffer->refs, 1);
@@ -162,21 +159,23 @@ void vme_buffer_unref(vme_buffer *buffer)
         free(buffer);
         return;
     }
-    vme_context *payer = buffer->payer;
+    vme_context *payer = buffer->payer, *keeper = buffer->inherited ? NULL : payer;
     if (payer != NULL && payer->account.gone != NULL)
         payer->account.gone(payer->account.owner, buffer);
     if (buffer->pages != 0)
-        vme_pages_free(buffer->inherited ? NULL : payer, buffer->data, buffer->pages);
-    else if (buffer->separate)
-        free(buffer->data);
+        vme_pages_free(keeper, buffer->data, buffer->pages);
+    size_t size = buffer->size;
+    if (buffer->drop != NULL)
+        buffer->drop(buffer->owner);
+    if (buffer->block_class >= 0)
+        vme_block_free(keeper, buffer, buffer->block_class);
+    else
+        free(buffer);
     if (payer != NULL) {
-        vme_context_release(payer, buffer->size);
+        vme_context_release(payer, size);
         atomic_fetch_sub_explicit(&payer->buffers, 1, memory_order_relaxed);
         vme_context_unref(payer);
     }
-    if (buffer->drop != NULL)
-        buffer->drop(buffer->owner);
-    free(buffer);
 }
 
 void *vme_buffer_data(const vme_buffer *buffer) { return buffer->data; }
@@ -231,7 +230,7 @@ bool vme_buffer_has_window(const vme_buffer *buffer)
 
 vme_status vme_buffer_share(vme_context *holder, vme_buffer *buffer, vme_buffer **result)
 {
-    vme_buffer *whole = vme_buffer_whole(buffer), *share = calloc(1, sizeof *share);
+    vme_buffer *whole = vme_buffer_whole(buffer), *share = header_new();
     if (share == NULL)
         return vme_fail(VME_NO_MEMORY, "no memory for a buffer's header");
     atomic_init(&share->refs, 1);

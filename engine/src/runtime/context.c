@@ -1,9 +1,13 @@
 /* Contexts: the account for memory and CPU time, and the stop flag. A context lives until the last buffer charged to it
  * is freed. */
+#include "runtime/blocks.h"
 #include "runtime/pages.h"
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
+
+static atomic_ullong next_number = 1;
 
 vme_status vme_context_new(const vme_account *account, unsigned flags, vme_context **result)
 {
@@ -12,6 +16,7 @@ vme_status vme_context_new(const vme_account *account, unsigned flags, vme_conte
         return vme_fail(VME_NO_MEMORY, "no memory for an engine context");
     atomic_init(&context->refs, 1);
     context->flags = flags;
+    context->number = atomic_fetch_add(&next_number, 1);
     if (account != NULL) {
         context->account = *account;
         if (account->retain != NULL)
@@ -33,6 +38,7 @@ void vme_context_unref(vme_context *context)
         return;
     if (context->account.forget != NULL)
         context->account.forget(context->account.owner);
+    vme_blocks_drop(context);
     vme_pages_drop(context);
     free(context);
 }
@@ -111,22 +117,33 @@ void vme_context_release(vme_context *context, size_t bytes)
         context->account.release(context->account.owner, bytes);
 }
 
+/* Precedes scratch memory. */
+typedef struct {
+    void *memory;
+    size_t pages; /* of vme_pages_new; 0: a block of vme_block_new */
+    int class;    /* of the block */
+} scratch_header;
+
 void *vme_scratch_new(vme_context *context, size_t bytes)
 {
-    if (bytes > PTRDIFF_MAX - VME_ALIGNMENT) {
+    if (bytes > PTRDIFF_MAX / 2) {
         vme_fail(VME_NO_MEMORY, "%zu bytes are more than memory can hold", bytes);
         return NULL;
     }
     if (vme_context_charge(context, bytes) != VME_OK)
         return NULL;
-    size_t rounded = (bytes + VME_ALIGNMENT) & ~(size_t)(VME_ALIGNMENT - 1);
-    void *scratch = aligned_alloc(VME_ALIGNMENT, rounded);
-    if (scratch == NULL) {
+    size_t all = sizeof(scratch_header) + VME_ALIGNMENT - 1 + bytes;
+    scratch_header header = {.class = all <= VME_BLOCK_MAX ? vme_block_class(all) : -1};
+    header.memory = header.class >= 0 ? vme_block_new(context, header.class, all)
+                                      : vme_pages_new(context, all, false, &header.pages);
+    if (header.memory == NULL) {
         vme_context_release(context, bytes);
         vme_fail(VME_NO_MEMORY, "the system has no %zu bytes", bytes);
-    } else {
-        vme_context_note_peak(context);
+        return NULL;
     }
+    vme_context_note_peak(context);
+    char *scratch = vme_align((char *)header.memory + sizeof header);
+    memcpy(scratch - sizeof header, &header, sizeof header);
     return scratch;
 }
 
@@ -134,7 +151,12 @@ void vme_scratch_free(vme_context *context, void *scratch, size_t bytes)
 {
     if (scratch == NULL)
         return;
-    free(scratch);
+    scratch_header header;
+    memcpy(&header, (char *)scratch - sizeof header, sizeof header);
+    if (header.pages == 0)
+        vme_block_free(context, header.memory, header.class);
+    else
+        vme_pages_free(context, header.memory, header.pages);
     vme_context_release(context, bytes);
 }
 

@@ -16,6 +16,7 @@ struct vme_context {
     atomic_int refs; /* those of callers, and one for each live buffer charged to it */
     atomic_bool stopped;
     unsigned flags;
+    uint64_t number; /* from 1, never used again in this process */
     vme_account account;
     atomic_llong live, peak, buffers, operators, stops, refused;
     atomic_ullong helper_ns;
@@ -33,7 +34,12 @@ void vme_context_note_peak(vme_context *context);
 void vme_context_release(vme_context *context, size_t bytes);
 /* Charges memory that was charged to another context before; see `inherit` of vme_account. */
 bool vme_context_inherit(vme_context *context, size_t bytes, bool forced);
-/* Scratch memory of one operator, 64-byte aligned, charged like a buffer. NULL: refused, the message is stored. */
+static inline char *vme_align(char *address)
+{
+    return (char *)(((uintptr_t)address + VME_ALIGNMENT - 1) & ~(uintptr_t)(VME_ALIGNMENT - 1));
+}
+/* Scratch memory of one operator, 64-byte aligned, charged like a buffer. Contents: zeros or what this context left
+ * there (blocks.h, pages.h). NULL: refused, the message is stored. */
 void *vme_scratch_new(vme_context *context, size_t bytes);
 void vme_scratch_free(vme_context *context, void *scratch, size_t bytes);
 

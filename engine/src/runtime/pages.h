@@ -1,6 +1,7 @@
-/* Memory for buffers from 128 KiB on: pages from mmap, huge pages for large buffers. The system takes longer to clear
- * fresh pages than most operators take to compute. So freed pages are cached for the next buffer of about that size of
- * the same context. They are never given to another context, which could read their old contents. Thread-safe. */
+/* Memory for buffers from 128 KiB on and for large scratch memory: pages from mmap, huge pages for large ones. The
+ * system takes longer to clear fresh pages than most operators take to compute. So freed pages are cached for the next
+ * request of about that size of the same context. They are never given to another context, which could read their old
+ * contents. Thread-safe. */
 #ifndef VME_PAGES_H
 #define VME_PAGES_H
 

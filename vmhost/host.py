@@ -404,6 +404,8 @@ def start_service(policy, native, folder=None, functions=dict, own=lambda servic
     `own(service)` is called before it starts; from then on the owner abandons it if something fails.
     """
     _end_hosts_at_exit()
+    if (refusal := native.memory_refusal()) is not None:
+        raise ConfigurationError(refusal)
     if not native.sqlite_counted():
         _log.warning(
             "SQLite was in use before the first host was made, so what tasks allocate in it does not count against "

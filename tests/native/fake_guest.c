@@ -13,6 +13,7 @@
 #include "seal/waits.h"
 #include "sqlite/sqlite_rules.h"
 #include "vm/fork.h"
+#include "vm/inherited.h"
 #include "vm/vm_private.h"
 #include "wire/engine.h"
 
@@ -287,6 +288,9 @@ void vmh_memory_bind(vmh_meter *meter) { (void)meter; }
 void vmh_overflow_guard(vmh_vm *vm) { (void)vm; }
 void vmh_overflow_renew(void) {}
 void vmh_overflow_unguard(void) {}
+void vmh_inherited_undo(void) {}
+const char *vmh_memory_refusal(void) { return NULL; }
+bool vmh_memory_check(void) { return true; }
 void vmh_fork_transit_begin(void) {}
 void vmh_fork_transit_end(void) {}
 void vmh_compat_hide_interpreter(PyInterpreterState *interpreter) { (void)interpreter; }

@@ -53,7 +53,8 @@ class Program:
 
 def core_programs():
     fake_vm = f"{HERE}/fake_vm.c"
-    memory = ("memory/library_memory.c", "lanes/meter.c", "lanes/critical.c")
+    meter = ("lanes/meter.c", "lanes/critical.c")
+    memory = ("memory/library_memory.c", *meter)
     return [
         Program(f"{HERE}/test_lane", (*LANES, fake_vm)),
         Program(f"{HERE}/test_vms", (*LANES, *VMS, f"{HERE}/fake_guest.c", f"{PYTHON}/python.c", f"{PYTHON}/errors.c")),
@@ -63,6 +64,7 @@ def core_programs():
         Program(f"{HERE}/test_sampler", (*PROFILE, *SAMPLER, FAILING_CALLS)),
         Program(f"{HERE}/test_dump", ("vmhost/isolation/crash/dump.c",), wraps=("open", "write")),
         Program(f"{HERE}/test_cover", (*PROFILE, "vmhost/isolation/vm/cover.c", *OBJECTS, FAILING_CALLS)),
+        Program(f"{HERE}/test_memory", tuple(f"vmhost/isolation/{name}" for name in ("memory/memory.c", *meter))),
         Program(f"{HERE}/test_recording", (*RECORDING, *OBJECTS), wraps=("getrandom",)),
         Program(
             f"{HERE}/test_library_memory",

@@ -99,6 +99,29 @@ static void everywhere(vmh_meter *meter)
     vmh_memory_bind(NULL);
 }
 
+/* What the host or another VM freed is not seen. */
+static void zeroed(vmh_meter *meter, vmh_meter *other)
+{
+    static const size_t sizes[] = {40, 1000, 30000, 200000};
+    for (int payer = 0; payer < 2; payer++)
+        for (int i = 0; i < 4; i++) {
+            vmh_memory_bind(payer == 0 ? NULL : other);
+            void *marked = greedy_malloc(sizes[i]), *more = greedy_malloc(2 * sizes[i]);
+            CHECK(is_good(marked, sizes[i]) && is_good(more, 2 * sizes[i]));
+            greedy_free(marked);
+            greedy_free(more);
+            vmh_memory_bind(meter);
+            char *got = greedy_malloc(sizes[i]);
+            for (size_t at = 0; at < sizes[i]; at++)
+                CHECK(got[at] == 0);
+            got = greedy_realloc(got, 2 * sizes[i]);
+            for (size_t at = 0; at < 2 * sizes[i]; at++)
+                CHECK(got[at] == 0);
+            greedy_free(got);
+        }
+    vmh_memory_bind(NULL);
+}
+
 static void blocks_of_others(vmh_meter *meter)
 {
     void *hosts = greedy_malloc(200);
@@ -261,6 +284,7 @@ int main(void)
     not_led_yet(meter);
     charged_and_credited(meter);
     everywhere(meter);
+    zeroed(meter, other);
     blocks_of_others(meter);
     the_payer_gets_it_back(meter, other);
     outlives();

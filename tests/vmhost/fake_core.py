@@ -52,6 +52,9 @@ class FakeCore:
     def clock(self):
         return self.now
 
+    def memory_refusal(self):
+        return None
+
     def sqlite_counted(self):
         return True
 

@@ -166,6 +166,9 @@ def installation():
         yield Finding("native core", WRONG, str(error), "build it: make build, or pip install the project again")
     else:
         yield Finding("native core", OK, _core.__file__)
+        if (refusal := _core.memory_refusal()) is not None:
+            told, _, mend = refusal.partition(": ")
+            yield Finding("memory limits", WRONG, f"no host starts: {told}", mend)
         if not _core.sqlite_counted():
             yield Finding(
                 "SQLite",

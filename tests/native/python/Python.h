@@ -22,6 +22,7 @@
 #define PyAPI_FUNC(TYPE)          TYPE
 #define PyAPI_DATA(TYPE)          extern TYPE
 #define PyDoc_STR(TEXT)           TEXT
+#define PY_SSIZE_T_MAX            SSIZE_MAX
 #define Py_UNUSED(NAME)           unused_##NAME __attribute__((unused))
 #define _PyCFunction_CAST(METHOD) ((PyCFunction)(void (*)(void))(METHOD))
 
@@ -31,7 +32,19 @@ typedef struct _typeobject PyTypeObject;
 typedef struct PyType_Spec PyType_Spec;
 typedef struct PyGetSetDef PyGetSetDef;
 typedef struct PyConfig PyConfig;
-typedef struct PyMemAllocatorEx PyMemAllocatorEx;
+typedef enum { PYMEM_DOMAIN_RAW, PYMEM_DOMAIN_MEM, PYMEM_DOMAIN_OBJ } PyMemAllocatorDomain;
+typedef struct PyMemAllocatorEx {
+    void *ctx;
+    void *(*malloc)(void *ctx, size_t size);
+    void *(*calloc)(void *ctx, size_t count, size_t size);
+    void *(*realloc)(void *ctx, void *block, size_t size);
+    void (*free)(void *ctx, void *block);
+} PyMemAllocatorEx;
+typedef struct PyObjectArenaAllocator {
+    void *ctx;
+    void *(*alloc)(void *ctx, size_t size);
+    void (*free)(void *ctx, void *arena, size_t size);
+} PyObjectArenaAllocator;
 typedef struct PyInterpreterState PyInterpreterState;
 typedef struct PyThreadState {
     PyInterpreterState *interp;
@@ -198,5 +211,12 @@ void python_thread_end(void);
 PyObject *python_breathe(void);
 /* Interpreters that were made and have not ended. */
 int python_interpreters(void);
+
+/* test_memory.c */
+void PyMem_GetAllocator(PyMemAllocatorDomain domain, PyMemAllocatorEx *found);
+void PyObject_GetArenaAllocator(PyObjectArenaAllocator *found);
+void PyObject_SetArenaAllocator(PyObjectArenaAllocator *set);
+void *PyMem_RawMalloc(size_t size);
+void PyMem_RawFree(void *block);
 
 #endif

@@ -45,11 +45,59 @@ void vmh_compat_show_interpreter(PyInterpreterState *interp)
 uintptr_t vmh_compat_stack_limit(PyThreadState *ts) { return ((_PyThreadStateImpl *)ts)->c_stack_hard_limit; }
 
 /* Sets the flag by which tracemalloc leaves out its own allocations on a thread. */
-void vmh_compat_trace_memory(bool traced)
+void vmh_compat_untrace_thread(void)
 {
     Py_tss_t *key = &_PyRuntime.tracemalloc.reentrant_key;
     if (PyThread_tss_create(key) == 0) /* does nothing if the key exists, as it does in general */
-        PyThread_tss_set(key, traced ? NULL : Py_True);
+        PyThread_tss_set(key, Py_True);
+}
+
+/* The allocator that `outer` calls, if it is one of CPython's own hooks: their context points to it. */
+static PyMemAllocatorEx *beneath(const PyMemAllocatorEx *outer)
+{
+    PyMemAllocatorEx *const traced[] = {&_PyRuntime.tracemalloc.allocators.raw, &_PyRuntime.tracemalloc.allocators.mem,
+                                        &_PyRuntime.tracemalloc.allocators.obj};
+    debug_alloc_api_t *const debugged[] = {&_PyRuntime.allocators.debug.raw, &_PyRuntime.allocators.debug.mem,
+                                           &_PyRuntime.allocators.debug.obj};
+    for (int i = 0; i < 3; i++) {
+        if (outer->ctx == traced[i])
+            return traced[i];
+        if (outer->ctx == debugged[i])
+            return &debugged[i]->alloc;
+    }
+    return NULL;
+}
+
+/* CPython's mutex of allocators held. */
+static PyMemAllocatorEx *innermost(PyMemAllocatorDomain domain)
+{
+    PyMemAllocatorEx *at = domain == PYMEM_DOMAIN_RAW   ? &_PyRuntime.allocators.standard.raw
+                           : domain == PYMEM_DOMAIN_MEM ? &_PyRuntime.allocators.standard.mem
+                                                        : &_PyRuntime.allocators.standard.obj;
+    for (PyMemAllocatorEx *next; (next = beneath(at)) != NULL;)
+        at = next;
+    return at;
+}
+
+PyMemAllocatorEx vmh_compat_allocator(PyMemAllocatorDomain domain)
+{
+    PyMutex_Lock(&_PyRuntime.allocators.mutex);
+    PyMemAllocatorEx found = *innermost(domain);
+    PyMutex_Unlock(&_PyRuntime.allocators.mutex);
+    return found;
+}
+
+void vmh_compat_allocator_set(PyMemAllocatorDomain domain, const PyMemAllocatorEx *allocator)
+{
+    PyMutex_Lock(&_PyRuntime.allocators.mutex);
+    *innermost(domain) = *allocator;
+    PyMutex_Unlock(&_PyRuntime.allocators.mutex);
+}
+
+bool vmh_compat_uses_mimalloc(void)
+{
+    int chosen = _PyRuntime.preconfig.allocator;
+    return chosen == PYMEM_ALLOCATOR_MIMALLOC || chosen == PYMEM_ALLOCATOR_MIMALLOC_DEBUG;
 }
 
 bool vmh_compat_mutex_locked(PyInterpreterState *interp, int which)

@@ -74,9 +74,16 @@ int vmh_compat_comparison(int operation); /* the operand of COMPARE_OP for Py_LT
  * not boot if it fails. */
 int *vmh_compat_fd(PyObject *object);
 
-/* Sets whether tracemalloc, if the host has enabled it, traces allocations of this thread; it does by default. Needs no
- * GIL. */
-void vmh_compat_trace_memory(bool traced);
+/* From now on tracemalloc, if the host has enabled it, does not trace allocations of this thread. Needs no GIL. */
+void vmh_compat_untrace_thread(void);
+
+/* The innermost allocator of a domain: beneath those of tracemalloc and of the debug mode (PYTHONMALLOC=debug, -X dev),
+ * which call it. tracemalloc removes its own when it stops, and everything that was set above it. Other threads may
+ * allocate while it is set: they see any mix of old and new functions. */
+PyMemAllocatorEx vmh_compat_allocator(PyMemAllocatorDomain domain);
+void vmh_compat_allocator_set(PyMemAllocatorDomain domain, const PyMemAllocatorEx *allocator);
+/* Whether CPython was started with PYTHONMALLOC=mimalloc. */
+bool vmh_compat_uses_mimalloc(void);
 
 /* The mutexes that a thread of `interp` may hold while another interpreter, or the warden, needs them. Returns whether
  * mutex number `which` is held by any thread. Safe in a signal handler. */

@@ -230,11 +230,7 @@ PyStatus vmh_creation_make(PyThreadState **tstate)
     };
     creation own = {0};
     current = &own;
-    /* CPython holds its mutex of thread states while it allocates the interpreter. This thread has no thread state yet:
-     * tracemalloc would create one, which takes the same mutex, and deadlock. */
-    vmh_compat_trace_memory(false);
     PyStatus status = Py_NewInterpreterFromConfig(tstate, &config);
-    vmh_compat_trace_memory(true);
     int rc = PyStatus_Exception(status) ? 0 : clear_up();
     current = NULL;
     if (rc < 0) {

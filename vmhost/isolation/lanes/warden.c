@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -15,7 +16,8 @@ static vmh_lane *lanes;                                  /* guarded by lock */
 static vmh_vm *vms;                                      /* likewise */
 static bool started;                                     /* likewise */
 static atomic_llong planned = VMH_FOREVER;               /* time of the next check */
-static atomic_uint word;                                 /* futex: incremented when `planned` moved nearer */
+static atomic_int priority;
+static atomic_uint word; /* futex: incremented when `planned` moved nearer */
 
 void vmh_warden_add_lane(vmh_lane *lane)
 {
@@ -108,9 +110,21 @@ void vmh_warden_arm(int64_t when_ns)
     }
 }
 
+int vmh_warden_priority(void) { return atomic_load(&priority); }
+
+static int own_priority(void)
+{
+    int policy;
+    struct sched_param own;
+    return pthread_getschedparam(pthread_self(), &policy, &own) == 0 ? own.sched_priority : 0;
+}
+
 static void *warden(void *unused)
 {
     (void)unused;
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals to the process are the host's */
     vmh_urgency_set(VMH_PROMPT);
     for (;;) {
         unsigned seen = atomic_load(&word);
@@ -141,6 +155,7 @@ int vmh_warden_start(void)
     if (!started) {
         pthread_attr_t attributes;
         pthread_t thread;
+        atomic_store(&priority, own_priority());
         rc = pthread_attr_init(&attributes);
         if (rc == 0) {
             pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);

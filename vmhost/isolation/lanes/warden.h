@@ -12,6 +12,9 @@ struct vmh_vm;
 
 /* Starts the thread (once). 0 or an errno. */
 int vmh_warden_start(void);
+/* Its priority under a real-time policy (SCHED_FIFO, SCHED_RR), which it inherits from the thread that started it; 0:
+ * it has none. */
+int vmh_warden_priority(void);
 /* Plans a check at `when_ns` at the latest. Cheap if an earlier one is planned. */
 void vmh_warden_arm(int64_t when_ns);
 

@@ -37,6 +37,7 @@
 #include <unistd.h>
 
 #include "lanes/critical.h"
+#include "memory/fresh.h"
 #include "memory/memory.h"
 
 enum { ASK_BYTES = 1 << 20, PAGE_MIN = 4096 };
@@ -95,7 +96,8 @@ static bool charge(vmh_meter *meter, size_t bytes, size_t size)
     return true;
 }
 
-static void *take(vmh_meter *meter, size_t size, bool zeroed)
+/* Zeroed. */
+static void *take(vmh_meter *meter, size_t size)
 {
     size_t bytes = size + ROOM;
     if (size > PTRDIFF_MAX - ROOM) {
@@ -104,7 +106,7 @@ static void *take(vmh_meter *meter, size_t size, bool zeroed)
     }
     if (!charge(meter, bytes, size))
         return NULL;
-    void *base = zeroed ? calloc(1, bytes) : malloc(bytes);
+    void *base = vmh_fresh_new(bytes);
     if (base == NULL) {
         credit(meter, (long long)bytes);
         return NULL;
@@ -143,6 +145,7 @@ static void *change(header *own, size_t size)
         credit(before.meter, (long long)more);
         return NULL;
     }
+    vmh_fresh_grown(moved, had);
     credit(before.meter, (long long)(had + more) - (long long)malloc_usable_size(moved));
     /* The new block may need the other offset. The header is written after the move, which may overlap it. */
     char *is = (char *)moved + offset;
@@ -164,7 +167,7 @@ INTERPOSED static void *counted_malloc(size_t size)
 {
     vmh_critical_enter();
     vmh_meter *meter = vmh_memory_payer();
-    void *memory = meter == NULL ? malloc(size) : take(meter, size, false);
+    void *memory = meter == NULL ? malloc(size) : take(meter, size);
     vmh_critical_leave();
     return memory;
 }
@@ -175,7 +178,7 @@ INTERPOSED static void *counted_calloc(size_t count, size_t size)
     vmh_critical_enter();
     vmh_meter *meter = vmh_memory_payer();
     void *memory =
-        meter == NULL || __builtin_mul_overflow(count, size, &bytes) ? calloc(count, size) : take(meter, bytes, true);
+        meter == NULL || __builtin_mul_overflow(count, size, &bytes) ? calloc(count, size) : take(meter, bytes);
     vmh_critical_leave();
     return memory;
 }

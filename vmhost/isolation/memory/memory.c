@@ -4,6 +4,9 @@
  * from before the hooks could not be told apart), so their usable size is charged to the VM that runs; a block
  * allocated by one VM and freed by another causes drift in both counters, which cancels out over the process. On host
  * threads the hooks cost one thread-local load.
+ *
+ * No VM sees what another one, or the host, left in memory: raw blocks are zeroed when a VM gets them, and arenas when
+ * a VM leaves them for the next (new ones come from the system).
  */
 #include "memory/memory.h"
 
@@ -12,6 +15,7 @@
 #include <string.h>
 
 #include "cpython/compat.h"
+#include "memory/fresh.h"
 #include "memory/holders.h"
 #include "memory/overflow.h"
 
@@ -99,7 +103,8 @@ static vmh_meter *disown(void *address)
     return NULL;
 }
 
-/* Arenas of ended VMs, reused by the next ones: their pages are mapped, which saves a boot some hundred page faults. */
+/* Arenas of ended VMs, reused by the next ones: their pages are mapped, which saves a boot some hundred page faults.
+ * They are zeroed. */
 enum { STOCK_MAX = 4, STOCK_BYTES = 1 << 20 }; /* the size of real arenas; frame chunks also come from this allocator */
 static void *stock[STOCK_MAX];
 static int stock_count;
@@ -144,9 +149,15 @@ static void arena_free(void *context, void *memory, size_t size)
     vmh_mutex_lock(&arenas_lock);
     vmh_meter *meter = disown(memory);
     bool kept = meter != NULL && size == STOCK_BYTES && stock_count < STOCK_MAX;
-    if (kept)
-        stock[stock_count++] = memory;
     vmh_mutex_unlock(&arenas_lock);
+    if (kept) {
+        memset(memory, 0, size);
+        vmh_mutex_lock(&arenas_lock);
+        kept = stock_count < STOCK_MAX;
+        if (kept)
+            stock[stock_count++] = memory;
+        vmh_mutex_unlock(&arenas_lock);
+    }
     if (!kept)
         arena.free(arena.ctx, memory, size);
     vmh_overflow_check();
@@ -159,7 +170,7 @@ static void arena_free(void *context, void *memory, size_t size)
 
 /* ---- raw blocks ---- */
 
-static void *charged(vmh_meter *meter, void *memory, size_t asked)
+static void *charged(vmh_meter *meter, void *memory, size_t asked, bool zeroed)
 {
     vmh_overflow_check();
     if (memory == NULL) {
@@ -167,6 +178,8 @@ static void *charged(vmh_meter *meter, void *memory, size_t asked)
         return NULL;
     }
     size_t usable = malloc_usable_size(memory);
+    if (!zeroed)
+        memset(memory, 0, usable);
     if (usable > asked) /* rounding: charged, but never refused */
         atomic_fetch_add_explicit(&meter->live, (long long)(usable - asked), memory_order_relaxed);
     vmh_holders_made(meter, memory, asked);
@@ -184,7 +197,10 @@ static void *raw_malloc(void *context, size_t size)
         offer = NULL;
         return block;
     }
-    return vmh_meter_charge(meter, size) ? charged(meter, raw.malloc(raw.ctx, size), size) : NULL;
+    if (!vmh_meter_charge(meter, size))
+        return NULL;
+    bool zeroed = size >= VMH_FRESH_CALLOC_MIN;
+    return charged(meter, zeroed ? raw.calloc(raw.ctx, 1, size) : raw.malloc(raw.ctx, size), size, zeroed);
 }
 
 static void *raw_calloc(void *context, size_t count, size_t size)
@@ -195,7 +211,7 @@ static void *raw_calloc(void *context, size_t count, size_t size)
         return raw.calloc(raw.ctx, count, size);
     if (size != 0 && count > (size_t)PY_SSIZE_T_MAX / size)
         return NULL;
-    return vmh_meter_charge(meter, count * size) ? charged(meter, raw.calloc(raw.ctx, count, size), count * size)
+    return vmh_meter_charge(meter, count * size) ? charged(meter, raw.calloc(raw.ctx, count, size), count * size, true)
                                                  : NULL;
 }
 
@@ -216,6 +232,7 @@ static void *raw_realloc(void *context, void *memory, size_t size)
             vmh_meter_release(meter, size - before);
         return NULL;
     }
+    vmh_fresh_grown(moved, before);
     long long after = (long long)malloc_usable_size(moved);
     long long paid = (long long)(size > before ? size : before);
     atomic_fetch_add_explicit(&meter->live, after - paid, memory_order_relaxed);
@@ -272,23 +289,73 @@ bool vmh_memory_is_default(void)
     return (now.malloc == object.malloc && now.free == object.free) || vmh_holders_are(&now, &object);
 }
 
+/* Other threads may allocate meanwhile, and CPython reads the allocator without a lock. They may see any mix of old and
+ * new functions: each handles the other's blocks, and the context is NULL in both. The place is beneath tracemalloc and
+ * the debug mode, so that blocks are the C library's own and malloc_usable_size works on them. */
+static void hook(PyMemAllocatorDomain domain)
+{
+    vmh_compat_allocator_set(domain, &(PyMemAllocatorEx){NULL, raw_malloc, raw_calloc, raw_realloc, raw_free});
+}
+
+/* Puts the hooks where the allocators are that we call: the first time, and after somebody who replaced ours has put
+ * those back. */
+static void install(void)
+{
+    if (vmh_compat_allocator(PYMEM_DOMAIN_RAW).malloc == raw.malloc)
+        hook(PYMEM_DOMAIN_RAW);
+    /* With PYTHONMALLOC=malloc, objects are raw blocks too. */
+    const PyMemAllocatorDomain domains[] = {PYMEM_DOMAIN_MEM, PYMEM_DOMAIN_OBJ};
+    for (int i = 0; i < 2; i++)
+        if (vmh_compat_allocator(domains[i]).malloc == raw.malloc)
+            hook(domains[i]);
+    PyObjectArenaAllocator now;
+    PyObject_GetArenaAllocator(&now);
+    if (now.alloc == arena.alloc)
+        PyObject_SetArenaAllocator(&(PyObjectArenaAllocator){NULL, arena_alloc, arena_free});
+}
+
 int vmh_memory_install(void)
 {
     static bool installed;
     if (installed)
         return 0;
     installed = true;
-    PyMem_GetAllocator(PYMEM_DOMAIN_RAW, &raw);
-    PyObject_GetArenaAllocator(&arena);
-    /* With PYTHONMALLOC=debug, raw blocks begin after a header of CPython's, so malloc_usable_size does not work on
-     * them. Then only arenas and buffers are counted. */
     const char *name = _PyMem_GetCurrentAllocatorName();
     plain = name != NULL && strcmp(name, "pymalloc") == 0;
     PyMem_GetAllocator(PYMEM_DOMAIN_OBJ, &object);
-    /* Other threads may allocate raw memory meanwhile, and CPython reads the allocator without a lock. They may see any
-     * mix of old and new functions: each handles the other's blocks, and the context is NULL in both. */
-    if (name == NULL || strstr(name, "debug") == NULL)
-        PyMem_SetAllocator(PYMEM_DOMAIN_RAW, &(PyMemAllocatorEx){NULL, raw_malloc, raw_calloc, raw_realloc, raw_free});
-    PyObject_SetArenaAllocator(&(PyObjectArenaAllocator){NULL, arena_alloc, arena_free});
+    raw = vmh_compat_allocator(PYMEM_DOMAIN_RAW);
+    PyObject_GetArenaAllocator(&arena);
+    install();
     return 0;
+}
+
+const char *vmh_memory_refusal(void)
+{
+    return !vmh_compat_uses_mimalloc()
+               ? NULL
+               : "memory limits cannot be held with PYTHONMALLOC=mimalloc, whose blocks cannot be counted: unset "
+                 "PYTHONMALLOC, or set it to pymalloc, malloc or debug";
+}
+
+/* Whether an allocation of this thread is charged. */
+static bool charges(void)
+{
+    long long before = atomic_load(&paying->live);
+    void *block = PyMem_RawMalloc(64);
+    bool charged_it = block != NULL && atomic_load(&paying->live) > before;
+    PyMem_RawFree(block);
+    PyObjectArenaAllocator now;
+    PyObject_GetArenaAllocator(&now);
+    return charged_it && now.alloc == arena_alloc;
+}
+
+bool vmh_memory_check(void)
+{
+    static pthread_mutex_t checking = PTHREAD_MUTEX_INITIALIZER;
+    if (charges())
+        return true;
+    vmh_mutex_lock(&checking);
+    install();
+    vmh_mutex_unlock(&checking);
+    return charges();
 }

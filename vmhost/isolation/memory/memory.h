@@ -16,6 +16,11 @@ typedef struct vmh_allowance {
 } vmh_allowance;
 
 int vmh_memory_install(void);
+/* Why memory limits cannot be held in this process, and what to do; NULL: they can. */
+const char *vmh_memory_refusal(void);
+/* Whether allocations of this thread, which has a meter, are charged. A program may have put back the allocators from
+ * before ours: then ours are installed again. */
+bool vmh_memory_check(void);
 void vmh_memory_bind(vmh_meter *meter); /* charges this thread's allocations to `meter`; NULL: to none */
 vmh_meter *vmh_memory_payer(void);      /* the meter of this thread; borrowed */
 /* The holdings of this thread's meter (holders.h); nearly always NULL. Borrowed. */

@@ -65,19 +65,40 @@ void vmh_overflow_leave_out(const void *begin, const void *end)
         left_out[left_out_count++] = (span){(uintptr_t)begin, (uintptr_t)end};
 }
 
-void vmh_overflow_guard(vmh_vm *vm)
+/* The stack of the calling thread. */
+static bool own_stack(uintptr_t *bottom, size_t *size)
 {
     pthread_attr_t attributes;
-    void *bottom;
-    size_t size;
+    void *address;
     if (sysconf(_SC_PAGESIZE) != PAGE || pthread_getattr_np(pthread_self(), &attributes) != 0)
-        return;
-    int rc = pthread_attr_getstack(&attributes, &bottom, &size);
+        return false;
+    int rc = pthread_attr_getstack(&attributes, &address, size);
     pthread_attr_destroy(&attributes);
+    *bottom = (uintptr_t)address;
+    return rc == 0;
+}
+
+void vmh_overflow_fresh(void)
+{
+    uintptr_t bottom, here = (uintptr_t)__builtin_frame_address(0);
+    size_t size;
+    if (!own_stack(&bottom, &size) || here < bottom || here - bottom > size)
+        return;
+    uintptr_t low = (bottom + PAGE - 1) & ~(uintptr_t)(PAGE - 1), high = (here & ~(uintptr_t)(PAGE - 1)) - PAGE;
+    if (high > low)
+        madvise((void *)low, high - low, MADV_DONTNEED);
+}
+
+void vmh_overflow_guard(vmh_vm *vm)
+{
+    uintptr_t bottom;
+    size_t size;
+    if (!own_stack(&bottom, &size))
+        return;
     uintptr_t limit = vmh_compat_stack_limit(PyThreadState_Get());
-    span zone = {((uintptr_t)bottom + PAGE - 1) & ~(uintptr_t)(PAGE - 1), (limit + PAGE - 1) & ~(uintptr_t)(PAGE - 1)};
+    span zone = {(bottom + PAGE - 1) & ~(uintptr_t)(PAGE - 1), (limit + PAGE - 1) & ~(uintptr_t)(PAGE - 1)};
     /* A limit outside this stack was not computed for it. */
-    if (rc != 0 || zone.high <= zone.low || zone.high - zone.low > size / 2
+    if (zone.high <= zone.low || zone.high - zone.low > size / 2
         || mprotect((void *)zone.low, zone.high - zone.low, PROT_NONE) != 0)
         return;
     guard.closed = zone;

@@ -26,6 +26,9 @@ void vmh_overflow_install(void);
 /* Treats code from `begin` to `end` of our own object as a library's: a thread in it may hold that library's locks.
  * Three times at most, before the first VM. */
 void vmh_overflow_leave_out(const void *begin, const void *end);
+/* First on a new thread of a VM: the C library reuses stacks of ended threads, so gives back to the system what their
+ * VMs left below the caller's frame. */
+void vmh_overflow_fresh(void);
 /* On a thread of `vm`, with its GIL held and its thread state current: protects the yellow zone. Does nothing if the
  * stack's bounds are unknown: an overflow then ends the process. */
 void vmh_overflow_guard(vmh_vm *vm);

@@ -192,7 +192,15 @@ static PyObject *trace_engine(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(u
     Py_RETURN_NONE;
 }
 
+static PyObject *memory_refusal(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+    const char *reason = vmh_memory_refusal();
+    return reason == NULL ? Py_NewRef(Py_None) : PyUnicode_FromString(reason);
+}
+
 static PyMethodDef core_methods[] = {
+    {"memory_refusal", memory_refusal, METH_NOARGS,
+     PyDoc_STR("Why memory limits cannot be held in this process, so that no VM boots; None: they can.")},
     {"engine_attach", engine_attach, METH_VARARGS,
      PyDoc_STR("engine_attach(table, path): the address of the engine's `struct vme_api`, and the file of "
                "vmhost.engine._array.")},

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "lanes/critical.h"
+#include "memory/fresh.h"
 #include "memory/memory.h"
 #include "memory/overflow.h"
 #include "sqlite/sqlite_rules.h"
@@ -39,7 +40,7 @@ static void *take(int size)
     vmh_meter *meter = vmh_memory_payer();
     if (meter != NULL && !vmh_meter_charge(meter, bytes))
         return NULL;
-    block *header = malloc(bytes);
+    block *header = meter == NULL ? malloc(bytes) : vmh_fresh_new(bytes);
     if (header == NULL) {
         if (meter != NULL)
             vmh_meter_release(meter, bytes);
@@ -68,12 +69,15 @@ static void *change(void *memory, int size)
     size_t before = old->bytes, bytes = sizeof(block) + (size_t)size;
     if (meter != NULL && bytes > before && !vmh_meter_charge(meter, bytes - before))
         return NULL;
+    size_t usable = malloc_usable_size(old);
     block *moved = realloc(old, bytes);
     if (moved == NULL) {
         if (meter != NULL && bytes > before)
             vmh_meter_release(meter, bytes - before);
         return NULL;
     }
+    if (meter != NULL)
+        vmh_fresh_grown(moved, usable);
     if (meter != NULL && bytes < before)
         vmh_meter_release(meter, before - bytes);
     moved->bytes = bytes;

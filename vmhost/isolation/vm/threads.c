@@ -9,6 +9,7 @@
 #include "cpython/creation.h"
 #include "wire/engine.h"
 #include "vm/fork.h"
+#include "vm/inherited.h"
 #include "memory/overflow.h"
 #include "seal/seal.h"
 #include "lanes/urgency.h"
@@ -62,6 +63,7 @@ int64_t vmh_threads_starved_ns(vmh_vm *vm, int64_t round, int64_t now)
 
 void vmh_thread_enter(vmh_vm *vm)
 {
+    vmh_inherited_undo();
     current_vm = vm;
     vmh_memory_bind(vm->memory.meter);
     vmh_crash_thread_join(vm->threads.crash_slot);
@@ -128,6 +130,13 @@ int vmh_vm_threads(bool only_lively)
 static bool boot(vmh_vm *vm)
 {
     int64_t began = vmh_now_ns();
+    if (vmh_memory_refusal() != NULL || !vmh_memory_check()) {
+        snprintf(vm->failure, sizeof vm->failure, "%s",
+                 vmh_memory_refusal() != NULL ? vmh_memory_refusal()
+                                              : "memory limits cannot be held: another library has replaced the "
+                                                "allocator hooks of vmhost (PyMem_SetAllocator)");
+        return false;
+    }
     vmh_fork_transit_begin();
     PyStatus status = vmh_creation_make(&vm->interpreter.tstate);
     vmh_mutex_lock(&vm->life);
@@ -305,6 +314,7 @@ static void serve(vmh_vm *vm)
 static void *run(void *argument)
 {
     vmh_vm *vm = argument;
+    vmh_inherited_undo();
     current_vm = vm;
     vmh_memory_bind(vm->memory.meter);
     vm->threads.crash_slot = vmh_crash_thread_enter(vm->id);

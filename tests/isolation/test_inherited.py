@@ -1,0 +1,212 @@
+"""A VM's threads do not keep what threads inherit: blocked signals, a rounding mode, tracing of memory."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.hosts import PROLOGUE, ROOT
+
+
+def run(program, *, options=(), env=None, timeout_s=180):
+    """The exit status and the output of a program in a process of its own."""
+    ended = subprocess.run(
+        [sys.executable, *options, "-c", PROLOGUE + textwrap.dedent(program)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        env=env,
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+OVERFLOW = textwrap.dedent("""
+    OVERFLOW = '''
+        def run(value):
+            if value:
+                nested = iter([1])
+                for _ in range(200_000):
+                    nested = map(int, nested)
+                next(nested)
+            return "right"
+    '''
+    def overflows(host):
+        try:
+            host.load(bundle(OVERFLOW))(1)
+        except vmhost.VMLostError:
+            return host.load(bundle(OVERFLOW, name="other"))(0)
+""")
+
+
+def test_a_stack_overflow_loses_one_vm_where_all_signals_are_blocked():
+    program = OVERFLOW + textwrap.dedent("""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    with vmhost.Host(allow_unsigned=True) as host:
+        print(overflows(host), flush=True)
+    os._exit(0)
+    """)
+    code, out, err = run(program)
+    assert (code, out) == (0, "right\n"), err
+
+
+def test_signals_to_the_process_are_left_to_the_host():
+    """Threads of VMs, and the warden, block them; faults of the thread itself they do not."""
+    program = """
+    GUEST = '''
+        import threading
+
+        def run(value):
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+            return value
+    '''
+    with vmhost.Host(allow_unsigned=True) as host:
+        host.load(bundle(GUEST))(1)
+        known = {thread.native_id for thread in threading.enumerate()}
+        masks = []
+        for tid in {int(name) for name in os.listdir("/proc/self/task")} - known:
+            with open(f"/proc/self/task/{tid}/status") as status:
+                masks += [int(line.split()[1], 16) for line in status if line.startswith("SigBlk")]
+        bits = [[mask >> number - 1 & 1 for number in (signal.SIGTERM, signal.SIGINT)] for mask in masks]
+        faults = [mask >> number - 1 & 1 for mask in masks for number in (signal.SIGSEGV, signal.SIGBUS)]
+        print(len(masks) >= 2, {tuple(pair) for pair in bits}, sum(not fault for fault in faults) >= 4)
+    """
+    code, out, err = run(program)
+    assert (code, out) == (0, "True {(1, 1)} True\n"), err
+
+
+def test_a_vm_rounds_and_keeps_subnormals_whatever_the_host_does():
+    program = """
+    import ctypes, ctypes.util
+    libm = ctypes.CDLL(ctypes.util.find_library("m") or "libm.so.6")
+    FE_UPWARD = {"x86_64": 0x800, "aarch64": 0x400000}[os.uname().machine]
+    GUEST = '''
+        import threading
+        def run(value):
+            got = []
+            thread = threading.Thread(target=lambda: got.append(value / 3))
+            thread.start()
+            thread.join()
+            return [value / 3, *got]
+    '''
+    one = float(len(sys.argv))
+    plain = one / 3
+    libm.fesetround(FE_UPWARD)
+    up = one / 3
+    with vmhost.Host(allow_unsigned=True) as host:
+        results = host.load(bundle(GUEST))(1.0)
+        libm.fesetround(0)
+        print(up > plain, results == [plain, plain])
+    """
+    assert run(program)[:2] == (0, "True True\n")
+
+
+BOOTS = textwrap.dedent("""
+    GUEST = '''
+        import json, decimal, dataclasses, collections
+        @dataclasses.dataclass
+        class Record:
+            number: int
+        def run(value):
+            return json.dumps([Record(number).number for number in range(value)])
+    '''
+    def boot_and_end(rounds):
+        for _ in range(rounds):
+            with vmhost.Host(allow_unsigned=True) as host:
+                tasks = [host.load(bundle(GUEST, name=f"task{at}")) for at in range(4)]
+                for future in [task.submit(100) for task in tasks]:
+                    future.result()
+""")
+
+
+def test_vms_boot_import_and_end_while_the_host_traces_its_memory():
+    """tracemalloc's table of file names is shared by all interpreters: it kept strings of ended ones."""
+    program = BOOTS + textwrap.dedent("""
+    import tracemalloc
+    tracemalloc.start(25)
+    boot_and_end(4)
+    snapshot = tracemalloc.take_snapshot()
+    names = {frame.filename for trace in snapshot.traces for frame in trace.traceback}
+    print("traced", any("host" in name for name in names), [name for name in names if "task0" in name])
+    """)
+    for _ in range(3):
+        assert run(program)[:2] == (0, "traced True []\n")
+
+
+HELD = textwrap.dedent("""
+    HOG = '''
+        def run(value):
+            kept = []
+            while len(kept) < value:
+                kept.append([0] * 100_000)
+            return len(kept)
+        def small(value):
+            kept = []
+            while len(kept) < value:
+                kept.append(("x", len(kept), [1.5 * len(kept)]))
+            return len(kept)
+        def raw(value):
+            kept = bytearray()
+            while len(kept) < value:
+                kept += bytes(100_000)
+            return len(kept)
+    '''
+    def held():
+        ends = []
+        with vmhost.Host(allow_unsigned=True) as host:
+            task = host.load(bundle(HOG, limits={"memory": "32 MiB"}))
+            ends.append(task(5))
+            for entry, count in (("run", 600), ("small", 4_000_000), ("raw", 500_000_000)):
+                try:
+                    ends.append(task(count, entry="main:" + entry))
+                except vmhost.MemoryLimitError:
+                    ends.append("held")
+        return ends
+""")
+
+
+@pytest.mark.parametrize("allocator", ["default", "pymalloc", "malloc", "debug", "pymalloc_debug", "malloc_debug"])
+def test_memory_limits_are_held_with_every_allocator(allocator):
+    code, out, err = run(HELD + "print(held())", env={**os.environ, "PYTHONMALLOC": allocator})
+    assert (code, out) == (0, "[5, 'held', 'held', 'held']\n"), err
+
+
+def test_memory_limits_are_held_in_development_mode():
+    code, out, err = run(HELD + "print(held())", options=("-X", "dev"))
+    assert (code, out) == (0, "[5, 'held', 'held', 'held']\n"), err
+
+
+@pytest.mark.parametrize("allocator", ["mimalloc", "mimalloc_debug"])
+def test_a_host_refuses_to_start_where_limits_cannot_be_held(allocator):
+    code, out, err = run(
+        """
+        try:
+            vmhost.Host(allow_unsigned=True)
+        except vmhost.ConfigurationError as error:
+            print(error)
+        """,
+        env={**os.environ, "PYTHONMALLOC": allocator},
+    )
+    assert code == 0 and "PYTHONMALLOC=mimalloc" in out and "set it to pymalloc" in out, (out, err)
+
+
+@pytest.mark.parametrize("when", ["before the first host", "while it runs"])
+def test_memory_limits_are_held_after_tracemalloc_was_stopped(when):
+    program = HELD + textwrap.dedent(f"""
+    import tracemalloc
+    if {when!r} == "before the first host":
+        tracemalloc.start()
+    with vmhost.Host(allow_unsigned=True) as first:
+        task = first.load(bundle("def run(value): return value"))
+        task(1)
+        if {when!r} == "while it runs":
+            tracemalloc.start()
+        task(2)
+    traced = held()
+    tracemalloc.stop()
+    print(traced, held())
+    """)
+    code, out, err = run(program)
+    assert (code, out) == (0, "[5, 'held', 'held', 'held'] [5, 'held', 'held', 'held']\n"), err

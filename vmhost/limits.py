@@ -292,8 +292,8 @@ class Policy:
 
     `max_vms`: VMs that serve at once. `warm`, `max_warm`: VMs booted ahead, and the maximum to which that number grows
     when tasks had to wait for a boot. `idle_s`: an idle VM is retired after this time. `memory_bytes`: idle VMs are
-    retired when all VMs together hold more; None is a quarter of the machine's memory. `pressure_percent`: the same
-    when so much of the machine's memory is in use. `grace_s`: the time a stopped call has to unwind before its VM is
+    retired when all VMs together hold more; None is a quarter of the machine's memory, or of what a control group
+    (a container) allows the process. `pressure_percent`: the same when so much of that memory is in use. `grace_s`: the time a stopped call has to unwind before its VM is
     quarantined. `replace_warm`: replace a warm VM that a task got (False: for a process that ends after a call).
     `quantum_s`: how long a task may keep VMs that another task with an equal claim waits for. `cores`: processors
     available to VMs: a task of short calls gets no more VMs than that. `boot_tries`: boots that may fail in a row

@@ -137,11 +137,12 @@ def machine():
     )
     import psutil
 
+    from vmhost.runtime.machine import memory_bytes
+
     memory = psutil.virtual_memory()
     text = f"{size_text(memory.available)} free of {size_text(memory.total)}"
-    limit = _cgroup("memory.max")
-    if limit and limit[0] != "max":
-        text += f", limited to {size_text(int(limit[0]))} by its control group"
+    if memory_bytes() < memory.total:
+        text += f", limited to {size_text(memory_bytes())} by its control group"
     yield Finding("memory", OK, text)
     for name, kind, minimum in (("threads", resource.RLIMIT_NPROC, 256), ("open files", resource.RLIMIT_NOFILE, 256)):
         soft, _ = resource.getrlimit(kind)

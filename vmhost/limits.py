@@ -290,21 +290,22 @@ def _cores():
 class Policy:
     """A host's settings for all its tasks.
 
-    `max_vms`: VMs that serve at once. `warm`, `max_warm`: VMs booted ahead, and the maximum to which that number grows
-    when tasks had to wait for a boot. `idle_s`: an idle VM is retired after this time. `memory_bytes`: idle VMs are
-    retired when all VMs together hold more; None is a quarter of the machine's memory, or of what a control group
-    (a container) allows the process. `pressure_percent`: the same when so much of that memory is in use. `grace_s`: the time a stopped call has to unwind before its VM is
-    quarantined. `replace_warm`: replace a warm VM that a task got (False: for a process that ends after a call).
-    `quantum_s`: how long a task may keep VMs that another task with an equal claim waits for. `cores`: processors
-    available to VMs: a task of short calls gets no more VMs than that. `boot_tries`: boots that may fail in a row
-    before waiting calls get their error. `boots_at_once`: VMs that boot at the same time. `function_threads`: threads
-    for host functions; that many run at the same time. `allow`: the kinds of permissions that a bundle may ask for.
-    `permissions`: caps on any bundle's requests, as in TaskPolicy; kinds that it does not name are refused.
-    `search`: how models' algorithms are chosen: "measured", by the speed of this machine's cores, or "fixed", by
-    built-in numbers, so that every machine with the same backend gives the same bytes. `limits`: as in TaskPolicy,
-    for all tasks. `tasks`: name of a task -> its TaskPolicy; `task` applies to all others. `origins`: sources of
-    values in host.yaml, by the path of the field, as in "task.breaker.window_s": (FILE:LINE, the value there).
-    ConfigurationError."""
+    `max_vms`: VMs that serve at once. `warm`, `max_warm`: VMs booted ahead, and the maximum to which that number
+    grows when tasks had to wait for a boot. `idle_s`: an idle VM is retired after this time. `memory_bytes`: idle
+    VMs are retired when all VMs together hold more; None is a quarter of the machine's memory, or of what a control
+    group (a container) allows the process. `pressure_percent`: the same when so much of that memory is in use.
+    `grace_s`: the time a stopped call has to unwind before its VM is quarantined. `replace_warm`: replace a warm VM
+    that a task got (False: for a process that ends after a call). `quantum_s`: how long a task may keep VMs that
+    another task with an equal claim waits for. `cores`: processors available to VMs: a task of short calls gets no
+    more VMs than that. `boot_tries`: boots that may fail in a row before waiting calls get their error.
+    `boots_at_once`: VMs that boot at the same time. `function_threads`: threads for host functions; that many run
+    at the same time. `allow`: the kinds of permissions that a bundle may ask for. `permissions`: caps on any
+    bundle's requests, as in TaskPolicy; kinds that it does not name are refused. `search`: how models' algorithms
+    are chosen: "measured", by the speed of this machine's cores, or "fixed", by built-in numbers, so that every
+    machine with the same backend gives the same bytes. `limits`: as in TaskPolicy, for all tasks. `tasks`: name of
+    a task -> its TaskPolicy; `task` applies to all others. `origins`: sources of values in host.yaml, by the path
+    of the field, as in "task.breaker.window_s": (FILE:LINE, the value there). ConfigurationError.
+    """
 
     max_vms: int = 1000
     warm: int = 1

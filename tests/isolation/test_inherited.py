@@ -210,3 +210,36 @@ def test_memory_limits_are_held_after_tracemalloc_was_stopped(when):
     """)
     code, out, err = run(program)
     assert (code, out) == (0, "[5, 'held', 'held', 'held'] [5, 'held', 'held', 'held']\n"), err
+
+
+@pytest.mark.parametrize("policy, priority", [("SCHED_FIFO", 1), ("SCHED_FIFO", 50), ("SCHED_RR", 1)])
+def test_a_loop_is_stopped_under_a_real_time_policy_on_one_core(policy, priority):
+    """A real-time thread runs until it waits: VMs stand below the thread that stops them."""
+    try:
+        os.sched_setscheduler(0, getattr(os, policy), os.sched_param(priority))
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    except PermissionError:
+        pytest.skip("needs the privilege to set a real-time policy (CAP_SYS_NICE)")
+    program = f"""
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+    os.sched_setscheduler(0, os.{policy}, os.sched_param({priority}))
+    GUEST = '''
+        import threading
+        def run(value):
+            for _ in range(value or 0):
+                threading.Thread(target=run, args=(0,), daemon=True).start()
+            while value is not None:
+                pass
+            return "right"
+    '''
+    with vmhost.Host(allow_unsigned=True) as host:
+        task = host.load(bundle(GUEST))
+        for threads in (0, 2):
+            try:
+                task(threads, timeout_s=0.5)
+            except vmhost.TimeLimitError:
+                print("stopped")
+        print(task(None))
+    """
+    code, out, err = run(program, timeout_s=60)
+    assert (code, out) == (0, "stopped\nstopped\nright\n"), err

@@ -56,16 +56,16 @@ NEEDS = {
     ("POST", "/api/v1/forgive"): ("release", "one"),
     ("GET", "/api/v1/releases"): ("read", "some"),
     ("POST", "/api/v1/releases"): ("release", "one"),
-    ("GET", "/api/v1/releases/{release:int}"): ("read", "one"),
-    ("GET", "/api/v1/releases/{release:int}/devices"): ("read", "one"),
-    ("POST", "/api/v1/releases/{release:int}/retry"): ("release", "one"),
-    ("POST", "/api/v1/releases/{release:int}/{event}"): ("release", "one"),
+    ("GET", "/api/v1/releases/{release:id}"): ("read", "one"),
+    ("GET", "/api/v1/releases/{release:id}/devices"): ("read", "one"),
+    ("POST", "/api/v1/releases/{release:id}/retry"): ("release", "one"),
+    ("POST", "/api/v1/releases/{release:id}/{event}"): ("release", "one"),
     ("POST", "/api/v1/ask"): ("read", "all"),
     ("GET", "/api/v1/stuck"): ("read", "some"),
     ("GET", "/api/v1/history"): ("read", "some"),
     ("GET", "/api/v1/files"): ("read", "some"),
     ("POST", "/api/v1/files"): ("release", "one"),
-    ("DELETE", "/api/v1/files/{file:int}"): ("release", "one"),
+    ("DELETE", "/api/v1/files/{file:id}"): ("release", "one"),
     ("GET", "/api/v1/devices"): ("read", "all"),
     ("GET", "/api/v1/devices/{device}"): ("read", "all"),
     ("DELETE", "/api/v1/devices/{device}"): ("admin", "all"),
@@ -170,7 +170,7 @@ def _requests(platform, method, path, repository):
     file = next(each["id"] for each in platform.task_files.list() if each["task"] == task)
     values = {"name": repository, "release": _release(platform, repository), "file": file, "device": "a"}
     values |= {"crash": f"of-{repository}", "event": "none", "cohort": "c", "token": "x", "link": "x"}
-    filled = re.sub(r"\{(\w+)(:int)?\}", lambda found: str(values[found[1]]), path)
+    filled = re.sub(r"\{(\w+)(:id)?\}", lambda found: str(values[found[1]]), path)
     body = {"task": task, "version": "9", "name": "!", "device": "!", "devices": ["!"], "role": "viewer"}
     body |= {"keyid": "x", "signature": "0" * 128, "account": "nobody", "text": ":", "scopes": ["logs"]}
     body |= {"valid_s": 60, "address": "x", "secret": SECRET}
@@ -197,7 +197,7 @@ def test_each_route_is_open_to_the_scopes_that_it_needs_and_to_no_other(platform
                     filled = (
                         "/api/v1/devices/none" if (method, path) == ("DELETE", "/api/v1/devices/{device}") else filled
                     )
-                    if (method, path) == ("DELETE", "/api/v1/files/{file:int}") and word == scope:
+                    if (method, path) == ("DELETE", "/api/v1/files/{file:id}") and word == scope:
                         if owner in (None, repository):
                             continue  # it would remove the file
                     status, text = await _asked(app, method, filled, token, body, query=query)

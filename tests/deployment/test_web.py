@@ -237,7 +237,7 @@ def test_openapi_names_every_route_and_no_other(ask, cloud):
     status, document = ask("GET", "/api/v1/openapi.json", who="")
     assert status == 200 and document["openapi"].startswith("3.1")
     there = {
-        (method, route.path.replace(":int", ""))
+        (method, route.path.replace(":id", ""))
         for route in application(cloud[0]).routes
         if route.path.startswith("/api/")
         for method in route.methods - {"HEAD"}

@@ -707,6 +707,8 @@ def devices(output, ask, device):
         return
     output.document(found := ask("GET", f"/devices/{device}"))
     output.line(f"{device}: seen {_time(found['seen_ms'])}, cohorts {', '.join(found['cohorts']) or 'none'}")
+    for name, why in found["bad_facts"].items():
+        output.line(f"bad fact {name}: {why}")
     rows = [
         (
             str(each["release"]),

@@ -5,11 +5,12 @@ import hmac
 import json
 
 from vmhost.access import AccessDeniedError
-from vmhost.deployment import identifiers
+from vmhost.deployment import identifiers, stated_facts
 from vmhost.deployment.errors import MissingError, RefusedError
 
 MAX_FACTS_BYTES = 16 << 10
 MAX_PROFILE_BYTES = 256 << 10
+_MAX_PROBLEM = 2000  # characters
 
 
 class Devices:
@@ -32,7 +33,8 @@ class Devices:
             if row is None:
                 now_ms = self._now_ms()
                 connection.execute(
-                    "INSERT INTO deploy_devices VALUES (?, ?, '{}', '{}', ?, ?, '', 0)",
+                    "INSERT INTO deploy_devices (id, secret, facts, profile, first_ms, seen_ms, epoch, reported) "
+                    "VALUES (?, ?, '{}', '{}', ?, ?, '', 0)",
                     (device, _digest(secret), now_ms, now_ms),
                 )
             elif not hmac.compare_digest(row[0], _digest(secret)):
@@ -64,22 +66,23 @@ class Devices:
 
     def state(self, connection, device, facts, profile, epoch, reported):
         """Stores what the device states, if it changed."""
+        problem = _problem(facts)
         facts, profile = json.dumps(facts, sort_keys=True), json.dumps(profile, sort_keys=True)
         if len(facts) > MAX_FACTS_BYTES or len(profile) > MAX_PROFILE_BYTES:
             raise RefusedError(
                 f"{device}: more than {MAX_FACTS_BYTES:,} bytes of facts, or {MAX_PROFILE_BYTES:,} of tasks"
             )
         connection.execute(
-            "UPDATE deploy_devices SET facts = ?, profile = ?, epoch = ?, reported = ? WHERE id = ? AND "
-            "(facts != ? OR profile != ? OR epoch != ? OR reported != ?)",
-            (facts, profile, epoch, reported, device, facts, profile, epoch, reported),
+            "UPDATE deploy_devices SET facts = ?, profile = ?, epoch = ?, reported = ?, problem = ? WHERE id = ? AND "
+            "(facts != ? OR profile != ? OR epoch != ? OR reported != ? OR coalesce(problem, '') != ?)",
+            (facts, profile, epoch, reported, problem, device, facts, profile, epoch, reported, problem or ""),
         )
 
     def stated(self, device):
         """(facts, tasks) as the device stated them last; empty for an unknown device."""
         with self._database.reader() as connection:
             row = connection.execute("SELECT facts, profile FROM deploy_devices WHERE id = ?", (device,)).fetchone()
-        return (json.loads(row[0]), json.loads(row[1])) if row else ({}, {})
+        return (stated_facts.loaded(row[0]), stated_facts.loaded(row[1])) if row else ({}, {})
 
     def flush(self):
         seen, self._seen = self._seen, {}
@@ -136,14 +139,23 @@ class Devices:
             return connection.execute("SELECT count(*) FROM deploy_devices").fetchone()[0]
 
     def _plain(self, device, facts, profile, first_ms, seen_ms):
+        facts, bad = stated_facts.divided(stated_facts.loaded(facts))
         return {
             "device": device,
-            "facts": json.loads(facts),
-            "tasks": json.loads(profile),
+            "facts": facts,
+            "bad_facts": bad,
+            "tasks": stated_facts.loaded(profile),
             "first_ms": first_ms,
             "seen_ms": max(seen_ms, self._seen.get(device, 0)),
         }
 
 
+def _problem(facts):
+    """The problem that the device states for its operator, or that its facts are; None without one."""
+    good, bad = stated_facts.divided(facts)
+    problem = good.get("problem") or (f"bad facts: {', '.join(bad)}" if bad else None)
+    return None if problem is None else str(problem)[:_MAX_PROBLEM].replace("\0", "\ufffd")
+
+
 def _digest(secret):
-    return hashlib.sha256(secret.encode()).digest()
+    return hashlib.sha256(secret.encode(errors="surrogatepass")).digest()

@@ -15,6 +15,37 @@ _TEXT = {"type": "string"}
 _WHOLE = {"type": "integer"}
 _OBJECT = {"type": "object"}
 _TEXTS = {"type": "array", "items": _TEXT}
+_COUNT = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
+_SHORT = {"type": "string", "maxLength": 200}
+_NAMES = {"type": "array", "items": _SHORT, "maxItems": 1000}
+_STATED_TASK = {
+    "type": "object",
+    "properties": {
+        "version": {"type": ["string", "null"], "maxLength": 200},
+        "digest": {"type": ["string", "null"], "maxLength": 200},
+        "state": {"type": ["string", "null"], "maxLength": 200},
+        "release": {"type": ["integer", "null"]},
+        "files": {"type": "object", "additionalProperties": _SHORT},
+    },
+}
+_REPORT = {
+    "type": "array",
+    "prefixItems": [
+        _COUNT,
+        {
+            "type": "object",
+            "properties": {
+                "release": _COUNT,
+                "state": _SHORT,
+                "reason": _TEXT,
+                "counted": {"type": "object", "additionalProperties": {"type": "number"}},
+            },
+            "required": ["release", "state"],
+        },
+    ],
+    "minItems": 2,
+    "maxItems": 2,
+}
 _WHY = {"type": "string", "maxLength": 1000, "description": "for the history"}
 _LIMIT = {"limit": {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 100}}
 _TASK = {"task": {"type": "string", "description": "repository/branch"}}
@@ -34,20 +65,34 @@ ROUTES = {
         {},
         {
             "facts": _OBJECT,
-            "tasks": {"type": "object", "description": "task to version, digest, release, state and files"},
-            "epoch": {"type": "string", "description": "another one after the device lost its memory"},
+            "tasks": {
+                "type": "object",
+                "additionalProperties": _STATED_TASK,
+                "description": "task to version, digest, release, state and files",
+            },
+            "epoch": {"type": "string", "maxLength": 64, "description": "another one after the device lost its memory"},
             "reports": {
                 "type": "array",
-                "items": {"type": "array"},
+                "items": _REPORT,
+                "maxItems": 200,
                 "description": "[number, {release, state, reason}]",
             },
-            "health": {"type": "object", "description": "task to [release, calls, failures]"},
-            "profile": {"type": "string", "description": "what its header VMHost-Tasks says"},
+            "health": {
+                "type": "object",
+                "additionalProperties": {"type": "array", "items": _COUNT, "minItems": 3, "maxItems": 3},
+                "description": "task to [release, calls, failures]",
+            },
+            "profile": {"type": "string", "maxLength": 200, "description": "what its header VMHost-Tasks says"},
             "base": {
                 "type": "string",
+                "maxLength": 200,
                 "description": "the profile since which facts and tasks are what changed; `again`: state all",
             },
-            "gone": {"type": "object", "description": "facts and tasks that base had: {facts: [name], tasks: [name]}"},
+            "gone": {
+                "type": "object",
+                "properties": {"facts": _NAMES, "tasks": _NAMES},
+                "description": "facts and tasks that base had",
+            },
             "zstd": {"type": "boolean"},
         },
         (),
@@ -220,7 +265,7 @@ _FAILURES = {
 
 def checker(method, path):
     """A function that raises DeploymentError if a request's body does not fit its route."""
-    _, _, body, required = ROUTES[method, path.replace(":int", "")]
+    _, _, body, required = ROUTES[method, path.replace(":id", "")]
     if body is None:
         return lambda body: None
     validator = jsonschema.Draft202012Validator(_schema(body, required))

@@ -72,7 +72,8 @@ async function list(more) {
 async function explain(name) {
   try {
     const found = await ask("GET", "/devices/" + encodeURIComponent(name));
-    const facts = Object.entries(found.facts).map(([key, value]) => `${key} ${value}`).join(", ");
+    const facts = Object.entries(found.facts).map(([key, value]) => `${key} ${value}`)
+      .concat(Object.entries(found.bad_facts).map(([key, why]) => `${key} BAD (${why})`)).join(", ");
     $("about").textContent = `${found.device}: seen ${when(found.seen_ms)}; cohorts ${found.cohorts.join(", ") || "none"}; ${facts}`;
     rows("why", found.releases.map((each) => [String(each.release), `${each.task} ${each.version}`, each.state || "",
       each.why_not || each.reason || "it should have it"]));

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from vmhost.access import Access, AccessDeniedError
 from vmhost.bytecode import signing
-from vmhost.deployment import delta, identifiers, pieces
+from vmhost.deployment import delta, identifiers, pieces, stated_facts
 from vmhost.deployment.artifacts import ArtifactFolder
 from vmhost.deployment.cloud import schema
 from vmhost.deployment.cloud.alerts import Alerts
@@ -420,6 +420,7 @@ class Platform:
             for task, (release, calls, failures) in _health(request).items():
                 self.releases.count_calls(device, task, release, calls, failures)
             self.devices.state(connection, device, facts, tasks, epoch[:64], reported)
+            facts, _ = stated_facts.divided(facts)
             named = self.devices.named(connection, device)
             generation = self.releases.generation
             chosen = self.releases.choose(device, facts, named)
@@ -543,8 +544,8 @@ class Platform:
             found = [
                 {"device": device, "release": None, "state": "problem", "since_ms": seen_ms, "reason": problem}
                 for device, seen_ms, problem in connection.execute(
-                    "SELECT id, seen_ms, json_extract(facts, '$.problem') FROM deploy_devices "
-                    "WHERE json_extract(facts, '$.problem') IS NOT NULL ORDER BY seen_ms DESC LIMIT ?",
+                    "SELECT id, seen_ms, problem FROM deploy_devices WHERE problem IS NOT NULL "
+                    "ORDER BY seen_ms DESC LIMIT ?",
                     (limit if may("") else 0,),
                 )
             ]

@@ -19,7 +19,6 @@ _REWRITTEN = (
     (re.compile(r"\bBLOB\b"), "BYTEA"),
     (re.compile(r"\bTEXT\b"), 'TEXT COLLATE "C"'),
     (re.compile(r"\)\s*WITHOUT ROWID"), ")"),
-    (re.compile(r"json_extract\((\w+), '\$\.(\w+)'\)"), r"(\1::json ->> '\2')"),
 )
 
 

@@ -17,6 +17,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.convertors import IntegerConvertor, register_url_convertor
+
+
+class _Id(IntegerConvertor):
+    """A number that a store can hold; any other is in no path."""
+
+    regex = "[0-9]{1,18}"
+
+
+register_url_convertor("id", _Id())
 ACCOUNT, FLEET, LISTED = "account", "fleet", "listed"
 
 

@@ -87,4 +87,8 @@ STEPS = (
         next_ms INTEGER NOT NULL, state TEXT NOT NULL
     )
     """,
+    """
+    ALTER TABLE deploy_devices ADD COLUMN problem TEXT;
+    CREATE INDEX deploy_devices_problems ON deploy_devices (seen_ms) WHERE problem IS NOT NULL
+    """,
 )

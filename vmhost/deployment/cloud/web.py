@@ -9,7 +9,6 @@
 """
 
 import contextlib
-import json
 import re
 import string
 from dataclasses import replace
@@ -17,11 +16,12 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
 from vmhost.access import ROLES, AccessDeniedError, AccessError, RateLimit, network_of
 from vmhost.cohorts import cohort_of
+from vmhost.deployment import strict_json
 from vmhost.deployment.artifacts import is_digest
 from vmhost.deployment.cloud import openapi
 from vmhost.deployment.cloud.audience import Audience, Facts
@@ -81,9 +81,9 @@ def application(platform, *, requests_per_s=50.0, burst=200):
 
 
 async def _openapi(request):
-    needs = {(rule.method, rule.path.replace(":int", "")): rule.scope for rule, _ in rules_of(_Api)}
+    needs = {(rule.method, rule.path.replace(":id", "")): rule.scope for rule, _ in rules_of(_Api)}
     needs |= {("POST", f"/device/{name}"): openapi.DEVICE for name in ("check", "report", "crash")}
-    return JSONResponse(openapi.document(needs | {("POST", "/device/enrol"): "enrol"}))
+    return _Json(openapi.document(needs | {("POST", "/device/enrol"): "enrol"}))
 
 
 def _framed(name, heading, link):
@@ -102,6 +102,13 @@ def _page(data, kind):
         return Response(data, media_type=kind, headers=headers)
 
     return page
+
+
+class _Json(Response):
+    media_type = "application/json"
+
+    def render(self, content):
+        return strict_json.written(content)
 
 
 class _Api:
@@ -162,7 +169,8 @@ class _Api:
         return await self._answer(request, work)
 
     def of_device(self, name):
-        """The endpoint for the platform's method `name(device, secret, body)`."""
+        """The endpoint for the platform's method `name(device, secret, body)`, of a message with a schema."""
+        check = openapi.checker("POST", f"/device/{name.removeprefix('take_')}")
 
         async def endpoint(request):
             device, secret = request.headers.get("x-vmhost-device", ""), _bearer(request)
@@ -172,7 +180,12 @@ class _Api:
                 # Counted by address too: others must not use up the device's requests.
                 self._count(f"device {device} from {_network(request)}")
                 body = await _body(request)
-                return await run_in_threadpool(getattr(self._platform, name), device, secret, body) or {}
+
+                def act():
+                    check(body)
+                    return getattr(self._platform, name)(device, secret, body) or {}
+
+                return await run_in_threadpool(act)
 
             return await self._answer(request, work)
 
@@ -225,7 +238,7 @@ class _Api:
     async def _answer(self, request, work):
         """The result of `work()` as JSON, or its failure."""
         try:
-            return JSONResponse(await work())
+            return _Json(await work())
         except _TooOftenError as error:
             seconds = str(int(error.wait_s) + 1)
             return _failure(429, "too many requests; ask less often", {"retry-after": seconds})
@@ -349,22 +362,22 @@ class _Api:
         self._platform.access.note(call.identity.name, "release", f"{task} {call.body['version']}", release=release.id)
         return release.plain()
 
-    @route("GET", "/releases/{release:int}", "read", _OF_RELEASE)
+    @route("GET", "/releases/{release:id}", "read", _OF_RELEASE)
     def _release(self, call):
         with self._platform.database.lock:  # only committed state is shown
             return self._platform.releases.release(call.parts["release"]).plain()
 
-    @route("GET", "/releases/{release:int}/devices", "read", _OF_RELEASE)
+    @route("GET", "/releases/{release:id}/devices", "read", _OF_RELEASE)
     def _release_devices(self, call):
         state = call.query.get("state")
         return {"devices": self._platform.releases.devices_of(call.parts["release"], state, _limit(call.query))}
 
-    @route("POST", "/releases/{release:int}/retry", "release", _OF_RELEASE)
+    @route("POST", "/releases/{release:id}/retry", "release", _OF_RELEASE)
     def _retry(self, call):
         self._platform.releases.retry(str(call.body.get("device")), call.parts["release"], call.identity.name)
         return {"device": call.body["device"]}
 
-    @route("POST", "/releases/{release:int}/{event}", "release", _OF_RELEASE)
+    @route("POST", "/releases/{release:id}/{event}", "release", _OF_RELEASE)
     def _act(self, call):
         event, why = call.parts["event"], _why(call.body)
         if event not in ACTIONS:
@@ -424,13 +437,13 @@ class _Api:
         """The request's body is the file; the query has its attributes."""
         query = call.query
         try:
-            audience = json.loads(query.get("audience", "{}"))
+            audience = strict_json.read(query.get("audience", "{}").encode())
         except ValueError as error:
             raise RefusedError(f"audience: not JSON: {error}") from None
         what = (query.get("task"), query.get("name"), query.get("kind", "shared"))
         return {"id": self._platform.add_file(*what, call.body, audience, call.identity.name)}
 
-    @route("DELETE", "/files/{file:int}", "release", _OF_FILE)
+    @route("DELETE", "/files/{file:id}", "release", _OF_FILE)
     def _remove_file(self, call):
         self._platform.remove_file(call.parts["file"], call.identity.name)
         return {"id": call.parts["file"]}
@@ -591,8 +604,8 @@ async def _body(request):
         if len(data) > MAX_BODY_BYTES:
             raise RefusedError(f"the request has more than {MAX_BODY_BYTES:,} bytes")
     try:
-        body = json.loads(data or b"{}")
-    except (ValueError, RecursionError) as error:
+        body = strict_json.read(data or b"{}")
+    except ValueError as error:
         raise RefusedError(f"the request is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise RefusedError("the request: expected a JSON object")
@@ -636,4 +649,4 @@ def _failure(status, message, headers=None):
     if status == 404 and message == "no such file":
         return Response(message, 404, media_type="text/plain")
     shown = message.encode(errors="backslashreplace").decode()  # it may quote the request
-    return JSONResponse({"error": shown}, status, headers)
+    return _Json({"error": shown}, status, headers)

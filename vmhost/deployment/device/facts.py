@@ -6,12 +6,14 @@ import shutil
 import sys
 
 from vmhost import __version__
+from vmhost.deployment import stated_facts
 
 _ISA = ("sse4_2", "avx2", "avx512f", "avx512_vnni", "amx_int8", "asimd", "sve")
 
 
 def facts(folder, stated):
-    """Plain data. `stated` (from agent.yaml) adds to the detected facts, and overrides them."""
+    """Plain data. `stated` (from agent.yaml) adds to the detected facts, and overrides them. Facts that no device may
+    state become the fact `problem`."""
     found = {
         "os": sys.platform,
         "machine": platform.machine(),
@@ -22,8 +24,11 @@ def facts(folder, stated):
         "free_disk": coarse(shutil.disk_usage(folder).free),
         "isa": _instruction_sets(),
     }
+    good, bad = stated_facts.divided(stated)
+    if bad:
+        good = {"problem": "facts: " + "; ".join(f"{name}: {why}" for name, why in bad.items())[:500]} | good
     # The platform selects bundles by `python`, so it cannot be overridden.
-    return found | stated | {"python": found["python"]}
+    return found | good | {"python": found["python"]}
 
 
 def coarse(size):

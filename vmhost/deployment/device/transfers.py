@@ -12,6 +12,7 @@ import os
 import time
 from urllib.parse import urljoin, urlsplit
 
+from vmhost.deployment import strict_json
 from vmhost.deployment.errors import DeploymentError, TransferError
 
 MAX_ANSWER_BYTES = 8 << 20
@@ -90,15 +91,15 @@ class Transfers:
 
     def ask(self, method, path, body, headers):
         """The JSON object that the platform answers; `body` is plain data, or bytes. AnswerError, TransferError."""
-        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body, allow_nan=False).encode()
         headers = {"content-type": "application/json", **headers}
         with self._request(method, self.platform + path, data, headers) as response:
             answer = response.read(MAX_ANSWER_BYTES + 1)
             if len(answer) > MAX_ANSWER_BYTES:
                 raise TransferError(f"{self.platform}{path}: an answer of more than {MAX_ANSWER_BYTES:,} bytes")
             try:
-                plain = json.loads(answer)
-            except (ValueError, RecursionError) as error:
+                plain = strict_json.read(answer)
+            except ValueError as error:
                 raise TransferError(
                     f"{self.platform}{path}: answered no JSON (HTTP {response.status}): {error}"
                 ) from None

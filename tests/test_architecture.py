@@ -106,6 +106,7 @@ ROOMS = {
         "vmhost.errors",
         "vmhost.lines",
         "vmhost.operations.debugging",
+        "vmhost.operations.posting",
         "vmhost.statistics",
         "vmhost.stores",
     },

@@ -16,13 +16,12 @@ import re
 import signal
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from vmhost.masking import Masking
+from vmhost.operations.posting import post
 
 _log = logging.getLogger("vmhost")
 _MAX_REPORTS = 1000  # in a folder; beyond it the oldest are deleted
@@ -186,15 +185,11 @@ class CrashFolder:
                     send(report)
                 except (OSError, ValueError) as error:
                     _log.error("%s: the report %s could not be sent: %s", name, report.id, error)
-                    if isinstance(error, urllib.error.HTTPError):
-                        error.close()
 
 
 def _post(address, report):
     body = json.dumps({"title": report.title, **asdict(report)}).encode()
-    request = urllib.request.Request(address, body, {"Content-Type": "application/json"}, method="POST")
-    with urllib.request.urlopen(request, timeout=_WEBHOOK_S) as answer:
-        answer.read(1024)
+    post(address, body, {"Content-Type": "application/json"}, _WEBHOOK_S)
 
 
 def grouped(reports: Iterable[CrashReport]) -> tuple[CrashGroup, ...]:

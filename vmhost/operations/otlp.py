@@ -18,11 +18,10 @@ import re
 import secrets
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 
 from vmhost import ConfigurationError, Host, Task, __version__
+from vmhost.operations.posting import post
 from vmhost.statistics import bucket_end_s
 
 _log = logging.getLogger("vmhost")
@@ -127,16 +126,10 @@ class OtlpExporter:
             time.sleep(0.001)
 
     def _send(self, path, body):
-        request = urllib.request.Request(
-            f"{self._endpoint}/v1/{path}", json.dumps(body).encode(), self._headers, method="POST"
-        )
         try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-                answer.read(65536)
+            post(f"{self._endpoint}/v1/{path}", json.dumps(body).encode(), self._headers, _TIMEOUT_S)
             self._failure_logged = False
         except (OSError, ValueError) as error:
-            if isinstance(error, urllib.error.HTTPError):
-                error.close()
             self.dropped += 1
             if not self._failure_logged:  # log once, until it works again
                 self._failure_logged = True

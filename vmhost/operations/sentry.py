@@ -8,12 +8,12 @@ import datetime
 import json
 import os
 import urllib.parse
-import urllib.request
 import uuid
 from dataclasses import dataclass
 
 from vmhost import ConfigurationError, __version__
 from vmhost.operations.crash_reports import CrashReport, python_frame
+from vmhost.operations.posting import post
 
 _TIMEOUT_S = 10.0
 _MAX_LINES = 100  # log lines, as in Sentry's own clients
@@ -44,9 +44,7 @@ class Sentry:
         """Sends a CrashReport. OSError, ValueError."""
         auth = f"Sentry sentry_version=7, sentry_client=vmhost/{__version__}, sentry_key={self.key}"
         headers = {"Content-Type": "application/x-sentry-envelope", "X-Sentry-Auth": auth}
-        request = urllib.request.Request(self.address, envelope(report), headers, method="POST")
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-            answer.read(1024)
+        post(self.address, envelope(report), headers, _TIMEOUT_S)
 
 
 def envelope(report: CrashReport) -> bytes:

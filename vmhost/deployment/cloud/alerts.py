@@ -17,14 +17,13 @@ import json
 import logging
 import math
 import threading
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 
 import yaml
 
 from vmhost.deployment.cloud.fleet import KEPT_MS
 from vmhost.deployment.errors import RefusedError
+from vmhost.operations.posting import post
 
 MAX_RULES = 100
 MAX_BYTES = 64 << 10
@@ -315,13 +314,9 @@ def _exceeded(rule, sums):
 
 
 def _posted(webhook, body, alert):
-    request = urllib.request.Request(webhook, body.encode(), {"Content-Type": "application/json"}, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-            answer.read(1024)
+        post(webhook, body.encode(), {"Content-Type": "application/json"}, _TIMEOUT_S)
         return True
     except (OSError, ValueError) as error:
-        if isinstance(error, urllib.error.HTTPError):
-            error.close()
         _log.warning("%s: the notice of alert %d could not be sent: %s", webhook, alert, error)
         return False

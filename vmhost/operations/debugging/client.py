@@ -10,7 +10,6 @@ A session is stored in a file (`save`), so that successive commands can use it.
 import base64
 import json
 import os
-import ssl
 import time
 import urllib.error
 import urllib.request
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from vmhost import debug_links
 from vmhost.operations.debugging.ledger import DebugError
+from vmhost.operations.posting import opener
 
 _TIMEOUT_S = 30.0  # of a request, which itself waits for up to _WAIT_S
 _WAIT_S = 8.0
@@ -30,9 +30,6 @@ class Client:
 
     def __init__(self, address, who, asked=()):
         self.address, self._who, self.asked = address, who, tuple(asked)
-        self._opener = urllib.request.build_opener(
-            _NoRedirects, urllib.request.HTTPSHandler(context=ssl.create_default_context())
-        )
 
     @classmethod
     def open(cls, text):
@@ -78,7 +75,7 @@ class Client:
         headers = {"Content-Type": "application/json", "Sec-Fetch-Site": "same-origin"}
         request = urllib.request.Request(f"{self.address}/debug/api", body, headers)
         try:
-            with self._opener.open(request, timeout=_TIMEOUT_S) as response:
+            with opener().open(request, timeout=_TIMEOUT_S) as response:
                 status, data = response.status, response.read(_MAX_ANSWER_BYTES + 1)
         except urllib.error.HTTPError as error:
             with error:
@@ -178,10 +175,3 @@ class Client:
                 if error.kind not in ("rate", "busy"):
                     raise
                 time.sleep(_SLOWER_S)
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects, so that the session's secret goes to no other address than the link's."""
-
-    def redirect_request(self, request, file, code, message, headers, address):
-        return None

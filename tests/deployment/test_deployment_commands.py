@@ -72,9 +72,10 @@ def test_from_an_empty_folder_to_a_device_that_runs_a_release(tmp_path, run, mon
         assert "is done; it can halt, pause, roll_back, not resume" in run("cloud", "resume", "1", code=_refused())
         run("cloud", "rollback", "1", "--why", "wrong words")
         assert json.loads(run("agent", device / "agent.yaml", "--once", "--json"))["current"] == {}
-        assert "wrong words" in run("cloud", "release", "shop/rank", "1.0.0", code=_refused())
+        assert "wrong words" in run("cloud", "release", "shop/rank", "1.0.0", "--all-at-once", code=_refused())
         run("cloud", "forgive", "shop/rank", "1.0.0", "--why", "right words")
-        run("cloud", "release", "shop/rank", "1.0.0")
+        assert "--all-at-once" in run("cloud", "release", "shop/rank", "1.0.0", code=2)
+        run("cloud", "release", "shop/rank", "1.0.0", "--all-at-once")
         assert json.loads(run("agent", device / "agent.yaml", "--once", "--json"))["current"]
         audience = tmp_path / "audience.yaml"
         audience.write_text("os: linux\ncores: '>=1'\n")

@@ -119,6 +119,16 @@ def test_steps_reach_more_and_more_devices_and_never_fewer(platform):
     assert {device for device in devices if gets(platform, device)} == set(devices)
 
 
+@pytest.mark.parametrize("event", ["next", "resume"])
+def test_a_first_step_that_is_started_by_hand_waits(platform, event):
+    release = start(platform, "1", {"steps": [{"percent": 100, "start": "manual"}]})
+    platform.releases.tick()
+    assert (release.state, gets(platform, "a")) == ("paused", None)
+    assert f"vmhost cloud next {release.id}" in platform.releases.history(TASK)[0]["why"]
+    platform.releases.act(release.id, event, "ann")
+    assert (release.state, release.step, gets(platform, "a")) == ("running", 0, "1")
+
+
 def test_a_step_waits_for_its_reports_and_its_soak_time(platform, clock):
     release = start(platform, "1", {"steps": [{"percent": 100, "min_reports": 2, "soak": "10 min"}]})
     prove(platform, release, "a")

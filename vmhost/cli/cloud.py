@@ -602,16 +602,19 @@ def versions(output, ask, task):
 @click.option(
     "--plan",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A release.yaml. [default: all devices at once]",
+    help="A release.yaml.",
 )
+@click.option("--all-at-once", is_flag=True, help="Instead of a plan: offer it to all devices now.")
 @click.option("--why", default="", help="For the history.")
 @click.option("--priority", type=int, help="Order among the task's queued releases.")
 @_remote
-def release(output, ask, task, version, plan, why, priority):
+def release(output, ask, task, version, plan, all_at_once, why, priority):
     """Release VERSION of TASK according to a plan."""
 
     from vmhost.deployment.cloud.plan import Plan
 
+    if (plan is None) != all_at_once:
+        raise failures.Failure("say how it spreads: --plan FILE (a release.yaml), or --all-at-once to mean that")
     plain = None
     if plan is not None:
         plain = dict(Plan.read(plan.read_text(encoding="utf-8"), str(plan)).plain)
@@ -683,7 +686,8 @@ _action("cancel", "cancel", "Cancel the queued release NUMBER.")
 def forgive(output, ask, task, version, why):
     """Let VERSION of TASK be released again after a rollback."""
     output.document(ask("POST", "/forgive", {"task": task, "version": version, "why": why}))
-    output.line(f"{task} {version} is forgiven; release it again: vmhost cloud release {task} {version}")
+    again = f"vmhost cloud release {task} {version} --plan release.yaml"
+    output.line(f"{task} {version} is forgiven; release it again: {again}")
 
 
 @command.command()

@@ -324,7 +324,7 @@ class Platform:
             progress(f"not released: {error}")
         what = f"{version.task} {version.version}"
         if release is None:
-            progress(f"{what} is ready; release it: vmhost cloud release {what}")
+            progress(f"{what} is ready; release it: vmhost cloud release {what} --plan release.yaml")
         else:
             progress(f"release {release.id} of {what} is {release.state}, {len(release.plan.steps)} steps")
         return version

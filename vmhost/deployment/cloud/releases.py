@@ -90,6 +90,11 @@ class Release:
         """Whether it may become due for a device by time alone."""
         return self.plan.hours is not None or any(step.per_minute is not None for step in self.plan.steps)
 
+    @property
+    def waits_for_first_step(self):
+        """Whether its first step is begun by hand, and was not yet."""
+        return self.state == "paused" and self.step == 0 and self.plan.steps[0].manual and not self.counts.reached
+
     def of_step(self, step):
         return self.by_step.setdefault(step, Counts())
 
@@ -305,13 +310,18 @@ class Releases:
             )
             releases.remove(release)
             releases.insert(0, release)
+            if release.plan.steps[0].manual:
+                why = f"its first step is begun by hand: vmhost cloud next {release.id}"
+                self._move(connection, release, "pause", PLATFORM, why)
 
     def act(self, identity, event, who, why=""):
         """An action by hand: pause, resume, halt, roll_back, next, cancel. RefusedError says what is possible
         instead."""
         with self.change() as connection:
             release = self.release(identity)
-            if event == "next" and release.step + 1 >= len(release.plan.steps):
+            if event == "next" and release.waits_for_first_step:
+                event = "resume"
+            elif event == "next" and release.step + 1 >= len(release.plan.steps):
                 event = "finish"
             if event == "resume":
                 others = [each for each in self._by_task[release.task] if each is not release]

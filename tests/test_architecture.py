@@ -62,6 +62,7 @@ ROOMS = {
         "vmhost.guest.stream",
         "vmhost.settings_file",
         "vmhost.host_yaml",
+        "vmhost.web_server",
     },
     "vmhost/training": {*PUBLIC, "vmhost.training", "vmhost.engine"},
     "vmhost/serving": {
@@ -92,6 +93,7 @@ ROOMS = {
         "vmhost.operations",
         "vmhost.source_coverage",
         "vmhost.statistics",
+        "vmhost.web_server",
     },
     "vmhost/access": {"vmhost.access", "vmhost.stores"},
     # Builds are the compiler's own; what a device runs is checked by the same code as everywhere.
@@ -109,6 +111,7 @@ ROOMS = {
         "vmhost.operations.posting",
         "vmhost.statistics",
         "vmhost.stores",
+        "vmhost.web_server",
     },
     "vmhost/deployment/device": {
         *PUBLIC,

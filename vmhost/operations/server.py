@@ -83,9 +83,9 @@ class Dashboard:
     def __enter__(self) -> "Self":
         import uvicorn
 
-        config = uvicorn.Config(
-            self._application, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=1
-        )
+        from vmhost import web_server
+
+        config = web_server.config(self._application, log_level="critical", timeout_graceful_shutdown=1)
         self._server = uvicorn.Server(config)
         self._server.install_signal_handlers = lambda: None
         self._logs.__enter__()

@@ -27,6 +27,8 @@ try:
     from starlette.requests import ClientDisconnect
     from starlette.responses import JSONResponse
     from starlette.routing import Route
+
+    from vmhost import web_server
 except ImportError as error:
     raise ImportError("events by HTTP need Starlette and uvicorn: pip install 'vmhost[web]'") from error
 
@@ -41,7 +43,7 @@ from vmhost.stores import StoreError, StoreFullError
 MAX_EVENTS = 10_000  # of one request
 _BODY_S = 30.0  # time limit for the body
 _ROOM_S = 5.0  # time limit of a wait for room in the queues
-_MAX_CONNECTIONS = 256  # connections
+_MAX_BUSY = 256  # requests that are answered at the same time
 _MAX_STORING = 4  # requests that wait for the store or for room at once; others wait for these
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 
@@ -310,15 +312,11 @@ class HttpSource:
         self.url = f"http://{shown}:{self._socket.getsockname()[1]}/events"
 
     def run(self):
-        config = uvicorn.Config(
+        config = web_server.config(
             self._app,
-            lifespan="off",
+            max_busy=_MAX_BUSY,
             log_config=None,
             log_level="error",
-            access_log=False,
-            server_header=False,
-            ws="none",
-            limit_concurrency=_MAX_CONNECTIONS,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=10,
         )

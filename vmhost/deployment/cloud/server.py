@@ -7,6 +7,7 @@ import threading
 
 import uvicorn
 
+from vmhost import web_server
 from vmhost.deployment.cloud.web import application
 from vmhost.deployment.errors import DeploymentError
 
@@ -27,11 +28,9 @@ def listen(host, port):
 
 
 def _server(platform, tls):
-    config = uvicorn.Config(
+    config = web_server.config(
         application(platform),
         log_level="warning",
-        access_log=False,
-        lifespan="off",
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=5,
         **({"ssl_certfile": tls[0], "ssl_keyfile": tls[1]} if tls else {}),

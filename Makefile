@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test lint format docs browser-tests cuda gpu-tests stress mutations mutants fuzz differential conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread sanitize-python polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
+.PHONY: help build device-libraries demo test lint format docs browser-tests cuda gpu-tests stress mutations mutants fuzz environments differential conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread sanitize-python polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
 PYTHON := .venv/bin/python
 # Where an environment forbids .pyc files, each of the many processes of tests and benchmarks would compile all that it
 # imports. They lie in .venv and in folders that git ignores.
@@ -71,6 +71,9 @@ mutants: build    ## mutated lines of bytecode and engine against their rooms' t
 
 fuzz: build       ## junk into all that a VM offers, for an hour (ARGS="--seconds 600 --seed 5")
 	@$(PYTHON) -m tests.fuzz $(ARGS)
+
+environments: build  ## hosts under allocators, limits, policies, control groups and servers that people have (15 minutes; ARGS="--quick")
+	@folder=$$(sh tools/environments.sh) && $(PYTHON) -m tests.environments --packages "$$folder" $(ARGS)
 
 differential: build  ## random graphs of ONNX by our engine and by ONNX Runtime, for an hour (ARGS="--seconds 600 --seed 5", --rearrangements)
 	@$(PYTHON) -m tests.differential $(ARGS)

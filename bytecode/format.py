@@ -39,6 +39,7 @@ PERMISSION_NAMES = tuple(fields.GRANTS)
 MAX_MANIFEST_BYTES = 16 << 20  # 65,534 files of 200 bytes each
 
 _MANIFEST, _SIGNATURE = "manifest.msgpack", "signature"
+_PIECE_BYTES = 1 << 20  # of what is read at once from a file that has no size
 _HEADER = MAGIC + (1).to_bytes(4, "little") + bytes(8)
 _MARK = "vmhost-bundle"
 # Of stream tasks only: other manifests leave them out.
@@ -325,7 +326,8 @@ def _read_source(source):
                 while more := file.readinto(room[read:]):
                     read += more
             del data[read:]
-            while more := file.read(MAX_BYTES + 1 - len(data)):  # a pipe, which has no size
+            # a pipe has no size; pieces, since a read reserves memory for all that it may get
+            while more := file.read(min(_PIECE_BYTES, MAX_BYTES + 1 - len(data))):
                 data += more
     except OSError as error:
         raise BundleError(f"{where}: can't read the bundle: {error.strerror}") from error

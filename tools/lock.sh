@@ -22,6 +22,10 @@ mv lock.partial tools/lint.lock
 mv lock.partial tools/browser.lock
 { echo "# What builds the docs' site. Made with: make lock"; pin --group docs -c requirements.lock $there; } > lock.partial
 mv lock.partial tools/docs.lock
+# beside .venv (tools/environments.sh)
+{ echo "# What \`make environments\` starts hosts in. Made with: make lock"
+  printf '%s\n' celery gevent gunicorn uvloop | pin -c requirements.lock $there -; } > lock.partial
+mv lock.partial tools/environments.lock
 # at the versions that the suite itself names, at the commit under test (tools/tuf_conformance.sh)
 { echo "# What the conformance suite of The Update Framework runs on. Made with: make lock"
   printf '%s\n' 'securesystemslib[crypto]==1.4.0' 'tuf==7.0.0' 'pytest==9.1.1' 'pytest-json-report==1.5.0' | pin -; } > lock.partial

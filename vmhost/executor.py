@@ -16,7 +16,6 @@ import logging
 import operator
 import os
 import sys
-import threading
 import time
 import weakref
 from collections import deque
@@ -53,7 +52,7 @@ from vmhost.grants import in_ascii
 from vmhost.host import start_service
 from vmhost.isolation import vm as isolation
 from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
-from vmhost.runtime import program_packages, travel
+from vmhost.runtime import native_threads, program_packages, travel
 from vmhost.runtime.codec import Codec
 from vmhost.task import end_after, until_done
 
@@ -329,7 +328,7 @@ class _Workers:
     def __init__(self, name, max_workers, permissions, limits, initializer, initargs, own, types):
         self.closed = False
         self.entries = {}  # function -> entry point
-        self._lock = threading.RLock()  # of the code store and its index; reentrant: a finalizer may submit
+        self._lock = native_threads.RLock()  # of the code store and its index; reentrant: a finalizer may submit
         self._rows = {}  # function -> entry point that takes many rows of arguments
         self._name = name
         self._process = os.getpid()

@@ -25,6 +25,7 @@ from vmhost.grants import in_ascii, settle
 from vmhost.isolation import vm as isolation
 from vmhost.limits import Limits, Policy, RecordPolicy
 from vmhost.profile import Profiling
+from vmhost.runtime import native_threads
 from vmhost.runtime.codec import Codec
 from vmhost.runtime.service import Service
 from vmhost.runtime.system_bundle import IN_CHECKOUT, add_model, boot_code_store, kept_models
@@ -375,7 +376,7 @@ class Host:
         if os.getpid() != self._process:
             return ()  # a forked child: the VMs and their threads are the parent's
         service = self._service
-        if service.is_waited_for(threading.current_thread()):
+        if service.is_waited_for(native_threads.get_ident()):
             service.begin_close(drain)
             return service.quarantined
         service.ask_to_close(drain)

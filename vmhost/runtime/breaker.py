@@ -5,10 +5,11 @@ has failed. All methods may be called from any thread. The clock is injected. St
 saved as wall-clock seconds, since a monotonic clock has no meaning after a restart.
 """
 
-import threading
 import time
 from collections import deque
 from dataclasses import dataclass
+
+from vmhost.runtime import native_threads
 
 CLOSED, OPEN, HALF_OPEN = "closed", "open", "half-open"
 
@@ -34,7 +35,7 @@ class Breaker:
         self._on_change = on_change
         self._clock = clock
         self._wall = wall
-        self._lock = threading.RLock()  # reentrant: a finalizer that runs meanwhile may call the task
+        self._lock = native_threads.RLock()  # reentrant: a finalizer that runs meanwhile may call the task
         self.state = CLOSED
         self.reason = None
         self.trips = 0

@@ -4,9 +4,9 @@ A function may block as long as it likes: the calling guest ends at its deadline
 threads are daemons, and neither the host's close nor the process's exit has to wait for them."""
 
 import logging
-import queue
-import threading
 import time
+
+from vmhost.runtime import native_threads
 
 _log = logging.getLogger("vmhost")
 
@@ -16,8 +16,8 @@ class FunctionThreads:
 
     def __init__(self, max_threads):
         self._max_threads = max_threads
-        self._lock = threading.Lock()  # for changes of `_threads`; readers take none: Ctrl-C could leave it locked
-        self._work = queue.SimpleQueue()
+        self._lock = native_threads.Lock()  # for changes of `_threads`; readers take none: Ctrl-C could leave it locked
+        self._work = native_threads.SimpleQueue()
         self._threads = {}  # thread -> name of its current function; None: idle
         self._unfinished = 0  # functions queued or running
         self._closed = False
@@ -28,7 +28,9 @@ class FunctionThreads:
             if self._closed:
                 return False
             if len(self._threads) < min(self._unfinished + 1, self._max_threads):
-                thread = threading.Thread(target=self._serve, name=f"vmhost-function-{len(self._threads)}", daemon=True)
+                mine = []  # the thread, for itself
+                thread = native_threads.new_thread(self._serve, f"vmhost-function-{len(self._threads)}", (mine,))
+                mine.append(thread)
                 thread.start()
                 self._threads[thread] = None
             self._unfinished += 1
@@ -40,9 +42,9 @@ class FunctionThreads:
         """The names of the functions that are running."""
         return tuple(name for name in list(self._threads.values()) if name is not None)
 
-    def has(self, thread):
-        """Whether `thread` is one of these."""
-        return thread in self._threads
+    def has(self, ident):
+        """Whether the thread with this get_ident() is one of these."""
+        return any(thread.ident == ident for thread in list(self._threads))
 
     def close(self):
         """Accept no more; each thread ends after its queued functions. Can be repeated."""
@@ -56,13 +58,13 @@ class FunctionThreads:
         """After `close`: wait for the threads to end, except the calling one. Returns the names of functions that are
         still running."""
         end = time.monotonic() + timeout_s
-        threads = [thread for thread in list(self._threads) if thread is not threading.current_thread()]
+        threads = [thread for thread in list(self._threads) if thread.ident != native_threads.get_ident()]
         for thread in threads:
             thread.join(max(0.0, end - time.monotonic()))
         return tuple(name for thread, name in list(self._threads.items()) if name is not None and thread in threads)
 
-    def _serve(self):
-        me = threading.current_thread()
+    def _serve(self, mine):
+        (me,) = mine
         while (work := self._work.get()) is not None:
             name, act = work
             with self._lock:

@@ -13,7 +13,6 @@ import collections
 import functools
 import logging
 import os
-import queue
 import threading
 import time
 import weakref
@@ -21,7 +20,7 @@ from types import MappingProxyType
 
 from vmhost import memory_lines, statistics
 from vmhost.errors import ClosedError, Kind, from_core
-from vmhost.runtime import guest_log
+from vmhost.runtime import guest_log, native_threads
 from vmhost.runtime.codec import Codec
 from vmhost.runtime.host_functions import FunctionThreads
 from vmhost.runtime.pool import Pool
@@ -52,9 +51,9 @@ class Service:
         self.policy = policy
         self.native = native
         self.events = native.Events()
-        self.lock = threading.RLock()
+        self.lock = native_threads.RLock()
         # These two are held where a garbage collection may run a finalizer that uses a future: so they are reentrant.
-        self.future_lock = threading.RLock()
+        self.future_lock = native_threads.RLock()
         self._codec = codec or Codec()
         self._functions = functions
         self._function_threads = FunctionThreads(policy.function_threads)
@@ -68,7 +67,7 @@ class Service:
         self._replaced = {}  # task name -> final TaskStatistics of the previous version
         self._handles = weakref.WeakValueDictionary()  # task name -> Task
         self._watched = {}  # native call -> functions to run after its end
-        self._watch_lock = threading.RLock()
+        self._watch_lock = native_threads.RLock()
         self._gone = False  # the thread no longer serves watchers
         self._aside = None  # queue of the second thread
         self._aside_thread = None
@@ -271,13 +270,14 @@ class Service:
     def wait_closed(self, timeout_s=None):
         """Wait until the close is complete. False after `timeout_s`, and at once on a thread that the close waits
         for."""
-        if self.is_waited_for(threading.current_thread()):
+        if self.is_waited_for(native_threads.get_ident()):
             return self._finished_at_all
         return self._thread.join(timeout_s)
 
-    def is_waited_for(self, thread):
-        """Whether the service cannot end before `thread` continues: it serves, or runs a function for a guest."""
-        return self._thread.is_it(thread.ident) or self._function_threads.has(thread)
+    def is_waited_for(self, ident):
+        """Whether the service cannot end before the thread with this get_ident() continues: it serves, or runs a
+        function for a guest."""
+        return self._thread.is_it(ident) or self._function_threads.has(ident)
 
     def wait_functions(self):
         """After `wait_closed`: wait a bounded time for host functions whose guests have given up. Those that still run
@@ -529,7 +529,7 @@ class Service:
 
     def run_callbacks(self, act):
         """Run `act`, which calls user code: on the second thread if this is the service thread, else here."""
-        if self._thread.is_it(threading.get_ident()):
+        if self._thread.is_it(native_threads.get_ident()):
             self.put_aside(act)
         else:
             act()
@@ -537,16 +537,14 @@ class Service:
     def wait_callbacks(self):
         """After `wait_closed`: wait until all callbacks and log handlers have run. Returns at once in one of them."""
         thread = self._aside_thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and thread.ident != native_threads.get_ident():
             thread.join()
 
     def put_aside(self, act):
         """Run `act`, which may block, on the second thread."""
         if self._aside is None:
-            self._aside = queue.SimpleQueue()
-            self._aside_thread = threading.Thread(
-                target=_work_off, args=(self._aside,), name="vmhost-callbacks", daemon=True
-            )
+            self._aside = native_threads.SimpleQueue()
+            self._aside_thread = native_threads.new_thread(_work_off, "vmhost-callbacks", (self._aside,))
             self._aside_thread.start()
         self._aside.put(act)
 
@@ -726,29 +724,24 @@ def _span(limit_s):
 
 
 class _ServiceThread:
-    """The thread that serves the item of the list `to_serve`; it ends at once if someone has removed the item.
-
-    Ctrl-C in `threading.Thread.start` can leave a lock locked for which the new thread waits for ever. So a single call
-    into C starts it."""
+    """The thread that serves the item of the list `to_serve`; it ends at once if someone has removed the item."""
 
     def __init__(self, to_serve):
-        self._handle = _thread._ThreadHandle()  # as in threading.Thread
+        self._thread = native_threads.Handle()
         self._to_serve = to_serve
 
     def start(self):
-        _thread.start_joinable_thread(functools.partial(_serve, self._to_serve), handle=self._handle, daemon=True)
+        self._thread.start(functools.partial(_serve, self._to_serve))
 
     def join(self, timeout_s=None):
         """Wait for its end. True if it has ended, or never began."""
-        if self._handle.ident:
-            self._handle.join(-1 if timeout_s is None else max(timeout_s, 0.0))
-        return not self.is_alive()
+        return self._thread.join(timeout_s)
 
     def is_alive(self):
-        return bool(self._handle.ident) and not self._handle.is_done()
+        return self._thread.is_alive()
 
     def is_it(self, ident):
-        return ident == self._handle.ident and self.is_alive()
+        return ident == self._thread.ident and self._thread.is_alive()
 
 
 def _serve(to_serve):

@@ -255,6 +255,25 @@ def test_when_the_machine_has_no_thread_left_waiting_calls_get_their_error(fake_
     assert task(2) == 2
 
 
+def test_when_the_machine_has_no_thread_left_idle_vms_end_first(fake_host, bundle):
+    core = FakeCore()
+    host, _ = fake_host(core, policy=Policy(warm=0, max_warm=0))
+    a = host.load(bundle("a"))
+    assert a(1) == 1
+    vm = next(vm for vm in core.vms if vm.lane)
+    core.now += 1
+    core.threads_left = 0
+    retire = vm.retire
+
+    def gives_back_its_thread():
+        core.threads_left = 1
+        retire()
+
+    vm.retire = gives_back_its_thread
+    assert host.load(bundle("b"))(2) == 2
+    assert vm.state == "ended"
+
+
 def test_a_fault_in_the_scheduling_does_not_end_the_host(fake_host, bundle, monkeypatch, caplog):
     host, core = fake_host()
     task = host.load(bundle())

@@ -140,9 +140,23 @@ class Pool:
                     self._boot(stack_bytes)
                 except (OSError, MemoryError) as error:
                     self.boot_failures += 1
+                    if self._make_room():
+                        return
                     self._broken = True
                     self.cannot_boot = f"{type(error).__name__}: {error}"
                     return
+
+    def _make_room(self):
+        """Retire the VM that has been idle longest, unless one ends already. False if there is neither. Its end makes
+        the scheduler try again."""
+        if any(vm.phase in (LEAVING, ENDING) and vm.native.statistics()["idle_s"] > 0 for vm in self._vms.values()):
+            return True
+        idle = [(vm.native.statistics()["idle_s"], vm) for vm in self._vms.values() if vm.phase == SERVING]
+        longest, vm = max(idle, key=lambda entry: entry[0], default=(0, None))
+        if longest <= 0:
+            return False
+        vm.retire(self._clock(), idle=True)
+        return True
 
     def _boot(self, stack_bytes):
         """Start to boot a VM. OSError or MemoryError if the machine has no thread or memory for it."""

@@ -69,6 +69,9 @@ NEEDS = {
     ("GET", "/api/v1/devices"): ("read", "all"),
     ("GET", "/api/v1/devices/{device}"): ("read", "all"),
     ("DELETE", "/api/v1/devices/{device}"): ("admin", "all"),
+    ("PUT", "/api/v1/devices/{device}/block"): ("admin", "all"),
+    ("DELETE", "/api/v1/devices/{device}/block"): ("admin", "all"),
+    ("GET", "/api/v1/blocked"): ("read", "all"),
     ("GET", "/api/v1/fleet"): ("read", "some"),
     ("GET", "/api/v1/fleet/crashes/{device}/{crash}"): ("read", "one"),
     ("GET", "/api/v1/fleet/alerts"): ("read", "some"),
@@ -169,6 +172,7 @@ def _requests(platform, method, path, repository):
     task = f"{repository}/rank_{repository}"
     file = next(each["id"] for each in platform.task_files.list() if each["task"] == task)
     values = {"name": repository, "release": _release(platform, repository), "file": file, "device": "a"}
+    values |= {"device": "!"} if path.endswith("/block") else {}
     values |= {"crash": f"of-{repository}", "event": "none", "cohort": "c", "token": "x", "link": "x"}
     filled = re.sub(r"\{(\w+)(:id)?\}", lambda found: str(values[found[1]]), path)
     body = {"task": task, "version": "9", "name": "!", "device": "!", "devices": ["!"], "role": "viewer"}

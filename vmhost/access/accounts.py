@@ -40,6 +40,7 @@ _STEPS = (
     );
     CREATE INDEX access_audit_subjects ON access_audit (subject)
     """,
+    "ALTER TABLE access_tokens ADD COLUMN uses INTEGER",
 )
 
 
@@ -57,11 +58,12 @@ class AccessDeniedError(Exception):
 
 @dataclass(frozen=True)
 class Identity:
-    """The caller: an account, through one of its tokens. `scopes`: what the token allows."""
+    """The caller: an account, through one of its tokens. `scopes`: what the token allows; `token`: its id."""
 
     name: str
     role: str
     scopes: tuple
+    token: str = ""
 
     def may(self, scope, whose=None):
         """Is the scope covered, for the owner `whose` where given?"""
@@ -127,8 +129,9 @@ class Access:
             raise AccessError(f"{name}: no such account")
         return row[0]
 
-    def add_token(self, account, by, *, scopes=None, label="", expires_s=None):
-        """Creates a token and returns its text. `scopes`: by default all of the role's; `expires_s`: from now."""
+    def add_token(self, account, by, *, scopes=None, label="", expires_s=None, uses=None):
+        """Creates a token and returns its text. `scopes`: by default all of the role's; `expires_s`: from now; `uses`:
+        how often `use` accepts it, None: without a bound."""
         secret = secrets.token_urlsafe(32)
         identity = "".join(secrets.choice("0123456789abcdefghijklmnopqrstuvwxyz") for _ in range(10))
         now_ms = self._now_ms()
@@ -139,10 +142,11 @@ class Access:
             for scope in scopes:
                 self._check_scope(scope, role, account)
             connection.execute(
-                "INSERT INTO access_tokens VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
-                (identity, account, _digest(secret), json.dumps(scopes), label, now_ms, expires_ms),
+                "INSERT INTO access_tokens (id, account, secret, scopes, label, time_ms, expires_ms, revoked, uses) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?)",
+                (identity, account, _digest(secret), json.dumps(scopes), label, now_ms, expires_ms, uses),
             )
-            self.note(by, "token added", account, token=identity, scopes=scopes, label=label)
+            self.note(by, "token added", account, token=identity, scopes=scopes, label=label, uses=uses)
         return f"vmh_{identity}_{secret}"
 
     def _check_scope(self, scope, role, account):
@@ -157,6 +161,17 @@ class Access:
         if colon and owner not in (known := sorted(self._owners())):
             raise AccessError(f"{scope:.100}: expected one of {', '.join(known) or 'none'} after the colon")
 
+    def use(self, identity):
+        """Counts a use of the Identity's token, where these are bounded. Joins the current transaction.
+        AccessDeniedError if none is left."""
+        with self.database.transaction() as connection:
+            row = connection.execute("SELECT uses FROM access_tokens WHERE id = ?", (identity.token,)).fetchone()
+            if row is None or row[0] is None:
+                return
+            if row[0] <= 0:
+                raise AccessDeniedError("the token was used as often as it may be; ask an admin for another one", True)
+            connection.execute("UPDATE access_tokens SET uses = uses - 1 WHERE id = ?", (identity.token,))
+
     def revoke_token(self, identity, by):
         """Revokes the token with this id (the part after `vmh_`)."""
         with self.database.transaction() as connection:
@@ -170,8 +185,9 @@ class Access:
         """Plain data about each account and its tokens, without secrets."""
         with self.database.reader() as connection:
             tokens = {}
-            for identity, account, scopes, label, time_ms, expires_ms, revoked in connection.execute(
-                "SELECT id, account, scopes, label, time_ms, expires_ms, revoked FROM access_tokens ORDER BY time_ms"
+            for identity, account, scopes, label, time_ms, expires_ms, revoked, uses in connection.execute(
+                "SELECT id, account, scopes, label, time_ms, expires_ms, revoked, uses FROM access_tokens "
+                "ORDER BY time_ms"
             ):
                 tokens.setdefault(account, []).append(
                     {
@@ -181,6 +197,7 @@ class Access:
                         "time_ms": time_ms,
                         "expires_ms": expires_ms,
                         "revoked": bool(revoked),
+                        "uses": uses,
                     }
                 )
             return [
@@ -207,7 +224,8 @@ class Access:
             raise unknown
         if account is not None and account != name:
             raise AccessDeniedError(f"the token is not one of {account}'s", False)
-        return Identity(name, role, tuple(scope for scope in json.loads(scopes) if _is_allowed(scope, ROLES[role])))
+        allowed = tuple(scope for scope in json.loads(scopes) if _is_allowed(scope, ROLES[role]))
+        return Identity(name, role, allowed, found[1])
 
     # ---- the audit log
 

@@ -155,6 +155,7 @@ def _tunnel(platform, address, keys):
         certificate=keys / "server.pem",
         key=keys / "server.key",
         client_ca=keys / "ca.pem",
+        why_blocked=platform.devices.why_blocked,
     )
     calls = TunnelCalls(application(platform), lambda: platform.releases.generation, server.push)
     server.answer(CHANNEL, calls.answer)
@@ -313,11 +314,12 @@ def change(output, ask, name, role, disabled):
 )
 @click.option("--days", type=click.FloatRange(0, 36500, min_open=True), help="Days until it expires. [default: never]")
 @click.option("--label", default="", help="Its purpose.")
+@click.option("--uses", type=click.IntRange(1), help="How many devices may join with it. [default: any number]")
 @_remote
-def token(output, ask, account, scopes, days, label):
+def token(output, ask, account, scopes, days, label, uses):
     """Create a further token of ACCOUNT."""
     expires_s = None if days is None else days * 86400
-    body = {"account": account, "scopes": list(scopes) or None, "expires_s": expires_s, "label": label}
+    body = {"account": account, "scopes": list(scopes) or None, "expires_s": expires_s, "label": label, "uses": uses}
     output.document(made := ask("POST", "/tokens", body))
     output.line(f"a token of {account}, shown this once:")
     output.line(made["token"])
@@ -858,6 +860,30 @@ def files(output, ask, task, remove):
         for each in found["files"]
     ]
     output.table("", ("file>", "task", "name", "kind", "bytes>", "audience"), rows)
+
+
+@command.command()
+@click.argument("device", required=False)
+@click.option("--why", default="", help="Shown to the device and to admins.")
+@_remote
+def block(output, ask, device, why):
+    """Refuse DEVICE on platform and tunnel, whatever secret or certificate it has; without DEVICE, list the blocked."""
+    if device is None:
+        output.document(found := ask("GET", "/blocked"))
+        rows = [(each["device"], _time(each["time_ms"]), each["who"], each["why"]) for each in found["blocked"]]
+        output.table("", ("device", "since", "who", "why"), rows)
+        return
+    output.document(ask("PUT", f"/devices/{device}/block", {"why": why}))
+    output.line(f"{device} is blocked; lift it: vmhost cloud unblock {device}")
+
+
+@command.command()
+@click.argument("device")
+@_remote
+def unblock(output, ask, device):
+    """Let the blocked DEVICE come back."""
+    output.document(ask("DELETE", f"/devices/{device}/block"))
+    output.line(f"{device} may come back")
 
 
 @command.command()

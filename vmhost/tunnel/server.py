@@ -28,10 +28,11 @@ class Server:
     """`store`: the path of a SQLite store, made if missing; all processes of the server share it.
 
     Devices authenticate with a certificate signed by `client_ca` (its common name is the device's name), or with a
-    token: `identify(token)` returns the device's name, or None for an unknown token. `identify` runs on the loop, so it
-    must be quick. `priorities`: {channel: 0 to 7}; 0 goes first, 4 is the default. `pending_bytes`: bound of received
-    messages that are not stored yet; beyond it nothing more is read. `post_quantum`: see `tls.server_context`.
-    `spin_us`: how long its loop polls before it sleeps (`spinning`); 0: not at all.
+    token: `identify(token)` returns the device's name, or None for an unknown token. `why_blocked(device)` says why a
+    device is refused in spite of that, or None; connected ones are looked at every second. Both run on the
+    loop, so they must be quick. `priorities`: {channel: 0 to 7}; 0 goes first, 4 is the default. `pending_bytes`: bound
+    of received messages that are not stored yet; beyond it nothing more is read. `post_quantum`: see
+    `tls.server_context`. `spin_us`: how long its loop polls before it sleeps (`spinning`); 0: not at all.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Server:
         key=None,
         client_ca=None,
         identify=None,
+        why_blocked=None,
         limits=None,
         priorities=None,
         max_connections=19_000,
@@ -56,6 +58,7 @@ class Server:
         self.store = Path(store)
         self.context = tls.server_context(certificate, key, client_ca, post_quantum)
         self.identify = identify
+        self.why_blocked = why_blocked or (lambda device: None)
         self.limits = limits or Limits()
         self.priorities = dict(priorities or {})
         self.max_connections, self.pending_bytes = max_connections, pending_bytes

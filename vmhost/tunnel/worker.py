@@ -177,7 +177,10 @@ class Worker:
             device = self.server.identify(greeting["token"])
         if device is None:
             raise PermissionError("the token is not known")
-        return protocol.checked_name(device, "device")
+        device = protocol.checked_name(device, "device")
+        if (why := self.server.why_blocked(device)) is not None:
+            raise PermissionError(f"{device} is blocked: {why}")
+        return device
 
     def _load_device(self, session, greeting):
         """Runs on a reader's thread: the store's knowledge of the device."""
@@ -559,6 +562,11 @@ class Worker:
             for transport, due in list(self.early.items()):
                 if now >= due:
                     transport.abort(f"no greeting within {self.server.greeting_s:g} s")
+            for device, transport in list(self.sessions.items()):
+                if (why := self.server.why_blocked(device)) is not None:
+                    transport.connection.close(protocol.IDENTITY, f"{device} is blocked: {why}")
+                    transport.flush()
+                    transport.lose("blocked")
             if not late:
                 for transport in list(self.transports):
                     if transport.connection.next_tick() <= now and not transport.held_up:

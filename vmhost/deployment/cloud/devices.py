@@ -19,6 +19,7 @@ class Devices:
     def __init__(self, database, clock):
         self._database, self._clock = database, clock
         self._seen = {}  # device -> ms, not written yet
+        self._load_blocked()
 
     def _now_ms(self):
         return int(self._clock() * 1000)
@@ -26,6 +27,7 @@ class Devices:
     def enrol(self, device, secret):
         """Registers the device with the secret that it made up; doing it again with the same secret changes nothing."""
         identifiers.check("device", device)
+        self._must_not_be_blocked(device)
         if not isinstance(secret, str) or not 32 <= len(secret) <= 128:
             raise RefusedError("secret: expected a text of 32 to 128 characters")
         with self._database.transaction() as connection:
@@ -52,8 +54,46 @@ class Devices:
             ).fetchone()
         if row is None or not hmac.compare_digest(row[0], _digest(str(secret))):
             raise AccessDeniedError(f"{device!s:.128}: not enrolled, or with another secret", False)
+        self._must_not_be_blocked(device)
         self._seen[device] = self._now_ms()
         return row[1], row[2]
+
+    # ---- blocked devices
+
+    def _load_blocked(self):
+        with self._database.reader() as connection:
+            self._blocked = dict(connection.execute("SELECT device, why FROM deploy_blocked").fetchall())
+
+    def why_blocked(self, device):
+        """Why the device is blocked; None if it is not. Quick. A change by another process is seen within a second."""
+        return self._blocked.get(device)
+
+    def _must_not_be_blocked(self, device):
+        if (why := self.why_blocked(device)) is not None:
+            raise AccessDeniedError(f"{device}: is blocked ({why}); an admin can lift it", True)
+
+    def block(self, device, why, who):
+        """Refuses the device, known or not, until `unblock`, whatever secret or certificate it has."""
+        identifiers.check("device", device)
+        with self._database.transaction() as connection:
+            connection.execute(
+                "INSERT INTO deploy_blocked VALUES (?, ?, ?, ?) ON CONFLICT (device) DO UPDATE SET "
+                "why = excluded.why, who = excluded.who, time_ms = excluded.time_ms",
+                (device, why.replace("\0", "") or "no reason was given", who, self._now_ms()),
+            )
+        self._load_blocked()
+
+    def unblock(self, device):
+        with self._database.transaction() as connection:
+            if not connection.execute("DELETE FROM deploy_blocked WHERE device = ?", (device,)).rowcount:
+                raise MissingError(f"{device}: is not blocked")
+        self._load_blocked()
+
+    def blocked(self):
+        """[{device, why, who, time_ms}] by name."""
+        with self._database.reader() as connection:
+            rows = connection.execute("SELECT device, why, who, time_ms FROM deploy_blocked ORDER BY device").fetchall()
+        return [dict(zip(("device", "why", "who", "time_ms"), row)) for row in rows]
 
     def forget(self, device):
         """Lets the device enrol again with another secret. Its part in releases stays recorded."""
@@ -85,6 +125,8 @@ class Devices:
         return (stated_facts.loaded(row[0]), stated_facts.loaded(row[1])) if row else ({}, {})
 
     def flush(self):
+        if self._database.shared:
+            self._load_blocked()
         seen, self._seen = self._seen, {}
         if seen:
             with self._database.transaction() as connection:
@@ -144,6 +186,7 @@ class Devices:
             "device": device,
             "facts": facts,
             "bad_facts": bad,
+            "blocked": self.why_blocked(device),
             "tasks": stated_facts.loaded(profile),
             "first_ms": first_ms,
             "seen_ms": max(seen_ms, self._seen.get(device, 0)),

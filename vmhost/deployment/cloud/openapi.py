@@ -197,6 +197,14 @@ ROUTES = {
         (),
     ),
     ("DELETE", "/devices/{device}"): ("Forgets a device; its name can be enrolled again.", {}, None, ()),
+    ("PUT", "/devices/{device}/block"): (
+        "Refuses a device, known or not, on platform and tunnel until it is unblocked.",
+        {},
+        {"why": _WHY},
+        (),
+    ),
+    ("DELETE", "/devices/{device}/block"): ("Lets a blocked device come back.", {}, None, ()),
+    ("GET", "/blocked"): ("Blocked devices.", {}, None, ()),
     ("GET", "/fleet"): (
         "What devices reported: versions that run, errors by cohort, crashes by cause.",
         {"hours": {"type": "number", "exclusiveMinimum": 0, "maximum": 336, "default": 24}} | _LIMIT,
@@ -246,6 +254,12 @@ ROUTES = {
             "scopes": {"type": ["array", "null"], "items": _TEXT},
             "label": _TEXT,
             "expires_s": {"type": ["number", "null"], "minimum": 0, "maximum": 10**10},
+            "uses": {
+                "type": ["integer", "null"],
+                "minimum": 1,
+                "maximum": 10**9,
+                "description": "how many devices may join with it",
+            },
         },
         ("account",),
     ),

@@ -568,8 +568,10 @@ class Platform:
     def enrol(self, identity, device, secret):
         """Registers a device, for an account with the scope `enrol`."""
         identity.must("enrol")
-        if self.devices.enrol(device, secret):
-            self.access.note(identity.name, "device enrolled", device)
+        with self.database.transaction():
+            if self.devices.enrol(device, secret):
+                self.access.use(identity)  # a device that repeats itself uses nothing
+                self.access.note(identity.name, "device enrolled", device)
 
 
 def _is_platform(folder):

@@ -91,4 +91,9 @@ STEPS = (
     ALTER TABLE deploy_devices ADD COLUMN problem TEXT;
     CREATE INDEX deploy_devices_problems ON deploy_devices (seen_ms) WHERE problem IS NOT NULL
     """,
+    """
+    CREATE TABLE deploy_blocked (
+        device TEXT PRIMARY KEY, why TEXT NOT NULL, who TEXT NOT NULL, time_ms INTEGER NOT NULL
+    ) WITHOUT ROWID
+    """,
 )

@@ -131,7 +131,7 @@ class _Api:
         digest, query = request.path_params["digest"], request.query_params
         given = [query.get(name, "") for name in ("device", "until", "ticket")]
         path = None
-        if is_digest(digest):
+        if is_digest(digest) and self._platform.devices.why_blocked(given[0]) is None:
             path = await run_in_threadpool(self._platform.task_files.open_by_ticket, digest, *given)
         if path is None:
             return _failure(404, "no such file")
@@ -494,6 +494,23 @@ class _Api:
         self._platform.access.note(call.identity.name, "device forgotten", call.parts["device"])
         return {"device": call.parts["device"]}
 
+    @route("PUT", "/devices/{device}/block", "admin", FLEET)
+    def _block(self, call):
+        device, why = call.parts["device"], _why(call.body)
+        self._platform.devices.block(device, why, call.identity.name)
+        self._platform.access.note(call.identity.name, "device blocked", device, why=why)
+        return {"device": device}
+
+    @route("DELETE", "/devices/{device}/block", "admin", FLEET)
+    def _unblock(self, call):
+        self._platform.devices.unblock(call.parts["device"])
+        self._platform.access.note(call.identity.name, "device unblocked", call.parts["device"])
+        return {"device": call.parts["device"]}
+
+    @route("GET", "/blocked", "read", FLEET)
+    def _blocked(self, call):
+        return {"blocked": self._platform.devices.blocked()}
+
     @route("GET", "/fleet", "read", LISTED)
     def _fleet(self, call):
         """What devices reported in the last `hours`."""
@@ -564,6 +581,7 @@ class _Api:
             scopes=call.body.get("scopes"),
             label=str(call.body.get("label", "")),
             expires_s=call.body.get("expires_s"),
+            uses=call.body.get("uses"),
         )
         return {"account": call.body["account"], "token": token}
 

@@ -192,6 +192,19 @@ def test_a_host_refuses_to_start_where_limits_cannot_be_held(allocator):
     assert code == 0 and "PYTHONMALLOC=mimalloc" in out and "set it to pymalloc" in out, (out, err)
 
 
+def test_the_doctor_says_once_that_limits_cannot_be_held():
+    ended = subprocess.run(
+        [sys.executable, "-m", "vmhost", "doctor"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONMALLOC": "mimalloc"},
+    )
+    wrong = [line for line in ended.stdout.splitlines() if line.startswith("WRONG")]
+    assert ended.returncode != 0 and len(wrong) == 1 and "no host starts" in wrong[0], ended.stdout
+
+
 @pytest.mark.parametrize("when", ["before the first host", "while it runs"])
 def test_memory_limits_are_held_after_tracemalloc_was_stopped(when):
     program = HELD + textwrap.dedent(f"""

@@ -283,7 +283,10 @@ def probe():
     import vmhost
     from vmhost.bytecode.format import TARGET
     from vmhost.compiler import compile_folder
+    from vmhost.isolation import _core
 
+    if _core.memory_refusal() is not None:
+        return  # no VM boots, as installation() says
     with tempfile.TemporaryDirectory(prefix="vmhost-doctor-") as folder:
         (Path(folder) / "task.yaml").write_text(PROBE_YAML.format(python=TARGET), encoding="utf-8")
         (Path(folder) / "main.py").write_text(PROBE, encoding="utf-8")

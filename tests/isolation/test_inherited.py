@@ -53,13 +53,18 @@ def test_a_stack_overflow_loses_one_vm_where_all_signals_are_blocked():
 
 
 def test_signals_to_the_process_are_left_to_the_host():
-    """Threads of VMs, and the warden, block them; faults of the thread itself they do not."""
+    """Threads of VMs and of the engine, and the warden, block them; faults of the thread itself they do not: the system
+    would end the process without a report."""
     program = """
     GUEST = '''
         import threading
+        import vmhost.engine.numpy as np
 
         def run(value):
             threading.Thread(target=threading.Event().wait, daemon=True).start()
+            large = np.ones((700, 700))
+            large @ large
+            np.linalg.svd(np.eye(3))
             return value
     '''
     with vmhost.Host(allow_unsigned=True) as host:
@@ -71,10 +76,11 @@ def test_signals_to_the_process_are_left_to_the_host():
                 masks += [int(line.split()[1], 16) for line in status if line.startswith("SigBlk")]
         bits = [[mask >> number - 1 & 1 for number in (signal.SIGTERM, signal.SIGINT)] for mask in masks]
         faults = [mask >> number - 1 & 1 for mask in masks for number in (signal.SIGSEGV, signal.SIGBUS)]
-        print(len(masks) >= 2, {tuple(pair) for pair in bits}, sum(not fault for fault in faults) >= 4)
+        # the VM's two, the warden, one for LAPACK, and the engine's helpers where there are cores
+        print(len(masks) >= 4, {tuple(pair) for pair in bits}, any(faults))
     """
     code, out, err = run(program)
-    assert (code, out) == (0, "True {(1, 1)} True\n"), err
+    assert (code, out) == (0, "True {(1, 1)} False\n"), err
 
 
 def test_a_vm_rounds_and_keeps_subnormals_whatever_the_host_does():

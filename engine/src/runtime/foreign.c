@@ -14,11 +14,11 @@
  * uses (OpenBLAS unmaps its buffers, and the thread would crash). After a second the process ends without running the
  * destructors. */
 #include "runtime/foreign.h"
+#include "runtime/signals.h"
 
 #include <linux/futex.h>
 #include <limits.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -194,13 +194,12 @@ static vme_status thread_start(job *todo)
 {
     pthread_attr_t attributes;
     pthread_t thread;
-    sigset_t all, before;
+    sigset_t before;
     int error = pthread_attr_init(&attributes);
     if (error == 0) {
-        sigfillset(&all);
         pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
         error = pthread_attr_setstacksize(&attributes, STACK);
-        if (error == 0 && (error = pthread_sigmask(SIG_SETMASK, &all, &before)) == 0) {
+        if (error == 0 && (error = vme_signals_block(&before)) == 0) {
             error = pthread_create(&thread, &attributes, worker_main, todo);
             pthread_sigmask(SIG_SETMASK, &before, NULL);
         }

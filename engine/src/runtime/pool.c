@@ -14,10 +14,10 @@
  * job, never per piece (unless the piece fails). */
 #include "runtime/cores.h"
 #include "runtime/pool.h"
+#include "runtime/signals.h"
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -329,11 +329,10 @@ __attribute__((destructor)) static void end(void)
 static void start_helper(int core)
 {
     pthread_attr_t attributes;
-    sigset_t all, before;
+    sigset_t before;
     if (pthread_attr_init(&attributes) != 0)
         return;
-    sigfillset(&all);
-    if (pthread_attr_setstacksize(&attributes, HELPER_STACK) == 0 && pthread_sigmask(SIG_SETMASK, &all, &before) == 0) {
+    if (pthread_attr_setstacksize(&attributes, HELPER_STACK) == 0 && vme_signals_block(&before) == 0) {
         struct helper *result = &pool.helpers[pool.started];
         *result = (struct helper){.woken = PTHREAD_COND_INITIALIZER, .spinning_on = CORE_NONE, .avoided = CORES_ALL};
         if (pthread_create(&result->thread, &attributes, helper, (void *)(intptr_t)(pool.started + 1)) == 0) {

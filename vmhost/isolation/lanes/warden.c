@@ -2,12 +2,12 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "lanes/clock.h"
 #include "lanes/lane.h"
+#include "lanes/signals.h"
 #include "lanes/urgency.h"
 #include "lanes/warden_vm.h"
 
@@ -122,9 +122,7 @@ static int own_priority(void)
 static void *warden(void *unused)
 {
     (void)unused;
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, NULL); /* signals to the process are the host's */
+    vmh_signals_leave_to_host();
     vmh_urgency_set(VMH_PROMPT);
     for (;;) {
         unsigned seen = atomic_load(&word);

@@ -2,24 +2,11 @@
 
 #include <fenv.h>
 #include <pthread.h>
-#include <signal.h>
 
 #include "cpython/compat.h"
+#include "lanes/signals.h"
 #include "lanes/warden.h"
 #include "memory/overflow.h"
-
-/* Signals to the process are the host's: its handlers must not interrupt a VM, and a host that waits for signals
- * (sigwait) blocks them in all threads, which it cannot do in ours. Faults of the thread itself stay unblocked, or the
- * system would end the process at a stack overflow. */
-static void set_signals(void)
-{
-    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
-    sigset_t blocked;
-    sigfillset(&blocked);
-    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
-        sigdelset(&blocked, faults[i]);
-    pthread_sigmask(SIG_SETMASK, &blocked, NULL);
-}
 
 /* Under a real-time policy, a thread runs until it waits: the warden, which stops VMs, must come before them. */
 static void stand_below_the_warden(void)
@@ -39,7 +26,7 @@ static void stand_below_the_warden(void)
 
 void vmh_inherited_undo(void)
 {
-    set_signals();
+    vmh_signals_leave_to_host();
     stand_below_the_warden();
     fesetenv(FE_DFL_ENV); /* the rounding mode, and flushing of subnormals (libraries built with -ffast-math set it) */
     /* tracemalloc's table of file names is shared by all interpreters: it would keep, and free, strings of this one.

@@ -264,6 +264,24 @@ def test_git_needs_read_to_fetch_and_push_to_push_of_that_repository(platform):
     asyncio.run(walk())
 
 
+def test_what_a_fetch_may_want_is_bounded(platform):
+    app = application(platform)
+    given = base64.b64encode(f"admin:{_token(platform, 'read')}".encode())
+    headers = [(b"authorization", b"Basic " + given), (b"content-type", b"application/x-git-upload-pack-request")]
+    scope = {"type": "http", "method": "POST", "path": "/git/shop/git-upload-pack", "query_string": b""}
+    sent, asked = [], []
+
+    async def receive():
+        asked.append(1)
+        return {"type": "http.request", "body": b"0032want " + b"0" * 40 + b"\n" * 1_000_000, "more_body": True}
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(app(scope | {"headers": headers}, receive, send))
+    assert (sent[0]["status"], len(asked)) == (413, 3)
+
+
 @pytest.mark.parametrize("scope", ["admin:shop", "enrol:shop", "debug:shop", "read:none", "read:", "push:shop:bank"])
 def test_suffixes_that_mean_nothing_are_refused(platform, scope):
     with pytest.raises(AccessError, match="cannot be given for one owner|expected one of bank, shop"):

@@ -234,6 +234,12 @@ def test_a_closed_host_is_not_ready_and_its_pages_say_so():
         assert "The host is closed." in ask(dashboard, "/")[2]
 
 
+def test_a_log_line_with_half_a_surrogate_pair_is_shown():
+    tail = LogTail()
+    tail.emit(logging.LogRecord("vmhost", logging.ERROR, __file__, 1, "odd %s", ("\ud800",), None))
+    assert tail.lines(limit=1)[0].text == "odd \\ud800"
+
+
 def test_the_newest_lines_are_kept_and_the_level_comes_back(monkeypatch):
     logger = logging.getLogger("vmhost")
     monkeypatch.setattr(logger, "level", logging.WARNING)

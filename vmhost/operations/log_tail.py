@@ -47,6 +47,7 @@ class LogTail(logging.Handler):
             text = record.getMessage()
         except Exception:  # arguments that do not fit: keep the unformatted line
             text = str(record.msg)
+        text = text.encode(errors="backslashreplace").decode()  # a page is UTF-8, which has no half surrogate pairs
         task = record.name.removeprefix("vmhost.task.") if record.name.startswith("vmhost.task.") else None
         version = getattr(record, "version", None)
         line = Line(next(self._numbers), record.created, record.levelno, task, version, text[:MAX_CHARACTERS])

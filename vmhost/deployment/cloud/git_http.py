@@ -29,6 +29,7 @@ from vmhost.deployment.errors import DeploymentError, RefusedError
 from vmhost.stores import StoreError
 
 MAX_PUSH_BYTES = 128 << 20
+MAX_WANTS_BYTES = 2 << 20  # of a fetch: what it wants and has, 50 bytes each
 _IN_MEMORY = 1 << 20
 _PATH = re.compile(r"/([a-z0-9][a-z0-9_-]{0,62})(?:\.git)?/(info/refs|git-upload-pack|git-receive-pack)")
 _SERVICES = {"git-upload-pack": "read", "git-receive-pack": "push"}
@@ -98,7 +99,8 @@ class GitServer:
             return
         with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as body:
             try:
-                if not await _receive(receive, body, headers.get("content-encoding", "") == "gzip"):
+                max_bytes = MAX_PUSH_BYTES if service == "git-receive-pack" else MAX_WANTS_BYTES
+                if not await _receive(receive, body, headers.get("content-encoding", "") == "gzip", max_bytes):
                     return
             except RefusedError as error:
                 await _answer(send, 413, f"{error}\n")
@@ -145,8 +147,8 @@ class GitServer:
                 await thread
 
 
-async def _receive(receive, body, is_gzip):
-    """Writes the request's body to the file; False if the client went away. RefusedError beyond MAX_PUSH_BYTES."""
+async def _receive(receive, body, is_gzip, max_bytes):
+    """Writes the request's body to the file; False if the client went away. RefusedError beyond `max_bytes`."""
     unzip = zlib.decompressobj(zlib.MAX_WBITS | 16) if is_gzip else None
     total, more = 0, True
     while more:
@@ -156,8 +158,8 @@ async def _receive(receive, body, is_gzip):
         data, more = message.get("body", b""), message.get("more_body", False)
         for piece in [data] if unzip is None else _unzipped(unzip, data):
             total += len(piece)
-            if total > MAX_PUSH_BYTES:
-                raise RefusedError(f"the push has more than {MAX_PUSH_BYTES:,} bytes; keep large files elsewhere")
+            if total > max_bytes:
+                raise RefusedError(f"the request has more than {max_bytes:,} bytes; keep large files elsewhere")
             body.write(piece)
     return True
 

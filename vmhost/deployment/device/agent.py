@@ -23,7 +23,7 @@ from vmhost.bytecode.signing import TrustStore
 from vmhost.deployment import delta, pieces
 from vmhost.deployment.artifacts import digest_of, is_digest, replace_durably
 from vmhost.deployment.bounds import Counted, why_outside
-from vmhost.deployment.device import crash_upload, health, heap
+from vmhost.deployment.device import crash_upload, health, heap, state_folder
 from vmhost.deployment.device.bundle_store import BundleStore
 from vmhost.deployment.device.facts import facts
 from vmhost.deployment.device.fleet_report import FleetReport
@@ -56,6 +56,8 @@ class Agent:
     def __init__(self, settings, clock=time.time, transfers=None):
         self.settings, self._clock = settings, clock
         settings.folder.mkdir(parents=True, exist_ok=True)
+        for damage in state_folder.put_damaged_aside(settings.folder):
+            _log.error("%s", damage)
         self._trust = TrustStore.load(settings.keys)
         self._policy = Policy(
             warm=0, limits=settings.limits, permissions=settings.permissions, debugging=settings.debugging
@@ -131,7 +133,9 @@ class Agent:
         if self.memory.damaged:
             _log.error("%s; the agent began anew", self.memory.damaged)
         if self.memory.value("secret") is None:
-            self.memory.set_value("secret", secrets.token_urlsafe(32))
+            self.memory.set_value("secret", self._kept_secret() or secrets.token_urlsafe(32))
+        if self._kept_secret() != self.memory.value("secret"):
+            self._keep_secret()
         if not self.memory.tasks() and (known := self.store.current()):
             for task, entry in known.items():  # the memory was lost, but not the list
                 entry.pop("path")
@@ -145,6 +149,23 @@ class Agent:
         self._write_list()
         self._fleet = FleetReport(self.memory, self.settings.folder)
         crash_upload.keep(self.memory, self.settings.folder / "host", self.host.crashes)
+
+    # A second copy of the secret: a device that lost its store is still the one that the platform knows.
+
+    def _kept_secret(self):
+        try:
+            text = (self.settings.folder / "secret").read_text(encoding="ascii")
+        except OSError, ValueError:
+            return None
+        return text if 32 <= len(text) <= 128 and text.isprintable() else None
+
+    def _keep_secret(self):
+        new = self.settings.folder / "secret.new"
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
+            file.write(self.memory.value("secret"))
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self.settings.folder / "secret")
 
     def _count_crash(self, crash):
         for task, slots in self.memory.tasks().items():

@@ -76,14 +76,14 @@ class BundleStore:
 
     def write_profile(self, value):
         path = self.folder / "profile"
-        if not path.exists() or path.read_text() != value:
+        if not path.exists() or path.read_bytes() != value.encode():
             replace_durably(path, value.encode())
 
     def headers(self):
         """Headers for any request of this device to a service of its owner."""
         try:
-            return {REQUEST_HEADER: (self.folder / "profile").read_text()}
-        except FileNotFoundError:
+            return {REQUEST_HEADER: (self.folder / "profile").read_text(encoding="ascii")}
+        except FileNotFoundError, ValueError:  # the agent writes it again
             return {}
 
     def answered(self, headers):

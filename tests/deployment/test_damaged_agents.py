@@ -1,0 +1,79 @@
+"""Agents whose files are damaged or lost start anyway, tell it once, and are known to the platform as before."""
+
+import logging
+
+import pytest
+
+from tests.deployment.platforms import add_version, agent_for, nothing_left, platform_in
+from vmhost.deployment.cloud.plan import WHOLE_FLEET, Plan
+from vmhost.deployment.cloud.server import serving
+from vmhost.deployment.device.bundle_store import BundleStore
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind():
+    """The server's threads grow with what it is asked; they are looked at when it ends."""
+    yield
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory):
+    with nothing_left(), platform_in(tmp_path_factory.mktemp("damage")) as platform, serving(platform) as address:
+        add_version(platform, "shop/rank", "1")
+        platform.releases.start("shop/rank", "1", Plan.of(WHOLE_FLEET), "ann", "")
+        yield platform, address
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("profile", b"\xff\xfe not UTF-8"),
+        ("current.json", b"{"),
+        ("current.json", b'{"tasks": {"shop/rank": {"name": 7}}}'),
+        ("artifacts", b"a file"),
+        ("partial", b"a file"),
+        ("health", b"a file"),
+        ("fleet", b"a file"),
+        ("metadata", b"a file"),
+        ("metadata/root.json", b"\xff"),
+        ("secret", b"\xff"),
+    ],
+)
+def test_a_damaged_file_ends_no_start(cloud, tmp_path, caplog, name, content):
+    folder, device = tmp_path / "device", f"d-{abs(hash((name, content)))}"
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    store = BundleStore(folder / "other")
+    assert store.headers() == {}
+    with caplog.at_level(logging.ERROR), agent_for(*cloud, folder, device) as agent:
+        agent.step()
+        BundleStore(folder).headers()
+    told = [record.message for record in caplog.records if "was put aside" in record.message]
+    assert len(told) == (name != "secret")
+    caplog.clear()
+    with agent_for(*cloud, folder, device):
+        assert not [record for record in caplog.records if "was put aside" in record.message]
+
+
+def test_a_profile_that_is_no_text_gives_no_header(tmp_path):
+    store = BundleStore(tmp_path)
+    (tmp_path / "profile").write_bytes(b"\xff")
+    assert store.headers() == {}
+    store.write_profile("kitchen-1 x")
+    assert store.headers() == {"vmhost-tasks": "kitchen-1 x"}
+
+
+def test_a_device_that_lost_its_store_is_still_known(cloud, tmp_path):
+    platform, _ = cloud
+    folder = tmp_path / "device"
+    with agent_for(*cloud, folder, "lost-1") as agent:
+        agent.step()
+        secret = agent.memory.value("secret")
+    for path in folder.glob("agent.db*"):
+        path.unlink()
+    with agent_for(*cloud, folder, "lost-1", token="vmh_none") as agent:
+        agent.step()
+        assert agent.memory.value("secret") == secret
+        assert platform.devices.identify("lost-1", secret)
+    assert (folder / "secret").stat().st_mode & 0o777 == 0o600

@@ -21,6 +21,7 @@ from vmhost.deployment.cloud.server import serving
 from vmhost.deployment.device import proof
 from vmhost.deployment.device.bundle_store import BundleStore
 from vmhost.deployment.errors import DeploymentError, RefusedError
+from vmhost.deployment.trust import TrustError
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.pipeline import Pipeline
 
@@ -287,6 +288,17 @@ def test_a_device_that_starts_without_a_platform_runs_what_it_had(cloud, agent, 
         wait_s = again.step()
         assert again.failed and wait_s >= 1
         assert again.step() > 0 and again.host.task("rank")(2) == 4
+
+
+def test_a_listed_self_test_cannot_be_left_out(cloud, agent):
+    platform, _ = cloud
+    release(platform, "1.0.0")
+    wanted = agent._ask()["wanted"]
+    for each in wanted.values():
+        each["proof"] = None
+    with pytest.raises(TrustError, match="proof.json: is listed, and the platform's answer leaves it out"):
+        agent._apply(wanted)
+    assert agent.store.current() == {}
 
 
 def test_damaged_files_and_a_damaged_memory_are_pulled_and_begun_anew(cloud, agent, tmp_path):

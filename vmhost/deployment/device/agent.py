@@ -388,6 +388,10 @@ class Agent:
             offered[f"{task}/{wanted['version']}/proof.json"] = (wanted["proof"]["digest"], wanted["proof"]["size"])
         for path, (digest, size) in offered.items():
             self._must_be_in_metadata(path, digest, size)
+        if self._metadata is not None and not wanted["proof"]:
+            proof = f"{task}/{wanted['version']}/proof.json"
+            if self._metadata.target(proof) is not None:
+                raise TrustError(f"{proof}: is listed, and the platform's answer leaves it out")
 
     def _must_be_in_metadata(self, path, digest, size):
         if self._metadata is not None:

@@ -595,8 +595,9 @@ PyObject *array_function__embedding_snapshot_read(PyObject *module, ARRAY_VECTOR
     int64_t room, read = 0;
     if (count != 2 || keywords != NULL)
         return PyErr_Format(PyExc_TypeError, "_embedding_snapshot_read(snapshot, room)");
-    python_snapshot *snapshot = snapshot_of(args[0]);
-    if (snapshot == NULL || room_of(args[1], &room) < 0)
+    /* the snapshot last: code of `room` could end it */
+    python_snapshot *snapshot = room_of(args[1], &room) < 0 ? NULL : snapshot_of(args[0]);
+    if (snapshot == NULL)
         return NULL;
     const int64_t dim = vme_embedding_dim(snapshot->table),
                   shape[2][2] = {{room, dim}, {room, dim * vme_embedding_slots(snapshot->table)}};
@@ -624,8 +625,9 @@ PyObject *array_function__embedding_snapshot_waiting(PyObject *module, ARRAY_VEC
     int64_t room, read = 0;
     if (count != 2 || keywords != NULL)
         return PyErr_Format(PyExc_TypeError, "_embedding_snapshot_waiting(snapshot, room)");
-    python_snapshot *snapshot = snapshot_of(args[0]);
-    if (snapshot == NULL || room_of(args[1], &room) < 0)
+    /* the snapshot last: code of `room` could end it */
+    python_snapshot *snapshot = room_of(args[1], &room) < 0 ? NULL : snapshot_of(args[0]);
+    if (snapshot == NULL)
         return NULL;
     array *parts[3] = {0};
     for (int i = 0; i < 3; i++)
@@ -670,8 +672,8 @@ PyObject *array_function__embedding_snapshot_end(PyObject *module, ARRAY_VECTORC
     bool saved;
     if (count != 2 || keywords != NULL)
         return PyErr_Format(PyExc_TypeError, "_embedding_snapshot_end(snapshot, saved)");
-    python_snapshot *snapshot = snapshot_of(args[0]);
-    if (snapshot == NULL || array_argument_bool(args[1], false, &saved) < 0)
+    python_snapshot *snapshot = array_argument_bool(args[1], false, &saved) < 0 ? NULL : snapshot_of(args[0]);
+    if (snapshot == NULL)
         return NULL;
     vme_embedding_snapshot *of = snapshot->of;
     snapshot->of = NULL;

@@ -4,6 +4,8 @@
 
 #include "vme_images.h"
 
+enum { NUMBER_MAX = 1 << 30 }; /* of `windows`: what the engine takes */
+
 static int windows_from(PyObject *value, vme_windows *windows)
 {
     int64_t numbers[VME_RANK_MAX];
@@ -14,6 +16,12 @@ static int windows_from(PyObject *value, vme_windows *windows)
         PyErr_SetString(PyExc_ValueError, "windows: expected eight numbers");
         return -1;
     }
+    for (int i = 0; i < count; i++)
+        if (numbers[i] < 0 || numbers[i] > NUMBER_MAX) {
+            PyErr_Format(PyExc_ValueError, "windows: expected numbers from 0 to %d, got %lld", NUMBER_MAX,
+                         (long long)numbers[i]);
+            return -1;
+        }
     for (int i = 0; i < 2; i++) {
         windows->kernel[i] = numbers[i];
         windows->stride[i] = numbers[2 + i];
@@ -27,8 +35,8 @@ static int windows_from(PyObject *value, vme_windows *windows)
 static int64_t windows_along(const vme_windows *windows, int dimension, int64_t size)
 {
     const int64_t stride = windows->stride[dimension] < 1 ? 1 : windows->stride[dimension];
-    const int64_t covered =
-        size + 2 * windows->padding[dimension] - windows->dilation[dimension] * (windows->kernel[dimension] - 1) - 1;
+    const int64_t covered = (size > NUMBER_MAX ? NUMBER_MAX : size) + 2 * windows->padding[dimension]
+                            - windows->dilation[dimension] * (windows->kernel[dimension] - 1) - 1;
     return covered < 0 ? 1 : covered / stride + 1;
 }
 
@@ -52,9 +60,13 @@ PyObject *array_function__patches(PyObject *module, ARRAY_VECTORCALL)
     if (images == NULL)
         return NULL;
     const int64_t *size = images->t.shape;
-    const int64_t shape[3] = {size[0], size[1] * windows.kernel[0] * windows.kernel[1],
-                              windows_along(&windows, 0, size[2]) * windows_along(&windows, 1, size[3])};
-    array *result = array_new(state, images->t.dtype, 3, shape, false);
+    int64_t rows, columns;
+    array *result = NULL;
+    if (__builtin_mul_overflow(size[1], windows.kernel[0] * windows.kernel[1], &rows)
+        || __builtin_mul_overflow(windows_along(&windows, 0, size[2]), windows_along(&windows, 1, size[3]), &columns))
+        PyErr_SetString(PyExc_ValueError, "windows: there are too many patches");
+    else
+        result = array_new(state, images->t.dtype, 3, (int64_t[]){size[0], rows, columns}, false);
     if (result != NULL
         && array_check_status(state, OPERATOR(state->context, "patches", result->size,
                                               vme_patches(state->context, &windows, &images->t, &result->t)))

@@ -28,16 +28,14 @@ PyObject *array_function__linear(PyObject *module, ARRAY_VECTORCALL)
                 return PyErr_Format(PyExc_TypeError, "_linear() takes arrays, and writes into writable ones");
             (k == 4 ? in : out)[i] = &((array *)operand)->t;
         }
-    if (in[0] == NULL)
-        return PyErr_Format(PyExc_TypeError, "_linear() needs an input");
-    for (int i = 0; i < 4; i++)
-        if (size[i] < 0)
-            return PyErr_Format(PyExc_ValueError, "_linear(): negative sizes");
-    int64_t work = size[0] * size[2] * size[1] * (size[2] + size[3]) + 100;
-    vme_status status =
-        WRITING(state, OPERATOR(state->context, "linear", op > VME_LINEAR_CHOLESKY ? ARRAY_WORK_RELEASE : work,
-                                vme_linear(state->context, (vme_linear_op)op, (unsigned)flags, cutoff, size[0], size[1],
-                                           size[2], size[3], in, out, &failed)));
+    if (op < 0 || op >= VME_LINEAR_COUNT)
+        return PyErr_Format(PyExc_ValueError, "_linear(): unknown operation %lld", (long long)op);
+    /* a product of sizes that were not checked yet */
+    const double work = (double)size[0] * (double)size[1] * (double)size[2] * ((double)size[2] + (double)size[3]) + 100;
+    const bool is_long = op > VME_LINEAR_CHOLESKY || !(work < ARRAY_WORK_RELEASE);
+    vme_status status = WRITING(state, OPERATOR(state->context, "linear", is_long ? ARRAY_WORK_RELEASE : 0,
+                                                vme_linear(state->context, (vme_linear_op)op, (unsigned)flags, cutoff,
+                                                           size[0], size[1], size[2], size[3], in, out, &failed)));
     return status == VME_OK ? PyLong_FromLongLong(failed) : array_fail(state, status);
 }
 

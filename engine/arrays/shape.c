@@ -564,6 +564,8 @@ static PyObject *pad(array_state *state, array *self, PyObject **values)
         return NULL;
     if (rank != self->t.rank || before_rank != rank)
         return PyErr_Format(PyExc_ValueError, "before and shape must have one size for each dimension");
+    if (mode < 0 || mode > VME_PAD_WRAP)
+        return PyErr_Format(PyExc_ValueError, "pad: mode %lld is unknown", (long long)mode);
     array *result = array_new(state, self->t.dtype, rank, shape, false);
     if (result != NULL
         && array_check_status(

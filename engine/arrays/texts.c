@@ -5,23 +5,34 @@
 
 static bool is_plain_list(PyObject *object) { return PyList_CheckExact(object) || PyTuple_CheckExact(object); }
 
-/* Writes the number of each text of a list or tuple, -1 where the dict has none. 1; 0: some item is no str; -1: an
- * error is set. No Python code runs meanwhile, since keys are plain str. */
-static int numbers_of(PyObject *numbers, PyObject *texts, int64_t *to)
+/* Writes the number of each of `count` texts of a list or tuple, -1 where the dict has none. 1; 0: there are not that
+ * many, or some item is no str; -1: an error is set. Keys of the dict may be of any type, and compare by code that
+ * changes the list: each item is read anew. */
+static int numbers_of(PyObject *numbers, PyObject *texts, int64_t count, int64_t *to)
 {
-    const Py_ssize_t count = PySequence_Fast_GET_SIZE(texts);
-    PyObject *const *items = PySequence_Fast_ITEMS(texts);
-    for (Py_ssize_t i = 0; i < count; i++) {
-        if (!PyUnicode_CheckExact(items[i]))
+    for (int64_t i = 0; i < count; i++) {
+        PyObject *text = i < PySequence_Fast_GET_SIZE(texts) ? PySequence_Fast_GET_ITEM(texts, i) : NULL, *number;
+        if (text == NULL || !PyUnicode_CheckExact(text))
             return 0;
-        PyObject *number = PyDict_GetItemWithError(numbers, items[i]);
-        if (number == NULL && PyErr_Occurred())
+        Py_INCREF(text);
+        const int found = PyDict_GetItemRef(numbers, text, &number);
+        Py_DECREF(text);
+        if (found < 0)
             return -1;
-        to[i] = number == NULL ? -1 : PyLong_AsLongLong(number);
-        if (to[i] == -1 && PyErr_Occurred())
+        if (found == 0) {
+            to[i] = -1;
+            continue;
+        }
+        if (PyLong_Check(number))
+            to[i] = PyLong_AsLongLong(number);
+        else
+            PyErr_Format(PyExc_TypeError, "_text_numbers: expected int for each text, got %s",
+                         Py_TYPE(number)->tp_name);
+        Py_DECREF(number);
+        if (PyErr_Occurred())
             return -1;
     }
-    return 1;
+    return PySequence_Fast_GET_SIZE(texts) == count;
 }
 
 /* _text_numbers(numbers, texts): an array of int64 of texts' numbers in the dict `numbers`, -1 where they have none.
@@ -47,9 +58,12 @@ PyObject *array_function__text_numbers(PyObject *module, ARRAY_VECTORCALL)
     if (result == NULL)
         return NULL;
     int64_t *to = (int64_t *)(void *)result->t.data;
-    int found = rows ? 1 : numbers_of(numbers, texts, to);
-    for (int64_t i = 0; rows && found == 1 && i < shape[0]; i++, to += shape[1])
-        found = numbers_of(numbers, items[i], to);
+    int found = rows ? 1 : numbers_of(numbers, texts, shape[0], to);
+    for (int64_t i = 0; rows && found == 1 && i < shape[0]; i++, to += shape[1]) {
+        PyObject *row = i < PySequence_Fast_GET_SIZE(texts) ? Py_NewRef(PySequence_Fast_GET_ITEM(texts, i)) : NULL;
+        found = row != NULL && is_plain_list(row) ? numbers_of(numbers, row, shape[1], to) : 0;
+        Py_XDECREF(row);
+    }
     if (found == 1)
         return (PyObject *)result;
     Py_DECREF(result);

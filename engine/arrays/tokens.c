@@ -6,20 +6,25 @@
 
 #include <string.h>
 
-enum { WORDS_MIN = 8 };
+enum { WORDS_MIN = 8, TABLE_BITS_MIN = 3 };
 
 static size_t place_of(uint64_t key, int bits) { return (size_t)(key * UINT64_C(0x9E3779B97F4A7C15) >> (64 - bits)); }
 
 static int bits_for(size_t count) /* of a table that is at most half full */
 {
-    int bits = 3;
+    int bits = TABLE_BITS_MIN;
     while (((size_t)1 << bits) < 2 * count)
         bits++;
     return bits;
 }
 
+/* Runs no Python code, so that a caller may walk a list or a dict meanwhile. */
 static int number_of(PyObject *value, uint32_t *number)
 {
+    if (!PyLong_Check(value)) {
+        PyErr_Format(PyExc_TypeError, "expected numbers of tokens, got %s", Py_TYPE(value)->tp_name);
+        return -1;
+    }
     const long long found = PyLong_AsLongLong(value);
     if (found == -1 && PyErr_Occurred())
         return -1;
@@ -37,13 +42,19 @@ typedef struct merge {
     uint32_t rank, made;
 } merge;
 
-static const merge *merge_of(const merge *table, int bits, uint32_t first, uint32_t second)
+/* NULL: there is none, or an error is set. The table may come from anywhere, and have no free slot. */
+static const merge *merge_of(array_state *state, const merge *table, int bits, uint32_t first, uint32_t second,
+                             int64_t *walked)
 {
     const uint64_t pair = ((uint64_t)first << 32 | second) + 1;
     const size_t last = ((size_t)1 << bits) - 1;
-    for (size_t at = place_of(pair, bits); table[at].pair != 0; at = (at + 1) & last)
+    size_t at = place_of(pair, bits);
+    for (size_t tried = 0; tried <= last && table[at].pair != 0; tried++, at = (at + 1) & last) {
         if (table[at].pair == pair)
             return &table[at];
+        if (array_walk(state, walked) < 0)
+            return NULL;
+    }
     return NULL;
 }
 
@@ -155,8 +166,9 @@ static waiting next_waiting(word *job)
 
 static int wait_for_pair(word *job, const merge *table, int bits, int32_t left, int32_t right)
 {
-    const merge *found = merge_of(table, bits, job->symbols[left].number, job->symbols[right].number);
-    return found == NULL ? 0 : wait_for(job, (waiting){found->rank, found->made, left});
+    const merge *found =
+        merge_of(job->state, table, bits, job->symbols[left].number, job->symbols[right].number, &job->walked);
+    return found != NULL ? wait_for(job, (waiting){found->rank, found->made, left}) : PyErr_Occurred() ? -1 : 0;
 }
 
 /* Merges neighbours, lowest rank first, and the leftmost of equal ranks. */
@@ -173,7 +185,9 @@ static int merge_all(word *job, const merge *table, int bits)
         if (left->gone || left->after < 0)
             continue;
         symbol *right = &job->symbols[left->after];
-        const merge *found = merge_of(table, bits, left->number, right->number);
+        const merge *found = merge_of(job->state, table, bits, left->number, right->number, &job->walked);
+        if (found == NULL && PyErr_Occurred())
+            return -1;
         if (found == NULL || found->made != one.made)
             continue;
         left->number = one.made;
@@ -198,6 +212,29 @@ static int symbol_add(word *job, uint32_t number, Py_ssize_t start, Py_ssize_t e
     job->symbols[job->count] = (symbol){.number = number, .start = start, .end = end};
     job->count++;
     return 0;
+}
+
+/* The same of a triple (number, start, end). Runs no Python code: the triple is borrowed from a list. */
+static int symbol_from(word *job, PyObject *triple)
+{
+    uint32_t number;
+    Py_ssize_t span[2];
+    if (!PyTuple_Check(triple) || PyTuple_GET_SIZE(triple) != 3) {
+        PyErr_SetString(PyExc_TypeError, "_bpe_pieces: expected triples of numbers");
+        return -1;
+    }
+    if (number_of(PyTuple_GET_ITEM(triple, 0), &number) < 0)
+        return -1;
+    for (int i = 0; i < 2; i++) {
+        PyObject *value = PyTuple_GET_ITEM(triple, i + 1);
+        span[i] = PyLong_Check(value) ? PyLong_AsSsize_t(value) : -1;
+        if (span[i] < 0) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_TypeError, "_bpe_pieces: expected triples of numbers from 0 on");
+            return -1;
+        }
+    }
+    return symbol_add(job, number, span[0], span[1]);
 }
 
 /* The UTF-8 bytes of the character, also of a lone surrogate; returns their number. */
@@ -225,12 +262,14 @@ static int symbols_of(word *job, PyObject *ids, PyObject *text, PyObject *unknow
             Py_XDECREF(character);
             return -1;
         }
-        found = PyDict_GetItemWithError(ids, character);
+        const int there = PyDict_GetItemRef(ids, character, &found);
         Py_DECREF(character);
-        if (found == NULL && PyErr_Occurred())
+        if (there < 0)
             return -1;
-        if (found != NULL) {
-            if (number_of(found, &number) < 0 || symbol_add(job, number, i, i + 1) < 0)
+        if (there > 0) {
+            const int rc = number_of(found, &number) < 0 || symbol_add(job, number, i, i + 1) < 0 ? -1 : 0;
+            Py_DECREF(found);
+            if (rc < 0)
                 return -1;
             after_unknown = false;
             continue;
@@ -293,7 +332,7 @@ PyObject *array_function__bpe_pieces(PyObject *module, ARRAY_VECTORCALL)
         || array_argument_bool(values[4], false, &fuse) < 0)
         return NULL;
     const Py_ssize_t size = PyBytes_Check(values[1]) ? PyBytes_GET_SIZE(values[1]) / (Py_ssize_t)sizeof(merge) : 0;
-    if (!PyDict_Check(values[0]) || size < 1 || (size & (size - 1)) != 0
+    if (!PyDict_Check(values[0]) || size < 1 << TABLE_BITS_MIN || (size & (size - 1)) != 0
         || (!PyUnicode_Check(values[2]) && !PyList_Check(values[2]))
         || (values[5] != Py_None && (!PyTuple_Check(values[5]) || PyTuple_GET_SIZE(values[5]) != 256)))
         return PyErr_Format(PyExc_TypeError, "_bpe_pieces: expected a dict, a table, a text and a tuple of 256");
@@ -303,12 +342,7 @@ PyObject *array_function__bpe_pieces(PyObject *module, ARRAY_VECTORCALL)
     if (PyUnicode_Check(values[2]))
         status = symbols_of(&job, values[0], values[2], values[3], fuse, values[5]);
     for (Py_ssize_t i = 0; status == 0 && PyList_Check(values[2]) && i < PyList_GET_SIZE(values[2]); i++) {
-        unsigned int number;
-        Py_ssize_t start, end;
-        PyObject *one = PyList_GET_ITEM(values[2], i);
-        status = PyTuple_Check(one) && PyArg_ParseTuple(one, "Inn", &number, &start, &end)
-                     ? symbol_add(&job, number, start, end)
-                     : -1;
+        status = symbol_from(&job, PyList_GET_ITEM(values[2], i));
     }
     for (Py_ssize_t i = 0; i < job.count; i++) {
         job.symbols[i].before = (int32_t)i - 1;
@@ -346,11 +380,16 @@ typedef struct tree {
 
 static uint64_t edge_key(uint64_t node, Py_UCS4 c) { return (node << 21 | c) + 1; }
 
+/* The edge with this key, or the free slot for it; NULL: neither, which only a table from elsewhere has. */
 static tree_edge *edge_of(tree_edge *edges, int bits, uint64_t key)
 {
+    const size_t last = ((size_t)1 << bits) - 1;
     size_t at = place_of(key, bits);
-    while (edges[at].key != 0 && edges[at].key != key)
-        at = (at + 1) & (((size_t)1 << bits) - 1);
+    for (size_t tried = 0; edges[at].key != 0 && edges[at].key != key; tried++) {
+        if (tried == last)
+            return NULL;
+        at = (at + 1) & last;
+    }
     return &edges[at];
 }
 
@@ -418,7 +457,11 @@ PyObject *array_function__unigram_table(PyObject *module, ARRAY_VECTORCALL)
                && (Py_ssize_t)number < PyList_GET_SIZE(values[1]) && array_walk(state, &walked) == 0;
         if (!fine)
             break;
-        const double score = PyFloat_AsDouble(PyList_GET_ITEM(values[1], number));
+        PyObject *given = PyList_GET_ITEM(values[1], number);
+        fine = PyFloat_Check(given) || PyLong_CheckExact(given); /* others would run Python code here */
+        if (!fine)
+            break;
+        const double score = PyFloat_AsDouble(given);
         fine = (score != -1 || !PyErr_Occurred()) && token_add(&trie, text, number, score) == 0;
     }
     if (fine) {
@@ -517,7 +560,7 @@ PyObject *array_function__unigram_pieces(PyObject *module, ARRAY_VECTORCALL)
             const tree_edge *edge = edge_of(edges, (int)head.bits, edge_key(node, PyUnicode_READ_CHAR(values[1], at)));
             if (array_walk(state, &walked) < 0)
                 goto done;
-            if (edge->key == 0 || edge->node >= head.nodes)
+            if (edge == NULL || edge->key == 0 || edge->node >= head.nodes)
                 break;
             node = edge->node;
             if (nodes[node].number < 0)

@@ -65,9 +65,11 @@ static vme_status check_windows(const vme_windows *w, const vme_tensor *images, 
         count[i] = span[i] / w->stride[i] + 1;
     }
     const int64_t *shape = result->shape;
-    const bool fits =
-        patches ? shape[1] == images->shape[1] * w->kernel[0] * w->kernel[1] && shape[2] == count[0] * count[1]
-                : shape[1] == images->shape[1] && shape[2] == count[0] && shape[3] == count[1];
+    int64_t rows, columns;
+    const bool fits = patches ? !__builtin_mul_overflow(images->shape[1], w->kernel[0] * w->kernel[1], &rows)
+                                    && !__builtin_mul_overflow(count[0], count[1], &columns) && shape[1] == rows
+                                    && shape[2] == columns
+                              : shape[1] == images->shape[1] && shape[2] == count[0] && shape[3] == count[1];
     if (!fits || shape[0] != images->shape[0])
         return vme_fail(VME_BAD_SHAPE, "windows: expected the result of %lld x %lld windows of each image",
                         (long long)count[0], (long long)count[1]);
@@ -86,13 +88,16 @@ static int64_t count_taps(const image_plane *geometry)
 static vme_status run(planes_job *job, const vme_tensor *images, int64_t in_elements, int64_t out_elements)
 {
     const image_plane *geometry = &job->plane;
+    const int64_t planes = images->shape[0] * images->shape[1];
+    if (planes == 0) /* the sizes of a plane that does not exist may overflow */
+        return VME_OK;
     const size_t element_size = (size_t)vme_dtype_size((vme_dtype)images->dtype);
     job->in_bytes = (size_t)in_elements * element_size;
     job->out_bytes = (size_t)out_elements * element_size;
     job->pooled_bytes = (size_t)count_windows(geometry) * element_size;
     atomic_fetch_add_explicit(&job->context->operators, 1, memory_order_relaxed);
     const int64_t work = count_pixels(geometry) + count_windows(geometry) * count_taps(geometry);
-    return vme_parallel(job->context, images->shape[0] * images->shape[1], 1 + PIECE / (work + 1), run_planes, job);
+    return vme_parallel(job->context, planes, 1 + PIECE / (work + 1), run_planes, job);
 }
 
 static int dtype_index(const vme_tensor *images) { return images->dtype == VME_FLOAT64; }

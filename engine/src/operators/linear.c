@@ -71,17 +71,29 @@ static vme_status solve_natively(vme_context *context, vme_linear_job *job)
     return status;
 }
 
+/* A matrix of `rows` by `columns`; a vector has one column. */
+typedef struct extent {
+    int64_t rows, columns;
+    bool required;
+} extent;
+
 /* Sets the bytes of one item of an operand; checks them against the tensor that holds all items. */
-static vme_status set_operand(const vme_tensor *tensor, int64_t batch, int64_t elements, int dtype, size_t *bytes)
+static vme_status set_operand(const char *name, const vme_tensor *tensor, int64_t batch, extent item, int dtype,
+                              size_t *bytes)
 {
+    int64_t elements, all;
     *bytes = 0;
     if (tensor == NULL)
-        return VME_OK;
-    if (tensor->dtype != dtype || !vme_is_contiguous(tensor) || vme_elements(tensor) != batch * elements)
+        return item.required ? vme_fail(VME_BAD_VALUE, "linear algebra: this operation needs its %s", name) : VME_OK;
+    if (__builtin_mul_overflow(item.rows, item.columns, &elements) || __builtin_mul_overflow(batch, elements, &all))
+        return vme_fail(VME_BAD_SHAPE, "linear algebra: %lld items of %lld x %lld elements are too large",
+                        (long long)batch, (long long)item.rows, (long long)item.columns);
+    if (tensor->dtype != dtype || !vme_is_contiguous(tensor) || vme_elements(tensor) != all)
         return vme_fail(VME_BAD_VALUE, "linear algebra: expected %lld contiguous elements of %s, got %lld of %s",
-                        (long long)(batch * elements), vme_dtype_name((vme_dtype)dtype),
-                        (long long)vme_elements(tensor), vme_dtype_name((vme_dtype)tensor->dtype));
-    *bytes = (size_t)elements * (size_t)vme_dtype_size((vme_dtype)dtype);
+                        (long long)all, vme_dtype_name((vme_dtype)dtype), (long long)vme_elements(tensor),
+                        vme_dtype_name((vme_dtype)tensor->dtype));
+    /* no item of an empty batch is read, so its bytes are of no use and may overflow */
+    *bytes = batch == 0 ? 0 : (size_t)elements * (size_t)vme_dtype_size((vme_dtype)dtype);
     return VME_OK;
 }
 
@@ -89,49 +101,57 @@ vme_status vme_linear(vme_context *context, vme_linear_op op, unsigned flags, do
                       int64_t n, int64_t columns, const vme_tensor *const in[2], const vme_tensor *const out[3],
                       int64_t *failed)
 {
+    if (in[0] == NULL)
+        return vme_fail(VME_BAD_VALUE, "linear algebra: this operation needs its first input");
     int dtype = in[0]->dtype;
     if (dtype != VME_FLOAT64 && dtype != VME_COMPLEX128)
         return vme_fail(VME_BAD_DTYPE, "array type %s is unsupported in linalg", vme_dtype_name((vme_dtype)dtype));
     const int real_dtype = VME_FLOAT64, complex_dtype = VME_COMPLEX128;
     int64_t k = m < n ? m : n, longer = m > n ? m : n, full = flags & VME_LINEAR_FULL ? m : k;
     bool square = op != VME_LINEAR_QR && op != VME_LINEAR_SVD && op != VME_LINEAR_LSTSQ;
-    if (op < 0 || op >= VME_LINEAR_COUNT || (square && m != n))
-        return vme_fail(VME_BAD_SHAPE, "linear algebra: a matrix of %lld rows and %lld columns", (long long)m,
-                        (long long)n);
-    /* elements and dtypes of the outputs, for each operator */
-    int64_t sizes[3] = {n * n, 0, 0};
+    bool has_columns = op == VME_LINEAR_SOLVE || op == VME_LINEAR_LSTSQ;
+    if (op < 0 || op >= VME_LINEAR_COUNT || batch < 0 || m < 0 || n < 0 || columns < 0 || (square && m != n))
+        return vme_fail(VME_BAD_SHAPE, "linear algebra: %lld matrices of %lld rows and %lld columns", (long long)batch,
+                        (long long)m, (long long)n);
+    columns = has_columns ? columns : 0;
+    /* extents and dtypes of the outputs, for each operator */
+    extent sizes[3] = {{n, n, true}, {0, 0, false}, {0, 0, false}};
     int types[3] = {dtype, dtype, dtype};
     switch (op) {
-    case VME_LINEAR_SOLVE: sizes[0] = n * columns; break;
+    case VME_LINEAR_SOLVE: sizes[0].columns = columns; break;
     case VME_LINEAR_SLOGDET:
-        sizes[0] = 1;
-        sizes[1] = 1;
+        sizes[0] = (extent){1, 1, true};
+        sizes[1] = (extent){1, 1, true};
         types[1] = real_dtype;
         break;
-    case VME_LINEAR_QR:
-        sizes[0] = flags & VME_LINEAR_RAW ? n * m : m * full;
-        sizes[1] = flags & VME_LINEAR_RAW ? k : full * n;
+    case VME_LINEAR_QR: {
+        const bool raw = flags & VME_LINEAR_RAW;
+        sizes[0] = raw ? (extent){n, m, true} : (extent){m, full, false};
+        sizes[1] = raw ? (extent){k, 1, true} : (extent){full, n, true};
         break;
-    case VME_LINEAR_SVD:
-        sizes[0] = k;
+    }
+    case VME_LINEAR_SVD: {
+        const bool vectors = out[1] != NULL || out[2] != NULL; /* both or none */
+        sizes[0] = (extent){k, 1, true};
         types[0] = real_dtype;
-        sizes[1] = flags & VME_LINEAR_FULL ? m * m : m * k;
-        sizes[2] = flags & VME_LINEAR_FULL ? n * n : k * n;
+        sizes[1] = (extent){m, flags & VME_LINEAR_FULL ? m : k, vectors};
+        sizes[2] = (extent){flags & VME_LINEAR_FULL ? n : k, n, vectors};
         break;
+    }
     case VME_LINEAR_EIG:
-        sizes[0] = n;
-        sizes[1] = n * n;
+        sizes[0] = (extent){n, 1, true};
+        sizes[1] = (extent){n, n, false};
         types[0] = types[1] = complex_dtype;
         break;
     case VME_LINEAR_EIGH:
-        sizes[0] = n;
-        sizes[1] = n * n;
+        sizes[0] = (extent){n, 1, true};
+        sizes[1] = (extent){n, n, false};
         types[0] = real_dtype;
         break;
     case VME_LINEAR_LSTSQ:
-        sizes[0] = longer * columns;
-        sizes[1] = k;
-        sizes[2] = 1;
+        sizes[0] = (extent){longer, columns, true};
+        sizes[1] = (extent){k, 1, true};
+        sizes[2] = (extent){1, 1, true};
         types[1] = real_dtype;
         types[2] = VME_INT64;
         break;
@@ -139,11 +159,13 @@ vme_status vme_linear(vme_context *context, vme_linear_op op, unsigned flags, do
     }
     vme_linear_job job = {
         .op = op, .dtype = dtype, .batch = batch, .m = m, .n = n, .columns = columns, .flags = flags, .cutoff = cutoff};
-    vme_status status = set_operand(in[0], batch, m * n, dtype, &job.in_bytes[0]);
+    static const char *const output_names[3] = {"first output", "second output", "third output"};
+    vme_status status = set_operand("first input", in[0], batch, (extent){m, n, true}, dtype, &job.in_bytes[0]);
+    const vme_tensor *second = has_columns ? in[1] : NULL;
     if (status == VME_OK)
-        status = set_operand(in[1], batch, m * columns, dtype, &job.in_bytes[1]);
+        status = set_operand("second input", second, batch, (extent){m, columns, has_columns}, dtype, &job.in_bytes[1]);
     for (int i = 0; status == VME_OK && i < 3; i++) {
-        status = set_operand(out[i], batch, sizes[i], types[i], &job.out_bytes[i]);
+        status = set_operand(output_names[i], out[i], batch, sizes[i], types[i], &job.out_bytes[i]);
         if (status == VME_OK && out[i] != NULL) {
             status = vme_check_output(out[i]);
             job.out[i] = out[i]->data;
@@ -152,7 +174,7 @@ vme_status vme_linear(vme_context *context, vme_linear_op op, unsigned flags, do
     if (status != VME_OK)
         return status;
     job.in[0] = in[0]->data;
-    job.in[1] = in[1] != NULL ? in[1]->data : NULL;
+    job.in[1] = second != NULL ? second->data : NULL;
     atomic_fetch_add_explicit(&context->operators, 1, memory_order_relaxed);
     bool has_native_loops = op <= VME_LINEAR_CHOLESKY;
     status = batch == 0                                                            ? VME_OK

@@ -211,6 +211,8 @@ vme_status vme_pad(vme_context *context, vme_pad_mode mode, const vme_tensor *in
     vme_status status = vme_check_output(out);
     if (status != VME_OK)
         return status;
+    if ((int)mode < 0 || mode > VME_PAD_WRAP)
+        return vme_fail(VME_BAD_VALUE, "pad: mode %d is unknown", (int)mode);
     bool fits = in->rank == out->rank;
     for (int d = 0; fits && d < in->rank; d++)
         fits = before[d] >= 0 && before[d] <= out->shape[d] - in->shape[d];

@@ -1,0 +1,141 @@
+"""The private functions of vmhost.engine._array check their arguments themselves: a task reaches them without the
+Python that calls them."""
+
+from tests.hosts import in_a_process
+
+# Each case ended the process, read or wrote memory of others, or never returned. A case is an expression; its error is
+# told, "none" if there was none.
+CASES = """
+CASES = {
+    "a mode that pad does not have": (lambda: _array._pad(np.arange(4.0), (3,), (10,), 5, None), ValueError),
+    "a large padding of it": (lambda: _array._pad(np.arange(4.0), (1 << 24,), (1 << 25,), 1 << 40, None), ValueError),
+    "a negative mode": (lambda: _array._pad(np.arange(4.0), (3,), (10,), -1, None), ValueError),
+    "solve without a right-hand side": (lambda: linear(0, (1, 2, 2, 1), (eye, None), (np.zeros((2, 1)),)), ValueError),
+    "no output": (lambda: linear(2, (1, 2, 2, 1), (eye, None), (None, None, None)), ValueError),
+    "too few outputs": (lambda: linear(2, (1, 2, 2, 1), (eye,), (np.zeros(1),)), ValueError),
+    "vectors on one side only": (lambda: linear(5, (1, 2, 2, 0), (eye,), (np.zeros(2), None, eye * 1)), ValueError),
+    "rank without a place": (lambda: linear(8, (1, 2, 2, 1), (eye, eye[0] * 1), (eye[0] * 1, eye[0] * 1)), ValueError),
+    "no input": (lambda: linear(1, (1, 2, 2, 0), (None, eye), (eye * 1,)), (TypeError, ValueError)),
+    "a batch whose elements wrap": (lambda: linear(1, ((1 << 62) + 1, 2, 2, 0), (eye,), (eye * 1,)), ValueError),
+    "columns that wrap": (lambda: linear(0, (1, 2, 2, 1 << 63 - 1), (eye, np.zeros(0)), (np.zeros(0),)), ValueError),
+    "an operation that there is not": (lambda: linear(1 << 32, (1, 2, 2, 0), (eye,), (eye * 1,)), ValueError),
+    "kernels that wrap": (lambda: _array._patches(images(1 << 10), wide), ValueError),
+    "windows that wrap": (lambda: _array._patches(images(0), (1, 1, 1, 1, 1, 1, 1 << 30, 1 << 30)), ValueError),
+    "numbers of windows that wrap": (lambda: _array._patches(images(1), (1,) * 6 + (1 << 62,) * 2), ValueError),
+    "the images of patches that wrap": (
+        lambda: _array._patches_sum(np.zeros((1, 0, 9)), wide, (1, 1 << 10, 1, 1)), ValueError
+    ),
+    "a number that lengthens its row": (lambda: text_numbers(), TypeError),
+    "a key that lengthens its list": (lambda: text_numbers_by_key(), None),
+    "a number that clears its list of symbols": (lambda: pieces_of(cleared()), TypeError),
+    "a symbol of other numbers": (lambda: pieces_of([(0, -1, 2)]), (TypeError, ValueError)),
+    "a number that lengthens its merges": (lambda: _array._bpe_table(growing_merges()), TypeError),
+    "a number that clears its vocabulary": (lambda: _array._unigram_table(growing(), [1.0] * 9), TypeError),
+    "a score that clears its vocabulary": (lambda: _array._unigram_table({"a": 0}, [Acts(None, 1)]), TypeError),
+    "a table of merges of one slot": (lambda: pieces_of("ab", bytes(16)), TypeError),
+    "a table of merges without a free slot": (lambda: pieces_of("ab", b"\\xff" * 128), None),
+    "a table of tokens without a free slot": (lambda: _array._unigram_pieces(full_tree, "ab", 0, 0.0), None),
+    "a room that ends its snapshot": (lambda: snapshot_read(_array._embedding_snapshot_read), (TypeError, ValueError)),
+    "a room of waiting keys": (lambda: snapshot_read(_array._embedding_snapshot_waiting), (TypeError, ValueError)),
+    "a truth that ends its snapshot": (lambda: snapshot_read(_array._embedding_snapshot_end), (TypeError, ValueError)),
+}
+"""
+SETTING = """
+import os, struct, sys
+import vmhost.engine.numpy as np
+from vmhost.engine import _array
+
+class Acts:
+    def __init__(self, act, answer):
+        self.act, self.answer = act, answer
+
+    def __index__(self):
+        if self.act:
+            self.act()
+        return self.answer
+
+    def __float__(self):
+        return float(self.__index__())
+
+    def __bool__(self):
+        return bool(self.__index__())
+
+eye = np.eye(2)
+wide = (1 << 27, 1 << 27, 1, 1, 1, 1, 1 << 27, 1 << 27)
+full_tree = struct.pack("<Qqdq", 1, 1, 0.0, -1) + b"\\xff" * 32
+
+def linear(op, sizes, inputs, outputs):
+    return _array._linear(op, 0, 0.0, sizes, inputs, outputs)
+
+def images(channels):
+    return np.zeros((1, channels, 1, 1))
+
+def text_numbers():
+    rows = [["a"] for _ in range(4)]
+    return _array._text_numbers({"a": Acts(lambda: [row.extend(["a"] * 100_000) for row in rows], 7)}, rows)
+
+def text_numbers_by_key():
+    class Key(str):
+        def __eq__(self, other):
+            rows[:] = [["a"] * 100_000]
+            return True
+
+        __hash__ = str.__hash__
+
+    rows = [["a"] for _ in range(4)]
+    return _array._text_numbers({Key("a"): 7}, rows)
+
+def pieces_of(text, table=bytes(128)):
+    return _array._bpe_pieces({"a": 1, "b": 2}, table, text, None, False, None)
+
+def cleared():
+    symbols = []
+    symbols += [(Acts(symbols.clear, 1), Acts(symbols.clear, 1), 1) for _ in range(10)]
+    return symbols
+
+def growing():
+    words = {}
+    words |= {str(i): Acts(lambda: words.update(dict.fromkeys(map(str, range(9_000)), 1)), 1) for i in range(9)}
+    return words
+
+def growing_merges():
+    merges = {}
+    more = {(i, i): (1, 1) for i in range(90_000)}
+    merges |= {(i, 0): (Acts(lambda: merges.update(more), 1), 1) for i in range(9)}
+    return merges
+
+def snapshot_read(function):
+    table = _array._embedding_new(4, 0, np.zeros((1, 4), np.float32))
+    (snapshot,) = _array._embedding_snapshot((table,), False)
+    return function(snapshot, Acts(lambda: _array._embedding_snapshot_end(snapshot, False), 4))
+"""
+SCRIPT = (
+    SETTING
+    + CASES
+    + """
+for name, (case, expected) in CASES.items():
+    child = os.fork()
+    if child == 0:
+        import signal
+        signal.alarm(60)
+        try:
+            case()
+        except BaseException as error:
+            fits = expected is not None and isinstance(error, expected)
+            told = "" if fits else f"{type(error).__name__}: {error}"
+        else:
+            told = "" if expected is None else "no error"
+        if told:
+            print(f"{name}: {told}", flush=True)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status:
+        print(f"{name}: status {status}", flush=True)
+print("all cases")
+"""
+)
+
+
+def test_what_private_functions_are_given_is_checked_by_themselves():
+    done = in_a_process(SCRIPT)
+    assert done.stdout == "all cases\n", done.stdout + done.stderr

@@ -12,6 +12,7 @@ from vmhost import debug_links
 from vmhost.access import RateLimit
 from vmhost.bytecode import signing
 from vmhost.debug_links import LinkError
+from vmhost.deployment.cloud import key_files
 from vmhost.deployment.errors import MissingError, RefusedError
 from vmhost.operations.debugging.ledger import DebugError
 from vmhost.stores import StoreError
@@ -45,9 +46,10 @@ class DebugRelay:
         self._opens = RateLimit(_OPENS_PER_S, _OPENS_AT_ONCE)
         self._waits = threading.BoundedSemaphore(_WAITS_AT_ONCE)
         database.migrate("debugging", _STEPS)
-        if not self._path.exists():
-            signing.generate_key().save(self._path, "platform")
-        self._key = signing.load_key(self._path)
+        with key_files.turn(keys):
+            if not self._path.exists():
+                signing.generate_key().save(self._path, "platform")
+            self._key = signing.load_key(self._path)
 
     @property
     def public(self):

@@ -15,6 +15,7 @@ import secrets
 from vmhost.cohorts import cohort_of
 from vmhost.deployment import identifiers
 from vmhost.deployment.artifacts import ArtifactFolder
+from vmhost.deployment.cloud import key_files
 from vmhost.deployment.cloud.audience import Audience, Facts
 from vmhost.deployment.errors import MissingError, RefusedError
 
@@ -35,7 +36,8 @@ class TaskFiles:
         self._database, self._shared, self._clock = database, shared, clock
         self._exclusive = ArtifactFolder(folder / "exclusive")
         self.is_listed = lambda path: True  # whether signed metadata already lists a file
-        self._key = _ticket_key(folder / "keys" / "tickets")
+        with key_files.turn(folder / "keys"):
+            self._key = _ticket_key(folder / "keys" / "tickets")
         self.load()
 
     def load(self):

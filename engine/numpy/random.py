@@ -458,7 +458,10 @@ class Generator:
         return self._draw(_BINOMIAL, size, (_a.floor(_positive(n, "n")), _probability(p)), _a.int64)
 
     def negative_binomial(self, n, p, size=None):
-        return self._draw(_NEGATIVE_BINOMIAL, size, (_positive(n, "n", True), _probability(p)), _a.int64)
+        p = _probability(p)
+        if (p <= 0).any():
+            raise ValueError("p <= 0, p > 1 or p contains NaNs")
+        return self._draw(_NEGATIVE_BINOMIAL, size, (_positive(n, "n", True), p), _a.int64)
 
     def geometric(self, p, size=None):
         p = _probability(p)

@@ -35,6 +35,20 @@ CASES = {
     "a table of merges of one slot": (lambda: pieces_of("ab", bytes(16)), TypeError),
     "a table of merges without a free slot": (lambda: pieces_of("ab", b"\\xff" * 128), None),
     "a table of tokens without a free slot": (lambda: _array._unigram_pieces(full_tree, "ab", 0, 0.0), None),
+    "a gamma of NaN": (lambda: draw(4, nan), ValueError),
+    "a float32 gamma of NaN": (lambda: draw(4, nan, dtype=np.float32), ValueError),
+    "a beta of -inf": (lambda: draw(5, -inf, 0.5), ValueError),
+    "a beta of NaN": (lambda: draw(5, nan, 0.5), ValueError),
+    "a Poisson mean of NaN": (lambda: draw(14, nan, dtype=np.int64), ValueError),
+    "a binomial of NaN": (lambda: draw(15, 100.0, nan, dtype=np.int64), ValueError),
+    "a binomial of NaN trials": (lambda: draw(15, nan, 0.5, dtype=np.int64), ValueError),
+    "a negative binomial without a mean": (lambda: np.random.default_rng(1).negative_binomial(1e-308, 0), ValueError),
+    "a negative binomial of inf": (lambda: np.random.default_rng(1).negative_binomial(inf, 0.5), ValueError),
+    "the same in C": (lambda: draw(17, 1e-308, 0.0, dtype=np.int64), ValueError),
+    "zipf of 1": (lambda: draw(19, 1.0, dtype=np.int64), ValueError),
+    "zipf of -inf": (lambda: draw(19, -inf, dtype=np.int64), ValueError),
+    "zipf of NaN": (lambda: draw(19, nan, dtype=np.int64), ValueError),
+    "a range beyond the dtype": (lambda: integers(1 << 20), ValueError),
     "a room that ends its snapshot": (lambda: snapshot_read(_array._embedding_snapshot_read), (TypeError, ValueError)),
     "a room of waiting keys": (lambda: snapshot_read(_array._embedding_snapshot_waiting), (TypeError, ValueError)),
     "a truth that ends its snapshot": (lambda: snapshot_read(_array._embedding_snapshot_end), (TypeError, ValueError)),
@@ -60,12 +74,20 @@ class Acts:
     def __bool__(self):
         return bool(self.__index__())
 
-eye = np.eye(2)
+eye, nan, inf = np.eye(2), float("nan"), float("inf")
 wide = (1 << 27, 1 << 27, 1, 1, 1, 1, 1 << 27, 1 << 27)
 full_tree = struct.pack("<Qqdq", 1, 1, 0.0, -1) + b"\\xff" * 32
 
 def linear(op, sizes, inputs, outputs):
     return _array._linear(op, 0, 0.0, sizes, inputs, outputs)
+
+def draw(kind, *parameters, dtype=np.float64):
+    state, parameters = np.zeros(13, np.uint64), tuple(np.full((), value) for value in parameters)
+    return _array._random(state, kind, parameters, np.zeros(4, dtype))
+
+def integers(last):
+    parameters = tuple(np.full((), value, np.uint64) for value in (0, last))
+    return _array._random(np.zeros(13, np.uint64), 20, parameters, np.zeros(64, np.uint8))
 
 def images(channels):
     return np.zeros((1, channels, 1, 1))

@@ -26,6 +26,7 @@ typedef struct bits {
     uint32_t half;
     uint32_t narrow; /* the unused bits of a word that 8- and 16-bit numbers share */
     int narrow_left; /* how many more such numbers they suffice for */
+    bool bad;        /* a parameter is outside of its distribution's domain, where a rejection loop may never end */
     struct {         /* values derived from the last parameters, reused while the parameters stay the same */
         double mean, exp_neg_mean; /* Poisson */
         double p, p_zero;          /* binomial by inversion: its p, and the probability of 0 */
@@ -44,6 +45,7 @@ static void bits_open(bits *b, vme_random_state *state)
     b->has_half = state->has_uint32 != 0;
     b->half = (uint32_t)state->uinteger;
     b->narrow_left = 0;
+    b->bad = false;
     b->last.mean = b->last.p = NAN;
 }
 
@@ -223,8 +225,18 @@ static float exponential_f(bits *b)
 }
 
 /* ---- continuous */
+/* Whether a parameter is in its domain; written so that NaN is not. Parameters are checked where they are used: another
+ * thread may write them meanwhile. */
+static inline bool in_domain(bits *b, bool fits)
+{
+    b->bad |= !fits;
+    return fits;
+}
+
 static double gamma_of(bits *b, double shape)
 {
+    if (!in_domain(b, shape >= 0))
+        return 0;
     if (shape == 1)
         return exponential(b);
     if (shape == 0)
@@ -258,6 +270,8 @@ static double gamma_of(bits *b, double shape)
 
 static float gamma_of_f(bits *b, float shape)
 {
+    if (!in_domain(b, shape >= 0))
+        return 0;
     if (shape == 1)
         return exponential_f(b);
     if (shape == 0)
@@ -291,6 +305,8 @@ static float gamma_of_f(bits *b, float shape)
 
 static double beta(bits *b, double p, double q)
 {
+    if (!in_domain(b, p > 0 && q > 0))
+        return 0;
     if (p > 1 || q > 1) {
         double x = gamma_of(b, p), y = gamma_of(b, q);
         return x / (x + y);
@@ -411,8 +427,11 @@ static double log_gamma(double x)
     return value;
 }
 
+#define POISSON_MEAN_MAX 9.223372006484771e18 /* as in NumPy: the mean plus 10 deviations fits an int64_t */
 static int64_t poisson(bits *b, double mean)
 {
+    if (!in_domain(b, mean >= 0 && mean <= POISSON_MEAN_MAX))
+        return 0;
     if (mean == 0)
         return 0;
     if (mean < 10) {
@@ -535,8 +554,11 @@ static int64_t binomial_inversion(bits *b, int64_t n, double p)
     return x;
 }
 
-static int64_t binomial(bits *b, int64_t n, double p)
+static int64_t binomial(bits *b, double trials, double p)
 {
+    if (!in_domain(b, trials >= 0 && trials <= 9223372036854775808. && p >= 0 && p <= 1))
+        return 0;
+    const int64_t n = trials < 9223372036854775808. ? (int64_t)trials : INT64_MAX;
     if (n == 0 || p == 0)
         return 0;
     double p_small = p <= 0.5 ? p : 1 - p;
@@ -546,6 +568,8 @@ static int64_t binomial(bits *b, int64_t n, double p)
 
 static int64_t geometric(bits *b, double p)
 {
+    if (!in_domain(b, p > 0 && p <= 1))
+        return 0;
     if (p >= 0.333333333333333333333333) {
         int64_t x = 1;
         double sum = p, product = p, u = uniform(b);
@@ -579,6 +603,8 @@ static int64_t log_series(bits *b, double p)
 
 static int64_t zipf(bits *b, double a)
 {
+    if (!in_domain(b, a > 1))
+        return 0;
     if (a >= 1025)
         return 1;
     double am1 = a - 1, two = pow(2, am1), min = pow((double)INT64_MAX, -am1);
@@ -670,7 +696,7 @@ static inline uint32_t next_narrow(bits *b, int width)
 static inline uint32_t bounded_narrow(bits *b, uint32_t max, int width)
 {
     uint32_t all = (1u << width) - 1;
-    if (max == 0)
+    if (max == 0 || !in_domain(b, max <= all))
         return 0;
     if (max == all)
         return next_narrow(b, width);
@@ -862,7 +888,7 @@ static void fill_counts(bits *b, vme_random_kind kind, const vme_tensor *const p
 {
     switch (kind) {
     case VME_RANDOM_POISSON: FILL_EACH(int64_t, poisson(b, parameter(p, 0, i)));
-    case VME_RANDOM_BINOMIAL: FILL_EACH(int64_t, binomial(b, (int64_t)parameter(p, 0, i), parameter(p, 1, i)));
+    case VME_RANDOM_BINOMIAL: FILL_EACH(int64_t, binomial(b, parameter(p, 0, i), parameter(p, 1, i)));
     case VME_RANDOM_GEOMETRIC: FILL_EACH(int64_t, geometric(b, parameter(p, 0, i)));
     case VME_RANDOM_NEGATIVE_BINOMIAL: FILL_EACH(int64_t, negative_binomial(b, parameter(p, 0, i), parameter(p, 1, i)));
     case VME_RANDOM_LOGSERIES: FILL_EACH(int64_t, log_series(b, parameter(p, 0, i)));
@@ -1005,5 +1031,9 @@ vme_status vme_random(vme_context *context, vme_random_state *state, vme_random_
                               : fill_doubles)(&b, kind, parameters, out, begin, end);
         }
     bits_close(&b);
+    if (status == VME_OK && b.bad)
+        return vme_fail(VME_BAD_VALUE, kind == VME_RANDOM_NEGATIVE_BINOMIAL
+                                           ? "n too large or p too small, see Generator.negative_binomial Notes"
+                                           : "random numbers: a parameter is outside of the distribution's domain");
     return status;
 }

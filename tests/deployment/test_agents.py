@@ -290,6 +290,15 @@ def test_a_device_that_starts_without_a_platform_runs_what_it_had(cloud, agent, 
         assert again.step() > 0 and again.host.task("rank")(2) == 4
 
 
+def test_a_proof_by_time_only_says_so(cloud, agent):
+    platform, _ = cloud
+    found = release(platform, "1.0.0", PLAN.replace("calls: 0", "calls: 3, within: 1 ms"))
+    agent.step()
+    agent.step()
+    [device] = platform.releases.devices_of(found.id)
+    assert (device["state"], device["reason"][:40]) == ("proven", "by time only: no calls in 0.001 s, where")
+
+
 def test_a_listed_self_test_cannot_be_left_out(cloud, agent):
     platform, _ = cloud
     release(platform, "1.0.0")

@@ -559,7 +559,9 @@ class Agent:
                 self._fail(task, entry, reason)
             elif over:
                 del self._watched[task]
-                why = str(counted) if counted.calls else "no call came within its time"
+                why = str(counted)
+                if counted.calls < rules["calls"]:
+                    why = f"by time only: {why} in {rules.get('within_s', 0):g} s, where {rules['calls']} were to come"
                 with self.memory.change():
                     self.memory.set_task(task, current=entry | {"state": "proven"})
                     self.memory.report(release, "proven", why, counted)

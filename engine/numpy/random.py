@@ -537,6 +537,10 @@ class Generator:
             raise ValueError("nsample must be nonnegative.")
         if nsample > sum(counts):
             raise ValueError("nsample > sum(colors)")
+        if sum(counts) >= 1 << 63:
+            raise ValueError("sum(colors) must not exceed the maximum value of a 64 bit signed integer")
+        if method == "count" and sum(counts) >= 1 << 60:  # NumPy's list has 8 bytes for each ball
+            raise ValueError(f"When method is 'count', sum(colors) must not exceed {(1 << 60) - 1}")
         if method == "marginals" and sum(counts) >= 10**9:
             raise ValueError('When method is "marginals", sum(colors) must be less than 1000000000.')
         shape = () if size is None else _shape(size)

@@ -1,6 +1,10 @@
 """The private functions of vmhost.engine._array check their arguments themselves: a task reaches them without the
 Python that calls them."""
 
+import numpy
+import pytest
+
+import vmhost.engine.numpy as np
 from tests.hosts import in_a_process
 
 # Each case ended the process, read or wrote memory of others, or never returned. A case is an expression; its error is
@@ -156,6 +160,21 @@ for name, (case, expected) in CASES.items():
 print("all cases")
 """
 )
+
+
+@pytest.mark.parametrize("value", [numpy.inf, -numpy.inf])
+def test_an_infinite_matrix_is_refused_before_lapack_iterates_on_it(value):
+    matrix = np.eye(6)
+    matrix[2, 3] = matrix[3, 2] = value
+    for function in (np.linalg.svd, np.linalg.pinv, lambda a: np.linalg.lstsq(a, np.ones(6))):
+        with pytest.raises(np.linalg.LinAlgError):
+            function(matrix)
+
+
+def test_more_balls_than_a_list_of_them_may_have_are_refused():
+    for colors in ([2**63 - 101, 101], [2**62, 101]):
+        with pytest.raises(ValueError, match="sum"):
+            np.random.default_rng(1).multivariate_hypergeometric(colors, 5, 1, "count")
 
 
 def test_what_private_functions_are_given_is_checked_by_themselves():

@@ -387,15 +387,16 @@ static void fill_failed(const vme_linear_job *j, char *const out[3])
             fill_nan(out[i], j->out_bytes[i]);
 }
 
-static bool has_nan(const char *in, size_t bytes)
+/* Whether all numbers are finite: with an infinite one LAPACK's iterations may never end. */
+static bool all_finite(const char *in, size_t bytes)
 {
-    for (size_t i = 0; i < bytes / sizeof(double); i++) {
+    for (size_t at = 0; at < bytes; at += sizeof(double)) {
         double value;
-        memcpy(&value, in + i * sizeof value, sizeof value);
-        if (isnan(value))
-            return true;
+        memcpy(&value, in + at, sizeof value);
+        if (!isfinite(value))
+            return false;
     }
-    return false;
+    return true;
 }
 
 /* Solves one item. Returns LAPACK's info: above 0 if the computation failed, below 0 if LAPACK refused an argument, as
@@ -458,7 +459,7 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
     }
     case VME_LINEAR_SVD: {
         char jobz = svd_job(j);
-        info = call_gesdd(item, jobz, item->lwork);
+        info = all_finite(in[0], j->in_bytes[0]) ? call_gesdd(item, jobz, item->lwork) : -1;
         copy_bytes(out[0], item->s, (size_t)k * sizeof(double));
         if (jobz != 'N') {
             int u_columns = jobz == 'A' ? m : k, vt_rows = jobz == 'A' ? n : k;
@@ -492,7 +493,7 @@ static int solve_item(lapack_item *item, const char *const in[2], char *const ou
         memset(item->b, 0, (size_t)ldb * (size_t)columns * size);
         transpose(item->b, in[1], m, columns, ldb, size, false);
         /* gelsd fails for NaN as well, but prints a line to the process's standard error */
-        info = has_nan(in[0], j->in_bytes[0]) ? -1 : call_gelsd(item, item->lwork, &rank);
+        info = all_finite(in[0], j->in_bytes[0]) ? call_gelsd(item, item->lwork, &rank) : -1;
         transpose(out[0], item->b, max(m, n), columns, ldb, size, true);
         copy_bytes(out[1], item->s, (size_t)k * sizeof(double));
         int64_t rank_out = rank;

@@ -434,6 +434,8 @@ static array *output_of(array_state *state, const vme_model *plan, int number, P
         PyErr_Format(PyExc_TypeError, "out: expected arrays, got %s", Py_TYPE(given)->tp_name);
         return NULL;
     }
+    if (array_require_writable((array *)given, "out: the array is read-only") < 0)
+        return NULL;
     const vme_tensor *target = &((array *)given)->t;
     const int inputs = vme_model_count(plan, false), from = vme_model_continues(plan, number);
     for (int i = 0; i < inputs + number; i++)
@@ -478,6 +480,8 @@ PyObject *array_function__model_run(PyObject *module, ARRAY_VECTORCALL)
             goto done;
         }
     }
+    const bool writes = out != Py_None; /* as WRITING, from the check of the arrays on */
+    state->writing += writes;
     result = PyTuple_New(outputs);
     for (int i = 0; result != NULL && i < outputs; i++) {
         array *output = output_of(state, plan, i, out, tensors);
@@ -494,6 +498,7 @@ PyObject *array_function__model_run(PyObject *module, ARRAY_VECTORCALL)
                                                          : vme_session_run(session, tensors, tensors + inputs)))
                < 0)
         Py_CLEAR(result);
+    state->writing -= writes;
     if (result != NULL && profile)
         result = with_times(result, vme_model_steps(plan), ns);
 done:

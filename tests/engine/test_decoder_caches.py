@@ -130,9 +130,11 @@ def test_arrays_that_cannot_be_written_to_are_refused(file):
     frozen = numpy.zeros((1, GROUPS, CAPACITY, SIZE), "float32")
     frozen.flags.writeable = False
     wide = np.zeros((1, GROUPS, CAPACITY, 2 * SIZE), "float32")
+    locked = np.broadcast_to(np.zeros((1, GROUPS, CAPACITY, SIZE), "float32"), frozen.shape)  # its buffer is writable
     for out, message in (
         ({"present_key": past["past_value"]}, "out: the array of 'present_key' overlaps that of 'past_value'"),
         ({"y": x}, "out: the array of 'y' overlaps that of 'x'"),
+        ({"present_key": locked}, "read-only"),
         ({"present_key": past["past_key"], "present_value": past["past_key"]}, "overlaps that of 'past_key'"),
         ({"present_key": wide[..., :SIZE]}, "output 'present_key': expected a contiguous array"),
         ({"present_key": wide}, "output 'present_key': expected a contiguous array"),

@@ -163,7 +163,10 @@ PyObject *array_function__embedding_open(PyObject *module, ARRAY_VECTORCALL)
     if (here == NULL && PyErr_Occurred())
         return NULL;
     bool trains = false;
-    vme_embedding *table = here == NULL ? NULL : here->find(name, &trains);
+    Py_ssize_t length; /* a name with NUL is no table's */
+    if (PyUnicode_AsUTF8AndSize(args[0], &length) == NULL)
+        return NULL;
+    vme_embedding *table = here == NULL || strlen(name) != (size_t)length ? NULL : here->find(name, &trains);
     if (table == NULL)
         return PyErr_Format(PyExc_LookupError, "no embedding table %R was granted", args[0]);
     return handle_new(vme_embedding_ref(table), trains, false);

@@ -73,7 +73,9 @@ PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
             return PyErr_Occurred()
                        ? NULL
                        : PyErr_Format(PyExc_TypeError, "expected a model's name, got %s", Py_TYPE(source)->tp_name);
-        model = here->find(name);
+        Py_ssize_t length;
+        model = PyUnicode_AsUTF8AndSize(source, &length) != NULL && strlen(name) == (size_t)length ? here->find(name)
+                                                                                                   : NULL;
         if (model == NULL)
             return PyErr_Format(PyExc_LookupError, "this task's bundle has no model %R", source);
         model = part < 0 || part > INT32_MAX ? NULL : vme_model_part(model, (int)part);

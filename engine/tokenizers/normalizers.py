@@ -1,7 +1,6 @@
 """Normalizers: functions that change an Aligned text in place, made from tokenizer.json's `normalizer`."""
 
 import base64
-import binascii
 import struct
 import unicodedata
 
@@ -171,13 +170,14 @@ class _Precompiled:
 
     def __init__(self, section):
         where = f"{section.where}.precompiled_charsmap"
+        given = section.take("precompiled_charsmap", str)
         try:
-            data = base64.b64decode(section.take("precompiled_charsmap", str), validate=True)
+            data = base64.b64decode(given, validate=True)
             (size,) = struct.unpack_from("<I", data)
             self.units = struct.unpack_from(f"<{size // 4}I", data, 4)
             self.texts = data[4 + size :]
             self.texts.decode()
-        except (binascii.Error, struct.error, UnicodeDecodeError) as error:
+        except (ValueError, struct.error) as error:
             raise TokenizerError(f"{where}: is no map of SentencePiece's, or cut short: {error}") from None
         if size % 4 or not self.units:
             raise TokenizerError(f"{where}: is no map of SentencePiece's: {size} bytes of units")

@@ -119,6 +119,7 @@ WRONG = [
     ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "[a&&b]"}, "behavior": "Removed"}}, "an intersection"),
     ({"pre_tokenizer": {"type": "Split", "pattern": {"String": "a"}, "behavior": "Cut"}}, "'Removed' or 'Isolated'"),
     ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "no map of SentencePiece's"),
+    ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAA\ud800"}}, "no map of SentencePiece's"),
     ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "BAAAAP////8="}}, None),
     ({"post_processor": {"type": "BertProcessing", "cls": ["a", "b"], "sep": ["c", 1]}}, r"cls\[1\]: expected a whole"),
     ({"post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "x", "type_id": 0}}],

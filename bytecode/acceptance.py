@@ -38,6 +38,7 @@ def note(bundle, path):
     """Notes beside `path` that `bundle` need not be verified again; silently not where that cannot be written."""
     with contextlib.suppress(OSError):
         descriptor, unfinished = tempfile.mkstemp(dir=Path(path).parent)
+        os.fchmod(descriptor, 0o644)  # a digest: other users of the same installation may read it
         with open(descriptor, "w") as file:
             file.write(bundle.digest.hex())
         os.replace(unfinished, _note(path))

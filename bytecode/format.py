@@ -240,6 +240,11 @@ def read_bundle(source, trust=None, allow_unsigned=False):
     )
 
 
+def read_manifest(encoded, where):
+    """The Manifest of an encoded one, of any target. BundleError."""
+    return _manifest_from(_decode_manifest(encoded, where), where)
+
+
 def is_module_name(name):
     """Is this a valid dotted module name? Some modules of packages have `-` in theirs; programs import them by
     text."""

@@ -32,6 +32,11 @@ LOCK_NAME = "requirements.lock"
 WITH_LOCK_NAME = "requirements.with.lock"
 _LEFT_OUT = {".py", ".pyc", ".pyo", ".pyi", ".pyx", ".pxd", ".c", ".h", ".cpp", ".so", ".dylib", ".dll", ".a"}
 _PIN = re.compile(r"^([A-Za-z0-9_.-]+)==([^ \\\n]+)", re.MULTILINE)  # a line of a lock file
+_PINNED = re.compile(  # a whole entry of a lock file, lines joined
+    r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._ -]*\])?==[A-Za-z0-9.+!_-]+( ?; ?[A-Za-z0-9_.<>=!~()'\" -]+?)?"
+    r"( --hash=sha(256:[0-9a-f]{64}|384:[0-9a-f]{96}|512:[0-9a-f]{128}))+"
+)
+_ONLY_WHEELS = ("--only-binary", ":all:")  # installing a wheel runs nothing of it
 _UNKNOWN_SIGNER = re.compile("invalid peer certificate|CERTIFICATE_VERIFY_FAILED")  # in messages of uv and pip
 _CERTIFICATES = (
     "no known authority has signed the index's certificate, as behind a company's proxy: set UV_SYSTEM_CERTS=true so"
@@ -126,14 +131,17 @@ def lock_of(requirements):
     return dict(sorted(_PIN.findall(path.read_text()))) if path.exists() else {}
 
 
-def installed(requirements):
+def installed(requirements, is_trusted=True):
     """The folder with the packages that the Requirements' lock file names; None if nothing is required.
 
-    Makes a missing lock file. TaskSpecError if the lock is for something else or damaged, or the packages can't be
-    installed."""
+    Makes a missing lock file. Unless `is_trusted`, nothing of the task or of a package runs: the lock file must exist
+    and have only versions with hashes, and only wheels are installed. TaskSpecError if the lock is for something else
+    or damaged, or the packages can't be installed."""
     if not requirements.names:
         return None
-    if not requirements.lock.exists() or requirements.follows and _read_lock(requirements)[0] != _head(requirements):
+    if not is_trusted:
+        _check_pins(requirements)
+    elif not requirements.lock.exists() or requirements.follows and _read_lock(requirements)[0] != _head(requirements):
         lock(requirements)
     text = _checked_lock(requirements)
     key = hashlib.sha256(f"{sys.implementation.cache_tag}\0{sys.platform}\0{text}".encode()).hexdigest()[:32]
@@ -156,7 +164,7 @@ def installed(requirements):
         try:
             checked = partial / LOCK_NAME  # a copy of the checked text: the task's file may change
             checked.write_text(text)
-            resolver.install(checked, partial / "site-packages")
+            resolver.install(checked, partial / "site-packages", () if is_trusted else _ONLY_WHEELS)
             shutil.rmtree(home, ignore_errors=True)
             os.replace(partial, home)
         finally:
@@ -261,6 +269,23 @@ def _checked_lock(requirements):
     return text
 
 
+def _check_pins(requirements):
+    """TaskSpecError unless the lock file consists of versions with hashes: options and addresses could make the
+    installer read any file, or run a package's code."""
+    path = requirements.lock
+    if not path.exists():
+        raise TaskSpecError(
+            [f"{requirements.place}: there is no {path.name}; run `{requirements.command}`, and add it"]
+        )
+    _, text = _read_lock(requirements)
+    for number, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
+        line = " ".join(line.split())
+        if line and not line.startswith("#") and not _PINNED.fullmatch(line):
+            raise TaskSpecError(
+                [f"{path}: entry {number}: expected NAME==VERSION --hash=sha256:..., got {shown(line[:100])}"]
+            )
+
+
 def _version():
     return f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -299,8 +324,8 @@ class _Uv(_Resolver):
         self._run("pip", "compile", "-q", *options, "--python", sys.executable, "-o", str(found), str(asked))
         return found.read_text()
 
-    def install(self, lock_file, folder):
-        options = ["--no-deps", "--require-hashes", "--no-compile-bytecode", "--link-mode", "copy"]
+    def install(self, lock_file, folder, more=()):
+        options = ["--no-deps", "--require-hashes", "--no-compile-bytecode", "--link-mode", "copy", *more]
         target = ["--python", sys.executable, "--target", str(folder)]
         self._run("pip", "install", "-q", *options, *target, "-r", str(lock_file), copy=lock_file)
 
@@ -319,8 +344,8 @@ class _Pip(_Resolver):
             pins.append(f"{name}=={item['metadata']['version']} \\\n    --hash=sha256:{hashes['sha256']}\n")
         return "".join(sorted(pins))
 
-    def install(self, lock_file, folder):
-        options = ["--no-deps", "--require-hashes", "--no-compile", "--disable-pip-version-check"]
+    def install(self, lock_file, folder, more=()):
+        options = ["--no-deps", "--require-hashes", "--no-compile", "--disable-pip-version-check", *more]
         self._run("install", "-q", *options, "--target", str(folder), "-r", str(lock_file), copy=lock_file)
 
 

@@ -33,6 +33,7 @@ _SIZES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 <
 _TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _SPANS = {**_TIMES, "d": 86400.0}
 _QUANTITY = re.compile(r"([0-9.]+) ?([A-Za-z]+)")
+_PLAIN = (str, int, float, type(None))  # not dates and bytes
 _YAML_ADVICE = {  # message of the YAML reader -> the author's likely mistake
     "mapping values are not allowed here": (
         "indent the keys of one level alike, and put a text with ': ' in it in quotes"
@@ -153,6 +154,14 @@ def find_module(folder, name):
     return None
 
 
+def read_plain(path):
+    """The plain value in the YAML file at `path` (a Path), by the rules for task.yaml: bounded size and depth, no
+    aliases, no tags, no key twice. TaskSpecError with all problems."""
+    problems = _Problems(str(path))
+    value, _ = _load(path, problems)
+    return value
+
+
 class _Problems:
     def __init__(self, file):
         self.file, self.lines, self.found = file, {}, []
@@ -245,6 +254,8 @@ def _construct(node, key, lines, problems):
         value = constructor.construct_object(node)
         if type(value) is int and abs(value) >= 1 << 64:
             raise ValueError("expected a number of at most 64 bits")
+        if not isinstance(value, _PLAIN):
+            raise ValueError("expected text, a number, true or false: put it in quotes")
         return value
     except (yaml.YAMLError, ValueError) as error:
         message = f"{key}: can't be read as {node.tag}: {getattr(error, 'problem', None) or error}"

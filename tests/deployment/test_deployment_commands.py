@@ -10,6 +10,7 @@ import pytest
 
 from tests.deployment.platforms import DOUBLE, WorkingCopy, nothing_left
 from vmhost.cli import main
+from vmhost.deployment.cloud import confinement
 from vmhost.deployment.cloud.platform import Platform
 from vmhost.deployment.cloud.server import serving
 
@@ -141,7 +142,8 @@ def test_a_program_that_serves_the_platform_is_told_where(tmp_path):
                 assert (line := process.stdout.readline()), text
                 text += line
             report = json.loads(text)
-            assert report.keys() == {"folder", "url", "git", "tunnel"} and report["tunnel"] is None
+            assert report.keys() == {"folder", "url", "git", "tunnel", "builds_confined"} and report["tunnel"] is None
+            assert report["builds_confined"] is (confinement.why_not() is None)
             with urllib.request.urlopen(f"{report['url']}/api/v1/openapi.json", timeout=60) as answer:
                 assert json.load(answer)["openapi"] == "3.1.0"
         finally:

@@ -117,7 +117,7 @@ def test_a_push_of_a_megabyte_comes_in_chunks(cloud, work):
         ),
         ({"simulation/bad.json": "[1]"}, ['bad.json: expected an object with "input"']),
         ({"release.yaml": "steps: [{percent: 200}]"}, ["release.yaml: steps[0]: percent", "got 200"]),
-        ({"task.yaml": "name: ["}, ["task.yaml: not YAML"]),
+        ({"task.yaml": "name: ["}, ["task.yaml:1: not YAML"]),
     ],
 )
 def test_what_is_wrong_with_a_version_is_told_on_the_push_and_nothing_is_taken(cloud, work, what, message):
@@ -415,7 +415,7 @@ def asked(*objects, count=None):
         (asked((3, b"x" * 900, 10)), "larger than it says"),
         (asked(*[(3, b"x" * 900, 900)] * 4), "unpacks to more than 3,000"),
         (asked((3, b"", 0), count=7), "has 7 objects"),
-        (asked((3, b"x", 1), count=3), "the pack is damaged"),
+        (asked((3, b"x", 1), count=3)[:-20] + bytes(20), "the pack is damaged"),
         (asked((3, b"x", 1)) + b"more", "something follows it"),
         (lines(COMMAND) + b"0000JUNKJUNKJUNK", "has no git pack"),
         (b"zzzz", "is not git's"),

@@ -219,7 +219,7 @@ def test_a_rotation_that_is_cut_anywhere_leaves_a_repository_that_devices_follow
 
 def test_without_the_offline_key_nothing_is_replaced(platform, repository, device):
     device.refresh()
-    (platform.folder / "keys" / "offline" / "root").unlink()
+    (platform.metadata.offline / "root").unlink()
     public = platform.metadata._key("timestamp").public
     with pytest.raises(RefusedError, match="offline key of root is needed for this; put it there"):
         platform.metadata.rotate("timestamp")
@@ -250,7 +250,7 @@ def test_thresholds_count_keys_not_signatures(platform, repository, device):
         root["signed"]["keys"][key_of(key)[0]] = key_of(key)[1]
     root["signed"]["roles"]["timestamp"] = {"keyids": [key_of(one)[0], key_of(two)[0]], "threshold": 2}
     root["signed"]["version"] = 2
-    offline = load_key(platform.folder / "keys" / "offline" / "root")
+    offline = load_key(platform.metadata.offline / "root")
     repository.instead["2.root.json"] = signed(root, offline)
     timestamp = repository.plain("timestamp.json")
     repository.instead["timestamp.json"] = signed(timestamp, one)
@@ -264,7 +264,7 @@ def test_thresholds_count_keys_not_signatures(platform, repository, device):
 
 
 def test_offline_keys_are_needed_for_what_they_are_for_only(platform, device, tmp_path):
-    offline = platform.folder / "keys" / "offline"
+    offline = platform.metadata.offline
     away = tmp_path / "safe"
     offline.rename(away)
     add_version(platform, "shop/rank", "2")

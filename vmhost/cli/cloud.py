@@ -75,13 +75,16 @@ def demo(output, folder):
 @failures.command
 def init(output, folder, admin, postgresql):
     """Create a platform in FOLDER, and its first account."""
+    from vmhost.deployment.cloud.metadata import offline_keys
     from vmhost.deployment.cloud.platform import Platform
 
     with _errors():
         token = Platform.make(folder, admin, postgresql and postgresql.read_text(encoding="utf-8").strip())
-    output.document({"folder": str(folder), "account": admin, "token": token})
+    offline = str(offline_keys(folder / "keys"))
+    output.document({"folder": str(folder), "account": admin, "token": token, "offline_keys": offline})
     output.line(f"platform in {folder}; account {admin} with the token (shown this once):")
     output.line(token)
+    output.line(f"keys to be moved to another machine once there are repositories: {offline}")
     output.line(f"serve it: vmhost cloud serve {folder}")
 
 
@@ -116,8 +119,13 @@ def init(output, folder, admin, postgresql):
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="A folder made by `vmhost tunnel certificates`.",
 )
+@click.option(
+    "--unconfined",
+    is_flag=True,
+    help="Where builds cannot be confined, build tasks with `requirements` too: pushers get this user's rights.",
+)
 @failures.command
-def serve(output, folder, host, port, poll_s, files_urls, tls_certificate, tls_key, tunnel, tunnel_keys):
+def serve(output, folder, host, port, poll_s, files_urls, tls_certificate, tls_key, tunnel, tunnel_keys, unconfined):
     """Serve the platform in FOLDER until Ctrl-C."""
     from vmhost.deployment.cloud.platform import Platform
     from vmhost.deployment.cloud.server import listen
@@ -129,11 +137,17 @@ def serve(output, folder, host, port, poll_s, files_urls, tls_certificate, tls_k
         raise failures.Failure("--tunnel and --tunnel-keys go together")
     tls = (tls_certificate, tls_key) if tls_key is not None else None
     with _errors(), contextlib.closing(listen(host, port)) as listening:
-        with Platform(folder, poll_s=poll_s, files_urls=_by_region(files_urls)) as platform:
+        with Platform(folder, poll_s=poll_s, files_urls=_by_region(files_urls), unconfined=unconfined) as platform:
             address = f"{'https' if tls else 'http'}://{host}:{listening.getsockname()[1]}"
             with _tunnel(platform, tunnel, tunnel_keys) as by_tunnel:
                 message = {"folder": str(folder), "url": address, "git": f"{address}/git/", "tunnel": by_tunnel}
-                output.document(message)
+                why_not = platform.builder.why_not_confined
+                output.document(message | {"builds_confined": why_not is None})
+                if why_not is not None:
+                    output.line(
+                        f"builds are NOT confined on this machine ({why_not}): tasks with `requirements` are "
+                        + ("built with this user's rights" if unconfined else "refused")
+                    )
                 also = f" and by the tunnel at {by_tunnel}" if by_tunnel else ""
                 output.line(f"platform {folder} at {address}{also}; git at {address}/git/NAME; Ctrl-C ends it")
                 serve_platform(platform, listening, tls)
@@ -392,7 +406,7 @@ def rotate(output, folder, role):
     """Replace a key of the platform in FOLDER: root, targets, snapshot, timestamp, or role-REPOSITORY.
 
     The platform may be running. Meanwhile the offline key that this needs (of root; of targets, for a repository) must
-    be in FOLDER/keys/offline.
+    be in FOLDER-offline-keys.
     """
     from vmhost.deployment.cloud.metadata import SignedMetadata
     from vmhost.deployment.errors import MissingError
@@ -416,7 +430,7 @@ def owners(output, folder, repository, add, remove, threshold):
     """Set the owners whose keys sign for REPOSITORY of the platform in FOLDER; without owners, the platform's own key
     signs.
 
-    The platform may be running. Meanwhile the offline key of targets must be in FOLDER/keys/offline. Devices trust what
+    The platform may be running. Meanwhile the offline key of targets must be in FOLDER-offline-keys. Devices trust what
     the owners signed; the present list counts again once they have signed it: `vmhost cloud sign REPOSITORY --key KEY`.
     """
     from vmhost.bytecode.signing import TrustStore

@@ -58,7 +58,7 @@ class Finding:
 def command(output, everything):
     """Check this machine and installation: Python, cores, memory, the native core, a VM from boot to end."""
     findings = []
-    for check in (python, machine, installation, engine, trust, probe):
+    for check in (python, machine, installation, engine, trust, confinement, probe):
         try:
             findings += check()
         except Exception as error:
@@ -275,6 +275,24 @@ def trust():
             if names
             else "make a key and trust it (vmhost keys new NAME --trust), or run with --allow-unsigned while developing"
         ),
+    )
+
+
+def confinement():
+    """Whether a deployment platform here can confine builds of what is pushed to it."""
+    from vmhost.deployment.cloud.confinement import why_not
+
+    reason = why_not()
+    yield Finding(
+        "confined builds",
+        OK if reason is None else REMARK,
+        "by namespaces" if reason is None else f"not possible: {reason}",
+        (
+            None
+            if reason is None
+            else "only `vmhost cloud serve` needs it: let this user make user namespaces, or serve on another machine"
+        ),
+        detail=True,
     )
 
 

@@ -1,8 +1,8 @@
 """The platform's side of The Update Framework: it signs which bundles may run.
 
-Keys of root and targets are made in `keys/offline/`, and should be moved away once the platform is set up; they are
-needed to rotate keys, to add a repository, and once a year. Keys of snapshot, timestamp and each repository's role
-stay.
+Keys of root and targets are made in a folder beside the platform's, never below it (`offline_keys`), and should be
+moved away once the platform is set up; they are needed to rotate keys, to add a repository, and once a year. Keys of
+snapshot, timestamp and each repository's role stay.
 
 A repository's role is signed with a key of the platform's, or by its owners (`set_owners`): then a new list waits for
 their signatures (owners.py), and a version not listed yet cannot be released.
@@ -56,11 +56,21 @@ def proof_path(task, version):
     return f"{task}/{version}/proof.json"
 
 
+def offline_keys(keys):
+    """The folder of the offline keys of the platform in FOLDER, whose other keys are in `keys`: FOLDER-offline-keys, or
+    `keys/offline` if it is there, as older platforms have it."""
+    older = Path(keys) / "offline"
+    platform = Path(keys).absolute().parent
+    return older if older.is_dir() else platform.with_name(f"{platform.name}-offline-keys")
+
+
 class SignedMetadata:
-    """The metadata in `folder`, signed with the keys in `keys`. Thread-safe. `clock`: seconds since 1970."""
+    """The metadata in `folder`, signed with the keys in `keys` and `offline`. Thread-safe. `clock`: seconds since
+    1970."""
 
     def __init__(self, folder, keys, clock):
         self.folder, self._keys, self._clock = Path(folder), Path(keys), clock
+        self.offline = offline_keys(keys)
         self._lock = threading.Lock()
         self._synced = None  # (generation of the releases, stamp of the waiting lists) as of the last sync
         self._due = datetime.min.replace(tzinfo=UTC)
@@ -79,9 +89,13 @@ class SignedMetadata:
     def make(self):
         """Makes keys, root and targets, unless they exist."""
         self.folder.mkdir(exist_ok=True)
-        offline = self._keys / "offline"
-        offline.mkdir(mode=0o700, exist_ok=True)
-        for path in (offline / "root", offline / "targets", self._keys / "snapshot", self._keys / "timestamp"):
+        self.offline.mkdir(mode=0o700, exist_ok=True)
+        for path in (
+            self.offline / "root",
+            self.offline / "targets",
+            self._keys / "snapshot",
+            self._keys / "timestamp",
+        ):
             if not path.exists():
                 signing.generate_key().save(path, path.name)
         if not (self.folder / "1.root.json").exists():
@@ -89,7 +103,7 @@ class SignedMetadata:
 
     def _key_path(self, role):
         path = self._keys / role
-        offline = self._keys / "offline" / role
+        offline = self.offline / role
         if not path.exists() and not offline.exists():
             raise RefusedError(
                 f"{offline}: the offline key of {role} is needed for this; put it there, and take it away afterwards"

@@ -6,6 +6,7 @@
     files/           what devices pull, by digest; any static server can serve this folder
     exclusive/       files for few devices, served only with tickets
     keys/            the key that signs bundles (public: keys/bundles.pub), and those of metadata (metadata.py)
+                     (those that are to be kept offline are beside the folder)
     metadata/        what may run, signed (The Update Framework); devices start with 1.root.json
 
 It may be killed at any time. The version of a push is published once its tag is written; opening a `Platform` completes
@@ -31,7 +32,7 @@ from vmhost.deployment.cloud.fleet import Fleet
 from vmhost.deployment.cloud.git_http import Repositories
 from vmhost.deployment.cloud.metadata import SignedMetadata, targets_of
 from vmhost.deployment.cloud.middleware import Profiles
-from vmhost.deployment.cloud.plan import FILE_NAME, Plan
+from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.postgresql import PostgreSQLDatabase
 from vmhost.deployment.cloud.releases import Releases, Version
 from vmhost.deployment.cloud.task_files import TaskFiles
@@ -51,9 +52,10 @@ class Platform:
 
     `files_urls`: where devices pull files, as (region or None, address). A device tries those of its own region (its
     fact `region`) first, then those without one, then the others. Empty: the platform itself, below /files/.
+    `unconfined`: builds may run the code of packages where this machine cannot confine them.
     """
 
-    def __init__(self, folder, *, clock=time.time, pythons=None, poll_s=30.0, files_urls=()):
+    def __init__(self, folder, *, clock=time.time, pythons=None, poll_s=30.0, files_urls=(), unconfined=False):
         self.folder = Path(folder)
         if not _is_platform(self.folder):
             raise RefusedError(f"{folder}: holds no platform; make one: vmhost cloud init {folder}")
@@ -74,8 +76,9 @@ class Platform:
             self.releases.when_reloaded = self.task_files.load
             self.profiles = Profiles(lambda: self.releases.generation)  # for TaskProfiles (middleware.py)
             key = signing.load_key(self.folder / "keys" / "bundles")
-            self.builder = Builder(key, pythons)
             self.metadata = SignedMetadata(self.folder / "metadata", self.folder / "keys", clock)
+            hidden = [self.folder, self.metadata.offline]
+            self.builder = Builder(key, pythons, hidden=hidden, unconfined=unconfined)
             self.releases.why_not_yet, self.task_files.is_listed = self._why_not_yet, self.metadata.is_listed
             self.sync_metadata()
             self._reconcile()
@@ -210,14 +213,15 @@ class Platform:
         with self.database.reader() as connection:
             return bool(connection.execute("SELECT 1 FROM deploy_versions WHERE task = ?", (task,)).fetchone())
 
-    def build(self, folder, *, repository, branch, version, commit, tag, who, progress):
-        """Builds a pushed tag; returns the id of the version, whose state is `built`. RefusedError with all
-        problems."""
+    def build(self, folder, described, *, repository, commit, tag, who, progress):
+        """Builds a pushed tag, of a folder for which the Builder's `describe` gave `described`; returns the id of the
+        version, whose state is `built`. RefusedError with all problems."""
+        branch, version = described["name"], described["version"]
         task = f"{repository}/{branch}"
         plan = None
-        if (folder / FILE_NAME).exists():
+        if "plan" in described:
             who.must("release", repository)
-            plan = Plan.read((folder / FILE_NAME).read_text(encoding="utf-8", errors="replace"))
+            plan = Plan.of(described["plan"])
         with self.database.reader() as connection:
             known = connection.execute(
                 "SELECT \"commit\", tag FROM deploy_versions WHERE task = ? AND version = ? AND state = 'ready'",
@@ -230,7 +234,7 @@ class Platform:
             raise RefusedError(f"{task} {version} is there already: tag {known[1]} of commit {known[0][:12]}")
         if other:
             raise RefusedError(f"{other[0]} has the name {branch} already, and a device knows tasks by their names")
-        bundles, report = self.builder.build(folder, progress)
+        bundles, report = self.builder.build(folder, described, progress)
         self._compare_with_baseline(task, report, progress)
         cases = {name: case for name, case in report["cases"].items() if case.get("self_test", True)}
         data = json.dumps({"module": report["module"], "cases": cases}, sort_keys=True).encode()

@@ -5,18 +5,19 @@ on a commit of the branch `rank`. Branches only move forward, tags never move, a
 version, so the history stays true. A tag is written only after its build and simulation passed.
 """
 
+import os
 import re
 import stat
 import tempfile
 from pathlib import Path
 
-import yaml
 from dulwich.objects import Blob, Commit, Tag, Tree
 
 from vmhost.deployment import identifiers
 from vmhost.deployment.errors import RefusedError
 
 BRANCHES, TAGS = b"refs/heads/", b"refs/tags/"
+SPEC_NAME = b"task.yaml"
 MAX_FILES = 20_000
 MAX_TREE_BYTES = 1 << 30
 MAX_DEPTH = 32
@@ -211,16 +212,21 @@ class Push:
             raise RefusedError("there is no such tag")
         commit = self._peeled(new)
         self._check_commits(commit.id)
-        branch, version = self._named(tag, commit)
+        tree = self._repo.object_store[commit.tree]
+        if SPEC_NAME not in tree or not isinstance(self._repo.object_store[tree[SPEC_NAME][1]], Blob):
+            raise RefusedError("the commit has no task.yaml at its top; a branch holds one task's folder")
         with tempfile.TemporaryDirectory(prefix="vmhost-push-") as folder:
-            task = Path(folder) / branch
+            os.chmod(folder, 0o711)  # a build runs as another user
+            task = Path(folder) / "task"
             task.mkdir()
+            task.chmod(0o755)
             write_tree(self._repo.object_store, commit.tree, task)
+            described = self._platform.builder.describe(task)
+            self._check_names(tag, commit, described)
             self._built[ref] = self._platform.build(
                 task,
+                described,
                 repository=self._name,
-                branch=branch,
-                version=version,
                 commit=commit.id.decode(),
                 tag=tag,
                 who=self._identity,
@@ -240,21 +246,10 @@ class Push:
             sha = found.object[1]
         raise RefusedError("expected a commit, or a tag of one")
 
-    def _named(self, tag, commit):
-        """(branch, version) of a tag, from the commit's task.yaml, checked against the tag and the branches."""
-        try:
-            spec = self._repo.object_store[commit.tree].lookup_path(self._repo.object_store.__getitem__, b"task.yaml")[
-                1
-            ]
-            plain = yaml.safe_load(self._repo.object_store[spec].data)
-        except KeyError:
-            raise RefusedError("the commit has no task.yaml at its top; a branch holds one task's folder") from None
-        except (yaml.YAMLError, ValueError) as error:
-            raise RefusedError(f"task.yaml: not YAML: {' '.join(str(error).split())}") from None
-        if not isinstance(plain, dict) or not {"name", "version"} <= plain.keys():
-            raise RefusedError("task.yaml: expected a name and a version")
-        branch = identifiers.check("branch", plain["name"])
-        version = identifiers.check("version", str(plain["version"]))
+    def _check_names(self, tag, commit, described):
+        """RefusedError unless the tag, the branches and what the commit's task.yaml says agree."""
+        branch = identifiers.check("branch", described["name"])
+        version = identifiers.check("version", described["version"])
         if tag not in (version, f"v{version}", f"{branch}/{version}", f"{branch}-{version}"):
             raise RefusedError(
                 f"the tag's task.yaml says {branch} {version}; call the tag {version} or {branch}/{version}, or change "
@@ -267,7 +262,6 @@ class Push:
                 f"task.yaml says that the task is {branch}, and the commit is not on a branch {branch}; push that "
                 f"too: git push origin HEAD:refs/heads/{branch} {tag}"
             )
-        return branch, version
 
     def written(self, ref):
         """Called when the ref is written durably."""

@@ -27,6 +27,7 @@ from .stream_task import FieldError, Table, Trigger
 SPEC_NAME = "task.yaml"
 MAX_SPEC_BYTES = 1 << 20
 MAX_DEPTH = 8
+_LFS_POINTER, _MAX_POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024  # of Git LFS's specification
 _ELSEWHERE = "leave them where they are, and grant their folder under permissions.read"
 
 _SIZES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -415,6 +416,11 @@ def _check_sizes(folder, resources, problems):
                 problems.add(key, f"{key}: {path!r}: {problem}; rename it")
             size = (folder / path).stat().st_size
             total += size
+            if size <= _MAX_POINTER_BYTES and (folder / path).read_bytes().startswith(_LFS_POINTER):
+                problems.add(
+                    key,
+                    f"{key}: {path!r} is a pointer of Git LFS, not the file; fetch it: git lfs pull, or keep it in git",
+                )
             if size > MAX_BYTES:
                 problems.add(
                     key, f"{key}: {path!r} has {size:,} bytes, a bundle holds at most {MAX_BYTES:,}; {_ELSEWHERE}"

@@ -4,8 +4,10 @@ import base64
 import hashlib
 import os
 import subprocess
+import threading
 import urllib.request
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from dulwich.object_store import MemoryObjectStore
@@ -351,6 +353,108 @@ def test_a_push_that_another_one_overtook_is_told_so(cloud, work, tmp_path, atom
     quicker = in_folder(other, "rev-parse", "HEAD").strip()
     listed = in_folder(other, "ls-remote", work._url)
     assert f"{quicker}\trefs/heads/{work.branch}\n" in listed and f"{quicker}\trefs/heads/scratch\n" in listed
+
+
+def test_a_pointer_of_git_lfs_is_no_file(cloud, work):
+    spec = SPEC.format(name=work.branch, version="1.0.0") + "files: [words.txt]\n"
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 12345\n"
+    work.commit("1.0.0", **{"task.yaml": spec, "words.txt": pointer})
+    status, output = work.push(work.branch, "1.0.0", check=False)
+    assert status and "'words.txt' is a pointer of Git LFS, not the file" in output, output
+
+
+def packs_of(platform, work):
+    repo = platform.open_repository(work.task.partition("/")[0])
+    try:
+        return sorted(os.listdir(repo.object_store.pack_dir))
+    finally:
+        repo.close()
+
+
+@pytest.mark.parametrize("what", ["folder", "submodule", "no spec", "exception"])
+def test_whatever_fails_in_a_push_is_one_refusal_and_leaves_no_objects(cloud, work, monkeypatch, what):
+    tree = tree_of(work, [(0o100644, b"x", blob(work, b"x"))])
+    entries = {
+        "folder": [(0o40000, b"task.yaml", tree)],
+        "submodule": [(0o160000, b"task.yaml", "1" * 40)],
+        "no spec": [(0o100644, b"main.py", blob(work, b""))],
+        "exception": [(0o100644, b"task.yaml", blob(work, SPEC.format(name=work.branch, version="1.0.0").encode()))],
+    }
+    message = {"submodule": "submodules are not accepted", "exception": "ValueError: of git code"}
+    if what == "exception":
+
+        def fails(*arguments):
+            raise ValueError("of git code")
+
+        monkeypatch.setattr(pushes.Push, "_check_names", fails)
+    commit = commit_of(work, entries[what])
+    status, output = work.push(f"{commit}:refs/tags/1.0.0", check=False)
+    assert status and "[remote rejected]" in output and "band" not in output, output
+    assert message.get(what, "has no task.yaml at its top") in output
+    assert packs_of(cloud[0], work) == []
+
+
+def test_shallow_clones_push_and_pull_and_filters_are_honoured(cloud, work, tmp_path):
+    platform, address, token = cloud
+    for version in ("1.0.0", "1.0.1", "1.0.2"):
+        work.release(version, **{"data.txt": version * 1000})
+    shallow, author = tmp_path / "shallow", ["-c", "user.name=Ann", "-c", "user.email=ann@shop.example"]
+    in_folder(tmp_path, "clone", "-q", "--depth", "1", "-b", work.branch, work._url, str(shallow))
+    (shallow / "more.txt").write_text("x")
+    in_folder(shallow, "add", "-A")
+    in_folder(shallow, *author, "commit", "-q", "-m", "of a shallow clone")
+    in_folder(shallow, "push", "-q", work._url, f"HEAD:{work.branch}")
+    work.git("pull", "-q", "--no-rebase", work._url, work.branch)
+    work.release("1.0.3", **{"data.txt": "1.0.0" * 1000})  # a file that the shallow clone has only by name
+    in_folder(shallow, *author, "pull", "-q", "--no-rebase", work._url, work.branch)
+    assert (shallow / "data.txt").read_text() == "1.0.0" * 1000
+    in_folder(shallow, "fsck", "--connectivity-only")
+    # a history that begins at a shallow commit is refused, as git does
+    name = f"empty-{os.urandom(4).hex()}"
+    platform.add_repository(name, "test")
+    other = f"{address}/git/{name}".replace("://", f"://ann:{token}@")
+    done = subprocess.run(["git", "push", other, f"HEAD:{work.branch}"], cwd=shallow, capture_output=True, text=True)
+    assert done.returncode and "shallow update not allowed" in done.stderr, done.stderr
+    for depth in ((), ("--depth", "1")):
+        partial = tmp_path / f"partial{len(depth)}"
+        command = ("clone", "-q", "--no-checkout", *depth, "--filter=blob:none", "-b", work.branch, work._url)
+        in_folder(tmp_path, *command, str(partial))
+        assert "\n?" in in_folder(partial, "rev-list", "--objects", "--missing=print", "HEAD")
+        in_folder(partial, "checkout", "-q", work.branch)  # fetches the missing files by name
+        assert (partial / "data.txt").read_text() == "1.0.0" * 1000
+
+
+def test_endless_builds_keep_nobody_from_other_repositories(cloud, work, tmp_path, monkeypatch):
+    platform, address, token = cloud
+    begun, end = threading.Semaphore(0), threading.Event()
+
+    def never(*arguments):
+        begun.release()
+        end.wait(120)
+        raise RefusedError("it has ended")
+
+    copies = []
+    for index in range(8):
+        name = f"busy-{os.urandom(4).hex()}"
+        platform.add_repository(name, "test")
+        for twice in range(2):
+            copies.append(WorkingCopy(tmp_path / f"{index}-{twice}", f"{address}/git/{name}", token, f"task-{twice}"))
+            copies[-1].commit("1.0.0")
+            copies[-1].git("tag", f"task-{twice}-1.0.0")
+    work.commit("1.0.0")
+    monkeypatch.setattr(platform.builder, "describe", never)
+    with ThreadPoolExecutor(len(copies)) as pushing:
+        try:
+            done = [pushing.submit(each.push, each.branch, f"{each.branch}-1.0.0", check=False) for each in copies]
+            for _ in range(8):
+                assert begun.acquire(timeout=60)
+            assert not begun.acquire(blocking=False)  # one a repository
+            assert work.git("ls-remote", work._url) == ""
+            work.push(work.branch)
+            assert work.branch in work.git("ls-remote", work._url)
+        finally:
+            end.set()
+        assert all("it has ended" in each.result()[1] for each in done)
 
 
 def test_other_refs_and_names_are_refused(cloud, work):

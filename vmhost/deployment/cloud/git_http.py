@@ -1,7 +1,8 @@
 """git's smart HTTP protocol as an ASGI application: clone, fetch, push, by accounts with tokens (Basic authentication).
 
-dulwich implements clone and fetch, receive_pack.py pushes. Each request runs on a thread of its own; its output is sent
-as it is written, so that a user sees how a build proceeds. Pushes to a repository take turns.
+upload_pack.py implements clone and fetch, receive_pack.py pushes. Each runs on a thread of its own, so that a long one
+keeps no other request waiting; its output is sent as it is written, so that a user sees how a build proceeds. Pushes to
+a repository take turns, and wait for theirs without a thread.
 """
 
 import asyncio
@@ -15,21 +16,24 @@ import re
 import tempfile
 import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import parse_qs
 
 from dulwich.errors import GitProtocolError, NotGitRepository
 from dulwich.protocol import ReceivableProtocol
 from dulwich.repo import Repo
-from dulwich.server import DictBackend, ReceivePackHandler, UploadPackHandler
+from dulwich.server import DictBackend, ReceivePackHandler
 
 from vmhost.access import AccessDeniedError
 from vmhost.deployment.cloud import receive_pack
 from vmhost.deployment.cloud.receive_pack import unavailable_message
+from vmhost.deployment.cloud.upload_pack import UploadPack
 from vmhost.deployment.errors import DeploymentError, RefusedError
 from vmhost.stores import StoreError
 
 MAX_PUSH_BYTES = 128 << 20
 MAX_WANTS_BYTES = 2 << 20  # of a fetch: what it wants and has, 50 bytes each
+MAX_WAITING = 16  # pushes to one repository that wait for their turn
 _IN_MEMORY = 1 << 20
 _PATH = re.compile(r"/([a-z0-9][a-z0-9_-]{0,62})(?:\.git)?/(info/refs|git-upload-pack|git-receive-pack)")
 _SERVICES = {"git-upload-pack": "read", "git-receive-pack": "push"}
@@ -42,6 +46,7 @@ class GitServer:
 
     def __init__(self, platform, limit):
         self._platform, self._limit = platform, limit
+        self._queues = {}  # repository -> _Queue of its pushes
 
     async def __call__(self, scope, receive, send):
         if scope["type"] != "http":
@@ -81,7 +86,12 @@ class GitServer:
             if what == "info/refs":
                 await _send_refs(send, repo, service)
             else:
-                await self._serve(send, receive, headers, repo, name, service, identity)
+                with self._queued(name, service) as has_room:
+                    if has_room:
+                        await self._serve(send, receive, headers, repo, name, service, identity)
+                    else:
+                        extra = [(b"retry-after", b"60")]
+                        await _answer(send, 503, f"{MAX_WAITING} pushes wait for their turn; push again later\n", extra)
 
     def _identify(self, header):
         kind, _, encoded = header.partition(" ")
@@ -116,22 +126,25 @@ class GitServer:
                 return len(data)
 
             def work():
+                handler = None
                 try:
                     if service == "git-receive-pack":
                         with self._platform.pushing(name):
                             receive_pack.receive(body, write, self._platform, repo, name, identity)
                     else:
-                        backend = DictBackend({"/": repo})
-                        UploadPackHandler(backend, ["/"], ReceivableProtocol(body.read, write), True).handle()
+                        handler = UploadPack(
+                            DictBackend({"/": repo}), ["/"], ReceivableProtocol(body.read, write), True
+                        )
+                        handler.handle()
                 except Exception as error:  # git code may raise anything on hostile bytes: report and log it
                     known = isinstance(error, (GitProtocolError, DeploymentError, OSError))
                     _log.warning("%s: %s by %s: %s", name, service, identity.name, error, exc_info=not known)
-                    text = f"ERR {type(error).__name__}: {error}\n".encode()[:60_000]
-                    write(f"{len(text) + 4:04x}".encode() + text)
-                finally:
-                    loop.call_soon_threadsafe(queue.put_nowait, None)
+                    if handler is None or not handler.is_sending:
+                        text = f"ERR {type(error).__name__}: {error}\n".encode()[:60_000]
+                        write(f"{len(text) + 4:04x}".encode() + text)
 
-            thread = asyncio.create_task(asyncio.to_thread(work))
+            thread = asyncio.create_task(self._in_turn(work, name, service))
+            thread.add_done_callback(lambda done: queue.put_nowait(None))
             try:
                 await _begin(send, 200, f"application/x-{service}-result")
                 disconnected = False
@@ -145,6 +158,39 @@ class GitServer:
                     await send({"type": "http.response.body", "body": b""})
             finally:
                 await thread
+
+    async def _in_turn(self, work, name, service):
+        """Runs `work` on a thread of its own; a push after those to the same repository that came before."""
+        async with contextlib.AsyncExitStack() as stack:
+            if service == "git-receive-pack":
+                await stack.enter_async_context(self._queues[name].turn)
+            thread = ThreadPoolExecutor(1, thread_name_prefix="git")
+            try:
+                await asyncio.get_running_loop().run_in_executor(thread, work)
+            finally:
+                thread.shutdown(wait=False)
+
+    @contextlib.contextmanager
+    def _queued(self, name, service):
+        """Yields whether there is room for one more push to the repository."""
+        if service != "git-receive-pack":
+            yield True
+            return
+        queue = self._queues.setdefault(name, _Queue())
+        queue.pushes += 1
+        try:
+            yield queue.pushes <= 1 + MAX_WAITING
+        finally:
+            queue.pushes -= 1
+            if not queue.pushes:
+                del self._queues[name]
+
+
+class _Queue:
+    """Pushes to a repository: how many there are, and whose turn it is."""
+
+    def __init__(self):
+        self.pushes, self.turn = 0, asyncio.Lock()
 
 
 async def _receive(receive, body, is_gzip, max_bytes):
@@ -179,7 +225,7 @@ async def _send_refs(send, repo, service):
     protocol = ReceivableProtocol(io.BytesIO().read, out.write)
     protocol.write_pkt_line(f"# service={service}\n".encode())
     protocol.write_pkt_line(None)
-    kind = ReceivePackHandler if service == "git-receive-pack" else UploadPackHandler
+    kind = ReceivePackHandler if service == "git-receive-pack" else UploadPack
     await asyncio.to_thread(
         kind(DictBackend({"/": repo}), ["/"], protocol, stateless_rpc=True, advertise_refs=True).handle
     )

@@ -163,6 +163,11 @@ def read_plain(path):
     return value
 
 
+def plain_of(data, where):
+    """As `read_plain`, for the bytes of a YAML text; None for an empty one."""
+    return _parsed(data, where, _Problems(where))[0]
+
+
 class _Problems:
     def __init__(self, file):
         self.file, self.lines, self.found = file, {}, []
@@ -193,6 +198,14 @@ def _load(path, problems):
             )
         )
         raise TaskSpecError([f"{path}: can't read the task's description: {error.strerror}{advice}"]) from error
+    value, lines = _parsed(data, path, problems)
+    if value is None:
+        raise TaskSpecError([f"{path}:1: the file is empty; expected at least name, version, entry and python"])
+    return value, lines
+
+
+def _parsed(data, path, problems):
+    """The plain value of the YAML in `data`, or None if there is none, and the line of each key."""
     if len(data) > MAX_SPEC_BYTES:
         raise TaskSpecError([f"{path}: expected at most {MAX_SPEC_BYTES} bytes, got {len(data)}"])
     try:
@@ -221,7 +234,7 @@ def _load(path, problems):
     except yaml.YAMLError as error:
         raise TaskSpecError([f"{path}: not YAML: {str(error).splitlines()[0]}"]) from error
     if root is None:
-        raise TaskSpecError([f"{path}:1: the file is empty; expected at least name, version, entry and python"])
+        return None, {}
     lines = {}
     value = _construct(root, "", lines, problems)
     problems.stop()

@@ -324,7 +324,10 @@ def test_slow_adoption_is_an_alert(platform, clock):
         ("rules: [{name: a, version: 1.0, crashes: {over: 1, within: 1 h}}]", "in quotes"),
         ("rules: [{name: a, cohort: c, adoption: {under: 1, after: 1 h}}]", "adoption: is that of the newest"),
         ("rules: [{name: a, typo: c, crashes: {over: 1, within: 1 h}}]", "not typo"),
-        ("rules: [&a {name: a, crashes: {over: 1, within: 1 h}}, *a]", "a: two rules have this name"),
+        (
+            "rules: [{name: a, crashes: {over: 1, within: 1 h}}, {name: a, crashes: {over: 1, within: 1 h}}]",
+            "a: two rules have this name",
+        ),
         ("x" * 100_000, "at most 65,536 characters"),
     ],
 )

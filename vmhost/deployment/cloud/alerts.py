@@ -19,8 +19,8 @@ import math
 import threading
 from dataclasses import dataclass
 
-import yaml
-
+from vmhost.bytecode.errors import TaskSpecError
+from vmhost.bytecode.spec import plain_of
 from vmhost.deployment.cloud.fleet import KEPT_MS
 from vmhost.deployment.errors import RefusedError
 from vmhost.operations.posting import post
@@ -62,9 +62,9 @@ def read_rules(text):
     if not isinstance(text, str) or len(text) > MAX_BYTES:
         raise RefusedError(f"rules: expected a text of at most {MAX_BYTES:,} characters")
     try:
-        plain = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise RefusedError(f"rules: not YAML: {' '.join(str(error).split())[:300]}") from None
+        plain = plain_of(text.encode(errors="replace"), "rules")
+    except TaskSpecError as error:
+        raise RefusedError(str(error)[:300]) from None
     plain = {} if plain is None else plain
     if not isinstance(plain, dict) or not plain.keys() <= {"webhook", "rules"}:
         raise RefusedError("rules: expected the keys webhook and rules")

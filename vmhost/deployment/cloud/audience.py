@@ -10,7 +10,8 @@
     allow: [kitchen-1]      these devices in any case
     deny: [lab-3]           these devices never
 
-All keys must hold; one that the device states nothing about does not. No audience: all devices.
+All keys must hold; one that the device states nothing about does not. No audience: all devices. Versions are texts, in
+quotes: YAML reads 2.10 as the number 2.1. Comparisons that must all hold have commas between them.
 """
 
 import operator
@@ -30,6 +31,7 @@ _OPERATORS = {
     "<": operator.lt,
 }
 _COMPARISON = re.compile(r"(>=|<=|==|!=|>|<)?\s*(.+)")
+_VERSION = re.compile(r"[vV]?[0-9][0-9A-Za-z.+_-]*")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(B|kB|MB|GB|KiB|MiB|GiB)?")
 _UNITS = {
     None: 1,
@@ -68,9 +70,10 @@ class Facts:
 
 
 class Audience:
-    """The audience for `plain` (a mapping or None); RefusedError, naming `where`, if it is invalid."""
+    """The audience for `plain` (a mapping or None); RefusedError, naming `where`, if it is invalid. `is_stored`: it was
+    accepted before, maybe with versions that were not checked then."""
 
-    def __init__(self, plain, where="audience"):
+    def __init__(self, plain, where="audience", is_stored=False):
         plain = {} if plain is None else plain
         if not isinstance(plain, Mapping):
             raise RefusedError(f"{where}: expected keys such as `os: linux`, got {plain!r}")
@@ -83,7 +86,7 @@ class Audience:
         self._tests = []  # (key, test of Facts, function of Facts for the device's value)
         for key in VERSIONS:
             if key in plain:
-                self._add(key, _any_of(plain[key], f"{where}: {key}", version_key))
+                self._add(key, _any_of(plain[key], f"{where}: {key}", version_key if is_stored else _checked_version))
         for key in NUMBERS:
             if key in plain:
                 self._add(key, _any_of(plain[key], f"{where}: {key}", size))
@@ -145,11 +148,21 @@ def size(value):
     return float(found[1]) * _UNITS[found[2]]
 
 
+def _checked_version(text):
+    if not _VERSION.fullmatch(text):
+        raise ValueError(f'expected versions with >=, <=, ==, !=, >, < and commas, such as ">=2.1, <3", got {text!r}')
+    return version_key(text)
+
+
 def _any_of(value, where, key):
-    """A test of a value against comparisons: all in one text, any of a list."""
+    """A test of a value against comparisons: all in one text, any of a list. `key`: the sort key of a bound."""
     alternatives = []
     for text in value if isinstance(value, list) else [value]:
         tests = []
+        if key is _checked_version and not isinstance(text, str):
+            raise RefusedError(f"{where}: expected text, got {text!r:.80}; put it in quotes")
+        if not isinstance(text, (str, int, float)) or isinstance(text, bool):
+            raise RefusedError(f'{where}: expected a comparison such as ">=2", got {text!r:.80}')
         for part in str(text).split(","):
             found = _COMPARISON.fullmatch(part.strip())
             if not found:
@@ -163,7 +176,7 @@ def _any_of(value, where, key):
         raise RefusedError(f"{where}: expected at least one comparison, got an empty list")
 
     def holds(value):
-        value = key(str(value)) if key is version_key else key(value)
+        value = key(value) if key is size else version_key(str(value))
         return any(all(compare(value, bound) for compare, bound in tests) for tests in alternatives)
 
     return holds

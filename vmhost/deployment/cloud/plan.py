@@ -30,8 +30,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import yaml
-
+from vmhost.bytecode.errors import TaskSpecError
+from vmhost.bytecode.spec import plain_of
 from vmhost.cohorts import COHORTS
 from vmhost.deployment import identifiers
 from vmhost.deployment.cloud.audience import Audience, percent, size
@@ -139,14 +139,14 @@ class Plan:
     def read(cls, text, where=FILE_NAME):
         """The plan in a YAML text; RefusedError says what is wrong with it."""
         try:
-            plain = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError) as error:  # ValueError: invalid dates
-            raise RefusedError(f"{where}: not YAML: {' '.join(str(error).split())}") from None
+            plain = plain_of(text.encode(errors="replace"), where)
+        except TaskSpecError as error:
+            raise RefusedError(str(error)) from None
         return cls.of(plain, where)
 
     @classmethod
-    def of(cls, plain, where=FILE_NAME):
-        """The plan in plain data; RefusedError."""
+    def of(cls, plain, where=FILE_NAME, is_stored=False):
+        """The plan in plain data; RefusedError. `is_stored`: it was accepted before, maybe by fewer checks."""
         _keys(plain, _KEYS, where)
         error = _share(plain.get("max_error", "2 %"), f"{where}: max_error")
         steps = plain.get("steps", WHOLE_FLEET["steps"])
@@ -169,7 +169,7 @@ class Plan:
             bounds["max_memory_bytes"] = _bytes(proof["max_memory"], f"{where}: proof: max_memory")
         return cls(
             plain=plain,
-            audience=Audience(plain.get("audience"), f"{where}: audience"),
+            audience=Audience(plain.get("audience"), f"{where}: audience", is_stored),
             steps=tuple(_step(step, error, f"{where}: steps[{index}]") for index, step in enumerate(steps)),
             on_failure=on_failure,
             min_failures=_whole(plain.get("min_failures", 1), 1, f"{where}: min_failures"),
@@ -182,7 +182,7 @@ class Plan:
             control=_control(plain.get("control"), steps, f"{where}: control"),
             silence_s=seconds(plain.get("silence", "30 min"), f"{where}: silence"),
             priority=_whole(plain.get("priority", 0), -1000, f"{where}: priority"),
-            hours=_hours(plain.get("hours"), f"{where}: hours"),
+            hours=_hours(plain.get("hours"), f"{where}: hours", is_stored),
         )
 
 
@@ -278,10 +278,12 @@ def seconds(value, where):
     return float(found[1]) * _TIMES[found[2]]
 
 
-def _hours(value, where):
+def _hours(value, where, is_stored):
     if value is None:
         return None
     found = _HOURS.fullmatch(value) if isinstance(value, str) else None
     if not found:
         raise RefusedError(f'{where}: expected hours of the day such as "06-22", got {value!r:.80}')
+    if not is_stored and int(found[1]) % 24 == int(found[2]) % 24 and value != "00-24":
+        raise RefusedError(f"{where}: {value} never opens; leave hours out for all day")
     return int(found[1]), int(found[2])

@@ -182,7 +182,7 @@ class Platform:
             ).fetchone()
         if row is not None:
             try:
-                plan = Plan.of(json.loads(row[0]))
+                plan = Plan.of(json.loads(row[0]), is_stored=True)
                 self.releases.start(version.task, version.version, plan, version.who, "release.yaml in its branch")
             except DeploymentError as error:
                 _log.error("%s %s: not released: %s", version.task, version.version, error)
@@ -354,7 +354,7 @@ class Platform:
             self.access.note(version.who, "version", f"{version.task} {version.version}", commit=version.commit)
             release = None
             if start and plan is not None:
-                plan, why = Plan.of(json.loads(plan)), "release.yaml in its branch"
+                plan, why = Plan.of(json.loads(plan), is_stored=True), "release.yaml in its branch"
                 release = self.releases.start(version.task, version.version, plan, version.who, why)
         return version, release
 

@@ -169,7 +169,13 @@ class Releases:
             ):
                 identity, version, state, step, since_ms, plan, *rest = row
                 release = Release(
-                    identity, self.versions[version], state, step, since_ms, Plan.of(json.loads(plan)), *rest
+                    identity,
+                    self.versions[version],
+                    state,
+                    step,
+                    since_ms,
+                    Plan.of(json.loads(plan), is_stored=True),
+                    *rest,
                 )
                 self._remember(release)
             for release, step, state, number in connection.execute(

@@ -47,7 +47,9 @@ class TaskFiles:
                 "SELECT id, task, name, kind, digest, size, audience, who, time_ms FROM deploy_files ORDER BY id"
             ).fetchall()
         names = ("id", "task", "name", "kind", "digest", "size", "audience", "who", "time_ms")
-        self._files = [dict(zip(names, row)) | {"audience": Audience(json.loads(row[6]))} for row in rows]
+        self._files = [
+            dict(zip(names, row)) | {"audience": Audience(json.loads(row[6]), is_stored=True)} for row in rows
+        ]
 
     def add(self, task, name, kind, data, audience, who):
         """Stores the bytes as a file of the task; returns its id. RefusedError."""

@@ -43,6 +43,7 @@ _KEYS = (
     "tunnel",
     "debugging",
 )
+_VERSIONS = ("app", "host", "python")  # facts that audiences compare as versions
 _REQUIRED = ("device", "platform", "folder", "keys")
 
 
@@ -91,6 +92,9 @@ def read(path):
         raise ConfigurationError(
             f"{path}: platform: expected an address such as https://platform.example, got {plain['platform']!r}"
         )
+    for key in ("token", "token_file", "root", "certificates"):
+        if plain.get(key) is not None and not isinstance(plain[key], str):
+            raise ConfigurationError(f"{path}: {key}: expected a text, got {plain[key]!r:.80}; put it in quotes")
     token = plain.get("token")
     if token is None and plain.get("token_file"):
         token_file = path.parent / plain["token_file"]
@@ -106,7 +110,7 @@ def read(path):
         root=path.parent / plain["root"] if plain.get("root") else None,
         certificates=path.parent / plain["certificates"] if plain.get("certificates") else None,
         token=token,
-        facts=_mapping(plain, "facts", path) or {},
+        facts=_facts(plain, path),
         poll_s=_quantity(plain.get("poll", 30.0), _TIMES, f"{path}: poll"),
         disk_bytes=int(_quantity(plain.get("disk", 512 << 20), _SIZES, f"{path}: disk")),
         permissions=_mapping(plain, "permissions", path),
@@ -114,6 +118,22 @@ def read(path):
         tunnel=_tunnel(plain, path),
         debugging=_debugging(plain, path),
     )
+
+
+def _facts(plain, path):
+    """The device's own facts. Versions are texts: YAML reads 2.10 as the number 2.1."""
+    facts = _mapping(plain, "facts", path) or {}
+    for name, value in facts.items():
+        where = f"{path}: facts: {name}"
+        if not isinstance(name, str):
+            raise ConfigurationError(f"{where}: expected a name in quotes")
+        if name in _VERSIONS and not isinstance(value, str):
+            raise ConfigurationError(f"{where}: expected text, got {value!r:.80}; put it in quotes")
+        try:
+            json.dumps(value, allow_nan=False)
+        except TypeError, ValueError, RecursionError:
+            raise ConfigurationError(f"{where}: expected text, numbers or lists, got {value!r:.80}") from None
+    return facts
 
 
 def _debugging(plain, path):

@@ -1,0 +1,115 @@
+"""Audiences and hours that would reach others than they say are refused, with the place."""
+
+import json
+
+import pytest
+
+from tests.deployment.platforms import add_version, platform_in
+from vmhost import ConfigurationError
+from vmhost.deployment.cloud.alerts import read_rules
+from vmhost.deployment.cloud.audience import Audience, Facts
+from vmhost.deployment.cloud.plan import Plan
+from vmhost.deployment.device import settings
+from vmhost.deployment.errors import RefusedError
+
+
+def has(audience, **facts):
+    return Facts("kitchen-1", facts, 1) in Audience(audience)
+
+
+@pytest.mark.parametrize(
+    "text", [">=2.1 <3", "!2.1", "^2.1", "~2.1", "=2.1", "> = 2", ">=", "2.1,", ",", "", "a b", "*"]
+)
+@pytest.mark.parametrize("key", ["app", "host", "python"])
+def test_a_text_that_is_no_comparison_of_versions_is_refused(key, text):
+    for given in (text, [">=1", text]):
+        with pytest.raises(RefusedError, match=f"^release.yaml: audience: {key}: expected "):
+            Plan.of({"audience": {key: given}})
+
+
+def test_versions_are_compared_as_their_comparisons_say():
+    assert has({"app": ">=2.1, <3"}, app="2.10") and not has({"app": ">=2.1,<3"}, app="4.7")
+    assert has({"app": "!=2.1"}, app="2.2") and not has({"app": "!=2.1"}, app="2.1.0")
+    assert has({"app": ["1.0", ">= 3.0-rc1"]}, app="3.0") and not has({"app": ["1.0", "> 3.0"]}, app="3.0-rc1")
+
+
+@pytest.mark.parametrize("value", [2.1, 2, True, None, {"a": 1}, [2.1]])
+def test_a_version_that_is_no_text_is_refused(value):
+    with pytest.raises(RefusedError, match="audience: app: expected text, got .*; put it in quotes"):
+        Audience({"app": value})
+
+
+def test_numbers_may_be_numbers():
+    assert has({"cores": 4}, cores=4) and has({"cores": ">=2", "memory": ">= 512 MiB"}, cores=4, memory=1 << 30)
+    for wrong in (True, None, {}):
+        with pytest.raises(RefusedError, match="cores: expected a comparison"):
+            Audience({"cores": wrong})
+
+
+@pytest.mark.parametrize("hours", ["06-06", "00-00", "24-24", "24-00"])
+def test_hours_that_never_open_are_refused(hours):
+    with pytest.raises(RefusedError, match=f"release.yaml: hours: {hours} never opens"):
+        Plan.of({"hours": hours})
+    assert Plan.of({"hours": "00-24"}).open_at(3600) and Plan.of({"hours": "22-06"}).open_at(3600)
+
+
+def test_a_platform_opens_with_plans_that_were_accepted_before(tmp_path):
+    plan = {"audience": {"app": "^2.1"}, "hours": "06-06", "steps": [{"percent": 100, "min_reports": 9}]}
+    with platform_in(tmp_path / "cloud") as platform:
+        add_version(platform, "shop/rank", "1")
+        release = platform.releases.start("shop/rank", "1", Plan.of({}), "ann", "")
+        with platform.database.transaction() as connection:
+            connection.execute("UPDATE deploy_releases SET plan = ?", (json.dumps(plan),))
+            connection.execute(
+                "INSERT INTO deploy_files (task, name, kind, digest, size, audience, who, time_ms) "
+                "VALUES ('shop/rank', 'a', 'shared', 'x', 1, ?, 'ann', 0)",
+                (json.dumps({"app": 2.1}),),
+            )
+    with platform_in(tmp_path / "cloud") as platform:
+        assert platform.releases.release(release.id).plan.plain == plan
+        assert platform.task_files.list()[0]["audience"] == {"app": 2.1}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("audience: {app: 2.10}", "audience: app: expected text, got 2.1; put it in quotes"),
+        ("audience: {app: 2024-05-03}", "release.yaml:1: audience.app: .*put it in quotes"),
+        ("steps: &a [{percent: 5}]\nx: *a", "release.yaml:2: aliases"),
+        ("steps: " + "[" * 50, "release.yaml:1: nested too deeply"),
+    ],
+)
+def test_a_plan_in_yaml_is_read_by_the_rules_of_task_yaml(text, message):
+    with pytest.raises(RefusedError, match=message):
+        Plan.read(text)
+
+
+def test_alert_rules_are_read_by_the_rules_of_task_yaml():
+    assert read_rules("") == (None, [])
+    for text in ("rules: &a [1]\nwebhook: *a", "rules: " + "[" * 5000, "rules: !!python/name:os.system x"):
+        with pytest.raises(RefusedError, match="^rules:"):
+            read_rules(text)
+
+
+AGENT = {"device": "kitchen-1", "platform": "http://localhost:1", "folder": "state", "keys": "keys"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("facts: {app: 2.10}", "agent.yaml: facts: app: expected text, got 2.1; put it in quotes"),
+        ("facts: {built: 2024-05-03}", "agent.yaml: facts: built: expected text, numbers or lists"),
+        ("facts: {load: .nan}", "agent.yaml: facts: load: expected text, numbers or lists"),
+        ("facts: {2: x}", "agent.yaml: facts: 2: expected a name in quotes"),
+        ("facts: [x]", "agent.yaml: facts: expected keys and values"),
+        ("token: 5", "agent.yaml: token: expected a text, got 5; put it in quotes"),
+        ("token_file: [x]", "agent.yaml: token_file: expected a text"),
+        ("root: 2024-05-03", "agent.yaml: root: expected a text"),
+        ("certificates: {a: b}", "agent.yaml: certificates: expected a text"),
+    ],
+)
+def test_agent_yaml_with_wrong_types_is_refused_with_the_place(tmp_path, text, message):
+    path = tmp_path / "agent.yaml"
+    path.write_text("".join(f"{key}: {value}\n" for key, value in AGENT.items()) + text + "\n")
+    with pytest.raises(ConfigurationError, match=message):
+        settings.read(path)

@@ -72,6 +72,7 @@ def compile_task(
     """
     spec = task if isinstance(task, TaskSpec) else read_task(task)
     _check_target(spec, target)
+    _check_positions()
     folder = Path(packages) if packages is not None else installed(Requirements.of_task(spec, with_packages))
     packages = packages_in(folder) if folder is not None else ()
     data = [name for package in packages for name in package.data]
@@ -214,6 +215,13 @@ def _check_target(spec, target):
             f"--target {TARGET} if the task works there too"
         ]
     )
+
+
+def _check_positions():
+    """CompileError if this Python leaves columns out of code: its bundles would differ from those of others."""
+    if next(compile("x", "", "eval").co_positions())[2] is None:
+        message = "makes this Python leave columns out of bundles; unset it, and leave out -X no_debug_ranges"
+        raise CompileError([Diagnostic("PYTHONNODEBUGRANGES", 0, message)])
 
 
 def _advice_for(wanted):

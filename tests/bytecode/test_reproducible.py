@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 MAIN = '''\
@@ -87,6 +89,14 @@ def test_a_task_gives_the_same_bytes_everywhere(write_task, tmp_path):
     )
     assert compiled(first, PYTHONOPTIMIZE="2") == wanted
     assert compiled(first, before=LOADED) == wanted, "in a process that runs the very same code"
+
+
+def test_a_python_that_leaves_columns_out_of_code_makes_no_bundle_of_a_task(write_task):
+    """Its bytes would differ, and tracebacks would lack the marks below lines."""
+    folder = write_task({"main.py": MAIN})
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        compiled(folder, PYTHONNODEBUGRANGES="1")
+    assert b"CompileError: PYTHONNODEBUGRANGES: makes this Python leave columns out of bundles" in failed.value.stderr
 
 
 def test_the_library_gives_the_same_bytes_everywhere(tmp_path):

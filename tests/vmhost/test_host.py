@@ -163,7 +163,7 @@ def test_a_vm_is_booted_with_the_permissions_of_its_task(fake_host, bundle):
     host.load(bundle("reader", permissions={"read": ["/data"]}))(1)
     host.load(bundle("other"))(1)
     granted = {vm.lane.name: vm.permissions for vm in core.vms if vm.lane}
-    assert granted["reader"]["read"] == ["/data"]
+    assert list(granted["reader"]["read"]) == ["/data"]
     assert not any(granted["other"].values())
 
 

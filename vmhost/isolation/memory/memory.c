@@ -297,17 +297,16 @@ static void hook(PyMemAllocatorDomain domain)
     vmh_compat_allocator_set(domain, &(PyMemAllocatorEx){NULL, raw_malloc, raw_calloc, raw_realloc, raw_free});
 }
 
-/* Puts the hooks where the allocators are that we call: the first time, and after somebody who replaced ours has put
- * those back. */
+/* Puts the hooks where the allocator is that they call: the first time, and after somebody who replaced ours has put it
+ * back. With PYTHONMALLOC=malloc, objects are raw blocks too. A profiler's functions may serve all domains, each with a
+ * context of its own. */
 static void install(void)
 {
-    if (vmh_compat_allocator(PYMEM_DOMAIN_RAW).malloc == raw.malloc)
-        hook(PYMEM_DOMAIN_RAW);
-    /* With PYTHONMALLOC=malloc, objects are raw blocks too. */
-    const PyMemAllocatorDomain domains[] = {PYMEM_DOMAIN_MEM, PYMEM_DOMAIN_OBJ};
-    for (int i = 0; i < 2; i++)
-        if (vmh_compat_allocator(domains[i]).malloc == raw.malloc)
-            hook(domains[i]);
+    for (int domain = PYMEM_DOMAIN_RAW; domain <= PYMEM_DOMAIN_OBJ; domain++) {
+        PyMemAllocatorEx now = vmh_compat_allocator((PyMemAllocatorDomain)domain);
+        if (now.malloc == raw.malloc && now.ctx == raw.ctx)
+            hook((PyMemAllocatorDomain)domain);
+    }
     PyObjectArenaAllocator now;
     PyObject_GetArenaAllocator(&now);
     if (now.alloc == arena.alloc)

@@ -84,15 +84,17 @@ class Profiles(RuleBasedStateMachine):
 
         facts, tasks = dict(device.facts), dict(device.tasks)
         profile = header_value(name, facts, tasks)
-        known = self.platform(which).devices.get(name)
-        is_base = device.confirmed == (known["facts"], known["tasks"])
+        known = self.platform(which).devices.stated(name)
+        is_base = device.confirmed == known
         different = [
             {key for key in new.keys() | old.keys() if new.get(key, ...) != old.get(key, ...)}
-            for new, old in ((facts, known["facts"]), (tasks, known["tasks"]))
+            for new, old in zip((facts, tasks), known)
         ]
         try:
             answer = device.statements.send(facts, tasks, profile, post)
         except TransferError:
+            if len(asked) > 1:  # the platform asked for all of it
+                device.confirmed = None
             return
         assert "again" not in answer and len(asked) <= 2
         device.statements.confirm(facts, tasks, profile)
@@ -101,8 +103,7 @@ class Profiles(RuleBasedStateMachine):
             [plain] = asked
             gone = plain.get("gone", {})
             assert [set(plain[of]) | set(gone.get(of, ())) for of in ("facts", "tasks")] == different
-        known = self.platform(which + 1).devices.get(name)
-        assert (known["facts"], known["tasks"]) == (facts, tasks)
+        assert self.platform(which + 1).devices.stated(name) == (facts, tasks)
         # the next one states nothing, as nothing changed, to either platform
         device.statements.send(facts, tasks, profile, post)
         assert asked[-1] == {"base": profile, "facts": {}, "tasks": {}, "profile": profile}

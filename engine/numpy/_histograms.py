@@ -30,11 +30,30 @@ def digitize(x, bins, right=False):
     x, bins = _a.asarray(x), _a.asarray(bins)
     if x.dtype.kind == "c":
         raise TypeError("x may not be complex")
-    if (bins[1:] >= bins[:-1]).all():
-        return _a.searchsorted(bins, x, "left" if right else "right")
-    if (bins[1:] <= bins[:-1]).all():
-        return len(bins) - _a.searchsorted(bins[::-1], x, "right" if right else "left")
-    raise ValueError("bins must be monotonically increasing or decreasing")
+    side = "left" if right else "right"
+    if _is_increasing(bins):
+        return _a.searchsorted(bins, x, side)
+    return len(bins) - _a.searchsorted(bins[::-1], x, side)
+
+
+def _is_increasing(bins):
+    """Whether bins increase, as NumPy decides it: by the first two in a row that differ. ValueError if they neither
+    increase nor decrease; no comparison with NaN says so."""
+    if bins.dtype.kind == "c":
+        raise TypeError(f"Cannot cast array data from {bins.dtype!r} to dtype('float64') according to the rule 'safe'")
+    if bins.ndim != 1:
+        raise ValueError(
+            "object too deep for desired array" if bins.ndim else "object of too small depth for desired array"
+        )
+    earlier, later = bins[:-1].astype(float), bins[1:].astype(float)
+    changes = (earlier != later).nonzero()[0]
+    if not len(changes):
+        return True
+    first = changes[0]
+    increasing = bool(earlier[first] < later[first])
+    if (earlier > later if increasing else earlier[first + 1 :] < later[first + 1 :]).any():
+        raise ValueError("bins must be monotonically increasing or decreasing")
+    return increasing
 
 
 # ---- the edges

@@ -24,8 +24,11 @@ def unique(
 ):
     """The sorted distinct values (with `axis`: rows); optionally the index of the first occurrence, the inverse, and
     counts."""
+    from vmhost.engine.numpy._shapes import _axis, _count, moveaxis
+
     ar = _a.asarray(ar)
-    if axis is None:
+    axis = None if axis is None else _axis(axis, ar.ndim)
+    if axis is None or ar.ndim == 1:  # rows of one number: NaNs are equal, as without an axis
         rows = ar.ravel()
         order = rows.argsort() if return_index or return_inverse else None
         ordered = rows[order] if order is not None else _a.sort(rows)
@@ -36,9 +39,6 @@ def unique(
                 first[1:] &= ~(_a.isnan(ordered[1:]) & _a.isnan(ordered[:-1]))
         values = ordered[first]
     else:
-        from vmhost.engine.numpy._shapes import _axis, _count, moveaxis
-
-        axis = _axis(axis, ar.ndim)
         moved = moveaxis(ar, axis, 0)
         rows = _a.ascontiguousarray(moved).reshape(len(moved), _count(moved.shape[1:]))
         order = _a.arange(len(rows))
@@ -157,9 +157,26 @@ def isin(element, test_elements, assume_unique=False, invert=False, *, kind=None
     if kind not in (None, "sort", "table"):
         raise ValueError(f"Invalid kind: '{kind}'. Please use None, 'sort' or 'table'.")
     element, values = _a.asarray(element), _a.ravel(test_elements)
+    whole = element.dtype.kind in "iub" and values.dtype.kind in "iub"
+    if kind == "table" and not whole:
+        raise ValueError(
+            "The 'table' method is only supported for boolean or integer arrays. Please select 'sort' or None for kind."
+        )
+    if whole and len(values):
+        low, high = int(values.min()), int(values.max())
+        if kind == "table" and high - low > _limits(values.dtype)[1]:
+            raise RuntimeError(
+                "You have specified kind='table', but the range of values in `ar2` or `ar1` exceed the maximum integer"
+                " of the datatype. Please set `kind` to None or 'sort'."
+            )
+        if element.dtype != values.dtype:
+            least, greatest = _limits(element.dtype)
+            if low < least or high > greatest:  # an element equals none of these
+                values = values[(values >= least) & (values <= greatest)]
+            values = values.astype(element.dtype)
     if not len(values):
         return _a.full(element.shape, invert, bool)
-    if kind != "sort" and element.dtype.kind in "iu" and element.dtype == values.dtype:
+    if kind != "sort" and whole and element.dtype.kind != "b":
         low, high = int(values.min()), int(values.max())
         # a table with one entry per integer in [low, high], if it is not much larger than the operands
         if high - low <= 6 * (element.size + values.size) and high < 1 << 63:
@@ -173,6 +190,16 @@ def isin(element, test_elements, assume_unique=False, invert=False, *, kind=None
     indices = _a.minimum(_a.searchsorted(values, element), len(values) - 1)
     found = values.astype(dtype, copy=False)[indices]
     return _a.asarray(found != element if invert else found == element)
+
+
+def _limits(dtype):
+    """The least and the greatest number of an integer dtype or of bool."""
+    if dtype.kind == "b":
+        return 0, 1
+    from vmhost.engine.numpy._dtypes import iinfo
+
+    limits = iinfo(dtype)
+    return limits.min, limits.max
 
 
 def setdiff1d(ar1, ar2, assume_unique=False):

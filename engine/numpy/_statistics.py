@@ -123,14 +123,17 @@ def diff(a, n=1, axis=-1, prepend=None, append=None):
 
 
 def ediff1d(ary, to_end=None, to_begin=None):
-    pieces = [diff(_a.ravel(ary))]
-    if to_begin is None and to_end is None:
-        return pieces[0]
-    if to_begin is not None:
-        pieces.insert(0, _a.ravel(to_begin))
-    if to_end is not None:
-        pieces.append(_a.ravel(to_end))
-    return _a.concatenate(pieces)
+    """Differences of neighbouring elements of the flat array, between `to_begin` and `to_end`, in its dtype."""
+    ary = _a.ravel(ary)
+    pieces = [ary[1:] - ary[:-1]]
+    for name, extra in (("to_begin", to_begin), ("to_end", to_end)):
+        if extra is None:
+            continue
+        extra = _a.asarray(extra)
+        if not _a.can_cast(extra.dtype, ary.dtype, "same_kind"):
+            raise TypeError(f"dtype of `{name}` must be compatible with input `ary` under the `same_kind` rule.")
+        pieces.insert(0 if name == "to_begin" else len(pieces), extra.astype(ary.dtype).ravel())
+    return pieces[0] if len(pieces) == 1 else _a.concatenate(pieces)
 
 
 def gradient(f, *varargs, axis=None, edge_order=1):

@@ -290,7 +290,7 @@ def safe_embedding_lookup_sparse(table, ids, weights=None, combiner="mean", defa
 def apply_gradients(gradients, optimizer, global_step=None):
     """A gradient step for all tables of these TableGradients, in one call of the engine. `optimizer.state` already
     counts this update."""
-    rates = [table_rates(one.table, optimizer, global_step) for one in gradients]
+    rates = [table_rates(one.table, optimizer, global_step) for one in gradients][-1:]  # their version is the highest
     sharded = [one for one in gradients if one.table.sharded]
     sets = [(*bags.native(), dense) for one in gradients if not one.table.sharded for bags, dense in one.parts]
     if sets:

@@ -1,6 +1,7 @@
 """EmbeddingVariable: a table of rows by keys, its options, and access to the host's tables from a task."""
 
 import os
+import weakref
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -211,7 +212,20 @@ def table_rates(variable, optimizer, global_step=None):
             f" {type(optimizer).__name__}{'' if kind else ', which tables do not support'}"
         )
     step = optimizer.state["step"]
-    return optimizer.table_rates() + (max(step, 1), step if global_step is None else global_step)
+    version = _version(variable, optimizer) if global_step is None else global_step
+    return optimizer.table_rates() + (max(step, 1), version)
+
+
+_ahead = weakref.WeakKeyDictionary()  # by optimizer: of each table that it trains, how far the table was ahead of it
+
+
+def _version(variable, optimizer):
+    """The optimizer's count of updates. If a table is further, as one that an earlier optimizer has trained, versions
+    go on from there."""
+    step, ahead = optimizer.state["step"], _ahead.setdefault(optimizer, weakref.WeakKeyDictionary())
+    if variable not in ahead:
+        ahead[variable] = variable.statistics().step - (step - 1)
+    return step + max(0, *ahead.values())
 
 
 def _filter_options(name, given):

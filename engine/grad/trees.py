@@ -25,5 +25,16 @@ def leaves(tree, path=()):
         yield path, tree
 
 
+def named(tree):
+    """The leaves by name: the parts of their path, joined by dots. ValueError if two have the same name."""
+    found = {}
+    for path, leaf in leaves(tree):
+        name = ".".join(map(str, path))
+        if name in found:
+            raise ValueError(f"{name}: two arrays have this name; rename one of them")
+        found[name] = leaf
+    return found
+
+
 def is_array(leaf):
     return isinstance(leaf, _a.ndarray)

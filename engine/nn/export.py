@@ -14,7 +14,7 @@ from typing import NamedTuple
 from vmhost.engine import _array as _a
 from vmhost.engine.embedding.lookups import COMBINERS, PlainTable, Ragged, read_bags
 from vmhost.engine.grad.traced import Traced, function, levels
-from vmhost.engine.grad.trees import is_array, leaves, mapped
+from vmhost.engine.grad.trees import is_array, mapped, named
 from vmhost.engine.nn import onnx_file
 from vmhost.engine.nn.onnx_file import ExportError
 
@@ -79,12 +79,13 @@ def export(model, example, outputs=("output",), *, with_lookups=False):
     batch = {_examples(one) for _, one in _named(example)}
     if len(batch) != 1 or min(one or 0 for one in batch) < 2:
         raise ExportError("example: arrays of the same number of examples, at least two, in the first dimension")
-    was_training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         graph, other = (_run(model, one, outputs) for one in (example, _mapped_inputs(_one_more, example)))
     finally:
-        model.train(was_training)
+        for module, mode in modes:
+            module._training = mode
     written = graph.written(other)
     return (written, tuple(graph.lookups)) if with_lookups else written
 
@@ -126,7 +127,7 @@ def _one_more(one):
 def _run(model, example, outputs):
     """The graph of one run. The model's parameters are traced arrays meanwhile."""
     graph, parameters = _Graph(), model.parameters()
-    names = iter([".".join(map(str, path)) for path, _ in leaves(parameters)])
+    names = iter(named(parameters))
     inputs = {
         name: {key: graph.input(f"{name}.{key}", part) for key, part in one.items()}
         if isinstance(one, dict)

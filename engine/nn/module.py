@@ -2,13 +2,13 @@
 
 from vmhost.engine.grad import value_and_grad as _value_and_grad
 from vmhost.engine.grad.traced import Traced
-from vmhost.engine.grad.trees import is_array, leaves, mapped
+from vmhost.engine.grad.trees import is_array, leaves, mapped, named
 from vmhost.engine.nn.weights import load_arrays, save_arrays
 
 
 class Module:
-    """A tree of arrays. Attributes that are arrays, modules, or lists, tuples and dicts of them are its parameters,
-    except those whose name begins with an underscore."""
+    """A tree of arrays. Attributes that are arrays, modules, or (nested) lists, tuples and dicts of them are its
+    parameters, except those whose name begins with an underscore. An array or a module may have several names."""
 
     def __init__(self):
         self._frozen, self._training = set(), True
@@ -35,7 +35,8 @@ class Module:
         return tree
 
     def update(self, tree):
-        """Replaces arrays by those of a tree with the structure of `parameters`, or a part of it."""
+        """Replaces arrays by those of a tree with the structure of `parameters`, or a part of it; where it has None,
+        the array stays."""
         for name, value in tree.items():
             if not hasattr(self, name):
                 raise ValueError(f"{type(self).__name__} has no parameter {name!r}")
@@ -43,20 +44,27 @@ class Module:
         return self
 
     def freeze(self, *, recurse=True, keys=None):
-        """Excludes parameters (`keys`: only those with this name) from training."""
-        for module in self.modules() if recurse else (self,):
-            module._frozen |= {one for one in vars(module) if not one.startswith("_")} & _names(keys, module)
+        """Excludes parameters (`keys`: only those with this name) from training. Asks each module within."""
+        self._frozen |= {one for one in vars(self) if not one.startswith("_")} & _names(keys, self)
+        for module in self._children() if recurse else ():
+            module.freeze(keys=keys)
         return self
 
     def unfreeze(self, *, recurse=True, keys=None):
-        for module in self.modules() if recurse else (self,):
-            module._frozen -= _names(keys, module)
+        self._frozen -= _names(keys, self)
+        for module in self._children() if recurse else ():
+            module.unfreeze(keys=keys)
         return self
 
     # ---- modules
     def modules(self):
         """This module and all modules within it."""
         return [module for _, module in self.named_modules()]
+
+    def _children(self):
+        """The modules of its attributes, each once."""
+        found = [one for name, value in vars(self).items() if not name.startswith("_") for one in _held(value)]
+        return list({id(one): one for one in found}.values())
 
     def named_modules(self, prefix=""):
         found = [(prefix, self)]
@@ -67,8 +75,9 @@ class Module:
 
     def train(self, mode=True):
         """Selects the training behaviour of dropout and batch normalization; `eval()` selects inference."""
-        for module in self.modules():
-            module._training = mode
+        self._training = mode
+        for module in self._children():
+            module.train(mode)
         return self
 
     def eval(self):
@@ -81,28 +90,30 @@ class Module:
     # ---- files
     def save_weights(self, path):
         """Writes all parameters to a safetensors file, atomically."""
-        save_arrays(path, {".".join(map(str, name)): array for name, array in leaves(self.parameters())})
+        save_arrays(path, named(self.parameters()))
 
     def load_weights(self, path, strict=True):
         """Reads parameters from a safetensors file. ValueError names those that are missing, unknown (if `strict`) or
-        of another shape; then nothing is changed."""
-        arrays = load_arrays(path)
-        own = {".".join(map(str, name)): array for name, array in leaves(self.parameters())}
-        missing, unknown = sorted(own.keys() - arrays.keys()), sorted(arrays.keys() - own.keys())
+        of another shape; then nothing is changed. Of an array with several names, one in the file is enough."""
+        arrays, own = load_arrays(path), named(self.parameters())
+        read, first = {}, {}  # by id of an own array: what the file has for it, and under which name
+        for name in own.keys() & arrays.keys():
+            array, new = own[name], arrays[name]
+            if array.shape != new.shape:
+                raise ValueError(f"{path}: {name} has shape {new.shape}, the network's has {array.shape}")
+            before = read.setdefault(id(array), new)
+            other = first.setdefault(id(array), name)
+            if before is not new and before.tobytes() != new.tobytes():
+                names = " and ".join(sorted((name, other)))
+                raise ValueError(f"{path}: {names} differ; they are one array of the network")
+        missing = sorted(name for name, array in own.items() if id(array) not in read)
+        unknown = sorted(arrays.keys() - own.keys())
         if strict and (missing or unknown):
             raise ValueError(
                 f"{path}: weights of another network: missing {missing or 'none'}, unknown {unknown or 'none'}"
             )
-        for name in sorted(own.keys() & arrays.keys()):
-            if own[name].shape != arrays[name].shape:
-                raise ValueError(f"{path}: {name} has shape {arrays[name].shape}, the network's has {own[name].shape}")
-        names = iter(own)
-
-        def loaded(array):
-            read = arrays.get(next(names))
-            return array if read is None else read.astype(array.dtype)
-
-        self.update(mapped(loaded, self.parameters()))
+        loaded = {id(array): read[id(array)].astype(array.dtype) for array in own.values() if id(array) in read}
+        self.update(mapped(lambda array: loaded.get(id(array), array), self.parameters()))
         return self
 
 
@@ -117,19 +128,36 @@ def _parameters(value, wanted, module, name):
         return value._filtered(wanted)
     if isinstance(value, dict):
         return {key: _parameters(one, wanted, module, name) for key, one in value.items()}
-    if isinstance(value, (list, tuple)) and any(isinstance(one, Module) or is_array(one) for one in value):
+    if isinstance(value, (list, tuple)) and _has_parameters(value):
         return [_parameters(one, wanted, module, name) for one in value]
     return None
 
 
+def _has_parameters(value):
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_parameters, value))
+    return isinstance(value, (Module, dict)) or is_array(value) or type(value) is Traced
+
+
 def _updated(old, new):
+    if new is None:
+        return old
     if isinstance(old, Module):
         return old.update(new)
     if isinstance(old, dict):
-        return {key: _updated(one, new[key]) if new.get(key) is not None else one for key, one in old.items()}
+        return {key: _updated(one, new.get(key)) for key, one in old.items()}
     if isinstance(old, (list, tuple)):
-        return type(old)([one if part is None else _updated(one, part) for one, part in zip(old, new)])
+        parts = [_updated(one, part) for one, part in zip(old, new)]
+        return type(old)(*parts) if hasattr(old, "_fields") else type(old)(parts)
     return new
+
+
+def _held(value):
+    """The modules in an attribute, without those within them."""
+    if isinstance(value, Module):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return [module for one in items for module in _held(one)]
 
 
 def _modules(value, name):
@@ -141,18 +169,22 @@ def _modules(value, name):
 
 def value_and_grad(model, function):
     """A function that returns (value of `function`, gradients of the model's trainable parameters, as a tree).
-    `function` calls the model; its arguments are passed through."""
+    `function` calls the model; its arguments are passed through. The gradient of an array with several names is under
+    the first one, with None under the others."""
 
-    def with_parameters(parameters, *args, **kwargs):
-        model.update(parameters)
+    def with_parameters(traced, once, parameters, *args, **kwargs):
+        found = {id(array): one for (_, array), (_, one) in zip(leaves(once), leaves(traced))}
+        model.update(mapped(lambda array: found[id(array)], parameters))
         return function(*args, **kwargs)
 
     both = _value_and_grad(with_parameters)
 
     def with_gradient(*args, **kwargs):
-        parameters = model.trainable_parameters()
+        parameters, seen = model.trainable_parameters(), set()
+        # None for an array that has been there
+        once = mapped(lambda one: None if id(one) in seen else seen.add(id(one)) or one, parameters)
         try:
-            return both(parameters, *args, **kwargs)
+            return both(once, once, parameters, *args, **kwargs)
         finally:
             model.update(parameters)
 

@@ -21,6 +21,7 @@ _CODES = {
     "float64": "F64",
 }
 _DTYPES = {code: name for name, code in _CODES.items()}
+_METADATA = "__metadata__"  # a name that the format takes for itself
 _HEADER_MAX = 100_000_000
 
 
@@ -28,7 +29,9 @@ def save_arrays(path, arrays):
     """Writes a dict of arrays atomically: the file is written beside `path` and renamed."""
     header, start, parts = {}, 0, []
     for name, array in arrays.items():
-        array = np.ascontiguousarray(array)
+        if not isinstance(name, str) or name == _METADATA:
+            raise ValueError(f"{name!r}: an array in a safetensors file has a text as its name, not {_METADATA}")
+        array = np.asarray(array)
         if array.dtype.name not in _CODES:
             raise ValueError(f"{name}: arrays of {array.dtype} cannot be saved")
         header[name] = {
@@ -61,7 +64,7 @@ def load_arrays(path):
         header = json.loads(data[8 : 8 + length])
         body, arrays = memoryview(data)[8 + length :], {}
         for name, entry in header.items():
-            if name == "__metadata__":
+            if name == _METADATA:
                 continue
             begin, end = entry["data_offsets"]
             dtype, shape = np.dtype(_DTYPES[entry["dtype"]]), tuple(entry["shape"])

@@ -10,7 +10,7 @@ import zlib
 
 from vmhost.engine.embedding import CheckpointError, restore, save_folders
 from vmhost.engine.embedding import save as save_tables
-from vmhost.engine.grad.trees import leaves, mapped
+from vmhost.engine.grad.trees import mapped, named
 from vmhost.engine.nn.layers import generator
 from vmhost.engine.nn.weights import load_arrays, save_arrays
 
@@ -28,7 +28,7 @@ def state_of(*, model=None, optimizer=None, generators=None, **more):
     generator (of dropout and initial weights), and further trees by name: the step, a reader's position, losses."""
     state = {"nn": _plain_state(generator().bit_generator.state), **more}
     if model is not None:
-        state["model"] = {".".join(map(str, path)): array for path, array in leaves(model.parameters())}
+        state["model"] = named(model.parameters())
     if optimizer is not None:
         state["optimizer"] = {"learning_rate": optimizer.learning_rate, **optimizer.state}
     if generators:
@@ -40,16 +40,15 @@ def put_state(state, *, model=None, optimizer=None, generators=None):
     """Restores the result of `state_of` in the same objects. RunError if they are different ones."""
     generator().bit_generator.state = state["nn"]
     if model is not None:
-        wanted, given = {}, state.get("model", {})
-        for path, array in leaves(model.parameters()):
-            name = ".".join(map(str, path))
-            wanted[name] = None
+        wanted, given, copies = named(model.parameters()), state.get("model", {}), {}
+        for name, array in wanted.items():
             if name not in given or given[name].shape != array.shape or given[name].dtype != array.dtype:
                 raise RunError(f"model: the state has no {name} of {array.dtype} {array.shape}")
+            if id(array) not in copies:  # an array with several names keeps them
+                copies[id(array)] = given[name].copy()
         if unknown := given.keys() - wanted.keys():
             raise RunError(f"model: it has no {', '.join(sorted(unknown))}")
-        arrays = iter(given[name].copy() for name in wanted)
-        model.update(mapped(lambda _: next(arrays), model.parameters()))
+        model.update(mapped(lambda array: copies[id(array)], model.parameters()))
     if optimizer is not None:
         if "optimizer" not in state:
             raise RunError("optimizer: the state has none")
@@ -199,6 +198,8 @@ def _split(tree, arrays, path):
     """The tree as JSON; its arrays go to `arrays` by name."""
     if hasattr(tree, "dtype"):
         name = path or "array"
+        if name in arrays:
+            raise RunError(f"{name}: two arrays of the state have this name; rename a key with a slash")
         arrays[name] = tree
         return {"array": name}
     if isinstance(tree, dict):

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 import vmhost.engine.numpy as np
-from vmhost.engine import optim
+from vmhost.engine import nn, optim
 from vmhost.engine.embedding import (
     CBFFilter,
     CheckpointError,
@@ -383,6 +383,33 @@ def test_kill_9_while_saving_leaves_the_last_whole_save(tmp_path):
         save([again], folder, incremental=True)
 
 
+def test_versions_of_a_restored_table_go_on_with_a_new_optimizer(tmp_path):
+    one = made(evict=GlobalStepEvict(10))
+    old = optim.SGD(1.0)
+    for _ in range(100):
+        old.state["step"] += 1
+        train(one, [1], None, optimizer=old)
+    save([one], tmp_path / "first")
+    again, beside, new = made(evict=GlobalStepEvict(10)), made(name="beside", evict=GlobalStepEvict(10)), optim.SGD(1.0)
+    restore([again], tmp_path / "first")
+    layers = [nn.SparseEmbedding(table, "sum") for table in (again, beside)]
+    model = nn.Sequential(*layers)
+    for key in range(2, 22):
+        step = nn.value_and_grad(model, lambda: sum(layer(np.array([[key]])).sum() for layer in layers))  # noqa: B023
+        new.update(model, step()[1])
+    assert again.statistics().step == beside.statistics().step == 120
+    save([again, beside], tmp_path / "second")
+    for table in (again, beside):
+        assert [key for key in range(1, 22) if read(table, key)[0] < 10] == list(range(11, 22)), table
+    resumed = optim.SGD(1.0)
+    resumed.state = new.state
+    last = made(evict=GlobalStepEvict(10))
+    restore([last], tmp_path / "second")
+    resumed.state["step"] += 1
+    train(last, [30], None, optimizer=resumed)
+    assert last.statistics().step == 121
+
+
 # ---- steps
 @pytest.mark.parametrize(
     "optimizer",
@@ -391,8 +418,9 @@ def test_kill_9_while_saving_leaves_the_last_whole_save(tmp_path):
         lambda: optim.Adagrad(0.1, initial=0.1),
         lambda: optim.Adam(0.05),
         lambda: optim.Ftrl(0.1, l1=0.01, l2=0.1),
+        lambda: optim.Ftrl(optim.exponential_decay(0.1, 0.5), l1=0.01, l2=0.1),
     ],
-    ids=["sgd", "adagrad", "adam", "ftrl"],
+    ids=["sgd", "adagrad", "adam", "ftrl", "ftrl with a schedule"],
 )
 @pytest.mark.usefixtures("backend")
 def test_steps_are_those_of_engine_optim(optimizer):
@@ -403,10 +431,13 @@ def test_steps_are_those_of_engine_optim(optimizer):
     weights = {"w": first.copy()}
     for _ in range(5):
         gradient = generator.standard_normal((8, 37)).astype("float32")
+        gradient[:4] = 0
         dense.apply_gradients({"w": gradient}, weights)
+        mine.learning_rate = dense.learning_rate
         mine.state["step"] += 1
         one.step(np.arange(8), gradient, mine)
     assert np.allclose(one.lookup(np.arange(8)), weights["w"], 1e-6, 1e-7)
+    assert np.allclose(weights["w"][:4], first[:4])  # without a gradient they stay
 
 
 def test_nans_stay_where_they_are():

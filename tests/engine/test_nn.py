@@ -9,8 +9,9 @@ import onnxruntime
 import pytest
 
 import vmhost.engine.numpy as np
-from vmhost.engine import nn
+from vmhost.engine import nn, optim, runs
 from vmhost.engine.grad import RowGradient, grad, value_and_grad
+from vmhost.engine.grad.trees import named
 from vmhost.engine.nn.images import convolution
 
 RANDOM = np.random.default_rng(5)
@@ -245,6 +246,122 @@ def test_a_module_is_a_tree_of_arrays():
     assert isinstance(clicks.table.weight, np.ndarray)  # nothing traced stays in the model
     with pytest.raises(ValueError, match="Clicks has no parameter 'tabel'"):
         clicks.update({"tabel": {}})
+
+
+class Nested(nn.Module):
+    """Modules and arrays in lists, tuples and dicts of each other."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = [[nn.Linear(2, 2)], [nn.Linear(2, 2), {"deep": (nn.Linear(2, 2), 3)}]]
+        self.scales = [[np.ones(2, "float32")], [np.ones(2, "float32")]]
+        self.steps, self.used, self.name = np.zeros(1, "int64"), [np.array([True, False])], ["none"]
+
+    def __call__(self, x):
+        for layer in (self.blocks[0][0], self.blocks[1][0], self.blocks[1][1]["deep"][0]):
+            x = layer(x)
+        return x * self.scales[0][0] * self.scales[1][0]
+
+
+def test_lists_in_lists_are_part_of_a_module(tmp_path):
+    nn.seed(0)
+    net, x, seen = Nested(), np.ones((3, 2), "float32"), []
+    names = [
+        *(f"blocks.{at}.{one}" for at in ("0.0", "1.0", "1.1.deep.0") for one in ("weight", "bias")),
+        *("scales.0.0", "scales.1.0", "steps", "used.0"),
+    ]
+
+    def loss():
+        seen.extend(named(net.parameters()))
+        return net(x).sum()
+
+    _, gradients = nn.value_and_grad(net, loss)()
+    assert seen == names and set(names) == set(named(net.parameters()))
+    assert set(named(gradients)) == set(names) - {"steps", "used.0"}
+    before = {name: array.tolist() for name, array in named(net.parameters()).items()}
+    optim.SGD(0.1).update(net, gradients)
+    after = {name: array.tolist() for name, array in named(net.parameters()).items()}
+    assert {name for name in names if before[name] != after[name]} == set(names) - {"steps", "used.0"}
+    assert type(net.blocks[1][1]["deep"]) is tuple and net.blocks[1][1]["deep"][1] == 3
+    assert {name for name, _ in net.named_modules()} == {"", "blocks.0.0", "blocks.1.0", "blocks.1.1.deep.0"}
+    net.save_weights(tmp_path / "w")
+    other = Nested().load_weights(tmp_path / "w")
+    assert (other(x) == net(x)).all()
+    net.freeze()
+    assert not named(net.trainable_parameters())
+
+
+def test_a_modules_own_freeze_unfreeze_and_train_are_asked():
+    class Still(nn.BatchNorm):
+        def train(self, mode=True):
+            return super().train(False)
+
+        def freeze(self, *, recurse=True, keys=None):
+            return self if keys is None else super().freeze(recurse=recurse, keys=keys)
+
+    norm, still = nn.BatchNorm(2), Still(2)
+    net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(norm), still)
+    net.freeze().unfreeze()
+    assert set(norm.trainable_parameters()) == {"weight", "bias"}
+    assert set(net.freeze().trainable_parameters()["layers"][2]) == {"weight", "bias"}
+    assert not norm.trainable_parameters()
+    net.train()
+    assert norm.training and not still.training
+    norm.eval()
+    nn.export(net, {"x": some(2, 2)})
+    assert net.training and not norm.training
+
+
+def test_an_array_with_several_names_stays_one_in_files(tmp_path):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one = nn.Linear(2, 2)
+            self.two, self.weight = self.one, self.one.weight
+
+    net, path = Tied(), tmp_path / "w"
+    net.save_weights(path)
+    wanted = net.weight.tolist()
+    runs.put_state(runs.state_of(model=net), model=net)
+    assert net.weight is net.one.weight is net.two.weight
+    other = Tied().load_weights(path)
+    assert other.weight is other.one.weight is other.two.weight and other.weight.tolist() == wanted
+    arrays = nn.load_arrays(path)
+    nn.save_arrays(path, {"one.weight": arrays["one.weight"], "one.bias": arrays["one.bias"]})
+    assert Tied().load_weights(path).weight.tolist() == wanted
+    nn.save_arrays(path, arrays | {"weight": np.zeros((2, 2), "float32")})
+    before = other.parameters()
+    with pytest.raises(ValueError, match=r"(one|two).weight and weight differ; they are one array of the network"):
+        other.load_weights(path)
+    assert other.weight is before["weight"]
+
+
+def test_names_that_meet_are_refused_where_they_are_made(tmp_path):
+    net = nn.Module()
+    net.a, net.b = {"x.y": np.ones(1), "x": {"y": np.zeros(1)}}, np.ones(1)
+    for call in (
+        lambda: net.save_weights(tmp_path / "w"),
+        lambda: runs.state_of(model=net),
+        lambda: nn.export(net, {"x": some(2, 2)}),
+    ):
+        with pytest.raises(ValueError, match="a.x.y: two arrays have this name"):
+            call()
+    with pytest.raises(ValueError, match="'__metadata__': an array in a safetensors file"):
+        nn.save_arrays(tmp_path / "w", {"__metadata__": np.ones(1)})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 0, 3), (2, 3)])
+def test_arrays_of_any_shape_come_back(tmp_path, shape):
+    path, array = tmp_path / "w", np.asarray(some(*shape))
+    nn.save_arrays(path, {"a": array, "strided": np.transpose(array)})
+    again = nn.load_arrays(path)
+    assert again["a"].shape == shape and again["a"].tolist() == array.tolist()
+    assert again["strided"].tolist() == np.transpose(array).tolist()
+    net = nn.Module()
+    net.scale = array
+    net.save_weights(path)
+    assert net.load_weights(path).scale.tolist() == array.tolist()
 
 
 def test_an_error_in_the_loss_leaves_the_model_as_it_was():

@@ -82,6 +82,20 @@ def test_a_state_is_a_tree_that_comes_back(tmp_path):
     assert runs.load(tmp_path / "nothing") is None
 
 
+def test_names_that_meet_in_a_state_are_refused(tmp_path):
+    for state in (
+        {"a/b": np.ones(1), "a": {"b": np.zeros(1)}},
+        {"a": {"b": {"c": np.ones(1)}, "b/c": np.zeros(1)}},
+        {"a": [np.ones(1)], "a/0": np.zeros(1)},
+    ):
+        with pytest.raises(runs.RunError, match="two arrays of the state have this name"):
+            runs.save(tmp_path, state)
+    assert runs.load(tmp_path) is None
+    runs.save(tmp_path, {"": np.ones(1), "__metadata__": np.asarray(3.0), "array": np.zeros(2)})
+    again = runs.load(tmp_path)
+    assert again[""].tolist() == [1] and again["__metadata__"].tolist() == 3 and again["array"].tolist() == [0, 0]
+
+
 def test_what_a_folder_keeps(tmp_path):
     """Two states, and the saves of tables that they refer to."""
     table = table_of(100)

@@ -60,7 +60,7 @@ struct table_state {
 
 struct optimizer_factors {
     int kind;
-    float rate, eps, l1, l2, beta, root, keep1, add1, keep2, add2, ftrl_start, slot_initial;
+    float rate, eps, l1, l2, beta, root, keep1, add1, keep2, add2, slot_initial;
 };
 
 struct scratch {
@@ -332,15 +332,14 @@ static __device__ uint32_t admit(const step_job &job, int64_t key, uint32_t coun
 static __device__ void start_number(const step_job &job, const float *initial, float *row, int d)
 {
     const int dim = job.work.view.dim;
-    const float weight = initial[d];
-    row[d] = weight;
+    row[d] = initial[d];
     for (int slot = 0; slot < job.work.slots; slot++)
         row[(slot + 1) * dim + d] = 0;
     if (job.factors.kind == ADAGRAD)
         row[dim + d] = job.factors.slot_initial;
-    if (job.factors.kind == FTRL)
-        row[dim + d] = 0 - weight * job.factors.ftrl_start;
 }
+
+static __device__ float sign_of(float number) { return (float)((number > 0) - (number < 0)); }
 
 static __device__ void step_number(const optimizer_factors &f, float g, float *w, float *first, float *second)
 {
@@ -354,12 +353,11 @@ static __device__ void step_number(const optimizer_factors &f, float g, float *w
         *second = *second * f.keep2 + g * g * f.add2;
         *w = *w - *first * f.rate / (sqrtf(*second) / f.root + f.eps);
     } else {
-        const float after = *second + g * g, root = sqrtf(after);
-        const float moved = *first + g - (root - sqrtf(*second)) / f.rate * *w;
-        const float scaled = (root + f.beta) / f.rate + f.l2, sign = (float)((moved > 0) - (moved < 0));
-        *first = moved;
-        *second = after;
-        *w = fabsf(moved) <= f.l1 ? 0 : (sign * f.l1 - moved) / scaled;
+        *second = *second + g * g;
+        const float scaled = (sqrtf(*second) + f.beta) / f.rate + f.l2;
+        const float z = *w == 0 ? *first + g : g - sign_of(*w) * f.l1 - scaled * *w;
+        *first = z;
+        *w = fabsf(z) <= f.l1 ? 0 : (sign_of(z) * f.l1 - z) / scaled;
     }
 }
 
@@ -989,7 +987,6 @@ static vme_cuda_status factors_of(const vme_cuda_table *table, const vme_cuda_ra
         factors->keep2 = (float)rates->beta2;
         factors->add2 = (float)(1 - rates->beta2);
     }
-    factors->ftrl_start = (float)(rates->beta / rates->learning_rate + rates->l2);
     factors->slot_initial = table->options.slot_initial;
     return VME_CUDA_OK;
 }

@@ -89,7 +89,6 @@ typedef struct step_job {
     vme_embedding *table;
     embedding_step *step;
     embedding_factors factors;
-    float ftrl_start;
     int64_t version;
 } step_job;
 
@@ -115,7 +114,6 @@ static vme_status start_job(vme_embedding *table, const vme_embedding_rates *rat
         job->factors.keep2 = (float)rates->beta2;
         job->factors.add2 = (float)(1 - rates->beta2);
     }
-    job->ftrl_start = (float)(rates->beta / rates->learning_rate + rates->l2);
     return VME_OK;
 }
 
@@ -128,9 +126,6 @@ static void start_row(const step_job *job, int64_t key, float *row)
     if (table->options.optimizer == VME_EMBEDDING_ADAGRAD)
         for (int64_t d = 0; d < dim; d++)
             row[dim + d] = table->options.slot_initial;
-    if (table->options.optimizer == VME_EMBEDDING_FTRL) /* the z that corresponds to the initial weights */
-        for (int64_t d = 0; d < dim; d++)
-            row[dim + d] = 0 - row[d] * job->ftrl_start;
 }
 
 static uint32_t waiting_version(int64_t version)

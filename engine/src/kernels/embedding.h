@@ -106,16 +106,18 @@ static void adam(int64_t n, const embedding_factors *f, const float *restrict g,
     }
 }
 
+static inline float sign_of(float number) { return (float)((number > 0) - (number < 0)); }
+
+/* z is that of the weight before the step, whatever the rates were; the slot is read for weights that are 0. */
 static void ftrl(int64_t n, const embedding_factors *f, const float *restrict g, float *restrict w, float *restrict z,
                  float *restrict squares)
 {
     for (int64_t i = 0; i < n; i++) {
-        float next_squares = squares[i] + g[i] * g[i], root = sqrtf(next_squares);
-        float next_z = z[i] + g[i] - (root - sqrtf(squares[i])) / f->rate * w[i];
-        float scaled = (root + f->beta) / f->rate + f->l2, sign = (float)((next_z > 0) - (next_z < 0));
+        squares[i] = squares[i] + g[i] * g[i];
+        const float scaled = (sqrtf(squares[i]) + f->beta) / f->rate + f->l2;
+        const float next_z = w[i] == 0 ? z[i] + g[i] : g[i] - sign_of(w[i]) * f->l1 - scaled * w[i];
         z[i] = next_z;
-        squares[i] = next_squares;
-        w[i] = fabsf(next_z) <= f->l1 ? 0 : (sign * f->l1 - next_z) / scaled;
+        w[i] = fabsf(next_z) <= f->l1 ? 0 : (sign_of(next_z) * f->l1 - next_z) / scaled;
     }
 }
 

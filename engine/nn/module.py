@@ -97,7 +97,7 @@ class Module:
         of another shape; then nothing is changed. Of an array with several names, one in the file is enough."""
         arrays, own = load_arrays(path), named(self.parameters())
         read, first = {}, {}  # by id of an own array: what the file has for it, and under which name
-        for name in own.keys() & arrays.keys():
+        for name in sorted(own.keys() & arrays.keys()):
             array, new = own[name], arrays[name]
             if array.shape != new.shape:
                 raise ValueError(f"{path}: {name} has shape {new.shape}, the network's has {array.shape}")

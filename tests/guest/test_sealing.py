@@ -28,6 +28,14 @@ DENIED = {
     "code_replace_instructions": "tries['eval_text'].__code__.replace(co_name='other', co_code=b'')",
     "function_over_hidden_arguments": "import types; types.FunctionType(hidden, {})(17, 17)",
     "function_made_to_hold_hidden_arguments": "setattr(stores, '__code__', hidden)",
+    "relocated_library_code": (
+        "import _vmhost, contextlib;"
+        " _vmhost.relocated_code(contextlib.closing.__init__.__code__, 'task@1.0.0/main.py', None, None, 0, True)"
+    ),
+    "relocated_frozen_code": (
+        "import _frozen_importlib, _vmhost;"
+        " _vmhost.relocated_code(_frozen_importlib._find_and_load.__code__, 'main.py', None, None, 0, True)"
+    ),
     "code_copy_replace": "import copy; copy.replace(tries['eval_text'].__code__, co_name='other')",
     "marshal_loads": "import marshal; marshal.loads(b'N')",
     "marshal_dumps": "import marshal; marshal.dumps(1)",

@@ -221,6 +221,30 @@ def group(value):
             group.create_task(asyncio.sleep(60))
 
     asyncio.run(main())
+
+
+def twice(loop):
+    threading.Thread(target=loop).start()
+    loop()
+
+
+def named_like_imports(value):
+    import _vmhost
+    code = _vmhost.relocated_code(forever.__code__, "<frozen importlib._bootstrap>", None, None, 0, True)
+    twice(lambda: type(forever)(code, {})(None))
+
+
+def code_of_imports(value):
+    from _frozen_importlib import _ModuleLock
+    from types import SimpleNamespace
+
+    def loop():
+        never = SimpleNamespace(acquire=bool, release=bool)
+        names = {"_thread": threading, "_BlockingOnManager": lambda *arguments: threading.RLock()}
+        lock = SimpleNamespace(lock=threading.RLock(), count=1, owner=0, waiters=[], has_deadlock=bool, wakeup=never)
+        type(loop)(_ModuleLock.acquire.__code__, names)(lock)
+
+    twice(loop)
 """
 )
 
@@ -254,6 +278,8 @@ SOFT = [
     "stubborn_once",
     "large_result",
     "finalizer",
+    "named_like_imports",
+    "code_of_imports",
 ]
 
 POLICY = Policy(grace_s=0.5, task=TaskPolicy(breaker=BreakerPolicy(enabled=False)))

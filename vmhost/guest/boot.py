@@ -142,6 +142,21 @@ def _modules_in(package, prefix):
     return [(prefix + name, is_package) for name, is_package in sorted(_native.modules(package).items())]
 
 
+def _code_in(space):
+    """The code of the functions of a namespace, of the methods of its classes, and the code within it."""
+    found = []
+    for value in space.values():
+        if type(value) is type:
+            found += _code_in(vars(value))
+        code = getattr(getattr(value, "__func__", value), "__code__", None)
+        inner = [] if code is None else [code]
+        for code in inner:
+            inner += (constant for constant in code.co_consts if type(constant) is type(code))
+        found += inner
+    return found
+
+
+IMPORT_CODE = (*_code_in(vars(_frozen_importlib)), *_code_in(vars(Importer)))  # for stop.c: code that locks imports
 _importer = Importer()  # an instance: code that lists the classes of a module must not find its __loader__
 
 

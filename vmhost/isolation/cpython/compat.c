@@ -177,30 +177,6 @@ int vmh_compat_comparison(int operation)
     return operation << 5 | outcomes[operation];
 }
 
-/* Whether `code` belongs to the import system: CPython's frozen part or our finder and loader. */
-static bool of_import(PyCodeObject *code)
-{
-    static const char ours[] = "/vmhost/guest/boot.py", library[] = "stdlib@", class[] = "Importer.";
-    if (PyUnicode_EqualToUTF8(code->co_filename, "<frozen importlib._bootstrap>"))
-        return true;
-    const char *file = PyUnicode_AsUTF8(code->co_filename), *name = PyUnicode_AsUTF8(code->co_qualname);
-    size_t size = file == NULL ? 0 : strlen(file);
-    return name != NULL && size >= sizeof ours - 1 && strcmp(file + size - (sizeof ours - 1), ours) == 0
-           && strncmp(file, library, sizeof library - 1) == 0 && strncmp(name, class, sizeof class - 1) == 0;
-}
-
-bool vmh_compat_locks_import(PyThreadState *ts)
-{
-    PyObject *before = PyErr_GetRaisedException();
-    PyFrameObject *frame = PyThreadState_GetFrame(ts);
-    PyCodeObject *code = frame == NULL ? NULL : PyFrame_GetCode(frame);
-    bool found = code != NULL && of_import(code);
-    Py_XDECREF(code);
-    Py_XDECREF(frame);
-    PyErr_SetRaisedException(before);
-    return found;
-}
-
 int *vmh_compat_fd(PyObject *of)
 {
     return &((struct {

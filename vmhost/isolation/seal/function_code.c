@@ -13,6 +13,7 @@
  * names that are not identifiers. A recipe that violates this raises TypeError or ValueError.
  */
 #include "seal/function_code.h"
+#include "seal/sealing.h"
 
 #include <string.h>
 
@@ -1303,6 +1304,9 @@ static PyObject *code_relocated(PyObject *Py_UNUSED(module), PyObject *const *ar
         PyErr_Format(PyExc_ValueError, "relocated_code: at most %d lines", LINE_NUMBER_MAX);
         return NULL;
     }
+    vmh_seal *seal = to.file == NULL ? NULL : vmh_seal_here();
+    if (seal != NULL && vmh_seal_is_library(seal, (PyCodeObject *)args[0]))
+        return vmh_deny("code of the standard library keeps the name of its file", "relocated_code");
     return relocated((PyCodeObject *)args[0], &to);
 }
 

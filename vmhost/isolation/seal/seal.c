@@ -90,11 +90,18 @@ static int frames_gate(void)
 static objobjargproc _Atomic locals_assign;
 static binaryfunc _Atomic locals_merge;
 
-static bool is_of_task(PyCodeObject *code, const char *runtime)
+bool vmh_seal_is_library(const vmh_seal *seal, PyCodeObject *code)
 {
-    const char *file = PyUnicode_AsUTF8(code->co_filename), *slash = strchr(runtime, '/');
-    /* Code made from recipes, and CPython's frozen code, has a name like "<string>". */
-    return file != NULL && *file != '<' && slash != NULL && strncmp(file, runtime, (size_t)(slash - runtime) + 1) != 0;
+    static const char frozen[] = "<frozen ";
+    const char *file = PyUnicode_AsUTF8(code->co_filename), *slash = strchr(seal->runtime, '/');
+    return file == NULL || slash == NULL || strncmp(file, frozen, sizeof frozen - 1) == 0
+           || strncmp(file, seal->runtime, (size_t)(slash - seal->runtime) + 1) == 0;
+}
+
+static bool is_of_task(PyCodeObject *code, const vmh_seal *seal)
+{
+    /* Code made from recipes has a name like "<string>". */
+    return !vmh_seal_is_library(seal, code) && PyUnicode_FindChar(code->co_filename, '<', 0, 1, 1) != 0;
 }
 
 static bool has_hidden(PyCodeObject *code)
@@ -112,7 +119,7 @@ static int locals_check(PyObject *locals)
     if (seal == NULL)
         return 0;
     PyCodeObject *code = PyFrame_GetCode(((PyFrameLocalsProxyObject *)locals)->frame);
-    bool is_free = is_of_task(code, seal->runtime) && !has_hidden(code);
+    bool is_free = is_of_task(code, seal) && !has_hidden(code);
     Py_DECREF(code);
     if (is_free)
         return 0;
@@ -253,7 +260,8 @@ int vmh_seal_prepare(void)
 
 int vmh_seal_boot(vmh_vm *vm, PyObject *native)
 {
-    PyObject *code = NULL, *module = NULL, *boot = NULL, *breathe = NULL, *enter = NULL, *result = NULL;
+    PyObject *code = NULL, *module = NULL, *boot = NULL, *breathe = NULL, *enter = NULL, *importing = NULL,
+             *result = NULL;
     int rc = -1;
     vmh_seal *seal = vmh_seal_new(vm);
     if (seal == NULL) {
@@ -280,11 +288,12 @@ int vmh_seal_boot(vmh_vm *vm, PyObject *native)
     boot = PyObject_GetAttrString(module, "boot");
     breathe = PyObject_GetAttrString(module, "breathe");
     enter = PyObject_GetAttrString(module, "enter");
-    if (boot == NULL || breathe == NULL || enter == NULL
-        || PyDict_SetItemString(PyInterpreterState_GetDict(PyInterpreterState_Get()), "vmhost.enter",
-                                PyFunction_GetCode(enter))
-               < 0
-        || PyDict_SetItemString(PyInterpreterState_GetDict(PyInterpreterState_Get()), "vmhost.breathe", breathe) < 0)
+    importing = PyObject_GetAttrString(module, "IMPORT_CODE");
+    PyObject *kept = PyInterpreterState_GetDict(PyInterpreterState_Get()); /* borrowed; no guest reaches it */
+    if (boot == NULL || breathe == NULL || enter == NULL || importing == NULL || !PyTuple_CheckExact(importing)
+        || PyDict_SetItemString(kept, "vmhost.enter", PyFunction_GetCode(enter)) < 0
+        || PyDict_SetItemString(kept, "vmhost.breathe", breathe) < 0
+        || PyDict_SetItemString(kept, "vmhost.import_code", importing) < 0)
         goto done;
     result = PyObject_CallOneArg(boot, native);
     seal->armed = result != NULL;
@@ -295,6 +304,7 @@ done:
     Py_XDECREF(boot);
     Py_XDECREF(breathe);
     Py_XDECREF(enter);
+    Py_XDECREF(importing);
     Py_XDECREF(result);
     return rc;
 }

@@ -201,6 +201,10 @@ void vmh_bundle_entry_clear(vmh_bundle_entry *entry);
 /* The result of os.<function>(path) for `entry`; `mode`: of access(), or None. NULL: error set. */
 PyObject *vmh_bundle_answer(const vmh_bundle_entry *entry, const char *function, PyObject *path, PyObject *mode);
 
+/* seal.c: whether `code` is CPython's or of the VMs' standard library, by its file name: only code of these has such a
+ * name that is not a task's own choice, and function_code.c lets no copy of it have another one. */
+bool vmh_seal_is_library(const vmh_seal *seal, PyCodeObject *code);
+
 /* --- the seal itself, grants.c */
 vmh_seal *vmh_seal_of(vmh_vm *vm);  /* NULL before its boot */
 vmh_seal *vmh_seal_new(vmh_vm *vm); /* NULL: no memory */

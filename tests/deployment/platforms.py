@@ -73,9 +73,12 @@ class WorkingCopy:
 
     def __init__(self, folder, url, token, branch="rank"):
         self.folder, self.branch = Path(folder), branch
-        self._url = url.replace("://", f"://ann:{token}@")
+        self.push_to(url, token)
         self.folder.mkdir(exist_ok=True)
         self.git("init", "-q", "-b", branch)
+
+    def push_to(self, url, token):
+        self._url = url.replace("://", f"://ann:{token}@")
 
     def git(self, *arguments, check=True):
         """git's stderr; with `check=False`, (status, stderr)."""

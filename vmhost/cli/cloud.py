@@ -421,6 +421,50 @@ def rotate(output, folder, role):
 
 @command.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("archive", type=click.Path(path_type=Path, dir_okay=False))
+@failures.command
+def backup(output, folder, archive):
+    """Write the platform in FOLDER to the new file ARCHIVE. The platform may be running.
+
+    The archive holds the platform's keys, but not the offline ones. Back up PostgreSQL by its own means, before this.
+    """
+    from vmhost.deployment.cloud import backups
+
+    with _errors():
+        size = backups.back_up(folder, archive)
+    output.document({"folder": str(folder), "archive": str(archive), "bytes": size})
+    output.line(f"{archive}: {size / 2**20:,.1f} MiB; with it goes FOLDER-offline-keys, which you keep apart")
+
+
+@command.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--archive",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A backup to make FOLDER of. [default: FOLDER was put back by other means]",
+)
+@failures.command
+def restore(output, folder, archive):
+    """Make the platform in FOLDER of a backup, so that the fleet goes on with it.
+
+    Devices refuse metadata that is older than what they have seen. So versions and release numbers go on at numbers
+    that no platform has reached before. Put the offline key of targets into FOLDER-offline-keys first.
+    """
+    from vmhost.deployment.cloud import backups
+
+    with _errors():
+        complete = backups.go_on(folder) if archive is None else backups.restore(archive, folder)
+    output.document({"folder": str(folder), "targets_signed": complete})
+    output.line(f"platform {folder} is restored; serve it: vmhost cloud serve {folder}")
+    if not complete:
+        output.line(
+            "the list of repositories was not signed anew: if an owner or a key came after the backup, put the offline "
+            f"key of targets into {folder}-offline-keys, and run: vmhost cloud restore {folder}"
+        )
+
+
+@command.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("repository")
 @click.option("--add", type=click.Path(path_type=Path, exists=True), multiple=True, help="An owner's public key.")
 @click.option("--remove", multiple=True, metavar="KEY", help="A key's file, or the beginning of its id.")

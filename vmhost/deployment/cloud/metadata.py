@@ -10,6 +10,9 @@ their signatures (owners.py), and a version not listed yet cannot be released.
 A repository's role lists every version of its tasks that may run: all that are ready and not bad. A rollback removes a
 version, so that a device refuses it even if somebody else offers it. `sync` makes the metadata from the state of the
 release engine, and renews what expires soon; if it is killed, the next call does it again.
+
+Devices refuse metadata with lower versions than they have seen. A platform that was restored does not know what they
+have seen, so it goes on at `floor`, a version that was not reached before (backups.py).
 """
 
 import contextlib
@@ -76,13 +79,28 @@ class SignedMetadata:
         self._due = datetime.min.replace(tzinfo=UTC)
         self._waiting = Waiting(self.folder / "waiting")
         self._listed = {}  # role signed by owners -> listed paths
+        floor = self.folder / "floor"
+        self._floor = int(floor.read_text()) if floor.exists() else 0  # the least version, but root's
 
     @contextlib.contextmanager
-    def _turn(self):
+    def turn(self):
         """Held by the one writer, of all threads and processes."""
         with self._lock, open(self.folder / "turns", "ab") as turns:
             fcntl.flock(turns, fcntl.LOCK_EX)
             yield
+
+    def go_on_from(self, floor):
+        """Gives no lower versions than `floor` from now on, for the next openings too. Whether the list of repositories
+        was signed again; that needs the offline key of targets, and devices that know a newer list want it."""
+        with self.turn():
+            replace_durably(self.folder / "floor", str(floor).encode())
+            self._floor, self._synced = floor, None
+            try:
+                key = self._key("targets")
+            except RefusedError:
+                return self._read("targets") is None
+            self._sign_again("targets", LIFE["targets"], [key])
+            return True
 
     # ---- keys, and roles signed offline
 
@@ -140,7 +158,7 @@ class SignedMetadata:
     def rotate(self, role):
         """Replaces the key of root, targets, snapshot, timestamp or a repository's role (role-NAME); re-signs what the
         old one signed. The offline keys that this needs must be in place. If it is killed, call it again."""
-        with self._turn():
+        with self.turn():
             delegated = self._delegated()
             if role not in (*_ROLES, *delegated):
                 raise RefusedError(f"{role}: expected one of {', '.join((*_ROLES, *delegated))}")
@@ -184,7 +202,7 @@ class SignedMetadata:
         """Signs the role's current contents again, with these keys."""
         if (known := self._read(role)) is not None:
             signed = {name: known[name] for name in ("targets", "delegations") if name in known}
-            self._write(role, "targets", self._version(role) + 1, life, signed, keys)
+            self._write(role, "targets", self._next(role), life, signed, keys)
 
     def _delegate(self, role, publics, threshold=1):
         """Delegates the repository's role to these public keys, of which `threshold` must sign."""
@@ -197,11 +215,11 @@ class SignedMetadata:
         entry = {"name": role, "keyids": sorted(own), "threshold": threshold, "terminating": True}
         entry |= {"paths": [f"{role.removeprefix('role-')}/*/*/*"]}
         signed = {"targets": {}, "delegations": {"keys": keys, "roles": [*others, entry]}}
-        self._write("targets", "targets", self._version("targets") + 1, LIFE["targets"], signed, [self._key("targets")])
+        self._write("targets", "targets", self._next("targets"), LIFE["targets"], signed, [self._key("targets")])
 
     def add_role(self, repository):
         """Delegates `repository/*` to a new key of its own."""
-        with self._turn():
+        with self.turn():
             path = self._keys / f"role-{repository}"
             if not path.exists():
                 signing.generate_key().save(path, repository)
@@ -242,7 +260,7 @@ class SignedMetadata:
             raise RefusedError(
                 f"threshold: expected 1 to {len(set(publics))}, as many as there are owners; got {threshold}"
             )
-        with self._turn():
+        with self.turn():
             if role not in self._delegated():
                 raise RefusedError(f"{repository}: there is no such repository")
             if publics:
@@ -270,7 +288,7 @@ class SignedMetadata:
         """Who signs for the repository, and what waits: {"owners": key ids, "threshold", "waiting": None or {"signed",
         "signed_by": key ids, "added", "removed": paths}}; without owners the platform signs."""
         role = f"role-{repository}"
-        with self._turn():
+        with self.turn():
             owners = self._owners_of(role)
             if owners is None:
                 return {"owners": [], "threshold": 1, "waiting": None}
@@ -300,7 +318,7 @@ class SignedMetadata:
         """Takes an owner's signature over the waiting list. Returns the newly listed paths once enough have signed;
         None before. RefusedError."""
         role = f"role-{repository}"
-        with self._turn():
+        with self.turn():
             owners = self._owners_of(role)
             if owners is None:
                 raise RefusedError(f"{repository}: the platform signs for it")
@@ -334,10 +352,10 @@ class SignedMetadata:
                 and self._is_signed(role)
             ):
                 return False
-            self._write(role, "targets", self._version(role) + 1, LIFE["role"], {"targets": targets}, [self._key(role)])
+            self._write(role, "targets", self._next(role), LIFE["role"], {"targets": targets}, [self._key(role)])
             return True
         self._listed[role] = frozenset(known["targets"]) if known and self._is_signed(role) else frozenset()
-        found, version = self._waiting.get(role), self._version(role) + 1
+        found, version = self._waiting.get(role), self._next(role)
         if (
             known
             and known["targets"] == targets
@@ -367,7 +385,7 @@ class SignedMetadata:
         """Makes the metadata list what may run now, and renews it. Quick where nothing changed."""
         if (releases.generation, self._waiting.stamp()) == self._synced and self._now() < self._due:
             return
-        with self._turn():
+        with self.turn():
             releases.refresh()
             generation = releases.generation
             with releases.database.lock:
@@ -392,7 +410,7 @@ class SignedMetadata:
         identity = key_of(key)[0]
         stale = known is None or known["meta"] != meta or self._needs_renewal(known, LIFE["snapshot"])
         if stale or changed or self._signer("snapshot") != identity:
-            self._write("snapshot", "snapshot", self._version("snapshot") + 1, LIFE["snapshot"], {"meta": meta}, [key])
+            self._write("snapshot", "snapshot", self._next("snapshot"), LIFE["snapshot"], {"meta": meta}, [key])
         version = self._version("snapshot")
         data = (self.folder / f"{version}.snapshot.json").read_bytes()
         entry = {"version": version, "length": len(data), "hashes": {"sha256": digest_of(data)}}
@@ -403,7 +421,7 @@ class SignedMetadata:
             or self._needs_renewal(known, LIFE["timestamp"])
             or self._signer("timestamp") != key_of(self._key("timestamp"))[0]
         ):
-            number = 1 + (known["version"] if known else 0)
+            number = max(1 + (known["version"] if known else 0), self._floor)
             signed = {"meta": {"snapshot.json": entry}}
             self._write("timestamp", "timestamp", number, LIFE["timestamp"], signed, [self._key("timestamp")])
 
@@ -414,7 +432,7 @@ class SignedMetadata:
 
     def _needs_renewal(self, signed, life):
         expires = datetime.strptime(signed["expires"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-        return expires - self._now() < life / 2
+        return expires - self._now() < life / 2 or signed["version"] < self._floor
 
     def _versions(self, role):
         return [int(path.name.partition(".")[0]) for path in self.folder.glob(f"*.{role}.json")]
@@ -422,6 +440,9 @@ class SignedMetadata:
     def _version(self, role):
         """The newest version written, even if nothing names it yet; 0 if there is none."""
         return max(self._versions(role), default=0)
+
+    def _next(self, role):
+        return max(self._version(role) + 1, self._floor)
 
     def _path(self, role):
         return self.folder / ("timestamp.json" if role == "timestamp" else f"{self._version(role)}.{role}.json")

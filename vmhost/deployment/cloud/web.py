@@ -36,7 +36,7 @@ _HERE = Path(__file__).parent
 MAX_BODY_BYTES = 1 << 20
 MAX_FILE_BYTES = 256 << 20
 MAX_STRANGERS = 10_000  # addresses whose wrong tokens are counted
-_METADATA = re.compile(r"timestamp\.json|[0-9]{1,9}\.[A-Za-z0-9_-]{1,80}\.json")
+_METADATA = re.compile(r"timestamp\.json|[0-9]{1,15}\.[A-Za-z0-9_-]{1,80}\.json")
 _PAGE = (
     ("/page.js", "page.js", "text/javascript"),
     ("/page_shared.js", "page_shared.js", "text/javascript"),

@@ -1,0 +1,219 @@
+"""A platform is backed up while it runs; devices go on with what is made of the backup, whatever they saw since."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tests.deployment.metadata_files import Repository, sign_all
+from tests.deployment.platforms import Clock, WorkingCopy, add_version, agent_for, nothing_left, platform_in
+from vmhost.bytecode.signing import generate_key
+from vmhost.deployment.cloud import backups
+from vmhost.deployment.cloud.plan import Plan
+from vmhost.deployment.cloud.platform import Platform
+from vmhost.deployment.cloud.server import serving
+from vmhost.deployment.errors import RefusedError
+from vmhost.deployment.trust import Metadata, TrustError
+
+BUNDLE = "shop/rank/1/3.14.vmb"
+PLAN = "steps: [{percent: 100, min_reports: 9}]\nmax_error: 100 %\nproof: {calls: 0}\n"
+LATER_S = 1_900_000_000.0
+
+
+@pytest.fixture
+def original(tmp_path):
+    with platform_in(tmp_path / "cloud") as platform:
+        add_version(platform, "shop/rank", "1")
+        platform.releases.generation += 1
+        sign_all(platform)
+        yield platform
+
+
+@pytest.fixture
+def device(tmp_path, original):
+    (tmp_path / "device").mkdir()
+    (tmp_path / "device" / "root.json").write_bytes((original.metadata.folder / "1.root.json").read_bytes())
+    return Metadata(tmp_path / "device", Repository(original), original.clock)
+
+
+def more_versions(platform, device):
+    """The platform goes on after the backup, and the device sees it."""
+    for number in range(2, 6):
+        add_version(platform, "shop/rank", str(number))
+        platform.releases.generation += 1
+        sign_all(platform)
+        device.refresh()
+
+
+def asking(device, platform):
+    device._fetch = Repository(platform)
+    device.refresh()
+    return device
+
+
+def test_a_device_takes_the_metadata_of_a_restored_platform(tmp_path, original, device):
+    backups.back_up(original.folder, tmp_path / "backup.tar")
+    more_versions(original, device)
+    assert backups.restore(tmp_path / "backup.tar", tmp_path / "again" / "cloud") is False  # no offline keys there
+    with Platform(tmp_path / "again" / "cloud") as restored:
+        assert asking(device, restored).target(BUNDLE) is not None
+        assert device.target("shop/rank/5/3.14.vmb") is None
+        add_version(restored, "shop/rank", "5")
+        restored.releases.generation += 1
+        sign_all(restored)
+        assert asking(device, restored).target("shop/rank/5/3.14.vmb") is not None
+
+
+def test_files_that_were_put_back_by_other_means_go_on_too(tmp_path, original, device):
+    original.close()
+    shutil.copytree(original.folder, tmp_path / "copy")
+    with Platform(original.folder) as running:
+        more_versions(running, asking(device, running))
+    with Platform(tmp_path / "copy") as stale, pytest.raises(TrustError, match="older than"):
+        asking(device, stale)
+    backups.go_on(tmp_path / "copy")
+    with Platform(tmp_path / "copy") as restored:
+        asking(device, restored)
+
+
+@pytest.mark.parametrize("what", ["repository", "owners"])
+def test_what_the_offline_key_signed_after_the_backup_needs_it_again(tmp_path, original, device, what):
+    def signed_offline(platform):
+        if what == "repository":
+            platform.add_repository("later", "test")
+        else:
+            platform.metadata.set_owners("shop", [generate_key().public])
+        sign_all(platform)
+
+    backups.back_up(original.folder, tmp_path / "backup.tar")
+    signed_offline(original)
+    device.refresh()
+    again = tmp_path / "again" / "cloud"
+    backups.restore(tmp_path / "backup.tar", again)
+    with Platform(again) as restored, pytest.raises(TrustError):
+        asking(device, restored)
+    shutil.copytree(original.metadata.offline, tmp_path / "again" / "cloud-offline-keys")
+    assert backups.go_on(again) is True
+    with Platform(again) as restored:
+        if what == "repository":  # it is made again
+            signed_offline(restored)
+        assert asking(device, restored).target(BUNDLE) is not None
+
+
+def test_a_second_restoration_goes_on_above_the_first(tmp_path, original, device):
+    backups.back_up(original.folder, tmp_path / "backup.tar")
+    for name, now_s in (("first", LATER_S), ("second", LATER_S + 600)):
+        backups.restore(tmp_path / "backup.tar", tmp_path / name, Clock(now_s))
+        with Platform(tmp_path / name) as restored:
+            more_versions(restored, asking(device, restored))
+            assert restored.metadata._version("snapshot") >= now_s
+    with Platform(tmp_path / "first") as stale, pytest.raises(TrustError):
+        asking(device, stale)
+
+
+def test_numbers_of_releases_are_not_used_again(tmp_path, original):
+    plan = Plan.read(PLAN)
+    assert original.releases.start("shop/rank", "1", plan, "ann", "test").id == 1
+    backups.back_up(original.folder, tmp_path / "backup.tar")
+    backups.restore(tmp_path / "backup.tar", tmp_path / "again", Clock(LATER_S))
+    with Platform(tmp_path / "again") as restored:
+        restored.releases.act(1, "next", "ann")
+        add_version(restored, "shop/rank", "2")
+        assert restored.releases.start("shop/rank", "2", plan, "ann", "test").id == int(LATER_S - 1_767_225_600) // 60
+
+
+def test_a_device_proves_what_a_restored_platform_releases_again(tmp_path):
+    with nothing_left(), platform_in(tmp_path / "cloud") as platform, serving(platform) as address:
+        copy = WorkingCopy(tmp_path / "work", f"{address}/git/shop", platform.access.add_token("ann", "test"))
+        copy.release("1.0.0")
+        first = platform.releases.start("shop/rank", "1.0.0", Plan.read(PLAN), "ann", "test")
+        with agent_for(platform, address, tmp_path / "device") as agent:
+            agent.step()
+            platform.releases.act(first.id, "next", "ann")
+            backups.back_up(platform.folder, tmp_path / "backup.tar")
+            copy.release("1.1.0", main="def run(value):\n    return value * 3\n")
+            platform.releases.start("shop/rank", "1.1.0", Plan.read(PLAN), "ann", "test")
+            agent.step()
+            assert agent.host.task("rank")(2) == 6
+    backups.restore(tmp_path / "backup.tar", tmp_path / "again")
+    with nothing_left(), Platform(tmp_path / "again") as restored, serving(restored) as address:
+        with agent_for(restored, address, tmp_path / "device") as agent:
+            agent.step()
+            assert agent.host.task("rank")(2) == 4  # of what runs now, the platform knows nothing any more
+            copy.push_to(f"{address}/git/shop", restored.access.add_token("ann", "test"))
+            copy.push("rank", "1.1.0")
+            second = restored.releases.start("shop/rank", "1.1.0", Plan.read(PLAN), "ann", "test")
+            agent.step()
+            assert agent.host.task("rank")(2) == 6
+            [row] = restored.releases.devices_of(second.id)
+            assert row["state"] == "proven"
+
+
+def test_a_backup_of_a_busy_platform_names_nothing_that_it_lacks(tmp_path, original):
+    ended = threading.Event()
+
+    def work():
+        number = 100
+        while not ended.is_set():
+            add_version(original, "shop/rank", str(number))
+            number += 1
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        for number in range(5):
+            backups.back_up(original.folder, tmp_path / f"{number}.tar")
+    finally:
+        ended.set()
+        worker.join()
+    for number in range(5):
+        backups.restore(tmp_path / f"{number}.tar", tmp_path / str(number))
+        with Platform(tmp_path / str(number)) as restored:
+            digests = {digest for each in restored.releases.versions.values() for digest, _ in each.bundles.values()}
+            assert all(digest in restored.files for digest in digests)
+
+
+def test_what_is_no_backup_leaves_nothing(tmp_path, original):
+    backups.back_up(original.folder, tmp_path / "backup.tar")
+    assert (tmp_path / "backup.tar").stat().st_mode & 0o777 == 0o600
+    whole = (tmp_path / "backup.tar").read_bytes()
+    (tmp_path / "cut.tar").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "text.tar").write_text("no archive")
+    before = sorted(os.listdir(tmp_path))
+    for name in ("cut.tar", "text.tar"):
+        with pytest.raises(RefusedError, match="is no backup of a platform"):
+            backups.restore(tmp_path / name, tmp_path / "again")
+    with pytest.raises(RefusedError, match="exists already"):
+        backups.back_up(original.folder, tmp_path / "backup.tar")
+    with pytest.raises(RefusedError, match="is not empty"):
+        backups.restore(tmp_path / "backup.tar", original.folder)
+    with pytest.raises(RefusedError, match="the clock says 1970"):
+        backups.restore(tmp_path / "backup.tar", tmp_path / "again", Clock(0.0))
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_offline_keys_are_in_no_backup(tmp_path, original):
+    original.close()
+    original.metadata.offline.rename(original.folder / "keys" / "offline")  # as older platforms have them
+    secrets = [path.read_bytes() for path in (original.folder / "keys" / "offline").iterdir() if not path.suffix]
+    backups.back_up(original.folder, tmp_path / "backup.tar")
+    assert len(secrets) == 2 and not any(secret in (tmp_path / "backup.tar").read_bytes() for secret in secrets)
+
+
+def test_the_commands(tmp_path):
+    def vmhost(*arguments):
+        done = subprocess.run(
+            [sys.executable, "-m", "vmhost", "cloud", *map(str, arguments)], capture_output=True, text=True, timeout=120
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    assert vmhost("init", tmp_path / "cloud")[0] == 0
+    status, printed = vmhost("backup", tmp_path / "cloud", tmp_path / "backup.tar")
+    assert status == 0 and "MiB" in printed
+    status, printed = vmhost("restore", tmp_path / "again", "--archive", tmp_path / "backup.tar")
+    assert status == 0 and "is restored; serve it" in printed and "was not signed anew" not in printed
+    status, printed = vmhost("backup", tmp_path / "nothing", tmp_path / "other.tar")
+    assert status == 3 and printed.count("\n") == 1 and "holds no platform" in printed

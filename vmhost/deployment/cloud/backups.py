@@ -1,0 +1,168 @@
+"""Backups of a platform: `back_up` writes one archive, `restore` makes a platform of it, `go_on` makes one that was put
+back by other means usable.
+
+A restored platform does not know what its original did after the backup, but devices do: they refuse metadata with
+lower versions than they have seen, and count a release as done by its number. So it goes on at numbers that no earlier
+platform can have reached: versions of metadata at the seconds since 1970, releases at the minutes since 2026. No
+platform makes as many for long. What devices say is not needed for this, so no device can raise the numbers.
+"""
+
+import contextlib
+import os
+import shutil
+import sqlite3
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+from vmhost.deployment.artifacts import sync_folder
+from vmhost.deployment.cloud import schema
+from vmhost.deployment.cloud.metadata import SignedMetadata, offline_keys
+from vmhost.deployment.cloud.postgresql import PostgreSQLDatabase
+from vmhost.deployment.errors import RefusedError
+from vmhost.stores import Database
+
+_YEAR_2026_S = 1_767_225_600
+# What a backup holds, beside the tables. Commits, bundles and keys come after the tables that name them: they are only
+# added to, so that all that a row names is there.
+_PARTS = ("repositories", "files", "exclusive", "keys", "metadata")
+_NUMBERED = ("deploy_releases", "deploy_files")  # tables whose `id` devices remember
+
+
+def back_up(folder, archive):
+    """Writes the platform in `folder` to the file `archive`, which must not exist. The platform may be running. The
+    archive has the platform's keys, but not the offline ones, nor tables in PostgreSQL. Returns its size in bytes.
+
+    RefusedError; OSError."""
+    folder, archive = Path(folder), Path(archive)
+    _must_hold_platform(folder)
+    if archive.exists():
+        raise RefusedError(f"{archive}: exists already; give the name of a new file")
+    descriptor, partial = tempfile.mkstemp(dir=archive.absolute().parent, prefix=".partial-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            with tarfile.open(fileobj=file, mode="w") as tar:
+                _add_tables(tar, folder)
+                metadata = SignedMetadata(folder / "metadata", folder / "keys", time.time)
+                with metadata.turn():  # a key and the metadata that names it belong together
+                    for part in _PARTS:
+                        _add_tree(tar, folder / part, part)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(partial, archive)  # unlike a rename, this replaces nothing
+        sync_folder(archive.absolute().parent)
+    except FileExistsError:
+        raise RefusedError(f"{archive}: exists already; give the name of a new file") from None
+    finally:
+        Path(partial).unlink(missing_ok=True)
+    return archive.stat().st_size
+
+
+def restore(archive, folder, clock=time.time):
+    """Makes the platform in `folder`, which must not exist or be empty, of a backup, and lets it go on. With its tables
+    in PostgreSQL, restore these first. Returns as `go_on`. RefusedError; OSError; StoreError."""
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RefusedError(f"{folder}: is not empty; give the name of a new folder")
+    folder.absolute().parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=".partial-"))
+    try:
+        try:
+            with tarfile.open(archive, "r:") as tar:
+                tar.extractall(partial, filter="data")
+        except tarfile.TarError as error:
+            raise RefusedError(f"{archive}: is no backup of a platform, or is damaged: {error}") from None
+        _must_hold_platform(partial, f"{archive}: is no backup of a platform")
+        complete = go_on(partial, clock, offline=offline_keys(folder / "keys"))
+        _sync_tree(partial)
+        partial.chmod(0o755)
+        with contextlib.suppress(FileNotFoundError):
+            folder.rmdir()
+        partial.rename(folder)
+        sync_folder(folder.absolute().parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return complete
+
+
+def go_on(folder, clock=time.time, offline=None):
+    """Lets the platform in `folder`, whose files come from a copy, go on at numbers that were not used before. It must
+    not be running. `offline`: the folder of its offline keys. Returns whether the list of its repositories was signed
+    anew, which takes the offline key of targets. RefusedError; StoreError."""
+    folder = Path(folder)
+    _must_hold_platform(folder)
+    first = int(clock() - _YEAR_2026_S) // 60
+    if first <= 0:
+        raise RefusedError(f"the clock says {time.strftime('%Y-%m-%d', time.gmtime(clock()))}: set it, then try again")
+    with _database(folder) as database:
+        database.migrate(schema.NAME, schema.STEPS)
+        if isinstance(database, Database):
+            database.check()
+        with database.transaction() as connection:
+            for table in _NUMBERED:
+                _number_from(connection, table, first, sqlite=isinstance(database, Database))
+    (folder / "metadata").mkdir(exist_ok=True)
+    metadata = SignedMetadata(folder / "metadata", folder / "keys", clock)
+    if offline is not None:
+        metadata.offline = offline
+    return metadata.go_on_from(int(clock()))
+
+
+def _number_from(connection, table, first, sqlite):
+    if not sqlite:
+        connection.execute(
+            f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), greatest(?, max(id) + 1), false) FROM {table}",
+            (first,),
+        )
+        return
+    changed = connection.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = ?", (first - 1, table))
+    if not changed.rowcount:
+        connection.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", (table, first - 1))
+
+
+def _database(folder):
+    dsn = folder / "postgresql"
+    return PostgreSQLDatabase(dsn.read_text().strip()) if dsn.exists() else Database(folder / "platform.db")
+
+
+def _must_hold_platform(folder, message=None):
+    if not any((folder / name).exists() for name in ("platform.db", "postgresql")):
+        raise RefusedError(message or f"{folder}: holds no platform; make one: vmhost cloud init {folder}")
+
+
+def _add_tables(tar, folder):
+    """A copy of the tables as of one moment, or the file that says where in PostgreSQL they are."""
+    if (folder / "postgresql").exists():
+        tar.add(folder / "postgresql", "postgresql")
+        return
+    with tempfile.TemporaryDirectory(prefix="vmhost-backup-") as scratch:
+        copy = sqlite3.connect(Path(scratch) / "platform.db")
+        with contextlib.closing(copy), Database(folder / "platform.db", read_only=True) as database:
+            with contextlib.closing(database.connect()) as tables:
+                tables.backup(copy)
+        tar.add(Path(scratch) / "platform.db", "platform.db")
+
+
+def _add_tree(tar, path, name):
+    """Adds a folder while it may change: files that vanish are left out, and so are unfinished ones and locks."""
+    if not path.is_dir():
+        return
+    tar.add(path, name, recursive=False)
+    for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
+        unfinished = entry.name.startswith(".partial-") or entry.name.endswith(".lock")
+        if unfinished or (name, entry.name) == ("keys", "offline"):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            _add_tree(tar, Path(entry.path), f"{name}/{entry.name}")
+        elif entry.is_file(follow_symlinks=False):
+            with contextlib.suppress(FileNotFoundError), open(entry.path, "rb") as file:
+                tar.addfile(tar.gettarinfo(arcname=f"{name}/{entry.name}", fileobj=file), file)
+
+
+def _sync_tree(folder):
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with open(Path(path) / name, "rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(path)

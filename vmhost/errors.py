@@ -5,6 +5,7 @@ the remedy. The native core calls `from_core` (`set_error_factory`) on the threa
 """
 
 import concurrent.futures
+import itertools
 from enum import IntEnum
 
 from vmhost import memory_lines
@@ -79,7 +80,7 @@ class TimeLimitError(VMHostError, TimeoutError):
     guest_traceback: str | None = None
 
 
-class MemoryLimitError(VMHostError):
+class MemoryLimitError(VMHostError, MemoryError):
     """The task needed more memory than its limit. `guest_traceback` says where it was stopped, if known; `memory_lines`
     which of its lines held the memory then, with TaskPolicy.memory_lines."""
 
@@ -147,6 +148,12 @@ def read_report(payload):
         for key in ("filename", "filename2", "name", "path")
         if key in attributes and _is_plain(attributes[key])
     }
+    report["state"] = {
+        key: value
+        for key, value in itertools.islice(_of_type(dict, given.get("state")).items(), _MAX_ARGS)
+        if type(key) is str and _is_plain(value)
+    }
+    report["whole"] = given.get("whole") is True
     report["notes"] = [
         note[:_MAX_NOTE_CHARS] for note in _of_type(list, given.get("notes"))[:_MAX_NOTES] if type(note) is str
     ]
@@ -190,8 +197,6 @@ def _of_task(error_type, report, where, name, version):
     _add_traceback(error, report, "in the guest")
     raised = report.pop("error")
     if raised is not None:
-        for note in report["notes"]:
-            BaseException.add_note(raised, note)
         error.__cause__ = raised
     return error
 

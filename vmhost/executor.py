@@ -8,7 +8,6 @@ cross as values. It is a Service with one lane, so VMs, calls, futures and closi
 """
 
 import atexit
-import builtins
 import concurrent.futures
 import functools
 import itertools
@@ -302,18 +301,12 @@ class _VMFuture(TaskFuture):
     _end = None  # (result, error), kept: a Future returns the same objects each time
 
     def _outcome(self):
+        return _given(*self._ending())
+
+    def _ending(self):
         if self._end is None:
-            try:
-                self._end = self._task.outcome(self._call), None
-            except Exception as error:
-                self._end = None, error
-        result, error = self._end
-        if error is None:
-            return result
-        try:
-            raise error
-        finally:
-            del self, error  # the error's traceback has this frame
+            self._end = self._task.ending(self._call)
+        return self._end
 
     def _was_cancelled(self):
         return self._task.was_cancelled(self._call)
@@ -338,7 +331,7 @@ class _Workers:
         self._edition = 0
         self._modules, self._texts, self._files = {}, {}, {}  # contents of the code store
         self._initializer = None
-        self._codec = Codec(types)
+        self._codec = Codec(types, library_errors=True)
         self._permissions = _permissions(permissions)
         self._permissions["host"] = ["initializer", "initializer failed"] if initializer is not None else []
         self._limits = _limits(limits, max_workers)
@@ -456,14 +449,19 @@ class _Workers:
 
     def outcome(self, call):
         """The result of the native `call`; raises its error as the standard executors would."""
-        try:
-            return call.result()
-        except VMHostError as error:
+        return _given(*self.ending(call))
+
+    def ending(self, call):
+        """(result, None) or (None, error) of the native `call`, once it has ended. What it raises is not the call's."""
+        result, error = call.outcome()
+        if isinstance(error, VMHostError):
             standard = self._as_standard(error, call)
             if standard is None:
                 advise_executor(error, call.kind)
-                raise
-            raise standard from error
+            else:
+                standard.__cause__ = error
+                error = standard
+        return result, error
 
     def rows_of(self, answer, size):
         """(results, report or None) of a call of `size` rows. TaskError for anything else: code in the VM was
@@ -488,7 +486,7 @@ class _Workers:
     def raise_report(self, report):
         """Raises the error in a guest's report."""
         error = from_core(Kind.TASK_ERROR, report, self._name, self._current.version)
-        standard = _own_of(error) or _builtin_of(error)
+        standard = self._raised(error)
         if standard is None:
             raise error
         raise standard from error
@@ -499,7 +497,14 @@ class _Workers:
             return concurrent.futures.CancelledError()
         if self._broken is not None and (isinstance(error, VMLostError) or call.kind == Kind.LOAD_ERROR):
             return BrokenVMExecutor(self._broken)
-        return _own_of(error) or _builtin_of(error)
+        return self._raised(error)
+
+    def _raised(self, error):
+        """The guest's exception in a TaskError; None if its class is not known here, or not all that it holds."""
+        if not isinstance(error, TaskError) or error.report is None:
+            return None
+        raised, error.__cause__ = error.__cause__, None  # the exception will get the TaskError as its cause
+        return self._codec.error(error.report) if raised is None else raised
 
     def was_cancelled(self, call):
         """Was the `call`, which has ended, cancelled?"""
@@ -546,6 +551,16 @@ class _Workers:
             self._service.wait_closed()
             self._service.wait_callbacks()
             self._service.wait_functions()
+
+
+def _given(result, error):
+    """`result`, or `error` raised."""
+    if error is None:
+        return result
+    try:
+        raise error
+    finally:
+        del error  # its traceback has this frame
 
 
 def _refuse_what_processes_have(thread_name_prefix, mp_context, max_tasks_per_child):
@@ -652,43 +667,6 @@ def _conversions_luggage(conversions, pack):
         {_CONVERSIONS: (text, f"<{_CONVERSIONS}>", False)}, entry=f"{_CONVERSIONS}:_", name="executor", version="0"
     )
     return travel.Luggage(_CONVERSIONS, bundle.modules, bundle.texts)
-
-
-def _own_of(error):
-    """Takes the guest's exception, of a class that the executor knows, from its TaskError; None if there is none."""
-    raised = error.__cause__ if isinstance(error, TaskError) else None
-    if raised is not None:
-        error.__cause__ = None  # the exception will get the TaskError as its cause
-    return raised
-
-
-def _builtin_of(error):
-    """Rebuilds the guest's builtin exception; None if it was of another class, or its arguments did not cross."""
-    report = error.report if isinstance(error, TaskError) else None
-    if not report or not report["builtin"] or report["args"] is None:
-        return None
-    kind, args = vars(builtins).get(report["type"]), report["args"]
-    if not isinstance(kind, type) or not issubclass(kind, Exception):
-        return None  # a guest's SystemExit must not end its host
-    if issubclass(kind, SyntaxError) and len(args) > 1:
-        return None  # printing one assumes valid line numbers and text
-    try:
-        builtin_error = kind(*args)
-    except Exception:  # a forged report, such as an empty ExceptionGroup
-        return None
-    for name, value in report["attributes"].items():
-        if (
-            name in ("filename", "filename2")
-            and isinstance(builtin_error, OSError)
-            or name in ("name", "path")
-            and isinstance(builtin_error, ImportError)
-        ):
-            setattr(builtin_error, name, value)
-        elif name == "name" and isinstance(builtin_error, (AttributeError, NameError)) and isinstance(value, str):
-            builtin_error.name = value
-    for note in report["notes"]:
-        builtin_error.add_note(note)
-    return builtin_error
 
 
 def _cancel(calls):

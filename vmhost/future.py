@@ -51,24 +51,28 @@ class TaskFuture(_Future["Any"]):
 
     def result(self, timeout: float | None = None) -> "Any":
         """The call's result; raises its error, or TimeoutError after `timeout` seconds, while the call continues."""
-        if timeout is not None and not self._call.wait(timeout):
-            raise TimeoutError(f"the call has not ended within {timeout} s; it continues, see cancel() and stop()")
+        if timeout is not None:
+            self._wait(timeout)
         return self._outcome()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The call's error, None if it succeeded. Raises CancelledError, and TimeoutError like `result`."""
-        call = self._call
-        if not call.wait(timeout):
-            raise TimeoutError(f"the call has not ended within {timeout} s; it continues, see cancel() and stop()")
-        if call.kind == Kind.OK:
+        self._wait(timeout)
+        if self._call.kind == Kind.OK:
             return None
-        try:
-            self._outcome()
-        except concurrent.futures.CancelledError:
-            raise
-        except Exception as error:
+        _, error = self._ending()
+        if not self._was_cancelled():
             return error
-        return None
+        try:
+            raise error
+        finally:
+            del self, error  # the error's traceback has this frame
+
+    def _wait(self, timeout):
+        if isinstance(timeout, (int, float)) and timeout < 0:
+            timeout = 0  # as Python's futures
+        if not self._call.wait(timeout):
+            raise TimeoutError(f"the call has not ended within {timeout} s; it continues, see cancel() and stop()")
 
     def done(self) -> bool:
         return self._call.done()
@@ -132,9 +136,8 @@ class TaskFuture(_Future["Any"]):
             future.cancel()
             future.set_running_or_notify_cancel()
             return
-        try:
-            value = self._outcome()
-        except Exception as error:
+        value, error = self._ending()
+        if error is not None:
             future.set_exception(error)
         else:
             future.set_result(value)
@@ -142,6 +145,11 @@ class TaskFuture(_Future["Any"]):
     def _outcome(self):
         """The call's result, or its error raised; waits for its end."""
         return self._call.result()
+
+    def _ending(self):
+        """(result, None) or (None, error) of the call; waits for its end. An exception that it raises is not the
+        call's, but such as that of a signal handler."""
+        return self._call.outcome()
 
     def _was_cancelled(self):
         """Did the call end as cancelled?"""

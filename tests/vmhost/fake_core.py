@@ -417,6 +417,12 @@ class Call:
             self._error = self.lane.core.factory(self.kind, self._payload, self.lane.name, self.lane.version)
         raise self._error
 
+    def outcome(self):
+        try:
+            return self.result(), None
+        except Exception as error:
+            return None, error
+
     def cancel(self):
         with self.lane.core.lock:
             if self not in self.lane.waiting:

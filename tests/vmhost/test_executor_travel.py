@@ -251,6 +251,12 @@ def test_using_what_a_vm_has_not_is_refused_or_raises_with_the_line_of_the_impor
     assert pool.submit(gaps.separator).result() == ("/", "ThreadPoolExecutor")
 
 
+def test_a_pool_of_processes_in_a_default_is_refused_where_it_is_used(pool):
+    assert pool.submit(functions.named_pool, 0).result() == "not used"
+    with pytest.raises(ImportError, match="concurrent.futures.ProcessPoolExecutor: a VM starts no processes"):
+        pool.submit(functions.named_pool, 1).result()
+
+
 def test_installed_packages_travel_when_they_are_pure_python(pool, write_module):
     module = write_module("uses_pluggy", "import pluggy\ndef name(): return pluggy.HookspecMarker('x').project_name\n")
     assert pool.submit(module.name).result() == "x"

@@ -200,7 +200,7 @@ def no_code_ran():
     assert RAN == []
 
 
-FIELDS, TUPLE, MEMBER, ERROR, CONVERTED = range(100, 105)
+FIELDS, TUPLE, MEMBER, ERROR, CONVERTED, ERROR_CLASS = range(100, 106)
 
 
 def test_what_is_right_is_made_without_a_call_of_the_class(liar):
@@ -233,7 +233,14 @@ def test_what_is_right_is_made_without_a_call_of_the_class(liar):
         ((FIELDS, "builtins:ValueError", {}), "another kind of class"),
         ((ERROR, "builtins:SystemExit", ((1,), {})), "is not known here"),
         ((ERROR, "builtins:KeyboardInterrupt", ((), {})), "is not known here"),
-        ((ERROR, "builtins:SyntaxError", (("a", "b"), {})), "is not known here"),
+        ((ERROR, "builtins:SyntaxError", (("a", "b"), {})), "its place: expected `tuple`, got `str`"),
+        ((ERROR, "builtins:SyntaxError", (("a", ("f", 1 << 40, 0, "")), {})), "its lineno: expected a number"),
+        ((ERROR, "builtins:SyntaxError", (("a", (5, 1, 0, "")), {})), "its filename: expected `str` or None"),
+        ((ERROR, "builtins:ExceptionGroup", (("a", (5,)), {})), "not a `ExceptionGroup`"),
+        ((ERROR, "builtins:ImportError", (("a",), {"name": 5})), "its name: expected `str`"),
+        ((ERROR, "builtins:ValueError", (("a",), {"__notes__": [5]})), "its notes: expected `str`"),
+        ((ERROR, "json.decoder:JSONDecodeError", (("a",), {})), "is not known here"),
+        ((ERROR_CLASS, "builtins:ValueError", None), "another kind of class"),
         ((ERROR, "builtins:UnicodeDecodeError", ((1,), {})), "not a `UnicodeDecodeError`"),
         ((ERROR, "builtins:eval", ((1,), {})), "is not known here"),
         ((FIELDS, 5, {}), "its class: expected `str`"),
@@ -249,7 +256,7 @@ def test_what_is_right_is_made_without_a_call_of_the_class(liar):
         ((ERROR, "main:TrappedError", ([1], {})), "its arguments: expected `tuple`"),
         ((ERROR, "main:TrappedError", ((), {"__class__": 1})), "do not begin with two underscores"),
         ((ERROR, "main:TrappedError", ((), {1: 1})), "do not begin with two underscores"),
-        ((105, "main:Trapped", {}), "kind 105"),
+        ((106, "main:Trapped", {}), "kind 106"),
     ],
     ids=itertools.count(),
 )
@@ -290,7 +297,7 @@ MADE = (
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(some.integers(0, 14) | some.integers(100, 105), DETAILS, JUNK)
+@given(some.integers(0, 14) | some.integers(100, 106), DETAILS, JUNK)
 def test_whatever_a_task_makes_up_is_a_value_of_a_known_class_or_one_error(liar, kind, detail, payload):
     try:
         made = liar((kind, detail, payload))["a"][1]
@@ -385,7 +392,7 @@ class Undecorated(Order):
         ([OfDict], "derives from `dict`"),
         ([Undecorated], "derives from a dataclass and is none itself"),
         ([KeyboardInterrupt], "is no plain Exception"),
-        ([ExceptionGroup], "is no plain Exception"),
+        ([BaseExceptionGroup], "is no plain Exception"),
         ({"Order": Order}, "expected a name such as main:Order"),
     ],
     ids=itertools.count(),

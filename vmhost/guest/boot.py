@@ -292,6 +292,24 @@ def _install_logging(module):
     module.root.setLevel(module.INFO)
 
 
+def _install_pools(module):
+    """Programs name pools of processes and interpreters where they do not use them, such as in a default."""
+    find = module.__getattr__
+
+    def __getattr__(name):
+        if name not in ("ProcessPoolExecutor", "InterpreterPoolExecutor"):
+            return find(name)
+        from vmhost.guest.gaps import Gap
+
+        return Gap(
+            module.__name__,
+            f"concurrent.futures.{name}: a VM starts no processes and no interpreters; run the work in the call itself, or"
+            " start the pool on the host",
+        )
+
+    module.__getattr__ = __getattr__
+
+
 def _install_path_importers(module):
     """Finishes the path-based importers if a VM imports them after all: they find nothing, but code may inspect
     them."""
@@ -303,6 +321,7 @@ _AFTER = {
     "_frozen_importlib_external": _install_path_importers,
     "vmhost.guest.texts": _install_texts,
     "logging": _install_logging,
+    "concurrent.futures": _install_pools,
 }
 
 
@@ -367,31 +386,42 @@ def report(error):
     """What the caller gets of an exception: plain values only, of bounded size. Never fails because of the task's own
     classes.
 
-    "attributes" and "args" are those of a builtin exception; None if they are not plain.
+    "args" are None if they are not plain; "attributes" are those of a builtin exception, "state" holds those that were
+    set on the exception, as far as they are plain, and "whole" says whether that is all.
     """
     kind = type(error)
     name = _text(kind, "__qualname__")
     builtin = vars(_builtins).get(name) is kind
-    return {
+    args = _plain_args(error)
+    state, whole = _careful(({}, False), _plain_state, error)
+    sent = {
         "type": name,
         "module": _text(kind, "__module__"),
         "message": _message(error),
         "builtin": builtin,
-        "args": _plain_args(error) if builtin else None,
+        "args": args,
         "attributes": _attributes(error) if builtin else {},
+        "state": state,
+        "whole": whole,
         "traceback": _careful("", _traceback_of, error),
         "notes": _notes(error),
         "chain": _careful([], _chain, error),
-        # crosses as a value if it and its contents can; the core leaves it out if not
-        **({} if builtin or isinstance(error, (BaseExceptionGroup, _native.Stopped)) else {"error": error}),
     }
+    # Crosses as a value if it and its contents can; the core leaves it out if not. Only VMExecutors raise builtin ones.
+    if not isinstance(error, _native.Stopped) and (
+        not builtin or "vmhost.guest.executor" in sys.modules and (args is None or not whole)
+    ):
+        sent["error"] = error
+    return sent
 
 
 # Maximum numbers of characters: of a message, of a note, of all str and bytes among the arguments, of a traceback.
 _MAX_MESSAGE_CHARS, _MAX_NOTE_CHARS, _MAX_ARGS_CHARS, _MAX_TRACEBACK_CHARS = 16384, 2048, 32768, 65536
 _MAX_NOTES, _MAX_PARTS = 20, 100  # notes, and exceptions in one traceback
 # BaseException's own attributes: a subclass may shadow these names.
-_args_of, _cause_of, _context_of = (vars(BaseException)[name].__get__ for name in ("args", "__cause__", "__context__"))
+_args_of, _dict_of, _cause_of, _context_of = (
+    vars(BaseException)[name].__get__ for name in ("args", "__dict__", "__cause__", "__context__")
+)
 _traceback_of_error = vars(BaseException)["__traceback__"].__get__
 _is_suppressed = vars(BaseException)["__suppress_context__"].__get__
 _exceptions_of = vars(BaseExceptionGroup)["exceptions"].__get__
@@ -426,19 +456,44 @@ def _message(error):
 
 
 def _plain_args(error):
-    args, left = _args_of(error), _MAX_ARGS_CHARS
-    plain = []
-    for value in args[:100]:
-        if type(value) in (str, bytes):
-            if left <= 0:
-                return None
-            plain.append(_cut(value, left) if type(value) is str else value[:left])
-            left -= len(value)
-        elif value is None or type(value) in (bool, float) or type(value) is int and value.bit_length() <= 256:
-            plain.append(value)
-        else:
-            return None
-    return plain if len(plain) == len(args) else None
+    args, left = _args_of(error), [_MAX_ARGS_CHARS]
+    if len(args) > 100:
+        return None
+    plain = [_plain(value, left) for value in args]
+    return None if _NOT_PLAIN in plain else plain
+
+
+def _plain_state(error):
+    """(plain attributes set on the exception, whether these are all)"""
+    state, left, whole, plain = _dict_of(error), [_MAX_ARGS_CHARS], True, {}
+    for name, value in list(state.items()):
+        if type(name) is str and not name.startswith("__"):
+            found = _plain(value, left) if len(name) <= 100 and len(plain) < 100 else _NOT_PLAIN
+            if found is _NOT_PLAIN:
+                whole = False
+            else:
+                plain[name] = found
+    return plain, whole
+
+
+class _NotPlain:
+    __slots__ = ()
+
+
+_NOT_PLAIN = _NotPlain()
+
+
+def _plain(value, left):
+    """`value` if it is plain, a text cut to `left[0]` characters, which it is taken from; or _NOT_PLAIN."""
+    if type(value) in (str, bytes):
+        if left[0] <= 0:
+            return _NOT_PLAIN
+        cut = _cut(value, left[0]) if type(value) is str else value[: left[0]]
+        left[0] -= len(value)
+        return cut
+    if value is None or type(value) in (bool, float) or type(value) is int and value.bit_length() <= 256:
+        return value
+    return _NOT_PLAIN
 
 
 def _attributes(error):

@@ -7,12 +7,20 @@ A VM may send forged data: `make` returns a complete value of the class, or rais
 """
 
 import builtins
+import sys
 
 from vmhost.guest.kinds import Malformed, expect
 
 # Kinds as in vmhost.guest.kinds, which has the lower numbers. Their detail is the class, "module:qualname".
-FIELDS, TUPLE, MEMBER, ERROR, CONVERTED = range(100, 105)
-_WORDS = {FIELDS: "dataclass", TUPLE: "namedtuple", MEMBER: "enum", ERROR: "exception", CONVERTED: "converted class"}
+FIELDS, TUPLE, MEMBER, ERROR, CONVERTED, ERROR_CLASS = range(100, 106)
+_WORDS = {
+    FIELDS: "dataclass",
+    TUPLE: "namedtuple",
+    MEMBER: "enum",
+    ERROR: "exception",
+    CONVERTED: "converted class",
+    ERROR_CLASS: "exception class",
+}
 _HEAP_TYPE = 1 << 9
 _MAX_NAME_CHARS = 500
 _NOTHING = object()
@@ -55,13 +63,8 @@ def find(module, path):
 
 
 def is_builtin_error(cls):
-    """Whether it is one of Python's own exceptions, which need not be registered. SyntaxErrors are excluded: code that
-    prints them expects lines and numbers in them."""
-    return (
-        issubclass(cls, Exception)
-        and vars(builtins).get(cls.__name__) is cls
-        and not issubclass(cls, (SyntaxError, BaseExceptionGroup))
-    )
+    """Whether it is one of Python's own exceptions, which need not be registered."""
+    return issubclass(cls, Exception) and vars(builtins).get(cls.__name__) is cls
 
 
 def shape_of_builtin(name):
@@ -239,22 +242,41 @@ class _Members(_Shape):
 
 
 class _Errors(_Shape):
-    """An exception: its arguments, and a dict of its own attributes."""
+    """An exception: its arguments, and a dict of its own attributes and notes. A group's second argument holds its
+    members."""
 
     kind = ERROR
 
     def __init__(self, cls):
         super().__init__(cls)
-        if not issubclass(cls, Exception) or issubclass(cls, BaseExceptionGroup):
+        if not issubclass(cls, Exception):
             raise Unfit(f"`{self.name}` is no plain Exception, and cannot cross")
-        self._base = _builtin_bases(cls)[0]
+        self._base = cls
+        while self._base.__flags__ & _HEAP_TYPE:
+            self._base = _base_of(self._base)  # the one whose layout it has
+        self._slots = {
+            name: vars(kind)[name]
+            for kind, names in _TEXTS_OF.items()
+            if issubclass(self._base, kind)
+            for name in names
+        }
 
     def read(self, value):
         args, state = _args_of(value), _dict_of(value)
         if isinstance(value, OSError) and len(args) == 2:  # OSError removes file names from its args
             names = [vars(OSError)[name].__get__(value) for name in ("filename", "filename2")]
             args += (names[0], None, names[1]) if names[1] is not None else (names[0],) if names[0] is not None else ()
-        return args, {name: state[name] for name in state if _is_own(name)}
+        elif isinstance(value, SyntaxError) and len(args) == 2 and type(args[1]) is tuple:
+            args = args[0], args[1][: len(_PLACE)]  # the parser adds data of its own
+        own = {name: state[name] for name in state if _is_own(name)}
+        if self.cls.__module__.partition(".")[0] in sys.stdlib_module_names:
+            args = tuple(map(_exact, args))
+            own = {name: _exact(part) for name, part in own.items()}
+        own.update((name, text) for name, slot in self._slots.items() if type(text := slot.__get__(value)) is str)
+        notes = state.get("__notes__")
+        if type(notes) is list and notes and all(type(note) is str for note in notes):
+            own["__notes__"] = notes
+        return args, own
 
     def _make(self, payload):
         expect("its parts", payload, tuple)
@@ -263,18 +285,69 @@ class _Errors(_Shape):
         args, state = payload
         expect("its arguments", args, tuple)
         expect("its attributes", state, dict)
+        state = dict(state)
+        notes = expect("its notes", state.pop("__notes__", []), list)
+        for note in notes:
+            expect("its notes", note, str)
         if not all(map(_is_own, state)):
             raise Malformed("its attributes: expected names that do not begin with two underscores")
-        error = self._base.__new__(self.cls, *args)
-        self._base.__init__(error, *args)
+        if issubclass(self._base, SyntaxError):
+            _check_syntax(args)
+        texts = {name: expect(f"its {name}", state.pop(name), str) for name in self._slots if name in state}
+        if self.cls is self._base:
+            error = self._base(*args)
+        else:
+            error = self._base.__new__(self.cls, *args)
+            self._base.__init__(error, *args)
+        for name, text in texts.items():
+            self._slots[name].__set__(error, text)
         _dict_of(error).update(state)
+        for note in notes:
+            BaseException.add_note(error, note)
         return error
+
+
+# How to make an exact value of one of a subclass, without its code: the library's own exceptions hold such texts.
+_EXACT = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+    bytes: lambda value: bytes.__getitem__(value, slice(None)),
+}
+
+
+def _exact(value):
+    kind = type(value)
+    if kind in _EXACT or kind is bool:
+        return value
+    return next((make(value) for base, make in _EXACT.items() if issubclass(kind, base)), value)
+
+
+# Attributes of builtin exceptions that are not among their arguments; they cross where they are texts.
+_TEXTS_OF = {ImportError: ("name", "path", "name_from"), NameError: ("name",), AttributeError: ("name",)}
+# Code that prints a SyntaxError expects these behind its message.
+_PLACE = {"filename": str, "lineno": int, "offset": int, "text": str, "end_lineno": int, "end_offset": int}
+_MAX_PLACE = 1 << 30
+
+
+def _check_syntax(args):
+    """Raises Malformed unless `args` are a message alone, or with a place of known parts."""
+    if len(args) < 2:
+        return
+    if len(args) > 2 or not 4 <= len(expect("its place", args[1], tuple)) <= len(_PLACE):
+        raise Malformed("its arguments: expected a message and its place")
+    for value, (name, kind) in zip(args[1], _PLACE.items()):
+        expect(f"its {name}", value, kind, _NONE)
+        if kind is int and value is not None and not -1 <= value <= _MAX_PLACE:
+            raise Malformed(f"its {name}: expected a number of a line or column")
 
 
 def _is_own(name):
     return type(name) is str and not name.startswith("__")
 
 
+_NONE = type(None)
+_base_of = vars(type)["__base__"].__get__
 _args_of, _dict_of = (vars(BaseException)[name].__get__ for name in ("args", "__dict__"))
 _SLOT = type(type("_Slotted", (), {"__slots__": ("slot",)}).slot)
 _GETSET = type(vars(BaseException)["args"])

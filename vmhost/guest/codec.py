@@ -7,7 +7,18 @@ it accepts them. Incoming values become instances of the task's own class of tha
 import sys
 
 from vmhost.guest import kinds
-from vmhost.guest.classes import CONVERTED, find, has_shape, is_class_kind, name_of, shape_of, split, unknown
+from vmhost.guest.classes import (
+    CONVERTED,
+    ERROR,
+    ERROR_CLASS,
+    find,
+    has_shape,
+    is_class_kind,
+    name_of,
+    shape_of,
+    split,
+    unknown,
+)
 from vmhost.guest.kinds import Malformed
 
 _converted = {}  # class -> (its name on the wire, to_plain)
@@ -35,6 +46,8 @@ def pack(value):
     if cls in _converted:
         name, to_plain = _converted[cls]
         return CONVERTED, name, to_plain(value)
+    if cls is type and issubclass(value, Exception):  # such as those in the arguments of decimal's exceptions
+        return ERROR_CLASS, name_of(value), None
     if not has_shape(cls):
         return None
     shape = shape_of(cls)
@@ -55,6 +68,8 @@ def unpack(kind, detail, payload, in_key, entry):
     if cls is None or not has_shape(cls):
         raise unknown(kind, detail)
     shape = shape_of(cls)
+    if kind == ERROR_CLASS and shape.kind == ERROR:
+        return cls
     if shape.kind != kind:
         raise Malformed(f"`{detail}` is another kind of class here")
     return shape.make(payload, in_key)

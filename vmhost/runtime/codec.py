@@ -5,6 +5,7 @@ values: `vmhost.guest.kinds` and `vmhost.guest.classes` check every part, and a 
 were registered, or in modules of functions that were submitted. Nothing is imported on behalf of a VM.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -55,10 +56,12 @@ class Codec:
     """Packs and unpacks values for the lanes of one service: of classes of the standard library, and of `types`.
 
     `types` are classes or Conversions: a list, known by their own names "module:Class", or a mapping from the tasks'
-    names for them; or PARTS or FOREIGN. Raises ConfigurationError.
+    names for them; or PARTS or FOREIGN. `library_errors`: exceptions of the standard library cross too, where the host
+    has imported their module. Raises ConfigurationError.
     """
 
-    def __init__(self, types=None):
+    def __init__(self, types=None, library_errors=False):
+        self._library_errors = library_errors
         self._in_parts, self._foreign = types is PARTS, types is FOREIGN
         self.homes = {}  # of an executor: module in its VMs -> module here, whose classes are also known
         self.conversions = {}  # name -> Conversion
@@ -91,21 +94,25 @@ class Codec:
         packed = kinds.pack(value)
         if packed is not None:
             return packed
-        from vmhost.guest.classes import CONVERTED, has_shape, is_builtin_error, name_of, shape_of
+        from vmhost.guest.classes import CONVERTED, ERROR_CLASS, has_shape, is_builtin_error, name_of, shape_of
 
-        cls = type(value)
+        kind = type(value)
+        is_class = kind is type and self._library_errors and issubclass(value, Exception)
+        cls = value if is_class else kind
         name = self._names.get(cls)
         if name in self.conversions:
-            return CONVERTED, name, self.conversions[name].to_plain(value)
+            return None if is_class else (CONVERTED, name, self.conversions[name].to_plain(value))
         if name is None and has_shape(cls):
-            if not (is_builtin_error(cls) or self._is_of_a_home(cls)):
+            name = name_of(cls) if is_builtin_error(cls) or self._is_of_a_home(cls) else self._library_name(cls)
+            if name is None:
                 raise ValueError(
                     f"a `{name_of(cls)}` cannot cross: its class is not registered; name it in `types` of the "
                     "Host or VMExecutor"
                 )
-            name = name_of(cls)
         if name is None:
             return None
+        if is_class:
+            return ERROR_CLASS, name, None
         shape = shape_of(cls)
         return shape.kind, name, shape.read(value)
 
@@ -115,11 +122,11 @@ class Codec:
         from vmhost.guest.classes import (
             CONVERTED,
             ERROR,
+            ERROR_CLASS,
             FIELDS,
             MEMBER,
             TUPLE,
             is_class_kind,
-            shape_of_builtin,
             split,
             unknown,
         )
@@ -131,7 +138,7 @@ class Codec:
             return f"{detail}: {payload!r}" if in_key else Foreign(kind, detail, payload)
         if kind == CONVERTED:
             return self._convert(detail, payload)
-        shape = self._known.get(detail) or shape_of_builtin(detail) or self._shape_in_homes(detail)
+        shape = self._shape(detail)
         if shape is None and self._in_parts and kind in (TUPLE, MEMBER, FIELDS) and not (in_key and kind == FIELDS):
             return payload
         if shape is None and self._in_parts and kind == ERROR and not in_key:
@@ -140,9 +147,45 @@ class Codec:
         if shape is None:
             error = unknown(kind, detail)
             raise type(error)(f"{error}; name it in `types` of the Host or VMExecutor")
+        if kind == ERROR_CLASS and shape.kind == ERROR and self._library_errors:
+            return shape.cls
         if shape.kind != kind:
             raise kinds.Malformed(f"`{detail}` is another kind of class here")
         return shape.make(payload, in_key)
+
+    def _shape(self, name):
+        """The Shape of the class that VMs call `name`, if it is known here; None."""
+        from vmhost.guest.classes import shape_of_builtin
+
+        return (
+            self._known.get(name) or shape_of_builtin(name) or self._library_shape(name) or self._shape_in_homes(name)
+        )
+
+    def error(self, report):
+        """The exception in a guest's report, as far as it is plain, if its class is known here; None. Parts of an
+        exception make no exception of a class of the program's own."""
+        from vmhost.guest.classes import ERROR, is_builtin_error
+        from vmhost.guest.kinds import Malformed
+
+        if report["args"] is None or not report["type"] or not report["module"]:
+            return None
+        name = f"{report['module']}:{report['type']}"
+        try:
+            shape = self._shape(name)
+            if shape is None or shape.kind != ERROR:
+                return None
+            if not (report["whole"] or is_builtin_error(shape.cls) or self._library_name(shape.cls)):
+                return None
+            args, state = tuple(report["args"]), report["state"] | {"__notes__": report["notes"]}
+            given = report["attributes"]
+            if issubclass(shape.cls, OSError):
+                if len(args) == 2 and "filename" in given:
+                    args += (given["filename"], None, given.get("filename2"))[: 3 if "filename2" in given else 1]
+            else:
+                state |= {name: text for name, text in given.items() if type(text) is str}
+            return shape.make((args, state), False)
+        except Malformed:  # a forged report
+            return None
 
     def _convert(self, name, payload):
         from vmhost.guest.classes import CONVERTED, unknown
@@ -162,6 +205,27 @@ class Codec:
         return value
 
     # -- of an executor -------------------------------------------------------------------------------------------
+
+    def _library_shape(self, name):
+        """The Shape of an exception of the standard library whose module the host has imported; None."""
+        if not self._library_errors:
+            return None
+        from vmhost.guest.classes import shape_of
+        from vmhost.runtime.library_errors import LIBRARY_ERRORS
+
+        cls = _library_error(name) if name in LIBRARY_ERRORS else None
+        return None if cls is None else shape_of(cls)
+
+    def _library_name(self, cls):
+        """The name that VMs have for an exception of the standard library; None for another class."""
+        if not self._library_errors or not issubclass(cls, Exception):
+            return None
+        from vmhost.guest.classes import name_of
+        from vmhost.runtime.library_errors import LIBRARY_ERRORS
+
+        if (name := name_of(cls)) in LIBRARY_ERRORS and _library_error(name) is cls:
+            return name
+        return next((name for name in LIBRARY_ERRORS if _library_error(name) is cls), None)
 
     def _is_of_a_home(self, cls):
         """Whether a submitted function could refer to the class: it is in the function's module, or global there."""
@@ -203,6 +267,16 @@ class Codec:
             return shape_of(cls)
         except Unfit as error:
             raise Malformed(str(error)) from error
+
+
+def _library_error(name):
+    """The exception "module:Class" if its module is imported; None."""
+    from vmhost.guest.classes import find
+
+    module, _, path = name.partition(":")
+    home = sys.modules.get(module)
+    cls = None if home is None else find(home, path)
+    return cls if cls is not None and issubclass(cls, Exception) else None
 
 
 def _named(types):

@@ -33,7 +33,7 @@ from vmhost.runtime.interactive import sketch
 # The name of the program's own module in a VM, so that its `if __name__ == "__main__":` does not run there.
 MAIN = "__mp_main__"
 # Replaces, in a VM, a name that its module cannot import there.
-_GAP = "__import__('vmhost.guest.executor', fromlist=['Gap']).Gap"
+_GAP = "__import__('vmhost.guest.gaps', fromlist=['Gap']).Gap"
 _ERRORS_SHOWN = 5
 _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 

@@ -52,21 +52,27 @@ int64_t vmh_core_span_ns(double seconds)
     return seconds < 0 || seconds > 1e9 ? VMH_FOREVER : (int64_t)(seconds * 1e9);
 }
 
-PyObject *vmh_core_raise(vmh_lane *lane, int kind, PyObject *payload)
+PyObject *vmh_core_error(vmh_lane *lane, int kind, PyObject *payload)
 {
     if (error_factory == NULL) {
         PyErr_Format(PyExc_RuntimeError, "%s@%s: call ended with kind %d: %R", lane->name, lane->version, kind,
                      payload);
-        return NULL;
+        return PyErr_GetRaisedException();
     }
     PyObject *error = PyObject_CallFunction(error_factory, "iOss", kind, payload, lane->name, lane->version);
-    if (error == NULL)
-        return NULL;
-    if (PyExceptionInstance_Check(error))
-        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
-    else
+    if (error != NULL && !PyExceptionInstance_Check(error)) {
         PyErr_Format(PyExc_TypeError, "the error factory gave a `%s`", Py_TYPE(error)->tp_name);
-    Py_DECREF(error);
+        Py_CLEAR(error);
+    }
+    return error;
+}
+
+PyObject *vmh_core_raise(vmh_lane *lane, int kind, PyObject *payload)
+{
+    PyObject *error = vmh_core_error(lane, kind, payload);
+    if (error != NULL)
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_XDECREF(error);
     return NULL;
 }
 

@@ -58,7 +58,9 @@ void vmh_core_sqlite_linked(const char *module, const void *begin, const void *e
 /* Converts a span in seconds (None: no limit) to a monotonic deadline. 0, or -1 with an error set. */
 int vmh_core_deadline(PyObject *timeout_s, int64_t *deadline_ns);
 int64_t vmh_core_span_ns(double seconds);
-/* Raises the exception that set_error_factory()'s function returns for kind and payload. Always NULL. */
+/* The exception that set_error_factory()'s function returns for kind and payload. NULL with an error set. */
+PyObject *vmh_core_error(vmh_lane *lane, int kind, PyObject *payload);
+/* Raises it. Always NULL. */
 PyObject *vmh_core_raise(vmh_lane *lane, int kind, PyObject *payload);
 
 /* core_profile.c */

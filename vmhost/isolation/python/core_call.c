@@ -68,8 +68,9 @@ static PyObject *with_held(PyObject *payload, const char *held)
     return payload;
 }
 
-/* The value of a finished call, or its error raised. */
-static PyObject *outcome(vmh_call *call, PyObject *unpack)
+/* The value of a finished call; or its error, in `error` where the caller takes it, otherwise raised. NULL with an
+ * exception set otherwise: no end of the call, but what happened while it was read. */
+static PyObject *outcome(vmh_call *call, PyObject *unpack, PyObject **error)
 {
     vmh_codec codec = {.buffer_type = vmh_buffer_type, .unpack = unpack};
     int kind = call->kind;
@@ -96,7 +97,10 @@ static PyObject *outcome(vmh_call *call, PyObject *unpack)
         payload = with_held(payload, call->held);
     if (payload == NULL)
         return NULL;
-    vmh_core_raise(call->lane, kind, payload);
+    if (error != NULL)
+        *error = vmh_core_error(call->lane, kind, payload);
+    else
+        vmh_core_raise(call->lane, kind, payload);
     Py_DECREF(payload);
     return NULL;
 }
@@ -116,7 +120,7 @@ static bool handles_signals(void)
 
 PyObject *vmh_core_last_outcome(vmh_call *call, PyObject *unpack)
 {
-    PyObject *result = outcome(call, unpack);
+    PyObject *result = outcome(call, unpack, NULL);
     vmh_blob_clear(&call->reply);
     return result;
 }
@@ -168,7 +172,19 @@ static PyObject *call_result(PyObject *object, PyObject *Py_UNUSED(unused))
     if (vmh_core_wait(call, VMH_FOREVER) < 0)
         return NULL;
     vmh_buffer_release_lent();
-    return outcome(call, ((call_object *)object)->unpack);
+    return outcome(call, ((call_object *)object)->unpack, NULL);
+}
+
+static PyObject *call_outcome(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+    vmh_call *call = ((call_object *)object)->call;
+    if (vmh_core_wait(call, VMH_FOREVER) < 0)
+        return NULL;
+    vmh_buffer_release_lent();
+    PyObject *error = NULL, *result = outcome(call, ((call_object *)object)->unpack, &error);
+    if (error != NULL)
+        return Py_BuildValue("(ON)", Py_None, error);
+    return result == NULL ? NULL : Py_BuildValue("(NO)", result, Py_None);
 }
 
 static PyObject *call_cancel(PyObject *object, PyObject *Py_UNUSED(unused))
@@ -270,6 +286,9 @@ static PyMethodDef call_methods[] = {
     {"done", call_done, METH_NOARGS, PyDoc_STR("True once the call has ended.")},
     {"wait", call_wait, METH_VARARGS, PyDoc_STR("wait(timeout_s=None) -> bool: whether it ended in time")},
     {"result", call_result, METH_NOARGS, PyDoc_STR("Waits; returns the call's value or raises its error.")},
+    {"outcome", call_outcome, METH_NOARGS,
+     PyDoc_STR("Waits; returns (value, None) or (None, error). It raises only what is no end of the call, such as the "
+               "exception of a signal handler.")},
     {"cancel", call_cancel, METH_NOARGS, PyDoc_STR("True if the call was queued and is now cancelled.")},
     {"stop", call_stop, METH_NOARGS, PyDoc_STR("Cancels the call, or stops it if it runs.")},
     {"watch", call_watch, METH_NOARGS, PyDoc_STR("Delivers ('done', call) when it ends, or now.")},

@@ -358,8 +358,11 @@ static PyObject *plain_traceback(PyObject *error)
 /* Encodes a report into vm->values.scratch. False: it cannot cross, or is too large; no error is set. */
 static bool put_report(vmh_vm *vm, PyObject *report)
 {
-    bool fits = report != NULL && vmh_wire_encode(&vm->values.scratch, report, "report", &vm->values.codec, vm) == 0
-                && vm->values.scratch.size <= VMH_REPORT_BYTES_MAX && vm->values.scratch.storage_count == 0;
+    bool fits =
+        report != NULL
+        && vmh_wire_encode_within(&vm->values.scratch, VMH_REPORT_BYTES_MAX, report, "report", &vm->values.codec, vm)
+               == 0
+        && vm->values.scratch.storage_count == 0;
     if (!fits)
         vmh_blob_clear(&vm->values.scratch);
     PyErr_Clear();
@@ -535,6 +538,7 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
     vmh_hot_enter();
     if (atomic_load(&vm->memory.meter->over) || atomic_load(&vm->memory.meter->denied))
         vmh_meter_rearm(vm->memory.meter);
+    long long refused_before = atomic_load(&vm->memory.meter->refused);
     vmh_holders_rearm(vm->memory.meter);
     vmh_engine_runs_begin();
     vmh_phase_begin(vm, VMH_PHASE_CALL, call, call->deadline_ns, lane->cpu_ns);
@@ -574,9 +578,11 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
         if (vmh_wire_encode_away(&vm->values.scratch, result, "result", &vm->values.codec, vm) < 0)
             kind = PyErr_ExceptionMatches(PyExc_MemoryError) ? VMH_TASK_ERROR : VMH_VALUE;
     }
-    /* A library whose allocation failed raises its own error, perhaps before the stop arrives. */
+    /* A library whose allocation failed raises its own error, perhaps before the stop arrives. A MemoryError where no
+     * limit was met is the task's own. */
+    bool refused = result != NULL || atomic_load(&vm->memory.meter->refused) != refused_before;
     if ((kind == VMH_TASK_ERROR || kind == VMH_LOAD_ERROR)
-        && (PyErr_ExceptionMatches(PyExc_MemoryError) || atomic_load(&vm->memory.meter->over)
+        && ((PyErr_ExceptionMatches(PyExc_MemoryError) && refused) || atomic_load(&vm->memory.meter->over)
             || atomic_load(&vm->memory.meter->denied)))
         kind = VMH_MEMORY_LIMIT;
     bool unwound = kind != VMH_OK && PyErr_ExceptionMatches(vm->stop.error);

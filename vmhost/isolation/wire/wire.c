@@ -729,6 +729,13 @@ int vmh_wire_encode(vmh_blob *blob, PyObject *value, const char *what, const vmh
     return put(&e, value, NULL);
 }
 
+int vmh_wire_encode_within(vmh_blob *blob, size_t max_bytes, PyObject *value, const char *what, const vmh_codec *codec,
+                           vmh_vm *vm)
+{
+    encoder e = {.blob = blob, .what = what, .codec = codec, .vm = vm, .max_bytes = max_bytes};
+    return put(&e, value, NULL);
+}
+
 int vmh_wire_encode_away(vmh_blob *blob, PyObject *value, const char *what, const vmh_codec *codec, vmh_vm *vm)
 {
     encoder e = {

@@ -39,6 +39,10 @@ typedef struct vmh_values {
  */
 int vmh_wire_encode(vmh_blob *blob, PyObject *value, const char *what, const vmh_codec *codec, vmh_vm *vm);
 
+/* Likewise, into an empty `blob` that may take `max_bytes`; MemoryError beyond, as soon as they are reached. */
+int vmh_wire_encode_within(vmh_blob *blob, size_t max_bytes, PyObject *value, const char *what, const vmh_codec *codec,
+                           vmh_vm *vm);
+
 /* Appends a text, which must be ASCII. Needs no GIL. False: no memory. */
 bool vmh_wire_text(vmh_blob *blob, const char *text);
 

@@ -537,3 +537,54 @@ def test_a_task_cannot_win_a_race_against_itself(task, folder):
     root, outside = make_race(folder, "alone")
     (root / "link").symlink_to(outside / "secret")
     assert task(("race_within", str(root), time.time() + 1)) == (["inside"], True)
+
+
+ALONG = """
+import os
+import stat
+
+def outcome(act, *arguments, **options):
+    try:
+        return act(*arguments, **options)
+    except OSError as error:
+        return type(error).__name__
+
+def vars_of(status):
+    return {name: getattr(status, name) for name in dir(status) if name.startswith("st_")}
+
+def run(value):
+    above, granted, beside = value
+    return {
+        "made": [outcome(os.makedirs, granted + path, exist_ok=True) for path in ("", "/deep/er", "/deep/er")],
+        "is a folder": [stat.S_IMODE(os.stat(above).st_mode),
+                        *(os.path.isdir(path) for path in (above, os.path.dirname(above), granted))],
+        "all of it": [value for name, value in vars_of(os.stat(above)).items() if value and name != "st_mode"],
+        "mkdir": (outcome(os.mkdir, above), outcome(os.mkdir, above + "/new"), outcome(os.mkdir, beside)),
+        "others": [outcome(act, above) for act in (os.listdir, os.scandir, os.rmdir, os.statvfs)],
+        "beside": (outcome(os.stat, beside), outcome(os.lstat, beside), outcome(os.stat, above + "/file")),
+    }
+"""
+
+
+@pytest.mark.parametrize("kinds", [("read", "write"), ("write",)])
+@pytest.mark.parametrize("there", [True, False])
+def test_the_folders_above_a_granted_one_are_folders_and_no_more(tmp_path, kinds, there):
+    above, beside = tmp_path / "above", tmp_path / "beside"
+    granted = above / "granted"
+    above.mkdir()
+    beside.mkdir()
+    (above / "file").touch()
+    if there:
+        granted.mkdir()
+    with vmhost.Host(allow_unsigned=True) as host:
+        task = host.load(bundle(ALONG, permissions={kind: [str(granted)] for kind in kinds}))
+        answer = task((str(above), str(granted), str(beside)))
+    assert answer == {
+        "made": [None, None, None],
+        "is a folder": [0, True, True, True],
+        "all of it": [],
+        "mkdir": ("FileExistsError", "PermissionDenied", "PermissionDenied"),
+        "others": ["PermissionDenied"] * 4,
+        "beside": ("PermissionDenied",) * 3,
+    }
+    assert (granted / "deep" / "er").is_dir()

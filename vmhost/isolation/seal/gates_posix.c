@@ -8,12 +8,13 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* Flags of a path gate, besides VMH_READ and VMH_WRITE. NAME, LOOK: see enum vmh_path_meaning; without them: the
  * object. BY_FD: the original also accepts O_PATH descriptors. LISTS: the path is optional. ENTRIES: yields DirEntry
- * objects. */
-enum { OR_FD = 16, OF_BUNDLE = 32, NAME = 64, LOOK = 128, BY_FD = 256, LISTS = 512, ENTRIES = 1024 };
+ * objects. LEADS: answers for folders of vmh_path_leads. */
+enum { OR_FD = 16, OF_BUNDLE = 32, NAME = 64, LOOK = 128, BY_FD = 256, LISTS = 512, ENTRIES = 1024, LEADS = 2048 };
 
 /* A keyword argument such as dir_fd or src_dir_fd must be None. */
 static int no_folder_fd(vmh_gated *call)
@@ -92,6 +93,24 @@ static int bundle_answer(vmh_gated *call, PyObject *given, const vmh_bundle_entr
     return call->result == NULL ? -1 : 1;
 }
 
+/* Answers for a folder of vmh_path_leads that is not granted: it exists, and is a folder. -1: error set. */
+static int folder_answer(vmh_gated *call, PyObject *given)
+{
+    if (call->gate->access & NAME) { /* mkdir */
+        errno = EEXIST;
+        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, given);
+        return -1;
+    }
+    PyObject *type = PyObject_GetAttrString(call->self, "stat_result");
+    if (type != NULL)
+        call->result =
+            PyObject_CallFunction(type, "(iiiiiiiiii){sdsdsdsisisisisisi}", S_IFDIR, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+                                  "st_atime", 0.0, "st_mtime", 0.0, "st_ctime", 0.0, "st_atime_ns", 0, "st_mtime_ns", 0,
+                                  "st_ctime_ns", 0, "st_blksize", 0, "st_blocks", 0, "st_rdev", 0);
+    Py_XDECREF(type);
+    return call->result == NULL ? -1 : 1;
+}
+
 /* Finds the path argument of listdir, scandir, stat and the like. 1: *handle is held for the original; 2: the bundle
  * has answered; -1: error set. */
 static int find_argument(vmh_gated *call, vmh_path_handle *handle, PyObject *given, PyObject *text, unsigned of,
@@ -113,6 +132,8 @@ static int find_argument(vmh_gated *call, vmh_path_handle *handle, PyObject *giv
         }
     } else if (vmh_path_handle_find(handle, path, of, access & (VMH_READ | VMH_WRITE)))
         rc = 0;
+    else if (handle->denied != 0 && entry.kind == 0 && (access & LEADS) && vmh_path_leads(path))
+        rc = folder_answer(call, given);
     else if (handle->denied == 0 || entry.kind == 0)
         vmh_path_handle_raise(handle, given, text, call->gate->name);
     else
@@ -441,15 +462,15 @@ static int check_device_encoding(vmh_gated *call)
 }
 
 #define GATES(G) \
-    G(posix, , stat, check_path, VMH_READ | OR_FD | OF_BUNDLE | BY_FD, "path") \
-    G(posix, , lstat, check_path, VMH_READ | LOOK | OF_BUNDLE | BY_FD, "path") \
+    G(posix, , stat, check_path, VMH_READ | OR_FD | OF_BUNDLE | BY_FD | LEADS, "path") \
+    G(posix, , lstat, check_path, VMH_READ | LOOK | OF_BUNDLE | BY_FD | LEADS, "path") \
     G(posix, , access, check_access, VMH_READ | OF_BUNDLE, "path") \
     G(posix, , listdir, check_path, VMH_READ | OR_FD | OF_BUNDLE | LISTS, "path") \
     G(posix, , scandir, check_path, VMH_READ | OF_BUNDLE | LISTS | ENTRIES, "path") \
     G(posix, , readlink, check_path, VMH_READ | LOOK | OF_BUNDLE, "path") \
     G(posix, , statvfs, check_path, VMH_READ | OR_FD | BY_FD, "path") \
     G(posix, , chmod, check_path, VMH_WRITE | OR_FD, "path") \
-    G(posix, , mkdir, check_path, VMH_WRITE | NAME, "path") \
+    G(posix, , mkdir, check_path, VMH_WRITE | NAME | LEADS, "path") \
     G(posix, , rmdir, check_path, VMH_WRITE | NAME, "path") \
     G(posix, , unlink, check_path, VMH_WRITE | NAME, "path") \
     G(posix, , remove, check_path, VMH_WRITE | NAME, "path") \

@@ -363,6 +363,18 @@ static bool find_name(vmh_path_handle *handle, const char *text, const char *las
     return true;
 }
 
+bool vmh_path_leads(const char *text)
+{
+    const vmh_seal *seal = vmh_seal_here();
+    int fd = seal == NULL ? -1 : hold(AT_FDCWD, text, O_DIRECTORY);
+    char *real = fd < 0 ? NULL : malloc(sizeof(real_path));
+    bool leads = real != NULL && real_of(fd, real)
+                 && (path_above(real, &seal->read) || path_above(real, &seal->write) || path_in(real, &seal->write));
+    free(real);
+    let_go(fd);
+    return leads;
+}
+
 /* Records that files of the machine were used, for recordings. */
 static bool note_use(bool found)
 {

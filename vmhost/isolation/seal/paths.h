@@ -42,6 +42,10 @@ int vmh_path_handle_open(vmh_path_handle *handle, const char *text, int flags, m
 /* The real path, malloc'ed, of an existing file or of one to be created. NULL as in vmh_path_handle_find. */
 char *vmh_path_handle_real(vmh_path_handle *handle, const char *text, int access);
 
+/* Whether `text` is an existing folder that contains a granted one, or that the task may write. Of a folder that it may
+ * not read, a task learns no more than that: os.makedirs() needs it. */
+bool vmh_path_leads(const char *text);
+
 /* Whether moving `from` to `to` would make it readable when it is not now. Both were found as VMH_PATH_NAME. */
 bool vmh_path_handle_opens(const vmh_path_handle *from, const vmh_path_handle *to);
 

@@ -13,6 +13,7 @@ MIN_STACK_BYTES = 96 << 10  # below, calls fail with errors other than Recursion
 MAX_STACK_BYTES = 256 << 20
 END_OF_TIME_S = 1e9  # all times are below
 MAX_CONCURRENCY = 1024
+MAX_DESCRIPTORS = 1 << 20
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
 MAX_MODELS = 1024
 MAX_PERMISSIONS = 1024  # of one kind
@@ -59,6 +60,7 @@ EXPECTED_LIMITS = {
     "cpu_time_s": "a time above 0 and below 1e9 s",
     "stack_bytes": "96 KiB to 256 MiB",
     "concurrency": f"a whole number from 1 to {MAX_CONCURRENCY}",
+    "descriptors": f"a whole number from 1 to {MAX_DESCRIPTORS}",
 }
 
 
@@ -70,6 +72,7 @@ def limit_is_right(name, value):
         "memory_bytes": (MIN_MEMORY_BYTES, MAX_MEMORY_BYTES),
         "stack_bytes": (MIN_STACK_BYTES, MAX_STACK_BYTES),
         "concurrency": (1, MAX_CONCURRENCY),
+        "descriptors": (1, MAX_DESCRIPTORS),
     }[name]
     return type(value) is int and minimum <= value <= maximum
 

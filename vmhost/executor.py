@@ -25,6 +25,7 @@ from vmhost.bytecode.fields import (
     EVERYTHING,
     GRANTS,
     MAX_CONCURRENCY,
+    MAX_DESCRIPTORS,
     MAX_GRANT_CHARS,
     MAX_MEMORY_BYTES,
     MAX_STACK_BYTES,
@@ -585,7 +586,12 @@ def _refuse_what_processes_have(thread_name_prefix, mp_context, max_tasks_per_ch
 def _limits(limits, max_workers):
     """The Limits from `limits`, a mapping as in task.yaml; unlimited where it has no entry."""
     Limits.read(limits, "limits")  # raises for invalid ones
-    none = Limits(memory_bytes=MAX_MEMORY_BYTES, stack_bytes=MAX_STACK_BYTES, concurrency=max_workers)
+    none = Limits(
+        memory_bytes=MAX_MEMORY_BYTES,
+        stack_bytes=MAX_STACK_BYTES,
+        concurrency=max_workers,
+        descriptors=MAX_DESCRIPTORS,
+    )
     if not isinstance(limits, Limits):
         limits = dict(limits or {})
         if not limits.keys() & {"stack", "stack_bytes"}:

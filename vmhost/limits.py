@@ -76,14 +76,15 @@ class Limits:
     """Resource limits of a task. `memory_bytes` is the soft limit; allocations fail at `hard_bytes`, 25 % above.
 
     `wall_s` counts from submission, `cpu_s` the CPU time of one call, `stack_bytes` the stack of a VM's thread. None
-    means no limit. `concurrency` is the number of VMs that may serve the task at once. The ranges are those of
-    task.yaml (`vmhost.bytecode.fields`); ConfigurationError outside."""
+    means no limit. `concurrency` is the number of VMs that may serve the task at once, `descriptors` the number of
+    files, sockets and pipes that each of them may have open. The ranges are those of task.yaml (`vmhost.bytecode.fields`); ConfigurationError outside."""
 
     memory_bytes: int = 64 << 20
     wall_s: float | None = None
     cpu_s: float | None = None
     stack_bytes: int = 1 << 20
     concurrency: int = 4
+    descriptors: int = 64
 
     def __post_init__(self) -> None:
         for name, manifest_name in _MANIFEST_NAMES.items():
@@ -146,6 +147,7 @@ _MANIFEST_NAMES = {
     "cpu_s": "cpu_time_s",
     "stack_bytes": "stack_bytes",
     "concurrency": "concurrency",
+    "descriptors": "descriptors",
 }
 _LIMIT_KEYS = {
     "memory": ("memory_bytes", byte_count),
@@ -159,6 +161,7 @@ _LIMIT_KEYS = {
     "stack": ("stack_bytes", byte_count),
     "stack_bytes": ("stack_bytes", byte_count),
     "concurrency": ("concurrency", whole),
+    "descriptors": ("descriptors", whole),
 }
 
 

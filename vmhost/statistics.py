@@ -33,7 +33,8 @@ def filled(template: str, texts: list[str], rows: list[Any]) -> str:
 class VMStatistics:
     """One VM.
 
-    `task` and `version` are None while it serves no task. `counters` has the native core's other counters.
+    `task` and `version` are None while it serves no task. `descriptors`: files, sockets and pipes that it has open.
+    `counters` has the native core's other counters.
     """
 
     id: int
@@ -48,6 +49,7 @@ class VMStatistics:
     errors: int
     stops: int
     threads: int
+    descriptors: int
     idle_s: float
     counters: dict[str, int]
 
@@ -275,7 +277,7 @@ class HostNumbers:
     versions: list[VersionNumbers]
 
 
-_KNOWN = ("live_bytes", "peak_bytes", "arenas", "cpu_s", "calls", "errors", "stops", "threads", "idle_s")
+_KNOWN = ("live_bytes", "peak_bytes", "arenas", "cpu_s", "calls", "errors", "stops", "threads", "descriptors", "idle_s")
 
 
 def of_vm(native, task=None, version=None):

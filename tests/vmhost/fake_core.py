@@ -146,9 +146,9 @@ class VM:
         self.state = "failed"
         self.events.post("failed", self, reason)
 
-    def set_limits(self, soft_bytes, hard_bytes):
+    def set_limits(self, soft_bytes, hard_bytes, descriptors):
         assert self.lane is None
-        self.soft_bytes, self.hard_bytes = soft_bytes, hard_bytes
+        self.soft_bytes, self.hard_bytes, self.descriptors = soft_bytes, hard_bytes, descriptors
 
     def set_permissions(self, permissions):
         assert self.lane is None

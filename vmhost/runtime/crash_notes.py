@@ -102,6 +102,7 @@ class Notes(logging.Handler):
                 "cpu_s": limits.cpu_s,
                 "stack_bytes": limits.stack_bytes,
                 "concurrency": limits.concurrency,
+                "descriptors": limits.descriptors,
             }
             self._put_tasks()
 

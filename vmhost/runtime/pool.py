@@ -104,6 +104,7 @@ class Pool:
                     self._clock(),
                     soft_bytes=owner.limits.memory_bytes,
                     hard_bytes=owner.limits.hard_bytes,
+                    descriptors=owner.limits.descriptors,
                     permissions=owner.permissions,
                 )
                 self._of.setdefault(owner, []).append(vm)

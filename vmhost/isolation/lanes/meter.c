@@ -15,6 +15,7 @@ vmh_meter *vmh_meter_new(void)
     atomic_init(&meter->refs, 1);
     atomic_init(&meter->soft, LLONG_MAX);
     atomic_init(&meter->hard, LLONG_MAX);
+    atomic_init(&meter->descriptors_max, INT_MAX);
     return meter;
 }
 
@@ -117,6 +118,16 @@ void vmh_meter_rearm(vmh_meter *meter)
     atomic_store(&meter->over, false);
     atomic_store(&meter->denied, false);
 }
+
+bool vmh_meter_open(vmh_meter *meter)
+{
+    if (atomic_fetch_add(&meter->descriptors, 1) < atomic_load(&meter->descriptors_max))
+        return true;
+    vmh_meter_close(meter);
+    return false;
+}
+
+void vmh_meter_close(vmh_meter *meter) { atomic_fetch_sub(&meter->descriptors, 1); }
 
 long long vmh_meter_live(vmh_meter *meter)
 {

@@ -22,9 +22,11 @@ typedef struct vmh_meter {
     atomic_llong refused;       /* allocations refused at the hard limit */
     atomic_llong helper_cpu_ns; /* CPU time of process threads that worked for this VM (the engine's) */
     atomic_llong soft, hard;    /* bytes; LLONG_MAX: none */
-    atomic_bool over;           /* soft limit passed since vmh_meter_rearm */
-    atomic_bool denied;         /* since then a native library was refused memory, which it reports as its own error */
-    atomic_bool ended;          /* the VM has ended: what libraries still hold belongs to the whole process */
+    atomic_int descriptors;     /* that the task has open */
+    atomic_int descriptors_max;
+    atomic_bool over;   /* soft limit passed since vmh_meter_rearm */
+    atomic_bool denied; /* since then a native library was refused memory, which it reports as its own error */
+    atomic_bool ended;  /* the VM has ended: what libraries still hold belongs to the whole process */
     void (*on_soft)(void *context); /* called once when `over` turns true; must only wake someone */
     void *context;                  /* valid while on_soft is set; cleared by the VM before it is freed */
     /* Which lines hold this memory, if recorded: memory/holders.h. Set once, by the VM's thread, after `watch`; owned.
@@ -57,6 +59,9 @@ void vmh_meter_force(vmh_meter *meter, size_t bytes);
 bool vmh_meter_inherit(vmh_meter *meter, size_t bytes, bool forced);
 void vmh_meter_release(vmh_meter *meter, size_t bytes);
 void vmh_meter_rearm(vmh_meter *meter);
+/* One more descriptor of the task's is open. False: it has as many as it may, and nothing was counted. */
+bool vmh_meter_open(vmh_meter *meter);
+void vmh_meter_close(vmh_meter *meter);
 /* The bytes charged to the VM; after its end, those left behind without what libraries hold. */
 long long vmh_meter_live(vmh_meter *meter);
 

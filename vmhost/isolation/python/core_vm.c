@@ -123,8 +123,10 @@ static PyObject *vm_set_limits(PyObject *object, PyObject *args)
 {
     vmh_vm *vm = ((vm_object *)object)->vm;
     Py_ssize_t soft, hard;
-    if (!PyArg_ParseTuple(args, "nn:set_limits", &soft, &hard))
+    int descriptors = INT_MAX;
+    if (!PyArg_ParseTuple(args, "nn|i:set_limits", &soft, &hard, &descriptors))
         return NULL;
+    atomic_store(&vm->memory.meter->descriptors_max, descriptors);
     atomic_store(&vm->memory.soft_bytes, soft);
     atomic_store(&vm->memory.hard_bytes, hard);
     int state = atomic_load(&vm->state);
@@ -177,13 +179,13 @@ static PyObject *vm_statistics(PyObject *object, PyObject *Py_UNUSED(unused))
     int64_t idle_since = atomic_load(&vm->counters.idle_since_ns);
     double idle_s = strcmp(phase, "idle") == 0 && idle_since != 0 ? (double)(vmh_now_ns() - idle_since) / 1e9 : 0.0;
     return Py_BuildValue(
-        "{s:K,s:s,s:s,s:L,s:L,s:L,s:L,s:L,s:d,s:L,s:L,s:L,s:i,s:d,s:d,s:L}", "id", (unsigned long long)vm->id, "state",
-        vm_states[atomic_load(&vm->state)], "phase", phase, "live_bytes", vmh_meter_live(meter), "peak_bytes",
+        "{s:K,s:s,s:s,s:L,s:L,s:L,s:L,s:L,s:d,s:L,s:L,s:L,s:i,s:i,s:d,s:d,s:L}", "id", (unsigned long long)vm->id,
+        "state", vm_states[atomic_load(&vm->state)], "phase", phase, "live_bytes", vmh_meter_live(meter), "peak_bytes",
         atomic_load(&meter->peak), "arenas", atomic_load(&meter->arenas), "buffer_bytes", atomic_load(&meter->buffers),
         "refused", atomic_load(&meter->refused), "cpu_s", (double)cpu / 1e9, "calls", atomic_load(&vm->counters.calls),
         "errors", atomic_load(&vm->counters.errors), "stops", atomic_load(&vm->counters.stops), "threads", threads,
-        "boot_s", (double)atomic_load(&vm->counters.boot_ns_taken) / 1e9, "idle_s", idle_s, "generation",
-        (long long)generation);
+        "descriptors", atomic_load(&meter->descriptors), "boot_s",
+        (double)atomic_load(&vm->counters.boot_ns_taken) / 1e9, "idle_s", idle_s, "generation", (long long)generation);
 }
 
 static PyObject *vm_take_logs(PyObject *object, PyObject *Py_UNUSED(unused))
@@ -234,7 +236,7 @@ static PyObject *vm_id(PyObject *object, void *Py_UNUSED(closure))
 static PyMethodDef vm_methods[] = {
     {"attach", vm_attach, METH_O, PyDoc_STR("attach(lane): serve this lane's calls from now on; once.")},
     {"retire", vm_retire, METH_NOARGS, PyDoc_STR("End after the current call.")},
-    {"set_limits", vm_set_limits, METH_VARARGS, PyDoc_STR("set_limits(soft_bytes, hard_bytes)")},
+    {"set_limits", vm_set_limits, METH_VARARGS, PyDoc_STR("set_limits(soft_bytes, hard_bytes, descriptors=none)")},
     {"set_permissions", vm_set_permissions, METH_O, PyDoc_STR("set_permissions(dict): before attach.")},
     {"statistics", vm_statistics, METH_NOARGS, PyDoc_STR("Counters, as a dict.")},
     {"take_logs", vm_take_logs, METH_NOARGS,

@@ -5,6 +5,8 @@
  * progress on another thread. Each of these counts as a use. Closing a number that is in use replaces it with a dead
  * descriptor (O_PATH: the kernel returns EBADF), which is closed after the last use. So the host cannot be given the
  * number meanwhile, and stale holders reach nothing. Under the VM's GIL.
+ *
+ * A VM has a limited number of descriptors, and none of the process's last ones, so that others still get some.
  */
 #include "seal/sealing.h"
 
@@ -12,8 +14,15 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "lanes/meter.h"
+
+enum {
+    LAST_MAX = 64
+}; /* of the descriptors that the process may have, these are the host's alone; of few, an eighth */
 
 /* NULL: not created by the guest, and not held by it. */
 static vmh_owned_fd *entry_of(vmh_seal *seal, int fd)
@@ -28,6 +37,56 @@ static bool is_same(int fd, const vmh_owned_fd *entry)
 {
     struct stat status;
     return fstat(fd, &status) == 0 && status.st_dev == entry->device && status.st_ino == entry->inode;
+}
+
+/* Raises OSError(EMFILE). -1. */
+static int raise_full(vmh_meter *meter)
+{
+    PyObject *text =
+        PyUnicode_FromFormat("%s: this VM has %d of %d descriptors open; a task that needs more says so in "
+                             "task.yaml, limits: {descriptors: ...}",
+                             strerror(EMFILE), atomic_load(&meter->descriptors), atomic_load(&meter->descriptors_max));
+    PyObject *arguments = text == NULL ? NULL : Py_BuildValue("(iN)", EMFILE, text);
+    if (arguments != NULL)
+        PyErr_SetObject(PyExc_OSError, arguments);
+    Py_XDECREF(arguments);
+    return -1;
+}
+
+bool vmh_fd_is_last(int fd)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+        return false;
+    rlim_t last = limit.rlim_cur / 8 < LAST_MAX ? limit.rlim_cur / 8 : LAST_MAX;
+    return (rlim_t)fd >= limit.rlim_cur - last;
+}
+
+int vmh_fd_room(void)
+{
+    vmh_seal *seal = vmh_seal_here();
+    vmh_meter *meter = seal == NULL ? NULL : vmh_vm_meter(seal->vm);
+    if (meter == NULL || atomic_load(&meter->descriptors) < atomic_load(&meter->descriptors_max))
+        return 0;
+    return raise_full(meter);
+}
+
+int vmh_fd_open(int fd)
+{
+    vmh_meter *meter = vmh_vm_meter(vmh_seal_here()->vm);
+    if (vmh_fd_is_last(fd)) {
+        errno = EMFILE;
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    return vmh_meter_open(meter) ? 0 : raise_full(meter);
+}
+
+/* The guest's number `fd` is free again. */
+static void forget(vmh_seal *seal, vmh_owned_fd *entry)
+{
+    entry->state = VMH_FD_NONE;
+    vmh_meter_close(vmh_vm_meter(seal->vm));
 }
 
 int vmh_fd_own(int fd)
@@ -49,6 +108,8 @@ int vmh_fd_own(int fd)
         seal->fds = fds;
         seal->fd_room = room;
     }
+    if (seal->fds[fd].state == VMH_FD_NONE && vmh_fd_open(fd) < 0)
+        goto failed;
     vmh_owned_fd *entry = &seal->fds[fd]; /* `uses` may be nonzero if someone else closed the number */
     *entry = (vmh_owned_fd){.state = VMH_FD_OPEN,
                             .uses = entry->uses,
@@ -100,7 +161,7 @@ void vmh_fd_drop(int fd)
     vmh_owned_fd *entry = entry_of(vmh_seal_here(), fd);
     if (entry == NULL || entry->uses == 0 || --entry->uses > 0 || entry->state != VMH_FD_CLOSED)
         return;
-    entry->state = VMH_FD_NONE;
+    forget(vmh_seal_here(), entry);
     close(fd);
 }
 
@@ -121,7 +182,7 @@ int vmh_fd_close(int fd)
     if (entry == NULL || entry->state != VMH_FD_OPEN)
         return EBADF;
     if (entry->uses == 0) {
-        entry->state = VMH_FD_NONE; /* before close: afterwards the number may be reused */
+        forget(vmh_seal_here(), entry); /* before close: afterwards the number may be reused */
         Py_BEGIN_ALLOW_THREADS error = close(fd) == 0 ? 0 : errno;
         Py_END_ALLOW_THREADS return error;
     }

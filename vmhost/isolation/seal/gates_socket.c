@@ -197,7 +197,7 @@ static int check_recvmsg(vmh_gated *call)
 
 static int check_accept(vmh_gated *call)
 {
-    if (check_socket(call) < 0 || socket_wait(call->self, POLLIN) < 0)
+    if (check_socket(call) < 0 || vmh_fd_room() < 0 || socket_wait(call->self, POLLIN) < 0)
         return -1;
     call->result = vmh_gated_original(call);
     if (call->result != NULL && vmh_fd_own(PyLong_AsInt(PyTuple_GET_ITEM(call->result, 0))) < 0)

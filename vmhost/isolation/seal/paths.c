@@ -609,6 +609,8 @@ int vmh_path_open(PyObject *given, PyObject *text, const char *mode_text, int fl
     vmh_path_handle handle;
     if (vmh_path_absolute(text, what) < 0)
         return -1;
+    if (vmh_fd_room() < 0)
+        return -1;
     const char *before = vmh_pass_event("open");
     int rc = PySys_Audit("open", "Ozi", given, mode_text, flags);
     vmh_pass_event(before);

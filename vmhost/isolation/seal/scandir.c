@@ -5,6 +5,8 @@
 #include "seal/gates.h"
 #include "seal/paths.h"
 
+#include "lanes/meter.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -203,6 +205,8 @@ static void scan_end(scan *self)
         listed->next->link = listed->link;
     closedir(listed->folder);
     free(listed);
+    if (vmh_seal_here() != NULL)
+        vmh_meter_close(vmh_vm_meter(vmh_seal_here()->vm));
 }
 
 static void scan_finalize(scan *self)
@@ -334,6 +338,10 @@ int vmh_scandir(vmh_gated *call, PyObject *given, PyObject *text)
     int fd = rc < 0 ? -1 : open_folder(given, text);
     if (fd < 0)
         return -1;
+    if (vmh_fd_open(fd) < 0) {
+        close(fd);
+        return -1;
+    }
     vmh_listing *listed = malloc(sizeof *listed);
     DIR *folder = listed == NULL ? NULL : fdopendir(fd);
     if (folder == NULL) {
@@ -345,6 +353,7 @@ int vmh_scandir(vmh_gated *call, PyObject *given, PyObject *text)
         else
             PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, given);
         free(listed);
+        vmh_meter_close(vmh_vm_meter(seal->vm));
         return -1;
     }
     PyObject *interp_dict = PyInterpreterState_GetDict(PyInterpreterState_Get());
@@ -353,6 +362,7 @@ int vmh_scandir(vmh_gated *call, PyObject *given, PyObject *text)
     if (iterator == NULL) {
         closedir(folder);
         free(listed);
+        vmh_meter_close(vmh_vm_meter(seal->vm));
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_SystemError, "os.scandir has no types in this interpreter");
         return -1;

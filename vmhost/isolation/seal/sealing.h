@@ -175,6 +175,10 @@ PyObject *vmh_answers_of(int fd, PyObject *address);
 
 /* --- descriptors.c: a guest uses only descriptors that it created. 0, or -1 with a Python error set. */
 int vmh_fd_own(int fd); /* a new descriptor becomes the guest's. On failure it is closed */
+int vmh_fd_room(void);  /* call before what opens one has effects that remain: whether the guest may have one more */
+/* Counts a descriptor that the guest opens but has no number of; vmh_meter_close() ends that. */
+int vmh_fd_open(int fd);
+bool vmh_fd_is_last(int fd); /* the process has few left, for the host */
 bool vmh_fd_owned(int fd);
 int vmh_fd_check(int fd, const char *what);
 int vmh_fd_hold(int fd, const char *what); /* begins a use of the guest's descriptor, whose number stays reserved */

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "lanes/critical.h"
+#include "lanes/meter.h"
 #include "seal/paths.h"
 
 /* As in sqlite3.h, which is not needed to build. */
@@ -52,6 +53,7 @@ static unmapped *kinds; /* under the lock */
 /* --- system calls made by SQLite. On threads of VMs, without the GIL. */
 
 static int (*plain_open)(const char *, int, int);
+static int (*plain_close)(int);
 static int (*plain_access)(const char *, int);
 static int (*plain_stat)(const char *, struct stat *);
 static int (*plain_unlink)(const char *);
@@ -82,6 +84,57 @@ static int leave(vmh_path_handle *handle, int rc)
     return rc;
 }
 
+/* The meters that pay for SQLite's descriptors, by number; under the lock. SQLite may close a file on a thread of
+ * another VM, or of the host: it keeps files open as long as one of its connections in the process locks them. */
+static vmh_meter **payers;
+static size_t payers_room;
+
+/* The new descriptor counts as one of this VM's. False: it is closed, with errno. */
+static bool pay(int fd)
+{
+    vmh_meter *meter = vmh_vm_meter(vmh_seal_here()->vm);
+    bool paid = !vmh_fd_is_last(fd) && vmh_meter_open(meter);
+    int error = EMFILE;
+    vmh_mutex_lock(&lock);
+    if (paid && (size_t)fd >= payers_room) {
+        size_t room = (size_t)fd * 2 + 16;
+        vmh_meter **more = realloc(payers, room * sizeof *more);
+        if (more == NULL) {
+            vmh_meter_close(meter);
+            paid = false;
+            error = ENOMEM;
+        } else {
+            memset(more + payers_room, 0, (room - payers_room) * sizeof *more);
+            payers = more;
+            payers_room = room;
+        }
+    }
+    if (paid)
+        payers[fd] = vmh_meter_ref(meter);
+    vmh_mutex_unlock(&lock);
+    if (!paid) {
+        close(fd);
+        errno = error;
+    }
+    return paid;
+}
+
+static int our_close(int fd)
+{
+    vmh_meter *meter = NULL;
+    vmh_mutex_lock(&lock);
+    if (fd >= 0 && (size_t)fd < payers_room) {
+        meter = payers[fd];
+        payers[fd] = NULL;
+    }
+    vmh_mutex_unlock(&lock);
+    if (meter != NULL) {
+        vmh_meter_close(meter);
+        vmh_meter_unref(meter);
+    }
+    return plain_close(fd);
+}
+
 static int our_open(const char *path, int flags, int mode)
 {
     vmh_path_handle handle;
@@ -97,6 +150,8 @@ static int our_open(const char *path, int flags, int mode)
     vmh_critical_enter();
     int fd =
         vmh_path_handle_open(&handle, path, flags, (mode_t)mode, VMH_PATH_OBJECT | VMH_PATH_DATABASE, access, false);
+    if (fd >= 0 && !pay(fd))
+        fd = -1;
     vmh_critical_leave();
     return fd;
 }
@@ -170,7 +225,7 @@ static const struct {
 #define CALL(NAME, FUNCTION) {NAME, (system_call)our_##FUNCTION, (system_call *)&plain_##FUNCTION}
     CALL("access", access), CALL("stat", stat),   CALL("unlink", unlink),
     CALL("mkdir", mkdir),   CALL("rmdir", rmdir), CALL("openDirectory", open_folder),
-    CALL("mmap", mmap),     CALL("open", open), /* last: shows that all are installed */
+    CALL("mmap", mmap),     CALL("close", close), CALL("open", open), /* last: shows that all are installed */
 };
 /* lstat and readlink stay: SQLite only builds a path from their results, which is checked when it is used. */
 enum { CALLS = sizeof calls / sizeof *calls };

@@ -89,6 +89,7 @@ ROOMS = {
         *PUBLIC,
         "vmhost.__version__",
         "vmhost.baseline",
+        "vmhost.lines",
         "vmhost.masking",
         "vmhost.operations",
         "vmhost.source_coverage",

@@ -5,6 +5,7 @@ The Host object is a thin front: the state is in a Service, which a thread keeps
 """
 
 import atexit
+import contextlib
 import errno
 import functools
 import logging
@@ -80,6 +81,8 @@ class Host:
     ) -> None:
         self._closed = False
         self._process = os.getpid()
+        self._file = self._settings = None  # of `from_file`
+        self._from_file = {}  # path of a bundle in its `load` -> name of the task
         _check_arguments(allow_unsigned, policy, state, functions)
         self._trust = _trust_store(trust)
         self._allow_unsigned = allow_unsigned
@@ -136,13 +139,37 @@ class Host:
             types=types,
             tables=settings.tables,
         )
+        host._file, host._settings = path, settings
         try:
             for bundle in settings.load:
-                host.load(bundle)
+                host._from_file[bundle] = host.load(bundle).name
         except BaseException:
             host.close(drain=False)
             raise
         return host
+
+    def reload(self) -> tuple[str, ...]:
+        """Reads the file of `from_file` again. Trusted keys, permissions, limits, functions and the settings of tasks
+        apply from now on: a loaded task whose settings changed continues as a new version, and calls that run end under
+        the old ones. Bundles in `load` are loaded and unloaded.
+
+        Returns the changed keys that need a restart, each as "FILE:LINE: KEY". ConfigurationError: the file is wrong,
+        and nothing has changed. BundleError: the bundles after that in `load` were not looked at.
+        """
+        from vmhost.host_yaml import reread_host_yaml
+
+        if self._settings is None:
+            raise ConfigurationError("reload: this host was not made from a file")
+        settings, waiting = reread_host_yaml(self._file, self._settings)
+        self._trust = _trust_store(settings.trust)
+        self._allow_unsigned, self._policy, self._settings = settings.allow_unsigned, settings.policy, settings
+        self._functions = dict(settings.functions)
+        for bundle in self._from_file.keys() - set(settings.load):
+            with contextlib.suppress(KeyError):
+                self.unload(self._from_file.pop(bundle))
+        for bundle in settings.load:
+            self._from_file[bundle] = self.load(bundle).name
+        return waiting
 
     @property
     def tables(self) -> dict[str, "Any"]:

@@ -23,11 +23,14 @@ from vmhost.settings_file import SettingsFile
 
 _SCHEMA = Path(__file__).with_name("host.schema.json")
 _TABLE_QUOTA = 1 << 30  # bytes; default of a table
+# Keys that a running host cannot change.
+_FIXED = ("vms", "grace_time", "search", "debugging", "state", "tables", "tables_from")
 
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """The settings for `Host.from_file`: arguments of Host, and `load`, the paths of bundles to load."""
+    """The settings for `Host.from_file`: arguments of Host, and `load`, the paths of bundles to load. `values`: as in
+    the file."""
 
     trust: object
     allow_unsigned: bool
@@ -36,12 +39,26 @@ class HostSettings:
     functions: dict
     tables: dict
     load: tuple
+    values: dict
 
 
 def read_host_yaml(path):
     """The HostSettings in the file at `path`. ConfigurationError with all its problems."""
     file = SettingsFile(path, _SCHEMA)
     return _settings(file.values, file.folder, file.problems)
+
+
+def reread_host_yaml(path, before):
+    """(HostSettings, places): as read_host_yaml for a host that runs with the settings `before`. What such a host
+    cannot change stays as it is there, and `places` are the changed keys of these, as "FILE:LINE: KEY"."""
+    file = SettingsFile(path, _SCHEMA)
+    file.problems.stop()
+    changed = [key for key in _FIXED if file.values.get(key) != before.values.get(key)]
+    places = tuple(f"{file.problems.place([key])}: {key}" for key in changed)
+    kept = {key: value for key, value in before.values.items() if key in _FIXED}
+    values = {key: value for key, value in file.values.items() if key not in _FIXED} | kept
+    no_tables = {key: value for key, value in values.items() if key not in ("tables", "tables_from")}
+    return replace(_settings(no_tables, file.folder, file.problems), tables=before.tables, values=values), places
 
 
 def host_settings(values, folder, problems):
@@ -68,6 +85,7 @@ def _settings(values, folder, problems):
         functions=functions,
         tables=tables,
         load=tuple(folder / bundle for bundle in values.get("load", [])),
+        values=values,
     )
 
 

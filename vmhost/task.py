@@ -78,6 +78,10 @@ class Version:
             policy.breaker, lambda breaker: service.breaker_changed(self_ref()), clock=clock, wall=wall
         )
 
+    def has(self, limits, policy, permissions):
+        """Whether it was made with these."""
+        return (self.limits, self.policy) == (limits, policy) and permissions in (None, self.permissions)
+
     @property
     def key(self):
         """The key of its saved breaker."""

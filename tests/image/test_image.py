@@ -2,6 +2,7 @@
 
 import _tokenize
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -462,10 +463,14 @@ def test_a_folder_is_served_until_ctrl_c_and_every_call_is_answered(image, task,
         process.stdin.write('{"id": 2, "task": "spins"}\n{"id": 3, "task": "nobody"}\n')
         assert json.loads(process.stdout.readline())["error"]["message"] == "no task 'nobody'; loaded are: adds, spins"
         process.send_signal(signal.SIGINT)
-        out, output = process.communicate(timeout=60)
+        lines = iter(process.stderr.readline, "")
+        output = "".join(itertools.takewhile(lambda line: "a second Ctrl-C" not in line, lines))
+        process.send_signal(signal.SIGINT)
+        out, rest = process.communicate(timeout=60)
+        output += rest
     assert process.returncode == failures.INTERRUPTED
     assert json.loads(out)["id"] == 2 and json.loads(out)["error"]["type"] == "ClosedError"
-    assert "wrong.vmb" in output and "interrupted" in output and "Traceback" not in output
+    assert "wrong.vmb" in output and "Traceback" not in output
 
 
 def test_what_is_no_folder_is_not_served(vmrun, tmp_path):

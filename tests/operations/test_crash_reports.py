@@ -1,9 +1,11 @@
 """Crashes of each kind lead to a report: the task, its call, the stacks of all VMs; reports by cause and rank,
 masked, sent, shown; and the supervisor that goes on after them."""
 
+import contextlib
 import http.server
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from tests.hosts import ROOT, in_a_process
 from tests.operations.hosts_at_work import ask
 from tests.operations.hosts_at_work import bundle as compiled
 from vmhost.cli import main
+from vmhost.lines.signals import Signals
 from vmhost.masking import Masking
 from vmhost.operations import Dashboard
 from vmhost.operations.crash_reports import CrashFolder, read_dump
@@ -279,11 +282,11 @@ def test_damaged_dumps_and_reports_harm_nobody(tmp_path, caplog):
 # Answers each line; "die" ends it by SIGSEGV, before it has answered.
 CHILD = """
 import json, os, signal, sys
-for line in sys.stdin:
+for number, line in enumerate(sys.stdin, 1):
     asked = json.loads(line)
     if asked.get("input") == "die":
         os.kill(os.getpid(), signal.SIGSEGV)
-    print(json.dumps({"id": asked.get("id"), "result": asked.get("input")}), flush=True)
+    print(f"{number}\\t" + json.dumps({"id": asked.get("id"), "result": asked.get("input")}), flush=True)
 """
 
 
@@ -295,9 +298,20 @@ def supervised(lines, child=CHILD):
         crashes.append(number)
         return "it crashed"
 
-    supervisor = Supervisor(command, out, on_crash, wait_s=0.001)
-    code = supervisor.run(io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines)))
+    reads, writes = os.pipe()
+    sender = threading.Thread(target=_send, args=(writes, lines))
+    sender.start()
+    with Signals(30.0) as signals:
+        code = Supervisor(command, out, on_crash, signals, wait_s=0.001).run(reads)
+    os.close(reads)
+    sender.join()
     return code, [json.loads(line) for line in out.getvalue().splitlines()], crashes
+
+
+def _send(descriptor, lines):
+    with open(descriptor, "wb") as file, contextlib.suppress(BrokenPipeError):
+        file.write(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
+        file.flush()
 
 
 def test_every_line_has_one_answer_though_processes_die():
@@ -315,9 +329,16 @@ def test_every_line_has_one_answer_though_processes_die():
 
 def test_a_process_that_always_dies_is_given_up():
     code, answers, crashes = supervised([{"id": 1, "input": "x"}], "import os; os.abort()")
-    assert code == -signal.SIGABRT and 1 <= len(crashes) <= 20
+    assert code == -signal.SIGABRT and 1 <= len(crashes) <= 20 and [answer["id"] for answer in answers] == [1]
     code, answers, crashes = supervised([{"id": 1, "input": "x"}], "raise SystemExit(3)")
-    assert code == 3 and not crashes
+    assert code == 3 and not crashes and [answer["id"] for answer in answers] == [1]
+
+
+def test_a_line_that_a_process_prints_besides_is_no_answer(capsys):
+    child = 'print("a greeting", flush=True)\n' + CHILD
+    code, answers, _ = supervised([{"id": 1, "input": "x"}, {"input": "y"}], child)
+    assert (code, answers) == (0, [{"id": 1, "result": "x"}, {"id": None, "result": "y"}])
+    assert "a greeting" in capsys.readouterr().err
 
 
 def test_serve_with_supervise_makes_a_report_and_goes_on(tmp_path):

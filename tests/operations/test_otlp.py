@@ -5,6 +5,7 @@ import http.server
 import json
 import logging
 import re
+import socket
 import threading
 
 import pytest
@@ -14,7 +15,7 @@ from tests import networks
 from tests.hosts import bundle, until
 from vmhost.compiler import compile_folder
 from vmhost.limits import Policy, TaskPolicy
-from vmhost.operations import OtlpExporter
+from vmhost.operations import OtlpExporter, otlp
 
 SOURCE = """
 from vmhost.guest import metrics
@@ -253,6 +254,27 @@ def test_a_collector_that_is_not_there_is_told_once_and_harms_nobody(caplog):
     ):
         assert exporter.traced(host.load(bundle(SOURCE)))(1) == 1
     assert exporter.dropped == 2 and caplog.text.count("cannot be sent") == 1
+
+
+def test_a_silent_collector_does_not_keep_who_leaves(monkeypatch):
+    """It accepts connections and answers nothing: each request would take its whole time."""
+    monkeypatch.setattr(otlp, "_LEAVE_S", 0.2)
+    monkeypatch.setattr(otlp, "_TIMEOUT_S", 1e6)
+    with vmhost.Host(allow_unsigned=True) as host, socket.create_server(("127.0.0.1", 0)) as silent:
+        task = host.load(bundle(SOURCE))
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with OtlpExporter(host, address, interval_s=1e6) as exporter:
+            exporter._spans.extend([{"name": "x"}] * (5 * otlp._BATCH))
+            exporter.traced(task)(1)
+        exporter._thread.join()  # its requests end with the time for leaving
+        assert exporter.dropped >= 6 and not exporter._spans
+    with vmhost.Host(allow_unsigned=True) as host, socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with OtlpExporter(host, address, interval_s=0.001) as exporter:
+            asked, _ = silent.accept()
+        assert exporter._thread.is_alive()  # it waits for an answer; leaving did not wait with it
+        asked.close()
+        exporter._thread.join()
 
 
 @pytest.mark.parametrize("wrong", [{"endpoint": "ftp://x"}, {"endpoint": 5}, {"interval_s": 0}])

@@ -5,6 +5,9 @@ import math
 import pytest
 
 import vmhost
+from tests.hosts import bundle, until
+from vmhost.bytecode.format import write_bundle
+from vmhost.errors import ConfigurationError
 from vmhost.host_yaml import read_host_yaml
 from vmhost.limits import BreakerPolicy, Policy
 
@@ -121,3 +124,29 @@ def test_a_missing_file_is_named(tmp_path):
 def test_a_host_from_a_file_without_keys_names_them(tmp_path):
     with pytest.raises(vmhost.ConfigurationError, match="keys.*trust store"):
         vmhost.Host.from_file(write(tmp_path, "trust: keys\n"))
+
+
+def test_a_running_host_takes_what_changed_and_names_what_needs_a_restart(tmp_path):
+    for name in ("digits", "other"):
+        data = bundle("def run(value): 1 / value", name=name)
+        (tmp_path / f"{name}.vmb").write_bytes(write_bundle(data.manifest, data.modules, data.files, data.texts))
+    path = write(tmp_path, "allow_unsigned: true\nload: [digits.vmb]\nbreaker: {consecutive: 1}\n")
+    with vmhost.Host.from_file(path) as host:
+        with pytest.raises(vmhost.TaskError):
+            host.task("digits")(0)
+        until(lambda: host.statistics().tasks["digits"].breaker.state == "open")
+        before = host.task("digits")._current
+        assert host.reload() == () and host.task("digits")._current is before
+        write(tmp_path, "allow_unsigned: true\nload: [digits.vmb, other.vmb]\nlimits: {memory: 5 MiB}\nsearch: fixed\n")
+        assert host.reload() == (f"{path}:4: search",)
+        assert host.tasks == ("digits", "other") and host.policy.search == "measured"
+        assert host.task("digits")._current.limits.memory_bytes == 5 << 20
+        assert host.statistics().tasks["digits"].breaker.state == "open"
+        write(tmp_path, "allow_unsigned: true\nload: []\nlimits: nonsense\n")
+        with pytest.raises(ConfigurationError, match="host.yaml:3: limits: expected"):
+            host.reload()
+        assert host.tasks == ("digits", "other")
+        write(tmp_path, "allow_unsigned: true\nload: [other.vmb]\n")
+        assert host.reload() == () and host.tasks == ("other",)
+    with vmhost.Host() as host, pytest.raises(ConfigurationError, match="not made from a file"):
+        host.reload()

@@ -1,6 +1,9 @@
 """`vmhost serve`: the bundles in a folder, called by lines of JSON on stdin; answers are lines of JSON on stdout."""
 
 import contextlib
+import functools
+import logging
+import signal
 import sys
 from pathlib import Path
 
@@ -9,6 +12,10 @@ import click
 from vmhost.cli import failures
 from vmhost.cli.dashboard import served
 from vmhost.cli.run import guest_log, open_host
+from vmhost.lines import requests, stdout
+
+_CHILD_MARGIN_S = 10.0  # for a supervised process, beyond the time of its calls
+_log = logging.getLogger("vmhost")
 
 
 @click.command(short_help="Serve the bundles in FOLDER: calls and answers are lines of JSON.")
@@ -28,6 +35,14 @@ from vmhost.cli.run import guest_log, open_host
 )
 @click.option("--state", type=click.Path(path_type=Path), help="A folder for lasting state, without --host.")
 @click.option("--supervise", is_flag=True, help="After a crash, make a report and continue with a new process.")
+@click.option(
+    "--grace",
+    default="30 s",
+    show_default=True,
+    metavar="TIME",
+    help="How long calls may take after SIGTERM or Ctrl-C.",
+)
+@click.option("--numbered", is_flag=True, hidden=True, help="Number the answers, for a supervisor.")
 @click.option("--crash-webhook", metavar="URL", help="Send crash reports there, as JSON by POST.")
 @click.option("--crash-sentry", metavar="DSN", help="Send crash reports to Sentry, or a compatible server.")
 @failures.command
@@ -41,36 +56,60 @@ def command(
     sources,
     state,
     supervise,
+    grace,
+    numbered,
     crash_webhook,
     crash_sentry,
 ):
     """Serve the bundles in FOLDER until stdin ends. A line {"id": 1, "task": "digits", "input": VALUE} is answered with
-    {"id": 1, "result": VALUE}, or {"id": 1, "error": {...}}. Changes in the folder take effect at once."""
+    {"id": 1, "result": VALUE}, or {"id": 1, "error": {...}}. Changes in the folder take effect at once.
+
+    SIGTERM and Ctrl-C end it when the calls that it has are answered, a second Ctrl-C at once. SIGHUP reads the file of
+    --host again."""
+    from vmhost import limits
     from vmhost.lines.folder_server import FolderServer
+    from vmhost.lines.signals import Signals
 
     if state is not None and host_file is not None:
         raise failures.Failure("--state: with --host, name the folder in that file: `state: FOLDER`")
     if crash_webhook is not None and not crash_webhook.startswith(("http://", "https://")):
         raise failures.Failure(f"--crash-webhook: expected an address that begins with http, got {crash_webhook!r}")
+    grace_s = limits.seconds(grace, "--grace")
     receivers = {"webhook": crash_webhook, "senders": _senders(crash_sentry)}
     if supervise:
-        options = (("--host", host_file), ("--state", state), ("--dashboard", dashboard))
+        options = (("--host", host_file), ("--state", state), ("--dashboard", dashboard), ("--grace", grace))
         arguments = [str(part) for name, value in options if value is not None for part in (name, value)]
         arguments += [part for path in trust for part in ("--trust", str(path))]
         arguments += [part for path in sources for part in ("--source", str(path))]
         arguments += ["--allow-unsigned"] * allow_unsigned
-        return _supervise(output, [str(folder), *arguments], state or _state_of(host_file), receivers)
-    with guest_log(output), open_host(host_file, trust, allow_unsigned, state) as host, contextlib.ExitStack() as stack:
+        with Signals(grace_s + _CHILD_MARGIN_S) as signals:
+            return _supervise(output, [str(folder), *arguments], state or _state_of(host_file), receivers, signals)
+    with (
+        Signals(grace_s) as signals,
+        guest_log(output),
+        open_host(host_file, trust, allow_unsigned, state) as host,
+        contextlib.ExitStack() as stack,
+    ):
         if host.state is not None:
             from vmhost.operations.crash_reports import CrashFolder
 
             CrashFolder(host.state, masking=host.policy.masking(), **receivers).collect()
-        server = FolderServer(host, folder, sys.stdout)
+        reload = functools.partial(_reload, host, host_file) if host_file is not None else None
+        server = FolderServer(host, folder, sys.stdout, reload=reload, numbered=numbered)
         if dashboard is not None:
             stack.enter_context(served(output, host, dashboard, sources=sources))
-        server.run(sys.stdin.fileno())
+        ended_by = server.run(requests.stdin_descriptor(), signals)
     server.check()  # reports a failure of the last answers, written while the host closed
-    return failures.DONE
+    return failures.INTERRUPTED if ended_by == signal.SIGINT else failures.DONE
+
+
+def _reload(host, host_file):
+    """Reads host.yaml again, and says what of it is not in force."""
+    waiting = host.reload()
+    if waiting:
+        _log.warning("%s: read again; changes that need a restart: %s", host_file, ", ".join(waiting))
+    else:
+        _log.info("%s: read again", host_file)
 
 
 def _state_of(host_file):
@@ -96,11 +135,8 @@ def _senders(dsn):
     return {sentry.address: sentry.send}
 
 
-def _supervise(output, arguments, state, receivers):
+def _supervise(output, arguments, state, receivers, signals):
     """Runs this command with `arguments`, again after each crash."""
-    import signal
-    import threading
-
     from vmhost.operations.crash_reports import CrashFolder
     from vmhost.operations.supervisor import Supervisor
 
@@ -115,8 +151,8 @@ def _supervise(output, arguments, state, receivers):
         output.remark(f"crash: {message}{f'; report {new_reports[0].id}' if new_reports else ''}")
         return message
 
-    supervisor = Supervisor([sys.executable, "-m", "vmhost", "serve", *arguments], sys.stdout.buffer, crashed)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: supervisor.stop())
-    code = supervisor.run(sys.stdin.buffer)
+    command = [sys.executable, "-m", "vmhost", "serve", *arguments, "--numbered"]
+    if sys.stdout is None:
+        raise stdout.OutputError("stdout is closed")
+    code = Supervisor(command, sys.stdout.buffer, crashed, signals).run(requests.stdin_descriptor())
     return failures.HOST_FAILED if code < 0 else code

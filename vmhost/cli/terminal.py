@@ -27,12 +27,12 @@ class _Console(Console):
 
 def for_stdout():
     """A Console that writes to the stdout of the moment."""
-    return _Console(width=_width(sys.stdout), highlight=False)
+    return _Console(width=_width(sys.stdout), highlight=False, _environ=_environment())
 
 
 def for_stderr():
     """The same for stderr."""
-    return _Console(stderr=True, width=_width(sys.stderr), highlight=False)
+    return _Console(stderr=True, width=_width(sys.stderr), highlight=False, _environ=_environment())
 
 
 def progress(console, disable):
@@ -68,4 +68,10 @@ def fitting(console, title, columns, rows):
 
 def _width(stream):
     """None if rich should measure the terminal or use $COLUMNS; a generous width for files and pipes."""
-    return None if stream.isatty() or "COLUMNS" in os.environ else PIPE_COLUMNS
+    return None if stream.isatty() or "COLUMNS" in _environment() else PIPE_COLUMNS
+
+
+def _environment():
+    """The environment for rich, without sizes of a terminal that are none: rich prints nothing in zero columns."""
+    sizes = ("COLUMNS", "LINES")
+    return {name: value for name, value in os.environ.items() if name not in sizes or value.strip("0").isdigit()}

@@ -6,49 +6,62 @@ which the calls end.
     {"id": 7, "error": {"type": "TaskError", "message": "...", "traceback": "..."}}
 
 For values see `json_values`. Every non-empty line gets one answer, even when the server is interrupted. A line of more
-than MAX_LINE_BYTES is refused, and not kept in memory. While nobody reads the answers, no more lines are read. The
-folder is scanned about once a second: a new bundle is loaded, a replaced one supersedes its older version, a removed
-one is unloaded when its calls have ended. A bundle that the host refuses, for example a partly written one, is logged
-once; the one loaded from that file before continues to serve."""
+than requests.MAX_LINE_BYTES is refused, and not kept in memory. While nobody reads the answers, no more lines are read.
+The folder is scanned about once a second: a new bundle is loaded, a replaced one supersedes its older version, a
+removed one is unloaded when its calls have ended. A bundle that the host refuses, for example a partly written one, is
+logged once; the one loaded from that file before continues to serve.
+
+SIGTERM and SIGINT end the server: lines read before are answered within the grace time, then with an error; lines read
+later are answered with an error at once."""
 
 import contextlib
 import json
 import logging
+import math
 import os
 import select
+import signal
 import threading
 import time
 
 from vmhost.bytecode.fields import shown
-from vmhost.errors import ConfigurationError, VMHostError
-from vmhost.lines import json_values
-from vmhost.lines.stdout import OutputError
+from vmhost.errors import ClosedError, ConfigurationError, VMHostError
+from vmhost.lines import json_values, requests
+from vmhost.lines.signals import Signals
 
 LOOK_EVERY_S = 1.0
-MAX_LINE_BYTES = 16 << 20
+GRACE_S = 30.0
 # A file refused so soon after it was written may still be growing without a change of its times and size: try it again.
 _SETTLED_NS = 100_000_000
-_READ_BYTES = 1 << 20
 _LONGEST_S = 1e9
 _log = logging.getLogger("vmhost")
 
 
 class FolderServer:
     """Runs calls of the tasks in `folder` on `host`; writes answers to the text file `out`. ConfigurationError: no such
-    folder."""
+    folder.
 
-    def __init__(self, host, folder, out):
+    `reload()` is called at SIGHUP. `numbered`: each answer begins with the number of its line, from 1, and a tab, for a
+    supervisor that must know which lines have theirs."""
+
+    def __init__(self, host, folder, out, *, reload=None, numbered=False):
         self._host = host
         self._folder = os.fspath(folder)
-        self._out = out
+        self._answers = requests.Answers(out)
+        self._reload = reload
+        self._numbered = numbered
+        self._lines = 0  # read so far
         self._seen = {}  # name of a file -> its stamp, which changes when it is replaced
         self._tasks = {}  # name of a file -> name of the task that was loaded from it
         self._versions = {}  # the same -> its version
         self._logged_refusals = {}  # name of a file -> the refusal logged last
         self._scan_error = None  # the error of reading the folder logged last
-        self._unfinished = 0
-        self._failed = None  # the error after which no more answers are written
-        self._lock = threading.Lock()
+        self._unfinished = 0  # calls without an answer
+        self._ending = False  # new calls are refused
+        self._finishing = False  # it ends with its calls
+        self._overdue = None  # why calls end now, once their time is over
+        self._signals = None
+        self._lock = threading.Lock()  # guards `_unfinished`
         try:
             self._scan()
         except OSError as error:
@@ -56,36 +69,69 @@ class FolderServer:
         if not self._seen:
             _log.info("%s: no bundles yet; files NAME.vmb put there are served within a second", folder)
 
-    def run(self, descriptor, when_idle=None):
-        """Serves lines from the file `descriptor` until its end; then all calls have been submitted.
+    def run(self, descriptor, signals=None, when_idle=None):
+        """Serves lines from the file `descriptor` until its end, or until one of `signals` (Signals) ends the server;
+        returns that signal, or None. Then all calls have been answered.
 
         `when_idle()` is called about once a second while nothing comes and nothing runs. BrokenPipeError if nobody
         reads the answers any more, OutputError if they cannot be written."""
-        lines = _Lines()
-        while True:
-            ready = select.select([descriptor], [], [], LOOK_EVERY_S)[0]
+        with contextlib.ExitStack() as stack:
+            self._signals = signals or stack.enter_context(Signals(GRACE_S))
+            self._signals.begin()
+            return self._serve(descriptor, when_idle)
+
+    def _serve(self, descriptor, when_idle):
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        poll.register(self._signals, select.POLLIN)
+        lines, has_ended, ended_by, end = requests.Lines(), False, None, math.inf
+        while self._unfinished or not self._finishing:
+            left_s = max(0.0, min(LOOK_EVERY_S, end - time.monotonic()))
+            ready = [found for found, _ in poll.poll(left_s * 1000)]
             self.check()
-            data = os.read(descriptor, _READ_BYTES) if ready else b""
-            changed = self._rescan() if not ready or b"\n" in data or not data else True
-            if not ready:
-                if when_idle is not None and not changed and not self._unfinished:
-                    when_idle()
-                continue
-            for line in lines.take(data):
-                if line is None:
-                    self._answer(
-                        "null", error=_input_error(f"a line of more than {MAX_LINE_BYTES:,} bytes; send less at a time")
-                    )
-                elif line.strip():
+            for number in self._signals.take() if self._signals.fileno() in ready else ():
+                if number == signal.SIGHUP:
+                    self._read_settings()
+                elif ended_by is None:
+                    ended_by, end = number, time.monotonic() + self._signals.grace_s
+                    self._ending = self._finishing = True
+                    advice = "; a second Ctrl-C ends them at once" if number == signal.SIGINT else ""
+                    _log.info("%s: no new calls; the others have %g s%s", number.name, self._signals.grace_s, advice)
+                elif number == signal.SIGINT:
+                    end = 0.0
+            if time.monotonic() >= end:
+                self._overdue = f"{ended_by.name} ended the server, and the call had not ended in time"
+                self._host.close(drain=False)
+            data = requests.read(descriptor) if descriptor in ready else None
+            changed = bool(data and b"\n" not in data) or not self._finishing and self._rescan()
+            if data is not None:
+                for line in lines.take(data):
                     self._take(line)
-            if not data:
-                return
+                if not data:
+                    has_ended = self._finishing = True
+                    poll.unregister(descriptor)
+            elif not ready and when_idle is not None and not changed and not self._unfinished:
+                when_idle()
+        if not has_ended and requests.is_ready(descriptor):
+            for line in lines.take(requests.read(descriptor)):
+                self._take(line)
+        return ended_by
+
+    def _read_settings(self):
+        if self._reload is None:
+            _log.info("SIGHUP: there is no file of settings to read again")
+            return
+        try:
+            self._reload()
+        except Exception as error:  # whatever it is, the tasks continue to serve
+            _log.error("SIGHUP: %s", error if isinstance(error, VMHostError) else f"{type(error).__name__}: {error}")
+        self._seen = {}  # so that each bundle is loaded under the settings of now
+        self._rescan()
 
     def check(self):
         """BrokenPipeError or OutputError if answers could not be written so far. Call it again when the host is
         closed."""
-        if self._failed is not None:
-            raise self._failed
+        self._answers.check()
 
     # -- the folder -----------------------------------------------------------------------------------------------
 
@@ -162,23 +208,33 @@ class FolderServer:
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def _take(self, line):
-        key = "null"  # JSON, echoed in the answer
+        """Answers a line, now or when its call has ended. None: it was too long."""
+        self._answers.wait()
+        self._lines += 1
+        number = f"{self._lines}\t" if self._numbered else ""
+        if line is None:
+            self._answers.write(number + requests.too_long())
+            return
+        if self._ending:
+            self._answers.write(number + requests.failed(requests.id_of(line), requests.ENDING))
+            return
+        key = requests.NO_ID
         try:
             plain = _parsed(line)
-            if isinstance(plain, dict) and "id" in plain:  # first, so that a bad input is answered under its id
-                key = json_values.dumps(json_values.from_plain(plain["id"]))
+            key = requests.id_in(plain)  # first, so that a bad input is answered under its id
             task, value, timeout_s = self._parse_request(_value(plain, line), line)
         except Exception as error:  # a ValueError has the reason; no line may end the server
-            self._answer(key, error=_input_error(str(error) or type(error).__name__))
+            problem = {"type": "InputError", "message": str(error) or type(error).__name__}
+            self._answers.write(number + requests.failed(key, problem))
             return
         try:
             future = task.submit(value, timeout_s=timeout_s)
         except Exception as error:
-            self._answer(key, error=_error(error))
+            self._answers.write(number + requests.failed(key, _error(error)))
             return
         with self._lock:
             self._unfinished += 1
-        future.add_done_callback(lambda future: self._done(key, future))
+        future.add_done_callback(lambda future: self._done(number, key, future))
 
     def _parse_request(self, asked, line):
         """(Task, value, seconds or None) in a line's value `asked`; ValueError."""
@@ -200,70 +256,28 @@ class FolderServer:
             names = ", ".join(sorted(self._host.tasks)) or "none"
             raise ValueError(f"no task {shown(asked['task'])}; loaded are: {names}") from None
 
-    def _done(self, key, future):
-        with self._lock:
-            self._unfinished -= 1
+    def _done(self, number, key, future):
+        try:
+            self._answers.write(number + self._answer(key, future))
+        finally:
+            with self._lock:
+                self._unfinished -= 1
+                last = self._finishing and not self._unfinished
+            if last:
+                self._signals.wake()
+
+    def _answer(self, key, future):
+        """The line that answers the call that has ended."""
         try:
             value = future.result()
         except Exception as error:
-            self._answer(key, error=_error(error))
-            return
+            overdue = self._overdue if isinstance(error, ClosedError) else None
+            return requests.failed(key, _error(error) | ({"message": overdue} if overdue else {}))
         try:
-            text = json_values.dumps(value)
+            return f'{{"id": {key}, "result": {json_values.dumps(value)}}}\n'
         except Exception as error:
-            self._answer(
-                key,
-                error={
-                    "type": type(error).__name__,
-                    "message": f"the task returned a value that JSON cannot express: {error}",
-                },
-            )
-        else:
-            self._write(f'{{"id": {key}, "result": {text}}}\n')
-
-    def _answer(self, key, error):
-        self._write(f'{{"id": {key}, "error": {json.dumps(error)}}}\n')
-
-    def _write(self, line):
-        with self._lock:
-            if self._failed is None:
-                try:
-                    self._out.write(line)
-                    self._out.flush()
-                except BrokenPipeError as error:
-                    self._failed = error
-                except OSError as error:
-                    self._failed = OutputError(f"the answers cannot be written: {error.strerror}")
-
-
-class _Lines:
-    """Cuts incoming bytes into lines. The bytes kept of an unfinished line are bounded by MAX_LINE_BYTES."""
-
-    def __init__(self):
-        self._parts, self._size = [], 0
-
-    def take(self, data):
-        """The lines that end in `data`, without line ends; None for one that is too long. b"" ends the last line."""
-        *ended, rest = data.split(b"\n")
-        for part in ended:
-            self._add(part)
-            yield self._line()
-        if data:
-            self._add(rest)
-        elif self._size:  # the last line, which has no line end
-            yield self._line()
-
-    def _add(self, part):
-        self._size += len(part)
-        if self._size > MAX_LINE_BYTES:
-            self._parts.clear()
-        elif part:
-            self._parts.append(part)
-
-    def _line(self):
-        line = b"".join(self._parts) if self._size <= MAX_LINE_BYTES else None
-        self._parts, self._size = [], 0
-        return line
+            message = f"the task returned a value that JSON cannot express: {error}"
+            return requests.failed(key, {"type": type(error).__name__, "message": message})
 
 
 def _parsed(line):
@@ -291,10 +305,6 @@ def _value(plain, line):
 def _shortened(line):
     text = line[:300].decode(errors="replace").strip()
     return repr(text if len(line) < 300 and len(text) <= 60 else text[:60] + "...")
-
-
-def _input_error(message):
-    return {"type": "InputError", "message": message}
 
 
 def _error(error):

@@ -7,13 +7,14 @@
 Metrics are sent every `interval_s` seconds. A traced call is a span with two children, its wait in the queue and its
 run in a VM; the run has a child for each model that the engine ran. The caller's context is a W3C `traceparent`, and
 the span's own is on the future. Sources: OTLP 1.5 (opentelemetry-proto), W3C Trace Context. Nothing is buffered for an
-unreachable collector: a batch that cannot be sent is dropped and counted.
+unreachable collector: a batch that cannot be sent is dropped and counted. Leaving takes at most `_LEAVE_S`.
 """
 
 import array
 import collections
 import json
 import logging
+import math
 import re
 import secrets
 import threading
@@ -28,6 +29,7 @@ _log = logging.getLogger("vmhost")
 _MAX_SPANS = 10_000  # waiting to be sent
 _BATCH = 500
 _TIMEOUT_S = 10.0
+_LEAVE_S = 2.0  # for what is waiting, when the exporter is left
 _MAX_LINES, _MAX_LINE_CHARS = 10_000, 16_384  # lines waiting to be sent; characters of one
 _SEVERITIES = ((logging.CRITICAL, 21), (logging.ERROR, 17), (logging.WARNING, 13), (logging.INFO, 9), (0, 5))
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
@@ -43,7 +45,7 @@ class OtlpExporter:
     """Sends the activity of `host` to the collector at `endpoint`, with the paths /v1/metrics, /v1/traces and /v1/logs.
     `headers`: added to each request. `service`: the resource's service.name. `logs`: the lowest level of lines of the
     log `vmhost` that are sent, the host's and its tasks', masked by the rules of its records; None: no lines. A context
-    manager; leaving it sends what is waiting. ConfigurationError."""
+    manager; leaving it sends what is waiting, for at most two seconds. ConfigurationError."""
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class OtlpExporter:
         self._level_before = logging.NOTSET
         self._log = None if logs is None else _LogLines(logs, host.policy.masking())
         self._over = threading.Event()
+        self._end = math.inf  # when nothing more is sent
         self._thread: threading.Thread | None = None
         self._failure_logged = False
         self.dropped = 0  # requests that could not be sent
@@ -83,9 +86,10 @@ class OtlpExporter:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._end = time.monotonic() + _LEAVE_S
         self._over.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_LEAVE_S)  # a request that began before may take longer: its thread ends by itself
         if self._log is not None:
             _log.removeHandler(self._log)
             _log.setLevel(self._level_before)
@@ -121,13 +125,16 @@ class OtlpExporter:
 
     def _wait_for_spans(self):
         """A caller may learn of the end of a call shortly before its span is recorded."""
-        end = time.monotonic() + _TIMEOUT_S
+        end = self._end - _LEAVE_S / 2
         while any(future.done() for future in tuple(self._calls)) and time.monotonic() < end:
             time.sleep(0.001)
 
     def _send(self, path, body):
+        timeout_s = min(_TIMEOUT_S, self._end - time.monotonic())
         try:
-            post(f"{self._endpoint}/v1/{path}", json.dumps(body).encode(), self._headers, _TIMEOUT_S)
+            if timeout_s <= 0:
+                raise TimeoutError(f"the exporter ended {_LEAVE_S:g} s ago")
+            post(f"{self._endpoint}/v1/{path}", json.dumps(body).encode(), self._headers, timeout_s)
             self._failure_logged = False
         except (OSError, ValueError) as error:
             self.dropped += 1

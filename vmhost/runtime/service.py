@@ -106,16 +106,18 @@ class Service:
         """Return a handle to the task. Its new calls go to this version, and the previous version drains.
 
         `make_handle(version)` creates the handle if none exists. `permissions`: for its VMs, instead of the manifest's.
-        Loading the very same bundle again changes nothing.
+        Loading the very same bundle again, with the same settings, changes nothing.
         """
         with self.lock:
             self._check_open()
             old = self._current.get(manifest.name)
-            version = (
-                old
-                if old is not None and old.digest == digest
-                else self._new_version(manifest, digest, store, limits, policy, permissions)
-            )
+            again = old is not None and old.digest == digest
+            if again and old.has(limits, policy, permissions):
+                version = old
+            else:
+                version = self._new_version(manifest, digest, store, limits, policy, permissions)
+                if again and (state := old.breaker.saved()) is not None:
+                    version.breaker.restore(state)
             handle = self._handles.get(manifest.name)
             if handle is None:
                 handle = self._handles[manifest.name] = make_handle(version)

@@ -339,3 +339,13 @@ def test_every_command_and_option_is_explained():
             unsaid.append(words)
         silent += [(*words, one.name) for one in command.params if isinstance(one, click.Option) and not one.help]
     assert (unsaid, silent) == ([], [])
+
+
+@pytest.mark.parametrize("columns", ["0", "", "wide", "-3"])
+def test_a_width_that_is_none_is_not_used(monkeypatch, capsys, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    output.Output().line("a line")
+    output.Output().table("title", ["name", "size>"], [["digits", "5"]])
+    output.Output().remark("a remark")
+    printed = capsys.readouterr()
+    assert "a line" in printed.out and "digits" in printed.out and "a remark" in printed.err

@@ -5,6 +5,7 @@ bundles, like `vmhost serve`. Exit codes are those of vmhost/lines/exit_codes.py
 against its manifest, and that there is no compiler."""
 
 import logging
+import signal
 import sys
 
 import _vmrun
@@ -100,18 +101,22 @@ def run(arguments):
 
 def serve(arguments):
     """vmrun serve FOLDER …"""
-    from vmhost.lines.folder_server import FolderServer
+    from vmhost.lines import requests
+    from vmhost.lines.folder_server import GRACE_S, FolderServer
+    from vmhost.lines.signals import Signals
 
     options, (folder,) = _options(arguments, {"--trust": 1, "--allow-unsigned": 0}, ["FOLDER"])
     _show_guests()
     policy = vmhost.Policy(warm=0, max_warm=0)  # a device has memory only for VMs in use
-    with vmhost.Host(
-        trust=_trust(options["--trust"]), allow_unsigned=bool(options["--allow-unsigned"]), policy=policy, types=PARTS
-    ) as host:
+    trust, unsigned = _trust(options["--trust"]), bool(options["--allow-unsigned"])
+    with (
+        Signals(GRACE_S) as signals,
+        vmhost.Host(trust=trust, allow_unsigned=unsigned, policy=policy, types=PARTS) as host,
+    ):
         server = FolderServer(host, folder, sys.stdout)
-        server.run(sys.stdin.fileno(), when_idle=_vmrun.give_back_memory)
+        ended_by = server.run(requests.stdin_descriptor(), signals, when_idle=_vmrun.give_back_memory)
     server.check()
-    return exit_codes.DONE
+    return exit_codes.INTERRUPTED if ended_by == signal.SIGINT else exit_codes.DONE
 
 
 def agent(arguments):

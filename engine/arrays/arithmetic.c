@@ -475,7 +475,15 @@ static PyObject *inplace_operator(int op, PyObject *left, PyObject *right)
     static PyObject *number_inplace_##name(PyObject *a, PyObject *b) { return inplace_operator(op, a, b); }
 BINARY(add, VME_ADD)
 BINARY(subtract, VME_SUBTRACT)
-BINARY(multiply, VME_MULTIPLY)
+static PyObject *number_multiply(PyObject *a, PyObject *b)
+{
+    /* a scalar leaves a list or tuple to Python, which repeats it or says that the scalar is no integer */
+    PyObject *scalar = is_array(a) ? a : b, *other = is_array(a) ? b : a;
+    if (((array *)scalar)->flags & ARRAY_SCALAR && (PyList_Check(other) || PyTuple_Check(other)))
+        Py_RETURN_NOTIMPLEMENTED;
+    return binary_operator(VME_MULTIPLY, a, b, true);
+}
+static PyObject *number_inplace_multiply(PyObject *a, PyObject *b) { return inplace_operator(VME_MULTIPLY, a, b); }
 BINARY(true_divide, VME_DIVIDE)
 BINARY(floor_divide, VME_FLOOR_DIVIDE)
 BINARY(remainder, VME_REMAINDER)
@@ -926,21 +934,47 @@ static PyObject *clip_in_blocks(array_state *state, array *self, PyObject *low, 
     return (PyObject *)result;
 }
 
+/* Whether a bound is an integer of Python that no element of the integer dtype passes: it need not fit the dtype. */
+static bool bounds_nothing(int dtype, PyObject *bound, bool above)
+{
+    if (!PyLong_CheckExact(bound) || !dtype_is_integer(dtype))
+        return false;
+    int overflow, bits = 8 * vme_dtype_size((vme_dtype)dtype);
+    bool is_signed = dtype <= VME_INT64;
+    long long value = PyLong_AsLongLongAndOverflow(bound, &overflow);
+    if (!above)
+        return overflow < 0 || (overflow == 0 && value <= (is_signed ? INT64_MIN >> (64 - bits) : 0));
+    if (overflow > 0 && !is_signed && bits == 64) {
+        unsigned long long wide = PyLong_AsUnsignedLongLong(bound);
+        bool beyond = wide == UINT64_MAX; /* or an error: larger than any */
+        PyErr_Clear();
+        return beyond;
+    }
+    return overflow > 0
+           || (overflow == 0 && value >= 0 && (uint64_t)value >= UINT64_MAX >> (64 - bits) >> (is_signed ? 1 : 0));
+}
+
 static const char *const clip_names[] = {"a", "a_min", "a_max", "out", "min", "max", "dtype", NULL};
 static PyObject *clip(array_state *state, array *self, PyObject **values)
 {
     PyObject *low = array_given(values[1]) ? values[1] : values[4],
              *high = array_given(values[2]) ? values[2] : values[5];
     array *out;
-    if (array_argument_out(values[3], &out) < 0)
+    int dtype = array_argument_dtype(state, values[6], -1);
+    if ((dtype < 0 && PyErr_Occurred()) || array_argument_out(values[3], &out) < 0)
         return NULL;
-    PyObject *result =
-        out == NULL && array_given(low) && array_given(high) ? clip_in_blocks(state, self, low, high) : NULL;
+    if (array_given(low) && bounds_nothing(self->t.dtype, low, false))
+        low = NULL;
+    if (array_given(high) && bounds_nothing(self->t.dtype, high, true))
+        high = NULL;
+    PyObject *result = out == NULL && dtype < 0 && array_given(low) && array_given(high)
+                           ? clip_in_blocks(state, self, low, high)
+                           : NULL;
     if (result != NULL || PyErr_Occurred())
         return result;
     result = Py_NewRef(self);
     if (array_given(low))
-        Py_SETREF(result, array_binary(state, VME_MAXIMUM, result, low, array_given(high) ? NULL : out, -1));
+        Py_SETREF(result, array_binary(state, VME_MAXIMUM, result, low, array_given(high) ? NULL : out, dtype));
     if (result != NULL && array_given(high)) {
         /* Python numbers keep the dtype and the shape: the array made above may be overwritten */
         array *created = (array *)result;
@@ -948,12 +982,12 @@ static PyObject *clip(array_state *state, array *self, PyObject **values)
             && (PyFloat_CheckExact(high) ? created->t.dtype >= VME_FLOAT16
                                          : PyLong_CheckExact(high) && created->t.dtype != VME_BOOL))
             out = created;
-        Py_SETREF(result, array_binary(state, VME_MINIMUM, result, high, out, -1));
+        Py_SETREF(result, array_binary(state, VME_MINIMUM, result, high, out, dtype));
     }
     if (result == (PyObject *)self) {
         Py_DECREF(result);
-        return out != NULL ? array_unary(state, VME_POSITIVE, (PyObject *)self, out, -1)
-                           : (PyObject *)array_cast(self, self->t.dtype);
+        return out != NULL ? array_unary(state, VME_POSITIVE, (PyObject *)self, out, dtype)
+                           : (PyObject *)array_cast(self, dtype < 0 ? self->t.dtype : dtype);
     }
     return result;
 }
@@ -961,7 +995,7 @@ ARRAY_FUNCTION_OF(clip, clip_names, 4, 1, 7, clip)
 static const char *const clip_method_names[] = {"self", "min", "max", "out", NULL};
 static PyObject *clip_method(array_state *state, array *self, PyObject **values)
 {
-    values[4] = values[5] = NULL;
+    values[4] = values[5] = values[6] = NULL;
     return clip(state, self, values);
 }
 ARRAY_METHOD_OF(clip, clip_method_names, 4, 1, 7, clip_method)
@@ -1141,7 +1175,8 @@ PyObject *array_function_promote_types(PyObject *module, ARRAY_VECTORCALL)
 PyObject *array_function_result_type(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
-    int dtype = -1, weakest = WEAK_NONE, weak_dtype = -1;
+    int weakest = WEAK_NONE, weak_dtype = -1;
+    uint32_t met = 0;
     if (count == 0)
         return PyErr_Format(PyExc_ValueError, "at least one array or dtype is required");
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -1157,9 +1192,9 @@ PyObject *array_function_result_type(PyObject *module, ARRAY_VECTORCALL)
             own = ((array *)args[i])->t.dtype;
         else if ((own = array_dtype_from(state, args[i])) < 0)
             return NULL;
-        dtype = dtype < 0 ? own : (int)vme_dtype_promote((vme_dtype)dtype, (vme_dtype)own);
+        met |= UINT32_C(1) << own;
     }
-    dtype = dtype < 0 ? weak_dtype : dtype_for_weak(dtype, weakest);
+    int dtype = met == 0 ? weak_dtype : dtype_for_weak(dtype_promote_all(met), weakest);
     return Py_NewRef(state->dtypes[dtype]);
 }
 

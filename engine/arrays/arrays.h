@@ -193,6 +193,8 @@ static inline bool dtype_is_complex(int dtype) { return dtype >= VME_COMPLEX64; 
 enum { CAST_NO, CAST_EQUIV, CAST_SAFE, CAST_SAME_KIND, CAST_UNSAFE };
 int dtype_casting(PyObject *value, int absent);
 bool dtype_can_cast(int from, int to, int casting);
+/* The dtype that all dtypes of a set promote to, in any order; a bit for each number of a dtype. */
+int dtype_promote_all(uint32_t dtypes);
 /* The dtype that a Python number (weak, NEP 50) and an array of `dtype` promote to. */
 int dtype_for_weak(int dtype, int weak);
 
@@ -225,6 +227,13 @@ array *array_contiguous(array *self, int dtype); /* the array itself (a new refe
 /* target[...] = source, broadcast and cast; the caller has checked that the target is writable. */
 int array_assign(array *target, const array *source);
 int array_assign_python(array *target, PyObject *value);
+/* Whether storing `source` as one element of `dtype` is checked, as Python's numbers are: 300 and NaN are no int8. As
+ * in NumPy, unsigned dtypes take scalars modulo 2**bits. */
+static inline bool array_checks_scalar(const array *source, int dtype)
+{
+    return source->flags & ARRAY_SCALAR && dtype >= VME_INT8 && dtype <= VME_INT64
+           && !dtype_is_complex(source->t.dtype);
+}
 array *array_scalar_from(array_state *state, int dtype, PyObject *number);
 PyObject *array_item_value(array *self); /* the array must have one element */
 

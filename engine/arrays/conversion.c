@@ -47,6 +47,12 @@ int array_assign_python(array *target, PyObject *value)
         return array_check_status(target->state, OPERATOR(target->state->context, "copy", target->size,
                                                           vme_copy(target->state->context, &scalar, &target->t)));
     }
+    if (is_array(value) && array_checks_scalar((array *)value, target->t.dtype)) {
+        PyObject *number = array_item_value((array *)value);
+        int result = number == NULL ? -1 : array_assign_python(target, number);
+        Py_XDECREF(number);
+        return result;
+    }
     array *source;
     if (is_array(value))
         source = (array *)Py_NewRef(value);

@@ -190,6 +190,11 @@ static int fill_nested(nesting *found, int dtype, PyObject *object, int depth, i
         array *inner = array_from_any(found->state, object, -1);
         if (inner == NULL)
             return -1;
+        if (depth == found->rank && array_checks_scalar(inner, dtype)) {
+            int stored = element_from_python(dtype, (PyObject *)inner, data);
+            Py_DECREF(inner);
+            return stored;
+        }
         vme_tensor out = {NULL, data, found->shape + depth, NULL, found->rank - depth, dtype};
         int64_t strides[VME_RANK_MAX];
         size_t bytes;
@@ -308,7 +313,9 @@ static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name
     }
     bool shares = (PyObject *)result == object
                   || (!is_array(object) && PyObject_CheckBuffer(object) && (dtype < 0 || !(result->flags & ARRAY_OWN)));
-    if (copy == 0 && !shares) {
+    bool fortran = wanted == 'F', c_order = wanted == 'C';
+    bool ordered = fortran ? array_is_fortran(result) : !c_order || result->flags & ARRAY_CONTIGUOUS;
+    if (copy == 0 && !(shares && ordered)) {
         Py_DECREF(result);
         PyErr_SetString(
             PyExc_ValueError,
@@ -318,9 +325,8 @@ static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name
             "https://numpy.org/devdocs/numpy_2_0_migration_guide.html#adapting-to-changes-in-the-copy-keyword.");
         return NULL;
     }
-    bool fortran = wanted == 'F', c_order = wanted == 'C';
     bool scalar = result->flags & ARRAY_SCALAR; /* a scalar never exposes its memory: asarray(scalar) is writable */
-    if (fortran && !(copy != 1 && !scalar && array_is_fortran(result))) {
+    if (fortran && !(copy != 1 && !scalar && ordered)) {
         array *turned = array_transpose(result, NULL);
         Py_DECREF(result);
         result = turned == NULL        ? NULL
@@ -330,7 +336,7 @@ static PyObject *make(array_state *state, PyObject *object, PyObject *dtype_name
         turned = result == NULL ? NULL : array_transpose(result, NULL);
         Py_XDECREF(result);
         result = turned;
-    } else if (!fortran && ((copy == 1 && shares) || (c_order && !(result->flags & ARRAY_CONTIGUOUS)) || scalar)) {
+    } else if (!fortran && ((copy == 1 && shares) || !ordered || scalar)) {
         array *own = array_cast_in_order(result, result->t.dtype, wanted);
         Py_DECREF(result);
         result = own;
@@ -421,6 +427,19 @@ static array *filled(array *result, PyObject *value)
     return result;
 }
 
+/* full: what is neither an integer of Python nor text is cast without checks. */
+static array *filled_by_cast(array *result, PyObject *value)
+{
+    int weak = element_weak(value);
+    if (weak == WEAK_BOOL || weak == WEAK_INT || PyUnicode_Check(value) || PyBytes_Check(value))
+        return filled(result, value);
+    array *source = result == NULL ? NULL : array_from_any(result->state, value, -1);
+    if (source == NULL || array_assign(result, source) < 0)
+        Py_CLEAR(result);
+    Py_XDECREF(source);
+    return result;
+}
+
 static array *filled_with_one(array *result)
 {
     PyObject *one = result == NULL ? NULL : PyLong_FromLong(1);
@@ -484,7 +503,7 @@ PyObject *array_function_full(PyObject *module, ARRAY_VECTORCALL)
         || (dtype = array_given(values[2]) ? array_dtype_from(state, values[2]) : dtype_of_value(state, values[1])) < 0
         || array_argument_shape(values[0], &rank, shape) < 0)
         return NULL;
-    return in_order(filled(array_new(state, dtype, rank, shape, false), values[1]), values[3]);
+    return in_order(filled_by_cast(array_new(state, dtype, rank, shape, false), values[1]), values[3]);
 }
 
 static PyObject *like(PyObject *module, const char *function, enum fill fill, bool full, ARRAY_VECTORCALL)
@@ -509,7 +528,7 @@ static PyObject *like(PyObject *module, const char *function, enum fill fill, bo
     if (order != 0 && !(array_given(shape) && array_argument_shape(shape, &rank, sizes) < 0))
         result = array_new_in_order(of, dtype, rank, sizes, order, fill == FILL_ZERO);
     Py_DECREF(of);
-    return (PyObject *)(full ? filled(result, values[1]) : fill == FILL_ONE ? filled_with_one(result) : result);
+    return (PyObject *)(full ? filled_by_cast(result, values[1]) : fill == FILL_ONE ? filled_with_one(result) : result);
 }
 
 PyObject *array_function_zeros_like(PyObject *module, ARRAY_VECTORCALL)
@@ -530,6 +549,26 @@ PyObject *array_function_full_like(PyObject *module, ARRAY_VECTORCALL)
 }
 
 /* ---- arange([start,] stop[, step,], dtype=None) */
+/* -1 with OverflowError if `dtype` does not hold the first two of `length` elements, which NumPy checks. */
+static int arange_fits(int dtype, PyObject *start, PyObject *step, int64_t length)
+{
+    char element[ARRAY_ELEMENT_BYTES];
+    PyObject *first = array_given(start) ? Py_NewRef(start) : PyLong_FromLong(0);
+    int result = first == NULL || (length > 0 && element_from_python(dtype, first, element) < 0) ? -1 : 0;
+    if (result == 0 && length > 1) {
+        PyObject *by = step != NULL ? Py_NewRef(step) : PyLong_FromLong(1);
+        PyObject *value = by == NULL ? NULL : PyNumber_Index(first), *second = NULL;
+        Py_XSETREF(by, value == NULL ? NULL : PyNumber_Index(by));
+        second = by == NULL ? NULL : PyNumber_Add(value, by);
+        result = second == NULL ? -1 : element_from_python(dtype, second, element);
+        Py_XDECREF(second);
+        Py_XDECREF(value);
+        Py_XDECREF(by);
+    }
+    Py_XDECREF(first);
+    return result;
+}
+
 PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"start", "stop", "step", "dtype", "device", "like", NULL};
@@ -552,7 +591,8 @@ PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
         return NULL;
     PyObject *const numbers[] = {start, stop, step};
     double limits[3] = {0, 0, 1};
-    int64_t integers[3] = {0, 0, 1};
+    int64_t integers[3] = {0, 0, 1}; /* modulo 2**64 */
+    __int128 exact[3] = {0, 0, 1};
     bool integral = true;
     for (int i = 0; i < 3; i++) {
         if (numbers[i] == NULL || numbers[i] == Py_None)
@@ -572,8 +612,9 @@ PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
             return NULL;
         if (own >= VME_FLOAT16)
             integral = false;
-        else if (element_from_python(VME_INT64, numbers[i], (char *)&integers[i]) < 0)
+        else if (element_from_python(own == VME_UINT64 ? VME_UINT64 : VME_INT64, numbers[i], (char *)&integers[i]) < 0)
             return NULL;
+        exact[i] = own == VME_UINT64 ? (__int128)(uint64_t)integers[i] : (__int128)integers[i];
     }
     if (limits[2] == 0) {
         PyErr_SetString(PyExc_ZeroDivisionError, "division by zero");
@@ -581,7 +622,7 @@ PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
     }
     double length = ceil((limits[1] - limits[0]) / limits[2]);
     if (integral) { /* exact, even beyond 2**53 */
-        __int128 span = (__int128)integers[1] - integers[0], by = integers[2];
+        __int128 span = exact[1] - exact[0], by = exact[2];
         __int128 items = span == 0 || (span < 0) != (by < 0) ? 0 : (span + by - (by < 0 ? -1 : 1)) / by;
         length = (double)items;
     }
@@ -595,7 +636,9 @@ PyObject *array_function_arange(PyObject *module, ARRAY_VECTORCALL)
     }
     int64_t shape[1] = {length > 0 ? (int64_t)length : 0};
     if (dtype < 0)
-        dtype = integral ? VME_INT64 : meeting;
+        dtype = meeting;
+    if (integral && dtype_is_integer(dtype) && arange_fits(dtype, start, step, shape[0]) < 0)
+        return NULL;
     if (dtype == VME_BOOL && shape[0] > 2) {
         PyErr_SetString(PyExc_TypeError,
                         "arange() is only supported for booleans when the result has at most length 2.");

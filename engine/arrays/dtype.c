@@ -116,6 +116,16 @@ int array_argument_dtype(array_state *state, PyObject *value, int absent)
     return array_given(value) ? array_dtype_from(state, value) : absent;
 }
 
+int dtype_promote_all(uint32_t dtypes)
+{
+    int result = -1;
+    for (int dtype = VME_DTYPE_COUNT - 1; dtype >= 0;
+         dtype--) /* from complex to bool: floats meet each integer alone */
+        if (dtypes >> dtype & 1)
+            result = result < 0 ? dtype : (int)vme_dtype_promote((vme_dtype)result, (vme_dtype)dtype);
+    return result;
+}
+
 int dtype_for_weak(int dtype, int weak)
 {
     switch (weak) {

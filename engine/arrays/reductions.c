@@ -318,6 +318,15 @@ static PyObject *mean(array_state *state, array *self, PyObject **values)
     total = array_reduce(with, VME_SUM, axes, keep, loop, NULL, NULL);
     if (total == NULL)
         goto done;
+    if (out != NULL && !dtype_can_cast(((array *)total)->t.dtype, out->t.dtype, CAST_SAME_KIND)) {
+        /* as in NumPy: the sum is cast to the output's dtype, then divided and cast again */
+        Py_SETREF(total, (PyObject *)array_cast((array *)total, out->t.dtype));
+        PyObject *quotient = total == NULL ? NULL : array_binary(state, VME_DIVIDE, total, number, NULL, -1);
+        if (quotient != NULL && array_assign(out, (array *)quotient) == 0)
+            result = Py_NewRef(out);
+        Py_XDECREF(quotient);
+        goto done;
+    }
     result = array_binary(state, VME_DIVIDE, total, number, out, -1);
     if (result != NULL && out == NULL && ((array *)result)->t.dtype != final)
         Py_SETREF(result, array_as_scalar(array_cast((array *)result, final)));
@@ -328,6 +337,15 @@ done:
     return result;
 }
 ARRAY_BOTH_OF(mean, mean_names, 6, 1, 6, mean)
+
+/* Whether elements share memory: a running result must not be read back from there. */
+static bool overlaps_itself(const array *of)
+{
+    for (int i = 0; i < of->t.rank; i++)
+        if (of->t.strides[i] == 0 && of->t.shape[i] > 1)
+            return true;
+    return false;
+}
 
 static const char *const scan_names[] = {"a", "axis", "dtype", "out", NULL};
 static PyObject *scan(array *self, int op, PyObject **values)
@@ -357,14 +375,19 @@ static PyObject *scan(array *self, int op, PyObject **values)
             || memcmp(out->t.shape, over->t.shape, (size_t)out->t.rank * sizeof(int64_t)) != 0))
         PyErr_SetString(PyExc_ValueError, "provided out is the wrong size for the accumulation.");
     else
-        created =
-            out != NULL ? (array *)Py_NewRef(out) : array_new(state, (int)result, over->t.rank, over->t.shape, false);
+        created = out != NULL && !overlaps_itself(out)
+                      ? (array *)Py_NewRef(out)
+                      : array_new(state, (int)result, over->t.rank, over->t.shape, false);
     if (created != NULL
         && array_check_status(state,
                               OPERATOR(state->context, vme_scan_name((vme_scan_op)op), over->size * 2,
                                        vme_scan(state->context, (vme_scan_op)op, loop, &over->t, axis, &created->t)))
                < 0)
         Py_CLEAR(created);
+    if (created != NULL && out != NULL && created != out) {
+        int assigned = array_assign(out, created);
+        Py_SETREF(created, assigned < 0 ? NULL : (array *)Py_NewRef(out));
+    }
 done:
     Py_XDECREF(over);
     return (PyObject *)created;

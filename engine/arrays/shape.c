@@ -464,11 +464,15 @@ static PyObject *concatenate(PyObject *module, ARRAY_VECTORCALL)
         goto done;
     }
     bool flat = values[1] == Py_None;
-    int common = -1;
+    int weakest = WEAK_NONE; /* Python's numbers are weak; without axis=None they are refused below */
+    uint32_t met = 0, met_weak = 0;
     for (Py_ssize_t i = 0; i < length; i++) {
+        int weak = element_weak(PyTuple_GET_ITEM(items, i));
         parts[i] = array_from_any(state, PyTuple_GET_ITEM(items, i), -1);
         if (parts[i] == NULL)
             goto done;
+        weakest = weak > weakest ? weak : weakest;
+        *(weak == WEAK_NONE ? &met : &met_weak) |= UINT32_C(1) << parts[i]->t.dtype;
         if (flat) {
             int64_t shape[1] = {parts[i]->size};
             array *ravelled = array_reshape(parts[i], 1, shape);
@@ -476,9 +480,8 @@ static PyObject *concatenate(PyObject *module, ARRAY_VECTORCALL)
             if (ravelled == NULL)
                 goto done;
         }
-        common =
-            common < 0 ? parts[i]->t.dtype : (int)vme_dtype_promote((vme_dtype)common, (vme_dtype)parts[i]->t.dtype);
     }
+    int common = met == 0 ? dtype_promote_all(met_weak) : dtype_for_weak(dtype_promote_all(met), weakest);
     int rank = parts[0]->t.rank;
     if (rank == 0) {
         PyErr_SetString(PyExc_ValueError, "zero-dimensional arrays cannot be concatenated");

@@ -49,15 +49,24 @@ def logspace(start, stop, num=50, endpoint=True, base=10.0, dtype=None, axis=0):
 
 def geomspace(start, stop, num=50, endpoint=True, dtype=None, axis=0):
     """`num` numbers from `start` to `stop` with a constant ratio."""
-    start, stop = _a.asarray(start) * 1.0, _a.asarray(stop) * 1.0
+    start, stop = _a.asarray(start), _a.asarray(stop)
     if (start == 0).any() or (stop == 0).any():
         raise ValueError("Geometric sequence cannot include zero")
-    sign = _a.sign(start)
-    result = logspace(_a.log10(start / sign), _a.log10(stop / sign), num, endpoint, axis=axis) * sign
+    # complex where an end or the result is: the logarithm of a negative real number would be NaN
+    loop = _a.result_type(start, stop, float(num), float if dtype is None else dtype)
+    start, stop = start.astype(loop), stop.astype(loop)
+    sign = _a.sign(start)  # rotates the start to the positive real numbers
+    start, stop = start / sign, stop / sign
+    result = logspace(_a.log10(start), _a.log10(stop), num, endpoint, dtype=loop)
     if num > 0:
         result[0] = start
         if num > 1 and endpoint:
             result[-1] = stop
+    result = result * sign
+    if axis != 0:
+        from vmhost.engine.numpy._shapes import moveaxis
+
+        result = moveaxis(result, 0, axis)
     return result if dtype is None else result.astype(dtype, copy=False)
 
 
@@ -236,9 +245,15 @@ def asfortranarray(a, dtype=None, *, like=None):
 
 def copyto(dst, src, casting="same_kind", where=True):
     """Writes `src`, broadcast, into `dst` where `where` is true."""
-    src = _a.asarray(src) if not isinstance(src, (bool, int, float, complex)) else _a.asarray(src, dst.dtype)
+    number = isinstance(src, (bool, int, float, complex))
+    src = _a.asarray(
+        src, _a.result_type(dst.dtype, src) if number else None
+    )  # Python's numbers take any size of a kind
     if not _a.can_cast(src.dtype, dst.dtype, casting):
-        raise TypeError(f"Cannot cast array data from {src.dtype!r} to {dst.dtype!r} according to the rule '{casting}'")
+        raise TypeError(
+            f"Cannot cast {'scalar' if number else 'array data'} from {src.dtype!r} to {dst.dtype!r} according to the"
+            f" rule '{casting}'"
+        )
     if where is True:
         dst[...] = src
     else:

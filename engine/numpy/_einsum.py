@@ -78,6 +78,11 @@ def _subscripts(text, ranks):
             sorted(letter for letter in set(joined) if joined.count(letter) == 1 and letter not in dots)
         )
     else:
+        if dots and "..." not in result:
+            raise ValueError(
+                "output has more dimensions than subscripts given in einstein sum, but no '...' ellipsis provided to"
+                " broadcast the extra dimensions."
+            )
         result = result.replace("...", dots)
         for letter in result:
             if letter not in "".join(inputs):

@@ -35,17 +35,24 @@ class flatiter:
         return tuple(int(index) for index in unravel_index(self._next, self.base.shape))
 
     def __getitem__(self, key):
-        items = self.base.reshape(-1)[key]
+        items = self.base.reshape(-1)[_row_key(key)]
         return items.copy() if items.ndim else items
 
     def __setitem__(self, key, value):
+        key = _row_key(key)
+        try:
+            value = _a.asarray(value) if isinstance(value, _a.ndarray) else _a.asarray(value, self.base.dtype)
+        except OverflowError as error:
+            if isinstance(key, slice) or not hasattr(key, "__index__"):
+                raise
+            raise ValueError("Error setting single item of array.") from error
         if self.base.flags.c_contiguous:
-            row, key = self.base.reshape(-1), _row_key(key)
+            row = self.base.reshape(-1)
             row[key] = _repeated(value, row[key])
             return
         from vmhost.engine.numpy._grids import unravel_index
 
-        indices = _a.arange(self.base.size)[_row_key(key)]
+        indices = _a.arange(self.base.size)[key]
         self.base[unravel_index(indices, self.base.shape)] = _repeated(value, indices)
 
     def copy(self):
@@ -61,7 +68,23 @@ class flatiter:
 
 
 def _row_key(key):
-    return slice(None) if key is Ellipsis or isinstance(key, tuple) and not key else key
+    """`key` as an index of the flat row. A truth value selects the first element or none; lists are no masks."""
+    if key is Ellipsis or isinstance(key, tuple) and not key:
+        return slice(None)
+    if isinstance(key, tuple) and len(key) == 1:
+        key = key[0]
+    if key is None:
+        raise IndexError(
+            "only integers, slices (`:`), ellipsis (`...`) and integer or boolean arrays are valid indices"
+        )
+    if isinstance(key, list) and any(isinstance(item, bool) for item in key):
+        raise IndexError(
+            "boolean indices for iterators are not supported because of previous behavior that was confusing (valid"
+            " boolean indices are expected to match the size of the iterator): make an array of them"
+        )
+    if isinstance(key, bool) or isinstance(key, _a.ndarray) and key.dtype.kind == "b" and not key.ndim:
+        return 0 if key else slice(0, 0)
+    return key
 
 
 def _repeated(value, indices):

@@ -76,7 +76,7 @@ class _Joined:
             if isinstance(item, slice):
                 array, own = _range(item), 1
             elif isinstance(item, (bool, int, float, complex)):
-                array, own = _a.array(item, ndmin=rank), None
+                array, own = item, None
                 numbers.append(item)
             else:
                 array = _a.asarray(item)
@@ -86,7 +86,9 @@ class _Joined:
             arrays.append((array, own is None))
         dtypes = [array.dtype for array, number in arrays if not number] + numbers
         dtype = _a.result_type(*dtypes) if dtypes else None
-        return _a.concatenate([array for array, _ in arrays], axis, dtype=dtype)
+        return _a.concatenate(
+            [_a.array(array, dtype, ndmin=rank) if number else array for array, number in arrays], axis, dtype=dtype
+        )
 
     def __len__(self):
         return 0
@@ -290,7 +292,7 @@ def fill_diagonal(a, val, wrap=False):
         raise ValueError("array must be at least 2-d")
     if a.ndim > 2 and len(set(a.shape)) != 1:
         raise ValueError("All dimensions of input must be of equal length")
-    values, length = _a.asarray(val).ravel(), min(a.shape)
+    values, length = _a.asarray(val, None if isinstance(val, _a.ndarray) else a.dtype).ravel(), min(a.shape)
     if not length:
         return
     if wrap and a.ndim == 2 and a.shape[0] > a.shape[1]:

@@ -149,7 +149,10 @@ def _edges(a, bins, range, weights):
             raise ValueError("`bins` must be positive, when an integer")
         low, high = _limits(a, range)
     dtype = _a.result_type(*(x if isinstance(x, (int, float)) else _a.asarray(x) for x in (low, high)), a)
-    return linspace(low, high, bins + 1, dtype=dtype if dtype.kind == "f" else float)
+    edges = linspace(low, high, bins + 1, dtype=dtype if dtype.kind == "f" else float)
+    if (edges[:-1] >= edges[1:]).any():
+        raise ValueError(f"Too many bins for data range. Cannot create {bins} finite-sized bins.")
+    return edges
 
 
 def _ready(a, weights):

@@ -5,10 +5,14 @@ from vmhost.engine import _array as _a
 
 def isclose(a, b, rtol=1e-05, atol=1e-08, equal_nan=False):
     """Whether |a - b| <= atol + rtol*|b|, element by element."""
-    a, b = _a.asarray(a), _a.asarray(b)
-    if b.dtype.kind not in "fc":
+    # numbers of Python are weak: float32 is compared in float32
+    a, b, rtol, atol = (x if isinstance(x, (int, float, complex)) else _a.asarray(x) for x in (a, b, rtol, atol))
+    if not isinstance(b, _a.ndarray):
+        b = float(b) if isinstance(b, int) else b
+    elif b.dtype.kind not in "fc":
         b = b.astype(float)
-    near = (_a.absolute(a - b) <= atol + rtol * _a.absolute(b)) & _a.isfinite(b) | (a == b)
+    bound = _a.add(atol, _a.multiply(rtol, _a.absolute(b)))
+    near = _a.less_equal(_a.absolute(_a.subtract(a, b)), bound) & _a.isfinite(b) | _a.equal(a, b)
     if equal_nan:
         near = near | (_a.isnan(a) & _a.isnan(b))
     return near if near.ndim else near[()]

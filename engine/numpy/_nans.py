@@ -44,8 +44,19 @@ def _where_known(known, where):
     return where if known is None else known if where is True else known & where
 
 
+def _require_inexact(known, dtype, out):
+    """An array that can hold NaN (`known` is not None) has a mean and a variance of inexact numbers only."""
+    for name, kind in (
+        ("dtype", None if dtype is None else _a.dtype(dtype).kind),
+        ("out", None if out is None else out.dtype.kind),
+    ):
+        if known is not None and kind is not None and kind not in "fc":
+            raise TypeError(f"If a is inexact, then {name} must be inexact")
+
+
 def nanmean(a, axis=None, dtype=None, out=None, keepdims=False, *, where=True):
     a, known = _known(a)
+    _require_inexact(known, dtype, out)
     return _a.mean(a, axis, dtype, out, keepdims, where=_where_known(known, where))
 
 
@@ -53,13 +64,16 @@ def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=
     a, known = _known(a)
     if known is None:
         return var(a, axis, dtype, out, ddof, keepdims, where=where, mean=mean, correction=correction)
+    _require_inexact(known, dtype, out)
     ddof = ddof if correction is None else correction
     if where is True and mean is None and dtype is None and a.dtype.kind == "f" and a.itemsize >= 4:
         return _finish(_variance(a, known, axis, ddof, keepdims), out)
+    result_dtype = (a.real.dtype if a.dtype.kind == "c" else a.dtype) if dtype is None else None
     where = _where_known(known, where)
     counts = _a.count_nonzero(_a.broadcast_to(_a.asarray(where), a.shape), axis, keepdims=keepdims)
     result = var(_a.where(known, a, _a.zeros(1, a.dtype)), axis, dtype, None, ddof, keepdims, where=where, mean=mean)
     # too few values give NaN, where var() gives infinity
+    result = result if result_dtype is None else result.astype(result_dtype, copy=False)
     return _finish(_a.where(counts <= ddof, _a.asarray(float("nan"), result.dtype), result)[()], out)
 
 

@@ -226,9 +226,11 @@ def tensordot(a, b, axes=2):
             [first] if isinstance(first, int) else list(first),
             [second] if isinstance(second, int) else list(second),
         )
-    first, second = [axis % a.ndim for axis in first], [axis % b.ndim for axis in second]
     if len(first) != len(second) or any(a.shape[i] != b.shape[j] for i, j in zip(first, second)):
         raise ValueError("shape-mismatch for sum")
+    first, second = [axis % a.ndim for axis in first], [axis % b.ndim for axis in second]
+    if len(set(first)) != len(first) or len(set(second)) != len(second):
+        raise ValueError("duplicate axes are not allowed in tensordot")
     free_a = [i for i in range(a.ndim) if i not in first]
     free_b = [i for i in range(b.ndim) if i not in second]
     count = 1

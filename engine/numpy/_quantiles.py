@@ -81,6 +81,8 @@ _METHODS = (
 
 def _position(n, q, method):
     """Returns (position, fraction towards the next value); None for the fraction if the position is a whole number."""
+    if isinstance(n, _a.ndarray) and q.dtype.kind == "f":
+        n = n.astype(q.dtype)
     if method in ("inverted_cdf", "closest_observation"):
         position = n * q - (1 if method == "inverted_cdf" else 1.5)
         below = _a.floor(position)
@@ -125,8 +127,7 @@ def _quantiles(ordered, known, q, method, weak):
     below, above = (_a.where(high, known - 1, _a.where(low, 0, one)).astype(int) for one in (below, above))
     below, above = (_a.maximum(one, 0) for one in (below, above))
     before, after = _pick(ordered, below), _pick(ordered, above)
-    if weak and before.dtype.kind == "f":
-        share = share.astype(before.dtype)
+    share = share.astype(before.dtype if weak and before.dtype.kind == "f" else position.dtype, copy=False)
     step = after - before
     return _a.where(share >= 0.5, after - step * (1 - share), before + step * share)
 
@@ -222,8 +223,8 @@ def _with_nans_last(result, ordered):
     return result
 
 
-def _checked(q, maximum, words):
-    q = _a.asarray(q)
+def _checked(q, maximum, method, words):
+    q = _a.asarray(q, float if type(q) is int and method != "linear" else None)
     if ((q < 0) | (q > maximum)).any():
         raise ValueError(words)
     return q
@@ -231,21 +232,21 @@ def _checked(q, maximum, words):
 
 def quantile(a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None):
     """The values below which the fractions `q` of the elements lie; `method` chooses between two elements."""
-    wanted = _checked(q, 1, "Quantiles must be in the range [0, 1]")
+    wanted = _checked(q, 1, method, "Quantiles must be in the range [0, 1]")
     return _quantile(_a.asarray(a), wanted, axis, out, method, keepdims, weights, type(q) in (int, float), False)
 
 
 def percentile(a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None):
     """`quantile` of q / 100."""
-    wanted = _checked(q, 100, "Percentiles must be in the range [0, 100]") / 100
+    wanted = _checked(q, 100, method, "Percentiles must be in the range [0, 100]") / 100
     return _quantile(_a.asarray(a), wanted, axis, out, method, keepdims, weights, type(q) in (int, float), False)
 
 
 def nanquantile(a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None):
-    wanted = _checked(q, 1, "Quantiles must be in the range [0, 1]")
+    wanted = _checked(q, 1, method, "Quantiles must be in the range [0, 1]")
     return _quantile(_a.asarray(a), wanted, axis, out, method, keepdims, weights, type(q) in (int, float), True)
 
 
 def nanpercentile(a, q, axis=None, out=None, overwrite_input=False, method="linear", keepdims=False, *, weights=None):
-    wanted = _checked(q, 100, "Percentiles must be in the range [0, 100]") / 100
+    wanted = _checked(q, 100, method, "Percentiles must be in the range [0, 100]") / 100
     return _quantile(_a.asarray(a), wanted, axis, out, method, keepdims, weights, type(q) in (int, float), True)

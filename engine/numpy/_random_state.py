@@ -340,6 +340,8 @@ class RandomState:
         shape = None if size is None else _shape(size)
         count = 1
         for length in shape or ():
+            if length < 0:
+                raise ValueError("negative dimensions are not allowed")
             count *= length
         if p is not None:
             p = _a.asarray(p, dtype=float)

@@ -568,7 +568,8 @@ def choose(a, choices, out=None, mode="raise"):
     """For each position, the element of choices[i], where i is `a`'s element."""
     from vmhost.engine.numpy._creation import broadcast_arrays
 
-    a, *choices = broadcast_arrays(a, *choices)
+    dtype = _common_dtype(choices)
+    a, *choices = broadcast_arrays(a, *(_a.asarray(choice).astype(dtype, copy=False) for choice in choices))
     if not _a.can_cast(a.dtype, _a.int64):
         raise TypeError(f"Cannot cast array data from {a.dtype!r} to dtype('int64') according to the rule 'safe'")
     if mode == "wrap":
@@ -578,15 +579,20 @@ def choose(a, choices, out=None, mode="raise"):
     elif a.size and (a.min() < 0 or a.max() >= len(choices)):
         raise ValueError("invalid entry in choice array")
     if len(choices) <= MAX_CHOICE_PASSES:
-        result = choices[-1].astype(_a.result_type(*choices))
+        result = choices[-1].copy()
         for number, choice in enumerate(choices[:-1]):
             result = _a.where(a == number, choice, result)
     else:
         result = stack(choices)[(a, *_grid(a.shape))]
     if out is not None:
-        out[...] = result
+        out[...] = result.astype(out.dtype, copy=False)
         return out
     return result
+
+
+def _common_dtype(values):
+    """The dtype that arrays and Python's numbers, which are weak, promote to."""
+    return _a.result_type(*(one if isinstance(one, (int, float, complex)) else _a.asarray(one) for one in values))
 
 
 def _grid(shape):
@@ -600,13 +606,10 @@ def select(condlist, choicelist, default=0):
         raise ValueError("list of cases must be same length as list of conditions")
     if not condlist:
         raise ValueError("select with an empty condition list is not possible")
-    dtype = _a.result_type(
-        *(c if isinstance(c, (int, float, complex)) else _a.asarray(c) for c in choicelist),
-        default if isinstance(default, (int, float, complex)) else _a.asarray(default),
-    )
-    result = _a.asarray(default, dtype)
+    dtype = _common_dtype([*choicelist, default])
+    result = _a.asarray(default).astype(dtype)
     for condition, choice in zip(reversed(condlist), reversed(choicelist)):
-        result = _a.where(condition, _a.asarray(choice, dtype), result)
+        result = _a.where(condition, _a.asarray(choice).astype(dtype, copy=False), result)
     return result
 
 

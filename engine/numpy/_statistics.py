@@ -12,7 +12,7 @@ def _finish(result, out):
         raise ValueError(f"output array has the wrong shape: found {out.shape}, expected {result.shape}")
     if not _a.can_cast(result.dtype, out.dtype, "same_kind"):
         raise TypeError(f"Cannot cast output from {result.dtype!r} to {out.dtype!r} with casting rule 'same_kind'")
-    out[...] = result
+    out[...] = result.astype(out.dtype, copy=False)
     return out
 
 
@@ -46,7 +46,12 @@ def var(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=Tru
         divisor = _a.maximum(
             _a.count_nonzero(_a.broadcast_to(_a.asarray(where), a.shape), axis, keepdims=keepdims) - ddof, 0
         )
-    result = _a.sum(distance, axis, keepdims=keepdims, where=where) / divisor
+    total = _a.sum(distance, axis, keepdims=keepdims, where=where)
+    if out is not None and out.shape == total.shape and not _a.can_cast(total.dtype, out.dtype, "same_kind"):
+        # as in NumPy: the sum is cast to the output's dtype, then divided and cast again
+        out[...] = (total.astype(out.dtype) / divisor).astype(out.dtype)
+        return out
+    result = total / divisor
     return _finish(result.astype(result_dtype, copy=False) if result_dtype.kind == "f" else result, out)
 
 
@@ -99,6 +104,10 @@ def _keep(result, a, axis):
 
 def diff(a, n=1, axis=-1, prepend=None, append=None):
     """Differences of neighbouring elements, `n` times."""
+    from vmhost.engine.numpy._shapes import _axis
+
+    if n == 0:
+        return a
     if n < 0:
         raise ValueError(f"order must be non-negative but got {n!r}")
     a = _a.asarray(a)
@@ -115,7 +124,7 @@ def diff(a, n=1, axis=-1, prepend=None, append=None):
             pieces.insert(0, extra) if front else pieces.append(extra)
     if len(pieces) > 1:
         a = _a.concatenate(pieces, axis)
-    before = (slice(None),) * (axis % a.ndim)
+    before = (slice(None),) * _axis(axis, a.ndim)
     for _ in range(n):
         later, earlier = a[(*before, slice(1, None))], a[(*before, slice(None, -1))]
         a = _a.not_equal(later, earlier) if a.dtype.kind == "b" else later - earlier

@@ -7,13 +7,27 @@ from operator import index
 
 from vmhost.engine import _array as _a
 
+_COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".lzma": "lzma"}
+
+
+def _open(path, mode, encoding, newline=None):
+    """The file as text; one whose name ends so is compressed."""
+    from os.path import splitext
+
+    module = _COMPRESSED.get(splitext(path)[1])
+    if module is None:
+        return open(path, mode, encoding=encoding, newline=newline)
+    from importlib import import_module
+
+    return import_module(module).open(path, mode, encoding=encoding, newline=newline)
+
 
 def _lines(source, encoding, what="fname"):
     """Returns (lines as text, the file to close or None)."""
     opened = None
     if isinstance(source, str) or hasattr(source, "__fspath__"):
         path = source if isinstance(source, str) else source.__fspath__()
-        source = opened = open(path, encoding=None if encoding == "bytes" else encoding)
+        source = opened = _open(path, "rt", None if encoding == "bytes" else encoding)
     try:
         lines = iter(source)
     except TypeError:
@@ -264,7 +278,8 @@ def genfromtxt(
         if opened is not None:
             opened.close()
     if skip_footer:
-        skipped = sum(line_number > len(rows) + skip_header for line_number, _ in malformed)
+        kept = len(rows) + len(malformed) - skip_footer + skip_header
+        skipped = sum(line_number > kept for line_number, _ in malformed)
         del malformed[len(malformed) - skipped :]
         del rows[max(len(rows) - max(skip_footer - skipped, 0), 0) :]
     if malformed and invalid_raise:
@@ -339,7 +354,8 @@ def savetxt(fname, X, fmt="%.18e", delimiter=" ", newline="\n", header="", foote
         raise ValueError(f"invalid fmt: {fmt!r}")
     opened = None
     if isinstance(fname, str) or hasattr(fname, "__fspath__"):
-        fname = opened = open(fname, "w", encoding=encoding or "latin1", newline="")
+        path = fname if isinstance(fname, str) else fname.__fspath__()
+        fname = opened = _open(path, "wt", encoding or "latin1", "")
     elif not hasattr(fname, "write"):
         raise ValueError("fname must be a string or file handle")
     write = _writer(fname, encoding or "latin1")

@@ -45,7 +45,7 @@ def _store(result, out, name):
         raise TypeError(
             f"Cannot cast ufunc '{name}' output from {result.dtype!r} to {out.dtype!r} with casting rule 'same_kind'"
         )
-    out[...] = result
+    out[...] = result.astype(out.dtype, copy=False)
     return out
 
 
@@ -174,7 +174,7 @@ def reduceat(ufunc, array, indices, axis=0, dtype=None, out=None):
         result = _reduce_slices(ufunc, rows, starts.tolist())
     result = moveaxis(result, 0, axis) if axis else result
     if out is not None:
-        out[...] = result
+        out[...] = result.astype(out.dtype, copy=False)
         return out
     return result
 

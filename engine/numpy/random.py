@@ -424,10 +424,16 @@ class Generator:
         return _a.array(values, _a.float64).reshape(shape)[()]
 
     def dirichlet(self, alpha, size=None):
-        alpha = _positive(alpha, "alpha", True)
+        alpha = _positive(alpha, "alpha")
         if alpha.ndim != 1:
             raise ValueError("alpha must be a one-dimensional sequence")
         shape = alpha.shape if size is None else (*_shape(size), len(alpha))
+        positive = alpha > 0
+        if not len(alpha) or not positive.all():  # the share of a parameter of 0 is 0
+            result = _a.zeros(shape)
+            if positive.any():
+                result[..., positive] = self.dirichlet(alpha[positive], size)
+            return result
         if float(alpha.max()) < 0.1:  # stick breaking: sums of such small gammas would underflow
             rest = _a.cumsum(alpha[::-1])[::-1][1:]
             sticks = self._draw(

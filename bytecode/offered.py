@@ -160,8 +160,13 @@ REFUSED_NAMES = {
             "setitimer",
             "siginterrupt",
             "signal",
+            "Sigmasks",
+            "sigpending",
+            "sigwait",
         )
     },
+    "os.fwalk": "a VM opens no folders by descriptor; use os.walk",
+    "os.reload_environ": _PROCESS_WIDE,
     **{
         f"os.{name}": _NO_PROCESSES
         for name in (

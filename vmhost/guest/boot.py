@@ -23,6 +23,9 @@ def breathe():
         pass
 
 
+_CodeType = type(breathe.__code__)
+
+
 def enter(run):
     """The core runs the second phase of native modules in a frame of this code, with its own globals."""
     run()
@@ -359,9 +362,9 @@ def entry_for(name):
 
 def _is_async(function):
     code = getattr(function, "__code__", None) or getattr(getattr(function, "__func__", None), "__code__", None)
-    if code is None:
+    if type(code) is not _CodeType:  # of a class with an attribute of this name, a descriptor
         code = getattr(getattr(type(function), "__call__", None), "__code__", None)  # noqa: B004 - as CPython looks it up
-    return code is not None and bool(code.co_flags & _COROUTINE)
+    return type(code) is _CodeType and bool(code.co_flags & _COROUTINE)
 
 
 def _run_to_end(function):

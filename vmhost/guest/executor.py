@@ -32,6 +32,11 @@ def __getattr__(name):
 def find(target):
     """The callable "module:path"."""
     name, _, path = target.partition(":")
+    if name.startswith("_") and not name.startswith("__"):
+        try:
+            __import__(name[1:])  # what a program calls `csv.reader` is `_csv.reader`, after what csv has set up
+        except ImportError:
+            pass
     try:
         __import__(name)
     except Exception as error:
@@ -44,7 +49,22 @@ def find(target):
     found = sys.modules[name]
     for part in path.split("."):
         found = getattr(found, part)
-    return found
+    return _with_a_frame(found) if name == "builtins" and path in _OF_A_FRAME else found
+
+
+# They use the frame that calls them, and a VM's calls come without one.
+_OF_A_FRAME = ("eval", "exec", "globals", "locals", "vars", "dir")
+
+
+def _with_a_frame(function):
+    """`function`, called from a frame of an empty module."""
+
+    def call(*args, **kwargs):
+        return function(*args, **kwargs)
+
+    return type(call)(
+        call.__code__, {"__name__": "__main__", "__builtins__": sys.modules["builtins"]}, None, None, call.__closure__
+    )
 
 
 def _over_rows(function):

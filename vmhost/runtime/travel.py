@@ -24,17 +24,19 @@ from types import MappingProxyType
 from vmhost.bytecode.closure import INSTALLED, closure_of_module
 from vmhost.bytecode.compiler import compile_sources
 from vmhost.bytecode.errors import BytecodeError
-from vmhost.bytecode.offered import REFUSED, left_out, offered_modules
+from vmhost.bytecode.offered import REFUSED, REFUSED_NAMES, left_out, offered_modules
 from vmhost.bytecode.texts import absence
 from vmhost.errors import CrossingError
 from vmhost.runtime import program_packages
 from vmhost.runtime.interactive import sketch
+from vmhost.stdlib.policy import POLICY
 
 # The name of the program's own module in a VM, so that its `if __name__ == "__main__":` does not run there.
 MAIN = "__mp_main__"
 # Replaces, in a VM, a name that its module cannot import there.
 _GAP = "__import__('vmhost.guest.gaps', fromlist=['Gap']).Gap"
 _ERRORS_SHOWN = 5
+_REPLACED = ("builtins", "select")  # their removed functions have substitutes in a VM
 _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
 _BRANCHES = frozenset((*dis.hasjump, dis.opmap["FOR_ITER"]))
@@ -74,6 +76,9 @@ def place_of(function):
         )
     if _is_at(home, path, function):
         return module, path
+    written_in = getattr(function, "__globals__", {}).get("__name__")  # another one for what copies a function's names
+    if written_in != module and _is_at(sys.modules.get(written_in), path, function):
+        return written_in, path
     for name, value in list(vars(home).items()):
         if value is function or isinstance(function, (types.MethodType, types.BuiltinMethodType)) and value == function:
             return module, name
@@ -308,6 +313,7 @@ def _is_the_vms_own(name, function):
             f"({sys.modules[top].__file__}) has the name of one of the standard library; rename it"
         )
     if name in offered_modules() and name not in REFUSED:
+        _refuse_removed(function)
         return True
     if top == "vmhost":
         raise CrossingError(f"{_shown(function)} cannot travel to a VM: vmhost's own modules stay on the host")
@@ -315,6 +321,19 @@ def _is_the_vms_own(name, function):
         reason = REFUSED.get(name) or left_out(name) or "it is not among the modules that VMs are given"
         raise CrossingError(f"{_shown(function)} cannot travel to a VM: a VM does not have the module {name}: {reason}")
     return False
+
+
+def _refuse_removed(function):
+    """CrossingError for a function that VMs remove from a native module, or that only calls one."""
+    owner, module, name = (getattr(function, part, None) for part in ("__self__", "__module__", "__name__"))
+    if isinstance(owner, type) or not isinstance(module, str):
+        return
+    known_as = f"{'os' if module == 'posix' else module.removeprefix('_')}.{name}"
+    rules = None if module in _REPLACED or isinstance(function, type) else POLICY.get(module)
+    lacking = rules is not None and rules.verdict(name) not in ("allowed", "gated")
+    if lacking or known_as in REFUSED_NAMES:
+        reason = REFUSED_NAMES.get(known_as, "it is none of the names that VMs are given")
+        raise CrossingError(f"{_shown(function)} cannot travel to a VM: a VM does not have {known_as}: {reason}")
 
 
 def _is_of_the_library(module):

@@ -225,7 +225,7 @@ def test_what_could_not_be_stored_may_come_again(make, monkeypatch):
     ]
     before = intake.statistics(), intake.open_visits, dict(intake._closed)
 
-    def full(events):
+    def full(events, notes):
         raise StoreError("no room")
 
     with monkeypatch.context() as patch:

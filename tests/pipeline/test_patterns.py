@@ -77,6 +77,16 @@ STEP = {"name": "a", "event": "a"}
             {"pattern": [STEP, {"name": "n", "contiguity": "not_followed_by"}]},
             "at the end of a pattern wants `within_ms`",
         ),
+        (
+            {
+                "pattern": [
+                    {"group": [STEP, {"name": "n", "event": "n", "contiguity": "not_followed_by"}]},
+                    {"name": "z"},
+                ],
+                "within_ms": 9,
+            },
+            "pattern[0].group[1] (n): not_followed_by at the end of a group",
+        ),
         ({"pattern": [STEP | {"optional": True}, {"name": "n", "contiguity": "not_next"}]}, "behind an optional step"),
         ({"pattern": [STEP], "within_ms": 1.5}, "rule.within_ms: expected a whole number from 1"),
         ({"pattern": [STEP], "within": "first_and_last"}, "which is missing"),
@@ -312,6 +322,39 @@ def test_the_builder_says_what_data_say():
         Pattern.begin("view").times(2).times(3)
 
 
+@each(
+    ("last", "whole", "limit_ms"),
+    [
+        ({}, {"within_ms": 50}, 50),
+        ({"within_ms": 20}, {}, 20),
+        ({"within_ms": 20}, {"within_ms": 50}, 20),
+        ({"within_ms": 50}, {"within_ms": 20}, 20),
+        ({"within_ms": 20}, {"within_ms": 20, "within": "previous_and_current"}, 20),
+        ({"within_ms": 15, "within": "previous_and_current"}, {"within_ms": 50, "within": "previous_and_current"}, 35),
+        ({"group": [{"name": "c", "event": "c", "within_ms": 30}]}, {"within_ms": 50}, 30),
+    ],
+)
+def test_the_limit_of_a_match_is_the_smallest_that_is_given(last, whole, limit_ms):
+    named = {} if "group" in last else {"name": "c", "event": "c"}
+    rule = {"pattern": [STEP, {"name": "b", "event": "b"}, named | last], **whole}
+    for late in (0, 1):
+        engine = PatternEngine()
+        engine.add("r", rule)
+        events = [Event("a", 0), Event("b", 20 if limit_ms == 35 else 1), Event("c", limit_ms - 1 + late)]
+        found = [one for number, event in enumerate(events) for one in engine.feed(event, number)]
+        assert [one.timed_out for one in found] == [bool(late)], late
+
+
+def test_a_match_that_ends_with_an_absence_is_of_the_end_of_its_window():
+    absent = {"name": "b", "event": "b", "contiguity": "not_followed_by"}
+    for limit, at_ms in (({"within_ms": 50}, 60), ({"within_ms": 9, "within": "previous_and_current"}, 19)):
+        engine = PatternEngine()
+        engine.add("r", {"pattern": [STEP, absent], **limit})
+        assert engine.feed(Event("a", 10), 1) == []
+        (found,) = engine.advance(1000)
+        assert (found.timed_out, found.at_ms) == (False, at_ms)
+
+
 # ---- the commands
 
 
@@ -340,7 +383,7 @@ def test_the_command_explains_a_rule_event_by_event(tmp_path):
     assert [(row["under_way"], row["results"]) for row in rows] == [
         ("1 at b", []),
         ("1 at b", []),
-        ("", [{"timed_out": False, "steps": {"a": [1], "b": [3]}}]),
+        ("", [{"timed_out": False, "at_ms": 3, "steps": {"a": [1], "b": [3]}}]),
     ]
     code, out, err = command("explain-rule", tmp_path / "rule.json", "--dot")
     assert code == 0 and '"a" -> "b" [label="take a"' in out
@@ -348,3 +391,21 @@ def test_the_command_explains_a_rule_event_by_event(tmp_path):
     assert code == 0, err
     (compiled,) = json.loads((tmp_path / "compiled.json").read_text())
     assert compiled["pattern"][1]["where"]["program"][0][0] == "FIELD"
+
+
+def test_the_command_prints_every_field_that_is_given_for_a_rule(tmp_path):
+    step = {"name": "a", "event": "e1", "where": {"field": "x", "op": "==", "value": "e2"}, "times": [2, None]}
+    step |= {"times_within_ms": 71, "greedy": True, "until": {"event": "e3"}, "within_ms": 72, "or": {"event": "e4"}}
+    group = {"group": [{"name": "b", "event": "e5"}], "contiguity": "followed_by_any", "optional": True}
+    rule = {"name": "r", "about": "words", "by": "visit", "pattern": [step, {"name": "c", "event": "e6"}, group]}
+    rule |= {"within_ms": 73, "skip": {"to_last": "c"}, "then": ["shop"], "timeout": [], "version": 74, "priority": 7}
+    rule |= {"fields": {"x": "string"}, "when_changed": "go_on", "expires_ms": 75_000, "message": {"text": "e8"}}
+    (tmp_path / "rule.json").write_text(json.dumps(rule))
+    code, out, err = command("explain-rule", tmp_path / "rule.json")
+    assert code == 0, err
+    keys = {*rule, *step, *group} - {"pattern", "group"}
+    lines = [line.split() for line in out.splitlines()]
+    assert keys - {word for line in lines for word in line[:4]} == set()
+    for value in ("e1", "e2", "e3", "e4", "e5", "e6", "e8", "71", "72", "73", "74", "75000", "words", "shop"):
+        assert value in out, value
+    assert "within 72 ms" in out

@@ -96,12 +96,12 @@ def test_lines_are_replayed(tmp_path, bundle):
         Recording.lines(tmp_path / "nothing.jsonl")
 
 
-def test_a_replay_can_be_stopped(tmp_path, bundle):
+def test_a_replay_can_be_stopped(tmp_path, bundle, monkeypatch):
     stop, path = threading.Event(), tmp_path / "events.jsonl"
     lines = [{"name": "click", "time_ms": BEGIN_MS + n * 3_600_000, "visit": "a"} for n in range(3)]
     path.write_text("\n".join(map(json.dumps, lines)))
     recording = Recording.lines(path)
-    threading.Timer(0.2, stop.set).start()
+    monkeypatch.setattr(replays.time, "sleep", lambda seconds: stop.set())  # while it waits for the next event
     assert replayed(tmp_path, recording, bundle, speed=1, stop=stop)[2].events == 1
 
 

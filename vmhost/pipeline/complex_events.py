@@ -26,6 +26,7 @@ PREFIX = "rule:"
 TIMED_OUT = ":timeout"
 SAVE_S = 5.0
 COUNTS = ("events", "looked_at", "matched", "timed_out", "dropped", "ended", "missed")  # an engine's growing counters
+_EVER_MS = 1 << 62
 _MAX_LISTED_EVENTS = 100  # most events of one step in the contents of a match's event
 _AT_ONCE = 1000
 _KEYS = (
@@ -138,6 +139,7 @@ class ComplexEvents:
         self.engine = PatternEngine(max_bytes=max_bytes)
         self._counted = {}  # by the engines before this one
         self._database, self._store, self._lateness_ms = database, store, lateness_ms
+        self._latest_ms = -_EVER_MS  # the latest time of an event that was fed
         self._waiting = []  # events of matches that the store has not taken yet
         self.position = store.position
         self._saved, self._saved_s = None, time.monotonic()
@@ -199,28 +201,39 @@ class ComplexEvents:
 
     # ---- events
 
-    def feed(self, stored):
-        """Feeds StoredEvents, in ascending positions; returns the Events that are to be stored. The next call returns
-        them again, unless `taken` was called in between."""
+    def feed(self, stored, time_ms):
+        """Feeds StoredEvents, in ascending positions, and moves time on with each; `time_ms` is event time after the
+        last, and those beyond it have the time of a wrong clock. Matches stay open `lateness_ms` longer, for late
+        events. Returns the Events that are to be stored. The next call returns them again, unless `taken` was called in
+        between."""
         self.position = stored[-1].position
         seen = [one for one in stored if not one.event.name.startswith(PREFIX)]
         if seen:
             recent = {one.position: one.event for one in seen}
-            for position, matches in self.engine.feed_many(seen).items():
-                for match in matches:
-                    self._found(match, recent)
+            until_ms = self._latest_ms if time_ms is None else time_ms
+            latest_ms = min(self._latest_ms, until_ms)  # the clock may have been set back
+            found, self._latest_ms = self.engine.feed_in_time(seen, latest_ms, until_ms, self._lateness_ms)
+            for match in found:
+                self._found(match, recent)
         return self._waiting
 
     def advance(self, time_ms):
-        """Moves time on to `time_ms`, the latest of an event. Matches stay open `lateness_ms` longer, for late
-        events."""
+        """Moves time on to `time_ms`, that of the clock while no events come; returns Events as `feed`."""
+        self._latest_ms = max(self._latest_ms, time_ms)
         for match in self.engine.advance(time_ms - self._lateness_ms):
             self._found(match, {})
         return self._waiting
 
-    def timed(self, events, time_ms):
-        """The Events, moved on to `time_ms`, the latest time of all, where they are earlier; so none is late."""
-        return [msgspec.structs.replace(event, time_ms=max(event.time_ms, time_ms or 0)) for event in events]
+    def drain(self):
+        """No more events come: all windows end. Returns Events as `feed`."""
+        for match in self.engine.advance(_EVER_MS):
+            self._found(match, {})
+        return self._waiting
+
+    @staticmethod
+    def timed(events, time_ms):
+        """The Events at `time_ms`, event time, so that none is late, and none moves time on."""
+        return events if time_ms is None else [msgspec.structs.replace(event, time_ms=time_ms) for event in events]
 
     def taken(self):
         self._waiting = []
@@ -241,7 +254,7 @@ class ComplexEvents:
                     about |= {"name": event.name, "time_ms": event.time_ms, "page": event.page, "visit": event.visit}
                     about["contents"] = event.contents
                 listed.append(about)
-        at_ms = match.at_ms if match.timed_out else 0 if last is None else last.time_ms
+        at_ms = match.at_ms or (0 if last is None else last.time_ms)
         contents = {"rule": match.rule, "at_ms": at_ms, "timed_out": match.timed_out, "steps": steps}
         name = f"{PREFIX}{match.rule}{TIMED_OUT if match.timed_out else ''}"
         self._waiting.append(Event(name, at_ms, "", "", contents, identity(match), key))
@@ -252,7 +265,7 @@ class ComplexEvents:
 
     # ---- restarts
 
-    def begin(self):
+    def begin(self, time_ms):
         """Loads the matches under way at the end of the last run; returns Events to be stored, as `feed`. StoreError.
 
         Where nothing was saved yet it saves now, so that a start after a crash feeds all events from here on."""
@@ -276,10 +289,10 @@ class ComplexEvents:
         for one in self._store.read(row[0]):
             batch.append(one)
             if len(batch) == _AT_ONCE:
-                self.feed(batch)
+                self.feed(batch, time_ms)
                 batch = []
         if batch:
-            self.feed(batch)
+            self.feed(batch, time_ms)
         self._waiting = [event for event in self._waiting if event.id not in there]
         return self._waiting
 

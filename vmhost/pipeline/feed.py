@@ -89,16 +89,19 @@ class Feed:
             numbers.append((self.line, line))
         return self._take(events, numbers)
 
-    def take(self, events):
-        """Takes Events in order. Returns False if `stop` came first. ValueError, StoreError, PipelineError."""
+    def take(self, events, notes=None):
+        """Takes Events in order, in batches that depend on their number alone: calls beyond a task's queue wait.
+        Returns False if `stop` came first; `notes` are stored with the last ones (Pipeline.append_many). ValueError,
+        StoreError, PipelineError."""
         done = 0
         while done < len(events):
-            room = self._room(len(events) - done)
-            if not room:
+            if not self._room(len(events) - done):
                 return False
-            self._append(events[done : done + room])
-            done += room
-        return True
+            end = min(done + _AT_ONCE, len(events))
+            if not self._append(events[done:end], **({"notes": notes} if notes and end == len(events) else {})):
+                return False
+            done = end
+        return True if events or not notes else self._append([], notes=notes)
 
     def _take(self, events, numbers):
         done = 0
@@ -135,11 +138,11 @@ class Feed:
             self.waits = "queues"
         return 0
 
-    def _append(self, events):
+    def _append(self, events, **notes):
         """False if `stop` came while the disk was full."""
         while True:
             try:
-                self.pipeline.append_many(events, bounded=self.when_full == "drop")
+                self.pipeline.append_many(events, bounded=self.when_full == "drop", **notes)
             except StoreFullError as error:
                 if self.waits != "disk":
                     self.waits = "disk"

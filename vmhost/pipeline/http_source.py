@@ -283,7 +283,7 @@ class HttpSource:
     """Serves `events_app` on `address` ("127.0.0.1:8400"; port 0: any free one) until the feed is to stop; requests
     that are being handled then are answered. `url`: its address, from `start()` on."""
 
-    ends = False
+    ends, live = False, True
 
     def __init__(self, feed, address, *, token=None, origins=(), max_body_bytes=MAX_BODY_BYTES):
         self.feed = feed

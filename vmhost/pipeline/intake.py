@@ -42,6 +42,7 @@ COUNTED = (
 
 
 _NEVER_MS = (1 << 63) - 1
+_EVENT_TIME = "intake.event_time_ms"  # a note of the store: event time as of its last event
 
 
 class _Visit:
@@ -122,22 +123,26 @@ class Intake:
 
     # ---- taking events
 
-    def take(self, events):
+    def take(self, events, notes=None):
         """Stores `events`, in order, except for those that the rules refuse, together with the exits that they cause.
         Returns the stored ones as StoredEvents, in order of position.
 
-        Raises as `EventStore.append_many`; then nothing was taken, and the same events may come again.
+        `notes`: as for `EventStore.append_stored`. Raises as `EventStore.append_many`; then nothing was taken, and the
+        same events may come again.
         """
-        return self._all_or_none(self._checked, events)
+        return self._all_or_none(self._checked, events, notes=notes)
 
-    def _all_or_none(self, function, *arguments):
+    def _all_or_none(self, function, *arguments, notes=None):
         """Stores the events that `function` returns; where that fails, restores all state."""
         self._undo.clear()
         before_ms, clock_ms = self._time_ms, self._clock_ms
         self._counts_before = None
         try:
             events = function(*arguments)
-            stored = self.store.append_stored(events) if events else []
+            notes = notes or {}
+            if events and self._time_ms is not None:
+                notes = notes | {_EVENT_TIME: self._time_ms}
+            stored = self.store.append_stored(events, notes) if events or notes else []
         except BaseException:
             while self._undo:
                 undo, *values = self._undo.pop()
@@ -414,7 +419,7 @@ class Intake:
             row = connection.execute("SELECT latest_ms FROM event_blocks ORDER BY first DESC LIMIT 1").fetchone()
         if row is None:
             return
-        self._time_ms = row[0]
+        self._time_ms = self.store.database.counters().get(_EVENT_TIME, row[0])
         since_ms = self._time_ms - max(self.visit_timeout_ms, self.ids_ms)
         for head in self.store.heads(earliest_ms=since_ms):
             for name, at_ms, page, visit, key, known in zip(

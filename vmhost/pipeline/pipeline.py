@@ -100,6 +100,7 @@ class Pipeline:
         self._ended = False  # nothing more is taken
         self._closed = False
         self.final = None  # `statistics()` as of the end
+        self.live = getattr(clock, "live", True)  # whether the clock moves event time on while no events come
         self.store_error = None  # the last write's error; None after a successful write
         with contextlib.ExitStack() as undo:  # undone when a later step fails
             undo.callback(self._close_interrupts)
@@ -177,7 +178,7 @@ class Pipeline:
                 if self.features is not None:
                     self.features.fill(self._store)
                 if self._complex is not None:
-                    self._store_complex(self._complex.begin())
+                    self._store_complex(self._complex.begin(self._intake.event_time_ms))
             self._reach.start()
             for worker in (*self._workers, *self._behind.values()):
                 worker.start()
@@ -539,13 +540,13 @@ class Pipeline:
         """Takes one Event."""
         self.append_many((event,))
 
-    def append_many(self, events, *, bounded=True):
+    def append_many(self, events, *, bounded=True, notes=None):
         """Takes Events in order, all or none of them. Raises as `EventStore.append_many`; ValueError for an event whose
         name is reserved for rules' matches; PipelineError after `close`.
 
         Calls beyond a task's queue are dropped by its overload rule. `bounded` False: they wait too, and so do the
         calls for visits that time closes later. For callers that wait for room themselves (`wait_for_room`) before they
-        append.
+        append. `notes`: counters of the store, {name: integer}, set in the transaction that makes the events durable.
         """
         self._must_be_open()
         events = events if isinstance(events, (list, tuple)) else list(events)
@@ -554,7 +555,7 @@ class Pipeline:
         with self._lock:
             self._must_be_open()
             self._bounded = bounded
-            self._feed(self._intake.take(events))
+            self._feed(self._intake.take(events, notes))
         interrupts.check()
 
     def append_line(self, line):
@@ -589,7 +590,7 @@ class Pipeline:
         if self.features is not None:
             self.features.feed(taken)
         if self._complex is not None:
-            self._store_complex(self._complex.feed(taken))
+            self._store_complex(self._complex.feed(taken, self._intake.event_time_ms))
 
     def _store_complex(self, events):
         """Stores the events of rules' matches, as others. If the store cannot be written, they wait for the next
@@ -651,7 +652,7 @@ class Pipeline:
         while not self._closing.wait(TICK_S):
             try:
                 with self._idle:
-                    if not self._ended:
+                    if not self._ended and self.live:
                         self._feed(self._intake.tick())
                     self._move_on()
                     self._pump()
@@ -817,7 +818,8 @@ class Pipeline:
 
     def end(self, keep_visits=False):
         """Takes nothing more. Closes visits without an exit, which may trigger calls, unless `keep_visits`; `wait`
-        waits for these, and `close` does the rest."""
+        waits for these, and `close` does the rest. If the stream is not `live`, it has ended: with its visits the
+        windows of rules end too."""
         with self._lock:
             if self._ended:
                 return
@@ -826,6 +828,8 @@ class Pipeline:
             try:
                 self._bounded = False  # calls for these last events wait; no others come
                 self._feed(self._intake.close(keep_visits))
+                if self._complex is not None and not (keep_visits or self.live):
+                    self._store_complex(self._complex.drain())
             except StoreError as error:
                 _log.error("%s: %s; visits stay open for the next start", self.folder, error)
 

@@ -7,8 +7,13 @@ with Pipeline("again", bundles, clock=clock) as pipeline:
 
 The pipeline's clock is the replay's: it shows the time of the events, so that lateness, time-outs of visits and
 retention are as they were when the events happened, whatever the speed.
+
+Replays of a recording at one speed give the same events, matches of rules and rows: events are cut into batches by
+their number and time alone, and nothing depends on the machine's clock. How many events of the recording were taken is
+stored with them, so that a replay that was killed goes on where it ended, with the same result.
 """
 
+import hashlib
 import os
 import time
 from pathlib import Path
@@ -23,6 +28,8 @@ from vmhost.pipeline.stored import StoredPipeline
 _AT_ONCE = 100
 _READ_BYTES = 1 << 16
 _POLL_S = 0.1  # how often a waiting replay checks whether it is to stop
+_SPAN_S = 0.05  # events of a batch are due within this time
+_TAKEN, _WHICH = "replay.taken", "replay.recording"  # notes in the store: number of events, Recording.identity
 
 
 class Recording:
@@ -34,6 +41,12 @@ class Recording:
     def __iter__(self):
         """Yields (Event, its number of units)."""
         return iter(self._events)
+
+    @property
+    def identity(self):
+        """A number that tells recordings of different names or sizes apart."""
+        content = f"{os.path.abspath(self.name)}\0{self.total}\0{self.unit}"
+        return int.from_bytes(hashlib.sha256(content.encode(errors="surrogatepass")).digest()[:7])
 
     @classmethod
     def stored(cls, folder, since_ms=None, until_ms=None):
@@ -88,6 +101,8 @@ class ReplayClock:
     """Seconds since 1970 in the time of the replayed events. `speed`: how many of their seconds pass in one of ours;
     None: as fast as they can be taken. The clock never passes the time of the next event."""
 
+    live = False  # only events move event time on
+
     def __init__(self, speed=None):
         self.speed = speed
         self._began_s = self.began_ms = None
@@ -113,19 +128,33 @@ class ReplayClock:
         due_s = self._began_s + (time_ms - self.began_ms) / 1000 / self.speed
         return max(0.0, due_s - time.monotonic())
 
+    def was(self, time_ms):
+        """An event of this time was taken by an earlier run of the replay: the clock goes on after it."""
+        self._next_ms = max(self._next_ms, time_ms)
+        if self.began_ms is None:
+            self.began_ms = time_ms
+        passed_s = 0.0 if self.speed is None else (self._next_ms - self.began_ms) / 1000 / self.speed
+        self._began_s = time.monotonic() - passed_s
+
+    def batch_of(self, time_ms):
+        """The number of the batch in which an event of this time belongs."""
+        return 0 if self.speed is None else int((time_ms - self.began_ms) / 1000 / self.speed / _SPAN_S)
+
 
 class Replay:
     """One replay of a Recording into a Feed, whose pipeline uses the ReplayClock `clock`. `done`: units so far;
-    `events`: events so far; `latest_ms`: the latest event time."""
+    `events`: events so far; `latest_ms`: the latest event time. It goes on where an earlier one into the same pipeline
+    was cut off."""
 
     def __init__(self, recording, feed, clock):
         self.recording, self.feed, self.clock = recording, feed, clock
         self.done, self.events, self.latest_ms = 0, 0, None
 
     def run(self):
-        """Returns when all events were taken, or the feed's `stop` was set. BadLineError, StoreError, PipelineError;
-        ValueError for an event that the store cannot take."""
-        waiting, units = [], 0
+        """Returns when all events were taken, or the feed's `stop` was set. ConfigurationError if the pipeline has
+        taken a part of another recording; BadLineError, StoreError, PipelineError; ValueError for an event that the
+        store cannot take."""
+        before, taken, waiting, units, batch = self._taken_before(), 0, [], 0, None
         events = iter(self.recording)
         while True:
             try:
@@ -133,16 +162,21 @@ class Replay:
             except StopIteration:
                 break
             except BadLineError:
-                self._take(waiting, units)
+                self._take(waiting, units, taken)
                 raise
-            if event.name.startswith(PREFIX):  # a match; in a replay the pipeline's own rules make these
+            taken += 1
+            if event.name.startswith(PREFIX) or taken <= before:  # in a replay the pipeline's own rules make matches
                 units += size
+                if taken <= before:
+                    self.clock.was(event.time_ms)
                 continue
             away_s = self.clock.next_is(event.time_ms)
-            if waiting and (away_s > 0 or len(waiting) >= _AT_ONCE):
-                if not self._take(waiting, units):
+            now = self.clock.batch_of(event.time_ms)
+            if waiting and (now != batch or len(waiting) >= _AT_ONCE):
+                if not self._take(waiting, units, taken - 1):
                     return
                 waiting, units = [], 0
+            batch = now
             while away_s > 0:
                 if self.feed.stop.is_set():
                     return
@@ -151,10 +185,19 @@ class Replay:
                 away_s = self.clock.next_is(event.time_ms)
             waiting.append(event)
             units += size
-        self._take(waiting, units)
+        self._take(waiting, units, taken)
 
-    def _take(self, events, units):
-        if not self.feed.take(events):
+    def _taken_before(self):
+        counters = self.feed.pipeline.database.counters()
+        if counters.get(_WHICH, self.recording.identity) != self.recording.identity:
+            raise ConfigurationError(
+                f"{self.feed.pipeline.folder}: holds a part of a replay of another recording than"
+                f" {self.recording.name}; name a new folder"
+            )
+        return counters.get(_TAKEN, 0)
+
+    def _take(self, events, units, taken):
+        if not self.feed.take(events, {_TAKEN: taken, _WHICH: self.recording.identity}):
             return False
         self.done += units
         self.events += len(events)

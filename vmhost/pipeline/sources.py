@@ -6,6 +6,7 @@ with Sources(pipeline, configuration.sources) as sources:
 
 import os
 import select
+import stat
 import sys
 import threading
 import time
@@ -66,6 +67,11 @@ class LineSource:
         except OSError as error:
             raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from error
         self.read_bytes = 0
+
+    @property
+    def live(self):
+        """Whether events come as they happen; a file holds those of another time."""
+        return not stat.S_ISREG(os.fstat(self._descriptor).st_mode)
 
     @property
     def size_bytes(self):
@@ -195,6 +201,11 @@ class Sources:
         if self._error is not None:
             raise self._error
         return True
+
+    @property
+    def live(self):
+        """Whether any brings events as they happen."""
+        return any(source.live for source in self.sources.values())
 
     def stop(self):
         """Asks all to end; `wait` then waits for that. What a source has read but not taken is left."""

@@ -62,18 +62,20 @@ class _Block:
 class _Written:
     """Blocks written by a transaction, and the store's totals once it is committed."""
 
-    def __init__(self, store, blocks, count, size, latest_ms):
-        self.store, self.blocks, self.count, self.size, self.latest_ms = store, blocks, count, size, latest_ms
+    def __init__(self, store, blocks, notes, count, size, latest_ms):
+        self.store, self.blocks, self.notes = store, blocks, notes
+        self.count, self.size, self.latest_ms = count, size, latest_ms
 
     def committed(self):
-        store, last = self.store, self.blocks[-1]
+        store = self.store
         with store._lock:
             store._writing = []
-            store._durable = last.first + len(last) - 1
+            if self.blocks:
+                store._durable = self.blocks[-1].first + len(self.blocks[-1]) - 1
         store._count, store._bytes, store._latest_ms = self.count, self.size, self.latest_ms
 
     def undone(self):
-        self.store._requeue(self.blocks)
+        self.store._requeue(self.blocks, self.notes)
 
 
 def _column(values):
@@ -164,6 +166,7 @@ class EventStore:
         self._waiting = []  # blocks to be written, in order; the last one takes more events
         self._waiting_count = 0
         self._writing = []  # blocks of the current transaction
+        self._notes = {}  # counters of the database, to be set with the events that wait
         database.migrate("pipeline.events", STEPS)
         with database.reader() as connection:
             self._count, self._bytes, last, self._latest_ms = connection.execute(
@@ -192,8 +195,8 @@ class EventStore:
 
     @property
     def pending(self):
-        """Whether some events are in memory only."""
-        return bool(self._waiting)
+        """Whether some events or notes are in memory only."""
+        return bool(self._waiting or self._notes)
 
     def append(self, event):
         """Stores one event and returns its position. ValueError for contents that cannot be stored; StoreError if
@@ -215,34 +218,38 @@ class EventStore:
                 if self._waiting_count >= self.batch_count:
                     self.flush()
 
-    def append_stored(self, events):
-        """As `append_many`, for a list; returns the events as StoredEvents with packed contents."""
-        return list(map(StoredEvent, *self._append(events)))
+    def append_stored(self, events, notes=None):
+        """As `append_many`, for a list, which may be empty; returns the events as StoredEvents with packed contents.
+        `notes`: counters of the database that are set in the transaction which makes the events durable."""
+        return list(map(StoredEvent, *self._append(events, notes)))
 
-    def _append(self, events):
+    def _append(self, events, notes=None):
         """(positions, events, the packed contents of each or None)"""
         if self.durability == "each":
-            return self._append_each(events)
+            return self._append_each(events, notes)
         self.make_room()
-        taken = self._take(events)
+        taken = self._take(events, notes)
         if self._waiting_count * 2 >= self.batch_count and not self._writing:
             self.database.flush_soon()  # so that `append` rarely waits for the disk
         return taken
 
-    def _append_each(self, events):
+    def _append_each(self, events, notes):
         with self.database.lock:  # no other commit in between, so that a failure can be undone
-            taken = self._take(events)
+            taken = self._take(events, notes)
             try:
                 self.flush()
             except BaseException:
                 with self._lock:
-                    self._waiting, self._waiting_count = [], 0
+                    self._waiting, self._waiting_count, self._notes = [], 0, {}
                     self._last = self._durable
                 raise
         return taken
 
-    def _take(self, events):
+    def _take(self, events, notes=None):
         with self._lock:
+            if not events:
+                self._notes |= notes or {}
+                return range(self._last + 1, self._last + 1), (), ()
             columns = passes.columns(events)
             plain = passes.pack_contents(events)
             packed = plain if plain is not None else list(map(self._pack, events))
@@ -258,6 +265,7 @@ class EventStore:
                 done = part.stop
             self._waiting_count += len(packed)
             self._last += len(packed)
+            self._notes |= notes or {}
             return range(first, self._last + 1), events, itertools.repeat(None) if plain is None else plain
 
     @staticmethod
@@ -274,17 +282,21 @@ class EventStore:
     def write(self, connection):
         """Writes the waiting events, inside of a transaction of the database."""
         with self._lock:
-            if not self._waiting:
+            if not self.pending:
                 return None
-            blocks = self._writing = self._waiting
-            self._waiting, self._waiting_count = [], 0
+            blocks, notes = self._waiting, self._notes
+            self._writing = blocks
+            self._waiting, self._waiting_count, self._notes = [], 0, {}
         try:
-            return self._write_blocks(connection, blocks)
+            connection.executemany("INSERT OR REPLACE INTO store_counters VALUES (?, ?)", notes.items())
+            return self._write_blocks(connection, blocks, notes)
         except BaseException:
-            self._requeue(blocks)
+            self._requeue(blocks, notes)
             raise
 
-    def _write_blocks(self, connection, blocks):
+    def _write_blocks(self, connection, blocks, notes):
+        if not blocks:
+            return _Written(self, blocks, notes, self._count, self._bytes, self._latest_ms)
         rows = list(map(self._row, blocks))
         self._epochs.begin(connection, blocks[0].first)
         write_rows(connection, "INSERT INTO event_blocks", rows)
@@ -293,10 +305,12 @@ class EventStore:
         count = sum(map(len, blocks))
         latest_ms = max(self._latest_ms, max(max(block.columns[1]) for block in blocks))
         gone_count, gone_size = self._drop_oldest(connection, self._count + count, self._bytes + size, latest_ms)
-        return _Written(self, blocks, self._count + count - gone_count, self._bytes + size - gone_size, latest_ms)
+        left = self._count + count - gone_count, self._bytes + size - gone_size
+        return _Written(self, blocks, notes, *left, latest_ms)
 
-    def _requeue(self, blocks):
+    def _requeue(self, blocks, notes):
         with self._lock:
+            self._notes = notes | self._notes
             self._waiting[:0] = blocks
             self._waiting_count += sum(map(len, blocks))
             self._writing = []

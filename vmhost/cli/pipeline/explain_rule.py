@@ -37,8 +37,15 @@ def explain_rule(output, rule, events, name, dot):
         return failures.DONE
     rows = [] if events is None else list(_rows(engine, lowered, events))
     output.document(
-        {"rule": settings.name, "states": _states(lowered), "within_ms": lowered.automaton.within_ms, "events": rows}
+        {
+            "rule": settings.name,
+            "given": settings.data,
+            "states": _states(lowered),
+            "within_ms": lowered.automaton.within_ms,
+            "events": rows,
+        }
     )
+    output.table("", ("given for", "key", "value"), list(_given("rule", settings.data)))
     output.table(
         f"{settings.name}, within {lowered.automaton.within_ms:,} ms, by {settings.by}",
         ("state", "step", "kind", "edges"),
@@ -87,6 +94,16 @@ def _settings(path, name):
         there = ", ".join(one.name for one in rules)
         raise failures.Failure(f"{path}: choose a rule with --name: {there}")
     return chosen[0]
+
+
+def _given(place, data):
+    """(place, key, value) of each field that was given for a rule and its steps."""
+    listed = "pattern" if place == "rule" else "group"
+    for key, value in data.items():
+        if key != listed and not (place != "rule" and key == "name"):
+            yield place, key, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    for number, step in enumerate(data.get(listed) or ()):
+        yield from _given(f"{listed}[{number}] ({step.get('name') or 'group'})", step)
 
 
 def _states(lowered):
@@ -164,7 +181,11 @@ def _rows(engine, lowered, events):
                 "key": event.key,
                 "under_way": ", ".join(f"{count} at {name}" for name, count in sorted(waiting.items())),
                 "results": [
-                    {"timed_out": one.timed_out, "steps": {step: list(positions) for step, positions in one.steps}}
+                    {
+                        "timed_out": one.timed_out,
+                        "at_ms": one.at_ms or event.time_ms,
+                        "steps": {step: list(positions) for step, positions in one.steps},
+                    }
                     for one in results
                 ],
             }

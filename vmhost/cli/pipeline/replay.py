@@ -45,17 +45,19 @@ class _Speed(click.ParamType):
 @click.option("--day", metavar="DATE", help="Only the events of this day, such as 2026-11-25, local time.")
 @click.option("--since", metavar="MOMENT", help="Only events at this time or later, such as 2026-11-25T10:30.")
 @click.option("--until", metavar="MOMENT", help="Only events before this time.")
+@click.option("--continue", "going_on", is_flag=True, help="Go on with a replay into FOLDER that was cut off.")
 @failures.command
-def replay(output, recording, places, config, trust, allow_unsigned, speed, folder, day, since, until):
+def replay(output, recording, places, config, trust, allow_unsigned, speed, folder, day, since, until, going_on):
     """Feed the events of RECORDING, a pipeline's folder or a file of JSON lines, to the stream tasks in BUNDLES, with a
-    new store in FOLDER. The pipeline's clock is that of the events."""
+    new store in FOLDER. The pipeline's clock is that of the events. Replays at one speed give the same rows."""
     from vmhost.pipeline.replay import Recording, ReplayClock
 
     plan = opening.plan(places, config, trust, allow_unsigned)
     if folder is not None:
         plan.folder = folder
     span = _span(day, since, until)
-    _must_be_new(plan.folder, recording)
+    if not going_on:
+        _must_be_new(plan.folder, recording)
     with stores.errors():
         if recording.is_dir():
             with stores.stored(recording):
@@ -115,7 +117,7 @@ def _must_be_new(folder, recording):
             if stored.status()["events"]["position"]:
                 raise failures.Failure(
                     f"{folder}: holds events of a pipeline already, with which those that are replayed would mix; name "
-                    "a new folder (--folder)"
+                    "a new folder (--folder), or go on with a replay that was cut off (--continue)"
                 )
 
 

@@ -127,6 +127,7 @@ def _run(output, plan):
             sources = Sources(pipeline, plan.sources)
         except ImportError as error:
             raise failures.Failure(str(error), failures.HOST_FAILED, "ImportError") from error
+        pipeline.live = sources.live
         failed = None
         typed = any(one.file == STDIN for one in plan.sources) and sys.stdin is not None and sys.stdin.isatty()
         if typed:

@@ -37,7 +37,8 @@ def event_path(text):
 @dataclass(frozen=True, slots=True)
 class Match:
     """A match of `rule`. `steps`: pairs of a step's name and the positions of the events that it took, in order of
-    arrival. `timed_out`: it did not end in time; the time limit was at `at_ms`."""
+    arrival. `timed_out`: it did not end in time. `at_ms`: the end of the window, of a time-out and of a match that ends
+    with an absence; 0 for other matches."""
 
     rule: str
     timed_out: bool
@@ -119,9 +120,33 @@ class PatternEngine(Engine):
         """The same for StoredEvents: {position: [Match, ...]}, only of those that complete something."""
         return {position: [match(result) for result in results] for position, results in super().feed_many(events)}
 
+    def feed_in_time(self, events, latest_ms, until_ms, behind_ms):
+        """As `feed_many`, and time moves on for all keys with each event, to `behind_ms` before the latest time of an
+        event up to `until_ms`. So the Matches, and their order, do not depend on how a stream is cut into batches.
+
+        `latest_ms`: the latest time before. Returns (Matches, latest time)."""
+        events, found, at = tuple(events), [], 0
+        while at < len(events):
+            time_ms = events[at].event.time_ms
+            if latest_ms < time_ms <= until_ms:
+                latest_ms = time_ms
+            found += self.advance(latest_ms - behind_ms)
+            pairs, at, latest_ms = self.feed_until(events, at, latest_ms, until_ms, behind_ms)
+            found += [match(result) for _, results in pairs for result in results]
+        return found, latest_ms
+
     def advance(self, time_ms):
-        """Moves time on for all keys: returns the Matches that time out by `time_ms`, or that had to wait for it."""
-        return [match(result) for result in super().advance(time_ms)]
+        """Moves time on for all keys: returns the Matches that time out by `time_ms`, or that had to wait for it, in
+        the order of their time; those of one time in that of their events."""
+        found, before_ms = [], None
+        while (due_ms := self.next_ms()) is not None and before_ms != due_ms <= time_ms:
+            before_ms = due_ms  # it stays where memory lacks
+            found += sorted(map(match, super().advance(due_ms)), key=_by_events)
+        return found
+
+
+def _by_events(one):
+    return one.at_ms, one.rule, one.timed_out, one.steps
 
 
 def match(result):

@@ -12,7 +12,6 @@ pending state, which completes the match when its time is up.
 from dataclasses import dataclass, field
 
 from vmhost.pipeline.patterns.rules import (
-    FIRST_AND_LAST,
     NOT_FOLLOWED_BY,
     NOT_NEXT,
     PREVIOUS_AND_CURRENT,
@@ -95,16 +94,14 @@ class _Builder:
         self.first_of_loop = {}  # group: whether its head is built as the first of its repetitions
         self.group = None
         self.current, self.following = _last_of(rule.steps), None
-        self.window = None
 
     def automaton(self):
         last = self.current.step
         end = self._state(END, FINAL)
-        self.window = last.within.get(FIRST_AND_LAST)
         sink = self._middle(end)
         start = self._convert(sink)
         start.start = True
-        window = self.window or 0
+        window = self.rule.within_ms
         spans = [state.window_ms for state in self.states if state.window_ms is not None]
         if window and any(span > window for span in spans):
             raise RuleError(
@@ -205,7 +202,7 @@ class _Builder:
         while self.current.previous is not None:
             step = self.current.step
             if step.contiguity == NOT_FOLLOWED_BY:
-                waits = step.within.get(PREVIOUS_AND_CURRENT) is not None or (self.window or 0) > 0
+                waits = step.within.get(PREVIOUS_AND_CURRENT) is not None or self.rule.within_ms > 0
                 if waits and sink.kind == FINAL:
                     pending = self._state_of(PENDING, True)
                     condition = self._take_condition(step)
@@ -223,9 +220,6 @@ class _Builder:
             else:
                 sink = self._convert(sink)
             self.following, self.current = self.current, self.current.previous
-            span = self.current.step.within.get(FIRST_AND_LAST)
-            if span is not None and (self.window is None or span < self.window):
-                self.window = span
         return sink
 
     def _convert(self, sink):

@@ -74,9 +74,11 @@ class Skip:
 
 @dataclass(frozen=True)
 class Rule:
-    """`goes_on`: it takes over the matches under way of the rule that it replaces."""
+    """`within_ms`: limit from the first event to the last, the smallest of all that are given, at the rule or at any
+    step; 0: none. `goes_on`: it takes over the matches under way of the rule that it replaces."""
 
     steps: tuple
+    within_ms: int
     skip: Skip
     goes_on: bool = False
 
@@ -85,7 +87,12 @@ def read_rule(rule, conditions):
     """The Rule for a mapping; `conditions.read(value, place)` reads a condition. RuleError."""
     _mapping(rule, "rule", (*RULE_KEYS, *_FREE))
     steps = _chain(rule.get("pattern"), "pattern", conditions, 0)
-    _within(rule, steps[-1], "rule")
+    whole = Step("rule", None, None)
+    _within(rule, whole, "rule")
+    limits = [step.within[FIRST_AND_LAST] for step in (whole, *_all(steps)) if FIRST_AND_LAST in step.within]
+    if PREVIOUS_AND_CURRENT in whole.within:
+        limit_ms, within = whole.within[PREVIOUS_AND_CURRENT], steps[-1].within
+        within[PREVIOUS_AND_CURRENT] = min(limit_ms, within.get(PREVIOUS_AND_CURRENT, limit_ms))
     names = list(_names(steps))
     for name in names:
         if names.count(name) > 1:
@@ -94,7 +101,7 @@ def read_rule(rule, conditions):
     when_changed = rule.get("when_changed", WHEN_CHANGED[0])
     if when_changed not in WHEN_CHANGED:
         raise RuleError(f"when_changed: expected one of {', '.join(WHEN_CHANGED)}, got {when_changed!r:.60}")
-    return Rule(steps, skip, when_changed == "go_on")
+    return Rule(steps, min(limits, default=0), skip, when_changed == "go_on")
 
 
 # Keys of a rule that do not concern its pattern: the pipeline's, and a description for people.
@@ -103,12 +110,14 @@ _FREE = (
 )  # fmt: skip
 
 
-def _names(steps):
+def _all(steps):
     for step in steps:
-        if step.group is None:
-            yield step.name
-        else:
-            yield from _names(step.group)
+        yield step
+        yield from _all(step.group or ())
+
+
+def _names(steps):
+    return (step.name for step in _all(steps) if step.group is None)
 
 
 def _mapping(value, place, keys):
@@ -131,6 +140,11 @@ def _chain(listed, place, conditions, depth):
     steps = []
     for number, one in enumerate(listed):
         steps.append(_step(one, f"{place}[{number}]", steps[-1] if steps else None, conditions, depth))
+    if depth and steps[-1].contiguity == NOT_FOLLOWED_BY:
+        raise RuleError(
+            f"{steps[-1].place}: not_followed_by at the end of a group would hold at once; put it behind the group, or "
+            "another step behind it"
+        )
     return tuple(steps)
 
 

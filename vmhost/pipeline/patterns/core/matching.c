@@ -93,21 +93,28 @@ static void timer_settle(vmp_engine *engine, uint32_t place, vmp_timer timer)
     timer_place(engine, place, timer);
 }
 
+/* When the time of a match is up: after the window since its last event, or that since its first. */
+static int64_t deadline_of(const vmp_rule *rule, const vmp_match *match)
+{
+    int64_t deadline = VMP_NEVER, at, window = rule->states[match->state].window_ms;
+    if (match->node == 0)
+        return VMP_NEVER;
+    if (rule->within_ms > 0 && !__builtin_add_overflow(match->start_ms, rule->within_ms, &at))
+        deadline = at;
+    if (window > 0 && !__builtin_add_overflow(match->previous_ms, window, &at) && at < deadline)
+        deadline = at;
+    return deadline;
+}
+
 /* Cannot fail: room for an instance's timer is made with the instance. */
 void vmp_instance_schedule(vmp_engine *engine, uint32_t number)
 {
     vmp_instance *instance = vmp_instance_at(engine, number);
     const vmp_rule *rule = vmp_rule_at(engine, instance->rule);
-    int64_t deadline = VMP_NEVER, at;
+    int64_t deadline = VMP_NEVER;
     for (uint32_t i = 0; i < instance->under_way.count; i++) {
-        const vmp_match *match = &instance->under_way.matches[i];
-        if (match->node == 0)
-            continue;
-        if (rule->within_ms > 0 && !__builtin_add_overflow(match->start_ms, rule->within_ms, &at) && at < deadline)
-            deadline = at;
-        int64_t window = rule->states[match->state].window_ms;
-        if (window > 0 && !__builtin_add_overflow(match->previous_ms, window, &at) && at < deadline)
-            deadline = at;
+        int64_t at = deadline_of(rule, &instance->under_way.matches[i]);
+        deadline = at < deadline ? at : deadline;
     }
     if (deadline != instance->deadline) {
         instance->deadline = deadline;
@@ -406,7 +413,9 @@ static vmp_status settle_complete(vmp_engine *engine, const vmp_rule *rule)
         if (rule->skip != VMP_NO_SKIP && next->count != 0 && vmp_earlier(&next->matches[0], &complete->matches[0]))
             break;
         vmp_match match = heap_pop(complete);
-        vmp_status status = add_result(engine, rule, &match, false, 0) ? VMP_OK : VMP_NO_MEMORY;
+        /* what ends with an absence is complete at the end of the window */
+        int64_t at_ms = rule->states[match.state].kind == VMP_PENDING ? deadline_of(rule, &match) : 0;
+        vmp_status status = add_result(engine, rule, &match, false, at_ms) ? VMP_OK : VMP_NO_MEMORY;
         if (status == VMP_OK && rule->skip != VMP_NO_SKIP) {
             moment until;
             status = skip_to(engine, rule, &match, &until);

@@ -177,7 +177,7 @@ typedef struct {
 typedef struct {
     void *token;
     bool timed_out;
-    int64_t at_ms; /* when it timed out */
+    int64_t at_ms; /* the window's end, of a time-out and of a match that ends with an absence; 0: others */
     uint32_t first, count;
 } vmp_result;
 

@@ -491,53 +491,104 @@ static PyObject *engine_feed(PyObject *object, PyObject *const *args, Py_ssize_t
     return tuple == NULL ? NULL : Py_BuildValue("NOi", tuple, results.started ? Py_True : Py_False, (int)status);
 }
 
-/* Feeds events in order; returns what they complete as (position, results). Missing memory is counted as dropped. */
-static PyObject *engine_feed_many(PyObject *object, PyObject *events)
+/* The watermark of a stream: event time is the latest time of an event up to `until_ms` so far; `behind_ms` less is
+ * the time that has passed for matches. */
+typedef struct {
+    int64_t latest_ms, until_ms, behind_ms;
+} watermark;
+
+static bool is_due(const engine_object *self, const watermark *mark)
 {
-    engine_object *self = (engine_object *)object;
+    int64_t passed;
+    return !__builtin_sub_overflow(mark->latest_ms, mark->behind_ms, &passed) && vmp_next_ms(self->engine) <= passed;
+}
+
+/* Feeds the events of a tuple from `*at` on, in order, and adds what they complete to `list` as (position, results).
+ * With a watermark it stops before the second event, or a later one, at which something times out. Missing memory is
+ * counted as dropped. -1: error. */
+static int feed_part(engine_object *self, PyObject *all, Py_ssize_t *at, watermark *mark, PyObject *list)
+{
     module_state *state = state_of(Py_TYPE(self));
-    if (state == NULL || in_use(self))
-        return NULL;
-    PyObject *all = PySequence_Tuple(events), *list = all == NULL ? NULL : PyList_New(0);
-    for (Py_ssize_t i = 0; list != NULL && i < PyTuple_GET_SIZE(all); i++) {
-        PyObject *stored = PyTuple_GET_ITEM(all, i), *owned[ROOTS] = {NULL};
+    int failed_here = state == NULL ? -1 : 0;
+    for (Py_ssize_t first = *at; failed_here == 0 && *at < PyTuple_GET_SIZE(all); ++*at) {
+        PyObject *stored = PyTuple_GET_ITEM(all, *at), *owned[ROOTS] = {NULL};
         PyObject *event = PyObject_GetAttr(stored, state->event);
         bool there = event != NULL && (owned[OF_NAME] = PyObject_GetAttr(event, state->attributes[OF_NAME])) != NULL;
-        vmt_text name;
-        Py_ssize_t size;
-        if (there && PyUnicode_Check(owned[OF_NAME]) && PyUnicode_IS_COMPACT_ASCII(owned[OF_NAME])) {
-            name = (vmt_text){0, PyUnicode_AsUTF8AndSize(owned[OF_NAME], &size), 0, 1};
+        bool stop = false, over = false;
+        if (there && mark != NULL) {
+            int64_t time_ms = 0;
+            there = (owned[OF_TIME] = PyObject_GetAttr(event, state->attributes[OF_TIME])) != NULL
+                    && to_number(owned[OF_TIME], "time_ms", &time_ms) == 0;
+            if (there && time_ms > mark->latest_ms && time_ms <= mark->until_ms)
+                mark->latest_ms = time_ms;
+            stop = there && *at > first && is_due(self, mark);
+        }
+        if (there && !stop && PyUnicode_Check(owned[OF_NAME]) && PyUnicode_IS_COMPACT_ASCII(owned[OF_NAME])) {
+            Py_ssize_t size;
+            vmt_text name = {0, PyUnicode_AsUTF8AndSize(owned[OF_NAME], &size), 0, 1};
             name.size = (size_t)size;
-            if (!vmp_concerns(self->engine, name)) {
+            over = !vmp_concerns(self->engine, name);
+            if (over)
                 vmp_pass_over(self->engine);
-                Py_DECREF(owned[OF_NAME]);
-                Py_DECREF(event);
-                continue;
+        }
+        if (there && !stop && !over) {
+            for (int k = 0; there && k < ROOTS; k++)
+                there = owned[k] != NULL
+                        || (owned[k] = PyObject_GetAttr(k == OF_ID ? stored : event, state->attributes[k])) != NULL;
+            fed_event fed = {.self = self};
+            memcpy(fed.given, owned, sizeof owned);
+            vmp_results results;
+            if (!there || feed(self, &fed, false, &results) == VMP_BAD) {
+                failed_here = -1;
+            } else if (results.count != 0) {
+                PyObject *tuples = result_tuples(&results);
+                PyObject *pair = tuples == NULL ? NULL : PyTuple_Pack(2, owned[OF_ID], tuples);
+                if (pair == NULL || PyList_Append(list, pair) < 0)
+                    failed_here = -1;
+                Py_XDECREF(pair);
+                Py_XDECREF(tuples);
             }
+            fed_end(&fed);
+        } else if (!there) {
+            failed_here = -1;
         }
-        for (int k = 0; there && k < ROOTS; k++)
-            there = k == OF_NAME
-                    || (owned[k] = PyObject_GetAttr(k == OF_ID ? stored : event, state->attributes[k])) != NULL;
-        fed_event fed = {.self = self};
-        memcpy(fed.given, owned, sizeof owned);
-        vmp_results results;
-        if (!there || feed(self, &fed, false, &results) == VMP_BAD) {
-            Py_CLEAR(list);
-        } else if (results.count != 0) {
-            PyObject *tuples = result_tuples(&results);
-            PyObject *pair = tuples == NULL ? NULL : PyTuple_Pack(2, owned[OF_ID], tuples);
-            if (pair == NULL || PyList_Append(list, pair) < 0)
-                Py_CLEAR(list);
-            Py_XDECREF(pair);
-            Py_XDECREF(tuples);
-        }
-        fed_end(&fed);
         for (int k = 0; k < ROOTS; k++)
             Py_XDECREF(owned[k]);
         Py_XDECREF(event);
+        if (stop)
+            break;
     }
+    return failed_here;
+}
+
+static PyObject *engine_feed_many(PyObject *object, PyObject *events)
+{
+    engine_object *self = (engine_object *)object;
+    if (in_use(self))
+        return NULL;
+    Py_ssize_t at = 0;
+    PyObject *all = PySequence_Tuple(events), *list = all == NULL ? NULL : PyList_New(0);
+    if (list != NULL && feed_part(self, all, &at, NULL, list) < 0)
+        Py_CLEAR(list);
     Py_XDECREF(all);
     return list;
+}
+
+static PyObject *engine_feed_until(PyObject *object, PyObject *args)
+{
+    engine_object *self = (engine_object *)object;
+    PyObject *all;
+    Py_ssize_t at;
+    long long latest_ms, until_ms, behind_ms;
+    if (in_use(self) || !PyArg_ParseTuple(args, "O!nLLL", &PyTuple_Type, &all, &at, &latest_ms, &until_ms, &behind_ms))
+        return NULL;
+    if (at < 0 || at > PyTuple_GET_SIZE(all))
+        return PyErr_Format(PyExc_ValueError, "at: expected 0 to %zd, got %zd", PyTuple_GET_SIZE(all), at);
+    watermark mark = {latest_ms, until_ms, behind_ms};
+    PyObject *list = PyList_New(0);
+    if (list != NULL && feed_part(self, all, &at, &mark, list) < 0)
+        Py_CLEAR(list);
+    return list == NULL ? NULL : Py_BuildValue("NnL", list, at, (long long)mark.latest_ms);
 }
 
 static PyObject *engine_advance(PyObject *object, PyObject *time_ms)
@@ -802,6 +853,12 @@ static PyMethodDef engine_methods[] = {
                "match missed the step that its rule skips to.")},
     {"feed_many", engine_feed_many, METH_O,
      PyDoc_STR("feed_many(events) -> [(position, results), ...]: the same for `StoredEvent`s.")},
+    {"feed_until", engine_feed_until, METH_VARARGS,
+     PyDoc_STR(
+         "feed_until(events, at, latest_ms, until_ms, behind_ms) -> ([(position, results), ...], at, latest_ms): "
+         "the\nsame for a tuple from the index `at` on, up to an event at which something times out: event time is "
+         "the latest time\nof an event so far up to until_ms, and matches end behind_ms later. Nothing times out "
+         "before the first one.")},
     {"advance", engine_advance, METH_O, PyDoc_STR("advance(time_ms) -> results: what times out by then.")},
     {"advance_key", engine_advance_key, METH_VARARGS,
      PyDoc_STR("advance_key(space, key, time_ms) -> (results, status)")},

@@ -15,6 +15,7 @@ from tests.deployment.platforms import Clock, WorkingCopy, agent_for, nothing_le
 from tests.pipeline.stream_tasks import clicks
 from vmhost import ConfigurationError, Host, TaskError
 from vmhost.access import AccessDeniedError
+from vmhost.deployment import orders
 from vmhost.deployment.bounds import Counted
 from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.server import serving
@@ -349,7 +350,7 @@ def test_two_agents_in_one_folder_and_two_devices_of_one_name_are_refused(cloud,
 
 
 def test_a_bundle_that_the_metadata_does_not_list_never_runs_whoever_offers_it(cloud, agent, monkeypatch):
-    """An attacker who controls the platform's answers, but not its keys, cannot make a device run his code."""
+    """An attacker who has even the key of orders cannot make a device run his code."""
     platform, _ = cloud
     platform.releases.act(release(platform, "1.0.0").id, "next", "ann")
     agent.step()
@@ -357,10 +358,11 @@ def test_a_bundle_that_the_metadata_does_not_list_never_runs_whoever_offers_it(c
     old = platform.releases.version("shop/rank", "1.0.0")
     check, digest = platform.check, platform.files.put(b"anything else")
 
-    def lying(*arguments):
-        answer = check(*arguments)
+    def lying(device, secret, request):
+        answer = check(device, secret, request)
         answer["wanted"]["shop/rank"] |= {"digest": digest, "size": 13, "proof": old.proof, "deltas": []}
-        return answer
+        signed = orders.signed_part(device, request["nonce"], request["profile"], answer)
+        return answer | {"order": platform.metadata.sign_order(signed)}
 
     monkeypatch.setattr(platform, "check", lying)
     agent.step()

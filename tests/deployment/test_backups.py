@@ -214,6 +214,9 @@ def test_the_commands(tmp_path):
     status, printed = vmhost("backup", tmp_path / "cloud", tmp_path / "backup.tar")
     assert status == 0 and "MiB" in printed
     status, printed = vmhost("restore", tmp_path / "again", "--archive", tmp_path / "backup.tar")
-    assert status == 0 and "is restored; serve it" in printed and "was not signed anew" not in printed
+    assert status == 0 and "is restored; serve it" in printed and "again-offline-keys, and run" in printed
+    shutil.copytree(tmp_path / "cloud-offline-keys", tmp_path / "again-offline-keys")
+    status, printed = vmhost("restore", tmp_path / "again")
+    assert status == 0 and "was not signed anew" not in printed
     status, printed = vmhost("backup", tmp_path / "nothing", tmp_path / "other.tar")
     assert status == 3 and printed.count("\n") == 1 and "holds no platform" in printed

@@ -189,6 +189,15 @@ class Metadata:
         folder, slash, name = path.rpartition("/")
         return f"{folder}{slash}{next(iter(entry['hashes'].values()))}.{name}"
 
+    def delegates(self, role):
+        """Whether the top role, targets, has this one. After `refresh`."""
+        return any(each["name"] == role for each in _delegations(self._trusted["targets"]))
+
+    def must_be_signed(self, role, signed, signatures):
+        """TrustError unless enough keys of a role of targets signed `signed`, plain data that is no metadata."""
+        envelope = {"signed": signed, "signatures": signatures if isinstance(signatures, list) else []}
+        self._verify(envelope, self._trusted["targets"], role, signed["_type"])
+
     # ---- reading and verifying
 
     def _read(self, data, kind, meta=None):

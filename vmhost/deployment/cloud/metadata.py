@@ -4,6 +4,9 @@ Keys of root and targets are made in a folder beside the platform's, never below
 moved away once the platform is set up; they are needed to rotate keys, to add a repository, and once a year. Keys of
 snapshot, timestamp and each repository's role stay.
 
+The role `releases` signs no metadata, but orders (orders.py). Platforms from before it have it once a repository is
+added, or by `rotate`.
+
 A repository's role is signed with a key of the platform's, or by its owners (`set_owners`): then a new list waits for
 their signatures (owners.py), and a version not listed yet cannot be released.
 
@@ -26,6 +29,7 @@ from vmhost.bytecode import signing
 from vmhost.deployment.artifacts import digest_of, replace_durably
 from vmhost.deployment.cloud.owners import Waiting
 from vmhost.deployment.errors import MissingError, RefusedError
+from vmhost.deployment.orders import ROLE as RELEASES
 from vmhost.deployment.trust import canonical
 
 _ROLES = ("root", "targets", "snapshot", "timestamp")
@@ -79,6 +83,7 @@ class SignedMetadata:
         self._due = datetime.min.replace(tzinfo=UTC)
         self._waiting = Waiting(self.folder / "waiting")
         self._listed = {}  # role signed by owners -> listed paths
+        self._order_key = None, None, None  # (when its file was written, key of `releases`, key id)
         floor = self.folder / "floor"
         self._floor = int(floor.read_text()) if floor.exists() else 0  # the least version, but root's
 
@@ -113,11 +118,33 @@ class SignedMetadata:
             self.offline / "targets",
             self._keys / "snapshot",
             self._keys / "timestamp",
+            self._keys / RELEASES,
         ):
             if not path.exists():
                 signing.generate_key().save(path, path.name)
         if not (self.folder / "1.root.json").exists():
             self._write_root(1)
+        if self._read("targets") is None:
+            self._delegate_releases()
+
+    def _delegate_releases(self):
+        path = self._keys / RELEASES
+        if not path.exists():
+            signing.generate_key().save(path, RELEASES)
+        self._delegate(RELEASES, [signing.load_key(path).public])
+
+    def sign_order(self, signed):
+        """The signatures of the role `releases` over an order; [] where it is not delegated to yet."""
+        path = self._keys / RELEASES
+        try:
+            stamp = path.stat().st_mtime_ns
+        except FileNotFoundError:
+            return []
+        if self._order_key[0] != stamp:
+            key = signing.load_key(path)
+            self._order_key = stamp, key, key_of(key)[0]
+        _, key, identity = self._order_key
+        return [{"keyid": identity, "sig": key.sign(canonical(signed))[len(key.public) :].hex()}]
 
     def _key_path(self, role):
         path = self._keys / role
@@ -159,9 +186,13 @@ class SignedMetadata:
         """Replaces the key of root, targets, snapshot, timestamp or a repository's role (role-NAME); re-signs what the
         old one signed. The offline keys that this needs must be in place. If it is killed, call it again."""
         with self.turn():
-            delegated = self._delegated()
+            delegated = [*self._delegated(), RELEASES]
             if role not in (*_ROLES, *delegated):
                 raise RefusedError(f"{role}: expected one of {', '.join((*_ROLES, *delegated))}")
+            if role == RELEASES and self._delegation(role)[0] is None:
+                self._delegate_releases()
+                self._write_snapshot_and_timestamp(True)
+                return
             if self._owners_of(role) is not None:
                 raise RefusedError(f"{role}: its owners have its keys; see: vmhost cloud owners")
             self._key("targets" if role in delegated else "root")
@@ -196,7 +227,7 @@ class SignedMetadata:
     def _delegated(self):
         """Names of the repositories' roles."""
         known = self._read("targets")
-        return [each["name"] for each in known["delegations"]["roles"]] if known else []
+        return [each["name"] for each in known["delegations"]["roles"] if each["name"] != RELEASES] if known else []
 
     def _sign_again(self, role, life, keys):
         """Signs the role's current contents again, with these keys."""
@@ -205,7 +236,7 @@ class SignedMetadata:
             self._write(role, "targets", self._next(role), life, signed, keys)
 
     def _delegate(self, role, publics, threshold=1):
-        """Delegates the repository's role to these public keys, of which `threshold` must sign."""
+        """Delegates a repository's role, or `releases`, to these public keys, of which `threshold` must sign."""
         own = dict(map(key_of_public, publics))
         known = self._read("targets")
         delegations = known["delegations"] if known else {"keys": {}, "roles": []}
@@ -213,7 +244,7 @@ class SignedMetadata:
         used = {name for each in others for name in each["keyids"]}
         keys = {name: key for name, key in delegations["keys"].items() if name in used} | own
         entry = {"name": role, "keyids": sorted(own), "threshold": threshold, "terminating": True}
-        entry |= {"paths": [f"{role.removeprefix('role-')}/*/*/*"]}
+        entry |= {"paths": [] if role == RELEASES else [f"{role.removeprefix('role-')}/*/*/*"]}
         signed = {"targets": {}, "delegations": {"keys": keys, "roles": [*others, entry]}}
         self._write("targets", "targets", self._next("targets"), LIFE["targets"], signed, [self._key("targets")])
 
@@ -224,6 +255,8 @@ class SignedMetadata:
             if not path.exists():
                 signing.generate_key().save(path, repository)
             if f"role-{repository}" not in self._delegated():
+                if self._delegation(RELEASES)[0] is None:
+                    self._delegate_releases()
                 self._delegate(f"role-{repository}", [signing.load_key(path).public])
                 self._synced = None
 

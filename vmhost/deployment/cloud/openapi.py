@@ -10,6 +10,7 @@ import jsonschema
 
 from vmhost.access import ROLES
 from vmhost.deployment.errors import DeploymentError
+from vmhost.deployment.orders import MAX_NONCE
 
 _TEXT = {"type": "string"}
 _WHOLE = {"type": "integer"}
@@ -83,6 +84,11 @@ ROUTES = {
                 "description": "task to [release, calls, failures]",
             },
             "profile": {"type": "string", "maxLength": 200, "description": "what its header VMHost-Tasks says"},
+            "nonce": {
+                "type": "string",
+                "maxLength": MAX_NONCE,
+                "description": "a new random text each time: the answer has an order, which is signed for it",
+            },
             "base": {
                 "type": "string",
                 "maxLength": 200,

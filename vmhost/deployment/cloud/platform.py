@@ -21,7 +21,7 @@ from pathlib import Path
 
 from vmhost.access import Access, AccessDeniedError
 from vmhost.bytecode import signing
-from vmhost.deployment import delta, identifiers, pieces, stated_facts
+from vmhost.deployment import delta, identifiers, orders, pieces, stated_facts
 from vmhost.deployment.artifacts import ArtifactFolder
 from vmhost.deployment.cloud import schema
 from vmhost.deployment.cloud.alerts import Alerts
@@ -393,7 +393,8 @@ class Platform:
         `health` ({task: [release, calls, failures]}). A request with only `profile`, the value of its header, asks
         whether it is up to date: `unchanged`. With `base`, the last profile that the platform confirmed, `facts` and
         `tasks` are the changes since, and `gone` names what was removed; the answer `again` asks for a full statement,
-        as the platform knows another profile. AccessDeniedError, RefusedError.
+        as the platform knows another profile. With `nonce` the answer has an `order` (orders.py). AccessDeniedError,
+        RefusedError.
         """
         if isinstance(request, dict) and request.keys() == {"profile"}:
             self.devices.identify(device, secret)
@@ -406,6 +407,7 @@ class Platform:
             if (whole := self._whole_statement(device, request, facts, tasks)) is None:
                 return {"again": True}
             facts, tasks = whole
+        stated = header_value(device, facts, tasks)
         reports, epoch = request.get("reports", []), request.get("epoch", "")
         if not isinstance(reports, list) or len(reports) > MAX_REPORTS or not isinstance(epoch, str):
             raise RefusedError(f"reports: expected a list of at most {MAX_REPORTS}, and an epoch as text")
@@ -432,7 +434,7 @@ class Platform:
         self._remember_profile(request.get("profile"), device, facts, named, tasks, chosen, generation)
         files = self._files_for(facts.get("region"))
         has = {entry.get("digest") for entry in tasks.values() if isinstance(entry, dict)}
-        return {
+        answer = {
             "acknowledged": reported,
             "wanted": {
                 task: self._wanted(release, facts["python"], has)
@@ -443,6 +445,9 @@ class Platform:
             "mirrors": files[1:],
             "poll_s": self.poll_s,
         }
+        if (nonce := request.get("nonce")) is not None:
+            answer["order"] = self.metadata.sign_order(orders.signed_part(device, nonce, stated, answer))
+        return answer
 
     def take_report(self, device, secret, body):
         """Takes a device's counts, for the fleet views. AccessDeniedError, RefusedError."""

@@ -20,7 +20,7 @@ import time
 
 from vmhost import BundleError, Host, Policy, VMHostError
 from vmhost.bytecode.signing import TrustStore
-from vmhost.deployment import delta, pieces
+from vmhost.deployment import delta, orders, pieces
 from vmhost.deployment.artifacts import digest_of, is_digest, replace_durably
 from vmhost.deployment.bounds import Counted, why_outside
 from vmhost.deployment.device import crash_upload, health, heap, state_folder
@@ -76,6 +76,7 @@ class Agent:
         self._stopped, self._hinted = threading.Event(), threading.Event()
         self._failures, self._problem = 0, None
         self._refreshed = False
+        self._ordered = None  # `wanted` of the last order, whose signature was checked with fresh metadata
         self._required = set()  # digests of all that the last answer requires
         self._statements = Statements()
         self._stated = self._settled = None  # the last statement to the platform; the last one that was up to date
@@ -337,14 +338,16 @@ class Agent:
             "health": self._health(),
             "reports": [[entry.number, json.loads(entry.body)] for entry in entries],
             "zstd": delta.can_apply(),
+            "nonce": secrets.token_hex(16),
         }
-        self._stated = (profile, more["health"])
+        self._stated, self._refreshed = (profile, more["health"]), False
 
         def post(statement):
             return self._transfers.post("/api/v1/device/check", statement | more, self._headers())
 
         answer = self._statements.send(stated, tasks, profile, post)
         _check_answer(answer)
+        self._must_be_ordered(orders.signed_part(self.settings.device, more["nonce"], profile, answer), answer)
         self._statements.confirm(stated, tasks, profile)
         self.memory.outbox.acknowledge([entry.id for entry in entries if entry.number <= answer["acknowledged"]])
         self.memory.set_value("files", [answer["files"], *answer.get("mirrors", ())])
@@ -380,6 +383,33 @@ class Agent:
     def _fetch_metadata(self, name, max_bytes):
         return self._transfers.fetch(f"/metadata/{name}", max_bytes)
 
+    def _must_be_ordered(self, signed, answer):
+        """TrustError unless the platform signed the answer for this request. A platform from before orders signs none,
+        and its metadata says so."""
+        if self._metadata is None:
+            return
+        known, self._ordered = self._ordered, None
+        if signed["wanted"] != known or not self._is_ordered(signed, answer):
+            # it would move something, or the key is another one
+            self._refresh_metadata()
+            if self._metadata.delegates(orders.ROLE):
+                self._metadata.must_be_signed(orders.ROLE, signed, answer.get("order"))
+        self._ordered = signed["wanted"]
+
+    def _is_ordered(self, signed, answer):
+        """Whether the order is good by the metadata of the last one."""
+        try:
+            self._metadata.must_be_signed(orders.ROLE, signed, answer.get("order"))
+        except TrustError:
+            return False
+        return True
+
+    def _refresh_metadata(self):
+        """Once for each answer."""
+        if not self._refreshed:
+            self._metadata.refresh()
+            self._refreshed = True
+
     def _must_be_listed(self, task, wanted):
         """TrustError unless the signed metadata lists the bundle and its self-test as offered."""
         python = facts(self.settings.folder, {})["python"]
@@ -395,15 +425,13 @@ class Agent:
 
     def _must_be_in_metadata(self, path, digest, size):
         if self._metadata is not None:
-            if not self._refreshed:
-                self._metadata.refresh()
-                self._refreshed = True
+            self._refresh_metadata()
             entry = self._metadata.target(path)
             if entry is None or entry["hashes"].get("sha256") != digest or entry["length"] != size:
                 raise TrustError(f"{path}: the platform offers what its signed metadata does not list")
 
     def _apply(self, wanted):
-        problem, self._refreshed = None, False
+        problem = None
         self._required = set().union(*map(_digests_of, wanted.values()))
         for task, slots in self.memory.tasks().items():
             if task not in wanted:

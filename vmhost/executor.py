@@ -185,6 +185,8 @@ class VMExecutor(concurrent.futures.Executor):
         `chunksize` items go to a VM as one call. A result that is not there `timeout` seconds from now raises
         TimeoutError. With `buffersize`, at most that many calls are queued ahead of the results taken.
         """
+        if getattr(self.submit, "__func__", None) is not VMExecutor.submit:  # a subclass's own
+            return super().map(fn, *iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize)
         if not isinstance(chunksize, int):
             raise TypeError(f"chunksize must be an integer, got {shown(chunksize)}")
         if chunksize < 1:
@@ -332,7 +334,7 @@ class _Workers:
         self._edition = 0
         self._modules, self._texts, self._files = {}, {}, {}  # contents of the code store
         self._initializer = None
-        self._codec = Codec(types, library_errors=True)
+        self._codec = Codec(types, of_executor=True)
         self._permissions = _permissions(permissions)
         self._permissions["host"] = ["initializer", "initializer failed"] if initializer is not None else []
         self._limits = _limits(limits, max_workers)
@@ -349,12 +351,13 @@ class _Workers:
         native = isolation.core()
         self._native = native
         self._store = native.CodeStore()
-        if self._codec.conversions:
-            self._pack(_conversions_luggage(self._codec.conversions, self._pack))
+        if self._codec.conversions or self._codec.plain:
+            self._pack(_conversions_luggage(self._codec, self._pack))
         if initializer is not None:
             self._initializer, fill, self._initkeywords = _unfold(initializer)
             self._initargs = fill(initargs)
             self.entry_for(self._initializer)
+            self._check_initargs()
         self._service = None
 
         def mine(service):
@@ -513,9 +516,18 @@ class _Workers:
 
     # -- the initializer ------------------------------------------------------------------------------------------
 
-    def _initializer_for(self, _):
-        entry = self.entry_for(self._initializer)
-        return entry.partition(" ")[2], self._initargs, self._initkeywords
+    def _check_initargs(self):
+        """CrossingError if they cannot cross: else every call would fail."""
+        for name, value in (("initargs", self._initargs), ("keywords of the initializer", self._initkeywords)):
+            try:
+                self._native.check_value(value, name, self._codec.pack)
+            except (TypeError, ValueError) as error:
+                raise CrossingError(str(error)) from error
+
+    def _initializer_for(self, part):
+        if part == "target":
+            return self.entry_for(self._initializer).partition(" ")[2]
+        return self._initargs, self._initkeywords
 
     def _break(self, report):
         """The initializer failed in a VM: as with the standard executors, everything ends."""
@@ -657,18 +669,18 @@ def _luggage(function):
     return module, path, travel.compile_module(module, path, function)
 
 
-def _conversions_luggage(conversions, pack):
-    """The Luggage of a module that gives `vmhost.guest.codec` the conversions; passes those of their classes and
-    functions to `pack`. CrossingError."""
-    rows = []
-    for name, conversion in conversions.items():
-        places = []
-        for part in (conversion.cls, conversion.to_plain, conversion.from_plain):
-            _, path, luggage = _luggage(part)
-            pack(luggage)
-            places.append(f"{luggage.name}:{path}")
-        rows.append((name, *places))
-    text = f"CONVERSIONS = {rows!r}\n".encode()
+def _conversions_luggage(codec, pack):
+    """The Luggage of a module that gives `vmhost.guest.codec` the conversions and plain classes; passes those of their
+    classes and functions to `pack`. CrossingError."""
+
+    def place(part):
+        _, path, luggage = _luggage(part)
+        pack(luggage)
+        return f"{luggage.name}:{path}"
+
+    rows = [(name, *map(place, (each.cls, each.to_plain, each.from_plain))) for name, each in codec.conversions.items()]
+    plain = [(name, place(cls)) for name, cls in codec.plain.items()]
+    text = f"CONVERSIONS = {rows!r}\nPLAIN = {plain!r}\n".encode()
     bundle = compile_sources(
         {_CONVERSIONS: (text, f"<{_CONVERSIONS}>", False)}, entry=f"{_CONVERSIONS}:_", name="executor", version="0"
     )

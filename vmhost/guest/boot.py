@@ -306,8 +306,8 @@ def _install_pools(module):
 
         return Gap(
             module.__name__,
-            f"concurrent.futures.{name}: a VM starts no processes and no interpreters; run the work in the call itself, or"
-            " start the pool on the host",
+            f"concurrent.futures.{name}: a VM starts no processes and no interpreters; run the work in the call"
+            " itself, or start the pool on the host",
         )
 
     module.__getattr__ = __getattr__

@@ -43,6 +43,11 @@ def shape_of(cls):
     return shape
 
 
+def shape_of_state(cls):
+    """A Shape for a class that has none: its values cross as all that is stored in them. Unfit: why it has none."""
+    return _State(cls)
+
+
 def has_shape(cls):
     """Whether it is a dataclass, namedtuple, enum or exception, fit or not."""
     return (
@@ -78,7 +83,6 @@ _shapes = {}
 
 
 def _new_shape(cls):
-    name = cls.__qualname__
     if issubclass(cls, BaseException):
         return _Errors(cls)
     if issubclass(cls, tuple) and type(_found(cls, "_fields")) is tuple:
@@ -87,9 +91,14 @@ def _new_shape(cls):
         return _Members(cls)
     if "__dataclass_fields__" in vars(cls):
         return _Fields(cls)
+    raise _unfit(cls)
+
+
+def _unfit(cls):
+    name = cls.__qualname__
     if _found(cls, "__dataclass_fields__") is not _NOTHING:
-        raise Unfit(f"`{name}` derives from a dataclass and is none itself; decorate it as well, or convert it")
-    raise Unfit(f"`{name}` is no dataclass, namedtuple, enum or exception; convert it with a pair of functions")
+        return Unfit(f"`{name}` derives from a dataclass and is none itself; decorate it as well, or convert it")
+    return Unfit(f"`{name}` is no dataclass, namedtuple, enum or exception; convert it with a pair of functions")
 
 
 def _found(cls, name):
@@ -195,6 +204,47 @@ class _Fields(_Shape):
                 self._dict.__get__(value)[name] = payload[name]
             else:
                 slot.__set__(value, payload[name])
+        return value
+
+
+class _State(_Shape):
+    """A plain class: a dict of the attributes that its values have."""
+
+    kind = FIELDS
+
+    def __init__(self, cls):
+        super().__init__(cls)
+        if builtin := _builtin_bases(cls):
+            raise Unfit(f"`{self.name}` derives from `{builtin[0].__name__}`; convert it with a pair of functions")
+        if type(cls) is not type or cls is object or _found(cls, "__dataclass_fields__") is not _NOTHING:
+            raise _unfit(cls)
+        found = _found(cls, "__dict__")
+        self._dict = found if type(found) is _GETSET else None
+        self._slots = {
+            name: slot for base in reversed(cls.__mro__) for name, slot in vars(base).items() if type(slot) is _SLOT
+        }
+
+    def read(self, value):
+        state = {} if self._dict is None else dict(self._dict.__get__(value))
+        for name, slot in self._slots.items():
+            try:
+                state[name] = slot.__get__(value)
+            except AttributeError:
+                pass  # not set
+        return state
+
+    def _make(self, payload):
+        expect("its attributes", payload, dict)
+        if not all(map(_is_own, payload)):
+            raise Malformed("its attributes: expected names that do not begin with two underscores")
+        value = object.__new__(self.cls)
+        for name, part in payload.items():
+            if name in self._slots:
+                self._slots[name].__set__(value, part)
+            elif self._dict is None:
+                raise Malformed(f"there is no place for its attribute {name[:100]}")
+            else:
+                self._dict.__get__(value)[name] = part
         return value
 
 

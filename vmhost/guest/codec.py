@@ -11,11 +11,13 @@ from vmhost.guest.classes import (
     CONVERTED,
     ERROR,
     ERROR_CLASS,
+    FIELDS,
     find,
     has_shape,
     is_class_kind,
     name_of,
     shape_of,
+    shape_of_state,
     split,
     unknown,
 )
@@ -23,7 +25,10 @@ from vmhost.guest.kinds import Malformed
 
 _converted = {}  # class -> (its name on the wire, to_plain)
 _conversions = {}  # name -> (class, from_plain)
+_plain = {}  # class of a VMExecutor's types that is no dataclass, namedtuple, enum or exception -> (name, its Shape)
+_plain_names = {}  # its name -> its Shape
 _executors_known = False
+main = None  # the name of the module that is the host program's own, while no call says so
 
 
 def register(cls, to_plain, from_plain, *, name=None):
@@ -46,6 +51,9 @@ def pack(value):
     if cls in _converted:
         name, to_plain = _converted[cls]
         return CONVERTED, name, to_plain(value)
+    if cls in _plain:
+        name, shape = _plain[cls]
+        return shape.kind, name, shape.read(value)
     if cls is type and issubclass(value, Exception):  # such as those in the arguments of decimal's exceptions
         return ERROR_CLASS, name_of(value), None
     if not has_shape(cls):
@@ -64,6 +72,8 @@ def unpack(kind, detail, payload, in_key, entry):
         if detail not in _conversions:
             raise unknown(kind, detail)
         return _conversions[detail][1](payload)
+    if detail in _plain_names and kind == FIELDS:
+        return _plain_names[detail].make(payload, in_key)
     cls = _class_at(module, path, entry)
     if cls is None or not has_shape(cls):
         raise unknown(kind, detail)
@@ -79,6 +89,8 @@ def _class_at(module, path, entry):
     """The task's class. The host program's own module corresponds to the entry point's module here."""
     if module == "__main__" and entry is not None and " " in entry:
         module = entry.partition(" ")[2].partition(":")[0].replace("/", ".")
+    elif module == "__main__" and main is not None:
+        module = main
     if module not in sys.modules:
         try:
             __import__(module)
@@ -92,10 +104,14 @@ def _learn_executors():
     global _executors_known
     _executors_known = True
     try:
-        from __vmhost_conversions__ import CONVERSIONS
+        from __vmhost_conversions__ import CONVERSIONS, PLAIN
     except ImportError:
         return
     from vmhost.guest.executor import find as place
 
     for name, *places in CONVERSIONS:
         register(*map(place, places), name=name)
+    for name, where in PLAIN:
+        cls = place(where)
+        shape = _plain_names[name] = shape_of_state(cls)
+        _plain[cls] = name, shape

@@ -10,6 +10,8 @@ import sys
 
 import _vmhost
 
+from vmhost.guest import codec
+
 _initialized = False
 _failure = None
 
@@ -85,6 +87,14 @@ def _over_rows(function):
     return call_rows
 
 
+def _told(part):
+    """A part of the initializer, from the host."""
+    given, answer = _vmhost.host_call("initializer", part)
+    if not given:
+        raise InitializerError(answer)
+    return answer
+
+
 def _initialize():
     """Run the executor's initializer, once; report a failure to the host. InitializerError then, and ever after."""
     global _initialized, _failure
@@ -92,10 +102,14 @@ def _initialize():
         return
     if _failure is not None:
         raise InitializerError(_failure)
-    given, answer = _vmhost.host_call("initializer", None)
-    if not given:
-        raise InitializerError(answer)
-    target, arguments, keywords = answer
+    target = _told("target")
+    codec.main = target.partition(":")[0].replace(
+        "/", "."
+    )  # its arguments may be of classes of the program's own module
+    try:
+        arguments, keywords = _told("arguments")
+    finally:
+        codec.main = None
     try:
         _vmhost.entry_for(f"{__name__}: {target}")(*arguments, **keywords)
     except _vmhost.Stopped:

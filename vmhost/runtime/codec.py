@@ -56,22 +56,23 @@ class Codec:
     """Packs and unpacks values for the lanes of one service: of classes of the standard library, and of `types`.
 
     `types` are classes or Conversions: a list, known by their own names "module:Class", or a mapping from the tasks'
-    names for them; or PARTS or FOREIGN. `library_errors`: exceptions of the standard library cross too, where the host
-    has imported their module. Raises ConfigurationError.
+    names for them; or PARTS or FOREIGN. `of_executor`: plain classes may be among them; exceptions of the standard
+    library cross too, where the host has imported their module. Raises ConfigurationError.
     """
 
-    def __init__(self, types=None, library_errors=False):
-        self._library_errors = library_errors
+    def __init__(self, types=None, of_executor=False):
+        self._library_errors = self._plain_classes = of_executor
         self._in_parts, self._foreign = types is PARTS, types is FOREIGN
         self.homes = {}  # of an executor: module in its VMs -> module here, whose classes are also known
         self.conversions = {}  # name -> Conversion
+        self.plain = {}  # name -> class that is no dataclass, namedtuple, enum or exception
         self._known = {}  # name -> Shape
         self._names = {}  # class -> name
         for name, given in _named(types):
             self._register(name, given)
 
     def _register(self, name, given):
-        from vmhost.guest.classes import Unfit, shape_of
+        from vmhost.guest.classes import Unfit, has_shape, shape_of, shape_of_state
 
         cls = given.cls if isinstance(given, Conversion) else given
         if name in self._known or name in self.conversions or cls in self._names:
@@ -79,8 +80,11 @@ class Codec:
         if isinstance(given, Conversion):
             self.conversions[name] = given
         else:
+            plain = self._plain_classes and not has_shape(cls)
             try:
-                self._known[name] = shape_of(cls)
+                self._known[name] = (shape_of_state if plain else shape_of)(cls)
+                if plain:
+                    self.plain[name] = cls
             except Unfit as error:
                 raise ConfigurationError(f"types: {name}: {error}") from error
         self._names[cls] = name
@@ -113,7 +117,7 @@ class Codec:
             return None
         if is_class:
             return ERROR_CLASS, name, None
-        shape = shape_of(cls)
+        shape = self._known.get(name) or shape_of(cls)
         return shape.kind, name, shape.read(value)
 
     def unpack(self, kind, detail, payload, in_key, _entry=None):

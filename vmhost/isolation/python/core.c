@@ -82,6 +82,21 @@ static PyObject *set_error_factory(PyObject *Py_UNUSED(module), PyObject *factor
     Py_RETURN_NONE;
 }
 
+static PyObject *check_value(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *value, *pack;
+    const char *what;
+    if (!PyArg_ParseTuple(args, "OsO:check_value", &value, &what, &pack))
+        return NULL;
+    const vmh_codec codec = {.buffer_type = vmh_buffer_type, .packed_type = vmh_packed_type, .pack = pack};
+    vmh_blob blob;
+    vmh_blob_init(&blob);
+    int rc = vmh_wire_encode(&blob, value, what, &codec, NULL);
+    vmh_blob_clear(&blob);
+    vmh_buffer_release_lent();
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
 static PyObject *crash_open(PyObject *Py_UNUSED(module), PyObject *path)
 {
     PyObject *encoded = NULL, *list = NULL;
@@ -239,6 +254,8 @@ static PyMethodDef core_methods[] = {
     {"end_all", vmh_exit, METH_NOARGS,
      PyDoc_STR("At exit: stops every call and ends every VM; makes sure that the process can exit without VMs that do "
                "not end.")},
+    {"check_value", check_value, METH_VARARGS,
+     PyDoc_STR("check_value(value, what, pack): raises the ValueError or TypeError of a value that cannot cross.")},
     {"set_error_factory", set_error_factory, METH_O,
      PyDoc_STR(
          "set_error_factory(f): f(kind, payload, lane name, lane version) -> exception that a failed call raises.")},

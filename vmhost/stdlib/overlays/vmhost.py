@@ -17,6 +17,9 @@ class _HostSide:
     def __call__(self, *arguments, **options):
         raise RuntimeError(f"vmhost.{self._name} is on the host; inside a VM there are vmhost.guest and vmhost.engine only")
 
+    def __mro_entries__(self, bases):
+        return ()  # a program's subclass is a class without it
+
     def __getattr__(self, attribute):
         if attribute.startswith("__"):
             raise AttributeError(attribute)

@@ -56,6 +56,7 @@ ROOMS = {
     "vmhost/stores": {"vmhost.stores"},
     "vmhost/pipeline": {
         *PUBLIC,
+        "vmhost.callbacks",
         "vmhost.cohorts",
         "vmhost.pipeline",
         "vmhost.stores",
@@ -72,7 +73,7 @@ ROOMS = {
         "vmhost.engine",
         "vmhost.serving",
     },
-    "vmhost/tunnel": {*PUBLIC, "vmhost.tunnel", "vmhost.stores"},
+    "vmhost/tunnel": {*PUBLIC, "vmhost.callbacks", "vmhost.tunnel", "vmhost.stores"},
     "vmhost/operations/debugging": {
         *PUBLIC,
         "vmhost.__version__",

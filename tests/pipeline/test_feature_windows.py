@@ -3,6 +3,7 @@
 import math
 import random
 import statistics
+import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -200,6 +201,15 @@ def test_an_own_function_sees_its_window_and_what_fails_has_no_answer(caplog):
         odd = feature("a", name="odd", default=3)(lambda _, wrong=wrong: wrong)
         features = Features(FeatureSet.of_features([odd]))
         assert list(features.read("*", "k", NOW)) == [3], wrong
+    exits = feature("a", name="exits", default=3)(lambda _: sys.exit(3))
+    features = Features(FeatureSet.of_features([exits]))
+    assert list(features.read("*", "k", NOW)) == [3] and features.statistics()["failed"] == 1
+
+    async def later(window):
+        return 1.0
+
+    with pytest.raises(vmhost.ConfigurationError, match="expected a function that is not async"):
+        feature("a")(later)
 
 
 OWN = """

@@ -58,7 +58,7 @@ class Receiver:
     def __call__(self, message):
         self.got.append(message)
         what = self.does.pop(0) if self.does else None
-        if isinstance(what, Exception):
+        if isinstance(what, BaseException):
             raise what
         if what is not None:
             what.wait(WAIT_S)
@@ -116,6 +116,26 @@ def test_a_channel_that_fails_is_tried_again_with_the_same_id_and_then_given_up(
         ("bob", "sent", "taken"),
     ]
     assert len({message["id"] for message in receiver.got}) == 2 and "was given up: OSError" in caplog.text
+
+
+def test_a_function_that_exits_is_tried_again(tmp_path):
+    receiver = Receiver(SystemExit(3), KeyboardInterrupt())
+    with open_reach(tmp_path, receiver, {"tries": 3}) as pipeline:
+        pipeline.append_many(leaves("ann", "bob"))
+        sent(pipeline)
+        ways = audited(pipeline)
+    assert [(person, what) for person, what, _ in ways] == [("ann", "retry")] * 2 + [("ann", "sent"), ("bob", "sent")]
+    assert ways[0][2] == "CallbackError: the function ended by SystemExit: 3"
+
+
+def test_an_async_function_is_refused(tmp_path):
+    async def notify(message):
+        pass
+
+    with pytest.raises(ConfigurationError, match="channel phone: expected a function that is not async"):
+        open_reach(tmp_path, notify)
+    with pytest.raises(ConfigurationError, match="channel other: expected a function that is not async"):
+        open_reach(tmp_path, Receiver(), channels={"other": notify})
 
 
 def test_a_channel_that_hangs_holds_up_no_other_and_what_it_took_is_not_sent_again(tmp_path):

@@ -11,6 +11,7 @@ from vmhost.stores.errors import (
     StoreFullError,
     StoreInUseError,
     StoreVersionError,
+    is_of_store,
 )
 from vmhost.stores.group_commit import GroupCommit
 from vmhost.stores.outbox import Entry, Outbox
@@ -30,6 +31,7 @@ __all__ = [
     "StoreFullError",
     "StoreInUseError",
     "StoreVersionError",
+    "is_of_store",
     "reached",
     "write_rows",
 ]

@@ -73,6 +73,11 @@ _CODES = {
 }
 
 
+def is_of_store(error):
+    """Whether a `sqlite3.Error` says that the store cannot be used now, not that a statement or its data is wrong."""
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in _CODES
+
+
 def store_error(path, error, doing):
     """The StoreError for a `sqlite3.Error` raised while `doing` ("writing", "opening") the store at `path`."""
     code = getattr(error, "sqlite_errorcode", None)

@@ -504,7 +504,7 @@ class Connection:
     def _cancel(self, number):
         channel, size = self._asked.get(number, (None, 0))
         if channel is not None:
-            self._asked[number] = None, size  # its value stays in memory until the program answers or fails it
+            self._asked[number] = None, size  # its value stays in memory until the program forgets it
             self._events.append(events.Cancelled(number))
 
     def answer(self, number, value):
@@ -512,7 +512,7 @@ class Connection:
         OverflowError if msgpack cannot express the value; the caller may then call `fail`."""
         channel, _ = self._asked.get(number, (None, 0))
         body = None if channel is None else frames.pack((frames.RESPONSE, number, 0, value))
-        self._forget_request(number)
+        self.forget_request(number)
         if channel is None or self.closed:
             return
         if len(body) > self.peer_limits.message_bytes:
@@ -527,14 +527,20 @@ class Connection:
         else:
             self._queue(lane, body)
 
-    def _forget_request(self, number):
+    def forget_request(self, number):
+        """Gives its room back to a request that is answered, failed or cancelled, and whose work has ended."""
         channel, size = self._asked.pop(number, (None, 0))
         self._asked_bytes -= size
         return channel
 
-    def fail(self, number, why, late=False):
-        """Tells the other end why its request has no answer. `late`: its time is over."""
-        channel = self._forget_request(number)
+    def fail(self, number, why, late=False, *, ended=True):
+        """Tells the other end why its request has no answer. `late`: its time is over. Not `ended`: the request keeps
+        its room until `forget_request`, as somebody may still work on it."""
+        channel, size = self._asked.get(number, (None, 0))
+        if ended:
+            self.forget_request(number)
+        elif channel is not None:
+            self._asked[number] = None, size
         if channel is not None and not self.closed:
             self._reply(channel, number, frames.pack((frames.RESPONSE, number, frames.LATE if late else 1, why[:4096])))
 

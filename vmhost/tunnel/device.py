@@ -9,14 +9,15 @@
 
 import asyncio
 import contextlib
-import inspect
+import functools
 import logging
 import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from vmhost import callbacks
 from vmhost.stores import StoreError
-from vmhost.tunnel import addresses, events, inbox, tls
+from vmhost.tunnel import addresses, answering, events, inbox, tls
 from vmhost.tunnel import connection as protocol
 from vmhost.tunnel.backoff import Backoff
 from vmhost.tunnel.device_store import DeviceStore
@@ -36,6 +37,7 @@ from vmhost.tunnel.loop_thread import LoopEndedError, LoopThread
 from vmhost.tunnel.spinning import SPIN_US, loop_factory
 from vmhost.tunnel.streams import BlockingStream, Stream, serve
 from vmhost.tunnel.transport import BUFFER_BYTES, Transport
+from vmhost.tunnel.turns import Turns
 
 _log = logging.getLogger("vmhost.tunnel")
 CONNECT_S = 15.0  # time limit from connecting to the cloud's welcome
@@ -82,11 +84,11 @@ class AsyncDevice:
         self._interval = Interval(heartbeat_s)
         self.store = DeviceStore(store, rules=rules, outbox=outbox)
         self._consumers, self._answers, self._stream_handlers = {}, {}, {}
-        self._transport = None
+        self._loop = self._transport = None
         self._sessions = {}  # address -> SSLSession
         self._asked = {}  # number of a request -> future
         self._tasks, self._streams = {}, {}
-        self._serving = set()  # tasks that serve streams opened by the cloud
+        self._serving = set()  # tasks that serve streams opened by the cloud, and async consumers
         self._online = self._wake = self._ended = self._changed = None
         self._sleeping = self._closing = False
         self._pumping = self._wanted = False
@@ -107,10 +109,27 @@ class AsyncDevice:
 
     def on(self, channel, consumer=None):
         """Messages that the cloud pushes on the channel go to `consumer` (`inbox`: a function of a Message, a Table, a
-        Transactional). As a decorator: `@cloud.on("profiles")`."""
+        Transactional). An `async` function runs on the loop. As a decorator: `@cloud.on("profiles")`."""
         if consumer is None:
             return lambda given: self.on(channel, given) or given
+        if callbacks.is_async(consumer):
+            consumer = functools.partial(self._consume, consumer)
         self._consumers[protocol.checked_name(channel)] = inbox.consumer(consumer)
+
+    def _consume(self, function, message):
+        """Runs on a thread of the keeper."""
+
+        async def consume():
+            if self._closing:
+                raise OfflineError("the device is closing")
+            task = asyncio.current_task()
+            self._serving.add(task)
+            try:
+                await function(message)
+            finally:
+                self._serving.discard(task)
+
+        self.run_on_loop(consume())
 
     def answer(self, channel, function=None):
         """`function(value)` answers the cloud's requests on the channel."""
@@ -139,8 +158,7 @@ class AsyncDevice:
         self._online, self._wake, self._changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="tunnel-disk")
-        self._answerers = ThreadPoolExecutor(4, thread_name_prefix="tunnel-answer")
-        self._streamers = ThreadPoolExecutor(4, thread_name_prefix="tunnel-stream")
+        self._answerers, self._streamers = Turns(4, "tunnel-answer"), Turns(32, "tunnel-stream")
         try:
             self.store.inbox.prepare(self._consumers.values())
             self._compression = self.store.compression()
@@ -168,6 +186,8 @@ class AsyncDevice:
             transport.flush()
             transport.lose("closed")
         self._runner.cancel()
+        if self._keeper is not None:
+            self._keeper.end()
         for task in list(self._serving):
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -181,8 +201,8 @@ class AsyncDevice:
         if self._keeper is not None:
             self._keeper.close()
         self._disk.shutdown(wait=True)
-        self._answerers.shutdown(wait=True, cancel_futures=True)
-        self._streamers.shutdown(wait=True, cancel_futures=True)
+        self._answerers.shutdown()
+        self._streamers.shutdown()
         self.store.close()
 
     @property
@@ -282,7 +302,7 @@ class AsyncDevice:
             now=self._loop.time(),
         )
         name = self._server_name or host
-        token = self._token() if callable(self._token) else self._token
+        token = await self._current_token()
         hello = {
             "epoch": self.store.epoch,
             "epochs": sent_epochs,
@@ -363,6 +383,13 @@ class AsyncDevice:
             if not transport.closed:
                 transport.lose("the device shuts down")
         return welcomed
+
+    async def _current_token(self):
+        if not callable(self._token):
+            return self._token
+        if callbacks.is_async(self._token):
+            return await callbacks.awaited(self._token())
+        return callbacks.call(self._token)
 
     def _remember_session(self, address, transport):
         session = transport.tls.session
@@ -603,9 +630,9 @@ class AsyncDevice:
             if fallback is None:
                 raise
         self.counts["fallbacks"] += 1
-        if inspect.iscoroutinefunction(fallback):
+        if callbacks.is_async(fallback):
             return await fallback(value)
-        return await self._loop.run_in_executor(self._answerers, fallback, value)
+        return await asyncio.wrap_future(self._answerers.submit("", fallback, value))
 
     async def open_stream(self, channel, value=None):
         """A `streams.Stream` to the cloud. OfflineError, TunnelError."""
@@ -651,19 +678,13 @@ class AsyncDevice:
         self._tasks[event.number] = self._loop.create_task(self._answer(transport, event, function))
 
     async def _answer(self, transport, event, function):
-        try:
-            if inspect.iscoroutinefunction(function):
-                value = await function(event.value)
-            else:
-                value = await self._loop.run_in_executor(self._answerers, function, event.value)
-            transport.connection.answer(event.number, value)
-        except asyncio.CancelledError:
-            return
-        except Exception as error:
-            transport.connection.fail(event.number, f"{type(error).__name__}: {error}")
-        finally:
-            self._tasks.pop(event.number, None)
-        transport.flush()
+        def failed(error, late):
+            if not isinstance(error, AnswerError) and not late:
+                _log.error("tunnel: answering on %s failed", event.channel, exc_info=error)
+
+        await answering.answer(transport, event, function, event.value, self._answerers, "", failed)
+        if self._tasks.get(event.number) is asyncio.current_task():
+            del self._tasks[event.number]
 
     def _cancelled(self, transport, event):
         if (task := self._tasks.pop(event.number, None)) is not None:
@@ -688,16 +709,23 @@ class AsyncDevice:
 
     async def _serve_stream(self, stream, function):
         def blocking(function):
-            return self._loop.run_in_executor(self._streamers, function, BlockingStream(stream, self._run_on_loop))
+            given = BlockingStream(stream, self.run_on_loop)
+            return asyncio.wrap_future(self._streamers.submit("", callbacks.call, function, given))
 
         def log(error):
             _log.error("tunnel: a stream on %s failed", stream.channel, exc_info=error)
 
         await serve(stream, function, blocking, log)
 
-    def _run_on_loop(self, coroutine):
-        """The coroutine's result; called on another thread than the loop's."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+    def run_on_loop(self, coroutine):
+        """The coroutine's result, for other threads than the loop's. OfflineError before `start` and after `close`."""
+        if self._loop is None or self._loop.is_closed():
+            coroutine.close()
+            raise OfflineError("the device is not started, or closed")
+        if asyncio._get_running_loop() is self._loop:
+            coroutine.close()
+            raise TunnelError("this call blocks, and runs on the loop that it would wait for; await the device's own")
+        return asyncio.run_coroutine_threadsafe(callbacks.awaited(coroutine), self._loop).result()
 
     def _dictionary(self, transport, event):
         try:
@@ -774,7 +802,13 @@ class Device:
     def __init__(self, address, store, *, spin_us=SPIN_US, **settings):
         self._inner = inner = AsyncDevice(address, store, **settings)
         self._loop = LoopThread("tunnel-device", inner.start, inner.close, loop_factory(spin_us), inner.reconnect)
-        self.on, self.answer, self.stream = inner.on, inner.answer, inner.stream
+        self.answer, self.stream = inner.answer, inner.stream
+
+    def on(self, channel, consumer=None):
+        """As `AsyncDevice.on`; an `async` function is refused."""
+        if consumer is None:
+            return lambda given: self.on(channel, given) or given
+        self._inner.on(channel, inbox.consumer(consumer))
 
     def __enter__(self):
         self.start()

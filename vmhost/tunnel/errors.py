@@ -39,5 +39,9 @@ class StreamBrokenError(TunnelError):
     """A stream ended before its end: the connection was cut, or the other end gave up."""
 
 
+class ConsumerError(TunnelError):
+    """A consumer failed for messages; the store did not."""
+
+
 class MessageRefused(Exception):
     """Raised by a consumer that will never take a message; the message is stored in `tunnel_refused`."""

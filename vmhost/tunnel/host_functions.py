@@ -23,8 +23,10 @@ START_S = 10.0
 
 
 def task_functions(device, channels):
-    """{"tunnel_CHANNEL": function} for `Host(functions=...)`. `device`: a Device. Channel names must be valid in names
-    of functions: letters, digits and `_`."""
+    """{"tunnel_CHANNEL": function} for `Host(functions=...)`. `device`: a Device, or an AsyncDevice, whose loop
+    then has to run while tasks do. Channel names must be valid in names of functions: letters, digits and `_`."""
+    if hasattr(device, "run_on_loop"):
+        device = _Blocking(device)
     found = {}
     for channel in channels:
         if not _NAME.fullmatch(channel):
@@ -33,6 +35,19 @@ def task_functions(device, channels):
             )
         found[PREFIX + channel] = _function(device, channel)
     return found
+
+
+class _Blocking:
+    """An AsyncDevice for the threads of a host."""
+
+    def __init__(self, device):
+        self._device = device
+
+    def send(self, *given, **more):
+        return self._device.run_on_loop(self._device.send(*given, **more))
+
+    def request(self, *given):
+        return self._device.run_on_loop(self._device.request(*given))
 
 
 class TaskChannels:
@@ -56,7 +71,7 @@ class TaskChannels:
     def _wait(self):
         if not self._set.wait(START_S):
             raise OfflineError("the device has not started")
-        return self._device
+        return _Blocking(self._device) if hasattr(self._device, "run_on_loop") else self._device
 
     def send(self, *given, **more):
         return self._wait().send(*given, **more)

@@ -18,12 +18,15 @@ A *consumer* takes the messages of a channel:
 
 import logging
 import re
+import sqlite3
 import time
 from collections import Counter
 from typing import NamedTuple
 
+from vmhost import callbacks
+from vmhost.stores import is_of_store
 from vmhost.stores.epochs import begin_older
-from vmhost.tunnel.errors import MessageRefused, TunnelConfigurationError
+from vmhost.tunnel.errors import ConsumerError, MessageRefused, TunnelConfigurationError
 from vmhost.tunnel.limits import MAX_EPOCHS
 
 _log = logging.getLogger("vmhost.tunnel")
@@ -44,8 +47,9 @@ STEPS = (
     )
     """,
     lambda connection: _to_epochs_of_openings(connection),
+    "CREATE INDEX IF NOT EXISTS tunnel_refused_peers ON tunnel_refused (peer, position)",
 )
-MAX_REFUSED = 10_000
+MAX_REFUSED = 1000  # messages of one sender that are kept
 GREETING_EPOCHS = 8  # whose last numbers a device sends in a greeting
 GREETING_NUMBERS_BYTES = 6000  # of last numbers in a greeting
 _ROWS = (64, 8, 1)  # rows of one statement: between statements another thread may take the GIL
@@ -122,6 +126,7 @@ class Transactional:
     """`schema`: (name, steps) for `Database.migrate`, if the function needs tables of its own."""
 
     def __init__(self, function, schema=None):
+        _must_be_plain(function)
         self._function, self.schema = function, schema
 
     def write(self, connection, messages, time_ms):
@@ -129,11 +134,12 @@ class Transactional:
 
 
 class Callable:
-    """See above. A coroutine function is refused, as it would need a loop."""
+    """See above."""
 
     schema = None
 
     def __init__(self, function):
+        _must_be_plain(function)
         self.function = function
 
     def write(self, connection, messages, time_ms):
@@ -143,6 +149,14 @@ class Callable:
         """Called when the keeper has ended its threads."""
 
 
+def _must_be_plain(function):
+    if callbacks.is_async(function):
+        raise TunnelConfigurationError(
+            f"consumer {getattr(function, '__qualname__', function)!r}: expected a function that is not async; "
+            "AsyncDevice.on takes async ones"
+        )
+
+
 def consumer(of):
     """Returns `of` if it is a consumer, or else a consumer that calls it."""
     if hasattr(of, "write") and hasattr(of, "schema"):
@@ -150,6 +164,16 @@ def consumer(of):
     if callable(of):
         return Callable(of)
     raise TunnelConfigurationError(f"a consumer: expected a function, a Table or a Transactional, got {of!r}")
+
+
+def _write(consumer, connection, messages, time_ms):
+    """Returns {device: number of messages with known ids}. ConsumerError: the consumer refuses the messages."""
+    try:
+        return callbacks.call(consumer.write, connection, messages, time_ms) or {}
+    except sqlite3.Error as error:
+        if is_of_store(error):
+            raise
+        raise ConsumerError(f"{type(error).__name__}: {error}") from error
 
 
 def _to_epochs_of_openings(connection):
@@ -289,7 +313,7 @@ class Inbox:
                 lasts[key] = last
             for consumer, messages in fresh.items():
                 if messages:
-                    known.ids.update(consumer.write(connection, messages, now_ms) or {})
+                    known.ids.update(_write(consumer, connection, messages, now_ms))
             _write_rows(
                 connection,
                 "INSERT OR REPLACE INTO tunnel_received (peer, epoch, channel, number, time_ms, seen) VALUES",
@@ -306,9 +330,11 @@ class Inbox:
         for epoch in _latest_epochs(connection, peer)[MAX_EPOCHS:]:
             connection.execute("DELETE FROM tunnel_received WHERE peer = ? AND epoch = ?", (peer, epoch))
 
-    def call(self, arrival):
+    def call(self, arrival, gives_up, took):
         """Calls a Callable consumer for the new messages of an Arrival, and stores their numbers. Returns how many
-        there were. An error of the function is raised; the messages before it are stored."""
+        there were. `took()` is called after each one that the function returned for, `gives_up(number, error)` after a
+        failure: it returns why the message is to be refused, or None. Then ConsumerError is raised, and the messages
+        before are stored."""
         key = (arrival.peer, arrival.epoch, arrival.channel)
         last = self.received(arrival.peer, arrival.epoch).get(arrival.channel)
         is_first, last = last is None, last or 0
@@ -317,9 +343,16 @@ class Inbox:
             for number, identity, body in arrival.messages:
                 if number > last:
                     try:
-                        arrival.consumer.function(Message(arrival.peer, arrival.channel, number, identity, body))
+                        message = Message(arrival.peer, arrival.channel, number, identity, body)
+                        callbacks.call(arrival.consumer.function, message)
                     except MessageRefused as error:
                         refused.append((identity, body, str(error)))
+                    except Exception as error:
+                        if (why := gives_up(number, error)) is None:
+                            raise ConsumerError(str(error)) from error
+                        refused.append((identity, body, why))
+                    else:
+                        took()
                     new += 1
                 done.append((number, identity, body))
         finally:
@@ -349,9 +382,19 @@ class Inbox:
             )
             if refused:
                 connection.execute(
-                    "DELETE FROM tunnel_refused WHERE position <= (SELECT max(position) FROM tunnel_refused) - ?",
-                    (MAX_REFUSED,),
+                    "DELETE FROM tunnel_refused WHERE position IN (SELECT position FROM tunnel_refused WHERE peer = ? "
+                    "ORDER BY position DESC LIMIT -1 OFFSET ?)",
+                    (peer, MAX_REFUSED),
                 )
+
+    def refuse(self, arrival, why):
+        """Stores the message of an Arrival in `tunnel_refused`, as its consumer does not take it."""
+        ((number, identity, body),) = arrival.messages
+        last = self.received(arrival.peer, arrival.epoch).get(arrival.channel)
+        if number > (last or 0):
+            self._called(
+                (arrival.peer, arrival.epoch, arrival.channel), number, [(identity, body, why)], 0, last is None
+            )
 
     # ---- dictionaries
 

@@ -13,6 +13,8 @@ import signal
 import threading
 import time
 
+from vmhost import callbacks
+
 LENT_S = 0.002
 
 
@@ -98,6 +100,7 @@ class LoopThread:
         try:
             with asyncio.Runner(loop_factory=self._factory) as runner:
                 self.loop = runner.get_loop()
+                self.loop.set_task_factory(callbacks.guarded_task)
                 runner.run(self._begin())
                 self._started.set_result(None)
                 while not self._closing:

@@ -14,6 +14,7 @@ own, may take messages of the same device.
 import re
 from collections import Counter
 
+from vmhost import callbacks
 from vmhost.stores import StoreError
 from vmhost.tunnel.errors import TunnelConfigurationError
 from vmhost.tunnel.inbox import Message
@@ -47,6 +48,8 @@ class PostgreSQL:
                 f"PostgreSQL table {table!r}: expected up to 55 letters, digits and _, not beginning with a digit, "
                 "tunnel_ or pg_"
             )
+        if write is not None and callbacks.is_async(write):
+            raise TunnelConfigurationError("PostgreSQL: write: expected a function that is not async")
         try:
             import psycopg
         except ImportError as error:
@@ -90,7 +93,7 @@ class PostgreSQL:
     def _connected(self):
         """A context for one use of the connection, which it leaves open."""
         if self._connection is None or self._connection.closed:
-            dsn = self._dsn() if callable(self._dsn) else self._dsn
+            dsn = callbacks.call(self._dsn) if callable(self._dsn) else self._dsn
             connection = self._psycopg.connect(
                 dsn,
                 autocommit=True,
@@ -147,7 +150,7 @@ class PostgreSQL:
 
     def _write(self, cursor, messages):
         if self._function is not None:
-            self._function(cursor, messages)
+            callbacks.call(self._function, cursor, messages)
             return
         cursor.execute(
             f"INSERT INTO {self._table} (device, channel, id, body) SELECT * FROM "

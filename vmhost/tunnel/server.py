@@ -8,16 +8,17 @@ server.run("0.0.0.0:7443", processes=2)
 
 import asyncio
 import contextlib
-import inspect
 import signal
 import socket
 import threading
 from pathlib import Path
 
+from vmhost import callbacks
 from vmhost.stores import Database
 from vmhost.tunnel import addresses, inbox, processes, pushes, tls
 from vmhost.tunnel.connection import checked_name
 from vmhost.tunnel.errors import NoAnswerError, OfflineError, TunnelConfigurationError
+from vmhost.tunnel.keeper import TRIES
 from vmhost.tunnel.limits import Limits
 from vmhost.tunnel.spinning import SPIN_US, loop_factory
 from vmhost.tunnel.streams import BlockingStream, Stream
@@ -30,8 +31,12 @@ class Server:
     Devices authenticate with a certificate signed by `client_ca` (its common name is the device's name), or with a
     token: `identify(token)` returns the device's name, or None for an unknown token. `why_blocked(device)` says why a
     device is refused in spite of that, or None; connected ones are looked at every second. Both run on the
-    loop, so they must be quick. `priorities`: {channel: 0 to 7}; 0 goes first, 4 is the default. `pending_bytes`: bound
-    of received messages that are not stored yet; beyond it nothing more is read. `post_quantum`: see
+    loop, so they must be quick. `priorities`: {channel: 0 to 7}; 0 goes first, 4 is the default.
+
+    `device_pending_bytes`: bound of a device's received messages that are not stored yet; beyond it nothing more is
+    read from the device. `pending_bytes`: the same for all devices together; beyond it nothing more is read from
+    devices that have more than an equal share. `tries`: how often a consumer may fail for a message, while it takes
+    messages of others, before the message goes to `tunnel_refused`; None: any number. `post_quantum`: see
     `tls.server_context`. `spin_us`: how long its loop polls before it sleeps (`spinning`); 0: not at all.
     """
 
@@ -48,6 +53,8 @@ class Server:
         priorities=None,
         max_connections=19_000,
         pending_bytes=64 << 20,
+        device_pending_bytes=4 << 20,
+        tries=TRIES,
         greeting_s=10.0,
         threads=8,
         post_quantum=False,
@@ -55,13 +62,17 @@ class Server:
     ):
         if client_ca is None and identify is None:
             raise TunnelConfigurationError("a server identifies devices by client_ca or identify; give one of them")
+        for name, function in (("identify", identify), ("why_blocked", why_blocked)):
+            if function is not None and callbacks.is_async(function):
+                raise TunnelConfigurationError(f"{name}: expected a function that is not async")
         self.store = Path(store)
         self.context = tls.server_context(certificate, key, client_ca, post_quantum)
         self.identify = identify
         self.why_blocked = why_blocked or (lambda device: None)
         self.limits = limits or Limits()
         self.priorities = dict(priorities or {})
-        self.max_connections, self.pending_bytes = max_connections, pending_bytes
+        self.max_connections = max_connections
+        self.pending_bytes, self.device_pending_bytes, self.tries = pending_bytes, device_pending_bytes, tries
         self.greeting_s, self.threads = greeting_s, threads
         self._loops = loop_factory(spin_us)
         self.consumers, self.answers, self.streams = {}, {}, {}
@@ -73,10 +84,7 @@ class Server:
     def consume(self, channel, consumer):
         """Messages on the channel go to `consumer` (`inbox`: a function, a Table, a Transactional). "*": all channels
         without one of their own. A channel without a consumer is refused; its messages stay on the devices."""
-        consumer = inbox.consumer(consumer)
-        if isinstance(consumer, inbox.Callable) and inspect.iscoroutinefunction(consumer.function):
-            raise TunnelConfigurationError(f"consumer of {channel}: expected a function that is not async")
-        self.consumers[checked_name(channel)] = consumer
+        self.consumers[checked_name(channel)] = inbox.consumer(consumer)
 
     def answer(self, channel, function=None, *, quick=False):
         """`function(request)` answers requests on the channel; its result must be expressible in msgpack. An `async`
@@ -85,6 +93,10 @@ class Server:
         if function is None:
             return lambda given: self.answer(channel, given, quick=quick) or given
         if quick:
+            if callbacks.is_async(function):
+                raise TunnelConfigurationError(
+                    f"answer to {channel}: expected a function that is not async, or no quick"
+                )
             inner = function
 
             def function(request):
@@ -166,6 +178,7 @@ class Server:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopped.set)
+        loop.set_task_factory(callbacks.guarded_task)
         async with self.serving(bound) as worker:
             if ready is not None:
                 ready(worker.addresses)
@@ -194,6 +207,7 @@ class Server:
         async def serve():
             nonlocal stop, loop
             stop, loop = asyncio.Event(), asyncio.get_running_loop()
+            loop.set_task_factory(callbacks.guarded_task)
             async with self.serving(bound) as worker:
                 started.set()
                 await stop.wait()

@@ -4,8 +4,8 @@ Each direction has a window of its own: a slow reader stops only its writer.
 """
 
 import asyncio
-import inspect
 
+from vmhost import callbacks
 from vmhost.tunnel import events
 from vmhost.tunnel.errors import StreamBrokenError, TunnelError
 
@@ -112,13 +112,13 @@ async def serve(stream, function, blocking, log):
     """Lets `function` serve the stream: an `async` one gets the stream itself, another one runs through `await
     blocking(function)`. Then ends the stream, or aborts it with the error, which also goes to `log(error)`."""
     try:
-        if inspect.iscoroutinefunction(function):
-            await function(stream)
+        if callbacks.is_async(function):
+            await callbacks.awaited(function(stream))
         else:
             await blocking(function)
         await stream.end()
-    except asyncio.CancelledError:
-        stream.abort("the other end gave up")
+    except (asyncio.CancelledError, GeneratorExit) as error:
+        stream.abort("the other end gave up" if isinstance(error, asyncio.CancelledError) else "the function ended")
         raise
     except Exception as error:
         if not isinstance(error, TunnelError):

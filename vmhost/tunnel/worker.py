@@ -2,18 +2,18 @@
 
 import asyncio
 import contextlib
-import inspect
 import json
 import logging
 import os
 import socket
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
+from vmhost import callbacks
 from vmhost.stores import Database, StoreError
+from vmhost.tunnel import answering, events, pushes
 from vmhost.tunnel import connection as protocol
-from vmhost.tunnel import events, pushes
 from vmhost.tunnel.compression import Compression
 from vmhost.tunnel.errors import AnswerError, MessageTooLargeError, OfflineError, ProtocolError, TunnelError
 from vmhost.tunnel.histogram import Histogram
@@ -22,20 +22,23 @@ from vmhost.tunnel.keeper import Keeper
 from vmhost.tunnel.streams import BlockingStream, Stream, serve
 from vmhost.tunnel.tls import certified_device
 from vmhost.tunnel.transport import ASKED, BUFFER_BYTES, UNREAD_BYTES, Transport
+from vmhost.tunnel.turns import Turns
 
 _log = logging.getLogger("vmhost.tunnel")
 _SWEEP_S = 1.0
 _POLL_S = 5.0  # how often to poll for pushes without a notification
-_LOG_LINES_PER_S = 10  # log lines about failed connections
+_LOG_LINES_PER_S = 10  # log lines about what devices cause
+_STREAMS_PER_THREAD = 16  # a thread that serves a stream mostly waits
 
 
 class _Session:
     """An accepted device on a transport."""
 
-    __slots__ = ("asked", "device", "greeted_at", "pumping", "streams", "tasks", "wanted")
+    __slots__ = ("asked", "device", "greeted_at", "pending_bytes", "pumping", "streams", "tasks", "wanted")
 
     def __init__(self, device, greeted_at):
         self.device, self.greeted_at = device, greeted_at
+        self.pending_bytes = 0  # of received messages that are not stored yet
         self.pumping = False
         self.wanted = False
         self.asked = {}  # number of our request -> future
@@ -74,16 +77,17 @@ class Worker:
         )  # fmt: skip
         self.latencies = {}  # (what, channel) -> Histogram
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
-        self._keeper = Keeper(self.inbox, self.pushes, self._kept)
+        self._keeper = Keeper(self.inbox, self.pushes, self._kept, tries=server.tries)
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="tunnel-reader")
-        self._answerers = ThreadPoolExecutor(server.threads, thread_name_prefix="tunnel-answer")
-        self._streamers = ThreadPoolExecutor(server.threads, thread_name_prefix="tunnel-stream")
+        share = max(1, server.threads // 2)  # of one device
+        self._answerers = Turns(server.threads, "tunnel-answer", share)
+        self._streamers = Turns(server.threads * _STREAMS_PER_THREAD, "tunnel-stream", share)
         self._listening = []
         self._heard, self._heard_path = pushes.listen(server.store)
         self.loop.add_reader(self._heard, self._read_notices)
         self._pending_bytes = 0
         self._paused = set()
-        self._arrived = {}  # transport -> {channel: deque of (number, when)}
+        self._arrived = {}  # transport -> {channel: deque of (number, when, bytes)}, of messages not stored yet
         self._newest_push = 0
         self._polled_at = 0.0
         self._log_lines_left = _LOG_LINES_PER_S
@@ -157,7 +161,7 @@ class Worker:
             device = self._identify(transport, greeting)
         except Exception as error:
             if not isinstance(error, (ValueError, PermissionError)):
-                _log.exception("tunnel: a device could not be identified")
+                self._log_limited("a device could not be identified", error)
             self.counts["refused"] += 1
             transport.connection.close(protocol.IDENTITY, str(error) or "not accepted")
             return
@@ -174,11 +178,11 @@ class Worker:
                 raise PermissionError("a client certificate is required; the device sent none")
             if not greeting.get("token"):
                 raise PermissionError("a token or a client certificate is required; the device sent neither")
-            device = self.server.identify(greeting["token"])
+            device = callbacks.call(self.server.identify, greeting["token"])
         if device is None:
             raise PermissionError("the token is not known")
         device = protocol.checked_name(device, "device")
-        if (why := self.server.why_blocked(device)) is not None:
+        if (why := callbacks.call(self.server.why_blocked, device)) is not None:
             raise PermissionError(f"{device} is blocked: {why}")
         return device
 
@@ -248,14 +252,22 @@ class Worker:
             transport.connection.refuse(event.channel, "no consumer for this channel")
             return
         size = sum(len(body) + 100 for _, _, body in event.messages)
+        arrived = self._arrived.setdefault(transport, {}).setdefault(event.channel, deque())
+        arrived.append((event.messages[-1][0], self.loop.time(), size))
         self._pending_bytes += size
-        if self._pending_bytes > server.pending_bytes:
+        session.pending_bytes += size
+        if session.pending_bytes > self._allowed_bytes():
             self._paused.add(transport)
             transport.pause_reading(ASKED)
-        arrived = self._arrived.setdefault(transport, {}).setdefault(event.channel, [])
-        arrived.append((event.messages[-1][0], self.loop.time(), size))
         self._keeper.put(transport, Arrival(session.device, event.epoch, event.channel, event.messages, consumer))
         self.counts["messages"] += len(event.messages)
+
+    def _allowed_bytes(self):
+        """How much may wait of one device: less only if much waits, and then for who has more than an equal share."""
+        server = self.server
+        if self._pending_bytes <= server.pending_bytes:
+            return server.device_pending_bytes
+        return min(server.device_pending_bytes, server.pending_bytes // max(1, len(self._arrived)))
 
     def _kept(self, kept, new):
         """Called on a thread of the keeper."""
@@ -265,23 +277,34 @@ class Worker:
     def _acknowledge(self, kept, new):
         now = self.loop.time()
         touched = set()
+        was_full = self._pending_bytes > self.server.pending_bytes // 2
         for transport, channel, number in kept:
-            waiting = self._arrived.get(transport, {}).get(channel)
-            if waiting:
+            channels = self._arrived.get(transport, {})
+            if waiting := channels.get(channel):
                 histogram = self.latency("kept", channel)
                 while waiting and waiting[0][0] <= number:
-                    _, since, size = waiting.pop(0)
+                    _, since, size = waiting.popleft()
                     histogram.add(now - since)
                     self._pending_bytes -= size
+                    transport.owner.pending_bytes -= size
+                if not waiting:
+                    del channels[channel]
+                    if not channels:
+                        del self._arrived[transport]
             if not transport.closed:
                 transport.connection.applied(channel, number)
                 touched.add(transport)
         for transport in touched:
             transport.flush()
-        if self._paused and self._pending_bytes <= self.server.pending_bytes // 2:
-            paused, self._paused = self._paused, set()
-            for transport in paused:
-                transport.resume_reading(ASKED)
+        is_full = self._pending_bytes > self.server.pending_bytes // 2
+        self._resume(self._paused & touched if is_full or not was_full else self._paused)
+
+    def _resume(self, paused):
+        """Reads on from those of whom little enough waits now."""
+        allowed = self._allowed_bytes() // 2
+        for transport in [each for each in paused if each.owner.pending_bytes <= allowed]:
+            self._paused.discard(transport)
+            transport.resume_reading(ASKED)
 
     def latency(self, what, channel):
         histogram = self.latencies.get((what, channel))
@@ -303,48 +326,34 @@ class Worker:
         began = self.loop.time()
         asked = Request(session.device, event.channel, event.value, event.timeout_s)
         if getattr(function, "quick", False):
-            self._finish(transport, event, began, partial(function, asked))
+            try:
+                transport.connection.answer(event.number, callbacks.call(function, asked))
+            except Exception as error:
+                self._failed(event, error)
+                transport.connection.fail(event.number, f"{type(error).__name__}: {error}")
+            else:
+                self.latency("answered", event.channel).add(self.loop.time() - began)
             return
-        if inspect.iscoroutinefunction(function):
-            task = asyncio.Task(
-                self._answer(transport, event, function(asked), began), loop=self.loop, eager_start=True
-            )
-        else:
-            running = self.loop.run_in_executor(self._answerers, function, asked)
-            task = asyncio.Task(self._answer(transport, event, running, began), loop=self.loop, eager_start=True)
+        task = asyncio.Task(self._answer(transport, event, function, asked, began), loop=self.loop, eager_start=True)
         if not task.done():
             session.tasks[event.number] = task
 
-    async def _answer(self, transport, event, awaitable, began):
-        deadline = asyncio.timeout(event.timeout_s)
-        try:
-            async with deadline:
-                value = await awaitable
-        except asyncio.CancelledError:
-            return
-        except Exception as error:
-            self._failed(transport, event, error, late=deadline.expired())
-        else:
-            self._finish(transport, event, began, lambda: value)
-        finally:
-            if transport.owner is not None:
-                transport.owner.tasks.pop(event.number, None)
-        transport.flush()
+    async def _answer(self, transport, event, function, asked, began):
+        session = transport.owner
 
-    def _finish(self, transport, event, began, result):
-        try:
-            transport.connection.answer(event.number, result())
-        except Exception as error:
-            self._failed(transport, event, error)
-        self.latency("answered", event.channel).add(self.loop.time() - began)
+        def failed(error, late):
+            self._failed(event, error, late)
 
-    def _failed(self, transport, event, error, late=False):
+        if await answering.answer(transport, event, function, asked, self._answerers, session.device, failed):
+            self.latency("answered", event.channel).add(self.loop.time() - began)
+        session.tasks.pop(event.number, None)
+
+    def _failed(self, event, error, late=False):
         self.counts["failed_requests"] += 1
         if late:
-            _log.warning("tunnel: %s: the answer took more than %s s", event.channel, event.timeout_s)
+            self._log_limited(f"{event.channel}: the answer took more than {event.timeout_s:g} s")
         elif not isinstance(error, AnswerError):
-            _log.error("tunnel: answering on %s failed", event.channel, exc_info=error)
-        transport.connection.fail(event.number, f"{type(error).__name__}: {error}", late)
+            self._log_limited(f"answering on {event.channel} failed", error)
 
     def _cancelled(self, transport, event):
         if (task := transport.owner.tasks.pop(event.number, None)) is not None:
@@ -396,10 +405,11 @@ class Worker:
 
     async def _serve_stream(self, session, stream, function):
         def blocking(function):
-            return self.loop.run_in_executor(self._streamers, function, BlockingStream(stream, self.call))
+            given = BlockingStream(stream, self.call)
+            return asyncio.wrap_future(self._streamers.submit(session.device, callbacks.call, function, given))
 
         def log(error):
-            _log.error("tunnel: a stream on %s failed", stream.channel, exc_info=error)
+            self._log_limited(f"a stream on {stream.channel} failed", error)
 
         try:
             await serve(stream, function, blocking, log)
@@ -542,11 +552,11 @@ class Worker:
                 future.set_exception(OfflineError(f"{session.device}: {why}"))
         session.asked.clear()
 
-    def _log_limited(self, text):
-        """Limits the log lines per second, so that a client that keeps connecting does not fill the log."""
+    def _log_limited(self, text, error=None):
+        """Limits the log lines per second, so that a device that keeps causing them does not fill the log."""
         if self._log_lines_left > 0:
             self._log_lines_left -= 1
-            _log.warning("tunnel: %s", text)
+            _log.log(logging.WARNING if error is None else logging.ERROR, "tunnel: %s", text, exc_info=error)
         else:
             self.counts["unlogged"] += 1
 
@@ -563,7 +573,7 @@ class Worker:
                 if now >= due:
                     transport.abort(f"no greeting within {self.server.greeting_s:g} s")
             for device, transport in list(self.sessions.items()):
-                if (why := self.server.why_blocked(device)) is not None:
+                if (why := self._why_blocked(device)) is not None:
                     transport.connection.close(protocol.IDENTITY, f"{device} is blocked: {why}")
                     transport.flush()
                     transport.lose("blocked")
@@ -577,6 +587,13 @@ class Worker:
                 self._polled_at = now
                 with contextlib.suppress(RuntimeError):
                     self._readers.submit(self._poll_pushes)
+
+    def _why_blocked(self, device):
+        try:
+            return callbacks.call(self.server.why_blocked, device)
+        except Exception as error:  # who is connected stays so; greetings are refused meanwhile
+            self._log_limited(f"{device}: whether it is blocked is not known", error)
+            return None
 
     def _poll_pushes(self):
         """Runs on a reader's thread: looks for pushes without a notification, and deletes expired ones."""
@@ -646,8 +663,8 @@ class Worker:
 
     def _stop_threads(self):
         self._readers.shutdown(wait=True)
-        self._answerers.shutdown(wait=True, cancel_futures=True)
-        self._streamers.shutdown(wait=True, cancel_futures=True)
+        self._answerers.shutdown()
+        self._streamers.shutdown()
 
     def statistics(self):
         """A dict of plain values."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from vmhost import ConfigurationError
+from vmhost import ConfigurationError, callbacks
 from vmhost.pipeline.features import _features
 from vmhost.pipeline.quantities import UNITS_MS
 
@@ -154,6 +154,8 @@ def feature(source=None, *, name=None, **data):
     def declare(function):
         if not callable(function):
             raise ConfigurationError(f"feature: expected a function or an operator, got {function!r:.100}")
+        if callbacks.is_async(function):
+            raise ConfigurationError(f"feature: expected a function that is not async, got {function!r:.100}")
         own = name or getattr(function, "__name__", "feature")
         return _feature(own, data, compute=function)
 

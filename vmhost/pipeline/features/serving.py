@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from vmhost import ConfigurationError
+from vmhost import ConfigurationError, callbacks
 from vmhost.pipeline.features import _features
 from vmhost.pipeline.features.definitions import (
     ANY,
@@ -231,7 +231,7 @@ class Features:
             return known[2]
         try:
             if each.compute is not None:
-                number = float(each.compute(window))
+                number = float(callbacks.call(each.compute, window))
             elif self._call_task is None:
                 return math.nan
             else:

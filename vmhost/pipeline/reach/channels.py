@@ -25,7 +25,7 @@ import time
 import urllib.parse
 from pathlib import Path
 
-from vmhost import BreakerOpenError, ClosedError, ConfigurationError, QueueFullError
+from vmhost import BreakerOpenError, ClosedError, ConfigurationError, QueueFullError, callbacks
 
 TRACKING = "tracking"  # folder of `ut` files, in the pipeline's folder
 _LINES_BYTES = 16 << 20  # a larger `ut` file is renamed to NAME.old, which replaces the one before
@@ -116,7 +116,7 @@ class Function:
     def _run(self):
         while (call := self._calls.get()) is not None:
             try:
-                self._function(call.message)
+                callbacks.call(self._function, call.message)
             except Exception as error:
                 call.error = error
             call.ended.set()

@@ -6,7 +6,7 @@ import zoneinfo
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
 
-from vmhost import ConfigurationError
+from vmhost import ConfigurationError, callbacks
 from vmhost.pipeline.quantities import milliseconds
 
 KINDS = ("push", "poplayer", "broadcast", "walle_task", "ut", "native_callback", "log")
@@ -83,9 +83,10 @@ class ChannelSettings:
 
 def channel_settings(name, data, functions=()):
     """The ChannelSettings for a mapping, or for a function. ConfigurationError. `functions`: the host's."""
-    if callable(data):
-        return ChannelSettings(name, "native_callback", getattr(data, "__name__", "function"), data)
     here = f"channel {name}"
+    if callable(data):
+        name_of = getattr(data, "__name__", "function")
+        return ChannelSettings(name, "native_callback", name_of, _plain(here, data))
     if not isinstance(data, dict):
         raise ConfigurationError(f"{here}: expected a mapping with one of {', '.join(KINDS)}, got {data!r:.100}")
     kinds = [kind for kind in KINDS if kind in data]
@@ -102,7 +103,7 @@ def channel_settings(name, data, functions=()):
         if function not in functions:
             there = ", ".join(functions) or "none"
             raise ConfigurationError(f"{here}: there is no host function {function!r}; there are {there}")
-        options["function"] = functions[function]
+        options["function"] = _plain(here, functions[function])
     for key, (to, usual) in _TIMES.items():
         try:
             options[to] = milliseconds(data.get(key, usual / 1000))
@@ -116,6 +117,12 @@ def channel_settings(name, data, functions=()):
     if not isinstance(then, list | tuple) or not all(isinstance(one, str) for one in then):
         raise ConfigurationError(f"{here}: then: expected a list of names of channels, got {then!r:.100}")
     return ChannelSettings(name, kind, _target(here, kind, data[kind], "function" in data), then=tuple(then), **options)
+
+
+def _plain(here, function):
+    if callbacks.is_async(function):
+        raise ConfigurationError(f"{here}: expected a function that is not async, got {function!r:.100}")
+    return function
 
 
 def _target(here, kind, data, replaced):

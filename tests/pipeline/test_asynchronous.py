@@ -118,7 +118,7 @@ def test_a_wait_can_be_given_up(tmp_path):
         bundle = stream_task(tmp_path, GATED, functions="gate")
         async with opened(tmp_path, bundle, host={"functions": {"gate": gate}}) as pipeline:
             await pipeline.append_many(clicks("a"))
-            assert await pipeline.wait(0.01) is False
+            assert not await pipeline.wait(0.01)
             waiting = asyncio.create_task(pipeline.wait())
             await asyncio.to_thread(gate.wait_for, 1)
             waiting.cancel()

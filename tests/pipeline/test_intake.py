@@ -130,12 +130,14 @@ def test_a_visit_without_an_exit_is_closed_by_time_out(make):
     assert intake.open_visits == ("w",) and intake.statistics()["closed_by_timeout"] == 1
 
 
-def test_what_comes_after_a_visit_is_over_is_kept_apart(make):
-    intake = make()
-    intake.take([enter("v", 0), leave("v", 100)])
-    assert intake.take([click("v", 50), click("v", 101), leave("v", 102)]) == []
-    assert [why for why, _, _ in intake.late_events()] == ["after_close"] * 3
-    assert intake.statistics()["after_close"] == 3
+def test_what_comes_after_a_visit_is_over_does_not_open_it_again(make):
+    intake = make(lateness_ms=1000)
+    intake.take([enter("v", 0), leave("v", 100), click("", 1100)])
+    taken = intake.take([click("v", 50), click("v", 101), enter("v", 99), leave("v", 102), click("v", 150)])
+    assert [one.event.time_ms - T for one in taken] == [101, 150] and intake.open_visits == ()
+    assert [why for why, _, _ in intake.late_events()] == ["late", "late", "after_close"]
+    figures = intake.statistics()
+    assert (figures["after_exit"], figures["late"], figures["after_close"]) == (2, 2, 1)
     assert len(intake.take([enter("v", 200), click("v", 201)])) == 2  # an enter begins it anew
     assert intake.open_visits == ("v",)
 
@@ -179,7 +181,7 @@ def test_visits_that_are_kept_go_on_after_a_restart(make):
     intake.store.database.close()
     again = make()
     assert again.open_visits == ("v", "x") and again.event_time_ms == T + 10
-    assert again.take([click("w", 11)]) == []
+    assert summary(again.take([click("w", 11)])) == [(CLICK, "w", 11, None)] and again.open_visits == ("v", "x")
     assert summary(again.take([click("v", 12), click("", 10_010)]))[1:] == [
         (PAGE_EXIT, "x", 10, "timeout"),
         (CLICK, "", 10_010, None),
@@ -237,9 +239,9 @@ def test_what_could_not_be_stored_may_come_again(make, monkeypatch):
             intake.close()
     assert (intake.statistics(), intake.open_visits, intake._closed) == before
     assert intake.late_events() == []
-    assert len(intake.take(batch)) == 10
+    assert len(intake.take(batch)) == 11
     assert intake.statistics()["duplicates"] == 0 and intake.statistics()["late"] == 1
-    assert intake.statistics()["after_close"] == 1
+    assert intake.statistics()["after_exit"] == 1
 
 
 def test_contents_that_cannot_be_stored_raise(make):

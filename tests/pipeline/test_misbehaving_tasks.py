@@ -135,3 +135,23 @@ def test_a_call_that_cannot_be_handed_over_ends_as_a_dead_letter(tmp_path, monke
         pipeline.append_many(clicks("a", "b"))
         assert pipeline.wait(WAIT_S)
         assert [letter.error for letter in pipeline.dead_letters()] == ["ZeroDivisionError: of the pipeline's own"] * 2
+
+
+def test_a_wait_tells_of_an_open_breaker_and_of_calls_without_a_row(tmp_path, caplog):
+    broken = "def run(value):\n    raise RuntimeError\n"
+    bundle = stream_task(tmp_path, broken, "on: [click], queue: 1000, retries: 0")
+    with open_pipeline(tmp_path, bundle) as pipeline:
+        pipeline.append_many(clicks(*map(str, range(300))))
+        while not (waited := pipeline.wait(0.2)).refused:
+            assert not waited and waited.left.keys() == {"clicks"}
+        assert not waited and waited.refused == waited.left
+        for _ in range(3):
+            assert not pipeline.wait(0.2)
+        assert caplog.text.count("calls of clicks, whose breaker is open") == 1
+        pipeline.close(drain=False)
+    with open_pipeline(tmp_path, stream_task(tmp_path, ROWS)) as pipeline:
+        assert pipeline.wait(WAIT_S)
+        pipeline.change(stream_task(tmp_path, broken, "on: [click], retries: 0", version="1.0.1"))
+        pipeline.append_many(clicks("bad", begin_ms=1_790_000_002_000))
+        waited = pipeline.wait(WAIT_S)
+        assert waited and (waited.left, waited.refused, waited.lost) == ({}, {}, {"clicks": 1})

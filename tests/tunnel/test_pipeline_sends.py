@@ -5,9 +5,10 @@ import json
 import msgpack
 import pytest
 
-from tests.pipeline.stream_tasks import stream_task
+from tests.pipeline.stream_tasks import WAIT_S, clicks, open_pipeline, stream_task
 from tests.tunnel.conftest import rows
 from vmhost.cli import main
+from vmhost.tunnel import Device
 
 SOURCE = """
 from vmhost.guest import host
@@ -64,6 +65,17 @@ def test_rows_leave_while_the_pipeline_runs_each_once(make_server, keys, events,
     found = sent(tmp_path / "cloud.sqlite")
     assert [(device, channel) for device, channel, _, _ in found] == [("ann", "clicks")] * 40
     assert len({id for _, _, id, _ in found}) == 40 and all(id.startswith("clicks/") for _, _, id, _ in found)
+
+
+def test_a_wait_for_what_is_sent_covers_rows_that_are_in_memory_only(make_server, settings_of, tmp_path):
+    bundle = stream_task(tmp_path, WITHOUT_CHANNELS, table=TABLE)
+    with make_server().running() as address, open_pipeline(tmp_path, bundle, batch_ms=60_000) as pipeline:
+        with Device(address.replace("127.0.0.1", "localhost"), pipeline.database, **settings_of("ann")) as device:
+            device.wait_connected(WAIT_S)
+            pipeline.append_many(clicks(*map(str, range(20))))
+            assert pipeline.wait(WAIT_S)
+            assert device.wait_sent(WAIT_S)
+            assert len(sent(tmp_path / "cloud.sqlite")) == 20
 
 
 def test_what_cannot_leave_waits_for_the_next_run(make_server, keys, events, tmp_path, capfd):

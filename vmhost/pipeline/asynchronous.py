@@ -97,23 +97,21 @@ class AsyncPipeline:
         await self._write(self.pipeline.flush)
 
     async def wait(self, timeout_s=None):
-        """Waits until no call is open. False after `timeout_s`."""
-        return await self._until(self.pipeline.wait, timeout_s, False)
+        """Waits until no call is open. Returns a Waited, as Pipeline; false after `timeout_s`."""
+        return await self._until(self.pipeline.wait, timeout_s)
 
     async def wait_for_room(self, timeout_s=None):
-        return await self._until(self.pipeline.wait_for_room, timeout_s, 0)
+        return await self._until(self.pipeline.wait_for_room, timeout_s)
 
-    async def _until(self, wait, timeout_s, otherwise):
+    async def _until(self, wait, timeout_s):
         """Waits in short steps, so that a cancelled wait frees its thread soon."""
         loop = asyncio.get_running_loop()
         end = None if timeout_s is None else loop.time() + timeout_s
         while True:
             left = _WAIT_S if end is None else min(_WAIT_S, end - loop.time())
             found = await self._read(wait, max(left, 0))
-            if found:
+            if found or (end is not None and loop.time() >= end):
                 return found
-            if end is not None and loop.time() >= end:
-                return otherwise
 
     # ---- tasks
 

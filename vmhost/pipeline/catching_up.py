@@ -120,6 +120,7 @@ class CatchingUp(threading.Thread):
     def _go_live(self):
         pipeline, name = self._pipeline, self._task.task.name
         self._task.table.complete_until(pipeline._fed)
+        self.matching.knows(pipeline._intake.ended_visits)
         pipeline._matchings.append(self.matching)
         del pipeline._behind[name]
         pipeline._idle.notify_all()

@@ -116,6 +116,11 @@ class StreamTask:
         return self._refused_since_s is None or time.monotonic() - self._refused_since_s < STUCK_S
 
     @property
+    def is_refused(self):
+        """Whether the task's breaker refuses calls, and no result was stored since."""
+        return self._refused_since_s is not None
+
+    @property
     def room(self):
         """How many calls may be offered before one is dropped."""
         return self.trigger.queue - len(self.waiting)

@@ -1,10 +1,12 @@
 """Intake: the checks and decisions on events before they are stored. docs/pipeline-events.md describes the rules.
 
-*Event time* is the latest time of any event so far; while no events come, the clock moves it on. An event that is
-more than `lateness_ms` behind event time, or whose visit is over, goes to the table `late_events`; an event whose id is
-known is dropped; both are counted. A visit without an exit gets one: after `visit_timeout_ms` without events, at the
-next enter of the same key (`enter_closes`), at the bound of open visits, and at shutdown. Such an exit has the time of
-the visit's last event and the contents {"closed_by": "timeout", "enter", "bound" or "shutdown"}.
+*Event time* is the latest time of any event so far; while no events come, the clock moves it on. An event that is more
+than `lateness_ms` behind event time, or a second exit of a visit, goes to the table `late_events`; an event whose id is
+known is dropped; both are counted. Another event of a visit that is over is stored, and counted as `after_exit`: it is
+of its person and time, but does not begin the visit again (matching.py keeps it from the visit's triggers). A visit
+without an exit gets one: after `visit_timeout_ms` without events, at the next enter of the same key (`enter_closes`),
+at the bound of open visits, and at shutdown. Such an exit has the time of the visit's last event and the contents
+{"closed_by": "timeout", "enter", "bound" or "shutdown"}.
 """
 
 import heapq
@@ -25,7 +27,7 @@ STEPS = (
     CREATE INDEX late_events_key ON late_events (key)
     """,
 )
-LATE, AFTER_CLOSE = "late", "after_close"
+LATE, AFTER_CLOSE, AFTER_EXIT = "late", "after_close", "after_exit"
 TIMEOUT, ENTER, BOUND, SHUTDOWN = "timeout", "enter", "bound", "shutdown"
 ENTER_CLOSES = ("none", "covered", "page", "key")
 # Counters that the store keeps, under `intake.NAME`.
@@ -33,6 +35,7 @@ COUNTED = (
     "duplicates",
     LATE,
     AFTER_CLOSE,
+    AFTER_EXIT,
     "late_dropped",
     "ahead",
     "clock_jumps",
@@ -94,7 +97,7 @@ class Intake:
         self._open = {}  # visit: _Visit
         self._of_key = {}  # key: {visit: None}, in the order of entering
         self._deadlines = []  # heap of (time, visit); an entry earlier than its visit's deadline is pushed again
-        self._closed = {}  # visit: its last time; beyond max_visits the oldest go
+        self._closed = {}  # visit: the time of its exit; beyond max_visits the oldest go
         self._ids, self._old_ids, self._ids_since_ms = set(), set(), None
         self._undo = deque()
         self._counts, self._new_late = dict.fromkeys(COUNTED, 0), []
@@ -116,6 +119,11 @@ class Intake:
     def visits_of(self, key):
         """The open visits of `key`."""
         return tuple(self._of_key.get(key, ()))
+
+    @property
+    def ended_visits(self):
+        """{visit: time of its exit} of visits that are over, as far as they are known."""
+        return {name: at_ms for name, at_ms in self._closed.items() if name not in self._open}
 
     @property
     def open_visits(self):
@@ -228,14 +236,14 @@ class Intake:
         """Handles an event of a visit that is not open, or one that ends a visit; False if the visit is over."""
         name = event.visit
         if visit is not None:
-            self._shut(name, max(visit.last_ms, event.time_ms))
-            for other in self._of_key.get(visit.key, ()):
-                outer = self._open[other]
-                if outer.last_ms <= visit.began_ms:
-                    outer.covered_ms = outer.last_ms
+            self._shut(name, event.time_ms)
+            self._cover(visit)
             return True
-        if name in self._closed and (event.name != PAGE_ENTER or event.time_ms < self._closed[name]):
-            return False
+        if name in self._closed and not begins_again(event, self._closed[name]):
+            if event.name == PAGE_EXIT:
+                return False
+            self._count(AFTER_EXIT)
+            return True
         if event.name == PAGE_EXIT:
             self._remember(name, event.time_ms)
             return True
@@ -248,6 +256,13 @@ class Intake:
         self._begin(name, _Visit(event.page, event.key, event.time_ms))
         self._undo.append((self._forget_visit, name))
         return True
+
+    def _cover(self, ended):
+        """The visit ended: others of its key without an event since it began are covered."""
+        for other in self._of_key.get(ended.key, ()):
+            outer = self._open[other]
+            if outer.last_ms <= ended.began_ms:
+                outer.covered_ms = outer.last_ms
 
     def _closes_visit(self, visit, event):
         """Whether the page_enter `event` closes an open visit of its key."""
@@ -431,14 +446,19 @@ class Intake:
                     continue
                 if name == PAGE_EXIT:
                     if visit in self._open:
-                        self._shut(visit, at_ms)
+                        self._cover(self._shut(visit, at_ms))
                     else:
                         self._remember(visit, at_ms)
                 elif visit in self._open:
                     self._open[visit].last_ms = max(self._open[visit].last_ms, at_ms)
-                elif visit not in self._closed or name == PAGE_ENTER:
+                elif visit not in self._closed or (name == PAGE_ENTER and at_ms >= self._closed[visit]):
                     self._begin(visit, _Visit(page, key, at_ms))
         self._undo.clear()
+
+
+def begins_again(event, ended_ms):
+    """Whether an event begins its visit anew that ended at `ended_ms`."""
+    return event.name == PAGE_ENTER and event.time_ms >= ended_ms
 
 
 class _Written:

@@ -2,20 +2,23 @@
 
 import heapq
 
-from vmhost.pipeline.events import PAGE_EXIT
+from vmhost.pipeline.events import PAGE_ENTER, PAGE_EXIT
 from vmhost.pipeline.triggers import TriggerEngine
 
 
 class Matching:
     """A TriggerEngine with the conditions of stream tasks, fed with the events after `position`.
 
-    Not thread-safe.
+    An event that comes after the exit of its visit triggers tasks of the time level only: the visit was complete, and
+    triggered, before. `after_exit`: the positions of such events among those that `feed` got last. Not thread-safe.
     """
 
     def __init__(self, position=0):
         self.engine = TriggerEngine()
         self.position = position
         self.triggers = {}  # name: Trigger
+        self.after_exit = set()
+        self._ended = {}  # visit: time of its exit, of those that did not begin anew; the oldest go
 
     def add(self, name, trigger):
         """TriggerError."""
@@ -49,41 +52,72 @@ class Matching:
     def under_way(self):
         return self.engine.statistics()["matches"]
 
+    def knows(self, ended):
+        """Adds ended visits, {visit: time of its exit}, whose events it was not fed with."""
+        self._ended = ended | self._ended
+
+    def _comes_after_exit(self, name, visit, time_ms):
+        if visit not in self._ended:
+            return False
+        if name == PAGE_ENTER and time_ms >= self._ended[visit]:
+            del self._ended[visit]
+            return False
+        return name != PAGE_EXIT
+
+    def _end(self, visit, time_ms):
+        self.engine.end_visit(visit)
+        self._ended[visit] = time_ms
+        if len(self._ended) > _MAX_ENDED:
+            del self._ended[next(iter(self._ended))]
+
     def feed(self, events):
         """The conditions that StoredEvents complete: {position: [(name, start), …]}. Exits end their visits."""
         self.position = events[-1].position
-        if len(events) == 1:
-            (stored,) = events
-            event = stored.event
-            fired = self.engine.feed(event.name, event.page, event.visit, event.time_ms, stored.position)
-            if event.name == PAGE_EXIT and event.visit:
-                self.engine.end_visit(event.visit)
-            return {stored.position: fired} if fired else {}
+        self.after_exit = set()
         found, begin = {}, 0
         for index, stored in enumerate(events):
-            if stored.event.name == PAGE_EXIT and stored.event.visit:
+            event = stored.event
+            visit = event.visit
+            if not visit:
+                continue
+            if event.name == PAGE_EXIT:
                 found.update(self.engine.feed_many(events[begin : index + 1]))
-                self.engine.end_visit(stored.event.visit)
+                self._end(visit, event.time_ms)
                 begin = index + 1
-        if begin < len(events):
+            elif visit in self._ended and self._comes_after_exit(event.name, visit, event.time_ms):
+                if begin < index:
+                    found.update(self.engine.feed_many(events[begin:index]))
+                if fired := self.engine.feed(event.name, event.page, "", event.time_ms, stored.position):
+                    found[stored.position] = fired
+                self.after_exit.add(stored.position)
+                begin = index + 1
+        if begin == len(events) - 1:
+            event, position = events[-1].event, events[-1].position
+            if fired := self.engine.feed(event.name, event.page, event.visit, event.time_ms, position):
+                found[position] = fired
+        elif begin < len(events):
             found.update(self.engine.feed_many(events[begin:] if begin else events))
         return found
 
     def feed_head(self, head, indexes):
         """The same for some events of a block's Head, given by ascending indexes."""
-        found, run = {}, []
+        found, run, visits = {}, [], []
         for index in indexes:
+            name, visit, time_ms = head.names[index], head.visits[index], head.times[index]
             run.append(index)
-            if head.names[index] == PAGE_EXIT:
-                self._feed_run(head, run, found)
-                self.engine.end_visit(head.visits[index])
-                run = []
+            visits.append("" if visit and self._comes_after_exit(name, visit, time_ms) else visit)
+            if name == PAGE_EXIT:
+                self._feed_run(head, run, visits, found)
+                if visit:
+                    self._end(visit, time_ms)
+                run, visits = [], []
         if run:
-            self._feed_run(head, run, found)
+            self._feed_run(head, run, visits, found)
         return found
 
-    def _feed_run(self, head, run, found):
-        columns = [[column[index] for index in run] for column in (head.names, head.pages, head.visits, head.times)]
+    def _feed_run(self, head, run, visits, found):
+        names, pages, times = ([column[index] for index in run] for column in (head.names, head.pages, head.times))
+        columns = names, pages, visits, times
         positions = [head.positions[index] for index in run]
         found.update(self.engine.feed_columns(*columns, positions))
         self.position = positions[-1]
@@ -121,6 +155,7 @@ class Matching:
         self.position = until
 
 
+_MAX_ENDED = 100_000
 _BEHIND_MS = 3_600_000  # allowance for events of one block that are behind others: they count at the latest time
 
 

@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ from vmhost.pipeline import forgetting, interrupts
 from vmhost.pipeline.catching_up import CatchingUp
 from vmhost.pipeline.complex_events import PREFIX, ComplexEvents, check_rules, read_rules
 from vmhost.pipeline.events import Event
-from vmhost.pipeline.execution import EXPIRED, FORGOTTEN, STALE, Call, Failed, StreamTask
+from vmhost.pipeline.execution import DEAD_LETTERS, DROPPED, EXPIRED, FORGOTTEN, STALE, Call, Failed, StreamTask
 from vmhost.pipeline.features.serving import features_of
 from vmhost.pipeline.intake import Intake
 from vmhost.pipeline.matching import Matching
@@ -44,6 +45,20 @@ _log = logging.getLogger("vmhost.pipeline")
 
 class PipelineError(ConfigurationError):
     """A pipeline cannot be made from these arguments, or takes nothing more; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Waited:
+    """How a wait ended; true if no call is left. By task: `left`, calls that have not ended; `refused`, those of them
+    whose task has an open breaker; `lost`, calls that ended meanwhile without a row: as dead letters, or dropped by
+    overload."""
+
+    left: dict
+    refused: dict
+    lost: dict
+
+    def __bool__(self):
+        return not self.left
 
 
 class Pipeline:
@@ -94,6 +109,7 @@ class Pipeline:
         self._results = queue.SimpleQueue()
         self._tasks, self._leaving, self._behind = {}, {}, {}
         self._matchings = []  # the first serves most tasks; a task that caught up has its own for a while
+        self._told = set()  # tasks whose open breaker a wait has told of
         self._fed = 0
         self._bounded = True  # calls beyond a queue are dropped
         self._closing = threading.Event()
@@ -309,6 +325,7 @@ class Pipeline:
                 if position > table.seen_position and not table.is_open(position) and not table.done(position, key):
                     value = self._visits.value(task.trigger, stored, start, True)
                     task.offer(Call(stored.position, start, stored.event.key, value), bounded=False)
+        matching.knows(self._intake.ended_visits)
         for task in live:
             task.table.complete_until(self._fed)
             task.pump()
@@ -570,14 +587,16 @@ class Pipeline:
         for matching in self._matchings[1:]:
             for position, fires in matching.feed(taken).items():
                 fired[position] = (*fired.get(position, ()), *fires)
+        after_exit = self._matchings[0].after_exit
         if not fired:
-            self._visits.hold(taken)
+            self._visits.hold(taken, after_exit)
         else:
             begin = 0
             for index, stored in enumerate(taken):
                 if (fires := fired.get(stored.position)) is not None:
-                    self._visits.hold(taken[begin:index])
-                    self._visits.hold_last(stored)
+                    self._visits.hold(taken[begin:index], after_exit)
+                    if stored.position not in after_exit:
+                        self._visits.hold_last(stored)
                     for name, start in fires:
                         task = self._tasks[name]
                         value = self._visits.value(task.trigger, stored, start, len(task.waiting) >= _WITH_EVENTS)
@@ -585,7 +604,7 @@ class Pipeline:
                         task.offer(Call(stored.position, start, stored.event.key, value), bounded)
                     self._visits.leave(stored)
                     begin = index + 1
-            self._visits.hold(taken[begin:])
+            self._visits.hold(taken[begin:], after_exit)
         self._fed = taken[-1].position
         if self.features is not None:
             self.features.feed(taken)
@@ -696,9 +715,34 @@ class Pipeline:
             _log.error("%s: %s; the state of rules is saved later", self.folder, error)
 
     def wait(self, timeout_s=None):
-        """Waits until no call is open, and no task is behind. False after `timeout_s`."""
+        """Waits until no call is open, and no task is behind. Returns a Waited, which is true then, and false after
+        `timeout_s`. Where a task's breaker is open, its calls wait for it: a line in the log says so."""
         with self._idle:
-            return self._wait_until(self._is_idle, timeout_s)
+            before = self._lost()
+            self._wait_until(self._is_idle_or_told, timeout_s)
+            left = {task.task.name: task.unfinished for task in self._unfinished()}
+            left |= {name: self._missed(name) for name in self._behind if name not in left}
+            refused = {task.task.name: task.unfinished for task in self._unfinished() if task.is_refused}
+            lost = {name: count - before.get(name, 0) for name, count in self._lost().items()}
+            return Waited(left, refused, {name: count for name, count in lost.items() if count})
+
+    def _is_idle_or_told(self):
+        refused = {task.task.name: task.unfinished for task in self._unfinished() if task.is_refused}
+        for name in refused.keys() - self._told:
+            _log.warning(
+                "%s: waits for %d calls of %s, whose breaker is open: it refuses calls until one succeeds",
+                self.folder,
+                refused[name],
+                name,
+            )
+        self._told = refused.keys()
+        return self._is_idle()
+
+    def _lost(self):
+        return {
+            task.task.name: task.counts[DEAD_LETTERS] + task.counts[DROPPED]
+            for task in (*self._tasks.values(), *self._leaving.values())
+        }
 
     def drain(self, timeout_s=None):
         """Waits as `wait`, but not for a task whose calls do not begin (StreamTask.is_stuck); the next start makes

@@ -31,15 +31,15 @@ class Visits:
         """The visit is open, but its events are in the store only."""
         self._held[visit] = None
 
-    def hold(self, events):
-        """Takes StoredEvents; a visit's exit drops it."""
+    def hold(self, events, after_exit=()):
+        """Takes StoredEvents; a visit's exit drops it. `after_exit`: positions of those whose visit has ended."""
         if not self._wanted:
             return
         held = self._held
         for stored in events:
             event = stored.event
             visit = event.visit
-            if visit:
+            if visit and stored.position not in after_exit:
                 if event.name == PAGE_EXIT:
                     self._drop(visit)
                     continue

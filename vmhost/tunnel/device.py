@@ -537,7 +537,9 @@ class AsyncDevice:
         return await self._on_disk(self.store.put, channel, list(bodies), identities)
 
     async def wait_sent(self, timeout_s=None):
-        """Waits until the outbox is empty; batches are sent at once. False after `timeout_s`."""
+        """Waits until the outbox is empty, also of what the store still holds in memory, such as a pipeline's rows;
+        batches are sent at once. False after `timeout_s`. StoreError if they cannot be written."""
+        await self._on_disk(self.store.database.flush)
         self._pump()
         try:
             async with asyncio.timeout(timeout_s):
@@ -857,7 +859,8 @@ class Device:
         return BlockingStream(self._run(self._inner.open_stream(channel, value)), self._run)
 
     def wait_sent(self, timeout_s=None):
-        """Waits until the outbox is empty. False after `timeout_s`."""
+        """Waits until the outbox is empty, also of what the store still holds in memory. False after `timeout_s`.
+        StoreError."""
         return self._run(self._inner.wait_sent(timeout_s))
 
     def wait_connected(self, timeout_s=None):

@@ -41,6 +41,7 @@ def _print_stored(output, folder, held):
     counters = held["counters"]
     output.line(
         f"  {counters.get('intake.late', 0) + counters.get('intake.after_close', 0):,} came too late, "
+        f"{counters.get('intake.after_exit', 0):,} in time but after their visit's exit (taken), "
         f"{counters.get('intake.duplicates', 0):,} twice; {held['bad_lines']:,} bad lines put aside"
     )
     outbox = held["outbox"]

@@ -26,33 +26,25 @@ static PyObject *result_rows(array_state *state, array *in, int64_t length, bool
 /* _bits_packed(truths, big): a C-contiguous bool array, along its last axis */
 PyObject *array_function__bits_packed(PyObject *module, ARRAY_VECTORCALL)
 {
-    if (count != 2 || keywords != NULL || !is_array(args[0]))
-        return PyErr_Format(PyExc_TypeError, "_bits_packed(truths, big)");
     array *in = (array *)args[0];
-    int big = PyObject_IsTrue(args[1]);
     int64_t length = in->t.rank == 0 ? 0 : (in->t.shape[in->t.rank - 1] + 7) / 8;
-    return big < 0 ? NULL : result_rows(array_state_of(module), in, length, big, false);
+    return result_rows(array_state_of(module), in, length, args[1] == Py_True, false);
 }
 
 /* _bits_unpacked(bytes, count, big): a C-contiguous uint8 array; rows of `count`, zero beyond the last byte */
 PyObject *array_function__bits_unpacked(PyObject *module, ARRAY_VECTORCALL)
 {
     int64_t length;
-    if (count != 3 || keywords != NULL || !is_array(args[0]))
-        return PyErr_Format(PyExc_TypeError, "_bits_unpacked(bytes, count, big)");
-    int big = PyObject_IsTrue(args[2]);
-    if (big < 0 || array_argument_int(args[1], 0, &length) < 0)
+    if (array_argument_int(args[1], 0, &length) < 0)
         return NULL;
-    return result_rows(array_state_of(module), (array *)args[0], length, big, true);
+    return result_rows(array_state_of(module), (array *)args[0], length, args[2] == Py_True, true);
 }
 
 /* numpy.frexp and modf of any real array: a pair of arrays, or of scalars. float16 is computed in float32. */
-static PyObject *taken_apart(array_state *state, const char *name, PyObject *object, bool parts)
+static PyObject *taken_apart(array_state *state, const char *name, array *given, bool parts)
 {
-    array *given = array_from_any(state, object, -1), *in = NULL, *result[2] = {NULL, NULL};
+    array *in = NULL, *result[2] = {NULL, NULL};
     PyObject *both = NULL;
-    if (given == NULL)
-        return NULL;
     int dtype = given->t.dtype, bytes = vme_dtype_size((vme_dtype)dtype);
     if (dtype < VME_FLOAT16)
         dtype = bytes == 1 ? VME_FLOAT16 : bytes == 2 ? VME_FLOAT32 : VME_FLOAT64;
@@ -84,7 +76,6 @@ static PyObject *taken_apart(array_state *state, const char *name, PyObject *obj
     Py_XDECREF(first);
     Py_XDECREF(second);
 done:
-    Py_DECREF(given);
     Py_XDECREF(in);
     Py_XDECREF(result[0]);
     Py_XDECREF(result[1]);
@@ -94,15 +85,11 @@ done:
 /* _split(x): (mantissas, exponents) */
 PyObject *array_function__split(PyObject *module, ARRAY_VECTORCALL)
 {
-    if (count != 1 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_split(x)");
-    return taken_apart(array_state_of(module), "frexp", args[0], false);
+    return taken_apart(array_state_of(module), "frexp", (array *)args[0], false);
 }
 
 /* _parts(x): (fractional parts, integer parts) */
 PyObject *array_function__parts(PyObject *module, ARRAY_VECTORCALL)
 {
-    if (count != 1 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_parts(x)");
-    return taken_apart(array_state_of(module), "modf", args[0], true);
+    return taken_apart(array_state_of(module), "modf", (array *)args[0], true);
 }

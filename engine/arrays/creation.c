@@ -73,14 +73,19 @@ static int refuse(PyObject *object)
 }
 
 /* The items of a nested sequence as a list or tuple. PySequence_Fast would convert a long range without checking for
- * stops. */
+ * stops, and a sequence that never ends. */
 static PyObject *items_of(nesting *found, PyObject *object)
 {
     if (PyList_Check(object) || PyTuple_Check(object))
         return Py_NewRef(object);
-    PyObject *walk = PyObject_GetIter(object), *items = walk == NULL ? NULL : PyList_New(0), *item;
+    const Py_ssize_t length = PySequence_Size(object);
+    PyObject *walk = length < 0 ? NULL : PyObject_GetIter(object), *items = walk == NULL ? NULL : PyList_New(0), *item;
     while (items != NULL && (item = PyIter_Next(walk)) != NULL) {
-        if (array_walk(found->state, &found->walked) < 0 || PyList_Append(items, item) < 0)
+        if (PyList_GET_SIZE(items) == length) {
+            PyErr_Format(PyExc_ValueError, "an array of '%.200s': expected %zd items, as its length says, got more",
+                         Py_TYPE(object)->tp_name, length);
+            Py_CLEAR(items);
+        } else if (array_walk(found->state, &found->walked) < 0 || PyList_Append(items, item) < 0)
             Py_CLEAR(items);
         Py_DECREF(item);
     }

@@ -2,12 +2,11 @@
  *
  * In a VM the host determines which tables there are (VME_TABLES_CAPSULE), and whether they may be trained. Tables that
  * a program makes belong to it, in a VM or not. */
+#include "kinds.h"
 #include "methods.h"
 
 #include "vme_embedding.h"
 #include "vme_python.h"
-
-static const char *const snapshot_name = "vmhost.engine.embedding.snapshot";
 
 /* ---- tables */
 static void handle_free(PyObject *capsule)
@@ -75,40 +74,34 @@ static const struct vme_python_tables *tables_here(void)
  * float32 array of rows */
 PyObject *array_function__embedding_new(PyObject *module, ARRAY_VECTORCALL)
 {
-    static const char *const names[] = {
-        "dim",         "optimizer",     "defaults",     "filter_freq",   "bloom_elements",
-        "bloom_error", "no_permission", "slot_initial", "steps_to_live", "l2_weight_threshold",
-        "quota",       "folder",        "memory",       "disk_quota",    "cache",
-        NULL};
     array_state *state = array_state_of(module);
-    PyObject *values[15], *folder = NULL;
+    PyObject *folder = NULL;
     int64_t optimizer, cache;
     double no_permission, slot_initial, threshold;
     vme_embedding_options options = {0};
-    if (array_arguments("_embedding_new", args, count, keywords, names, 15, 3, values) < 0
-        || array_argument_int(values[0], 0, &options.dim) < 0 || array_argument_int(values[1], 0, &optimizer) < 0
-        || array_argument_int(values[3], 0, &options.filter_freq) < 0
-        || array_argument_int(values[4], 0, &options.bloom_elements) < 0
-        || double_of(values[5], 0.01, &options.bloom_error) < 0 || double_of(values[6], 0, &no_permission) < 0
-        || double_of(values[7], 0, &slot_initial) < 0 || array_argument_int(values[8], 0, &options.steps_to_live) < 0
-        || double_of(values[9], 0, &threshold) < 0 || array_argument_int(values[10], 0, &options.quota_bytes) < 0
-        || array_argument_int(values[12], 0, &options.disk_memory_bytes) < 0
-        || array_argument_int(values[13], 0, &options.disk_quota_bytes) < 0
-        || array_argument_int(values[14], 0, &cache) < 0)
+    if (array_argument_int(args[0], 0, &options.dim) < 0 || array_argument_int(args[1], 0, &optimizer) < 0
+        || array_argument_int(args[3], 0, &options.filter_freq) < 0
+        || array_argument_int(args[4], 0, &options.bloom_elements) < 0
+        || double_of(args[5], 0.01, &options.bloom_error) < 0 || double_of(args[6], 0, &no_permission) < 0
+        || double_of(args[7], 0, &slot_initial) < 0 || array_argument_int(args[8], 0, &options.steps_to_live) < 0
+        || double_of(args[9], 0, &threshold) < 0 || array_argument_int(args[10], 0, &options.quota_bytes) < 0
+        || array_argument_int(args[12], 0, &options.disk_memory_bytes) < 0
+        || array_argument_int(args[13], 0, &options.disk_quota_bytes) < 0
+        || array_argument_int(args[14], 0, &cache) < 0)
         return NULL;
-    if (values[11] != NULL && values[11] != Py_None) {
+    const bool on_disk = array_given(args[11]);
+    if (on_disk) {
         if (tables_here() != NULL) /* the engine would open files without passing the VM's gates */
             PyErr_SetString(PyExc_PermissionError, "a task's own embedding table has all its rows in memory: rows on "
                                                    "disk are for tables of the host");
         if (PyErr_Occurred())
             return NULL;
     }
-    const bool on_disk = values[11] != NULL && values[11] != Py_None;
-    array *given = is_array(values[2]) ? (array *)values[2] : NULL;
-    if (given == NULL || given->t.rank != 2 || given->t.shape[1] != options.dim)
+    array *given = (array *)args[2];
+    if (given->t.rank != 2 || given->t.shape[1] != options.dim)
         return PyErr_Format(PyExc_ValueError, "defaults: expected an array of rows of %lld numbers",
                             (long long)options.dim);
-    if (on_disk && !PyUnicode_FSConverter(values[11], &folder))
+    if (on_disk && !PyUnicode_FSConverter(args[11], &folder))
         return NULL;
     array *defaults = array_contiguous(given, VME_FLOAT32);
     if (defaults == NULL) {
@@ -116,9 +109,8 @@ PyObject *array_function__embedding_new(PyObject *module, ARRAY_VECTORCALL)
         return NULL;
     }
     options.disk_folder = folder == NULL ? NULL : PyBytes_AS_STRING(folder);
-    options.disk_cache = cache < 0 || cache > VME_EMBEDDING_CACHES ? VME_EMBEDDING_CACHES : (int32_t)cache;
-    options.optimizer =
-        optimizer < 0 || optimizer > VME_EMBEDDING_OPTIMIZERS ? VME_EMBEDDING_OPTIMIZERS : (int32_t)optimizer;
+    options.disk_cache = (int32_t)cache;
+    options.optimizer = (int32_t)optimizer;
     options.no_permission = (float)no_permission;
     options.slot_initial = (float)slot_initial;
     options.l2_weight_threshold = (float)threshold;
@@ -156,16 +148,12 @@ PyObject *array_function__embedding_names(PyObject *module, ARRAY_VECTORCALL)
 PyObject *array_function__embedding_open(PyObject *module, ARRAY_VECTORCALL)
 {
     (void)module;
-    const char *name = count == 1 && keywords == NULL && PyUnicode_Check(args[0]) ? PyUnicode_AsUTF8(args[0]) : NULL;
-    if (name == NULL)
-        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_TypeError, "_embedding_open(name)");
-    const struct vme_python_tables *here = tables_here();
+    Py_ssize_t length; /* a name with NUL is no table's */
+    const char *name = PyUnicode_AsUTF8AndSize(args[0], &length);
+    const struct vme_python_tables *here = name == NULL ? NULL : tables_here();
     if (here == NULL && PyErr_Occurred())
         return NULL;
     bool trains = false;
-    Py_ssize_t length; /* a name with NUL is no table's */
-    if (PyUnicode_AsUTF8AndSize(args[0], &length) == NULL)
-        return NULL;
     vme_embedding *table = here == NULL || strlen(name) != (size_t)length ? NULL : here->find(name, &trains);
     if (table == NULL)
         return PyErr_Format(PyExc_LookupError, "no embedding table %R was granted", args[0]);
@@ -176,8 +164,6 @@ PyObject *array_function__embedding_open(PyObject *module, ARRAY_VECTORCALL)
 PyObject *array_function__embedding_statistics(PyObject *module, ARRAY_VECTORCALL)
 {
     (void)module;
-    if (count != 1 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_embedding_statistics(table)");
     const struct vme_python_embedding *handle = PyCapsule_GetPointer(args[0], VME_EMBEDDING_CAPSULE);
     vme_embedding_statistics counts;
     if (handle == NULL)
@@ -199,7 +185,7 @@ PyObject *array_function__embedding_statistics(PyObject *module, ARRAY_VECTORCAL
 /* The argument as a contiguous array of this dtype: a new reference, to itself if it already is. */
 static array *dense_of(const char *name, PyObject *value, int dtype)
 {
-    if (value != NULL && is_array(value) && (dtype != VME_INT64 || dtype_is_integer(((array *)value)->t.dtype)))
+    if (is_array(value) && (dtype != VME_INT64 || dtype_is_integer(((array *)value)->t.dtype)))
         return array_contiguous((array *)value, dtype);
     PyErr_Format(PyExc_TypeError, "%s: expected an array of %s", name,
                  dtype == VME_INT64 ? "whole numbers" : "float32");
@@ -210,8 +196,6 @@ static array *dense_of(const char *name, PyObject *value, int dtype)
 PyObject *array_function__embedding_lookup(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
-    if (count != 2 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_embedding_lookup(table, ids)");
     vme_embedding *table = table_of(args[0], READS);
     array *ids = table == NULL ? NULL : dense_of("ids", args[1], VME_INT64);
     if (ids == NULL)
@@ -277,13 +261,9 @@ static int read_set(array_state *state, bag_sets *sets, PyObject *item, int righ
     PyObject *capsule;
     long long default_id;
     int combiner;
-    if (!PyTuple_Check(item)
-        || !PyArg_ParseTuple(item, right == TRAINS ? "OOOOLiO" : "OOOOLi", &capsule, &ids_object, &offsets_object,
-                             &weights_object, &default_id, &combiner, &gradient_object)) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "expected a tuple for each table");
+    if (!PyArg_ParseTuple(item, right == TRAINS ? "OOOOLiO" : "OOOOLi", &capsule, &ids_object, &offsets_object,
+                          &weights_object, &default_id, &combiner, &gradient_object))
         return -1;
-    }
     array *plain = right == READS && is_array(capsule) ? (array *)Py_NewRef(capsule) : NULL;
     if (plain != NULL && (hold(sets, plain) < 0 || check_plain(plain) < 0))
         return -1;
@@ -340,26 +320,16 @@ static int read_set(array_state *state, bag_sets *sets, PyObject *item, int righ
     return 0;
 }
 
-static int sets_read(array_state *state, PyObject *list, int right, bag_sets *sets)
+static int sets_read(array_state *state, PyObject *items, int right, bag_sets *sets)
 {
     *sets = (bag_sets){0};
-    if (!PyList_Check(list) && !PyTuple_Check(list)) {
-        PyErr_SetString(PyExc_TypeError, "expected a list of tuples");
-        return -1;
-    }
-    PyObject *items = PySequence_Tuple(list); /* a copy that cannot change */
-    if (items == NULL)
-        return -1;
     const Py_ssize_t n = PyTuple_GET_SIZE(items);
     sets->sets = PyMem_Calloc((size_t)n + 1, sizeof *sets->sets);
     sets->tensors = PyMem_Calloc((size_t)n + 1, sizeof *sets->tensors);
     sets->held = PyList_New(0);
     int rc = sets->sets == NULL || sets->tensors == NULL ? (PyErr_NoMemory(), -1) : sets->held == NULL ? -1 : 0;
-    if (rc == 0)
-        rc = PyList_Append(sets->held, items);
     for (Py_ssize_t i = 0; i < n && rc == 0; i++)
         rc = read_set(state, sets, PyTuple_GET_ITEM(items, i), right);
-    Py_DECREF(items);
     if (rc < 0)
         sets_free(sets);
     return rc;
@@ -401,10 +371,8 @@ PyObject *array_function__embedding_bags(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
     bag_sets sets;
-    if (count < 1 || count > 2 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_embedding_bags(sets, apart=False)");
-    const int apart = count == 2 ? PyObject_IsTrue(args[1]) : 0;
-    if (apart < 0 || sets_read(state, args[0], READS, &sets) < 0)
+    const bool apart = args[1] == Py_True;
+    if (sets_read(state, args[0], READS, &sets) < 0)
         return NULL;
     PyObject *out = NULL;
     int64_t (*shapes)[2] = PyMem_Calloc((size_t)sets.count + 1, sizeof *shapes);
@@ -413,7 +381,7 @@ PyObject *array_function__embedding_bags(PyObject *module, ARRAY_VECTORCALL)
                         "offsets: expected as many bags of each table, and one offset more than bags");
     else if (shapes == NULL)
         PyErr_NoMemory();
-    else if (sums_of(state, &sets, shapes, apart == 1, &out) == 0
+    else if (sums_of(state, &sets, shapes, apart, &out) == 0
              && array_check_status(state, OPERATOR(state->context, "embedding_lookup_bags", sets.work,
                                                    vme_embedding_lookup_bags(state->context, sets.count, sets.sets)))
                     < 0)
@@ -426,10 +394,6 @@ PyObject *array_function__embedding_bags(PyObject *module, ARRAY_VECTORCALL)
 static int rates_of(PyObject *tuple, vme_embedding_rates *rates)
 {
     long long updates, step;
-    if (!PyTuple_Check(tuple)) {
-        PyErr_SetString(PyExc_TypeError, "rates: expected a tuple");
-        return -1;
-    }
     if (!PyArg_ParseTuple(tuple, "dddddddLL", &rates->learning_rate, &rates->eps, &rates->beta1, &rates->beta2,
                           &rates->l1, &rates->l2, &rates->beta, &updates, &step))
         return -1;
@@ -445,8 +409,6 @@ PyObject *array_function__embedding_update_bags(PyObject *module, ARRAY_VECTORCA
     array_state *state = array_state_of(module);
     vme_embedding_rates rates;
     bag_sets sets;
-    if (count != 2 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_embedding_update_bags(sets, rates)");
     if (rates_of(args[1], &rates) < 0 || sets_read(state, args[0], TRAINS, &sets) < 0)
         return NULL;
     int rc =
@@ -461,8 +423,6 @@ PyObject *array_function__embedding_update(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
     vme_embedding_rates rates;
-    if (count != 4 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_embedding_update(table, rates, ids, gradients)");
     vme_embedding *table = table_of(args[0], TRAINS);
     if (table == NULL || rates_of(args[1], &rates) < 0)
         return NULL;
@@ -484,8 +444,6 @@ PyObject *array_function__embedding_evict(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
     int64_t step, evicted = 0;
-    if (count != 2 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_embedding_evict(table, step)");
     vme_embedding *table = table_of(args[0], OWNS);
     if (table == NULL || array_argument_int(args[1], 0, &step) < 0
         || array_check_status(state, OPERATOR(state->context, "embedding_evict", ARRAY_WORK_RELEASE,
@@ -503,7 +461,7 @@ typedef struct python_snapshot {
 
 static void snapshot_free(PyObject *capsule)
 {
-    python_snapshot *snapshot = PyCapsule_GetPointer(capsule, snapshot_name);
+    python_snapshot *snapshot = PyCapsule_GetPointer(capsule, ARRAY_SNAPSHOT_CAPSULE);
     vme_embedding_snapshot_end(snapshot->of, false);
     vme_embedding_unref(snapshot->table);
     PyMem_Free(snapshot);
@@ -511,7 +469,7 @@ static void snapshot_free(PyObject *capsule)
 
 static python_snapshot *snapshot_of(PyObject *capsule)
 {
-    python_snapshot *snapshot = PyCapsule_GetPointer(capsule, snapshot_name);
+    python_snapshot *snapshot = PyCapsule_GetPointer(capsule, ARRAY_SNAPSHOT_CAPSULE);
     if (snapshot == NULL || (snapshot->of != NULL && !snapshot->used))
         return snapshot;
     PyErr_SetString(PyExc_ValueError, snapshot->used ? "another thread reads this snapshot" : "the snapshot has ended");
@@ -531,11 +489,7 @@ static python_snapshot *snapshot_of(PyObject *capsule)
 PyObject *array_function__embedding_snapshot(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
-    bool incremental;
-    if (count != 2 || keywords != NULL || !PyTuple_Check(args[0]))
-        return PyErr_Format(PyExc_TypeError, "_embedding_snapshot(tuple of tables, incremental)");
-    if (array_argument_bool(args[1], false, &incremental) < 0)
-        return NULL;
+    const bool incremental = args[1] == Py_True;
     const Py_ssize_t n = PyTuple_GET_SIZE(args[0]);
     vme_embedding **tables = PyMem_Calloc((size_t)n + 1, sizeof *tables);
     vme_embedding_snapshot **snapshots = PyMem_Calloc((size_t)n + 1, sizeof *snapshots);
@@ -544,7 +498,7 @@ PyObject *array_function__embedding_snapshot(PyObject *module, ARRAY_VECTORCALL)
          i++) { /* capsules first, so that nothing can fail after the snapshots were made */
         tables[i] = table_of(PyTuple_GET_ITEM(args[0], i), OWNS);
         python_snapshot *own = tables[i] == NULL ? NULL : PyMem_Calloc(1, sizeof *own);
-        PyObject *capsule = own == NULL ? NULL : PyCapsule_New(own, snapshot_name, snapshot_free);
+        PyObject *capsule = own == NULL ? NULL : PyCapsule_New(own, ARRAY_SNAPSHOT_CAPSULE, snapshot_free);
         if (capsule == NULL) {
             if (!PyErr_Occurred())
                 PyErr_NoMemory();
@@ -562,7 +516,7 @@ PyObject *array_function__embedding_snapshot(PyObject *module, ARRAY_VECTORCALL)
                < 0)
         Py_CLEAR(list);
     for (Py_ssize_t i = 0; list != NULL && i < n; i++)
-        ((python_snapshot *)PyCapsule_GetPointer(PyList_GET_ITEM(list, i), snapshot_name))->of = snapshots[i];
+        ((python_snapshot *)PyCapsule_GetPointer(PyList_GET_ITEM(list, i), ARRAY_SNAPSHOT_CAPSULE))->of = snapshots[i];
     PyMem_Free(tables);
     PyMem_Free(snapshots);
     return list;
@@ -572,22 +526,8 @@ PyObject *array_function__embedding_snapshot(PyObject *module, ARRAY_VECTORCALL)
 PyObject *array_function__embedding_snapshot_rows(PyObject *module, ARRAY_VECTORCALL)
 {
     (void)module;
-    if (count != 1 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_embedding_snapshot_rows(snapshot)");
     python_snapshot *snapshot = snapshot_of(args[0]);
     return snapshot == NULL ? NULL : PyLong_FromLongLong(vme_embedding_snapshot_rows(snapshot->of));
-}
-
-enum { ROOM_MAX = 1 << 24 };
-
-static int room_of(PyObject *value, int64_t *room)
-{
-    if (array_argument_int(value, 0, room) < 0)
-        return -1;
-    if (*room >= 1 && *room <= ROOM_MAX)
-        return 0;
-    PyErr_Format(PyExc_ValueError, "room: expected 1 to %d, got %lld", ROOM_MAX, (long long)*room);
-    return -1;
 }
 
 /* _embedding_snapshot_read(snapshot, room): (count, keys, freqs, versions, values, slots), arrays with room for `room`
@@ -596,10 +536,7 @@ PyObject *array_function__embedding_snapshot_read(PyObject *module, ARRAY_VECTOR
 {
     array_state *state = array_state_of(module);
     int64_t room, read = 0;
-    if (count != 2 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_embedding_snapshot_read(snapshot, room)");
-    /* the snapshot last: code of `room` could end it */
-    python_snapshot *snapshot = room_of(args[1], &room) < 0 ? NULL : snapshot_of(args[0]);
+    python_snapshot *snapshot = array_argument_int(args[1], 0, &room) < 0 ? NULL : snapshot_of(args[0]);
     if (snapshot == NULL)
         return NULL;
     const int64_t dim = vme_embedding_dim(snapshot->table),
@@ -626,10 +563,7 @@ PyObject *array_function__embedding_snapshot_waiting(PyObject *module, ARRAY_VEC
 {
     array_state *state = array_state_of(module);
     int64_t room, read = 0;
-    if (count != 2 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_embedding_snapshot_waiting(snapshot, room)");
-    /* the snapshot last: code of `room` could end it */
-    python_snapshot *snapshot = room_of(args[1], &room) < 0 ? NULL : snapshot_of(args[0]);
+    python_snapshot *snapshot = array_argument_int(args[1], 0, &room) < 0 ? NULL : snapshot_of(args[0]);
     if (snapshot == NULL)
         return NULL;
     array *parts[3] = {0};
@@ -652,8 +586,6 @@ PyObject *array_function__embedding_snapshot_waiting(PyObject *module, ARRAY_VEC
 PyObject *array_function__embedding_snapshot_bloom(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
-    if (count != 1 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_embedding_snapshot_bloom(snapshot)");
     python_snapshot *snapshot = snapshot_of(args[0]);
     if (snapshot == NULL)
         return NULL;
@@ -672,10 +604,8 @@ PyObject *array_function__embedding_snapshot_bloom(PyObject *module, ARRAY_VECTO
 PyObject *array_function__embedding_snapshot_end(PyObject *module, ARRAY_VECTORCALL)
 {
     (void)module;
-    bool saved;
-    if (count != 2 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_embedding_snapshot_end(snapshot, saved)");
-    python_snapshot *snapshot = array_argument_bool(args[1], false, &saved) < 0 ? NULL : snapshot_of(args[0]);
+    const bool saved = args[1] == Py_True;
+    python_snapshot *snapshot = snapshot_of(args[0]);
     if (snapshot == NULL)
         return NULL;
     vme_embedding_snapshot *of = snapshot->of;
@@ -692,8 +622,6 @@ PyObject *array_function__embedding_put(PyObject *module, ARRAY_VECTORCALL)
 {
     static const char *const names[] = {"keys", "freqs", "versions", "values", "slots"};
     array_state *state = array_state_of(module);
-    if (count != 6 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_embedding_put(table, keys, freqs, versions, values, slots)");
     vme_embedding *table = table_of(args[0], OWNS);
     if (table == NULL)
         return NULL;

@@ -42,7 +42,7 @@ static int64_t windows_along(const vme_windows *windows, int dimension, int64_t 
 
 static array *dense_image(PyObject *value, int rank)
 {
-    if (!is_array(value) || ((array *)value)->t.rank != rank) {
+    if (((array *)value)->t.rank != rank) {
         PyErr_Format(PyExc_TypeError, "windows over images: expected an array of %d dimensions", rank);
         return NULL;
     }
@@ -54,8 +54,6 @@ PyObject *array_function__patches(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
     vme_windows windows;
-    if (count != 2 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_patches(images, windows)");
     array *images = windows_from(args[1], &windows) < 0 ? NULL : dense_image(args[0], 4);
     if (images == NULL)
         return NULL;
@@ -83,8 +81,6 @@ PyObject *array_function__patches_sum(PyObject *module, ARRAY_VECTORCALL)
     vme_windows windows;
     int64_t shape[VME_RANK_MAX];
     int rank;
-    if (count != 3 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_patches_sum(patches, windows, shape)");
     if (windows_from(args[1], &windows) < 0 || array_argument_shape(args[2], &rank, shape) < 0)
         return NULL;
     array *patches = dense_image(args[0], 3);
@@ -105,8 +101,6 @@ PyObject *array_function__max_pool(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
     vme_windows windows;
-    if (count != 2 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_max_pool(images, windows)");
     array *images = windows_from(args[1], &windows) < 0 ? NULL : dense_image(args[0], 4);
     if (images == NULL)
         return NULL;
@@ -129,8 +123,6 @@ PyObject *array_function__pool_gradient(PyObject *module, ARRAY_VECTORCALL)
     array_state *state = array_state_of(module);
     vme_windows windows;
     array *of[3] = {NULL, NULL, NULL}, *result = NULL;
-    if (count != 4 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_pool_gradient(images, pooled, gradient, windows)");
     if (windows_from(args[3], &windows) < 0)
         return NULL;
     for (int i = 0; i < 3; i++)
@@ -170,7 +162,7 @@ static PyObject *depthwise(array_state *state, const vme_windows *windows, PyObj
 /* The shape of an array of four dimensions, or NULL with an error set. */
 static const int64_t *shape_of_image(PyObject *value)
 {
-    if (is_array(value) && ((array *)value)->t.rank == 4)
+    if (((array *)value)->t.rank == 4)
         return ((array *)value)->t.shape;
     PyErr_SetString(PyExc_TypeError, "windows over images: expected an array of 4 dimensions");
     return NULL;
@@ -180,8 +172,6 @@ static const int64_t *shape_of_image(PyObject *value)
 PyObject *array_function__depthwise(PyObject *module, ARRAY_VECTORCALL)
 {
     vme_windows windows;
-    if (count != 3 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_depthwise(images, weights, windows)");
     const int64_t *size = windows_from(args[2], &windows) < 0 ? NULL : shape_of_image(args[0]);
     if (size == NULL)
         return NULL;
@@ -196,8 +186,6 @@ PyObject *array_function__depthwise_images(PyObject *module, ARRAY_VECTORCALL)
     vme_windows windows;
     int64_t shape[VME_RANK_MAX];
     int rank;
-    if (count != 4 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_depthwise_images(gradient, weights, windows, shape)");
     if (windows_from(args[2], &windows) < 0 || array_argument_shape(args[3], &rank, shape) < 0)
         return NULL;
     if (rank != 4)
@@ -209,8 +197,6 @@ PyObject *array_function__depthwise_images(PyObject *module, ARRAY_VECTORCALL)
 PyObject *array_function__depthwise_weights(PyObject *module, ARRAY_VECTORCALL)
 {
     vme_windows windows;
-    if (count != 3 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_depthwise_weights(images, gradient, windows)");
     const int64_t *size = windows_from(args[2], &windows) < 0 ? NULL : shape_of_image(args[0]);
     if (size == NULL)
         return NULL;
@@ -225,12 +211,9 @@ PyObject *array_function__depthwise_weights(PyObject *module, ARRAY_VECTORCALL)
 static int dense_arrays(PyObject *const *args, int count, array **of)
 {
     for (int i = 0; i < count; i++) {
-        of[i] = is_array(args[i]) ? array_contiguous((array *)args[i], ((array *)args[i])->t.dtype) : NULL;
-        if (of[i] == NULL) {
-            if (!PyErr_Occurred())
-                PyErr_Format(PyExc_TypeError, "expected arrays, got %s", Py_TYPE(args[i])->tp_name);
+        of[i] = array_contiguous((array *)args[i], ((array *)args[i])->t.dtype);
+        if (of[i] == NULL)
             return -1;
-        }
     }
     if (of[0]->t.rank >= 2)
         return 0;
@@ -263,12 +246,8 @@ PyObject *array_function__normalize(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
     array *operands[3] = {NULL}, *results[3] = {NULL};
-    if (count != 4 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_normalize(x, weight, bias, eps)");
-    const double eps = PyFloat_AsDouble(args[3]);
-    int rc = PyErr_Occurred() || dense_arrays(args, 3, operands) < 0 || three_results(state, operands[0], results) < 0
-                 ? -1
-                 : 0;
+    const double eps = PyFloat_AS_DOUBLE(args[3]);
+    int rc = dense_arrays(args, 3, operands) < 0 ? -1 : three_results(state, operands[0], results);
     if (rc == 0)
         rc = array_check_status(
             state, OPERATOR(state->context, "normalize", operands[0]->size * 4,
@@ -282,12 +261,8 @@ PyObject *array_function__normalize_gradient(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
     array *operands[5] = {NULL}, *results[3] = {NULL};
-    if (count != 6 || keywords != NULL)
-        return PyErr_Format(PyExc_TypeError, "_normalize_gradient(x, gradient, mean, variance, weight, eps)");
-    const double eps = PyFloat_AsDouble(args[5]);
-    int rc = PyErr_Occurred() || dense_arrays(args, 5, operands) < 0 || three_results(state, operands[0], results) < 0
-                 ? -1
-                 : 0;
+    const double eps = PyFloat_AS_DOUBLE(args[5]);
+    int rc = dense_arrays(args, 5, operands) < 0 ? -1 : three_results(state, operands[0], results);
     if (rc == 0)
         rc = array_check_status(state,
                                 OPERATOR(state->context, "normalize_gradient", operands[0]->size * 4,

@@ -729,9 +729,5 @@ PyObject *array_scatter_add(array_state *state, PyObject *const *values)
 /* _scatter_add(target, key, values) */
 PyObject *array_function__scatter_add(PyObject *module, ARRAY_VECTORCALL)
 {
-    static const char *const names[] = {"target", "key", "values", NULL};
-    PyObject *values[3];
-    if (array_arguments("_scatter_add", args, count, keywords, names, 3, 3, values) < 0)
-        return NULL;
-    return array_scatter_add(array_state_of(module), values);
+    return array_scatter_add(array_state_of(module), args);
 }

@@ -9,13 +9,11 @@ PyObject *array_function__linear(PyObject *module, ARRAY_VECTORCALL)
     array_state *state = array_state_of(module);
     int64_t op, flags, failed = 0, size[4] = {0};
     const vme_tensor *in[2] = {NULL, NULL}, *out[3] = {NULL, NULL, NULL};
-    if (count != 6 || keywords != NULL || !PyTuple_Check(args[3]) || !PyTuple_Check(args[4]) || !PyTuple_Check(args[5])
-        || PyTuple_GET_SIZE(args[3]) != 4 || PyTuple_GET_SIZE(args[4]) > 2 || PyTuple_GET_SIZE(args[5]) > 3)
-        return PyErr_Format(PyExc_TypeError, "_linear(op, flags, cutoff, sizes, inputs, outputs)");
-    double cutoff = PyFloat_AsDouble(args[2]);
-    if ((cutoff == -1 && PyErr_Occurred()) || array_argument_int(args[0], 0, &op) < 0
-        || array_argument_int(args[1], 0, &flags) < 0)
+    if (PyTuple_GET_SIZE(args[3]) != 4 || PyTuple_GET_SIZE(args[4]) > 2 || PyTuple_GET_SIZE(args[5]) > 3)
+        return PyErr_Format(PyExc_ValueError, "_linear(op, flags, cutoff, four sizes, inputs, outputs)");
+    if (array_argument_int(args[0], 0, &op) < 0 || array_argument_int(args[1], 0, &flags) < 0)
         return NULL;
+    const double cutoff = PyFloat_AS_DOUBLE(args[2]);
     for (int i = 0; i < 4; i++)
         if (array_argument_int(PyTuple_GET_ITEM(args[3], i), 0, &size[i]) < 0)
             return NULL;
@@ -24,12 +22,10 @@ PyObject *array_function__linear(PyObject *module, ARRAY_VECTORCALL)
             PyObject *operand = PyTuple_GET_ITEM(args[k], i);
             if (operand == Py_None)
                 continue;
-            if (!is_array(operand) || (k == 5 && !array_writable((array *)operand)))
-                return PyErr_Format(PyExc_TypeError, "_linear() takes arrays, and writes into writable ones");
+            if (k == 5 && array_require_writable((array *)operand, "output array is read-only") < 0)
+                return NULL;
             (k == 4 ? in : out)[i] = &((array *)operand)->t;
         }
-    if (op < 0 || op >= VME_LINEAR_COUNT)
-        return PyErr_Format(PyExc_ValueError, "_linear(): unknown operation %lld", (long long)op);
     /* a product of sizes that were not checked yet */
     const double work = (double)size[0] * (double)size[1] * (double)size[2] * ((double)size[2] + (double)size[3]) + 100;
     const bool is_long = op > VME_LINEAR_CHOLESKY || !(work < ARRAY_WORK_RELEASE);
@@ -45,8 +41,6 @@ PyObject *array_function__windows(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
     int64_t before, after;
-    if (count != 4 || keywords != NULL || !is_array(args[0]) || !is_array(args[1]))
-        return PyErr_Format(PyExc_TypeError, "_windows(a, v, before, after)");
     if (array_argument_int(args[2], 0, &before) < 0 || array_argument_int(args[3], 0, &after) < 0)
         return NULL;
     array *a = (array *)args[0], *given = (array *)args[1], *padded = NULL, *result = NULL;

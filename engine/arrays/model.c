@@ -2,12 +2,11 @@
  *
  * In a VM the host determines which models there are (VME_MODELS_CAPSULE); elsewhere a model is made from its file's
  * bytes. */
+#include "kinds.h"
 #include "methods.h"
 
 #include "vme_python.h"
 #include "vme_search.h"
-
-static const char *const session_name = "vmhost.engine.session";
 
 /* NULL: an error is set, or this interpreter may open any model. */
 static const struct vme_python_models *models_here(void)
@@ -38,30 +37,23 @@ PyObject *array_function__model_names(PyObject *module, ARRAY_VECTORCALL)
     return list;
 }
 
-static void session_free(PyObject *capsule) { vme_session_free(PyCapsule_GetPointer(capsule, session_name)); }
+static vme_session *session_of(PyObject *capsule) { return PyCapsule_GetPointer(capsule, ARRAY_SESSION_CAPSULE); }
+
+static void session_free(PyObject *capsule) { vme_session_free(session_of(capsule)); }
 
 /* _model_open(source, threads, ftz, fixed, spend, like, part): a session for that part of the model with that name, or
  * of the model in these bytes; `fixed`, `spend` and `like` (a session of that model, or None) as in vme_search.h */
 PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
 {
-    static const char *const names[] = {"source", "threads", "ftz", "fixed", "spend", "like", "part", NULL};
     array_state *state = array_state_of(module);
-    PyObject *values[7], *source;
+    PyObject *source = args[0];
+    const bool flush = args[2] == Py_True;
     int64_t threads, part;
-    bool flush;
-    vme_model_options options = {0};
-    if (array_arguments("_model_open", args, count, keywords, names, 7, 1, values) < 0
-        || array_argument_int(values[6], 0, &part) < 0 || array_argument_int(values[1], 0, &threads) < 0
-        || array_argument_bool(values[2], false, &flush) < 0 || array_argument_bool(values[3], true, &options.fixed) < 0
-        || array_argument_bool(values[4], false, &options.spend) < 0)
+    vme_model_options options = {.fixed = args[3] == NULL || args[3] == Py_True, .spend = args[4] == Py_True};
+    if (array_argument_int(args[6], 0, &part) < 0 || array_argument_int(args[1], 0, &threads) < 0)
         return NULL;
-    source = values[0];
-    if (values[5] != NULL && values[5] != Py_None) {
-        const vme_session *like = PyCapsule_GetPointer(values[5], session_name);
-        if (like == NULL)
-            return NULL;
-        options.like = vme_session_model(like);
-    }
+    if (array_given(args[5]))
+        options.like = vme_session_model(session_of(args[5]));
     const struct vme_python_models *here = models_here();
     vme_model *model = NULL;
     vme_session *session = NULL;
@@ -105,19 +97,10 @@ PyObject *array_function__model_open(PyObject *module, ARRAY_VECTORCALL)
         vme_session_free(session);
         return array_fail(state, status);
     }
-    PyObject *capsule = PyCapsule_New(session, session_name, session_free);
+    PyObject *capsule = PyCapsule_New(session, ARRAY_SESSION_CAPSULE, session_free);
     if (capsule == NULL)
         vme_session_free(session);
     return capsule;
-}
-
-/* Parses arguments like array_arguments(); the first one must be a session. Returns it, or NULL with an error set. */
-static vme_session *session_argument(const char *function, PyObject *const *args, Py_ssize_t count, PyObject *keywords,
-                                     const char *const *names, int positional, int required, PyObject **values)
-{
-    if (array_arguments(function, args, count, keywords, names, positional, required, values) < 0)
-        return NULL;
-    return PyCapsule_GetPointer(values[0], session_name);
 }
 
 /* A shape as a tuple; open sizes are their names. */
@@ -177,11 +160,7 @@ static PyObject *continued_of(const vme_model *model)
  * model's file for its callers, a str */
 PyObject *array_function__model_ports(PyObject *module, ARRAY_VECTORCALL)
 {
-    static const char *const names[] = {"session", NULL};
-    PyObject *values[1];
-    vme_session *session = session_argument("_model_ports", args, count, keywords, names, 1, 1, values);
-    if (session == NULL)
-        return NULL;
+    vme_session *session = session_of(args[0]);
     PyObject *inputs = ports_of(array_state_of(module), vme_session_model(session), false);
     PyObject *outputs = inputs == NULL ? NULL : ports_of(array_state_of(module), vme_session_model(session), true);
     const char *text = vme_model_notes(vme_session_model(session));
@@ -263,15 +242,11 @@ static bool fits_port(const vme_port *port, const vme_tensor *given, open_size *
  * engine/models.py looks for what */
 PyObject *array_function__model_arrays(PyObject *module, ARRAY_VECTORCALL)
 {
-    static const char *const names[] = {"session", "names", "inputs", NULL};
-    PyObject *values[3];
-    vme_session *session = session_argument("_model_arrays", args, count, keywords, names, 3, 3, values);
-    if (session == NULL)
-        return NULL;
+    vme_session *session = session_of(args[0]);
     const vme_model *model = vme_session_model(session);
     const int inputs = vme_model_count(model, false);
-    if (!PyTuple_Check(values[1]) || PyTuple_GET_SIZE(values[1]) != inputs || !PyDict_CheckExact(values[2])
-        || PyDict_GET_SIZE(values[2]) != inputs)
+    if (!PyTuple_Check(args[1]) || PyTuple_GET_SIZE(args[1]) != inputs || !PyDict_CheckExact(args[2])
+        || PyDict_GET_SIZE(args[2]) != inputs)
         Py_RETURN_NONE;
     open_size known[OPEN_SIZES_MAX];
     int sizes = 0;
@@ -281,7 +256,7 @@ PyObject *array_function__model_arrays(PyObject *module, ARRAY_VECTORCALL)
         array *input = NULL;
         vme_port port;
         vme_model_port(model, false, i, &port);
-        int there = PyDict_GetItemRef(values[2], PyTuple_GET_ITEM(values[1], i), &item);
+        int there = PyDict_GetItemRef(args[2], PyTuple_GET_ITEM(args[1], i), &item);
         if (there == 1 && (is_array(item) || PyObject_CheckBuffer(item))) {
             input = array_from_any(array_state_of(module), item, -1);
             there = input == NULL ? -1 : 1;
@@ -321,11 +296,7 @@ static vme_model *plan_of(array_state *state, vme_session *session, const vme_te
 PyObject *array_function__model_backends(PyObject *module, ARRAY_VECTORCALL)
 {
     (void)module;
-    static const char *const names[] = {"session", NULL};
-    PyObject *values[1];
-    vme_session *session = session_argument("_model_backends", args, count, keywords, names, 1, 1, values);
-    if (session == NULL)
-        return NULL;
+    vme_session *session = session_of(args[0]);
     const vme_model *model = vme_session_model(session);
     PyObject *result = PyList_New(0);
     for (int b = 0; result != NULL && b < vme_backend_count(); b++) {
@@ -346,17 +317,13 @@ PyObject *array_function__model_backends(PyObject *module, ARRAY_VECTORCALL)
  * nanoseconds); open sizes are those of these inputs */
 PyObject *array_function__model_steps(PyObject *module, ARRAY_VECTORCALL)
 {
-    static const char *const names[] = {"session", "inputs", NULL};
-    PyObject *values[2];
-    vme_session *session = session_argument("_model_steps", args, count, keywords, names, 2, 1, values);
-    if (session == NULL)
-        return NULL;
+    vme_session *session = session_of(args[0]);
     vme_model *model = NULL;
-    if (values[1] == NULL || values[1] == Py_None)
+    if (args[1] == NULL || args[1] == Py_None)
         model = vme_model_ref(vme_session_model(session));
     else {
         const vme_tensor **tensors;
-        PyObject *held = inputs_of(session, values[1], 0, &tensors);
+        PyObject *held = inputs_of(session, args[1], 0, &tensors);
         if (held == NULL)
             return NULL;
         model = plan_of(array_state_of(module), session, tensors);
@@ -455,21 +422,18 @@ static array *output_of(array_state *state, const vme_model *plan, int number, P
  * arrays and the nanoseconds of each step. */
 PyObject *array_function__model_run(PyObject *module, ARRAY_VECTORCALL)
 {
-    static const char *const names[] = {"session", "inputs", "profile", "out", NULL};
     array_state *state = array_state_of(module);
-    PyObject *values[4], *result = NULL;
+    PyObject *result = NULL;
     uint64_t *ns = NULL;
-    bool profile;
-    vme_session *session = session_argument("_model_run", args, count, keywords, names, 4, 2, values);
-    if (session == NULL || array_argument_bool(values[2], false, &profile) < 0)
-        return NULL;
+    const bool profile = args[2] == Py_True;
+    vme_session *session = session_of(args[0]);
     const int inputs = vme_model_count(vme_session_model(session), false),
               outputs = vme_model_count(vme_session_model(session), true);
-    PyObject *out = values[3] == NULL ? Py_None : values[3];
+    PyObject *out = args[3] == NULL ? Py_None : args[3];
     if (out != Py_None && (!PyTuple_Check(out) || PyTuple_GET_SIZE(out) != outputs))
         return PyErr_Format(PyExc_TypeError, "out: expected a tuple of %d arrays, or None", outputs);
     const vme_tensor **tensors;
-    PyObject *held = inputs_of(session, values[1], outputs, &tensors);
+    PyObject *held = inputs_of(session, args[1], outputs, &tensors);
     if (held == NULL)
         return NULL;
     vme_model *plan = plan_of(state, session, tensors);

@@ -130,8 +130,6 @@ PyObject *array_function__statistics(PyObject *module, ARRAY_VECTORCALL)
 /* _address(a): the address of the first element, to compare with another array's. */
 PyObject *array_function__address(PyObject *module, ARRAY_VECTORCALL)
 {
-    if (count != 1 || !is_array(args[0]))
-        return PyErr_Format(PyExc_TypeError, "_address() takes one array");
     return PyLong_FromVoidPtr(((array *)args[0])->t.data);
 }
 
@@ -139,7 +137,7 @@ PyObject *array_function__address(PyObject *module, ARRAY_VECTORCALL)
  * "1e-05". */
 PyObject *array_function__shortest(PyObject *module, ARRAY_VECTORCALL)
 {
-    if (count != 1 || !is_array(args[0]) || !dtype_is_float(((array *)args[0])->t.dtype))
+    if (!dtype_is_float(((array *)args[0])->t.dtype))
         return PyErr_Format(PyExc_TypeError, "_shortest() takes one array of floats");
     array *self = array_contiguous((array *)args[0], -1);
     if (self == NULL)
@@ -196,12 +194,50 @@ PyObject *array_function__shortest(PyObject *module, ARRAY_VECTORCALL)
     }
 ARRAY_FUNCTIONS(ENTRANCE)
 
-#define FUNCTION(name) \
-    {#name, (PyCFunction)(void (*)(void))enter_##name, METH_FASTCALL | METH_KEYWORDS, \
-     #name SIGNATURE_##name "\n--\n\n"},
+#define PARAMETER(name_, absent_, kind_, ...) \
+    {.name = #name_, .absent = #absent_, .kind = (kind_), .bounds = {__VA_ARGS__}},
+#define IS_REQUIRED(name_, absent_, ...) +(sizeof #absent_ == 1)
+#define PRIVATE(name_) \
+    static const array_parameter parameters_##name_[] = {PARAMETERS_##name_(PARAMETER){.name = NULL}}; \
+    static const array_private private_##name_ = { \
+        .name = #name_, \
+        .parameters = parameters_##name_, \
+        .count = sizeof parameters_##name_ / sizeof *parameters_##name_ - 1, \
+        .required = 0 PARAMETERS_##name_(IS_REQUIRED), \
+        .function = array_function_##name_, \
+    }; \
+    static PyObject *enter_##name_(PyObject *module, ARRAY_VECTORCALL) \
+    { \
+        array_state *state = array_state_of(module); \
+        if (ARRAY_TRACED(state, args, count, keywords)) \
+            return array_call_traced(state, #name_, args, count, keywords); \
+        return array_call_checked(module, &private_##name_, args, count, keywords); \
+    }
+ARRAY_PRIVATE_FUNCTIONS(PRIVATE)
+
+#define FUNCTION(name, signature) \
+    {#name, (PyCFunction)(void (*)(void))enter_##name, METH_FASTCALL | METH_KEYWORDS, #name signature "\n--\n\n"},
+#define PUBLIC_FUNCTION(name)             FUNCTION(name, SIGNATURE_##name)
+#define IN_SIGNATURE(name_, absent_, ...) #name_ #absent_ ", "
+#define PRIVATE_FUNCTION(name)            FUNCTION(name, "(" PARAMETERS_##name(IN_SIGNATURE) ")")
 static PyMethodDef functions[] = {
-    ARRAY_FUNCTIONS(FUNCTION){NULL, NULL, 0, NULL},
+    ARRAY_FUNCTIONS(PUBLIC_FUNCTION) ARRAY_PRIVATE_FUNCTIONS(PRIVATE_FUNCTION){NULL, NULL, 0, NULL},
 };
+
+/* _kinds(): the parameters of each private function, as array_parameters() describes them */
+PyObject *array_function__kinds(PyObject *module, ARRAY_VECTORCALL)
+{
+#define PRIVATE_ADDRESS(name) &private_##name,
+    static const array_private *const all[] = {ARRAY_PRIVATE_FUNCTIONS(PRIVATE_ADDRESS)};
+    PyObject *result = PyDict_New();
+    for (size_t i = 0; result != NULL && i < sizeof all / sizeof *all; i++) {
+        PyObject *parameters = array_parameters(all[i]);
+        if (parameters == NULL || PyDict_SetItemString(result, all[i]->name, parameters) < 0)
+            Py_CLEAR(result);
+        Py_XDECREF(parameters);
+    }
+    return result;
+}
 
 /* ---- module creation and destruction */
 static int context_init(array_state *state)

@@ -65,8 +65,7 @@ ARRAY_METHOD_OF(sort, sort_names, 4, 1, 6, sort_in_place)
 
 /* _partition(a, kth, axis, as_indices): kth ascending and non-negative; axis an int. The rest of numpy.partition is in
  * Python. */
-static const char *const select_names[] = {"a", "kth", "axis", "as_indices", NULL};
-static PyObject *select_elements(array_state *state, array *self, PyObject **values)
+static PyObject *select_elements(array_state *state, array *self, PyObject *const *values)
 {
     int64_t kth[VME_RANK_MAX];
     int count, axis;
@@ -84,7 +83,7 @@ static PyObject *select_elements(array_state *state, array *self, PyObject **val
         Py_CLEAR(result);
     return (PyObject *)result;
 }
-ARRAY_FUNCTION_OF(_partition, select_names, 4, 4, 4, select_elements)
+ARRAY_PRIVATE_OF(_partition, select_elements)
 
 /* in place */
 static const char *const partition_names[] = {"a", "kth", "axis", "kind", "order", NULL};
@@ -152,8 +151,6 @@ PyObject *array_function__words(PyObject *module, ARRAY_VECTORCALL)
     unsigned long long key[2], counter[4], first;
     PyObject *sequences[2], *number;
     int64_t shape[1];
-    if (count != 4 || keywords != NULL || !PyTuple_Check(args[0]) || !PyTuple_Check(args[1]))
-        return PyErr_Format(PyExc_TypeError, "_words(key, counter, first, count)");
     sequences[0] = args[0];
     sequences[1] = args[1];
     if (!PyArg_ParseTuple(sequences[0], "KK", &key[0], &key[1])

@@ -188,10 +188,8 @@ ARRAY_BOTH_OF(trace, trace_names, 6, 1, 6, trace)
 PyObject *array_function__reduceat(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
-    if (count != 4 || keywords != NULL || !PyUnicode_Check(args[0]) || !is_array(args[1]) || !is_array(args[2]))
-        return PyErr_Format(PyExc_TypeError, "_reduceat(name, array, starts, ufunc)");
-    array *self = (array *)args[1], *starts = (array *)args[2];
-    if (self->t.rank == 0 || starts->t.rank != 1 || starts->t.dtype != VME_INT64 || !(starts->flags & ARRAY_CONTIGUOUS))
+    array *self = (array *)args[1], *given = (array *)args[2], *starts = NULL, *created = NULL;
+    if (self->t.rank == 0 || given->t.rank != 1 || given->t.dtype != VME_INT64)
         return PyErr_Format(PyExc_ValueError, "_reduceat() takes rows and a vector of int64");
     int op = 0;
     while (op < VME_REDUCE_COUNT && !PyUnicode_EqualToUTF8(args[0], vme_reduce_name((vme_reduce_op)op)))
@@ -204,23 +202,26 @@ PyObject *array_function__reduceat(PyObject *module, ARRAY_VECTORCALL)
     int64_t in_shape[VME_RANK_MAX], out_shape[VME_RANK_MAX], length = self->t.shape[0];
     memcpy(in_shape, self->t.shape, (size_t)self->t.rank * sizeof *in_shape);
     memcpy(out_shape, self->t.shape, (size_t)self->t.rank * sizeof *out_shape);
-    out_shape[0] = starts->size;
-    array *created = array_new(state, (int)result, self->t.rank, out_shape, false);
-    if (created == NULL)
+    starts = array_cast(given, VME_INT64); /* a copy, which no other thread writes once it was checked */
+    if (starts == NULL)
         return NULL;
+    const int64_t *at = (const int64_t *)(const void *)starts->t.data;
+    for (int64_t i = 0; i < starts->size; i++)
+        if (at[i] < 0 || at[i] >= length) {
+            PyErr_Format(PyExc_IndexError, "index %lld out-of-bounds in %S.reduceat [0, %lld)", (long long)at[i],
+                         args[3], (long long)length);
+            goto done;
+        }
+    out_shape[0] = starts->size;
+    created = array_new(state, (int)result, self->t.rank, out_shape, false);
+    if (created == NULL)
+        goto done;
     out_shape[0] = 1;
     vme_tensor in = self->t, out = created->t;
     in.shape = in_shape;
     out.shape = out_shape;
     for (int64_t i = 0; i < starts->size; i++) {
-        int64_t start = ((const int64_t *)starts->t.data)[i],
-                stop = i + 1 < starts->size ? ((const int64_t *)starts->t.data)[i + 1] : length;
-        if (start < 0 || start >= length) {
-            PyErr_Format(PyExc_IndexError, "index %lld out-of-bounds in %S.reduceat [0, %lld)", (long long)start,
-                         args[3], (long long)length);
-            Py_CLEAR(created);
-            break;
-        }
+        const int64_t start = at[i], stop = i + 1 < starts->size ? at[i + 1] : length;
         in_shape[0] = stop > start ? stop - start : 1;
         in.data = self->t.data + start * self->t.strides[0];
         out.data = created->t.data + i * created->t.strides[0];
@@ -232,6 +233,8 @@ PyObject *array_function__reduceat(PyObject *module, ARRAY_VECTORCALL)
             break;
         }
     }
+done:
+    Py_DECREF(starts);
     return (PyObject *)created;
 }
 

@@ -360,8 +360,7 @@ static PyObject *broadcast_to(array_state *state, array *self, PyObject **values
 ARRAY_FUNCTION_OF(broadcast_to, broadcast_names, 3, 2, 3, broadcast_to)
 
 /* A view with any strides within the buffer (checked): windows, diagonals. */
-static const char *const strided_names[] = {"x", "shape", "strides", "offset", NULL};
-static PyObject *as_strided(array_state *state, array *self, PyObject **values)
+static PyObject *as_strided(array_state *state, array *self, PyObject *const *values)
 {
     int64_t shape[VME_RANK_MAX], strides[VME_RANK_MAX], offset;
     int rank, stride_rank;
@@ -375,7 +374,7 @@ static PyObject *as_strided(array_state *state, array *self, PyObject **values)
         return NULL;
     return (PyObject *)array_view_of(self, self->t.dtype, rank, shape, strides, view.data);
 }
-ARRAY_FUNCTION_OF(_as_strided, strided_names, 4, 3, 4, as_strided)
+ARRAY_PRIVATE_OF(_as_strided, as_strided)
 
 /* A read-only view of a diagonal, as the last dimension. */
 static const char *const diagonal_names[] = {"a", "offset", "axis1", "axis2", NULL};
@@ -555,8 +554,7 @@ PyObject *array_function_concatenate(PyObject *module, ARRAY_VECTORCALL)
 
 /* _pad(a, before, shape, mode number, value): the padding after comes from the shape; the rest of numpy.pad is in
  * Python */
-static const char *const pad_names[] = {"a", "before", "shape", "mode", "value", NULL};
-static PyObject *pad(array_state *state, array *self, PyObject **values)
+static PyObject *pad(array_state *state, array *self, PyObject *const *values)
 {
     int64_t before[VME_RANK_MAX], shape[VME_RANK_MAX], mode;
     char element[ARRAY_ELEMENT_BYTES] = {0};
@@ -567,8 +565,6 @@ static PyObject *pad(array_state *state, array *self, PyObject **values)
         return NULL;
     if (rank != self->t.rank || before_rank != rank)
         return PyErr_Format(PyExc_ValueError, "before and shape must have one size for each dimension");
-    if (mode < 0 || mode > VME_PAD_WRAP)
-        return PyErr_Format(PyExc_ValueError, "pad: mode %lld is unknown", (long long)mode);
     array *result = array_new(state, self->t.dtype, rank, shape, false);
     if (result != NULL
         && array_check_status(
@@ -578,10 +574,9 @@ static PyObject *pad(array_state *state, array *self, PyObject **values)
         Py_CLEAR(result);
     return (PyObject *)result;
 }
-ARRAY_FUNCTION_OF(_pad, pad_names, 5, 4, 5, pad)
+ARRAY_PRIVATE_OF(_pad, pad)
 
-static const char *const tile_names[] = {"a", "shape", NULL};
-static PyObject *tile(array_state *state, array *self, PyObject **values)
+static PyObject *tile(array_state *state, array *self, PyObject *const *values)
 {
     int64_t shape[VME_RANK_MAX];
     int rank;
@@ -595,10 +590,9 @@ static PyObject *tile(array_state *state, array *self, PyObject **values)
         Py_CLEAR(result);
     return (PyObject *)result;
 }
-ARRAY_FUNCTION_OF(_tile, tile_names, 2, 2, 2, tile)
+ARRAY_PRIVATE_OF(_tile, tile)
 
-static const char *const roll_names[] = {"a", "shifts", NULL};
-static PyObject *roll(array_state *state, array *self, PyObject **values)
+static PyObject *roll(array_state *state, array *self, PyObject *const *values)
 {
     int64_t shifts[VME_RANK_MAX];
     int rank;
@@ -614,4 +608,4 @@ static PyObject *roll(array_state *state, array *self, PyObject **values)
         Py_CLEAR(result);
     return (PyObject *)result;
 }
-ARRAY_FUNCTION_OF(_roll, roll_names, 2, 2, 2, roll)
+ARRAY_PRIVATE_OF(_roll, roll)

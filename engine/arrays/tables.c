@@ -21,9 +21,7 @@ PyObject *array_function__bincount(PyObject *module, ARRAY_VECTORCALL)
     array_state *state = array_state_of(module);
     int64_t length;
     uint64_t max = 0;
-    bool weighted = count == 3 && args[1] != Py_None;
-    if (count != 3 || keywords != NULL || !is_array(args[0]) || (weighted && !is_array(args[1])))
-        return PyErr_Format(PyExc_TypeError, "_bincount(bins, weights, length)");
+    const bool weighted = args[1] != Py_None;
     array *indices = (array *)args[0];
     if (array_argument_int(args[2], 0, &length) < 0)
         return NULL;
@@ -52,17 +50,12 @@ PyObject *array_function__interp(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
     double ends[2];
-    if (count != 5 || keywords != NULL || !is_array(args[0]) || !is_array(args[1]) || !is_array(args[2]))
-        return PyErr_Format(PyExc_TypeError, "_interp(x, xp, fp, left, right)");
     array *x = (array *)args[0], *xp = (array *)args[1], *fp = (array *)args[2];
     if (fp->t.rank != 1 || fp->size == 0 || fp->t.dtype != VME_FLOAT64 || !(fp->flags & ARRAY_CONTIGUOUS))
         return PyErr_Format(PyExc_ValueError, "_interp(): values are a vector of float64");
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         ends[i] =
-            args[3 + i] == Py_None ? ((const double *)fp->t.data)[i * (fp->size - 1)] : PyFloat_AsDouble(args[3 + i]);
-        if (ends[i] == -1 && PyErr_Occurred())
-            return NULL;
-    }
+            args[3 + i] == Py_None ? ((const double *)fp->t.data)[i * (fp->size - 1)] : PyFloat_AS_DOUBLE(args[3 + i]);
     array *result = array_new(state, VME_FLOAT64, x->t.rank, x->t.shape, false);
     if (result != NULL
         && array_check_status(

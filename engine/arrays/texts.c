@@ -39,11 +39,7 @@ static int numbers_of(PyObject *numbers, PyObject *texts, int64_t count, int64_t
  * `texts` is a list or tuple of str, or of such rows of one length; None: it has another form */
 PyObject *array_function__text_numbers(PyObject *module, ARRAY_VECTORCALL)
 {
-    static const char *const names[] = {"numbers", "texts", NULL};
-    PyObject *values[2];
-    if (array_arguments("_text_numbers", args, count, keywords, names, 2, 2, values) < 0)
-        return NULL;
-    PyObject *numbers = values[0], *texts = values[1];
+    PyObject *numbers = args[0], *texts = args[1];
     if (!PyDict_CheckExact(numbers))
         return PyErr_Format(PyExc_TypeError, "_text_numbers: expected a dict, got %s", Py_TYPE(numbers)->tp_name);
     if (!is_plain_list(texts) || PySequence_Fast_GET_SIZE(texts) == 0)
@@ -90,11 +86,7 @@ static PyObject *labelled(PyObject *labels, PyObject *row, PyObject *like)
 PyObject *array_function__labelled_rows(PyObject *module, ARRAY_VECTORCALL)
 {
     (void)module;
-    static const char *const names[] = {"labels", "rows", NULL};
-    PyObject *values[2];
-    if (array_arguments("_labelled_rows", args, count, keywords, names, 2, 2, values) < 0)
-        return NULL;
-    PyObject *labels = values[0], *rows = values[1];
+    PyObject *labels = args[0], *rows = args[1];
     bool fits = PyTuple_CheckExact(labels) && PyList_CheckExact(rows);
     for (Py_ssize_t i = 0; fits && i < PyTuple_GET_SIZE(labels); i++) {
         PyObject *label = PyTuple_GET_ITEM(labels, i);

@@ -61,21 +61,16 @@ static const merge *merge_of(array_state *state, const merge *table, int bits, u
 /* _bpe_table(merges): the hash table of {(first, second): (rank, made)}; all are token numbers except the rank */
 PyObject *array_function__bpe_table(PyObject *module, ARRAY_VECTORCALL)
 {
-    static const char *const names[] = {"merges", NULL};
     array_state *state = array_state_of(module);
-    PyObject *values[1], *key, *value;
-    if (array_arguments("_bpe_table", args, count, keywords, names, 1, 1, values) < 0)
-        return NULL;
-    if (!PyDict_Check(values[0]))
-        return PyErr_Format(PyExc_TypeError, "_bpe_table: expected a dict");
-    const int bits = bits_for((size_t)PyDict_GET_SIZE(values[0]));
+    PyObject *key, *value;
+    const int bits = bits_for((size_t)PyDict_GET_SIZE(args[0]));
     PyObject *result = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(sizeof(merge) << bits));
     if (result == NULL)
         return NULL;
     merge *table = (merge *)(void *)PyBytes_AS_STRING(result);
     memset(table, 0, sizeof(merge) << bits);
     int64_t walked = 0;
-    for (Py_ssize_t place = 0; PyDict_Next(values[0], &place, &key, &value);) {
+    for (Py_ssize_t place = 0; PyDict_Next(args[0], &place, &key, &value);) {
         uint32_t first, second;
         merge one;
         if (!PyTuple_Check(key) || PyTuple_GET_SIZE(key) != 2 || !PyTuple_Check(value)
@@ -325,30 +320,23 @@ static PyObject *remaining_symbols(const word *job)
  * the symbols themselves: (number, start, end). */
 PyObject *array_function__bpe_pieces(PyObject *module, ARRAY_VECTORCALL)
 {
-    static const char *const names[] = {"ids", "table", "text", "unknown", "fuse", "of_bytes", NULL};
-    PyObject *values[6], *result = NULL;
-    bool fuse;
-    if (array_arguments("_bpe_pieces", args, count, keywords, names, 6, 6, values) < 0
-        || array_argument_bool(values[4], false, &fuse) < 0)
-        return NULL;
-    const Py_ssize_t size = PyBytes_Check(values[1]) ? PyBytes_GET_SIZE(values[1]) / (Py_ssize_t)sizeof(merge) : 0;
-    if (!PyDict_Check(values[0]) || size < 1 << TABLE_BITS_MIN || (size & (size - 1)) != 0
-        || (!PyUnicode_Check(values[2]) && !PyList_Check(values[2]))
-        || (values[5] != Py_None && (!PyTuple_Check(values[5]) || PyTuple_GET_SIZE(values[5]) != 256)))
+    PyObject *ids = args[0], *table = args[1], *text = args[2], *of_bytes = args[5], *result = NULL;
+    const Py_ssize_t size = PyBytes_GET_SIZE(table) / (Py_ssize_t)sizeof(merge);
+    if (size < 1 << TABLE_BITS_MIN || (size & (size - 1)) != 0 || (!PyUnicode_Check(text) && !PyList_Check(text))
+        || (of_bytes != Py_None && PyTuple_GET_SIZE(of_bytes) != 256))
         return PyErr_Format(PyExc_TypeError, "_bpe_pieces: expected a dict, a table, a text and a tuple of 256");
     const int bits = __builtin_ctzll((unsigned long long)size);
     word job = {.state = array_state_of(module)};
     int status = 0;
-    if (PyUnicode_Check(values[2]))
-        status = symbols_of(&job, values[0], values[2], values[3], fuse, values[5]);
-    for (Py_ssize_t i = 0; status == 0 && PyList_Check(values[2]) && i < PyList_GET_SIZE(values[2]); i++) {
-        status = symbol_from(&job, PyList_GET_ITEM(values[2], i));
-    }
+    if (PyUnicode_Check(text))
+        status = symbols_of(&job, ids, text, args[3], args[4] == Py_True, of_bytes);
+    for (Py_ssize_t i = 0; status == 0 && PyList_Check(text) && i < PyList_GET_SIZE(text); i++)
+        status = symbol_from(&job, PyList_GET_ITEM(text, i));
     for (Py_ssize_t i = 0; i < job.count; i++) {
         job.symbols[i].before = (int32_t)i - 1;
         job.symbols[i].after = i + 1 < job.count ? (int32_t)i + 1 : -1;
     }
-    if (status == 0 && merge_all(&job, (const merge *)(const void *)PyBytes_AS_STRING(values[1]), bits) == 0)
+    if (status == 0 && merge_all(&job, (const merge *)(const void *)PyBytes_AS_STRING(table), bits) == 0)
         result = remaining_symbols(&job);
     else if (!PyErr_Occurred())
         PyErr_Format(PyExc_TypeError, "_bpe_pieces: expected triples of numbers");
@@ -441,23 +429,18 @@ static int token_add(tree *trie, PyObject *text, int64_t number, double score)
 /* _unigram_table(ids, scores): the table of {text: number} and the list of scores by number */
 PyObject *array_function__unigram_table(PyObject *module, ARRAY_VECTORCALL)
 {
-    static const char *const names[] = {"ids", "scores", NULL};
     array_state *state = array_state_of(module);
-    PyObject *values[2], *text, *value, *result = NULL;
-    if (array_arguments("_unigram_table", args, count, keywords, names, 2, 2, values) < 0)
-        return NULL;
-    if (!PyDict_Check(values[0]) || !PyList_Check(values[1]))
-        return PyErr_Format(PyExc_TypeError, "_unigram_table: expected a dict and a list");
+    PyObject *scores = args[1], *text, *value, *result = NULL;
     tree trie = {.bits = 5};
     int64_t walked = 0;
     bool fine = edges_grow(&trie) == 0 && node_new(&trie) == 0;
-    for (Py_ssize_t place = 0; fine && PyDict_Next(values[0], &place, &text, &value);) {
+    for (Py_ssize_t place = 0; fine && PyDict_Next(args[0], &place, &text, &value);) {
         uint32_t number;
-        fine = PyUnicode_Check(text) && number_of(value, &number) == 0
-               && (Py_ssize_t)number < PyList_GET_SIZE(values[1]) && array_walk(state, &walked) == 0;
+        fine = PyUnicode_Check(text) && number_of(value, &number) == 0 && (Py_ssize_t)number < PyList_GET_SIZE(scores)
+               && array_walk(state, &walked) == 0;
         if (!fine)
             break;
-        PyObject *given = PyList_GET_ITEM(values[1], number);
+        PyObject *given = PyList_GET_ITEM(scores, number);
         fine = PyFloat_Check(given) || PyLong_CheckExact(given); /* others would run Python code here */
         if (!fine)
             break;
@@ -525,27 +508,24 @@ static PyObject *segments(const best *ends, Py_ssize_t size, int64_t unknown)
  * score of an unknown character. */
 PyObject *array_function__unigram_pieces(PyObject *module, ARRAY_VECTORCALL)
 {
-    static const char *const names[] = {"table", "text", "unknown", "score", NULL};
     array_state *state = array_state_of(module);
-    PyObject *values[4], *result = NULL;
-    if (array_arguments("_unigram_pieces", args, count, keywords, names, 4, 4, values) < 0)
-        return NULL;
-    const double unknown_score = PyFloat_AsDouble(values[3]);
+    PyObject *text = args[1], *result = NULL;
+    const double unknown_score = PyFloat_AS_DOUBLE(args[3]);
     uint32_t number = 0;
-    if ((unknown_score == -1 && PyErr_Occurred()) || (values[2] != Py_None && number_of(values[2], &number) < 0))
+    if (args[2] != Py_None && number_of(args[2], &number) < 0)
         return NULL;
     tree_header head = {0, 0};
-    const char *table = PyBytes_Check(values[0]) ? PyBytes_AS_STRING(values[0]) : NULL;
-    const size_t bytes = table == NULL ? 0 : (size_t)PyBytes_GET_SIZE(values[0]);
+    const char *table = PyBytes_AS_STRING(args[0]);
+    const size_t bytes = (size_t)PyBytes_GET_SIZE(args[0]);
     if (bytes >= sizeof head)
         memcpy(&head, table, sizeof head);
-    if (!PyUnicode_Check(values[1]) || head.nodes < 1 || head.nodes > bytes / sizeof(tree_node) || head.bits < 1
-        || head.bits > 40 || bytes != sizeof head + head.nodes * sizeof(tree_node) + (sizeof(tree_edge) << head.bits))
+    if (head.nodes < 1 || head.nodes > bytes / sizeof(tree_node) || head.bits < 1 || head.bits > 40
+        || bytes != sizeof head + head.nodes * sizeof(tree_node) + (sizeof(tree_edge) << head.bits))
         return PyErr_Format(PyExc_TypeError, "_unigram_pieces: expected a table and a text");
     const tree_node *nodes = (const tree_node *)(const void *)(table + sizeof head);
     tree_edge *edges = (tree_edge *)(void *)(uintptr_t)(nodes + head.nodes);
-    const int64_t unknown = values[2] == Py_None ? -1 : (int64_t)number;
-    const Py_ssize_t size = PyUnicode_GET_LENGTH(values[1]);
+    const int64_t unknown = args[2] == Py_None ? -1 : (int64_t)number;
+    const Py_ssize_t size = PyUnicode_GET_LENGTH(text);
     best *ends = PyMem_Calloc((size_t)size + 1, sizeof *ends);
     if (ends == NULL)
         return PyErr_NoMemory();
@@ -557,7 +537,7 @@ PyObject *array_function__unigram_pieces(PyObject *module, ARRAY_VECTORCALL)
         uint64_t node = 0;
         bool single = false;
         for (Py_ssize_t at = start; at < size; at++) {
-            const tree_edge *edge = edge_of(edges, (int)head.bits, edge_key(node, PyUnicode_READ_CHAR(values[1], at)));
+            const tree_edge *edge = edge_of(edges, (int)head.bits, edge_key(node, PyUnicode_READ_CHAR(text, at)));
             if (array_walk(state, &walked) < 0)
                 goto done;
             if (edge == NULL || edge->key == 0 || edge->node >= head.nodes)

@@ -8,8 +8,6 @@
 PyObject *array_function__trace(PyObject *module, ARRAY_VECTORCALL)
 {
     array_state *state = array_state_of(module);
-    if (count != 2 || keywords != NULL || !PyType_Check(args[0]) || !PyCallable_Check(args[1]))
-        return PyErr_Format(PyExc_TypeError, "_trace() takes a type and a function");
     Py_XSETREF(state->traced_type, Py_NewRef(args[0]));
     Py_XSETREF(state->tracer, Py_NewRef(args[1]));
     Py_RETURN_NONE;

@@ -1,11 +1,14 @@
 """The private functions of vmhost.engine._array check their arguments themselves: a task reaches them without the
 Python that calls them."""
 
+import inspect
+
 import numpy
 import pytest
 
 import vmhost.engine.numpy as np
 from tests.hosts import in_a_process
+from vmhost.engine import _array
 
 # Each case ended the process, read or wrote memory of others, or never returned. A case is an expression; its error is
 # told, "none" if there was none.
@@ -175,6 +178,117 @@ def test_more_balls_than_a_list_of_them_may_have_are_refused():
     for colors in ([2**63 - 101, 101], [2**62, 101]):
         with pytest.raises(ValueError, match="sum"):
             np.random.default_rng(1).multivariate_hypergeometric(colors, 5, 1, "count")
+
+
+class Acts:
+    """A number that does something when it is asked for."""
+
+    def __init__(self, act, number):
+        self.act, self.number = act, number
+
+    def __index__(self):
+        self.act()
+        return self.number
+
+    def __float__(self):
+        return float(self.__index__())
+
+
+def test_arguments_are_made_exact_before_any_is_checked():
+    out = np.zeros((2, 6), "c16")
+    rows = np.ones((2, 6), "c16")
+    with pytest.raises(ValueError, match="read-only"):
+        _array._fft(0, Acts(lambda: out.setflags(write=False), 6), 1.0, rows, out)
+    assert not out.any()
+    table = _array._embedding_new(4, 0, np.zeros((1, 4), "f4"))
+    (snapshot,) = _array._embedding_snapshot((table,), False)
+    with pytest.raises(ValueError, match="the snapshot has ended"):
+        _array._embedding_snapshot_read(snapshot, Acts(lambda: _array._embedding_snapshot_end(snapshot, False), 4))
+    sizes = [2, 3]
+    sizes[1] = Acts(sizes.clear, 3)
+    assert _array._tile(np.ones((2, 3)), sizes).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: _array._pad(np.ones(2), (1,), (4,), 5), ValueError, r"_pad\(\): mode: expected 0 to 4, got 5"),
+        (lambda: _array._pad(np.ones(2), (1,), (4,), 2**70), OverflowError, "too large|64 bits|fit"),
+        (lambda: _array._pad(np.ones(2), "ab", (4,), 0), TypeError, "integer"),
+        (lambda: _array._pad(np.ones(2), (1,)), TypeError, r"_pad\(\) missing required argument 'shape'"),
+        (lambda: _array._pad(np.ones(2), (1,), (4,), 0, None, 1), TypeError, "positional arguments"),
+        (lambda: _array._fft(0, 2, "a", np.ones(2), np.ones(2)), TypeError, "must be real number"),
+        (lambda: _array._fft(0, 2, 1.0, [1, 2], np.ones(2)), TypeError, r"_fft\(\): rows: expected an array, got list"),
+        (lambda: _array._linear(9, 0, 0.0, (1, 1, 1, 0), (), ()), ValueError, r"op: expected 0 to 8, got 9"),
+        (lambda: _array._linear(0, 0, 0.0, (1, 1, 1, 0), (1,), ()), TypeError, "inputs: expected a tuple of arrays"),
+        (lambda: _array._model_run(1, ()), TypeError, r"session: expected a session of a model, got int"),
+        (lambda: _array._embedding_bags([("a",)]), TypeError, "sets: expected a list of tuples of a table"),
+        (lambda: _array._bincount(np.arange(3), 5, 0), TypeError, "weights: expected an array or None, got int"),
+        (lambda: _array._embedding_snapshot_read(1, 0), TypeError, "snapshot: expected a snapshot"),
+    ],
+)
+def test_each_kind_of_argument_has_its_error(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_the_kinds_of_parameters_are_told_beside_their_signature():
+    assert _array._kinds()["_pad"] == (
+        ("a", "like", False, None, False),
+        ("before", "sizes", False, None, False),
+        ("shape", "sizes", False, None, False),
+        ("mode", "integer", False, (0, 4), False),
+        ("value", "number", True, None, True),
+    )
+    for name, parameters in _array._kinds().items():
+        signature = inspect.signature(getattr(_array, name)).parameters.values()
+        assert [(one.name, one.default is not one.empty) for one in signature] == [
+            (one[0], one[4]) for one in parameters
+        ]
+
+
+@pytest.mark.parametrize("indices", [[0, 2**62], [0, 6], [0, -1], [6, 0]])
+def test_reduceat_reads_no_further_than_its_array(indices):
+    with pytest.raises(IndexError, match="out-of-bounds in add.reduceat"):
+        np.add.reduceat(np.arange(6.0), indices)
+
+
+def test_least_squares_of_infinite_vectors_end_as_numpys_do():
+    matrix = np.eye(6) + np.ones((6, 6))
+    for value in (np.inf, -np.inf, np.nan):
+        vector = np.ones(6)
+        vector[1] = value
+        ours = np.linalg.lstsq(matrix, vector)
+        theirs = numpy.linalg.lstsq(numpy.asarray(matrix), numpy.asarray(vector))
+        assert numpy.array_equal(ours[0], theirs[0], equal_nan=True) and ours[2] == theirs[2]
+
+
+class Endless:
+    """A sequence without an end, whose length is `length()`."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __len__(self):
+        return self.length()
+
+    def __getitem__(self, at):
+        return 1
+
+
+def test_a_sequence_without_an_end_makes_no_array():
+    with pytest.raises(ZeroDivisionError):
+        np.array([[np.array(2), Endless(lambda: 1 // 0)]])
+    with pytest.raises(ValueError, match="expected 3 items, as its length says, got more"):
+        np.array(Endless(lambda: 3))
+
+
+def test_distinct_numbers_are_no_more_than_there_are():
+    for population, count in ((5, 6), (2**64 - 1, 2)):
+        with pytest.raises(ValueError, match="distinct"):
+            _array._random(np.zeros(13, "u8"), 23, (np.full((), population, "u8"),), np.zeros(count, "i8"))
+    with pytest.raises(ValueError, match="do not fit"):
+        _array._random(np.zeros(13, "u8"), 23, (np.zeros(0, "u8"),), np.zeros(0, "i8"))
 
 
 def test_what_private_functions_are_given_is_checked_by_themselves():

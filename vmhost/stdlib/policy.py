@@ -140,7 +140,7 @@ POLICY = {
         _embedding_put _embedding_snapshot _embedding_snapshot_bloom _embedding_snapshot_end
         _embedding_snapshot_read _embedding_snapshot_rows _embedding_snapshot_waiting _embedding_statistics
         _embedding_update _embedding_update_bags
-        _cummax _cummin _depthwise _depthwise_images _depthwise_weights _fft _fmax _fmin _interp
+        _cummax _cummin _depthwise _depthwise_images _depthwise_weights _fft _fmax _fmin _interp _kinds
         _linear _max_pool _normalize _normalize_gradient _pad _partition _parts _patches _patches_sum _pool_gradient
         _random _reduceat _roll _scatter_add _labelled_rows _model_arrays _model_backends _model_names
         _model_open _model_ports _model_run _model_steps _shortest _split _text_numbers _tile _trace

@@ -939,6 +939,9 @@ static void swap(int64_t *row, int64_t i, int64_t j)
 /* Floyd's algorithm with a hash table of the numbers drawn. */
 static vme_status sample(vme_context *context, bits *b, uint64_t population, int64_t *out, int64_t count)
 {
+    if (population < (uint64_t)count || population > INT64_MAX)
+        return vme_fail(VME_BAD_VALUE, "random numbers: there are no %lld distinct ones below %llu", (long long)count,
+                        (unsigned long long)population);
     uint64_t min_slots = (uint64_t)(1.2 * (double)count),
              mask = min_slots == 0 ? 0 : ~UINT64_C(0) >> __builtin_clzll(min_slots);
     size_t bytes = (size_t)(mask + 1) * sizeof(uint64_t);
@@ -946,7 +949,12 @@ static vme_status sample(vme_context *context, bits *b, uint64_t population, int
     if (drawn == NULL)
         return VME_NO_MEMORY;
     memset(drawn, 0xff, bytes);
+    vme_status status = VME_OK;
     for (int64_t i = 0; i < count; i++) {
+        if (i % PIECE == 0 && vme_stopping(context)) {
+            status = vme_stopped_here(context);
+            break;
+        }
         uint64_t last = population - (uint64_t)count + (uint64_t)i, value = bounded64(b, last), at = value & mask;
         while (drawn[at] != UINT64_MAX && drawn[at] != value)
             at = (at + 1) & mask;
@@ -960,7 +968,7 @@ static vme_status sample(vme_context *context, bits *b, uint64_t population, int
         out[i] = (int64_t)value;
     }
     vme_scratch_free(context, drawn, bytes);
-    return VME_OK;
+    return status;
 }
 
 vme_status vme_random(vme_context *context, vme_random_state *state, vme_random_kind kind,
@@ -995,7 +1003,7 @@ vme_status vme_random(vme_context *context, vme_random_state *state, vme_random_
     for (int i = 0; i < parameter_count[kind]; i++)
         fits = fits && parameters[i] != NULL && vme_is_contiguous(parameters[i])
                && parameters[i]->dtype == (kind >= VME_RANDOM_INTEGERS ? VME_UINT64 : VME_FLOAT64)
-               && (parameters[i]->rank == 0 || vme_elements(parameters[i]) == count);
+               && (parameters[i]->rank == 0 || (kind <= VME_RANDOM_INTEGERS && vme_elements(parameters[i]) == count));
     if (!fits || !vme_is_contiguous(out) || state->buffer_pos > 4)
         return vme_fail(VME_BAD_VALUE, "random numbers: parameters or output do not fit the distribution");
     pthread_once(&tables_once, make_tables);

@@ -1,7 +1,7 @@
 # Each target first makes what it needs: a Python, .venv with the pinned dependencies, the native core (tools/setup.sh).
 # ARGS goes on to the command:  make test ARGS="tests/vmhost -k host"
 .DEFAULT_GOAL := help
-.PHONY: help build device-libraries demo test lint format docs browser-tests cuda gpu-tests stress mutations mutants fuzz environments differential conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread sanitize-python polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
+.PHONY: help build device-libraries demo test lint format docs browser-tests cuda gpu-tests stress mutations mutants fuzz fuzz-address environments differential conformance conformance-quick conformance-image packages sanitize sanitize-memory sanitize-address sanitize-undefined sanitize-thread sanitize-python polls bench bench-peers training-peers real-stream mosquitto postgresql promtool tuf-conformance cep-oracle lock clean distclean
 PYTHON := .venv/bin/python
 # Where an environment forbids .pyc files, each of the many processes of tests and benchmarks would compile all that it
 # imports. They lie in .venv and in folders that git ignores.
@@ -69,8 +69,11 @@ mutations: build  ## 100,000 mutated code objects through the verifier, the acce
 mutants: build    ## mutated lines of bytecode and engine against their rooms' tests (hours; ARGS="--count 50 --seed 5")
 	@$(PYTHON) tools/mutants.py map && $(PYTHON) tools/mutants.py run -o build/mutants/results.jsonl $(ARGS)
 
-fuzz: build       ## junk into all that a VM offers, for an hour (ARGS="--seconds 600 --seed 5")
+fuzz: build       ## junk into all that a VM offers, for an hour (ARGS="--seconds 600 --seed 5"; --fitting: almost fitting arguments)
 	@$(PYTHON) -m tests.fuzz $(ARGS)
+
+fuzz-address: build  ## almost fitting arguments under the address sanitizer, an hour in VMs and one without (SECONDS=60)
+	@VMHOST_FITTING_SECONDS=$(or $(SECONDS),3600) sh tests/native/sanitize_core.sh address,undefined tests/fuzz/test_fitting.py
 
 environments: build  ## hosts under allocators, limits, policies, control groups and servers that people have (15 minutes; ARGS="--quick")
 	@folder=$$(sh tools/environments.sh) && $(PYTHON) -m tests.environments --packages "$$folder" $(ARGS)

@@ -1,5 +1,5 @@
-"""`python -m tests.fuzz [--seconds N] [--seed S] [--first ROUND] [--rounds N]`: fuzzes VMs in processes of their own,
-from a seed that it prints.
+"""`python -m tests.fuzz [--seconds N] [--seed S] [--first ROUND] [--rounds N] [--fitting]`: fuzzes VMs in
+processes of their own, from a seed that it prints.
 
 A crash names the round and the calls that were under way, and is tried again with `--first ROUND --rounds 1`. What a
 batch does follows from the seed; which thread is when where does not. Exit status 1: the process died, or a task had
@@ -48,6 +48,7 @@ def process(options, first, seconds, totals):
         str(first),
         str(seconds),
         str(min(options.rounds, ROUNDS_MOST)),
+        *(["fitting"] if options.fitting else []),
     ]
     errors = folder / "errors"
     number = first
@@ -87,6 +88,7 @@ def process(options, first, seconds, totals):
         failed = number - (status == 3)
         findings = [
             f"{what}, in round {failed}; again: python -m tests.fuzz --seed {options.seed} --first {failed} --rounds 1"
+            f"{' --fitting' if options.fitting else ''}"
         ]
         findings += [
             f"    thread {thread}: {line}" for thread, lines in notes(folder / "notes").items() for line in lines[-12:]
@@ -103,6 +105,9 @@ def main():
     parser.add_argument("--seed", default="17")
     parser.add_argument("--first", type=int, default=0, help="the round to begin with")
     parser.add_argument("--rounds", type=int, default=1 << 30)
+    parser.add_argument(
+        "--fitting", action="store_true", help="arguments that fit the arrays' native functions, one of them bent"
+    )
     parser.add_argument("--verbose", action="store_true", help="a line for each round")
     options = parser.parse_args()
     print(f"fuzzing VMs for {options.seconds:g} s, seed {options.seed}", flush=True)

@@ -32,6 +32,7 @@ import uuid
 import weakref
 
 import vmhost.engine.numpy as np
+from vmhost.engine import _array
 
 SLOT, SLOTS = 240, 32  # bytes of a note, and how many are kept of each thread
 STRIDE = 200  # results that are kept for later calls
@@ -407,6 +408,13 @@ class Fuzz:
             return
         self.keep(result)
 
+    def try_fitting(self, what, function, arguments):
+        self.note(what)
+        try:
+            function(*arguments)
+        except Exception, GeneratorExit, SystemExit, KeyboardInterrupt:
+            pass
+
     def call(self):
         name = self.random.choice(self.found.native_names if self.random.random() < 0.7 else self.found.function_names)
         arguments, named = self.arguments()
@@ -478,6 +486,14 @@ class Fuzz:
         self.attempt(f"{name} of a {type(value).__qualname__}", function, (value, other))
 
     def run(self, steps):
+        if self.shared.settings["fitting"]:
+            from fitting import Fitting
+
+            models = [lambda name=name: (name,) for name in _array._model_names()]
+            own = Fitting(self.random.random(), self.try_fitting, models)
+            for _ in range(steps):
+                own.step()
+            return self.step
         choices = (
             [self.call] * 6
             + [self.new] * 3
@@ -683,7 +699,8 @@ _found = None
 
 
 def run(settings):
-    """One batch: {"steps", "leaks"}. settings: seed, steps, threads, modules, skipped, folders, descriptors, secret."""
+    """One batch: {"steps", "leaks"}. settings: seed, steps, threads, modules, skipped, folders, descriptors, secret,
+    and whether the calls are those of fitting.py."""
     global _found
     if _found is None:
         _found = Found(settings["modules"], settings["skipped"])

@@ -1,15 +1,16 @@
 """The host's half of the fuzzer: rounds of batches in VMs of this process, and after each round a look at all that no
 task may change.
 
-`python -m tests.fuzz.process FOLDER SEED FIRST SECONDS [ROUNDS]` is started by tests/fuzz/__main__.py, which tells
-what the process died of. It writes a line of JSON for each round. Exit status: 0 the time is over, 3 a task had an
-effect (told on the last line), 4 a VM was lost: the next rounds want a new process.
+`python -m tests.fuzz.process FOLDER SEED FIRST SECONDS ROUNDS [fitting]` is started by tests/fuzz/__main__.py, which
+tells what the process died of. It writes a line of JSON for each round. Exit status: 0 the time is over, 3 a task had
+an effect (told on the last line), 4 a VM was lost: the next rounds want a new process.
 """
 
 import fcntl
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import sys
@@ -19,15 +20,17 @@ import warnings
 from pathlib import Path
 
 import vmhost
+from tests import networks
 from tests.fuzz.exclusions import SKIPPED
 from tests.fuzz.guest_notes import notes
 from vmhost.bytecode.compiler import compile_sources
+from vmhost.compiler import compile_folder
 from vmhost.limits import BreakerPolicy, Policy, TaskPolicy
 from vmhost.stdlib.policy import POLICY
 
 HERE = Path(__file__).parent
-BATCHES, STEPS, THREADS = 6, 400, 2
-BATCH_S, GRACE_S = 4.0, 2.0
+BATCHES, STEPS, FITTING_STEPS, THREADS = 6, 400, 4000, 2
+BATCH_S, GRACE_S, FITTING_GRACE_S = 4.0, 2.0, 20.0
 MEMORY_BYTES = 256 << 20
 GROWTH_BYTES = (
     768 << 20
@@ -213,7 +216,27 @@ def good_bundle():
     )
 
 
-def one_round(canaries, folder, seed, number, modules):
+def fuzz_bundle(folder, fitting):
+    """The guest's half as a task, with two models for the calls that fit: one of them for any number of images."""
+    task = folder / "task"
+    task.mkdir(exist_ok=True)
+    models = {"fixed": networks.small(), "open": networks.images()} if fitting else {}
+    for name in ("guest", "fitting"):
+        shutil.copy(HERE / f"{name}.py", task / f"{'main' if name == 'guest' else name}.py")
+    for name, model in models.items():
+        (task / f"{name}.onnx").write_bytes(model)
+    granted = {"read": ("inside", "readable", "notes"), "write": ("inside", "notes")}
+    permissions = {kind: [str(folder / name) for name in names] for kind, names in granted.items()}
+    (task / "task.yaml").write_text(
+        f'name: fuzz\nversion: "1.0.0"\nentry: main:run\npython: "{sys.version_info.major}.{sys.version_info.minor}"\n'
+        f"limits: {{memory: {MEMORY_BYTES >> 20} MiB, concurrency: 1}}\n"
+        f"models: {json.dumps({name: f'{name}.onnx' for name in models})}\n"
+        f"permissions: {json.dumps(permissions)}\n"
+    )
+    return compile_folder(task).to_bytes()
+
+
+def one_round(canaries, folder, seed, number, modules, fitting):
     """One round: a host, a task, some batches. Returns its counts, and errors."""
     counts = {
         "round": number,
@@ -228,20 +251,15 @@ def one_round(canaries, folder, seed, number, modules):
     }
     calm = TaskPolicy(breaker=BreakerPolicy(enabled=False))
     inside, readable = str(folder / "inside"), str(folder / "readable")
-    task_bundle = compile_sources(
-        {"main": ((HERE / "guest.py").read_text(), "main.py", False)},
-        entry="main:run",
-        name="fuzz",
-        version="1.0.0",
-        limits={"memory_bytes": MEMORY_BYTES, "concurrency": 1},
-        permissions={"read": [inside, readable, str(folder / "notes")], "write": [inside, str(folder / "notes")]},
-    )
-    with vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=GRACE_S, task=calm)) as host:
+    task_bundle = fuzz_bundle(folder, fitting)
+    grace_s = FITTING_GRACE_S if fitting else GRACE_S
+    with vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=grace_s, task=calm)) as host:
         task, good = host.load(task_bundle), host.load(good_bundle())
         for batch in range(BATCHES):
             settings = {
                 "seed": f"{seed}/{number}/{batch}",
-                "steps": STEPS,
+                "steps": FITTING_STEPS if fitting else STEPS,
+                "fitting": fitting,
                 "threads": THREADS,
                 "modules": modules,
                 "skipped": sorted(SKIPPED),
@@ -260,8 +278,13 @@ def one_round(canaries, folder, seed, number, modules):
             except vmhost.VMLostError:
                 counts["lost"] += 1
                 counts["slow"] += slow(folder / "notes")
-            except vmhost.VMHostError:
+                if fitting:  # all that it calls is the engine's, and ends soon after a stop
+                    counts["effects"].append(f"a stop did not end the call: {slow(folder / 'notes')}")
+            except vmhost.VMHostError as error:
                 counts["errors"] += 1
+                counts["slow"] += [
+                    f"{type(error).__name__} after {lines[-1]}" for lines in notes(folder / "notes").values() if lines
+                ]
             else:
                 counts["steps"] += answer["steps"]
                 counts["functions"], counts["types"] = answer["functions"], answer["types"]
@@ -276,7 +299,7 @@ def one_round(canaries, folder, seed, number, modules):
     return counts
 
 
-def main(folder, seed, first, seconds, rounds):
+def main(folder, seed, first, seconds, rounds, fitting):
     folder = Path(folder)
     modules = sorted({*POLICY, *PURE.split()})
     canaries = Canaries(folder)
@@ -288,7 +311,7 @@ def main(folder, seed, first, seconds, rounds):
         for note in (folder / "notes").iterdir():
             note.unlink()
         begun = time.monotonic()
-        counts = one_round(canaries, folder, seed, number, modules)
+        counts = one_round(canaries, folder, seed, number, modules, fitting)
         resident = resident or resident_bytes()
         if resident_bytes() > resident + GROWTH_BYTES:
             counts["effects"].append(
@@ -309,6 +332,8 @@ def main(folder, seed, first, seconds, rounds):
 
 
 if __name__ == "__main__":
-    status = main(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]))
+    status = main(
+        sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]), "fitting" in sys.argv[6:]
+    )
     sys.stdout.flush()
     os._exit(status)  # a VM that was lost would be waited for

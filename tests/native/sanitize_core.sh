@@ -18,7 +18,7 @@ mkdir "$copy/tests" "$copy/bench" "$copy/tools"
 cp -r vmhost bytecode engine setup.py pyproject.toml "$copy"
 cp tools/native_build.py "$copy/tools"
 cp -r bench/__init__.py bench/networks.py bench/other_models "$copy/bench"
-for part in __init__.py conftest.py batches.py warm.py hosts.py guests.py networks.py onnx_runtime.py engine isolation guest vmhost pipeline faults stress test_bad_input.py; do
+for part in __init__.py conftest.py batches.py warm.py hosts.py guests.py networks.py onnx_runtime.py engine fuzz isolation guest vmhost pipeline faults stress test_bad_input.py; do
     [ ! -e "tests/$part" ] || cp -r "tests/$part" "$copy/tests"
 done
 find "$copy" -name '*.so' -delete
@@ -30,7 +30,7 @@ VMHOST_SANITIZE=$sanitizer "$python" setup.py -q build_ext --inplace
     tests/vmhost/test_array_stops.py tests/engine/test_bad_arrays.py tests/engine/test_copy.py tests/engine/test_index.py \
     tests/engine/test_fft.py tests/engine/test_interchange.py tests/engine/test_interpreters.py tests/engine/test_linalg.py tests/engine/test_matmul.py \
     tests/engine/test_random_generator.py tests/engine/test_model_operators.py tests/engine/test_models.py tests/engine/test_sessions.py \
-    tests/engine/test_open_sizes.py tests/engine/test_decoder_caches.py tests/engine/test_tokenizers.py tests/vmhost/test_vm_models.py tests/pipeline/test_triggers.py
+    tests/engine/test_open_sizes.py tests/engine/test_decoder_caches.py tests/engine/test_tokenizers.py tests/vmhost/test_vm_models.py tests/pipeline/test_triggers.py tests/fuzz/test_fitting.py
 # Of tests/engine those that go the most ways through C in a minute or so, and the networks that are small; every operator on random tensors is tests/native/engine/test_fuzz.c's.
 # All of it: sanitize_core.sh address tests/engine (some twenty minutes).
 echo "sanitizer: $sanitizer, the whole core"

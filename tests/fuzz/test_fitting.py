@@ -1,0 +1,52 @@
+"""Calls with arguments that fit, one of them bent: neither a VM nor the process dies of any. `make fuzz` does the same
+for an hour; VMHOST_FITTING_SECONDS says for how long here."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.fuzz import fitting, plain
+from vmhost.engine import _array
+
+SECONDS = os.environ.get("VMHOST_FITTING_SECONDS", "8")
+SEED = os.environ.get("VMHOST_FITTING_SEED", "17")
+HOSTS = ("_model_open", "_embedding_open")  # what they open only a VM has
+
+
+def test_each_private_function_has_arguments_that_fit():
+    known = fitting.examples(list(plain.models()))
+    assert set(known) == set(_array._kinds()) - set(fitting.NEVER) - {"_embedding_open"}
+    for name, makers in known.items():
+        for made in makers:
+            getattr(_array, name)(*made())
+
+
+def test_what_fits_has_the_kinds_of_the_table():
+    given = {"integer": int, "real": float, "truth": bool, "text": str, "bytes": bytes, "dict": dict, "list": list}
+    for name, makers in fitting.examples(list(plain.models())).items():
+        for made in makers:
+            arguments = made()
+            assert len(arguments) <= len(_array._kinds()[name]), name
+            for value, (parameter, kind, or_none, bounds, _) in zip(arguments, _array._kinds()[name]):
+                assert (or_none and value is None) or isinstance(value, given.get(kind, object)), (name, parameter)
+                assert bounds is None or bounds[0] <= value <= bounds[1], (name, parameter)
+
+
+def test_the_process_survives_what_almost_fits(tmp_path):
+    notes = tmp_path / "notes"
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-m", "tests.fuzz.plain", SEED, SECONDS, notes],
+        capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=float(SECONDS) + 300,
+    )  # fmt: skip
+    said = "\n".join(line.strip() for line in notes.read_text().splitlines())
+    assert done.returncode == 0 and done.stdout.endswith(" calls\n"), f"{done.stdout}{done.stderr[-8000:]}\n{said}"
+    assert int(done.stdout.split()[0]) > 100
+
+
+def test_vms_and_their_host_survive_it():
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", "--fitting", "--seconds", SECONDS, "--seed", SEED],
+        capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=float(SECONDS) + 300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr[-8000:]

@@ -239,6 +239,50 @@ def test_a_stop_in_the_middle(running, arrays, name):
     assert running.task(3) == 3
 
 
+# Each takes minutes over one plane of an image.
+PLANES = {
+    "maxima": "_array._max_pool(image, AT_1)",
+    "gradient_of_maxima": "_array._pool_gradient(image, windows, windows, AT_1)",
+    "convolution": "_array._depthwise(image, weights, AT_1)",
+    "gradient_of_its_image": "_array._depthwise_images(windows, weights, AT_1, image.shape)",
+    "gradient_of_its_weights": "_array._depthwise_weights(image, windows, AT_1)",
+    "convolution_with_steps": "_array._depthwise(image, weights, AT_2)",
+}
+IN_A_PLANE = (
+    """
+import vmhost.engine.numpy as np
+from vmhost.engine import _array
+
+SIDE, KERNEL = 1601, 800
+AT_1, AT_2 = (KERNEL, KERNEL, 1, 1, 1, 1, 0, 0), (KERNEL, KERNEL, 2, 2, 1, 1, 0, 0)
+
+def run(name):
+    image, weights = np.ones((1, 1, SIDE, SIDE)), np.ones((1, 1, KERNEL, KERNEL))
+    windows = np.ones((1, 1, SIDE - KERNEL + 1, SIDE - KERNEL + 1))
+    return name and eval_of[name](image, weights, windows)
+
+eval_of = {
+"""
+    + "".join(f"    {name!r}: lambda image, weights, windows: {call},\n" for name, call in PLANES.items())
+    + "}\n"
+)
+
+
+@pytest.fixture(scope="module")
+def in_a_plane():
+    with vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=10)) as host:
+        yield host, host.load(bundle(IN_A_PLANE, limits={"memory": "256 MiB"}))
+
+
+@pytest.mark.parametrize("name", PLANES)
+def test_a_stop_within_one_plane(in_a_plane, name):
+    host, task = in_a_plane
+    assert task("") == ""
+    with pytest.raises(vmhost.TimeLimitError):
+        task(name, timeout_s=0.3)
+    assert not host.statistics().quarantined
+
+
 @pytest.mark.parametrize("name", ["array_of_lists", "iteration"])
 def test_the_time_limit_in_the_middle_of_one_call(name):
     with vmhost.Host(allow_unsigned=True, policy=Policy(grace_s=10)) as host:

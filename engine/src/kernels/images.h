@@ -41,6 +41,8 @@ static inline bool images_is_2x2(const image_plane *shape)
                 int64_t first, end; \
                 images_windows_inside(shape, x, &first, &end); \
                 for (int64_t r = 0; r < shape->rows; r++, out += shape->columns) { \
+                    if (image_stops(shape, r, shape->rows_mask)) \
+                        return; \
                     const int64_t row = r * w->stride[0] + y * w->dilation[0] - w->padding[0]; \
                     if (row < 0 || row >= shape->height) { \
                         for (int64_t i = 0; i < shape->columns; i++) \
@@ -74,6 +76,8 @@ static inline bool images_is_2x2(const image_plane *shape)
                 int64_t first, end; \
                 images_windows_inside(shape, x, &first, &end); \
                 for (int64_t r = 0; r < shape->rows; r++, in += shape->columns) { \
+                    if (image_stops(shape, r, shape->rows_mask)) \
+                        return; \
                     const int64_t row = r * w->stride[0] + y * w->dilation[0] - w->padding[0]; \
                     if (row < 0 || row >= shape->height) \
                         continue; \
@@ -147,7 +151,11 @@ static inline bool images_is_2x2(const image_plane *shape)
     { \
         for (int64_t r = 0; r < shape->rows; r++, out += shape->columns) { \
             const TYPE *restrict in = plane + r * stride_y * shape->width; \
+            if (height * width == 4 && image_stops(shape, r, shape->rows_mask)) \
+                return; \
             for (int64_t i = 0; i < shape->columns; i++) { \
+                if (height * width != 4 && image_stops(shape, i, shape->windows_mask)) \
+                    return; \
                 TYPE largest = in[i * stride_x]; \
                 for (int64_t y = 0; y < height; y++) \
                     for (int64_t x = 0; x < width; x++) { \
@@ -162,7 +170,7 @@ static inline bool images_is_2x2(const image_plane *shape)
     { \
         const vme_windows *w = &shape->windows; \
         if (images_is_2x2(shape) && shape->columns >= (int64_t)(16 / sizeof(TYPE))) \
-            for (int64_t r = 0; r < shape->rows; r++) \
+            for (int64_t r = 0; r < shape->rows && !image_stops(shape, r, shape->rows_mask); r++) \
                 NAME##_max_row_2x2((const TYPE *)plane + 2 * r * shape->width, shape->width, shape->columns, \
                                    (TYPE *)out + r * shape->columns); \
         else if (images_is_2x2(shape)) \
@@ -180,7 +188,7 @@ static inline bool images_is_2x2(const image_plane *shape)
         if (!is_2x2 || shape->height != 2 * shape->rows \
             || shape->width != 2 * shape->columns) /* otherwise every element is written */ \
             memset(out, 0, (size_t)(shape->height * shape->width) * sizeof *out); \
-        for (int64_t r = 0; is_2x2 && r < shape->rows; r++) \
+        for (int64_t r = 0; is_2x2 && r < shape->rows && !image_stops(shape, r, shape->rows_mask); r++) \
             NAME##_max_gradient_row_2x2(in + 2 * r * shape->width, maxima + r * shape->columns, \
                                         g + r * shape->columns, shape->width, shape->columns, \
                                         out + 2 * r * shape->width); \
@@ -188,6 +196,8 @@ static inline bool images_is_2x2(const image_plane *shape)
             return; \
         for (int64_t r = 0; r < shape->rows; r++) \
             for (int64_t i = 0; i < shape->columns; i++, maxima++, g++) { \
+                if (image_stops(shape, i, shape->windows_mask)) \
+                    return; \
                 const int64_t offset = r * w->stride[0] * shape->width + i * w->stride[1]; \
                 TYPE count = 0; \
                 for (int64_t y = 0; y < w->kernel[0]; y++) \

@@ -5,7 +5,7 @@
  * as the padded plane's rows, so one loop computes the sums of all rows, whatever their length. Sums between rows are
  * unused.
  *
- * `room`: see operators/image_kernels.h. */
+ * `room`: see operators/image_kernels.h. So is when they look at the stop flag. */
 typedef PLANE_TYPE PLANE(wide_vector) __attribute__((vector_size(PLANE_BYTES), aligned(sizeof(PLANE_TYPE)), may_alias));
 typedef PLANE_TYPE PLANE(narrow_vector) __attribute__((vector_size(16), aligned(sizeof(PLANE_TYPE)), may_alias));
 
@@ -31,11 +31,14 @@ static inline void PLANE(copy_rows)(int64_t rows, int64_t n, const PLANE_TYPE *f
 }
 
 /* out[i] = sum of weights[y, x] * in[i + y * down + x * right], for i up to a multiple of IMAGE_BLOCK. */
-static inline void PLANE(sums)(const vme_windows *w, int64_t n, const PLANE_TYPE *in, int64_t down, int64_t right,
+static inline void PLANE(sums)(const image_plane *shape, int64_t n, const PLANE_TYPE *in, int64_t down, int64_t right,
                                const PLANE_TYPE *weights, PLANE_TYPE *out)
 {
     enum { LANES = PLANE_BYTES / sizeof(PLANE_TYPE), VECTORS = 4 };
+    const vme_windows *w = &shape->windows;
     for (int64_t i = 0; i < n; i += (int64_t)LANES * VECTORS) {
+        if (image_stops(shape, i, shape->windows_mask))
+            return;
         PLANE(wide_vector) sum[VECTORS];
         for (int l = 0; l < VECTORS; l++)
             sum[l] = (PLANE(wide_vector)){0};
@@ -90,18 +93,21 @@ static void PLANE(depthwise)(const image_plane *shape, const void *plane, const 
         const PLANE(padded) padded = PLANE(padded_of)(shape);
         PLANE_TYPE *padded_plane = room, *sums = padded_plane + 2 * padded.size + IMAGE_BLOCK;
         PLANE(copy_rows)(shape->height, shape->width, in, shape->width, padded_plane + padded.begin, padded.pitch);
-        PLANE(sums)(w, padded.size - padded.reach, padded_plane, w->dilation[0] * padded.pitch, w->dilation[1], weight,
-                    sums);
+        PLANE(sums)(shape, padded.size - padded.reach, padded_plane, w->dilation[0] * padded.pitch, w->dilation[1],
+                    weight, sums);
         PLANE(copy_rows)(shape->rows, shape->columns, sums, padded.pitch, out, shape->columns);
         return;
     }
     memset(out, 0, (size_t)(shape->rows * shape->columns) * sizeof *out);
     for (int64_t y = 0; y < w->kernel[0]; y++)
         for (int64_t x = 0; x < w->kernel[1]; x++, weight++)
-            for (int64_t r = 0, first, end, offset; r < shape->rows; r++)
+            for (int64_t r = 0, first, end, offset; r < shape->rows; r++) {
+                if (image_stops(shape, r, shape->rows_mask))
+                    return;
                 if (PLANE(windows_inside)(shape, y, x, r, &first, &end, &offset))
                     for (int64_t i = first; i < end; i++)
                         out[r * shape->columns + i] += *weight * in[offset + (i - first) * w->stride[1]];
+            }
 }
 
 /* The gradient with respect to the plane. */
@@ -115,18 +121,22 @@ static void PLANE(depthwise_images)(const image_plane *shape, const void *gradie
         const PLANE(padded) padded = PLANE(padded_of)(shape);
         PLANE_TYPE *padded_plane = room, *sums = padded_plane + 2 * padded.size + IMAGE_BLOCK;
         PLANE(copy_rows)(shape->rows, shape->columns, g, shape->columns, padded_plane + padded.reach, padded.pitch);
-        PLANE(sums)(w, (shape->height - 1) * padded.pitch + shape->width, padded_plane + padded.reach + padded.begin,
-                    -w->dilation[0] * padded.pitch, -w->dilation[1], weight, sums);
+        PLANE(sums)(shape, (shape->height - 1) * padded.pitch + shape->width,
+                    padded_plane + padded.reach + padded.begin, -w->dilation[0] * padded.pitch, -w->dilation[1], weight,
+                    sums);
         PLANE(copy_rows)(shape->height, shape->width, sums, padded.pitch, out, shape->width);
         return;
     }
     memset(out, 0, (size_t)(shape->height * shape->width) * sizeof *out);
     for (int64_t y = 0; y < w->kernel[0]; y++)
         for (int64_t x = 0; x < w->kernel[1]; x++, weight++)
-            for (int64_t r = 0, first, end, offset; r < shape->rows; r++)
+            for (int64_t r = 0, first, end, offset; r < shape->rows; r++) {
+                if (image_stops(shape, r, shape->rows_mask))
+                    return;
                 if (PLANE(windows_inside)(shape, y, x, r, &first, &end, &offset))
                     for (int64_t i = first; i < end; i++)
                         out[offset + (i - first) * w->stride[1]] += *weight * g[r * shape->columns + i];
+            }
 }
 
 /* Adds the gradient with respect to the weights to `result`, for `count` planes that are `step` elements apart. The
@@ -143,10 +153,13 @@ static void PLANE(depthwise_weights)(const image_plane *shape, int64_t count, co
             PLANE_TYPE *sum = sums;
             for (int64_t y = 0; y < w->kernel[0]; y++)
                 for (int64_t x = 0; x < w->kernel[1]; x++, sum++)
-                    for (int64_t r = 0, first, end, offset; r < shape->rows; r++)
+                    for (int64_t r = 0, first, end, offset; r < shape->rows; r++) {
+                        if (image_stops(shape, r, shape->rows_mask))
+                            return;
                         if (PLANE(windows_inside)(shape, y, x, r, &first, &end, &offset))
                             for (int64_t i = first; i < end; i++)
                                 *sum += in[offset + (i - first) * w->stride[1]] * g[r * shape->columns + i];
+                    }
         }
         return;
     }
@@ -161,6 +174,8 @@ static void PLANE(depthwise_weights)(const image_plane *shape, int64_t count, co
         PLANE(copy_rows)(shape->rows, shape->columns, g, shape->columns, padded_gradient, padded.pitch);
         for (int64_t y = 0, k = 0; y < w->kernel[0]; y++)
             for (int64_t x = 0; x < w->kernel[1]; x++, k++) {
+                if (image_stops(shape, k, shape->taps_mask))
+                    return;
                 const PLANE_TYPE *shifted = padded_plane + y * w->dilation[0] * padded.pitch + x * w->dilation[1];
                 PLANE(wide_vector) total = tap_sums[k];
                 for (int64_t i = 0; i < n; i += LANES)

@@ -2,13 +2,25 @@
 #ifndef VME_IMAGE_KERNELS_H
 #define VME_IMAGE_KERNELS_H
 
+#include "runtime/internal.h"
+
 #include "vme_images.h"
 
 typedef struct image_plane {
     vme_windows windows;
     int64_t height, width;
     int64_t rows, columns; /* numbers of windows */
+    const vme_context *context;
+    /* Kernels look at the stop flag after so many rows of windows, windows, and taps on the padded plane: each is a
+     * power of two, less 1. A kernel that sees the flag set returns at once, with a result of no use. */
+    int64_t rows_mask, windows_mask, taps_mask;
 } image_plane;
+
+/* Whether it is time to look at the stop flag, and it is set. */
+static inline bool image_stops(const image_plane *plane, int64_t number, int64_t mask)
+{
+    return (number & mask) == 0 && vme_stopping(plane->context);
+}
 
 /* Elements of a line that depthwise kernels sum in one block. */
 enum { IMAGE_BLOCK = 64 };

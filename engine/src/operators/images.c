@@ -8,6 +8,13 @@
 
 enum { PIECE = 1 << 16 }; /* elements between two checks of the stop flag */
 
+/* A power of two, less 1: after so many steps of this work the stop flag is checked. */
+static int64_t mask_of(int64_t work)
+{
+    const int64_t steps = work < 1 ? PIECE : PIECE / work;
+    return steps <= 1 ? 0 : (INT64_C(1) << (63 - __builtin_clzll((unsigned long long)steps))) - 1;
+}
+
 typedef struct planes_job {
     vme_context *context;
     image_plane plane;
@@ -32,6 +39,8 @@ static vme_status run_planes(void *argument, int64_t begin, int64_t end)
         else
             job->gradient_kernel(&job->plane, in, job->pooled + i * job->pooled_bytes,
                                  job->pooled_gradient + i * job->pooled_bytes, out);
+        if (vme_stopping(job->context))
+            return vme_stopped_here(job->context);
     }
     return VME_OK;
 }
@@ -42,8 +51,8 @@ static bool has_layout(const vme_tensor *tensor, const vme_tensor *images, int r
 }
 
 /* Checks images, windows and `result`: [examples, channels, rows, columns], or patches. Fills in `geometry`. */
-static vme_status check_windows(const vme_windows *w, const vme_tensor *images, const vme_tensor *result, bool patches,
-                                image_plane *geometry)
+static vme_status check_windows(const vme_context *context, const vme_windows *w, const vme_tensor *images,
+                                const vme_tensor *result, bool patches, image_plane *geometry)
 {
     if ((images->dtype != VME_FLOAT32 && images->dtype != VME_FLOAT64) || !has_layout(images, images, 4)
         || !has_layout(result, images, patches ? 3 : 4))
@@ -73,7 +82,14 @@ static vme_status check_windows(const vme_windows *w, const vme_tensor *images, 
     if (!fits || shape[0] != images->shape[0])
         return vme_fail(VME_BAD_SHAPE, "windows: expected the result of %lld x %lld windows of each image",
                         (long long)count[0], (long long)count[1]);
-    *geometry = (image_plane){*w, images->shape[2], images->shape[3], count[0], count[1]};
+    *geometry = (image_plane){.windows = *w,
+                              .height = images->shape[2],
+                              .width = images->shape[3],
+                              .rows = count[0],
+                              .columns = count[1],
+                              .context = context,
+                              .rows_mask = mask_of(count[1]),
+                              .windows_mask = mask_of(w->kernel[0] * w->kernel[1])};
     return VME_OK;
 }
 
@@ -107,7 +123,7 @@ vme_status vme_patches(vme_context *context, const vme_windows *windows, const v
 {
     planes_job job = {.context = context, .in = images->data, .out = out->data};
     vme_status status = vme_check_output(out);
-    if (status != VME_OK || (status = check_windows(windows, images, out, true, &job.plane)) != VME_OK)
+    if (status != VME_OK || (status = check_windows(context, windows, images, out, true, &job.plane)) != VME_OK)
         return status;
     if (vme_overlap(images, out))
         return vme_fail(VME_BAD_VALUE, "out: it overlaps the images");
@@ -121,7 +137,7 @@ vme_status vme_patches_sum(vme_context *context, const vme_windows *windows, con
 {
     planes_job job = {.context = context, .in = patches->data, .out = out->data};
     vme_status status = vme_check_output(out);
-    if (status != VME_OK || (status = check_windows(windows, out, patches, true, &job.plane)) != VME_OK)
+    if (status != VME_OK || (status = check_windows(context, windows, out, patches, true, &job.plane)) != VME_OK)
         return status;
     if (vme_overlap(patches, out))
         return vme_fail(VME_BAD_VALUE, "out: it overlaps the patches");
@@ -144,7 +160,7 @@ vme_status vme_max_pool(vme_context *context, const vme_windows *windows, const 
     planes_job job = {.context = context, .in = images->data, .out = out->data};
     const vme_windows pool = pool_windows(windows);
     vme_status status = vme_check_output(out);
-    if (status != VME_OK || (status = check_windows(&pool, images, out, false, &job.plane)) != VME_OK)
+    if (status != VME_OK || (status = check_windows(context, &pool, images, out, false, &job.plane)) != VME_OK)
         return status;
     if (vme_overlap(images, out))
         return vme_fail(VME_BAD_VALUE, "out: it overlaps the images");
@@ -164,8 +180,8 @@ vme_status vme_max_pool_gradient(vme_context *context, const vme_windows *window
     const vme_windows pool = pool_windows(windows);
     image_plane unused;
     vme_status status = vme_check_output(out);
-    if (status != VME_OK || (status = check_windows(&pool, images, pooled, false, &job.plane)) != VME_OK
-        || (status = check_windows(&pool, images, gradient, false, &unused)) != VME_OK)
+    if (status != VME_OK || (status = check_windows(context, &pool, images, pooled, false, &job.plane)) != VME_OK
+        || (status = check_windows(context, &pool, images, gradient, false, &unused)) != VME_OK)
         return status;
     if (!has_layout(out, images, 4) || memcmp(out->shape, images->shape, 4 * sizeof *out->shape) != 0)
         return vme_fail(VME_BAD_SHAPE, "out: expected the images' shape and dtype");
@@ -207,12 +223,16 @@ static vme_status depthwise_planes(void *argument, int64_t begin, int64_t end)
     void *workspace = workspace_new(job);
     if (workspace == NULL)
         return VME_NO_MEMORY;
-    for (int64_t i = begin; i < end; i++)
+    vme_status status = VME_OK;
+    for (int64_t i = begin; i < end && status == VME_OK; i++) {
         job->kernel(&job->plane, job->in + i * job->in_size * job->element_size,
                     job->second + i % job->channels * count_taps(&job->plane) * job->element_size,
                     job->out + i * job->out_size * job->element_size, workspace);
+        if (vme_stopping(job->context))
+            status = vme_stopped_here(job->context);
+    }
     vme_scratch_free(job->context, workspace, job->workspace);
-    return VME_OK;
+    return status;
 }
 
 static vme_status depthwise_sums(void *argument, int64_t begin, int64_t end)
@@ -238,6 +258,8 @@ static vme_status depthwise_sums(void *argument, int64_t begin, int64_t end)
                                 job->channels * job->in_size, job->second + at * job->out_size * job->element_size,
                                 job->channels * job->out_size, job->out + c * step, workspace);
         }
+        if (status == VME_OK && vme_stopping(job->context))
+            status = vme_stopped_here(job->context);
     }
     vme_scratch_free(job->context, workspace, job->workspace);
     return status;
@@ -248,7 +270,8 @@ static vme_status depthwise(depthwise_job *job, const vme_windows *windows, cons
                             const vme_tensor *weights, const vme_tensor *result, const vme_tensor *out)
 {
     vme_status status = vme_check_output(out);
-    if (status != VME_OK || (status = check_windows(windows, images, result, false, &job->plane)) != VME_OK)
+    if (status != VME_OK
+        || (status = check_windows(job->context, windows, images, result, false, &job->plane)) != VME_OK)
         return status;
     const image_plane *geometry = &job->plane;
     const int64_t *shape = weights->shape, channels = images->shape[1];
@@ -278,6 +301,7 @@ static vme_status depthwise(depthwise_job *job, const vme_windows *windows, cons
         if (__builtin_mul_overflow(padded_height, padded_width, &size) || size > INT64_C(1) << 40)
             return vme_fail(VME_NO_MEMORY, "images of %lld x %lld with their padding are too large",
                             (long long)padded_height, (long long)padded_width);
+        job->plane.taps_mask = mask_of(size);
         job->workspace = (size_t)(2 * (2 * size + IMAGE_BLOCK) * job->element_size + 64 * count_taps(geometry));
     }
     atomic_fetch_add_explicit(&job->context->operators, 1, memory_order_relaxed);

@@ -223,6 +223,10 @@ int main(void)
     LOOK("random", vme_random(context, &state, VME_RANDOM_NORMAL, (const vme_tensor *[3]){NULL, NULL, NULL}, &x));
     LOOK("philox", vme_philox(context, state.key, state.counter, 0, &words));
     LOOK("uniform", vme_random(context, &state, VME_RANDOM_UNIFORM, (const vme_tensor *[3]){NULL, NULL, NULL}, &x));
+    uint64_t population = 2 * ELEMENTS;
+    const vme_tensor below = tensor(VME_UINT64, (char *)&population, nothing, nothing, 0);
+    LOOK("distinct numbers",
+         vme_random(context, &state, VME_RANDOM_SAMPLE, (const vme_tensor *[3]){&below, NULL, NULL}, &whole));
     LOOK("unary", vme_unary(context, VME_TAN, VME_FLOAT64, &x, &y));
     LOOK("binary", vme_binary(context, VME_POWER, VME_FLOAT64, &x, &x, &y));
     LOOK("cast", vme_copy(context, &x, &whole));
@@ -313,6 +317,26 @@ int main(void)
     LOOK("depthwise convolutions", vme_depthwise_forward(context, &three, &images, &weights, &sums));
     LOOK("their images", vme_depthwise_images(context, &three, &images, &weights, &sums));
     LOOK("their weights", vme_depthwise_weights(context, &three, &images, &sums, &weights));
+    /* one large plane: a stop does not wait for its end */
+    enum { SIDE = 256, KERNEL = 96, WINDOWS = SIDE - KERNEL + 1 };
+    const vme_windows large = {{KERNEL, KERNEL}, {1, 1}, {1, 1}, {0, 0}};
+    const int64_t plane = SIDE * SIDE * item, row = SIDE * item, out_row = WINDOWS * item,
+                  out_plane = WINDOWS * out_row;
+    vme_tensor one_image = tensor(VME_FLOAT64, memory[0], (int64_t[]){1, 1, SIDE, SIDE},
+                                  (int64_t[]){plane, plane, row, item}, 4),
+               one_result = tensor(VME_FLOAT64, memory[1], (int64_t[]){1, 1, WINDOWS, WINDOWS},
+                                   (int64_t[]){out_plane, out_plane, out_row, item}, 4),
+               one_sum = one_image,
+               large_weights =
+                   tensor(VME_FLOAT64, memory[2] + plane, (int64_t[]){1, 1, KERNEL, KERNEL},
+                          (int64_t[]){KERNEL * KERNEL * item, KERNEL * KERNEL * item, KERNEL * item, item}, 4);
+    one_sum.data = memory[2];
+    LOOK("large maxima", vme_max_pool(context, &large, &one_image, &one_result));
+    LOOK("their gradient", vme_max_pool_gradient(context, &large, &one_image, &one_result, &one_result, &one_sum));
+    LOOK("large depthwise convolutions",
+         vme_depthwise_forward(context, &large, &one_image, &large_weights, &one_result));
+    LOOK("their images", vme_depthwise_images(context, &large, &one_result, &large_weights, &one_sum));
+    LOOK("their weights", vme_depthwise_weights(context, &large, &one_image, &one_result, &large_weights));
     double vectors[4][256] = {{0}};
     const int64_t in_channels[3] = {many / 256, 256, 1024}, channel[1] = {256};
     vme_tensor v[4],

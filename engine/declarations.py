@@ -1,4 +1,4 @@
-"""The declarations that cffi reads: those of include/vme.h and vme_search.h, and the rows of vme_operators.h, taken
+"""The declarations that cffi reads: those of HEADERS, and the rows of vme_operators.h, taken
 from the headers themselves, so that they cannot drift.
 
 `python -m vmhost.engine.declarations OUT.c` writes the C source of `vmhost.engine._vme`, the host's binding; setup.py
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 _INCLUDE = Path(__file__).resolve().parent / "include"
-HEADERS = (_INCLUDE / "vme.h", _INCLUDE / "vme_search.h")
+HEADERS = (_INCLUDE / "vme.h", _INCLUDE / "vme_search.h", _INCLUDE / "vme_foreign.h")
 OPERATORS = _INCLUDE / "vme_operators.h"
 
 
@@ -38,7 +38,7 @@ def binding():
 
     builder = FFI()
     builder.cdef(declarations())
-    builder.set_source("vmhost.engine._vme", '#include "vme_search.h"\n')
+    builder.set_source("vmhost.engine._vme", '#include "vme_foreign.h"\n#include "vme_search.h"\n')
     return builder
 
 

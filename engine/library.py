@@ -73,6 +73,11 @@ def set_threads(count):
     _check(lib.vme_threads_set(count))
 
 
+def abandoned_threads():
+    """The number of threads that still work in a foreign library (LAPACK) for calls that a stop has ended."""
+    return lib.vme_abandoned_threads()
+
+
 class Statistics(NamedTuple):
     """The resources of one owner's arrays: live bytes and buffers, peak bytes, operators begun, operators ended by a
     stop, allocations refused, nanoseconds of CPU of helper threads."""

@@ -247,7 +247,8 @@ class HostStatistics:
     `sqlite_counted`: memory of SQLite counts for VMs. False if the process had SQLite connections before its first
     host: then tasks may exceed their limit with SQLite. `totals` are of all VMs so far, including those of versions
     that are gone and of no task; they exclude what a VM does after it was quarantined. `functions`: host functions that
-    run now. `tables`: the statistics of embedding tables by name. `replaced`: for each loaded task, the previous
+    run now. `abandoned_threads`: threads of the process that still work in a foreign library (LAPACK) for calls that a
+    stop has ended. `tables`: the statistics of embedding tables by name. `replaced`: for each loaded task, the previous
     version at its end, if there was one."""
 
     tasks: dict[str, TaskStatistics]
@@ -264,6 +265,7 @@ class HostStatistics:
     sqlite_counted: bool
     totals: VMTotals
     functions: tuple[str, ...]
+    abandoned_threads: int = 0
     tables: dict[str, Any] = field(default_factory=dict)
     replaced: tuple[TaskStatistics, ...] = ()
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import vmhost
 import vmhost.engine.numpy as np
 from tests.batches import each
-from tests.hosts import bundle
+from tests.hosts import bundle, until
 
 DTYPES = ["float32", "float64", "complex64", "complex128", "int64"]
 
@@ -237,7 +237,8 @@ def test_in_a_sealed_vm():
 
 
 def test_a_stop_abandons_lapack():
-    """A factorization cannot be interrupted: the VM still ends by itself, nothing is lost or quarantined."""
+    """A factorization cannot be interrupted: the VM still ends by itself, nothing is lost or quarantined, and its
+    thread is counted until it ends."""
     host = vmhost.Host(allow_unsigned=True)
     try:
         task = host.load(bundle(TASK, name="linalg-stop", limits={"memory": "1 GiB"}))
@@ -245,6 +246,7 @@ def test_a_stop_abandons_lapack():
         with pytest.raises(vmhost.TimeLimitError):
             task(1200, entry="main:for_ever", timeout_s=0.2)
         assert task(numpy.eye(3), entry="main:factors") is not None
+        assert until(lambda: host.statistics().abandoned_threads == 0)
     finally:
         assert not host.close()
 

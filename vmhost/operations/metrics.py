@@ -107,6 +107,12 @@ def _host(text, statistics):
     ):
         text.family(name, "counter", help_text, [("", value)])
     text.family("vmhost_memory_bytes", "gauge", "Memory that all VMs hold.", [("", statistics.memory_bytes)])
+    text.family(
+        "vmhost_abandoned_threads",
+        "gauge",
+        "Threads that work in a foreign library for calls that a stop has ended.",
+        [("", statistics.abandoned_threads)],
+    )
     _tables(text, statistics.tables)
 
 

@@ -25,6 +25,7 @@ from vmhost.runtime.codec import Codec
 from vmhost.runtime.host_functions import FunctionThreads
 from vmhost.runtime.pool import Pool
 from vmhost.runtime.scheduler import Scheduler
+from vmhost.runtime.system_bundle import abandoned_threads
 from vmhost.task import Version
 
 _log = logging.getLogger("vmhost")
@@ -667,6 +668,7 @@ class Service:
             starved=self._scheduler.starved,
             memory_bytes=memory_bytes,
             sqlite_counted=self.native.sqlite_counted(),
+            abandoned_threads=abandoned_threads(),
         )
 
     def longest_calls(self, name):

@@ -67,6 +67,12 @@ def boot_code_store(native, in_checkout=IN_CHECKOUT):
     return isolation.code_store_of(bundle, native)
 
 
+def abandoned_threads():
+    """Threads of the process that still work in a foreign library (LAPACK) for calls that a stop has ended."""
+    library = sys.modules.get("vmhost.engine.library")  # none until a host attaches the engine
+    return 0 if library is None else library.abandoned_threads()
+
+
 def add_model(store, name, data, search, kept=None, spend=False):
     """Prepares the bytes of a model file for the VMs of the native code store, as `name`. `search`: a Policy's; `kept`:
     the path that keeps the prepared model (vmhost/runtime/kept_models.py), or None; `spend`: the bytes are writable and

@@ -16,6 +16,8 @@
 #include "runtime/foreign.h"
 #include "runtime/signals.h"
 
+#include "vme_foreign.h"
+
 #include <linux/futex.h>
 #include <limits.h>
 #include <pthread.h>
@@ -68,10 +70,16 @@ static struct {
     bool ending; /* the process exits: no job may start */
 } crew = {.lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER, .forked = PTHREAD_COND_INITIALIZER};
 
+static atomic_int abandoned_jobs; /* whose threads still work for them */
+
+int vme_abandoned_threads(void) { return atomic_load(&abandoned_jobs); }
+
 static void job_drop(job *done)
 {
     if (atomic_fetch_sub_explicit(&done->refs, 1, memory_order_acq_rel) != 1)
         return;
+    if (atomic_load(&done->abandoned))
+        atomic_fetch_sub(&abandoned_jobs, 1);
     vme_scratch_free(done->context, done->block, done->bytes);
     vme_context_unref(done->context);
     free(done);
@@ -170,6 +178,7 @@ static void in_child(void)
     crew.busy = 0;
     crew.forking = 0;
     crew.ending = false;
+    atomic_store(&abandoned_jobs, 0);
 }
 
 /* Exit handlers run before the destructors of libraries. */
@@ -296,6 +305,7 @@ vme_status vme_foreign(vme_context *context, vme_foreign_work *work, void **bloc
             break;
         }
         if (vme_stopping(context)) {
+            atomic_fetch_add(&abandoned_jobs, 1);
             atomic_store(&todo->abandoned, true);
             *block = NULL;
             status = vme_stopped_here(context);

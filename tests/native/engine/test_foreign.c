@@ -9,6 +9,7 @@
 
 #include "../check.h"
 #include "runtime/foreign.h"
+#include "vme_foreign.h"
 
 enum { CALLERS = 3, FORKS = 20, HELD_US = 2000 };
 
@@ -91,7 +92,10 @@ static void stopped(void)
     wait_for(&working);
     vme_context_stop(context, true);
     CHECK(pthread_join(caller, &status) == 0 && (uintptr_t)status == VME_STOPPED);
+    CHECK(vme_abandoned_threads() == 1);
     atomic_store(&may_end, true);
+    while (vme_abandoned_threads() > 0)
+        usleep(1000);
     vme_context_unref(context);
 }
 

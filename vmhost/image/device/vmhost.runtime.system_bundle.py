@@ -19,6 +19,11 @@ def boot_code_store(native, _in_checkout=None):
     return store
 
 
+def abandoned_threads():
+    """Threads of the process that still work in a foreign library (LAPACK) for calls that a stop has ended."""
+    return _vmrun.abandoned_threads()
+
+
 def add_model(store, name, data, _search, kept=None, spend=False):
     """Prepares the bytes of a model file for VMs of the native code store `store`, as `name`. Algorithms are always
     chosen by built-in figures, and nothing is cached. `spend`: the bytes are writable, and not read afterwards.

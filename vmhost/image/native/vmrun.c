@@ -23,6 +23,7 @@
 
 #include "python/core.h" /* vmhost/isolation */
 #ifdef VMRUN_ENGINE
+#include "vme_foreign.h"
 #include "vme_search.h"
 #endif
 
@@ -93,6 +94,15 @@ static PyObject *engine_table(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(u
     return PyLong_FromVoidPtr((void *)vme_api());
 #else
     Py_RETURN_NONE;
+#endif
+}
+
+static PyObject *abandoned_threads(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(unused))
+{
+#ifdef VMRUN_ENGINE
+    return PyLong_FromLong(vme_abandoned_threads());
+#else
+    return PyLong_FromLong(0);
 #endif
 }
 
@@ -179,6 +189,8 @@ static PyMethodDef methods[] = {
      PyDoc_STR("ed25519_matches(public key, message, signature) -> bool")},
     {"fill_code_store", fill_code_store, METH_O,
      PyDoc_STR("fill_code_store(core.CodeStore): puts the standard library into it.")},
+    {"abandoned_threads", abandoned_threads, METH_NOARGS,
+     PyDoc_STR("Threads that still work in a foreign library for calls that a stop has ended.")},
     {"engine_table", engine_table, METH_NOARGS,
      PyDoc_STR("The address of the engine's table, or None: not linked in.")},
     {"add_model", add_model, METH_VARARGS,

@@ -215,6 +215,13 @@ class Model:
         ordered = sorted(found, key=lambda backend: not backend[2])
         return {name: ns / 1e6 for name, ns, _ in ordered}
 
+    def _array(self, port, value):
+        try:
+            return _array.asarray(value)
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"{self.name}: input {port.name!r}: {error}") from error
+
     def _arrays(self, inputs):
         if self._input_names is not None:
             arrays = _array._model_arrays(self._session, self._input_names, inputs)
@@ -232,7 +239,7 @@ class Model:
             if port.dtype == "str":
                 array = self._texts.numbers(self.name, port, inputs[port.name])
             else:
-                array = _array.asarray(inputs[port.name])
+                array = self._array(port, inputs[port.name])
             if port.dtype != "str" and array.dtype != port.dtype:
                 raise TypeError(
                     f"{self.name}: input {port.name!r}: expected {port.dtype}, got {array.dtype}; convert it with"
@@ -245,8 +252,10 @@ class Model:
                 )
             arrays.append(array)
         if len(inputs) != len(arrays):
-            unknown = next(name for name in inputs if all(name != port.name for port in self.inputs))
-            raise ValueError(f"{self.name}: there is no input {unknown!r}; expected {self._names()}")
+            known = {port.name for port in self.inputs}
+            for unknown in inputs:
+                if unknown not in known:
+                    raise ValueError(f"{self.name}: there is no input {unknown!r}; expected {self._names()}")
         return tuple(arrays)
 
     def _fits(self, port, shape, sizes):

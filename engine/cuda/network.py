@@ -168,7 +168,7 @@ class CudaModel(Model):
                 continue
             if port.name not in inputs:
                 raise ValueError(f"{self.name}: input {port.name!r} is missing; expected {self._names()}")
-            array = _array.asarray(inputs[port.name])
+            array = self._array(port, inputs[port.name])
             if array.dtype != port.dtype or not self._fits(port, array.shape, sizes):
                 raise ValueError(
                     f"{self.name}: input {port.name!r}: expected {port.dtype} of shape {port.shape} at {count} bags,"

@@ -217,11 +217,28 @@ def test_ports_tell_names_dtypes_and_shapes(tmp_path):
             r"expected shape \(1, 3, 32, 32\), got \(1, 3, 32, 31\)",
         ),
         ({"input": numpy.zeros((1, 3, 32, 32))}, TypeError, "expected float32, got float64"),
+        ({"input": None}, TypeError, "input 'input': cannot make an array element of 'NoneType'"),
+        ({"input": [[1, 2], [3]]}, ValueError, "input 'input': setting an array element with a sequence"),
     ],
 )
 def test_a_wrong_call_says_what_was_expected(inputs, error, message):
     with pytest.raises(error, match=message):
         opened(SMALL)(inputs)
+
+
+class Gives(dict):
+    """A mapping that makes what it is asked for, and counts nothing."""
+
+    def __contains__(self, name):
+        return True
+
+    def __missing__(self, name):
+        return networks.values((1, 3, 32, 32))
+
+
+def test_a_mapping_may_make_its_inputs():
+    x = networks.values((1, 3, 32, 32))
+    assert opened(SMALL)(Gives())["output"].tolist() == opened(SMALL)({"input": x})["output"].tolist()
 
 
 def test_an_input_that_lies_otherwise_is_read_as_it_is():

@@ -438,3 +438,35 @@ def test_the_numpy_surface_works_in_a_sealed_vm(host):
         numpy.testing.assert_allclose(numpy.asarray(value), expected, rtol=1e-12, err_msg=expression)
         assert (str(numpy.asarray(value).dtype), text) == (str(expected.dtype), repr(expected)), expression
     host.unload(task)
+
+
+SHAPES = """
+    from vmhost.guest import Buffer
+
+    class Shape(list):
+        def __len__(self):
+            raise self.error
+
+    class Grows:
+        def __index__(self):
+            grown.extend([1] * 100)
+            return 2
+
+    grown = [Grows(), 3]
+
+    def run(_):
+        told = []
+        for error in (KeyError("length"), TypeError("length")):
+            shape = Shape([2, 3])
+            shape.error = error
+            try:
+                told.append(list(Buffer(shape).shape))
+            except Exception as found:
+                told.append(repr(found))
+        return [*told, list(Buffer(grown).shape)]
+"""
+
+
+def test_the_shape_of_a_buffer_is_read_once():
+    with vmhost.Host(allow_unsigned=True) as host:
+        assert host.load(bundle(SHAPES))(None) == [[2, 3]] * 3

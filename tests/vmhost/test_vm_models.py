@@ -40,6 +40,37 @@ def open_bytes(data):
     from vmhost.engine import _array
     return _array._model_open(data)
 
+def open_by_name(name):
+    from vmhost.engine import _array
+    try:
+        return _array._model_open(name) and "opened"
+    except LookupError as error:
+        return str(error)
+
+kept = []
+
+def an_output_under_way(inputs):
+    import threading
+    import vmhost.engine.numpy as np
+    model, out, stop, runs = engine.load("net"), np.zeros((1, 10), "float32"), [], threading.Semaphore(0)
+    def write():
+        number = 0
+        while not stop:
+            number += 1
+            try:
+                model({"input": inputs * np.float32(number)}, out={"output": out})
+            except ValueError:
+                return
+            runs.release()
+    kept[:] = [threading.Thread(target=write), stop]
+    kept[0].start()
+    runs.acquire()
+    return out
+
+def end(_):
+    kept[1].append(1)
+    kept[0].join()
+
 def with_options(value):
     inputs, options = value
     model = engine.load("net", **options)
@@ -142,6 +173,22 @@ def test_bytes_are_no_way_to_a_model_in_a_vm(host, tmp_path):
     task = host.load(task_bundle(tmp_path / "a", {"small": networks.small()}))
     with pytest.raises(vmhost.TaskError, match="expected a model's name, got bytes"):
         task(b"VMEMODEL", entry="main:open_bytes")
+
+
+def test_a_name_with_nul_is_no_models(host, tmp_path):
+    task = host.load(task_bundle(tmp_path / "a", {"net": networks.small()}))
+    assert task("net", entry="main:open_by_name") == "opened"
+    assert task("net\0", entry="main:open_by_name") == "this task's bundle has no model 'net\\x00'"
+    assert "no model" in task("net\0other", entry="main:open_by_name")
+
+
+def test_an_array_that_receives_outputs_crosses_as_a_copy(host, tmp_path):
+    task = host.load(task_bundle(tmp_path / "a", {"net": networks.small()}))
+    for seed in range(20):
+        shown = numpy.asarray(task(networks.values((1, 3, 32, 32), seed), entry="main:an_output_under_way"))
+        before = shown.copy()
+        task(None, entry="main:end")
+        assert before.any() and (shown == before).all()
 
 
 def test_ports_are_told_in_a_vm(host, tmp_path):

@@ -188,20 +188,20 @@ static PyObject *buffer_make(PyTypeObject *type, PyObject *args, PyObject *kwarg
     Py_ssize_t sizes[VMH_DIMENSIONS_MAX];
     Py_ssize_t dimensions = 1;
     if (PyTuple_Check(shape) || PyList_Check(shape)) {
-        dimensions = PySequence_Size(shape);
-        if (dimensions > VMH_DIMENSIONS_MAX) {
-            PyErr_Format(PyExc_ValueError, "Buffer: %zd dimensions; the limit is %d", dimensions, VMH_DIMENSIONS_MAX);
+        PyObject *items = PySequence_Tuple(shape); /* which neither an item's code nor that of a subclass changes */
+        if (items == NULL)
             return NULL;
+        dimensions = PyTuple_GET_SIZE(items);
+        bool fits = dimensions <= VMH_DIMENSIONS_MAX;
+        if (!fits)
+            PyErr_Format(PyExc_ValueError, "Buffer: %zd dimensions; the limit is %d", dimensions, VMH_DIMENSIONS_MAX);
+        for (Py_ssize_t i = 0; fits && i < dimensions; i++) {
+            sizes[i] = PyNumber_AsSsize_t(PyTuple_GET_ITEM(items, i), PyExc_OverflowError);
+            fits = sizes[i] != -1 || !PyErr_Occurred();
         }
-        for (Py_ssize_t i = 0; i < dimensions; i++) {
-            PyObject *item = PySequence_GetItem(shape, i);
-            if (item == NULL)
-                return NULL;
-            sizes[i] = PyNumber_AsSsize_t(item, PyExc_OverflowError);
-            Py_DECREF(item);
-            if (sizes[i] == -1 && PyErr_Occurred())
-                return NULL;
-        }
+        Py_DECREF(items);
+        if (!fits)
+            return NULL;
     } else {
         sizes[0] = PyNumber_AsSsize_t(shape, PyExc_OverflowError);
         if (sizes[0] == -1 && PyErr_Occurred())

@@ -163,10 +163,12 @@ def storm(tmp_path, seed, rounds):
                 name = draw.choice(("click", "view", PAGE_ENTER, PAGE_EXIT))
                 one = event(n * others + number, key, visit, name)
                 with pipeline._lock:
-                    before = pipeline.statistics()["position"]
+                    before = pipeline.statistics()
                     pipeline.append(one)
-                    if key != MARK and name == "click" and pipeline.statistics()["position"] > before:
-                        positions[number].append(pipeline.statistics()["position"])
+                    after = pipeline.statistics()
+                    in_visit = after["intake"]["after_exit"] == before["intake"]["after_exit"]
+                    if key != MARK and name == "click" and after["position"] > before["position"] and in_visit:
+                        positions[number].append(after["position"])
 
         threads = [threading.Thread(target=append, args=(number,)) for number in range(others)]
         for thread in threads:

@@ -169,6 +169,8 @@ def _as_before(path):
         connection.execute("DROP TABLE store_epochs")
         connection.execute("DROP TABLE tunnel_known")
         connection.execute("ALTER TABLE tunnel_received DROP COLUMN seen")
+        if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'outbox_entries'").fetchone():
+            connection.execute("ALTER TABLE outbox_entries DROP COLUMN age_ms")
         connection.execute("CREATE TABLE tunnel_epoch (one INTEGER PRIMARY KEY, epoch BLOB NOT NULL, peer BLOB)")
         connection.execute("INSERT INTO tunnel_epoch VALUES (1, x'0102', x'0304')")
         for name, version in (("store", 1), ("outbox", 2), ("tunnel", 1), ("tunnel.pushes", 1)):

@@ -326,9 +326,9 @@ def test_pushes_reach_a_device_that_is_there_and_one_that_comes_back(make_server
 
 
 def test_expiry_collapse_and_bounds_of_pushes(tmp_path):
-    clock = [1000.0]
+    running = [1_000_000]
     with Database(tmp_path / "cloud.sqlite") as database:
-        pushes = Pushes(database, clock=lambda: clock[0])
+        pushes = Pushes(database, running=lambda: ("boot", running[0]))
         pushes.put("ann", "c", b"stays")
         pushes.put("ann", "c", b"expires", ttl_s=10)
         pushes.put("ann", "c", b"old", collapse="k")
@@ -341,7 +341,7 @@ def test_expiry_collapse_and_bounds_of_pushes(tmp_path):
             return [body for _, _, body in pushes.take("ann", channel)[1]]
 
         assert waiting() == [b"stays", b"expires", b"new", b"again"] and waiting("other") == [b"apart"]
-        clock[0] += 11
+        running[0] += 11_000
         assert waiting() == [b"stays", b"new", b"again"]
         for number in range(4):
             pushes.put("ann", "c", b"%d" % number, max_waiting=3)

@@ -2,14 +2,15 @@
 
 An entry has an id; one whose id is known is dropped, so that putting it again, for example after a crash, sends nothing
 twice. Ids of acknowledged entries stay known, the newest `max_known` of them. Beyond `max_bytes` of bodies, or older
-than `max_age_ms`, the oldest entries are dropped, and counted ("outbox.dropped"). Delivery is at least once: a sender
-that takes an entry and dies before the acknowledgement gets it again; the receiver deduplicates by epoch and number, or
-by id. An entry keeps the epoch in which it was put (`epochs`).
+than `max_age_ms` (`ages`), the oldest entries are dropped, and counted ("outbox.dropped"). Delivery is at least once: a
+sender that takes an entry and dies before the acknowledgement gets it again; the receiver deduplicates by epoch and
+number, or by id. An entry keeps the epoch in which it was put (`epochs`).
 """
 
 import time
 from typing import NamedTuple
 
+from vmhost.stores.ages import Ages, machine_time
 from vmhost.stores.epochs import begin_older
 
 STEPS = (
@@ -23,6 +24,7 @@ STEPS = (
     """,
     "CREATE INDEX outbox_channels ON outbox_entries (channel, number)",
     lambda connection: begin_older(connection, "outbox"),
+    "ALTER TABLE outbox_entries ADD COLUMN age_ms INTEGER NOT NULL DEFAULT 0",
 )
 BYTES, DROPPED, DUPLICATES = "outbox.bytes", "outbox.dropped", "outbox.duplicates"
 _TAKE = 100
@@ -41,12 +43,22 @@ class Entry(NamedTuple):
 
 
 class Outbox:
-    """The outbox in `database`. Threads may share it. `clock`: seconds since 1970."""
+    """The outbox in `database`. Threads may share it. `clock`: seconds since 1970. `running`: `ages.machine_time`."""
 
-    def __init__(self, database, *, max_bytes=64 << 20, max_age_ms=None, max_known=100_000, clock=time.time):
+    def __init__(
+        self,
+        database,
+        *,
+        max_bytes=64 << 20,
+        max_age_ms=None,
+        max_known=100_000,
+        clock=time.time,
+        running=machine_time,
+    ):
         self.database = database
         self.max_bytes, self.max_age_ms, self.max_known = max_bytes, max_age_ms, max_known
         self._clock = clock
+        self._ages = Ages(database, running)
         database.migrate("outbox", STEPS)
         self._epochs = database.epochs("outbox")
 
@@ -61,12 +73,13 @@ class Outbox:
         with self.database.transaction() as connection:
             if not self._epochs.is_begun(connection):
                 self._begin_epoch(connection)
+            age_ms = self._ages.advance(connection)
             for identity, channel, body, key in entries:
                 known = connection.execute("SELECT 1 FROM outbox_known WHERE id = ?", (identity,)).fetchone()
                 added = not known and connection.execute(
-                    "INSERT INTO outbox_entries (id, channel, key, time_ms, body) VALUES (?, ?, ?, ?, ?) "
+                    "INSERT INTO outbox_entries (id, channel, key, time_ms, age_ms, body) VALUES (?, ?, ?, ?, ?, ?) "
                     "ON CONFLICT (id) DO NOTHING",
-                    (identity, channel, key, now_ms, body),
+                    (identity, channel, key, now_ms, age_ms, body),
                 )
                 if added and added.rowcount:
                     new += 1
@@ -75,7 +88,7 @@ class Outbox:
                     duplicates += 1
             self.database.count(DUPLICATES, duplicates)
             self.database.count(BYTES, size)
-            self._drop(connection, now_ms)
+            self._drop(connection, age_ms)
         return new
 
     def _begin_epoch(self, connection):
@@ -114,17 +127,17 @@ class Outbox:
         """[(first number, epoch)] of all entries that wait, and possibly of others."""
         return self._epochs.all()
 
-    def _drop(self, connection, now_ms):
+    def _drop(self, connection, now_age_ms):
         """Drops the oldest entries until the bounds hold."""
         while True:
             row = connection.execute(
-                "SELECT number, id, time_ms, length(body), "
+                "SELECT number, id, age_ms, length(body), "
                 "ifnull((SELECT value FROM store_counters WHERE name = ?), 0) "
                 "FROM outbox_entries ORDER BY number LIMIT 1",
                 (BYTES,),
             ).fetchone()
             if row is None or not (
-                row[4] > self.max_bytes or (self.max_age_ms is not None and row[2] < now_ms - self.max_age_ms)
+                row[4] > self.max_bytes or (self.max_age_ms is not None and row[2] < now_age_ms - self.max_age_ms)
             ):
                 return
             self._remove(connection, [row[1]])
@@ -195,6 +208,15 @@ class Outbox:
             return connection.execute(
                 "SELECT count(*), ifnull(sum(length(body)), 0) FROM outbox_entries WHERE channel = ?", (channel,)
             ).fetchone()
+
+    def drop_older(self, channel, age_ms):
+        """`drop` for all entries of a channel that are older than `age_ms`, by `ages`."""
+        with self.database.transaction() as connection:
+            (old,) = connection.execute(
+                "SELECT count(*) FROM outbox_entries WHERE channel = ? AND age_ms < ?",
+                (channel, self._ages.advance(connection) - age_ms),
+            ).fetchone()
+            return self.drop(channel, old) if old else 0
 
     def drop(self, channel, count):
         """Drops the oldest `count` entries of a channel, and counts them as dropped; returns how many there were."""

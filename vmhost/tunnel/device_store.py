@@ -9,6 +9,7 @@ import time
 import uuid
 
 from vmhost.stores import Database, Outbox, reached
+from vmhost.stores.ages import machine_time
 from vmhost.tunnel.compression import Compression
 from vmhost.tunnel.connection import checked_name
 from vmhost.tunnel.errors import OutboxFullError, TunnelConfigurationError
@@ -40,19 +41,18 @@ class _Commits:
 
 class DeviceStore:
     """`store`: a path, or an open Database, which `close` leaves open. `rules`: {channel: Rule}. `outbox`: settings of
-    Outbox (max_bytes, max_age_ms)."""
+    Outbox (max_bytes, max_age_ms). `running`: as `ages.machine_time`."""
 
-    def __init__(self, store, *, rules=None, outbox=None, clock=time.time):
+    def __init__(self, store, *, rules=None, outbox=None, clock=time.time, running=machine_time):
         self._own = not isinstance(store, Database)
         if self._own:
             if not isinstance(store, (str, os.PathLike)):
                 raise TunnelConfigurationError(f"store: expected a path or a Database, got {type(store).__name__}")
             store = Database(store)
         self.database = store
-        self._clock = clock
         self._part = None
         try:
-            self.outbox = Outbox(store, clock=clock, **(outbox or {}))
+            self.outbox = Outbox(store, clock=clock, running=running, **(outbox or {}))
             self.inbox = Inbox(store, clock=clock)
         except BaseException:
             if self._own:
@@ -116,12 +116,7 @@ class DeviceStore:
             )
 
         if rule.max_age_s is not None:
-            old = connection.execute(
-                "SELECT count(*) FROM outbox_entries WHERE channel = ? AND time_ms < ?",
-                (channel, int((self._clock() - rule.max_age_s) * 1000)),
-            ).fetchone()[0]
-            if old:
-                self.outbox.drop(channel, old)
+            self.outbox.drop_older(channel, int(rule.max_age_s * 1000))
         held = self._estimates.get(channel) or counted()
         if full(held):
             held = counted()

@@ -19,6 +19,7 @@ import uuid
 from pathlib import Path
 
 from vmhost.stores import Database, reached
+from vmhost.stores.ages import Ages, machine_time
 from vmhost.stores.epochs import begin_older
 from vmhost.stores.outbox import SENT_EPOCHS
 from vmhost.tunnel.connection import checked_name
@@ -36,6 +37,7 @@ STEPS = (
     CREATE INDEX tunnel_pushes_expiry ON tunnel_pushes (expires_ms) WHERE expires_ms IS NOT NULL
     """,
     lambda connection: begin_older(connection, "tunnel.pushes"),
+    lambda connection: _to_ages(connection),
 )
 MAX_WAITING = 1000
 EXPIRED, COLLAPSED, DROPPED = "pushes.expired", "pushes.collapsed", "pushes.dropped"
@@ -44,12 +46,19 @@ _TAKE = 100
 _END = 1 << 62  # above all numbers
 
 
-class Pushes:
-    """The pushes in `database`, which other processes may have open too. Thread-safe."""
+def _to_ages(connection):
+    """`expires_ms` was a time of day. What is left of it counts from now, when the count of ages begins."""
+    connection.execute("UPDATE tunnel_pushes SET expires_ms = max(expires_ms - time_ms, 1)")
 
-    def __init__(self, database, *, clock=time.time):
+
+class Pushes:
+    """The pushes in `database`, which other processes may have open too. Thread-safe. `running`: as
+    `ages.machine_time`, by which pushes expire."""
+
+    def __init__(self, database, *, clock=time.time, running=machine_time):
         self.database = database
         self._clock = clock
+        self._ages = Ages(database, running)
         database.migrate("tunnel.pushes", STEPS)
         self._epochs = database.epochs("tunnel.pushes")
 
@@ -81,15 +90,16 @@ class Pushes:
                 f"push to {device}: when_full is one of {', '.join(_FULL)}, ttl_s above 0, max_waiting at least 1"
             )
         now_ms = int(self._clock() * 1000)
-        expires_ms = None if ttl_s is None else now_ms + int(ttl_s * 1000)
         with self.database.transaction() as connection:
+            age_ms = self._ages.advance(connection)
+            expires_ms = None if ttl_s is None else age_ms + max(1, int(ttl_s * 1000))
             if collapse is not None:
                 removed = connection.execute(
                     "DELETE FROM tunnel_pushes WHERE device = ? AND channel = ? AND collapse = ? AND id != ?",
                     (device, channel, collapse, identity),
                 ).rowcount
                 self.database.count(COLLAPSED, removed)
-            self._expire(connection, now_ms)
+            self._expire(connection, age_ms)
             waiting = connection.execute(
                 "SELECT count(*) FROM tunnel_pushes WHERE device = ? AND channel = ?", (device, channel)
             ).fetchone()[0]
@@ -146,13 +156,13 @@ class Pushes:
         """{channel: the last push that a device has}, by its greeting: {epoch: {channel: number}}."""
         return reached(self._epochs.all(), received)
 
-    def _expire(self, connection, now_ms):
-        removed = connection.execute("DELETE FROM tunnel_pushes WHERE expires_ms <= ?", (now_ms,)).rowcount
+    def _expire(self, connection, age_ms):
+        removed = connection.execute("DELETE FROM tunnel_pushes WHERE expires_ms <= ?", (age_ms,)).rowcount
         self.database.count(EXPIRED, removed)
 
     def expire(self):
         with self.database.transaction() as connection:
-            self._expire(connection, int(self._clock() * 1000))
+            self._expire(connection, self._ages.advance(connection))
 
     def channels(self, device):
         """{channel: number of its newest push} of the pushes that wait for the device."""
@@ -170,8 +180,8 @@ class Pushes:
             "device = ? AND channel = ? AND number > ? AND number < ? AND ifnull(expires_ms > ?, 1) "
             "ORDER BY number LIMIT ?"
         )
-        now_ms = int(self._clock() * 1000)
         with self.database.reader() as connection:
+            now_ms = self._ages.now_ms(connection)
             for first, end, epoch in self._sent_epochs(connection, device):
                 given = (device, channel, max(after, first - 1), end, now_ms)
                 sizes = connection.execute(f"SELECT length(body) FROM tunnel_pushes WHERE {where}", (*given, limit))

@@ -12,7 +12,8 @@ class Rule:
     """`max_bytes`, `max_count`: of waiting messages on the channel; None: only the bounds of the whole outbox.
 
     `when_full`: "oldest" drops the oldest message, "refuse" raises OutboxFullError for the new one, "replace" keeps
-    only the new one. `max_age_s`: older messages are dropped when the channel is written to.
+    only the new one. `max_age_s`: older messages are dropped when the channel is written to;
+    time while the machine is off does not count (`stores.ages`).
     """
 
     max_bytes: int | None = None

@@ -200,3 +200,24 @@ def test_a_value_too_deep_to_write_says_so():
         values.dumps(deep)
     while deep:  # let it go level by level
         deep = deep[0]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.broadcast_to(np.zeros(1), (1 << 40,)),
+        np.zeros((1 << 40, 0)),
+        [np.broadcast_to(np.zeros(1), (1 << 23,))] * 3,
+        {"a": (np.zeros((1 << 25, 0)),)},
+    ],
+    ids=["repeated", "empty", "several", "within"],
+)
+def test_arrays_of_more_numbers_than_they_have_memory_are_refused_before_they_are_listed(value):
+    with pytest.raises(ValueError, match="too many for JSON"):
+        values.dumps(value)
+
+
+def test_arrays_of_few_numbers_are_written_however_they_lie_in_memory():
+    assert values.dumps([np.broadcast_to(np.float32(2), (2, 3)), np.zeros((2, 0))]) == (
+        "[[[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]], [[], []]]"
+    )

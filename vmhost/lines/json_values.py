@@ -35,6 +35,7 @@ TAGS = (
 )
 _TEXTS = {"$bytes", "$date", "$datetime", "$decimal", "$float", "$fraction", "$int", "$path", "$time", "$uuid", "$zone"}
 _MAX_CHARS = 100_000  # of a decimal or a fraction: reading longer ones takes more than linear time
+_MAX_NUMBERS = 1 << 24  # of an array, and lists around them: an array may repeat one number without taking memory
 _MAX_DIGITS = 4300  # of a decimal; Python's default limit
 _MIN_DIGITS = 640  # the smallest limit that Python allows
 _HEXADECIMAL = re.compile("-?0x[0-9a-fA-F]+")
@@ -106,7 +107,12 @@ def dumps(value):
 
 
 def to_plain(value):
-    """The value as JSON's own types. TypeError for values that they cannot express."""
+    """The value as JSON's own types. TypeError for values that they cannot express, ValueError for too large arrays."""
+    return _plain(value, [_MAX_NUMBERS])
+
+
+def _plain(value, room):
+    """`room` holds how many more numbers of arrays there may be."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, int):
@@ -115,36 +121,52 @@ def to_plain(value):
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": repr(value)}
     if isinstance(value, complex):
-        return {"$complex": [to_plain(value.real), to_plain(value.imag)]}
+        return {"$complex": [_plain(value.real, room), _plain(value.imag, room)]}
     if isinstance(value, (bytes, bytearray)):
         return {"$bytes": base64.b64encode(value).decode("ascii")}
     if isinstance(value, list):
-        return [to_plain(item) for item in value]
+        return [_plain(item, room) for item in value]
     if isinstance(value, tuple):
-        return {"$tuple": [to_plain(item) for item in value]}
+        return {"$tuple": [_plain(item, room) for item in value]}
     if isinstance(value, (set, frozenset)):
-        return {"$set": sorted((to_plain(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True))}
+        return {
+            "$set": sorted((_plain(item, room) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
+        }
     if isinstance(value, dict):
         if all(isinstance(key, str) for key in value) and not (len(value) == 1 and next(iter(value)).startswith("$")):
-            return {key: to_plain(item) for key, item in value.items()}
-        return {"$dict": [[to_plain(key), to_plain(item)] for key, item in value.items()]}
+            return {key: _plain(item, room) for key, item in value.items()}
+        return {"$dict": [[_plain(key, room), _plain(item, room)] for key, item in value.items()]}
     if isinstance(value, BaseException):
-        return {"type": type(value).__name__, "args": to_plain(value.args)}
-    named = _of_the_library(value)
+        return {"type": type(value).__name__, "args": _plain(value.args, room)}
+    named = _of_the_library(value, room)
     if named is not None:
         return named
     try:
         view = memoryview(value)
     except TypeError:
         raise TypeError(f"cannot write a {type(value).__name__} as JSON") from None
-    return to_plain(getattr(value, "tolist", view.tolist)())  # arrays support complex numbers, memoryviews do not
+    _spend(room, view.shape)
+    return _plain(getattr(value, "tolist", view.tolist)(), room)  # arrays support complex numbers, memoryviews do not
 
 
-def _of_the_library(value):
+def _spend(room, shape):
+    """Takes the numbers of an array of `shape`, and the lists around them, from `room`. ValueError beyond it."""
+    count = 1
+    for size in shape:
+        count *= size
+        room[0] -= count
+    if room[0] < 0:
+        raise ValueError(
+            f"more than {_MAX_NUMBERS:,} numbers of arrays are too many for JSON (one has the shape {tuple(shape)}): "
+            "return a part of them, or their bytes"
+        )
+
+
+def _of_the_library(value, room):
     """The tagged object, or list, for a value of a class of the standard library; None for others."""
     kinds = {base.__name__: base for base in type(value).__mro__ if base.__module__ in _LIBRARY}
     if "deque" in kinds:
-        return [to_plain(item) for item in value]
+        return [_plain(item, room) for item in value]
     if "datetime" in kinds or "time" in kinds:
         tag = "$datetime" if "datetime" in kinds else "$time"
         key = getattr(value.tzinfo, "key", None)

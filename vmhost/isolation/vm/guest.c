@@ -119,20 +119,21 @@ static PyObject *native_host_call(PyObject *Py_UNUSED(module), PyObject *args)
     vmh_blob_init(&hc->request);
     vmh_blob_init(&hc->reply);
     hc->event = (vmh_event){.type = VMH_EVENT_HOST_CALL, .object = hc};
-    if (vmh_wire_encode(&hc->request, value, "argument", &vm->values.codec, vm) < 0) {
-        vmh_host_call_unref(hc);
-        vmh_host_call_unref(hc);
-        return NULL;
-    }
     vmh_mutex_lock(&vm->life);
     bool busy = vm->host_call != NULL;
     if (!busy)
         vm->host_call = hc;
     vmh_mutex_unlock(&vm->life);
-    if (busy) {
-        vmh_host_call_unref(hc);
-        vmh_host_call_unref(hc);
+    if (busy)
         PyErr_SetString(PyExc_RuntimeError, "another thread of this task waits for a host function; one at a time");
+    /* The message is not charged: so there is one at a time, of limited size. */
+    if (busy || vmh_wire_encode(&hc->request, value, "argument", &vm->values.codec, vm) < 0) {
+        vmh_mutex_lock(&vm->life);
+        if (vm->host_call == hc)
+            vm->host_call = NULL;
+        vmh_mutex_unlock(&vm->life);
+        vmh_host_call_unref(hc);
+        vmh_host_call_unref(hc);
         return NULL;
     }
     if (!vmh_events_post(vm->events.queue, &hc->event)) {

@@ -44,6 +44,21 @@ enum tag {
  * STOP_LOOK: items between two checks whether the VM is being stopped. */
 enum { DEPTH_MAX = 200, MAPPED_BYTES = 32 << 20, STOP_LOOK = 1 << 16 };
 
+/* Bytes of decoded objects; those of containers without their items. A deque has a block of its own. */
+enum {
+    NUMBER_BYTES = 32,
+    TEXT_BYTES = 64,
+    LIST_BYTES = 72,
+    DICT_BYTES = 240,
+    SET_BYTES = 232,
+    SLOT_BYTES = 8,   /* of a list or tuple */
+    ENTRY_BYTES = 64, /* of a dict or set */
+    ARRAY_BYTES = 256,
+    KIND_BYTES = 64,
+    DEQUE_BYTES = 640,
+    DECODED_FACTOR = 4, /* a list that holds one number many times needs it */
+};
+
 /* The encoder's position, for messages: one step per container level. */
 typedef struct step {
     const struct step *up;
@@ -59,8 +74,11 @@ typedef struct {
     int depth;
     unsigned walked;  /* container items encoded so far */
     size_t max_bytes; /* maximum size of the message */
-    bool ours;        /* no one else refers to the current container or those around it: its items may be taken out */
-    bool in_key;      /* within a dict's key or a set's item */
+    /* About what the value takes once it is decoded, and the maximum: what is small in the VM and on the wire may be
+     * large there, such as a list that holds the same empty deque a million times. */
+    size_t decoded, max_decoded;
+    bool ours;   /* no one else refers to the current container or those around it: its items may be taken out */
+    bool in_key; /* within a dict's key or a set's item */
 } encoder;
 
 /* The path from `$`: "[3]" or ".key" for each step, outermost first. */
@@ -131,6 +149,13 @@ static uint8_t *room(encoder *e, size_t size)
                      e->max_bytes);
         return NULL;
     }
+    if (e->decoded > e->max_decoded) {
+        PyErr_Format(PyExc_MemoryError,
+                     "%s: would take more than %zu bytes where it arrives, %d times all that this VM "
+                     "may have",
+                     e->what, e->max_decoded, DECODED_FACTOR);
+        return NULL;
+    }
     if (!vmh_blob_reserve(e->blob, size)) {
         PyErr_NoMemory();
         return NULL;
@@ -189,6 +214,7 @@ static int put_int(encoder *e, PyObject *value)
 {
     int overflow;
     long long small = PyLong_AsLongLongAndOverflow(value, &overflow);
+    e->decoded += NUMBER_BYTES;
     if (!overflow) {
         uint8_t *at = room(e, 9);
         if (at == NULL)
@@ -198,6 +224,7 @@ static int put_int(encoder *e, PyObject *value)
         return 0;
     }
     Py_ssize_t size = PyLong_AsNativeBytes(value, NULL, 0, Py_ASNATIVEBYTES_LITTLE_ENDIAN);
+    e->decoded += size > 0 ? (size_t)size : 0;
     if (size < 0 || put_count(e, TAG_BIG, size) < 0)
         return -1;
     uint8_t *at = room(e, (size_t)size);
@@ -404,6 +431,7 @@ static int put_bytes(encoder *e, PyObject *value)
 {
     if (e->vm == NULL && PyBytes_GET_SIZE(value) >= VMH_LARGE_BYTES)
         return put_lent(e, TAG_LENT_BYTES, value, PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value));
+    e->decoded += TEXT_BYTES + (size_t)PyBytes_GET_SIZE(value);
     return put_sized(e, TAG_BYTES, PyBytes_AS_STRING(value), (size_t)PyBytes_GET_SIZE(value));
 }
 
@@ -411,6 +439,7 @@ static int put_str(encoder *e, PyObject *value)
 {
     if (PyUnicode_IS_ASCII(value) && e->vm == NULL && PyUnicode_GET_LENGTH(value) >= VMH_LARGE_BYTES)
         return put_lent(e, TAG_LENT_TEXT, value, PyUnicode_1BYTE_DATA(value), PyUnicode_GET_LENGTH(value));
+    e->decoded += TEXT_BYTES + (size_t)PyUnicode_GET_LENGTH(value) * (size_t)PyUnicode_KIND(value);
     if (PyUnicode_IS_ASCII(value))
         return put_sized(e, TAG_ASCII, PyUnicode_1BYTE_DATA(value), (size_t)PyUnicode_GET_LENGTH(value));
     /* surrogatepass: lone surrogates are valid values */
@@ -593,16 +622,20 @@ static int put_container(encoder *e, PyObject *value, const step *at)
     int rc;
     if (PyList_CheckExact(value)) {
         Py_ssize_t count = PyList_GET_SIZE(value);
+        e->decoded += LIST_BYTES + (size_t)count * SLOT_BYTES;
         rc = put_count(e, TAG_LIST, count) < 0 ? -1 : put_list(e, value, count, at);
     } else if (PyTuple_CheckExact(value)) {
         Py_ssize_t count = PyTuple_GET_SIZE(value);
+        e->decoded += count == 0 ? 0 : LIST_BYTES + (size_t)count * SLOT_BYTES;
         rc = put_count(e, TAG_TUPLE, count) < 0 ? -1 : put_tuple(e, value, count, at);
     } else if (PyDict_CheckExact(value)) {
         Py_ssize_t count = PyDict_GET_SIZE(value);
+        e->decoded += DICT_BYTES + (size_t)count * ENTRY_BYTES;
         rc = put_count(e, TAG_DICT, count) < 0 ? -1 : put_dict(e, value, count, at);
     } else {
         Py_ssize_t count = PySet_GET_SIZE(value);
         enum tag tag = PyFrozenSet_CheckExact(value) ? TAG_FROZENSET : TAG_SET;
+        e->decoded += SET_BYTES + (size_t)count * ENTRY_BYTES;
         rc = put_count(e, tag, count) < 0 ? -1 : put_set(e, value, count, at);
     }
     e->depth--;
@@ -627,6 +660,16 @@ static int put_packed(encoder *e, PyObject *packed, const step *at)
     return put(e, PyTuple_GET_ITEM(packed, 1), at) < 0 ? -1 : put(e, PyTuple_GET_ITEM(packed, 2), at);
 }
 
+/* What an object of a kind takes, without its contents. */
+static size_t kind_bytes(PyTypeObject *type)
+{
+    size_t bytes = KIND_BYTES + (size_t)type->tp_basicsize;
+    for (; type != NULL; type = type->tp_base)
+        if (strcmp(type->tp_name, "collections.deque") == 0)
+            return bytes + DEQUE_BYTES;
+    return bytes;
+}
+
 /* Encodes a value of another class, if the codec knows it. */
 static int put_kind(encoder *e, PyObject *value, const step *at)
 {
@@ -645,6 +688,7 @@ static int put_kind(encoder *e, PyObject *value, const step *at)
     } else {
         bool ours = e->ours;
         e->ours = false; /* the packing function may have kept references to its contents */
+        e->decoded += kind_bytes(Py_TYPE(value));
         e->depth++;
         rc = put_packed(e, packed, at);
         e->depth--;
@@ -660,6 +704,7 @@ static int put(encoder *e, PyObject *value, const step *at)
     if (type == &PyLong_Type)
         return put_int(e, value);
     if (type == &PyFloat_Type) {
+        e->decoded += NUMBER_BYTES;
         uint8_t *to = room(e, 9);
         if (to == NULL)
             return -1;
@@ -680,6 +725,7 @@ static int put(encoder *e, PyObject *value, const step *at)
         return put_bytes(e, value);
     if (type == &PyComplex_Type) {
         Py_complex c = PyComplex_AsCComplex(value);
+        e->decoded += NUMBER_BYTES;
         uint8_t *to = room(e, 17);
         if (to == NULL)
             return -1;
@@ -696,6 +742,8 @@ static int put(encoder *e, PyObject *value, const step *at)
     if (type == e->codec->buffer_type && atomic_load(&vmh_buffer_storage(value)->writers) > 0)
         return refuse(e, at, PyExc_ValueError, "a writable memoryview on this `%s` is still open; release it first",
                       value);
+    if (type == e->codec->buffer_type || PyObject_CheckBuffer(value))
+        e->decoded += ARRAY_BYTES;
     if (type == e->codec->buffer_type)
         return put_buffer(e, vmh_buffer_storage(value), vmh_buffer_view(value));
     const struct vme_python_api *arrays = vmh_engine_arrays();
@@ -704,6 +752,7 @@ static int put(encoder *e, PyObject *value, const step *at)
         return -1;
     if (arrays != NULL && arrays->array_check(value)) {
         int dtype;
+        e->decoded += ARRAY_BYTES;
         if (arrays->array_scalar(value, &dtype, scalar.element)) {
             scalar.dtype = dtype;
             return put_scalar(e, &scalar);
@@ -723,23 +772,40 @@ static size_t max_message_bytes(vmh_vm *vm)
     return hard == LLONG_MAX ? SIZE_MAX : (size_t)hard;
 }
 
+/* Likewise for what the message is decoded to: the host's memory is not charged to the VM. */
+static size_t max_decoded_bytes(vmh_vm *vm)
+{
+    size_t bytes = max_message_bytes(vm);
+    return bytes > SIZE_MAX / DECODED_FACTOR ? SIZE_MAX : bytes * DECODED_FACTOR;
+}
+
 int vmh_wire_encode(vmh_blob *blob, PyObject *value, const char *what, const vmh_codec *codec, vmh_vm *vm)
 {
-    encoder e = {.blob = blob, .what = what, .codec = codec, .vm = vm, .max_bytes = max_message_bytes(vm)};
+    encoder e = {.blob = blob,
+                 .what = what,
+                 .codec = codec,
+                 .vm = vm,
+                 .max_bytes = max_message_bytes(vm),
+                 .max_decoded = max_decoded_bytes(vm)};
     return put(&e, value, NULL);
 }
 
 int vmh_wire_encode_within(vmh_blob *blob, size_t max_bytes, PyObject *value, const char *what, const vmh_codec *codec,
                            vmh_vm *vm)
 {
-    encoder e = {.blob = blob, .what = what, .codec = codec, .vm = vm, .max_bytes = max_bytes};
+    encoder e = {.blob = blob, .what = what, .codec = codec, .vm = vm, .max_bytes = max_bytes, .max_decoded = SIZE_MAX};
     return put(&e, value, NULL);
 }
 
 int vmh_wire_encode_away(vmh_blob *blob, PyObject *value, const char *what, const vmh_codec *codec, vmh_vm *vm)
 {
-    encoder e = {
-        .blob = blob, .what = what, .codec = codec, .vm = vm, .max_bytes = max_message_bytes(vm), .ours = true};
+    encoder e = {.blob = blob,
+                 .what = what,
+                 .codec = codec,
+                 .vm = vm,
+                 .max_bytes = max_message_bytes(vm),
+                 .max_decoded = max_decoded_bytes(vm),
+                 .ours = true};
     if (vmh_handover_fits(value))
         return put_given(&e, value);
     int rc = put(&e, value, NULL);

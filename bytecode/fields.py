@@ -14,6 +14,7 @@ MAX_STACK_BYTES = 256 << 20
 END_OF_TIME_S = 1e9  # all times are below
 MAX_CONCURRENCY = 1024
 MAX_DESCRIPTORS = 1 << 20
+MIN_OUTPUT_BYTES, MAX_OUTPUT_BYTES = 1 << 10, 1 << 40
 MIN_PRIORITY, MAX_PRIORITY = -100, 100
 MAX_MODELS = 1024
 MAX_PERMISSIONS = 1024  # of one kind
@@ -61,6 +62,7 @@ EXPECTED_LIMITS = {
     "stack_bytes": "96 KiB to 256 MiB",
     "concurrency": f"a whole number from 1 to {MAX_CONCURRENCY}",
     "descriptors": f"a whole number from 1 to {MAX_DESCRIPTORS}",
+    "output_bytes": "1 KiB to 1 TiB",
 }
 
 
@@ -73,6 +75,7 @@ def limit_is_right(name, value):
         "stack_bytes": (MIN_STACK_BYTES, MAX_STACK_BYTES),
         "concurrency": (1, MAX_CONCURRENCY),
         "descriptors": (1, MAX_DESCRIPTORS),
+        "output_bytes": (MIN_OUTPUT_BYTES, MAX_OUTPUT_BYTES),
     }[name]
     return type(value) is int and minimum <= value <= maximum
 

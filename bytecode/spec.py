@@ -48,10 +48,11 @@ _YAML_ADVICE = {  # message of the YAML reader -> the author's likely mistake
 class TaskSpec:
     """The content of a `task.yaml`. `folder` is the task's; `file` the yaml's name in messages.
 
-    `limits` has those of memory_bytes, wall_time_s, cpu_time_s, stack_bytes, concurrency, descriptors that are given; `permissions`
-    all of GRANTS, as tuples of str. `files` are paths below `folder` with `/`, patterns resolved, sorted; `models` maps
-    names to such paths, sorted by name, and `trainable` some of these names to tuples of patterns of weights;
-    `requirements` are packages in pip's syntax. `trigger` and `table` are None for a task that is no stream task.
+    `limits` has those of memory_bytes, wall_time_s, cpu_time_s, stack_bytes, concurrency, descriptors, output_bytes
+    that are given; `permissions` all of GRANTS, as tuples of str. `files` are paths below `folder` with `/`, patterns
+    resolved, sorted; `models` maps names to such paths, sorted by name, and `trainable` some of these names to tuples
+    of patterns of weights; `requirements` are packages in pip's syntax. `trigger` and `table` are None for a task that
+    is no stream task.
     `lines` maps a key's path ("limits.memory") to its line."""
 
     folder: Path
@@ -332,6 +333,7 @@ def _read_limits(written, problems):
         ("wall_time", _TIMES, "_s"),
         ("cpu_time", _TIMES, "_s"),
         ("stack", _SIZES, "_bytes"),
+        ("output", _SIZES, "_bytes"),
     ):
         if name in written:
             limits[name + suffix] = _quantity(written[name], units)
@@ -339,7 +341,13 @@ def _read_limits(written, problems):
         if name in written:
             limits[name] = written[name]
     for name in written:
-        unit = name + {"memory": "_bytes", "stack": "_bytes", "wall_time": "_s", "cpu_time": "_s"}.get(name, "")
+        unit = name + {
+            "memory": "_bytes",
+            "stack": "_bytes",
+            "output": "_bytes",
+            "wall_time": "_s",
+            "cpu_time": "_s",
+        }.get(name, "")
         if not limit_is_right(unit, limits[unit]):
             problems.add(
                 f"limits.{name}", f"limits.{name}: expected {EXPECTED_LIMITS[unit]}, got {_shown(written[name])}"

@@ -28,6 +28,7 @@ from vmhost.bytecode.fields import (
     MAX_DESCRIPTORS,
     MAX_GRANT_CHARS,
     MAX_MEMORY_BYTES,
+    MAX_OUTPUT_BYTES,
     MAX_STACK_BYTES,
     PATH,
     is_unicode,
@@ -603,6 +604,7 @@ def _limits(limits, max_workers):
         stack_bytes=MAX_STACK_BYTES,
         concurrency=max_workers,
         descriptors=MAX_DESCRIPTORS,
+        output_bytes=MAX_OUTPUT_BYTES,
     )
     if not isinstance(limits, Limits):
         limits = dict(limits or {})

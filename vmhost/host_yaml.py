@@ -301,7 +301,9 @@ def _policy(values, folder, problems):
 # As `_VMS`, for keys whose values are kept as they are or converted elsewhere.
 _WHOLE = {"grace_time": ("grace_s", None), "allow": ("allow", None), "search": ("search", None)}
 _CAPS = {"permissions": ("permissions", None)}
-_LIMITS = {name: (name, None) for name in ("memory", "wall_time", "cpu_time", "stack", "concurrency", "descriptors")}
+_LIMITS = {
+    name: (name, None) for name in ("memory", "wall_time", "cpu_time", "stack", "concurrency", "descriptors", "output")
+}
 _TASK_WHOLE = {"queue": ("queue", None), "record": ("record", None)}
 
 

@@ -77,7 +77,8 @@ class Limits:
 
     `wall_s` counts from submission, `cpu_s` the CPU time of one call, `stack_bytes` the stack of a VM's thread. None
     means no limit. `concurrency` is the number of VMs that may serve the task at once, `descriptors` the number of
-    files, sockets and pipes that each of them may have open. The ranges are those of task.yaml (`vmhost.bytecode.fields`); ConfigurationError outside."""
+    files, sockets and pipes that each of them may have open, `output_bytes` what each may print and log in a second.
+    The ranges are those of task.yaml (`vmhost.bytecode.fields`); ConfigurationError outside."""
 
     memory_bytes: int = 64 << 20
     wall_s: float | None = None
@@ -85,6 +86,7 @@ class Limits:
     stack_bytes: int = 1 << 20
     concurrency: int = 4
     descriptors: int = 64
+    output_bytes: int = 1 << 20
 
     def __post_init__(self) -> None:
         for name, manifest_name in _MANIFEST_NAMES.items():
@@ -148,6 +150,7 @@ _MANIFEST_NAMES = {
     "stack_bytes": "stack_bytes",
     "concurrency": "concurrency",
     "descriptors": "descriptors",
+    "output_bytes": "output_bytes",
 }
 _LIMIT_KEYS = {
     "memory": ("memory_bytes", byte_count),
@@ -162,6 +165,8 @@ _LIMIT_KEYS = {
     "stack_bytes": ("stack_bytes", byte_count),
     "concurrency": ("concurrency", whole),
     "descriptors": ("descriptors", whole),
+    "output": ("output_bytes", byte_count),
+    "output_bytes": ("output_bytes", byte_count),
 }
 
 

@@ -146,7 +146,7 @@ class VM:
         self.state = "failed"
         self.events.post("failed", self, reason)
 
-    def set_limits(self, soft_bytes, hard_bytes, descriptors):
+    def set_limits(self, soft_bytes, hard_bytes, descriptors, output_bytes):
         assert self.lane is None
         self.soft_bytes, self.hard_bytes, self.descriptors = soft_bytes, hard_bytes, descriptors
 

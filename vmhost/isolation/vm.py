@@ -57,9 +57,9 @@ class OwnedVM:
         self.phase = phase
         self.since = now
 
-    def serve(self, owner, lane, now, *, soft_bytes, hard_bytes, descriptors, permissions):
+    def serve(self, owner, lane, now, *, soft_bytes, hard_bytes, descriptors, output_bytes, permissions):
         """Lend the warm VM to `lane` of `owner`, for good. `permissions` maps kinds to lists of names."""
-        self.native.set_limits(soft_bytes, hard_bytes, descriptors)
+        self.native.set_limits(soft_bytes, hard_bytes, descriptors, output_bytes)
         self.native.set_permissions(permissions)
         self.native.attach(lane)
         self.owner = owner

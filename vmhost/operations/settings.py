@@ -6,7 +6,13 @@ from dataclasses import dataclass, fields
 from vmhost import BreakerPolicy, DebugPolicy, Limits, Policy, TaskPolicy
 
 DEFAULT, PROGRAM, BUNDLE = "default", "program", "task.yaml"
-_NAMES = {"memory": "memory_bytes", "wall_time": "wall_s", "cpu_time": "cpu_s", "stack": "stack_bytes"}
+_NAMES = {
+    "memory": "memory_bytes",
+    "wall_time": "wall_s",
+    "cpu_time": "cpu_s",
+    "stack": "stack_bytes",
+    "output": "output_bytes",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,7 @@ class Notes(logging.Handler):
                 "stack_bytes": limits.stack_bytes,
                 "concurrency": limits.concurrency,
                 "descriptors": limits.descriptors,
+                "output_bytes": limits.output_bytes,
             }
             self._put_tasks()
 

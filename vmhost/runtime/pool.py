@@ -105,6 +105,7 @@ class Pool:
                     soft_bytes=owner.limits.memory_bytes,
                     hard_bytes=owner.limits.hard_bytes,
                     descriptors=owner.limits.descriptors,
+                    output_bytes=owner.limits.output_bytes,
                     permissions=owner.permissions,
                 )
                 self._of.setdefault(owner, []).append(vm)

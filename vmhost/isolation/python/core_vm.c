@@ -124,8 +124,13 @@ static PyObject *vm_set_limits(PyObject *object, PyObject *args)
     vmh_vm *vm = ((vm_object *)object)->vm;
     Py_ssize_t soft, hard;
     int descriptors = INT_MAX;
-    if (!PyArg_ParseTuple(args, "nn|i:set_limits", &soft, &hard, &descriptors))
+    long long output = VMH_LOG_RATE;
+    if (!PyArg_ParseTuple(args, "nn|iL:set_limits", &soft, &hard, &descriptors, &output))
         return NULL;
+    vmh_mutex_lock(&vm->log.lock);
+    vm->log.rate = output;
+    vm->log.credit_ns = 0; /* all of it may be written at once */
+    vmh_mutex_unlock(&vm->log.lock);
     atomic_store(&vm->memory.meter->descriptors_max, descriptors);
     atomic_store(&vm->memory.soft_bytes, soft);
     atomic_store(&vm->memory.hard_bytes, hard);
@@ -176,16 +181,20 @@ static PyObject *vm_statistics(PyObject *object, PyObject *Py_UNUSED(unused))
     const char *phase = vmh_phase_name(vm->phase.which);
     int64_t generation = vm->phase.generation;
     pthread_mutex_unlock(&vm->life);
+    pthread_mutex_lock(&vm->log.lock);
+    long long dropped = vm->log.dropped_in_all;
+    pthread_mutex_unlock(&vm->log.lock);
     int64_t idle_since = atomic_load(&vm->counters.idle_since_ns);
     double idle_s = strcmp(phase, "idle") == 0 && idle_since != 0 ? (double)(vmh_now_ns() - idle_since) / 1e9 : 0.0;
     return Py_BuildValue(
-        "{s:K,s:s,s:s,s:L,s:L,s:L,s:L,s:L,s:d,s:L,s:L,s:L,s:i,s:i,s:d,s:d,s:L}", "id", (unsigned long long)vm->id,
+        "{s:K,s:s,s:s,s:L,s:L,s:L,s:L,s:L,s:d,s:L,s:L,s:L,s:i,s:i,s:d,s:d,s:L,s:L}", "id", (unsigned long long)vm->id,
         "state", vm_states[atomic_load(&vm->state)], "phase", phase, "live_bytes", vmh_meter_live(meter), "peak_bytes",
         atomic_load(&meter->peak), "arenas", atomic_load(&meter->arenas), "buffer_bytes", atomic_load(&meter->buffers),
         "refused", atomic_load(&meter->refused), "cpu_s", (double)cpu / 1e9, "calls", atomic_load(&vm->counters.calls),
         "errors", atomic_load(&vm->counters.errors), "stops", atomic_load(&vm->counters.stops), "threads", threads,
         "descriptors", atomic_load(&meter->descriptors), "boot_s",
-        (double)atomic_load(&vm->counters.boot_ns_taken) / 1e9, "idle_s", idle_s, "generation", (long long)generation);
+        (double)atomic_load(&vm->counters.boot_ns_taken) / 1e9, "idle_s", idle_s, "generation", (long long)generation,
+        "lines_dropped", dropped);
 }
 
 static PyObject *vm_take_logs(PyObject *object, PyObject *Py_UNUSED(unused))
@@ -193,11 +202,9 @@ static PyObject *vm_take_logs(PyObject *object, PyObject *Py_UNUSED(unused))
     vmh_vm *vm = ((vm_object *)object)->vm;
     pthread_mutex_lock(&vm->log.lock);
     vmh_log_line *line = vm->log.first;
-    long long dropped = vm->log.dropped;
     vm->log.first = NULL;
     vm->log.tail = &vm->log.first;
-    vm->log.count = 0;
-    vm->log.dropped = 0;
+    vm->log.waiting = 0;
     pthread_mutex_unlock(&vm->log.lock);
     PyObject *list = PyList_New(0);
     while (line != NULL) {
@@ -211,14 +218,6 @@ static PyObject *vm_take_logs(PyObject *object, PyObject *Py_UNUSED(unused))
         Py_XDECREF(item);
         free(line);
         line = next;
-    }
-    if (list != NULL && dropped > 0) {
-        PyObject *text =
-            PyUnicode_FromFormat("%lld more lines were dropped: the task writes faster than the host reads", dropped);
-        PyObject *item = text == NULL ? NULL : Py_BuildValue("(iN)", 30, text);
-        if (item == NULL || PyList_Append(list, item) < 0)
-            Py_CLEAR(list);
-        Py_XDECREF(item);
     }
     return list;
 }
@@ -236,7 +235,8 @@ static PyObject *vm_id(PyObject *object, void *Py_UNUSED(closure))
 static PyMethodDef vm_methods[] = {
     {"attach", vm_attach, METH_O, PyDoc_STR("attach(lane): serve this lane's calls from now on; once.")},
     {"retire", vm_retire, METH_NOARGS, PyDoc_STR("End after the current call.")},
-    {"set_limits", vm_set_limits, METH_VARARGS, PyDoc_STR("set_limits(soft_bytes, hard_bytes, descriptors=none)")},
+    {"set_limits", vm_set_limits, METH_VARARGS,
+     PyDoc_STR("set_limits(soft_bytes, hard_bytes, descriptors=none, output_bytes=1048576)")},
     {"set_permissions", vm_set_permissions, METH_O, PyDoc_STR("set_permissions(dict): before attach.")},
     {"statistics", vm_statistics, METH_NOARGS, PyDoc_STR("Counters, as a dict.")},
     {"take_logs", vm_take_logs, METH_NOARGS,

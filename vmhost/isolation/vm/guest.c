@@ -14,32 +14,142 @@
 
 /* ---- logging ---- */
 
-/* Keeps the first lines when a guest writes faster than the host reads: the start of a flood is more useful than its
- * end. */
+/* The number of bytes at `text` that a log line must not contain: control characters but the tab, line and paragraph
+ * separators, and marks that change the direction of the text. Otherwise 0. */
+static size_t unsafe(const unsigned char *text, size_t size)
+{
+    if ((text[0] < 0x20 && text[0] != '\t') || text[0] == 0x7F)
+        return 1;
+    if (size >= 2 && text[0] == 0xC2 && text[1] >= 0x80 && text[1] <= 0x9F)
+        return 2;
+    if (size < 3 || text[0] != 0xE2)
+        return 0;
+    return (text[1] == 0x80 && text[2] >= 0xA8 && text[2] <= 0xAE)
+                   || (text[1] == 0x81 && text[2] >= 0xA6 && text[2] <= 0xA9)
+               ? 3
+               : 0;
+}
+
+/* Writes `text` with escapes to `to`, unless NULL. The number of bytes. */
+static size_t escaped(const char *text, size_t size, char *to)
+{
+    size_t written = 0;
+    for (size_t at = 0, bytes; at < size; at += bytes) {
+        const unsigned char *here = (const unsigned char *)text + at;
+        char escape[8];
+        size_t odd = unsafe(here, size - at), length;
+        bytes = odd == 0 ? 1 : odd;
+        if (odd == 0)
+            length = 1;
+        else if (*here == '\n' || *here == '\r')
+            length = (size_t)snprintf(escape, sizeof escape, *here == '\n' ? "\\n" : "\\r");
+        else if (odd < 3)
+            length = (size_t)snprintf(escape, sizeof escape, "\\x%02x", here[odd - 1]);
+        else
+            length =
+                (size_t)snprintf(escape, sizeof escape, "\\u%04x", 0x2000 | (here[1] & 0x3F) << 6 | (here[2] & 0x3F));
+        if (to != NULL)
+            memcpy(to + written, odd == 0 ? text + at : escape, length);
+        written += length;
+    }
+    return written;
+}
+
+static vmh_log_line *line_new(int level, const char *text, size_t size)
+{
+    size_t length = escaped(text, size, NULL);
+    vmh_log_line *line = malloc(sizeof *line + length + 1);
+    if (line == NULL)
+        return NULL;
+    *line = (vmh_log_line){.level = level, .size = length};
+    escaped(text, size, line->text);
+    line->text[length] = 0;
+    return line;
+}
+
+/* The log's lock held. Takes over `line`. */
+static void append(vmh_log *log, vmh_log_line *line, int64_t cost)
+{
+    *log->tail = line;
+    log->tail = &line->next;
+    log->waiting += cost;
+}
+
+/* The log's lock held. */
+static void notice(vmh_log *log, int64_t now, bool at_once)
+{
+    int64_t since = at_once || log->noticed_ns > log->dropping_ns ? log->noticed_ns : log->dropping_ns;
+    char text[160];
+    if (log->dropped == 0 || now - since < 1000000000)
+        return;
+    int size = snprintf(text, sizeof text,
+                        "%lld lines were dropped: the task writes faster than its limits.output allows, %lld bytes a "
+                        "second, or than the host reads",
+                        log->dropped, (long long)log->rate);
+    vmh_log_line *line = line_new(30, text, (size_t)size);
+    if (line == NULL)
+        return;
+    append(log, line, size);
+    log->dropped = 0;
+    log->noticed_ns = now;
+}
+
+/* The log's lock held. Whether `cost` bytes may be written now. */
+static bool afford(vmh_log *log, int64_t cost, int64_t now)
+{
+    int64_t passed = now - log->credit_ns, most = log->rate;
+    if (log->credit_ns == 0 || passed >= 1000000000)
+        log->credit = most;
+    else
+        log->credit += (int64_t)((double)passed * 1e-9 * (double)most);
+    log->credit = log->credit > most ? most : log->credit;
+    log->credit_ns = now;
+    int64_t waiting_max = most > VMH_LOG_WAITING_MAX ? VMH_LOG_WAITING_MAX : most;
+    if (log->credit < cost || log->waiting + cost > waiting_max)
+        return false;
+    log->credit -= cost;
+    return true;
+}
+
+/* Keeps the first lines when a guest writes faster than it may: the start of a flood is more useful than its end. */
 void vmh_log_add(vmh_vm *vm, int level, const char *text, size_t size)
 {
+    vmh_log *log = &vm->log;
     if (size > VMH_LOG_LINE_BYTES_MAX) {
         size = VMH_LOG_LINE_BYTES_MAX;
         while (size > 0 && ((unsigned char)text[size] & 0xC0) == 0x80)
             size--; /* do not split a character */
     }
-    vmh_log_line *line = malloc(sizeof *line + size + 1);
-    vmh_mutex_lock(&vm->log.lock);
-    if (line == NULL || vm->log.count >= VMH_LOG_LINES_MAX) {
-        vm->log.dropped++;
-        free(line);
+    int64_t cost = VMH_LOG_LINE_COST + (int64_t)size, now = vmh_now_ns();
+    vmh_mutex_lock(&log->lock);
+    vmh_log_line *line = afford(log, cost, now) ? line_new(level, text, size) : NULL;
+    if (line != NULL) {
+        append(log, line, cost);
     } else {
-        line->next = NULL;
-        line->level = level;
-        line->size = size;
-        memcpy(line->text, text, size);
-        line->text[size] = 0;
-        *vm->log.tail = line;
-        vm->log.tail = &line->next;
-        vm->log.count++;
+        log->dropping_ns = log->dropped == 0 ? now : log->dropping_ns;
+        log->dropped++;
+        log->dropped_in_all++;
+        notice(log, now, false);
     }
-    vmh_mutex_unlock(&vm->log.lock);
-    vmh_vm_post(vm, &vm->events.log);
+    bool waits = log->first != NULL;
+    vmh_mutex_unlock(&log->lock);
+    if (waits)
+        vmh_vm_post(vm, &vm->events.log);
+}
+
+void vmh_log_notice(vmh_vm *vm, bool last)
+{
+    vmh_log *log = &vm->log;
+    vmh_mutex_lock(&log->lock);
+    bool drops = log->dropped > 0;
+    if (drops && last)
+        log->noticed_ns = 0;
+    if (drops)
+        notice(log, vmh_now_ns(), true);
+    drops = drops && log->dropped == 0;
+    vmh_mutex_unlock(&log->lock);
+    if (drops)
+        vmh_vm_post(vm, &vm->events.log);
 }
 
 /* ---- the native module ---- */
@@ -614,6 +724,7 @@ void vmh_guest_serve(vmh_vm *vm, vmh_call *call)
     }
     if (kind == VMH_MEMORY_LIMIT)
         vm->work.doomed = true;
+    vmh_log_notice(vm, false);
     vmh_crash_call(vm->threads.crash_slot, NULL, 0, 0);
     vmh_hot_leave();
     atomic_fetch_add_explicit(&vm->counters.calls, 1, memory_order_relaxed);
@@ -647,4 +758,5 @@ void vmh_guest_finish(vmh_vm *vm)
         vmh_log_add(vm, 40, text, strlen(text));
     }
     Py_XDECREF(result);
+    vmh_log_notice(vm, true);
 }

@@ -80,6 +80,7 @@ vmh_vm *vmh_vm_new(vmh_code_store *system, vmh_events *events)
     vm->system = vmh_code_store_ref(system);
     vm->events.queue = vmh_events_ref(events);
     vm->log.tail = &vm->log.first;
+    vm->log.rate = VMH_LOG_RATE;
     vm->phase.deadline_ns = vm->phase.cpu_limit_ns = VMH_FOREVER;
     vm->stop.generation = -1;
     atomic_init(&vm->memory.soft_bytes, LLONG_MAX);

@@ -8,6 +8,7 @@
 #include <stddef.h>
 
 #include "methods.h"
+#include "vme_writes.h"
 
 static array *object_new(array_state *state, int dtype, int rank)
 {
@@ -199,8 +200,10 @@ bool array_writable(const array *self)
 
 int array_require_writable(const array *self, const char *what)
 {
-    if (array_writable(self))
+    if (array_writable(self)) {
+        vme_buffer_note_write(self->t.buffer, ++self->state->writes);
         return 0;
+    }
     PyErr_SetString(PyExc_ValueError, what);
     return -1;
 }

@@ -57,8 +57,9 @@ struct array_state {
     array *free_arrays[ARRAY_FREE_MAX];
     vme_buffer *free_buffers[ARRAY_FREE_MAX];
     int free_array_count, free_buffer_count, free_max;
-    int writing; /* number of running operations that may write into existing arrays: WRITING */
-    void *api;   /* struct vme_python_api */
+    uint64_t writes; /* number of writes into arrays so far; a buffer has that of its last one: module.c, _writes */
+    int writing;     /* number of running operations that may write into existing arrays: WRITING */
+    void *api;       /* struct vme_python_api */
 };
 
 array_state *array_state_of(PyObject *module);
@@ -144,7 +145,7 @@ array *array_view_of(const array *of, int dtype, int rank, const int64_t *shape,
 array *array_on_buffer(array_state *state, vme_buffer *buffer, int dtype, int rank, const int64_t *shape,
                        const int64_t *strides, char *data, int flags);
 bool array_writable(const array *self);
-/* -1 with ValueError unless it is writable. */
+/* Before a write: counts it. -1 with ValueError unless it is writable. */
 int array_require_writable(const array *self, const char *what);
 PyTypeObject *array_type_new(array_state *state, PyObject *module);
 void array_free_lists_clear(array_state *state);

@@ -33,10 +33,10 @@
 #define ARRAY_PRIVATE_FUNCTIONS(X) \
     X(_as_strided) X(_pad) X(_tile) X(_roll) X(_partition) X(_scatter_add) X(_bincount) X(_interp) X(_reduceat) \
     X(_windows) X(_bits_packed) X(_bits_unpacked) X(_split) X(_parts) X(_fft) X(_linear) X(_random) X(_statistics) \
-    X(_kinds) X(_address) X(_words) X(_shortest) X(_model_backends) X(_model_names) X(_model_arrays) X(_model_open) \
-    X(_model_ports) X(_model_run) X(_model_steps) X(_text_numbers) X(_labelled_rows) X(_trace) X(_patches) \
-    X(_patches_sum) X(_max_pool) X(_depthwise) X(_depthwise_images) X(_depthwise_weights) X(_normalize) \
-    X(_normalize_gradient) X(_pool_gradient) X(_bpe_pieces) X(_bpe_table) X(_unigram_pieces) X(_unigram_table) \
+    X(_kinds) X(_address) X(_alone) X(_writes) X(_words) X(_shortest) X(_model_backends) X(_model_names) \
+    X(_model_arrays) X(_model_open) X(_model_ports) X(_model_run) X(_model_steps) X(_text_numbers) X(_labelled_rows) \
+    X(_trace) X(_patches) X(_patches_sum) X(_max_pool) X(_depthwise) X(_depthwise_images) X(_depthwise_weights) \
+    X(_normalize) X(_normalize_gradient) X(_pool_gradient) X(_bpe_pieces) X(_bpe_table) X(_unigram_pieces) X(_unigram_table) \
     X(_embedding_bags) X(_embedding_evict) X(_embedding_lookup) X(_embedding_names) X(_embedding_new) \
     X(_embedding_open) X(_embedding_put) X(_embedding_snapshot) X(_embedding_snapshot_bloom) \
     X(_embedding_snapshot_end) X(_embedding_snapshot_read) X(_embedding_snapshot_rows) \

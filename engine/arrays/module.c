@@ -3,6 +3,7 @@
  * Each interpreter has its own module, types, free lists and context: only code is shared. The interpreter's owner
  * provides the context (see vme_python.h); otherwise the module makes one that charges nobody. */
 #include "methods.h"
+#include "vme_writes.h"
 #include "signatures.h"
 
 static struct PyModuleDef definition;
@@ -131,6 +132,21 @@ PyObject *array_function__statistics(PyObject *module, ARRAY_VECTORCALL)
 PyObject *array_function__address(PyObject *module, ARRAY_VECTORCALL)
 {
     return PyLong_FromVoidPtr(((array *)args[0])->t.data);
+}
+
+/* _alone(a): whether the array may be written, and no other one has its memory. */
+PyObject *array_function__alone(PyObject *module, ARRAY_VECTORCALL)
+{
+    const array *self = (array *)args[0];
+    return PyBool_FromLong(array_writable(self) && vme_buffer_references(self->t.buffer) == 1);
+}
+
+/* _writes(): how many writes into arrays this interpreter has made. _writes(a): how many, when the memory of `a` was
+ * last written. */
+PyObject *array_function__writes(PyObject *module, ARRAY_VECTORCALL)
+{
+    return PyLong_FromUnsignedLongLong(array_given(args[0]) ? vme_buffer_last_write(((array *)args[0])->t.buffer)
+                                                            : array_state_of(module)->writes);
 }
 
 /* _shortest(a): for each element of a float array, in a list, the shortest digits that parse to the same value: "1.5",

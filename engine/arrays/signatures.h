@@ -81,6 +81,8 @@
 #define PARAMETERS__statistics(X)
 #define PARAMETERS__kinds(X)
 #define PARAMETERS__address(X)     X(a,, KIND_ARRAY)
+#define PARAMETERS__alone(X)       X(a,, KIND_ARRAY)
+#define PARAMETERS__writes(X)      X(a, =None, KIND_ARRAY | KIND_NONE)
 #define PARAMETERS__shortest(X)    X(a,, KIND_ARRAY)
 #define PARAMETERS__trace(X)       X(type,, KIND_TYPE) X(function,, KIND_CALLABLE)
 #define PARAMETERS__as_strided(X) \

@@ -3,12 +3,15 @@
 A rule computes the operator on plain values and returns (result, pulls): for each array argument a function from the
 result's gradient to the argument's gradient, called only if that is needed, or None if the result does not depend on
 it. Rules use the engine's own functions, so gradients of gradients work without further rules.
+
+A pull has the arrays that it reads in its closure or defaults, where the tape looks for those that were written since.
+Where a derivative is 0, gradients are selected, not multiplied: infinity times 0 would be NaN.
 """
 
 import math
 
 from vmhost.engine import _array as _a
-from vmhost.engine.grad.traced import Traced, call
+from vmhost.engine.grad.traced import call
 
 RULES = {}
 OF_LISTS = {"concatenate"}  # their first argument is a list of arrays
@@ -16,14 +19,15 @@ OF_LISTS = {"concatenate"}  # their first argument is a list of arrays
 # The result does not depend on the arguments, or is piecewise constant: it is a plain array without a gradient.
 CONSTANT = frozenset(
     "sign floor ceil trunc rint isnan isinf isfinite signbit imag logical_not invert bitwise_count floor_divide "
-    "nextafter bitwise_and bitwise_or bitwise_xor left_shift right_shift equal not_equal less less_equal greater "
-    "greater_equal logical_and logical_or logical_xor heaviside gcd lcm all any argmax argmin count_nonzero nonzero "
-    "argsort searchsorted zeros_like ones_like empty_like zeros ones empty arange _address _bincount "
-    "_bits_packed _bits_unpacked _bpe_pieces _bpe_table _unigram_pieces _unigram_table _random _words _shortest "
+    "bitwise_and bitwise_or bitwise_xor left_shift right_shift equal not_equal less less_equal greater "
+    "greater_equal logical_and logical_or logical_xor gcd lcm all any argmax argmin count_nonzero nonzero "
+    "argsort searchsorted zeros_like ones_like empty_like zeros ones empty _address _alone _kinds _writes "
+    "_bits_packed _bits_unpacked _bpe_pieces _bpe_table _unigram_pieces _unigram_table _words _shortest "
     "promote_types result_type can_cast _statistics".split()
 )
 # No rule yet: a gradient through them is refused, naming the operator.
 REFUSED = frozenset(
+    "arange _random "
     "_fmax _fmin _cummax _cummin cumprod frombuffer _as_strided _partition _scatter_add _interp _reduceat _windows "
     "from_dlpack _split _parts _fft _linear _trace _model_arrays _model_backends _model_names _model_open _model_ports "
     "_model_run _model_steps _text_numbers _labelled_rows "
@@ -108,7 +112,8 @@ def _unchanged(x, *_, **__):
     return x, (_same,)
 
 
-RULES["positive"] = RULES["real"] = RULES["conjugate"] = RULES["copy"] = RULES["ascontiguousarray"] = _unchanged
+RULES["positive"] = RULES["real"] = RULES["conjugate"] = _unchanged
+RULES["copy"] = lambda x, *_, **__: (_a.copy(x), (_same,))
 
 
 def _alike(x, y, z):
@@ -155,13 +160,25 @@ def divide(x, y):
 def power(x, y):
     z = x**y
     if type(y) in (int, float):
+        if y == 0:  # 0 * x ** -1 is NaN at 0
+            return z, (lambda g: _a.zeros(x.shape, x.dtype), None)
         return z, (lambda g: g * (x ** (y - 1) * y), None)
 
-    def exponent_gradient(g):
-        positive = _a.where(_a.asarray(x) > 0, x, 1.0)  # the gradient of 0 ** y is 0
-        return _fit(g * z * _a.log(positive), y)
+    def base_gradient(g):
+        flat = _a.equal(y, 0)
+        slope = y * x ** (_a.where(flat, 1.0, y) - 1.0)
+        return _fit(_a.where(flat, 0.0, g * slope), x)
 
-    return z, (lambda g: _fit(g * (y * x ** (y - 1.0)), x), exponent_gradient)
+    def exponent_gradient(g):  # that of 0 ** y is 0 from y = 0 on
+        flat = _a.logical_and(_a.equal(x, 0), _a.greater_equal(y, 0))
+        return _fit(g * z * _a.log(_a.where(flat, 1.0, x)), y)
+
+    return z, (base_gradient, exponent_gradient)
+
+
+def _chosen(x, extreme):
+    """Where x is the extreme; a NaN is one, where the extreme is NaN."""
+    return _a.logical_or(_a.equal(x, extreme), _a.logical_and(_a.isnan(x), _a.isnan(extreme)))
 
 
 def _pairwise_extreme(name):
@@ -170,10 +187,10 @@ def _pairwise_extreme(name):
     def binary(x, y):
         z = base(x, y)
 
-        def share(own, other):  # equal elements get half each
-            return _a.where(_a.equal(own, other), 0.5, _a.where(_a.equal(own, z), 1.0, 0.0))
+        def share(g, own, other):  # equal elements get half each
+            return _a.where(_a.equal(own, other), g * 0.5, _a.where(_chosen(own, z), g, 0.0))
 
-        return z, (lambda g: _fit(g * share(x, y), x), lambda g: _fit(g * share(y, x), y))
+        return z, (lambda g: _fit(share(g, x, y), x), lambda g: _fit(share(g, y, x), y))
 
     RULES[name] = binary
 
@@ -203,8 +220,20 @@ def copysign(x, y):
 
 @rule
 def logaddexp(x, y):
-    z = _a.logaddexp(x, y)
-    return z, (lambda g: _fit(g * _a.exp(x - z), x), lambda g: _fit(g * _a.exp(y - z), y))
+    def share(own, other):  # also of infinities: equal ones get half each
+        return _a.where(_a.equal(own, other), 0.5, 1 / (_a.exp(_a.subtract(other, own)) + 1))
+
+    return _a.logaddexp(x, y), (lambda g: _fit(g * share(x, y), x), lambda g: _fit(g * share(y, x), y))
+
+
+@rule
+def heaviside(x, y):
+    return _a.heaviside(x, y), (None, lambda g: _fit(_a.where(_a.equal(x, 0), g, 0.0), y))
+
+
+@rule
+def nextafter(x, y):
+    return _a.nextafter(x, y), (lambda g: _fit(g, x), None)
 
 
 @rule
@@ -227,19 +256,22 @@ def where(condition, x, y):
 
 
 @rule
-def clip(x, a_min=None, a_max=None, out=None, *, min=None, max=None):
-    low, high = a_min if a_min is not None else min, a_max if a_max is not None else max
-    if out is not None or type(low) is Traced or type(high) is Traced:
-        raise TypeError("engine.grad: clip() has a gradient for the array only, not for its bounds; it takes no out=")
+def clip(x, low=None, high=None):
+    """A bound has the gradient of the elements that it replaces. The upper one applies last."""
 
-    def inside(g):
-        if low is None and high is None:
-            return g
-        conditions = [_a.greater_equal(x, low)] if low is not None else []
-        conditions += [_a.less_equal(x, high)] if high is not None else []
-        return _a.where(conditions[0] if len(conditions) == 1 else _a.logical_and(*conditions), g, 0.0)
+    def within(g):
+        g = g if low is None else _a.where(_a.less(x, low), 0.0, g)
+        return g if high is None else _a.where(_a.greater(x, high), 0.0, g)
 
-    return _a.clip(x, low, high), (inside,)
+    def of_low(g):
+        g = _a.where(_a.less(x, low), g, 0.0)
+        return _fit(g if high is None else _a.where(_a.greater(low, high), 0.0, g), low)
+
+    def of_high(g):
+        replaced = _a.greater(x if low is None else _a.maximum(x, low), high)
+        return _fit(_a.where(replaced, g, 0.0), high)
+
+    return _a.clip(x, low, high), (lambda g: _fit(within(g), x), of_low, of_high)
 
 
 @rule
@@ -262,12 +294,19 @@ def astype(x, dtype, *, copy=True, device=None):
 
 def _converted(x, dtype=None, order=None, *, ndmin=0, **_):
     y = x if dtype is None or _a.dtype(dtype) is x.dtype else _a.astype(x, dtype)
+    if y.dtype.kind not in "fc":
+        return y, (None,)
     if y.ndim < ndmin:
         y = _a.reshape(y, (1,) * (ndmin - y.ndim) + y.shape)
     return y, (lambda g: _fit(_a.reshape(g, x.shape), x),)
 
 
-RULES["array"] = RULES["asarray"] = _converted
+def _converted_copy(x, *args, copy=True, **options):
+    return _converted(_a.copy(x) if copy else x, *args, **options)
+
+
+RULES["array"] = _converted_copy
+RULES["asarray"] = RULES["ascontiguousarray"] = _converted
 
 
 # ---- reductions
@@ -324,9 +363,9 @@ def _reduced_extreme(name):
         y = base(x, axis, keepdims=bool(keepdims))
 
         def back(g):  # equal elements share it
-            chosen = _a.astype(_a.equal(x, _a.reshape(y, kept)), x.dtype)
-            count = _a.sum(chosen, _axes(axis, len(kept)), keepdims=True)
-            return chosen * (_a.reshape(g, kept) / count)
+            chosen = _chosen(x, _a.reshape(y, kept))
+            count = _a.sum(_a.astype(chosen, x.dtype), _axes(axis, len(kept)), keepdims=True)
+            return _a.where(chosen, _a.reshape(g, kept) / count, 0.0)
 
         return y, (back,)
 
@@ -502,17 +541,26 @@ def _is_integer_array(key):
     return hasattr(key, "dtype") and key.dtype.kind in "iu"
 
 
+def _takes_once(key):
+    """Whether a part of a key takes no element twice: a slice, a whole number, a mask, None, Ellipsis."""
+    if hasattr(key, "dtype"):
+        return key.dtype.kind == "b" or not key.ndim
+    return key is None or key is Ellipsis or isinstance(key, (slice, int)) or hasattr(key, "__index__")
+
+
 @rule
 def getitem(x, key):
     shape = x.shape
+    parts = key if isinstance(key, tuple) else (key,)
+    once = all(map(_takes_once, parts))
+    if not once:  # a list may change until the gradient is taken
+        parts = tuple(one if _takes_once(one) or hasattr(one, "dtype") else _a.array(one) for one in parts)
+        key = parts if isinstance(key, tuple) else parts[0]
 
     def back(g):
         if _is_integer_array(key) and key.ndim and len(shape):
             return _row_gradient(g, key, shape)
-        keys = key if isinstance(key, tuple) else (key,)
-        if any(_is_integer_array(one) and one.ndim or isinstance(one, list) for one in keys):
-            return call("scatter_add", g, key, shape)
-        return call("scatter", g, key, shape)
+        return call("scatter" if once else "scatter_add", g, key, shape)
 
     return call("getitem", x, key), (back,)
 
@@ -553,6 +601,11 @@ def _scattered(name):
 
 _scattered("scatter")
 _scattered("scatter_add")
+
+
+@rule
+def _bincount(indices, weights, length):
+    return _a._bincount(indices, weights, length), (None, lambda g: call("getitem", g, indices))
 
 
 # ---- windows over images

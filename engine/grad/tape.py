@@ -1,11 +1,15 @@
 """The tape that records a function's operators, and the functions that take gradients with it."""
 
+import sys
+from types import FunctionType
+
 from vmhost.engine import _array as _a
 from vmhost.engine.grad.rows import RowGradient
 from vmhost.engine.grad.rules import CONSTANT, OF_LISTS, RULES
-from vmhost.engine.grad.traced import PRIMITIVES, Traced, function, levels
-from vmhost.engine.grad.trees import is_array, mapped
+from vmhost.engine.grad.traced import PRIMITIVES, Traced, function, highest, levels
+from vmhost.engine.grad.trees import is_array, leaves, mapped
 
+_writes = _a._writes
 _PLAIN = (float, int)  # the result then has the dtype of the array
 # Keyword arguments of ufuncs that do not affect the gradient.
 _IGNORED = {"casting", "order", "subok", "device", "like"}
@@ -16,7 +20,8 @@ class NoGradientError(TypeError):
 
 
 class Tape:
-    """The recorded operators of one function call. An entry is (result, ((argument, pull), ...)); each is read once."""
+    """The recorded operators of one function call. An entry is (result, ((argument, pull), ...), name, number of writes
+    into arrays until then); each is read once."""
 
     __slots__ = ("entries", "level", "paused")
     differentiates = True  # stop_gradient takes values off this tape
@@ -34,7 +39,7 @@ class Tape:
         if rule is None:
             if name not in CONSTANT and not self.paused:
                 raise NoGradientError(
-                    f"engine.grad: no gradient through {name}; docs/gradients.md lists what has one. "
+                    f"engine.grad: no gradient through {_public(name)}; docs/gradients.md lists what has one. "
                     "stop_gradient(array) takes the value alone"
                 )
             return function(name)(*self.plain(args), **{key: self.plain(one) for key, one in kwargs.items()})
@@ -45,8 +50,10 @@ class Tape:
             value, pulls = rule(self.plain(inputs), *args[1:], **kwargs)
         else:
             inputs = args
-            if type(args[0]) is list or type(args[0]) is tuple:
-                inputs = args = (self.stacked(args[0]), *args[1:])
+            for one in args:
+                if type(one) is list or type(one) is tuple:
+                    inputs = args = self.without_lists(args)
+                    break
             value, pulls = rule(
                 *[one.value if type(one) is Traced and one.tape is self else one for one in args], **kwargs
             )
@@ -54,12 +61,14 @@ class Tape:
         for one, pull in zip(inputs, pulls):
             if type(one) is Traced and one.tape is self and pull is not None:
                 notes.append((one, pull))
+        if len(inputs) > len(pulls) and any(type(one) is Traced and one.tape is self for one in inputs[len(pulls) :]):
+            raise NoGradientError(f"engine.grad: {_public(name)}() has gradients for {len(pulls)} arguments only")
         if not notes:
             return value
         if value.dtype.kind == "c":
             raise NoGradientError(f"engine.grad: {name}() returns complex numbers; gradients are of real numbers only")
         result = Traced(value, self)
-        self.entries.append((result, notes))
+        self.entries.append((result, notes, name, _writes()))
         return result
 
     def apply_binary(self, name, x, y):
@@ -72,11 +81,18 @@ class Tape:
             return self.apply(name, (x, y), {})
         value, (pull, other) = rule(x.value, y.value if both else y)
         result = Traced(value, self)
-        self.entries.append((result, ((x, pull), (y, other)) if both and other is not None else ((x, pull),)))
+        notes = ((x, pull), (y, other)) if both and other is not None else ((x, pull),)
+        self.entries.append((result, notes, name, _writes()))
         return result
 
     def leave(self, traced):
-        """The plain value of a traced array that Python reads."""
+        """The plain value of a traced array that Python reads. A function of engine.numpy that does so would lose its
+        gradient."""
+        if not self.paused and (function := _numpys_function()) is not None:
+            raise NoGradientError(
+                f"engine.grad: no gradient through {function}: it reads arrays as plain numbers. "
+                "stop_gradient(array) takes the value alone"
+            )
         return traced.value
 
     def plain(self, args):
@@ -87,6 +103,14 @@ class Tape:
             return type(args)([self.plain(one) for one in args])
         return args
 
+    def without_lists(self, args):
+        """The arguments with lists of traced arrays as one array each."""
+
+        def stacked(one):
+            return self.stacked(one) if type(one) in (list, tuple) and highest(one) is not None else one
+
+        return tuple(map(stacked, args))
+
     def stacked(self, arrays):
         """A list of arrays of one shape, and numbers, as one array."""
         rows = [_a.asarray(self.stacked(one) if type(one) is list or type(one) is tuple else one) for one in arrays]
@@ -95,6 +119,10 @@ class Tape:
     def settled(self, name, args, kwargs):
         """The arguments without keywords that do not matter; a ufunc's dtype= is a cast of its arrays."""
         kwargs = {key: one for key, one in kwargs.items() if key not in _IGNORED and one is not None}
+        if name == "clip":
+            low, high = kwargs.pop("min", kwargs.pop("a_min", None)), kwargs.pop("max", kwargs.pop("a_max", None))
+            args = (*args, low)[:2] if len(args) < 2 else args
+            args = (*args, high)[:3] if len(args) < 3 else args
         if isinstance(getattr(_a, name, None), _a.ufunc):
             dtype = kwargs.pop("dtype", None)
             if kwargs.get("where") is True:
@@ -111,69 +139,135 @@ class Tape:
     def propagate(self, result, gradient):
         """Propagates the gradient to every argument that led to `result`."""
         result.gradient = gradient
-        entries = self.entries
+        entries, now = self.entries, _writes()
         while entries:
-            node, notes = entries.pop()
+            node, notes, name, writes = entries.pop()
+            if type(node) is _Checkpoint:
+                node.run(self, writes)
+                continue
             g = node.gradient
             if g is None:
                 continue
             node.gradient = None
             if type(g) is RowGradient:
                 g = g.dense()
-            if type(notes) is _Checkpoint:
-                notes.run(self, g)
-                continue
+            if writes < now:  # else no array was written since
+                _refuse_written(name, [pull for _, pull in notes], writes)
             for one, pull in notes:
                 more = pull(g)
                 old = one.gradient
                 one.gradient = more if old is None else old + more
 
 
+def _refuse_written(name, read, writes):
+    """Refuses arrays that were written after the first `writes`."""
+    for array in _arrays(read):
+        if _writes(array) > writes:
+            raise NoGradientError(
+                f"engine.grad: {name}: an array of shape {array.shape} that its gradient needs was written in the "
+                "meantime; write into a copy"
+            )
+
+
+def _arrays(one):
+    """The arrays in lists and tuples, and in what functions refer to."""
+    while type(one) is Traced:
+        one = one.value
+    if type(one) is _a.ndarray:
+        yield one
+    elif isinstance(one, (list, tuple)):
+        for part in one:
+            yield from _arrays(part)
+    elif type(one) is FunctionType:
+        yield from _arrays(one.__defaults__)
+        for cell in one.__closure__ or ():
+            try:
+                yield from _arrays(cell.cell_contents)
+            except ValueError:  # not assigned yet
+                continue
+
+
+# These modules show values; that of others leaves the trace.
+_SHOWING = ("vmhost.engine.numpy._printing", "vmhost.engine.numpy.testing")
+
+
+def _numpys_function():
+    """The function of engine.numpy that the program has called, if one is running."""
+    frame, found = sys._getframe(2), None
+    while frame is not None and (module := frame.f_globals.get("__name__", "")).startswith("vmhost.engine."):
+        if module in _SHOWING:
+            return None
+        if module.startswith("vmhost.engine.numpy."):
+            found = frame.f_code.co_qualname.partition(".")[0]
+        frame = frame.f_back
+    return found
+
+
+def _public(name):
+    """The name of an operator for a message: that of the function of engine.numpy which the program has called."""
+    return (name.startswith("_") and _numpys_function()) or name
+
+
 class _Checkpoint:
-    """The record of a checkpointed call: when its gradient is needed, the function is called again and its operators
+    """The record of a checkpointed call: when its gradients are needed, the function is called again and its operators
     are recorded."""
 
-    __slots__ = ("function", "args", "kwargs", "which")
+    __slots__ = ("args", "function", "kwargs", "results")
 
-    def __init__(self, function, args, kwargs, which):
-        self.function, self.args, self.kwargs, self.which = function, args, kwargs, which
+    def __init__(self, function, args, kwargs, results):
+        self.function, self.args, self.kwargs, self.results = function, args, kwargs, results
 
-    def run(self, tape, gradient):
-        result = self.function(*self.args, **self.kwargs)
-        if self.which is not None:
-            result = result[self.which]
-        if type(result) is Traced and result.tape is tape:
-            old = result.gradient
-            result.gradient = gradient if old is None else old + gradient
+    def run(self, tape, writes):
+        gradients = [one.gradient if type(one) is Traced and one.tape is tape else None for one in self.results]
+        if not any(one is not None for one in gradients):
+            return
+        _refuse_written("checkpoint", [self.function, list(self.args), list(self.kwargs.values())], writes)
+        again = [one for _, one in leaves(self.function(*self.args, **self.kwargs))]
+        if len(again) != len(gradients):
+            raise ValueError("checkpoint: the function has returned something else when it was called again")
+        for one, before, gradient in zip(again, self.results, gradients):
+            if gradient is not None:
+                before.gradient = None
+                if type(one) is Traced and one.tape is tape:
+                    old = one.gradient
+                    one.gradient = gradient if old is None else old + gradient
 
 
 def checkpoint(function):
     """`function`, with its intermediate results recomputed for the gradient instead of kept: trades time for memory. It
-    must return an array or a tuple of arrays, and the same results each time."""
+    must return arrays, or trees (dicts, lists, tuples) of them, and the same each time."""
 
     def checkpointed(*args, **kwargs):
         tape = _tape_of(args, kwargs, function)
         if tape is None or tape.paused:
             return function(*args, **kwargs)
+        writes = _writes()
         tape.paused = True
         try:
             result = function(*args, **kwargs)
         finally:
             tape.paused = False
-        if isinstance(result, tuple):
-            return tuple(_recorded(tape, one, _Checkpoint(function, args, kwargs, i)) for i, one in enumerate(result))
-        return _recorded(tape, result, _Checkpoint(function, args, kwargs, None))
+        result = mapped(lambda one: _recorded(tape, one), result)
+        results = [one for _, one in leaves(result)]
+        tape.entries.append((_Checkpoint(function, args, kwargs, results), None, "checkpoint", writes))
+        return result
 
     return checkpointed
 
 
-def _recorded(tape, value, checkpointed_call):
+_LEAVES = (bool, int, float, complex, str, bytes)
+
+
+def _recorded(tape, value):
     value = tape.plain(value)
-    if not (is_array(value) or type(value) is Traced) or value.dtype.kind != "f":
-        return value
-    result = Traced(value, tape)
-    tape.entries.append((result, checkpointed_call))
-    return result
+    if is_array(value) or type(value) is Traced:
+        return Traced(value, tape) if value.dtype.kind == "f" else value
+    if not isinstance(value, _LEAVES):
+        raise NoGradientError(
+            f"checkpoint: the function has returned {type(value).__name__}, in which gradients would be lost; expected "
+            "arrays, or dicts, lists and tuples of them"
+        )
+    return value
 
 
 _open = []  # active tapes of this interpreter, for checkpoint() of functions that read traced arrays from a closure
@@ -237,7 +331,8 @@ def value_and_grad(f, argnums=0):
             elif not (is_array(loss) or type(loss) in (Traced, float, int)):
                 raise TypeError(f"the function gives {type(loss).__name__}; a gradient is of one float in an array")
             result = _without(tape, result)
-            gradients = tuple(_gradients(given[number]) for number in numbers)
+            seen = set()
+            gradients = tuple([_gradients(given[number], seen) for number in numbers])
         finally:
             tape.entries = None
             _open.remove(tape)
@@ -277,18 +372,24 @@ def _watched(tape, tree, number):
     return watched
 
 
-def _gradient(leaf):
+def _gradient(leaf, seen):
+    """The leaf's gradient, in memory of its own: it may be changed in place. `seen`: ids of the arrays given out."""
     if type(leaf) is not Traced:
         return None
     g, value = leaf.gradient, leaf.value
     leaf.gradient = None
     if g is None:
         return _a.zeros(value.shape, value.dtype)
+    array = g.rows if type(g) is RowGradient else g
+    if type(array) is _a.ndarray:
+        if id(array) in seen or not _a._alone(array):
+            return RowGradient(g.ids, array.copy(), g.shape) if type(g) is RowGradient else g.copy()
+        seen.add(id(array))
     return g
 
 
-def _gradients(watched):
-    return _gradient(watched) if type(watched) is Traced else mapped(_gradient, watched)
+def _gradients(watched, seen):
+    return _gradient(watched, seen) if type(watched) is Traced else mapped(lambda leaf: _gradient(leaf, seen), watched)
 
 
 def _without(tape, result):

@@ -170,7 +170,7 @@ class Traced:
         return dispatch("astype", self, dtype)
 
     def flatten(self, order="C"):
-        return dispatch("ravel", self, order)
+        return dispatch("ravel", self.copy(), order)
 
 
 def _forward(operator, name):

@@ -30,7 +30,7 @@ def _sigmoid_rule(x):
 
 def _relu_rule(x):
     y = call("relu", x)
-    return y, (lambda g: g * _a.astype(y > 0, y.dtype),)
+    return y, (lambda g: _a.where(y <= 0, 0, g),)
 
 
 RULES["sigmoid"], RULES["relu"] = _sigmoid_rule, _relu_rule
@@ -51,7 +51,7 @@ def leaky_relu(x, negative_slope=0.01):
 
 
 def elu(x, alpha=1.0):
-    return np.where(x > 0, x, (np.exp(np.minimum(x, 0)) - 1) * alpha)
+    return np.where(x > 0, x, (np.exp(np.where(x > 0, 0, x)) - 1) * alpha)
 
 
 def softplus(x):

@@ -11,6 +11,7 @@ import os
 import sys
 from typing import NamedTuple
 
+import vmhost.engine.numpy as np
 from vmhost.engine import _array as _a
 from vmhost.engine.embedding.lookups import COMBINERS, PlainTable, Ragged, read_bags
 from vmhost.engine.grad.traced import Traced, function, levels
@@ -513,6 +514,9 @@ class _Graph:
     def written(self, other):
         """The file, where `other` is the graph of the run with one example more."""
         self.compare(other)
+        for one in self.weights.values():
+            if one.gradient in self.initializers and one.dtype.kind == "f" and np.isnan(one.value).any():
+                raise ExportError(f"{one.gradient}: has NaN, so all outputs would; train again with a lower rate")
         constants = dict(self.initializers)
         nodes = []
         for number, (node, twin) in enumerate(zip(self.nodes, other.nodes), 1):

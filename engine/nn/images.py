@@ -13,8 +13,15 @@ def _pair(value):
     return (value, value) if isinstance(value, int) else tuple(value)
 
 
+def _expect_images(x, channels=None):
+    if x.ndim != 4 or channels not in (None, x.shape[1]):
+        wanted = "channels" if channels is None else channels
+        raise ValueError(f"expected images of shape (examples, {wanted}, rows, columns), got {x.shape}")
+
+
 def _counts(x, windows):
     """The numbers of windows in a column and in a row."""
+    _expect_images(x)
     height, width, *rest = windows
     kernel, (stride_h, stride_w, dilation_h, dilation_w, top, left) = (height, width), rest
     rows = (x.shape[2] + 2 * top - dilation_h * (height - 1) - 1) // stride_h + 1
@@ -26,6 +33,7 @@ def _counts(x, windows):
 
 def convolution(x, weight, bias=None, stride=(1, 1), dilation=(1, 1), groups=1, padding=(0, 0)):
     """Convolution of zero-padded images; `weight` as in Conv2d, `bias` (output,) or None."""
+    _expect_images(x, weight.shape[1] * groups)
     kind = np.result_type(x.dtype, weight.dtype)
     if kind not in _COMPUTED:
         y = convolution(x.astype("float32"), weight.astype("float32"), None, stride, dilation, groups, padding)

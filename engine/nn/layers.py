@@ -23,6 +23,12 @@ def generator():
     return _random["generator"]
 
 
+def expect_last(layer, x, size):
+    if not getattr(x, "ndim", 0) or x.shape[-1] != size:
+        shape = getattr(x, "shape", type(x).__name__)
+        raise ValueError(f"{layer}: expected an array whose last dimension is {size}, got {shape}")
+
+
 def uniform(shape, bound):
     return generator().uniform(-bound, bound, shape).astype("float32")
 
@@ -37,6 +43,7 @@ class Linear(Module):
             self.bias = uniform((output_dims,), input_dims**-0.5)
 
     def __call__(self, x):
+        expect_last("Linear", x, self.weight.shape[1])
         y = x @ self.weight.T
         return y + self.bias if hasattr(self, "bias") else y
 
@@ -50,6 +57,8 @@ class Embedding(Module):
         self.weight = (generator().standard_normal((num_embeddings, dims)) * scale).astype("float32")
 
     def __call__(self, ids):
+        if getattr(getattr(ids, "dtype", None), "kind", "i") not in "iu":
+            raise ValueError(f"Embedding: expected whole numbers, got {ids.dtype}")
         return np.take(self.weight, ids, axis=0)
 
 
@@ -93,8 +102,7 @@ class Dropout(Module):
     def __call__(self, x):
         if not self._training or not self._p:
             return x
-        kept = generator().random(x.shape) >= self._p
-        return x * (kept.astype(x.dtype) / (1 - self._p))
+        return np.where(generator().random(x.shape) >= self._p, x / (1 - self._p), 0)
 
 
 class LayerNorm(Module):
@@ -104,6 +112,7 @@ class LayerNorm(Module):
         self._eps = eps
 
     def __call__(self, x):
+        expect_last("LayerNorm", x, self.weight.shape[0])
         centred = x - np.mean(x, axis=-1, keepdims=True)
         scale = np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + self._eps)
         return centred / scale * self.weight + self.bias
@@ -116,6 +125,7 @@ class RMSNorm(Module):
         self._eps = eps
 
     def __call__(self, x):
+        expect_last("RMSNorm", x, self.weight.shape[0])
         return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + self._eps) * self.weight
 
 
@@ -136,24 +146,34 @@ def _of_channels(x, weight, bias):
     )
 
 
+class Moments:
+    """Receives the mean and the variance by which `batch_normalized` normalizes: values without a gradient."""
+
+    __slots__ = ("mean", "var")
+
+
 @primitive
 def batch_normalized(x, weight, bias, eps, moments):
     """x normalized to mean 0 and variance 1 over the dimensions in which `weight` and `bias` have size 1, times weight,
-    plus bias. Appends the mean and the variance to the list `moments`."""
+    plus bias. Sets `moments`, a Moments."""
     if _of_channels(x, weight, bias) and type(x) is type(weight) is type(bias) is _a.ndarray:
         y, mean, var = _a._normalize(x, weight.reshape(-1), bias.reshape(-1), eps)
-        moments[:] = mean.reshape(weight.shape), var.reshape(weight.shape)
+        moments.mean, moments.var = mean.reshape(weight.shape), var.reshape(weight.shape)
         return y
-    moments[:] = mean, var = _moments(x, tuple(i for i, size in enumerate(weight.shape) if size == 1))
+    mean, var = _moments(x, _batch_axes(weight))
+    moments.mean, moments.var = stop_gradient((mean, var))
     factor = weight / np.sqrt(var + eps)
     return x * factor + (bias - mean * factor)
 
 
+def _batch_axes(weight):
+    return tuple(i for i, size in enumerate(weight.shape) if size == 1)
+
+
 def _batch_normalized_rule(x, weight, bias, eps, moments):
     y = call("batch_normalized", x, weight, bias, eps, moments)
-    (mean, var), axes = moments, tuple(i for i, size in enumerate(weight.shape) if size == 1)
-    root, count, kept = 1 / np.sqrt(var + eps), x.size // weight.size, {}
-    native = _of_channels(x, weight, bias) and all(type(one) is _a.ndarray for one in (x, weight, mean, var))
+    mean, var, axes, count, kept = moments.mean, moments.var, _batch_axes(weight), x.size // weight.size, {}
+    native = _of_channels(x, weight, bias) and type(x) is type(weight) is _a.ndarray
 
     def gradients(g):  # the gradients of x, weight and bias
         if kept.get("of") is not g:
@@ -166,6 +186,8 @@ def _batch_normalized_rule(x, weight, bias, eps, moments):
         return kept["all"]
 
     def by_sums(g):  # sums of g, and of g times the normalized x
+        mean, var = _moments(x, axes)  # by x: a gradient of this gradient needs them
+        root = 1 / np.sqrt(var + eps)
         total = np.sum(g, axis=axes, keepdims=True)
         weight_gradient = (np.sum(g * x, axis=axes, keepdims=True) - mean * total) * root
         slope = weight_gradient * root / count
@@ -193,12 +215,16 @@ class BatchNorm(Module):
         return self.freeze(recurse=False, keys=("running_mean", "running_var"))
 
     def __call__(self, x):
+        if x.ndim < 2 or x.shape[1] != self.weight.shape[0]:
+            raise ValueError(
+                f"BatchNorm: expected an array of shape (examples, {self.weight.shape[0]}, ...), got {x.shape}"
+            )
         shape = (1, -1, *[1] * (x.ndim - 2))
         if self._training:
-            moments, count = [], x.size // x.shape[1]
+            moments, count = Moments(), x.size // x.shape[1]
             y = batch_normalized(x, self.weight.reshape(shape), self.bias.reshape(shape), self._eps, moments)
-            self._update_running("running_mean", moments[0], 1)
-            self._update_running("running_var", moments[1], count / max(count - 1, 1))
+            self._update_running("running_mean", moments.mean, 1)
+            self._update_running("running_var", moments.var, count / max(count - 1, 1))
             return y
         if (graph := graph_of(x)) is not None:
             arrays = (x, self.weight, self.bias, self.running_mean, self.running_var)

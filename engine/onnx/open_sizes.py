@@ -16,7 +16,7 @@ import math
 import numpy
 
 from .passes import drop_dead, improve
-from .problems import OnnxError
+from .problems import WHATEVER_SIZES, OnnxError
 from .sizes import Size, Unequal, evaluated, label, terms_of, variables
 from .writing import numbered
 
@@ -223,7 +223,7 @@ def _compile_at(samples, open_dimensions, network_at, where):
         try:
             return network_at(opens)
         except OnnxError as error:
-            if not dimensions:
+            if not dimensions or all(getattr(one, "remedy", None) in WHATEVER_SIZES for one in error.messages):
                 raise
             sample_text = _listed(f"{name} = {size}" for name, size in numbers.items())
             note = (

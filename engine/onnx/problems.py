@@ -13,6 +13,8 @@ TEXTS = "process texts in the task, for example with vmhost.engine.tokenizers, a
 ELEMENTS = "export it with tensors of floats, integers or bool, cast at the model's edges"
 SETTING = f"export the layer with the settings that the message expects, or {_TASK}"
 
+WHATEVER_SIZES = (OTHERS_OPERATOR, OPERATOR, TEXTS, ELEMENTS)  # of problems that no sizes would solve
+
 _SHOWN = 3  # nodes or tensors named in a line
 
 

@@ -15,6 +15,7 @@ from vmhost.engine._array import (
     _pool_gradient,
 )
 from vmhost.engine.grad.traced import call
+from vmhost.engine.nn.layers import Moments
 
 _random = np.random.default_rng(7)
 
@@ -78,6 +79,13 @@ CASES = [
     ("where", lambda x, y: np.where(x > 0, x * y, y), (X, ROW)),
     ("clip", lambda x: np.clip(x, -1, 1), (X,)),
     ("clip", lambda x: x.clip(max=0.5), (X,)),
+    ("clip", np.clip, (X, ROW - 1, COLUMN)),  # bounds that cross: the upper one applies
+    ("clip", lambda x, y: np.clip(0.3, x, max=y), (X, ROW)),
+    ("clip", lambda x, y: x.clip(max=y), (X, Y)),
+    ("clip", lambda x, y: np.clip(x, a_min=y, a_max=None), (X, Y)),
+    ("heaviside", lambda x: np.heaviside(np.array([-1.0, 0, 0, 2]), x), (ROW,)),
+    ("heaviside", lambda x: np.heaviside(np.array([[0.0], [1], [0]]), x), (ROW,)),
+    ("nextafter", lambda x: np.nextafter(x, ROW), (X,)),
     ("full", lambda x: np.full((2, 3, 4), x), (X,)),
     ("full_like", lambda x: np.full_like(CUBE, x), (ROW,)),
     ("array", lambda x: np.array([[x[0], 1.0], [2.0, x[1]]]), (ROW,)),
@@ -124,6 +132,13 @@ CASES = [
     ("getitem", lambda x: x[IDS, IDS], (X,)),
     ("getitem", lambda x: x[np.asarray(X) > 0], (X,)),
     ("getitem", lambda x: x[[0, 0, 2]], (X,)),
+    ("getitem", lambda x: x[(0, 0), :] * x[:, (1, 1, 3, 1)][:2], (X,)),
+    ("getitem", lambda x: x[range(2), (3, 3)], (X,)),
+    ("getitem", lambda x: x[[(0, 0), (1, 0)]], (X,)),
+    ("getitem", lambda x: x[np.asarray(X) > 0, None], (X,)),
+    ("getitem", lambda x: x[[True, False, True]], (X,)),
+    ("_bincount", lambda x: np.bincount(IDS + 1, x, 6), (ROW,)),
+    ("_bincount", lambda x: np.bincount([0, 2, 2, 1], weights=x), (ROW,)),
     ("take", lambda x: np.take(x, PLACES, 0), (X,)),
     ("take", lambda x: np.take(x, PLACES, 1), (CUBE,)),
     ("take", lambda x: x.take(PLACES), (X,)),
@@ -168,7 +183,7 @@ CASES = [
     ("matmul", np.matmul, (_some(5, 6), _some(2, 6, 2))),
     (
         "batch_normalized",
-        lambda x, w, b: call("batch_normalized", x, w, b, 1e-5, []),
+        lambda x, w, b: call("batch_normalized", x, w, b, 1e-5, Moments()),
         (_some(3, 2, 4), _some(1, 2, 1), _some(1, 2, 1)),
     ),
     ("dot", np.dot, (X, ROW)),
@@ -195,6 +210,12 @@ COMPOSITES = {
     "softmax": (lambda x: (e := np.exp(x - x.max(-1, keepdims=True))) / e.sum(-1, keepdims=True), (X,)),
     "a ufunc's dtype": (lambda x, y: np.multiply(x, y, dtype="float64"), (X, Y)),
     "add.reduce": (lambda x: np.add.reduce(x, 1), (X,)),
+    "histogram's weights": (lambda x: np.histogram(X[0], 3, weights=x)[0], (ROW,)),
+    "histogram's weights and density": (
+        lambda x: np.histogram([0.1, 0.9, 2, 3], 3, (0, 2), True, x)[0],
+        (POSITIVE[0],),
+    ),
+    "a list of numbers": (lambda x, y: np.maximum(x, [y[0], 1.0, y[1], y[2]]), (X, ROW)),
 }
 
 

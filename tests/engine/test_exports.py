@@ -209,6 +209,13 @@ def test_parameters_keep_their_names_and_come_back():
         nn.export(nn.Linear(3, 2), {"weight": np.ones((2, 3), "float32")})
 
 
+def test_weights_of_nan_are_not_exported():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    model.layers[1].weight[0, 1] = np.nan
+    with pytest.raises(nn.ExportError, match=r"layers\.1\.weight: has NaN"):
+        nn.export(model, {"x": np.ones((2, 3), "float32")})
+
+
 def test_a_tied_parameter_is_written_once():
     class Tied(nn.Module):
         def __init__(self):

@@ -224,6 +224,47 @@ def test_losses():
         nn.mse_loss(scores, scores, "avg")
 
 
+def test_losses_refuse_targets_that_do_not_fit():
+    column, row = some(4, 1), np.zeros(4, "float32")
+    for loss in (nn.mse_loss, nn.l1_loss, nn.binary_cross_entropy):
+        for inputs, targets in ((column, row), (row, column), (row, [0, 1]), (row, np.zeros((1, 4)))):
+            with pytest.raises(ValueError, match=f"{loss.__name__}: expected targets of the shape of the inputs"):
+                loss(inputs, targets)
+        assert float(loss(row, [0, 0, 0, 0])) == float(loss(row, 0.0)) == float(loss(row, row))
+    scores = some(3, 4)
+    for targets, text in (
+        ([0, -1, 2], "expected classes from 0 to 3, got -1 at (1,)"),
+        ([0, 4, 2], "got 4 at (1,)"),
+        ([[0, 1, 2]], "of shape (3,), one for each row of classes, got int64 of shape (1, 3)"),
+        ([0.0, 1, 2], "got float64 of shape (3,)"),
+        (np.ones((3, 4)), "expected targets as whole numbers"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(text)):
+            nn.cross_entropy(scores, targets)
+    assert nn.cross_entropy(np.zeros((2, 4, 5)), np.zeros((2, 5), "uint8"), axis=1, reduction="none").shape == (2, 5)
+
+
+def test_layers_say_which_inputs_they_expect():
+    for layer, x, text in (
+        (
+            nn.Conv2d(3, 4, 2),
+            some(2, 4, 5, 5),
+            "expected images of shape (examples, 3, rows, columns), got (2, 4, 5, 5)",
+        ),
+        (nn.Conv2d(4, 4, 1, groups=2), some(2, 2, 5, 5), "expected images of shape (examples, 4, rows, columns)"),
+        (nn.Conv2d(3, 4, 2), some(3, 5, 5), "got (3, 5, 5)"),
+        (nn.MaxPool2d(2), some(3, 5, 5), "expected images of shape (examples, channels, rows, columns)"),
+        (nn.Linear(3, 2), some(2, 4), "Linear: expected an array whose last dimension is 3, got (2, 4)"),
+        (nn.Linear(3, 2), [1.0, 2, 3], "Linear: expected an array whose last dimension is 3, got list"),
+        (nn.LayerNorm(3), some(2, 1), "LayerNorm: expected an array whose last dimension is 3"),
+        (nn.RMSNorm(3), some(2, 1), "RMSNorm: expected an array whose last dimension is 3"),
+        (nn.BatchNorm(3), some(4, 1), "BatchNorm: expected an array of shape (examples, 3, ...), got (4, 1)"),
+        (nn.Embedding(3, 2), some(2), "Embedding: expected whole numbers, got float32"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(text)):
+            layer(x)
+
+
 def test_sigmoid_far_out_has_no_nan():
     far = np.array([-1000.0, 1000.0], "float32")
     assert nn.sigmoid(far).tolist() == [0, 1]

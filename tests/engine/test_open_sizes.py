@@ -241,6 +241,15 @@ def test_a_size_that_constants_fix_to_no_whole_number_is_refused_when_it_is_comp
     )
 
 
+def test_what_no_sizes_would_solve_is_told_without_advice_on_sizes():
+    node = helper.make_node("Own", ["x"], ["y"], domain="my.own")
+    model = onnx.load_from_string(networks.graph([node], {"x": ("n", 6)}, {"y": ("n", 6)}))
+    model.opset_import.append(helper.make_opsetid("my.own", 1))
+    with pytest.raises(OnnxError, match="operator my.own.Own .* is not supported") as caught:
+        compile_model(model.SerializeToString(), "model.onnx")
+    assert "fixed sizes" not in str(caught.value)
+
+
 def test_what_would_count_padding_of_an_open_width_is_refused():
     refused(
         [helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[2, 2], strides=[2, 2], auto_pad="SAME_UPPER")],

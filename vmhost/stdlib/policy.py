@@ -135,7 +135,7 @@ POLICY = {
     # --- the tensor engine's arrays: this project's own, with no access outside the VM
     "vmhost.engine._array": Rules(
         allowed="""
-        AxisError _address _as_strided _bincount _bits_packed _bits_unpacked _bpe_pieces _bpe_table
+        AxisError _address _alone _as_strided _bincount _bits_packed _bits_unpacked _bpe_pieces _bpe_table
         _embedding_bags _embedding_evict _embedding_lookup _embedding_names _embedding_new _embedding_open
         _embedding_put _embedding_snapshot _embedding_snapshot_bloom _embedding_snapshot_end
         _embedding_snapshot_read _embedding_snapshot_rows _embedding_snapshot_waiting _embedding_statistics
@@ -144,7 +144,7 @@ POLICY = {
         _linear _max_pool _normalize _normalize_gradient _pad _partition _parts _patches _patches_sum _pool_gradient
         _random _reduceat _roll _scatter_add _labelled_rows _model_arrays _model_backends _model_names
         _model_open _model_ports _model_run _model_steps _shortest _split _text_numbers _tile _trace
-        _unigram_pieces _unigram_table _windows _words absolute add all any
+        _unigram_pieces _unigram_table _windows _words _writes absolute add all any
         arange arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort array asarray
         ascontiguousarray astype bitwise_and bitwise_count bitwise_or bitwise_xor bool bool_ broadcast_to byte
         can_cast cbrt cdouble ceil clip

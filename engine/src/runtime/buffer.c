@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "vme_window.h"
+#include "vme_writes.h"
 
 enum { PAGES_MIN = 128 << 10 }; /* from this size on, data is on mapped pages: malloc would unmap it at each free */
 
@@ -29,7 +30,8 @@ struct vme_buffer {
     bool inherited;     /* the payer did not allocate it, and may have had access to a part only: its memory is not
                          * cached for the payer */
     vme_context *payer; /* one reference; NULL: not charged. Guarded by the lock once `crossed` is set */
-    void *owner;        /* foreign memory: the argument of `drop` */
+    uint64_t last_write;
+    void *owner; /* foreign memory: the argument of `drop` */
     void (*drop)(void *owner);
     /* passed to another context */
     vme_buffer *whole;        /* of a share: the buffer with the bytes, one reference; otherwise NULL */
@@ -182,6 +184,9 @@ void *vme_buffer_data(const vme_buffer *buffer) { return buffer->data; }
 size_t vme_buffer_size(const vme_buffer *buffer) { return buffer->size; }
 int vme_buffer_references(const vme_buffer *buffer) { return atomic_load(&buffer->refs); }
 vme_buffer *vme_buffer_whole(vme_buffer *buffer) { return buffer->whole != NULL ? buffer->whole : buffer; }
+
+void vme_buffer_note_write(vme_buffer *buffer, uint64_t number) { buffer->last_write = number; }
+uint64_t vme_buffer_last_write(const vme_buffer *buffer) { return buffer->last_write; }
 
 void vme_buffer_freeze(vme_buffer *buffer)
 {

@@ -620,6 +620,45 @@ static int ufunc_dtype(const ufunc *self, int dtype)
     return -2;
 }
 
+static bool is_nested_list(PyObject *object) { return PyList_Check(object) || PyTuple_Check(object); }
+
+/* -1 with TypeError if an operand does not cast to the loop's dtype by a rule that is stricter than same_kind. */
+static int check_inputs(const ufunc *self, PyObject *const *inputs, int casting, PyObject *rule, int dtype)
+{
+    array_state *state = self->state;
+    int own[2] = {0, 0}, weak[2] = {WEAK_NONE, WEAK_NONE}, count = 1 + self->binary;
+    for (int i = 0; i < count; i++) {
+        array *operand_array = array_from_any(state, inputs[i], -1);
+        if (operand_array == NULL)
+            return -1;
+        weak[i] = element_weak(inputs[i]);
+        own[i] = operand_array->t.dtype;
+        Py_DECREF(operand_array);
+    }
+    if (self->binary && (weak[0] == WEAK_NONE) != (weak[1] == WEAK_NONE)) {
+        int number = weak[0] == WEAK_NONE;
+        own[number] = dtype_for_weak(own[!number], weak[number]);
+    }
+    vme_dtype loop, result;
+    vme_status status =
+        self->binary ? vme_binary_types((vme_binary_op)self->op, (vme_dtype)(dtype < 0 ? own[0] : dtype),
+                                        (vme_dtype)(dtype < 0 ? own[1] : dtype), &loop, &result)
+                     : vme_unary_types((vme_unary_op)self->op, (vme_dtype)(dtype < 0 ? own[0] : dtype), &loop, &result);
+    if (status != VME_OK)
+        return 0; /* the call fails with its own message */
+    for (int i = 0; i < count; i++)
+        if (!dtype_can_cast(own[i], (int)loop, casting)) {
+            if (self->binary)
+                PyErr_Format(PyExc_TypeError, "Cannot cast ufunc '%s' input %d from %R to %R with casting rule %R",
+                             ufunc_name(self), i, state->dtypes[own[i]], state->dtypes[loop], rule);
+            else
+                PyErr_Format(PyExc_TypeError, "Cannot cast ufunc '%s' input from %R to %R with casting rule %R",
+                             ufunc_name(self), state->dtypes[own[i]], state->dtypes[loop], rule);
+            return -1;
+        }
+    return 0;
+}
+
 static PyObject *ufunc_with_arguments(ufunc *self, PyObject *const *args, Py_ssize_t count, PyObject *keywords)
 {
     static const char *const binary_names[] = {"x1", "x2", "out", "where", "casting", "order", "dtype", "subok", NULL};
@@ -628,16 +667,23 @@ static PyObject *ufunc_with_arguments(ufunc *self, PyObject *const *args, Py_ssi
                                                       * its `x` on */
     array *out;
     int inputs = 1 + self->binary;
+    bool as_array; /* out=...: the result is an array, never a scalar */
     if (array_arguments(ufunc_name(self), args, count, keywords, self->binary ? binary_names : unary_names, inputs + 1,
                         inputs, all)
-            < 0
-        || array_argument_out(values[1], &out) < 0)
+        < 0)
+        return NULL;
+    as_array = values[1] == Py_Ellipsis;
+    if (as_array)
+        values[1] = NULL;
+    if (array_argument_out(values[1], &out) < 0)
         return NULL;
     int dtype = array_argument_dtype(self->state, values[5], -1);
     if ((dtype < 0 && PyErr_Occurred()) || (dtype >= 0 && (dtype = ufunc_dtype(self, dtype)) == -2))
         return NULL;
     int casting = dtype_casting(values[3], CAST_SAME_KIND);
     if (casting < 0)
+        return NULL;
+    if (casting < CAST_SAME_KIND && check_inputs(self, all, casting, values[3], dtype) < 0)
         return NULL;
     bool masked = values[2] != NULL && values[2] != Py_True, cast = casting != CAST_SAME_KIND && out != NULL;
     array *target = masked || cast ? NULL : out;
@@ -656,6 +702,8 @@ static PyObject *ufunc_with_arguments(ufunc *self, PyObject *const *args, Py_ssi
         } else if (check_output_shape(out, created->rank, created->shape) < 0)
             Py_CLEAR(result);
     }
+    if (result != NULL && as_array)
+        ((array *)result)->flags &= ~(ARRAY_SCALAR | ARRAY_READ_ONLY);
     if (result == NULL || (!masked && !cast))
         return result;
     if (!masked) {
@@ -665,7 +713,8 @@ static PyObject *ufunc_with_arguments(ufunc *self, PyObject *const *args, Py_ssi
         return result;
     }
     /* where=: writes only the selected elements */
-    array *mask = array_from_any(self->state, values[2], -1), *computed = (array *)result, *into = NULL;
+    array *mask = array_from_any(self->state, values[2], is_nested_list(values[2]) ? VME_BOOL : -1),
+          *computed = (array *)result, *into = NULL;
     if (mask != NULL && mask->t.dtype != VME_BOOL)
         PyErr_Format(PyExc_TypeError, "Cannot cast array data from %R to dtype('bool') according to the rule 'safe'",
                      self->state->dtypes[mask->t.dtype]);

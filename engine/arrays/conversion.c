@@ -382,6 +382,27 @@ PyObject *array_method_is_integer(PyObject *self, ARRAY_VECTORCALL)
     return answer;
 }
 
+/* Methods that NumPy's scalars have of Python's numbers. */
+static PyObject *of_number(PyObject *self, const char *name, PyObject *const *args, Py_ssize_t count,
+                           PyObject *keywords)
+{
+    if (array_arguments(name, args, count, keywords, (const char *const[]){NULL}, 0, 0, NULL) < 0)
+        return NULL;
+    PyObject *value = array_item_value((array *)self);
+    PyObject *answer = value == NULL ? NULL : PyObject_CallMethod(value, name, NULL);
+    Py_XDECREF(value);
+    return answer;
+}
+PyObject *array_method_bit_count(PyObject *self, ARRAY_VECTORCALL)
+{
+    return of_number(self, "bit_count", args, count, keywords);
+}
+PyObject *array_method_as_integer_ratio(PyObject *self, ARRAY_VECTORCALL)
+{
+    return of_number(self, "as_integer_ratio", args, count, keywords);
+}
+PyObject *array_method_hex(PyObject *self, ARRAY_VECTORCALL) { return of_number(self, "hex", args, count, keywords); }
+
 static PyObject *only_value(PyObject *self)
 {
     if (((array *)self)->t.rank != 0) {

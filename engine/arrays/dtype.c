@@ -296,13 +296,23 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *keyword
 /* float32(3), float32([1, 2]): a scalar, or an array */
 static PyObject *convert(PyObject *self, PyObject *const *args, size_t flags, PyObject *keywords)
 {
-    static const char *const names[] = {"value", NULL};
-    PyObject *value;
+    static const char *const names[] = {"value", NULL}, *const part_names[] = {"real", "imag", NULL};
+    PyObject *values[2], *value;
     array_state *state = SELF->state;
-    if (array_arguments(vme_dtype_name((vme_dtype)SELF->number), args, PyVectorcall_NARGS(flags), keywords, names, 1, 0,
-                        &value)
+    bool parts = dtype_is_complex(SELF->number);
+    if (array_arguments(vme_dtype_name((vme_dtype)SELF->number), args, PyVectorcall_NARGS(flags), keywords,
+                        parts ? part_names : names, 1 + parts, 0, values)
         < 0)
         return NULL;
+    value = values[0];
+    if (parts && array_given(values[1])) { /* complex128(1, 2) */
+        PyObject *number = value == NULL
+                               ? PyObject_CallFunction((PyObject *)&PyComplex_Type, "dO", 0.0, values[1])
+                               : PyObject_CallFunctionObjArgs((PyObject *)&PyComplex_Type, value, values[1], NULL);
+        PyObject *result = number == NULL ? NULL : array_as_scalar(array_scalar_from(state, SELF->number, number));
+        Py_XDECREF(number);
+        return result;
+    }
     if (value == NULL) {
         array *zero = array_new_scalar(state, SELF->number);
         if (zero != NULL)

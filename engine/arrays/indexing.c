@@ -578,6 +578,13 @@ PyObject *array_take(array_state *state, array *self, PyObject **values)
     int64_t shape[VME_RANK_MAX];
     if (array_argument_out(values[3], &out) < 0)
         goto done;
+    if (array_given(values[4])
+        && !(PyUnicode_Check(values[4])
+             && (PyUnicode_EqualToUTF8(values[4], "raise") || PyUnicode_EqualToUTF8(values[4], "wrap")
+                 || PyUnicode_EqualToUTF8(values[4], "clip")))) {
+        PyErr_Format(PyExc_ValueError, "clipmode must be one of 'clip', 'raise', or 'wrap' (got %R)", values[4]);
+        goto done;
+    }
     if (array_given(values[2]) && array_argument_axis_of_one(state, values[2], self->t.rank, &axis) < 0)
         goto done;
     if (!array_given(values[2]) || self->t.rank == 0) {

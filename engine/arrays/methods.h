@@ -15,6 +15,7 @@
 #define ARRAY_METHODS(X) \
     ARRAY_REDUCTIONS(X) ARRAY_DELEGATED(X) \
     X(astype) X(copy) X(tolist) X(item) X(fill) X(tobytes) X(byteswap) X(view) X(setflags) X(is_integer) \
+    X(as_integer_ratio) X(bit_count) X(hex) \
     X(reshape) X(ravel) X(flatten) X(transpose) X(swapaxes) X(squeeze) X(diagonal) X(trace) \
     X(take) X(compress) X(nonzero) X(sort) X(partition) X(argsort) X(searchsorted) X(clip) X(conj) X(conjugate) X(dot) \
     X(__copy__) X(__deepcopy__) X(__reduce_ex__) X(__complex__) X(__round__) X(__trunc__) X(__format__) \

@@ -3,16 +3,41 @@
 
 #include "vme_order.h"
 
-/* kind and order are accepted as in NumPy; every sort is stable wherever that is visible */
 static const char *const sort_names[] = {"a", "axis", "kind", "order", "stable", "descending", NULL};
 
-static array *sorted(array *self, PyObject *axis_value, PyObject *descending_value, bool indices)
+/* Checks kind, order and stable, which change nothing: every sort is stable wherever that is visible. */
+static int check_kind(PyObject *const *values)
+{
+    PyObject *kind = values[2];
+    if (array_given(kind)) {
+        const char *text = PyUnicode_Check(kind) ? PyUnicode_AsUTF8(kind) : NULL;
+        if (text == NULL && PyErr_Occurred())
+            return -1;
+        if (text == NULL || text[0] == 0 || strchr("qQhHmMsS", text[0]) == NULL) { /* NumPy, too, looks no further */
+            PyErr_Format(PyExc_ValueError, "sort kind must be one of 'quick', 'heap', or 'stable' (got %R)", kind);
+            return -1;
+        }
+        if (array_given(values[4])) {
+            PyErr_SetString(PyExc_ValueError,
+                            "`kind` and keyword parameters can't be provided at the same time. Use only one of them.");
+            return -1;
+        }
+    }
+    if (array_given(values[3])) {
+        PyErr_SetString(PyExc_ValueError, "Cannot specify order when the array has no fields.");
+        return -1;
+    }
+    return 0;
+}
+
+static array *sorted(array *self, PyObject *const *values, bool indices)
 {
     array_state *state = self->state;
+    PyObject *axis_value = values[1];
     array *over = (array *)Py_NewRef(self), *result = NULL;
     int axis = self->t.rank - 1;
     bool descending;
-    if (array_argument_bool(descending_value, false, &descending) < 0)
+    if (check_kind(values) < 0 || array_argument_bool(values[5], false, &descending) < 0)
         goto done;
     if (axis_value == Py_None || self->t.rank == 0) {
         if (self->t.rank == 0 && axis_value != Py_None && !indices) {
@@ -41,11 +66,11 @@ done:
 
 static PyObject *sort(array_state *state, array *self, PyObject **values)
 {
-    return (PyObject *)sorted(self, values[1], values[5], false);
+    return (PyObject *)sorted(self, values, false);
 }
 static PyObject *argsort(array_state *state, array *self, PyObject **values)
 {
-    return (PyObject *)sorted(self, values[1], values[5], true);
+    return (PyObject *)sorted(self, values, true);
 }
 ARRAY_FUNCTION_OF(sort, sort_names, 4, 1, 6, sort)
 ARRAY_BOTH_OF(argsort, sort_names, 4, 1, 6, argsort)
@@ -56,7 +81,7 @@ static PyObject *sort_in_place(array_state *state, array *self, PyObject **value
         return NULL;
     if (values[1] == Py_None)
         return PyErr_Format(PyExc_TypeError, "'NoneType' object cannot be interpreted as an integer");
-    array *created = sorted(self, values[1], values[5], false);
+    array *created = sorted(self, values, false);
     int result = created == NULL ? -1 : array_assign(self, created);
     Py_XDECREF(created);
     return result < 0 ? NULL : Py_NewRef(Py_None);

@@ -448,6 +448,9 @@ static PyObject *concatenate(PyObject *module, ARRAY_VECTORCALL)
     dtype = array_argument_dtype(state, values[3], -1);
     if (dtype < 0 && PyErr_Occurred())
         return NULL;
+    if (out != NULL && dtype >= 0)
+        return PyErr_Format(PyExc_TypeError, "concatenate() only takes `out` or `dtype` as an argument, but both were "
+                                             "provided.");
     PyObject *items = PySequence_Tuple(values[0]); /* a copy, because converting an item to an array could change the
                                                     * list */
     if (items == NULL)

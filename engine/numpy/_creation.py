@@ -245,10 +245,13 @@ def asfortranarray(a, dtype=None, *, like=None):
 
 def copyto(dst, src, casting="same_kind", where=True):
     """Writes `src`, broadcast, into `dst` where `where` is true."""
+    if not isinstance(dst, _a.ndarray):
+        raise TypeError(f"copyto() argument 1 must be numpy.ndarray, not {type(dst).__name__}")
     number = isinstance(src, (bool, int, float, complex))
-    src = _a.asarray(
-        src, _a.result_type(dst.dtype, src) if number else None
-    )  # Python's numbers take any size of a kind
+    if number and casting == "equiv" and _a.asarray(src).dtype != dst.dtype:
+        raise TypeError(f"cannot cast Python {type(src).__name__} to {dst.dtype} under the casting rule 'equiv'")
+    # Python's numbers take any size of a kind
+    src = _a.asarray(src, _a.result_type(dst.dtype, src) if number else None)
     if not _a.can_cast(src.dtype, dst.dtype, casting):
         raise TypeError(
             f"Cannot cast {'scalar' if number else 'array data'} from {src.dtype!r} to {dst.dtype!r} according to the"

@@ -3,11 +3,16 @@
 from vmhost.engine import _array as _a
 
 
+def _dtype_of(value):
+    """The dtype that `value` names, or that of a number of Python."""
+    return _a.asarray(value).dtype if isinstance(value, (int, float, complex)) else _a.dtype(value)
+
+
 class iinfo:
     """The limits of an integer dtype: `bits`, `min`, `max`."""
 
     def __init__(self, type):
-        self.dtype = type.dtype if isinstance(type, _a.ndarray) else _a.dtype(int if isinstance(type, int) else type)
+        self.dtype = type.dtype if isinstance(type, _a.ndarray) else _dtype_of(type)
         if self.dtype.kind not in "iu":
             raise ValueError(f"Invalid integer data type {self.dtype.kind!r}.")
         self.kind = self.dtype.kind
@@ -30,7 +35,7 @@ class finfo:
     """The limits of a floating dtype (for a complex dtype, of its parts)."""
 
     def __init__(self, dtype):
-        dtype = dtype.dtype if isinstance(dtype, _a.ndarray) else _a.dtype(float if isinstance(dtype, float) else dtype)
+        dtype = dtype.dtype if isinstance(dtype, _a.ndarray) else _dtype_of(dtype)
         if dtype.kind == "c":
             dtype = _a.float32 if dtype.itemsize == 8 else _a.float64
         if dtype.kind != "f":

@@ -2,7 +2,7 @@
 over all indices."""
 
 from vmhost.engine import _array as _a
-from vmhost.engine.numpy._shapes import _count
+from vmhost.engine.numpy._shapes import _count, clip_mode
 
 _INT64 = _a.dtype(int)
 
@@ -232,7 +232,7 @@ def ravel_multi_index(multi_index, dims, mode="raise", order="C"):
                 raise ValueError("invalid entry in coordinates array")
             flat = one if flat is None else flat * n + one
         return flat if flat.ndim else flat[()]
-    modes = (mode,) * len(dims) if isinstance(mode, str) else tuple(mode)
+    modes = [clip_mode(one) for one in ((mode,) * len(dims) if isinstance(mode, str) else mode)]
     if len(indices) != len(dims):
         raise ValueError(f"parameter multi_index must be a sequence of length {len(dims)}")
     flat, step = None, 1

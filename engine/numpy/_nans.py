@@ -1,7 +1,7 @@
 """Reductions that ignore NaNs."""
 
 from vmhost.engine import _array as _a
-from vmhost.engine.numpy._statistics import _finish, var
+from vmhost.engine.numpy._statistics import _finish, correction_of, var
 
 
 def _known(a):
@@ -65,7 +65,7 @@ def nanvar(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=
     if known is None:
         return var(a, axis, dtype, out, ddof, keepdims, where=where, mean=mean, correction=correction)
     _require_inexact(known, dtype, out)
-    ddof = ddof if correction is None else correction
+    ddof = correction_of(ddof, correction)
     if where is True and mean is None and dtype is None and a.dtype.kind == "f" and a.itemsize >= 4:
         return _finish(_variance(a, known, axis, ddof, keepdims), out)
     result_dtype = (a.real.dtype if a.dtype.kind == "c" else a.dtype) if dtype is None else None

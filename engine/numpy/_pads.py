@@ -119,9 +119,11 @@ def _with_statistics(array, before, shape, mode, lengths):
     result = _a._pad(array, before, shape, _MOVES["constant"])
     filled = [slice(start, start + length) for start, length in zip(before, array.shape)]
     for axis, (start, length, padded_length, pair) in enumerate(zip(before, array.shape, shape, lengths)):
+        front, back = (length if one is None else min(one, length) for one in pair)
+        if mode in ("maximum", "minimum") and 0 in pair:
+            raise ValueError("stat_length of 0 yields no value for padding")
         if padded_length != length:
-            front, back = (length if one is None else min(one, length) for one in pair)
-            if mode in ("maximum", "minimum") and not (front and back):
+            if mode in ("maximum", "minimum") and not length:
                 raise ValueError("stat_length of 0 yields no value for padding")
             stop, statistic = start + length, None
             for ends, edge in (

@@ -1,6 +1,9 @@
 """Vector and matrix products beyond `@`, and convolution, all lowered to matrix products."""
 
+from operator import index as _index
+
 from vmhost.engine import _array as _a
+from vmhost.engine.numpy._shapes import _integers
 from vmhost.engine.numpy._statistics import _finish
 
 
@@ -218,14 +221,10 @@ def matmul(x1, x2, /, out=None, *, axes=None, axis=None, casting="same_kind", or
 def tensordot(a, b, axes=2):
     """Sums products over `axes`: the last so many of `a` and the first of `b`, or two lists."""
     a, b = _a.asarray(a), _a.asarray(b)
-    if isinstance(axes, int):
-        first, second = list(range(-axes, 0)), list(range(axes))
+    if hasattr(axes, "__index__") and not (isinstance(axes, _a.ndarray) and axes.ndim):
+        first, second = list(range(-_index(axes), 0)), list(range(_index(axes)))
     else:
-        first, second = axes
-        first, second = (
-            [first] if isinstance(first, int) else list(first),
-            [second] if isinstance(second, int) else list(second),
-        )
+        first, second = (list(_integers(one)) for one in axes)
     if len(first) != len(second) or any(a.shape[i] != b.shape[j] for i, j in zip(first, second)):
         raise ValueError("shape-mismatch for sum")
     first, second = [axis % a.ndim for axis in first], [axis % b.ndim for axis in second]

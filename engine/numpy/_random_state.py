@@ -9,7 +9,7 @@ from operator import index
 from random import Random
 
 from vmhost.engine import _array as _a
-from vmhost.engine.numpy.random import _limits, _mean_and_covariances, _shape, _shape_of
+from vmhost.engine.numpy.random import _limits, _mean_and_covariances, _shape, _shape_of, sum_tolerance
 
 _WORD_MAX = (1 << 32) - 1
 
@@ -344,6 +344,7 @@ class RandomState:
                 raise ValueError("negative dimensions are not allowed")
             count *= length
         if p is not None:
+            tolerance = sum_tolerance(p)
             p = _a.asarray(p, dtype=float)
             if p.ndim != 1:
                 raise ValueError("'p' must be 1-dimensional")
@@ -353,7 +354,7 @@ class RandomState:
                 raise ValueError("probabilities contain NaN")
             if (p < 0).any():
                 raise ValueError("probabilities are not non-negative")
-            if abs(float(p.sum()) - 1.0) > 1.5e-8:
+            if abs(float(p.sum()) - 1.0) > tolerance:
                 raise ValueError("probabilities do not sum to 1")
         if replace and p is None:
             indices = _a.asarray(self.randint(0, population, size))

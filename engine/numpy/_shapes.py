@@ -14,8 +14,23 @@ def _axis(axis, rank, name=None):
     return number % rank
 
 
+def _integers(value):
+    """The integers of an array, a range or another sequence; of one integer, itself."""
+    try:
+        return (index(value),)
+    except TypeError:
+        return tuple(map(index, value))
+
+
+def clip_mode(mode):
+    """`mode`, which says what becomes of indices out of bounds."""
+    if mode not in ("raise", "wrap", "clip"):
+        raise ValueError(f"clipmode must be one of 'clip', 'raise', or 'wrap' (got {mode!r})")
+    return mode
+
+
 def _axes(axes, rank, name=None):
-    axes = (axes,) if not isinstance(axes, (tuple, list)) else axes
+    axes = axes if isinstance(axes, (tuple, list)) else _integers(axes)
     numbers = tuple(_axis(axis, rank, name) for axis in axes)
     if len(set(numbers)) != len(numbers):
         raise ValueError(f"repeated axis in `{name}` argument" if name else "repeated axis")
@@ -111,7 +126,9 @@ def fliplr(m):
 
 def rot90(m, k=1, axes=(0, 1)):
     m = _a.asarray(m)
-    first, second = axes
+    first, second = (_axis(axis, m.ndim) if -m.ndim <= axis < m.ndim else axis for axis in axes)
+    if m.ndim < 2 or first == second or first >= m.ndim or second >= m.ndim:
+        raise ValueError("Axes must be different.")
     k %= 4
     if k == 0:
         return m[...]
@@ -142,7 +159,7 @@ def atleast_3d(*arys):
 def resize(a, new_shape):
     """The elements, repeated as needed, in a new shape."""
     a = _a.ravel(a)
-    sizes = (new_shape,) if isinstance(new_shape, int) else tuple(new_shape)
+    sizes = _integers(new_shape)
     count = 1
     for one in sizes:
         count *= one
@@ -279,14 +296,20 @@ def split(ary, indices_or_sections, axis=0):
 
 
 def vsplit(ary, indices_or_sections):
+    if ndim(ary) < 2:
+        raise ValueError("vsplit only works on arrays of 2 or more dimensions")
     return split(ary, indices_or_sections, 0)
 
 
 def hsplit(ary, indices_or_sections):
+    if ndim(ary) == 0:
+        raise ValueError("hsplit only works on arrays of 1 or more dimensions")
     return split(ary, indices_or_sections, 1 if ndim(ary) > 1 else 0)
 
 
 def dsplit(ary, indices_or_sections):
+    if ndim(ary) < 3:
+        raise ValueError("dsplit only works on arrays of 3 or more dimensions")
     return split(ary, indices_or_sections, 2)
 
 
@@ -338,10 +361,12 @@ def roll(a, shift, axis=None):
     a = _a.asarray(a)
     if axis is None:
         return roll(a.ravel(), shift, 0).reshape(a.shape)
-    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
-    shifts = shift if isinstance(shift, (tuple, list)) else (shift,) * len(axes)
+    axes = _integers(axis)
+    shifts = [int(distance) for distance in _a.ravel(shift)]
     if len(shifts) == 1:
-        shifts = tuple(shifts) * len(axes)
+        shifts *= len(axes)
+    elif len(axes) == 1:
+        axes *= len(shifts)
     if len(shifts) != len(axes):
         raise ValueError("'shift' and 'axis' should be scalars or 1D sequences")
     total = [0] * a.ndim
@@ -366,8 +391,10 @@ def delete(arr, obj, axis=None):
         arr, axis = arr.ravel(), 0
     axis = _axis(axis, arr.ndim)
     keep = _a.ones(arr.shape[axis], bool)
-    if not isinstance(obj, (int, slice)):
-        obj = _a.asarray(obj)
+    if isinstance(obj, bool) or not isinstance(obj, (int, slice)):
+        listed, obj = not isinstance(obj, _a.ndarray), _a.asarray(obj)
+        if obj.dtype.kind not in "iub" and (obj.size or not listed):
+            raise IndexError("arrays used as indices must be of integer (or boolean) type")
         if obj.dtype.kind == "b" and obj.shape != keep.shape:
             raise ValueError(
                 f"boolean array argument obj to delete must be one dimensional and match the axis length of {len(keep)}"
@@ -403,6 +430,8 @@ def insert(arr, obj, values, axis=None):
             indices = indices.nonzero()[0]
         elif indices.ndim > 1:
             raise ValueError("index array argument obj to insert must be one dimensional or scalar")
+        elif indices.ndim and indices.dtype.kind not in "iu" and (indices.size or isinstance(obj, _a.ndarray)):
+            raise IndexError("arrays used as indices must be of integer (or boolean) type")
     sizes, before = list(arr.shape), (slice(None),) * axis
     if indices.size == 1:
         position = indices.item()
@@ -488,8 +517,7 @@ def _along(arr, indices, axis):
 
 def put(a, ind, v, mode="raise"):
     """Sets elements of the flat array."""
-    if mode not in ("raise", "wrap", "clip"):
-        raise ValueError(f"clipmode must be one of 'clip', 'raise', or 'wrap' (got {mode!r})")
+    clip_mode(mode)
     if not a.flags.writeable:
         raise ValueError("put: output array is read-only")
     if not a.ndim:
@@ -572,7 +600,7 @@ def choose(a, choices, out=None, mode="raise"):
     a, *choices = broadcast_arrays(a, *(_a.asarray(choice).astype(dtype, copy=False) for choice in choices))
     if not _a.can_cast(a.dtype, _a.int64):
         raise TypeError(f"Cannot cast array data from {a.dtype!r} to dtype('int64') according to the rule 'safe'")
-    if mode == "wrap":
+    if clip_mode(mode) == "wrap":
         a = a % len(choices)
     elif mode == "clip":
         a = _a.clip(a, 0, len(choices) - 1)
@@ -606,6 +634,10 @@ def select(condlist, choicelist, default=0):
         raise ValueError("list of cases must be same length as list of conditions")
     if not condlist:
         raise ValueError("select with an empty condition list is not possible")
+    condlist = [_a.asarray(condition) for condition in condlist]
+    for number, condition in enumerate(condlist):
+        if condition.dtype.kind != "b":
+            raise TypeError(f"invalid entry {number} in condlist: should be boolean ndarray")
     dtype = _common_dtype([*choicelist, default])
     result = _a.asarray(default).astype(dtype)
     for condition, choice in zip(reversed(condlist), reversed(choicelist)):

@@ -24,10 +24,18 @@ def _count(a, axis):
     return count
 
 
+def correction_of(ddof, correction):
+    """What a variance subtracts from the count: two names for one argument."""
+    if correction is None:
+        return ddof
+    if ddof != 0:
+        raise ValueError("ddof and correction can't be provided simultaneously.")
+    return correction
+
+
 def var(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, mean=None, correction=None):
     """The mean squared distance from the mean, with count - `ddof` as the divisor."""
-    a = _a.asarray(a)
-    ddof = ddof if correction is None else correction
+    a, ddof = _a.asarray(a), correction_of(ddof, correction)
     result_dtype = a.dtype if dtype is None else _a.dtype(dtype)
     if dtype is None:
         result_dtype = _a.float64 if a.dtype.kind in "iub" else a.dtype
@@ -113,7 +121,7 @@ def diff(a, n=1, axis=-1, prepend=None, append=None):
     a = _a.asarray(a)
     if a.ndim == 0:
         raise ValueError("diff requires input that is at least one dimensional")
-    pieces = [a]
+    axis, pieces = _axis(axis, a.ndim), [a]
     for extra, front in ((prepend, True), (append, False)):
         if extra is not None:
             extra = _a.asarray(extra)
@@ -124,7 +132,7 @@ def diff(a, n=1, axis=-1, prepend=None, append=None):
             pieces.insert(0, extra) if front else pieces.append(extra)
     if len(pieces) > 1:
         a = _a.concatenate(pieces, axis)
-    before = (slice(None),) * _axis(axis, a.ndim)
+    before = (slice(None),) * axis
     for _ in range(n):
         later, earlier = a[(*before, slice(1, None))], a[(*before, slice(None, -1))]
         a = _a.not_equal(later, earlier) if a.dtype.kind == "b" else later - earlier

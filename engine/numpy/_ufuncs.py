@@ -49,6 +49,15 @@ def _store(result, out, name):
     return out
 
 
+_COMPARISONS = {"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"}
+
+
+def _check_loop(ufunc, array, dtype):
+    """A comparison takes its own results only where the elements are bool."""
+    if ufunc.__name__ in _COMPARISONS and (array.dtype if dtype is None else _a.dtype(dtype)).kind != "b":
+        raise TypeError(f"No loop matching the specified signature and casting was found for ufunc {ufunc.__name__}")
+
+
 def reduce(ufunc, array, axis=0, dtype=None, out=None, keepdims=False, initial=None, where=True):
     name = ufunc.__name__
     if name in _REDUCTIONS:
@@ -63,7 +72,9 @@ def reduce(ufunc, array, axis=0, dtype=None, out=None, keepdims=False, initial=N
             kwargs["where"] = where
         return _REDUCTIONS[name](array, **kwargs)
     _check_binary(ufunc, "reduce")
-    array = _a.asarray(array) if dtype is None else _a.asarray(array, dtype)
+    array = _a.asarray(array)
+    _check_loop(ufunc, array, dtype)
+    array = array if dtype is None else _a.asarray(array, dtype)
     result = _reduce_axes(ufunc, array, _reduced_axes(ufunc, array, axis), initial, where, keepdims)
     return _store(result, out, name)
 
@@ -118,6 +129,8 @@ def accumulate(ufunc, array, axis=0, dtype=None, out=None):
         return scan(array, axis, dtype, out)
     from vmhost.engine.numpy._shapes import moveaxis
 
+    array = _a.asarray(array)
+    _check_loop(ufunc, array, dtype)
     array = _a.asarray(array, dtype)
     if not array.ndim:
         raise TypeError("cannot accumulate on a scalar")

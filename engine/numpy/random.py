@@ -7,6 +7,7 @@ RandomState and the functions of the legacy interface (seed, rand, normal …) a
 from operator import index as _index
 
 from vmhost.engine import _array as _a
+from vmhost.engine.numpy._shapes import _integers
 
 __all__ = ["BitGenerator", "Generator", "Philox", "SeedSequence", "default_rng"]
 
@@ -242,8 +243,14 @@ def _float_dtype(dtype, name):
     return dtype
 
 
+def sum_tolerance(p):
+    """How far from 1 probabilities may add up: to the precision of the array's dtype."""
+    eps = {"float16": 2.0**-10, "float32": 2.0**-23}.get(p.dtype.name if isinstance(p, _a.ndarray) else None, 2.0**-52)
+    return eps**0.5
+
+
 def _shape(size):
-    return tuple(_index(n) for n in size) if isinstance(size, (tuple, list)) else (_index(size),)
+    return _integers(size)
 
 
 class Generator:
@@ -597,6 +604,7 @@ class Generator:
             if population == 0 and size != 0:
                 raise ValueError("a cannot be empty unless no samples are taken")
         if p is not None:
+            tolerance = sum_tolerance(p)
             p = _a.asarray(p, dtype=_a.float64)
             if p.ndim != 1:
                 raise ValueError("p must be 1-dimensional")
@@ -607,7 +615,7 @@ class Generator:
                 raise ValueError("Probabilities contain NaN")
             if (p < 0).any():
                 raise ValueError("Probabilities are not non-negative")
-            if abs(total - 1) > 1.5e-8:
+            if abs(total - 1) > tolerance:
                 raise ValueError("Probabilities do not sum to 1. See Notes section of docstring for more information.")
         shape = () if size is None else _shape(size)
         count = 1

@@ -6,6 +6,7 @@ the remedy. The native core calls `from_core` (`set_error_factory`) on the threa
 
 import concurrent.futures
 import itertools
+import os
 from enum import IntEnum
 
 from vmhost import memory_lines
@@ -102,6 +103,16 @@ class PermissionDenied(VMHostError):
 
 class CrossingError(VMHostError, TypeError):
     """An argument or a result that cannot cross the wall of a VM; the message says which part, and why."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython prints: the caller's line and the message, since the frames inside vmhost say nothing."""
+        own, step, place = os.path.dirname(__file__) + os.sep, self.__traceback__, ""
+        while step is not None:
+            code = step.tb_frame.f_code
+            if not code.co_filename.startswith(own):
+                place = f"{code.co_filename}, line {step.tb_lineno}, in {code.co_name}"
+            step = step.tb_next
+        return [*([place] if place else []), f"{type(self).__name__}: {self}"]
 
 
 class BreakerOpenError(VMHostError):

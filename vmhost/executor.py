@@ -16,6 +16,7 @@ import operator
 import os
 import sys
 import time
+import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -53,7 +54,7 @@ from vmhost.grants import in_ascii
 from vmhost.host import start_service
 from vmhost.isolation import vm as isolation
 from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
-from vmhost.runtime import native_threads, program_packages, travel
+from vmhost.runtime import made_functions, native_threads, program_packages, travel
 from vmhost.runtime.codec import Codec
 from vmhost.task import end_after, until_done
 
@@ -164,9 +165,8 @@ class VMExecutor(concurrent.futures.Executor):
         except TypeError:  # unhashable; entry_for() says so
             entry = None
         if entry is None:
-            function, fill, keywords = _unfold(fn)
+            entry, fill, keywords = workers.plan(fn)
             args, kwargs = fill(args), keywords | kwargs
-            entry = workers.entry_for(function)
         try:
             return submit((args, kwargs), timeout_s, 0, entry, True)
         except ClosedError:
@@ -213,8 +213,7 @@ class VMExecutor(concurrent.futures.Executor):
     def _map_values(self, fn, rows, chunksize):
         """(values of the calls, their entry point, a deque that gets each call's number of rows; None: one row
         each)"""
-        function, fill, keywords = _unfold(fn)
-        entry = self._workers.entry_for(function, in_rows=chunksize > 1)
+        entry, fill, keywords = self._workers.plan(fn, in_rows=chunksize > 1)
         if fill is not tuple:
             rows = map(fill, rows)
         if chunksize == 1:
@@ -355,9 +354,8 @@ class _Workers:
         if self._codec.conversions or self._codec.plain:
             self._pack(_conversions_luggage(self._codec, self._pack))
         if initializer is not None:
-            self._initializer, fill, self._initkeywords = _unfold(initializer)
-            self._initargs = fill(initargs)
-            self.entry_for(self._initializer)
+            self._initializer_entry, fill, self._initkeywords = self.plan(initializer)
+            self._initargs, self._initializer = fill(initargs), initializer
             self._check_initargs()
         self._service = None
 
@@ -384,6 +382,49 @@ class _Workers:
 
     # -- entry points ---------------------------------------------------------------------------------------------
 
+    def plan(self, fn, in_rows=False):
+        """(entry point, fill, keywords): calling `fn` is a call of the entry point with `*fill(args)` and the keywords.
+        CrossingError."""
+        function, fill, keywords = _unfold(fn)
+        try:
+            return self.entry_for(function, in_rows), fill, keywords
+        except travel.Unreachable as error:
+            if isinstance(function, types.MethodType) and isinstance(function.__func__, types.FunctionType):
+                bound, (entry, fill_inner, _) = function.__self__, self.plan(function.__func__, in_rows)
+                if self._can_cross(bound):
+                    return entry, lambda args: fill_inner((bound, *fill(args))), keywords
+            if not isinstance(function, types.FunctionType):
+                raise CrossingError(str(error)) from None
+        if travel.is_typed_in(function):
+            luggage = travel.compile_module("__main__", None, function)
+            self._take([(sys.modules["__main__"], luggage)])
+            return self._entry(in_rows, luggage.name, travel.MADE), fill, keywords
+        spec, luggage, all_of_it = made_functions.parts_of(function, self._check)
+        self._take(all_of_it)
+        return self._entry(in_rows, luggage.name, "made", "m"), lambda args: (spec, *fill(args)), keywords
+
+    def _take(self, luggages):
+        """Adds the Luggage of each (module here, Luggage) to the code store."""
+        with self._lock:
+            for module, luggage in luggages:
+                self._pack(luggage)
+                if luggage.modules:
+                    self._codec.homes[luggage.name] = module
+
+    def _entry(self, in_rows, module, path, flags=""):
+        flags += ("i" if self._initializer is not None else "") + ("r" if in_rows else "")
+        return f"{_GUEST}:{flags} {_target(module, path)}"
+
+    def _check(self, value, what):
+        self._native.check_value(value, what, self._codec.pack)
+
+    def _can_cross(self, value):
+        try:
+            self._check(value, "self")
+        except TypeError, ValueError:
+            return False
+        return True
+
     def entry_for(self, function, in_rows=False):
         """The entry point for `function`; its module is in the code store from now on. CrossingError."""
         known = self._rows if in_rows else self.entries
@@ -393,12 +434,10 @@ class _Workers:
         except TypeError:
             raise CrossingError(f"{function!r} cannot travel to a VM: an unhashable object is no function") from None
         module, path, luggage = _luggage(function)
-        with self._lock:
-            self._pack(luggage)
-            if luggage.modules:
-                self._codec.homes[luggage.name] = sys.modules[module]
-            flags = ("i" if self._initializer is not None else "") + ("r" if in_rows else "")
-            entry = known[function] = f"{_GUEST}:{flags} {_target(luggage.name, path)}"
+        self._take([(sys.modules[module], luggage)])
+        entry = self._entry(in_rows, luggage.name, path)
+        if not travel.is_typed_in(function):  # what it uses may change
+            known[function] = entry
         return entry
 
     def _pack(self, luggage):
@@ -521,13 +560,13 @@ class _Workers:
         """CrossingError if they cannot cross: else every call would fail."""
         for name, value in (("initargs", self._initargs), ("keywords of the initializer", self._initkeywords)):
             try:
-                self._native.check_value(value, name, self._codec.pack)
+                self._check(value, name)
             except (TypeError, ValueError) as error:
                 raise CrossingError(str(error)) from error
 
     def _initializer_for(self, part):
         if part == "target":
-            return self.entry_for(self._initializer).partition(" ")[2]
+            return self._initializer_entry.partition(":")[2]
         return self._initargs, self._initkeywords
 
     def _break(self, report):

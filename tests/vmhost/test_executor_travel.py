@@ -306,14 +306,6 @@ def refusal(pool, function):
     return str(caught.value)
 
 
-def test_lambdas_and_closures(pool):
-    assert "lambda" in refusal(pool, lambda: 1)
-    here = f"({__file__}:{test_lambdas_and_closures.__code__.co_firstlineno + 1})"
-    assert here in refusal(pool, lambda: 1) or "test_executor_travel.py" in refusal(pool, lambda: 1)
-    text = refusal(pool, functions.make_closure(1))
-    assert "made inside make_closure()" in text and "closes over y" in text and functions.__file__ in text
-
-
 def test_bound_methods_and_callable_objects(pool):
     assert "bound to an object of class Shop" in refusal(pool, functions.shop.greet)
     assert "an object of class Shop" in refusal(pool, functions.shop)
@@ -324,7 +316,7 @@ def test_bound_methods_and_callable_objects(pool):
 
 
 def test_what_has_been_replaced_under_its_name(pool):
-    assert "not this object" in refusal(pool, functions.decorated.__wrapped__)
+    assert pool.submit(functions.decorated.__wrapped__, 1).result() == 2  # its own code
 
 
 def test_functions_of_native_and_refused_modules(pool):

@@ -357,17 +357,17 @@ def entry_for(name):
             _failed[module_name] = error, error.__traceback__
             raise
         _set_up.append(module)
-    return _run_to_end(function) if _is_async(function) else function
+    return run_to_end(function) if is_async(function) else function
 
 
-def _is_async(function):
+def is_async(function):
     code = getattr(function, "__code__", None) or getattr(getattr(function, "__func__", None), "__code__", None)
     if type(code) is not _CodeType:  # of a class with an attribute of this name, a descriptor
         code = getattr(getattr(type(function), "__call__", None), "__code__", None)  # noqa: B004 - as CPython looks it up
     return type(code) is _CodeType and bool(code.co_flags & _COROUTINE)
 
 
-def _run_to_end(function):
+def run_to_end(function):
     """`function`, a coroutine function, as a plain one: each call runs to its end on the VM's single event loop."""
 
     def entry(*args, **kwargs):
@@ -382,7 +382,7 @@ def _run_to_end(function):
 
 
 def _settle(function):
-    (_run_to_end(function) if _is_async(function) else function)()
+    (run_to_end(function) if is_async(function) else function)()
 
 
 def report(error):

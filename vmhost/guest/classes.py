@@ -21,6 +21,8 @@ _WORDS = {
     CONVERTED: "converted class",
     ERROR_CLASS: "exception class",
 }
+# Of the parts of a function that no name leads to (vmhost/runtime/made_functions.py), the first of each item.
+VALUE, FUNCTION, NAMED, MODULE, BOUND, EMPTY = range(6)
 _HEAP_TYPE = 1 << 9
 _MAX_NAME_CHARS = 500
 _NOTHING = object()

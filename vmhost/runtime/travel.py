@@ -15,6 +15,7 @@ import sys
 import sysconfig
 import threading
 import types
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -28,11 +29,13 @@ from vmhost.bytecode.offered import REFUSED, REFUSED_NAMES, left_out, offered_mo
 from vmhost.bytecode.texts import absence
 from vmhost.errors import CrossingError
 from vmhost.runtime import program_packages
-from vmhost.runtime.interactive import sketch
+from vmhost.runtime.interactive import Sketch
 from vmhost.stdlib.policy import POLICY
 
 # The name of the program's own module in a VM, so that its `if __name__ == "__main__":` does not run there.
 MAIN = "__mp_main__"
+# The name of a function that was typed in, and that no name leads to, in its sketch.
+MADE = "vmhost_function"
 # Replaces, in a VM, a name that its module cannot import there.
 _GAP = "__import__('vmhost.guest.gaps', fromlist=['Gap']).Gap"
 _ERRORS_SHOWN = 5
@@ -43,6 +46,11 @@ _BRANCHES = frozenset((*dis.hasjump, dis.opmap["FOR_ITER"]))
 
 _compiled = {}  # (_Source, roots) -> its compilation, see compile_module
 _compiled_lock = threading.Lock()
+_sketches = weakref.WeakKeyDictionary()  # function that was typed in -> (path, Sketch, _Source)
+
+
+class Unreachable(CrossingError):
+    """A function that no name of its module leads to."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +80,11 @@ def place_of(function):
     home = sys.modules.get(module)
     if home is None:
         raise CrossingError(
-            f"{_shown(function)} cannot travel to a VM: it claims to be from module {module!r}, which is not imported"
+            f"{shown(function)} cannot travel to a VM: it claims to be from module {module!r}, which is not imported"
         )
+    bound = isinstance(function, types.MethodType) and not isinstance(function.__self__, type)
+    if bound and module == "__main__" and is_typed_in(function.__func__):  # no sketch has a global for it
+        raise Unreachable(f"{shown(function)} cannot travel to a VM: {why_unreachable(function, module, path)}")
     if _is_at(home, path, function):
         return module, path
     written_in = getattr(function, "__globals__", {}).get("__name__")  # another one for what copies a function's names
@@ -82,7 +93,7 @@ def place_of(function):
     for name, value in list(vars(home).items()):
         if value is function or isinstance(function, (types.MethodType, types.BuiltinMethodType)) and value == function:
             return module, name
-    raise CrossingError(f"{_shown(function)} cannot travel to a VM: {_why_unreachable(function, module, path)}")
+    raise Unreachable(f"{shown(function)} cannot travel to a VM: {why_unreachable(function, module, path)}")
 
 
 def _claimed_place(function):
@@ -99,7 +110,7 @@ def _claimed_place(function):
     module, path = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(path, str):
         raise CrossingError(
-            f"{_shown(function)} cannot travel to a VM: it is an object of class "
+            f"{shown(function)} cannot travel to a VM: it is an object of class "
             f"{type(function).__qualname__}; functions travel by name: put the call into a function at "
             "the top of a module"
         )
@@ -113,7 +124,10 @@ def _is_at(home, path, function):
     return found is function or isinstance(function, (types.MethodType, types.BuiltinMethodType)) and found == function
 
 
-def _why_unreachable(function, module, path):
+def why_unreachable(function, module=None, path=None):
+    """Why no name leads to `function`, which claims to be at `path` of `module`."""
+    if module is None:
+        module, path = _claimed_place(function)
     owner = getattr(function, "__self__", None)
     if owner is not None and not isinstance(owner, (type, types.ModuleType)):
         return (
@@ -135,7 +149,7 @@ def _why_unreachable(function, module, path):
     )
 
 
-def _shown(function):
+def shown(function):
     path = getattr(function, "__qualname__", None) or repr(function)
     code = getattr(function, "__code__", None)
     where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
@@ -147,10 +161,18 @@ def compile_module(module_name, path, function):
 
     The same module in the same state is compiled once in a process.
     """
+    luggage = module_luggage(module_name, function, path)
+    if luggage.modules:
+        _refuse_gaps(luggage, function)
+    return luggage
+
+
+def module_luggage(module_name, function, path=""):
+    """Like compile_module, for a module that `function` uses, whatever the module lacks in a VM."""
     if _is_the_vms_own(module_name, function):
         return Luggage(module_name, {}, {})
-    if module_name == "__main__" and _is_typed_in(path):
-        source = _typed_in(path)
+    if module_name == "__main__" and is_typed_in(function):
+        source = _typed_in(function, path)
     else:
         source = _source_of(module_name, function)
         if module_name == "__main__":
@@ -158,12 +180,11 @@ def compile_module(module_name, path, function):
     try:
         packages = program_packages.locked()
     except BytecodeError as error:
-        raise CrossingError(f"{_shown(function)} cannot travel to a VM: {error}") from error
+        raise CrossingError(f"{shown(function)} cannot travel to a VM: {error}") from error
     roots = tuple(_roots(source.root, packages))
     with _compiled_lock:
         known = _compiled.get((source, roots))
     if known is not None and _stamps(known[0]) == known[0]:
-        _refuse_gaps(known[1], function)
         return known[1]
     try:
         data = program_packages.locked_data(packages)
@@ -173,7 +194,7 @@ def compile_module(module_name, path, function):
         bundle = compile_sources(sources, entry=f"{source.name}:_", name="executor", version="0")
     except BytecodeError as error:
         raise CrossingError(
-            f"{_shown(function)} cannot travel to a VM with its module {module_name}:\n{_first_lines(str(error))}"
+            f"{shown(function)} cannot travel to a VM with its module {module_name}:\n{_first_lines(str(error))}"
         ) from error
     absent = {each.name: each.reason for each in closure.absent}
     texts = bundle.texts | package_texts.texts | dict(absence(name, reason) for name, reason in absent.items())
@@ -182,7 +203,6 @@ def compile_module(module_name, path, function):
     files = _stamps({path: None for _, path, _ in sources.values() if path != source.path})
     with _compiled_lock:
         _compiled[source, roots] = files, luggage
-    _refuse_gaps(luggage, function)
     return luggage
 
 
@@ -198,9 +218,17 @@ def _refuse_guarded(source, path, function):
             _note_bound(part, guarded if is_guard else free)
         for part in statement.orelse if is_guard else []:
             _note_bound(part, free)
+    code = getattr(function, "__code__", None)
+    if code is not None and ("<lambda>" in path or "<locals>" in path):
+        for used in code.co_names:
+            if used in guarded and used not in free and used in vars(sys.modules["__main__"]):
+                raise CrossingError(
+                    f"{shown(function)} cannot travel to a VM: it uses {used}, which {source.path}:{guarded[used]}"
+                    ' binds under `if __name__ == "__main__":`, which does not run in a VM; pass it as an argument'
+                )
     if name in guarded and name not in free:
         raise CrossingError(
-            f"{_shown(function)} cannot travel to a VM: {source.path}:{guarded[name]}: {name} is bound under `if"
+            f"{shown(function)} cannot travel to a VM: {source.path}:{guarded[name]}: {name} is bound under `if"
             ' __name__ == "__main__":`, which does not run in a VM; define it above, at the top of the file'
         )
 
@@ -263,7 +291,7 @@ def _refuse_gaps(luggage, function):
         for name in {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}:
             if name in luggage.gaps:
                 raise CrossingError(
-                    f"{_shown(function)} cannot travel to a VM: {code_name} uses {name}:\n{luggage.gaps[name]}"
+                    f"{shown(function)} cannot travel to a VM: {code_name} uses {name}:\n{luggage.gaps[name]}"
                 )
             value = vars(home).get(name)
             if name not in seen and getattr(value, "__module__", None) == home.__name__:
@@ -299,7 +327,7 @@ def _refuse_first_imports(luggage, function):
                 " on the host; import it where it is not called, or use vmhost.engine.numpy for arrays"
             )
             raise CrossingError(
-                f"{_shown(function)} cannot travel to a VM: {code.co_filename}:{step.positions.lineno}: import"
+                f"{shown(function)} cannot travel to a VM: {code.co_filename}:{step.positions.lineno}: import"
                 f" {step.argval}: {reason}"
             )
 
@@ -309,17 +337,17 @@ def _is_the_vms_own(name, function):
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names and not _is_of_the_library(sys.modules.get(top)):
         raise CrossingError(
-            f"{_shown(function)} cannot travel to a VM: its module {name} "
+            f"{shown(function)} cannot travel to a VM: its module {name} "
             f"({sys.modules[top].__file__}) has the name of one of the standard library; rename it"
         )
     if name in offered_modules() and name not in REFUSED:
         _refuse_removed(function)
         return True
     if top == "vmhost":
-        raise CrossingError(f"{_shown(function)} cannot travel to a VM: vmhost's own modules stay on the host")
+        raise CrossingError(f"{shown(function)} cannot travel to a VM: vmhost's own modules stay on the host")
     if top in sys.stdlib_module_names:
         reason = REFUSED.get(name) or left_out(name) or "it is not among the modules that VMs are given"
-        raise CrossingError(f"{_shown(function)} cannot travel to a VM: a VM does not have the module {name}: {reason}")
+        raise CrossingError(f"{shown(function)} cannot travel to a VM: a VM does not have the module {name}: {reason}")
     return False
 
 
@@ -333,7 +361,7 @@ def _refuse_removed(function):
     lacking = rules is not None and rules.verdict(name) not in ("allowed", "gated")
     if lacking or known_as in REFUSED_NAMES:
         reason = REFUSED_NAMES.get(known_as, "it is none of the names that VMs are given")
-        raise CrossingError(f"{_shown(function)} cannot travel to a VM: a VM does not have {known_as}: {reason}")
+        raise CrossingError(f"{shown(function)} cannot travel to a VM: a VM does not have {known_as}: {reason}")
 
 
 def _is_of_the_library(module):
@@ -371,7 +399,7 @@ def _source_of(name, function):
             reason = str(error)
     if text is None:
         raise CrossingError(
-            f"{_shown(function)} cannot travel to a VM: VMs run what is compiled from Python source, "
+            f"{shown(function)} cannot travel to a VM: VMs run what is compiled from Python source, "
             f"and that of its module {name} is not available: {reason}"
         )
     folder = Path(path or ".").absolute().parent
@@ -380,21 +408,31 @@ def _source_of(name, function):
     return _Source(target, text, path or f"<{name}>", is_package, str(folder))
 
 
-def _is_typed_in(path):
-    """Whether `path` of the program's own module was typed at a prompt, in a cell or command, not read from a file."""
+def is_typed_in(function):
+    """Whether it was typed at a prompt, in a cell or command, not read from a file of the program's own module."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
+    if getattr(inspect.unwrap(function) if callable(function) else function, "__module__", None) != "__main__":
+        return False
     if file is None or file.startswith("<"):
         return getattr(main, "__spec__", None) is None
-    code = getattr(inspect.unwrap(getattr(main, path.partition(".")[0])), "__code__", None)
+    code = getattr(inspect.unwrap(function), "__code__", None)
     return code is not None and code.co_filename != file and not os.path.exists(code.co_filename)
 
 
-def _typed_in(path):
-    text, shown = sketch(sys.modules["__main__"], path.partition(".")[0])
-    text = text.encode()
-    name = f"{MAIN}_{hashlib.sha256(text).hexdigest()[:12]}"  # retyped source gets another name
-    return _Source(name, text, shown, False, os.getcwd())
+def _typed_in(function, path):
+    """The _Source with the function at `path`, or as MADE without one, and all that it uses, as they are now."""
+    known = _sketches.get(function)
+    if known is None or known[0] != path or not known[1].is_current():
+        sketch = Sketch(sys.modules["__main__"])
+        if path is None:
+            text, shown_as = sketch.of_function(function, MADE)
+        else:
+            text, shown_as = sketch.of_global(path.partition(".")[0])
+        text = text.encode()
+        name = f"{MAIN}_{hashlib.sha256(text).hexdigest()[:12]}"  # other source gets another name
+        _sketches[function] = known = path, sketch, _Source(name, text, shown_as, False, os.getcwd())
+    return known[2]
 
 
 def _roots(own, packages):

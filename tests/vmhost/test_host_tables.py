@@ -8,7 +8,8 @@ import pytest
 import vmhost
 import vmhost.engine.numpy as np
 from tests.hosts import bundle
-from vmhost.engine.embedding import EmbeddingVariable, restore, save
+from vmhost.engine.embedding import CounterFilter, EmbeddingVariable, restore, save
+from vmhost.engine.optim import SGD
 from vmhost.operations import exposition
 
 TASK = """
@@ -156,6 +157,37 @@ def test_the_vm_pays_for_its_own_tables_and_not_for_the_hosts(host):
     assert host.tables["items"].statistics().bytes > 24 << 20
     with pytest.raises(vmhost.MemoryLimitError):
         task(numpy.arange(200000), entry="main:own")
+
+
+def fill(table, chance, dim):
+    """Trains random keys until the quota is met."""
+    with pytest.raises(MemoryError, match="raise its quota"):
+        while True:
+            keys = chance.integers(0, 1 << 40, 200)
+            table.step(keys, numpy.ones((len(keys), dim), "float32"), SGD(1.0))
+
+
+@pytest.mark.parametrize("quota", [600_000, 3_000_000, 9_000_000])
+@pytest.mark.parametrize("filter", [None, CounterFilter(2)], ids=["all", "filtered"])
+def test_a_full_table_is_restored_into_the_same_quota_and_not_into_a_half(tmp_path, quota, filter):
+    dim = 5
+    options = {"optimizer": "sgd", "name": "items", "filter": filter}
+    for seed in range(4):  # the hash of each table is another one
+        folder, chance = tmp_path / str(seed), numpy.random.default_rng(seed)
+        table = EmbeddingVariable(dim, quota=quota, **options)
+        some = chance.integers(0, 1 << 40, 100)
+        for _ in range(3):
+            table.step(some, numpy.ones((len(some), dim), "float32"), SGD(1.0))
+        fill(table, chance, dim)
+        save([table], folder)
+        again = EmbeddingVariable(dim, quota=quota, **options)
+        restore([again], folder)
+        assert len(again) == len(table) > 0
+        assert (numpy.asarray(again.lookup(some)) == numpy.asarray(table.lookup(some))).all()
+        again.step(some, numpy.ones((len(some), dim), "float32"), SGD(1.0))
+        fill(again, chance, dim)  # new rows meet the quota again
+    with pytest.raises(MemoryError, match="raise its quota"):
+        restore([EmbeddingVariable(dim, quota=quota // 2, **options)], folder)
 
 
 def test_host_yaml_describes_tables_and_where_they_come_from(tmp_path):

@@ -459,6 +459,7 @@ vme_status vme_embedding_put(vme_context *context, vme_embedding *table, const v
     vme_status status = check_rows(table, keys, freqs, versions, values, slots, n);
     if (status != VME_OK || (status = embedding_saving_begin(table)) != VME_OK)
         return status;
+    atomic_fetch_add(&table->restores, 1);
     const saved_rows from = {n,
                              0,
                              (int64_t *)keys->data,
@@ -477,6 +478,7 @@ vme_status vme_embedding_put(vme_context *context, vme_embedding *table, const v
         status = put_row(table, shard, hash, &from, i);
         pthread_rwlock_unlock(&shard->lock);
     }
+    atomic_fetch_sub(&table->restores, 1);
     embedding_saving_end(table);
     return status;
 }
@@ -486,13 +488,16 @@ vme_status vme_embedding_put_waiting(vme_context *context, vme_embedding *table,
 {
     const int64_t n = vme_elements(keys);
     vme_status status = check_notes(keys, freqs, versions, n);
+    atomic_fetch_add(&table->restores, 1);
     for (int64_t i = 0; i < n && status == VME_OK; i++) {
         const int64_t key = ((const int64_t *)keys->data)[i], freq = ((const int64_t *)freqs->data)[i],
                       version = ((const int64_t *)versions->data)[i];
         const uint64_t hash = embedding_hash(table, key);
         embedding_shard *shard = &table->shards[embedding_shard_of(hash)];
-        if (i % PIECE == 0 && vme_stopping(context))
-            return vme_stopped_here(context);
+        if (i % PIECE == 0 && vme_stopping(context)) {
+            status = vme_stopped_here(context);
+            break;
+        }
         pthread_rwlock_wrlock(&shard->lock);
         key_entry *entry = embedding_find(shard, key, hash);
         if (entry == NULL)
@@ -503,6 +508,7 @@ vme_status vme_embedding_put_waiting(vme_context *context, vme_embedding *table,
         }
         pthread_rwlock_unlock(&shard->lock);
     }
+    atomic_fetch_sub(&table->restores, 1);
     return status;
 }
 

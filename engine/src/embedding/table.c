@@ -11,10 +11,20 @@
 enum { DIM_MAX = 65536, DEFAULT_ROWS_MAX = 1 << 24, BLOOM_MAX = INT32_MAX };
 
 /* ---- memory */
+
+/* How far restored rows may pass the quota: how many segments, chunks and slabs a number of rows needs depends on the
+ * table's hash and on their order, so a full table would not fit into the same quota again. */
+static long long allowance(const vme_embedding *table)
+{
+    return atomic_load(&table->restores) == 0
+               ? 0
+               : table->options.quota_bytes / 4 + SHARDS * (long long)sizeof(key_segment);
+}
+
 static bool fits_quota(vme_embedding *table, size_t bytes, long long *before)
 {
     *before = atomic_fetch_add(&table->bytes, (long long)bytes);
-    if (table->options.quota_bytes == 0 || *before + (long long)bytes <= table->options.quota_bytes)
+    if (table->options.quota_bytes == 0 || *before + (long long)bytes <= table->options.quota_bytes + allowance(table))
         return true;
     atomic_fetch_sub(&table->bytes, (long long)bytes);
     return false;

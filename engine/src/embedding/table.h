@@ -112,6 +112,7 @@ struct vme_embedding {
         key_segment *free_segment; /* a list, linked through the segments' first pointers */
     } slabs;
     atomic_llong bytes, step;  /* bytes of memory, bounded by the quota; the highest global step so far */
+    atomic_int restores;       /* calls under way that restore rows, which may pass the quota: table.c */
     struct embedding_log *log; /* NULL: all rows are in memory */
     uint32_t rows_max;         /* rows of a shard in memory, with a log */
     /* Written under all shards' exclusive locks, read under any of them: number of snapshots; number of the next save;

@@ -54,6 +54,7 @@ ROOMS = {
     "vmhost/image/device": {"vmhost"},
     "vmhost/image": {*BENEATH, "vmhost.image", "vmhost.runtime.system_bundle"},
     "vmhost/stores": {"vmhost.stores"},
+    "vmhost/pipeline/sending.py": {*PUBLIC, "vmhost.tunnel"},
     "vmhost/pipeline": {
         *PUBLIC,
         "vmhost.callbacks",

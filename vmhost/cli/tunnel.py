@@ -52,6 +52,7 @@ def _keys(function):
 @click.option("--tokens", type=_FILE, help="A file with a device and its token on each line.")
 @click.option("--processes", default=1, show_default=True, type=click.IntRange(1, 64), help="Number of processes.")
 @click.option("--table", default="messages", show_default=True, help="The SQL table in STORE for messages.")
+@click.option("--rows", multiple=True, metavar="CHANNEL", help="A pipeline's task: its rows get a SQL table like it.")
 @click.option("--consume", "consumers", multiple=True, metavar="CHANNEL=MODULE:NAME", help="A function for a channel.")
 @click.option("--postgresql", type=_FILE, help="A file with a connection string: messages go into PostgreSQL's TABLE.")
 @click.option(
@@ -65,15 +66,16 @@ def _keys(function):
 @click.option("--spin-us", type=click.FloatRange(0, 10_000), help="How long to poll before sleeping. [default: 200]")
 @failures.command
 def serve(
-    output, store, listen, keys, certificate, key, ca, tokens, processes, table, consumers, postgresql, webhooks,
-    secret_file, answers, drain, spin_us,
+    output, store, listen, keys, certificate, key, ca, tokens, processes, table, rows, consumers, postgresql,
+    webhooks, secret_file, answers, drain, spin_us,
 ):  # fmt: skip
     """Store messages of devices in the SQLite file STORE, until Ctrl-C.
 
-    Each message is stored in the table exactly once; `--consume` passes those of a channel to a function instead,
+    Each message is stored in the table exactly once; `--rows` gives the rows of a pipeline's task a table with their
+    columns, `--consume` passes those of a channel to a function instead,
     `--webhook` to a web server. With `--postgresql` the table is in PostgreSQL.
     """
-    from vmhost.tunnel import PostgreSQL, Server, Table, Webhook
+    from vmhost.tunnel import PostgreSQL, Rows, Server, Table, Webhook
     from vmhost.tunnel.errors import TunnelConfigurationError
     from vmhost.tunnel.tokens import Tokens
 
@@ -92,6 +94,8 @@ def serve(
             **({} if spin_us is None else {"spin_us": spin_us}),
         )  # fmt: skip
         server.consume("*", Table(table) if postgresql is None else PostgreSQL(_line_of(postgresql), table))
+        for channel in rows:
+            server.consume(channel, Rows(channel))
         secret = None if secret_file is None else _line_of(secret_file)
         for text in webhooks:
             channel, _, url = text.partition("=")

@@ -9,7 +9,8 @@ import asyncio
 import functools
 from concurrent.futures import ThreadPoolExecutor
 
-from vmhost.pipeline.pipeline import Pipeline
+from vmhost import callbacks
+from vmhost.pipeline.pipeline import Pipeline, PipelineError
 
 _WAIT_S = 0.5  # how often a wait checks for cancellation
 
@@ -141,6 +142,38 @@ class AsyncPipeline:
 
     async def statistics(self):
         return await self._read(self.pipeline.statistics)
+
+    # ---- the tunnel
+
+    def on(self, channel, function=None):
+        """Messages that the cloud pushes on the channel go to `function(message)`; an `async` one runs on this loop. As
+        a decorator: `@pipeline.on("news")`. PipelineError without a tunnel."""
+        if function is None:
+            return lambda given: self.on(channel, given) or given
+        loop, taken = asyncio.get_running_loop(), function
+        if callbacks.is_async(function):
+
+            def taken(message):
+                return asyncio.run_coroutine_threadsafe(function(message), loop).result()
+
+        self._tunnel().on(channel, taken)
+
+    async def send(self, channel, body, *, identity=None):
+        """As `vmhost.tunnel.Device.send`."""
+        return await self._write(self._tunnel().send, channel, body, identity=identity)
+
+    async def ask(self, channel, value, *, timeout_s=None, fallback=None):
+        """As `vmhost.tunnel.Device.ask`; `fallback` runs on a thread."""
+        return await self._read(self._tunnel().ask, channel, value, timeout_s=timeout_s, fallback=fallback)
+
+    async def wait_sent(self, timeout_s=None):
+        """Waits until the outbox is empty, rows in memory included. False after `timeout_s`."""
+        return await self._until(self._tunnel().wait_sent, timeout_s)
+
+    def _tunnel(self):
+        if self.pipeline.tunnel is None:
+            raise PipelineError("this pipeline has no tunnel; give it `tunnel` (docs/pipeline-yaml.md)")
+        return self.pipeline.tunnel
 
     # ---- closing
 

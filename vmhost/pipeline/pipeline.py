@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from vmhost import ConfigurationError, Host
+from vmhost import ConfigurationError, Host, VMHostError
 from vmhost.pipeline import forgetting, interrupts
 from vmhost.pipeline.catching_up import CatchingUp
 from vmhost.pipeline.complex_events import PREFIX, ComplexEvents, check_rules, read_rules
@@ -37,6 +37,7 @@ TICK_S = 0.5
 LOOK_S = 0.1  # how often a wait checks for Ctrl-C
 MAX_MISSED = 10_000  # events; a task that missed more catches up on a thread of its own
 _OPERATOR_S = 10.0  # time limit of a task that computes a feature; afterwards there is no answer
+_SENDING_STEP_S = 0.25  # how often it looks whether the cloud is still there
 _SENDING_S = 30.0  # how long `close` waits for channels; what they have not taken is sent after the next start
 _RESULTS = 256  # results stored in one batch
 _WITH_EVENTS = 1000  # waiting calls of a task that hold their events; later ones read them from the store
@@ -71,7 +72,9 @@ class Pipeline:
     are mappings, or paths of files of them; their matches become events and go to `channels`, a mapping of names to
     settings or functions (docs/patterns.md). `signed_files`: files of rules and features must be signed by a key in
     `trust`. `audiences`, the device's `profile`, and `reach`, where tasks' results go, are mappings too
-    (docs/reach.md). PipelineError, StoreError, BundleError. Thread-safe.
+    (docs/reach.md). `tunnel`: TunnelSettings (`vmhost.pipeline.configuration`): the pipeline sends its outbox, tasks
+    use channels, and the attribute `tunnel` is the `vmhost.tunnel.Device`. PipelineError, StoreError, BundleError.
+    Thread-safe.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class Pipeline:
         audiences=None,
         profile=None,
         reach=None,
+        tunnel=None,
         clock=time.time,
     ):
         self.folder = Path(folder)
@@ -113,6 +117,7 @@ class Pipeline:
         self._fed = 0
         self._bounded = True  # calls beyond a queue are dropped
         self._closing = threading.Event()
+        self.tunnel = None
         self._ended = False  # nothing more is taken
         self._closed = False
         self.final = None  # `statistics()` as of the end
@@ -128,6 +133,12 @@ class Pipeline:
             host = dict(host or {})
             functions = {**(host.pop("functions", None) or {}), "table_rows": self._table_rows}
             functions["features"] = self._read_features
+            sending = None
+            if tunnel is not None:
+                from vmhost.pipeline.sending import Sending  # late: most pipelines have no tunnel
+
+                sending = Sending(tunnel)
+                functions |= sending.functions
             self._host = Host(trust=trust, allow_unsigned=allow_unsigned, functions=functions, **host)
             undo.callback(self._host.close, drain=False)
             self._database = Database(self.folder / STORE_NAME)
@@ -195,6 +206,9 @@ class Pipeline:
                     self.features.fill(self._store)
                 if self._complex is not None:
                     self._store_complex(self._complex.begin(self._intake.event_time_ms))
+            if sending is not None:
+                self.tunnel = sending.start(self._database)
+                undo.callback(self.tunnel.close)
             self._reach.start()
             for worker in (*self._workers, *self._behind.values()):
                 worker.start()
@@ -202,14 +216,15 @@ class Pipeline:
 
     @classmethod
     def from_file(cls, path):
-        """The pipeline described by the `pipeline.yaml` at `path`, without its sources, which `sources.Sources` runs.
+        """The pipeline described by the `pipeline.yaml` at `path`, with its tunnel, but without its sources, which
+        `sources.Sources` runs.
 
         ConfigurationError names file, line and key; other errors as Pipeline.
         """
         from vmhost.pipeline.configuration import read_pipeline_yaml  # late: only this needs schema and YAML
 
         found = read_pipeline_yaml(path)
-        return cls(found.folder, found.bundles, **found.options)
+        return cls(found.folder, found.bundles, tunnel=found.tunnel, **found.options)
 
     @property
     def host(self):
@@ -917,11 +932,23 @@ class Pipeline:
             self._tables.close()
         finally:
             try:
+                if self.tunnel is not None:
+                    if drain:
+                        self._send_rest()
+                    self.tunnel.close()
                 self._database.close()
             finally:
                 self._close_interrupts()
         if interrupted is not None:
             raise interrupted
+
+    def _send_rest(self):
+        """Sends the rest of the outbox, if the cloud is reachable; what is left waits for the next start."""
+        end = time.monotonic() + _SENDING_S
+        with contextlib.suppress(VMHostError, StoreError):  # the device was closed already
+            while not self.tunnel.wait_sent(_SENDING_STEP_S):
+                if time.monotonic() > end or not self.tunnel.connected:
+                    return
 
     def _close_interrupts(self):
         if self._interruptible:

@@ -16,6 +16,7 @@ _NAMES = {
     "Webhook": "webhooks",
     "Message": "inbox",
     "Limits": "limits",
+    "Rows": "rows",
     "Rule": "rules",
     "loop_factory": "spinning",
     "push": "pushes",

@@ -96,6 +96,7 @@ class AsyncDevice:
         self._due = math.inf  # when `_timer` checks the deadlines
         self._deadlines = {}  # number of a request -> its deadline
         self._flight_bytes = protocol.FLIGHT_BYTES
+        self._refused_channels = set()  # of pushes, on this connection
         self._full_channels = set()  # channels beyond the number that the cloud takes
         self._sent_times = {}  # channel -> [(number, time_ms)]
         self.last_error = None  # why there is no connection
@@ -114,7 +115,17 @@ class AsyncDevice:
             return lambda given: self.on(channel, given) or given
         if callbacks.is_async(consumer):
             consumer = functools.partial(self._consume, consumer)
-        self._consumers[protocol.checked_name(channel)] = inbox.consumer(consumer)
+        consumer = inbox.consumer(consumer)
+        if self._loop is not None:
+            self.store.inbox.prepare([consumer])
+        self._consumers[protocol.checked_name(channel)] = consumer
+        if self._loop is not None:
+            self._call(self._take_refused, channel)
+
+    def _take_refused(self, channel):
+        """What was refused on this connection comes with the next one."""
+        if channel in self._refused_channels or channel == "*":
+            self.reconnect()
 
     def _consume(self, function, message):
         """Runs on a thread of the keeper."""
@@ -168,7 +179,7 @@ class AsyncDevice:
             self._streamers.shutdown()
             self.store.close()
             raise
-        self._keeper = Keeper(self.store.inbox, None, self._kept) if self._consumers else None
+        self._keeper = Keeper(self.store.inbox, None, self._kept)
         self.store.watch(self._committed)
         self._runner = self._loop.create_task(self._run())
 
@@ -186,8 +197,7 @@ class AsyncDevice:
             transport.flush()
             transport.lose("closed")
         self._runner.cancel()
-        if self._keeper is not None:
-            self._keeper.end()
+        self._keeper.end()
         for task in list(self._serving):
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -198,8 +208,7 @@ class AsyncDevice:
             await asyncio.sleep(0)
 
     def _stop(self):
-        if self._keeper is not None:
-            self._keeper.close()
+        self._keeper.close()
         self._disk.shutdown(wait=True)
         self._answerers.shutdown()
         self._streamers.shutdown()
@@ -415,6 +424,7 @@ class AsyncDevice:
         for task in self._tasks.values():
             task.cancel()
         self._sent_times.clear()
+        self._refused_channels.clear()
         self._changed.set()
         if not self._ended.done():
             self._ended.set_result(why)
@@ -658,6 +668,7 @@ class AsyncDevice:
     def _received(self, transport, event):
         consumer = self._consumers.get(event.channel) or self._consumers.get("*")
         if consumer is None:
+            self._refused_channels.add(event.channel)
             transport.connection.refuse(event.channel, "this device has no handler for the channel")
             return
         self.counts["received"] += len(event.messages)

@@ -8,6 +8,7 @@ import threading
 
 import msgpack
 
+from vmhost.tunnel import arrays
 from vmhost.tunnel.errors import ProtocolError
 from vmhost.tunnel.limits import CONTAINERS, FRAME_BYTES
 
@@ -62,6 +63,7 @@ NAMES = (
 
 LATE = 2  # in a RESPONSE: the request's time is over
 _VALUES = (type(None), bool, int, float, str, bytes, list, dict)  # types of application values
+_HAVE_VALUES = (REQUEST, RESPONSE, OPEN)  # only these frames may have arrays
 # The field types of each kind.
 _FIELDS = {
     HELLO: (int, dict),  # version, the device's introduction
@@ -106,7 +108,7 @@ _NUMBERS = {kind: tuple(at for at, each in enumerate(fields, 1) if each is int) 
 
 class _Packers(threading.local):
     def __init__(self):
-        self.pack = msgpack.Packer(buf_size=4096, use_bin_type=True, strict_types=False).pack
+        self.pack = msgpack.Packer(buf_size=4096, use_bin_type=True, strict_types=False, default=arrays.extension).pack
 
 
 _packers = _Packers()
@@ -147,18 +149,23 @@ class _Counted:
 
 def checked(body):
     """The checked frame in `body`, which has no length prefix. ProtocolError."""
+    has_value = body[1:2] and body[1] in _HAVE_VALUES  # after the array's header of one byte
+    extensions = {"ext_hook": arrays.extended} if has_value else {"max_ext_len": 0}
     try:
         if len(body) > FRAME_BYTES:
             counted = _Counted()
-            frame = msgpack.unpackb(body, strict_map_key=False, max_ext_len=0, list_hook=counted, object_hook=counted)
+            frame = msgpack.unpackb(body, strict_map_key=False, list_hook=counted, object_hook=counted, **extensions)
         else:
-            frame = msgpack.unpackb(body, strict_map_key=False, max_ext_len=0)
+            frame = msgpack.unpackb(body, strict_map_key=False, **extensions)
     except Exception as error:  # msgpack raises many types, such as TypeError for a list as a key
         raise ProtocolError(f"a frame of {len(body)} bytes is not msgpack: {type(error).__name__}") from None
     if type(frame) is not list or not frame:
         raise ProtocolError(f"a frame of {len(body)} bytes is no array with a kind")
     kind = frame[0]
-    if type(kind) is not int or tuple(map(type, frame)) not in _SIGNATURES.get(kind, ()):
+    types = tuple(map(type, frame))
+    if has_value and hasattr(types[-1], "dtype"):
+        types = (*types[:-1], list)  # an array is a value, as a list is
+    if type(kind) is not int or types not in _SIGNATURES.get(kind, ()):
         name = NAMES[kind] if type(kind) is int and 0 <= kind < len(NAMES) else f"kind {str(kind)[:20]}"
         types = ", ".join(type(each).__name__ for each in frame[1:9])
         raise ProtocolError(f"{name}: no frame has these {len(frame) - 1} fields: {types}")

@@ -48,10 +48,15 @@ STEPS = (
     """,
     lambda connection: _to_epochs_of_openings(connection),
     "CREATE INDEX IF NOT EXISTS tunnel_refused_peers ON tunnel_refused (peer, position)",
+    """
+    CREATE TABLE IF NOT EXISTS tunnel_devices (device TEXT PRIMARY KEY, time_ms INTEGER NOT NULL) WITHOUT ROWID;
+    INSERT OR IGNORE INTO tunnel_devices SELECT peer, min(time_ms) FROM tunnel_received WHERE peer != '' GROUP BY peer
+    """,
 )
 MAX_REFUSED = 1000  # messages of one sender that are kept
 GREETING_EPOCHS = 8  # whose last numbers a device sends in a greeting
 GREETING_NUMBERS_BYTES = 6000  # of last numbers in a greeting
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")  # of tables and columns
 _ROWS = (64, 8, 1)  # rows of one statement: between statements another thread may take the GIL
 
 
@@ -79,7 +84,7 @@ class Table:
     """Rows in the SQL table `name`: position (increasing), device, channel, id, time_ms (when it was stored), body."""
 
     def __init__(self, name):
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,62}", name) or name.lower().startswith(("sqlite_", "tunnel_")):
+        if not NAME.fullmatch(name) or name.lower().startswith(("sqlite_", "tunnel_")):
             raise TunnelConfigurationError(
                 f"table {name!r}: expected letters, digits and _, not beginning with a digit, sqlite_ or tunnel_"
             )
@@ -281,6 +286,16 @@ class Inbox:
                 left -= len(epoch) + 4
                 found[epoch] = numbers
         return found
+
+    def connected(self, device):
+        """Remembers that a device of this name was accepted, since when."""
+        with self.database.reader() as connection:
+            if connection.execute("SELECT 1 FROM tunnel_devices WHERE device = ?", (device,)).fetchone():
+                return
+        with self.database.transaction() as connection:
+            connection.execute(
+                "INSERT OR IGNORE INTO tunnel_devices VALUES (?, ?)", (device, int(self._clock() * 1000))
+            )
 
     # ---- messages
 

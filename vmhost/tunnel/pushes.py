@@ -12,6 +12,8 @@ to each; a process that misses it finds the push at its next poll, after a few s
 """
 
 import contextlib
+import difflib
+import logging
 import os
 import socket
 import time
@@ -39,7 +41,9 @@ STEPS = (
     lambda connection: begin_older(connection, "tunnel.pushes"),
     lambda connection: _to_ages(connection),
 )
+_log = logging.getLogger("vmhost.tunnel")
 MAX_WAITING = 1000
+_COMPARED = 10_000  # names of devices that a mistyped one is compared with
 EXPIRED, COLLAPSED, DROPPED = "pushes.expired", "pushes.collapsed", "pushes.dropped"
 _FULL = ("oldest", "refuse")
 _TAKE = 100
@@ -279,8 +283,25 @@ def short_address(folder, name):
 
 def push(store, device, channel, body, **settings):
     """Adds a push to the server's store at the path `store`; returns its id. `settings`: those of `Pushes.put`. Works
-    from any process, even while no server runs."""
+    from any process, even while no server runs. A warning is logged if no device of this name has connected yet."""
     with Database(store, shared=True) as database:
         identity = Pushes(database).put(device, channel, body, **settings)
+        if (warning := _unknown(database, device)) is not None:
+            _log.warning("tunnel: %s", warning)
     notify(store, device)
     return identity
+
+
+def _unknown(database, device):
+    """What to say about a device that never connected, None if it did."""
+    with database.reader() as connection:
+        if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'tunnel_devices'").fetchone():
+            names = []
+        elif connection.execute("SELECT 1 FROM tunnel_devices WHERE device = ?", (device,)).fetchone():
+            return None
+        else:
+            names = [name for (name,) in connection.execute("SELECT device FROM tunnel_devices LIMIT ?", (_COMPARED,))]
+    near = difflib.get_close_matches(device, names, 1)
+    return f"{device}: no device of this name has connected yet; the push waits for it" + (
+        f". Is it {near[0]}?" if near else ""
+    )

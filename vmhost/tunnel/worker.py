@@ -188,6 +188,8 @@ class Worker:
 
     def _load_device(self, session, greeting):
         """Runs on a reader's thread: the store's knowledge of the device."""
+        with contextlib.suppress(StoreError):  # of a full disk, which keeps nobody from connecting
+            self.inbox.connected(session.device)
         received = self.inbox.received_of(session.device, [*(greeting.get("epochs") or []), greeting["epoch"]])
         waiting = self.pushes.channels(session.device)
         return received, waiting, self.pushes.reached(greeting["received"]) if waiting else {}
@@ -516,6 +518,9 @@ class Worker:
         self._keeper.pushed(transport.owner.device, event.channel, event.number)
         self._pump(transport)
 
+    def _pushes_refused(self, transport, event):
+        self._log_limited(f"{transport.owner.device}: pushes on {event.channel} wait: {event.why}")
+
     def _nothing(self, transport, event):
         pass
 
@@ -696,7 +701,7 @@ _HANDLERS = {
     events.StreamData: Worker._stream_event,
     events.StreamEnded: Worker._stream_event,
     events.StreamWritable: Worker._stream_event,
-    events.ChannelRefused: Worker._nothing,
+    events.ChannelRefused: Worker._pushes_refused,
     events.Draining: Worker._nothing,
     events.Closed: Worker._nothing,
     events.DictionaryCame: Worker._nothing,

@@ -118,11 +118,9 @@ def _run(output, plan):
 
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(opening.Interrupts())
-        sending = _Sending(plan) if plan.tunnel is not None else None
-        pipeline = plan.open()
+        pipeline = plan.open(tunnel=plan.tunnel)
         stack.enter_context(opening.ended(pipeline))
-        if sending is not None:
-            stack.enter_context(sending.to_the_cloud(pipeline))
+        sending = _Sending(pipeline) if plan.tunnel is not None else None
         try:
             sources = Sources(pipeline, plan.sources)
         except ImportError as error:
@@ -158,34 +156,11 @@ def _run(output, plan):
 
 
 class _Sending:
-    """A run's tunnel: sends the pipeline's outbox, and lets tasks use channels."""
+    """The end of a run's tunnel."""
 
-    def __init__(self, plan):
-        from vmhost.tunnel.host_functions import TaskChannels
-
-        self._settings = settings = plan.tunnel
-        self._channels = TaskChannels(settings.channels)
+    def __init__(self, pipeline):
+        self.device = pipeline.tunnel
         self.figures = None
-        if settings.channels:
-            host = dict(plan.options.get("host") or {})
-            host["functions"] = {**(host.get("functions") or {}), **self._channels.functions}
-            plan.options = plan.options | {"host": host}
-
-    @contextlib.contextmanager
-    def to_the_cloud(self, pipeline):
-        from vmhost.tunnel import Device
-
-        settings = self._settings
-        how = {"batch_ms": settings.batch_ms}
-        if settings.keys is not None:
-            how["ca"] = settings.keys / "ca.pem"
-        if settings.device is not None:
-            how |= {name: settings.keys / f"{settings.device}.{end}" for name, end in _FILES}
-        if settings.token_file is not None:
-            how["token"] = lambda: settings.token_file.read_text().strip()
-        with Device(settings.to, pipeline.database, **how) as self.device:
-            self._channels.device = self.device
-            yield
 
     def end(self, output, pipeline, signals):
         """Sends the rest of the outbox, if the cloud is reachable."""
@@ -202,7 +177,6 @@ class _Sending:
         self.device.close()
 
 
-_FILES = (("certificate", "pem"), ("key", "key"))
 _SEND_S = 30.0  # how long the end of a run waits for the outbox, while there is a connection
 
 

@@ -254,6 +254,10 @@ _ADVICE = {
 }
 
 
+# Of a call that never began.
+_QUEUE_ADVICE = "raise timeout_s, submit fewer calls at once, or allow more VMs (`vms` in host.yaml)"
+_EXECUTOR_QUEUE_ADVICE = "raise timeout_s, submit fewer calls at once, or raise max_workers"
+
 # The same for VMExecutor, which has no task.yaml.
 _EXECUTOR_ADVICE = {
     Kind.TIME_LIMIT: "raise timeout_s, or `wall_time` in the executor's limits, or make the function faster",
@@ -266,14 +270,18 @@ _EXECUTOR_ADVICE = {
 def advise_executor(error, kind):
     """Replaces the advice in `error`, from from_core for a call that ended as `kind`, by that for VMExecutor."""
     if kind in _EXECUTOR_ADVICE and error.args and isinstance(error.args[0], str):
-        error.args = (error.args[0].removesuffix(_ADVICE[kind][2]) + _EXECUTOR_ADVICE[kind],)
+        text = error.args[0]
+        if text.endswith(_QUEUE_ADVICE):
+            error.args = (text.removesuffix(_QUEUE_ADVICE) + _EXECUTOR_QUEUE_ADVICE,)
+        else:
+            error.args = (text.removesuffix(_ADVICE[kind][2]) + _EXECUTOR_ADVICE[kind],)
 
 
 def from_core(kind, payload, name, version):
     """The exception for a call of task `name` `version` that ended as `kind`.
 
-    `payload` is the guest's report (a dict) for TASK_ERROR and LOAD_ERROR, the queue's size for QUEUE_FULL, else a
-    sentence with details, or None.
+    `payload` is the guest's report (a dict) for TASK_ERROR and LOAD_ERROR, the queue's size for QUEUE_FULL, the
+    nanoseconds that a call waited which never began for TIME_LIMIT, else a sentence with details, or None.
     """
     kind = Kind(kind)
     where = f"{name} {version}"
@@ -296,6 +304,10 @@ def from_core(kind, payload, name, version):
         what = payload
     elif kind is Kind.QUEUE_FULL and isinstance(payload, int):
         what = f"the queue is full ({payload} calls may wait)"
+    elif kind is Kind.TIME_LIMIT and isinstance(payload, int):
+        what, advice = f"the call waited {payload / 1e9:.3g} s for a VM, all of its time", _QUEUE_ADVICE
+    elif kind is Kind.TIME_LIMIT and isinstance(payload, dict) and type(payload.get("waited_ns")) is int:
+        what += f", of which it waited {payload['waited_ns'] / 1e9:.3g} s for a VM"
     error = error_type(f"{where}: {what}; {advice}", task=name, version=version)
     if isinstance(payload, dict):
         _add_traceback(error, read_report(payload), "was stopped here")

@@ -144,6 +144,27 @@ def test_a_time_limit_ends_what_runs_too_long_and_nothing_else(host, entry, valu
     assert slow("again") == "again"
 
 
+def test_the_time_in_which_a_call_waited_for_a_vm_is_told_apart():
+    with vmhost.Host(allow_unsigned=True, policy=Policy(max_vms=1)) as host:
+        task = host.load(build("slow"))
+        running = task.submit(None, entry="main:forever", timeout_s=2.0)
+        while not host.statistics().tasks["slow"].running:
+            time.sleep(0.001)
+        queued = task.submit(1, timeout_s=0.05)
+        late = task.submit(None, entry="main:forever", timeout_s=2.5)
+        with pytest.raises(
+            vmhost.TimeLimitError, match=r"waited 0\.\d+ s for a VM, all of its time; raise timeout_s, sub"
+        ):
+            queued.result()
+        with pytest.raises(vmhost.TimeLimitError) as told:
+            running.result()
+        assert "waited" not in str(told.value)
+        with pytest.raises(
+            vmhost.TimeLimitError, match=r"within its time, of which it waited \d[.\d]* s for a VM; raise"
+        ):
+            late.result()
+
+
 def test_limits_of_the_bundle_hold(host):
     task = host.load(build(limits={"wall_time_s": 0.1, "memory_bytes": 32 << 20}))
     with pytest.raises(vmhost.TimeLimitError):

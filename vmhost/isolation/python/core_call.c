@@ -68,6 +68,22 @@ static PyObject *with_held(PyObject *payload, const char *held)
     return payload;
 }
 
+/* The payload of a call that ended by its time, with what it waited for a VM: the nanoseconds alone if it never began,
+ * else `waited_ns` in the guest's report if that was a tenth of its time. Takes over `payload`. */
+static PyObject *with_wait(PyObject *payload, const vmh_call *call)
+{
+    if (call->started_ns == 0)
+        Py_SETREF(payload, PyLong_FromLongLong(call->ended_ns - call->submitted_ns));
+    else if (PyDict_CheckExact(payload)
+             && (call->started_ns - call->submitted_ns) * 10 > call->ended_ns - call->submitted_ns) {
+        PyObject *waited = PyLong_FromLongLong(call->started_ns - call->submitted_ns);
+        if (waited == NULL || PyDict_SetItemString(payload, "waited_ns", waited) < 0)
+            Py_CLEAR(payload);
+        Py_XDECREF(waited);
+    }
+    return payload;
+}
+
 /* The value of a finished call; or its error, in `error` where the caller takes it, otherwise raised. NULL with an
  * exception set otherwise: no end of the call, but what happened while it was read. */
 static PyObject *outcome(vmh_call *call, PyObject *unpack, PyObject **error)
@@ -95,6 +111,8 @@ static PyObject *outcome(vmh_call *call, PyObject *unpack, PyObject **error)
     }
     if (payload != NULL && kind == VMH_MEMORY_LIMIT && call->held != NULL)
         payload = with_held(payload, call->held);
+    if (payload != NULL && kind == VMH_TIME_LIMIT)
+        payload = with_wait(payload, call);
     if (payload == NULL)
         return NULL;
     if (error != NULL)

@@ -229,34 +229,60 @@ static int place_arguments(const array_private *of, ARRAY_VECTORCALL, PyObject *
     return array_arguments(of->name, args, count, keywords, names, of->count, of->required, values);
 }
 
+/* Whether the value is exact already, and fits: then nothing is to be made, and no code of the program can run. */
+static inline bool fits(const array_parameter *parameter, PyObject *value)
+{
+    if (value == Py_None && parameter->kind & KIND_NONE)
+        return true;
+    const int kind = parameter->kind & ~KIND_NONE;
+    switch (kind) {
+    case KIND_LIKE: return is_array(value);
+    case KIND_OUT: return is_array(value) && array_writable((array *)value);
+    case KIND_INTEGER: {
+        if (!PyLong_CheckExact(value) || !PyUnstable_Long_IsCompact((PyLongObject *)value))
+            return false;
+        const int64_t number = PyUnstable_Long_CompactValue((PyLongObject *)value), low = parameter->bounds[0],
+                      high = parameter->bounds[1];
+        return (low == 0 && high == 0) || (number >= low && number <= high);
+    }
+    case KIND_REAL: return PyFloat_CheckExact(value);
+    case KIND_TRUTH: return PyBool_Check(value);
+    case KIND_SIZES: return are_ints(value);
+    case KIND_NUMBER:
+    case KIND_NUMBERS:
+    case KIND_SETS:
+    case KIND_PATH: return false;
+    default: return is_of_kind(kind, value);
+    }
+}
+
 PyObject *array_call_checked(PyObject *module, const array_private *of, ARRAY_VECTORCALL)
 {
-    array_state *state = array_state_of(module);
     PyObject *values[ARRAY_PARAMETERS_MAX], *result = NULL;
-    int made = 0;
+    unsigned made = 0; /* a bit for each value that is a reference of this function */
     if (place_arguments(of, args, count, keywords, values) < 0)
         return NULL;
-    for (; made < of->count; made++) {
-        const array_parameter *parameter = &of->parameters[made];
-        PyObject *given = values[made];
-        if (given == NULL)
+    for (int i = 0; i < of->count; i++) {
+        const array_parameter *parameter = &of->parameters[i];
+        if (values[i] == NULL || fits(parameter, values[i]))
             continue;
-        values[made] = given == Py_None && parameter->kind & KIND_NONE
-                           ? Py_NewRef(given)
-                           : exact_of(state, parameter->kind & ~KIND_NONE, given);
-        if (values[made] == NULL) {
+        PyObject *exact = exact_of(array_state_of(module), parameter->kind & ~KIND_NONE, values[i]);
+        if (exact == NULL) {
             if (!PyErr_Occurred())
-                refuse(of, parameter, given);
+                refuse(of, parameter, values[i]);
             goto done;
         }
+        values[i] = exact;
+        made |= 1u << i;
     }
-    for (int i = 0; i < of->count; i++)
+    for (int i = 0; made != 0 && i < of->count; i++) /* of all: code that ran may have changed what fitted */
         if (values[i] != NULL && check(of, &of->parameters[i], values[i]) < 0)
             goto done;
     result = of->function(module, values, of->count, NULL);
 done:
-    while (made > 0)
-        Py_XDECREF(values[--made]);
+    for (int i = 0; made != 0; i++, made >>= 1)
+        if (made & 1)
+            Py_DECREF(values[i]);
     return result;
 }
 

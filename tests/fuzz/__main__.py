@@ -22,7 +22,7 @@ from tests.fuzz.guest_notes import notes
 
 ROOT = Path(__file__).parents[2]
 ROUNDS_MOST = 30  # of one process: references that CPython loses keep some MiB of each VM
-HANG_S = 120.0  # no round takes as long
+HANG_S, FITTING_HANG_S = 120.0, 360.0  # no round takes as long
 
 
 class Totals(dict):
@@ -63,7 +63,7 @@ def process(options, first, seconds, totals):
                 if alarm is not None:
                     alarm.cancel()
                 alarm = threading.Timer(
-                    HANG_S, child.send_signal, (signal.SIGABRT,)
+                    FITTING_HANG_S if options.fitting else HANG_S, child.send_signal, (signal.SIGABRT,)
                 )  # its threads' tracebacks come with that
                 alarm.start()
                 if not line:

@@ -27,6 +27,7 @@ import re
 import sqlite3
 import sys
 import threading
+import time
 import types
 import uuid
 import weakref
@@ -491,8 +492,11 @@ class Fuzz:
 
             models = [lambda name=name: (name,) for name in _array._model_names()]
             own = Fitting(self.random.random(), self.try_fitting, models)
+            end = time.monotonic() + self.shared.settings["fitting_s"]
             for _ in range(steps):
                 own.step()
+                if time.monotonic() > end:  # the machine may be busy
+                    break
             return self.step
         choices = (
             [self.call] * 6

@@ -260,6 +260,7 @@ def one_round(canaries, folder, seed, number, modules, fitting):
                 "seed": f"{seed}/{number}/{batch}",
                 "steps": FITTING_STEPS if fitting else STEPS,
                 "fitting": fitting,
+                "fitting_s": BATCH_S / 2,
                 "threads": THREADS,
                 "modules": modules,
                 "skipped": sorted(SKIPPED),
@@ -271,7 +272,7 @@ def one_round(canaries, folder, seed, number, modules, fitting):
                 "secret": SECRET[::-1],
             }
             try:
-                answer = task(settings, timeout_s=BATCH_S)
+                answer = task(settings, timeout_s=3 * BATCH_S if fitting else BATCH_S)
             except vmhost.TimeLimitError:
                 counts["timeouts"] += 1
                 counts["slow"] += slow(folder / "notes")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 _RECORD = struct.Struct("<BIIQ")
 _SECTOR = 512
+_ROOT = Path(__file__).parents[2]
 
 
 def build(folder):
@@ -24,12 +25,16 @@ def build(folder):
     return library
 
 
+def environment(library, folder, log, **faults):
+    """Of a process whose writes in `folder` are logged. `faults`: WRITE_LOG_LAST, WRITE_LOG_FAILS (write_log.c)."""
+    names = dict(LD_PRELOAD=str(library), WRITE_LOG=str(log), WRITE_LOG_FOLDER=f"{folder}/", PYTHONPATH=str(_ROOT))
+    return os.environ | names | {name: str(number) for name, number in faults.items()}
+
+
 def logged(library, folder, log, *command):
     """Runs a Python command whose writes in `folder` are logged; raises where it fails."""
-    names = dict(LD_PRELOAD=str(library), WRITE_LOG=str(log), WRITE_LOG_FOLDER=f"{folder}/")
-    root = Path(__file__).parents[2]
-    environment = os.environ | names | dict(PYTHONPATH=str(root))
-    subprocess.run([sys.executable, *map(str, command)], check=True, env=environment, cwd=root)
+    command = [sys.executable, *map(str, command)]
+    subprocess.run(command, check=True, env=environment(library, folder, log), cwd=_ROOT)
 
 
 def records(log):

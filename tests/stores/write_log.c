@@ -1,11 +1,16 @@
 /* Preloaded into a process, this writes down what the process does to the files in the folder $WRITE_LOG_FOLDER:
    writes, truncations, syncs and removals, in their order, into the file $WRITE_LOG. tests/stores/power_cuts.py makes
    of it what a power cut would have left. Records: kind (u8), length of the name (u32), of the data (u32), offset
-   (u64), name, data. */
+   (u64), name, data.
+
+   $WRITE_LOG_LAST: the process kills itself after that many records, as kill -9 would. $WRITE_LOG_FAILS: the number of
+   the write or sync, from 1, that fails, as on a full disk. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -39,7 +44,26 @@ static void record(uint8_t kind, const char *name, const void *data, size_t leng
         log_file = (int)openat(AT_FDCWD, getenv("WRITE_LOG"), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (log_file < 0 || real(log_file, parts, 6) != (ssize_t)(17 + name_length + length))
         abort();
+    static long count = 0;
+    const char *last = getenv("WRITE_LOG_LAST");
+    if (last != NULL && ++count >= atol(last))
+        kill(getpid(), SIGKILL);
     pthread_mutex_unlock(&lock);
+}
+
+/* Whether this write or sync is the one that is to fail. `name`: of its file; NULL: not in the folder. */
+static int fails(const char *name)
+{
+    static long count = 0;
+    const char *which = getenv("WRITE_LOG_FAILS");
+    if (name == NULL || which == NULL)
+        return 0;
+    pthread_mutex_lock(&lock);
+    int due = ++count == atol(which);
+    pthread_mutex_unlock(&lock);
+    if (due)
+        errno = ENOSPC;
+    return due;
 }
 
 static const char *name_of(int file) { return file >= 0 && file < MAX_FILES ? names[file] : NULL; }
@@ -71,6 +95,8 @@ OPEN(open64)
     ssize_t name(int file, const void *data, size_t length, off64_t offset) \
     { \
         REAL(ssize_t, #name, int, const void *, size_t, off64_t); \
+        if (fails(name_of(file))) \
+            return -1; \
         ssize_t done = real(file, data, length, offset); \
         if (done > 0 && name_of(file) != NULL) \
             record('w', name_of(file), data, (size_t)done, (uint64_t)offset); \
@@ -82,6 +108,8 @@ PWRITE(pwrite64)
 ssize_t write(int file, const void *data, size_t length)
 {
     REAL(ssize_t, "write", int, const void *, size_t);
+    if (fails(name_of(file)))
+        return -1;
     ssize_t done = real(file, data, length);
     if (done > 0 && name_of(file) != NULL)
         record('w', name_of(file), data, (size_t)done, (uint64_t)(lseek64(file, 0, SEEK_CUR) - done));
@@ -105,7 +133,7 @@ TRUNCATE(ftruncate64)
     int name(int file) \
     { \
         REAL(int, #name, int); \
-        int failed = real(file); \
+        int failed = fails(name_of(file)) ? -1 : real(file); \
         if (!failed && name_of(file) != NULL) \
             record('s', name_of(file), NULL, 0, 0); \
         return failed; \

@@ -1,0 +1,129 @@
+"""A fault at each write of either end: killed there, or the disk is full there. Then all arrives once, in order."""
+
+import contextlib
+import random
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.stores import power_cuts
+from tests.tunnel.fault_workload import COUNT
+
+ROOT = Path(__file__).resolve().parents[2]
+WAIT_S = 60
+ALL = [b"%d" % number for number in range(COUNT)]
+FAULTS = {"killed": "WRITE_LOG_LAST", "full": "WRITE_LOG_FAILS"}
+SAMPLED = 3  # faults of each kind and end in `make test`
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    return power_cuts.build(tmp_path_factory.mktemp("write_log"))
+
+
+class Ends:
+    """Both ends in `folder`, each a process of its own. `faulty`: which of them gets the fault."""
+
+    def __init__(self, library, keys, folder, faulty):
+        folder.mkdir()
+        self.library, self.keys, self.folder, self.faulty = library, keys, folder, faulty
+        with socket.socket() as free:  # the server's, also of the next process
+            free.bind(("127.0.0.1", 0))
+            self.address = f"localhost:{free.getsockname()[1]}"
+
+    def start(self, role, **faults):
+        folder = self.folder / role
+        folder.mkdir(exist_ok=True)
+        faults = faults if role == self.faulty else {}
+        environment = power_cuts.environment(self.library, folder, self.folder / f"{role}.log", **faults)
+        command = ["-m", "tests.tunnel.fault_workload", role, self.address, folder / "store", self.keys]
+        return subprocess.Popen(
+            [sys.executable, *map(str, command)], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, **faults):
+        """Until both are done; one that was killed is started again without a fault. Returns how often that was."""
+        killed = 0
+        running = {"server": self.start("server", **faults)}
+        try:
+            if not running["server"].stdout.readline():  # it died before it listened
+                self._again(running, "server")
+                killed += 1
+            running["device"] = self.start("device", **faults)
+            while (role := self._ended(running)) is not None:
+                self._again(running, role)
+                killed += 1
+        finally:
+            for process in running.values():
+                process.terminate()
+                process.wait(WAIT_S)
+                process.stdout.close()
+        if running["server"].returncode == -signal.SIGKILL:  # at its end
+            return killed + 1
+        assert running["server"].returncode == 0
+        return killed
+
+    def _ended(self, running):
+        """None once the device has ended well; else which end died."""
+        while True:
+            for role, process in running.items():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    return None if process.wait(0.02) == 0 and role == "device" else role
+
+    def _again(self, running, role):
+        process = running[role]
+        process.stdout.close()
+        assert process.wait(WAIT_S) == -signal.SIGKILL
+        running[role] = self.start(role)
+
+    def writes(self):
+        return sum(1 for _ in power_cuts.records(self.folder / f"{self.faulty}.log"))
+
+    def check(self):
+        """All arrived once, in order, and nothing waits on the device."""
+        for role in ("server", "device"):
+            with contextlib.closing(sqlite3.connect(self.folder / role / "store")) as store:
+                assert [body for (body,) in store.execute("SELECT body FROM came ORDER BY n")] == ALL, role
+                assert store.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+                if role == "device":
+                    assert store.execute("SELECT count(*) FROM outbox_entries").fetchone() == (0,)
+
+
+def with_faults(library, keys, folder, role, kind, choose):
+    counting = Ends(library, keys, folder / "counting", role)
+    assert counting.run() == 0
+    counting.check()
+    writes = counting.writes()
+    assert writes > 20
+    killed, numbers = 0, choose(range(1, writes + 1))
+    for number in numbers:
+        ends = Ends(library, keys, folder / str(number), role)
+        try:
+            killed += ends.run(**{FAULTS[kind]: number})
+            ends.check()
+        except (AssertionError, sqlite3.Error) as error:
+            raise AssertionError(f"{role}, {kind} at write {number} of {writes}: {error}") from error
+    assert killed >= len(numbers) * 3 // 4 if kind == "killed" else not killed
+
+
+ROLES = pytest.mark.parametrize("role", ["device", "server"])
+KINDS = pytest.mark.parametrize("kind", FAULTS)
+
+
+@ROLES
+@KINDS
+def test_a_fault_at_some_writes(library, keys, tmp_path, role, kind):
+    dice = random.Random(f"{role} {kind}")
+    with_faults(library, keys, tmp_path, role, kind, lambda all_: dice.sample(all_[: len(all_) * 3 // 4], SAMPLED))
+
+
+@pytest.mark.stress
+@ROLES
+@KINDS
+def test_a_fault_at_each_write(library, keys, tmp_path, role, kind):
+    with_faults(library, keys, tmp_path, role, kind, lambda all_: all_)

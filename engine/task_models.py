@@ -64,7 +64,8 @@ def _source():
         frame = frame.f_back
     file = None if frame is None else frame.f_globals.get("__file__")
     caller = () if file is None else Path(file).resolve().parents
-    return next((folder for folder in (*caller, Path.cwd()) if (folder / SPEC_NAME).is_file()), None)
+    found = next((folder for folder in (*caller, Path()) if (folder / SPEC_NAME).is_file()), None)
+    return found and found.absolute()
 
 
 def _reader():

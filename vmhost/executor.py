@@ -56,6 +56,7 @@ from vmhost.isolation import vm as isolation
 from vmhost.limits import BreakerPolicy, Limits, Policy, TaskPolicy
 from vmhost.runtime import made_functions, native_threads, program_packages, travel
 from vmhost.runtime.codec import Codec
+from vmhost.runtime.working_folder import absolute
 from vmhost.task import end_after, until_done
 
 TYPE_CHECKING = False
@@ -675,7 +676,7 @@ def _granted(kind, name):
     if isinstance(name, (str, os.PathLike)):
         text = os.fspath(name)
         if pattern is PATH and isinstance(text, str) and text:
-            text = os.path.abspath(text)
+            text = absolute(text)
         if matches(pattern, text, MAX_GRANT_CHARS) or text in EVERYTHING.get(kind, ()):
             return text
     raise ConfigurationError(f"permissions: {kind}: expected {expected}, got {shown(name)}")

@@ -35,7 +35,7 @@ def save(tables, folder, *, incremental=False, step=None):
     names = [one.name for one in tables]
     if len(set(names)) != len(names) or not all(_is_file_name(name) for name in names):
         raise CheckpointError(f"tables: expected different names that files can have, got {', '.join(names)}")
-    folder = os.path.abspath(os.fspath(folder))
+    folder = save_folders.absolute(folder)
     os.makedirs(folder, exist_ok=True)
     saves = _saves(folder)
     previous = _previous_save(tables, folder, saves) if incremental else None
@@ -189,7 +189,7 @@ def restore(tables, folder, *, upto=None):
     CheckpointError says what is missing or damaged, or which table was made with other options; tables may then hold a
     part of their rows."""
     tables = list(tables.values() if isinstance(tables, dict) else tables)
-    folder = os.path.abspath(os.fspath(folder))
+    folder = save_folders.absolute(folder)
     chain = _chain(folder, upto)
     for one in tables:
         statistics = one.statistics()
@@ -213,7 +213,7 @@ def restore(tables, folder, *, upto=None):
 def restore_some(tables, folder, upto, wanted):
     """The same for the keys for which `wanted(keys)` is true, into tables that may have other keys; an incremental save
     cannot follow."""
-    chain = _chain(os.path.abspath(os.fspath(folder)), upto)
+    chain = _chain(save_folders.absolute(folder), upto)
     files = [
         (one, *_header(os.path.join(folder, name, f"{one.name}.safetensors"), one))
         for name, _ in chain
@@ -226,7 +226,7 @@ def restore_some(tables, folder, upto, wanted):
 
 def save_chain(folder, upto=None):
     """Names of the saves that `restore` reads: the last full one before `upto`, and the increments after it."""
-    return [name for name, _ in _chain(os.path.abspath(os.fspath(folder)), upto)]
+    return [name for name, _ in _chain(save_folders.absolute(folder), upto)]
 
 
 def put_rows(tables, path):

@@ -1,8 +1,18 @@
 """Folders of saves. Each save is a folder of files: it is written beside its place, and renamed when it is complete."""
 
+import errno
 import os
 
 _UNFINISHED = ".saving-"
+
+
+def absolute(folder):
+    """The absolute path of `folder`. FileNotFoundError if that needs the working folder, and it was removed."""
+    try:
+        return os.path.abspath(os.fspath(folder))
+    except FileNotFoundError:
+        text = "the working folder of this process was removed: change to another one, or give an absolute path"
+        raise FileNotFoundError(errno.ENOENT, text, os.fspath(folder)) from None
 
 
 def unfinished(folder, name):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from vmhost.engine import _array as _a
+from vmhost.engine.embedding import save_folders
 
 KINDS = ("sgd", "adagrad", "adam", "ftrl")  # in the order of vme_embedding.h
 _INT64_MAX = 2**63 - 1
@@ -267,7 +268,7 @@ def _storage_options(name, given):
         number = getattr(given, what)
         if type(number) is not int or not 0 < number <= _INT64_MAX:
             raise ValueError(f"{name}: storage: {what}: expected a whole number above 0, got {number!r}")
-    folder = os.path.abspath(os.fspath(given.folder))
+    folder = save_folders.absolute(given.folder)
     if not os.path.isdir(folder):
         os.makedirs(folder)
     return {

@@ -78,7 +78,7 @@ def save(folder, state, *, tables=(), keep=2, full=None):
     full: whether to save whole tables instead of changed rows only; by default the first time and whenever the
         increments have as many rows as the tables.
     OSError, MemoryError, RunError: the state was not saved, earlier ones are intact."""
-    folder = os.path.abspath(os.fspath(folder))
+    folder = save_folders.absolute(folder)
     os.makedirs(folder, exist_ok=True)
     tables = list(tables.values() if isinstance(tables, dict) else tables)
     number = max((number for number, _ in _states(folder)), default=0) + 1
@@ -126,7 +126,7 @@ def forget_after(folder, number):
 def load(folder, *, tables=()):
     """The last state of a folder, with the tables (which must have no keys) restored as they were then; None if there
     is none. RunError says what is damaged."""
-    folder = os.path.abspath(os.fspath(folder))
+    folder = save_folders.absolute(folder)
     try:
         states = _states(folder)
     except FileNotFoundError:

@@ -6,6 +6,7 @@ completion stay quick. `output.py` and `failures.py` define where output goes, a
 
 import importlib
 import io
+import os
 import sys
 
 import click
@@ -97,6 +98,11 @@ def run_alone(command, name, arguments=None):
         return done or failures.DONE
     except click.ClickException as error:
         error.show()
+        return failures.WRONG_INPUT
+    except FileNotFoundError as error:
+        if error.filename is not None or os.stat(".").st_nlink > 0:  # no name: the error is of os.getcwd()
+            raise
+        print(f"{name}: the working folder was removed; go to one that exists", file=sys.stderr)
         return failures.WRONG_INPUT
     except KeyboardInterrupt, click.Abort:
         print(f"{name}: interrupted", file=sys.stderr)

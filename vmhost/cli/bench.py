@@ -26,9 +26,9 @@ def command(arguments):
 
 def checkout():
     """The root of the checkout that has this package or the current folder."""
-    for root in (Path(__file__).resolve().parents[2], Path.cwd()):
+    for root in (Path(__file__).resolve().parents[2], Path()):
         if (root / "bench" / "__main__.py").is_file():
-            return root
+            return root.absolute()
     raise failures.Failure(
         "the measurements are in bench/ of the project's checkout, which is not here; go there and run it again"
     )

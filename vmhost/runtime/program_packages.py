@@ -22,6 +22,7 @@ from vmhost.bytecode.closure import is_installed
 from vmhost.bytecode.packages import LOCK_NAME, Requirements, cache_folder, files_of, installed, packages_in
 from vmhost.bytecode.recording import RECORD_NAME, Program, record_imports, recorded_texts
 from vmhost.bytecode.script_block import read_script_block
+from vmhost.runtime.working_folder import absolute
 
 IN_RECORDER = "VMHOST_IN_RECORDER"  # set in the process that records imports: it creates no VMs
 _COMPILES = re.compile(rb"(?:(?<![.\w])|builtins\.)(?:exec|eval|compile)\b")
@@ -41,7 +42,7 @@ class Luggage:
 def script():
     """The Path of the file that the program runs; None if there is none."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
-    path = Path(os.path.abspath(file)) if file and file.endswith(".py") else None
+    path = Path(absolute(file)) if file and file.endswith(".py") else None
     return path if path is not None and path.is_file() else None
 
 
@@ -111,7 +112,7 @@ def _texts_of_imports(closure, module, sites):
             for source in closure.sources.values()
             if not is_installed(source)
         ),
-        folder=os.getcwd(),
+        folder=absolute(),
         environment={IN_RECORDER: "1"},
     )
     kept = cache_folder("texts")

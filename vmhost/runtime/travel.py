@@ -30,6 +30,7 @@ from vmhost.bytecode.texts import absence
 from vmhost.errors import CrossingError
 from vmhost.runtime import program_packages
 from vmhost.runtime.interactive import Sketch
+from vmhost.runtime.working_folder import absolute
 from vmhost.stdlib.policy import POLICY
 
 # The name of the program's own module in a VM, so that its `if __name__ == "__main__":` does not run there.
@@ -402,7 +403,7 @@ def _source_of(name, function):
             f"{shown(function)} cannot travel to a VM: VMs run what is compiled from Python source, "
             f"and that of its module {name} is not available: {reason}"
         )
-    folder = Path(path or ".").absolute().parent
+    folder = Path(absolute(path or ".")).parent
     for _ in range(target.count(".") + is_package):
         folder = folder.parent
     return _Source(target, text, path or f"<{name}>", is_package, str(folder))
@@ -431,7 +432,7 @@ def _typed_in(function, path):
             text, shown_as = sketch.of_global(path.partition(".")[0])
         text = text.encode()
         name = f"{MAIN}_{hashlib.sha256(text).hexdigest()[:12]}"  # other source gets another name
-        _sketches[function] = known = path, sketch, _Source(name, text, shown_as, False, os.getcwd())
+        _sketches[function] = known = path, sketch, _Source(name, text, shown_as, False, absolute())
     return known[2]
 
 
@@ -442,7 +443,7 @@ def _roots(own, packages):
     if packages is not None:
         yield str(packages)
     for entry in dict.fromkeys(sys.path):
-        folder = os.path.realpath(entry or os.getcwd())
+        folder = os.path.realpath(absolute(entry or "."))
         if packages is not None and Path(folder).name in INSTALLED:
             continue
         if folder not in _library() and folder != own and os.path.isdir(folder) and Path(folder).name != "lib-dynload":

@@ -42,7 +42,7 @@ class Shard(embedding.Shards):
         """Saves this shard's part of the tables (ShardedTables, or their EmbeddingVariables) in a folder of its own
         below `folder`; all shards must call it. The save counts once all have written theirs. Returns its path."""
         tables = _own(tables)
-        folder = os.path.abspath(os.fspath(folder))
+        folder = save_folders.absolute(folder)
         path = embedding.save(tables, part(folder, self.rank, self.count), incremental=incremental, step=step)
         self.wait("saves")
         number = max((number for number, _ in _saves(folder)), default=0) + 1
@@ -72,7 +72,7 @@ def alone():
 def restore(tables, folder, rank=0, count=1):
     """Reads the last save of shards into empty tables: the keys of shard `rank` of `count`, or all of them."""
     tables = _own(tables)
-    folder = os.path.abspath(os.fspath(folder))
+    folder = save_folders.absolute(folder)
     saves = _saves(folder)
     if not saves:
         raise embedding.CheckpointError(f"{folder}: there is no save of shards")

@@ -410,7 +410,7 @@ class _Workers:
             for module, luggage in luggages:
                 self._pack(luggage)
                 if luggage.modules:
-                    self._codec.homes[luggage.name] = module
+                    self._codec.add_home(luggage.name, module)
 
     def _entry(self, in_rows, module, path, flags=""):
         flags += ("i" if self._initializer is not None else "") + ("r" if in_rows else "")

@@ -121,3 +121,7 @@ def keep(order):
 
 def kept():
     return _kept[0]
+
+
+def order():
+    return Order(1)

@@ -1,5 +1,6 @@
 """Classes of the program in `initargs` and `types`; a subclass's own submit."""
 
+import dataclasses
 import subprocess
 import sys
 import textwrap
@@ -121,3 +122,23 @@ def test_initargs_may_be_of_classes_of_the_script(tmp_path):
     )
     ran = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100, check=False)
     assert (ran.stdout, ran.stderr) == ("Config(size=3)\n", "")
+
+
+def test_a_class_that_is_replaced_in_its_module_loses_its_layout(monkeypatch):
+    with vmhost.VMExecutor(1) as pool:
+        for _ in range(2):  # the second time from what is kept of the class
+            assert pool.submit(carried.echo, carried.Order(1)).result() == (carried.Order(1),)
+        old = carried.Order
+
+        @dataclasses.dataclass
+        class Order:
+            number: int
+            lines: list
+            more: int = 0
+
+        Order.__module__, Order.__qualname__ = old.__module__, old.__qualname__
+        monkeypatch.setattr(carried, "Order", Order)
+        with pytest.raises(vmhost.CrossingError, match="`tests.vmhost.carried:Order` cannot cross"):
+            pool.submit(carried.echo, old(1))
+        with pytest.raises(vmhost.CrossingError, match="missing fields: more"):
+            pool.submit(carried.order).result()

@@ -180,8 +180,13 @@ class _Fields(_Shape):
                 raise Unfit(f"`{self.name}`: there is no place for its field {field.name}")
             else:
                 self._slots[field.name] = None
+        self._in_dict = self._dict.__get__ if not any(self._slots.values()) and type(self._dict) is _GETSET else None
 
     def read(self, value):
+        if self._in_dict is not None:
+            inside = self._in_dict(value)
+            if inside.keys() == self._slots.keys():
+                return dict(inside)
         inside = None if all(self._slots.values()) else self._dict.__get__(value)
         fields = {}
         for name, slot in self._slots.items():
@@ -201,6 +206,9 @@ class _Fields(_Shape):
             extra = ", ".join(sorted(str(name)[:50] for name in payload if name not in self._slots)[:5])
             raise Malformed(f"missing fields: {missing or 'none'}; unknown fields: {extra or 'none'}")
         value = object.__new__(self.cls)
+        if self._in_dict is not None:
+            self._in_dict(value).update(payload)
+            return value
         for name, slot in self._slots.items():
             if slot is None:
                 self._dict.__get__(value)[name] = payload[name]

@@ -68,6 +68,9 @@ class Codec:
         self.plain = {}  # name -> class that is no dataclass, namedtuple, enum or exception
         self._known = {}  # name -> Shape
         self._names = {}  # class -> name
+        self._by_own_name = {}  # the homes by their names here
+        self._packers = {}  # class of a home -> (kind, name, function that reads a value)
+        self._makers = {}  # name -> (class of a home, its Shape)
         for name, given in _named(types):
             self._register(name, given)
 
@@ -101,6 +104,9 @@ class Codec:
         from vmhost.guest.classes import CONVERTED, ERROR_CLASS, has_shape, is_builtin_error, name_of, shape_of
 
         kind = type(value)
+        known = self._packers.get(kind)
+        if known is not None and self._own_class(known[1]) is kind:
+            return known[0], known[1], known[2](value)
         is_class = kind is type and self._library_errors and issubclass(value, Exception)
         cls = value if is_class else kind
         name = self._names.get(cls)
@@ -118,7 +124,20 @@ class Codec:
         if is_class:
             return ERROR_CLASS, name, None
         shape = self._known.get(name) or shape_of(cls)
+        if self._own_class(name) is cls:
+            self._packers[cls] = shape.kind, name, shape.read
         return shape.kind, name, shape.read(value)
+
+    def _own_class(self, name):
+        """The class that VMs call `name`, if it is in the home of this name itself; None."""
+        module, _, path = name.partition(":")
+        home = self.homes.get(module) or self._by_own_name.get(module)
+        found = None if home is None else vars(home).get(path)
+        return found if isinstance(found, type) and found.__module__ == home.__name__ else None
+
+    def add_home(self, name, module):
+        """From now on the classes of `module`, which VMs call `name`, are known."""
+        self.homes[name] = self._by_own_name[module.__name__] = module
 
     def unpack(self, kind, detail, payload, in_key, _entry=None):
         """The value that a VM packed; `in_key`: it must be hashable. ValueError if it is invalid."""
@@ -137,6 +156,9 @@ class Codec:
 
         if not is_class_kind(kind):
             return kinds.unpack(kind, detail, payload)
+        known = self._makers.get(detail) if type(detail) is str else None
+        if known is not None and kind == known[1].kind and self._own_class(detail) is known[0]:
+            return known[1].make(payload, in_key)
         split(detail)
         if self._foreign:
             return f"{detail}: {payload!r}" if in_key else Foreign(kind, detail, payload)
@@ -155,6 +177,8 @@ class Codec:
             return shape.cls
         if shape.kind != kind:
             raise kinds.Malformed(f"`{detail}` is another kind of class here")
+        if self._own_class(detail) is shape.cls:
+            self._makers[detail] = shape.cls, shape
         return shape.make(payload, in_key)
 
     def _shape(self, name):

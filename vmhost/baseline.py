@@ -10,7 +10,7 @@ process leaves; any other damage is a BaselineError with the position. docs/oper
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import msgpack
@@ -211,11 +211,44 @@ class BaselineWriter:
             raise OSError(28, "no space left for a whole call", self.path)
         self.bytes += written
 
+    def forget(self, marks: Iterable[bytes]) -> int:
+        """As `forget_calls`; goes on in the rewritten file."""
+        removed = forget_calls(self.path, marks)
+        if removed and self._fd >= 0:
+            os.close(self._fd)
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            self.bytes = os.fstat(self._fd).st_size
+        return removed
+
     def close(self) -> None:
         """Closes the file; may be repeated."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
+
+
+def forget_calls(path: str | os.PathLike[str], marks: Iterable[bytes]) -> int:
+    """Removes the calls whose bytes contain one of `marks` from a baseline file, which is replaced as a whole, and
+    bytes after the last whole call. Returns their number. OSError; BaselineError for a file that is none."""
+    path, marks = os.fspath(path), tuple(marks)
+    with open(path, "rb") as file:
+        data = file.read()
+    if not any(mark in data for mark in marks):
+        return 0
+    if not data.startswith(MAGIC):
+        raise BaselineError(f"{path}: not a baseline of this version of vmhost")
+    offsets, _ = _frames(path, data)
+    kept = [
+        data[start - _FRAME.size : end] for start, end in offsets if not any(mark in data[start:end] for mark in marks)
+    ]
+    new = f"{path}.new"
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(MAGIC + b"".join(kept))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)
+    return len(offsets) - len(kept)
 
 
 def _frame(fields):

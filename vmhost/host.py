@@ -335,6 +335,19 @@ class Host:
         except KeyError:
             raise KeyError(f"{name}: no such task is loaded; there are {', '.join(self.tasks) or 'none'}") from None
 
+    @property
+    def record_folders(self) -> tuple[str, ...]:
+        """The folders in which calls have been recorded."""
+        return tuple(sorted(self._service.record_folders))
+
+    def forget(self, marks: "Iterable[bytes]") -> None:
+        """Removes what contains one of `marks` from the files that are being recorded, and from the log lines that a
+        crash report would show. OSError."""
+        marks = tuple(marks)
+        self._service.forget_calls(marks)
+        if (notes := _crash_notes()) is not None:
+            notes.forget(marks)
+
     # -- statistics and the end -----------------------------------------------------------------------------------
 
     def statistics(self) -> "HostStatistics":

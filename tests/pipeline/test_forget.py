@@ -35,14 +35,14 @@ def test_a_person_is_gone_from_the_files(tmp_path, buffered):
             database.flush()
             assert MARK.encode() in files(path)
         before = [stored for stored in store.read() if stored.event.key != MARK]
-        assert forget(database, MARK) == {
+        removed = forget(database, MARK)
+        assert {name: count for name, count in removed.items() if count} == {
             "events": 43,
             "late_events": 1,
             "states": 1,
             "rows": 2,
             "outbox": 2,
             "dead_letters": 1,
-            "messages": 0,
         }
         assert MARK.encode() not in files(path)
         assert list(store.read()) == before and store.statistics()["stored"] == 257

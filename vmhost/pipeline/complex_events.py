@@ -21,6 +21,7 @@ from vmhost import ConfigurationError
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.patterns import PatternEngine, PatternError, RuleError
 from vmhost.pipeline.reach.settings import USUAL_PRIORITY, sending_of
+from vmhost.pipeline.values import pack, unpack
 
 PREFIX = "rule:"
 TIMED_OUT = ":timeout"
@@ -35,6 +36,7 @@ _KEYS = (
 )  # fmt: skip
 STEPS = (
     "CREATE TABLE pattern_state (id INTEGER PRIMARY KEY CHECK (id = 1), position INTEGER NOT NULL, data BLOB NOT NULL)",
+    "ALTER TABLE pattern_state ADD COLUMN rules BLOB",
 )
 _log = logging.getLogger("vmhost.pipeline")
 
@@ -99,9 +101,39 @@ def _add(engine, rule):
         raise ConfigurationError(f"rule {rule.name}: {error}") from error
 
 
+def _forget(engine, rules, key, visits):
+    engine.forget(1, key)
+    for visit in visits:
+        engine.forget(2, visit)
+    for rule in rules:
+        if rule.by in ("all", "page"):
+            engine.remove(rule.name)
+            _add(engine, rule)
+
+
+def forget_saved(connection, key, visits):
+    """Ends saved matches that may hold events of `key`, inside of a transaction. Matches whose rules cannot be read any
+    more all end."""
+    row = connection.execute("SELECT data, rules FROM pattern_state").fetchone()
+    if row is None:
+        return
+    try:
+        engine, rules = PatternEngine(), []
+        for name, settings, by, timeouts in unpack(row[1] or pack([])):
+            rules.append(RuleSettings(name, by, settings, timeout=() if timeouts else None))
+            _add(engine, rules[-1])
+        engine.load(row[0])
+        _forget(engine, rules, key, visits)
+        connection.execute("UPDATE pattern_state SET data = ?", (engine.save(),))
+    except (ConfigurationError, PatternError, ImportError, ValueError, TypeError) as error:
+        _log.warning("all saved matches under way end: those of one person cannot be told apart: %s", error)
+        connection.execute("DELETE FROM pattern_state")
+
+
 def _matching(rule):
     """The settings of a rule that decide how it matches."""
-    settings = {key: rule.data.get(key) for key in ("pattern", "within_ms", "within", "skip", "fields")}
+    keys = ("pattern", "within_ms", "within", "skip", "fields")
+    settings = {key: rule.data[key] for key in keys if rule.data.get(key) is not None}
     return settings, rule.by, rule.timeout is not None
 
 
@@ -305,20 +337,13 @@ class ComplexEvents:
         self._database.flush()
         data = self.engine.save()
         with self._database.transaction() as connection:
-            connection.execute("INSERT OR REPLACE INTO pattern_state VALUES (1, ?, ?)", (self.position, data))
+            rules = pack([[rule.name, *_matching(rule)] for rule in self.rules.values()])
+            connection.execute("INSERT OR REPLACE INTO pattern_state VALUES (1, ?, ?, ?)", (self.position, data, rules))
         self._saved, self._saved_s = self.position, time.monotonic()
 
     def forget(self, key, visits):
         """Ends matches that may hold events of `key`, and removes them from the saved state. StoreError."""
-        self.engine.forget(1, key)
-        for visit in visits:
-            self.engine.forget(2, visit)
-        if any(rule.by in ("all", "page") for rule in self.rules.values()):
-            for rule in list(self.rules.values()):
-                if rule.by in ("all", "page"):
-                    self.engine.remove(rule.name)
-                    del self.rules[rule.name]
-                    self.add(rule)
+        _forget(self.engine, self.rules.values(), key, visits)
         self._waiting = [event for event in self._waiting if event.key != key]
         self._saved = None
         if not self._waiting:

@@ -123,7 +123,7 @@ class Intake:
     @property
     def ended_visits(self):
         """{visit: time of its exit} of visits that are over, as far as they are known."""
-        return {name: at_ms for name, at_ms in self._closed.items() if name not in self._open}
+        return dict(self._closed)
 
     @property
     def open_visits(self):
@@ -253,6 +253,8 @@ class Intake:
                     self._close(other, ENTER, out)
         while len(self._open) >= self.max_visits:
             self._close(self._next_due()[1], BOUND, out)
+        if name in self._closed:
+            self._undo.append((self._closed.__setitem__, name, self._closed.pop(name)))
         self._begin(name, _Visit(event.page, event.key, event.time_ms))
         self._undo.append((self._forget_visit, name))
         return True
@@ -452,6 +454,7 @@ class Intake:
                 elif visit in self._open:
                     self._open[visit].last_ms = max(self._open[visit].last_ms, at_ms)
                 elif visit not in self._closed or (name == PAGE_ENTER and at_ms >= self._closed[visit]):
+                    self._closed.pop(visit, None)
                     self._begin(visit, _Visit(page, key, at_ms))
         self._undo.clear()
 

@@ -46,7 +46,10 @@ class Matching:
         self.engine = TriggerEngine()
         for name, trigger in self.triggers.items():
             self.engine.add(name, *condition(trigger))
+        ended = self._ended
+        self._ended = {}
         self.prime(store, visits)
+        self._ended = ended or self._ended  # exits may be among what was forgotten
 
     @property
     def under_way(self):

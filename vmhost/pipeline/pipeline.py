@@ -161,6 +161,8 @@ class Pipeline:
                 raise PipelineError(f"intake: {error}") from error
             self._tables = Tables(self._database, buffer_ms=batch_ms, clock=clock)
             forgetting.finish(self._database)
+            self._record_folders = None
+            self._note_folders()
             self._visits = Visits(self._store)
             self._fed = self._store.position
             self._operators = {}  # tasks that compute features
@@ -255,6 +257,7 @@ class Pipeline:
     def _take_up(self, loaded, from_stored=False, starting=False):
         """Makes a StreamTask of a Task that the host has loaded."""
         self._must_be_stream_task(loaded)
+        self._note_folders()
         if loaded.name in self._reach.called:
             raise PipelineError(f"{loaded.name}: a channel calls a task of this name; give one of them another name")
         if loaded.name in self._tasks:
@@ -525,17 +528,28 @@ class Pipeline:
             calls = sum(task.forget(key) for task in (*self._tasks.values(), *self._leaving.values()))
             stack.callback(self._pump)
             visits = self._intake.visits_of(key)
+            self._note_folders()
             if self._complex is not None:
-                self._complex.forget(key, visits)
+                self._complex.forget(key, {*visits, *forgetting.visits_of(self._store, key)})
             if self.features is not None:
                 self.features.forget(key, visits)
-            removed = forgetting.forget(self._database, key)
-            self._reach.forget(key)
+            removed = forgetting.forget(self._database, key, lambda marks: self._settle(key, marks))
             self._visits.forget(key, visits)
             for matching in (*self._matchings, *(behind.matching for behind in self._behind.values())):
                 self._forget_matches(matching, visits)
             self._idle.notify_all()
         return {**removed, "calls": calls}
+
+    def _settle(self, key, marks):
+        """Called by `forgetting.forget` before files are rewritten: what is on its way into them arrives first."""
+        self._reach.settle(key)
+        self._host.forget(marks)
+
+    def _note_folders(self):
+        folders = self._host.record_folders
+        if folders != self._record_folders:
+            forgetting.note_folders(self._database, folders, self._host.state)
+            self._record_folders = folders
 
     def _forget_matches(self, matching, visits):
         """Ends matches of these visits; looks for those of the time level anew, in the events still stored."""
@@ -689,6 +703,7 @@ class Pipeline:
                     if not self._ended and self.live:
                         self._feed(self._intake.tick())
                     self._move_on()
+                    self._note_folders()
                     self._pump()
                     released = [table for task in self._tasks.values() for table in task.tables_let_go()]
                 for table in released:
@@ -928,6 +943,7 @@ class Pipeline:
         try:
             with self._lock:
                 self._move_on()
+                self._note_folders()
                 self.final = self.statistics()
             self._tables.close()
         finally:

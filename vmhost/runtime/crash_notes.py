@@ -42,6 +42,12 @@ def loaded(name, version, manifest, limits):
         _notes[0].loaded(name, version, manifest, limits)
 
 
+def forget(marks):
+    """Removes lines that contain one of `marks` (bytes) from the notes of this process."""
+    if _notes:
+        _notes[0].forget(marks)
+
+
 def put_aside(folder):
     """Move the dump of the previous process's crash in the StateFolder `folder` to its folder `crashes`. False: that
     failed, as logged, and the dump must not be overwritten."""
@@ -92,6 +98,12 @@ class Notes(logging.Handler):
         text = "".join(f"{self._masking.text(line[:1000])}\n" for line in lines)
         self._text = (self._text + text.encode("utf-8", "replace").replace(b"\0", b"?"))[-(_LOG_BYTES - 1) :]
         self._log_room[: len(self._text) + 1] = self._text + b"\0"
+
+    def forget(self, marks):
+        with self.lock:
+            lines = self._text.split(b"\n")
+            self._text = b"\n".join(line for line in lines if not any(mark in line for mark in marks))
+            self._log_room[:] = self._text.ljust(_LOG_BYTES, b"\0")
 
     def loaded(self, name, version, manifest, limits):
         with self.lock:

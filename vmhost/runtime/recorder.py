@@ -209,6 +209,12 @@ class Recorder:
         self.close()
         self._service.reroute(self._version)
 
+    def forget(self, marks):
+        """Removes recorded calls whose bytes contain one of `marks`. Called on the second thread, after the calls that
+        had ended."""
+        if self._writer is not None:
+            self._writer.forget(marks)
+
     def close(self, why="closed"):
         """Record no more calls, except calls of the share in progress. Can be repeated."""
         self._closing = True

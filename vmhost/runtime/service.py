@@ -10,9 +10,11 @@ that is dropped is cleaned up, as described in `owned_by`.
 
 import _thread
 import collections
+import errno
 import functools
 import logging
 import os
+import queue
 import threading
 import time
 import weakref
@@ -58,6 +60,7 @@ class Service:
         self._codec = codec or Codec()
         self._functions = functions
         self._function_threads = FunctionThreads(policy.function_threads)
+        self._recorders, self.record_folders = [], set()  # weak references; folders of all that were ever made
         self._state = state
         self._clock = clock
         self._wall = wall
@@ -182,7 +185,32 @@ class Service:
     def _begin_recording(self, version, policy):
         from vmhost.runtime.recorder import Recorder  # imported late: few hosts record
 
-        version.recorder = Recorder(version, policy, self._codec, self)
+        version.recorder = recorder = Recorder(version, policy, self._codec, self)
+        self._recorders = [one for one in self._recorders if one() is not None] + [weakref.ref(recorder)]
+        self.record_folders.add(os.path.abspath(policy.folder))
+
+    def forget_calls(self, marks, timeout_s=10.0):
+        """Removes the calls that contain one of `marks` (bytes) from the files that are being recorded, also calls that
+        have ended and are not written yet. OSError."""
+        ended = native_threads.SimpleQueue()
+
+        def act():
+            try:
+                for recorder in self._recorders:
+                    if (recorder := recorder()) is not None:
+                        recorder.forget(marks)
+                ended.put(None)
+            except BaseException as error:
+                ended.put(error)
+
+        if self._recorders:
+            self.put_aside(act)
+            try:
+                error = ended.get(timeout=timeout_s)
+            except queue.Empty:
+                raise OSError(errno.ETIMEDOUT, "recorded calls wait to be written") from None
+            if error is not None:
+                raise error
 
     @property
     def codec(self):

@@ -228,12 +228,18 @@ class Outbox:
             return self._remove(connection, [row[0] for row in rows])
 
     def forget(self, key, identities=()):
-        """Deletes the entries of `key`, and those with the ids `identities`, without counting them as dropped; returns
-        how many."""
+        """Deletes the entries of `key`, those with the ids `identities`, and those of nobody whose id or body contains
+        the key, without counting them as dropped; returns how many. Known ids that contain it are forgotten too."""
+        mark = key.encode(errors="surrogatepass")
         with self.database.transaction() as connection:
-            mine = connection.execute("SELECT id FROM outbox_entries WHERE key = ?", (key,)).fetchall()
+            mine = connection.execute(
+                "SELECT id FROM outbox_entries WHERE key = ? OR (key = '' AND (instr(id, ?) OR instr(body, ?)))",
+                (key, key, mark),
+            ).fetchall()
             identities = {*identities, *(identity for (identity,) in mine)}
-            return self._remove(connection, identities)
+            removed = self._remove(connection, identities)
+            connection.execute("DELETE FROM outbox_known WHERE ? != '' AND instr(id, ?)", (key, key))
+            return removed
 
     def __len__(self):
         with self.database.reader() as connection:

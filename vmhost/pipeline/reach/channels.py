@@ -29,6 +29,7 @@ from vmhost import BreakerOpenError, ClosedError, ConfigurationError, QueueFullE
 
 TRACKING = "tracking"  # folder of `ut` files, in the pipeline's folder
 _LINES_BYTES = 16 << 20  # a larger `ut` file is renamed to NAME.old, which replaces the one before
+_NEW = ".new"  # ends the name of a file that is being rewritten
 _KNOWN_IDS = 100_000
 _ENDED = 1000
 _MAX_WAIT_S = 3600.0  # longest wait that a receiver may ask for by Retry-After
@@ -230,7 +231,7 @@ class TrackingLog:
 
     def __init__(self, folder, name):
         self._path = Path(folder) / TRACKING / name
-        self._lock = threading.Lock()
+        self._lock = _lock_of(self._path.parent)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._ids = dict.fromkeys(self._read_ids())
@@ -274,9 +275,14 @@ class TrackingLog:
                 os.replace(self._path, self._old)
             return None
 
-    def forget(self, key):
-        with self._lock:
-            forget_lines(self._path.parent, key)
+
+_locks = {}  # by folder: of its files
+_locks_lock = threading.Lock()
+
+
+def _lock_of(folder):
+    with _locks_lock:
+        return _locks.setdefault(os.path.abspath(folder), threading.Lock())
 
 
 def _id_of(line):
@@ -288,21 +294,36 @@ def _id_of(line):
 
 
 def forget_lines(folder, key):
-    """Removes a person's lines from the files in a `tracking` folder. Returns their number."""
-    removed = 0
-    for path in sorted(Path(folder).glob("*")) if Path(folder).is_dir() else ():
-        lines = path.read_bytes().split(b"\n")
-        kept = [line for line in lines if not _is_of(line, key)]
-        if len(kept) == len(lines):
-            continue
-        removed += len(lines) - len(kept)
-        new = path.with_name(f"{path.name}.new")
-        with open(new, "wb") as file:
+    """Removes a person's lines from the files in a `tracking` folder, to which nothing is written meanwhile. Returns
+    their number."""
+    with _lock_of(folder):
+        return sum(
+            rewrite_lines(path, lambda line: not _is_of(line, key))
+            for path in (sorted(Path(folder).glob("*")) if Path(folder).is_dir() else ())
+            if not path.name.endswith(_NEW)
+        )
+
+
+def rewrite_lines(path, keeps):
+    """Replaces a file of lines by one with those that `keeps(line)`, if it keeps not all; a crash leaves the old or the
+    new one. Returns the number of removed lines."""
+    new = path.with_name(f"{path.name}{_NEW}")
+    new.unlink(missing_ok=True)  # of a process that died
+    lines = path.read_bytes().split(b"\n")
+    kept = [line for line in lines if keeps(line)]
+    if len(kept) < len(lines):
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
             file.write(b"\n".join(kept))
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, path)
-    return removed
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    return len(lines) - len(kept)
 
 
 def _is_of(line, key):

@@ -14,7 +14,7 @@ from vmhost.pipeline import interrupts
 from vmhost.pipeline.complex_events import PREFIX, channels_of, rule_of
 from vmhost.pipeline.reach import queue
 from vmhost.pipeline.reach.audience import audiences
-from vmhost.pipeline.reach.channels import ToPages, TrackingLog, adapter_of, page_server
+from vmhost.pipeline.reach.channels import ToPages, adapter_of, page_server
 from vmhost.pipeline.reach.queue import Message, MessageQueue
 from vmhost.pipeline.reach.sending import Sender
 from vmhost.pipeline.reach.settings import channel_settings, task_settings
@@ -213,14 +213,10 @@ class Reach:
                 return False
         return True
 
-    def forget(self, key):
-        """Removes a person's lines from the tracking logs, after a message that is being sent (waits up to 10 s). The
-        queue's messages of the person are deleted before."""
+    def settle(self, key):
+        """Waits, up to 10 s, until no message of a person is being sent. The queue has none any more."""
         with self._wake:
             self._wake.wait_for(lambda: all(one.busy != key for one in self._senders.values()), 10.0)
-        for sender in self._senders.values():
-            if isinstance(sender.adapter, TrackingLog):
-                sender.adapter.forget(key)
 
     def close(self):
         self._closing.set()

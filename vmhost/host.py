@@ -163,7 +163,7 @@ class Host:
         settings, waiting = reread_host_yaml(self._file, self._settings)
         self._trust = _trust_store(settings.trust)
         self._allow_unsigned, self._policy, self._settings = settings.allow_unsigned, settings.policy, settings
-        self._functions = dict(settings.functions)
+        self._functions, self._service.policy = dict(settings.functions), settings.policy
         for bundle in self._from_file.keys() - set(settings.load):
             with contextlib.suppress(KeyError):
                 self.unload(self._from_file.pop(bundle))

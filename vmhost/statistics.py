@@ -97,11 +97,25 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class BreakerStatistics:
-    """One breaker. `state` is "closed", "open" or "half-open"; `reason`: why it opened last, None if closed."""
+    """One breaker. `state` is "closed", "open" or "half-open"; `reason`: why it opened last, None if closed. `refused`:
+    calls that ended with BreakerOpenError, which are not among the task's calls."""
 
     state: str
     reason: str | None
     trips: int
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CallError:
+    """One of the last errors of a task that differ. `ended`: when it was last seen, in seconds since 1970; of a task
+    that fails often, some calls are looked at. `outcome`: a name of `vmhost.errors.Kind`. `message` and `traceback`
+    ("" if there is none) are bounded, in printable text, and masked by the rules of the host's records."""
+
+    ended: float
+    outcome: str
+    message: str
+    traceback: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +196,8 @@ class TaskStatistics:
 
     `draining` is true for a version that was replaced and still ends its calls. `totals` are of all VMs that served it,
     including those that are gone. `walls`: how long calls ran; `waits`: how long they waited before. `metrics`: its own
-    metrics. `memory_lines`: what held the memory when it last reached its limit, with TaskPolicy.memory_lines."""
+    metrics. `memory_lines`: what held the memory when it last reached its limit, with TaskPolicy.memory_lines.
+    `last_errors`: those that differ, newest first."""
 
     name: str
     version: str
@@ -200,6 +215,7 @@ class TaskStatistics:
     counters: dict[str, int]
     metrics: tuple[TaskMetric, ...] = ()
     memory_lines: MemoryLines | None = None
+    last_errors: tuple[CallError, ...] = ()
 
 
 class VersionNumbers(NamedTuple):
@@ -219,6 +235,7 @@ class VersionNumbers(NamedTuple):
     input_bytes: int
     breaker: str
     trips: int
+    refused: int
     walls: Sequence[float]
     waits: Sequence[float]
     metrics: tuple[TaskMetric, ...]

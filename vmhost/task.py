@@ -19,6 +19,7 @@ from vmhost.errors import BreakerOpenError, ClosedError, Kind, QueueFullError, V
 from vmhost.future import TaskFuture
 from vmhost.isolation.vm import MIN_STACK_BYTES
 from vmhost.runtime.breaker import CLOSED, Breaker, Counts, Refused
+from vmhost.runtime.last_errors import LastErrors
 from vmhost.statistics import VMTotals
 
 TYPE_CHECKING = False
@@ -70,6 +71,7 @@ class Version:
         self.lane = None  # set by the service, which makes it
         # Calls and their seconds at the last sample, and the mean between that and the sample before.
         self._recent = (0, 0.0, float("inf"))
+        self.last_errors = LastErrors(self.name, self.version)
         self.recorder = None  # a runtime.recorder.Recorder while its calls are recorded
         self._probes = {}  # native call -> token, for submitted probes not yet reported to the breaker
         # No reference cycle: a version that ends frees its code at once, not at some collection.
@@ -129,6 +131,7 @@ class Version:
                 for call in ended:
                     self._submitted_probe_ended(call)
                 return self._admit()
+            self.breaker.count_refused()
             error = BreakerOpenError(
                 f"{self.name} {self.version}: the breaker is open: {refused.reason}; try again in "
                 f"{refused.retry_in_s:.1f} s, or load a version that works",

@@ -394,7 +394,7 @@ class Call:
             self.kind, self._payload = kind, payload
             self.lane.ends[kind] += 1
             if kind != OK:
-                self.lane.events.post("failed_call", self.lane, kind)
+                self.lane.events.post("failed_call", self.lane, kind, payload if isinstance(payload, dict) else None)
             self._over.set()
             if self._watched:
                 self.lane.events.post("done", self)

@@ -66,6 +66,11 @@ def fitting(console, title, columns, rows):
     return Group(*renderables)
 
 
+def below(table, lines):
+    """The table with lines of text below it."""
+    return Group(table, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
+
+
 def _width(stream):
     """None if rich should measure the terminal or use $COLUMNS; a generous width for files and pipes."""
     return None if stream.isatty() or "COLUMNS" in _environment() else PIPE_COLUMNS

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import click
 
 from vmhost.cli import failures
-from vmhost.operations.pages import RANKS, count, duration, rate, size
+from vmhost.operations.pages import RANKS, clock, count, duration, moment, rate, size
 
 _COLUMNS = (
     "task",
@@ -16,6 +16,7 @@ _COLUMNS = (
     "CPU>",
     "calls/s>",
     "errors/s>",
+    "refused/s>",
     "p50>",
     "p99>",
     "memory>",
@@ -30,17 +31,26 @@ _COLUMNS = (
 @click.option("--by", type=click.Choice(list(RANKS)), default="cpu", show_default=True, help="The ranking of tasks.")
 @click.option("--every", "every_s", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds.")
 @click.option("--once", is_flag=True, help="Print one table, and end.")
+@click.option("--errors", is_flag=True, help="Print the last errors of each task, with tracebacks, and end.")
 @failures.command
-def command(output, address, by, every_s, once):
-    """Show the tasks of a running host, ranked, repeatedly.
+def command(output, address, by, every_s, once, errors):
+    """Show the tasks of a running host, ranked, repeatedly, and the last error of those that fail.
 
     URL is the address printed by `vmhost serve FOLDER --dashboard ADDRESS`, with its token.
     """
     asked = _DashboardClient(address)
+    if errors:
+        values = asked.values(by)
+        output.document({row["name"]: row["last_errors"] for row in values["tasks"]})
+        for line in _all_errors(values):
+            output.line(line)
+        return failures.DONE
     if once or output.as_json or not output.console.is_terminal:
         values = asked.values(by)
         output.document(values)
         output.table(_title(values), _COLUMNS, _rows(values))
+        for line in _last_errors(values):
+            output.line(line)
         return failures.DONE
     from rich.live import Live
 
@@ -49,7 +59,8 @@ def command(output, address, by, every_s, once):
     with Live(console=output.console, screen=True, auto_refresh=False) as live:
         while True:
             values = asked.values(by)
-            live.update(terminal.fitting(output.console, _title(values), _COLUMNS, _rows(values)), refresh=True)
+            table = terminal.fitting(output.console, _title(values), _COLUMNS, _rows(values))
+            live.update(terminal.below(table, _last_errors(values)), refresh=True)
             time.sleep(every_s)
 
 
@@ -107,6 +118,7 @@ def _rows(values):
             f"{row['cpu']:.2f}",
             rate(row["rate"]),
             rate(row["errors"]),
+            rate(row["refused"]),
             duration(row["p50"]),
             duration(row["p99"]),
             size(row["memory"]),
@@ -116,3 +128,20 @@ def _rows(values):
         )
         for row in values["tasks"]
     ]
+
+
+def _last_errors(values):
+    """A line for each task that has failed."""
+    return [
+        f"{clock(error['ended'])} {error['message']}" for row in values["tasks"] for error in row["last_errors"][:1]
+    ]
+
+
+def _all_errors(values):
+    """Lines with the last errors of all tasks and their tracebacks."""
+    found = [error for row in values["tasks"] for error in row["last_errors"]]
+    for error in found:
+        yield f"{moment(error['ended'])} {error['outcome']} {error['message']}"
+        yield from (f"    {line}" for line in error["traceback"].splitlines())
+    if not found:
+        yield "no call has failed"

@@ -15,9 +15,9 @@ RATE_SAMPLES = 5  # a rate covers the last ten seconds
 MAX_TASKS = 1000
 MAX_EVENTS = 50
 
-HOST_FIELDS = ("calls", "failures", "cpu_s", "memory_bytes", "queued", "running", "vms")
-TASK_FIELDS = ("calls", "failures", "cpu_s", "memory_bytes", "queued", "running")
-RATES = ("calls", "failures", "cpu_s")  # cumulative counters, shown as rates
+HOST_FIELDS = ("calls", "failures", "refused", "cpu_s", "memory_bytes", "queued", "running", "vms")
+TASK_FIELDS = ("calls", "failures", "refused", "cpu_s", "memory_bytes", "queued", "running")
+RATES = ("calls", "failures", "refused", "cpu_s")  # cumulative counters, shown as rates
 _log = logging.getLogger("vmhost")
 
 
@@ -111,6 +111,7 @@ class History:
             (
                 sum(task.calls for task in tasks),
                 sum(task.failures for task in tasks),
+                sum(task.breaker.refused for task in tasks),
                 host.totals.cpu_s,
                 host.memory_bytes,
                 sum(task.queued for task in tasks),
@@ -126,8 +127,8 @@ class History:
                 if len(self._tasks) >= MAX_TASKS:
                     continue
                 series = self._tasks[task.name] = Series(TASK_FIELDS, TASK_SAMPLES)
-            values = (task.calls, task.failures, task.totals.cpu_s, memory[task.name], task.queued, task.running)
-            series.add(now, values)
+            counts = (task.calls, task.failures, task.breaker.refused, task.totals.cpu_s)
+            series.add(now, (*counts, memory[task.name], task.queued, task.running))
         self._look_at_breakers(now, tasks)
 
     def _look_at_breakers(self, now, tasks):

@@ -37,7 +37,7 @@ _BREAKER_ROWS = {state: [int(state == each) for each in BREAKER_STATES] for stat
 
 def exposition(statistics, content_type=PROMETHEUS):
     """The text for a HostStatistics, in the format that `content_type` (PROMETHEUS or OPENMETRICS) names."""
-    tasks = (*statistics.tasks.values(), *statistics.draining)
+    tasks = (*statistics.draining, *statistics.tasks.values())
     walls, waits = (_rows([getattr(task, name) for task in tasks]) for name in ("walls", "waits"))
     versions = [
         VersionNumbers(
@@ -54,6 +54,7 @@ def exposition(statistics, content_type=PROMETHEUS):
             task.counters.get("input_bytes", 0),
             task.breaker.state,
             task.breaker.trips,
+            task.breaker.refused,
             ran,
             waited,
             task.metrics,
@@ -150,7 +151,8 @@ def _tables(text, tables):
 
 
 def _tasks(text, vms, versions):
-    versions = sorted(versions, key=_calls, reverse=True)
+    # The same version may drain and serve, with other settings: labels are written once, for the one that serves.
+    versions = sorted({(one.name, one.version): one for one in versions}.values(), key=_calls, reverse=True)
     left_out = max(0, len(versions) - MAX_VERSIONS)
     text.family(
         "vmhost_versions_left_out", "gauge", "Versions of tasks left out, as there are too many.", [("", left_out)]
@@ -168,6 +170,7 @@ def _tasks(text, vms, versions):
         for kind in _OTHERS
         if ends[kind]
     ]
+    others += [(f'{{{label},outcome="breaker_open"}}', count) for label, count in zip(labels, of.refused) if count]
     rows = list(map(_ends, of.ends))
     text.table("vmhost_calls", "counter", "Calls that ended, by outcome.", labels, "outcome", OUTCOMES, rows, others)
     text.histograms("vmhost_call_duration_seconds", "How long calls ran in their VMs.", _BOUNDS, labels, of.walls)

@@ -291,7 +291,7 @@ def _metrics(statistics, started, now):
         [
             ({**labels, "vmhost.outcome": outcome.lower()}, count)
             for labels, version in of
-            for outcome, count in version.ended.items()
+            for outcome, count in (*version.ended.items(), *_refused(version.breaker.refused))
         ],
     )
     yield histogram(
@@ -343,3 +343,8 @@ def _row(labels, durations):
 
 def _attributes(values):
     return [{"key": key, "value": {"stringValue": str(value)}} for key, value in values.items()]
+
+
+def _refused(number):
+    """The calls that the breaker refused, as (outcome, number), if there are any."""
+    return [("BREAKER_OPEN", number)] if number else []

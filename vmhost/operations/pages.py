@@ -1,5 +1,6 @@
 """The dashboard's pages: reads the host, ranks, and fills the templates."""
 
+import dataclasses
 import logging
 import time
 from pathlib import Path
@@ -62,13 +63,19 @@ class Pages:
         return self.render("settings.html", {"groups": settings(self._host)})
 
     def render(self, name, values):
-        """The HTML of a template."""
-        return self._environment.get_template(name).render(closed=self._host.closed, now=time.time(), **values)
+        """The HTML of a template. Reports, files and tasks may hold half surrogate pairs, which UTF-8 lacks."""
+        text = self._environment.get_template(name).render(closed=self._host.closed, now=time.time(), **values)
+        return text.encode(errors="backslashreplace").decode()
 
     def tasks(self, query):
         """The overview's numbers as plain values: seconds, bytes, and calls and errors per second."""
         values = self._overview(query)
-        rows = [row | {"breaker": row["breaker"] and row["breaker"].state} for row in values["rows"]]
+        rows = [
+            row
+            | {"breaker": row["breaker"] and row["breaker"].state}
+            | {"last_errors": [dataclasses.asdict(error) for error in row["last_errors"]]}
+            for row in values["rows"]
+        ]
         host = values["host"]
         return {"tasks": rows, "totals": values["totals"], "vms": len(host.vms), "memory": host.memory_bytes}
 
@@ -85,6 +92,7 @@ class Pages:
                     "cpu": series.rate("cpu_s"),
                     "rate": series.rate("calls"),
                     "errors": series.rate("failures"),
+                    "refused": series.rate("refused"),
                     "memory": memory.get(task.name, 0),
                     "calls": task.calls,
                     "failures": task.failures,
@@ -93,6 +101,7 @@ class Pages:
                     "queued": task.queued,
                     "running": task.running,
                     "breaker": task.breaker,
+                    "last_errors": task.last_errors,
                 }
             )
         by = query.get("by") if query.get("by") in RANKS else "cpu"
@@ -103,6 +112,7 @@ class Pages:
         totals = {
             "rate": series.rate("calls"),
             "errors": series.rate("failures"),
+            "refused": series.rate("refused"),
             "cpu": series.rate("cpu_s"),
             "queued": sum(row["queued"] for row in rows),
             "running": sum(row["running"] for row in rows),

@@ -39,6 +39,7 @@ class Breaker:
         self.state = CLOSED
         self.reason = None
         self.trips = 0
+        self.refused = 0  # calls
         self._open_until = 0.0
         self._open_s = policy.open_s
         self._probes_left = 0
@@ -153,6 +154,11 @@ class Breaker:
         if changed:
             self._on_change(self)
         return token
+
+    def count_refused(self):
+        """A caller got `Refused` as its call's end."""
+        with self._lock:
+            self.refused += 1
 
     def probe_ended(self, token, succeeded):
         """The probe admitted as `token` has ended. `succeeded` None: no evidence (cancelled, host closed)."""

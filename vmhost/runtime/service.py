@@ -35,6 +35,7 @@ _log = logging.getLogger("vmhost")
 _NO_DEAL = frozenset(("done", "log", "host_call", "failed_call"))
 # Outcomes of calls that never ran, or were cancelled.
 _NOT_CALLED = frozenset((Kind.CLOSED, Kind.CANCELLED, Kind.QUEUE_FULL))
+_NOT_FAILED = _NOT_CALLED | {Kind.OK}  # OK: a slow call
 _KIND_NAMES = tuple(kind.name for kind in Kind)
 _RETRY_AFTER_FAULT_S = 1.0
 # Quarantined VMs keep their memory until the process exits: after this many of one task, its queued calls fail.
@@ -83,6 +84,7 @@ class Service:
         self._drains = False  # whether queued calls still run then
         self._abandoned = False
         self._finished_at_all = False
+        self._masked = None  # (policy, its Masking), made for the first error
         native.set_error_factory(from_core)
         self._to_serve = [self]  # whoever removes the item serves it, or makes sure that no one does
         self._thread = _ServiceThread(self._to_serve)
@@ -481,7 +483,10 @@ class Service:
         elif kind == "failed_call":
             version = self._by_lane.get(event[1])
             if version is not None:
+                if event[2] not in _NOT_FAILED:
+                    version.last_errors.add(event[2], event[3], self._wall(), self._masking())
                 version.observe()
+                version.last_errors.log_once(version.breaker.trips)
                 if event[2] == Kind.MEMORY_LIMIT and (held := version.lane.held()) is not None:
                     waiting = memory_lines.read(held, version.name, version.version)
                     _log.warning("%s %s: met its memory limit; %s", version.name, version.version, waiting.sentence())
@@ -501,18 +506,19 @@ class Service:
                 version.breaker.forgive(lost)
                 version.mute(False)  # the next call must be reported
 
+    def _masking(self):
+        """The Masking of `policy`, which `Host.reload` may replace."""
+        if self._masked is None or self._masked[0] is not self.policy:
+            self._masked = self.policy, self.policy.masking()
+        return self._masked[1]
+
     # -- breakers -------------------------------------------------------------------------------------------------
 
     def breaker_changed(self, version):
         """The breaker of `version` changed its state: reroute its calls, and save the state."""
         with self.lock:
-            _log.info(
-                "%s %s: breaker %s%s",
-                version.name,
-                version.version,
-                version.breaker.state,
-                f" ({version.breaker.reason})" if version.breaker.reason else "",
-            )
+            reason = f" ({version.breaker.reason})" if version.breaker.reason else ""
+            _log.info("%s %s: breaker %s%s", version.name, version.version, version.breaker.state, reason)
             if self._current.get(version.name) is version:
                 self._move_handle(version)
             if self._state is not None:
@@ -662,6 +668,7 @@ class Service:
             input_bytes,
             version.breaker.state,
             version.breaker.trips,
+            version.breaker.refused,
             walls,
             waits,
             metrics,
@@ -733,12 +740,13 @@ class Service:
             failures=calls - ends[Kind.OK],
             totals=version.totals.with_vms(own),
             ended={name: count for name, count in zip(_KIND_NAMES, ends) if count},
-            breaker=statistics.BreakerStatistics(breaker.state, breaker.reason, breaker.trips),
+            breaker=statistics.BreakerStatistics(breaker.state, breaker.reason, breaker.trips, breaker.refused),
             walls=statistics.Histogram(walls, counters["wall_s"]),
             waits=statistics.Histogram(waits, counters["wait_s"]),
             counters=counters,
             metrics=metrics,
             memory_lines=None if held is None else memory_lines.read(held, version.name, version.version),
+            last_errors=version.last_errors.newest_first(),
         )
 
 

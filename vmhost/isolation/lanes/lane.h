@@ -103,6 +103,8 @@ struct vmh_lane {
     atomic_llong excused[VMH_KINDS];       /* the part of `ends` that does not count against the task */
     atomic_llong wall_ns_total, wait_ns_total, submitted_total;
     atomic_llong request_bytes_total;
+    int64_t reports_since_ns; /* used by the reader of events only: a second, and the reports read in it */
+    unsigned reports;
     vmh_histogram walls, waits;   /* run times, and queue times, of calls that began */
     vmh_tails tails;              /* likewise; guarded by lock, as tails.h says */
     char *name, *version, *entry; /* owned, never change */

@@ -79,6 +79,9 @@ int vmh_core_wait(vmh_call *call, int64_t deadline_ns);
 /* The value of a finished call, or its error raised. Call once: it drops the reply, so that its arrays belong to the
  * caller alone. `unpack`: the lane's, borrowed. */
 PyObject *vmh_core_last_outcome(vmh_call *call, PyObject *unpack);
+/* The report of an ended call, whose exception is None in it: no code of the host's types runs. None if it has none
+ * that can be read. NULL with an error set. */
+PyObject *vmh_core_report(vmh_call *call);
 /* Cancels a queued call, or stops a running one. */
 void vmh_core_stop(vmh_call *call);
 

@@ -139,8 +139,22 @@ static bool handles_signals(void)
 PyObject *vmh_core_last_outcome(vmh_call *call, PyObject *unpack)
 {
     PyObject *result = outcome(call, unpack, NULL);
-    vmh_blob_clear(&call->reply);
+    if (call->kind == VMH_OK) /* the event of a failed call still reads the report */
+        vmh_blob_clear(&call->reply);
     return result;
+}
+
+PyObject *vmh_core_report(vmh_call *call)
+{
+    const vmh_codec codec = {.buffer_type = vmh_buffer_type, .lenient = true};
+    if (call->kind == VMH_OK || call->reply.size == 0)
+        Py_RETURN_NONE;
+    PyObject *report = vmh_wire_decode(&call->reply, "report", &codec);
+    if (report == NULL && PyErr_ExceptionMatches(PyExc_ValueError)) {
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    return report;
 }
 
 int vmh_core_wait(vmh_call *call, int64_t deadline_ns)

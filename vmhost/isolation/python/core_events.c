@@ -178,12 +178,25 @@ static void events_dealloc(PyObject *object)
 
 static PyObject *wrapper_of(void *wrapper) { return Py_NewRef(wrapper == NULL ? Py_None : (PyObject *)wrapper); }
 
+/* Reading reports costs the service thread time: a task that fails all the time is told about some of them. */
+static bool wants_report(vmh_lane *lane)
+{
+    enum { REPORTS_MAX = 20 };
+    int64_t now = vmh_now_ns();
+    if (now - lane->reports_since_ns > INT64_C(1000000000)) {
+        lane->reports_since_ns = now;
+        lane->reports = 0;
+    }
+    return lane->reports++ < REPORTS_MAX;
+}
+
 /* The event tuple of a node. The caller keeps its reference to the object. */
 static PyObject *event_tuple(enum vmh_event_type type, void *object)
 {
     vmh_vm *vm = object;
     vmh_call *call = object;
     host_call_object *hc;
+    PyObject *report;
     switch (type) {
     case VMH_EVENT_READY: return Py_BuildValue("(sN)", "ready", wrapper_of(vm->wrapper));
     case VMH_EVENT_FAILED: return Py_BuildValue("(sNs)", "failed", wrapper_of(vm->wrapper), vm->failure);
@@ -194,7 +207,10 @@ static PyObject *event_tuple(enum vmh_event_type type, void *object)
     case VMH_EVENT_LOG: return Py_BuildValue("(sN)", "log", wrapper_of(vm->wrapper));
     case VMH_EVENT_STARVED: return Py_BuildValue("(sN)", "starved", wrapper_of(((vmh_lane *)object)->wrapper));
     case VMH_EVENT_FAILED_CALL:
-        return Py_BuildValue("(sNi)", "failed_call", wrapper_of(call->lane->wrapper), (int)call->kind);
+        report = wants_report(call->lane) ? vmh_core_report(call) : Py_NewRef(Py_None);
+        return report == NULL
+                   ? NULL
+                   : Py_BuildValue("(sNiN)", "failed_call", wrapper_of(call->lane->wrapper), (int)call->kind, report);
     case VMH_EVENT_DONE: return Py_BuildValue("(sN)", "done", wrapper_of(call->wrapper));
     case VMH_EVENT_HOST_CALL:
         hc = (host_call_object *)vmh_host_call_type->tp_alloc(vmh_host_call_type, 0);

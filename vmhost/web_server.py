@@ -3,7 +3,9 @@
 A connection that asks nothing costs a descriptor, so it must not last: its first request has to come within
 `FIRST_REQUEST_S`, each further one to be whole that long after it began. Per address, and in total, there may be a
 bounded number of connections; beyond it the oldest idle one is closed, and only where none is idle the new one. Idle
-connections do not count as busy: a request is refused with 503 where `max_busy` others are being answered.
+connections do not count as busy: a request is refused with 503 where `max_busy` others are being answered. A TLS
+handshake counts as idle, and has to end within `FIRST_REQUEST_S` too. Who does not read an answer for `STALLED_S` is
+left.
 
 Addresses of trusted proxies (those that uvicorn believes, FORWARDED_ALLOW_IPS, by default 127.0.0.1) have no bound of
 their own: everybody behind them comes from there.
@@ -17,6 +19,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 FIRST_REQUEST_S = 10.0
+STALLED_S = 60.0
 MAX_CONNECTIONS = 4096
 MAX_PER_ADDRESS = 256
 _KEPT_DESCRIPTORS = 64  # for files, stores and sockets of the process itself
@@ -25,7 +28,7 @@ _MAX_HEADER_BYTES = 16 << 10
 
 def config(app, *, max_busy=None, first_request_s=FIRST_REQUEST_S, **options):
     """The uvicorn.Config of a server of `app`. `options`: further ones of uvicorn.Config."""
-    return uvicorn.Config(
+    return _Config(
         app,
         http=_protocol_for(_Connections(), max_busy, first_request_s),
         access_log=False,
@@ -41,6 +44,16 @@ def max_connections():
     """How many connections this process can hold beside its own files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(8, min(MAX_CONNECTIONS, soft - _KEPT_DESCRIPTORS))
+
+
+class _Config(uvicorn.Config):
+    """`tls`: the SSLContext, or None. uvicorn gets none: its sockets would count from the end of the handshake only."""
+
+    tls = None
+
+    def load(self):
+        super().load()
+        self.tls, self.ssl = self.ssl, None
 
 
 class _Connections:
@@ -87,7 +100,8 @@ def _protocol_for(connections, max_busy, first_request_s):
     class BoundedProtocol(H11Protocol):
         """One connection. `limit_concurrency` of uvicorn counts idle connections too, so it is not used."""
 
-        _timer = None
+        _timer = _stalled = _own_app = None
+        _early = b""  # of the request, come before the handshake's end was seen
 
         @property
         def is_idle(self):
@@ -98,14 +112,47 @@ def _protocol_for(connections, max_busy, first_request_s):
             if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
                 # asyncio sets it for sockets with an explicit protocol only; without it an answer may wait 40 ms.
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            super().connection_made(transport)
-            self._own_app = self.app
-            if not connections.add(self, self.client[0] if self.client else ""):
+            self.transport = transport  # for `_close_idle`
+            peer = transport.get_extra_info("peername")
+            if not connections.add(self, peer[0] if isinstance(peer, tuple) else ""):
+                transport.abort()
+            elif self.config.tls is None:
+                self._begin(transport)
+            else:
+                self._handshake = self.loop.create_task(self._shake_hands(transport))
+
+        async def _shake_hands(self, transport):
+            try:
+                secured = await self.loop.start_tls(
+                    transport, self, self.config.tls, server_side=True, ssl_handshake_timeout=first_request_s
+                )
+            except OSError:  # of TLS and time-outs too
+                secured = None
+            if secured is None:  # also where the client went just after it
+                connections.remove(self)
                 transport.abort()
                 return
+            self._begin(secured)
+            if self._early:
+                self.data_received(self._early)
+
+        def _begin(self, transport):
+            super().connection_made(transport)
+            self._own_app = self.app
             self._timer = self.loop.call_later(first_request_s, transport.abort)
 
+        def pause_writing(self):
+            self._stalled = self.loop.call_later(STALLED_S, self.transport.abort)
+            super().pause_writing()
+
+        def resume_writing(self):
+            self._stop_waiting()
+            super().resume_writing()
+
         def data_received(self, data):
+            if self._own_app is None:
+                self._early += data
+                return
             if self.is_idle and self._timer is None:
                 self._timer = self.loop.call_later(first_request_s, self.transport.abort)
             self.app = _busy if max_busy is not None and len(self.tasks) >= max_busy else self._own_app
@@ -115,8 +162,15 @@ def _protocol_for(connections, max_busy, first_request_s):
 
         def connection_lost(self, error):
             self._stop_timer()
+            self._stop_waiting()
             connections.remove(self)
-            super().connection_lost(error)
+            if self._own_app is not None:
+                super().connection_lost(error)
+
+        def _stop_waiting(self):
+            if self._stalled is not None:
+                self._stalled.cancel()
+                self._stalled = None
 
         def _stop_timer(self):
             if self._timer is not None:

@@ -13,6 +13,7 @@ import sys
 import textwrap
 import threading
 import urllib.parse
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -25,8 +26,10 @@ from vmhost.bytecode.compiler import compile_task
 from vmhost.cohorts import cohort_of
 from vmhost.pipeline.events import Event
 from vmhost.pipeline.pipeline import Pipeline
+from vmhost.pipeline.reach import page as page_module
 from vmhost.pipeline.reach.audience import Audience
-from vmhost.pipeline.reach.channels import ChannelError
+from vmhost.pipeline.reach.channels import ChannelError, NobodyThereError
+from vmhost.pipeline.reach.page import PageServer
 from vmhost.pipeline.reach.queue import audit
 from vmhost.pipeline.reach.settings import channel_settings
 from vmhost.stores import StoreFullError
@@ -572,6 +575,52 @@ class PageReader:
     def close(self):
         self.stream.close()
         self.connection.close()
+
+
+@contextlib.contextmanager
+def page_server():
+    server = PageServer("127.0.0.1:0")
+    server.start()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def test_a_broadcast_does_not_wait_for_a_page_that_shows_nothing():
+    with page_server() as server, ThreadPoolExecutor(1) as pool:
+        silent, ann = PageReader(server.url, "silent"), PageReader(server.url, "ann")
+
+        def broadcast(name, timeout_s):
+            shown = pool.submit(server.pages.show, "broadcast", {"id": name}, None, timeout_s)
+            ann.shows(json.loads(ann.next()["data"])["id"])
+            return shown.result()
+
+        assert broadcast("first", 0.5) == 1  # after this time
+        for name in ("second", "third"):
+            assert broadcast(name, 1e6) == 1  # at once
+        for _ in range(3):
+            last = json.loads(silent.next()["data"])["id"]
+        silent.shows(last)  # from now on it is waited for
+        shown = pool.submit(server.pages.show, "broadcast", {"id": "fourth"}, None, 1e6)
+        ann.shows(json.loads(ann.next()["data"])["id"])
+        silent.shows(json.loads(silent.next()["data"])["id"])
+        assert shown.result() == 2
+        silent.close(), ann.close()
+
+
+def test_a_page_that_takes_no_messages_is_closed_with_what_waits_for_it():
+    with page_server() as server:
+        stalled, message = PageReader(server.url, "stalled"), {"id": "x", "text": "x" * (1 << 20)}
+        for _ in range(10_000):
+            try:
+                server.pages.show("broadcast", message, None, 0.001)
+            except NobodyThereError:
+                break
+            except ChannelError:
+                assert all(page.lines.qsize() <= page_module._MAX_WAITING for page in server.pages._pages.values())
+        assert not server.pages._pages
+        stalled.close()
 
 
 def test_a_poplayer_waits_for_its_person_and_a_broadcast_goes_to_all(tmp_path):

@@ -3,12 +3,15 @@
 import contextlib
 import http.client
 import socket
+import ssl
 import threading
 
 import pytest
 import uvicorn
 
+from tests.hosts import until
 from vmhost import web_server
+from vmhost.tunnel.tls import make_certificates
 
 
 async def _hello(scope, receive, send):
@@ -121,6 +124,61 @@ def test_accepted_sockets_send_at_once():
     with _served(look) as (port, server):
         assert _status(port) == 200
     assert found and all(found)
+
+
+@pytest.fixture
+def tls(tmp_path):
+    """(options of a server with TLS, the context of a client)"""
+    make_certificates(tmp_path, ["client"])
+    context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    context.check_hostname = False
+    return {"ssl_certfile": tmp_path / "server.pem", "ssl_keyfile": tmp_path / "server.key"}, context
+
+
+def test_requests_by_tls_are_answered_those_that_come_with_the_end_of_the_handshake_too(tls):
+    options, context = tls
+    with _served(**options) as (port, _):
+        for _ in range(20):
+            with context.wrap_socket(_connection(port), do_handshake_on_connect=False) as connected:
+                connected.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+                answer = b"".join(iter(lambda connected=connected: connected.recv(1000), b""))
+                assert answer.startswith(b"HTTP/1.1 200") and answer.endswith(b"hi")
+        with _connection(port) as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert b"HTTP" not in plain.recv(1000)
+
+
+def test_a_handshake_has_a_time_and_counts_as_a_connection(tls, monkeypatch):
+    options, context = tls
+    with _served(first_request_s=0.3, **options) as (port, _), _connection(port) as silent:
+        silent.sendall(b"\x16\x03")
+        assert _is_closed(silent)
+    monkeypatch.setattr(web_server, "MAX_PER_ADDRESS", 3)
+    with _served(**options) as (port, server), contextlib.ExitStack() as stack:
+        held = [stack.enter_context(_connection(port)) for _ in range(5)]
+        assert _is_closed(held[0]) and _is_closed(held[1])
+        with context.wrap_socket(_connection(port, "127.0.0.3")) as connected:
+            connected.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert connected.recv(1000).startswith(b"HTTP/1.1 200")
+
+
+def test_who_reads_no_answer_is_left(monkeypatch):
+    monkeypatch.setattr(web_server, "STALLED_S", 0.2)
+
+    async def large(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(1000):
+            await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    with _served(large) as (port, server), _connection(port) as connected:
+        connected.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        until(lambda: server.server_state.connections)
+        until(lambda: not server.server_state.connections)
+        with _connection(port) as reader:
+            reader.sendall(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            read = sum(map(len, iter(lambda: reader.recv(1 << 20), b"")))
+            assert read > 1000 << 16
 
 
 @pytest.mark.parametrize("limit", [16, 256, 100_000])

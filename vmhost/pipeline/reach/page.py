@@ -4,7 +4,8 @@
     GET  /messages?key=ann     the stream: `event: poplayer` or `broadcast`, `id` and `data` of each message
     POST /seen                 {"id": …, "page": …}: the page has shown it; `page` is from its `event: page`
 
-A message counts as sent when a page has reported that it was shown. Pages skip ids that they know.
+A message counts as sent when a page has reported that it was shown. Pages skip ids that they know. A page that has not
+shown a message in its time is not waited for until it shows one; one that does not take its messages is closed.
 """
 
 import asyncio
@@ -26,10 +27,11 @@ try:
 except ImportError as error:
     raise ImportError("channels to pages need Starlette and uvicorn: pip install 'vmhost[web]'") from error
 
-from vmhost import ConfigurationError
+from vmhost import ConfigurationError, web_server
 from vmhost.pipeline.reach.channels import ChannelError, NobodyThereError, text_of
 
 MAX_PAGES = 256
+_MAX_WAITING = 100  # messages that a page has not taken
 _ALIVE_S = 15.0  # interval of comments that keep proxies from closing the stream
 _MAX_SEEN = 16 << 10  # bytes of a request to /seen
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
@@ -38,7 +40,8 @@ _PAGE = Path(__file__).with_name("page.html")
 
 class _Page:
     def __init__(self, key):
-        self.key, self.name, self.lines = key, secrets.token_hex(8), asyncio.Queue()
+        self.key, self.name, self.lines = key, secrets.token_hex(8), asyncio.Queue(_MAX_WAITING)
+        self.is_silent = False  # it has not shown what it got last
 
 
 class _Shown:
@@ -80,11 +83,19 @@ class Pages:
             with self._shown(identity) as seen:
                 try:
                     for page in pages:
-                        self._loop.call_soon_threadsafe(page.lines.put_nowait, lines)
+                        self._loop.call_soon_threadsafe(self._pass_on, page, lines)
                 except RuntimeError as error:  # the serving loop has ended
                     raise NobodyThereError("pages are no longer served") from error
-                enough = lambda: names & seen if key is not None else names & self._pages.keys() <= seen  # noqa: E731
-                self._changed.wait_for(enough, timeout_s)
+                prompt = {page.name for page in pages if not page.is_silent}
+
+                def is_enough():
+                    if key is None and prompt:
+                        return prompt & self._pages.keys() <= seen
+                    return names & seen or not names & self._pages.keys()
+
+                if not self._changed.wait_for(is_enough, timeout_s):
+                    for page in pages:
+                        page.is_silent = page.name not in seen
                 if not names & seen:
                     raise ChannelError(f"{len(pages)} open pages have not shown it within {timeout_s:g} s")
                 return len(names & seen)
@@ -112,10 +123,26 @@ class Pages:
             if time.monotonic() >= end_s:
                 return False
 
+    def _pass_on(self, page, lines):
+        """Called on the loop's thread."""
+        try:
+            page.lines.put_nowait(lines)
+        except asyncio.QueueFull:
+            self._end(page)
+
+    def _end(self, page):
+        """Ends the stream of a page, which may be written still; called on the loop's thread."""
+        with self._changed:
+            self._pages.pop(page.name, None)
+            self._changed.notify_all()
+        while not page.lines.empty():
+            page.lines.get_nowait()
+        page.lines.put_nowait(None)
+
     def end(self):
         """Ends all streams; called on the loop's thread."""
         for page in list(self._pages.values()):
-            page.lines.put_nowait(None)
+            self._end(page)
 
     # ---- requests
 
@@ -187,6 +214,8 @@ class Pages:
             return JSONResponse({"error": 'expected {"id": …, "page": …}'}, 400)
         with self._changed:
             known = isinstance(name, str) and name in self._pages
+            if known:
+                self._pages[name].is_silent = False
             seen = self._seen.get(identity) if isinstance(identity, str) else None
             if known and seen is not None:
                 seen.pages.add(name)
@@ -215,16 +244,8 @@ class PageServer:
             ) from error
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self._socket.getsockname()[1]}/"
-        config = uvicorn.Config(
-            self.pages.app,
-            lifespan="off",
-            log_config=None,
-            log_level="error",
-            access_log=False,
-            server_header=False,
-            ws="none",
-            limit_concurrency=MAX_PAGES + 64,
-            timeout_graceful_shutdown=2,
+        config = web_server.config(
+            self.pages.app, max_busy=MAX_PAGES + 64, log_config=None, log_level="error", timeout_graceful_shutdown=2
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="vmhost-reach-pages", daemon=True)

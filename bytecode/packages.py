@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path, PurePosixPath
 
+from . import caches
 from .errors import TaskSpecError
 from .fields import shown
 from .replacing import replace_file
@@ -154,7 +155,7 @@ def installed(requirements, is_trusted=True):
         home.parent.mkdir(parents=True, exist_ok=True)
         taking_turns = open(home.with_name(f"{key}.lock"), "w")
     except OSError as error:
-        advice = "set XDG_CACHE_HOME to a folder that can be"
+        advice = "set VMHOST_CACHE to a folder that can be"
         raise TaskSpecError([f"{home.parent}: can't be written: {error.strerror}; {advice}"]) from error
     with taking_turns:  # another compiler may install the same lock
         fcntl.flock(taking_turns, fcntl.LOCK_EX)
@@ -291,9 +292,11 @@ def _version():
 
 
 def cache_folder(name):
-    """The folder `name` in this user's cache of vmhost."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(home, "vmhost", name)
+    """The folder `name` in this user's cache of vmhost. TaskSpecError."""
+    try:
+        return caches.folder() / name
+    except OSError as error:
+        raise TaskSpecError([f"VMHOST_CACHE: {caches.usual()}: cannot be used: {error.strerror}"]) from error
 
 
 class _Resolver:

@@ -2,11 +2,15 @@
 
 import marshal
 import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.hosts import ROOT
 from vmhost import host
+from vmhost.bytecode import caches
 from vmhost.bytecode.acceptance import is_accepted
 from vmhost.bytecode.format import Manifest, Module, read_bundle, write_bundle
 from vmhost.errors import ConfigurationError
@@ -24,7 +28,9 @@ def bundle(number):
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     """A cache folder of the test's own, and a standard library that compiles in no time."""
+    monkeypatch.delenv("VMHOST_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    caches._own.cache_clear()
     builds = []
 
     def build():
@@ -67,7 +73,7 @@ def test_other_patches_make_another_bundle(tmp_path, cache, monkeypatch):
 def test_a_bundle_that_others_could_have_written_is_refused(tmp_path, cache):
     path = system_bundle(tmp_path / "missing")
     path.chmod(0o666)
-    with pytest.raises(ConfigurationError, match=r"writable by others; set XDG_CACHE_HOME"):
+    with pytest.raises(ConfigurationError, match=r"writable by others; set VMHOST_CACHE"):
         system_bundle(tmp_path / "missing")
     path.chmod(0o600)
     cache.chmod(0o777)
@@ -75,13 +81,46 @@ def test_a_bundle_that_others_could_have_written_is_refused(tmp_path, cache):
         system_bundle(tmp_path / "missing")
 
 
-def test_a_cache_that_cannot_be_written_is_named(tmp_path, cache, monkeypatch):
+def test_the_environment_names_the_folder(tmp_path, cache, monkeypatch):
+    monkeypatch.setenv("VMHOST_CACHE", str(tmp_path / "own" / "place"))
+    assert system_bundle(tmp_path / "missing").parent == tmp_path / "own" / "place"
+    assert (tmp_path / "own" / "place").stat().st_mode & 0o777 == 0o700
+    monkeypatch.delenv("VMHOST_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for none in ("", "relative"):
+        monkeypatch.setenv("XDG_CACHE_HOME", none)
+        assert system_bundle(tmp_path / "missing").parent == tmp_path / "home" / ".cache" / "vmhost"
+
+
+def test_a_cache_that_was_named_and_cannot_be_written_is_an_error(tmp_path, cache, monkeypatch):
     (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("VMHOST_CACHE", str(tmp_path / "file" / "below"))
     with pytest.raises(
-        ConfigurationError, match=r"file/vmhost/stdlib-.*cannot be kept here \(Not a directory\); set XDG_CACHE_HOME"
+        ConfigurationError, match=r"file/below: .* cannot be kept here \(Not a directory\); set VMHOST_CACHE"
     ):
         system_bundle(tmp_path / "missing")
+
+
+def test_without_a_home_that_can_be_written_the_folder_is_the_process_s_own(tmp_path, cache, monkeypatch, caplog):
+    (tmp_path / "file").touch()
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(caches.tempfile, "tempdir", str(tmp_path / "temporary"))
+    path = system_bundle(tmp_path / "missing")
+    assert path.parent.parent == tmp_path / "temporary" and path.parent.stat().st_mode & 0o777 == 0o700
+    assert system_bundle(tmp_path / "missing") == path and "set VMHOST_CACHE" in caplog.text
+    caches._own.cache_clear()
+    assert system_bundle(tmp_path / "missing").parent != path.parent  # of another process: no name to guess
+    script = "from vmhost.bytecode import caches; print(caches.folder())"
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert Path(done.stdout.strip()).parent == tmp_path and not Path(done.stdout.strip()).exists()
+
+
+def test_a_bundle_made_before_is_used_where_nothing_can_be_written(tmp_path, cache, monkeypatch):
+    path = system_bundle(tmp_path / "missing")
+    monkeypatch.setattr(caches.os, "access", lambda *_: False)
+    assert system_bundle(tmp_path / "missing") == path
 
 
 def test_code_that_the_verifier_refuses_reaches_no_vm(tmp_path, monkeypatch):

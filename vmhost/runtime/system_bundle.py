@@ -2,7 +2,7 @@
 
 A checkout has it in `vmhost/data/`, built by set-up. An installed vmhost has none: the bundle fits exactly one Python,
 and an installation outlives updates of its Python. There it is built at first use, which takes two seconds, and kept in
-the user's cache folder, under a name that identifies the Python and the sources.
+the user's cache folder (`vmhost/bytecode/caches.py`), under a name that identifies the Python and the sources.
 
 A device image replaces this file (`vmhost/image/device`): its bundle is already mapped.
 """
@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from vmhost import bytecode
+from vmhost.bytecode import caches
 from vmhost.bytecode.acceptance import accept, is_accepted, note
 from vmhost.bytecode.errors import BundleError, BytecodeError
 from vmhost.bytecode.format import read_bundle
@@ -33,18 +34,20 @@ def system_bundle(in_checkout=IN_CHECKOUT):
     """
     if in_checkout.is_file():
         return in_checkout
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "vmhost")
-    path = folder / f"stdlib-{platform.python_version()}-{_sources_digest()}.vmb"
+    name = f"stdlib-{platform.python_version()}-{_sources_digest()}.vmb"
+    folder = caches.usual()
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder is None or not (folder / name).is_file():  # one that was made before may lie where nothing is written
+            folder = caches.folder()
+        path = folder / name
         _check_owner(folder)
         if not path.is_file():
             _make(path)
         _check_owner(path)
     except OSError as error:
         raise ConfigurationError(
-            f"{path}: the standard-library bundle cannot be kept here ({error.strerror}); "
-            "set XDG_CACHE_HOME to a folder that you own"
+            f"{folder}: the standard-library bundle cannot be kept here ({error.strerror}); "
+            "set VMHOST_CACHE to a folder that you own"
         ) from error
     return path
 
@@ -130,6 +133,6 @@ def _check_owner(path):
     found = path.stat()
     if found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise ConfigurationError(
-            f"{path} belongs to another user or is writable by others; set XDG_CACHE_HOME to a folder "
+            f"{path} belongs to another user or is writable by others; set VMHOST_CACHE to a folder "
             "that only you can write"
         )

@@ -28,7 +28,7 @@ MAX_REPORT_BYTES = 64 << 20
 _WORKER = "vmhost.deployment.cloud.build_worker"
 _DESCRIBE_S = 60.0
 _DESCRIBE_BYTES = 4 << 30
-_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR", "XDG_CACHE_HOME", "HOME")
+_KEPT_VARIABLES = ("PATH", "LANG", "LC_ALL", "TMPDIR", "VMHOST_CACHE", "XDG_CACHE_HOME", "HOME")
 _PATHS = "import json, sys, vmhost.deployment.cloud.builds as b; json.dump(b.shown_paths(), sys.stdout)"
 _MAX_TAIL = 4096  # bytes of the output of a process that failed
 _MAX_LINES = 200
@@ -175,7 +175,7 @@ class Builder:
     def _environment(self, scratch, confined):
         found = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
         if confined:
-            found |= {"HOME": "/tmp", "TMPDIR": "/tmp", "XDG_CACHE_HOME": "/tmp/cache"}
+            found |= {"HOME": "/tmp", "TMPDIR": "/tmp", "VMHOST_CACHE": "/tmp/cache"}
         return found
 
     def _with_path(self, python, environment):

@@ -362,6 +362,7 @@ class _Workers:
 
         def mine(service):
             self._service = service
+            service.shows_output = True
             own(service)
 
         try:

@@ -84,6 +84,7 @@ class Service:
         self._drains = False  # whether queued calls still run then
         self._abandoned = False
         self._finished_at_all = False
+        self.shows_output = False  # what guests print is shown on stderr, unless the program logs it
         self._masked = None  # (policy, its Masking), made for the first error
         native.set_error_factory(from_core)
         self._to_serve = [self]  # whoever removes the item serves it, or makes sure that no one does
@@ -597,7 +598,7 @@ class Service:
 
         def write():
             self._logging.discard(native.id)
-            guest_log.write(name, version, native.id, native.take_logs())
+            guest_log.write(name, version, native.id, native.take_logs(), self.shows_output)
 
         after.append(lambda: self.put_aside(write))
 

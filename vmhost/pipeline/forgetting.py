@@ -325,6 +325,6 @@ IN_FILES = (
 # Tables without a person's bytes: numbers, names of tasks and channels, and, only while it is forgotten, the key.
 HARMLESS = frozenset(
     ("store_identity", "store_age", "store_counters", "store_epochs", "store_versions", "task_versions", "task_calls",
-     "task_counters", "reach_channels", "tunnel_received", "tunnel_epoch", "tunnel_known", "forget_keys",
-     "forget_folders", "sqlite_sequence")
+     "task_counters", "reach_channels", "tunnel_received", "tunnel_epoch", "tunnel_known", "tunnel_devices",
+     "forget_keys", "forget_folders", "sqlite_sequence")
 )  # fmt: skip

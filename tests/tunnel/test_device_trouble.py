@@ -177,3 +177,22 @@ def test_messages_wait_for_days_and_old_ones_go_by_their_rule(tmp_path):
     assert [entry.body for entry in store.take("all", 0)[1]] == [b"%d" % day for day in range(7)]
     assert [entry.body for entry in store.take("fresh", 0)[1]] == [b"3", b"4", b"5", b"6"]
     store.close()
+
+
+def test_a_disk_that_is_full_when_the_last_message_was_sent(make_server, make_device, monkeypatch, caplog):
+    """No later acknowledgement removes it: it is tried again until the disk has room."""
+    server, tried = make_server(), []
+    with server.running() as address, make_device(address) as device:
+        acknowledged = device.store.acknowledged
+
+        def full(pairs):
+            tried.append(pairs)
+            if len(tried) == 1:
+                raise StoreFullError("the disk is full")
+            return acknowledged(pairs)
+
+        device.wait_connected(WAIT_S)
+        monkeypatch.setattr(device.store, "acknowledged", full)
+        device.send("c", b"1")
+        assert device.wait_sent(WAIT_S) and tried == [[("c", 1)]] * 2
+    assert "cannot be removed from the outbox yet: the disk is full" in caplog.text

@@ -526,9 +526,19 @@ class AsyncDevice:
     def _forget(self, pairs):
         try:
             self.store.acknowledged(pairs)
-        except StoreError as error:  # they are sent again on the next connection; the cloud knows them
-            _log.error("tunnel: sent messages cannot be removed from the outbox: %s", error)
+        except StoreError as error:
+            if self._closing:  # they are sent again on the next connection; the cloud knows them
+                return
+            _log.error("tunnel: sent messages cannot be removed from the outbox yet: %s", error)
+            self._call(self._forget_later, pairs)
         self._call(self._changed.set)
+
+    def _forget_later(self, pairs):
+        def again():
+            if not self._closing:
+                self._disk.submit(self._forget, pairs)
+
+        self._loop.call_later(_TICK_S, again)
 
     def _latency(self, what, channel):
         histogram = self.latencies.get((what, channel))

@@ -37,9 +37,9 @@
     X(_kinds) X(_address) X(_alone) X(_writes) X(_words) X(_shortest) X(_model_backends) X(_model_names) \
     X(_model_arrays) X(_model_open) X(_model_ports) X(_model_run) X(_model_steps) X(_text_numbers) X(_labelled_rows) \
     X(_trace) X(_patches) X(_patches_sum) X(_max_pool) X(_depthwise) X(_depthwise_images) X(_depthwise_weights) \
-    X(_normalize) X(_normalize_gradient) X(_pool_gradient) X(_bpe_pieces) X(_bpe_table) X(_unigram_pieces) X(_unigram_table) \
-    X(_embedding_bags) X(_embedding_evict) X(_embedding_lookup) X(_embedding_names) X(_embedding_new) \
-    X(_embedding_open) X(_embedding_put) X(_embedding_snapshot) X(_embedding_snapshot_bloom) \
+    X(_normalize) X(_normalize_gradient) X(_pool_gradient) X(_bpe_pieces) X(_bpe_table) X(_unigram_pieces) \
+    X(_unigram_table) X(_embedding_bags) X(_embedding_evict) X(_embedding_lookup) X(_embedding_names) \
+    X(_embedding_new) X(_embedding_open) X(_embedding_put) X(_embedding_snapshot) X(_embedding_snapshot_bloom) \
     X(_embedding_snapshot_end) X(_embedding_snapshot_read) X(_embedding_snapshot_rows) \
     X(_embedding_snapshot_waiting) X(_embedding_statistics) X(_embedding_update) X(_embedding_update_bags)
 /* clang-format on */

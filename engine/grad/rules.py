@@ -379,11 +379,14 @@ _reduced_extreme("min")
 @rule
 def prod(x, axis=None, dtype=None, out=None, keepdims=False, initial=None, where=True):
     _refuse_options("prod", out, initial, where)
+    axis = axis if x.ndim else None
     if axis is not None and isinstance(axis, (tuple, list)):
         raise TypeError("engine.grad: prod() of a traced array takes one axis, or None")
     kept = _keepdims_shape(x.shape, axis)
 
     def back(g):
+        if not x.size:
+            return _a.zeros(x.shape, x.dtype)
         rows = _a.reshape(x, (-1,)) if axis is None else _a.swapaxes(x, axis, -1)
         one = _a.ones((*rows.shape[:-1], 1), rows.dtype)
         # the product of the other elements, as the product before times the product after: correct even with zeros
@@ -399,6 +402,7 @@ def prod(x, axis=None, dtype=None, out=None, keepdims=False, initial=None, where
 @rule
 def cumsum(x, axis=None, dtype=None, out=None):
     _refuse_options("cumsum", out)
+    axis = axis if x.ndim else None
 
     def back(g):
         at = (slice(None),) * (0 if axis is None else axis % x.ndim) + (slice(None, None, -1),)
@@ -580,6 +584,7 @@ def take(x, indices, axis=None, out=None, mode="raise"):
     if mode != "raise":
         raise TypeError(f"engine.grad: take() of a traced array: expected mode 'raise', got {mode!r}")
     indices = _a.asarray(indices)
+    indices = _a.astype(indices, _a.int64) if indices.dtype.kind == "b" else indices  # as a key it would be a mask
     if axis is None and x.ndim != 1:
         return _a.take(x, indices), (lambda g: _spread(g, indices, x.shape),)
     at, shape = (axis or 0) % x.ndim, x.shape

@@ -11,6 +11,7 @@ from vmhost.engine.grad.trees import is_array, leaves, mapped
 
 _writes = _a._writes
 _PLAIN = (float, int)  # the result then has the dtype of the array
+_OPERANDS = {name: one.nin for name, one in vars(_a).items() if isinstance(one, _a.ufunc)}
 # Keyword arguments of ufuncs that do not affect the gradient.
 _IGNORED = {"casting", "order", "subok", "device", "like"}
 
@@ -42,9 +43,15 @@ class Tape:
                     f"engine.grad: no gradient through {_public(name)}; docs/gradients.md lists what has one. "
                     "stop_gradient(array) takes the value alone"
                 )
-            return function(name)(*self.plain(args), **{key: self.plain(one) for key, one in kwargs.items()})
+            called = function(name)
+            outs = [*args[called.nin :], kwargs.get("out")] if isinstance(called, _a.ufunc) else [kwargs.get("out")]
+            if highest(outs) is not None:
+                raise NoGradientError(f"engine.grad: {name}() cannot write into a traced array")
+            return called(*self.plain(args), **{key: self.plain(one) for key, one in kwargs.items()})
         if kwargs:
             args, kwargs = self.settled(name, args, kwargs)
+        if len(args) > _OPERANDS.get(name, 99):
+            raise NoGradientError(f"engine.grad: {name}() of a traced array takes no out=")
         if name in OF_LISTS:
             inputs = args[0]
             value, pulls = rule(self.plain(inputs), *args[1:], **kwargs)

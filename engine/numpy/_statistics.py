@@ -65,9 +65,11 @@ def var(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=Tru
 
 def std(a, axis=None, dtype=None, out=None, ddof=0, keepdims=False, *, where=True, mean=None, correction=None):
     """The square root of `var`."""
-    return _finish(
-        _a.sqrt(var(a, axis, dtype, None, ddof, keepdims, where=where, mean=mean, correction=correction)), out
-    )
+    variance = var(a, axis, dtype, None, ddof, keepdims, where=where, mean=mean, correction=correction)
+    if isinstance(variance, _a.ndarray):
+        return _finish(_a.sqrt(variance), out)
+    equal = variance == 0  # traced: where all elements are equal, the gradient is 0, not that of a square root
+    return _finish(_a.where(equal, variance, _a.sqrt(_a.where(equal, 1, variance))), out)
 
 
 def ptp(a, axis=None, out=None, keepdims=False):

@@ -142,6 +142,10 @@ CASES = [
     ("take", lambda x: np.take(x, PLACES, 0), (X,)),
     ("take", lambda x: np.take(x, PLACES, 1), (CUBE,)),
     ("take", lambda x: x.take(PLACES), (X,)),
+    ("take", lambda x: x.take(PLACES > 1), (X,)),
+    ("take", lambda x: np.take(x, PLACES > 1, 1), (X,)),
+    ("prod", lambda x: np.prod(x[:, :0], 1), (X,)),
+    ("cumsum", lambda x: np.cumsum(x, 0), (SCALAR,)),
     ("scatter", lambda x: call("scatter", x, np.array([3, 0, 1]), (5, 4)), (X,)),
     ("scatter_add", lambda x: call("scatter_add", x, np.array([1, 1, 0]), (5, 4)), (X,)),
     *(

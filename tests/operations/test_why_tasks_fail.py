@@ -1,17 +1,20 @@
 """Why a task fails, and which calls its breaker refuses: on the pages, in metrics, by `vmhost top` and in the log."""
 
+import asyncio
 import dataclasses
 import json
 import logging
 import urllib.request
 
 import pytest
+from starlette.applications import Starlette
 
 import vmhost
 from tests.hosts import bundle, until
 from vmhost.cli import main
 from vmhost.limits import BreakerPolicy, Policy, RecordPolicy, TaskPolicy
 from vmhost.operations import Dashboard, history, metrics
+from vmhost.operations.debugging.pages import other_end
 from vmhost.runtime import last_errors
 
 SOURCE = r"""
@@ -154,3 +157,25 @@ def test_half_a_surrogate_pair_is_shown_escaped_on_every_page(tmp_path, monkeypa
         for page in pages:
             assert get(shown, page)
         assert get(shown, "/log?text=half%20%ED%A0%80") and get(shown, "/crashes").count(r"\ud800")
+
+
+def test_half_a_surrogate_pair_reaches_a_debugging_client_as_json_says_it():
+    async def answer(request, body):
+        return {"said": body["say"]}
+
+    async def asked():
+        sent, whole = [], [{"type": "http.request", "body": rb'{"say": "half \ud800 pair"}'}]
+        scope = {"type": "http", "method": "POST", "path": "/debug/api", "query_string": b"", "root_path": ""}
+        scope["headers"] = [(b"content-type", b"application/json")]
+
+        async def receive():
+            return whole.pop()
+
+        async def send(message):
+            sent.append(message)
+
+        await Starlette(routes=other_end(answer))(scope, receive, send)
+        return sent
+
+    begun, body = asyncio.run(asked())
+    assert begun["status"] == 200 and json.loads(body["body"]) == {"said": "half \ud800 pair"}

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from vmhost.operations.debugging import qr
@@ -76,7 +76,8 @@ def other_end(answer):
         except DebugError as error:
             answered = {"error": {"kind": error.kind, "message": str(error)}}
         status = STATUS.get(answered["error"]["kind"], 500) if "error" in answered else 200
-        return JSONResponse(answered, status, HEADERS)
+        text = json.dumps(answered, separators=(",", ":"))  # in ASCII: a task's texts may hold half surrogate pairs
+        return Response(text, status, HEADERS, "application/json")
 
     return [
         Route("/debug", page),

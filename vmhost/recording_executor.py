@@ -9,11 +9,12 @@ import atexit
 import concurrent.futures
 import functools
 import sys
+import types
 
 from vmhost.bytecode import recorder
 from vmhost.bytecode.errors import BytecodeError
 from vmhost.bytecode.recording import write_record
-from vmhost.errors import ConfigurationError
+from vmhost.errors import ConfigurationError, CrossingError
 from vmhost.executor import VMExecutor
 from vmhost.runtime import program_packages, travel
 
@@ -32,7 +33,11 @@ class RecordingExecutor(VMExecutor):
         function = fn
         while isinstance(function, functools.partial):
             function = function.func
-        travel.place_of(function)  # CrossingError, as with VMs
+        try:
+            travel.place_of(function)  # CrossingError, as with VMs
+        except travel.Unreachable as error:
+            if not isinstance(function, (types.FunctionType, types.MethodType)):
+                raise CrossingError(str(error)) from None
         future = self._threads.submit(_called, fn, args, kwargs)
         future.stop = future.cancel
         return future

@@ -1,6 +1,7 @@
 """Closures, lambdas, bound methods and typed-in functions give in a VM what they give here."""
 
 import functools
+import os
 import subprocess
 import sys
 import textwrap
@@ -101,6 +102,27 @@ def test_the_error_in_a_notebook_is_short(pool):
         pool.submit(closures.holding(object()))
     lines = "\n".join(caught.value._render_traceback_()).splitlines()
     assert len(lines) == 2 and __file__ in lines[0] and lines[1].startswith("CrossingError: holding")
+
+
+def test_a_program_that_is_recorded_may_submit_closures(tmp_path):
+    script = tmp_path / "app.py"
+    script.write_text(
+        textwrap.dedent("""
+            import vmhost
+
+            def scaled(k):
+                return lambda x: x * k
+
+            if __name__ == "__main__":
+                with vmhost.VMExecutor(1) as pool:
+                    print(pool.submit(scaled(2), 3).result())
+        """)
+    )
+    for more in {}, {"VMHOST_RECORD": "1"}:
+        ran = subprocess.run(
+            [sys.executable, script], capture_output=True, text=True, timeout=300, check=True, env=os.environ | more
+        )
+        assert ran.stdout == "6\n"
 
 
 # -- typed in

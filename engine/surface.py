@@ -6,7 +6,9 @@ DIFFERENT here, intended omissions in engine/numpy/_absent.py.
 """
 
 import importlib
+import json
 import sys
+from pathlib import Path
 
 import vmhost.engine.numpy
 from vmhost.engine.numpy._absent import ABSENT, ABSENT_IN, ABSENT_METHODS
@@ -18,7 +20,16 @@ DIFFERENT = {
         "seterr": "accepts ignore only: there are no floating-point warnings",
         "geterr": "always ignore",
         "ndarray": "cannot be subclassed",
-        "generic": "scalars are arrays of no dimensions; isinstance() looks at their dtype",
+        "generic": (
+            "scalars are arrays of no dimensions, without numerator, denominator, fromhex; isinstance() looks at their"
+            " dtype"
+        ),
+        "array": "no ndmax: there are no objects",
+        "clip": "no casting",
+        "dtype": "the machine's byte order only",
+        "pad": "the result is in C order",
+        "repeat": "counts are integers",
+        "ufunc": "no signature, types and resolve_dtypes: dtype chooses the loop",
         "load": "no mmap_mode, never pickled objects",
         "save": "never pickled objects",
         "savez": "never pickled objects; the same arrays make the same bytes",
@@ -40,7 +51,8 @@ DIFFERENT = {
             " numpy.random.Generator(numpy.random.Philox(seed))"
         ),
         "Generator": (
-            "floating numbers agree with NumPy's to rounding; a single one is an array of no dimensions, not a float"
+            "floating numbers agree with NumPy's to rounding; a single one is an array of no dimensions, not a float;"
+            " parameters that are NaN are refused"
         ),
         "RandomState": (
             "takes a seed, no bit generator; without binomial, f, geometric, hypergeometric, logseries, multinomial,"
@@ -137,7 +149,33 @@ def page():
         "| --- | --- |",
     ]
     lines += [f"| `{name}` | {ABSENT_METHODS.get(name, '')} |" for name in absent]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *_own_tests()]) + "\n"
+
+
+def _own_tests():
+    """The section on NumPy's own tests, from the figures that `make numpy-tests ARGS=--write` has kept."""
+    figures = json.loads((Path(__file__).resolve().parent.parent / "tests/numpys/figures.json").read_text("utf-8"))
+    columns = ("run", "pass", "absent", "different", "harness", "open")
+    folders = figures["folders"]
+    sums = {column: sum(row[column] for row in folders.values()) for column in columns}
+    text = (
+        f"`make numpy-tests` runs the tests of NumPy {figures['numpy']} with `vmhost.engine.numpy` in its place. Each"
+        " test that fails is filed (tests/numpys/filed.txt) under a reason (tests/numpys/reasons.toml): a name, a dtype"
+        " or an argument is *absent*; the result is *different*, as this page says; the test reaches into NumPy"
+        " (*harness*); or the difference is *open*: not looked into yet. A failure that is not filed fails the run, and"
+        " so does a test that passes though it is filed. Files of which the whole subject is absent are left out"
+        " (tests/numpys/left_out.toml)."
+    )
+    rows = [(f"`numpy/{folder}`", row) for folder, row in folders.items()] + [("all", sums)]
+    return [
+        "## NumPy's own tests",
+        "",
+        *_wrapped(text),
+        "",
+        "| tests of | " + " | ".join(columns) + " |",
+        "| --- |" + " --- |" * len(columns),
+        *(f"| {title} | " + " | ".join(f"{row[column]:,}" for column in columns) + " |" for title, row in rows),
+    ]
 
 
 def _wrapped(text, width=120):

@@ -197,6 +197,8 @@ def examples(models):
         ),
         "_statistics": (lambda: (),),
         "_address": (lambda: (f8(3),),),
+        "_alone": (lambda: (f8(3),),),
+        "_writes": (lambda: (), lambda: (f8(3),)),
         "_words": (lambda: ((1, 2), (1, 2, 3, 4), 5, 9),),
         "_shortest": (lambda: (f8(5),), lambda: (f4(5),), lambda: (f8(5).astype("f2"),)),
         "_text_numbers": (lambda: (dict(IDS), ["a", "x"]), lambda: (dict(IDS), [["a", "b"], ["ab", "x"]])),

@@ -159,7 +159,7 @@ def _code_in(space):
     return found
 
 
-IMPORT_CODE = (*_code_in(vars(_frozen_importlib)), *_code_in(vars(Importer)))  # for stop.c: code that locks imports
+IMPORT_CODE = (*_code_in(vars(_frozen_importlib)), *_code_in(vars(Importer)))  # code that locks imports: compat.c
 _importer = Importer()  # an instance: code that lists the classes of a module must not find its __loader__
 
 

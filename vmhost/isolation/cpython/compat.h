@@ -46,6 +46,12 @@ uintptr_t vmh_compat_stack_limit(PyThreadState *ts);
  * call it. CPython 3.14 does not check the intrinsic's result for a `class C[*Ts]`, and crashes if it raised. */
 bool vmh_compat_makes_generic(PyThreadState *ts);
 
+/* True if this thread, of the calling interpreter, runs the import system's own code, where it acquires, releases or
+ * waits for import locks. An exception injected there may be raised just after a lock was acquired; the lock would
+ * never be released, and no stop could end another thread's wait for it. The code of the imported module does not
+ * count. Decided by identity: a task chooses the names and files of its code. */
+bool vmh_compat_locks_import(PyThreadState *ts);
+
 /* The instructions that function_code.c writes. Their numbers, inline caches (in code units) and stack effects are
  * those of the Python that the core is built for. */
 /* clang-format off */

@@ -114,31 +114,6 @@ bool vmh_phase_end(vmh_vm *vm, enum vmh_kind *kind)
     return delivered;
 }
 
-/* Whether a thread of the calling interpreter runs the import system's own code, where it acquires, releases or waits
- * for import locks. An exception injected there may be raised just after a lock was acquired; the lock would never be
- * released, and no stop could end another thread's wait for it. The code of the imported module does not count. Decided
- * by identity: a task chooses the names and files of its code. `code`: a tuple of seal.c, or NULL. */
-static bool locks_import(PyThreadState *ts, PyObject *code)
-{
-    PyFrameObject *frame = PyThreadState_GetFrame(ts);
-    PyCodeObject *running = frame == NULL ? NULL : PyFrame_GetCode(frame);
-    bool found = false;
-    for (Py_ssize_t i = 0; running != NULL && code != NULL && i < PyTuple_GET_SIZE(code) && !found; i++)
-        found = PyTuple_GET_ITEM(code, i) == (PyObject *)running;
-    Py_XDECREF(running);
-    Py_XDECREF(frame);
-    return found;
-}
-
-/* The tuple for locks_import, borrowed; NULL before the VM has booted, or without memory. */
-static PyObject *import_code(void)
-{
-    PyObject *before = PyErr_GetRaisedException(), *dict = PyInterpreterState_GetDict(PyInterpreterState_Get());
-    PyObject *code = dict == NULL ? NULL : vmh_dict_get(dict, "vmhost.import_code");
-    PyErr_SetRaisedException(before);
-    return code;
-}
-
 /* Runs on a thread of the VM, under its GIL, like vmh_phase_end: so no phase ends between the decision, which takes the
  * life lock, and the injection, which takes CPython's mutex of thread states. */
 static int stop_pending(void *argument)
@@ -147,12 +122,11 @@ static int stop_pending(void *argument)
     atomic_store(&vm->stop.pending_out, 0);
     bool fragile = false, spared[VMH_GUEST_THREADS_MAX] = {false};
     int count = 0, spared_count = 0;
-    PyObject *importing = import_code();
     PyThreadState *first = PyInterpreterState_ThreadHead(vm->interpreter.interp);
     for (PyThreadState *ts = first; ts != NULL && !fragile; ts = PyThreadState_Next(ts), count++) {
         fragile = vmh_compat_makes_generic(ts);
         if (count < VMH_GUEST_THREADS_MAX)
-            spared_count += (spared[count] = locks_import(ts, importing));
+            spared_count += (spared[count] = vmh_compat_locks_import(ts));
     }
     vmh_mutex_lock(&vm->life);
     /* One thread alone leaves no lock locked that another one needs. And the import system's code leaves its locks

@@ -5,12 +5,19 @@ a name. A pattern hides its matches in any text. A hidden text becomes the same 
 record, so that a replay that passes it on still gives the recorded result.
 """
 
+import base64
 import fnmatch
+import functools
 import hashlib
 import hmac
+import json
 import os
 import re
+import sys
+import urllib.parse
 from collections.abc import Iterable, Mapping
+
+import msgpack
 
 from vmhost.errors import ConfigurationError
 from vmhost.runtime.codec import Foreign
@@ -29,6 +36,7 @@ PATTERNS = {
 }
 _PSEUDONYM = re.compile(r"masked-[0-9a-f]{12}")
 _PLAIN = frozenset((bool, int, float, complex, bytes))
+_MIN_ENCODED_BYTES = 6  # shorter texts are in Base64 and hex by chance
 _MIN_SECRET_CHARS = 3  # characters: a shorter hidden text is not hidden elsewhere too
 
 
@@ -60,21 +68,28 @@ class Masking:
 
     def value(self, value: "Any", secrets: dict[str, str], pack_other: "Any" = None) -> "Any":
         """`value` with hidden texts replaced by pseudonyms and hidden numbers by 0. `secrets` collects text ->
-        pseudonym; its texts are hidden wherever they occur. `pack_other` decomposes values of other classes, as in
+        pseudonym; its texts are hidden wherever they occur, also before the field that hides them, in bytes, and as
+        JSON, URLs, Base64 and Python write them. `pack_other` decomposes values of other classes, as in
         vmhost.baseline."""
-        return self._walk(value, (), secrets, pack_other)
+        known = None
+        while known != len(secrets):  # a match of a pattern may show up only in what is hidden elsewhere
+            known = len(secrets)
+            shown = self._walk(value, (), secrets, pack_other)
+        return shown
 
     def text(self, text: str, secrets: Mapping[str, str] = {}) -> str:  # noqa: B006 - read only
         """A log line or message without matches of patterns, values of hidden fields in `name=value` and
         `"name": value`, and `secrets`."""
-        for secret, pseudonym in secrets.items():
-            if secret in text:
-                text = text.replace(secret, pseudonym)
+        text = _without(text, secrets)
         if self._in_lines is not None:
-            text = self._in_lines.sub(lambda found: found[1] + self.pseudonym(found[2]), text)
+            text = self._in_lines.sub(self._in_line, text)
         for pattern in self._found:
             text = pattern.sub(self._pseudonym_of, text)
         return text
+
+    def _in_line(self, found):
+        name, *values = found.groups()
+        return name + self.pseudonym(next(value for value in values if value is not None))
 
     def _pseudonym_of(self, found):
         return self.pseudonym(found[0]) if _is_meant(found.re, found[0]) else found[0]
@@ -101,12 +116,23 @@ class Masking:
             }
         if kind in (list, tuple, set, frozenset):
             return kind([self._walk(item, path, secrets, pack_other) for item in value])
+        if kind is bytes:
+            return _without_bytes(value, secrets)
         if value is None or kind in _PLAIN:
             return value
+        if (packed := _packed()) is not None and kind is packed:
+            return self._repacked(value, packed, path, secrets, pack_other)
         parts = (value.kind, value.detail, value.payload) if kind is Foreign else pack_other and pack_other(value)
         if parts is None:
             return value
         return Foreign(parts[0], parts[1], self._walk(parts[2], path, secrets, pack_other))
+
+    def _repacked(self, value, packed, path, secrets, pack_other):
+        try:
+            inner = msgpack.unpackb(value.data, strict_map_key=False)
+            return packed(msgpack.packb(self._walk(inner, path, secrets, pack_other)))
+        except ValueError, TypeError, RecursionError, msgpack.UnpackException:  # no rule can look into it
+            return packed(msgpack.packb("masked"))
 
     def _key_of(self, key, secrets):
         return self._shown(key, secrets) if type(key) is str else key
@@ -122,28 +148,71 @@ class Masking:
         kind = type(value)
         if kind is str:
             pseudonym = self.pseudonym(value)
-            if len(value) >= _MIN_SECRET_CHARS:
+            if len(value) >= _MIN_SECRET_CHARS and pseudonym != value:
                 secrets[value] = pseudonym
             return pseudonym
         if kind is bytes:
             return b"masked"
         if kind is dict:
-            return {key: self._hidden(item, secrets) for key, item in value.items()}
+            return {self._hidden_key(key, secrets): self._hidden(item, secrets) for key, item in value.items()}
         if kind in (list, tuple, set, frozenset):
             return kind([self._hidden(item, secrets) for item in value])
         if kind in (int, float, complex, bool):
             return kind(0)
         return None if value is None else self.pseudonym(str(value))
 
+    def _hidden_key(self, key, secrets):
+        return (
+            key if key is None or type(key) is bool else self._hidden(key if type(key) is str else repr(key), secrets)
+        )
+
     def _shown(self, text, secrets):
-        for secret, pseudonym in secrets.items():
-            if secret in text:
-                text = text.replace(secret, pseudonym)
+        text = _without(text, secrets)
         for pattern in self._found:
             for found in {match[0] for match in pattern.finditer(text) if _is_meant(pattern, match[0])}:
                 secrets[found] = self.pseudonym(found)
                 text = text.replace(found, secrets[found])
         return text
+
+
+def _packed():
+    """The class Packed; None where no value can be one, as the native core is not loaded."""
+    module = sys.modules.get("vmhost.packed")
+    return None if module is None else module.Packed
+
+
+@functools.lru_cache(4096)
+def _forms(secret):
+    """How a text is written elsewhere: as it is, and in JSON, Python, URLs and Base64; long ones first."""
+    data = secret.encode("utf-8", "surrogatepass")
+    found = {secret, repr(secret)[1:-1], ascii(secret)[1:-1]}
+    for _ in range(2):  # JSON in JSON
+        found |= {json.dumps(text, ensure_ascii=plain)[1:-1] for text in found for plain in (True, False)}
+    found |= {urllib.parse.quote(data, safe=""), urllib.parse.quote(data), urllib.parse.quote_plus(data)}
+    if len(data) >= _MIN_ENCODED_BYTES:
+        found |= {base64.b64encode(data).decode().rstrip("="), base64.urlsafe_b64encode(data).decode().rstrip("=")}
+        found |= {data.hex(), data.hex().upper()}
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def _longest_first(secrets):
+    return sorted(secrets.items(), key=lambda pair: len(pair[0]), reverse=True) if len(secrets) > 1 else secrets.items()
+
+
+def _without(text, secrets):
+    for secret, pseudonym in _longest_first(secrets):
+        for form in _forms(secret):
+            if form in text:
+                text = text.replace(form, pseudonym)
+    return text
+
+
+def _without_bytes(data, secrets):
+    for secret, pseudonym in _longest_first(secrets):
+        for form in _forms(secret):
+            if (mark := form.encode("utf-8", "surrogatepass")) in data:
+                data = data.replace(mark, pseudonym.encode())
+    return data
 
 
 def _is_meant(pattern, found):
@@ -178,4 +247,5 @@ def _line_rules(rules):
     if not rules:
         return None
     names = "|".join(re.escape(rule[-1]).replace(r"\*", r"[\w-]*") for rule in rules)
-    return re.compile(rf"""(?i)((?:{names})["']?\s{{0,3}}[=:]\s{{0,3}}["']?)([^\s"',;&}}\]]+)""")
+    values = r""""((?:[^"\\]|\\.)+)|'((?:[^'\\]|\\.)+)|([^\s"',;&}\]]+)"""
+    return re.compile(rf"""(?i)((?:{names})\\*["']?\s{{0,3}}[=:]\s{{0,3}}\\*)(?:{values})""")

@@ -12,6 +12,7 @@ import textwrap
 import uuid
 from pathlib import Path
 
+import msgpack
 import numpy
 import pytest
 
@@ -376,3 +377,11 @@ def test_calls_that_were_written_survive_kill_9(tmp_path):
     values = [call.value for call in baseline_in(tmp_path)]
     assert len(values) > 50
     assert values == [value for value in range(values[-1] + 1) if value not in left_out]
+
+
+def test_a_secret_that_only_the_result_tells_is_hidden_in_the_arguments_too(tmp_path):
+    secret = "hunter-two"
+    source = 'def run(value):\n    return {"password": value["said"]["body"], "again": value["said"]}\n'
+    values = [{"said": {"body": secret}}, {"said": vmhost.Packed(msgpack.packb({"body": secret}))}]
+    baseline = recorded(tmp_path, values, source, permissions={}, mask_fields=("password",))
+    assert len(baseline) == 2 and secret.encode() not in Path(baseline.path).read_bytes()

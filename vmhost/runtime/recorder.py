@@ -13,7 +13,7 @@ import random
 import time
 from pathlib import Path
 
-from vmhost.baseline import BaselineWriter, Header, Recorded, check_observed, pack_value
+from vmhost.baseline import BaselineWriter, Header, Recorded, check_observed, pack_value, unpack_value
 from vmhost.errors import ConfigurationError, Kind, VMHostError
 
 _log = logging.getLogger("vmhost")
@@ -155,6 +155,9 @@ class Recorder:
         if observed is not None:
             observed = self._packed(observed, secrets)
         submitted, started, ended = call.timings
+        if secrets and self._masking:  # those of a later part may be in an earlier one
+            again = [each and self._packed(unpack_value(each), secrets) for each in (packed, result)]
+            packed, result = again
         most = self.policy.max_value_bytes
         if result is not None and len(result) > most or observed is not None and len(observed) > most:
             return None

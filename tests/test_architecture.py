@@ -57,6 +57,7 @@ ROOMS = {
     "vmhost/pipeline/sending.py": {*PUBLIC, "vmhost.tunnel"},
     "vmhost/pipeline": {
         *PUBLIC,
+        "vmhost.baseline",
         "vmhost.callbacks",
         "vmhost.cohorts",
         "vmhost.pipeline",

@@ -811,6 +811,7 @@ BLOCKS = {
     ("docs/deployment.md", "vmhost cloud init"): cloud_commands,
     ("docs/deployment.md", "vmhost cloud repository"): shown_only,  # the same trial runs it
     ("docs/deployment.md", "audience:"): release_plan,
+    ("docs/deployment.md", "vmhost cloud backup"): shown_only,  # tests/deployment/test_backups.py
     ("docs/deployment.md", "device:"): agent_yaml,
     ("docs/deployment.md", "webhook: https"): alert_rules,
     ("docs/deployment.md", "from vmhost.deployment.device"): profile_header,
@@ -848,6 +849,7 @@ BLOCKS = {
     ("docs/tokenizers.md", "import vmhost.engine.numpy as np"): shown_only,
     ("docs/tunnel.md", "vmhost tunnel"): tunnel_commands,
     ("docs/tunnel.md", "import threading"): tunnel_in_python,
+    ("docs/tunnel.md", "async with AsyncPipeline.from_file"): shown_only,  # tests/tunnel/test_one_object.py
     ("docs/operations.md", "vmhost dashboard"): dashboards,
     ("docs/operations.md", "vmhost run build/digits.vmb"): profile_of_a_call,
     ("docs/operations.md", "with host.profile"): profile_in_python,

@@ -73,15 +73,16 @@ static int refuse(PyObject *object)
 }
 
 /* The items of a nested sequence as a list or tuple. PySequence_Fast would convert a long range without checking for
- * stops, and a sequence that never ends. */
+ * stops, and a sequence that never ends: without an iterator of its own, its length says where that is. */
 static PyObject *items_of(nesting *found, PyObject *object)
 {
     if (PyList_Check(object) || PyTuple_Check(object))
         return Py_NewRef(object);
     const Py_ssize_t length = PySequence_Size(object);
+    const bool bounded = Py_TYPE(object)->tp_iter == NULL;
     PyObject *walk = length < 0 ? NULL : PyObject_GetIter(object), *items = walk == NULL ? NULL : PyList_New(0), *item;
     while (items != NULL && (item = PyIter_Next(walk)) != NULL) {
-        if (PyList_GET_SIZE(items) == length) {
+        if (bounded && PyList_GET_SIZE(items) == length) {
             PyErr_Format(PyExc_ValueError, "an array of '%.200s': expected %zd items, as its length says, got more",
                          Py_TYPE(object)->tp_name, length);
             Py_CLEAR(items);

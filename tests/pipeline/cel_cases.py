@@ -208,7 +208,7 @@ def evaluated(program, contents):
     from vmhost.pipeline.patterns import automaton
     from vmhost.pipeline.patterns.rules import Rule
 
-    rule = Rule((Step("pattern[0]", "a", None, ("leaf", program)),), Skip("no_skip"))
+    rule = Rule((Step("pattern[0]", "a", None, ("leaf", program)),), 0, Skip("no_skip"))
     engine = PatternEngine()
     lowered = lower(rule, automaton.build(rule), "key", engine.field)
     engine.put("r", object(), lowered.description)

@@ -86,8 +86,8 @@ def test_some_allocations_that_openssl_and_libzstd_ask_the_core_for_fail(failing
 
 
 def test_each_allocation_of_cpython_fails_once_while_a_database_is_backed_up(failing):
-    """A backup's gate makes arguments of its own: the call ends with MemoryError, which is the task's own as no limit was
-    met, and the VM leaves nothing."""
+    """A backup's gate makes arguments of its own: the call ends with MemoryError, which is the task's own, as no limit
+    was met, and the VM leaves nothing."""
     ends, crashes, total = run(failing, "backups", range(1, BEYOND // 10000))
     report("backups", ends, crashes, total)
     assert total > 20 and ends == {"result,result,TaskError": total} and not crashes

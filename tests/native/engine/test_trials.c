@@ -101,6 +101,8 @@ int main(void)
         CHECK(try_both(kernels) == VME_OK && live() == 0);
         attention(2, 20, 70, 33, 40);
         for (long after = 0;; after++) {
+            vme_context_unref(context); /* with the blocks that are kept for it */
+            CHECK(vme_context_new(NULL, 0, &context) == VME_OK);
             failing_malloc(after);
             const vme_status status = try_both(kernels);
             if (failing_malloc(-1) == 0) {

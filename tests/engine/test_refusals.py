@@ -144,6 +144,8 @@ def test_a_rule_of_casting_is_for_the_operands_too(expression, rule):
 def test_what_numpy_refuses(expression):
     wanted, got = outcomes(expression)
     if isinstance(wanted, Exception):
-        assert type(wanted).__mro__[-4:] == type(got).__mro__[-4:] and str(got) == str(wanted), (wanted, got)
+        assert type(wanted).__mro__[-4:] == type(got).__mro__[-4:], (wanted, got)
+        if "No loop matching" not in str(got):  # NumPy says it in two ways, by what it has looked up before
+            assert str(got) == str(wanted)
     else:
         check(expression)

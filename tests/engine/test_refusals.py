@@ -145,7 +145,7 @@ def test_what_numpy_refuses(expression):
     wanted, got = outcomes(expression)
     if isinstance(wanted, Exception):
         assert type(wanted).__mro__[-4:] == type(got).__mro__[-4:], (wanted, got)
-        if "No loop matching" not in str(got):  # NumPy says it in two ways, by what it has looked up before
+        if "No loop matching" not in str(got):  # NumPy was seen to word this in two ways; why is not known
             assert str(got) == str(wanted)
     else:
         check(expression)

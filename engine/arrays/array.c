@@ -187,6 +187,18 @@ array *array_on_buffer(array_state *state, vme_buffer *buffer, int dtype, int ra
     return self;
 }
 
+char *array_data_at(const array *of, int64_t offset)
+{
+    /* Compared as numbers: forming a pointer outside the buffer is already undefined. */
+    char *start = vme_buffer_data(of->t.buffer);
+    const int64_t before = of->t.data - start, after = (int64_t)vme_buffer_size(of->t.buffer) - before;
+    if (offset >= -before && offset <= after)
+        return of->t.data + offset;
+    PyErr_Format(PyExc_ValueError, "offset must lie within the buffer: from %lld to %lld bytes, not %lld",
+                 (long long)-before, (long long)after, (long long)offset);
+    return NULL;
+}
+
 array *array_view_of(const array *of, int dtype, int rank, const int64_t *shape, const int64_t *strides, char *data)
 {
     return array_on_buffer(of->state, vme_buffer_ref(of->t.buffer), dtype, rank, shape, strides, data,
@@ -525,7 +537,7 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *keyword
     array *memory = array_from_exporter(state, buffer);
     if (memory == NULL)
         return NULL;
-    vme_tensor view = {memory->t.buffer, memory->t.data + offset, sizes, strides, rank, dtype};
+    char *data;
     array *self = NULL;
     if (offset < 0 || !(memory->flags & ARRAY_CONTIGUOUS))
         PyErr_SetString(PyExc_ValueError, "offset must be non-negative and the buffer contiguous");
@@ -533,8 +545,11 @@ static PyObject *construct(PyTypeObject *type, PyObject *args, PyObject *keyword
              && (bytes > vme_buffer_size(memory->t.buffer)
                  || (size_t)offset > vme_buffer_size(memory->t.buffer) - bytes))
         PyErr_SetString(PyExc_TypeError, "buffer is too small for requested array");
-    else if (array_check_status(state, vme_tensor_check(&view)) == 0)
-        self = array_view_of(memory, dtype, rank, sizes, strides, view.data);
+    else if ((data = array_data_at(memory, offset)) != NULL) {
+        const vme_tensor view = {memory->t.buffer, data, sizes, strides, rank, dtype};
+        if (array_check_status(state, vme_tensor_check(&view)) == 0)
+            self = array_view_of(memory, dtype, rank, sizes, strides, data);
+    }
     Py_DECREF(memory);
     return (PyObject *)self;
 }

@@ -139,6 +139,8 @@ array *array_new_like(const array *of, int dtype);
 array *array_new_ordered(array_state *state, int dtype, int rank, const int64_t *shape, const int64_t *strides,
                          bool zero);
 array *array_new_scalar(array_state *state, int dtype);
+/* The address `offset` bytes after the first element; an error where that lies outside the buffer. */
+char *array_data_at(const array *of, int64_t offset);
 /* A view; strides are in bytes, NULL: C order. Inherits the restrictions of `of`. */
 array *array_view_of(const array *of, int dtype, int rank, const int64_t *shape, const int64_t *strides, char *data);
 /* Steals the reference to `buffer`, even on failure. */

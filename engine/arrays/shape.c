@@ -367,12 +367,15 @@ static PyObject *as_strided(array_state *state, array *self, PyObject *const *va
     if (array_argument_shape(values[1], &rank, shape) < 0 || array_argument_shape(values[2], &stride_rank, strides) < 0
         || array_argument_int(values[3], 0, &offset) < 0)
         return NULL;
-    vme_tensor view = {self->t.buffer, self->t.data + offset, shape, strides, rank, self->t.dtype};
     if (rank != stride_rank)
         return PyErr_Format(PyExc_ValueError, "strides, if given, must be the same length as shape");
+    char *data = array_data_at(self, offset);
+    if (data == NULL)
+        return NULL;
+    const vme_tensor view = {self->t.buffer, data, shape, strides, rank, self->t.dtype};
     if (array_check_status(state, vme_tensor_check(&view)) < 0)
         return NULL;
-    return (PyObject *)array_view_of(self, self->t.dtype, rank, shape, strides, view.data);
+    return (PyObject *)array_view_of(self, self->t.dtype, rank, shape, strides, data);
 }
 ARRAY_PRIVATE_OF(_as_strided, as_strided)
 

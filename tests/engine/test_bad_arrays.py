@@ -224,6 +224,12 @@ def test_a_view_never_reaches_beyond_its_memory():
         with pytest.raises(ValueError):
             _array._as_strided(x, shape, strides)
     assert _array._as_strided(x, (0,), (2**62,)).shape == (0,)
+    for offset in (-1, x.nbytes + 1, 2**63 - 1, -(2**63)):
+        for shape in ((1,), (0,)):
+            with pytest.raises(ValueError, match="offset must lie within the buffer"):
+                _array._as_strided(x, shape, (8,), offset)
+    with pytest.raises(ValueError, match="offset must lie within the buffer"):
+        vmhost.engine.numpy.ndarray((1,), "f8", bytearray(16), 2**63 - 1, (8,))
 
 
 def exported(memory, shape, strides, itemsize=8, format=b"d", suboffsets=None):

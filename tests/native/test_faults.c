@@ -1,4 +1,5 @@
 /* Each allocation of the core's plain C parts fails once: an error comes back, nothing leaks, nothing crashes. */
+#include <limits.h>
 #include <string.h>
 
 #include "check.h"
@@ -32,6 +33,7 @@ static int everything(void)
     storage = meter == NULL ? NULL : vmh_storage_new(1000, meter);
     if (call == NULL || storage == NULL)
         goto done;
+    vmh_blob_charge(&call->request, meter);
     if (!vmh_blob_reserve(&call->request, 5000))
         goto done;
     for (int i = 0; i < 10; i++)
@@ -40,6 +42,10 @@ static int everything(void)
     CHECK(atomic_load(&storage->refs) == 11);
     vmh_blob_move(&call->reply, &call->request);
     CHECK(call->reply.storage_count == 10 && call->request.storage_count == 0);
+    CHECK(atomic_load(&meter->live) >= 1000 + 5000 + 10 * 8);
+    atomic_store(&meter->hard, 20000);
+    CHECK(!vmh_blob_reserve(&call->reply, 1 << 20) && call->reply.storage_count == 10);
+    atomic_store(&meter->hard, LLONG_MAX);
     call->record = malloc(sizeof *call->record); /* what a recorded call carries goes with it */
     if (call->record == NULL)
         goto done;

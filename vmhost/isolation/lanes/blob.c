@@ -10,10 +10,33 @@ void vmh_blob_init(vmh_blob *blob)
     blob->capacity = sizeof blob->inside;
     blob->storages = NULL;
     blob->storage_count = blob->storage_capacity = 0;
+    blob->payer = NULL;
+}
+
+void vmh_blob_charge(vmh_blob *blob, vmh_meter *payer) { blob->payer = vmh_meter_ref(payer); }
+
+/* Like realloc; the payer is charged before. NULL: no memory, or refused; nothing has changed. */
+static void *grow(const vmh_blob *blob, void *memory, size_t before, size_t after)
+{
+    if (blob->payer != NULL && !vmh_meter_charge(blob->payer, after - before))
+        return NULL;
+    void *grown = realloc(memory, after);
+    if (grown == NULL && blob->payer != NULL)
+        vmh_meter_release(blob->payer, after - before);
+    return grown;
+}
+
+static size_t heap_bytes(const vmh_blob *blob)
+{
+    return (blob->data == blob->inside ? 0 : blob->capacity) + blob->storage_capacity * sizeof *blob->storages;
 }
 
 void vmh_blob_clear(vmh_blob *blob)
 {
+    if (blob->payer != NULL) {
+        vmh_meter_release(blob->payer, heap_bytes(blob));
+        vmh_meter_unref(blob->payer);
+    }
     if (blob->data != blob->inside)
         free(blob->data);
     for (unsigned i = 0; i < blob->storage_count; i++)
@@ -28,12 +51,14 @@ bool vmh_blob_reserve(vmh_blob *blob, size_t more)
         return true;
     if (more > SIZE_MAX / 2 - blob->size)
         return false;
-    size_t capacity = blob->size + more;
-    capacity += capacity / 2;
-    uint8_t *data = realloc(blob->data == blob->inside ? NULL : blob->data, capacity);
+    size_t capacity = blob->capacity + blob->capacity / 2;
+    if (capacity < blob->size + more)
+        capacity = blob->size + more;
+    bool first = blob->data == blob->inside;
+    uint8_t *data = grow(blob, first ? NULL : blob->data, first ? 0 : blob->capacity, capacity);
     if (data == NULL)
         return false;
-    if (blob->data == blob->inside)
+    if (first)
         memcpy(data, blob->inside, blob->size);
     blob->data = data;
     blob->capacity = capacity;
@@ -44,7 +69,8 @@ bool vmh_blob_add_storage(vmh_blob *blob, vmh_storage *storage)
 {
     if (blob->storage_count == blob->storage_capacity) {
         unsigned capacity = blob->storage_capacity * 2 + 4;
-        vmh_storage **storages = realloc(blob->storages, capacity * sizeof *storages);
+        vmh_storage **storages =
+            grow(blob, blob->storages, blob->storage_capacity * sizeof *storages, capacity * sizeof *storages);
         if (storages == NULL)
             return false;
         blob->storages = storages;
@@ -75,5 +101,6 @@ void vmh_blob_move(vmh_blob *to, vmh_blob *from)
     to->storages = from->storages;
     to->storage_count = from->storage_count;
     to->storage_capacity = from->storage_capacity;
+    to->payer = from->payer;
     vmh_blob_init(from);
 }

@@ -154,6 +154,8 @@ void vmh_log_notice(vmh_vm *vm, bool last)
 
 /* ---- the native module ---- */
 
+enum { HOST_NAME_BYTES_MAX = 1024 };
+
 /* Encodes a text in UTF-8, truncated to the longest log line. Lone surrogates, which UTF-8 cannot encode, become
  * escapes.
  */
@@ -211,24 +213,41 @@ void vmh_host_call_unref(vmh_host_call *hc)
     free(hc);
 }
 
-/* host_call(name, value) -> (ok, value or message). Raises if the call is stopped meanwhile. One at a time per VM. */
-static PyObject *native_host_call(PyObject *Py_UNUSED(module), PyObject *args)
+static vmh_host_call *host_call_new(vmh_vm *vm, const char *name)
 {
-    const char *name;
-    PyObject *value, *result = NULL;
-    vmh_vm *vm = vmh_current();
-    if (!PyArg_ParseTuple(args, "sO:host_call", &name, &value))
-        return NULL;
     vmh_host_call *hc = calloc(1, sizeof *hc);
     if (hc == NULL || (hc->name = strdup(name)) == NULL) {
         free(hc);
-        return PyErr_NoMemory();
+        PyErr_NoMemory();
+        return NULL;
     }
     atomic_init(&hc->refs, 2); /* ours and the event's */
     hc->vm = vmh_vm_ref(vm);
     vmh_blob_init(&hc->request);
+    vmh_blob_charge(&hc->request, vm->memory.meter);
     vmh_blob_init(&hc->reply);
     hc->event = (vmh_event){.type = VMH_EVENT_HOST_CALL, .object = hc};
+    return hc;
+}
+
+/* host_call(name, value) -> (ok, value or message). Raises if the call is stopped meanwhile. One at a time per VM: each
+ * waiting one takes memory of the host for its name and for the decoded value. */
+static PyObject *native_host_call(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    const char *name;
+    Py_ssize_t size;
+    PyObject *value, *result = NULL;
+    vmh_vm *vm = vmh_current();
+    if (!PyArg_ParseTuple(args, "s#O:host_call", &name, &size, &value))
+        return NULL;
+    if (size > HOST_NAME_BYTES_MAX || strlen(name) != (size_t)size)
+        return PyErr_Format(PyExc_ValueError,
+                            "host_call: a name of %zd bytes; a host function's name has at most %d, "
+                            "none of them NUL",
+                            size, HOST_NAME_BYTES_MAX);
+    vmh_host_call *hc = host_call_new(vm, name);
+    if (hc == NULL)
+        return NULL;
     vmh_mutex_lock(&vm->life);
     bool busy = vm->host_call != NULL;
     if (!busy)
@@ -236,7 +255,6 @@ static PyObject *native_host_call(PyObject *Py_UNUSED(module), PyObject *args)
     vmh_mutex_unlock(&vm->life);
     if (busy)
         PyErr_SetString(PyExc_RuntimeError, "another thread of this task waits for a host function; one at a time");
-    /* The message is not charged: so there is one at a time, of limited size. */
     if (busy || vmh_wire_encode(&hc->request, value, "argument", &vm->values.codec, vm) < 0) {
         vmh_mutex_lock(&vm->life);
         if (vm->host_call == hc)

@@ -157,7 +157,8 @@ static uint8_t *room(encoder *e, size_t size)
         return NULL;
     }
     if (!vmh_blob_reserve(e->blob, size)) {
-        PyErr_NoMemory();
+        PyErr_Format(PyExc_MemoryError, "%s: there is no memory for a message of more than %zu bytes", e->what,
+                     e->blob->size);
         return NULL;
     }
     uint8_t *at = e->blob->data + e->blob->size;

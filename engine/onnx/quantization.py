@@ -35,6 +35,7 @@ _MOVES = {
     "Tile",
     "Dropout",  # does nothing at inference
 }
+_BIAS_MAX = 1 << 30  # leaves as much room for the sum of products that the bias is added to
 _BOUNDED = ("Conv", "Gemm", "MatMul", "Add", "Mul", "AveragePool", "GlobalAveragePool")  # can fuse an activation
 # Elementwise operators, computed by a table of 256 entries.
 _TABLES = {
@@ -305,16 +306,26 @@ def _weights_of(reader, quantized, columns_axis):
 
 
 def _bias_of(reader, name, scales):
-    """The named bias in units of the products' scales, as int32. LookupError if it is computed."""
+    """The named bias in units of the products' scales, as int32. LookupError if it is computed, is not one for each
+    column, or is too large in these units."""
     quantized, values = reader.quantized.get(name), reader.constant(reader.name_of(name))
     if quantized is not None and quantized.dtype == numpy.int32 and reader.constant(quantized.source) is not None:
         units = numpy.broadcast_to(quantized.scale.reshape(-1), scales.shape)
         if numpy.allclose(units, scales, rtol=1e-5):
-            return numpy.broadcast_to(reader.constant(quantized.source).reshape(-1), scales.shape).astype("int32")
-    if values is None or values.size not in (1, scales.size):
+            return _of_columns(reader.constant(quantized.source), scales.shape).astype("int32")
+    if values is None:
         raise LookupError
-    numbers = numpy.rint(values.reshape(-1).astype("float64") / scales)
-    return numpy.clip(numpy.broadcast_to(numbers, scales.shape), -(2**31), 2**31 - 1).astype("int32")
+    numbers = numpy.rint(_of_columns(values, scales.shape).astype("float64") / scales)
+    if not (abs(numbers) <= _BIAS_MAX).all():
+        raise LookupError
+    return numbers.astype("int32")
+
+
+def _of_columns(values, shape):
+    """A bias as one number for each column. LookupError if its rows differ."""
+    if values.size not in (1, *shape) or math.prod(values.shape[:-1]) != 1:
+        raise LookupError
+    return numpy.broadcast_to(values.reshape(-1), shape)
 
 
 def _product(add, node, bias, target, low=None, high=None):
@@ -664,7 +675,10 @@ def linear_gemm(reader, node):
     values, zeros, scales = weights
     product_scales = (left.scale.reshape(()) * scales * numpy.float32(node.get("alpha", 1.0))).astype("float32")
     if bias is not None:
-        bias = numpy.broadcast_to(bias.reshape(-1), zeros.shape)
+        try:
+            bias = _of_columns(bias, zeros.shape)
+        except LookupError:
+            raise Unsupported(f"has a bias of shape {bias.shape}, expected one number for each column") from None
     result = (numpy.float32, product_scales, None)
     if y_scale is not None:
         target = _target(reader, y_scale, y_zero)

@@ -15,6 +15,7 @@ _IMAGES = (
     "HardSigmoid", "LeakyRelu",
 )  # fmt: skip
 _BOUNDS = ("Relu", "Clip")
+_BIAS_MAX = 1 << 30  # leaves as much room for the sum of products that the bias is added to
 
 
 def quantized_tensors(graph):
@@ -111,13 +112,17 @@ def statically(graph, ranges):
     for node in products:
         values, axis = _weights(graph, node)
         scale = tensor_scales[_source_of(dequantized, node.input[0])]
-        name = node.input[1]
-        if (name, axis) not in shared:
-            shared[name, axis] = _narrowed(graph, name, values, axis, added)
-        out, scales = shared[name, axis]
-        node.input[1] = out
-        if len(node.input) > 2 and (bias := graph.weights(node.input[2])) is not None and bias.size == len(scales):
-            node.input[2] = _bias(graph, node.input[2], bias.reshape(-1), scale * scales, added, node)
+        name, count = node.input[1], values.shape[axis]
+        bias = graph.weights(node.input[2]) if len(node.input) > 2 else None
+        if bias is not None and bias.shape not in ((count,), (1, count)):  # a number for each row, or one for all
+            bias = None
+        scales = _scales(values, axis, bias, scale)
+        key = name, axis, scales.tobytes()
+        if key not in shared:
+            shared[key] = _narrowed(graph, name, values, axis, scales, added)
+        node.input[1] = shared[key]
+        if bias is not None:
+            node.input[2] = _bias(graph, node.input[2], bias.reshape(-1), scale * scales, added)
     insert_nodes(graph.graph, added)
     graph.graph.node.extend(last)
     graph.drop_dead_constants()
@@ -128,11 +133,21 @@ def _source_of(dequantized, out):
     return next(name for name, result in dequantized.items() if result == out)
 
 
-def _narrowed(graph, name, values, axis, added):
-    """(the name of the weights after DequantizeLinear, their scales)."""
+def _scales(values, axis, bias, unit):
+    """The scale of each output's weights. The bias, in units of the product of the scales, must be within int32: small
+    weights beside a large bias get a larger scale."""
     other_axes = tuple(d for d in range(values.ndim) if d != axis)
-    scales = (numpy.abs(values).max(axis=other_axes) / 127.0).astype("float32")
+    scales = numpy.abs(values).max(axis=other_axes).astype("float64") / 127.0
+    if bias is not None:
+        smallest = numpy.maximum(numpy.abs(bias.reshape(-1)) / _BIAS_MAX, numpy.finfo("float32").tiny)
+        scales = numpy.maximum(scales, smallest / float(unit))
+    scales = scales.astype("float32")
     scales[scales == 0] = 1.0
+    return scales
+
+
+def _narrowed(graph, name, values, axis, scales, added):
+    """The name of the weights after DequantizeLinear."""
     shape = [1] * values.ndim
     shape[axis] = -1
     integers = numpy.clip(numpy.rint(values / scales.reshape(shape)), -127, 127).astype("int8")
@@ -143,11 +158,11 @@ def _narrowed(graph, name, values, axis, added):
         graph.put(graph.fresh(f"{name}_zero"), numpy.zeros(len(scales), "int8")),
     ]
     added.append((None, helper.make_node("DequantizeLinear", operands, [out], name=f"{out}_of", axis=axis)))
-    return out, scales
+    return out
 
 
-def _bias(graph, name, values, units, added, node):
-    integers = numpy.clip(numpy.rint(values.astype("float64") / units), -(2**31), 2**31 - 1).astype("int32")
+def _bias(graph, name, values, units, added):
+    integers = numpy.clip(numpy.rint(values.astype("float64") / units), -_BIAS_MAX, _BIAS_MAX).astype("int32")
     out = graph.fresh(f"{name}_again")
     operands = [
         graph.put(graph.fresh(f"{name}_integers"), integers),

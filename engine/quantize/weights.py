@@ -19,12 +19,13 @@ def with_narrow_weights(graph, bits, block=BLOCK):
         if found is None:
             continue
         name, columns, bias = found
-        if (name, columns.shape) not in shared:
-            shared[name, columns.shape] = _packed(graph, name, columns, bits, block)
+        key = name, columns.strides  # a product may read the weights transposed
+        if key not in shared:
+            shared[key] = _packed(graph, name, columns, bits, block)
         count, k = columns.shape
         product = node.output[0] if bias is None else graph.fresh(f"{node.output[0]}_product")
         new = helper.make_node(
-            "MatMulNBits", [node.input[0], *shared[name, columns.shape]], [product], node.name, domain=_DOMAIN, K=k,
+            "MatMulNBits", [node.input[0], *shared[key]], [product], node.name, domain=_DOMAIN, K=k,
             N=count, bits=bits, block_size=block,
         )  # fmt: skip
         added.append((node, new))

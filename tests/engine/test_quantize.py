@@ -191,3 +191,65 @@ def test_products_after_operators_that_onnx_does_not_know_become_small(tmp_path,
     assert told["outputs"]["y"]["relative"] < 0.15 and told["bytes_after"] < told["bytes_before"]
     made = {node.op_type for node in onnx.load_model_from_string(small).graph.node}
     assert made & {"QuantizeLinear", "MatMulNBits"}
+
+
+def relative_error(tmp_path, capsys, model, data, *options):
+    """Of the quantized model's output, the largest error, as a part of the largest number."""
+    quantized = quantize(tmp_path, model, data, *options, capsys=capsys)[1]
+    answers = []
+    for each in (model, quantized):
+        answers.append(numpy.asarray(opened("model", compile_model(each, "model"))(data)["y"]))
+    before, after = answers
+    networks.assert_close(after, networks.all_by_onnx_runtime(quantized, [data])[0][0], 1e-4)
+    return float(numpy.abs(before - after).max() / numpy.abs(before).max())
+
+
+@pytest.mark.parametrize("options, bound", [((), 0.03), (("--weights-only",), 0.02), (("--to", "int4"), 0.25)])
+def test_a_square_weight_that_is_also_read_transposed(tmp_path, capsys, options, bound):
+    weights = {"w": networks.values((32, 32), 5), "b": networks.values((32,), 6)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Gemm", ["x", "w", "b"], ["q"], transB=1),
+        helper.make_node("Concat", ["p", "q"], ["y"], axis=1),
+    ]
+    model = networks.graph(nodes, {"x": (8, 32)}, {"y": (8, 64)}, weights)
+    assert relative_error(tmp_path, capsys, model, {"x": networks.values((8, 32))}, *options) < bound
+
+
+@pytest.mark.parametrize("weight", [1e-8, 1e-30, 0.0])
+def test_a_large_bias_beside_small_weights_stays(tmp_path, capsys, weight):
+    weights = networks.values((4, 3, 3, 3), 5)
+    weights[1] *= numpy.float32(weight)
+    bias = numpy.array([1, 50, -2, 0], "float32")
+    nodes = [helper.make_node("Conv", ["x", "w", "b"], ["y"], pads=[1] * 4)]
+    model = networks.graph(nodes, {"x": (1, 3, 12, 12)}, {"y": (1, 4, 12, 12)}, {"w": weights, "b": bias})
+    assert relative_error(tmp_path, capsys, model, {"x": networks.values((1, 3, 12, 12))}) < 0.01
+
+
+@pytest.mark.parametrize("shape", [(8, 1), (1, 8), (8,), (8, 8), (1, 1), ()])
+@pytest.mark.parametrize("options, bound", [((), 0.03), (("--weights-only",), 0.02), (("--to", "int4"), 0.25)])
+def test_a_bias_of_any_shape_is_added_where_it_was(tmp_path, capsys, shape, options, bound):
+    constants = {"w": networks.values((32, 8), 5), "b": networks.values(shape, 6) * numpy.float32(9)}
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["y"])]
+    model = networks.graph(nodes, {"x": (8, 32)}, {"y": (8, 8)}, constants)
+    assert relative_error(tmp_path, capsys, model, {"x": networks.values((8, 32))}, *options) < bound
+
+
+@pytest.mark.parametrize("shape, size", [((8, 1), 9.0), ((8,), 1e9)], ids=["of rows", "large"])
+def test_a_bias_of_float32_beside_quantized_operands_is_added_as_it_is(shape, size):
+    """As other tools write it: the products are of bytes, the bias is not."""
+    constants = {
+        "w": numpy.random.default_rng(5).integers(-127, 127, (32, 8)).astype("int8"),
+        "b": networks.values(shape) * numpy.float32(size),
+        "scale": numpy.float32(0.02), "zero": numpy.uint8(128), "small": numpy.float32(1e-9), "middle": numpy.int8(0),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "small", "middle"], ["v"]),
+        helper.make_node("Gemm", ["d", "v", "b"], ["y"]),
+    ]
+    model = networks.graph(nodes, {"x": (8, 32)}, {"y": (8, 8)}, {k: numpy.asarray(v) for k, v in constants.items()})
+    x = {"x": networks.values((8, 32))}
+    ours = opened("small", compile_model(model, "small"))(x)["y"]
+    networks.assert_close(ours, networks.all_by_onnx_runtime(model, [x])[0][0], 1e-4)

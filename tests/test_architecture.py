@@ -137,7 +137,7 @@ ROOMS = {
     },
     "vmhost": {"vmhost"},
     "bytecode": {"vmhost.bytecode"},
-    "engine/onnx": {"vmhost.engine.onnx"},
+    "engine/onnx": {"vmhost.engine.onnx", "vmhost.engine.models"},  # each compile opens its result
     "engine": {"vmhost.engine"},
     "tools": {"vmhost.cli"},
     "tasks": {"tasks", "vmhost"},

@@ -55,6 +55,8 @@ from .writing import write
 
 _MISSING = "models need the packages onnx and onnx-ir; install them: pip install 'vmhost[models]'"
 
+_REPORT = "this is an error of the compiler: report it with the model"
+
 __all__ = ["READERS", "Compiled", "OnnxError", "compile_model", "compiled"]
 
 
@@ -129,7 +131,23 @@ def _compiled(data, where, folder, counts):
         networks = ()
     if len(networks) == 1:
         improve(*networks)
-        return Compiled(b"".join(write(*networks)), networks[0].savings, weight_files)
-    parts = open_sizes.compile_open(open_dimensions, network, where)
-    pieces = itertools.chain.from_iterable(write(*part) for part in parts)
-    return Compiled(b"".join(pieces), parts[0][0].savings, weight_files)
+        parts = [networks]
+    else:
+        parts = open_sizes.compile_open(open_dimensions, network, where)
+    data = b"".join(itertools.chain.from_iterable(write(*part) for part in parts))
+    _check_opens(data, where)
+    return Compiled(data, parts[0][0].savings, weight_files)
+
+
+def _check_opens(data, where):
+    """OnnxError if the engine refuses the file, where its library is present."""
+    try:
+        from vmhost.engine.models import opened
+    except ImportError:
+        return
+    try:
+        opened(where, data, threads=1, search="fixed")
+    except ValueError as error:
+        raise OnnxError(where, f"the engine does not open what the compiler made of it: {error}; {_REPORT}") from error
+    except MemoryError:  # the machine that runs it may have more
+        return

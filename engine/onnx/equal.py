@@ -53,6 +53,7 @@ _PURE = frozenset(
         "Bits",
         "Suppress",
         "ByteMaxPool",
+        "IntegerMean",
     }
 )
 

@@ -115,9 +115,8 @@ class Lowering:
         return self.network.reduced(op, self.node.name, source, axes, self.fresh(op), dtype, loop)
 
     def mean(self, source, axes):
-        dtype = self.dtype(source)
-        total, count = self.reduce("sum", source, axes), self.number_of(source, axes, dtype)
-        return self.do("divide" if dtype.kind == "f" else "floor_divide", total, count)
+        """The mean of floats over the axes, which keep size 1."""
+        return self.do("divide", self.reduce("sum", source, axes), self.number_of(source, axes, self.dtype(source)))
 
     def number_of(self, source, axes, dtype):
         """The number of elements that a mean over these axes divides by. At least 1: the mean of none is 0, as in ONNX

@@ -4,6 +4,7 @@ import math
 
 import numpy
 
+from .integer_means import INTEGER_MEANS, integer_mean
 from .lowering import Lowering
 from .network import MAX_ROW, float_bits
 from .readers import Unsupported, reads
@@ -17,7 +18,9 @@ def reduce(reader, node):
     x_shape, axes = add.shape(x), reduced_axes(reader, node)
     if axes is None:
         axes = []  # the other steps still apply
-    if node.op == "ReduceLogSumExp":
+    if add.dtype(x).kind in "iu" and node.op in INTEGER_MEANS:
+        result = integer_mean(add, node.op, x, axes)
+    elif node.op == "ReduceLogSumExp":
         largest = add.reduce("max", x, axes) if axes else x
         finite = add.where(add.do("isfinite", largest), largest, 0)
         powers = add.do("exp", add.do("subtract", x, finite))
@@ -27,10 +30,7 @@ def reduce(reader, node):
         after = {"ReduceL2": "sqrt", "ReduceLogSum": "log"}.get(node.op)
         result = add.do(before, x) if before else x
         result = add.reduce("sum", result, axes) if axes else result
-        if after and add.dtype(result).kind == "f":
-            result = add.do(after, result)
-        elif after:
-            result = add.cast(add.do(after, add.cast(result, numpy.float64)), add.dtype(x))
+        result = add.do(after, result) if after else result
     if not node.get("keepdims", 1):
         result = add.reshape(result, [size for d, size in enumerate(x_shape) if d not in axes])
     add.done(result)

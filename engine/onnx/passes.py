@@ -50,7 +50,7 @@ PLAIN = (
 )
 # operators that need adjacent elements in each row; Attention takes any order
 READS_ROWS = ("Softmax", "Normalize", "Recurrence", "Trees", "Couple")
-READS_DENSE = ("Sample", "Regions", "Fourier", "Suppress", "Blend")  # need dense tensors
+READS_DENSE = ("Sample", "Regions", "Fourier", "Suppress", "Blend", "IntegerMean")  # need dense tensors
 
 
 def improve(network):
@@ -303,8 +303,9 @@ def lower_plain_tensors(network):
                 continue
             layer.op, shape = "Copy", network.shape(source)
             layer.output = network.view(network.fresh(f"{layer.output}/part"), layer.output, shape, contiguous(shape))
-        if (layer.op in IMAGES and len(network.shape(layer.output)) == 4) or (
-            layer.op in ("Unary", "Binary", "Activate") and any(name in images for name in layer.inputs)
+        if len(network.shape(layer.output)) == 4 and (
+            layer.op in IMAGES
+            or (layer.op in ("Unary", "Binary", "Activate") and any(name in images for name in layer.inputs))
         ):
             images.add(layer.output)
         network.layers.append(layer)

@@ -248,6 +248,7 @@ def _normalization(graph, layer):
                 squared
                 and _mean(graph, centred.inputs[1]) == source
                 and length <= MAX_ROW
+                and network.shape(source) == network.shape(layer.output)
                 and all(network.shape(name) == (length,) for name in (scale, bias))
             ):
                 return Layer(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy
 
 from . import sizes
+from .integer_means import INTEGER_MEANS, integer_mean_of
 from .lists import array_of_list
 from .lowering import Lowering
 from .network import Network, has_dtype
@@ -14,6 +15,7 @@ from .readers import BY_VALUE, EARLY, READERS, WHOLE, Unsupported
 from .savings import Savings
 from .shape_values import NUMBERS, parts_of, value_of
 from .structures import Sequence
+from .tensor_operators import reduced_axes
 from .texts import KEEPERS, READERS_OF_TEXTS, is_text, numbers_of_texts, vocabulary
 
 _MAX_CONSTANT_BYTES = 1 << 24  # bytes of a precomputed result, unless an operand is larger
@@ -458,7 +460,11 @@ class Reader:
         bound = max(_MAX_CONSTANT_BYTES, *(8 * values.size for values in operands.values()), 0)
         if any(math.prod(self.inferred.get(name, ((),))[0]) * 8 > bound for name in proto.output):
             return False
-        values = self._evaluated_once(proto, operands)
+        if node.operator in INTEGER_MEANS and self.dtype(node.inputs[0]).kind in "iu":
+            axes = reduced_axes(self, node) or []
+            values = [integer_mean_of(node.op, constants[node.inputs[0]], axes, node.get("keepdims", 1))]
+        else:
+            values = self._evaluated_once(proto, operands)
         if values is None:
             return False
         for name, result in zip(filter(None, node.outputs), values):

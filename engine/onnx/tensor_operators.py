@@ -8,6 +8,7 @@ import numpy
 from . import sizes
 from .bfloat16 import as_halves
 from .image_operators import averaged, channels_sliced, concatenated, shuffled
+from .integer_means import integer_mean
 from .lowering import Lowering
 from .narrow_products import multiplied_by_blocks, multiplied_by_halves
 from .network import CURVES, MAX_ROW, float_bits
@@ -668,14 +669,11 @@ def reduce(reader, node):
         else:
             reshaped(reader, node, result, source_shape[:2])
         return
-    loop = {"i": "int64", "u": "uint64", "b": "bool"}.get(dtype.kind) if REDUCE[node.op] in ("sum", "prod") else None
-    result = network.reduced(
-        REDUCE[node.op], node.name, source, axes, network.fresh(f"{node.output}/reduced"), dtype, loop
-    )
+    add = Lowering(reader, node)
     if node.op == "ReduceMean":
-        count = Lowering(reader, node).number_of(source, axes, dtype)
-        op = "divide" if dtype.kind == "f" else "floor_divide"
-        result = network.binary(op, node.name, result, count, network.fresh(f"{node.output}/mean"))
+        result = integer_mean(add, node.op, source, axes) if dtype.kind in "iu" else add.mean(source, axes)
+    else:
+        result = add.reduce(REDUCE[node.op], source, axes)
     if node.get("keepdims", 1):
         reader.same(node.output, result)
     else:

@@ -55,6 +55,7 @@ OPS = {
     "Bits": 61,
     "Suppress": 62,
     "ByteMaxPool": 63,
+    "IntegerMean": 64,
 }
 _COMPUTED, _CONSTANT, _VIEW = range(3)
 _ABSENT = 0xFFFFFFFF

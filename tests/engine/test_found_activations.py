@@ -75,3 +75,40 @@ def test_activations_are_one_step(nodes, expected, steps):
             finite = numpy.isfinite(theirs)
             assert (numpy.isfinite(ours) == finite).all()
             numpy.testing.assert_allclose(ours[finite], theirs[finite], rtol=2e-6, atol=2e-6)
+
+
+NORM = [
+    helper.make_node("ReduceMean", ["x"], ["m"], axes=[-1]),
+    node("Sub", "x m", "c"),
+    node("Mul", "c c", "q"),
+    helper.make_node("ReduceMean", ["q"], ["v"], axes=[-1]),
+    node("Add", "v e", "ve"),
+    node("Sqrt", "ve", "r"),
+    node("Div", "c r", "n"),
+    node("Mul", "n s", "p"),
+    node("Add", "p b", "y"),
+]
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (1, 8), (1, 1)])
+def test_a_normalization_whose_scale_and_bias_are_wider_than_its_rows(shape):
+    x = networks.values(shape)
+    constants = {"e": numpy.float32(1e-5), "s": networks.values((8,), 1), "b": networks.values((8,), 2)}
+    data = networks.graph_of(NORM, {"x": x}, ("y",), constants, 17)
+    networks.assert_close(
+        opened("norm", compile_model(data, "norm"))({"x": x})["y"], networks.expected(data, {"x": x})[0]
+    )
+
+
+@pytest.mark.parametrize("act", ["Relu", "Clip"])
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul"])
+def test_an_image_combined_with_an_operand_of_more_dimensions(op, act):
+    inputs = {"x": networks.values((1, 3, 6, 6)), "z": networks.values((2, 1, 4, 6, 6), 1)}
+    constants = {"w": networks.values((4, 3, 3, 3), 2), "zero": numpy.float32(0), "six": numpy.float32(6)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1] * 4),
+        node(op, "c z", "d"),
+        node(act, "d zero six" if act == "Clip" else "d", "y"),
+    ]
+    data = networks.graph_of(nodes, inputs, ("y",), constants)
+    networks.assert_close(opened("wide", compile_model(data, "wide"))(inputs)["y"], networks.expected(data, inputs)[0])

@@ -1,10 +1,14 @@
 """`vmhost compile --check`: what prevents ONNX files from being compiled, before there is a task."""
 
 import json
+import sys
 
+import pytest
 from onnx import TensorProto, helper
 
+import vmhost.engine.onnx
 from tests import warm
+from vmhost.engine.onnx import OnnxError, compile_model
 
 
 def run(*arguments):
@@ -56,3 +60,17 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
     (tmp_path / "model.onnx").touch()
     done = run(tmp_path / "modle.onnx")
     assert done.returncode != 0 and "no such file; did you mean" in done.stderr
+
+
+def test_what_the_engine_would_refuse_is_a_problem_of_the_model(monkeypatch):
+    """Each compile opens its result where the library is present."""
+    port = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Neg", ["x"], ["y"])], "g", [port("x", 1, (2, 3))], [port("y", 1, (2, 3))]
+    )
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9).SerializeToString()
+    monkeypatch.setattr(vmhost.engine.onnx, "write", lambda *network: [b"VMEMODEL"])
+    with pytest.raises(OnnxError, match="m.onnx: the engine does not open what the compiler made of it.*report it"):
+        compile_model(data, "m.onnx")
+    monkeypatch.setitem(sys.modules, "vmhost.engine.models", None)
+    assert compile_model(data, "m.onnx") == b"VMEMODEL"

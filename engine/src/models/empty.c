@@ -31,6 +31,7 @@ static bool reads_empty(const model_step *step, int operand)
     switch (step->op) {
     case MODEL_REDUCE: return step->p[0] != VME_ARGMAX && step->p[0] != VME_ARGMIN;
     case MODEL_MATMUL:
+    case MODEL_INTEGER_MEAN:
     case MODEL_SCATTER: return true;
     case MODEL_SUPPRESS: return operand < 2;
     default: return false;

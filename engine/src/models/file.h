@@ -93,6 +93,7 @@ typedef enum model_op {
     MODEL_BITS,               /* x: the same bits as another dtype of the same size */
     MODEL_SUPPRESS,           /* boxes, scores, count, overlap bound, score bound: suppression.c */
     MODEL_BYTE_MAX_POOL,      /* image of bytes: the maximum of each window (byte_pooling.c) */
+    MODEL_INTEGER_MEAN,       /* rows of integers: mean, norm or logarithm of a sum (integer_means.c) */
     MODEL_OPS,
 } model_op;
 typedef struct model_tensor_record {
@@ -183,6 +184,8 @@ enum { FOURIER_KIND }; /* of MODEL_FOURIER: vme_fft_kind */
 enum { CHANCE_KIND, CHANCE_FIRST, CHANCE_SECOND, CHANCE_SEEDED, CHANCE_SEED, CHANCE_STREAM };
 enum { SUPPRESS_CENTERS }; /* of MODEL_SUPPRESS: boxes are centre x, centre y, width and height */
 enum { CHANCE_UNIFORM, CHANCE_NORMAL, CHANCE_KINDS };
+enum { INTEGER_KIND }; /* of MODEL_INTEGER_MEAN */
+enum { INTEGER_MEAN, INTEGER_NORM, INTEGER_LOG_SUM, INTEGER_LOG_SUM_EXP, INTEGER_KINDS };
 /* Parameters of MODEL_RECURRENCE; FUNCTIONS: for each direction the functions of gates, candidate and cell, each with
  * two parameters as bits of float32. */
 enum {

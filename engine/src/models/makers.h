@@ -52,5 +52,7 @@ model_make model_make_sampling, model_make_regions;
 model_make model_make_suppression;
 /* fourier.c, chance.c */
 model_make model_make_fourier, model_make_chance;
+/* integer_means.c */
+model_make model_make_integer_means;
 
 #endif

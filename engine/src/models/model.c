@@ -306,6 +306,7 @@ static const struct {
     [MODEL_BITS] = {model_make_bits, "Bits"},
     [MODEL_SUPPRESS] = {model_make_suppression, "Suppress"},
     [MODEL_BYTE_MAX_POOL] = {model_make_byte_pooling, "ByteMaxPool"},
+    [MODEL_INTEGER_MEAN] = {model_make_integer_means, "IntegerMean"},
 };
 
 model_make *model_maker(uint32_t op) { return op < MODEL_OPS ? operators[op].make : NULL; }

@@ -461,6 +461,21 @@ static void suppression_node(uint32_t x)
     add(MODEL_SUPPRESS, 5, list, result)->parameters[SUPPRESS_CENTERS] = below(2);
 }
 
+/* Means, norms and logarithms of rows of integers. */
+static void integer_mean_node(uint32_t x)
+{
+    const shape in = shape_of(x);
+    shape out = in;
+    if (tensors[x].dtype == VME_BOOL || tensors[x].dtype > VME_UINT64 || in.rank == 0 || tensors[x].kind == MODEL_VIEW)
+        return;
+    out.size[in.rank - 1] = 1;
+    out.open[in.rank - 1] = 0;
+    is_viewed[x] = true;
+    const uint32_t result = computed((int)tensors[x].dtype, &out);
+    is_viewed[result] = true;
+    add(MODEL_INTEGER_MEAN, 1, &x, result)->parameters[INTEGER_KIND] = below(INTEGER_KINDS);
+}
+
 static void tensor_node(void)
 {
     uint32_t x = pick(one_in(2) ? VME_FLOAT32 : -1, -1, false), y, list[6] = {x};
@@ -471,7 +486,7 @@ static void tensor_node(void)
     const bool flat = is_fixed(&in);
     vme_dtype loop, result;
     model_node_record *created;
-    switch (below(22)) {
+    switch (below(23)) {
     case 0:
         for (int d = 0; d < in.rank; d++)
             if (in.size[d] == 1 && in.open[d] == 0)
@@ -645,6 +660,7 @@ static void tensor_node(void)
     case 18: sampling_node(x); return;
     case 19: signal_node(x); return;
     case 20: suppression_node(x); return;
+    case 21: integer_mean_node(x); return;
     default: copy_to_halves(x);
     }
 }

@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-import http
+import inspect
 import typing
 
 
@@ -95,9 +95,11 @@ def fail(order):
 
 
 def fail_with(kind):
-    raise {"missing": Missing("k"), "refused": Refused(2, "no", "/x"), "status": StatusError(http.HTTPStatus.GONE)}[
-        kind
-    ]
+    raise {
+        "missing": Missing("k"),
+        "refused": Refused(2, "no", "/x"),
+        "status": StatusError(inspect.Parameter.VAR_KEYWORD),
+    }[kind]
 
 
 class StatusError(Exception):

@@ -2,6 +2,7 @@
 its class."""
 
 import concurrent.futures
+import enum
 import importlib
 import json
 import signal
@@ -12,8 +13,8 @@ import pytest
 
 import vmhost
 from tests.batches import each
-from tests.vmhost import functions, library_errors, raising
-from vmhost.runtime.library_errors import LIBRARY_ERRORS
+from tests.vmhost import functions, library_classes, raising
+from vmhost.runtime.library_classes import LIBRARY_CLASSES
 
 
 @pytest.fixture(scope="module")
@@ -62,19 +63,23 @@ def test_a_group_with_an_unknown_member_is_a_task_error(pool):
     assert type(error) is vmhost.TaskError and error.type_name == "ExceptionGroup"
 
 
-def test_every_exception_of_the_list_arrives_as_itself(pool):
-    for name in sorted(LIBRARY_ERRORS):
+def test_every_exception_and_member_of_the_list_arrives_as_itself(pool):
+    for name in sorted(LIBRARY_CLASSES):
         module, _, path = name.partition(":")
         try:
             expected = getattr(importlib.import_module(module), path)
         except AttributeError:
             continue  # only VMs have it: `_queue.Empty` is `queue.Empty` there
-        error = pool.submit(raising.bare, name).exception()
-        assert type(error) is expected, name
+        if issubclass(expected, Exception):
+            assert type(pool.submit(raising.bare, name).exception()) is expected, name
+        elif issubclass(expected, enum.Enum):
+            members = list(expected)
+            back = pool.submit(functions.echo, members).result()
+            assert all(one is other for one, other in zip(back, members, strict=True)), name
 
 
 def test_the_list_is_that_of_this_python():
-    assert library_errors.FILE.read_text() == library_errors.text()
+    assert library_classes.FILE.read_text() == library_classes.text()
 
 
 def test_a_module_that_the_host_has_not_imported_stays_unimported(pool, monkeypatch):

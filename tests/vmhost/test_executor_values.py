@@ -1,9 +1,17 @@
 """Classes of the program in `initargs` and `types`; a subclass's own submit."""
 
+import calendar
 import dataclasses
+import decimal
+import difflib
+import http
+import re
+import signal
+import socket
 import subprocess
 import sys
 import textwrap
+import urllib.parse
 
 import pytest
 
@@ -142,3 +150,19 @@ def test_a_class_that_is_replaced_in_its_module_loses_its_layout(monkeypatch):
             pool.submit(carried.echo, old(1))
         with pytest.raises(vmhost.CrossingError, match="missing fields: more"):
             pool.submit(carried.order).result()
+
+
+def test_classes_of_the_standard_library_cross(monkeypatch):
+    values = [calendar.MONDAY, http.HTTPStatus.OK, re.IGNORECASE, socket.AF_INET, {signal.SIGTERM: 1}]
+    values += [urllib.parse.urlparse("http://a.b/c?d#e"), decimal.Decimal("1.5").as_tuple(), difflib.Match(1, 2, 3)]
+    with vmhost.VMExecutor(1) as pool:
+        back = pool.submit(functions.echo, values).result()
+        assert back == values and [type(each) for each in back] == [type(each) for each in values]
+        weekday = calendar.weekday
+        assert pool.submit(weekday, 2026, 11, 29).result() is calendar.SUNDAY
+        with pytest.raises(vmhost.CrossingError, match="`RegexFlag` that is no member by name cannot cross"):
+            pool.submit(str, re.IGNORECASE | re.MULTILINE).result()
+        monkeypatch.delitem(sys.modules, "calendar")
+        with pytest.raises(vmhost.CrossingError, match="the enum `calendar:Day` is not known here"):
+            pool.submit(weekday, 2026, 11, 29).result()
+        assert "calendar" not in sys.modules

@@ -79,7 +79,7 @@ def test_exceptions_are_values_too(pool):
 
 
 def test_an_exception_that_holds_what_is_not_known_is_a_task_error(pool):
-    with pytest.raises(vmhost.TaskError, match="StatusError") as caught:  # http.HTTPStatus
+    with pytest.raises(vmhost.TaskError, match="StatusError") as caught:
         call(pool, carried.fail_with, "status")
     assert caught.value.__cause__ is None and "in fail_with" in caught.value.guest_traceback
 

@@ -87,10 +87,10 @@ _shapes = {}
 def _new_shape(cls):
     if issubclass(cls, BaseException):
         return _Errors(cls)
+    if type(_found(cls, "_member_map_")) is dict:  # before tuples: a member may be a namedtuple too
+        return _Members(cls)
     if issubclass(cls, tuple) and type(_found(cls, "_fields")) is tuple:
         return _Tuples(cls)
-    if type(_found(cls, "_member_map_")) is dict:
-        return _Members(cls)
     if "__dataclass_fields__" in vars(cls):
         return _Fields(cls)
     raise _unfit(cls)

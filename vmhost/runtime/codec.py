@@ -56,12 +56,13 @@ class Codec:
     """Packs and unpacks values for the lanes of one service: of classes of the standard library, and of `types`.
 
     `types` are classes or Conversions: a list, known by their own names "module:Class", or a mapping from the tasks'
-    names for them; or PARTS or FOREIGN. `of_executor`: plain classes may be among them; exceptions of the standard
-    library cross too, where the host has imported their module. Raises ConfigurationError.
+    names for them; or PARTS or FOREIGN. `of_executor`: plain classes may be among them; exceptions, enums,
+    namedtuples and dataclasses of the standard library cross too, where the host has imported their module. Raises
+    ConfigurationError.
     """
 
     def __init__(self, types=None, of_executor=False):
-        self._library_errors = self._plain_classes = of_executor
+        self._library = self._plain_classes = of_executor
         self._in_parts, self._foreign = types is PARTS, types is FOREIGN
         self.homes = {}  # of an executor: module in its VMs -> module here, whose classes are also known
         self.conversions = {}  # name -> Conversion
@@ -107,7 +108,7 @@ class Codec:
         known = self._packers.get(kind)
         if known is not None and self._own_class(known[1]) is kind:
             return known[0], known[1], known[2](value)
-        is_class = kind is type and self._library_errors and issubclass(value, Exception)
+        is_class = kind is type and self._library and issubclass(value, Exception)
         cls = value if is_class else kind
         name = self._names.get(cls)
         if name in self.conversions:
@@ -173,7 +174,7 @@ class Codec:
         if shape is None:
             error = unknown(kind, detail)
             raise type(error)(f"{error}; name it in `types` of the Host or VMExecutor")
-        if kind == ERROR_CLASS and shape.kind == ERROR and self._library_errors:
+        if kind == ERROR_CLASS and shape.kind == ERROR and self._library:
             return shape.cls
         if shape.kind != kind:
             raise kinds.Malformed(f"`{detail}` is another kind of class here")
@@ -235,25 +236,24 @@ class Codec:
     # -- of an executor -------------------------------------------------------------------------------------------
 
     def _library_shape(self, name):
-        """The Shape of an exception of the standard library whose module the host has imported; None."""
-        if not self._library_errors:
-            return None
+        """The Shape of a class of the standard library whose module the host has imported; None."""
         from vmhost.guest.classes import shape_of
-        from vmhost.runtime.library_errors import LIBRARY_ERRORS
 
-        cls = _library_error(name) if name in LIBRARY_ERRORS else None
+        cls = _library_class(name) if self._library else None
         return None if cls is None else shape_of(cls)
 
     def _library_name(self, cls):
-        """The name that VMs have for an exception of the standard library; None for another class."""
-        if not self._library_errors or not issubclass(cls, Exception):
+        """The name that VMs have for a class of the standard library; None for another class."""
+        if not self._library:
             return None
         from vmhost.guest.classes import name_of
-        from vmhost.runtime.library_errors import LIBRARY_ERRORS
+        from vmhost.runtime.library_classes import LIBRARY_CLASSES
 
-        if (name := name_of(cls)) in LIBRARY_ERRORS and _library_error(name) is cls:
+        if _library_class(name := name_of(cls)) is cls:
             return name
-        return next((name for name in LIBRARY_ERRORS if _library_error(name) is cls), None)
+        if cls.__module__.partition(".")[0] not in sys.stdlib_module_names:
+            return None
+        return next((name for name in LIBRARY_CLASSES if _library_class(name) is cls), None)
 
     def _is_of_a_home(self, cls):
         """Whether a submitted function could refer to the class: it is in the function's module, or global there."""
@@ -297,14 +297,15 @@ class Codec:
             raise Malformed(str(error)) from error
 
 
-def _library_error(name):
-    """The exception "module:Class" if its module is imported; None."""
-    from vmhost.guest.classes import find
+def _library_class(name):
+    """The class "module:Class" of the standard library if its values cross and its module is imported; None."""
+    from vmhost.guest.classes import find, has_shape
+    from vmhost.runtime.library_classes import LIBRARY_CLASSES
 
     module, _, path = name.partition(":")
-    home = sys.modules.get(module)
+    home = sys.modules.get(module) if name in LIBRARY_CLASSES else None
     cls = None if home is None else find(home, path)
-    return cls if cls is not None and issubclass(cls, Exception) else None
+    return cls if cls is not None and has_shape(cls) else None
 
 
 def _named(types):

@@ -1,7 +1,8 @@
-"""The exceptions of the standard library, outside builtins, that functions of a VMExecutor may raise in the host: names
-as VMs have them, "module:Class". Written by tests/vmhost/library_errors.py; do not edit."""
+"""The exceptions, enums, namedtuples and dataclasses of the standard library, outside builtins, whose values cross
+between a VMExecutor and its VMs: names as VMs have them, "module:Class". Written by tests/vmhost/library_classes.py; do
+not edit."""
 
-LIBRARY_ERRORS = frozenset(
+LIBRARY_CLASSES = frozenset(
     """
     _csv:Error
     _hashlib:UnsupportedDigestmodError
@@ -11,6 +12,7 @@ LIBRARY_ERRORS = frozenset(
     _pickle:PicklingError
     _pickle:UnpicklingError
     _queue:Empty
+    annotationlib:Format
     argparse:ArgumentError
     argparse:ArgumentTypeError
     asyncio.exceptions:BrokenBarrierError
@@ -18,17 +20,27 @@ LIBRARY_ERRORS = frozenset(
     asyncio.exceptions:InvalidStateError
     asyncio.exceptions:LimitOverrunError
     asyncio.exceptions:SendfileNotAvailableError
+    asyncio.graph:FrameCallGraphEntry
+    asyncio.graph:FutureCallGraph
     asyncio.queues:QueueEmpty
     asyncio.queues:QueueFull
     asyncio.queues:QueueShutDown
+    asyncio.sslproto:AppProtocolState
+    asyncio.sslproto:SSLProtocolState
     bdb:BdbQuit
     binascii:Error
     binascii:Incomplete
+    calendar:Day
     calendar:IllegalMonthError
     calendar:IllegalWeekdayError
+    calendar:Month
+    compression.zstd:CompressionParameter
+    compression.zstd:DecompressionParameter
+    compression.zstd:Strategy
     compression.zstd:ZstdError
     concurrent.futures._base:BrokenExecutor
     concurrent.futures._base:CancelledError
+    concurrent.futures._base:DoneAndNotDoneFutures
     concurrent.futures._base:Error
     concurrent.futures._base:InvalidStateError
     concurrent.futures.thread:BrokenThreadPool
@@ -51,6 +63,7 @@ LIBRARY_ERRORS = frozenset(
     decimal:Clamped
     decimal:ConversionSyntax
     decimal:DecimalException
+    decimal:DecimalTuple
     decimal:DivisionByZero
     decimal:DivisionImpossible
     decimal:DivisionUndefined
@@ -62,6 +75,9 @@ LIBRARY_ERRORS = frozenset(
     decimal:Rounded
     decimal:Subnormal
     decimal:Underflow
+    difflib:Match
+    dis:Instruction
+    dis:Positions
     email.errors:BoundaryError
     email.errors:CharsetError
     email.errors:CloseBoundaryNotFoundDefect
@@ -90,11 +106,13 @@ LIBRARY_ERRORS = frozenset(
     email.errors:StartBoundaryNotFoundDefect
     email.errors:UndecodableBytesDefect
     encodings:CodecRegistryError
+    enum:FlagBoundary
     ftplib:Error
     ftplib:error_perm
     ftplib:error_proto
     ftplib:error_reply
     ftplib:error_temp
+    functools:CacheInfo
     getopt:GetoptError
     getpass:GetPassWarning
     graphlib:CycleError
@@ -115,10 +133,21 @@ LIBRARY_ERRORS = frozenset(
     http.client:UnknownTransferEncoding
     http.cookiejar:LoadError
     http.cookies:CookieError
+    http:HTTPMethod
+    http:HTTPStatus
+    importlib.metadata._collections:Pair
     importlib.metadata:PackageNotFoundError
     importlib.resources.abc:TraversalError
+    inspect:ArgInfo
+    inspect:Arguments
+    inspect:Attribute
+    inspect:BufferFlags
     inspect:ClassFoundException
+    inspect:ClosureVars
     inspect:EndOfBlock
+    inspect:FrameInfo
+    inspect:FullArgSpec
+    inspect:Traceback
     io:UnsupportedOperation
     ipaddress:AddressValueError
     ipaddress:NetmaskValueError
@@ -138,17 +167,28 @@ LIBRARY_ERRORS = frozenset(
     optparse:OptionValueError
     pathlib:UnsupportedOperation
     pdb:Restart
+    pkgutil:ModuleInfo
+    platform:AndroidVer
+    platform:IOSVersionInfo
+    platform:uname_result
     plistlib:InvalidFileException
+    plistlib:PlistFormat
     poplib:error_proto
     queue:Full
     queue:ShutDown
     re:PatternError
+    re:RegexFlag
+    sched:Event
+    selectors:SelectorKey
     shutil:Error
     shutil:ReadError
     shutil:RegistryError
     shutil:SameFileError
     shutil:SpecialFileError
+    shutil:usage
+    signal:Handlers
     signal:ItimerError
+    signal:Signals
     smtplib:SMTPAuthenticationError
     smtplib:SMTPConnectError
     smtplib:SMTPDataError
@@ -159,6 +199,10 @@ LIBRARY_ERRORS = frozenset(
     smtplib:SMTPResponseException
     smtplib:SMTPSenderRefused
     smtplib:SMTPServerDisconnected
+    socket:AddressFamily
+    socket:AddressInfo
+    socket:MsgFlag
+    socket:SocketKind
     socket:gaierror
     socket:herror
     sqlite3:DataError
@@ -171,13 +215,22 @@ LIBRARY_ERRORS = frozenset(
     sqlite3:OperationalError
     sqlite3:ProgrammingError
     sqlite3:Warning
+    ssl:AlertDescription
+    ssl:DefaultVerifyPaths
+    ssl:Options
+    ssl:Purpose
     ssl:SSLCertVerificationError
     ssl:SSLEOFError
     ssl:SSLError
+    ssl:SSLErrorNumber
     ssl:SSLSyscallError
     ssl:SSLWantReadError
     ssl:SSLWantWriteError
     ssl:SSLZeroReturnError
+    ssl:TLSVersion
+    ssl:VerifyFlags
+    ssl:VerifyMode
+    statistics:LinearRegression
     statistics:StatisticsError
     struct:error
     subprocess:CalledProcessError
@@ -204,11 +257,21 @@ LIBRARY_ERRORS = frozenset(
     termios:error
     threading:BrokenBarrierError
     tokenize:TokenError
+    tokenize:TokenInfo
     tomllib:TOMLDecodeError
     unittest.case:SkipTest
     unittest.mock:InvalidSpecError
+    unittest.util:Mismatch
     urllib.error:ContentTooShortError
     urllib.error:URLError
+    urllib.parse:DefragResult
+    urllib.parse:DefragResultBytes
+    urllib.parse:ParseResult
+    urllib.parse:ParseResultBytes
+    urllib.parse:SplitResult
+    urllib.parse:SplitResultBytes
+    urllib.robotparser:RequestRate
+    uuid:SafeUUID
     wave:Error
     wsgiref.validate:WSGIWarning
     xml.dom.expatbuilder:ParseEscape

@@ -1,5 +1,5 @@
-"""Lists the exceptions of the standard library that VMs can raise: `python -m tests.vmhost.library_errors` writes
-vmhost/runtime/library_errors.py for the running Python."""
+"""Lists the classes of the standard library whose values cross: `python -m tests.vmhost.library_classes` writes
+vmhost/runtime/library_classes.py for the running Python."""
 
 import importlib
 import sys
@@ -8,12 +8,13 @@ from pathlib import Path
 import vmhost
 from vmhost.bytecode.offered import offered_modules
 
-FILE = Path(vmhost.__file__).parent / "runtime" / "library_errors.py"
+FILE = Path(vmhost.__file__).parent / "runtime" / "library_classes.py"
 _HEAD = '''\
-"""The exceptions of the standard library, outside builtins, that functions of a VMExecutor may raise in the host: names
-as VMs have them, "module:Class". Written by tests/vmhost/library_errors.py; do not edit."""
+"""The exceptions, enums, namedtuples and dataclasses of the standard library, outside builtins, whose values cross
+between a VMExecutor and its VMs: names as VMs have them, "module:Class". Written by tests/vmhost/library_classes.py; do
+not edit."""
 
-LIBRARY_ERRORS = frozenset(
+LIBRARY_CLASSES = frozenset(
     """
 '''
 _TAIL = '''""".split()
@@ -21,8 +22,18 @@ _TAIL = '''""".split()
 '''
 
 
-def exceptions_of(modules):
-    """Run in a VM: "module:Class" of each public exception of the standard library that is nothing else."""
+def classes_of(modules):
+    """Run in a VM: "module:Class" of each public class of the standard library that a codec can make."""
+    from vmhost.guest.classes import has_shape, shape_of
+
+    def crosses(cls):
+        if issubclass(cls, BaseException):
+            return issubclass(cls, Exception) and all(issubclass(base, BaseException) for base in cls.__mro__[:-1])
+        try:
+            return has_shape(cls) and bool(shape_of(cls)) and getattr(cls, "_member_map_", None) != {}
+        except ValueError:
+            return False
+
     for name in modules:
         try:
             importlib.import_module(name)
@@ -35,11 +46,10 @@ def exceptions_of(modules):
             if name.partition(".")[0] in sys.stdlib_module_names
             for value in list(vars(module).values())
             if isinstance(value, type)
-            and issubclass(value, Exception)
             and value.__module__ != "builtins"
             and value.__module__.partition(".")[0] in sys.stdlib_module_names
             and not value.__qualname__.startswith("_")
-            and all(issubclass(base, BaseException) for base in value.__mro__[:-1])
+            and crosses(value)
         }
     )
 
@@ -48,7 +58,7 @@ def text():
     """What the file holds for this Python."""
     modules = sorted(name for name in offered_modules() if not name.startswith("vmhost") and name != "__main__")
     with vmhost.VMExecutor(1) as pool:
-        names = pool.submit(exceptions_of, modules).result()
+        names = pool.submit(classes_of, modules).result()
     return _HEAD + "".join(f"    {name}\n" for name in names) + _TAIL
 
 

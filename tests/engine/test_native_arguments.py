@@ -174,6 +174,17 @@ def test_an_infinite_matrix_is_refused_before_lapack_iterates_on_it(value):
             function(matrix)
 
 
+@pytest.mark.parametrize("value", [numpy.inf, -numpy.inf])
+def test_normal_vectors_of_an_infinite_covariance_end(value):
+    covariance = np.eye(6)
+    covariance[2, 3] = covariance[3, 2] = value
+    draw = np.random.default_rng(1).multivariate_normal
+    for method in ("svd", "cholesky"):
+        with pytest.raises(np.linalg.LinAlgError):
+            draw(np.zeros(6), covariance, method=method)
+    assert np.isnan(draw(np.zeros(6), covariance, method="eigh")).any()
+
+
 def test_more_balls_than_a_list_of_them_may_have_are_refused():
     for colors in ([2**63 - 101, 101], [2**62, 101]):
         with pytest.raises(ValueError, match="sum"):

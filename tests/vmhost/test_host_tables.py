@@ -41,6 +41,21 @@ def saves(_):
     from vmhost.engine import _array
     return _array._embedding_snapshot((embedding.table("items").handle,), False)
 
+def native(name):
+    from vmhost.engine import _array
+    try:
+        return type(_array._embedding_open(name)).__name__
+    except LookupError as error:
+        return str(error)
+
+def odd_modules(name):
+    import _vmhost
+    try:
+        found = type(_vmhost.code(name)).__name__
+    except ImportError as error:
+        found = str(error)
+    return found, _vmhost.find(name), [name for name in _vmhost.modules("") if not name.isidentifier()]
+
 def on_disk(folder):
     storage = embedding.SSDStorage(folder, memory=1 << 20, quota=32 << 20)
     embedding.EmbeddingVariable(4, optimizer="sgd", storage=storage)
@@ -92,6 +107,19 @@ def test_reading_is_no_training_and_training_no_saving(host):
     with pytest.raises(vmhost.TaskError, match="was granted no table 'items', but none"):
         loaded(host, [], "nothing")(numpy.arange(3))
     assert len(host.tables["items"]) == 0
+
+
+def test_a_name_with_nul_is_no_tables(host):
+    reader = loaded(host, ["items:read"], "reader")
+    assert reader("items", entry="main:native") == "PyCapsule"
+    for name in ("items\0", "items\0other", "\0"):
+        assert reader(name, entry="main:native") == f"no embedding table {name!r} was granted"
+
+
+def test_tables_are_no_modules(host):
+    reader = loaded(host, ["items:read"], "reader")
+    told = reader("@items:read", entry="main:odd_modules")
+    assert told == ("no module named '@items:read' in the bundle", None, [])
 
 
 def test_a_bundle_that_asks_for_a_table_that_is_not_there_is_refused(host):

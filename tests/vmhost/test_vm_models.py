@@ -47,6 +47,14 @@ def open_by_name(name):
     except LookupError as error:
         return str(error)
 
+def module_named(name):
+    import _vmhost
+    try:
+        found = type(_vmhost.code(name)).__name__
+    except ImportError as error:
+        found = str(error)
+    return found, _vmhost.find(name)
+
 kept = []
 
 def an_output_under_way(inputs):
@@ -180,6 +188,11 @@ def test_a_name_with_nul_is_no_models(host, tmp_path):
     assert task("net", entry="main:open_by_name") == "opened"
     assert task("net\0", entry="main:open_by_name") == "this task's bundle has no model 'net\\x00'"
     assert "no model" in task("net\0other", entry="main:open_by_name")
+
+
+def test_models_are_no_modules(host, tmp_path):
+    task = host.load(task_bundle(tmp_path / "a", {"net": networks.small()}))
+    assert task("%net", entry="main:module_named") == ("no module named '%net' in the bundle", None)
 
 
 def test_an_array_that_receives_outputs_crosses_as_a_copy(host, tmp_path):

@@ -6,6 +6,8 @@
 
 #include "lanes/critical.h"
 
+bool vmh_code_store_is_module(const char *name) { return *name != 0 && strchr("#/%@", *name) == NULL; }
+
 vmh_code_store *vmh_code_store_new(void)
 {
     vmh_code_store *store = calloc(1, sizeof *store);

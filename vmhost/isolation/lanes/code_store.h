@@ -35,6 +35,9 @@ vmh_code_store *vmh_code_store_new(void);
 vmh_code_store *vmh_code_store_ref(vmh_code_store *store);
 void vmh_code_store_unref(vmh_code_store *store);
 
+/* Whether an entry of this name is a module. */
+bool vmh_code_store_is_module(const char *name);
+
 /* 0, or -1: no memory, 1: the name is there already. */
 int vmh_code_store_add(vmh_code_store *store, const char *name, bool is_package, const uint8_t *code, size_t size);
 /* The same without a copy: `code` outlives the code store. */

@@ -49,6 +49,8 @@ static const vmh_code_entry *module_find(const char *name)
 {
     vmh_code_store *task = task_store();
     const vmh_code_entry *found = NULL;
+    if (!vmh_code_store_is_module(name))
+        return NULL;
     /* creation.c left it out. `importlib` and `zipimport` import it under the name that it has when CPython loads it
      * early. */
     if (strcmp(name, "_frozen_importlib_external") == 0)
@@ -99,7 +101,7 @@ static PyObject *native_find(PyObject *Py_UNUSED(native), PyObject *name)
         return NULL;
     char path[PATH_MAX];
     const vmh_code_entry *found = module_find(text);
-    if (found != NULL && text[0] != '/' && text[0] != '#')
+    if (found != NULL)
         return PyLong_FromLong(found->is_package ? KIND_PACKAGE : KIND_MODULE);
     if (vmh_policy_knows(text)) {
         if (is_builtin(text))
@@ -127,7 +129,7 @@ static PyObject *native_code(PyObject *Py_UNUSED(native), PyObject *name)
     const char *text = name_text(name, "code");
     if (text == NULL)
         return NULL;
-    const vmh_code_entry *found = text[0] == '/' || text[0] == '#' ? NULL : module_find(text);
+    const vmh_code_entry *found = module_find(text);
     if (found == NULL)
         return PyErr_Format(PyExc_ModuleNotFoundError, "no module named '%s' in the bundle", text);
     return code_read(found);
@@ -188,7 +190,7 @@ static int child_visit(const vmh_code_entry *module, void *context)
 {
     children *all = context;
     const char *name = module->name + strlen(all->prefix);
-    if (strchr("/#%", module->name[0]) != NULL || *name == 0 || strchr(name, '.') != NULL)
+    if (!vmh_code_store_is_module(module->name) || *name == 0 || strchr(name, '.') != NULL)
         return 0;
     return PyDict_SetItemString(all->found, name, module->is_package ? Py_True : Py_False);
 }

@@ -17,7 +17,7 @@ from bench.tunnel_load import PlainDevice, _files, _settled
 from bench.tunnel_peers import Folder
 from vmhost.tunnel import Server, Transactional, frames
 from vmhost.tunnel.tls import device_context
-from vmhost.tunnel.transport import BUFFER_BYTES
+from vmhost.tunnel.transport import Reading
 
 POISON = b"poison"
 KINDS = ("silent", "slow", "poisonous", "lying", "flooding")
@@ -85,8 +85,8 @@ def _local(number):
     return f"127.0.{1 + number // 250}.{1 + number % 250}", 0
 
 
-async def _connected(loop, context, buffer, port, number, **more):
-    device = PlainDevice(loop, context, buffer, f"device-{number}", **more)
+async def _connected(loop, context, reading, port, number, **more):
+    device = PlainDevice(loop, context, reading, f"device-{number}", **more)
     await loop.create_connection(lambda: device.transport, "127.0.0.1", port, local_addr=_local(number))
     await device.welcomed
     return device
@@ -95,7 +95,7 @@ async def _connected(loop, context, buffer, port, number, **more):
 async def _times(context, port, pid, numbers, seconds):
     """([ms of each message], bytes that the server grew by after a third of the time)."""
     loop = asyncio.get_running_loop()
-    buffer = memoryview(bytearray(BUFFER_BYTES))
+    reading = Reading(loop)
     times, sent_at, devices = [], {}, []
 
     def on_kept(device, number):
@@ -105,7 +105,7 @@ async def _times(context, port, pid, numbers, seconds):
     for start in range(0, len(numbers), 50):
         some = numbers[start : start + 50]
         devices += await asyncio.gather(
-            *(_connected(loop, context, buffer, port, number, on_kept=on_kept) for number in some)
+            *(_connected(loop, context, reading, port, number, on_kept=on_kept) for number in some)
         )
     end, before, body = loop.time() + seconds, None, os.urandom(128)
     while loop.time() < end:
@@ -130,10 +130,10 @@ async def _times(context, port, pid, numbers, seconds):
 def _attackers(ready, folder, port, count):
     async def attack():
         loop, context = asyncio.get_running_loop(), device_context(folder.keys / "ca.pem")
-        buffer = memoryview(bytearray(BUFFER_BYTES))
+        reading = Reading(loop)
 
         def connected(number):
-            return _connected(loop, context, buffer, port, number)
+            return _connected(loop, context, reading, port, number)
 
         attacks = [_again(_attack, KINDS[number % len(KINDS)], number, port, connected) for number in range(count)]
         ready.put("attacking")

@@ -28,20 +28,20 @@ from vmhost.tunnel import connection as protocol
 from vmhost.tunnel import events
 from vmhost.tunnel.compression import Compression, train
 from vmhost.tunnel.tls import device_context
-from vmhost.tunnel.transport import BUFFER_BYTES, Transport
+from vmhost.tunnel.transport import Reading, Transport
 
 
 class PlainDevice:
     """`on_kept(device, number)` is called when the cloud has stored everything up to the number."""
 
-    def __init__(self, loop, context, buffer, name, *, compression=None, on_kept=None):
+    def __init__(self, loop, context, reading, name, *, compression=None, on_kept=None):
         self.sent = 0
         self.on_kept = on_kept
         self.welcomed = loop.create_future()
         self._name = name
         connection = protocol.Connection(client=True, compression=compression, now=loop.time(), heartbeat_s=600)
         self.transport = Transport(
-            loop, context, connection, buffer, self._events, self._closed, self._secured,
+            loop, context, connection, reading, self._events, self._closed, self._secured,
             server_side=False, server_hostname="localhost",
         )  # fmt: skip
 
@@ -74,11 +74,11 @@ class PlainDevice:
 
 async def _connected(loop, context, port, count, **settings):
     """`count` devices, connected a hundred at a time, from several addresses."""
-    buffer = memoryview(bytearray(BUFFER_BYTES))
+    reading = Reading(loop)
     devices = []
     for start in range(0, count, 100):
         made = [
-            PlainDevice(loop, context, buffer, f"device-{number}", **settings)
+            PlainDevice(loop, context, reading, f"device-{number}", **settings)
             for number in range(start, min(count, start + 100))
         ]
         for number, device in enumerate(made, start):

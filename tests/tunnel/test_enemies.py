@@ -1,11 +1,14 @@
 """Malicious devices with valid credentials: they ask and do not read, claim to be others, and state odd limits. The
 server goes on serving the others, and its memory stays bounded."""
 
+import array
 import contextlib
+import fcntl
 import logging
 import random
 import socket
 import ssl
+import termios
 import threading
 import tracemalloc
 
@@ -20,6 +23,7 @@ from vmhost.tunnel.backoff import Backoff
 from vmhost.tunnel.errors import ProtocolError
 from vmhost.tunnel.inbox import Inbox
 from vmhost.tunnel.training import train
+from vmhost.tunnel.transport import EVENTS_AT_ONCE
 
 HELLO = {"epoch": b"raw", "received": {}, "limits": {}, "heartbeat_ms": 30_000}
 
@@ -388,3 +392,49 @@ def test_two_devices_with_one_name_get_slower_and_lose_nothing(make_server, make
     assert sorted(body for (body,) in bodies(tmp_path / "cloud.sqlite")) == sorted(
         b"%d" % number for number in range(40) for _ in range(2)
     )
+
+
+def test_who_sends_much_at_once_waits_for_its_turn(make_server, settings_of):
+    """What both have sent is there before the loop looks: ann's 5,000 requests, then bob's one."""
+    server, order, count = make_server(), [], 5000
+    server.answer("note", lambda request: order.append(request.device), quick=True)
+    with (
+        server.running() as address,
+        Raw(address, settings_of("ann")) as ann,
+        Raw(address, settings_of("bob")) as bob,
+    ):
+        for each in (ann, bob):
+            each.receive_kind(frames.WELCOME)
+            each.send(frames.CHANNEL, 0, "note", 4)
+            each.send(frames.REQUEST, 0, 0, 0, None)
+            each.receive_kind(frames.RESPONSE)
+        order.clear()
+        stopped, go_on = threading.Event(), threading.Event()
+
+        def stop():
+            stopped.set()
+            go_on.wait(WAIT_S)
+
+        server.worker.loop.call_soon_threadsafe(stop)
+        assert stopped.wait(WAIT_S)
+        asked = b"".join(frames.encode(frames.REQUEST, number, 0, 0, None) for number in range(1, count + 1))
+        sending = threading.Thread(target=_sent, args=(ann, asked))
+        sending.start()
+        until(lambda: _unread(server, "ann") >= 30_000)
+        bob.send(frames.REQUEST, 1, 0, 0, None)
+        until(lambda: _unread(server, "bob"))
+        go_on.set()
+        bob.receive_kind(frames.RESPONSE)
+        assert order.index("bob") <= 2 * EVENTS_AT_ONCE
+        for number in range(1, count + 1):
+            assert ann.receive_kind(frames.RESPONSE)[1] == number
+        sending.join(WAIT_S)
+        assert len(order) == count + 1
+
+
+def _unread(server, device):
+    """The bytes that wait in the server's socket."""
+    connected = server.worker.sessions[device]._transport.get_extra_info("socket")
+    waiting = array.array("i", [0])
+    fcntl.ioctl(connected.fileno(), termios.FIONREAD, waiting)
+    return waiting[0]

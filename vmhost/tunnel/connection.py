@@ -139,6 +139,7 @@ class Connection:
         self._epoch = self._peer_epoch = None  # of the greetings
         self._priorities = priorities or {}
         self._decoder = frames.Decoder(GREETING_BYTES)
+        self.has_more = False  # whether received bytes wait for another `receive`
         self._control = []
         self.queued_bytes = 0  # of frames to be sent
         self._acks = {}
@@ -235,8 +236,10 @@ class Connection:
 
     # ---- bytes in
 
-    def receive(self, data, now):
-        """Takes bytes of the other end; returns the resulting events. After `Closed` it takes nothing."""
+    def receive(self, data, now, most=1 << 30):
+        """Takes bytes of the other end, and handles `most` frames at most: `has_more` tells whether to call it again,
+        with b"". Returns the resulting events. After `Closed` it takes nothing."""
+        self.has_more = False
         if self.closed:
             return []
         self._now = now
@@ -245,8 +248,9 @@ class Connection:
         found = self._events = []
         try:
             decoder = self._decoder
-            while bodies := decoder.bodies(data):
+            while bodies := decoder.bodies(data, most):
                 data = b""
+                most -= len(bodies)
                 self.counts["received_frames"] += len(bodies)
                 for body in bodies:
                     frame = frames.checked(body)
@@ -258,6 +262,9 @@ class Connection:
                     if self.closed:
                         return found
                 if not decoder.rest and decoder.wrong is None:
+                    break
+                if most <= 0:
+                    self.has_more = True
                     break
         except ProtocolError as error:
             self.close(PROTOCOL, str(error))

@@ -36,7 +36,7 @@ from vmhost.tunnel.keeper import Keeper
 from vmhost.tunnel.loop_thread import LoopEndedError, LoopThread
 from vmhost.tunnel.spinning import SPIN_US, loop_factory
 from vmhost.tunnel.streams import BlockingStream, Stream, serve
-from vmhost.tunnel.transport import BUFFER_BYTES, Transport
+from vmhost.tunnel.transport import Reading, Transport
 from vmhost.tunnel.turns import Turns
 
 _log = logging.getLogger("vmhost.tunnel")
@@ -167,7 +167,7 @@ class AsyncDevice:
     async def start(self):
         self._loop = asyncio.get_running_loop()
         self._online, self._wake, self._changed = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._reading = Reading(self._loop)
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="tunnel-disk")
         self._answerers, self._streamers = Turns(4, "tunnel-answer"), Turns(32, "tunnel-stream")
         try:
@@ -330,7 +330,7 @@ class AsyncDevice:
                 self._loop,
                 self._context,
                 connection,
-                self._buffer,
+                self._reading,
                 self._events,
                 self._lost,
                 secured,

@@ -188,13 +188,13 @@ class Decoder:
         """Bytes of an incomplete frame."""
         return len(self.rest)
 
-    def bodies(self, data):
-        """The frames that are complete now, still packed. Call it with b"" until it returns none: only then it raises
-        ProtocolError for a frame that is too long."""
+    def bodies(self, data, most=1 << 30):
+        """The frames that are complete now, still packed, at most `most`. Call it with b"" until it returns none: only
+        then it raises ProtocolError for a frame that is too long."""
         if self.rest:
             data = self.rest + data
         found, start, end = [], 0, len(data)
-        while start < end:
+        while start < end and len(found) < most:
             size = data[start]
             at = start + 1
             if size >= 0x80:

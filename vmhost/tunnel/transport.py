@@ -3,15 +3,23 @@
 TLS is an `ssl.SSLObject` over memory BIOs: asyncio's own TLS transport takes nine times the memory. All connections of
 a loop share one buffer for reading. Little is handed to the kernel at a time, so that a small message does not wait
 behind a large one queued there.
+
+Who sends many frames at once delays nobody: a server reads a few, and the rest waits for its turn. All that are behind
+take turns in half of the loop's time; in the other half the loop serves the others, or sleeps, and threads run.
 """
 
 import asyncio
 import logging
 import socket
 import ssl
+import time
+from collections import deque
 
 _log = logging.getLogger("vmhost.tunnel")
 BUFFER_BYTES = 65_536
+EVENTS_AT_ONCE = 16  # of one device in one turn
+_EVENTLESS = 16  # frames without an event, such as pings, that count as one
+_TURNS_S = 0.001  # of who is behind, before the others are served: timers of a loop are no finer
 _BUDGET = 32_768  # bytes taken from the connection at a time
 _NOT_SENT = 65_536  # bytes that the kernel may hold unsent
 _TCP_NOTSENT_LOWAT = 25
@@ -20,12 +28,42 @@ UNREAD_BYTES = 1 << 20
 _READ = 16_384  # the size limit of a TLS record
 
 
-# Why a transport does not read: the other end does not read, or the owner asked for it.
-UNREAD, ASKED = 1, 2
+# Why a transport does not read: the other end does not read, the owner asked for it, or it waits for its turn.
+UNREAD, ASKED, TURN = 1, 2, 4
+
+
+class Reading:
+    """What all transports of a loop share: the buffer that they read into, and turns for those that are behind.
+    `at_once`: how many events one transport causes in a turn."""
+
+    def __init__(self, loop, at_once=1 << 30):
+        self.buffer = memoryview(bytearray(BUFFER_BYTES))
+        self.at_once = at_once
+        self._loop = loop
+        self._behind = deque()
+        self._is_due = False  # whether `_take_turns` was scheduled
+
+    def later(self, transport):
+        """Calls `transport.read_on()` in its turn."""
+        self._behind.append(transport)
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._take_turns)
+
+    def _take_turns(self):
+        began = now = time.thread_time()  # what others do on this machine is no reason to wait longer
+        try:
+            while self._behind and now < began + _TURNS_S:
+                self._behind.popleft().read_on()
+                now = time.thread_time()
+        finally:
+            self._is_due = bool(self._behind)
+            if self._is_due:
+                self._loop.call_later(now - began, self._take_turns)
 
 
 class Transport(asyncio.BufferedProtocol):
-    """One end. `connection`: a `connection.Connection`. `buffer`: shared by all transports of the loop.
+    """One end. `connection`: a `connection.Connection`. `reading`: the Reading of the loop.
 
     `on_events(transport, events)` and `on_closed(transport, why)` are called on the loop; `on_secured(transport)` when
     TLS is up.
@@ -33,11 +71,11 @@ class Transport(asyncio.BufferedProtocol):
 
     __slots__ = (
         "__weakref__",
-        "_buffer",
         "_in",
         "_out",
-        "_read_pauses",
         "_paused",
+        "_read_pauses",
+        "_reading",
         "_transport",
         "closed",
         "connection",
@@ -51,8 +89,8 @@ class Transport(asyncio.BufferedProtocol):
         "tls",
     )
 
-    def __init__(self, loop, context, connection, buffer, on_events, on_closed, on_secured, **tls):
-        self.loop, self.connection, self._buffer = loop, connection, buffer
+    def __init__(self, loop, context, connection, reading, on_events, on_closed, on_secured, **tls):
+        self.loop, self.connection, self._reading = loop, connection, reading
         self.on_events, self.on_closed, self.on_secured = on_events, on_closed, on_secured
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = context.wrap_bio(self._in, self._out, **tls)
@@ -77,16 +115,19 @@ class Transport(asyncio.BufferedProtocol):
         self._handshake()
 
     def get_buffer(self, hint):
-        return self._buffer
+        return self._reading.buffer
 
     def buffer_updated(self, size):
         if self.closed:
             return
-        self._in.write(self._buffer[:size])
+        self._in.write(self._reading.buffer[:size])
         if not self.secured:
             self._handshake()
             if not self.secured:
                 return
+        self._read_safely()
+
+    def _read_safely(self):
         try:
             self._read()
         except ssl.SSLError as error:
@@ -132,22 +173,32 @@ class Transport(asyncio.BufferedProtocol):
         if self._out.pending:
             self._transport.write(self._out.read())
 
+    @property
+    def _unread(self):
+        """Bytes that came and were not read; one more for frames that wait in the connection."""
+        return (self._in.pending or self.tls.pending()) + self.connection.has_more
+
     def _read(self):
-        tls, incoming, connection = self.tls, self._in, self.connection
+        tls, connection = self.tls, self.connection
         found = None
-        ended = False
-        while waiting := incoming.pending or tls.pending():
-            try:
-                data = tls.read(min(waiting, _READ))
-            except ssl.SSLWantReadError:
-                break
-            except ssl.SSLZeroReturnError:
-                ended = True
-                break
-            if not data:
-                ended = True
-                break
-            events = connection.receive(data, self.loop.time())
+        ended = is_cut = False
+        left = self._reading.at_once
+        end = connection.counts["received_frames"] + left * _EVENTLESS
+        while (unread := self._unread) and left > 0 and connection.counts["received_frames"] < end:
+            data = b""
+            if not connection.has_more:
+                try:
+                    data = tls.read(min(unread, _READ))
+                except ssl.SSLWantReadError:
+                    is_cut = True  # a part of a record
+                    break
+                except ssl.SSLZeroReturnError:
+                    pass
+                if not data:
+                    ended = True
+                    break
+            events = connection.receive(data, self.loop.time(), left)
+            left -= len(events)
             found = events if found is None else found + events
         if found:
             self.on_events(self, found)
@@ -161,6 +212,24 @@ class Transport(asyncio.BufferedProtocol):
             self.lose(connection.closed.why)
         elif ended:
             self.lose("the other end closed the connection")
+        elif self._unread and not is_cut:
+            self._read_later()
+
+    def _read_later(self):
+        self.pause_reading(TURN)
+        self._reading.later(self)
+
+    def read_on(self):
+        """The turn of a transport that is behind."""
+        if self.closed:
+            return
+        if self._read_pauses == TURN:
+            self._read_pauses = 0
+            self._read_safely()
+            if not self._read_pauses and not self.closed and not self._transport.is_closing():
+                self._transport.resume_reading()
+        else:
+            self._read_pauses &= ~TURN  # `resume_reading` asks for another turn
 
     # ---- called by the owner
 
@@ -223,7 +292,7 @@ class Transport(asyncio.BufferedProtocol):
         was, self._read_pauses = self._read_pauses, self._read_pauses & ~why
         if was and not self._read_pauses and not self.closed and not self._transport.is_closing():
             self.connection.watch.heard(self.loop.time())  # the silence was ours: reading was paused
-            self._transport.resume_reading()
+            self._read_later() if self._unread else self._transport.resume_reading()
 
 
 def tls_trouble(error):

@@ -21,7 +21,7 @@ from vmhost.tunnel.inbox import Arrival, Inbox
 from vmhost.tunnel.keeper import Keeper
 from vmhost.tunnel.streams import BlockingStream, Stream, serve
 from vmhost.tunnel.tls import certified_device
-from vmhost.tunnel.transport import ASKED, BUFFER_BYTES, UNREAD_BYTES, Transport
+from vmhost.tunnel.transport import ASKED, EVENTS_AT_ONCE, UNREAD_BYTES, Reading, Transport
 from vmhost.tunnel.turns import Turns
 
 _log = logging.getLogger("vmhost.tunnel")
@@ -76,7 +76,7 @@ class Worker:
             0,
         )  # fmt: skip
         self.latencies = {}  # (what, channel) -> Histogram
-        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._reading = Reading(self.loop, EVENTS_AT_ONCE)
         self._keeper = Keeper(self.inbox, self.pushes, self._kept, tries=server.tries)
         self._readers = ThreadPoolExecutor(2, thread_name_prefix="tunnel-reader")
         share = max(1, server.threads // 2)  # of one device
@@ -131,7 +131,7 @@ class Worker:
             self.loop,
             self.server.context,
             connection,
-            self._buffer,
+            self._reading,
             self._events,
             self._closed,
             self._secured,

@@ -103,12 +103,11 @@ class Tokenizer:
                 self._special.add(token.content)
         raw, normalized = {}, {}
         for number, token in self._added.items():
-            if not token.normalized or self._normalizer is None:
-                (normalized if token.normalized else raw)[token.content] = number
-            else:
+            if token.normalized and self._normalizer is not None:
                 text = Aligned(token.content)
                 self._normalizer(text)
-                normalized[text.text] = number
+                token.text = text.text
+            (normalized if token.normalized else raw)[token.text] = number
         self._raw, self._normalized = _finder(raw), _finder(normalized)
 
     def add_tokens(self, tokens):
@@ -365,7 +364,8 @@ class Tokenizer:
     # --- decoding, and the vocabulary
 
     def decode(self, ids, skip_special_tokens=True):
-        """The text of ids; unknown ids are skipped."""
+        """The text of ids; unknown ids are skipped. Added tokens with "normalized" have their normalized text; where
+        that is another one, a special token is not skipped."""
         tokens = []
         for number in ids:
             token = self.id_to_token(number)
@@ -382,7 +382,7 @@ class Tokenizer:
 
     def id_to_token(self, id):
         token = self._added.get(id)
-        return token.content if token is not None else self.model.token(id)
+        return token.text if token is not None else self.model.token(id)
 
     def get_vocab(self, with_added_tokens=True):
         """A dict of texts to ids."""
@@ -399,13 +399,13 @@ class Tokenizer:
 
 
 class _Added:
-    """A token that is matched in the text before normalization and the model."""
+    """A token that is matched in the text before the model: its `text`, which is the content or that normalized."""
 
-    __slots__ = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
+    __slots__ = ("content", "text", "single_word", "lstrip", "rstrip", "normalized", "special")
 
     def __init__(self, section):
-        self.content = section.take("content", str)
-        for name in self.__slots__[1:]:
+        self.content = self.text = section.take("content", str)
+        for name in self.__slots__[2:]:
             setattr(self, name, section.take(name, bool, False))
 
     def __eq__(self, other):

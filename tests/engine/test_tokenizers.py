@@ -10,10 +10,11 @@ import pytest
 import vmhost
 from tests.engine.tokenizers.answers import all_of, digest
 from vmhost.compiler import compile_folder
-from vmhost.engine.tokenizers import Tokenizer, TokenizerError
+from vmhost.engine.tokenizers import Tokenizer, TokenizerError, normalizers
 
 FOLDER = Path(__file__).parent / "tokenizers"
 ANSWERS = json.loads((FOLDER / "answers.json").read_text())
+ADDED = json.loads((FOLDER / "added-tokens.json").read_text())
 MAIN = """
 from vmhost.engine.tokenizers import Tokenizer
 
@@ -40,6 +41,18 @@ def test_every_text_gives_what_hugging_faces_library_gives(name):
     different = [i for i, answer in enumerate(answers) if answer != expected[6 * i : 6 * i + 6]]
     assert len(expected) == 6 * len(answers)
     assert not different, f"{len(different)} of {len(answers)} answers differ, the first is number {different[0]}"
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_added_tokens_are_decoded_as_the_normalizer_leaves_them(name):
+    document, tokens, decoded = ADDED[name]
+    tokenizer, ids = Tokenizer(document), range(len(tokens))
+    assert [tokenizer.id_to_token(number) for number in ids] == tokens
+    assert [tokenizer.decode(ids, skip_special_tokens=skips) for skips in (True, False)] == decoded
+
+
+def test_the_added_tokens_have_every_normalizer():
+    assert ADDED.keys() == {*normalizers._MAKERS, "none"}
 
 
 def test_a_task_reads_the_tokenizer_of_its_bundle(tmp_path):

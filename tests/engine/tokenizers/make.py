@@ -267,7 +267,36 @@ MADE = (
 )  # fmt: skip
 
 
+def added_tokens():
+    """{normalizer: a tokenizer with added tokens, the names of its ids, its decoded ids without and with special
+    tokens}, for every normalizer."""
+    made = {
+        "BertNormalizer": normalizers.BertNormalizer(), "ByteLevel": normalizers.ByteLevel(),
+        "Lowercase": normalizers.Lowercase(), "NFC": normalizers.NFC(), "NFD": normalizers.NFD(),
+        "NFKC": normalizers.NFKC(), "NFKD": normalizers.NFKD(), "Nmt": normalizers.Nmt(),
+        "Precompiled": precompiled().normalizer, "Prepend": normalizers.Prepend("_"),
+        "Replace": normalizers.Replace("b", "cc"), "Strip": normalizers.Strip(),
+        "StripAccents": normalizers.StripAccents(), "none": None,
+        "Sequence": normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()]),
+    }  # fmt: skip
+    contents = (" É\u00a0Abc ", "<E\u0301 ﬁ>", "hello", "\u200bⅨ\ufeff가")
+    answers = {}
+    for name, normalizer in made.items():
+        tokenizer = Tokenizer(models.WordLevel({"hello": 0, "[UNK]": 1, "<É A>": 2}, "[UNK]"))
+        if normalizer is not None:
+            tokenizer.normalizer = normalizer
+        for special, add in ((False, tokenizer.add_tokens), (True, tokenizer.add_special_tokens)):
+            for normalized in (False, True):
+                added = [f"{text}{special}{normalized}" if text != "hello" else text for text in contents]
+                add([AddedToken(text, normalized=normalized, special=special) for text in added])
+        ids = list(range(tokenizer.get_vocab_size() + 1))
+        decoded = [tokenizer.decode(ids, skip_special_tokens=skips) for skips in (True, False)]
+        answers[name] = [json.loads(tokenizer.to_str()), [tokenizer.id_to_token(number) for number in ids], decoded]
+    return answers
+
+
 def main():
+    (FOLDER / "added-tokens.json").write_text(json.dumps(added_tokens(), separators=(",", ":")) + "\n")
     answers = {}
     for make in MADE:
         name = make.__name__.replace("_", "-")

@@ -231,7 +231,7 @@ static bool fits_port(const vme_port *port, const vme_tensor *given, open_size *
             return false;
         else if (name != NULL)
             known[(*count)++] = (open_size){name, wanted};
-        if (given->shape[d] != wanted || wanted < 1)
+        if (given->shape[d] != wanted)
             return false;
     }
     return true;

@@ -420,9 +420,12 @@ class Reader:
             for name, part in zip(node.outputs, parts or ()):
                 self._keep(name, part, self.dtype(node.inputs[0]))
             return parts is not None
+        node.assumed = []
         result = value_of(node, values, [name and self.dtype(name) for name in node.inputs])
         if result is None:
             return False
+        for size in node.assumed:
+            self.network.need(size, 0, lambda: "is compiled for sizes of at least 1: call it with such sizes", False)
         self._keep(node.output, *result)
         return True
 

@@ -54,7 +54,7 @@ def _computes(*operators):
 
 def value_of(node, values, dtypes):
     """Returns (array, dtype) of the node's result for constants `values`, some of them arrays of Sizes; None if a layer
-    must compute it."""
+    must compute it. `node.assumed` receives Sizes: the result is that of calls at which they are not negative."""
     function = _OPERATORS.get(node.op)
     if function is None or any(value is not None and value.size > _MAX_ELEMENTS for value in values):
         return None
@@ -122,7 +122,7 @@ def _cast(node, values, dtypes):
     if dtypes[0].kind == "f" and not all(isinstance(value, int) for value in values[0].flat):
         raise NotFollowed
     if dtype.kind == "b":
-        return _elementwise(lambda value: _truth(value, 0, "!="), values[0]), dtype
+        return _elementwise(lambda value: _truth(value, 0, "!=", node.assumed), values[0]), dtype
     if dtype.kind != "f" or dtype.itemsize < 4:  # float32 and float64 represent sizes exactly
         _integers(dtype)
     return values[0], dtype
@@ -139,13 +139,22 @@ def _divided(a, b):
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
-def _larger(a, b):
-    a_minus_b, b_minus_a = sizes.at_least(a - b), sizes.at_least(b - a)
-    if a_minus_b is not None and a_minus_b >= 0:
-        return a
-    if b_minus_a is not None and b_minus_a >= 0:
-        return b
+def _larger(a, b, assumed):
+    """The larger one, if that is the same at all sizes; else at all sizes of at least 1."""
+    for open_size in (0, 1):
+        for one, other in ((a, b), (b, a)):
+            bound = sizes.at_least(one - other, open_size)
+            if bound is not None and bound >= 0:
+                _assume(one - other, assumed)
+                return one
     raise NotFollowed
+
+
+def _assume(size, assumed):
+    """Adds the size, which is not negative where open sizes are at least 1, unless it never is."""
+    bound = sizes.at_least(size, counted=1)
+    if bound is None or bound < 0:
+        assumed.append(size)
 
 
 _ARITHMETIC = {
@@ -154,17 +163,22 @@ _ARITHMETIC = {
     "Mul": lambda a, b: a * b,
     "Div": _divided,
     "Mod": lambda a, b: a % b,
-    "Max": _larger,
-    "Min": lambda a, b: a + b - _larger(a, b),
 }
 
 
-@_computes(*_ARITHMETIC)
+@_computes(*_ARITHMETIC, "Max", "Min")
 def _arithmetic(node, values, dtypes):
     _integers(dtypes[0])
+
+    def function(a, b):
+        if node.op in _ARITHMETIC:
+            return _ARITHMETIC[node.op](a, b)
+        larger = _larger(a, b, node.assumed)
+        return larger if node.op == "Max" else a + b - larger
+
     result = values[0]
     for value in values[1:]:
-        result = _elementwise(_ARITHMETIC[node.op], result, value)
+        result = _elementwise(function, result, value)
     return result, dtypes[0]
 
 
@@ -173,17 +187,22 @@ def _negative(node, values, dtypes):
     return _elementwise(lambda a: -a, values[0]), _integers(dtypes[0])
 
 
-def _truth(a, b, relation):
-    """Whether the relation holds, if that is the same at all sizes, counted ones being at least 1; else NotFollowed."""
-    low, high = sizes.at_least(a - b, counted=1), sizes.at_least(b - a, counted=1)
+def _truth(a, b, relation, assumed):
+    """Whether the relation holds, if that is the same at all sizes; else at all sizes of at least 1, and counted ones
+    are taken to be that; else NotFollowed."""
+    low, high = sizes.at_least(a - b, 1, counted=1), sizes.at_least(b - a, 1, counted=1)
     above, below = low is not None and low > 0, high is not None and high > 0
     equal = not sizes.is_open(a - b) and a - b == 0
     if not (above or below or equal):
         if relation in (">=", "<") and low is not None and low >= 0:
+            _assume(a - b, assumed)
             return relation == ">="
         if relation in ("<=", ">") and high is not None and high >= 0:
+            _assume(b - a, assumed)
             return relation == "<="
         raise NotFollowed
+    if above or below:
+        _assume((a - b if above else b - a) - 1, assumed)
     return {">": above, ">=": not below, "<": below, "<=": not above, "==": equal, "!=": not equal}[relation]
 
 
@@ -193,7 +212,7 @@ _RELATIONS = {"Equal": "==", "Greater": ">", "GreaterOrEqual": ">=", "Less": "<"
 @_computes(*_RELATIONS)
 def _compared(node, values, dtypes):
     _integers(dtypes[0])
-    return _elementwise(lambda a, b: _truth(a, b, _RELATIONS[node.op]), *values), numpy.bool_
+    return _elementwise(lambda a, b: _truth(a, b, _RELATIONS[node.op], node.assumed), *values), numpy.bool_
 
 
 def if_none(node, values, counted):

@@ -23,7 +23,7 @@ class Unequal(Exception):
 
 
 class Counted(str):
-    """The name of a size that a call counts (parts.py): it may be 0, unlike those that callers choose."""
+    """The name of a size that a call counts (parts.py)."""
 
 
 class Size(int):
@@ -130,26 +130,29 @@ def evaluated(terms, values):
     )
 
 
-def at_least(number, counted=0):
-    """A lower bound of the number; None if there is no simple one. Open sizes are at least 1, counted ones at least
-    `counted`, 0 or 1."""
+def at_least(number, open_size=0, counted=0):
+    """A lower bound of the number; None if there is no simple one. Open sizes are at least `open_size`, counted ones at
+    least `counted`: 0 or 1."""
     terms = terms_of(number)
     if any(factor < 0 for monomial, factor in terms.items() if monomial) or not all(
-        isinstance(variable, str) or _is_above(variable, counted) for monomial in terms for variable in monomial
+        isinstance(variable, str) or _is_above(variable, open_size, counted)
+        for monomial in terms
+        for variable in monomial
     ):
         return None
     return sum(
         factor
         for monomial, factor in terms.items()
         if not any(
-            isinstance(variable, tuple) or (isinstance(variable, Counted) and not counted) for variable in monomial
+            isinstance(variable, tuple) or not (counted if isinstance(variable, Counted) else open_size)
+            for variable in monomial
         )
     )
 
 
-def _is_above(quotient, counted):
+def _is_above(quotient, open_size, counted):
     """Whether the quotient is known to be non-negative."""
-    numerator, denominator = (at_least(Size(0, dict(terms)), counted) for terms in quotient[1:])
+    numerator, denominator = (at_least(Size(0, dict(terms)), open_size, counted) for terms in quotient[1:])
     return numerator is not None and numerator >= 0 and denominator is not None and denominator >= 1
 
 

@@ -77,7 +77,7 @@ class Phase:
             self.after.append(count + step * (len(taps) - 1) - sizes[d] - before)
             if (
                 is_open(self.after[-1])
-                or (at_least(sizes[d] + min(0, before, self.after[-1], before + self.after[-1])) or 0) < 1
+                or (at_least(sizes[d] + min(0, before, self.after[-1], before + self.after[-1]), 1) or 0) < 1
             ):
                 self.taps = None
                 return
@@ -160,7 +160,8 @@ def _in_phases(add, x, swapped, bias, window, strides, groups):
     """One convolution for each phase, with interleaved results; None for phases without weights."""
     rank, sizes, result_sizes = len(strides), add.shape(x)[2:], tuple(window.result_sizes)
     if any(
-        at_least(size - stride) is None or at_least(size - stride) < 0 for size, stride in zip(result_sizes, strides)
+        at_least(size - stride, 1) is None or at_least(size - stride, 1) < 0
+        for size, stride in zip(result_sizes, strides)
     ):
         return None
     offsets = list(itertools.product(*map(range, strides)))

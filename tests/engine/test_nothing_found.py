@@ -351,6 +351,101 @@ def test_as_onnx_runtime_says(expected, name):
                     assert_same(answers[output], wanted)
 
 
+# ---- the same where a caller gives nothing: an empty batch, a decoder without a past
+def open_model(name):
+    """The model of a case that takes what was found as inputs, and what it is called with: three rows, none, one."""
+    nodes, outputs = CASES[name]()
+    used, given = {text for each in nodes for text in each.input}, inputs()[0]
+    calls = []
+    for places in ([1, 4, 7], [], [5]):
+        places = numpy.array(places, "int64")
+        call = given | {"places": places, "found": places[None], "some": given["x"][places]}
+        calls.append({key: values for key, values in call.items() if key in used})
+    sizes = {"some": ["count", 6], "places": ["count"], "found": [1, "count"]}
+    constants = {own: CONSTANTS[own] for own in CONSTANTS if own in used}
+    return model(nodes, calls[0], outputs, constants, sizes), calls
+
+
+REFUSED = (
+    "beginning",
+    "sizes",
+)  # the first three rows of fewer; the larger one of a size and 1, which is the size above 0
+
+
+@pytest.fixture(scope="module")
+def expected_of_calls():
+    models = {name: open_model(name) for name in CASES}
+    asked = {(name, n): (data, call) for name, (data, calls) in models.items() for n, call in enumerate(calls)}
+    return models, by_onnx_runtime(asked)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_size_that_a_call_chooses_may_be_zero(expected_of_calls, name):
+    models, theirs = expected_of_calls
+    data, calls = models[name]
+    compiled = compile_model(data, name)
+    for backend in backends():
+        with on_backend(backend):
+            found = opened(name, compiled)
+            for number, call in enumerate(calls):
+                try:
+                    answers = found(call)
+                except ValueError as error:
+                    assert name in REFUSED and number and "call it with such sizes" in str(error)
+                    continue
+                for output, wanted in theirs[name, number]:
+                    assert_same(answers[output], wanted)
+
+
+def past_and_new(past, new, batch=1):
+    return {"past": floats(batch, 2, past, 4), "new": floats(batch, 2, new, 4)}
+
+
+def test_a_decoder_without_a_past_and_an_empty_batch():
+    nodes = [
+        node("Concat", "past new", "keys", axis=2),
+        node("Transpose", "keys", "turned", perm=[0, 1, 3, 2]),
+        node("MatMul", "new turned", "scores"),
+        node("Softmax", "scores", "weights"),
+        node("MatMul", "weights keys", "y"),
+    ]
+    calls = [past_and_new(3, 1), past_and_new(0, 5), past_and_new(3, 1, 0), past_and_new(2, 0)]
+    outputs, opens = {"y": (FLOAT, 4), "keys": (FLOAT, 4)}, {"past": ["b", 2, "p", 4], "new": ["b", 2, "n", 4]}
+    data = model(nodes, calls[0], outputs, None, opens)
+    theirs = by_onnx_runtime({number: (data, call) for number, call in enumerate(calls)})
+    decoder = opened("decoder", compile_model(data, "decoder"))
+    for number, call in enumerate(calls):
+        answers = decoder(call)
+        for output, wanted in theirs[number]:
+            assert_same(answers[output], wanted)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "constants"),
+    [
+        ([node("Shape", "x", "n"), node("Max", "n one", "most"), node("Expand", "row most", "y")], ("one", "row")),
+        (
+            [
+                node("Shape", "x", "n"),
+                node("Equal", "n none", "nothing"),
+                node("Where", "nothing seven n", "size"),
+                node("Expand", "row size", "y"),
+            ],
+            ("none", "seven", "row"),
+        ),
+    ],
+    ids=["Max", "Equal"],
+)
+def test_what_is_decided_for_sizes_of_at_least_one_is_refused_at_none(nodes, constants):
+    values = {"one": [1], "none": [0], "seven": [7], "row": numpy.float32([2])}
+    given = {"x": floats(3)}
+    data = model(nodes, given, {"y": (FLOAT, 1)}, {name: values[name] for name in constants}, {"x": ["n"]})
+    found = opened("found", compile_model(data, "found"))
+    assert numpy.asarray(found(given)["y"]).tolist() == [2, 2, 2]
+    with pytest.raises(ValueError, match="does not work at n = 0: .* is compiled for sizes of at least 1"):
+        found({"x": floats(0)})
+
+
 def test_no_sequences_give_no_states():
     """Without ONNX Runtime, which divides by their number (1.31.1)."""
     nodes = [

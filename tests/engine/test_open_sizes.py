@@ -139,8 +139,8 @@ def test_ports_name_the_sizes_that_are_open(files):
         ),
         (
             images,
-            {"input": (0, 3, 32, 32)},
-            r"input 'input': expected shape \(batch, 3, 32, 32\), got \(0, 3, 32, 32\)",
+            {"input": (2, 0, 32, 32)},
+            r"input 'input': expected shape \(batch, 3, 32, 32\), got \(2, 0, 32, 32\)",
         ),
         (images, {"input": (3, 32, 32)}, r"input 'input': expected shape \(batch, 3, 32, 32\), got \(3, 32, 32\)"),
         (

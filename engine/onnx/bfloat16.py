@@ -3,7 +3,6 @@ are not rounded to bfloat16. Weights of products are stored as float16 (`as_halv
 below its least normal number, 6e-5, are off by at most 3e-8."""
 
 import numpy
-from onnx import AttributeProto, TensorProto, numpy_helper
 
 _MARK = "vmhost.bfloat16"  # key in the metadata of a converted model
 _KINDS = ("to", "dtype", "output_dtype")  # attributes that name an element type
@@ -39,6 +38,8 @@ def _widen_graph(graph):
 
 
 def _widen_nodes(nodes):
+    from onnx import AttributeProto, TensorProto
+
     changed = False
     for node in nodes:
         for attribute in node.attribute:
@@ -60,6 +61,8 @@ def _widen_nodes(nodes):
 
 
 def _widen_tensor(tensor):
+    from onnx import TensorProto, numpy_helper
+
     if tensor.data_type != TensorProto.BFLOAT16:
         return False
     wide = numpy_helper.from_array(numpy_helper.to_array(tensor).astype("float32"), tensor.name)
@@ -72,6 +75,8 @@ def _widen_values(values):
 
 
 def _widen_type(kind):
+    from onnx import TensorProto
+
     which = kind.WhichOneof("value")
     if which == "tensor_type":
         if kind.tensor_type.elem_type != TensorProto.BFLOAT16:

@@ -49,8 +49,6 @@ def command(output, data, folders, data_file, xml, html, fail_under):
                 if html is not None:
                     report.html_report(directory=str(html))
             rows = {str(path): _row(report, path) for path in arcs}
-    except ImportError as error:
-        raise failures.Failure(str(error), failures.HOST_FAILED, "ImportError") from error
     except ConfigurationError as error:
         raise failures.Failure(str(error)) from error
     output.document({"percent": percent, "files": rows})

@@ -159,8 +159,11 @@ def machine():
 def installation():
     """The parts installed by `pip install` or set-up."""
     import vmhost
+    from vmhost.extras import not_installed
 
     yield Finding("vmhost", OK, f"{vmhost.__version__}, {Path(vmhost.__file__).parent}")
+    if lacking := not_installed():
+        yield Finding("extras", OK, f"not installed: {', '.join(lacking)} (pip install 'vmhost[NAME]')", detail=True)
     try:
         from vmhost.isolation import _core
     except ImportError as error:

@@ -190,13 +190,11 @@ def _show(output, model):
 def draw(explained, path):
     """Draws one panel per model: a bar for each step's time, coloured by its algorithm, and a mark for the expected
     time. Needs matplotlib."""
-    try:
-        import matplotlib
+    import matplotlib
 
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError as error:
-        raise failures.Failure("--picture needs matplotlib; install it: pip install 'vmhost[bench]'") from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
     shown = [[step for step in model["steps"] if step["algorithm"] != "nothing"] for model in explained]
     heights = [max(1.6, 0.19 * len(steps) + 0.9) for steps in shown]
     figure, panels = pyplot.subplots(

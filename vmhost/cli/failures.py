@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import sys
+import traceback
 
 import click
 
@@ -80,6 +81,7 @@ def command(function):
         except Exception as error:
             if _was_interrupted(error):
                 raise KeyboardInterrupt from error
+            error = _missing_package(error) or error
             code = exit_code(error)
             if code is None:
                 raise
@@ -97,6 +99,26 @@ def _was_interrupted(error):
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
+
+
+def _missing_package(error):
+    """The Failure that names the extra to install, if `error` says that one of its packages is missing; else None."""
+    if not isinstance(error, ImportError):
+        return None
+    from vmhost.extras import extra_with
+
+    text, name = str(error), (error.name or "").partition(".")[0]
+    if "vmhost[" not in text:  # not yet told by what imports it
+        rooms = {part for frame, _ in traceback.walk_tb(error.__traceback__) for part in _parts(frame)}
+        extra = extra_with(name, preferred=rooms)
+        if extra is None:
+            return None
+        text = f"{click.get_current_context().command_path} needs the package {name}: pip install 'vmhost[{extra}]'"
+    return Failure(text, HOST_FAILED, "ImportError")
+
+
+def _parts(frame):
+    return frame.f_globals.get("__name__", "").split(".")
 
 
 def report(output, error, code):

@@ -31,12 +31,8 @@ from vmhost.cli import failures, inspect
 @failures.command
 def command(output, path, data, target, weights_only, method, percentile, labels, out):
     """Quantize MODEL, a float32 ONNX file. The result is an ONNX file that runs here and in ONNX Runtime."""
-    try:
-        from vmhost.engine import quantize
-    except ImportError as error:
-        raise failures.Failure(
-            "quantizing needs the packages onnx and onnx-ir; install them: pip install 'vmhost[models]'"
-        ) from error
+    from vmhost.engine import quantize
+
     try:
         report = _quantized(quantize, output, path, data, target, weights_only, method, percentile, labels, out)
     except quantize.QuantizeError as error:

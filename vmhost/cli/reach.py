@@ -80,10 +80,7 @@ def _adapter(stack, output, settings, options, folder, key, wait_s):
     from vmhost.pipeline.reach.channels import ToPages, adapter_of, page_server
 
     if settings.function is None and settings.kind in ("poplayer", "broadcast"):
-        try:
-            server = page_server(settings.target)
-        except ImportError as error:
-            raise failures.Failure(str(error), failures.HOST_FAILED, "ImportError") from error
+        server = page_server(settings.target)
         stack.callback(server.close)
         server.start()
         url = f"{server.url}?key={key}" if settings.kind == "poplayer" else server.url

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import click
 
 from vmhost.cli import failures
-from vmhost.operations.pages import RANKS, clock, count, duration, moment, rate, size
+from vmhost.operations.figures import RANKS, clock, count, duration, moment, rate, size
 
 _COLUMNS = (
     "task",

@@ -37,8 +37,6 @@ class Plan:
                 failures.HOST_FAILED,
                 "StoreInUseError",
             ) from error
-        except ImportError as error:
-            raise failures.Failure(str(error), failures.HOST_FAILED, "ImportError") from error
 
 
 def _at_work(folder):

@@ -121,10 +121,7 @@ def _run(output, plan):
         pipeline = plan.open(tunnel=plan.tunnel)
         stack.enter_context(opening.ended(pipeline))
         sending = _Sending(pipeline) if plan.tunnel is not None else None
-        try:
-            sources = Sources(pipeline, plan.sources)
-        except ImportError as error:
-            raise failures.Failure(str(error), failures.HOST_FAILED, "ImportError") from error
+        sources = Sources(pipeline, plan.sources)
         pipeline.live = sources.live
         failed = None
         typed = any(one.file == STDIN for one in plan.sources) and sys.stdin is not None and sys.stdin.isatty()

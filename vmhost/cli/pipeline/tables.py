@@ -80,8 +80,6 @@ def _export(output, folder, name, path, key):
         table = _table(stored, name)
         try:
             count = table.export(path, key=key)
-        except ImportError as error:
-            raise failures.Failure(str(error), failures.HOST_FAILED, "ImportError") from error
         except OSError as error:
             raise failures.Failure(f"{path}: cannot be written: {error.strerror or error}") from error
     output.document({"table": name, "rows": count, "path": str(path), "bytes": path.stat().st_size})

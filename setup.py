@@ -7,8 +7,8 @@ debuggers in what is linked. Object files with different sanitizers lie in diffe
 never mixes them; those that were compiled with warnings as errors serve a plain build too. The latter is the default: a
 compiler that knows more warnings than ours must not keep a user from an installation."""
 
-import fcntl
 import os
+import runpy
 import shutil
 import signal
 import subprocess
@@ -16,6 +16,11 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+if refusal := runpy.run_path(str(Path(__file__).resolve().with_name("vmhost") / "supported.py"))["refusal"]():
+    sys.exit(refusal)
+
+import fcntl
 
 # Ctrl-C ends a build here and now, without setuptools' traceback; what is half made is made again.
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

@@ -7,6 +7,11 @@
 Names are imported when first used, so that `vmhost.bytecode` and `vmhost.engine` work without a host.
 """
 
+from vmhost.supported import refusal as _refusal
+
+if (_why := _refusal()) is not None:
+    raise ImportError(_why)
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the same names again, for static analysis; `as` marks them as exported
     from vmhost.errors import (

@@ -26,7 +26,7 @@ def build(folder):
 
 
 def environment(library, folder, log, **faults):
-    """Of a process whose writes in `folder` are logged. `faults`: WRITE_LOG_LAST, WRITE_LOG_FAILS (write_log.c)."""
+    """Of a process whose writes in `folder` are logged. `faults`: variables of write_log.c, such as WRITE_LOG_LAST."""
     names = dict(LD_PRELOAD=str(library), WRITE_LOG=str(log), WRITE_LOG_FOLDER=f"{folder}/", PYTHONPATH=str(_ROOT))
     return os.environ | names | {name: str(number) for name, number in faults.items()}
 
@@ -85,6 +85,9 @@ def states(log, seed, count, always=".promises"):
             content, waiting = durable.setdefault(name, bytearray()), pending.setdefault(name, [])
             if kind == "u":
                 del durable[name], pending[name]
+            elif kind == "r":
+                new = os.path.basename(data.decode())
+                durable[new], pending[new] = durable.pop(name), pending.pop(name)
             elif kind == "s" or name.endswith(always):
                 if kind != "s":
                     waiting.append((kind, offset, data))

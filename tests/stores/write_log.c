@@ -1,10 +1,12 @@
 /* Preloaded into a process, this writes down what the process does to the files in the folder $WRITE_LOG_FOLDER:
-   writes, truncations, syncs and removals, in their order, into the file $WRITE_LOG. tests/stores/power_cuts.py makes
-   of it what a power cut would have left. Records: kind (u8), length of the name (u32), of the data (u32), offset
-   (u64), name, data.
+   writes, truncations, syncs, removals and renames, in their order, into the file $WRITE_LOG.
+   tests/stores/power_cuts.py makes of it what a power cut would have left. Records: kind (u8), length of the name
+   (u32), of the data (u32), offset (u64), name, data; a rename has the new name as data.
 
    $WRITE_LOG_LAST: the process kills itself after that many records, as kill -9 would. $WRITE_LOG_FAILS: the number of
-   the write or sync, from 1, that fails, as on a full disk. */
+   the write or sync, from 1, that fails, as on a full disk; with $WRITE_LOG_FAILURES, so many from there on.
+   $WRITE_LOG_READ_ONLY: instead, from that write or sync on, nothing can be changed, as on a disk that the kernel has
+   made read-only after an error. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -51,19 +53,45 @@ static void record(uint8_t kind, const char *name, const void *data, size_t leng
     pthread_mutex_unlock(&lock);
 }
 
-/* Whether this write or sync is the one that is to fail. `name`: of its file; NULL: not in the folder. */
+static long number_in(const char *variable, long otherwise)
+{
+    const char *value = getenv(variable);
+    return value != NULL ? atol(value) : otherwise;
+}
+
+static int is_read_only; /* guarded by `lock` */
+
+/* Whether this write or sync is to fail; errno says why. `name`: of its file; NULL: not in the folder. */
 static int fails(const char *name)
 {
     static long count = 0;
-    const char *which = getenv("WRITE_LOG_FAILS");
-    if (name == NULL || which == NULL)
+    if (name == NULL)
+        return 0;
+    long full = number_in("WRITE_LOG_FAILS", 0), failures = number_in("WRITE_LOG_FAILURES", 1);
+    long read_only = number_in("WRITE_LOG_READ_ONLY", 0);
+    pthread_mutex_lock(&lock);
+    count++;
+    int is_full = full > 0 && count >= full && count < full + failures;
+    is_read_only |= read_only > 0 && count >= read_only;
+    int error = is_read_only ? EROFS : is_full ? ENOSPC : 0;
+    pthread_mutex_unlock(&lock);
+    if (error)
+        errno = error;
+    return error != 0;
+}
+
+/* As `fails`, for what a full disk does not keep anybody from. */
+static int is_refused(const char *path)
+{
+    const char *folder = getenv("WRITE_LOG_FOLDER");
+    if (folder == NULL || path == NULL || strncmp(path, folder, strlen(folder)) != 0)
         return 0;
     pthread_mutex_lock(&lock);
-    int due = ++count == atol(which);
+    int refused = is_read_only;
     pthread_mutex_unlock(&lock);
-    if (due)
-        errno = ENOSPC;
-    return due;
+    if (refused)
+        errno = EROFS;
+    return refused;
 }
 
 static const char *name_of(int file) { return file >= 0 && file < MAX_FILES ? names[file] : NULL; }
@@ -85,6 +113,8 @@ static int opened(int file, const char *path)
         va_start(rest, flags); \
         mode_t mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0; \
         va_end(rest); \
+        if ((flags & O_ACCMODE) != O_RDONLY && is_refused(path)) \
+            return -1; \
         return opened(real(path, flags, mode), path); \
     }
 OPEN(open)
@@ -121,7 +151,7 @@ ssize_t write(int file, const void *data, size_t length)
     int name(int file, off64_t length) \
     { \
         REAL(int, #name, int, off64_t); \
-        int failed = real(file, length); \
+        int failed = is_refused(name_of(file)) ? -1 : real(file, length); \
         if (!failed && name_of(file) != NULL) \
             record('t', name_of(file), NULL, 0, (uint64_t)length); \
         return failed; \
@@ -145,8 +175,18 @@ int unlink(const char *path)
 {
     REAL(int, "unlink", const char *);
     const char *folder = getenv("WRITE_LOG_FOLDER");
-    int failed = real(path);
+    int failed = is_refused(path) ? -1 : real(path);
     if (!failed && folder != NULL && strncmp(path, folder, strlen(folder)) == 0)
         record('u', path, NULL, 0, 0);
+    return failed;
+}
+
+int rename(const char *from, const char *to)
+{
+    REAL(int, "rename", const char *, const char *);
+    const char *folder = getenv("WRITE_LOG_FOLDER");
+    int failed = is_refused(to) ? -1 : real(from, to);
+    if (!failed && folder != NULL && strncmp(to, folder, strlen(folder)) == 0)
+        record('r', from, to, strlen(to), 0);
     return failed;
 }

@@ -2,12 +2,18 @@
 known, and what was sent already comes once."""
 
 import shutil
+from collections import Counter
 
+import msgpack
 import pytest
 
+from tests.pipeline.stream_tasks import ROWS, open_pipeline, stream_task
 from tests.tunnel.conftest import WAIT_S, bodies, rows, until
 from tests.tunnel.proxy import Proxy
 from tests.tunnel.test_ends import Heard
+from vmhost.pipeline.configuration import TunnelSettings
+from vmhost.pipeline.events import Event
+from vmhost.pipeline.pipeline import STORE_NAME
 from vmhost.stores import Database
 from vmhost.stores.outbox import SENT_EPOCHS
 from vmhost.tunnel import Transactional
@@ -228,3 +234,29 @@ def test_a_store_that_no_tunnel_used_yet(counting, make_device, tmp_path):
             assert device.wait_sent(WAIT_S)
             heard.wait(1)
     assert came(tmp_path) == [b"0"] and heard.values == [b"0"]
+
+
+def test_a_pipeline_that_is_put_back_sends_what_it_makes_from_then_on(make_server, keys, tmp_path):
+    """What it made before the copy arrives once, and what it makes afterwards is new, also at positions used before. Of
+    the events that are fed again it counts those that the copy has; of the others it makes rows again."""
+    table = "columns: {visit: {type: text, leaves: true}, count: integer}"
+    bundle, copy = stream_task(tmp_path, ROWS, table=table), tmp_path / "copy"
+
+    def repeats(address, numbers):
+        """Feeds these events; returns how many of them were known."""
+        settings = TunnelSettings(f"localhost:{address.rpartition(':')[2]}", keys, "ann")
+        with open_pipeline(tmp_path, bundle, tunnel=settings) as pipeline:
+            events = [Event("click", 1_790_000_000_000 + n, "item", f"v{n}", None, f"id{n}") for n in numbers]
+            pipeline.append_many(events)
+            assert pipeline.wait(WAIT_S) and (address == "offline:1" or pipeline.tunnel.wait_sent(WAIT_S))
+            return pipeline.statistics()["intake"]["duplicates"]
+
+    assert repeats("offline:1", range(6)) == 0
+    shutil.copyfile(tmp_path / "data" / STORE_NAME, copy)
+    server = make_server()
+    with server.running() as address:
+        assert repeats(address, range(6, 9)) == 0
+        put_back(copy, tmp_path / "data" / STORE_NAME)
+        assert repeats(address, range(3, 12)) == 3
+    came = Counter(msgpack.unpackb(body)["visit"] for (body,) in bodies(server.store))
+    assert came == {f"v{n}": 2 if n in (6, 7, 8) else 1 for n in range(12)}

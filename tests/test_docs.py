@@ -861,19 +861,19 @@ BLOCKS = {
     ("docs/operations.md", "record:"): recording_in_yaml,
     ("docs/operations.md", "from vmhost.guest import metrics"): task_that_counts,
     ("docs/operations.md", "import vmhost\n\n"): recording_in_python,
-    ("docs/operations.md", "vmhost serve build --host"): shown_only,  # tests/operations/test_crash_reports.py
+    ("docs/operations.md", "vmhost serve build --settings"): shown_only,  # tests/operations/test_crash_reports.py
     ("docs/operations.md", "vmhost replay"): shown_only,  # tests/operations/test_baseline_replay.py
     ("docs/operations.md", "What held the memory:"): shown_only,  # tests/operations/test_memory_lines.py
     ("docs/operations.md", "host.coverage()"): coverage_in_python,
     ("docs/operations.md", "vmhost coverage ran.json"): coverage_report,
     ("docs/operations.md", "scrape_configs:"): scrape_configuration,
-    ("docs/remote-debugging.md", "state: state   "): debugging_in_yaml,
+    ("docs/remote-debugging.md", "trust: keys   "): debugging_in_yaml,
     ("docs/remote-debugging.md", "tunnel: {address"): debugging_in_agent_yaml,
     ("docs/remote-debugging.md", "vmhost cloud debug"): shown_only,  # tests/deployment/test_debugging_by_agents.py
-    ("docs/remote-debugging.md", "state: state\n"): debugging_in_yaml,
+    ("docs/remote-debugging.md", "trust: keys\n"): debugging_in_yaml,
     ("docs/remote-debugging.md", "import vmhost\n"): debugging_in_python,
     # tests/operations/test_debugging_over_http.py runs these
-    ("docs/remote-debugging.md", "vmhost serve build --host"): shown_only,
+    ("docs/remote-debugging.md", "vmhost serve build --settings"): shown_only,
     ("docs/remote-debugging.md", "vmhost debug open LINK"): shown_only,
     ("docs/remote-debugging.md", "vmhost debug consent state"): shown_only,
     ("docs/pipeline.md", "trigger:"): stream_task_yaml,

@@ -365,7 +365,7 @@ def test_serve_with_supervise_makes_a_report_and_goes_on(tmp_path):
     (folder / "bad.vmb").write_bytes(compile_folder(source).to_bytes(None))
     (folder / "good.vmb").write_bytes(compiled(tmp_path, "good"))
     process = subprocess.Popen(
-        [sys.executable, "-m", "vmhost", "serve", folder, "--host", tmp_path / "host.yaml", "--supervise"],
+        [sys.executable, "-m", "vmhost", "serve", folder, "--settings", tmp_path / "host.yaml", "--supervise"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

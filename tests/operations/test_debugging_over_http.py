@@ -214,7 +214,7 @@ def test_the_commands_of_both_sides(tmp_path, monkeypatch):
         return ended.stdout + ended.stderr
 
     served = subprocess.Popen(
-        [*vmhost_command, "serve", "bundles", "--host", "host.yaml", "--dashboard", "127.0.0.1:0"],
+        [*vmhost_command, "serve", "bundles", "--settings", "host.yaml", "--dashboard", "127.0.0.1:0"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment,
     )  # fmt: skip
     try:

@@ -35,7 +35,7 @@ _PROFILE_HZ = 500  # a single call may be short
     "--trust", multiple=True, type=click.Path(path_type=Path), help="Public keys to trust. [default: vmhost keys trust]"
 )
 @click.option("--allow-unsigned", is_flag=True, help="Also run an unsigned bundle.")
-@click.option("--host", "host_file", type=click.Path(path_type=Path), help="A host.yaml with the host's settings.")
+@click.option("--settings", "settings_file", type=click.Path(path_type=Path), help="A host.yaml for the host.")
 @click.option(
     "--source",
     type=click.Path(path_type=Path),
@@ -48,12 +48,13 @@ _PROFILE_HZ = 500  # a single call may be short
     help="Write a profile: a flame graph (.svg), .speedscope, .pprof or .folded.",
 )
 @failures.command
-def command(output, path, given, each, timeout, trust, allow_unsigned, host_file, source, profile_path):
+def command(output, path, given, each, timeout, trust, allow_unsigned, settings_file, source, profile_path):
     """Call BUNDLE's entry point in a VM and print what it returns."""
     import vmhost
     from vmhost import limits
 
     inspect.existing(path)
+    check_settings(settings_file, trust, allow_unsigned)
     timeout_s = limits.seconds(_number_or_text(timeout), "--timeout") if timeout is not None else None
     try:
         value = json_values.read(given)
@@ -70,7 +71,7 @@ def command(output, path, given, each, timeout, trust, allow_unsigned, host_file
             raise failures.Failure(f"--profile: {error}") from error
     with contextlib.ExitStack() as stack:
         stack.enter_context(guest_log(output))
-        host = stack.enter_context(open_host(host_file, trust, allow_unsigned, memory_lines=True))
+        host = stack.enter_context(open_host(settings_file, trust, allow_unsigned, memory_lines=True))
         task = host.load(path)
         if profile_path is not None:
             stack.enter_context(_profiled(host, profile_path))
@@ -93,15 +94,27 @@ def command(output, path, given, each, timeout, trust, allow_unsigned, host_file
         output.json_text(plain)
 
 
-def open_host(host_file, trust, allow_unsigned, state=None, memory_lines=False):
+def check_settings(settings_file, trust, allow_unsigned, state=None):
+    """Refuses options that a host.yaml decides, if there is one."""
+    options = (
+        ("--trust", trust, "trust: FOLDER"),
+        ("--allow-unsigned", allow_unsigned, "allow_unsigned: true"),
+        ("--state", state, "state: FOLDER"),
+    )
+    for option, given, key in options if settings_file is not None else ():
+        if given:
+            raise failures.Failure(f"{option}: with --settings, say so in that file: `{key}`")
+
+
+def open_host(settings_file, trust, allow_unsigned, state=None, memory_lines=False):
     """A Host for the command's options. `state`: a state folder; `memory_lines`: as in TaskPolicy; both apply unless a
     host.yaml sets them."""
     import vmhost
     from vmhost.runtime.codec import PARTS
 
     try:
-        if host_file is not None:
-            return vmhost.Host.from_file(host_file, types=PARTS)
+        if settings_file is not None:
+            return vmhost.Host.from_file(settings_file, types=PARTS)
         policy = vmhost.Policy(task=vmhost.TaskPolicy(memory_lines=memory_lines))
         trusted = keys.trust_store(trust)
         return vmhost.Host(trust=trusted, allow_unsigned=allow_unsigned, state=state, policy=policy, types=PARTS)

@@ -11,7 +11,7 @@ import click
 
 from vmhost.cli import failures
 from vmhost.cli.dashboard import served
-from vmhost.cli.run import guest_log, open_host
+from vmhost.cli.run import check_settings, guest_log, open_host
 from vmhost.lines import requests, stdout
 
 _CHILD_MARGIN_S = 10.0  # for a supervised process, beyond the time of its calls
@@ -24,7 +24,7 @@ _log = logging.getLogger("vmhost")
     "--trust", multiple=True, type=click.Path(path_type=Path), help="Public keys to trust. [default: vmhost keys trust]"
 )
 @click.option("--allow-unsigned", is_flag=True, help="Also serve unsigned bundles.")
-@click.option("--host", "host_file", type=click.Path(path_type=Path), help="A host.yaml with the host's settings.")
+@click.option("--settings", "settings_file", type=click.Path(path_type=Path), help="A host.yaml for the host.")
 @click.option("--dashboard", metavar="ADDRESS:PORT", help="Serve pages and metrics there, as in 127.0.0.1:9464.")
 @click.option(
     "--source",
@@ -33,7 +33,7 @@ _log = logging.getLogger("vmhost")
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="A task's folder, for the dashboard's coverage page.",
 )
-@click.option("--state", type=click.Path(path_type=Path), help="A folder for lasting state, without --host.")
+@click.option("--state", type=click.Path(path_type=Path), help="A folder for lasting state, without --settings.")
 @click.option("--supervise", is_flag=True, help="After a crash, make a report and continue with a new process.")
 @click.option(
     "--grace",
@@ -51,7 +51,7 @@ def command(
     folder,
     trust,
     allow_unsigned,
-    host_file,
+    settings_file,
     dashboard,
     sources,
     state,
@@ -65,36 +65,35 @@ def command(
     {"id": 1, "result": VALUE}, or {"id": 1, "error": {...}}. Changes in the folder take effect at once.
 
     SIGTERM and Ctrl-C end it when the calls that it has are answered, a second Ctrl-C at once. SIGHUP reads the file of
-    --host again."""
+    --settings again."""
     from vmhost import limits
     from vmhost.lines.folder_server import FolderServer
     from vmhost.lines.signals import Signals
 
-    if state is not None and host_file is not None:
-        raise failures.Failure("--state: with --host, name the folder in that file: `state: FOLDER`")
+    check_settings(settings_file, trust, allow_unsigned, state)
     if crash_webhook is not None and not crash_webhook.startswith(("http://", "https://")):
         raise failures.Failure(f"--crash-webhook: expected an address that begins with http, got {crash_webhook!r}")
     grace_s = limits.seconds(grace, "--grace")
     receivers = {"webhook": crash_webhook, "senders": _senders(crash_sentry)}
     if supervise:
-        options = (("--host", host_file), ("--state", state), ("--dashboard", dashboard), ("--grace", grace))
+        options = (("--settings", settings_file), ("--state", state), ("--dashboard", dashboard), ("--grace", grace))
         arguments = [str(part) for name, value in options if value is not None for part in (name, value)]
         arguments += [part for path in trust for part in ("--trust", str(path))]
         arguments += [part for path in sources for part in ("--source", str(path))]
         arguments += ["--allow-unsigned"] * allow_unsigned
         with Signals(grace_s + _CHILD_MARGIN_S) as signals:
-            return _supervise(output, [str(folder), *arguments], state or _state_of(host_file), receivers, signals)
+            return _supervise(output, [str(folder), *arguments], state or _state_of(settings_file), receivers, signals)
     with (
         Signals(grace_s) as signals,
         guest_log(output),
-        open_host(host_file, trust, allow_unsigned, state) as host,
+        open_host(settings_file, trust, allow_unsigned, state) as host,
         contextlib.ExitStack() as stack,
     ):
         if host.state is not None:
             from vmhost.operations.crash_reports import CrashFolder
 
             CrashFolder(host.state, masking=host.policy.masking(), **receivers).collect()
-        reload = functools.partial(_reload, host, host_file) if host_file is not None else None
+        reload = functools.partial(_reload, host, settings_file) if settings_file is not None else None
         server = FolderServer(host, folder, sys.stdout, reload=reload, numbered=numbered)
         if dashboard is not None:
             stack.enter_context(served(output, host, dashboard, sources=sources))
@@ -103,27 +102,27 @@ def command(
     return failures.INTERRUPTED if ended_by == signal.SIGINT else failures.DONE
 
 
-def _reload(host, host_file):
+def _reload(host, settings_file):
     """Reads host.yaml again, and says what of it is not in force."""
     waiting = host.reload()
     if waiting:
-        _log.warning("%s: read again; changes that need a restart: %s", host_file, ", ".join(waiting))
+        _log.warning("%s: read again; changes that need a restart: %s", settings_file, ", ".join(waiting))
     else:
-        _log.info("%s: read again", host_file)
+        _log.info("%s: read again", settings_file)
 
 
-def _state_of(host_file):
+def _state_of(settings_file):
     """The state folder in a host.yaml, or None."""
-    if host_file is None:
+    if settings_file is None:
         return None
     import yaml
 
     from vmhost.host_yaml import read_host_yaml
 
     try:
-        return read_host_yaml(host_file).state
+        return read_host_yaml(settings_file).state
     except yaml.YAMLError as error:
-        raise failures.Failure(f"{host_file}: {error}") from error
+        raise failures.Failure(f"{settings_file}: {error}") from error
 
 
 def _senders(dsn):

@@ -87,6 +87,17 @@ def test_an_unsigned_or_untrusted_bundle_needs_a_flag(vmhost, bundle):
     assert code == failures.REFUSED and "does not trust" in err
 
 
+@pytest.mark.parametrize("option", ["--trust", "--allow-unsigned"])
+def test_what_a_settings_file_decides_is_refused_beside_it(vmhost, bundle, tmp_path, option):
+    (tmp_path / "host.yaml").write_text("allow_unsigned: true\n")
+    given = ("--settings", tmp_path / "host.yaml", option, *([tmp_path] if option == "--trust" else []))
+    path = bundle(ECHO)
+    for command in (("run", path), ("serve", path.parent)):
+        code, out, err = vmhost(*command, *given)
+        assert code == failures.WRONG_INPUT and f"{option}: with --settings, say so in that file" in err, err
+    assert vmhost("run", path, *given[:2])[:2] == (0, "null\n")
+
+
 def test_input_comes_from_a_file_or_stdin_or_the_command_line(vmhost, bundle, tmp_path, monkeypatch):
     path = bundle(ECHO)
     (tmp_path / "value.json").write_text('{"a": {"$set": [1]}}')

@@ -105,7 +105,7 @@ def serve(request, folder, tmp_path):
 
         def start(*options, **settings):
             own = ["--supervise"] if request.param == "supervised" else []
-            if "--host" not in options:
+            if "--settings" not in options:
                 own += ["--allow-unsigned", *(["--state", tmp_path / "state"] if own else [])]
             server = Server(folder, *own, *options, **settings)
             stack.callback(server.end)
@@ -193,7 +193,7 @@ def test_hangup_without_a_file_is_one_line_and_no_end(serve):
 def test_hangup_reads_the_settings_again_and_names_what_needs_a_restart(serve, tmp_path):
     settings = tmp_path / "host.yaml"
     settings.write_text("allow_unsigned: true\nstate: state\ntasks: {double: {limits: {memory: 32 MiB}}}\n")
-    server = serve("--host", settings)
+    server = serve("--settings", settings)
 
     def read_again(text):
         settings.write_text(text)

@@ -1,4 +1,4 @@
-"""The `vmhost` command: compile, lock, run, inspect, explain, bench, doctor, keys and demo.
+"""The `vmhost` command.
 
 One module per command; each is imported when it is called or its options are listed, so that `vmhost --help` and
 completion stay quick. `output.py` and `failures.py` define where output goes, and the exit codes.
@@ -15,34 +15,53 @@ from click.shell_completion import CompletionItem
 from vmhost.cli import failures
 from vmhost.command import version_line
 
-# In the order in which a new user meets them, with the text that `vmhost --help` shows.
-COMMANDS = {
-    "init": "Make a folder with a task that compiles and runs.",
-    "compile": "Compile task FOLDERs into signed bundles.",
-    "lock": "Pin the packages that a task or a script requires.",
-    "record": "Run PROGRAM, and record the source texts that its VMs will need.",
-    "replay": "Run recorded calls in a new version, and compare.",
-    "run": "Call BUNDLE's entry point and print the result.",
-    "serve": "Serve the bundles in FOLDER: calls and answers are lines of JSON.",
-    "dashboard": "Show the dashboard of a host under load.",
-    "top": "Show a running host's tasks, live.",
-    "debug": "Debug a host remotely, by a link, with consent at the device.",
-    "coverage": "Show which lines and branches of tasks ran.",
-    "pipeline": "Store events, trigger stream tasks, and show their results.",
-    "reach": "Test a pipeline's channels; show what was sent to whom, what was not, and why.",
-    "tunnel": "Serve devices, send messages, push to devices, and show the state of it all.",
-    "cloud": "Serve the deployment platform; release tasks, watch them, roll them back.",
-    "agent": "Keep this device's tasks in step with the platform.",
-    "crashes": "List the crashes recorded in STATE, or show one.",
-    "inspect": "List the contents of BUNDLE, and who signed it.",
-    "explain": "Show how the engine computes MODEL, and how long each step takes.",
-    "quantize": "Quantize an ONNX model to 8 or 4 bits; compare accuracy and speed.",
-    "image": "Make a device image.",
-    "bench": "Measure VMs against threads, processes and InterpreterPool.",
-    "doctor": "Check this machine and installation.",
-    "keys": "Make and list signing keys, and manage trusted signers.",
-    "demo": "Run the shipped tasks side by side, and check them.",
+# In the order in which a new user meets them, with the texts that `vmhost --help` shows.
+GROUPS = {
+    "Write and compile tasks": {
+        "init": "Make a folder with a task that compiles and runs.",
+        "compile": "Compile task FOLDERs into signed bundles.",
+        "lock": "Pin the packages that a task or a script requires.",
+        "record": "Run PROGRAM, and record the source texts that its VMs will need.",
+        "inspect": "List the contents of BUNDLE, and who signed it.",
+    },
+    "Run them": {
+        "run": "Call BUNDLE's entry point and print the result.",
+        "serve": "Serve the bundles in FOLDER: calls and answers are lines of JSON.",
+        "replay": "Run recorded calls in a new version, and compare.",
+        "demo": "Run the shipped tasks side by side, and check them.",
+    },
+    "Watch them": {
+        "dashboard": "Show the dashboard of a host under load.",
+        "top": "Show a running host's tasks, live.",
+        "coverage": "Show which lines and branches of tasks ran.",
+        "crashes": "List the crashes recorded in STATE, or show one.",
+        "debug": "Debug a host remotely, by a link, with consent at the device.",
+    },
+    "Models": {
+        "explain": "Show how the engine computes MODEL, and how long each step takes.",
+        "quantize": "Quantize an ONNX model to 8 or 4 bits; compare accuracy and speed.",
+    },
+    "Events, devices and fleets": {
+        "pipeline": "Store events, trigger stream tasks, and show their results.",
+        "reach": "Test a pipeline's channels; show what was sent to whom, what was not, and why.",
+        "tunnel": "Serve devices, send messages, push to devices, and show the state of it all.",
+        "cloud": "Serve the deployment platform; release tasks, watch them, roll them back.",
+        "agent": "Keep this device's tasks in step with the platform.",
+        "image": "Make a device image.",
+    },
+    "This installation": {
+        "doctor": "Check this machine and installation.",
+        "keys": "Make and list signing keys, and manage trusted signers.",
+        "bench": "Measure VMs against threads, processes and InterpreterPool.",
+        "completion": "Print the completion script of a shell.",
+    },
 }
+COMMANDS = {name: text for group in GROUPS.values() for name, text in group.items()}
+_EXAMPLE = (
+    "vmhost init hello",
+    "vmhost compile hello -o hello.vmb",
+    "vmhost run hello.vmb --allow-unsigned --input hello/input.json",
+)
 _HELP = ("-h", "--help")
 
 
@@ -57,8 +76,13 @@ class _Commands(click.Group):
         return list(COMMANDS)
 
     def format_commands(self, context, formatter):
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:{width}}", text) for name, text in commands.items()])
+        with formatter.section("Example"):
+            for line in _EXAMPLE:
+                formatter.write_text(line)
 
     def shell_complete(self, context, incomplete):
         names = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]

@@ -20,6 +20,7 @@ GROUPS = {
     "Write and compile tasks": {
         "init": "Make a folder with a task that compiles and runs.",
         "compile": "Compile task FOLDERs into signed bundles.",
+        "test": "Run the tests in task FOLDERs.",
         "lock": "Pin the packages that a task or a script requires.",
         "record": "Run PROGRAM, and record the source texts that its VMs will need.",
         "inspect": "List the contents of BUNDLE, and who signed it.",

@@ -35,7 +35,7 @@ def run(value):
 ''',
     "input.json": '{{"numbers": [1, 2, 3, 6]}}\n',
     "test_main.py": '''\
-"""The task in plain Python, without a VM: `python -m unittest` in this folder."""
+"""The task in plain Python, without a VM: `vmhost test FOLDER`, or `python -m unittest` in it."""
 
 import json
 import unittest

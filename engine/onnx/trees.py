@@ -21,7 +21,7 @@ _MAX_SURE_LEVELS = (1 << 12) - 1  # limit in engine/src/models/trees.c
 _COMBINES = {"SUM": 0, "AVERAGE": 0, "MIN": 1, "MAX": 2}
 _HIGH, _LOW = 0, 1  # position of NaN in the order of keys
 _MISSING_NODES = "has nodes that refer to nodes that do not exist"
-_NO_TREES = "has nodes that form no trees: shared children or cycles"
+_NO_TREES = "has nodes that form no trees: cycles, or children that several trees share"
 
 
 class _Ensemble(NamedTuple):
@@ -175,8 +175,7 @@ def _next_lower(keys):
 
 class _Walks(NamedTuple):
     """Nodes with one kind of comparison: to `right` if the feature's key is above theirs, else to `left`. The
-    ensemble's nodes come first; `branch` marks branches; `nan` chooses the key. `tree_children` are the nodes a level
-    below (two columns, -1: none) in a spanning tree, since some nodes have several parents."""
+    ensemble's nodes come first; `branch` marks branches; `nan` chooses the key."""
 
     keys: numpy.ndarray
     features: numpy.ndarray
@@ -184,7 +183,6 @@ class _Walks(NamedTuple):
     left: numpy.ndarray
     right: numpy.ndarray
     branch: numpy.ndarray
-    tree_children: numpy.ndarray
 
 
 def _walks(ensemble, dtype):
@@ -194,7 +192,7 @@ def _walks(ensemble, dtype):
     right = numpy.where(swapped, ensemble.true, ensemble.false)
     keys = numpy.where((modes == _LT) | (modes == _GTE), _next_lower(keys), keys)
     nan = numpy.where(missing != swapped, _LOW, _HIGH)
-    walks = _Walks(keys, ensemble.features, nan, left, right, modes != _LEAF, numpy.stack([left, right], 1))
+    walks = _Walks(keys, ensemble.features, nan, left, right, modes != _LEAF)
     equals = numpy.flatnonzero((modes == _EQ) | (modes == _NEQ) | (modes == _MEMBER)).tolist()
     return _with_equals(ensemble, walks, equals, dtype) if equals else walks
 
@@ -203,7 +201,7 @@ def _with_equals(ensemble, walks, equals, dtype):
     """Replaces each comparison for equality by two comparisons for each value. `x > t` and `x < t` lead to the same
     node, so these nodes have two parents."""
     lists = [values.tolist() for values in walks]
-    keys, features, nan, left, right, branch, tree_children = lists
+    keys, features, nan, left, right, branch = lists
     for node in equals:
         mode, missing = ensemble.modes[node], bool(ensemble.missing_is_true[node])
         numbers = _keys(ensemble.members[node], dtype).tolist() if mode == _MEMBER else [keys[node]]
@@ -218,11 +216,10 @@ def _with_equals(ensemble, walks, equals, dtype):
             for values, value in ((features, features[node]), (nan, _HIGH), (left, following), (right, equal)):
                 values.append(value)
             branch.append(True)
-            tree_children.append([other, equal] if last else [following, -1])
             keys[above], nan[above] = number, _LOW if missing else _HIGH
-            left[above], right[above], tree_children[above] = below, following, [below, -1]
+            left[above], right[above] = below, following
             if not last:  # the next value's comparison, reached from both of this one's
-                for values, value in zip(lists, (0, features[node], _HIGH, 0, 0, True, [-1, -1])):
+                for values, value in zip(lists, (0, features[node], _HIGH, 0, 0, True)):
                     values.append(value)
                 above = following
     kinds = [values.dtype for values in walks]
@@ -230,19 +227,30 @@ def _with_equals(ensemble, walks, equals, dtype):
 
 
 def _levels(walks, roots):
-    """Each node's tree and level; -1 if unreachable."""
-    trees, levels = numpy.full(len(walks.keys), -1), numpy.full(len(walks.keys), -1)
-    frontier, tree_of, level = roots, numpy.arange(len(roots)), 0
+    """Each node's tree and level, the length of the longest path to it; -1 if unreachable. A tree's branches may lead to
+    the same node, as converters write sets of values."""
+    children, trees, frontier = numpy.stack([walks.left, walks.right], 1), numpy.full(len(walks.keys), -1), roots
+    trees[roots] = numpy.arange(len(roots))
+    if (trees[roots] != numpy.arange(len(roots))).any():
+        raise Unsupported(_NO_TREES)
     while len(frontier):
-        trees[frontier] = numpy.arange(len(frontier))
-        repeated = (trees[frontier] != numpy.arange(len(frontier))).any()
-        if repeated or (levels[frontier] >= 0).any():
+        inner = frontier[walks.branch[frontier]]
+        below, tree_of = children[inner].reshape(-1), numpy.repeat(trees[inner], 2)
+        new = trees[below] < 0
+        trees[below[new]] = tree_of[new]
+        if (trees[below] != tree_of).any():
             raise Unsupported(_NO_TREES)
-        trees[frontier], levels[frontier] = tree_of, level
-        inner = walks.branch[frontier]
-        children = walks.tree_children[frontier[inner]]
-        tree_of = numpy.repeat(tree_of[inner], 2)[(exists := children.reshape(-1) >= 0)]
-        frontier, level = children.reshape(-1)[exists], level + 1
+        frontier = numpy.unique(below[new])
+    parents = numpy.bincount(children[walks.branch & (trees >= 0)].reshape(-1), minlength=len(trees))
+    levels, frontier, level = numpy.full(len(trees), -1), roots[parents[roots] == 0], 0
+    while len(frontier):  # nodes all of whose parents have levels
+        levels[frontier] = level
+        below = children[frontier[walks.branch[frontier]]].reshape(-1)
+        numpy.subtract.at(parents, below, 1)
+        below = numpy.unique(below)
+        frontier, level = below[parents[below] == 0], level + 1
+    if ((trees >= 0) & (levels < 0)).any():
+        raise Unsupported(_NO_TREES)
     return trees, levels
 
 

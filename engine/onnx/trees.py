@@ -227,8 +227,8 @@ def _with_equals(ensemble, walks, equals, dtype):
 
 
 def _levels(walks, roots):
-    """Each node's tree and level, the length of the longest path to it; -1 if unreachable. A tree's branches may lead to
-    the same node, as converters write sets of values."""
+    """Each node's tree and level, the length of the longest path to it; -1 if unreachable. Branches of a tree may lead
+    to one node, as converters write sets of values."""
     children, trees, frontier = numpy.stack([walks.left, walks.right], 1), numpy.full(len(walks.keys), -1), roots
     trees[roots] = numpy.arange(len(roots))
     if (trees[roots] != numpy.arange(len(roots))).any():

@@ -47,7 +47,8 @@ class SigningKey:
     def save(self, path, name=None):
         """Writes the private key to `path` (0600, never over an existing file) and the public one to `path` + `.pub`.
 
-        `name` is the key's name in trust stores; the file's stem if None. SigningError if either file exists.
+        Each is whole and on the disk, or not there; the private one comes last. `name` is the key's name in trust
+        stores; the file's stem if None. SigningError if either file exists.
         """
         from pathlib import Path  # here, because devices only check signatures
 
@@ -59,15 +60,31 @@ class SigningKey:
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         line = format_public_key(name or path.stem, self.public)
-        for target, content, mode in ((path, pem, 0o600), (public, line.encode(), 0o644)):
+        if path.exists():
+            raise SigningError(f"{path}: is there already; choose another name, or remove it")
+        for target, content, mode in ((public, line.encode(), 0o644), (path, pem, 0o600)):
             try:
-                descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+                _write_new(target, content, mode)
             except FileExistsError as error:
                 raise SigningError(f"{target}: is there already; choose another name, or remove it") from error
             except OSError as error:
                 raise SigningError(f"{target}: can't write the key: {error.strerror}") from error
-            with open(descriptor, "wb") as file:
-                file.write(content)
+
+
+def _write_new(path, content, mode):
+    """Writes a file that does not exist: it is whole and on the disk, or not there."""
+    import tempfile  # here, because devices only check signatures
+
+    descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        os.link(partial, path)  # unlike a rename, this replaces nothing
+    finally:
+        os.unlink(partial)
 
 
 def generate_key():

@@ -56,6 +56,12 @@ class PostgreSQLServer:
         with psycopg.connect(self.dsn()) as connection:
             return connection.execute(query).fetchall()
 
+    def run(self, program, *arguments):
+        """Runs one of PostgreSQL's client programs."""
+        command = [self._programs / program, *map(str, arguments)]
+        done = subprocess.run(command, env=self._environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
     def start(self):
         self._launch()
         while True:

@@ -1,11 +1,19 @@
 """Hostile bodies of every message: each gets an answer that is no internal error, and harms nobody else's rows."""
 
 import asyncio
+import base64
+import contextlib
 import copy
+import hashlib
+import io
 import json
 import random
+import re
 
 import pytest
+from dulwich.object_format import DEFAULT_OBJECT_FORMAT
+from dulwich.objects import Blob, Commit, Tree
+from dulwich.pack import write_pack_objects
 
 from tests.deployment.platforms import add_version, nothing_left, platform_in
 from vmhost.deployment import stated_facts, strict_json
@@ -37,6 +45,10 @@ DEVICE_MESSAGES = {
     },
     "crash": {"id": "1", "fingerprint": "ab" * 16, "task": TASK, "version": "1", "title": "SIGSEGV", "log": ["a"]},
 }
+# Other forms of these messages, and a device that joins under the name of another one.
+FORMS = {name: [(f"/api/v1/device/{name}", SECRET, message)] for name, message in DEVICE_MESSAGES.items()}
+FORMS["check"] += [("/api/v1/device/check", SECRET, {"profile": "bad x"})]
+FORMS["enrol"] = [("/api/v1/device/enrol", None, {"device": name, "secret": "t" * 40}) for name in ("good", "new")]
 VALUES = {"string": "x", "integer": 1, "number": 1, "array": [], "object": {}, "boolean": True}
 JUNK = (
     *(
@@ -148,8 +160,8 @@ def _each_value(message):
             yield from (text.replace('"@@"', junk).encode() for junk in JUNK)
 
 
-async def _asked(app, method, path, token, device="", body=b""):
-    headers = [(b"authorization", f"Bearer {token}".encode()), (b"x-vmhost-device", device.encode())]
+async def _asked(app, method, path, token, device="", body=b"", headers=None):
+    headers = headers or [(b"authorization", f"Bearer {token}".encode()), (b"x-vmhost-device", device.encode())]
     scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers, "root_path": ""}
     scope |= {"client": ("10.0.0.1", 1), "http_version": "1.1", "scheme": "http", "server": ("t", 1)}
     sent = []
@@ -179,28 +191,34 @@ PAGES = (
 
 def _rows_of(platform, device):
     """Everything that the platform stores about a device."""
-    tables = ("deploy_assignments", "deploy_health", "fleet_devices", "fleet_versions", "fleet_crashes")
+    tables = ("deploy_assignments", "deploy_health", "fleet_epochs", "fleet_versions", "fleet_crashes")
     with platform.database.reader() as connection:
         found = {
             table: connection.execute(f"SELECT * FROM {table} WHERE device = ?", (device,)).fetchall()
             for table in tables
         }
-        query = "SELECT id, facts, profile, epoch, reported, problem FROM deploy_devices WHERE id = ?"
+        query = "SELECT id, secret, facts, profile, epoch, reported, problem FROM deploy_devices WHERE id = ?"
         return found | {"deploy_devices": connection.execute(query, (device,)).fetchall()}
 
 
-@pytest.mark.parametrize("name", sorted(DEVICE_MESSAGES))
+def test_each_message_of_devices_has_hostile_forms(platform):
+    paths = {route.path for route in application(platform).routes if "/device/" in route.path}
+    assert paths == {path for forms in FORMS.values() for path, _, _ in forms}
+
+
+@pytest.mark.parametrize("name", sorted(FORMS))
 def test_a_hostile_device_gets_answers_and_harms_no_other(platform, name):
     app, rng = application(platform, requests_per_s=1e6, burst=10**6), random.Random(f"46 {name}")
     before = _rows_of(platform, "good")
     admin = platform.access.add_token("admin", "test")
+    joining = platform.access.add_token("fleet", "test")
 
     async def all_of_them():
-        message = DEVICE_MESSAGES[name]
-        whole = {key: value for key, value in message.items() if key not in ("base", "gone")}
-        for body in (*_each_value(whole), *(_hostile(message, rng) for _ in range(BODIES))):
-            status, text = await _asked(app, "POST", f"/api/v1/device/{name}", SECRET, "bad", body)
-            assert status in (200, 400, 409), (status, body[:300], text[:300])
+        for path, secret, message in FORMS[name]:
+            whole = {key: value for key, value in message.items() if key not in ("base", "gone")}
+            for body in (*_each_value(whole), *(_hostile(message, rng) for _ in range(BODIES))):
+                status, text = await _asked(app, "POST", path, secret or joining, "bad", body)
+                assert status in (200, 400, 409), (status, body[:300], text[:300])
         for page in PAGES:
             status, text = await _asked(app, "GET", f"/api/v1/{page}", admin)
             assert status == 200, (page, status, text[:300])
@@ -232,6 +250,90 @@ def test_hostile_bodies_of_people_get_answers(platform):
 
     asyncio.run(all_of_them())
     assert _rows_of(platform, "good") == before
+
+
+def _push(repository):
+    """The body of a push of a branch and a tag, as git sends it, and the offsets of its parts."""
+    blobs = {name: Blob.from_string(text) for name, text in ((b"main.py", b"def run(): pass\n"), (b"task.yaml", b"{"))}
+    tree = Tree()
+    for name, blob in blobs.items():
+        tree.add(name, 0o100644, blob.id)
+    commit = Commit()
+    commit.tree, commit.message, commit.encoding = tree.id, b"one", b"UTF-8"
+    commit.author = commit.committer = b"Ann <ann@shop.example>"
+    commit.author_time = commit.commit_time = 0
+    commit.author_timezone = commit.commit_timezone = 0
+    commands = [b"0" * 40 + b" " + commit.id + b" refs/" + each for each in (b"heads/rank", b"tags/1.0.0")]
+    commands[0] += b"\0 report-status side-band-64k"
+    pack = io.BytesIO()
+    write_pack_objects(pack.write, [commit, tree, *blobs.values()], object_format=DEFAULT_OBJECT_FORMAT)
+    lines = b"".join(b"%04x" % (len(each) + 4) + each for each in commands)
+    return lines + b"0000", pack.getvalue()
+
+
+def _hostile_push(head, pack, rng):
+    """The bytes of a push with something wrong in its commands, in its pack, or between them."""
+    kind = rng.randrange(8)
+    if kind == 0:
+        return (head + pack)[: rng.randrange(len(head) + len(pack))]
+    if kind == 1:
+        return head + bytes(rng.randrange(256) for _ in range(rng.randrange(200)))
+    if kind == 2:
+        return rng.choice((b"", b"0000", b"0001", pack, head, head + head + pack, head + pack + pack))
+    if kind == 3:  # another name of the same length
+        names = (
+            b"refs/heads/../x",
+            b"refs/heads/ra\0k",
+            b"refs/heads/\xff\xfe\xfd\xfc",
+            b"refs/tagz/rank.",
+            b"HEAD" * 4,
+        )
+        return head.replace(b"refs/heads/rank", rng.choice(names)[:15].ljust(15, b"~")) + pack
+    if kind == 4:  # other objects, such as none, or a blob for a commit
+        return re.sub(rb"[0-9a-f]{40} refs", rng.choice((b"0" * 40, b"f" * 40, b"z" * 40)) + b" refs", head) + pack
+    data = bytearray(head if kind == 5 else pack)
+    for _ in range(rng.randint(1, 4)):
+        data[rng.randrange(len(data))] = rng.randrange(256)
+    if kind == 6:  # damaged inside, and with the right sum
+        data[-20:] = hashlib.sha1(data[:-20]).digest()
+    return bytes(data) + pack if kind == 5 else head + bytes(data)
+
+
+def test_hostile_pushes_get_answers_and_harm_no_other_repository(platform):
+    app, rng = application(platform, requests_per_s=1e6, burst=10**6), random.Random("46 pushes")
+    head, pack = _push("shop")
+    given = base64.b64encode(f"ann:{platform.access.add_token('ann', 'test')}".encode())
+
+    def refs(name):
+        with contextlib.closing(platform.open_repository(name)) as repo:
+            return repo.get_refs(), {(each, repo.object_store[each].type_name) for each in repo.object_store}
+
+    async def push(repository, body, encoding=b""):
+        return await _asked(
+            app,
+            "POST",
+            f"/git/{repository}/git-receive-pack",
+            None,
+            body=body,
+            headers=[
+                (b"authorization", b"Basic " + given),
+                (b"content-type", b"application/x-git-receive-pack-request"),
+                (b"content-encoding", encoding),
+            ],
+        )
+
+    async def all_of_them():
+        assert b"refs/heads/rank" in (await push("others", head + pack))[1]
+        before = refs("others")
+        for number in range(BODIES):
+            body = _hostile_push(head, pack, rng)
+            status, text = await push("shop", body, b"gzip" if number % 20 == 0 else b"")
+            assert status in (200, 400, 413), (status, body[:300], text[:300])
+        assert refs("others") == before and before[1]
+        assert b"unpack ok" in (await push("shop", head + pack))[1]
+
+    platform.add_repository("others", "test")
+    asyncio.run(all_of_them())
 
 
 @pytest.mark.parametrize("stored", ["NaN", "Infinity", '"\\ud800"', "1e400", "[" * 5000 + "]" * 5000, '{"a": [1]}'])

@@ -1,6 +1,8 @@
 """Whoever passes the platform's answers on, but has none of its keys, can move nothing on a device."""
 
 import copy
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +12,7 @@ from vmhost.deployment import orders
 from vmhost.deployment.cloud.metadata import SignedMetadata, key_of
 from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.server import serving
+from vmhost.deployment.device import agent as device_agent
 from vmhost.deployment.trust import canonical
 
 PLAN = "steps: [{percent: 100, min_reports: 9}]\nmax_error: 100 %\nproof: {calls: 0}\n"
@@ -105,6 +108,21 @@ def test_a_device_goes_by_its_own_facts(built, agent, between):
         | {"facts": {"python": "3.13", "os": "linux"}, "tasks": {}}
     )
     moves_nothing(agent)
+
+
+def test_a_device_is_not_held_back_for_ever_by_being_told_that_nothing_has_changed(built, agent, between, monkeypatch):
+    platform, _ = built
+    now_s = time.monotonic()
+    monkeypatch.setattr(device_agent, "time", SimpleNamespace(monotonic=lambda: now_s, time=time.time))
+    agent._settled = None
+    agent.step()
+    between.change_answer = lambda answer: {"unchanged": True, "poll_s": 1} if "wanted" not in answer else answer
+    platform.releases.act(max(platform.releases.releases), "roll_back", "ann")
+    agent.step()
+    assert not agent.failed and agent.host.task("rank")(1) == 3
+    now_s += device_agent.MAX_UNSIGNED_S
+    agent.step()
+    assert not agent.failed and agent.host.task("rank")(1) == 2
 
 
 def test_reports_are_not_taken_for_received_by_an_answer_alone(built, agent, between):

@@ -1,5 +1,6 @@
 """The platform on PostgreSQL: the same as on SQLite, and two processes on one database."""
 
+import collections
 import concurrent.futures
 import contextlib
 import http.client
@@ -9,19 +10,22 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import urllib.parse
 from pathlib import Path
 
+import psycopg
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.deployment import test_profile_model, test_release_model
+from tests.deployment import test_migrations, test_profile_model, test_release_model
+from tests.deployment.metadata_files import Repository, sign_all
 from tests.deployment.platforms import Clock, WorkingCopy, add_version, platform_in
 from tests.deployment.test_fleet_views import RULES, Collector, crash, report
 from tests.postgresql_server import PostgreSQLServer
 from vmhost.bytecode.signing import generate_key
-from vmhost.deployment.cloud import openapi
+from vmhost.deployment.cloud import backups, openapi
 from vmhost.deployment.cloud.metadata import key_of
 from vmhost.deployment.cloud.plan import Plan
 from vmhost.deployment.cloud.platform import Platform
@@ -29,7 +33,7 @@ from vmhost.deployment.cloud.postgresql import PostgreSQLDatabase, translated
 from vmhost.deployment.cloud.server import serving
 from vmhost.deployment.device.transfers import Transfers
 from vmhost.deployment.errors import RefusedError, TransferError
-from vmhost.deployment.trust import canonical
+from vmhost.deployment.trust import Metadata, canonical
 from vmhost.stores import StoreError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -204,9 +208,12 @@ def test_of_two_processes_one_is_killed_while_a_release_is_under_way(cluster, tm
         addresses, kill = [there, here], threading.Event()
         asked, proven = itertools.count(), set()
 
+        end = time.monotonic() + 300
+
         def live(number):
             device = devices[number]
-            for round in range(200):
+            for round in itertools.count():
+                assert time.monotonic() < end
                 if next(asked) == killed_at:
                     first.kill()
                     first.wait()
@@ -214,6 +221,7 @@ def test_of_two_processes_one_is_killed_while_a_release_is_under_way(cluster, tm
                 answer = ask_at(addresses[(number + round) % 2], device)
                 wanted = answer and answer["wanted"].get(TASK)
                 if wanted is None:
+                    time.sleep(0.05)  # others report meanwhile
                     continue
                 assert wanted["version"] == "1.0.0"
                 report = [1, {"release": wanted["release"], "state": "proven"}]
@@ -357,3 +365,78 @@ def test_the_fleet_is_summed_and_watched_there_too(two):
             platform.alerts.evaluate()
             platform.alerts.send()
         assert sorted(each["rule"] for each in collector.got) == ["crashes", "errors"]
+
+
+def put_back(cluster, name, dump):
+    """The database of this name becomes that of the dump."""
+    with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name}")
+        connection.execute(f"CREATE DATABASE {name}")
+    cluster.run("pg_restore", "--exit-on-error", "-h", cluster.folder, "-U", "tests", "-d", name, dump)
+
+
+@stress
+def test_a_platform_goes_on_after_its_database_and_its_folder_were_put_back(cluster, tmp_path):
+    dsn, dump = cluster.new(), tmp_path / "dump"
+    name = re.search(r"dbname=(\w+)", dsn)[1]
+    plan = Plan.of({"steps": [{"percent": 100, "min_reports": 9}]})
+    (tmp_path / "device").mkdir()
+    with platform_in(tmp_path / "cloud", dsn) as original:
+        root = (original.metadata.folder / "1.root.json").read_bytes()
+        (tmp_path / "device" / "root.json").write_bytes(root)
+        device = Metadata(tmp_path / "device", Repository(original), original.clock)
+        add_version(original, TASK, "1")
+        assert original.releases.start(TASK, "1", plan, "ann", "").id == 1
+        original.devices.enrol("a", SECRET)
+        cluster.run("pg_dump", "-Fc", "-h", cluster.folder, "-U", "tests", "-f", dump, name)
+        backups.back_up(original.folder, tmp_path / "backup.tar")
+        for version in "23":
+            add_version(original, TASK, version)
+            original.releases.generation += 1
+            sign_all(original)
+            device.refresh()
+        original.releases.act(1, "next", "ann")
+        assert original.releases.start(TASK, "3", plan, "ann", "").id == 2
+    put_back(cluster, name, dump)
+    backups.restore(tmp_path / "backup.tar", tmp_path / "again", Clock(1_900_000_000.0))
+    backups.go_on(tmp_path / "again", Clock(1_900_000_600.0))  # doing it again harms nothing
+    with Platform(tmp_path / "again") as restored:
+        device._fetch = Repository(restored)
+        device.refresh()
+        assert device.target(f"{TASK}/1/3.14.vmb") is not None and device.target(f"{TASK}/3/3.14.vmb") is None
+        assert check(restored, "a")["release"] == 1
+        check(restored, "a", [[1, {"release": 1, "state": "proven"}]])
+        restored.releases.act(1, "next", "ann")
+        add_version(restored, TASK, "2")
+        assert restored.releases.start(TASK, "2", plan, "ann", "").id == (1_900_000_600 - 1_767_225_600) // 60
+        assert restored.add_file(TASK, "words", "shared", b"w", {}, "ann") == (1_900_000_600 - 1_767_225_600) // 60
+
+
+@stress
+def test_numbers_of_a_database_without_rows_go_on_too(cluster, tmp_path):
+    with platform_in(tmp_path / "cloud", cluster.new()):
+        pass
+    backups.go_on(tmp_path / "cloud", Clock(1_900_000_000.0))
+    with Platform(tmp_path / "cloud") as platform:
+        add_version(platform, TASK, "1")
+        number = (1_900_000_000 - 1_767_225_600) // 60
+        assert platform.releases.start(TASK, "1", Plan.of({}), "ann", "").id == number
+
+
+@stress
+@pytest.mark.parametrize("check", test_migrations.CHECKS)
+def test_tables_of_older_platforms_are_brought_to_the_new_form_there_too(cluster, check):
+    dsns = collections.defaultdict(cluster.new)
+    check(lambda name: PostgreSQLDatabase(dsns[name]))
+
+
+@stress
+def test_a_device_that_asks_to_join_there(cluster, tmp_path):
+    with platform_in(tmp_path / "cloud", cluster.new()) as platform:
+        token = platform.access.add_token("fleet", "test", scopes=["join"], uses=1)
+        for _ in range(2):
+            assert not platform.enrol(platform.access.identify(token), "a", SECRET, "10.0.0.1")
+        [asking] = platform.joins.list()
+        platform.joins.refuse("a", asking["code"], "admin")
+        platform.joins.approve("a", asking["code"], "admin")
+        assert platform.enrol(platform.access.identify(token), "a", SECRET) and check(platform, "a") is None

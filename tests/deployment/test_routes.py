@@ -9,85 +9,16 @@ import re
 import pytest
 
 from tests.deployment.platforms import add_version, nothing_left, platform_in
-from vmhost.access import AccessError, RateLimit, network_of
+from vmhost.access import ROLES, AccessError, RateLimit, network_of
+from vmhost.access.accounts import OWNED
+from vmhost.deployment.cloud.git_http import SERVICES
+from vmhost.deployment.cloud.routes import ACCOUNT, DEVICE, FLEET, LISTED, PUBLIC
 from vmhost.deployment.cloud.web import MAX_STRANGERS, application
 
 OWN, OTHER = "shop", "bank"
 SECRET = "s" * 40
-WORDS = ("read", "push", "release", "admin", "enrol", "debug")
-OWNED = ("read", "push", "release")
-
-# What each route needs: the scope, and whether it is about one repository ("one"), shows those that the caller may see
-# ("some"), or concerns the fleet ("all"). PUBLIC ones need no account: they have nothing secret, or check a device's
-# secret, a ticket or a link by themselves.
-PUBLIC = {
-    ("GET", path)
-    for path in (
-        "/",
-        "/fleet",
-        "/page.js",
-        "/page_shared.js",
-        "/page_fleet.js",
-        "/page.css",
-        "/files/{start}/{digest}",
-        "/exclusive/{digest}",
-        "/keys/bundles.pub",
-        "/keys/debug.pub",
-        "/metadata/{name}",
-        "/api/v1/openapi.json",
-        "/debug",
-        "/debug/{name}",
-    )
-} | {
-    ("POST", "/debug/api"),
-    ("POST", "/api/v1/device/check"),
-    ("POST", "/api/v1/device/report"),
-    ("POST", "/api/v1/device/crash"),
-}
-NEEDS = {
-    ("POST", "/api/v1/device/enrol"): ("enrol", "all"),
-    ("GET", "/api/v1/whoami"): (None, "all"),
-    ("GET", "/api/v1/overview"): ("read", "some"),
-    ("GET", "/api/v1/repositories"): ("read", "some"),
-    ("POST", "/api/v1/repositories"): ("admin", "all"),
-    ("GET", "/api/v1/repositories/{name}/signing"): ("read", "one"),
-    ("POST", "/api/v1/repositories/{name}/signatures"): ("release", "one"),
-    ("GET", "/api/v1/versions"): ("read", "some"),
-    ("POST", "/api/v1/forgive"): ("release", "one"),
-    ("GET", "/api/v1/releases"): ("read", "some"),
-    ("POST", "/api/v1/releases"): ("release", "one"),
-    ("GET", "/api/v1/releases/{release:id}"): ("read", "one"),
-    ("GET", "/api/v1/releases/{release:id}/devices"): ("read", "one"),
-    ("POST", "/api/v1/releases/{release:id}/retry"): ("release", "one"),
-    ("POST", "/api/v1/releases/{release:id}/{event}"): ("release", "one"),
-    ("POST", "/api/v1/ask"): ("read", "all"),
-    ("GET", "/api/v1/stuck"): ("read", "some"),
-    ("GET", "/api/v1/history"): ("read", "some"),
-    ("GET", "/api/v1/files"): ("read", "some"),
-    ("POST", "/api/v1/files"): ("release", "one"),
-    ("DELETE", "/api/v1/files/{file:id}"): ("release", "one"),
-    ("GET", "/api/v1/devices"): ("read", "all"),
-    ("GET", "/api/v1/devices/{device}"): ("read", "all"),
-    ("DELETE", "/api/v1/devices/{device}"): ("admin", "all"),
-    ("PUT", "/api/v1/devices/{device}/block"): ("admin", "all"),
-    ("DELETE", "/api/v1/devices/{device}/block"): ("admin", "all"),
-    ("GET", "/api/v1/blocked"): ("read", "all"),
-    ("GET", "/api/v1/fleet"): ("read", "some"),
-    ("GET", "/api/v1/fleet/crashes/{device}/{crash}"): ("read", "one"),
-    ("GET", "/api/v1/fleet/alerts"): ("read", "some"),
-    ("PUT", "/api/v1/fleet/rules"): ("admin", "all"),
-    ("GET", "/api/v1/debug/links"): ("debug", "all"),
-    ("POST", "/api/v1/debug/links"): ("debug", "all"),
-    ("DELETE", "/api/v1/debug/links/{link}"): ("debug", "all"),
-    ("GET", "/api/v1/cohorts"): ("read", "all"),
-    ("PUT", "/api/v1/cohorts/{cohort}"): ("release", "all"),
-    ("GET", "/api/v1/accounts"): ("admin", "all"),
-    ("POST", "/api/v1/accounts"): ("admin", "all"),
-    ("PATCH", "/api/v1/accounts/{name}"): ("admin", "all"),
-    ("POST", "/api/v1/tokens"): ("admin", "all"),
-    ("DELETE", "/api/v1/tokens/{token}"): ("admin", "all"),
-    ("GET", "/api/v1/audit"): ("admin", "all"),
-}
+WORDS = sorted(set().union(*ROLES.values()))
+NOT_ENROLLED = "not enrolled"
 
 
 @pytest.fixture(autouse=True)
@@ -146,10 +77,10 @@ async def _asked(app, method, path, token, body=b"", extra=(), query=""):
     headers = [(b"authorization", f"Bearer {token}".encode()), (b"content-type", b"application/json"), *extra]
     scope = {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": headers}
     scope |= {"client": ("10.0.0.1", 1), "root_path": "", "http_version": "1.1", "scheme": "http", "server": ("t", 1)}
-    sent = []
+    sent, waiting = [], [{"type": "http.request", "body": body}]
 
     async def receive():
-        return {"type": "http.request", "body": body}
+        return waiting.pop() if waiting else await asyncio.Event().wait()
 
     async def send(message):
         sent.append(message)
@@ -167,6 +98,14 @@ def _routes(app):
     ]
 
 
+def _rule(app, method, path):
+    """The Rule of a route; None of /git, whose services have theirs."""
+    [found] = [
+        each for each in app.routes if each.path == path and method in (getattr(each, "methods", None) or {"MOUNT"})
+    ]
+    return getattr(found, "rule", None)
+
+
 def _requests(platform, method, path, repository):
     """(path, query, body) of requests to the route about the repository that change nothing where they are refused."""
     task = f"{repository}/rank_{repository}"
@@ -174,50 +113,73 @@ def _requests(platform, method, path, repository):
     values = {"name": repository, "release": _release(platform, repository), "file": file, "device": "a"}
     values |= {"device": "!"} if path.endswith("/block") else {}
     values |= {"crash": f"of-{repository}", "event": "none", "cohort": "c", "token": "x", "link": "x"}
+    values |= {"start": "ab", "digest": "ab" * 32} | ({"name": "none"} if not path.startswith("/api/") else {})
     filled = re.sub(r"\{(\w+)(:id)?\}", lambda found: str(values[found[1]]), path)
     body = {"task": task, "version": "9", "name": "!", "device": "!", "devices": ["!"], "role": "viewer"}
     body |= {"keyid": "x", "signature": "0" * 128, "account": "nobody", "text": ":", "scopes": ["logs"]}
-    body |= {"valid_s": 60, "address": "x", "secret": SECRET}
+    body |= {"valid_s": 60, "address": "x", "secret": SECRET, "code": "none"}
     return filled, f"task={task}&name=!", json.dumps(body).encode()
 
 
-def test_each_route_is_open_to_the_scopes_that_it_needs_and_to_no_other(platform):
-    app = application(platform, requests_per_s=1e6, burst=10**6)
-    tokens = {
+def _tokens(platform):
+    """{(word, owner): token} with this one scope, for each; owner None: the word alone."""
+    return {
         (word, owner): _token(platform, word + (f":{owner}" if owner else ""))
         for word in WORDS
         for owner in (None, OWN, OTHER)
     }
 
+
+def _may(rule, word, owner, repository):
+    """Whether a token with the scope `word` or `word:owner` may use the route about the repository."""
+    if rule.whose is ACCOUNT:
+        return True
+    if word != rule.scope and (word, rule.scope) != ("enrol", "join"):
+        return False
+    if owner is None:
+        return True
+    return word in OWNED and (rule.whose is LISTED or (rule.whose is not FLEET and owner == repository))
+
+
+def test_each_route_says_who_may_use_it(platform):
+    unsaid = [route.path for route in application(platform).routes if not hasattr(route, "rule")]
+    assert unsaid == ["/git"]  # see git_http.SERVICES
+
+
+def test_no_route_changes_anything_for_those_who_may_only_read(platform):
+    changing = [
+        (route.rule.method, route.path)
+        for route in application(platform).routes[1:]
+        if route.rule.scope in ("read", None) and route.rule.method != "GET" and route.rule.whose is not DEVICE
+    ]
+    assert changing == [("POST", "/debug/api"), ("POST", "/api/v1/ask")]  # a link says who may; and a question
+
+
+def test_each_route_is_open_to_the_scopes_that_it_needs_and_to_no_other(platform):
+    app = application(platform, requests_per_s=1e6, burst=10**6)
+    tokens = _tokens(platform)
+
     async def walk():
         wrong = []
         for method, path in _routes(app):
-            if (method, path) in PUBLIC or path == "/git":
+            rule = _rule(app, method, path)
+            if rule is None or rule.whose in (PUBLIC, DEVICE):
                 continue
-            scope, whose = NEEDS[method, path]
             for (word, owner), token in tokens.items():
                 for repository in (OWN, OTHER):
                     filled, query, body = _requests(platform, method, path, repository)
                     filled = (
                         "/api/v1/devices/none" if (method, path) == ("DELETE", "/api/v1/devices/{device}") else filled
                     )
-                    if (method, path) == ("DELETE", "/api/v1/files/{file:id}") and word == scope:
-                        if owner in (None, repository):
-                            continue  # it would remove the file
+                    may = _may(rule, word, owner, repository)
+                    if may and (method, path) == ("DELETE", "/api/v1/files/{file:id}"):
+                        continue  # it would remove the file
                     status, text = await _asked(app, method, filled, token, body, query=query)
-                    may = scope is None or (
-                        word == scope
-                        and (
-                            owner is None
-                            or (word in OWNED and (whose == "some" or (whose == "one" and owner == repository)))
-                        )
-                    )
                     if status >= 500 or (status in (401, 403)) == may:
                         wrong.append(f"{method} {filled} with {word}:{owner}: {status} {text:.80}")
-                    if may and whose == "some" and owner is not None:
+                    if may and rule.whose is LISTED and owner is not None:
                         foreign = OTHER if owner == OWN else OWN
-                        query = query if method == "POST" else ""
-                        _, text = await _asked(app, method, filled, token, query="")
+                        _, text = await _asked(app, method, filled, token)
                         if foreign in text or '"problem' in text or "of a" in text or "of b" in text:
                             wrong.append(f"{method} {filled} with {word}:{owner} shows {foreign}: {text:.300}")
                         if owner not in text:
@@ -227,9 +189,32 @@ def test_each_route_is_open_to_the_scopes_that_it_needs_and_to_no_other(platform
     assert asyncio.run(walk()) == []
 
 
-def test_every_route_is_in_one_of_the_tables(platform):
-    there = set(_routes(application(platform)))
-    assert there == PUBLIC | NEEDS.keys() | {("MOUNT", "/git")}
+def test_routes_of_accounts_and_devices_know_no_strangers_and_public_ones_no_accounts(platform):
+    app = application(platform, requests_per_s=1e6, burst=10**6)
+    tokens = _tokens(platform)
+
+    async def walk():
+        wrong = []
+        for method, path in _routes(app):
+            rule = _rule(app, method, path)
+            if rule is None:
+                continue
+            filled, query, body = _requests(platform, method, path, OWN)
+            bare, _ = await _asked(app, method, filled, "", body, query=query)
+            if (bare == 401) == (rule.whose is PUBLIC):
+                wrong.append(f"{method} {filled} without a token: {bare}")
+            if rule.whose is PUBLIC:
+                answers = {
+                    (await _asked(app, method, filled, token, body, query=query))[0] for token in tokens.values()
+                }
+                wrong += [f"{method} {filled}: {answers}, without a token {bare}"] if answers != {bare} else []
+            if rule.whose is DEVICE:
+                for token in (*tokens.values(), "t" * 40, SECRET.upper()):
+                    status, text = await _asked(app, method, filled, token, body, extra=[(b"x-vmhost-device", b"a")])
+                    wrong += [f"{method} {filled} as a: {status}"] if status != 401 or NOT_ENROLLED not in text else []
+        return wrong
+
+    assert asyncio.run(walk()) == []
 
 
 def test_git_needs_read_to_fetch_and_push_to_push_of_that_repository(platform):
@@ -257,7 +242,7 @@ def test_git_needs_read_to_fetch_and_push_to_push_of_that_repository(platform):
         for word in WORDS:
             for owner in (None, OWN, OTHER):
                 for repository in (OWN, OTHER):
-                    for service, needed in (("git-upload-pack", "read"), ("git-receive-pack", "push")):
+                    for service, needed in SERVICES.items():
                         may = word == needed and owner in (None, repository)
                         assert await status(word, owner, repository, service) == (200 if may else 403)
 

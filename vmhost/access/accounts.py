@@ -19,9 +19,10 @@ ROLES = {
     "developer": ("read", "push"),
     "releaser": ("read", "push", "release"),
     "debugger": ("read", "debug"),  # makes links that open sessions on devices
-    "admin": ("read", "push", "release", "admin", "enrol", "debug"),
-    "fleet": ("enrol",),  # for the token with which devices join
+    "admin": ("read", "push", "release", "admin", "enrol", "join", "debug"),
+    "fleet": ("enrol", "join"),  # for tokens with which devices join; with `join` alone, an admin approves each
 }
+_COVERED_BY = {"join": "enrol"}  # whoever may do the latter may do the former
 OWNED = frozenset(("read", "push", "release"))
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.@-]{0,63}")
 _TOKEN = re.compile(r"vmh_([0-9a-z]{1,16})_([0-9A-Za-z_-]{43})")
@@ -67,7 +68,9 @@ class Identity:
 
     def may(self, scope, whose=None):
         """Is the scope covered, for the owner `whose` where given?"""
-        return scope in self.scopes or (bool(whose) and f"{scope}:{whose}" in self.scopes)
+        if scope in self.scopes or _COVERED_BY.get(scope) in self.scopes:
+            return True
+        return bool(whose) and f"{scope}:{whose}" in self.scopes
 
     def must_somewhere(self, scope):
         """AccessDeniedError unless the scope is covered for at least one owner; `must` then checks which."""

@@ -324,7 +324,8 @@ def change(output, ask, name, role, disabled):
     "--scope",
     "scopes",
     multiple=True,
-    help="read, push, release, or one of these for a repository: push:shop. [default: all of the account's]",
+    help="read, push, release, or one of these for a repository: push:shop; join: devices ask, an admin approves. "
+    "[default: all of the account's]",
 )
 @click.option("--days", type=click.FloatRange(0, 36500, min_open=True), help="Days until it expires. [default: never]")
 @click.option("--label", default="", help="Its purpose.")
@@ -942,6 +943,38 @@ def unblock(output, ask, device):
     """Let the blocked DEVICE come back."""
     output.document(ask("DELETE", f"/devices/{device}/block"))
     output.line(f"{device} may come back")
+
+
+@command.command()
+@_remote
+def joins(output, ask):
+    """List devices that ask to join with a token of the scope `join`, and those that were refused."""
+    output.document(found := ask("GET", "/joins"))
+    rows = [
+        (each["device"], each["code"], each["state"], _time(each["time_ms"]), each["network"], each["who"])
+        for each in found["joins"]
+    ]
+    output.table("", ("device", "code", "state", "since", "from", "token of"), rows)
+
+
+@command.command()
+@click.argument("device")
+@click.argument("code")
+@_remote
+def approve(output, ask, device, code):
+    """Let DEVICE join, which asks for it. Compare CODE with the one that the device itself shows."""
+    output.document(ask("POST", f"/joins/{device}/approve", {"code": code}))
+    output.line(f"{device} joins with its next request")
+
+
+@command.command()
+@click.argument("device")
+@click.argument("code")
+@_remote
+def refuse(output, ask, device, code):
+    """Refuse DEVICE, which asks to join. `approve` still lets it join later."""
+    output.document(ask("POST", f"/joins/{device}/refuse", {"code": code}))
+    output.line(f"{device} {code} is refused")
 
 
 @command.command()

@@ -160,6 +160,15 @@ def sync_folder(folder):
         os.close(descriptor)
 
 
+def sync_tree(folder):
+    """The files below the folder are on the disk on return."""
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with open(Path(path) / name, "rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(path)
+
+
 def replace_durably(path, data):
     """Replaces the file atomically: even after a power cut it has either `data` or its old contents."""
     path = Path(path)

@@ -19,3 +19,7 @@ class TransferError(DeploymentError):
 
 class DamagedError(DeploymentError):
     """Bytes that are not what their digest says."""
+
+
+class NotApprovedError(TransferError):
+    """The device asked to join, and no admin has decided yet. Try again later."""

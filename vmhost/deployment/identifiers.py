@@ -1,5 +1,6 @@
-"""Valid names of repositories, tasks, versions and devices."""
+"""Valid names of repositories, tasks, versions and devices, and codes of devices that ask to join."""
 
+import hashlib
 import re
 
 from vmhost.deployment.errors import RefusedError
@@ -30,3 +31,10 @@ def check_task(name):
     check("repository", repository)
     check("branch", branch)
     return name
+
+
+def join_code(secret):
+    """The code by which an admin knows a device that asks to join, as in 3f2a-9c01-77be-0d44; both ends derive it from
+    the device's secret."""
+    digest = hashlib.sha256(b"join " + secret.encode(errors="surrogatepass")).hexdigest()
+    return "-".join(digest[at : at + 4] for at in range(0, 16, 4))

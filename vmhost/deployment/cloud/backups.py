@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from vmhost.deployment.artifacts import sync_folder
+from vmhost.deployment.artifacts import sync_folder, sync_tree
 from vmhost.deployment.cloud import schema
 from vmhost.deployment.cloud.metadata import SignedMetadata, offline_keys
 from vmhost.deployment.cloud.postgresql import PostgreSQLDatabase
@@ -75,7 +75,7 @@ def restore(archive, folder, clock=time.time):
             raise RefusedError(f"{archive}: is no backup of a platform, or is damaged: {error}") from None
         _must_hold_platform(partial, f"{archive}: is no backup of a platform")
         complete = go_on(partial, clock, offline=offline_keys(folder / "keys"))
-        _sync_tree(partial)
+        sync_tree(partial)
         partial.chmod(0o755)
         with contextlib.suppress(FileNotFoundError):
             folder.rmdir()
@@ -158,11 +158,3 @@ def _add_tree(tar, path, name):
         elif entry.is_file(follow_symlinks=False):
             with contextlib.suppress(FileNotFoundError), open(entry.path, "rb") as file:
                 tar.addfile(tar.gettarinfo(arcname=f"{name}/{entry.name}", fileobj=file), file)
-
-
-def _sync_tree(folder):
-    for path, _, names in os.walk(folder):
-        for name in names:
-            with open(Path(path) / name, "rb") as file:
-                os.fsync(file.fileno())
-        sync_folder(path)

@@ -47,8 +47,7 @@ class DebugRelay:
         self._waits = threading.BoundedSemaphore(_WAITS_AT_ONCE)
         database.migrate("debugging", _STEPS)
         with key_files.turn(keys):
-            if not self._path.exists():
-                signing.generate_key().save(self._path, "platform")
+            key_files.make(self._path, "platform")
             self._key = signing.load_key(self._path)
 
     @property

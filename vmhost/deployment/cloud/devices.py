@@ -19,32 +19,44 @@ class Devices:
     def __init__(self, database, clock):
         self._database, self._clock = database, clock
         self._seen = {}  # device -> ms, not written yet
-        self._load_blocked()
+        self.load_blocked()
 
     def _now_ms(self):
         return int(self._clock() * 1000)
 
     def enrol(self, device, secret):
-        """Registers the device with the secret that it made up; doing it again with the same secret changes nothing."""
+        """Registers the device with the secret that it made up; doing it again with the same secret changes nothing.
+        Returns whether it is new."""
+        with self._database.transaction() as connection:
+            if self.is_enrolled(device, secret):
+                return False
+            self.add(connection, device, digest_of_secret(secret))
+        return True
+
+    def is_enrolled(self, device, secret):
+        """Whether the device is registered with this secret. RefusedError if it is with another one, or may not be."""
         identifiers.check("device", device)
         self._must_not_be_blocked(device)
         if not isinstance(secret, str) or not 32 <= len(secret) <= 128:
             raise RefusedError("secret: expected a text of 32 to 128 characters")
         with self._database.transaction() as connection:
             row = connection.execute("SELECT secret FROM deploy_devices WHERE id = ?", (device,)).fetchone()
-            if row is None:
-                now_ms = self._now_ms()
-                connection.execute(
-                    "INSERT INTO deploy_devices (id, secret, facts, profile, first_ms, seen_ms, epoch, reported) "
-                    "VALUES (?, ?, '{}', '{}', ?, ?, '', 0)",
-                    (device, _digest(secret), now_ms, now_ms),
-                )
-            elif not hmac.compare_digest(row[0], _digest(secret)):
-                raise RefusedError(
-                    f"{device}: another device has this name. Choose another name; if it is the same device, set up "
-                    f"again, an admin can free the name: vmhost cloud forget {device}"
-                )
-        return row is None
+        if row is not None and not hmac.compare_digest(row[0], digest_of_secret(secret)):
+            raise RefusedError(
+                f"{device}: another device has this name. Choose another name; if it is the same device, set up "
+                f"again, an admin can free the name: vmhost cloud forget {device}"
+            )
+        return row is not None
+
+    def add(self, connection, device, digest):
+        """Registers a device that is new, with its secret's digest."""
+        self._must_not_be_blocked(device)
+        now_ms = self._now_ms()
+        connection.execute(
+            "INSERT INTO deploy_devices (id, secret, facts, profile, first_ms, seen_ms, epoch, reported) "
+            "VALUES (?, ?, '{}', '{}', ?, ?, '', 0)",
+            (device, digest, now_ms, now_ms),
+        )
 
     def identify(self, device, secret):
         """AccessDeniedError unless the secret is the device's. Returns (epoch, number of the last report)."""
@@ -52,7 +64,7 @@ class Devices:
             row = connection.execute(
                 "SELECT secret, epoch, reported FROM deploy_devices WHERE id = ?", (str(device),)
             ).fetchone()
-        if row is None or not hmac.compare_digest(row[0], _digest(str(secret))):
+        if row is None or not hmac.compare_digest(row[0], digest_of_secret(str(secret))):
             raise AccessDeniedError(f"{device!s:.128}: not enrolled, or with another secret", False)
         self._must_not_be_blocked(device)
         self._seen[device] = self._now_ms()
@@ -60,7 +72,8 @@ class Devices:
 
     # ---- blocked devices
 
-    def _load_blocked(self):
+    def load_blocked(self):
+        """Reads what is committed."""
         with self._database.reader() as connection:
             self._blocked = dict(connection.execute("SELECT device, why FROM deploy_blocked").fetchall())
 
@@ -81,13 +94,13 @@ class Devices:
                 "why = excluded.why, who = excluded.who, time_ms = excluded.time_ms",
                 (device, why.replace("\0", "") or "no reason was given", who, self._now_ms()),
             )
-        self._load_blocked()
+        self.load_blocked()
 
     def unblock(self, device):
         with self._database.transaction() as connection:
             if not connection.execute("DELETE FROM deploy_blocked WHERE device = ?", (device,)).rowcount:
                 raise MissingError(f"{device}: is not blocked")
-        self._load_blocked()
+        self.load_blocked()
 
     def blocked(self):
         """[{device, why, who, time_ms}] by name."""
@@ -100,7 +113,7 @@ class Devices:
         with self._database.transaction() as connection:
             if not connection.execute("DELETE FROM deploy_devices WHERE id = ?", (device,)).rowcount:
                 raise MissingError(f"{device}: no such device")
-            for table in ("deploy_health", "fleet_devices", "fleet_versions"):
+            for table in ("deploy_health", "fleet_epochs", "fleet_versions"):
                 connection.execute(f"DELETE FROM {table} WHERE device = ?", (device,))
         self._seen.pop(device, None)
 
@@ -126,7 +139,7 @@ class Devices:
 
     def flush(self):
         if self._database.shared:
-            self._load_blocked()
+            self.load_blocked()
         seen, self._seen = self._seen, {}
         if seen:
             with self._database.transaction() as connection:
@@ -200,5 +213,5 @@ def _problem(facts):
     return None if problem is None else str(problem)[:_MAX_PROBLEM].replace("\0", "\ufffd")
 
 
-def _digest(secret):
+def digest_of_secret(secret):
     return hashlib.sha256(secret.encode(errors="surrogatepass")).digest()

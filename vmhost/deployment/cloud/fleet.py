@@ -18,6 +18,7 @@ KEPT_MS = 14 * 86_400_000
 MAX_CRASHES = 20_000
 MAX_CRASHES_OF_DEVICE = 50
 MAX_CRASH_BYTES = 64 << 10
+MAX_EPOCHS = 8  # of a device, whose last numbers are known
 _MAX_TASKS = 200
 _MAX_COUNT = 10**9  # of one counter in one report
 _MAX_BY_COUNTER = {"wall_us": 10**13}
@@ -71,14 +72,22 @@ class Fleet:
     def _add_report(self, connection, sums, device, epoch, number, tasks):
         now_ms = self.now_ms()
         self._must_have(connection, device, {(task, version) for task, version, *_ in tasks})
-        row = connection.execute("SELECT epoch, number FROM fleet_devices WHERE device = ?", (device,)).fetchone()
-        if row is not None and row[0] == epoch and number <= row[1]:
+        row = connection.execute(
+            "SELECT number FROM fleet_epochs WHERE device = ? AND epoch = ?", (device, epoch)
+        ).fetchone()
+        if row is not None and number <= row[0]:
             return
         connection.execute(
-            "INSERT INTO fleet_devices VALUES (?, ?, ?) ON CONFLICT (device) DO UPDATE SET "
-            "epoch = excluded.epoch, number = excluded.number",
-            (device, epoch, number),
+            "INSERT INTO fleet_epochs VALUES (?, ?, ?, ?) ON CONFLICT (device, epoch) DO UPDATE SET "
+            "number = excluded.number, time_ms = excluded.time_ms",
+            (device, epoch, number, now_ms),
         )
+        if row is None:
+            connection.execute(
+                "DELETE FROM fleet_epochs WHERE device = ? AND epoch IN (SELECT epoch FROM fleet_epochs "
+                "WHERE device = ? ORDER BY time_ms DESC, epoch LIMIT 1000 OFFSET ?)",
+                (device, device, MAX_EPOCHS),
+            )
         cohorts = ("", *self._devices.named(connection, device))
         at_ms = now_ms - now_ms % BUCKET_MS
         for task, version, counts, _ in tasks:

@@ -13,6 +13,7 @@ import fcntl
 import io
 import logging
 import re
+import shutil
 import tempfile
 import threading
 import zlib
@@ -25,6 +26,7 @@ from dulwich.repo import Repo
 from dulwich.server import DictBackend, ReceivePackHandler
 
 from vmhost.access import AccessDeniedError
+from vmhost.deployment.artifacts import sync_folder, sync_tree
 from vmhost.deployment.cloud import receive_pack
 from vmhost.deployment.cloud.receive_pack import unavailable_message
 from vmhost.deployment.cloud.upload_pack import UploadPack
@@ -36,7 +38,7 @@ MAX_WANTS_BYTES = 2 << 20  # of a fetch: what it wants and has, 50 bytes each
 MAX_WAITING = 16  # pushes to one repository that wait for their turn
 _IN_MEMORY = 1 << 20
 _PATH = re.compile(r"/([a-z0-9][a-z0-9_-]{0,62})(?:\.git)?/(info/refs|git-upload-pack|git-receive-pack)")
-_SERVICES = {"git-upload-pack": "read", "git-receive-pack": "push"}
+SERVICES = {"git-upload-pack": "read", "git-receive-pack": "push"}  # and the scope that each needs, of the repository
 _log = logging.getLogger("vmhost.deployment")
 
 
@@ -60,7 +62,7 @@ class GitServer:
             return
         name, what = found.groups()
         service = query.get("service", [""])[0] if what == "info/refs" else what
-        if service not in _SERVICES:
+        if service not in SERVICES:
             await _answer(send, 403, "this server speaks only git's smart protocol: use git 1.6.6 or newer\n")
             return
         try:
@@ -69,7 +71,7 @@ class GitServer:
                 extra = [(b"retry-after", str(int(wait_s) + 1).encode())]
                 await _answer(send, 429, "too many requests; ask less often\n", extra)
                 return
-            identity.must(_SERVICES[service], name)
+            identity.must(SERVICES[service], name)
             repo = await asyncio.to_thread(self._platform.open_repository, name)
         except AccessDeniedError as error:
             status = 403 if error.known else 401
@@ -256,10 +258,17 @@ class Repositories:
 
     def make(self, name):
         """Makes the repository, unless it exists."""
-        path = self.folder / f"{name}.git"
-        if not (path / "HEAD").exists():
-            path.mkdir(exist_ok=True)
-            Repo.init_bare(path).close()
+        path, partial = self.folder / f"{name}.git", self.folder / f".partial-{name}"
+        with self.pushing(name):
+            if (path / "HEAD").exists():
+                return
+            for left in (partial, path):
+                shutil.rmtree(left, ignore_errors=True)
+            partial.mkdir()
+            Repo.init_bare(partial).close()
+            sync_tree(partial)
+            partial.rename(path)
+            sync_folder(self.folder)
 
     def clean(self, name):
         """Removes leftovers of a killed process: locks of references, partial packs. Called while `pushing`."""

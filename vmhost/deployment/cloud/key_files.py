@@ -4,6 +4,8 @@ import contextlib
 import fcntl
 from pathlib import Path
 
+from vmhost.bytecode import signing
+
 
 @contextlib.contextmanager
 def turn(folder):
@@ -11,3 +13,10 @@ def turn(folder):
     with open(Path(folder) / "turns", "ab") as turns:
         fcntl.flock(turns, fcntl.LOCK_EX)
         yield
+
+
+def make(path, name):
+    """Makes a private key and its public one, unless it exists. A public key alone is what a killed process left."""
+    if not path.exists():
+        path.with_name(f"{path.name}.pub").unlink(missing_ok=True)
+        signing.generate_key().save(path, name)

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from vmhost.bytecode import signing
 from vmhost.deployment.artifacts import digest_of, replace_durably
+from vmhost.deployment.cloud import key_files
 from vmhost.deployment.cloud.owners import Waiting
 from vmhost.deployment.errors import MissingError, RefusedError
 from vmhost.deployment.orders import ROLE as RELEASES
@@ -120,8 +121,7 @@ class SignedMetadata:
             self._keys / "timestamp",
             self._keys / RELEASES,
         ):
-            if not path.exists():
-                signing.generate_key().save(path, path.name)
+            key_files.make(path, path.name)
         if not (self.folder / "1.root.json").exists():
             self._write_root(1)
         if self._read("targets") is None:
@@ -129,8 +129,7 @@ class SignedMetadata:
 
     def _delegate_releases(self):
         path = self._keys / RELEASES
-        if not path.exists():
-            signing.generate_key().save(path, RELEASES)
+        key_files.make(path, RELEASES)
         self._delegate(RELEASES, [signing.load_key(path).public])
 
     def sign_order(self, signed):
@@ -252,8 +251,7 @@ class SignedMetadata:
         """Delegates `repository/*` to a new key of its own."""
         with self.turn():
             path = self._keys / f"role-{repository}"
-            if not path.exists():
-                signing.generate_key().save(path, repository)
+            key_files.make(path, repository)
             if f"role-{repository}" not in self._delegated():
                 if self._delegation(RELEASES)[0] is None:
                     self._delegate_releases()

@@ -56,7 +56,8 @@ DEVICE = "device"  # instead of a scope: the device's secret, with its name in X
 ROUTES = {
     ("GET", "/openapi.json"): ("This document.", {}, None, ()),
     ("POST", "/device/enrol"): (
-        "Enrols a device, with the secret that it generated.",
+        "Enrols a device, with the secret that it generated. With the scope join, and not enrol, an admin decides; "
+        "meanwhile the answer says `waiting`.",
         {},
         {"device": _TEXT, "secret": {"type": "string", "minLength": 32, "maxLength": 128}},
         ("device", "secret"),
@@ -211,6 +212,13 @@ ROUTES = {
     ),
     ("DELETE", "/devices/{device}/block"): ("Lets a blocked device come back.", {}, None, ()),
     ("GET", "/blocked"): ("Blocked devices.", {}, None, ()),
+    ("GET", "/joins"): ("Devices that ask to join, and those that were refused.", {}, None, ()),
+    ("POST", "/joins/{device}/{event}"): (
+        "approve or refuse, by the code that the device shows.",
+        {},
+        {"code": {"type": "string", "maxLength": 64}},
+        ("code",),
+    ),
     ("GET", "/fleet"): (
         "What devices reported: versions that run, errors by cohort, crashes by cause.",
         {"hours": {"type": "number", "exclusiveMinimum": 0, "maximum": 336, "default": 24}} | _LIMIT,

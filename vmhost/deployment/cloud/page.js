@@ -1,4 +1,4 @@
-// Releases with live progress, stuck devices and why, all devices, and a button for each action.
+// Releases with live progress, devices that ask to join, stuck devices and why, all devices, and a button for each action.
 "use strict";
 
 const CAN = {
@@ -85,6 +85,18 @@ async function explain(name) {
   }
 }
 
+// Devices that wait for an admin's approval, with buttons.
+function showJoins(waiting) {
+  const decide = (each, event) => button(event === "approve" ? "Approve" : "Refuse", (pressed) => runAction(pressed,
+    () => ask("POST", `/joins/${encodeURIComponent(each.device)}/${event}`, { code: each.code })));
+  $("joining").hidden = !waiting.length;
+  rows("joins", waiting.map((each) => {
+    const buttons = document.createElement("span");
+    buttons.append(decide(each, "approve"), " ", decide(each, "refuse"));
+    return [each.device, each.code, when(each.time_ms), each.network, buttons];
+  }), JSON.stringify(waiting));
+}
+
 async function refresh() {
   if (!token) return signIn(true);
   const number = ++latestRefresh;
@@ -93,6 +105,7 @@ async function refresh() {
     const [me, all, stuck, history] = await Promise.all([
       ask("GET", "/whoami"), ask("GET", "/overview"), ask("GET", "/stuck?limit=50"), ask("GET", "/history?limit=50"),
     ]);
+    const { joins } = me.scopes.includes("admin") ? await ask("GET", "/joins") : { joins: [] };
     if (number !== latestRefresh || !token) return;
     const mayList = all.devices !== null; // it needs the scope for all repositories
     if (mayList && ($("login").hidden === false || !listed.length)) list(false).catch((error) => showTrouble(error.message));
@@ -109,6 +122,7 @@ async function refresh() {
     rows("waiting", all.waiting.map((each) => [each.repository, `${each.signed} of ${each.threshold}`,
       [...each.added.map((path) => "+ " + path), ...each.removed.map((path) => "- " + path)].join("\n") || "the same list, again",
       `vmhost cloud sign ${each.repository} --key KEY`]));
+    showJoins(joins.filter((each) => each.state === "waiting"));
     rows("stuck", stuck.devices.map((each) => [each.device, each.release ? `${each.task} ${each.version}` : "", each.state,
       each.reason, each.release && mayRelease(each.task)
         ? button("Retry", (pressed) => runAction(pressed, () => ask("POST", `/releases/${each.release}/retry`, { device: each.device })))

@@ -23,13 +23,14 @@ from vmhost.access import Access, AccessDeniedError
 from vmhost.bytecode import signing
 from vmhost.deployment import delta, identifiers, orders, pieces, stated_facts
 from vmhost.deployment.artifacts import ArtifactFolder
-from vmhost.deployment.cloud import schema
+from vmhost.deployment.cloud import key_files, schema
 from vmhost.deployment.cloud.alerts import Alerts
 from vmhost.deployment.cloud.builds import Builder
 from vmhost.deployment.cloud.debugging import DebugRelay
 from vmhost.deployment.cloud.devices import Devices
 from vmhost.deployment.cloud.fleet import Fleet
 from vmhost.deployment.cloud.git_http import Repositories
+from vmhost.deployment.cloud.joins import Joins
 from vmhost.deployment.cloud.metadata import SignedMetadata, targets_of
 from vmhost.deployment.cloud.middleware import Profiles
 from vmhost.deployment.cloud.plan import Plan
@@ -43,6 +44,7 @@ from vmhost.stores import Database, StoreError
 DELTAS_FROM = 5  # number of earlier versions that a new one has deltas from
 MAX_REPORTS = 200  # in one request of a device
 _TICK_S = 1.0
+_UNFINISHED = "unfinished"  # is there while a platform is being made
 _SLOW_DELTA_BYTES = 8 << 20
 _log = logging.getLogger("vmhost.deployment")
 
@@ -59,6 +61,8 @@ class Platform:
         self.folder = Path(folder)
         if not _is_platform(self.folder):
             raise RefusedError(f"{folder}: holds no platform; make one: vmhost cloud init {folder}")
+        if (self.folder / _UNFINISHED).exists():
+            raise RefusedError(f"{folder}: the platform is half made; make it again: vmhost cloud init {folder}")
         self.poll_s, self.clock = poll_s, clock
         self.files_urls = tuple(files_urls) or ((None, "/files/"),)
         self.database = _open_database(self.folder)
@@ -69,6 +73,7 @@ class Platform:
             self.task_files = TaskFiles(self.database, self.files, self.folder, clock)
             self.repositories = Repositories(self.folder / "repositories")
             self.devices = Devices(self.database, clock)
+            self.joins = Joins(self.database, self.devices, self.access.note, clock)
             self.releases = Releases(self.database, clock)
             self.fleet = Fleet(self.database, self.devices, self.releases, clock)
             self.alerts = Alerts(self.database, self.fleet, self.releases)
@@ -96,20 +101,22 @@ class Platform:
         connection string of the database for the tables; None: a SQLite file in the folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        if _is_platform(folder):
+        if _is_platform(folder) and not (folder / _UNFINISHED).exists():
             raise RefusedError(f"{folder}: there is a platform already; serve it: vmhost cloud serve {folder}")
+        (folder / _UNFINISHED).touch()
         (folder / "keys").mkdir(mode=0o700, exist_ok=True)
-        if not (folder / "keys" / "bundles").exists():
-            signing.generate_key().save(folder / "keys" / "bundles", "platform")
+        key_files.make(folder / "keys" / "bundles", "platform")
         (folder / "metadata").mkdir(exist_ok=True)
         SignedMetadata(folder / "metadata", folder / "keys", time.time).make()
         with PostgreSQLDatabase(postgresql) if postgresql else Database(folder / "platform.db") as database:
             access = Access(database)
-            access.add_account(admin, "admin", "vmhost cloud init")
+            if admin not in (each["name"] for each in access.accounts()):
+                access.add_account(admin, "admin", "vmhost cloud init")
             token = access.add_token(admin, "vmhost cloud init", label="first")
         if postgresql:
             (folder / "postgresql").touch(mode=0o600)
             (folder / "postgresql").write_text(postgresql)
+        (folder / _UNFINISHED).unlink()
         return token
 
     def close(self):
@@ -192,16 +199,21 @@ class Platform:
     def add_repository(self, name, who):
         """Makes the repository of a business scenario."""
         identifiers.check("repository", name)
-        if name in self.repositories.names():
+        with self.database.reader() as connection:
+            known = connection.execute("SELECT 1 FROM deploy_repositories WHERE name = ?", (name,)).fetchone()
+        if not known:  # its row is written last, so that what a kill left is completed
+            self.metadata.add_role(name)
+            self.repositories.make(name)
+            with self.database.transaction() as connection:
+                added = connection.execute(
+                    "INSERT INTO deploy_repositories VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                    (name, int(self.clock() * 1000), who),
+                )
+                known = not added.rowcount
+                if not known:
+                    self.access.note(who, "repository added", name)
+        if known:
             raise RefusedError(f"{name}: there is such a repository already")
-        self.metadata.add_role(name)
-        self.repositories.make(name)
-        with self.database.transaction() as connection:
-            connection.execute(
-                "INSERT INTO deploy_repositories VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-                (name, int(self.clock() * 1000), who),
-            )
-            self.access.note(who, "repository added", name)
 
     def open_repository(self, name):
         return self.repositories.open(name)
@@ -430,6 +442,8 @@ class Platform:
             named = self.devices.named(connection, device)
             generation = self.releases.generation
             chosen = self.releases.choose(device, facts, named)
+            if not reports:
+                chosen = self._heal(device, tasks, chosen)
         self.sync_metadata()  # so that what is offered is listed
         self._remember_profile(request.get("profile"), device, facts, named, tasks, chosen, generation)
         files = self._files_for(facts.get("region"))
@@ -448,6 +462,23 @@ class Platform:
         if (nonce := request.get("nonce")) is not None:
             answer["order"] = self.metadata.sign_order(orders.signed_part(device, nonce, stated, answer))
         return answer
+
+    def _heal(self, device, tasks, chosen):
+        """Takes what a device states for its report, if it has none to send: a restored platform has lost those that
+        came after the backup. Returns `chosen`, with the device's states as they are then."""
+        found = dict(chosen)
+        for task, (release, state) in chosen.items():
+            has = tasks.get(task)
+            if state not in ("offered", "taken", "running", "silent") or not isinstance(has, dict):
+                continue
+            if (has.get("release"), has.get("version"), has.get("state")) == (
+                release.id,
+                release.version.version,
+                "proven",
+            ):
+                if self.releases.report(device, release.id, "proven", "as the device states"):
+                    found[task] = (release, "proven")
+        return found
 
     def take_report(self, device, secret, body):
         """Takes a device's counts, for the fleet views. AccessDeniedError, RefusedError."""
@@ -574,13 +605,25 @@ class Platform:
                     found.append(dict(zip(names, row)) | {"task": release.task, "version": release.version.version})
         return found
 
-    def enrol(self, identity, device, secret):
-        """Registers a device, for an account with the scope `enrol`."""
-        identity.must("enrol")
+    def enrol(self, identity, device, secret, network=""):
+        """Registers a device, for an account with the scope `enrol`; with `join` an admin decides (joins.py). Returns
+        whether it is registered. `network`: where the request came from."""
+        identity.must("join")
         with self.database.transaction():
-            if self.devices.enrol(device, secret):
-                self.access.use(identity)  # a device that repeats itself uses nothing
+            if self.devices.is_enrolled(device, secret):
+                return True  # a device that repeats itself uses nothing
+            if joined := identity.may("enrol"):
+                self.devices.enrol(device, secret)
                 self.access.note(identity.name, "device enrolled", device)
+            if joined or self.joins.ask(device, secret, identity, network):
+                self.access.use(identity)
+        return joined
+
+    def revoke_token(self, token, by):
+        """Revokes a token, and with it what devices asked with it."""
+        with self.database.transaction():
+            self.access.revoke_token(token, by)
+            self.joins.drop(token)
 
 
 def _is_platform(folder):

@@ -1,4 +1,4 @@
-"""Routes for accounts: each names, at its handler, the scope that it needs and whose it is. Both are checked here,
+"""Who may use a route: each says at its handler the scope that it needs and whose it is. Both are checked here,
 before the handler runs, and as far as possible before a byte of the request's body is read.
 
     @route("GET", "/versions", "read", LISTED)
@@ -6,11 +6,15 @@ before the handler runs, and as far as possible before a byte of the request's b
 
 `whose` is one of
 
+    PUBLIC          anybody: it has nothing secret, or its handler checks a ticket or a link
+    DEVICE          a device, by its secret
     ACCOUNT         any known account
     FLEET           the whole scope: it concerns all repositories
     LISTED          the scope for some repository: the handler shows only what `call.may` allows
     Of(function)    the repository or task that `function(platform, call)` returns; "": it belongs to none, as FLEET
     OfBody(key)     the repository or task that the body names
+
+Each Starlette route of the platform has its Rule as the attribute `rule` (`ruled`); /git has `git_http.SERVICES`.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,6 +31,7 @@ class _Id(IntegerConvertor):
 
 
 register_url_convertor("id", _Id())
+PUBLIC, DEVICE = "public", "device"
 ACCOUNT, FLEET, LISTED = "account", "fleet", "listed"
 
 
@@ -42,13 +47,15 @@ class OfBody:
 
 @dataclass(frozen=True)
 class Call:
-    """A request by `identity`: the parts of its path, its query, its body (plain data, or bytes)."""
+    """A request by `identity`: the parts of its path, its query, its body (plain data, or bytes), and from where it
+    came."""
 
     identity: Any
     parts: Mapping
     query: Mapping
     body: Any = None
     scope: str | None = None
+    network: str = ""
 
     def may(self, task):
         """Whether the caller has the route's scope for this task or repository; "": for what belongs to none."""
@@ -57,7 +64,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Rule:
-    """Who may use a route. `scope`: None with ACCOUNT."""
+    """Who may use a route. `scope`: None where no account, or any, is needed."""
 
     method: str
     path: str
@@ -98,3 +105,15 @@ def route(method, path, scope, whose, *, takes_bytes=False):
 def rules_of(kind):
     """[(Rule, name of its handler)] of a class, in the order of their definitions."""
     return [(each.rule, name) for name, each in vars(kind).items() if hasattr(each, "rule")]
+
+
+def ruled(rule, route):
+    """The Starlette route, with its rule."""
+    route.rule = rule
+    return route
+
+
+def public(route):
+    """The Starlette route, open to anybody."""
+    [method] = (route.methods or {"GET"}) - {"HEAD"}
+    return ruled(Rule(method, route.path, None, PUBLIC), route)

@@ -96,4 +96,18 @@ STEPS = (
         device TEXT PRIMARY KEY, why TEXT NOT NULL, who TEXT NOT NULL, time_ms INTEGER NOT NULL
     ) WITHOUT ROWID
     """,
+    """
+    CREATE TABLE deploy_joins (
+        device TEXT NOT NULL, code TEXT NOT NULL, secret BLOB NOT NULL, state TEXT NOT NULL, who TEXT NOT NULL,
+        token TEXT NOT NULL, network TEXT NOT NULL, time_ms INTEGER NOT NULL, PRIMARY KEY (device, code)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE fleet_epochs (
+        device TEXT NOT NULL, epoch TEXT NOT NULL, number INTEGER NOT NULL, time_ms INTEGER NOT NULL,
+        PRIMARY KEY (device, epoch)
+    ) WITHOUT ROWID;
+    INSERT INTO fleet_epochs SELECT device, epoch, number, 0 FROM fleet_devices;
+    DROP TABLE fleet_devices
+    """,
 )

@@ -27,7 +27,20 @@ from vmhost.deployment.cloud import openapi
 from vmhost.deployment.cloud.audience import Audience, Facts
 from vmhost.deployment.cloud.git_http import GitServer
 from vmhost.deployment.cloud.plan import WHOLE_FLEET, Plan
-from vmhost.deployment.cloud.routes import ACCOUNT, FLEET, LISTED, Call, Of, OfBody, route, rules_of
+from vmhost.deployment.cloud.routes import (
+    ACCOUNT,
+    DEVICE,
+    FLEET,
+    LISTED,
+    Call,
+    Of,
+    OfBody,
+    Rule,
+    public,
+    route,
+    ruled,
+    rules_of,
+)
 from vmhost.deployment.errors import DeploymentError, MissingError, RefusedError
 from vmhost.operations.debugging.pages import other_end
 from vmhost.stores import StoreError
@@ -51,6 +64,13 @@ _NAMED = Of(lambda platform, call: call.parts["name"])
 _OF_RELEASE = Of(lambda platform, call: platform.releases.release(call.parts["release"]).task)
 _OF_FILE = Of(lambda platform, call: platform.task_files.task_of(call.parts["file"]))
 _OF_CRASH = Of(lambda platform, call: platform.fleet.task_of_crash(call.parts["device"], call.parts["crash"]))
+# Messages of devices, and the method of Platform that takes each.
+_DEVICE_MESSAGES = {
+    Rule("POST", "/device/check", None, DEVICE): "check",
+    Rule("POST", "/device/report", None, DEVICE): "take_report",
+    Rule("POST", "/device/crash", None, DEVICE): "take_crash",
+}
+JOIN_EVENTS = ("approve", "refuse")
 ACTIONS = ("pause", "resume", "halt", "roll_back", "next", "cancel")
 
 
@@ -59,31 +79,26 @@ def application(platform, *, requests_per_s=50.0, burst=200):
     without a valid token or secret are counted by their address, apart from the others."""
     limit = RateLimit(requests_per_s, burst)
     api = _Api(platform, limit, RateLimit(requests_per_s, burst, max_keys=MAX_STRANGERS))
+    open_to_all = [
+        *(Route(path, _page((_HERE / name).read_bytes(), kind)) for path, name, kind in _PAGE),
+        *(Route(path, _page(_framed(*of), "text/html")) for path, *of in _LINKS),
+        Route("/files/{start}/{digest}", api.file, methods=["GET", "HEAD"]),
+        Route("/exclusive/{digest}", api.exclusive, methods=["GET", "HEAD"]),
+        Route("/keys/bundles.pub", api.bundle_key, methods=["GET"]),
+        Route("/metadata/{name}", api.metadata, methods=["GET", "HEAD"]),
+        Route("/api/v1/openapi.json", _openapi, methods=["GET"]),
+        Route("/keys/debug.pub", api.debug_key, methods=["GET"]),
+        *other_end(api.debug),
+    ]
     return Starlette(
-        routes=[
-            Mount("/git", app=GitServer(platform, limit)),
-            *(Route(path, _page((_HERE / name).read_bytes(), kind)) for path, name, kind in _PAGE),
-            *(Route(path, _page(_framed(*of), "text/html")) for path, *of in _LINKS),
-            Route("/files/{start}/{digest}", api.file, methods=["GET", "HEAD"]),
-            Route("/exclusive/{digest}", api.exclusive, methods=["GET", "HEAD"]),
-            Route("/keys/bundles.pub", api.bundle_key, methods=["GET"]),
-            Route("/metadata/{name}", api.metadata, methods=["GET", "HEAD"]),
-            Route("/api/v1/openapi.json", _openapi, methods=["GET"]),
-            Route("/api/v1/device/enrol", api.enrol, methods=["POST"]),
-            Route("/api/v1/device/check", api.of_device("check"), methods=["POST"]),
-            Route("/api/v1/device/report", api.of_device("take_report"), methods=["POST"]),
-            Route("/api/v1/device/crash", api.of_device("take_crash"), methods=["POST"]),
-            Route("/keys/debug.pub", api.debug_key, methods=["GET"]),
-            *other_end(api.debug),
-            *api.routes(),
-        ]
+        routes=[Mount("/git", app=GitServer(platform, limit)), *map(public, open_to_all), *api.routes()],
     )
 
 
 async def _openapi(request):
-    needs = {(rule.method, rule.path.replace(":id", "")): rule.scope for rule, _ in rules_of(_Api)}
-    needs |= {("POST", f"/device/{name}"): openapi.DEVICE for name in ("check", "report", "crash")}
-    return _Json(openapi.document(needs | {("POST", "/device/enrol"): "enrol"}))
+    rules = [*_DEVICE_MESSAGES, *(rule for rule, _ in rules_of(_Api))]
+    needs = {(rule.method, rule.path.replace(":id", "")): rule.scope for rule in rules}
+    return _Json(openapi.document(needs | {(rule.method, rule.path): openapi.DEVICE for rule in _DEVICE_MESSAGES}))
 
 
 def _framed(name, heading, link):
@@ -155,22 +170,9 @@ class _Api:
             return _failure(404, "no such file")
         return FileResponse(path, media_type="application/json", headers={"cache-control": "no-cache"})
 
-    async def enrol(self, request):
-        check = openapi.checker("POST", "/device/enrol")
-
-        async def work():
-            identity = await run_in_threadpool(self._identify, request)
-            identity.must("enrol")
-            body = await _body(request)
-            check(body)
-            await run_in_threadpool(self._platform.enrol, identity, body["device"], body["secret"])
-            return {"device": body["device"]}
-
-        return await self._answer(request, work)
-
-    def of_device(self, name):
-        """The endpoint for the platform's method `name(device, secret, body)`, of a message with a schema."""
-        check = openapi.checker("POST", f"/device/{name.removeprefix('take_')}")
+    def _of_device(self, rule, name):
+        """The endpoint for a message with a schema, for the platform's method `name(device, secret, body)`."""
+        check = openapi.checker(rule.method, rule.path)
 
         async def endpoint(request):
             device, secret = request.headers.get("x-vmhost-device", ""), _bearer(request)
@@ -194,9 +196,12 @@ class _Api:
     # ---- the API for people
 
     def routes(self):
+        def bound(rule, endpoint):
+            return ruled(rule, Route(f"/api/v1{rule.path}", endpoint, methods=[rule.method]))
+
         return [
-            Route(f"/api/v1{rule.path}", self._endpoint(rule, getattr(self, name)), methods=[rule.method])
-            for rule, name in rules_of(_Api)
+            *(bound(rule, self._of_device(rule, name)) for rule, name in _DEVICE_MESSAGES.items()),
+            *(bound(rule, self._endpoint(rule, getattr(self, name))) for rule, name in rules_of(_Api)),
         ]
 
     def _endpoint(self, rule, function):
@@ -205,7 +210,8 @@ class _Api:
         async def endpoint(request):
             def enter():
                 identity = self._identify(request)
-                call = Call(identity, request.path_params, request.query_params, scope=rule.scope)
+                network = _network(request)
+                call = Call(identity, request.path_params, request.query_params, scope=rule.scope, network=network)
                 self._platform.releases.refresh()
                 rule.before_body(self._platform, call)
                 return call
@@ -235,6 +241,13 @@ class _Api:
         if wait_s:
             raise _TooOftenError(wait_s)
 
+    @contextlib.contextmanager
+    def _noted(self, call, action, subject, **details):
+        """What the block does, and its line in the audit log: both or neither. Yields the details."""
+        with self._platform.releases.change():
+            yield details
+            self._platform.access.note(call.identity.name, action, subject, **details)
+
     async def _answer(self, request, work):
         """The result of `work()` as JSON, or its failure."""
         try:
@@ -255,6 +268,12 @@ class _Api:
             return _failure(400, "expected text in Unicode, got half of a surrogate pair, such as \\ud800 alone")
         except StoreError as error:
             return _failure(503, str(error))
+
+    @route("POST", "/device/enrol", "join", FLEET)
+    def _enrol(self, call):
+        """Without the scope `enrol`, an admin decides."""
+        joined = self._platform.enrol(call.identity, call.body["device"], call.body["secret"], call.network)
+        return {"device": call.body["device"], "waiting": not joined}
 
     @route("GET", "/whoami", None, ACCOUNT)
     def _whoami(self, call):
@@ -356,10 +375,11 @@ class _Api:
     def _start(self, call):
         task = call.body["task"]
         plan = Plan.of(call.body.get("plan") or WHOLE_FLEET, "plan")
-        release = self._platform.releases.start(
-            task, call.body.get("version"), plan, call.identity.name, _why(call.body), call.body.get("priority")
-        )
-        self._platform.access.note(call.identity.name, "release", f"{task} {call.body['version']}", release=release.id)
+        with self._noted(call, "release", f"{task} {call.body['version']}") as details:
+            release = self._platform.releases.start(
+                task, call.body.get("version"), plan, call.identity.name, _why(call.body), call.body.get("priority")
+            )
+            details["release"] = release.id
         return release.plain()
 
     @route("GET", "/releases/{release:id}", "read", _OF_RELEASE)
@@ -382,10 +402,9 @@ class _Api:
         event, why = call.parts["event"], _why(call.body)
         if event not in ACTIONS:
             raise MissingError(f"{event}: expected one of {', '.join(ACTIONS)}")
-        release = self._platform.releases.act(call.parts["release"], event, call.identity.name, why)
-        self._platform.access.note(
-            call.identity.name, event, f"{release.task} {release.version.version}", release=release.id, why=why
-        )
+        release = self._platform.releases.release(call.parts["release"])
+        with self._noted(call, event, f"{release.task} {release.version.version}", release=release.id, why=why):
+            release = self._platform.releases.act(release.id, event, call.identity.name, why)
         return release.plain()
 
     @route("POST", "/ask", "read", FLEET)
@@ -490,26 +509,45 @@ class _Api:
 
     @route("DELETE", "/devices/{device}", "admin", FLEET)
     def _forget(self, call):
-        self._platform.devices.forget(call.parts["device"])
-        self._platform.access.note(call.identity.name, "device forgotten", call.parts["device"])
+        with self._noted(call, "device forgotten", call.parts["device"]):
+            self._platform.devices.forget(call.parts["device"])
         return {"device": call.parts["device"]}
 
     @route("PUT", "/devices/{device}/block", "admin", FLEET)
     def _block(self, call):
         device, why = call.parts["device"], _why(call.body)
-        self._platform.devices.block(device, why, call.identity.name)
-        self._platform.access.note(call.identity.name, "device blocked", device, why=why)
+        try:
+            with self._noted(call, "device blocked", device, why=why):
+                self._platform.devices.block(device, why, call.identity.name)
+        finally:
+            self._platform.devices.load_blocked()
         return {"device": device}
 
     @route("DELETE", "/devices/{device}/block", "admin", FLEET)
     def _unblock(self, call):
-        self._platform.devices.unblock(call.parts["device"])
-        self._platform.access.note(call.identity.name, "device unblocked", call.parts["device"])
+        try:
+            with self._noted(call, "device unblocked", call.parts["device"]):
+                self._platform.devices.unblock(call.parts["device"])
+        finally:
+            self._platform.devices.load_blocked()
         return {"device": call.parts["device"]}
 
     @route("GET", "/blocked", "read", FLEET)
     def _blocked(self, call):
         return {"blocked": self._platform.devices.blocked()}
+
+    @route("GET", "/joins", "admin", FLEET)
+    def _joins(self, call):
+        return {"joins": self._platform.joins.list()}
+
+    @route("POST", "/joins/{device}/{event}", "admin", FLEET)
+    def _decide_join(self, call):
+        device, event, code = call.parts["device"], call.parts["event"], call.body["code"]
+        if event not in JOIN_EVENTS:
+            raise MissingError(f"{event}: expected {' or '.join(JOIN_EVENTS)}")
+        decide = self._platform.joins.approve if event == "approve" else self._platform.joins.refuse
+        decide(device, code, call.identity.name)
+        return {"device": device}
 
     @route("GET", "/fleet", "read", LISTED)
     def _fleet(self, call):
@@ -535,8 +573,9 @@ class _Api:
 
     @route("PUT", "/fleet/rules", "admin", FLEET)
     def _set_rules(self, call):
-        names = self._platform.alerts.set_rules(call.body.get("text"), call.identity.name)
-        self._platform.access.note(call.identity.name, "alert rules set", "fleet", rules=len(names))
+        with self._noted(call, "alert rules set", "fleet") as details:
+            names = self._platform.alerts.set_rules(call.body.get("text"), call.identity.name)
+            details["rules"] = len(names)
         return {"rules": names}
 
     @route("GET", "/cohorts", "read", FLEET)
@@ -548,9 +587,9 @@ class _Api:
         devices = call.body.get("devices")
         if not isinstance(devices, list):
             raise RefusedError("devices: expected a list of names")
-        self._platform.devices.set_cohort(call.parts["cohort"], devices)
+        with self._noted(call, "cohort set", call.parts["cohort"], devices=len(devices)):
+            self._platform.devices.set_cohort(call.parts["cohort"], devices)
         self._platform.releases.announce()
-        self._platform.access.note(call.identity.name, "cohort set", call.parts["cohort"], devices=len(devices))
         return {"cohort": call.parts["cohort"], "devices": len(devices)}
 
     @route("GET", "/accounts", "admin", FLEET)
@@ -587,7 +626,7 @@ class _Api:
 
     @route("DELETE", "/tokens/{token}", "admin", FLEET)
     def _revoke(self, call):
-        self._platform.access.revoke_token(call.parts["token"], call.identity.name)
+        self._platform.revoke_token(call.parts["token"], call.identity.name)
         return {"token": call.parts["token"]}
 
     @route("GET", "/audit", "admin", FLEET)

@@ -20,7 +20,7 @@ import time
 
 from vmhost import BundleError, Host, Policy, VMHostError
 from vmhost.bytecode.signing import TrustStore
-from vmhost.deployment import delta, orders, pieces
+from vmhost.deployment import delta, identifiers, orders, pieces
 from vmhost.deployment.artifacts import digest_of, is_digest, replace_durably
 from vmhost.deployment.bounds import Counted, why_outside
 from vmhost.deployment.device import crash_upload, health, heap, state_folder
@@ -31,7 +31,7 @@ from vmhost.deployment.device.memory import Memory
 from vmhost.deployment.device.proof import ProofError, prove
 from vmhost.deployment.device.statements import Statements
 from vmhost.deployment.device.transfers import AnswerError, Transfers, free_bytes
-from vmhost.deployment.errors import DamagedError, DeploymentError, TransferError
+from vmhost.deployment.errors import DamagedError, DeploymentError, NotApprovedError, TransferError
 from vmhost.deployment.profile import header_value
 from vmhost.deployment.trust import Metadata, TrustError
 from vmhost.stores import StoreError
@@ -40,6 +40,7 @@ MAX_ATTEMPTS = 3  # of a trial during which the process ends
 MAX_CRASHES = 3  # of the process while a version's VM runs
 MAX_BACK_OFF_S = 900.0
 MAX_REPORTS = 100
+MAX_UNSIGNED_S = 3600.0  # that a device goes by answers that nothing has changed, which are not signed
 RESERVE_BYTES = 512 << 10
 _WATCH_POLL_S = 0.5
 _IDLE_POLL_S = 5.0
@@ -76,6 +77,7 @@ class Agent:
         self._stopped, self._hinted = threading.Event(), threading.Event()
         self._failures, self._problem = 0, None
         self._refreshed = False
+        self._full_at = 0.0  # by time.monotonic: ask in full from then on
         self._ordered = None  # `wanted` of the last order, whose signature was checked with fresh metadata
         self._required = set()  # digests of all that the last answer requires
         self._statements = Statements()
@@ -259,6 +261,8 @@ class Agent:
             self._problem, self._settled = str(error), None
             wait_s = min(MAX_BACK_OFF_S, 2.0 ** min(self._failures, 10)) * random.uniform(0.5, 1.0)
             wait_s = max(wait_s, getattr(error, "retry_after_s", None) or 0.0)
+            if isinstance(error, NotApprovedError):  # the platform answers
+                wait_s = self.settings.poll_s * random.uniform(0.8, 1.2)
             _log.warning("%s; again in %.0f s", error, wait_s)
             return wait_s
 
@@ -293,16 +297,22 @@ class Agent:
         except AnswerError as error:
             if error.status != 401 or self.settings.token is None:
                 raise
-        self._transfers.post(
+        device, secret = self.settings.device, self.memory.value("secret")
+        answer = self._transfers.post(
             "/api/v1/device/enrol",
-            {"device": self.settings.device, "secret": self.memory.value("secret")},
+            {"device": device, "secret": secret},
             {"authorization": f"Bearer {self.settings.token}"},
         )
+        if answer.get("waiting") is True:
+            code = identifiers.join_code(secret)
+            raise NotApprovedError(f"waits until an admin approves it: vmhost cloud approve {device} {code}")
         return self._check()
 
     def _seconds_if_settled(self):
         """Seconds until the next round, where nothing is new here, nor on the platform by the profile's digest. None: a
         full request is needed."""
+        if time.monotonic() >= self._full_at:
+            return None
         _, _, profile = self._statement()
         if (profile, self._health()) != self._settled or self.memory.outbox.take("report", limit=1):
             return None
@@ -331,10 +341,10 @@ class Agent:
         return stated, tasks, header_value(self.settings.device, stated, tasks)
 
     def _check(self):
-        entries = self.memory.outbox.take("report", limit=MAX_REPORTS)
+        epoch, entries = self.memory.reports(MAX_REPORTS)
         stated, tasks, profile = self._statement()
         more = {
-            "epoch": self.memory.value("epoch"),
+            "epoch": epoch,
             "health": self._health(),
             "reports": [[entry.number, json.loads(entry.body)] for entry in entries],
             "zstd": delta.can_apply(),
@@ -348,6 +358,7 @@ class Agent:
         answer = self._statements.send(stated, tasks, profile, post)
         _check_answer(answer)
         self._must_be_ordered(orders.signed_part(self.settings.device, more["nonce"], profile, answer), answer)
+        self._full_at = time.monotonic() + MAX_UNSIGNED_S
         self._statements.confirm(stated, tasks, profile)
         self.memory.outbox.acknowledge([entry.id for entry in entries if entry.number <= answer["acknowledged"]])
         self.memory.set_value("files", [answer["files"], *answer.get("mirrors", ())])

@@ -3,8 +3,9 @@
     fleet/PROCESS.json     {name of a task: [version, {what: number}, breaker]}, since the process began
 
 Each process of the device that runs tasks writes its file; the agent sends the sum of the increments. A report keeps
-its number until the platform confirms it, so one that is sent twice counts once. `what` is `call:OUTCOME`, `wall:N`
-(calls of at most `bucket_end_s(8 * N + 6)`, and longer than those of N - 1), `wall_us` or `denied`.
+its number, and the epoch of its number, until the platform confirms it, so one that is sent twice counts once. `what`
+is `call:OUTCOME`, `wall:N` (calls of at most `bucket_end_s(8 * N + 6)`, and longer than those of N - 1), `wall_us` or
+`denied`.
 """
 
 import array
@@ -78,9 +79,11 @@ class FleetReport:
                 self._next = time.monotonic() + REPORT_S
                 return None
             kept["number"] += 1
+            kept["epoch"] = self._memory.epoch
             kept["seen"] = {source: {name: each[:2] for name, each in of.items()} for source, of in sources.items()}
             self._memory.set_value("fleet", kept)
-        return {"epoch": self._memory.value("epoch"), "number": kept["number"], "tasks": kept["pending"]}
+        epoch = kept.get("epoch") or self._memory.value("epoch") or self._memory.epoch  # a report of an older agent
+        return {"epoch": epoch, "number": kept["number"], "tasks": kept["pending"]}
 
     def confirm(self):
         """The platform has taken the last report."""

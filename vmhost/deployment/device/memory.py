@@ -44,9 +44,6 @@ class Memory:
             self.damaged = None
         self._database.migrate("agent", _STEPS)
         self.outbox = Outbox(self._database, max_bytes=4 << 20, clock=clock)
-        with self._database.transaction():
-            if self.value("epoch") is None:
-                self.set_value("epoch", secrets.token_hex(16))
 
     def close(self):
         self._database.close()
@@ -98,6 +95,20 @@ class Memory:
     def try_again(self, task, release):
         with self._database.transaction() as connection:
             connection.execute("DELETE FROM agent_given_up WHERE task = ? AND release = ?", (task, release))
+
+    @property
+    def epoch(self):
+        """The name of this opening of the memory: numbers that it gives out are its own, whatever copies there are."""
+        return self._database.opening.hex()
+
+    def reports(self, limit):
+        """(epoch, entries): the oldest reports to be sent, all of the same epoch. Their numbers count only in it."""
+        epochs, entries = self.outbox.epochs(), self.outbox.take("report", limit=limit)
+        if not entries:
+            return epochs[-1][1].hex(), []
+        at = max(at for at, (first, _) in enumerate(epochs) if first <= entries[0].number)
+        end = epochs[at + 1][0] if at + 1 < len(epochs) else None
+        return epochs[at][1].hex(), [entry for entry in entries if end is None or entry.number < end]
 
     def report(self, release, state, reason="", counted=None):
         """Keeps the report until the platform has it. `counted`: the calls that it is based on (Counted)."""
